@@ -1,0 +1,94 @@
+# Everything from nothing: a Linux machine with Python >= 3.11 (with venv), git and make.
+#
+#   make demo       the main job, walked through on the embedded mock
+#   make test       the tests that need neither root nor Docker
+#   make help       the other targets
+
+SHELL := /bin/sh
+.DELETE_ON_ERROR:
+.SUFFIXES:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+WORKERS ?= 2
+
+# Byte code goes below .venv: nothing is written beside the sources, and only what is imported is ever compiled.
+export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Answers "is this set-up done?" for each lock file; removing .venv answers no to all of them.
+STAMP_RUNTIME := $(VENV)/.stamp-runtime
+STAMP_TESTING := $(VENV)/.stamp-testing
+STAMP_DEV := $(VENV)/.stamp-dev
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+
+# --- what the two commands of the README do ---------------------------------------------------------------------
+
+.PHONY: demo
+demo: $(STAMP_RUNTIME) ## set up, then walk the main job on the embedded mock
+	@$(BIN)/provision demo
+
+.PHONY: test
+test: $(STAMP_TESTING) ## set up, then run the tests that need neither root nor Docker
+	$(PYTEST) -n $(WORKERS) --dist worksteal
+
+# --- for whoever changes the code -------------------------------------------------------------------------------
+
+.PHONY: setup
+setup: $(STAMP_DEV) ## set up with every tool of the development lock file
+
+.PHONY: lint
+lint: $(STAMP_DEV) ## ruff, mypy, import contracts, shellcheck, hadolint
+	.ci/lint
+
+.PHONY: format
+format: $(STAMP_DEV) ## let ruff mend what it can
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+.PHONY: test-busybox
+test-busybox: $(STAMP_TESTING) ## the mock tests with busybox as the host's only utilities
+	PROVISION_TEST_BUSYBOX=1 $(PYTEST) -m busybox -p no:cacheprovider
+
+.PHONY: lab-test
+lab-test: $(STAMP_TESTING) ## the tests on real sshd, Docker and mounts; needs root and the packages of .ci/packages
+	PROVISION_LAB_REQUIRED=1 $(PYTEST) tests/lab -p no:cacheprovider
+
+.PHONY: clean
+clean: ## remove .venv and every cache
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+
+# --- set-up -----------------------------------------------------------------------------------------------------
+
+$(BIN)/python:
+	@.ci/make-venv $(VENV)
+
+$(STAMP_RUNTIME): requirements/runtime.txt pyproject.toml | $(BIN)/python
+	@.ci/install $(VENV) $< $@
+
+$(STAMP_TESTING): requirements/testing.txt pyproject.toml | $(BIN)/python
+	@.ci/install $(VENV) $< $@
+
+$(STAMP_DEV): requirements/dev.txt pyproject.toml | $(BIN)/python
+	@.ci/install $(VENV) $< $@
+
+# --- lock files -------------------------------------------------------------------------------------------------
+
+# Needs uv (any recent one). Each file is a subset of requirements/dev.txt, so one .venv can hold all three. They serve
+# Python 3.11 and later on Linux and macOS, name no index, and are read by pip alone. To move to newer releases:
+#     make lock UPGRADE=--upgrade
+UV ?= uv
+UPGRADE ?=
+COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--no-emit-find-links --no-header --no-annotate pyproject.toml requirements/build.in
+
+.PHONY: lock
+lock: ## write requirements/*.txt from pyproject.toml (needs uv)
+	$(COMPILE) $(UPGRADE) --extra dev -o requirements/dev.txt
+	$(COMPILE) --extra testing -c requirements/dev.txt -o requirements/testing.txt
+	$(COMPILE) -c requirements/dev.txt -o requirements/runtime.txt
