@@ -1,0 +1,321 @@
+"""The rules of the house that a program can check: what the code may look like, and who may import what."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "provision"
+LOCKS = ("runtime", "testing", "dev")
+
+MODULE_LINES = 400
+FUNCTION_LINES = 60
+
+AT_HOME: Mapping[str, tuple[str, ...]] = {
+    "google": ("cloud/gce.py",),
+    "fabric": ("hosts/ssh.py", "testing/"),
+    "paramiko": ("hosts/", "testing/"),
+    "invoke": ("cli/",),
+    "jinja2": ("templating.py",),
+    "apache_beam": ("dataflow/runner.py",),
+    "googleapiclient": ("testing/",),
+}
+"""Which parts of the package may import what."""
+
+PRINTERS = ("cli/", "report.py", "testing/standins/")
+
+# Written in pieces, so that this file holds none of them.
+REGISTRIES = ("pyp" + "i.org", "pythonhosted" + ".org", "deb.debian" + ".org", "npmjs" + ".org", "proxy.golang" + ".org")
+MACHINE_PATHS = ("/wor" + "k/main", "/wor" + "k/shared", "/roo" + "t/.pyenv", "/far" + "m/")
+
+
+# --- what is read ------------------------------------------------------------------------------------------------
+
+
+@cache
+def modules() -> Mapping[str, ast.Module]:
+    """Every module of the package, by its path below it."""
+    paths = sorted(path for path in PACKAGE.rglob("*.py") if "__pycache__" not in path.parts)
+    return {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+
+
+@cache
+def tracked() -> tuple[Path, ...]:
+    """Every file that git tracks, or would."""
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    return tuple(path for name in listing.split("\0") if name and (path := ROOT / name).is_file() and not path.is_symlink())
+
+
+def imports(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Top-level package and line of every absolute import, those inside functions included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name.partition(".")[0], node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0], node.lineno
+
+
+def called(node: ast.Call) -> str:
+    """The last name of what is called."""
+    return node.func.id if isinstance(node.func, ast.Name) else node.func.attr if isinstance(node.func, ast.Attribute) else ""
+
+
+def is_text(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def literals(tree: ast.Module) -> frozenset[str]:
+    """Names bound exactly once at module level, to one string literal."""
+    found: list[str] = []
+    rebound: list[str] = []
+    for node in ast.walk(tree):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign | ast.AugAssign) else []
+        for target in targets:
+            if isinstance(target, ast.Name):
+                text = not isinstance(node, ast.AugAssign) and is_text(getattr(node, "value", None)) and node in tree.body
+                (found if text else rebound).append(target.id)
+    return frozenset(name for name in found if found.count(name) == 1 and name not in rebound)
+
+
+def imported_literals(tree: ast.Module) -> frozenset[str]:
+    """Names imported from a module of the package in which they are literals."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("provision."):
+            path = (node.module or "").removeprefix("provision.").replace(".", "/")
+            source = modules().get(f"{path}.py") or modules().get(f"{path}/__init__.py")
+            names |= {alias.asname or alias.name for alias in node.names if source and alias.name in literals(source)}
+    return frozenset(names)
+
+
+def built_sources(tree: ast.Module) -> list[int]:
+    """Lines on which a script's source is anything but a string literal or a constant that is one."""
+    constants = literals(tree) | imported_literals(tree)
+    lines = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and called(node) in {"script", "Script"}:
+            source = node.args[0] if node.args else next((word.value for word in node.keywords if word.arg == "source"), None)
+            if not (is_text(source) or (isinstance(source, ast.Name) and source.id in constants)):
+                lines.append(node.lineno)
+    return lines
+
+
+# --- shell text --------------------------------------------------------------------------------------------------
+
+
+def test_no_shell_text_is_ever_built() -> None:
+    """shell.py alone puts scripts together; everybody else hands it constants and binds the data."""
+    built = [f"{name}:{line}" for name, tree in modules().items() if name != "shell.py" for line in built_sources(tree)]
+    assert built == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'script(f"rm {x}")',
+        'script("rm %s" % x)',
+        'script("rm {}".format(x))',
+        'script("rm " + x)',
+        "script(x)",
+        "script(source=x)",
+        "script()",
+        'A = "a"\nA += x\nscript(A)',
+        'A = "a"\nA = x\nscript(A)',
+        'A = "a" + x\nscript(A)',
+        'def f(x):\n    a = "a"\n    return script(a)',
+        "shell.Script(self.text)",
+    ],
+)
+def test_built_shell_text_is_seen(source: str) -> None:
+    assert built_sources(ast.parse(source)) != []
+
+
+@pytest.mark.parametrize("source", ['script("a" "b", x=x)', 'A = "a"\nscript(A, x=x)', 'A: Final = """a"""\nscript(source=A)', "other(x)"])
+def test_constant_shell_text_is_let_through(source: str) -> None:
+    assert built_sources(ast.parse(source)) == []
+
+
+# --- size, output, imports ---------------------------------------------------------------------------------------
+
+
+def test_a_module_fits_in_the_head() -> None:
+    counts = {name: len((PACKAGE / name).read_text(encoding="utf-8").splitlines()) for name in modules()}
+    assert {name: lines for name, lines in counts.items() if lines > MODULE_LINES} == {}
+
+
+def test_a_function_fits_on_the_screen() -> None:
+    functions = (
+        (f"{name}:{node.lineno} {node.name}", (node.end_lineno or 0) - node.lineno + 1)
+        for name, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    assert {name: lines for name, lines in functions if lines > FUNCTION_LINES} == {}
+
+
+def test_only_the_edges_print() -> None:
+    printing = [
+        f"{name}:{node.lineno}"
+        for name, tree in modules().items()
+        if not name.startswith(PRINTERS)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    ]
+    assert printing == []
+
+
+@pytest.mark.parametrize("package", AT_HOME)
+def test_a_library_is_imported_in_its_one_room(package: str) -> None:
+    elsewhere = [
+        f"{name}:{line}"
+        for name, tree in modules().items()
+        if not name.startswith(AT_HOME[package])
+        for imported, line in imports(tree)
+        if imported == package
+    ]
+    assert elsewhere == []
+
+
+def loaded_by(module: str) -> set[str]:
+    """Top-level packages that a fresh interpreter holds after importing `module`."""
+    code = f"import sys, {module}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("module", ["provision", "provision.cli.main", "provision.testing.plugin"])
+def test_start_up_brings_no_heavy_library(module: str) -> None:
+    """`invoke --list` and every run of pytest in a project that has this plugin installed pay for what these import."""
+    heavy = {"google", "fabric", "paramiko", "pydantic", "jinja2", "werkzeug", "rich", "tenacity"}
+    assert loaded_by(module) & heavy == set()
+
+
+# --- the repository ----------------------------------------------------------------------------------------------
+
+
+def test_no_file_names_a_registry_or_a_path_of_somebodys_machine() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {words}"
+        for path in tracked()
+        if b"\0" not in (data := path.read_bytes())
+        for words in (*REGISTRIES, *MACHINE_PATHS)
+        if words.encode() in data
+    ]
+    assert found == []
+
+
+def project() -> Mapping[str, object]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def locked(name: str) -> dict[str, list[str]]:
+    """Each pinned requirement of a lock file (markers included) with its hashes."""
+    text = (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
+    pins: dict[str, list[str]] = {}
+    for line in text.replace("\\\n", " ").splitlines():
+        requirement, *hashes = re.split(r"\s+--hash=", line.strip())
+        pins[requirement.strip()] = hashes
+    return pins
+
+
+def wanted(name: str) -> list[Requirement]:
+    """What pyproject.toml asks for and the lock file has to hold."""
+    table = project()["project"]
+    assert isinstance(table, dict)
+    extras = table["optional-dependencies"]
+    names = table["dependencies"] + {"runtime": [], "testing": extras["testing"], "dev": extras["testing"] + extras["dev"]}[name]
+    build = (ROOT / "requirements" / "build.in").read_text(encoding="utf-8").splitlines()
+    own = [line for line in build if line and not line.startswith("#")]
+    return [requirement for text in [*names, *own] if (requirement := Requirement(text)).name != table["name"]]
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_file_pins_everything_by_hash_and_names_no_index(name: str) -> None:
+    pins = locked(name)
+    assert len(pins) > 10
+    assert [pin for pin in pins if not re.fullmatch(r"[a-z0-9-]+==[\w.]+( ; [\w.'()<>=! ]+)?", pin)] == []
+    assert [pin for pin, hashes in pins.items() if not hashes] == []
+    assert [found for hashes in pins.values() for found in hashes if not re.fullmatch(r"sha256:[0-9a-f]{64}", found)] == []
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_file_holds_what_the_project_asks_for(name: str) -> None:
+    pins = {pin.name: pin for pin in map(Requirement, locked(name))}
+    missing = [str(want) for want in wanted(name) if want.name.lower() not in pins]
+    assert missing == []
+    outdated = [
+        str(want)
+        for want in wanted(name)
+        if not want.specifier.contains(next(iter(pins[want.name.lower()].specifier)).version, prereleases=True)
+    ]
+    assert outdated == []
+
+
+def test_the_lock_files_agree() -> None:
+    """One .venv holds all three, one after the other."""
+    runtime, testing, dev = (set(locked(name)) for name in LOCKS)
+    assert runtime < testing < dev
+
+
+def test_the_build_backend_is_locked() -> None:
+    build = project()["build-system"]
+    assert isinstance(build, dict)
+    lines = (ROOT / "requirements" / "build.in").read_text(encoding="utf-8").splitlines()
+    assert build["requires"] == [line for line in lines if line and not line.startswith("#")]
+
+
+def test_the_changelog_knows_the_version() -> None:
+    table = project()["project"]
+    assert isinstance(table, dict)
+    assert re.search(rf"(?m)^## {re.escape(table['version'])} ", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+
+
+# --- the guards of conftest.py -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1", "169.254.169.254", "2001:db8::1"])
+def test_no_test_connects_off_this_machine(address: str) -> None:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as client, pytest.raises(RuntimeError, match="may not connect"):
+        client.connect((address, 80))
+
+
+def test_no_test_looks_up_a_foreign_name() -> None:
+    with pytest.raises(RuntimeError, match="may not look up"):
+        socket.getaddrinfo("metadata.google.internal", 80)
+    with pytest.raises(socket.gaierror):
+        socket.getaddrinfo("nowhere.invalid", 80)
+
+
+def test_loopback_works() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(("localhost", server.getsockname()[1])) as client:
+        assert client.getpeername() == server.getsockname()
+
+
+def test_no_unit_test_sleeps() -> None:
+    with pytest.raises(pytest.fail.Exception, match="hand the code a clock"):
+        time.sleep(0)
+
+
+def test_the_developers_own_home_is_out_of_reach(clean_environment: Path) -> None:
+    assert Path.home() == clean_environment
+    assert list(clean_environment.iterdir()) == []
+    assert [name for name in os.environ if name.startswith(("GOOGLE_", "INVOKE_", "SSH_", "XDG_")) or name.lower().endswith("_proxy")] == []
