@@ -1,0 +1,174 @@
+"""The kinds of values a setting may have: what is accepted, and the words that say so when it is not."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable
+from typing import Annotated, TypeAlias
+
+from pydantic import AfterValidator, BeforeValidator, Strict
+
+_TTL = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+_TTL_UNITS_S = (86400, 3600, 60, 1)
+TTL_MIN_S = 30
+TTL_MAX_S = 120 * 86400
+"""Bounds of `maxRunDuration` (Compute Engine, "Limit the run time of a VM")."""
+
+SUN_PATH_ROOM = 88
+"""Longest MPS pipe folder, bytes: a Unix socket's path holds 107, and the longest name that MPS appends is `/control_privileged`."""
+
+
+def matching(pattern: str, allowed: str) -> AfterValidator:
+    """A validator for text that matches `pattern` as a whole; `allowed` completes "allowed: …"."""
+    compiled = re.compile(pattern)
+
+    def check(value: str) -> str:
+        if not compiled.fullmatch(value):
+            raise ValueError(allowed)
+        return value
+
+    return AfterValidator(check)
+
+
+def _plain_text(allowed: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not value.strip() or any(ord(char) < 32 or ord(char) == 127 for char in value):
+            raise ValueError(allowed)
+        return value
+
+    return AfterValidator(check)
+
+
+def ttl_seconds(text: str) -> int | None:
+    """Seconds of a time to live such as `8h`, `1d12h` or `90m`; None for `none`. Raises ValueError with what is allowed."""
+    if text == "none":
+        return None
+    match = _TTL.fullmatch(text)
+    total_s = sum(int(number or 0) * unit_s for number, unit_s in zip(match.groups(), _TTL_UNITS_S, strict=True)) if match else 0
+    if not TTL_MIN_S <= total_s <= TTL_MAX_S:
+        raise ValueError('a time such as 8h, 90m or 1d12h, from 30s to 120d (the cloud\'s own bounds), or "none"')
+    return total_s
+
+
+def _ttl(value: str) -> str:
+    ttl_seconds(value)
+    return value
+
+
+def _none_word(value: object) -> object:
+    return None if value == "none" else value
+
+
+def _number_as_text(value: object) -> object:
+    return str(value) if type(value) is int else value
+
+
+def _host_key(value: str) -> str:
+    allowed = 'one public key line: its type and its base64 text, such as "ssh-ed25519 AAAAC3Nza…"'
+    words = value.split()
+    try:
+        blob = base64.b64decode(words[1], validate=True)
+    except (IndexError, binascii.Error):
+        raise ValueError(allowed) from None
+    length = int.from_bytes(blob[:4], "big")
+    if blob[4 : 4 + length] != words[0].encode():
+        raise ValueError(allowed)
+    return " ".join(words[:2])
+
+
+def _pipe_dir(value: str) -> str:
+    size = len(value.encode())
+    if size > SUN_PATH_ROOM:
+        raise ValueError(f"a folder of at most {SUN_PATH_ROOM} bytes (this one has {size}): MPS puts Unix sockets into it")
+    return value
+
+
+def _volume(value: str) -> str:
+    allowed = "SRC:DST or SRC:DST:ro, where SRC is an absolute path or a volume's name and DST an absolute path"
+    parts = value.split(":")
+    if len(parts) not in (2, 3) or parts[2:] not in ([], ["ro"], ["rw"]):
+        raise ValueError(allowed)
+    source, target = parts[:2]
+    if not re.fullmatch(r"/.*|[A-Za-z0-9][A-Za-z0-9_.-]+", source) or not re.fullmatch(r"/.+", target):
+        raise ValueError(allowed)
+    if target.rstrip("/") in ("/usr/local/nvidia", "/usr/local/nvidia/bin", "/usr/local/nvidia/lib64"):
+        raise ValueError("any DST but /usr/local/nvidia, where the driver is mounted")
+    return value
+
+
+def _whole(low: int, high: int | None = None) -> Callable[[int], int]:
+    allowed = f"a whole number of at least {low}" if high is None else f"a whole number from {low} to {high}"
+
+    def check(value: int) -> int:
+        if value < low or (high is not None and value > high):
+            raise ValueError(allowed)
+        return value
+
+    return check
+
+
+_LABEL = r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
+_REGISTRY = r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:\d{1,5})?"
+_PATH_PART = r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*"
+_IMAGE_REF = (
+    rf"([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:\d{{1,5}})?/)?{_PATH_PART}(/{_PATH_PART})*(:[\w][\w.-]{{0,127}})?(@sha256:[0-9a-f]{{64}})?"
+)
+
+Name: TypeAlias = Annotated[str, matching(_LABEL, "1 to 63 of a-z, 0-9 and -, a letter first, no - at the end (RFC 1035)")]
+Zone: TypeAlias = Annotated[str, matching(r"[a-z]+(-[a-z]+)+\d+-[a-z]", "a zone such as us-central1-a")]
+Region: TypeAlias = Annotated[str, matching(r"[a-z]+(-[a-z]+)+\d+", "a region such as us-central1")]
+Project: TypeAlias = Annotated[
+    str, matching(r"([a-z][a-z0-9.-]*[a-z0-9]:)?[a-z][-a-z0-9]{4,28}[a-z0-9]", "a project id: 6 to 30 of a-z, 0-9 and -, a letter first")
+]
+MachineType: TypeAlias = Annotated[str, matching(r"[a-z][a-z0-9]*(-[a-z0-9]+)+", "a machine type such as g2-standard-8")]
+Gpu: TypeAlias = Annotated[str, matching(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", 'an accelerator type such as nvidia-l4, or "none"')]
+OptionalGpu: TypeAlias = Annotated[Gpu | None, BeforeValidator(_none_word)]
+CosImage: TypeAlias = Annotated[
+    str, matching(r"cos-[a-z0-9]([-a-z0-9]{0,58}[a-z0-9])?", "a family or an image of cos-cloud, such as cos-125-lts")
+]
+Ttl: TypeAlias = Annotated[str, AfterValidator(_ttl)]
+Driver: TypeAlias = Annotated[
+    str,
+    matching(
+        r"default|latest|R\d{3}|\d{3}\.\d{1,3}(\.\d{1,3})?", "default, latest, a branch such as R535, or a full version such as 535.183.01"
+    ),
+]
+Registry: TypeAlias = Annotated[str, matching(_REGISTRY, "a registry's host, such as us-docker.pkg.dev")]
+Recipe: TypeAlias = Annotated[str, matching(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", 'a function as "module:function"')]
+ImageRef: TypeAlias = Annotated[str, matching(_IMAGE_REF, "an image reference such as us-docker.pkg.dev/PROJECT/REPO/NAME:TAG")]
+PythonVersion: TypeAlias = Annotated[str, matching(r"3\.\d{1,2}", 'a minor version in quotes, such as "3.11"')]
+BeamVersion: TypeAlias = Annotated[str, matching(r"\d+\.\d+\.\d+(rc\d+|\.dev\d*)?", "a release of Apache Beam, such as 2.77.0")]
+Requirement: TypeAlias = Annotated[str, _plain_text("one pip requirement on one line, such as torch==2.5.1")]
+AptPackage: TypeAlias = Annotated[
+    str, matching(r"[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+:~-]+)?", "a Debian package such as ffmpeg or ffmpeg=7:5.1.6-0")
+]
+EnvName: TypeAlias = Annotated[str, matching(r"[A-Za-z_][A-Za-z0-9_]*", "a variable's name: letters, digits and _, no digit first")]
+EnvValue: TypeAlias = Annotated[str, BeforeValidator(_number_as_text), matching(r"[^\0]*", "text without a NUL byte")]
+ShmSize: TypeAlias = Annotated[str, matching(r"[1-9]\d*[bkmgBKMG]?", "a size as Docker takes it, such as 1g or 512m")]
+Volume: TypeAlias = Annotated[str, AfterValidator(_volume)]
+ContainerName: TypeAlias = Annotated[str, matching(r"[A-Za-z0-9][A-Za-z0-9_.-]{1,62}", "2 to 63 letters, digits, _, . and -")]
+LocalPath: TypeAlias = Annotated[str, _plain_text("a path on this machine")]
+AbsolutePath: TypeAlias = Annotated[str, _plain_text("an absolute path"), matching(r"/.*", "an absolute path")]
+PipeDir: TypeAlias = Annotated[AbsolutePath, AfterValidator(_pipe_dir)]
+HostName: TypeAlias = Annotated[
+    str, matching(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", "letters, digits, ., _ and -, no sign at either end")
+]
+Address: TypeAlias = Annotated[
+    str, matching(r"[A-Za-z0-9:][A-Za-z0-9._:%-]*", 'a host name or address that ssh can reach, or "local" for this very machine')
+]
+User: TypeAlias = Annotated[str, matching(r"[A-Za-z_][A-Za-z0-9._-]{0,63}", "a user's name on the host")]
+HostKey: TypeAlias = Annotated[str, AfterValidator(_host_key)]
+Port: TypeAlias = Annotated[int, AfterValidator(_whole(1, 65535))]
+DiskGb: TypeAlias = Annotated[int, AfterValidator(_whole(10, 65536))]
+GpuCount: TypeAlias = Annotated[int, AfterValidator(_whole(0, 16))]
+Processes: TypeAlias = Annotated[int, AfterValidator(_whole(1, 1024))]
+Percentage: TypeAlias = Annotated[int, AfterValidator(_whole(1, 100))]
+
+Zones: TypeAlias = Annotated[tuple[Zone, ...], Strict(False)]
+Registries: TypeAlias = Annotated[tuple[Registry, ...], Strict(False)]
+Recipes: TypeAlias = Annotated[tuple[Recipe, ...], Strict(False)]
+Requirements: TypeAlias = Annotated[tuple[Requirement, ...], Strict(False)]
+AptPackages: TypeAlias = Annotated[tuple[AptPackage, ...], Strict(False)]
+Volumes: TypeAlias = Annotated[tuple[Volume, ...], Strict(False)]
