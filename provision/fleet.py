@@ -1,0 +1,150 @@
+"""Many hosts: a bounded pool of workers, batches, a failure budget, and an interruption that leaves a truthful recap."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from provision.errors import Interrupted, ProvisionError
+from provision.model import Emit, Event, Host, HostFinished, HostReport, RunFinished, RunStarted
+
+DEFAULT_FORKS = 32
+_GOODBYE_S = 5.0
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How a run goes over its hosts.
+
+    At most `forks` at once; in batches of `serial` where given; no further host is started once more than `max_fail`
+    have failed (without `max_fail`, every host is tried, and with `serial` a batch that failed whole ends the run).
+    """
+
+    forks: int = DEFAULT_FORKS
+    serial: int | None = None
+    max_fail: int | None = None
+
+
+@dataclass
+class Cancel:
+    """Told to every worker when the user interrupts: closes whatever connection is open."""
+
+    _closers: dict[str, Callable[[], None]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    requested: bool = False
+
+    def register(self, host: str, close: Callable[[], None]) -> None:
+        """`close` is called on interruption; at once when that has already happened."""
+        with self._lock:
+            self._closers[host] = close
+            late = self.requested
+        if late:
+            close()
+
+    def forget(self, host: str) -> None:
+        """The host's connection is closed."""
+        with self._lock:
+            self._closers.pop(host, None)
+
+    def now(self) -> None:
+        """Close everything that is open."""
+        with self._lock:
+            self.requested = True
+            closers = list(self._closers.values())
+        for close in closers:
+            close()
+
+
+Work = Callable[[Host, Emit, Cancel], HostReport]
+
+
+def run(hosts: Sequence[Host], work: Work, emit: Emit, *, title: str, pace: Pace | None = None, check: bool = False) -> RunFinished:
+    """Do `work` on every host and return all reports, in the order of `hosts`.
+
+    `work` reports failures of its host in the report it returns; a `ProvisionError` that it raises becomes one. On
+    Ctrl-C every connection is closed, what was cut reads `unknown`, and the result says `interrupted`.
+    """
+    pace = pace or Pace()
+    crew = _Crew(work, emit, pace)
+    crew.emit(RunStarted(tuple(host.name for host in hosts), title, check))
+    for batch in _batches(hosts, pace.serial):
+        if crew.exhausted(batch_ended=True):
+            break
+        crew.batch(batch)
+        if crew.cancel.requested:
+            break
+    reports = tuple(crew.reports[host.name] for host in hosts if host.name in crew.reports)
+    not_started = tuple(host.name for host in hosts if host.name not in crew.reports)
+    finished = RunFinished(reports, not_started, crew.cancel.requested)
+    crew.emit(finished)
+    return finished
+
+
+def _batches(hosts: Sequence[Host], size: int | None) -> list[Sequence[Host]]:
+    if not size:
+        return [hosts]
+    return [hosts[start : start + size] for start in range(0, len(hosts), size)]
+
+
+class _Crew:
+    """The workers and what they brought back."""
+
+    def __init__(self, work: Work, emit: Emit, pace: Pace) -> None:
+        self._work = work
+        self._emit = emit
+        self._pace = pace
+        self._lock = threading.RLock()
+        self._last_batch: Sequence[Host] = ()
+        self.reports: dict[str, HostReport] = {}
+        self.cancel = Cancel()
+
+    def emit(self, event: Event) -> None:
+        with self._lock:
+            self._emit(event)
+
+    def exhausted(self, *, batch_ended: bool = False) -> bool:
+        """True when the failure budget is spent."""
+        failed = sum(report.failed for report in list(self.reports.values()))
+        if self._pace.max_fail is not None:
+            return failed > self._pace.max_fail
+        return batch_ended and bool(self._last_batch) and all(self.reports[host.name].failed for host in self._last_batch)
+
+    def batch(self, hosts: Sequence[Host]) -> None:
+        self._last_batch = hosts
+        todo: queue.SimpleQueue[Host] = queue.SimpleQueue()
+        for host in hosts:
+            todo.put(host)
+        workers = [threading.Thread(target=self._worker, args=(todo,), daemon=True) for _ in range(min(self._pace.forks, len(hosts)))]
+        try:
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                worker.join()
+        except KeyboardInterrupt:
+            self.cancel.now()
+            for worker in workers:
+                worker.join(_GOODBYE_S)
+
+    def _worker(self, todo: queue.SimpleQueue[Host]) -> None:
+        while not self.cancel.requested and not self.exhausted():
+            try:
+                host = todo.get_nowait()
+            except queue.Empty:
+                return
+            report = self._one(host)
+            self.reports[host.name] = report
+            self.emit(HostFinished(report))
+
+    def _one(self, host: Host) -> HostReport:
+        try:
+            report = self._work(host, self.emit, self.cancel)
+        except ProvisionError as error:
+            report = HostReport(host.name, error=error)
+        finally:
+            self.cancel.forget(host.name)
+        if self.cancel.requested and report.error is not None:
+            cut = Interrupted("interrupted", where=host.name, why="Ctrl-C", fix="run the same command again: it continues where it stopped")
+            return HostReport(host.name, report.outcomes, report.round_trips, report.seconds, cut, report.facts)
+        return report

@@ -1,0 +1,30 @@
+"""What can be on a host. Each is a frozen value that follows `provision.resource.Resource`."""
+
+from __future__ import annotations
+
+from provision.resources.boot import BootFragment, BootRunner
+from provision.resources.docker import BuiltImage, Container, DockerEngine, NoContainer, PulledImage, RegistryLogin
+from provision.resources.file import Directory, File
+from provision.resources.gpu import Driver, Gpu, NvidiaSmi
+from provision.resources.mount import ExecBindMount
+from provision.resources.mps import MpsDaemon
+from provision.resources.unit import Unit
+
+__all__ = [
+    "BootFragment",
+    "BootRunner",
+    "BuiltImage",
+    "Container",
+    "Directory",
+    "DockerEngine",
+    "Driver",
+    "ExecBindMount",
+    "File",
+    "Gpu",
+    "MpsDaemon",
+    "NoContainer",
+    "NvidiaSmi",
+    "PulledImage",
+    "RegistryLogin",
+    "Unit",
+]

@@ -1,0 +1,130 @@
+"""Files and directories. A file travels inside the script and is put in place by a rename. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from dataclasses import dataclass, field
+
+from provision.errors import ProbeUnreadable
+from provision.model import Facts, State
+from provision.resource import Diagnosis, Resource
+from provision.shell import RemotePath, Script, payload, script
+
+TEXT_LIMIT_BYTES = 64 * 1024
+"""Up to here the text itself is read back, so that a diff can be shown; above, its digest."""
+
+_PROBE = """
+test -f "$path" || exit 0
+echo "mode=$(stat -c %a "$path")"
+echo "sha256=$(sha256sum <"$path" | cut -d ' ' -f 1)"
+test -n "$limit" && test "$(wc -c <"$path")" -le "$limit" || exit 0
+echo "content="
+base64 <"$path"
+"""
+
+# Written beside the target and renamed, so that a reader never sees half a file and a full disk leaves the old one.
+_ENSURE = """
+dir=${path%/*}
+mkdir -p "${dir:-/}"
+new="$path.provision.$$"
+trap 'rm -f "$new"' EXIT
+printf '%s' "$data" | base64 -d >"$new"
+test "$(wc -c <"$new")" -eq "$size"
+chmod "$mode" "$new"
+mv -f "$new" "$path"
+"""
+
+
+def remember_disk_full(output: str) -> Diagnosis | None:
+    """The meaning of ENOSPC in what a command printed."""
+    if "No space left on device" not in output:
+        return None
+    return Diagnosis("the disk of the host is full", "docker system prune --all --force   (on the host), or a larger disk_gb")
+
+
+@dataclass(frozen=True, kw_only=True)
+class File(Resource):
+    """A regular file with this content and these permissions (`mode` in octal digits, as in "0644").
+
+    The content of a `secret` file is never read back: its SHA-256 is compared instead.
+    """
+
+    path: str
+    content: str | bytes = field(repr=False)
+    mode: str = "0644"
+    secret: bool = False
+
+    @property
+    def data(self) -> bytes:
+        """The content as bytes (UTF-8)."""
+        return self.content if isinstance(self.content, bytes) else self.content.encode("utf-8")
+
+    @property
+    def _readable(self) -> bool:
+        return isinstance(self.content, str) and not self.secret and len(self.data) <= TEXT_LIMIT_BYTES
+
+    def probe(self) -> Script:
+        """Permissions and digest; the text as well where a diff could show it."""
+        return script(_PROBE, path=RemotePath(self.path), limit=str(TEXT_LIMIT_BYTES) if self._readable else "")
+
+    def read(self, text: str) -> State | None:
+        """`{"mode", "content"}` for text, `{"mode", "sha256"}` otherwise."""
+        if not text.strip():
+            return None
+        head, _, encoded = text.partition("content=\n")
+        found = dict(line.split("=", 1) for line in head.splitlines() if "=" in line)
+        mode = found["mode"].zfill(4)
+        if not self._readable:
+            return {"mode": mode, "sha256": found["sha256"]}
+        try:
+            content = base64.b64decode("".join(encoded.split()), validate=True).decode("utf-8")
+        except (binascii.Error, UnicodeDecodeError):
+            content = f"<not text: sha256 {found['sha256']}>"
+        if not encoded and found["sha256"] != hashlib.sha256(b"").hexdigest():
+            content = f"<large: sha256 {found['sha256']}>"
+        return {"mode": mode, "content": content}
+
+    def desired(self, facts: Facts) -> State:  # noqa: ARG002
+        """The content itself, or its digest."""
+        mode = self.mode.zfill(4)
+        if self._readable and isinstance(self.content, str):
+            return {"mode": mode, "content": self.content}
+        return {"mode": mode, "sha256": hashlib.sha256(self.data).hexdigest()}
+
+    def ensure(self, facts: Facts) -> Script | None:  # noqa: ARG002
+        """Write beside the target, check the size, rename."""
+        return script(_ENSURE, path=RemotePath(self.path), data=payload(self.data), size=len(self.data), mode=self.mode)
+
+    def diagnose(self, output: str, actual: State | None) -> Diagnosis | None:  # noqa: ARG002
+        """A full disk."""
+        return remember_disk_full(output)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Directory(Resource):
+    """A directory with these permissions; its parents are made where missing."""
+
+    path: str
+    mode: str = "0755"
+
+    def probe(self) -> Script:
+        """Its permissions."""
+        return script('test -d "$path" || exit 0\necho "$(stat -c %a "$path")"', path=RemotePath(self.path))
+
+    def read(self, text: str) -> State | None:
+        """`{"mode"}`."""
+        if not text.strip():
+            return None
+        if not text.strip().isdigit():
+            raise ProbeUnreadable("the permissions of a directory are not octal digits", where=self.path, why=text)
+        return {"mode": text.strip().zfill(4)}
+
+    def desired(self, facts: Facts) -> State:  # noqa: ARG002
+        """`{"mode"}`."""
+        return {"mode": self.mode.zfill(4)}
+
+    def ensure(self, facts: Facts) -> Script | None:  # noqa: ARG002
+        """Make it and set its permissions."""
+        return script('mkdir -p "$path"\nchmod "$mode" "$path"', path=RemotePath(self.path), mode=self.mode)

@@ -1,0 +1,213 @@
+"""The MPS control daemon inside the worker container. Pure.
+
+Sources: the NVIDIA MPS guide (control commands, environment, server states); measured: docs/facts.md. The control
+tool exits 0 for unknown commands and missing servers alike, and a socket file proves nothing, so only what it prints
+counts: a daemon that answers a query with a number is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from provision.model import Facts, State
+from provision.resource import Diagnosis, Resource
+from provision.shell import Script, fields, script
+
+# Runs inside the container, whose environment names the pipe and log directories.
+_IN_CONTAINER = """
+R=${PROVISION_MOCK_ROOT-}
+ask() { echo "$1" | timeout 10 nvidia-cuda-mps-control 2>&1 || true; }
+numeric() { case $1 in '' | *[!0-9.]*) return 1 ;; esac; }
+answers() { numeric "$(ask get_default_active_thread_percentage)"; }
+servers() { for pid in $(ask get_server_list); do case $pid in *[!0-9]*) ;; *) echo "$pid" ;; esac; done; }
+"""
+_STATUS_BODY = (
+    _IN_CONTAINER
+    + """
+echo "percentage=$(ask get_default_active_thread_percentage | head -n 1)"
+answers || exit 0
+for server in $(servers); do
+    echo "server.$server=$(ask "get_server_status $server" | head -n 1)"
+    uid=$(sed -n 's/^Uid:[[:space:]]*\\([0-9]*\\).*/\\1/p' "/proc/$server/status" 2>/dev/null || true)
+    test -z "$uid" || echo "uid.$server=$uid"
+    for client in $(ask "get_client_list $server"); do
+        case $client in
+            *[!0-9]*) ;;
+            *) echo "client.$client=$(tr '\\0' ' ' <"/proc/$client/cmdline" 2>/dev/null || true)" ;;
+        esac
+    done
+done
+"""
+)
+_ENABLE_BODY = (
+    _IN_CONTAINER
+    + """
+record=$R/run/provision-mps
+for dir in "$R$CUDA_MPS_PIPE_DIRECTORY" "$R$CUDA_MPS_LOG_DIRECTORY"; do
+    test ! -d "$dir" || continue
+    mkdir -p "$dir"
+    echo "$dir" >>"$record"
+done
+if ! answers; then
+    nvidia-cuda-mps-control -d </dev/null
+fi
+tries=0
+until answers; do
+    test "$tries" -lt 50 || { echo "the control daemon does not answer: $(ask get_server_list)"; exit 1; }
+    tries=$((tries + 1))
+    sleep 0.2
+done
+test -n "$1" || exit 0
+test -n "$(servers)" || ask "start_server -uid $(id -u)"
+tries=0
+while :; do
+    state=
+    for server in $(servers); do state=$(ask "get_server_status $server"); done
+    test "$state" != ACTIVE || exit 0
+    test "$tries" -lt 150 || break
+    tries=$((tries + 1))
+    sleep 0.2
+done
+echo "the MPS server is not ACTIVE: ${state:-no server}"
+tail -n 5 "$R$CUDA_MPS_LOG_DIRECTORY/control.log" 2>/dev/null || true
+exit 1
+"""
+)
+_DISABLE_BODY = (
+    _IN_CONTAINER
+    + """
+record=$R/run/provision-mps
+if answers; then ask 'quit -t 10'; fi
+tries=0
+while answers; do
+    test "$tries" -lt 100 || { echo 'the control daemon does not end'; exit 1; }
+    tries=$((tries + 1))
+    sleep 0.2
+done
+if test -r "$record"; then
+    while IFS= read -r dir; do rm -rf "$dir"; done <"$record"
+    rm -f "$record"
+fi
+"""
+)
+
+
+def status_script(container: str) -> Script:
+    """Everything `read_status` needs, in one script."""
+    return script(
+        """
+running=$(docker container inspect -f '{{.State.Running}}' "$name" 2>/dev/null || true)
+echo "container=$running"
+test "$running" = true || exit 0
+docker exec "$name" sh -c "$body" provision || true
+echo "compute_mode=$(docker exec "$name" nvidia-smi --query-gpu=compute_mode --format=csv,noheader 2>/dev/null | head -n 1)"
+""",
+        name=container,
+        body=_STATUS_BODY,
+    )
+
+
+@dataclass(frozen=True)
+class MpsClient:
+    """A process attached to the server, as the daemon's own PID namespace numbers it."""
+
+    pid: int
+    command: str
+
+
+@dataclass(frozen=True)
+class MpsStatus:
+    """What the control daemon says of itself. `server_state` is INITIALIZING, ACTIVE or FAULT; empty without a server."""
+
+    container_running: bool = False
+    daemon: bool = False
+    said: str = ""
+    server_pid: int | None = None
+    server_state: str = ""
+    server_uid: int | None = None
+    thread_percentage: float | None = None
+    compute_mode: str = ""
+    clients: Sequence[MpsClient] = ()
+
+
+def read_status(text: str) -> MpsStatus:
+    """What `status_script` printed. Never raises: what cannot be read is missing."""
+    found = fields(text)
+    said = found.get("percentage", "").strip()
+    percentage = _number(said)
+    servers = [(pid, state.strip()) for key, state in found.items() if key.startswith("server.") and (pid := key[7:]).isdigit()]
+    pid, state = servers[-1] if servers else ("", "")
+    uid = found.get(f"uid.{pid}", "")
+    clients = [MpsClient(int(key[7:]), value.strip()) for key, value in found.items() if key.startswith("client.") and key[7:].isdecimal()]
+    return MpsStatus(
+        container_running=found.get("container", "").strip() == "true",
+        daemon=percentage is not None,
+        said=said,
+        server_pid=int(pid) if pid.isdecimal() else None,
+        server_state=state,
+        server_uid=int(uid) if uid.isdecimal() else None,
+        thread_percentage=percentage,
+        compute_mode=found.get("compute_mode", "").strip(),
+        clients=clients,
+    )
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0.0 <= value <= 100.0 else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MpsDaemon(Resource):
+    """A control daemon that answers in the container and, where there is a GPU, a server that is ACTIVE.
+
+    With `present=False`: no daemon, and the directories that enabling made are gone.
+    """
+
+    container: str
+    present: bool = True
+    timeout_s: float = 90.0
+
+    def probe(self) -> Script:
+        """Ask the daemon."""
+        return status_script(self.container)
+
+    def read(self, text: str) -> State | None:
+        """`{"daemon", "server"}`; None when no daemon answers."""
+        status = read_status(text)
+        return {"daemon": True, "server": status.server_state} if status.daemon else None
+
+    def desired(self, facts: Facts) -> State | None:
+        """A daemon and an ACTIVE server; only a daemon where there is no GPU."""
+        if not self.present:
+            return None
+        return {"daemon": True, "server": "ACTIVE"} if _has_gpu(facts) else {"daemon": True}
+
+    def ensure(self, facts: Facts) -> Script | None:
+        """Directories, daemon, server, wait; or quit, wait, clean up."""
+        return script(
+            'docker exec "$name" sh -eu -c "$body" provision "$gpu"',
+            name=self.container,
+            body=_ENABLE_BODY if self.present else _DISABLE_BODY,
+            gpu="yes" if _has_gpu(facts) else "",
+        )
+
+    def diagnose(self, output: str, actual: State | None) -> Diagnosis | None:  # noqa: ARG002
+        """The texts of the control tool and of Docker."""
+        if "No such container" in output or "is not running" in output:
+            return Diagnosis("the worker container is not running", "invoke dev.up")
+        if "not found" in output and "nvidia-cuda-mps-control" in output:
+            return Diagnosis("the container has no MPS binaries on its PATH", "invoke dev.up   (mounts the driver folder)")
+        if "ermission denied" in output:
+            return Diagnosis("the MPS binaries are not executable: the driver folder is mounted noexec", "invoke vm.provision, then invoke dev.up")
+        if "the MPS server is not ACTIVE" in output:
+            return Diagnosis("the MPS server did not become ACTIVE", "invoke dev.exec -- sh -c 'cat $CUDA_MPS_LOG_DIRECTORY/control.log'")
+        return None
+
+
+def _has_gpu(facts: Facts) -> bool:
+    return bool(facts.gpus or facts.driver_loaded)
