@@ -1,0 +1,188 @@
+"""`address: local`: the same scripts on this very machine, without SSH."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO
+
+from provision.errors import CommandTimeout, Unreachable
+from provision.model import Host, Sink
+
+_CHUNK_BYTES = 64 * 1024
+_GRACE_S = 2.0
+"""How long a process group may take to end after SIGTERM before it is killed."""
+
+
+class LocalTransport:
+    """The `Transport` of this machine: `/bin/sh -c` in a session of its own, its standard input kept open as lifeline."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._lock = threading.Lock()
+        self._running: set[_Run] = set()
+        self._closed = False
+
+    @property
+    def host(self) -> Host:
+        """The host this transport leads to."""
+        return self._host
+
+    def exchange(self, command: str, stdin: bytes = b"", *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
+        """Run one command line; see `provision.model.Transport.exchange`."""
+        return self._run(_Run(command, (stdin,), ends=False), on_stdout, on_stderr, timeout_s)
+
+    def send(self, command: str, chunks: Sequence[bytes], *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
+        """Like `exchange`, but the input ends after the last chunk."""
+        return self._run(_Run(command, chunks, ends=True), on_stdout, on_stderr, timeout_s)
+
+    def close(self) -> None:
+        """End every running command with its process group; safe to call twice and from another thread."""
+        with self._lock:
+            self._closed = True
+            running = list(self._running)
+        for run in running:
+            run.kill()
+
+    def _run(self, run: _Run, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
+        deadline = time.monotonic() + timeout_s
+        with self._lock:
+            if self._closed:
+                raise self._gone()
+            run.start()
+            self._running.add(run)
+        try:
+            in_time = run.stream(on_stdout, on_stderr, deadline)
+            status = run.status(deadline) if in_time else None
+        finally:
+            with self._lock:
+                self._running.discard(run)
+            run.end()
+        if run.killed:
+            raise self._gone()
+        if status is None:
+            raise CommandTimeout(f"no end after {timeout_s:g} s", where=self._host.name, why="the command was still running")
+        return status
+
+    def _gone(self) -> Unreachable:
+        return Unreachable("the connection was closed", where=self._host.name, why="closed from our side while a command ran")
+
+
+class _Run:
+    """One command with its three pipes."""
+
+    _process: subprocess.Popen[bytes]
+
+    def __init__(self, command: str, chunks: Iterable[bytes], *, ends: bool) -> None:
+        self._argv = ["/bin/sh", "-c", command]
+        self._input = _pieces(chunks)
+        self._piece = memoryview(b"")
+        self._ends = ends
+        self.killed = False
+
+    def start(self) -> None:
+        """Begin."""
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(self._argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, bufsize=0)
+
+    def stream(self, on_stdout: Sink, on_stderr: Sink, deadline: float) -> bool:
+        """Pump all three streams until both outputs have ended; False when the deadline passed first."""
+        stdin, stdout, stderr = _pipes(self._process)
+        with selectors.DefaultSelector() as selector:
+            for stream, sink in ((stdout, on_stdout), (stderr, on_stderr)):
+                os.set_blocking(stream.fileno(), False)
+                selector.register(stream, selectors.EVENT_READ, sink)
+            os.set_blocking(stdin.fileno(), False)
+            if self._has_input():
+                selector.register(stdin, selectors.EVENT_WRITE, None)
+            outputs = 2
+            while outputs:
+                ready = selector.select(max(0.0, deadline - time.monotonic()))
+                if not ready and time.monotonic() >= deadline:
+                    return False
+                for key, _ in ready:
+                    if key.data is None:
+                        self._write(selector, stdin)
+                    elif not _read(key.fd, key.data):
+                        selector.unregister(key.fileobj)
+                        outputs -= 1
+        return True
+
+    def status(self, deadline: float) -> int | None:
+        """The exit status (128 + number for a signal), or None when it did not come in time."""
+        try:
+            code = self._process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return None
+        return code if code >= 0 else 128 - code
+
+    def kill(self) -> None:
+        """End the process group; the streaming thread sees its pipes close."""
+        self.killed = True
+        self._signal(signal.SIGKILL)
+
+    def end(self) -> None:
+        """Release everything: the group gets SIGTERM, then SIGKILL."""
+        for stream in _pipes(self._process):
+            stream.close()
+        if self._process.poll() is None:
+            self._signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_GRACE_S)
+        if self._process.poll() is None:
+            self._signal(signal.SIGKILL)
+            self._process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+    def _has_input(self) -> bool:
+        """Make sure that a piece is at hand; when there is none left, end the input if it is to end."""
+        while not self._piece:
+            piece = next(self._input, None)
+            if piece is None:
+                if self._ends:
+                    _pipes(self._process)[0].close()
+                return False
+            self._piece = piece
+        return True
+
+    def _write(self, selector: selectors.BaseSelector, stdin: IO[bytes]) -> None:
+        try:
+            self._piece = self._piece[os.write(stdin.fileno(), self._piece[:_CHUNK_BYTES]) :]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            selector.unregister(stdin)
+            return
+        if not self._piece:
+            selector.unregister(stdin)
+            if self._has_input():
+                selector.register(stdin, selectors.EVENT_WRITE, None)
+
+
+def _pieces(chunks: Iterable[bytes]) -> Iterator[memoryview]:
+    return (memoryview(chunk) for chunk in chunks if chunk)
+
+
+def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes], IO[bytes]]:
+    if process.stdin is None or process.stdout is None or process.stderr is None:
+        raise RuntimeError("the process has no pipes")
+    return process.stdin, process.stdout, process.stderr
+
+
+def _read(fd: int, sink: Sink) -> bool:
+    try:
+        data = os.read(fd, _CHUNK_BYTES)
+    except BlockingIOError:
+        return True
+    if data:
+        sink(data)
+    return bool(data)

@@ -1,0 +1,218 @@
+"""Commands over one SSH connection: streamed, bounded in time, and never left hanging."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from paramiko import Channel
+from paramiko.ssh_exception import SSHException
+
+from provision.errors import CommandTimeout, HostError, Unreachable
+from provision.hosts.ssh_wire import Ending, Opening, Wire, opened
+from provision.model import Host, Sink
+
+_READ_BYTES = 1024 * 1024
+_INLINE_BYTES = 64 * 1024
+"""Input up to this size fits into the socket's buffer and is sent without a thread of its own."""
+COMMAND_MAX_BYTES = 128 * 1024 - 1
+"""Linux: MAX_ARG_STRLEN; a longer command line cannot be handed to the login shell."""
+
+
+@dataclass(frozen=True)
+class _Input:
+    """What a command reads, and whether its input ends after that."""
+
+    chunks: Sequence[bytes]
+    ends: bool
+
+
+@dataclass(frozen=True)
+class _Sinks:
+    stdout: Sink
+    stderr: Sink
+
+
+class SshTransport:
+    """The `Transport` of a host that is reached by SSH. Several threads may run commands at once."""
+
+    def __init__(self, host: Host, wire: Wire, close: Callable[[], None]) -> None:
+        self._host = host
+        self._wire = wire
+        self._close = close
+        self._lock = threading.Lock()
+        self._closed = False
+        self._spare: Opening | None = wire.spare or wire.begin_session()
+
+    @property
+    def host(self) -> Host:
+        """The host this transport leads to."""
+        return self._host
+
+    def exchange(self, command: str, stdin: bytes = b"", *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
+        """Run one command line in the login shell; see `provision.model.Transport.exchange`.
+
+        Death by a signal gives 128 + its number, as a shell would say it.
+        """
+        return self._run(command, _Input((stdin,) if stdin else (), ends=False), _Sinks(on_stdout, on_stderr), timeout_s)
+
+    def send(self, command: str, chunks: Sequence[bytes], *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
+        """Like `exchange`, but the input ends after the last chunk."""
+        return self._run(command, _Input(chunks, ends=True), _Sinks(on_stdout, on_stderr), timeout_s)
+
+    def close(self) -> None:
+        """End the connection and every gateway on the way; safe to call twice and from another thread."""
+        with self._lock:
+            already, self._closed = self._closed, True
+        if not already:
+            self._close()
+
+    def _run(self, command: str, given: _Input, sinks: _Sinks, timeout_s: float) -> int:
+        size = len(command.encode())
+        if size > COMMAND_MAX_BYTES:
+            raise ValueError(f"a command line of {size} bytes; the limit is {COMMAND_MAX_BYTES}: send it on standard input")
+        deadline = time.monotonic() + timeout_s
+        channel = self._session(deadline, timeout_s)
+        try:
+            wake = _Wake(channel)
+            ending = self._wire.start_command(channel, command)
+            self._feed(channel, given)
+            self._prefetch()
+            if not _stream(channel, wake, sinks, deadline):
+                raise self._timeout(timeout_s)
+            return self._status(channel, ending, deadline, timeout_s)
+        except (OSError, EOFError, SSHException) as error:
+            raise self._lost(str(error)) from error
+        finally:
+            self._wire.endings.pop(channel.chanid, None)
+            with contextlib.suppress(OSError, EOFError, SSHException):
+                channel.close()
+
+    def _session(self, deadline: float, timeout_s: float) -> Channel:
+        with self._lock:
+            opening, self._spare = self._spare, None
+        # a session asked for in advance may have been refused when others were open that have ended since
+        refusal = ""
+        for attempt in range(2 if opening else 1):
+            asked = self._begin() if opening is None or attempt else opening
+            channel = opened(self._wire, asked, deadline)
+            if channel is not None:
+                return channel
+            if not self._wire.is_active():
+                raise self._lost("")
+            refusal = self._wire.refusals.pop(asked.channel.chanid, "")
+            if not refusal:
+                raise self._timeout(timeout_s)
+        raise self._too_many(refusal)
+
+    def _begin(self) -> Opening:
+        try:
+            return self._wire.begin_session()
+        except (OSError, EOFError, SSHException) as error:
+            raise self._lost(str(error)) from error
+
+    def _prefetch(self) -> None:
+        """Ask for the next session while this command runs, so that the next command costs one round trip."""
+        with self._lock:
+            if self._spare is None and not self._closed:
+                self._spare = self._begin()
+
+    def _feed(self, channel: Channel, given: _Input) -> None:
+        if len(given.chunks) <= 1 and sum(map(len, given.chunks)) <= min(_INLINE_BYTES, channel.out_window_size):
+            _send_all(channel, given)
+        else:
+            threading.Thread(target=_send_all, args=(channel, given), name=f"stdin of {self._host.name}", daemon=True).start()
+
+    def _status(self, channel: Channel, ending: Ending, deadline: float, timeout_s: float) -> int:
+        if not channel.status_event.wait(max(0.0, deadline - time.monotonic())):
+            raise self._timeout(timeout_s)
+        if channel.exit_status >= 0:
+            return channel.exit_status
+        if ending.signal:
+            return 128 + _signal_number(ending.signal)
+        if ending.refused and self._wire.is_active():
+            raise HostError("the server refuses to run commands", where=self._host.name, why="exec request refused", fix=self._try())
+        raise self._lost("")
+
+    def _lost(self, why: str) -> Unreachable:
+        if self._closed:
+            return Unreachable("the connection was closed", where=self._host.name, why="closed from our side while a command ran")
+        saved = self._wire.saved_exception
+        reason = self._wire.disconnect_reason or why or (str(saved) if saved else "") or "no exit status arrived"
+        return Unreachable("the connection was lost", where=self._host.name, why=reason, fix=self._try())
+
+    def _too_many(self, refusal: str) -> HostError:
+        why = f"{refusal} (OpenSSH grants MaxSessions, by default 10, at once on one connection)"
+        return HostError("the server refuses another session", where=self._host.name, why=why, fix="sudo sshd -T | grep -i maxsessions")
+
+    def _timeout(self, timeout_s: float) -> CommandTimeout:
+        return CommandTimeout(f"no end after {timeout_s:g} s", where=self._host.name, why="the command was still running", fix=self._try())
+
+    def _try(self) -> str:
+        user = f"{self._host.user}@" if self._host.user else ""
+        return f"ssh -p {self._host.port} {user}{self._host.address} uptime"
+
+
+class _Wake:
+    """Set by the connection's thread whenever either stream has something to read or has ended.
+
+    Two buffers share it, so "this buffer is empty now" must not clear what the other one set: `clear` does nothing
+    and the reader resets it before it looks.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._event = threading.Event()
+        for buffer in (channel.in_buffer, channel.in_stderr_buffer):
+            buffer.set_event(self)  # type: ignore[arg-type]
+
+    def set(self) -> None:
+        self._event.set()
+
+    def clear(self) -> None:
+        pass
+
+    def reset(self) -> None:
+        self._event.clear()
+
+    def wait(self, timeout_s: float) -> bool:
+        return self._event.wait(timeout_s)
+
+
+def _stream(channel: Channel, wake: _Wake, sinks: _Sinks, deadline: float) -> bool:
+    """Hand over what arrives until both streams have ended; False when the deadline passed first."""
+    while True:
+        wake.reset()
+        ended = bool(channel.eof_received) or channel.closed
+        while channel.recv_ready():
+            sinks.stdout(channel.recv(_READ_BYTES))
+        while channel.recv_stderr_ready():
+            sinks.stderr(channel.recv_stderr(_READ_BYTES))
+        if ended:
+            return True
+        if not wake.wait(max(0.0, deadline - time.monotonic())):
+            return False
+
+
+def _send_all(channel: Channel, given: _Input) -> None:
+    """Write the input; a command that ends or closes its input before it has read all is no error."""
+    with contextlib.suppress(OSError, EOFError, SSHException):
+        for chunk in given.chunks:
+            view = memoryview(chunk)
+            while view:
+                sent = channel.send(bytes(view[:_READ_BYTES]))
+                if sent == 0:
+                    return
+                view = view[sent:]
+        if given.ends:
+            channel.shutdown_write()
+
+
+def _signal_number(name: str) -> int:
+    """The number of a signal as RFC 4254 §6.10 names it (without SIG); 0 for one this system does not know."""
+    with contextlib.suppress(KeyError):
+        return int(signal.Signals[f"SIG{name}"])
+    return 0
