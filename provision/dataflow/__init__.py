@@ -1,0 +1,1 @@
+"""What Dataflow expects of an image, of options and of a run."""
