@@ -35,7 +35,7 @@ demo: $(STAMP_RUNTIME) ## set up, then walk the main job on the embedded mock
 
 .PHONY: test
 test: $(STAMP_TESTING) ## set up, then run the tests that need neither root nor Docker
-	$(PYTEST) -n $(WORKERS) --dist worksteal
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m 'not lab and not gpu and not lint'
 
 # --- for whoever changes the code -------------------------------------------------------------------------------
 
@@ -58,6 +58,14 @@ test-busybox: $(STAMP_TESTING) ## the mock tests with busybox as the host's only
 .PHONY: lab-test
 lab-test: $(STAMP_TESTING) ## the tests on real sshd, Docker and mounts; needs root and the packages of .ci/packages
 	PROVISION_LAB_REQUIRED=1 $(PYTEST) tests/lab -p no:cacheprovider
+
+.PHONY: test-examples
+test-examples: $(STAMP_TESTING) ## each project under examples/ with its own tests, as its user would run them
+	for example in examples/*/; do (cd "$$example" && $(CURDIR)/$(PYTEST) -p no:cacheprovider) || exit 1; done
+
+.PHONY: ci
+ci: ## what CI runs, on this machine: as root, installs Debian packages
+	.ci/run
 
 .PHONY: clean
 clean: ## remove .venv and every cache
