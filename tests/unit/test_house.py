@@ -27,8 +27,8 @@ FUNCTION_LINES = 60
 
 AT_HOME: Mapping[str, tuple[str, ...]] = {
     "google": ("cloud/gce.py",),
-    "fabric": ("hosts/ssh/", "testing/"),
-    "paramiko": ("hosts/ssh/", "testing/"),
+    "fabric": ("hosts/ssh", "testing/"),
+    "paramiko": ("hosts/ssh", "testing/"),
     "invoke": ("cli/",),
     "jinja2": ("templating.py",),
     "apache_beam": ("dataflow/runner.py",),
