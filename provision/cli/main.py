@@ -1,0 +1,40 @@
+"""The program `provision`: the same tasks as `invoke` with a tasks.py, from any folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from invoke.program import Program
+
+from provision.cli.config import hide_environment, project_dir_from
+from provision.cli.namespace import namespace
+from provision.cli.shield import explain
+
+
+class _Program(Program):
+    """Invoke's program with our namespace; it reads the project's own invoke.yaml, which Invoke does only for a tasks.py that it found."""
+
+    def parse_collection(self) -> None:
+        super().parse_collection()
+        self.config.set_project_location(project_dir_from(Path.cwd()))
+        self.config.load_project()
+
+    def print_version(self) -> None:
+        from importlib.metadata import version
+
+        print(f"provision {version('provision-gpu')}")
+
+
+def main() -> None:
+    """Run the program on the process's own command line and exit."""
+    hide_environment(os.environ)
+    program = _Program(namespace=namespace(), name="provision", binary="provision", binary_names=["provision"])
+    try:
+        program.run()
+    except Exception as error:
+        code = explain(project_dir_from(Path.cwd()), error)
+        if code is None:
+            raise
+        sys.exit(code)

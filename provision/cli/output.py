@@ -1,0 +1,91 @@
+"""Where a task's words go: its one JSON document to standard output, everything for people elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TextIO
+
+from provision.errors import EXIT_OK, EXIT_OURS, EXIT_WOULD_CHANGE, ProvisionError
+
+
+@dataclass(frozen=True)
+class Output:
+    """How one task prints.
+
+    With `as_json`, standard output carries one JSON document and nothing else. With `program`, standard output belongs
+    to the user's program, whose status the task returns; a failure of ours is 125 then.
+    """
+
+    as_json: bool
+    program: bool
+    debug: bool
+
+    @property
+    def people(self) -> TextIO:
+        """The stream for people: standard error where standard output is spoken for."""
+        return sys.stderr if self.as_json or self.program else sys.stdout
+
+    @contextlib.contextmanager
+    def kept_pure(self) -> Iterator[None]:
+        """With `as_json`, send whatever is written to standard output meanwhile, by children too, to standard error."""
+        if not self.as_json:
+            yield
+            return
+        _flush()
+        with contextlib.redirect_stdout(sys.stderr):
+            saved = os.dup(1)
+            os.dup2(2, 1)
+            try:
+                yield
+            finally:
+                _flush()
+                os.dup2(saved, 1)
+                os.close(saved)
+
+    def done(self, document: Mapping[str, object], text: str, exit_code: int) -> int:
+        """Print the result of a task that ended by itself; returns the exit code."""
+        failed = exit_code not in {EXIT_OK, EXIT_WOULD_CHANGE}
+        if self.as_json:
+            extra: dict[str, object] = {"exit": exit_code} if exit_code else {}
+            if self.program and exit_code:
+                extra["failed_in"] = "program"
+            self._document({**extra, **document})
+        elif text:
+            print(text, file=sys.stderr if failed else self.people)
+        return exit_code
+
+    def failed(self, error: ProvisionError) -> int:
+        """Print an error of ours; returns the exit code."""
+        code = EXIT_OURS if self.program and error.exit_code != _INTERRUPTED else error.exit_code
+        if self.debug:
+            traceback.print_exception(error, file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
+        if self.as_json:
+            extra: dict[str, object] = {"failed_in": "provision"} if self.program else {}
+            self._document({"error": error.as_dict(), "exit": code, **extra})
+        return code
+
+    def _document(self, document: Mapping[str, object]) -> None:
+        print(json.dumps(document, ensure_ascii=False, default=str), flush=True)
+
+
+_INTERRUPTED = 130
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BrokenPipeError, ValueError):
+            stream.flush()
+
+
+def give_up_stdout() -> None:
+    """The reader of standard output is gone: write to nothing from now on, so that the interpreter's last flush is quiet."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)

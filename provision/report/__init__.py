@@ -1,0 +1,35 @@
+"""Subscribers of the engine's events: what people see while a run works and when it ends, and the document scripts read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TextIO
+
+from provision.model import Emit, Event
+from provision.report.document import exit_code, hosts_document
+from provision.report.lines import LineReporter
+
+__all__ = ["LineReporter", "exit_code", "fan_out", "hosts_document", "reporter"]
+
+
+def reporter(
+    stream: TextIO, *, diff: bool = False, brief: bool = False, plain: bool = False, env: Mapping[str, str] | None = None
+) -> LineReporter:
+    """The reporter that suits `stream`: live on a terminal, lines elsewhere and wherever `plain` asks for them."""
+    term = (os.environ if env is None else env).get("TERM", "")
+    if plain or not stream.isatty() or term in {"", "dumb"}:
+        return LineReporter(stream, diff=diff, brief=brief)
+    from provision.report.live import LiveReporter
+
+    return LiveReporter(stream, diff=diff, brief=brief)
+
+
+def fan_out(*subscribers: Callable[[Event], object]) -> Emit:
+    """One `emit` that hands each event to all subscribers, in their order."""
+
+    def emit(event: Event) -> None:
+        for subscriber in subscribers:
+            subscriber(event)
+
+    return emit

@@ -1,0 +1,172 @@
+"""Events as lines for people, without a terminal in sight: what a line says and which of its parts weigh more. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from provision.errors import ProvisionError
+from provision.model import HostReport, Outcome, RunFinished, Status
+from provision.resource import describe
+
+Style: TypeAlias = Literal["", "faint", "good", "changed", "bad", "warn", "strong"]
+Span: TypeAlias = tuple[str, Style]
+Line: TypeAlias = tuple[Span, ...]
+
+STATUS_STYLE: dict[Status, Style] = {
+    Status.OK: "good",
+    Status.CHANGED: "changed",
+    Status.FAILED: "bad",
+    Status.SKIPPED: "warn",
+    Status.UNKNOWN: "warn",
+}
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_KEYS_SHOWN = 4
+_HOSTS_SHOWN = 6
+
+
+def plain(line: Line) -> str:
+    """The line as bare text."""
+    return "".join(text for text, _ in line).rstrip()
+
+
+def clean(text: str) -> str:
+    """A host's line without what a terminal would obey; of a line overwritten with carriage returns, the last state."""
+    visible = _ESCAPES.sub("", text)
+    states = [state for state in visible.split("\r") if state.strip()]
+    return _CONTROLS.sub("", (states[-1] if states else "").expandtabs()).rstrip()
+
+
+def seconds(value: float) -> str:
+    """A duration: `0.61 s`, `12.3 s`, `2 min 05 s`."""
+    if value < 9.995:
+        return f"{value:.2f} s"
+    if value < 99.95:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest:02d} s"
+
+
+def elapsed(value: float) -> str:
+    """A duration that still runs, in whole seconds: `3 s`, `2 min 05 s`."""
+    minutes, rest = divmod(int(value), 60)
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+@dataclass
+class Columns:
+    """Widths of the first two columns; they grow with what passes by, so that lines below one another align."""
+
+    host: int = 0
+    resource: int = 12
+
+    def prefix(self, host: str, resource: str = "") -> Line:
+        """`host | resource | `, or `host | ` alone."""
+        self.host = max(self.host, len(host))
+        head: Line = ((host.ljust(self.host), "strong"), (" | ", "faint"))
+        if not resource:
+            return head
+        self.resource = max(self.resource, min(len(resource), 32))
+        return (*head, (resource.ljust(self.resource), ""), (" | ", "faint"))
+
+
+def outcome_line(outcome: Outcome, *, check: bool) -> Line:
+    """How a resource ended: `changed  12.3 s`, `would change: image, env`, `failed: did not converge`."""
+    word = "would change" if check and outcome.status is Status.CHANGED else outcome.status.value
+    why = ""
+    if outcome.error is not None:
+        why = outcome.error.what
+    elif outcome.note:
+        why = outcome.note
+    elif outcome.status is Status.CHANGED:
+        why = _keys([change.key for change in outcome.diff])
+    spent = f"  {seconds(outcome.seconds)}" if outcome.seconds >= 0.005 else ""
+    return ((word, STATUS_STYLE[outcome.status]), (f": {clean(why)}" if why else "", ""), (spent, "faint"))
+
+
+def _keys(keys: Sequence[str]) -> str:
+    more = f" and {len(keys) - _KEYS_SHOWN} more" if len(keys) > _KEYS_SHOWN else ""
+    return ", ".join(keys[:_KEYS_SHOWN]) + more
+
+
+def diff_lines(outcome: Outcome) -> list[Line]:
+    """What differs, indented: `key: actual -> desired`, or a unified diff of a value of several lines."""
+    return [(("    ", ""), (clean(text), _diff_style(text))) for change in outcome.diff for text in describe(change)]
+
+
+def _diff_style(text: str) -> Style:
+    if text.startswith(("+++", "---", "@@")):
+        return "faint"
+    if text.startswith("+"):
+        return "good"
+    return "bad" if text.startswith("-") else ""
+
+
+# --- the end of a run --------------------------------------------------------------------------------------------
+
+
+def recap(run: RunFinished, *, check: bool) -> list[Line]:
+    """One aligned line per host, then what was not done, then every failure again in full."""
+    width = max((len(name) for name in (*(report.host for report in run.reports), *run.not_started)), default=0)
+    digits = {status: max((len(str(report.count(status))) for report in run.reports), default=1) for status in Status}
+    times = max((len(seconds(report.seconds)) for report in run.reports), default=0)
+    lines = [_recap_line(report, width, digits, times) for report in run.reports]
+    lines += [((name.ljust(width), "strong"), ("  not started", "warn")) for name in run.not_started]
+    if check:
+        lines += [((_check_verdict(run.reports), "strong"),)]
+    if run.interrupted:
+        lines += [(("interrupted: what was cut reads unknown; run the same command again, it continues there", "warn"),)]
+    return lines + failures(run.reports)
+
+
+def _recap_line(report: HostReport, width: int, digits: dict[Status, int], times: int) -> Line:
+    spans: list[Span] = [(report.host.ljust(width), "bad" if report.failed else "strong"), (" ", "")]
+    for status in Status:
+        count = report.count(status)
+        spans += [(" ", ""), (f"{status}={count}".ljust(len(status) + 1 + digits[status]), STATUS_STYLE[status] if count else "faint")]
+    spans.append((f"  {seconds(report.seconds).rjust(times)}", ""))
+    if report.error is not None:
+        spans.append((f"  {report.error.what}", "bad"))
+    return tuple(spans)
+
+
+def _check_verdict(reports: Iterable[HostReport]) -> str:
+    counts = [report.count(Status.CHANGED) for report in reports]
+    total, hosts = sum(counts), sum(count > 0 for count in counts)
+    if not total:
+        return "check: nothing would change"
+    return f"check: {total} would change on {hosts} host{'s' if hosts > 1 else ''}; nothing was changed"
+
+
+def failures(reports: Iterable[HostReport]) -> list[Line]:
+    """Every failure in its three lines; the same one on several hosts once, with their names."""
+    groups: dict[tuple[str, str, str], list[ProvisionError]] = {}
+    for report in reports:
+        for error in [report.error, *(outcome.error for outcome in report.outcomes)]:
+            if error is not None:
+                known = groups.setdefault((error.what, _without(report.host, error.why), error.fix), [])
+                if not any(error.where == other.where for other in known):
+                    known.append(error)
+    lines: list[Line] = []
+    for errors in groups.values():
+        lines += [((" ", ""),), *_failure(errors)]
+    return lines
+
+
+def _without(host: str, text: str) -> str:
+    return text.replace(host, "HOST")
+
+
+def _failure(errors: Sequence[ProvisionError]) -> list[Line]:
+    first = errors[0]
+    places = [error.where for error in errors if error.where]
+    more = f" and {len(places) - _HOSTS_SHOWN} more" if len(places) > _HOSTS_SHOWN else ""
+    head = ", ".join(places[:_HOSTS_SHOWN]) + more
+    lines: list[Line] = [(("failed ", "bad"), (f"{head}: " if head else "", "strong"), (clean(first.what), ""))]
+    for label, text in (("why", first.why), ("try", first.fix)):
+        for index, row in enumerate(text.rstrip().split("\n") if text else []):
+            lines.append(((f"  {label}: " if index == 0 else "       ", "faint"), (clean(row), "")))
+    return lines
