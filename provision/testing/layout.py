@@ -1,0 +1,263 @@
+"""The folder of a mock host: the root that its shells see, its stand-ins, and the state that no file of it shows.
+
+    FOLDER/root      what "$R" names on the host
+    FOLDER/state     mount table, loaded module, units, faults, metadata
+    FOLDER/mock      the stand-ins: first on PATH
+    FOLDER/sysbin    links to the system's utilities, those that Container-Optimized OS has and no others
+    FOLDER/image     /etc as the image brings it
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.testing.gpus import DRIVERS, OLDER_DRIVERS, Gpu
+from provision.testing.processes import MockHostError, Processes
+
+STANDINS = Path(__file__).with_name("standins")
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+UTILITIES = tuple(
+    """
+    [ arch awk base32 base64 basename bash blkid cat chgrp chmod chown cksum clear cmp column comm cp csplit cut date dd df diff
+    dirname du echo egrep env expand expr false fgrep file find flock fmt fold free gawk getent git grep gunzip gzip head
+    hexdump iconv install ionice ip jq join kill less link ln locale logger logname ls lsblk lsof mawk md5sum mkdir mkfifo mktemp
+    more mountpoint mv nice nl nohup od openssl paste patch pathchk pgrep pidof pr printenv printf ps pwd readlink realpath
+    renice rm rmdir rsync scp sed seq setsid sh sha1sum sha256sum sha512sum shred shuf sleep socat sort split ss stat stdbuf strings
+    stty sum sync sysctl tac tail tar taskset tee test time timeout top touch tr true truncate tsort tty uname unexpand uniq
+    unlink unxz unzip unzstd uptime vi vim vmstat watch wc which who xargs xz yes zcat zstd
+    """.split()
+)
+"""Utilities of POSIX and what the image of Container-Optimized OS adds. Neither python3 nor a package manager; and no
+pkill or killall, which would reach other processes of this machine."""
+
+OS_RELEASE = """\
+NAME="Container-Optimized OS"
+ID=cos
+PRETTY_NAME="Container-Optimized OS from Google"
+HOME_URL="https://cloud.google.com/container-optimized-os/docs"
+BUG_REPORT_URL="https://cloud.google.com/container-optimized-os/docs/resources/support-policy#contact_us"
+GOOGLE_METRICS_PRODUCT_ID=26
+KERNEL_COMMIT_ID=6d3e3bb4d3f5a1a7a9d3c7f2ab1f0c8e4f1b6a52
+GOOGLE_CRASH_ID=Lakitu
+VERSION=125
+VERSION_ID=125
+BUILD_ID=19216.655.28
+"""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the host shows of its hardware."""
+
+    name: str
+    gpu: Gpu | None
+    gpu_count: int
+    cpus: int
+    memory_gb: int
+
+
+class Layout:
+    """One host's folder. Everything in it belongs to the user that the shells run as."""
+
+    def __init__(self, folder: Path, processes: Processes, shell: str) -> None:
+        self.folder = folder
+        self.root = folder / "root"
+        self.state = folder / "state"
+        self._processes = processes
+        self.shell = shell
+
+    # --- making ---
+
+    def prepare(self, machine: Machine) -> None:
+        """Write what the server owns: stand-ins, links to utilities, the image's /etc, the hardware. Idempotent."""
+        for name in ("root", "state/faults", "state/metadata", "state/buckets", "image/etc/systemd/system"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(self.folder / "mock", ignore_errors=True)
+        shutil.copytree(STANDINS, self.folder / "mock", ignore=shutil.ignore_patterns("__pycache__"))
+        self._link_utilities()
+        self._set_interpreter()
+        self._write_image(machine)
+        self._write_hardware(machine)
+        self.own("mock", "sysbin", "image", "state", "root")
+
+    def _link_utilities(self) -> None:
+        sysbin = self.folder / "sysbin"
+        shutil.rmtree(sysbin, ignore_errors=True)
+        sysbin.mkdir()
+        busybox = shutil.which("busybox", path=SYSTEM_PATH) if self.shell == "busybox" else None
+        if self.shell == "busybox" and busybox is None:
+            raise MockHostError("this system has no busybox")
+        for name in UTILITIES:
+            if (target := _applet(busybox, name) if busybox else shutil.which(name, path=SYSTEM_PATH)) is not None:
+                (sysbin / name).symlink_to(target)
+            elif (STANDINS / "fallback" / name).exists():
+                (sysbin / name).symlink_to(self.folder / "mock" / "fallback" / name)
+        if self.shell in ("dash", "bash"):
+            (sysbin / "sh").unlink()
+            (sysbin / "sh").symlink_to(_which(self.shell))
+
+    def _set_interpreter(self) -> None:
+        """Let the stand-ins run under the host's own shell; a path too long for a `#!` line stays with /bin/sh."""
+        interpreter = str(self.folder / "sysbin" / "sh")
+        if len(interpreter) > 120 or " " in interpreter:
+            return
+        for path in (self.folder / "mock").rglob("*"):
+            if path.is_file() and (data := path.read_bytes()).startswith(b"#!/bin/sh\n"):
+                path.write_bytes(f"#!{interpreter}\n".encode() + data[len(b"#!/bin/sh\n") :])
+
+    def _write_image(self, machine: Machine) -> None:
+        etc = self.folder / "image" / "etc"
+        files = {
+            "os-release": OS_RELEASE,
+            "hostname": machine.name + "\n",
+            "hosts": "127.0.0.1 localhost\n169.254.169.254 metadata.google.internal metadata\n",
+            "ld.so.conf": "include ld.so.conf.d/*.conf\n",
+            "fstab": "",
+            "passwd": "root:x:0:0:root:/root:/bin/bash\n",
+            "default/toolbox": "",
+            "docker/daemon.json": '{"live-restore": true, "storage-driver": "overlay2", "mtu": 1460}\n',
+        }
+        for name, text in files.items():
+            (etc / name).parent.mkdir(parents=True, exist_ok=True)
+            (etc / name).write_text(text)
+
+    def _write_hardware(self, machine: Machine) -> None:
+        gpu = machine.gpu
+        values = {
+            "GPU_NAME": gpu.name if gpu else "none",
+            "GPU_COUNT": str(machine.gpu_count if gpu else 0),
+            "GPU_MEMORY": str(gpu.memory_mib if gpu else 0),
+            "GPU_CC": gpu.compute_capability if gpu else "",
+            "GPU_PCI": gpu.pci_device if gpu else "",
+            "GPU_CLASS": gpu.pci_class if gpu else "",
+        }
+        self.write_state("gpu", _assignments(values))
+        self.write_state("machine", _assignments({"CPUS": str(machine.cpus), "MEMORY_KB": str(machine.memory_gb * 1024 * 1024)}))
+        listed = [*DRIVERS, *((f"R{number}", number) for number in OLDER_DRIVERS)]
+        if not (self.state / "drivers").exists():
+            self.write_state("drivers", "".join(f"{label} {number}\n" for label, number in listed))
+
+    def write_state(self, name: str, text: str) -> None:
+        """Put a file into the mock's own state."""
+        path = self.state / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        if self._processes.as_root:
+            os.chown(path, self._processes.uid, self._processes.gid)
+
+    def own(self, *names: str) -> None:
+        """Give files that a root server made to the user of the shells; links are not followed."""
+        if not self._processes.as_root:
+            return
+        uid, gid = self._processes.uid, self._processes.gid
+        os.chown(self.folder, uid, gid)
+        for name in names:
+            for base, folders, files in os.walk(self.folder / name):
+                os.chown(base, uid, gid, follow_symlinks=False)
+                for entry in (*folders, *files):
+                    os.chown(os.path.join(base, entry), uid, gid, follow_symlinks=False)
+
+    # --- running ---
+
+    def boot(self) -> None:
+        """Start the machine: the same work at the first start and at a reboot."""
+        shell = str(self.folder / "sysbin" / "sh")
+        path = f"{self.folder}/sysbin"
+        status, output = self._processes.run([shell, str(self.folder / "mock/lib/boot"), str(self.folder)], env={"PATH": path}, cwd="/")
+        if status != 0:
+            raise MockHostError(f"the mock host did not boot (status {status}): {output.strip()}")
+
+    def environment(self, user: str, *, extra_path: Iterable[str] = (), sudo: bool = False) -> dict[str, str]:
+        """The environment in which sshd starts the user's shell."""
+        path = [*extra_path, str(self.folder / "mock/bin"), str(self.folder / "sysbin")]
+        environment = {
+            "PATH": ":".join(path),
+            "HOME": str(self.root / ("root" if sudo else f"home/{user}")),
+            "USER": "root" if sudo else user,
+            "LOGNAME": "root" if sudo else user,
+            "SHELL": "/bin/bash",
+            "LANG": "C.UTF-8",
+            "PROVISION_MOCK_ROOT": str(self.root),
+            "PROVISION_MOCK_STATE": str(self.state),
+        }
+        return {**environment, "PROVISION_MOCK_SUDO": "1"} if sudo else environment
+
+    def login_shell(self) -> str:
+        """bash, as on Container-Optimized OS, or the shell that was asked for."""
+        bash = self.folder / "sysbin" / "bash"
+        return str(bash if self.shell == "system" and bash.exists() else self.folder / "sysbin" / "sh")
+
+
+def place(wanted: Path | None, processes: Processes) -> Path:
+    """Where the host's folder can lie: where wanted, or under the system's temporary folder when the user of the shells
+    cannot come by there (a server started as root, whose home is closed); `wanted` then records the place in `placed-at`.
+    """
+    if wanted is None:
+        return _temporary()
+    wanted = wanted.resolve()
+    wanted.mkdir(parents=True, exist_ok=True)
+    if processes.reads_all or not processes.as_root or _passable(wanted, processes):
+        return wanted
+    record = wanted / "placed-at"
+    if record.exists() and (known := Path(record.read_text())).is_dir():
+        return known
+    folder = _temporary()
+    record.write_text(str(folder))
+    return folder
+
+
+def _temporary() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="provision-mock-")).resolve()
+    folder.chmod(0o711)
+    return folder
+
+
+def _passable(folder: Path, processes: Processes) -> bool:
+    status, _ = processes.run(["/bin/sh", "-c", 'cd -- "$1"', "sh", str(folder.parent)], env={"PATH": SYSTEM_PATH}, cwd="/")
+    return status == 0
+
+
+def find_python(processes: Processes) -> str:
+    """An interpreter that the user of the shells can start: this one, the one it was made from, or the system's."""
+    base = getattr(sys, "_base_executable", None) or sys.executable
+    candidates = [sys.executable, base, os.path.realpath(base), shutil.which("python3", path=SYSTEM_PATH)]
+    for candidate in dict.fromkeys(filter(None, candidates)):
+        status, _ = processes.run([candidate, "-I", "-S", "-c", "pass"], env={"PATH": SYSTEM_PATH}, cwd="/")
+        if status == 0:
+            return candidate
+    user = processes.uid
+    raise MockHostError(f"the shells of a mock host run as user {user}, who cannot start any of: {', '.join(filter(None, candidates))}")
+
+
+def _applet(busybox: str, name: str) -> str | None:
+    return busybox if name in _applets(busybox) else None
+
+
+_APPLETS: dict[str, frozenset[str]] = {}
+
+
+def _applets(busybox: str) -> frozenset[str]:
+    if busybox not in _APPLETS:
+        import subprocess  # noqa: PLC0415 - only here
+
+        listed = subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True).stdout
+        _APPLETS[busybox] = frozenset(listed.split())
+    return _APPLETS[busybox]
+
+
+def _which(name: str) -> str:
+    found = shutil.which(name, path=SYSTEM_PATH)
+    if found is None:
+        raise MockHostError(f"this system has no {name}")
+    return found
+
+
+def _assignments(values: Mapping[str, str]) -> str:
+    return "".join(f"{key}={shlex.quote(value)}\n" for key, value in values.items())
