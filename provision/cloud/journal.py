@@ -1,0 +1,142 @@
+"""What this machine asked the cloud for, on disk before it was asked, so that a killed run leaves a trace of what may bill.
+
+One JSON object a line. An entry is *open* from its `intent` on until `gone` says that nothing is left of it; `made` says
+that the VM was seen running. A torn last line (the machine died while writing) is ignored.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from provision.model import VmSpec
+
+INTENT = "intent"
+MADE = "made"
+GONE = "gone"
+DELETING = "deleting"
+LEFT_BEHIND = "left-behind"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One VM that was asked for, under one requestId, and what is known of it."""
+
+    request_id: str
+    project: str
+    name: str
+    zone: str
+    at: str
+    state: str = INTENT
+    asked: Mapping[str, Any]
+    note: str = ""
+
+
+class Journal(Protocol):
+    """Where intents are written before they are acted on."""
+
+    def intent(self, spec: VmSpec, zone: str, request_id: str) -> None:
+        """Write down what is about to be asked; on return it is on disk."""
+        ...
+
+    def mark(self, request_id: str, state: str, note: str = "") -> None:
+        """Write down what became of it."""
+        ...
+
+    def mark_name(self, name: str, zone: str, state: str, note: str = "") -> None:
+        """Write down what became of every open entry of this name and zone."""
+        ...
+
+
+class FileJournal:
+    """A Journal in a file (mode 0600). Lines are appended whole, so that several processes may share it."""
+
+    def __init__(self, path: Path, project: str, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._path = path
+        self._project = project
+        self._now = now
+
+    def intent(self, spec: VmSpec, zone: str, request_id: str) -> None:
+        """Write down what is about to be asked; on return it is on disk. Metadata stays out: it may hold secrets."""
+        asked = {
+            "machine_type": spec.machine_type,
+            "gpu": spec.gpu,
+            "gpu_count": spec.gpu_count,
+            "disk_gb": spec.disk_gb,
+            "image": spec.image,
+            "ttl_s": spec.ttl_s,
+            "labels": dict(spec.labels),
+        }
+        self._append({"state": INTENT, "request_id": request_id, "project": self._project, "name": spec.name, "zone": zone, "asked": asked})
+
+    def mark(self, request_id: str, state: str, note: str = "") -> None:
+        """Write down what became of it."""
+        self._append({"state": state, "request_id": request_id, "note": note})
+
+    def mark_name(self, name: str, zone: str, state: str, note: str = "") -> None:
+        """Write down what became of every open entry of this name and zone."""
+        for entry in self.open():
+            if (entry.name, entry.zone) == (name, zone):
+                self.mark(entry.request_id, state, note)
+
+    def entries(self) -> Sequence[Entry]:
+        """All entries of this project, oldest first, each in its latest state."""
+        found: dict[str, Entry] = {}
+        for line in self._lines():
+            key = line.get("request_id", "")
+            if line.get("state") == INTENT:
+                found[key] = Entry(
+                    request_id=key, project=line["project"], name=line["name"], zone=line["zone"], at=line["at"], asked=line["asked"]
+                )
+            elif key in found:
+                found[key] = replace(found[key], state=line["state"], note=line.get("note", ""))
+        return [entry for entry in found.values() if entry.project == self._project]
+
+    def open(self) -> Sequence[Entry]:
+        """The entries of which something may exist."""
+        return [entry for entry in self.entries() if entry.state != GONE]
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        try:
+            text = self._path.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return
+        for line in text.splitlines():
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(entry, dict):
+                yield entry
+
+    def _append(self, entry: Mapping[str, Any]) -> None:
+        line = json.dumps({"at": self._now().isoformat(timespec="seconds"), **entry}, ensure_ascii=True) + "\n"
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not self._path.exists()
+        handle = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(handle, (b"" if _ends_whole(handle) else b"\n") + line.encode())
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        if is_new:
+            _sync_folder(self._path.parent)
+
+
+def _ends_whole(handle: int) -> bool:
+    """True when the file is empty or its last line is complete: what follows a torn line begins on one of its own."""
+    size = os.fstat(handle).st_size
+    return size == 0 or os.pread(handle, 1, size - 1) == b"\n"
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,26 @@
+"""A Compute Engine API emulator for tests and for the embedded mock: state machine, operations, rule checks, scripted faults."""
+
+from provision.testing.compute.backend import HostBackend, NullBackend
+from provision.testing.compute.catalogue import Catalogue
+from provision.testing.compute.clock import Clock, SimulatedClock, SystemClock
+from provision.testing.compute.faults import Fault, FaultBook, FaultKind, html_502, http_error, quota, silent, stock_out
+from provision.testing.compute.server import Call, ComputeEmulator
+
+__all__ = [
+    "Call",
+    "Catalogue",
+    "Clock",
+    "ComputeEmulator",
+    "Fault",
+    "FaultBook",
+    "FaultKind",
+    "HostBackend",
+    "NullBackend",
+    "SimulatedClock",
+    "SystemClock",
+    "html_502",
+    "http_error",
+    "quota",
+    "silent",
+    "stock_out",
+]

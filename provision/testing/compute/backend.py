@@ -1,0 +1,50 @@
+"""What stands behind an emulated instance: something that can be booted, halted and destroyed."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class HostBackend(Protocol):
+    """Gives emulated instances a body.
+
+    Called from the emulator's request threads, one call at a time. An exception from `boot` fails the operation with
+    INTERNAL_ERROR, as a real host failure would.
+    """
+
+    def boot(self, name: str, zone: str, metadata: dict[str, str], gpu: str | None) -> tuple[str, int]:
+        """Start the host (also after `halt`) and return the address and port where its SSH server listens."""
+        ...
+
+    def halt(self, name: str, zone: str) -> None:
+        """Stop the host and keep its disk."""
+        ...
+
+    def destroy(self, name: str, zone: str) -> None:
+        """Remove the host and its disk; also called for a host that never booted."""
+        ...
+
+
+class NullBackend:
+    """Hosts that are only written down; for tests of the API alone."""
+
+    def __init__(self, address: str = "127.0.0.1", port: int = 22) -> None:
+        self._at = (address, port)
+        self.events: list[tuple[str, str, str]] = []
+        """(event, name, zone) in order."""
+        self.boots: list[tuple[dict[str, str], str | None]] = []
+        """(metadata, gpu) of each boot."""
+
+    def boot(self, name: str, zone: str, metadata: dict[str, str], gpu: str | None) -> tuple[str, int]:
+        """Write the boot down."""
+        self.boots.append((metadata, gpu))
+        self.events.append(("boot", name, zone))
+        return self._at
+
+    def halt(self, name: str, zone: str) -> None:
+        """Write the halt down."""
+        self.events.append(("halt", name, zone))
+
+    def destroy(self, name: str, zone: str) -> None:
+        """Write the removal down."""
+        self.events.append(("destroy", name, zone))

@@ -1,0 +1,235 @@
+"""What the emulated cloud offers: zones, machine types, accelerator types, images, quotas. Pure.
+
+GPU and machine types come from the package's own table (`provision.cloud.catalog`), the zones from data/zones.json.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from provision.cloud import catalog
+from provision.cloud.catalog import GpuType, MachineType
+from provision.cloud.placement import region_of
+from provision.testing.compute.errors import ApiError, Json, not_found
+
+BORN = "2026-01-01T00:00:00.000-08:00"
+IMAGE_GB = 10
+_E2 = tuple(MachineType(f"e2-standard-{size}", size, size * 4.0) for size in (2, 4, 8, 16, 32))
+_SHARED = (MachineType("f1-micro", 1, 0.6), MachineType("g1-small", 1, 1.7), MachineType("e2-micro", 2, 1.0))
+_GLOBAL_QUOTAS = {"GPUS_ALL_REGIONS": 16.0, "CPUS_ALL_REGIONS": 512.0, "NETWORKS": 15.0, "SNAPSHOTS": 5000.0}
+_QUOTA_METRICS = {
+    "NVIDIA_T4_GPUS": "nvidia-tesla-t4",
+    "NVIDIA_P4_GPUS": "nvidia-tesla-p4",
+    "NVIDIA_P100_GPUS": "nvidia-tesla-p100",
+    "NVIDIA_V100_GPUS": "nvidia-tesla-v100",
+    "NVIDIA_L4_GPUS": "nvidia-l4",
+    "NVIDIA_A100_GPUS": "nvidia-tesla-a100",
+    "NVIDIA_A100_80GB_GPUS": "nvidia-a100-80gb",
+}
+"""Regional metrics and their accelerators; newer types have none here (Compute Engine, "GPU quota")."""
+
+
+@dataclass(frozen=True)
+class Links:
+    """Writes full resource URLs; `root` ends in /compute/v1."""
+
+    root: str
+
+    def full(self, path: str) -> str:
+        """The URL of `projects/P/…`."""
+        return f"{self.root}/{path}"
+
+
+@cache
+def _world() -> Mapping[str, Any]:
+    text = resources.files("provision.testing.compute").joinpath("data/zones.json").read_text(encoding="utf-8")
+    world: Mapping[str, Any] = json.loads(text)
+    return world
+
+
+def stable_id(*words: str) -> str:
+    """A decimal id that is the same in every run."""
+    from hashlib import sha256
+
+    return str(int.from_bytes(sha256("/".join(words).encode()).digest()[:8], "big") >> 1)
+
+
+class Catalogue:
+    """The resources that exist before anybody creates one."""
+
+    def __init__(self, zones: Mapping[str, Sequence[str]] | None = None, images: Sequence[Mapping[str, str]] | None = None) -> None:
+        world = _world()
+        self._zones: dict[str, tuple[str, ...]] = {name: tuple(gpus) for name, gpus in (zones or world["zones"]).items()}
+        self._images: tuple[Mapping[str, str], ...] = tuple(images if images is not None else world["images"])
+
+    @property
+    def zone_names(self) -> tuple[str, ...]:
+        """All zones, in order."""
+        return tuple(sorted(self._zones))
+
+    @property
+    def region_names(self) -> tuple[str, ...]:
+        """All regions, in order."""
+        return tuple(sorted({region_of(zone) for zone in self._zones}))
+
+    def accelerators_in(self, zone: str) -> tuple[GpuType, ...]:
+        """The GPU types of a zone; 404 for an unknown zone."""
+        if zone not in self._zones:
+            raise not_found(f"zones/{zone}")
+        return tuple(catalog.gpu_types()[name] for name in self._zones[zone])
+
+    def machines_in(self, zone: str) -> tuple[MachineType, ...]:
+        """The machine types of a zone: N1, E2, and those that bring the zone's GPUs."""
+        bundled = (machine for gpu in self.accelerators_in(zone) for machine in gpu.machine_types)
+        return (*catalog.n1_predefined(), *_E2, *_SHARED, *bundled)
+
+    def machine(self, zone: str, name: str) -> MachineType | None:
+        """A machine type of a zone, custom N1 types included."""
+        found = next((machine for machine in self.machines_in(zone) if machine.name == name), None)
+        return found or catalog.parse_n1(name)
+
+    # --- resources as the API writes them -----------------------------------------------------------------------------
+
+    def zone(self, links: Links, project: str, name: str) -> Json:
+        """A `zones` resource."""
+        path = f"projects/{project}/zones/{name}"
+        if name not in self._zones:
+            raise not_found(path)
+        region = links.full(f"projects/{project}/regions/{region_of(name)}")
+        return {**_head("compute#zone", name, path, links), "description": name, "status": "UP", "region": region}
+
+    def region(self, links: Links, project: str, name: str, usage: Mapping[str, float]) -> Json:
+        """A `regions` resource; `usage` is by quota metric."""
+        path = f"projects/{project}/regions/{name}"
+        if name not in self.region_names:
+            raise not_found(path)
+        zones = [links.full(f"projects/{project}/zones/{zone}") for zone in self.zone_names if region_of(zone) == name]
+        limits = {"CPUS": 256.0, **dict.fromkeys(_QUOTA_METRICS, 8.0)}
+        return {
+            **_head("compute#region", name, path, links),
+            "description": name,
+            "status": "UP",
+            "zones": zones,
+            "quotas": _quotas(limits, usage),
+        }
+
+    def project(self, links: Links, project: str, usage: Mapping[str, float]) -> Json:
+        """The `projects` resource."""
+        head = _head("compute#project", project, f"projects/{project}", links)
+        return {
+            **head,
+            "defaultServiceAccount": f"{stable_id(project)[:12]}-compute@developer.gserviceaccount.com",
+            "quotas": _quotas(_GLOBAL_QUOTAS, usage),
+        }
+
+    def machine_type(self, links: Links, project: str, zone: str, name: str) -> Json:
+        """A `machineTypes` resource; 404 where the zone lacks it."""
+        machine = self.machine(zone, name)
+        if machine is None:
+            raise not_found(f"projects/{project}/zones/{zone}/machineTypes/{name}")
+        return _machine_json(links, project, zone, machine)
+
+    def machine_types(self, links: Links, project: str, zone: str) -> list[Json]:
+        """All `machineTypes` of a zone."""
+        return [_machine_json(links, project, zone, machine) for machine in self.machines_in(zone)]
+
+    def accelerator_type(self, links: Links, project: str, zone: str, name: str) -> Json:
+        """An `acceleratorTypes` resource; 404 where the zone lacks it."""
+        found = next((gpu for gpu in self.accelerators_in(zone) if gpu.accelerator == name), None)
+        if found is None:
+            raise not_found(f"projects/{project}/zones/{zone}/acceleratorTypes/{name}")
+        return _accelerator_json(links, project, zone, found)
+
+    def accelerator_types(self, links: Links, project: str, zone: str) -> list[Json]:
+        """All `acceleratorTypes` of a zone."""
+        return [_accelerator_json(links, project, zone, gpu) for gpu in self.accelerators_in(zone)]
+
+    def images(self, links: Links, project: str) -> list[Json]:
+        """All `images` of a project; only cos-cloud has any."""
+        return [_image_json(links, project, row) for row in self._images] if project == "cos-cloud" else []
+
+    def image(self, links: Links, project: str, name: str) -> Json:
+        """An image by name, deprecated or not."""
+        found = next((image for image in self.images(links, project) if image["name"] == name), None)
+        if found is None:
+            raise not_found(f"projects/{project}/global/images/{name}")
+        return found
+
+    def image_of_family(self, links: Links, project: str, family: str) -> Json:
+        """The newest image of a family that is not deprecated; 404 when the family has none left."""
+        living = [image for image in self.images(links, project) if image["family"] == family and "deprecated" not in image]
+        if not living:
+            raise ApiError(404, "notFound", f"The resource 'projects/{project}/global/images/family/{family}' was not found")
+        return living[-1]
+
+
+def quota_usage(accelerator: str | None, count: int, vcpus: int) -> dict[str, float]:
+    """What one running VM takes from the quotas, by metric."""
+    usage = {"CPUS": float(vcpus), "CPUS_ALL_REGIONS": float(vcpus)}
+    if accelerator:
+        usage["GPUS_ALL_REGIONS"] = float(count)
+        usage.update({metric: float(count) for metric, name in _QUOTA_METRICS.items() if name == accelerator})
+    return usage
+
+
+def _quotas(limits: Mapping[str, float], usage: Mapping[str, float]) -> list[Json]:
+    return [{"metric": metric, "limit": limit, "usage": usage.get(metric, 0.0)} for metric, limit in limits.items()]
+
+
+def _head(kind: str, name: str, path: str, links: Links) -> Json:
+    return {"kind": kind, "id": stable_id(path), "creationTimestamp": BORN, "name": name, "selfLink": links.full(path)}
+
+
+def _machine_json(links: Links, project: str, zone: str, machine: MachineType) -> Json:
+    path = f"projects/{project}/zones/{zone}/machineTypes/{machine.name}"
+    resource: Json = {
+        **_head("compute#machineType", machine.name, path, links),
+        "guestCpus": machine.vcpus,
+        "memoryMb": int(machine.memory_gb * 1024),
+        "zone": zone,
+        "isSharedCpu": machine in _SHARED,
+        "maximumPersistentDisks": 128,
+        "maximumPersistentDisksSizeGb": "263168",
+        "architecture": "ARM64" if machine.series == "a4x" else "X86_64",
+    }
+    bundled = catalog.bundled_machine_types().get(machine.name)
+    if bundled:
+        resource["accelerators"] = [{"guestAcceleratorType": bundled[0].accelerator, "guestAcceleratorCount": machine.gpu_count}]
+    if machine.local_ssd_gb:
+        resource["bundledLocalSsds"] = {"defaultInterface": "NVME", "partitionCount": machine.local_ssd_gb // 375}
+    return resource
+
+
+def _accelerator_json(links: Links, project: str, zone: str, gpu: GpuType) -> Json:
+    path = f"projects/{project}/zones/{zone}/acceleratorTypes/{gpu.accelerator}"
+    zone_link = links.full(f"projects/{project}/zones/{zone}")
+    head = _head("compute#acceleratorType", gpu.accelerator, path, links)
+    return {**head, "description": gpu.accelerator, "zone": zone_link, "maximumCardsPerInstance": max(gpu.counts)}
+
+
+def _image_json(links: Links, project: str, row: Mapping[str, str]) -> Json:
+    resource: Json = {
+        **_head("compute#image", row["name"], f"projects/{project}/global/images/{row['name']}", links),
+        "family": row["family"],
+        "status": "READY",
+        "diskSizeGb": str(IMAGE_GB),
+        "architecture": "ARM64" if "arm64" in row["name"] else "X86_64",
+        "sourceType": "RAW",
+    }
+    if row.get("state", "ACTIVE") != "ACTIVE":
+        resource["deprecated"] = {"state": row["state"]}
+    return resource
+
+
+def merged(usages: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The sum of several usages."""
+    total: dict[str, float] = {}
+    for usage in usages:
+        for metric, value in usage.items():
+            total[metric] = total.get(metric, 0.0) + value
+    return total

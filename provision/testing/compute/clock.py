@@ -1,0 +1,61 @@
+"""The emulator's time: real, or simulated so that a test of hours ends in milliseconds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import UTC, datetime
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Time as the emulator (and a client under test) sees it."""
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Let `seconds` pass."""
+        ...
+
+
+class SystemClock:
+    """Real time."""
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        """Block the calling thread for `seconds`."""
+        time.sleep(seconds)
+
+
+class SimulatedClock:
+    """Time that passes only when somebody sleeps or a test advances it; share one between client and emulator."""
+
+    def __init__(self, start_s: float = 1_790_000_000.0) -> None:
+        self._now = start_s
+        self._lock = threading.Lock()
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        with self._lock:
+            return self._now
+
+    def sleep(self, seconds: float) -> None:
+        """Advance the time by `seconds` and return at once."""
+        self.advance(seconds)
+
+    def advance(self, seconds: float) -> None:
+        """Move the time forward by `seconds`."""
+        if seconds < 0:
+            raise ValueError("time does not go backwards")
+        with self._lock:
+            self._now += seconds
+
+
+def timestamp(seconds: float) -> str:
+    """RFC 3339 with milliseconds, as the API writes it."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,168 @@
+"""Scripted bad luck: what the emulator does wrong, where, and how often. Data, so that a test matrix is a table."""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from provision.testing.compute.errors import ApiError, OperationFailure
+
+
+class FaultKind(enum.StrEnum):
+    """What goes wrong."""
+
+    OPERATION = "operation"
+    """The call is accepted; its operation ends with an error."""
+    HTTP = "http"
+    """The call is answered with an error envelope and has no effect."""
+    BODY = "body"
+    """The call is answered with raw text (an HTML page of a proxy, broken JSON) and has no effect."""
+    BODY_AFTER = "body_after"
+    """The call takes effect; the answer is raw text."""
+    RESET_BEFORE = "reset_before"
+    """The connection is reset before the call takes effect."""
+    RESET_AFTER = "reset_after"
+    """The call takes effect; the connection is reset instead of an answer."""
+    SLOW = "slow"
+    """The operation takes `seconds` longer."""
+    NEVER = "never"
+    """The operation never ends."""
+    HANG = "hang"
+    """The answer comes `seconds` late; the call takes effect at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One rule. `call`, `zone` and `name` are globs over the API method id (`instances.insert`), zone and VM name.
+
+    The first `after` matching calls pass, the next `times` are hit (None: all of them).
+    """
+
+    kind: FaultKind
+    call: str = "instances.insert"
+    zone: str = "*"
+    name: str = "*"
+    after: int = 0
+    times: int | None = None
+    code: str = ""
+    message: str = ""
+    http_status: int | None = None
+    details: Sequence[Mapping[str, Any]] = ()
+    leaves_vm: bool = False
+    """A failed insert leaves the VM behind, stopped (seen in the field: an error reply although a VM was made)."""
+    text: str = ""
+    seconds: float = 0.0
+
+    def matches(self, call: str, zone: str, name: str) -> bool:
+        """True when the rule concerns this call, its budget aside."""
+        return fnmatchcase(call, self.call) and fnmatchcase(zone, self.zone) and fnmatchcase(name, self.name)
+
+    def as_error(self) -> ApiError:
+        """The envelope of an HTTP fault."""
+        status = self.http_status or 503
+        return ApiError(status, self.code or "backendError", self.message or "Backend Error")
+
+    def as_failure(self) -> OperationFailure:
+        """The operation error of an OPERATION fault."""
+        return OperationFailure(code=self.code, message=self.message, http_status=self.http_status, details=self.details)
+
+
+@dataclass
+class _Armed:
+    fault: Fault
+    seen: int = 0
+
+
+@dataclass
+class FaultBook:
+    """The rules in force, first match first; each rule counts its own calls."""
+
+    _armed: list[_Armed] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, *faults: Fault) -> None:
+        """Put rules at the end of the book."""
+        with self._lock:
+            self._armed.extend(_Armed(fault) for fault in faults)
+
+    def load(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Add rules from plain data; an unknown key is a TypeError, an unknown kind a ValueError."""
+        self.add(*(Fault(**{**row, "kind": FaultKind(row["kind"])}) for row in rows))
+
+    def clear(self) -> None:
+        """Remove all rules."""
+        with self._lock:
+            self._armed.clear()
+
+    def take(self, call: str, zone: str = "", name: str = "") -> Fault | None:
+        """The rule that hits this call, its budget charged; every matching rule before it has counted the call too."""
+        with self._lock:
+            for armed in self._armed:
+                if not armed.fault.matches(call, zone, name):
+                    continue
+                armed.seen += 1
+                over = armed.seen - armed.fault.after
+                if over >= 1 and (armed.fault.times is None or over <= armed.fault.times):
+                    return armed.fault
+        return None
+
+
+def stock_out(
+    zone: str = "*", *, available: Sequence[str] = (), with_details: bool = True, call: str = "instances.insert", leaves_vm: bool = False
+) -> Fault:
+    """A zone without capacity: the operation ends with 503 ZONE_RESOURCE_POOL_EXHAUSTED[_WITH_DETAILS].
+
+    `available` becomes the hint `zonesAvailable` of the error's details.
+    """
+    metadatas = {"vmType": "n1-standard-8", "attachment": "", "zone": zone, "zonesAvailable": ",".join(available)}
+    info = {"errorInfo": {"reason": "resource_availability", "domain": "compute.googleapis.com", "metadatas": metadatas}}
+    return Fault(
+        kind=FaultKind.OPERATION,
+        call=call,
+        zone=zone,
+        code="ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS" if with_details else "ZONE_RESOURCE_POOL_EXHAUSTED",
+        message=f"The zone '{zone}' does not have enough resources available to fulfill the request.  '(resource type:compute)'.",
+        http_status=503,
+        details=(info,) if with_details else (),
+        leaves_vm=leaves_vm,
+    )
+
+
+def quota(zone: str = "*", *, metric: str = "NVIDIA_T4_GPUS", limit: float = 0.0, region: str = "us-central1") -> Fault:
+    """A used-up quota: the operation ends with 403 QUOTA_EXCEEDED and quotaInfo. GPUS_ALL_REGIONS is the global metric."""
+    scope = "Globally" if metric == "GPUS_ALL_REGIONS" else f"in region {region}"
+    limit_name = f"{metric.replace('_', '-')}-per-project" + ("" if metric == "GPUS_ALL_REGIONS" else "-region")
+    info = {
+        "metricName": f"compute.googleapis.com/{metric.lower()}",
+        "limitName": limit_name,
+        "limit": limit,
+        "dimensions": {"region": region},
+    }
+    return Fault(
+        kind=FaultKind.OPERATION,
+        zone=zone,
+        code="QUOTA_EXCEEDED",
+        message=f"Quota '{metric}' exceeded.  Limit: {limit} {scope}.",
+        http_status=403,
+        details=({"quotaInfo": info},),
+    )
+
+
+def silent(fault: Fault) -> Fault:
+    """The same operation error without an HTTP code: what makes `ExtendedOperation.result()` return quietly."""
+    return replace(fault, http_status=None)
+
+
+def http_error(status: int, reason: str, message: str, *, call: str = "instances.insert", zone: str = "*", times: int | None = 1) -> Fault:
+    """An error envelope instead of an effect."""
+    return Fault(kind=FaultKind.HTTP, call=call, zone=zone, times=times, http_status=status, code=reason, message=message)
+
+
+def html_502(*, call: str = "instances.insert", zone: str = "*", times: int | None = 1) -> Fault:
+    """A proxy's HTML page instead of JSON."""
+    page = "<!DOCTYPE html><html><title>Error 502 (Server Error)</title><p>That's an error.</html>"
+    return Fault(kind=FaultKind.BODY, call=call, zone=zone, times=times, http_status=502, text=page)

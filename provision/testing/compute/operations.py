@@ -1,0 +1,147 @@
+"""Zone operations: accepted at once, PENDING, RUNNING, DONE as time passes, and remembered by requestId."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from provision.testing.compute.catalogue import Links
+from provision.testing.compute.clock import Clock, timestamp
+from provision.testing.compute.errors import Json, OperationFailure, invalid_field, not_found
+from provision.testing.compute.faults import Fault, FaultKind
+from provision.testing.compute.resources import Place
+
+_UUID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\Z", re.IGNORECASE)
+_ZERO_UUID = "00000000-0000-0000-0000-000000000000"
+PENDING_SHARE = 0.1
+"""Share of an operation's time that it spends PENDING."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What an operation is to do: `begin` when it runs, `end` when its time is over; `end` may report a failure of its own."""
+
+    verb: str
+    place: Place
+    target_id: str
+    begin: Callable[[], None]
+    end: Callable[[], OperationFailure | None]
+    fail: Callable[[], None] = lambda: None
+    """Called instead of `end` when a fault makes the operation fail."""
+
+
+@dataclass
+class _Operation:
+    change: Change
+    resource: Json
+    runs_at: float
+    ends_at: float | None
+    failure: OperationFailure | None
+
+    @property
+    def order(self) -> float:
+        return float("inf") if self.ends_at is None else self.ends_at
+
+
+class Operations:
+    """All operations of the emulated cloud. Not locked: the world's lock guards it."""
+
+    def __init__(self, clock: Clock, links: Callable[[], Links], durations_s: Mapping[str, float]) -> None:
+        self._clock = clock
+        self._links = links
+        self._durations_s = durations_s
+        self._all: dict[Place, _Operation] = {}
+        self._open: list[_Operation] = []
+        self._by_request: dict[tuple[str, str], _Operation] = {}
+        self._count = 0
+
+    def recall(self, request_id: str, verb: str, target: Place) -> Json | None:
+        """The operation that this requestId began before; None for a new one. A malformed id, or one of another request, is 400."""
+        if not request_id:
+            return None
+        if not _UUID.match(request_id) or request_id == _ZERO_UUID:
+            raise invalid_field("requestId", request_id, "Must be a valid UUID other than zero.")
+        known = self._by_request.get((target.project, request_id))
+        if known is None:
+            return None
+        if (known.change.verb, known.change.place) != (verb, target):
+            raise invalid_field("requestId", request_id, "The id was used by another request.")
+        return dict(known.resource)
+
+    def begin(self, change: Change, request_id: str, fault: Fault | None) -> Json:
+        """Accept a change; the reply is always a PENDING operation, since only a later look finds it running or done."""
+        now = self._clock.now()
+        duration_s = self._durations_s.get(change.verb, 0.0) + (fault.seconds if fault and fault.kind is FaultKind.SLOW else 0.0)
+        operation = _Operation(
+            change=change,
+            resource=self._new_resource(change, request_id, now),
+            runs_at=now + PENDING_SHARE * duration_s,
+            ends_at=None if fault and fault.kind is FaultKind.NEVER else now + duration_s,
+            failure=fault.as_failure() if fault and fault.kind is FaultKind.OPERATION else None,
+        )
+        self._all[Place(change.place.project, change.place.zone, operation.resource["name"])] = operation
+        self._open.append(operation)
+        if request_id:
+            self._by_request[change.place.project, request_id] = operation
+        return dict(operation.resource)
+
+    def _new_resource(self, change: Change, request_id: str, now: float) -> Json:
+        self._count += 1
+        name = f"operation-{int(now * 1000)}-{self._count:08x}"
+        zone_path = f"projects/{change.place.project}/zones/{change.place.zone}"
+        links = self._links()
+        resource: Json = {
+            "kind": "compute#operation",
+            "id": str(int(now * 1000) * 1_000_000 + self._count),
+            "name": name,
+            "zone": links.full(zone_path),
+            "operationType": change.verb,
+            "targetLink": links.full(change.place.path),
+            "targetId": change.target_id,
+            "status": "PENDING",
+            "user": "emulator@example.com",
+            "progress": 0,
+            "insertTime": timestamp(now),
+            "selfLink": links.full(f"{zone_path}/operations/{name}"),
+        }
+        return {**resource, "clientOperationId": request_id} if request_id else resource
+
+    def settle(self) -> None:
+        """Let every operation whose time has come run and end, in the order of their ends."""
+        now = self._clock.now()
+        for operation in sorted(self._open, key=lambda operation: operation.order):
+            if operation.resource["status"] == "PENDING" and now >= operation.runs_at:
+                operation.resource.update(status="RUNNING", startTime=timestamp(operation.runs_at))
+                operation.change.begin()
+            if operation.ends_at is not None and now >= operation.ends_at:
+                self._end(operation, operation.ends_at)
+        self._open = [operation for operation in self._open if operation.resource["status"] != "DONE"]
+
+    def _end(self, operation: _Operation, at: float) -> None:
+        failure = operation.failure
+        if failure is None:
+            failure = operation.change.end()
+        else:
+            operation.change.fail()
+        if failure is not None:
+            failure.apply(operation.resource)
+        operation.resource.update(status="DONE", progress=100, endTime=timestamp(at))
+
+    def get(self, place: Place) -> Json:
+        """An operation (`place.name` is its name) as it is now."""
+        return dict(self._find(place).resource)
+
+    def ends_at(self, place: Place) -> float | None:
+        """When an operation will end (seconds since the epoch); None: never."""
+        return self._find(place).ends_at
+
+    def all(self, project: str, zone: str) -> list[Json]:
+        """The operations of a zone, oldest first."""
+        return [dict(operation.resource) for at, operation in self._all.items() if (at.project, at.zone) == (project, zone)]
+
+    def _find(self, place: Place) -> _Operation:
+        found = self._all.get(place)
+        if found is None:
+            raise not_found(f"projects/{place.project}/zones/{place.zone}/operations/{place.name}")
+        return found

@@ -1,0 +1,166 @@
+"""Builds `instances` resources as the API would return them from what a client asked for. Pure."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from provision.cloud import catalog
+from provision.cloud.body import last
+from provision.cloud.placement import region_of
+from provision.testing.compute.catalogue import Links
+from provision.testing.compute.errors import Json
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """The address of something in a zone: an instance, or an operation."""
+
+    project: str
+    zone: str
+    name: str
+
+    @property
+    def path(self) -> str:
+        """`projects/P/zones/Z/instances/N`."""
+        return f"projects/{self.project}/zones/{self.zone}/instances/{self.name}"
+
+
+@dataclass(frozen=True)
+class _Urls:
+    """Full URLs of what belongs to one instance."""
+
+    links: Links
+    place: Place
+
+    def zonal(self, path: str = "") -> str:
+        """Of something in its zone, or of the zone."""
+        return self.links.full(f"projects/{self.place.project}/zones/{self.place.zone}{path}")
+
+    def project(self, path: str) -> str:
+        """Of something in its project."""
+        return self.links.full(f"projects/{self.place.project}{path}")
+
+
+def fingerprint(value: object) -> str:
+    """A base64 digest of a JSON value, as the API's optimistic locks are."""
+    return base64.urlsafe_b64encode(sha256(json.dumps(value, sort_keys=True).encode()).digest()[:8]).decode()
+
+
+def new_instance(body: Mapping[str, Any], *, links: Links, place: Place, instance_id: str, created: str, internal_ip: str) -> Json:
+    """The resource right after an accepted insert: what was sent, completed with what the API adds."""
+    urls = _Urls(links, place)
+    resource: Json = {
+        key: deepcopy(value) for key, value in body.items() if key not in ("metadata", "labels", "disks", "networkInterfaces")
+    }
+    machine_type = last(body["machineType"])
+    resource.update(
+        kind="compute#instance",
+        id=instance_id,
+        creationTimestamp=created,
+        status="PROVISIONING",
+        zone=urls.zonal(),
+        selfLink=links.full(place.path),
+        machineType=urls.zonal(f"/machineTypes/{machine_type}"),
+        cpuPlatform="Unknown CPU Platform",
+        startRestricted=False,
+        deletionProtection=bool(body.get("deletionProtection", False)),
+        fingerprint=fingerprint([place.path, instance_id]),
+        disks=[_disk(disk, index, urls) for index, disk in enumerate(body["disks"])],
+        networkInterfaces=[_interface(nic, index, urls, internal_ip) for index, nic in enumerate(body["networkInterfaces"])],
+        scheduling=_scheduling(body.get("scheduling", {})),
+        tags={**body.get("tags", {}), "fingerprint": fingerprint(body.get("tags", {}))},
+        shieldedInstanceConfig={"enableSecureBoot": False, "enableVtpm": True, "enableIntegrityMonitoring": True},
+    )
+    accelerators = _accelerators(body, machine_type, urls)
+    if accelerators:
+        resource["guestAccelerators"] = accelerators
+    set_labels(resource, body.get("labels", {}))
+    set_metadata(resource, body.get("metadata", {}).get("items", []))
+    return resource
+
+
+def set_labels(resource: Json, labels: Mapping[str, str]) -> None:
+    """Replace the labels and their fingerprint."""
+    resource["labels"] = dict(labels)
+    resource["labelFingerprint"] = fingerprint(resource["labels"])
+
+
+def set_metadata(resource: Json, items: list[Json]) -> None:
+    """Replace the metadata and its fingerprint."""
+    kept = deepcopy(items)
+    resource["metadata"] = {"kind": "compute#metadata", "fingerprint": fingerprint(kept), "items": kept}
+
+
+def metadata_of(resource: Mapping[str, Any]) -> dict[str, str]:
+    """The metadata items as a mapping."""
+    return {item["key"]: item.get("value", "") for item in resource.get("metadata", {}).get("items", [])}
+
+
+def gpu_of(resource: Mapping[str, Any]) -> tuple[str | None, int]:
+    """(accelerator type, count), or (None, 0)."""
+    attached = resource.get("guestAccelerators", [])
+    return (last(attached[0]["acceleratorType"]), attached[0]["acceleratorCount"]) if attached else (None, 0)
+
+
+def set_address(resource: Json, address: str | None) -> None:
+    """Give the external access configurations an address, or take it away."""
+    for interface in resource["networkInterfaces"]:
+        for access in interface.get("accessConfigs", ()):
+            access.pop("natIP", None)
+            if address is not None:
+                access["natIP"] = address
+
+
+def _disk(disk: Mapping[str, Any], index: int, urls: _Urls) -> Json:
+    parameters = disk.get("initializeParams", {})
+    disk_name = parameters.get("diskName", urls.place.name if index == 0 else f"{urls.place.name}-{index}")
+    return {
+        "kind": "compute#attachedDisk",
+        "type": disk.get("type", "PERSISTENT"),
+        "mode": disk.get("mode", "READ_WRITE"),
+        "source": urls.zonal(f"/disks/{disk_name}"),
+        "deviceName": disk.get("deviceName", f"persistent-disk-{index}"),
+        "index": index,
+        "boot": bool(disk.get("boot", False)),
+        "autoDelete": bool(disk.get("autoDelete", False)),
+        "interface": disk.get("interface", "SCSI"),
+        "diskSizeGb": str(parameters.get("diskSizeGb", disk.get("diskSizeGb", 10))),
+    }
+
+
+def _interface(nic: Mapping[str, Any], index: int, urls: _Urls, internal_ip: str) -> Json:
+    region = region_of(urls.place.zone)
+    network = last(nic.get("network", "global/networks/default"))
+    complete: Json = {
+        "kind": "compute#networkInterface",
+        "name": f"nic{index}",
+        "network": urls.project(f"/global/networks/{network}"),
+        "subnetwork": urls.project(f"/regions/{region}/subnetworks/{last(nic.get('subnetwork', network))}"),
+        "networkIP": internal_ip,
+        "stackType": "IPV4_ONLY",
+        "fingerprint": fingerprint([internal_ip, index]),
+    }
+    if nic.get("accessConfigs"):
+        complete["accessConfigs"] = [
+            {"kind": "compute#accessConfig", "networkTier": "PREMIUM", **access} for access in nic["accessConfigs"]
+        ]
+    return complete
+
+
+def _scheduling(asked: Mapping[str, Any]) -> Json:
+    model = asked.get("provisioningModel", "STANDARD")
+    defaults = {"onHostMaintenance": "MIGRATE", "automaticRestart": True, "provisioningModel": model, "preemptible": model == "SPOT"}
+    return {**defaults, **deepcopy(dict(asked))}
+
+
+def _accelerators(body: Mapping[str, Any], machine_type: str, urls: _Urls) -> list[Json]:
+    bundled = catalog.bundled_machine_types().get(machine_type)
+    attached = [(last(entry["acceleratorType"]), int(entry["acceleratorCount"])) for entry in body.get("guestAccelerators", ())]
+    pairs = attached or ([(bundled[0].accelerator, bundled[1].gpu_count)] if bundled else [])
+    return [{"acceleratorType": urls.zonal(f"/acceleratorTypes/{name}"), "acceleratorCount": count} for name, count in pairs]

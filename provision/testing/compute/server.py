@@ -1,0 +1,219 @@
+"""The emulator as an HTTP server on loopback."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+from werkzeug.exceptions import HTTPException
+from werkzeug.serving import WSGIRequestHandler, make_server
+from werkzeug.wrappers import Request, Response
+
+from provision.testing.compute.api import PREFIX, ROUTES, Api, Ask
+from provision.testing.compute.backend import HostBackend, NullBackend
+from provision.testing.compute.catalogue import Catalogue, Links
+from provision.testing.compute.clock import Clock, SystemClock
+from provision.testing.compute.errors import ApiError, Json
+from provision.testing.compute.faults import Fault, FaultBook, FaultKind
+from provision.testing.compute.world import World
+
+_Environ: TypeAlias = dict[str, Any]
+CALLS_KEPT = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One request that arrived. `api` is the method id (`instances.insert`); `reply` is None when no JSON was sent back."""
+
+    verb: str
+    path: str
+    api: str
+    query: Mapping[str, str]
+    body: Json | None
+    status: int
+    reply: Json | None
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.path}"
+
+
+class _Handler(WSGIRequestHandler):
+    """Quiet, and without the 40 ms that Nagle's algorithm costs small replies."""
+
+    disable_nagle_algorithm = True
+
+    def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002  (werkzeug names it so)
+        """Say nothing: requests are in `ComputeEmulator.calls`."""
+
+
+class ComputeEmulator:
+    """A Compute Engine API v1 on loopback that an unmodified google-cloud-compute client speaks to.
+
+        with ComputeEmulator(NullBackend()) as emulator:
+            client = InstancesClient(credentials=AnonymousCredentials(), client_options={"api_endpoint": emulator.endpoint})
+
+    `operation_s` is how long operations take: one figure, or one per verb (`insert`, `delete`, `start`, `stop` …); with 0
+    an operation is accepted as PENDING and found DONE at the next look. `faults` is the script of bad luck, `calls` what
+    arrived (the latest 10,000).
+    """
+
+    def __init__(
+        self,
+        hosts: HostBackend | None = None,
+        *,
+        clock: Clock | None = None,
+        operation_s: float | Mapping[str, float] = 0.0,
+        catalogue: Catalogue | None = None,
+        port: int = 0,
+    ) -> None:
+        self.faults = FaultBook()
+        self.calls: deque[Call] = deque(maxlen=CALLS_KEPT)
+        self.clock: Clock = clock or SystemClock()
+        verbs = ("insert", "delete", "start", "stop", "reset", "setLabels", "setMetadata")
+        durations = dict(operation_s) if isinstance(operation_s, Mapping) else dict.fromkeys(verbs, operation_s)
+        self._catalogue = catalogue or Catalogue()
+        self._world = World(self._catalogue, hosts or NullBackend(), self.clock, durations)
+        self._api = Api(self._world, self._catalogue)
+        self._port = port
+        self._server: Any = None
+        self._thread: threading.Thread | None = None
+
+    # --- life -----------------------------------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Begin to serve on 127.0.0.1; port 0 chooses a free one."""
+        self._server = make_server("127.0.0.1", self._port, self._application, threaded=True, request_handler=_Handler)
+        self._world.links = Links(f"{self.endpoint}{PREFIX}")
+        self._thread = threading.Thread(target=self._server.serve_forever, name="compute-emulator", daemon=True)
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """End the server and destroy every host; safe to call twice."""
+        if self._server is None or self._thread is None:
+            return
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+        self._server = self._thread = None
+        self._world.shut_down()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    @property
+    def endpoint(self) -> str:
+        """The `api_endpoint` for clients: `http://127.0.0.1:PORT`."""
+        if self._server is None:
+            raise RuntimeError("the emulator is not running")
+        return f"http://127.0.0.1:{self._server.port}"
+
+    def tick(self) -> None:
+        """Let time limits and operations take effect without a request (a long-lived server calls this now and then)."""
+        self._world.tick()
+
+    # --- the guest's side -------------------------------------------------------------------------------------------------
+
+    def publish(self, name: str, zone: str, attribute: str, value: str) -> None:
+        """What a guest does with PUT on its metadata server: set the guest attribute `namespace/key`."""
+        self._world.publish(name, zone, attribute, value)
+
+    def print_serial(self, name: str, zone: str, text: str) -> None:
+        """What a guest prints on serial port 1."""
+        self._world.print_serial(name, zone, text)
+
+    def instances(self, project: str) -> list[Json]:
+        """All instances of a project, for assertions about what was left behind."""
+        return [resource for _zone, resource in self._world.all(project)]
+
+    def counted(self) -> list[str]:
+        """The method ids that arrived, in order."""
+        return [call.api for call in self.calls]
+
+    # --- one request --------------------------------------------------------------------------------------------------------
+
+    def _application(self, environ: _Environ, start_response: Any) -> Iterable[bytes]:
+        request = Request(environ)
+        body: Json | None = None
+        api = ""
+        fault: Fault | None = None
+        try:
+            api, words = ROUTES.bind_to_environ(environ).match()
+            body = _body(request)
+            name = words.get("name", "") or (body or {}).get("name", "")
+            fault = self.faults.take(api, words.get("zone", ""), name)
+            ask = Ask(
+                method=api,
+                path=request.path.removeprefix(f"{PREFIX}/"),
+                query=request.args.to_dict(),
+                body=body or {},
+                fault=fault,
+                **words,
+            )
+            status, reply = self._answer(ask, environ)
+        except ApiError as error:
+            status, reply = error.status, error.envelope()
+        except HTTPException as error:
+            status = error.code or 500
+            reply = ApiError(
+                status, "notFound" if status == 404 else "invalid", f"{request.method} {request.path}: {error.name}"
+            ).envelope()
+        raw = fault.text if fault and fault.kind in (FaultKind.BODY, FaultKind.BODY_AFTER) else None
+        sent = None if raw is not None else reply
+        self._note(request, api, body, fault.http_status or 200 if raw is not None and fault else status, sent)
+        if fault and fault.kind is FaultKind.RESET_AFTER:
+            _reset_connection(environ)
+        if raw is not None and fault is not None:
+            return Response(raw, fault.http_status or 200, content_type="text/html; charset=UTF-8")(environ, start_response)
+        return Response(json.dumps(reply), status, content_type="application/json; charset=UTF-8")(environ, start_response)
+
+    def _answer(self, ask: Ask, environ: _Environ) -> tuple[int, Json]:
+        fault = ask.fault
+        if fault is not None:
+            if fault.kind is FaultKind.RESET_BEFORE:
+                _reset_connection(environ)
+            if fault.kind is FaultKind.HTTP:
+                raise fault.as_error()
+            if fault.kind is FaultKind.BODY:
+                return fault.http_status or 200, {}
+        reply = self._api.answer(ask)
+        if fault is not None and fault.kind is FaultKind.HANG:
+            self.clock.sleep(fault.seconds)
+        return 200, reply
+
+    def _note(self, request: Request, api: str, body: Json | None, status: int, reply: Json | None) -> None:
+        query = request.args.to_dict()
+        self.calls.append(Call(verb=request.method, path=request.path, api=api, query=query, body=body, status=status, reply=reply))
+
+
+def _body(request: Request) -> Json | None:
+    data = request.get_data()
+    if not data:
+        return None
+    try:
+        body = json.loads(data)
+    except ValueError as error:
+        raise ApiError(400, "parseError", f"Invalid JSON payload received. {error}") from None
+    if not isinstance(body, dict):
+        raise ApiError(400, "parseError", "Invalid JSON payload received. Expected an object.")
+    return body
+
+
+def _reset_connection(environ: _Environ) -> None:
+    """End the connection with RST instead of an answer; werkzeug takes the ConnectionError for the client's doing."""
+    connection: socket.socket = environ["werkzeug.socket"]
+    with suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()
+    raise ConnectionResetError("scripted reset")
