@@ -16,6 +16,8 @@ from provision.errors import CommandTimeout, Unreachable
 from provision.model import Host, Sink
 
 _CHUNK_BYTES = 64 * 1024
+_LOOK_S = 0.05
+"""How often to look whether the command, or we, ended while something that it left behind keeps its output open."""
 _GRACE_S = 2.0
 """How long a process group may take to end after SIGTERM before it is killed."""
 
@@ -101,18 +103,28 @@ class _Run:
             os.set_blocking(stdin.fileno(), False)
             if self._has_input():
                 selector.register(stdin, selectors.EVENT_WRITE, None)
-            outputs = 2
-            while outputs:
-                ready = selector.select(max(0.0, deadline - time.monotonic()))
-                if not ready and time.monotonic() >= deadline:
+            outputs = {stdout.fileno(), stderr.fileno()}
+            while outputs and not self.killed:
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
                     return False
+                ready = selector.select(min(left_s, _LOOK_S))
+                self._end_input_with_the_process(selector)
                 for key, _ in ready:
-                    if key.data is None:
-                        self._write(selector, stdin)
-                    elif not _read(key.fd, key.data):
+                    if key.fd in outputs and not _read(key.fd, key.data):
                         selector.unregister(key.fileobj)
-                        outputs -= 1
+                        outputs.discard(key.fd)
+                    elif key.fileobj is stdin and not stdin.closed:
+                        self._write(selector, stdin)
         return True
+
+    def _end_input_with_the_process(self, selector: selectors.BaseSelector) -> None:
+        """As sshd does: what the command left behind and still reads our input gets its end when the command ends."""
+        stdin = _pipes(self._process)[0]
+        if not stdin.closed and self._process.poll() is not None:
+            if stdin in selector.get_map():
+                selector.unregister(stdin)
+            stdin.close()
 
     def status(self, deadline: float) -> int | None:
         """The exit status (128 + number for a signal), or None when it did not come in time."""
@@ -123,7 +135,7 @@ class _Run:
         return code if code >= 0 else 128 - code
 
     def kill(self) -> None:
-        """End the process group; the streaming thread sees its pipes close."""
+        """End the process group; the streaming thread sees it."""
         self.killed = True
         self._signal(signal.SIGKILL)
 

@@ -46,6 +46,7 @@ class SshTransport:
         self._close = close
         self._lock = threading.Lock()
         self._closed = False
+        self._over = threading.Event()
         self._spare: Opening | None = wire.spare or wire.begin_session()
 
     @property
@@ -69,6 +70,7 @@ class SshTransport:
         with self._lock:
             already, self._closed = self._closed, True
         if not already:
+            self._over.set()
             self._close()
 
     def _run(self, command: str, given: _Input, sinks: _Sinks, timeout_s: float) -> int:
@@ -95,10 +97,11 @@ class SshTransport:
     def _session(self, deadline: float, timeout_s: float) -> Channel:
         with self._lock:
             opening, self._spare = self._spare, None
-        # a session asked for in advance may have been refused when others were open that have ended since
         refusal = ""
-        for attempt in range(2 if opening else 1):
-            asked = self._begin() if opening is None or attempt else opening
+        # what was refused in advance, or while the server still buries an ended command, may be granted now
+        for pause_s in (0.0, 0.0, 0.1, 0.3):
+            self._over.wait(pause_s)
+            asked, opening = opening or self._begin(), None
             channel = opened(self._wire, asked, deadline)
             if channel is not None:
                 return channel

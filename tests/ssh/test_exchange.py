@@ -1,0 +1,245 @@
+"""What every transport promises about a command: bytes, statuses, time limits, ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from itertools import pairwise
+from typing import Any
+
+import paramiko
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from provision.errors import CommandTimeout, HostError, Unreachable
+from provision.hosts.ssh import COMMAND_MAX_BYTES, SshTransport, connect
+from provision.model import Transport
+from provision.shell import quote
+from provision.testing.relay import Network
+
+Fixture = Any
+
+
+def test_both_streams_and_the_status_arrive(transport: Transport, got: Fixture) -> None:
+    assert transport.exchange("echo out; echo err >&2; exit 3", **got.sinks, timeout_s=20) == 3
+    assert (bytes(got.out), bytes(got.err)) == (b"out\n", b"err\n")
+
+
+@pytest.mark.parametrize("status", [0, 1, 2, 126, 127, 255])
+def test_every_status_is_returned_as_it_is(transport: Transport, got: Fixture, status: int) -> None:
+    assert transport.exchange(f"exit {status}", **got.sinks, timeout_s=20) == status
+
+
+@pytest.mark.parametrize(("name", "status"), [("TERM", 143), ("KILL", 137), ("INT", 130)])
+def test_death_by_a_signal_is_128_and_its_number(transport: Transport, got: Fixture, name: str, status: int) -> None:
+    assert transport.exchange(f"exec sh -c 'kill -{name} $$; sleep 5'", **got.sinks, timeout_s=20) == status
+
+
+def test_the_input_stays_open_until_the_command_ends(transport: Transport, got: Fixture) -> None:
+    command = "exec 3<&0; read line; echo $line; { cat <&3; echo ended; } & sleep 0.4; kill $!; echo done"
+    assert transport.exchange(f"exec sh -c {quote(command)}", b"first\n", **got.sinks, timeout_s=20) == 0
+    assert bytes(got.out) == b"first\ndone\n"
+
+
+def test_the_input_of_send_ends(transport: Transport, got: Fixture) -> None:
+    assert transport.send("cat; echo end", [b"a", b"", b"bc"], **got.sinks, timeout_s=20) == 0
+    assert bytes(got.out) == b"abcend\n"
+
+
+def test_a_megabyte_of_input_arrives_whole(transport: Transport, got: Fixture) -> None:
+    data = bytes(range(256)) * 4096
+    assert transport.exchange(f"head -c {len(data)}", data, **got.sinks, timeout_s=30) == 0
+    assert bytes(got.out) == data
+
+
+def test_input_larger_than_every_window_does_not_deadlock_with_its_echo(transport: Transport, got: Fixture) -> None:
+    chunks = [bytes([number]) * 1_000_000 for number in range(24)]
+    assert transport.send("cat", chunks, **got.sinks, timeout_s=60) == 0
+    assert bytes(got.out) == b"".join(chunks)
+
+
+def test_a_command_may_leave_its_input_unread(transport: Transport, got: Fixture) -> None:
+    assert transport.send("exec 0<&-; echo done", [b"x" * 5_000_000], **got.sinks, timeout_s=30) == 0
+    assert bytes(got.out) == b"done\n"
+
+
+def test_a_flood_of_errors_does_not_hold_up_the_output(transport: Transport, got: Fixture) -> None:
+    command = "head -c 40000000 /dev/zero >&2; echo done"
+    assert transport.exchange(command, **got.sinks, timeout_s=60) == 0
+    assert (len(got.err), bytes(got.out)) == (40_000_000, b"done\n")
+
+
+def test_output_arrives_while_the_command_runs(transport: Transport) -> None:
+    seen: list[float] = []
+    transport.exchange(
+        "for i in 1 2 3 4; do echo $i; sleep 0.3; done", on_stdout=lambda _: seen.append(time.monotonic()), on_stderr=print, timeout_s=20
+    )
+    assert len(seen) == 4
+    assert all(0.2 < later - earlier < 0.6 for earlier, later in pairwise(seen))
+
+
+def test_a_command_that_does_not_end_is_given_up_in_time(transport: Transport, got: Fixture) -> None:
+    started = time.monotonic()
+    with pytest.raises(CommandTimeout, match=r"no end after 0\.5 s"):
+        transport.exchange("echo started; sleep 60", **got.sinks, timeout_s=0.5)
+    assert time.monotonic() - started < 5
+    assert bytes(got.out) == b"started\n"
+
+
+def test_after_a_timeout_the_connection_still_works(transport: Transport, got: Fixture) -> None:
+    with pytest.raises(CommandTimeout):
+        transport.exchange("sleep 60", **got.sinks, timeout_s=0.3)
+    assert transport.exchange("echo alive", **got.sinks, timeout_s=20) == 0
+    assert bytes(got.out) == b"alive\n"
+
+
+def test_closing_from_another_thread_ends_a_running_command_at_once(transport: Transport, got: Fixture) -> None:
+    closer = threading.Timer(0.5, transport.close)
+    closer.start()
+    started = time.monotonic()
+    with pytest.raises(Unreachable, match="closed"):
+        transport.exchange("sleep 60", **got.sinks, timeout_s=60)
+    assert 0.4 < time.monotonic() - started < 3
+    closer.join()
+
+
+def test_after_closing_nothing_runs(transport: Transport, got: Fixture) -> None:
+    transport.close()
+    transport.close()
+    with pytest.raises(Unreachable):
+        transport.exchange("true", **got.sinks, timeout_s=20)
+
+
+def test_a_sink_that_fails_ends_the_exchange_and_not_the_connection(transport: Transport, got: Fixture) -> None:
+    def full(data: bytes) -> None:
+        raise OverflowError(len(data))
+
+    with pytest.raises(OverflowError):
+        transport.exchange("echo x; sleep 60", on_stdout=full, on_stderr=full, timeout_s=20)
+    assert transport.exchange("echo y", **got.sinks, timeout_s=20) == 0
+
+
+def test_several_threads_use_one_connection(transport: Transport) -> None:
+    results: dict[int, tuple[int, bytes]] = {}
+
+    def work(number: int) -> None:
+        out = bytearray()
+        results[number] = (
+            transport.exchange(f"sleep 0.2; echo {number}; exit {number}", on_stdout=out.extend, on_stderr=print, timeout_s=30),
+            bytes(out),
+        )
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {number: (number, b"%d\n" % number) for number in range(8)}
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(out=st.binary(max_size=4000), err=st.binary(max_size=4000), status=st.integers(0, 255))
+def test_whatever_is_printed_arrives_byte_for_byte(transport: Transport, out: bytes, err: bytes, status: int) -> None:
+    seen_out, seen_err = bytearray(), bytearray()
+    command = f"dd bs=1 count={len(out)} 2>/dev/null; dd bs=1 count={len(err)} >&2 2>/dev/null; exit {status}"
+    assert transport.exchange(command, out + err, on_stdout=seen_out.extend, on_stderr=seen_err.extend, timeout_s=30) == status
+    assert (bytes(seen_out), bytes(seen_err)) == (out, err)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=300))
+def test_a_quoted_word_survives_the_login_shell(transport: Transport, text: str) -> None:
+    seen = bytearray()
+    assert transport.exchange(f"printf %s {quote(text)}", on_stdout=seen.extend, on_stderr=print, timeout_s=30) == 0
+    assert bytes(seen) == text.encode()
+
+
+# --- over SSH only -----------------------------------------------------------------------------------------------
+
+
+def test_a_line_too_long_for_the_login_shell_is_refused_before_it_is_sent(sshd: Fixture, got: Fixture) -> None:
+    transport = connect(sshd.host(), known_hosts=sshd.known_hosts)
+    filler = "x" * (COMMAND_MAX_BYTES - len("echo "))
+    assert transport.exchange("echo " + filler, **got.sinks, timeout_s=20) == 0
+    assert len(got.out) == len(filler) + 1
+    with pytest.raises(ValueError, match="on standard input"):
+        transport.exchange("echo x" + filler, **got.sinks, timeout_s=20)
+    transport.close()
+
+
+def test_the_session_limit_is_said_as_such(make_sshd: Fixture, got: Fixture) -> None:
+    server = make_sshd(MaxSessions="2")
+    transport = connect(server.host(), known_hosts=server.known_hosts)
+    running = threading.Event()
+    with pytest.raises(HostError, match="refuses another session") as caught:
+        _nest(transport, 3, running)
+    assert "MaxSessions" in caught.value.why
+    assert caught.value.exit_code == 1
+    assert transport.exchange("echo free", **got.sinks, timeout_s=20) == 0
+    transport.close()
+
+
+def _nest(transport: SshTransport, depth: int, running: threading.Event) -> None:
+    """Run a command from within the sink of another: `depth` sessions at once."""
+    if depth:
+        transport.exchange(
+            "echo x; cat >/dev/null", on_stdout=lambda _: _nest(transport, depth - 1, running), on_stderr=print, timeout_s=20
+        )
+
+
+def test_a_server_that_refuses_commands_says_so(scripted: Fixture, got: Fixture) -> None:
+    scripted.accepts_commands = False
+    transport = connect(scripted.server.host(), known_hosts=scripted.server.known_hosts)
+    with pytest.raises(HostError, match="refuses to run commands"):
+        transport.exchange("true", **got.sinks, timeout_s=20)
+    transport.close()
+
+
+def test_a_server_that_refuses_sessions_says_so(scripted: Fixture, got: Fixture) -> None:
+    scripted.accepts_sessions = False
+    transport = connect(scripted.server.host(), known_hosts=scripted.server.known_hosts)
+    with pytest.raises(HostError, match="refuses another session") as caught:
+        transport.exchange("true", **got.sinks, timeout_s=20)
+    assert "prohibited" in caught.value.why.lower()
+    transport.close()
+
+
+def test_a_channel_closed_without_a_status_is_a_lost_connection(scripted: Fixture, got: Fixture) -> None:
+    def hang_up(channel: paramiko.Channel, command: str) -> None:
+        channel.sendall(b"half")
+        channel.close()
+
+    scripted.on_command = hang_up
+    transport = connect(scripted.server.host(), known_hosts=scripted.server.known_hosts)
+    with pytest.raises(Unreachable, match="lost") as caught:
+        transport.exchange("true", **got.sinks, timeout_s=20)
+    assert bytes(got.out) == b"half"
+    assert "no exit status" in caught.value.why
+    transport.close()
+
+
+def test_a_status_before_the_last_output_loses_nothing(scripted: Fixture, got: Fixture) -> None:
+    def early(channel: paramiko.Channel, command: str) -> None:
+        channel.send_exit_status(7)
+        channel.sendall(b"x" * 100_000)
+        channel.sendall_stderr(b"late")
+        channel.close()
+
+    scripted.on_command = early
+    transport = connect(scripted.server.host(), known_hosts=scripted.server.known_hosts)
+    assert transport.exchange("true", **got.sinks, timeout_s=20) == 7
+    assert (len(got.out), bytes(got.err)) == (100_000, b"late")
+    transport.close()
+
+
+def test_each_further_command_costs_one_round_trip(sshd: Fixture, got: Fixture, network: Network) -> None:
+    """Counted, not timed: the session is there before the command is known, so its request is the only thing to wait for."""
+    relay = network.relay(("127.0.0.1", sshd.port), delay_s=0.1)
+    transport = connect(sshd.host(port=relay.port), known_hosts=sshd.known_hosts)
+    transport.exchange("true", **got.sinks, timeout_s=20)
+    time.sleep(0.5)
+    started = time.monotonic()
+    transport.exchange("true", b"input", **got.sinks, timeout_s=20)
+    assert 0.2 <= time.monotonic() - started < 0.38
+    transport.close()
