@@ -89,8 +89,18 @@ def _environment(project_dir: Path | None) -> jinja2.Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    environment.filters.update(FILTERS)
+    environment.filters.update({name: _defined(quote) for name, quote in FILTERS.items()})
     return environment
+
+
+def _defined(quote: Callable[..., Quoted]) -> Callable[..., Quoted]:
+    """`quote`, which says of an undefined value that it is undefined, not that it cannot be quoted."""
+    import jinja2
+
+    def check(value: object, *options: object) -> Quoted:
+        return quote(str(value) if isinstance(value, jinja2.Undefined) else value, *options)
+
+    return check
 
 
 def _join(pieces: Iterable[str]) -> Quoted:
@@ -179,8 +189,13 @@ def _matching(pattern: str, what: str) -> Callable[[object], Quoted]:
 
 def _to_json(value: object, indent: int | None = None, nested: int = 0) -> Quoted:
     """JSON, for devcontainer.json and for the array form of Dockerfile instructions; `nested` is the indentation of its first line."""
-    text = _text(json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False))
+    text = _text(json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False, default=_not_json))
     return Quoted(text.replace("\n", "\n" + " " * nested))
+
+
+def _not_json(value: object) -> NoReturn:
+    msg = f"{value} is nothing that JSON can hold"  # of an undefined value jinja2 itself says here what is missing
+    raise _Refused(msg)
 
 
 _YAML_NAMED = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
@@ -259,6 +274,7 @@ FILTERS: Mapping[str, Callable[..., Quoted]] = {
     "image_ref": _matching(IMAGE_REFERENCE, "an image reference"),
     "json": _to_json,
     "python_name": _matching(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*", "the dotted name of a Python module"),
+    "seed_path": _matching(r"boot\.sh|boot\.d/[A-Za-z0-9_-]+\.sh", "boot.sh or boot.d/NAME.sh"),
     "ssh_command": lambda value: Quoted(_one_line(value, "ssh_config")),
     "ssh_host": _matching(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", "a host alias (letters, digits, '.', '_' and '-')"),
     "ssh_path": _ssh_path,
@@ -284,15 +300,18 @@ def boot_unit(*, timeout_s: int = 1800, project_dir: Path | None = None) -> str:
     return render("provision-boot.service.j2", {"timeout_s": timeout_s}, project_dir=project_dir)
 
 
-def user_data(boot_script: str, *, timeout_s: int = 1800, metadata_url: str = METADATA_URL, project_dir: Path | None = None) -> str:
-    """The instance's metadata value `user-data`: units, host key publication, and `boot_script` for a machine never reached before.
+def user_data(
+    boot_files: Mapping[str, str], *, timeout_s: int = 1800, metadata_url: str = METADATA_URL, project_dir: Path | None = None
+) -> str:
+    """The instance's metadata value `user-data`: units, publication of the host keys, and a seed of the boot scripts.
 
-    Raises `UsageError` above the 256 KiB that a metadata value may have.
+    `boot_files` maps `boot.sh` and `boot.d/NAME.sh` to their text; they are put into /var/lib/provision only where there is no
+    boot.sh yet. Raises `UsageError` above the 256 KiB that a metadata value may have.
     """
     text = render(
         "cloud-init.yaml.j2",
         {
-            "boot_script": boot_script,
+            "boot_files": dict(sorted(boot_files.items())),
             "boot_unit": boot_unit(timeout_s=timeout_s, project_dir=project_dir),
             "host_keys_unit": render("provision-host-keys.service.j2", {"metadata_url": metadata_url}, project_dir=project_dir),
             "host_keys_script": render("publish-host-keys.sh.j2", {}, project_dir=project_dir),
@@ -300,11 +319,14 @@ def user_data(boot_script: str, *, timeout_s: int = 1800, metadata_url: str = ME
         },
         project_dir=project_dir,
     )
-    if len(text.encode()) > USER_DATA_LIMIT_BYTES:
+    size = len(text.encode())
+    if size > USER_DATA_LIMIT_BYTES:
+        largest = max(boot_files, key=lambda name: len(boot_files[name]))
         raise UsageError(
-            f"user-data of {len(text.encode()) // 1024} KiB is larger than a metadata value may be ({USER_DATA_LIMIT_BYTES // 1024} KiB)",
+            f"user-data has {size // 1024} KiB, a metadata value may have {USER_DATA_LIMIT_BYTES // 1024}",
             where="cloud-init.yaml.j2",
-            why=f"the boot script has {len(boot_script.encode()) // 1024} KiB; large files belong into the image or a bucket",
+            why=f"the largest boot script, {largest}, has {len(boot_files[largest].encode()) // 1024} KiB before base64",
+            fix="move large files into the image or a bucket",
         )
     return text
 
@@ -343,7 +365,7 @@ def devcontainer(argv: Sequence[str], *, image: str, name: str, project_dir: Pat
         "name": name,
         "image": image,
         "run_args": kept,
-        "workspace_mount": f"source={source},target={WORKSPACE},type=bind",
+        "workspace_mount": f"source={source},target={WORKSPACE},type={'bind' if source.startswith('/') else 'volume'}",
         "workspace_folder": WORKSPACE,
     }
     return render("devcontainer.json.j2", values, project_dir=project_dir)

@@ -50,7 +50,8 @@ class IgnoreRule:
 def build_context(dockerfile: str, requirements: str, context_dir: Path | None) -> bytes:
     """A tar.gz for `docker build -`: the Dockerfile, requirements.txt unless blank, and the files of `context_dir`.
 
-    The same input gives the same archive: sorted, owner 0, time 0, modes 0644 and 0755. Raises `UsageError` when the files are
+    The same input gives the same archive: sorted, owner 0, time 0, modes 0644 and 0755. The .dockerignore stays behind: it has
+    been applied, and a daemon that applied it again could drop a generated file. Raises `UsageError` when the files are
     larger than `CONTEXT_LIMIT_BYTES` or one of them would be replaced by a generated one that differs.
     """
     own = {"Dockerfile": dockerfile} | ({"requirements.txt": requirements} if requirements.strip() else {})
@@ -150,7 +151,7 @@ def read_context_dir(folder: Path) -> list[ContextFile]:
         raise UsageError("there is no such folder", where=str(folder))
     ignore = folder / ".dockerignore"
     rules = parse_dockerignore(ignore.read_text(encoding="utf-8") if ignore.is_file() else DEFAULT_IGNORE, where=str(ignore))
-    paths = sorted(_walk(folder, folder, rules))
+    paths = sorted(path for path in _walk(folder, folder, rules) if path != ignore)
     _refuse_large(folder, paths)
     return [_read(folder, path) for path in paths]
 
