@@ -61,7 +61,7 @@ lab-test: $(STAMP_TESTING) ## the tests on real sshd, Docker and mounts; needs r
 
 .PHONY: test-examples
 test-examples: $(STAMP_TESTING) ## each project under examples/ with its own tests, as its user would run them
-	for example in examples/*/; do (cd "$$example" && $(CURDIR)/$(PYTEST) -p no:cacheprovider) || exit 1; done
+	for example in examples/*/; do (cd "$$example" && "$(CURDIR)/$(BIN)/python" -m pytest -p no:cacheprovider) || exit 1; done
 
 .PHONY: ci
 ci: ## what CI runs, on this machine: as root, installs Debian packages
@@ -73,16 +73,17 @@ clean: ## remove .venv and every cache
 
 # --- set-up -----------------------------------------------------------------------------------------------------
 
+.NOTPARALLEL:
+
+# Missing, or a link to a Python that is gone.
 $(BIN)/python:
 	@.ci/make-venv $(VENV)
 
-$(STAMP_RUNTIME): requirements/runtime.txt pyproject.toml | $(BIN)/python
-	@.ci/install $(VENV) $< $@
+# Written anew with every environment: whatever was installed into the one before is gone.
+$(VENV)/pyvenv.cfg: | $(BIN)/python
+	@touch $@
 
-$(STAMP_TESTING): requirements/testing.txt pyproject.toml | $(BIN)/python
-	@.ci/install $(VENV) $< $@
-
-$(STAMP_DEV): requirements/dev.txt pyproject.toml | $(BIN)/python
+$(STAMP_RUNTIME) $(STAMP_TESTING) $(STAMP_DEV): $(VENV)/.stamp-%: requirements/%.txt pyproject.toml $(VENV)/pyvenv.cfg | $(BIN)/python
 	@.ci/install $(VENV) $< $@
 
 # --- lock files -------------------------------------------------------------------------------------------------

@@ -45,14 +45,14 @@ def test_a_shim_and_an_old_python_are_passed_over(machine: Machine) -> None:
     machine.add("python3", GOOD)
     done = machine.make_venv()
     assert (done.returncode, done.stderr) == (0, "setting up the venv with Python 3.12.9\n")
-    assert machine.log.read_text().endswith("/python3 -m venv the venv\n")
+    assert machine.log.read_text().endswith("/python3 -m venv --clear the venv\n")
 
 
 def test_the_newest_python_is_taken(machine: Machine) -> None:
     for name in ("python3", "python3.12", "python3.13"):
         machine.add(name, GOOD)
     assert machine.make_venv().returncode == 0
-    assert machine.log.read_text().endswith("/python3.13 -m venv the venv\n")
+    assert machine.log.read_text().endswith("/python3.13 -m venv --clear the venv\n")
 
 
 def test_no_python_is_said_so(machine: Machine) -> None:
