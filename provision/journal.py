@@ -30,9 +30,9 @@ class Journal:
     never the run.
     """
 
-    def __init__(self, folder: Path, *, task: str, project_dir: Path, now: Callable[[], datetime] = _now, keep: int = KEEP_RUNS) -> None:
+    def __init__(self, folder: Path, *, task: str, now: Callable[[], datetime] = _now, keep: int = KEEP_RUNS) -> None:
         self._folder = folder
-        self._head = {"task": task, "project": str(project_dir)}
+        self._head = {"task": task}
         self._now = now
         self._keep = keep
         self._file: TextIO | None = None

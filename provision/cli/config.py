@@ -8,49 +8,35 @@ from __future__ import annotations
 
 import json
 import runpy
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import invoke.util
+
+from provision.cli.environment import ENV_HIDDEN, ENV_PREFIX
+from provision.cloud import catalog
 from provision.errors import SettingsError
-
-if TYPE_CHECKING:
-    from provision.settings import Level, Settings
+from provision.settings import Level, Settings, env_levels, leaves, text_level
 
 KEY = "provision"
 SUFFIXES = ("yaml", "yml", "json", "py")
-ENV_PREFIX = "INVOKE_PROVISION_"
-ENV_HIDDEN = "_" + ENV_PREFIX
-
-
-def hide_environment(env: MutableMapping[str, str]) -> None:
-    """Put variables of ours out of Invoke's sight, which would cast them by what the files happen to hold (a list: traceback).
-
-    They stay in the environment, under a name with an underscore before it, for this process and its children.
-    """
-    for name in [name for name in env if name.startswith(ENV_PREFIX)]:
-        env["_" + name] = env.pop(name)
 
 
 def load_settings(project_dir: Path, env: Mapping[str, str], flags: Mapping[str, str], runtime: str | None = None) -> Settings:
     """The settings of a project. `flags` maps a setting's key to the text given with its flag. Raises SettingsError."""
-    from provision.settings import Settings, env_levels, text_level
-    from provision.settings import leaves as leaves_of
-
-    leaves = {leaf.path: leaf for leaf in leaves_of(Settings)}
+    by_path = {leaf.path: leaf for leaf in leaves(Settings)}
     levels = file_levels(project_dir, env, runtime)
     own = {name[1:]: text for name, text in env.items() if name.startswith(ENV_HIDDEN)}
     own |= {name: text for name, text in env.items() if name.startswith(ENV_PREFIX)}
     at = len(levels) - 1 if runtime else len(levels)
     levels[at:at] = env_levels(Settings, own, ENV_PREFIX)
-    levels += [text_level("--" + key.replace("_", "-"), leaves[(key,)], text) for key, text in flags.items()]
+    levels += [text_level("--" + key.replace("_", "-"), by_path[(key,)], text) for key, text in flags.items()]
     return Settings.from_levels(levels, check=_fits_the_catalogue)
 
 
 def _fits_the_catalogue(settings: Settings) -> None:
-    from provision.cloud import catalog
-
     machine = catalog.machine_for(settings.gpu, settings.gpu_count, settings.machine_type)
     catalog.validate_shape(settings.gpu, settings.gpu_count, machine, settings.disk_gb)
 
@@ -89,12 +75,6 @@ def runtime_path(words: Sequence[str], env: Mapping[str, str]) -> str | None:
     return found
 
 
-def project_dir_from(start: Path) -> Path:
-    """The project's folder: the nearest from `start` upwards that holds tasks or settings (so Invoke looks for tasks), else `start`."""
-    names = ("tasks.py", "tasks/__init__.py", *(f"invoke.{suffix}" for suffix in SUFFIXES))
-    return next((folder for folder in (start, *start.parents) if any((folder / name).is_file() for name in names)), start)
-
-
 def state_dir(env: Mapping[str, str]) -> Path:
     """Where keys, known hosts, journals and the mock live: $XDG_STATE_HOME/provision (XDG Base Directory Specification)."""
     home = env.get("XDG_STATE_HOME", "")
@@ -107,8 +87,6 @@ def state_dir(env: Mapping[str, str]) -> Path:
 
 def read_file(path: Path) -> Level:
     """What the file sets under `provision`. Raises SettingsError with the line and column of what cannot be parsed."""
-    from provision.settings import Level
-
     source = _shown(path)
     try:
         text = path.read_text(encoding="utf-8") if path.suffix != ".py" else ""
@@ -173,8 +151,6 @@ def _read_json(text: str, source: str) -> Any:
 
 
 def _read_yaml(text: str, source: str) -> tuple[Any, dict[tuple[str, ...], int]]:
-    import invoke.util
-
     yaml: Any = vars(invoke.util)["yaml"]  # the parser that Invoke itself uses, vendored or not
     loader = yaml.SafeLoader(text)
     try:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from provision.cli.adapter import Run, command
+from provision.cli.adapter import command
 
 if TYPE_CHECKING:
     from provision.app import Done
+    from provision.cli.execution import Run
 
 
 @command("dev.up", targets=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from provision.cli.adapter import Run, command
+from provision.cli.adapter import command
 
 if TYPE_CHECKING:
     from provision.app import Done
+    from provision.cli.execution import Run
 
 
 @command("image.render", about={"output": "folder to write the files into; without it the Dockerfile is printed"})
@@ -16,7 +16,7 @@ def render(run: Run, *, output: str | None = None) -> Done:
     """Render the Dockerfile and what belongs beside it."""
     from provision import app
 
-    return app.image_render(run.session, output=Path(output) if output is not None else None)
+    return app.image_render(run.session, output=output)
 
 
 @command("image.build", targets=True)

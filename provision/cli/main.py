@@ -8,9 +8,8 @@ from pathlib import Path
 
 from invoke.program import Program
 
-from provision.cli.config import hide_environment, project_dir_from
+from provision.cli.environment import hide_environment
 from provision.cli.namespace import namespace
-from provision.cli.shield import explain
 
 
 class _Program(Program):
@@ -18,7 +17,7 @@ class _Program(Program):
 
     def parse_collection(self) -> None:
         super().parse_collection()
-        self.config.set_project_location(project_dir_from(Path.cwd()))
+        self.config.set_project_location(project_dir(Path.cwd()))
         self.config.load_project()
 
     def print_version(self) -> None:
@@ -34,7 +33,15 @@ def main() -> None:
     try:
         program.run()
     except Exception as error:
-        code = explain(project_dir_from(Path.cwd()), error)
+        from provision.cli.shield import explain
+
+        code = explain(project_dir(Path.cwd()), error)
         if code is None:
             raise
         sys.exit(code)
+
+
+def project_dir(start: Path) -> Path:
+    """The project's folder: the nearest from `start` upwards that holds tasks or settings (so Invoke looks for tasks), else `start`."""
+    names = ("tasks.py", "tasks/__init__.py", "invoke.yaml", "invoke.yml", "invoke.json", "invoke.py")
+    return next((folder for folder in (start, *start.parents) if any((folder / name).is_file() for name in names)), start)

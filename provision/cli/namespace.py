@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import partial
 from pathlib import Path
+from types import TracebackType
 
 from invoke.collection import Collection
 
 from provision.cli import demo, dev, image, mock, mps, vm
-from provision.cli.config import hide_environment
-from provision.cli.shield import explain_and_exit
+from provision.cli.environment import hide_environment
 
 
 def namespace() -> Collection:
@@ -32,5 +31,16 @@ def namespace_for(tasks_file: str) -> Collection:
     path = Path(tasks_file).absolute()
     project_dir = path.parent.parent if path.name == "__init__.py" else path.parent
     hide_environment(os.environ)
-    sys.excepthook = partial(explain_and_exit, project_dir, sys.excepthook)
+    previous = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        from provision.cli.shield import explain
+
+        code = explain(project_dir, error)
+        if code is None:
+            previous(kind, error, trace)
+        else:
+            sys.exit(code)
+
+    sys.excepthook = hook
     return namespace()

@@ -8,36 +8,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TypeAlias
 
+from provision.cli.config import load_settings, runtime_path
+from provision.cli.output import Output
 from provision.errors import SettingsError
 
-Hook: TypeAlias = Callable[[type[BaseException], BaseException, TracebackType | None], object]
-
 _READERS = frozenset({"invoke.config", "invoke.env"})
-
-
-def explain_and_exit(
-    project_dir: Path, previous: Hook, kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
-    """A `sys.excepthook`: ends with status 2 when the settings explain the error, else calls the hook that was there before."""
-    code = explain(project_dir, error)
-    if code is None:
-        previous(kind, error, trace)
-        return
-    raise SystemExit(code)
 
 
 def explain(project_dir: Path, error: BaseException) -> int | None:
     """Tell the error of the settings that made Invoke raise `error`, and return its exit code; None when there is none."""
     if not _raised_while_reading(error.__traceback__):
         return None
-    from provision.cli.config import load_settings, runtime_path
-    from provision.cli.output import Output
-
     words = sys.argv[1:]
     ours = words[: words.index("--")] if "--" in words else words
     try:

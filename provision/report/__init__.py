@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import TextIO
 
 from provision.model import Emit, Event
-from provision.report.document import exit_code, hosts_document
+from provision.report.document import hosts_document
 from provision.report.lines import LineReporter
 
-__all__ = ["LineReporter", "exit_code", "fan_out", "hosts_document", "reporter"]
+__all__ = ["LineReporter", "fan_out", "hosts_document", "reporter"]
 
 
 def reporter(

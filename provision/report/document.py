@@ -1,11 +1,11 @@
-"""A run as the JSON document that scripts rely on, and its exit code. Pure."""
+"""A run as the JSON document that scripts rely on. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from provision.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_WOULD_CHANGE, ProvisionError, worst_exit
+from provision.errors import ProvisionError
 from provision.model import HostReport, Outcome, RunFinished, Status
 
 
@@ -45,19 +45,6 @@ def outcome_document(outcome: Outcome) -> dict[str, Any]:
     if outcome.error is not None:
         document["error"] = outcome.error.as_dict()
     return document
-
-
-def exit_code(run: RunFinished, *, check: bool) -> int:
-    """The exit code of a run over hosts: the worst of what occurred; with `check`, 3 where something would change."""
-    codes = [error.exit_code for error in _errors(run)]
-    codes += [EXIT_FAILED for report in run.reports if report.failed and report.error is None]
-    if run.interrupted:
-        codes.append(EXIT_INTERRUPTED)
-    elif run.not_started:
-        codes.append(EXIT_FAILED)
-    if check and any(report.count(Status.CHANGED) for report in run.reports):
-        codes.append(EXIT_WOULD_CHANGE)
-    return worst_exit(codes)
 
 
 def _errors(run: RunFinished) -> Iterator[ProvisionError]:
