@@ -55,9 +55,10 @@ format: $(STAMP_DEV) ## let ruff mend what it can
 test-busybox: $(STAMP_TESTING) ## the mock tests with busybox as the host's only utilities
 	PROVISION_TEST_BUSYBOX=1 $(PYTEST) -m busybox -p no:cacheprovider
 
-.PHONY: lab-test
-lab-test: $(STAMP_TESTING) ## the tests on real sshd, Docker and mounts; needs root and the packages of .ci/packages
-	PROVISION_LAB_REQUIRED=1 $(PYTEST) tests/lab -p no:cacheprovider
+.PHONY: lab lab-test
+lab: lab-test ## the tests on real sshd, Docker and mounts; needs root and what .ci/packages installs
+lab-test: $(STAMP_TESTING)
+	PROVISION_LAB_REQUIRED=1 PROVISION_CLOUD_INIT=$(CURDIR)/.ci/cloud-init $(PYTEST) tests/lab -p no:cacheprovider
 
 .PHONY: test-examples
 test-examples: $(STAMP_TESTING) ## each project under examples/ with its own tests, as its user would run them
