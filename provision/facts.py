@@ -20,7 +20,7 @@ if test -r "$R/etc/os-release"; then
 fi
 echo "arch=$(uname -m)"
 echo "kernel=$(uname -r)"
-echo "cpus=$(getconf _NPROCESSORS_ONLN 2>/dev/null || nproc)"
+echo "cpus=$(grep -c "^processor" "$R/proc/cpuinfo" 2>/dev/null || nproc)"
 echo "uid=$(id -u)"
 echo "user=${SUDO_USER:-$(id -un)}"
 while read -r key value _; do

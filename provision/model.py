@@ -243,6 +243,8 @@ class Vm:
     internal_address: str | None = None
     instance_id: str = ""
     created: str = ""
+    ttl_s: int | None = None
+    """Seconds after which the cloud itself stops it, from each start; None = never."""
     image: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)

@@ -16,7 +16,7 @@ from provision.shell import ARGUMENT_LIMIT_BYTES, RemotePath, Script, Section, q
 
 STATE_DIR = RemotePath("/var/lib/provision")
 BOOT_SCRIPT = STATE_DIR / "boot.sh"
-_FRAGMENTS = STATE_DIR / "boot.d"
+FRAGMENTS = STATE_DIR / "boot.d"
 
 BOOT_TEXT = """\
 #!/bin/sh
@@ -48,9 +48,8 @@ def fragment_text(resources: Sequence[Resource], facts: Facts) -> str:
     """One `step` for each resource that is marked `at_boot`, in order."""
     steps = []
     for resource in resources:
-        body = resource.ensure(facts) if resource.at_boot else None
-        if body is None:
-            continue
+        if not resource.at_boot or not resource.desired(facts) or (body := resource.ensure(facts)) is None:
+            continue  # nothing is asked of this host
         text = section_text(Section(resource.name, body, resource.timeout_s, strict=True))
         if len(text.encode("utf-8", "surrogateescape")) > ARGUMENT_LIMIT_BYTES:
             continue  # a payload this large is on the host's disk already and survives a boot
@@ -66,7 +65,7 @@ class BootFragment(Resource):
     steps: tuple[Resource, ...]
 
     def _file(self, facts: Facts) -> File:
-        return File(name=self.name, path=str(_FRAGMENTS / self.file), content=fragment_text(self.steps, facts), mode="0644")
+        return File(name=self.name, path=str(FRAGMENTS / self.file), content=fragment_text(self.steps, facts), mode="0644")
 
     def probe(self) -> Script:
         """The fragment's text."""
@@ -83,7 +82,7 @@ class BootFragment(Resource):
     def ensure(self, facts: Facts) -> Script | None:
         """Write it, or remove it."""
         if not self.steps:
-            return script('rm -f "$path"', path=_FRAGMENTS / self.file)
+            return script('rm -f "$path"', path=FRAGMENTS / self.file)
         return self._file(facts).ensure(facts)
 
 

@@ -49,6 +49,7 @@ class DockerEngine(Resource):
         """Start the service and wait until it answers."""
         return script(
             """
+command -v docker >/dev/null || { echo "docker: not found"; exit 127; }
 systemctl start docker
 waited=0
 until docker version --format '{{.Server.Version}}' 2>/dev/null; do

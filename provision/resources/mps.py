@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from provision.model import Facts, State
 from provision.resource import Diagnosis, Resource
+from provision.resources.boot import FRAGMENTS
 from provision.shell import Script, fields, script
 
 # Runs inside the container, whose environment names the pipe and log directories.
@@ -58,6 +59,10 @@ until answers; do
     tries=$((tries + 1))
     sleep 0.2
 done
+if test -n "$2" && test "$(printf '%.1f' "$2")" != "$(printf '%.1f' "$(ask get_default_active_thread_percentage | head -n 1)")"; then
+    test -z "$(servers)" || { echo 'a server runs with another thread percentage'; exit 1; }
+    ask "set_default_active_thread_percentage $2" >/dev/null
+fi
 test -n "$1" || exit 0
 test -n "$(servers)" || ask "start_server -uid $(id -u)"
 tries=0
@@ -93,10 +98,14 @@ fi
 )
 
 
-def status_script(container: str) -> Script:
-    """Everything `read_status` needs, in one script."""
+def status_script(container: str, if_enabled: str = "") -> Script:
+    """Everything `read_status` needs, in one script; `enabled=no` alone where the boot fragment `if_enabled` is absent."""
     return script(
         """
+if test -n "$fragment" && ! test -e "$fragment"; then
+    echo "enabled=no"
+    exit 0
+fi
 running=$(docker container inspect -f '{{.State.Running}}' "$name" 2>/dev/null || true)
 echo "container=$running"
 test "$running" = true || exit 0
@@ -105,6 +114,7 @@ echo "compute_mode=$(docker exec "$name" nvidia-smi --query-gpu=compute_mode --f
 """,
         name=container,
         body=_STATUS_BODY,
+        fragment=FRAGMENTS / if_enabled if if_enabled else "",
     )
 
 
@@ -165,35 +175,52 @@ def _number(text: str) -> float | None:
 class MpsDaemon(Resource):
     """A control daemon that answers in the container and, where there is a GPU, a server that is ACTIVE.
 
-    With `present=False`: no daemon, and the directories that enabling made are gone.
+    With `present=False`: no daemon, and the directories that enabling made are gone. With `if_enabled`, the name of a
+    boot fragment: only where the host has it, which is how a host remembers that MPS was enabled.
     """
 
     container: str
     present: bool = True
+    thread_percentage: int | None = None
+    if_enabled: str = ""
     timeout_s: float = 90.0
 
     def probe(self) -> Script:
-        """Ask the daemon."""
-        return status_script(self.container)
+        """Ask the daemon, where it is wanted."""
+        return status_script(self.container, self.if_enabled)
 
     def read(self, text: str) -> State | None:
-        """`{"daemon", "server"}`; None when no daemon answers."""
+        """`{"daemon", "server", "thread_percentage"}`; None when no daemon answers."""
+        if self.if_enabled and fields(text).get("enabled") == "no":
+            return {"daemon": True, "server": "ACTIVE", "thread_percentage": self._percentage, "enabled": False}
         status = read_status(text)
-        return {"daemon": True, "server": status.server_state} if status.daemon else None
+        if not status.daemon:
+            return None
+        return {"daemon": True, "server": status.server_state, "thread_percentage": status.thread_percentage}
+
+    @property
+    def _percentage(self) -> float | None:
+        return None if self.thread_percentage is None else float(self.thread_percentage)
 
     def desired(self, facts: Facts) -> State | None:
         """A daemon and an ACTIVE server; only a daemon where there is no GPU."""
         if not self.present:
             return None
-        return {"daemon": True, "server": "ACTIVE"} if _has_gpu(facts) else {"daemon": True}
+        wanted: dict[str, str | bool | float] = {"daemon": True}
+        if _has_gpu(facts):
+            wanted["server"] = "ACTIVE"
+        if self.thread_percentage is not None:
+            wanted["thread_percentage"] = self._percentage or 0.0
+        return wanted
 
     def ensure(self, facts: Facts) -> Script | None:
         """Directories, daemon, server, wait; or quit, wait, clean up."""
         return script(
-            'docker exec "$name" sh -eu -c "$body" provision "$gpu"',
+            'docker exec "$name" sh -eu -c "$body" provision "$gpu" "$percentage"',
             name=self.container,
             body=_ENABLE_BODY if self.present else _DISABLE_BODY,
             gpu="yes" if _has_gpu(facts) else "",
+            percentage="" if self.thread_percentage is None else str(self.thread_percentage),
         )
 
     def diagnose(self, output: str, actual: State | None) -> Diagnosis | None:  # noqa: ARG002
@@ -204,6 +231,8 @@ class MpsDaemon(Resource):
             return Diagnosis("the container has no MPS binaries on its PATH", "invoke dev.up   (mounts the driver folder)")
         if "ermission denied" in output:
             return Diagnosis("the MPS binaries are not executable: the driver folder is mounted noexec", "invoke vm.provision, then invoke dev.up")
+        if "another thread percentage" in output:
+            return Diagnosis("a running MPS server keeps its thread percentage", "invoke mps.disable, then invoke mps.enable")
         if "the MPS server is not ACTIVE" in output:
             return Diagnosis("the MPS server did not become ACTIVE", "invoke dev.exec -- sh -c 'cat $CUDA_MPS_LOG_DIRECTORY/control.log'")
         return None

@@ -1,0 +1,48 @@
+"""The use cases: each composes settings, cloud, hosts, recipes and engine, and returns a `Done`.
+
+They are looked up when first called, so that a task pays only for what it uses (google alone takes a second to import).
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from provision.app.session import Done, Session, Targets
+
+if TYPE_CHECKING:
+    from provision.app.demo import demo as demo
+    from provision.app.dev import dev_devcontainer as dev_devcontainer
+    from provision.app.dev import dev_down as dev_down
+    from provision.app.dev import dev_exec as dev_exec
+    from provision.app.dev import dev_run as dev_run
+    from provision.app.dev import dev_shell as dev_shell
+    from provision.app.dev import dev_up as dev_up
+    from provision.app.image import image_build as image_build
+    from provision.app.image import image_render as image_render
+    from provision.app.mock import mock_down as mock_down
+    from provision.app.mock import mock_status as mock_status
+    from provision.app.mock import mock_up as mock_up
+    from provision.app.mps import mps_disable as mps_disable
+    from provision.app.mps import mps_enable as mps_enable
+    from provision.app.mps import mps_status as mps_status
+    from provision.app.vm import vm_create as vm_create
+    from provision.app.vm import vm_delete as vm_delete
+    from provision.app.vm import vm_list as vm_list
+    from provision.app.vm import vm_show as vm_show
+    from provision.app.vm_hosts import vm_copy as vm_copy
+    from provision.app.vm_hosts import vm_provision as vm_provision
+    from provision.app.vm_hosts import vm_ssh as vm_ssh
+    from provision.app.vm_hosts import vm_ssh_config as vm_ssh_config
+
+__all__ = ["Done", "Session", "Targets"]
+
+_ON_HOSTS = frozenset({"vm_copy", "vm_provision", "vm_ssh", "vm_ssh_config"})
+
+
+def __getattr__(name: str) -> Any:
+    noun = name.partition("_")[0]
+    if noun not in {"vm", "image", "dev", "mps", "mock", "demo"}:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"{__name__}.{'vm_hosts' if name in _ON_HOSTS else noun}")
+    return getattr(module, name)

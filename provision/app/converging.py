@@ -1,0 +1,141 @@
+"""Hosts to act on, connections to them, and a recipe run over them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from provision import engine, fleet, templating
+from provision.app.session import Done, Session, Targets
+from provision.app.state import VmRecord, VmRecords
+from provision.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_WOULD_CHANGE, UsageError, worst_exit
+from provision.fleet import Cancel
+from provision.hosts.inventory import select
+from provision.hosts.keys import ensure_key
+from provision.hosts.known_hosts import KnownHosts
+from provision.hosts.local import LocalTransport
+from provision.hosts.ssh_config import SshConfig
+from provision.model import Emit, Host, HostConnected, HostReport, HostStarted, RunFinished, Status, Transport
+from provision.recipes import cos, extras
+from provision.report import hosts_document
+from provision.resource import Resource
+
+RecipeFor = Callable[[Host], Sequence[Resource]]
+
+
+def known_hosts(session: Session) -> KnownHosts:
+    """The toolkit's own pins of this project, then the user's known-hosts files, which are only read."""
+    return KnownHosts(session.home / "known_hosts", SshConfig.of_user(session.environ).default_known_hosts())
+
+
+def inventory(session: Session) -> list[Host]:
+    """Every host there is: those of the settings, then the VMs that were made."""
+    hosts = [entry.host(name) for name, entry in session.settings.hosts.items()]
+    taken = {host.name for host in hosts}
+    records = VmRecords(session.home / "vms.json").all()
+    return [*hosts, *(_host_of(session, record) for record in records if record.name not in taken)]
+
+
+def _host_of(session: Session, record: VmRecord) -> Host:
+    identity = str(ensure_key(session.home / "key").private_path)
+    return Host(name=record.name, address=record.address, port=record.port, user=record.user, identity=identity, key_alias=record.key_alias)
+
+
+def hosts(session: Session, targets: Targets) -> list[Host]:
+    """The hosts that `--host` or `--limit` choose; without either, the one that the settings name."""
+    everything = inventory(session)
+    if targets.limit is not None:
+        chosen = select(everything, targets.limit)
+    else:
+        chosen = [_one(session, everything, targets.host or session.settings.name)]
+    if any(_is_mock(session, host) for host in chosen):
+        from provision.app.mock import refreshed
+
+        return [refreshed(session, host) if _is_mock(session, host) else host for host in chosen]
+    return chosen
+
+
+def _is_mock(session: Session, host: Host) -> bool:
+    return session.settings.cloud == "mock" and host.name not in session.settings.hosts
+
+
+def host(session: Session, targets: Targets) -> Host:
+    """The single host of a task that acts on one. Raises `UsageError` when the pattern names several."""
+    chosen = hosts(session, targets)
+    if len(chosen) != 1:
+        names = ", ".join(each.name for each in chosen)
+        raise UsageError("this task acts on one host", why=f"the pattern names {len(chosen)}: {names}", fix="--host NAME")
+    return chosen[0]
+
+
+def _one(session: Session, everything: Sequence[Host], name: str) -> Host:
+    found = next((each for each in everything if each.name == name), None)
+    if found is None:
+        known = ", ".join(each.name for each in everything)
+        why = f"known hosts: {known}" if known else "no VM was made yet, and the settings name no hosts"
+        fix = f"{session.program_argv0} vm.create --name {name}" + (", or --host NAME" if known else "")
+        raise UsageError(f"there is no host named {name}", why=why, fix=fix)
+    return found
+
+
+def connect(session: Session, target: Host, *, timeout_s: float = 15.0) -> Transport:
+    """An open transport: this machine itself, or one SSH connection. Raises `Unreachable`, `HostKeyMismatch`."""
+    if target.is_local:
+        return LocalTransport(target)
+    from provision.hosts import ssh
+
+    return ssh.connect(target, known_hosts=known_hosts(session), timeout_s=timeout_s, ssh_config=SshConfig.of_user(session.environ))
+
+
+def cos_recipe(session: Session, target: Host) -> list[Resource]:
+    """The host's own recipe with the user's extra ones."""
+    unit = templating.boot_unit(project_dir=session.project_dir)
+    return cos(session.settings, host=target, boot_unit=unit, extras=extras(session.settings, session.project_dir))
+
+
+def converge(session: Session, targets: Targets, chosen: Sequence[Host], recipe: RecipeFor, title: str) -> RunFinished:
+    """Run a recipe on hosts and return the reports. One connection for each host."""
+
+    def work(target: Host, emit: Emit, cancel: Cancel) -> HostReport:
+        resources = recipe(target)
+        started = time.monotonic()
+        emit(HostStarted(target.name))
+        transport = connect(session, target)
+        cancel.register(target.name, transport.close)
+        try:
+            emit(HostConnected(target.name, time.monotonic() - started))
+            report = engine.converge(transport, resources, emit, clock=time.monotonic, check=targets.check)
+        finally:
+            transport.close()
+        return replace(report, seconds=time.monotonic() - started)
+
+    return fleet.run(chosen, work, session.emit, title=title, pace=targets.pace, check=targets.check)
+
+
+def done(finished: RunFinished, *, check: bool, **more: Any) -> Done:
+    """The run as a `Done`: its document and the worst exit status of its hosts."""
+    codes = [_exit_code(report, check=check) for report in finished.reports]
+    if finished.interrupted:
+        codes.append(EXIT_INTERRUPTED)
+    if finished.not_started and not finished.interrupted:
+        codes.append(EXIT_FAILED)
+    return Done({**more, **hosts_document(finished)}, worst_exit(codes))
+
+
+def _exit_code(report: HostReport, *, check: bool) -> int:
+    if report.error is not None:
+        return report.error.exit_code
+    failures = [outcome.error.exit_code if outcome.error else EXIT_FAILED for outcome in report.outcomes if outcome.status is Status.FAILED]
+    if failures:
+        return worst_exit(failures)
+    if check and report.count(Status.CHANGED) + report.count(Status.UNKNOWN):
+        return EXIT_WOULD_CHANGE
+    return EXIT_FAILED if report.count(Status.UNKNOWN) + report.count(Status.SKIPPED) else EXIT_OK
+
+
+def run(session: Session, targets: Targets, recipe: RecipeFor, title: str) -> Done:
+    """A recipe over the chosen hosts, from beginning to end."""
+    finished = converge(session, targets, hosts(session, targets), recipe, title)
+    return done(finished, check=targets.check)

@@ -1,0 +1,120 @@
+"""A tour of the main job on a private mock."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+
+from provision.app import dev, image, mock, mps, vm, vm_hosts
+from provision.app.session import Done, Session, Targets
+from provision.errors import ProvisionError
+from provision.model import Note
+from provision.settings import Settings
+
+PROGRAM = '''\
+"""What the tour runs in the worker container."""
+
+import os
+import sys
+
+print("hello from the worker:", " ".join(sys.argv[1:]))
+print("OMP_NUM_THREADS =", os.environ["OMP_NUM_THREADS"], "(one SDK process per vCPU shares the cores)")
+'''
+NAME = "dev"
+
+
+def demo(session: Session) -> Done:
+    """Walk from `vm.create` to `vm.delete` on a mock of its own, and remove every trace of it. Exit status of the first step that failed."""
+    with _private(session) as tour:
+        steps = []
+        for title, step in _steps(tour):
+            session.emit(Note(f"\n$ {session.program_argv0} {title}"))
+            done = step()
+            if done.text:
+                session.emit(Note(done.text))
+            steps.append({"task": title, "exit": done.exit_code})
+            if done.exit_code:
+                return Done({"steps": steps}, done.exit_code, f"the tour ended at {title}")
+    count = len(steps)
+    return Done({"steps": steps}, text=f"\n{count} of {count} steps done; the mock is gone and nothing was billed")
+
+
+def _steps(tour: Session) -> list[tuple[str, Callable[[], Done]]]:
+    here = Targets()
+    return [
+        ("vm.create", lambda: vm.vm_create(tour, NAME, here)),
+        ("vm.list", lambda: vm.vm_list(tour)),
+        ("vm.provision", lambda: vm_hosts.vm_provision(tour, here)),
+        ("image.render", lambda: _first_lines(image.image_render(tour))),
+        ("image.build", lambda: image.image_build(tour, here)),
+        ("dev.up", lambda: dev.dev_up(tour, here)),
+        ("dev.exec -- nvidia-smi -L", lambda: dev.dev_exec(tour, here, ["nvidia-smi", "-L"])),
+        ("dev.run hello.py -- --epochs 3", lambda: dev.dev_run(tour, here, "hello.py", ["--epochs", "3"])),
+        ("dev.shell", lambda: _shell(tour)),
+        ("mps.enable", lambda: mps.mps_enable(tour, here)),
+        ("mps.status", lambda: mps.mps_status(tour, here)),
+        ("mps.disable", lambda: mps.mps_disable(tour, here)),
+        ("dev.down", lambda: dev.dev_down(tour, here)),
+        ("vm.delete --yes", lambda: vm.vm_delete(tour, NAME, yes=True, confirm=None)),
+    ]
+
+
+def _first_lines(done: Done, count: int = 12) -> Done:
+    lines = done.text.splitlines()
+    more = f"\n… {len(lines) - count} more lines" if len(lines) > count else ""
+    return replace(done, text="\n".join(lines[:count]) + more)
+
+
+@contextlib.contextmanager
+def _private(session: Session) -> Iterator[Session]:
+    """A session with default settings whose state, project and mock lie in a folder that goes away."""
+    session.state_dir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="demo-", dir=session.state_dir) as folder:
+        project = Path(folder) / "project"
+        project.mkdir()
+        (project / "hello.py").write_text(PROGRAM, encoding="utf-8")
+        subprocess.run(["git", "init", "-q", str(project)], check=True, env=_plain_git(session))
+        tour = replace(session, settings=Settings.from_levels([]), state_dir=Path(folder) / "provision", project_dir=project)
+        try:
+            yield tour
+        finally:
+            mock.mock_down(tour)
+            shutil.rmtree(tour.home, ignore_errors=True)
+
+
+def _plain_git(session: Session) -> dict[str, str]:
+    return {**session.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+
+
+def _shell(tour: Session) -> Done:
+    """`dev.shell` on a terminal of its own, with a few lines typed into it."""
+    environ = {**tour.environ, "XDG_STATE_HOME": str(tour.state_dir.parent), "TERM": "dumb"}
+    environ = {name: value for name, value in environ.items() if not name.startswith("INVOKE_")}
+    ours, theirs = pty.openpty()
+    argv = [sys.executable, "-m", "provision.cli.main", "dev.shell"]
+    with subprocess.Popen(argv, cwd=tour.project_dir, env=environ, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True) as child:
+        os.close(theirs)
+        os.write(ours, b"PS1='worker$ '\necho attached to $(tty)\nexit\n")
+        text = b"".join(_read(ours))
+        os.close(ours)
+    shown = [line for line in text.decode("utf-8", "replace").replace("\r", "").splitlines() if line.startswith(("worker$", "attached"))]
+    if child.returncode:
+        raise ProvisionError("dev.shell failed", where=NAME, why=text.decode("utf-8", "replace"))
+    return Done({"status": 0}, text="\n".join(shown))
+
+
+def _read(handle: int) -> Iterator[bytes]:
+    with contextlib.suppress(OSError):  # the terminal's other side is closed
+        while data := os.read(handle, 4096):
+            yield data
+
+

@@ -1,0 +1,105 @@
+"""The worker container and the code-run-code loop in it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from provision import templating
+from provision.app import converging, programs
+from provision.app.image import worker_image
+from provision.app.session import Done, Session, Targets
+from provision.app.vm_hosts import enter
+from provision.dev import sync
+from provision.errors import UsageError
+from provision.model import Facts, Host, Transport
+from provision.recipes import worker
+from provision.recipes.mps import kept, no_mps
+from provision.recipes.worker import container, no_worker
+from provision.resource import Resource
+from provision.resources.docker import WORKSPACE
+from provision.shell import Joined, script
+
+
+def dev_up(session: Session, targets: Targets) -> Done:
+    """Host, worker image and container; MPS again where it was enabled."""
+    image = worker_image(session)
+
+    def recipe(target: Host) -> list[Resource]:
+        own = worker(session.settings, image, host=target)
+        return [*converging.cos_recipe(session, target), *own, kept(session.settings)]
+
+    return converging.run(session, targets, recipe, "dev.up")
+
+
+def dev_down(session: Session, targets: Targets) -> Done:
+    """The container gone, MPS with it; image and workspace stay."""
+    return converging.run(session, targets, lambda target: [*no_mps(), *no_worker(session.settings)], "dev.down")
+
+
+def dev_exec(session: Session, targets: Targets, words: Sequence[str]) -> Done:
+    """Run a command in the container, its output streamed; returns its status."""
+    transport = converging.connect(session, converging.host(session, targets))
+    try:
+        return programs.run(session, transport, session.settings.worker.name, words)
+    finally:
+        transport.close()
+
+
+def dev_run(session: Session, targets: Targets, file: str, words: Sequence[str] = ()) -> Done:
+    """Send the project's files and run one of them in the container; returns its status."""
+    program = _program(session, file)
+    packed = sync.pack(session.project_dir)
+    transport = converging.connect(session, converging.host(session, targets))
+    try:
+        send_project(session, transport, packed)
+        return programs.run(session, transport, session.settings.worker.name, [*program, *words])
+    finally:
+        transport.close()
+
+
+def send_project(session: Session, transport: Transport, packed: bytes) -> None:
+    """The project's files in the container's workspace; what is no longer among them is removed there."""
+    programs.checked(session, transport, sync.receive(session.settings.worker.name), "sending the project's files", chunks=[packed])
+
+
+def _program(session: Session, file: str) -> list[str]:
+    path = session.project_dir / file
+    try:
+        relative = path.resolve().relative_to(session.project_dir.resolve())
+    except ValueError:
+        raise UsageError("FILE must lie in the project", where=file, why=f"the project is {session.project_dir}", fix="copy it into the project") from None
+    if not path.is_file():
+        raise UsageError("there is no such file", where=file, why=f"looked in {session.project_dir}", fix=f"ls {shlex.quote(str(Path(file).parent))}")
+    posix = str(PurePosixPath(*relative.parts))
+    match relative.suffix:
+        case ".py":
+            return ["python", posix]
+        case ".sh":
+            return ["sh", posix]
+        case _:
+            return [f"./{posix}"]
+
+
+_SHELL = 'exec docker exec -it --workdir "$dir" "$name" sh -c "$body"'
+_INSIDE = 'if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi'
+
+
+def dev_shell(session: Session, targets: Targets) -> Done:
+    """A shell in the container, on a real terminal; returns its status."""
+    target = converging.host(session, targets)
+    body = script(_SHELL, name=session.settings.worker.name, dir=WORKSPACE, body=_INSIDE)
+    return programs.finished(enter(session, target, body))
+
+
+def dev_devcontainer(session: Session, targets: Targets) -> Done:
+    """devcontainer.json for the very container that `dev.up` starts."""
+    target = converging.host(session, targets)
+    image = worker_image(session)
+    box = container(session.settings, image, host=target)
+    nodes = [f"/dev/nvidia{index}" for index in range(session.settings.gpu_count)] + ["/dev/nvidiactl", "/dev/nvidia-uvm"]
+    devices = [word for node in nodes for word in ("--device", node)] if box.gpu and not box.privileged else []
+    words = [str(word) if isinstance(word, Joined) else str(word) for word in box.arguments(Facts())]
+    text = templating.devcontainer([*words, *devices, box.image, "infinity"], image=box.image, name=box.container, project_dir=session.project_dir)
+    return Done({"devcontainer": text}, text=text.rstrip("\n"))

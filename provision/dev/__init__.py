@@ -1,0 +1,1 @@
+"""The code-run-code loop: the project's files to the container."""

@@ -1,0 +1,55 @@
+"""The GPU host: GPU, Docker, driver, executable driver folder, registry login, and all of it again after a boot. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from provision.model import Host
+from provision.resource import Resource
+from provision.resources import BootRunner, DockerEngine, Driver, ExecBindMount, Gpu, NvidiaSmi, RegistryLogin, Unit
+from provision.resources.boot import fragment
+from provision.resources.gpu import DRIVER_DIR
+from provision.settings import Settings
+
+BOOT_UNIT = "provision-boot.service"
+_GOOGLE_REGISTRY = re.compile(r"(?:[a-z0-9-]+\.)*(?:gcr\.io|pkg\.dev)\Z")
+
+
+def cos(settings: Settings, *, host: Host | None = None, boot_unit: str, extras: Sequence[Resource] = ()) -> list[Resource]:
+    """A Container-Optimized OS host with a GPU, in the order in which its parts depend on one another.
+
+    On a host with a driver of its own (`driver: present`) the installation becomes a check. `boot_unit` is the text
+    of the unit that runs the boot script; `extras` are the user's own resources, which come last.
+    """
+    steps = [*_gpu_steps(settings, host), RegistryLogin(name="registry-login", needs=(), at_boot=True, registries=registries(settings))]
+    engine = DockerEngine(name="docker", needs=("gpu",) if settings.gpu else (), at_boot=True)
+    unit = Unit(name="boot-unit", unit=BOOT_UNIT, content=boot_unit, at_boot=True)
+    boot = [BootRunner(), fragment("boot-steps", "10-host.sh", [engine, *steps, unit, *extras]), unit]
+    gpu: list[Resource] = [Gpu(name="gpu", count=settings.gpu_count)] if settings.gpu else []
+    proof: list[Resource] = []
+    if settings.gpu:
+        proof = [NvidiaSmi(name="nvidia-smi", needs=("driver", "driver-mount"), directory=_driver_dir(host))]
+    return [*gpu, engine, *boot, *steps, *proof, *extras]
+
+
+def _gpu_steps(settings: Settings, host: Host | None) -> list[Resource]:
+    if not settings.gpu:
+        return []
+    folder = _driver_dir(host)
+    driver = Driver(name="driver", needs=("gpu",), at_boot=True, version=settings.driver, source=host.driver if host else None, directory=folder)
+    return [driver, ExecBindMount(name="driver-mount", at_boot=True, path=folder)]
+
+
+def _driver_dir(host: Host | None) -> str:
+    return (host.driver_dir if host else None) or DRIVER_DIR.path
+
+
+def registries(settings: Settings) -> tuple[str, ...]:
+    """The registry hosts to log in to: those of the settings, and those of the worker's images where Google runs them."""
+    wanted = list(settings.registries)
+    for ref in (settings.worker.image, settings.worker.base_image):
+        server = (ref or "").partition("/")[0]
+        if _GOOGLE_REGISTRY.match(server):
+            wanted.append(server)
+    return tuple(dict.fromkeys(wanted or ["gcr.io"]))
