@@ -8,6 +8,7 @@ import getpass
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from fabric import Config, Connection
-from paramiko import MissingHostKeyPolicy, PKey, SSHClient, SSHConfig
+from paramiko import Channel, MissingHostKeyPolicy, PKey, SSHClient, SSHConfig
 from paramiko.auth_strategy import AuthFailure
-from paramiko.ssh_exception import ChannelException, ConfigParseError, IncompatiblePeer, SSHException
+from paramiko.ssh_exception import ConfigParseError, IncompatiblePeer, SSHException
 
 from provision.errors import ProvisionError, Unreachable, UsageError
 from provision.hosts import dial
@@ -26,7 +27,7 @@ from provision.hosts.known_hosts import HostKey, KnownHosts, Pins, pin_name
 from provision.hosts.ssh_auth import Strategy
 from provision.hosts.ssh_config import SshConfig
 from provision.hosts.ssh_session import COMMAND_MAX_BYTES, SshTransport
-from provision.hosts.ssh_wire import Wire
+from provision.hosts.ssh_wire import SESSION, Goal, Wire, opened
 from provision.model import Host
 
 __all__ = ["COMMAND_MAX_BYTES", "SshTransport", "connect", "scan"]
@@ -87,15 +88,15 @@ class _Dialer:
         dial.check_user(connection.user, where=host.name)
         return connection
 
-    def open(self, host: Host, *, via: Connection | None = None, depth: int = 0, first_session: bool = False) -> Connection:
-        """Connect and authenticate, through the gateways that the configuration names unless `via` is one."""
+    def open(self, host: Host, goal: Goal, *, via: Connection | None = None, depth: int = 0) -> Connection:
+        """Connect, authenticate and ask for `goal`, through the gateways that the configuration names unless `via` is one."""
         connection = self.connection(host)
         sock = self.stream(host, connection, via=via, depth=depth)
         pins = self.pins(host, connection)
         connection.client.set_missing_host_key_policy(_PinnedKeyPolicy(pins))
         connection.connect_kwargs.update(
             sock=sock,
-            transport_factory=functools.partial(_wire, algorithms=pins.algorithms(), open_early=first_session, timeout_s=self.timeout_s),
+            transport_factory=functools.partial(_wire, algorithms=pins.algorithms(), early=goal, timeout_s=self.timeout_s),
             banner_timeout=self.timeout_s,
             auth_timeout=self.timeout_s,
         )
@@ -103,6 +104,8 @@ class _Dialer:
         self.opened.closers.append(functools.partial(_close_client, connection.client, sock))
         with _translated(host, connection, self.opened), _bounded(self.timeout_s, sock):
             connection.open()
+            if not connection.transport.is_authenticated():
+                raise SSHException("the key is accepted, but the server asks for a second factor, which nobody is here to give")
         return connection
 
     def pins(self, host: Host, connection: Connection) -> Pins:
@@ -118,7 +121,7 @@ class _Dialer:
             if via is None and jump.lower() != "none":
                 via = self.jump(host, connection, jump.split(","), depth)
             if via is not None:
-                return via.transport.open_channel("direct-tcpip", (connection.host, connection.port), ("", 0), timeout=self.timeout_s)
+                return self.forward(via.transport, Goal(connection.host, connection.port))
             if options.get("proxycommand"):
                 return self.proxy(str(options["proxycommand"]))
             family = _FAMILIES.get(str(options.get("addressfamily", "any")).lower(), socket.AF_UNSPEC)
@@ -127,13 +130,22 @@ class _Dialer:
     def jump(self, host: Host, connection: Connection, hops: Sequence[str], depth: int) -> Connection | None:
         if depth >= _MAX_HOPS:
             raise UsageError("the gateways lead in a circle", where=host.name, why=",".join(hops), fix="ssh -G " + host.address)
+        gateways = [_gateway(hop.strip(), behind=host) for hop in hops]
+        if any(gateway.address in (host.address, connection.host) and gateway.port in (22, connection.port) for gateway in gateways):
+            return None  # `Host *` with ProxyJump matches the gateway itself
         via: Connection | None = None
-        for hop in hops:
-            gateway = _gateway(hop.strip(), behind=host)
-            if gateway.address in (host.address, connection.host) and gateway.port in (22, connection.port):
-                return None  # `Host *` with ProxyJump matches the gateway itself
-            via = self.open(gateway, via=via, depth=depth + 1)
+        for gateway, after in zip(gateways, [*gateways[1:], None], strict=True):
+            beyond = self.connection(after) if after else connection
+            via = self.open(gateway, Goal(beyond.host, beyond.port), via=via, depth=depth + 1)
         return via
+
+    def forward(self, gateway: Wire, goal: Goal) -> Channel:
+        opening, gateway.spare = gateway.spare or gateway.begin(goal), None
+        channel = opened(gateway, opening, time.monotonic() + self.timeout_s)
+        if channel is None:
+            refusal = gateway.refusals.get(opening.channel.chanid) or gateway.disconnect_reason or "no answer"
+            raise SSHException(f"the gateway could not open the way: {refusal}")
+        return channel
 
     def proxy(self, command: str) -> socket.socket:
         process = dial.ProxyProcess(command.replace("%%", "%"))
@@ -151,7 +163,7 @@ def connect(host: Host, *, known_hosts: KnownHosts, timeout_s: float = 15.0, ssh
     opened = _Opened()
     dialer = _Dialer(known_hosts, ssh_config or SshConfig(), timeout_s, opened)
     try:
-        connection = dialer.open(host, first_session=True)
+        connection = dialer.open(host, SESSION)
     except BaseException:
         opened.close()
         raise
@@ -193,11 +205,11 @@ def _scan_one(host: Host, kind: str, known_hosts: KnownHosts, timeout_s: float, 
 
 
 def _wire(
-    sock: Any, *, timeout_s: float, algorithms: tuple[str, ...] = (), open_early: bool = False, disabled_algorithms: Any = None
+    sock: Any, *, timeout_s: float, algorithms: tuple[str, ...] = (), early: Goal | None = None, disabled_algorithms: Any = None
 ) -> Wire:
     wire = Wire(sock, disabled_algorithms=disabled_algorithms)
     wire.handshake_timeout = wire.banner_timeout = timeout_s
-    wire.open_early = open_early
+    wire.early = early
     wire.prefer_host_keys(algorithms)
     return wire
 
@@ -299,19 +311,23 @@ def _words(error: BaseException) -> str:
             return "timed out"
         case IncompatiblePeer():
             return f"no common algorithm: {error}"
-        case ChannelException():
-            return f"the gateway could not open the way: {error.text}"
         case EOFError():
             return "the connection was closed"
         case _:
             return str(error) or type(error).__name__
 
 
+def _verdict(name: str, result: object) -> str:
+    text = _words(result) if isinstance(result, Exception) else f"accepted, but more is asked for: {result}"
+    return f"refused: {name}" if text.startswith("Authentication failed") else f"{name}: {text}"
+
+
 def _refused(host: Host, connection: Connection, failure: AuthFailure) -> Unreachable:
     strategy: Any = failure.result.strategy
-    tried = [f"refused: {name}" for _, name in strategy.candidates.keys[: len(failure.result)]]
-    results = {_words(entry.result) for entry in failure.result if isinstance(entry.result, Exception)}
-    other = sorted(results - {"Authentication failed."})
-    lines = [*other, *tried, *(f"not tried: {text}" for text in strategy.candidates.skipped)] or ["there is no key to try"]
+    wire: Any = connection.client.get_transport()
+    names = [name for _, name in strategy.candidates.keys]
+    tried = [_verdict(name, entry.result) for name, entry in zip(names, failure.result, strict=False)]
+    left = [f"not tried: {text}" for text in (*names[len(tried) :], *strategy.candidates.skipped)]
+    lines = [*filter(None, [wire.disconnect_reason]), *tried, *left] or ["there is no key to try"]
     fix = f"ssh -v -p {connection.port} {connection.user}@{connection.host} true"
     return Unreachable(f"no key is accepted for user {connection.user}", where=host.name, why="\n".join(lines), fix=fix)

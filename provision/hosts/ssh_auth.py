@@ -122,19 +122,22 @@ class Strategy(AuthStrategy):
     def __init__(self, *, identity: str | None, config: SshConfig, ssh_config: Mapping[str, Any], username: str, **_: Any) -> None:
         super().__init__(ssh_config=ssh_config)  # type: ignore[arg-type]
         self.username = username
+        self._transport: Transport | None = None
         options = dict(ssh_config)
         self.agent = Agent(_agent_path(options, config))
         self.candidates = candidates(identity, options, config, self.agent.get_keys())
 
     def get_sources(self) -> Iterator[AuthSource]:
-        """One source per key."""
+        """One source per key, as long as the server listens."""
         for key, _ in self.candidates.keys:
-            yield InMemoryPrivateKey(self.username, key)
+            if self._transport is None or self._transport.is_active():
+                yield InMemoryPrivateKey(self.username, key)
 
     def authenticate(self, transport: Transport) -> Any:
-        """Offer the keys; with a single one, the first session is asked for in the same breath."""
-        if isinstance(transport, Wire):
-            transport.open_early = transport.open_early and len(self.candidates.keys) == 1
+        """Offer the keys; with a single one, the first channel is asked for in the same breath."""
+        self._transport = transport
+        if isinstance(transport, Wire) and len(self.candidates.keys) != 1:
+            transport.early = None
         try:
             return super().authenticate(transport)
         finally:

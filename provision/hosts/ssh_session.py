@@ -13,7 +13,7 @@ from paramiko import Channel
 from paramiko.ssh_exception import SSHException
 
 from provision.errors import CommandTimeout, HostError, Unreachable
-from provision.hosts.ssh_wire import Ending, Opening, Wire, opened
+from provision.hosts.ssh_wire import SESSION, Ending, Opening, Wire, opened
 from provision.model import Host, Sink
 
 _READ_BYTES = 1024 * 1024
@@ -47,7 +47,7 @@ class SshTransport:
         self._lock = threading.Lock()
         self._closed = False
         self._over = threading.Event()
-        self._spare: Opening | None = wire.spare or wire.begin_session()
+        self._spare: Opening | None = wire.spare or wire.begin(SESSION)
 
     @property
     def host(self) -> Host:
@@ -114,7 +114,7 @@ class SshTransport:
 
     def _begin(self) -> Opening:
         try:
-            return self._wire.begin_session()
+            return self._wire.begin(SESSION)
         except (OSError, EOFError, SSHException) as error:
             raise self._lost(str(error)) from error
 

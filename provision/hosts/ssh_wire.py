@@ -3,7 +3,7 @@
 What the stock client sends one by one, waiting a round trip each time, goes out together here:
 
 - the service request and the authentication request that needs it (RFC 4252 §4 lets the client go on at once);
-- with a single key to try, the opening of the first session: "any non-authentication messages sent by the client
+- with a single key to try, the opening of the first channel: "any non-authentication messages sent by the client
   after the request that resulted in SSH_MSG_USERAUTH_SUCCESS … MUST be passed to the service" (RFC 4252 §5.1);
 - a command and its input, without waiting for the command's acknowledgement;
 - the opening of the next session, while the current command runs.
@@ -56,9 +56,20 @@ class _EagerAuth(AuthHandler):
         """The server's answer carries nothing that we still wait for."""
 
 
+@dataclass(frozen=True)
+class Goal:
+    """Where a channel leads: to a session, or, with a port, from the server on to another machine."""
+
+    address: str = ""
+    port: int = 0
+
+
+SESSION = Goal()
+
+
 @dataclass
 class Opening:
-    """A session that was asked for and may not have been granted yet."""
+    """A channel that was asked for and may not have been granted yet."""
 
     channel: Channel
     answered: threading.Event
@@ -90,8 +101,8 @@ class Wire(Transport):
         offered = tuple(security.ciphers)
         security.ciphers = (*(name for name in _CIPHERS if name in offered), *(name for name in offered if name not in _CIPHERS))
         self.service_requested = False
-        self.open_early = False
-        """Ask for the first session together with the authentication; right only when there is one key to try."""
+        self.early: Goal | None = None
+        """What to open together with the authentication; right only when there is one key to try."""
         self.spare: Opening | None = None
         self.disconnect_reason = ""
         self.refusals: dict[int, str] = {}
@@ -117,21 +128,22 @@ class Wire(Transport):
         done = event or threading.Event()
         handler = self.auth_handler = _EagerAuth(self)
         handler.auth_publickey(username, key, done)
-        if self.open_early:
-            self.open_early = False
-            self.spare = self.begin_session()
+        if self.early is not None:
+            self.spare, self.early = self.begin(self.early), None
         return [] if event else handler.wait_for_response(done)
 
-    def begin_session(self) -> Opening:
-        """Ask for a session channel without waiting for the answer; as `Transport.open_channel` otherwise."""
+    def begin(self, goal: Goal) -> Opening:
+        """Ask for a channel without waiting for the answer; as `Transport.open_channel` otherwise."""
         with self.lock:
             number = self._next_channel()
             request = Message()
             request.add_byte(cMSG_CHANNEL_OPEN)
-            request.add_string("session")
+            request.add_string("direct-tcpip" if goal.port else "session")
             request.add_int(number)
             request.add_int(self.default_window_size)
             request.add_int(self.default_max_packet_size)
+            if goal.port:
+                request.add(goal.address, goal.port, "", 0)
             channel: Any = Channel(number)
             opening = Opening(channel, threading.Event())
             self._channels.put(number, channel)
@@ -214,7 +226,7 @@ class Wire(Transport):
 
 
 def opened(wire: Wire, opening: Opening, deadline: float) -> Channel | None:
-    """Wait until the session is granted; None when the time or the connection ended first or it was refused."""
+    """Wait until the channel is granted; None when the time or the connection ended first or it was refused."""
     while wire.is_active() and not opening.answered.wait(min(1.0, max(0.0, deadline - time.monotonic()))):
         if time.monotonic() >= deadline:
             return None

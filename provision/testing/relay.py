@@ -212,7 +212,7 @@ class _Connection:
         try:
             await self.loop.create_connection(lambda: _End(self, up=False), *self.relay.target)
         except OSError:
-            self.abort()
+            self.finish()
 
     def server_connected(self, transport: asyncio.Transport) -> None:
         if self.ended:

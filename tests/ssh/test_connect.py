@@ -1,0 +1,484 @@
+"""Getting there: whose key is accepted, which of ours is offered, through which gateways, and how it fails."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.errors import HostKeyMismatch, Unreachable, UsageError
+from provision.hosts.known_hosts import HostKey, KnownHosts
+from provision.hosts.ssh import connect, scan
+from provision.hosts.ssh_config import SshConfig
+from provision.model import Host
+from provision.testing.relay import Network
+
+Fixture = Any
+
+
+def runs(host: Host, known_hosts: KnownHosts, config: SshConfig | None = None, timeout_s: float = 20) -> bool:
+    """Connect, run a command, hang up."""
+    out = bytearray()
+    transport = connect(host, known_hosts=known_hosts, timeout_s=timeout_s, ssh_config=config)
+    try:
+        return transport.exchange("echo here", on_stdout=out.extend, on_stderr=print, timeout_s=20) == 0 and bytes(out) == b"here\n"
+    finally:
+        transport.close()
+
+
+def generate(folder: Path, name: str, *options: str) -> Path:
+    arguments = ["ssh-keygen", "-q", "-t", "ed25519", "-C", name, "-f", str(folder / name), *(options or ("-N", ""))]
+    subprocess.run(arguments, check=True, timeout=60)
+    return folder / name
+
+
+# --- the host's key ----------------------------------------------------------------------------------------------
+
+
+def test_the_pinned_key_is_accepted(sshd: Fixture) -> None:
+    assert runs(sshd.host(), sshd.known_hosts)
+
+
+def test_an_unknown_key_ends_it_before_anything_of_ours_is_offered(scripted: Fixture, tmp_path: Path) -> None:
+    server = scripted.server
+    with pytest.raises(HostKeyMismatch, match="unknown") as caught:
+        connect(server.host(host_key=None), known_hosts=KnownHosts(tmp_path / "none"))
+    seen = HostKey.parse(server.host_key)
+    assert f"nothing is pinned for [127.0.0.1]:{server.port}" in caught.value.why
+    assert str(seen) in caught.value.why
+    assert seen.line in caught.value.fix
+    assert scripted.auth_requests == 0
+
+
+def test_the_setting_that_the_error_names_works(sshd: Fixture, tmp_path: Path) -> None:
+    with pytest.raises(HostKeyMismatch) as caught:
+        connect(sshd.host(host_key=None), known_hosts=KnownHosts(tmp_path / "none"))
+    found = re.search(r"host_key: '(.*)'", caught.value.fix)
+    assert found is not None
+    assert runs(sshd.host(host_key=found[1]), KnownHosts(tmp_path / "none"))
+
+
+def test_a_changed_key_ends_it(scripted: Fixture, sshd: Fixture) -> None:
+    server = scripted.server
+    with pytest.raises(HostKeyMismatch, match="changed") as caught:
+        connect(server.host(host_key=sshd.host_key), known_hosts=server.known_hosts)
+    assert "provision.hosts.dev.host_key" in caught.value.why
+    assert HostKey.parse(sshd.host_key).fingerprint in caught.value.why
+    assert HostKey.parse(server.host_key).fingerprint in caught.value.why
+    assert scripted.auth_requests == 0
+
+
+def test_a_key_is_found_under_the_instance_id_whatever_the_address(sshd: Fixture, tmp_path: Path) -> None:
+    known_hosts = KnownHosts(tmp_path / "known_hosts")
+    host = sshd.host(host_key=None, key_alias="7110394021")
+    known_hosts.pin("7110394021", sshd.host_key)
+    assert runs(host, known_hosts)
+    with pytest.raises(HostKeyMismatch):
+        connect(replace(host, key_alias="7110394022"), known_hosts=known_hosts)
+
+
+def test_of_several_keys_the_pinned_one_is_asked_for(make_sshd: Fixture, tmp_path: Path) -> None:
+    server = make_sshd(host_keys=("ed25519", "ecdsa", "rsa"))
+    for kind in ("ed25519", "ecdsa", "rsa"):
+        line = (server.state / f"host_{kind}.pub").read_text()
+        assert runs(server.host(host_key=line), KnownHosts(tmp_path / "none"))
+
+
+def test_the_files_that_ssh_config_names_are_read(sshd: Fixture, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text(f"the-alias {sshd.host_key}\n")
+    config = SshConfig(text=f"Host 127.0.0.1\n UserKnownHostsFile {tmp_path}/mine\n HostKeyAlias the-alias\n")
+    assert runs(sshd.host(host_key=None), KnownHosts(tmp_path / "none"), config)
+
+
+def test_a_scan_shows_every_key_without_logging_in(make_sshd: Fixture, tmp_path: Path) -> None:
+    server = make_sshd(host_keys=("ed25519", "ecdsa", "rsa"))
+    keys = scan(server.host(identity=None, host_key=None), known_hosts=KnownHosts(tmp_path / "none"))
+    expected = {" ".join((server.state / f"host_{kind}.pub").read_text().split()[:2]) for kind in ("ed25519", "ecdsa", "rsa")}
+    assert {key.line for key in keys} == expected
+
+
+def test_a_scan_of_nothing_is_unreachable(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(Unreachable):
+        scan(Host(name="dev", address="127.0.0.1", port=port), known_hosts=KnownHosts(tmp_path / "none"))
+
+
+# --- our key -----------------------------------------------------------------------------------------------------
+
+
+def test_a_key_that_is_not_accepted_is_named(sshd: Fixture, tmp_path: Path) -> None:
+    wrong = generate(tmp_path, "wrong")
+    with pytest.raises(Unreachable, match="no key is accepted for user") as caught:
+        connect(sshd.host(identity=str(wrong)), known_hosts=sshd.known_hosts)
+    assert f"refused: {wrong}" in caught.value.why
+    assert caught.value.exit_code == 4
+
+
+@pytest.mark.parametrize("content", [None, "nonsense", ""])
+def test_a_key_file_that_cannot_be_used_is_named(sshd: Fixture, tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "no key"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(Unreachable, match="no key is accepted") as caught:
+        connect(sshd.host(identity=str(path)), known_hosts=sshd.known_hosts)
+    assert f"not tried: {path}: " in caught.value.why
+
+
+def test_a_key_with_a_passphrase_is_never_asked_for(sshd: Fixture, tmp_path: Path) -> None:
+    locked = generate(tmp_path, "locked", "-N", "secret")
+    with pytest.raises(Unreachable) as caught:
+        connect(sshd.host(identity=str(locked)), known_hosts=sshd.known_hosts)
+    assert f"needs a passphrase; run ssh-add {locked}" in caught.value.why
+
+
+@pytest.mark.parametrize("kind", ["rsa", "ecdsa", "ed25519"])
+def test_default_key_files_are_tried_when_nothing_names_one(sshd: Fixture, make_sshd: Fixture, tmp_path: Path, kind: str) -> None:
+    (tmp_path / ".ssh").mkdir()
+    key = tmp_path / ".ssh" / f"id_{kind}"
+    subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", str(key)], check=True, timeout=60)
+    server = make_sshd(AuthorizedKeysFile=str(key) + ".pub")
+    assert runs(server.host(identity=None), server.known_hosts, SshConfig(home=tmp_path))
+    with pytest.raises(Unreachable, match="no key is accepted") as caught:
+        connect(server.host(identity=None), known_hosts=server.known_hosts)
+    assert "there is no key to try" in caught.value.why
+
+
+def test_the_key_that_ssh_config_names_is_used(sshd: Fixture) -> None:
+    config = SshConfig(text=f"Host *\n IdentityFile {sshd.identity}\n")
+    assert runs(sshd.host(identity=None), sshd.known_hosts, config)
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[str]:
+    """A real ssh-agent; its value is the socket."""
+    path = f"/tmp/agent-{os.getpid()}-{threading.get_ident() % 10000}"
+    process = subprocess.Popen(["ssh-agent", "-D", "-a", path], stdout=subprocess.DEVNULL)
+    while not Path(path).exists():
+        time.sleep(0.01)
+    yield path
+    process.terminate()
+    process.wait(10)
+    Path(path).unlink(missing_ok=True)
+
+
+def ssh_add(socket_path: str, key: Path) -> None:
+    subprocess.run(
+        ["ssh-add", "-q", str(key)], env={**os.environ, "SSH_AUTH_SOCK": socket_path}, check=True, timeout=20, stderr=subprocess.DEVNULL
+    )
+
+
+def test_the_agents_keys_are_offered(sshd: Fixture, agent: str, tmp_path: Path) -> None:
+    ssh_add(agent, generate(tmp_path, "unrelated"))
+    ssh_add(agent, sshd.identity)
+    assert runs(sshd.host(identity=None), sshd.known_hosts, SshConfig(agent_socket=agent))
+    assert runs(sshd.host(identity=None), sshd.known_hosts, SshConfig(text=f"IdentityAgent {agent}"))
+
+
+def test_with_an_identity_the_agents_other_keys_stay_home(scripted: Fixture, agent: str, tmp_path: Path) -> None:
+    scripted.accepts_auth = False
+    ssh_add(agent, generate(tmp_path, "unrelated"))
+    with pytest.raises(Unreachable) as caught:
+        connect(scripted.server.host(), known_hosts=scripted.server.known_hosts, ssh_config=SshConfig(agent_socket=agent))
+    assert scripted.auth_requests == 1
+    assert "unrelated" not in caught.value.why
+
+
+def test_an_identity_may_be_the_public_half_of_an_agents_key(sshd: Fixture, agent: str) -> None:
+    ssh_add(agent, sshd.identity)
+    config = SshConfig(agent_socket=agent)
+    assert runs(sshd.host(identity=f"{sshd.identity}.pub"), sshd.known_hosts, config)
+    with pytest.raises(Unreachable) as caught:
+        connect(sshd.host(identity=f"{sshd.identity}.pub"), known_hosts=sshd.known_hosts)
+    assert "private half is not in the agent" in caught.value.why
+
+
+def test_a_locked_key_works_through_the_agent(make_sshd: Fixture, agent: str, tmp_path: Path) -> None:
+    key = generate(tmp_path, "key")
+    ssh_add(agent, key)
+    subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", str(key)], check=True, timeout=60, capture_output=True)
+    server = make_sshd(AuthorizedKeysFile=str(key) + ".pub")
+    assert runs(server.host(identity=str(key)), server.known_hosts, SshConfig(agent_socket=agent))
+
+
+def test_an_agent_that_is_gone_is_no_error(sshd: Fixture, tmp_path: Path) -> None:
+    assert runs(sshd.host(), sshd.known_hosts, SshConfig(agent_socket=str(tmp_path / "gone")))
+
+
+def test_of_many_keys_the_last_one_still_counts(make_sshd: Fixture, agent: str, tmp_path: Path) -> None:
+    keys = [generate(tmp_path, f"key{number}") for number in range(5)]
+    for key in keys:
+        ssh_add(agent, key)
+    server = make_sshd(AuthorizedKeysFile=str(keys[-1]) + ".pub")
+    assert runs(server.host(identity=None), server.known_hosts, SshConfig(agent_socket=agent))
+
+
+def test_too_many_refused_keys_are_said_in_the_servers_words(make_sshd: Fixture, agent: str, tmp_path: Path) -> None:
+    for number in range(4):
+        ssh_add(agent, generate(tmp_path, f"key{number}"))
+    server = make_sshd(MaxAuthTries="2")
+    with pytest.raises(Unreachable) as caught:
+        connect(server.host(identity=None), known_hosts=server.known_hosts, ssh_config=SshConfig(agent_socket=agent))
+    assert "Too many authentication failures" in caught.value.why
+
+
+def test_a_server_that_wants_more_than_a_key_says_so(make_sshd: Fixture) -> None:
+    server = make_sshd(AuthenticationMethods="publickey,password", PasswordAuthentication="yes")
+    with pytest.raises(Unreachable) as caught:
+        connect(server.host(), known_hosts=server.known_hosts)
+    assert "second factor" in caught.value.why
+
+
+# --- ssh_config and gateways -------------------------------------------------------------------------------------
+
+
+def test_ssh_config_says_where_a_name_leads(sshd: Fixture, tmp_path: Path) -> None:
+    config = SshConfig(
+        text=f"Host work*\n HostName 127.0.0.1\n Port {sshd.port}\n User {sshd.host().user}\n IdentityFile {sshd.identity}\n"
+    )
+    host = Host(name="dev", address="workstation", host_key=sshd.host_key)
+    assert runs(host, KnownHosts(tmp_path / "none"), config)
+
+
+def test_the_settings_win_over_ssh_config(sshd: Fixture) -> None:
+    config = SshConfig(text="Host *\n Port 1\n User nobody-of-that-name\n")
+    assert runs(sshd.host(), sshd.known_hosts, config)
+
+
+def test_a_broken_ssh_config_is_a_usage_error(sshd: Fixture) -> None:
+    with pytest.raises(UsageError, match="ssh_config cannot be read"):
+        connect(sshd.host(), known_hosts=sshd.known_hosts, ssh_config=SshConfig(text="Host 'unbalanced\n"))
+
+
+def gateway_config(gateway: Any, key: str = "ProxyJump") -> str:
+    return (
+        f"Host gate\n HostName 127.0.0.1\n Port {gateway.port}\n User {gateway.host().user}\n IdentityFile {gateway.identity}\n"
+        f" HostKeyAlias gate-key\nHost 127.0.0.1\n {key} gate\n"
+    )
+
+
+def test_a_gateway_is_gone_through(sshd: Fixture, make_sshd: Fixture, tmp_path: Path) -> None:
+    gateway = make_sshd()
+    known_hosts = KnownHosts(tmp_path / "known_hosts")
+    known_hosts.pin("gate-key", gateway.host_key)
+    assert runs(sshd.host(), known_hosts, SshConfig(text=gateway_config(gateway)))
+    assert "Accepted publickey" in (gateway.state / "log").read_text()
+
+
+def test_a_gateway_with_the_wrong_key_ends_it(sshd: Fixture, make_sshd: Fixture, tmp_path: Path) -> None:
+    gateway = make_sshd()
+    known_hosts = KnownHosts(tmp_path / "known_hosts")
+    known_hosts.pin("gate-key", sshd.host_key)
+    with pytest.raises(HostKeyMismatch, match="changed") as caught:
+        connect(sshd.host(), known_hosts=known_hosts, ssh_config=SshConfig(text=gateway_config(gateway)))
+    assert caught.value.where == "gate"
+    assert "Accepted publickey" not in (gateway.state / "log").read_text()
+
+
+def test_a_gateway_with_an_unknown_key_ends_it(sshd: Fixture, make_sshd: Fixture, tmp_path: Path) -> None:
+    with pytest.raises(HostKeyMismatch, match="unknown") as caught:
+        connect(sshd.host(), known_hosts=KnownHosts(tmp_path / "none"), ssh_config=SshConfig(text=gateway_config(make_sshd())))
+    assert "gate-key" in caught.value.why
+
+
+def test_the_key_behind_a_gateway_is_checked_too(sshd: Fixture, make_sshd: Fixture, tmp_path: Path) -> None:
+    gateway = make_sshd()
+    known_hosts = KnownHosts(tmp_path / "known_hosts")
+    known_hosts.pin("gate-key", gateway.host_key)
+    with pytest.raises(HostKeyMismatch, match="changed") as caught:
+        connect(sshd.host(host_key=gateway.host_key), known_hosts=known_hosts, ssh_config=SshConfig(text=gateway_config(gateway)))
+    assert caught.value.where == "dev"
+
+
+def test_two_gateways_in_a_row(sshd: Fixture, make_sshd: Fixture, tmp_path: Path) -> None:
+    first, second = make_sshd(), make_sshd()
+    known_hosts = KnownHosts(tmp_path / "known_hosts")
+    known_hosts.pin("gate-key", first.host_key)
+    known_hosts.pin(f"[localhost]:{second.port}", second.host_key)
+    text = gateway_config(first).replace("ProxyJump gate", f"ProxyJump gate,localhost:{second.port}")
+    text += f"Host localhost\n IdentityFile {second.identity}\n"
+    assert runs(sshd.host(), known_hosts, SshConfig(text=text))
+    for gateway in (first, second):
+        assert "Accepted publickey" in (gateway.state / "log").read_text()
+
+
+def test_a_gateway_that_cannot_reach_the_host_says_so(make_sshd: Fixture, tmp_path: Path) -> None:
+    gateway = make_sshd()
+    known_hosts = KnownHosts(tmp_path / "known_hosts")
+    known_hosts.pin("gate-key", gateway.host_key)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        closed = server.getsockname()[1]
+    host = gateway.host(port=closed)
+    with pytest.raises(Unreachable, match="no SSH connection") as caught:
+        connect(host, known_hosts=known_hosts, ssh_config=SshConfig(text=gateway_config(gateway)))
+    assert "gateway could not open the way" in caught.value.why
+
+
+def test_gateways_in_a_circle_end(sshd: Fixture) -> None:
+    config = SshConfig(text="Host 127.0.0.1\n ProxyJump a\nHost a\n ProxyJump b\nHost b\n ProxyJump a\n")
+    with pytest.raises(UsageError, match="circle"):
+        connect(sshd.host(), known_hosts=sshd.known_hosts, ssh_config=config)
+
+
+def test_a_gateway_for_every_host_is_not_its_own_gateway(sshd: Fixture, make_sshd: Fixture, tmp_path: Path) -> None:
+    gateway = make_sshd()
+    known_hosts = KnownHosts(tmp_path / "known_hosts")
+    known_hosts.pin("gate-key", gateway.host_key)
+    text = gateway_config(gateway).replace("Host 127.0.0.1\n", "Host *\n")
+    assert runs(sshd.host(), known_hosts, SshConfig(text=text))
+
+
+@pytest.fixture
+def proxy(tmp_path: Path) -> Path:
+    """A program that connects its standard input and output to a host and port, and writes down that it ran."""
+    path = tmp_path / "proxy.sh"
+    path.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/ran\nexec nc "$1" "$2"\n' if shutil.which("nc") else _python_proxy(tmp_path))
+    path.chmod(0o755)
+    return path
+
+
+def _python_proxy(folder: Path) -> str:
+    return f"""#!/usr/bin/env python3
+import os, socket, sys, threading
+open({str(folder / "ran")!r}, "a").write(" ".join(sys.argv[1:]) + "\\n")
+s = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+def up():
+    while data := os.read(0, 65536):
+        s.sendall(data)
+    s.shutdown(socket.SHUT_WR)
+threading.Thread(target=up, daemon=True).start()
+while data := s.recv(65536):
+    os.write(1, data)
+"""
+
+
+def test_a_proxy_command_is_gone_through(sshd: Fixture, proxy: Path, tmp_path: Path) -> None:
+    config = SshConfig(text=f"Host 127.0.0.1\n ProxyCommand {proxy} %h %p as:%r 100%%\n")
+    assert runs(sshd.host(), sshd.known_hosts, config)
+    assert (tmp_path / "ran").read_text() == f"127.0.0.1 {sshd.port} as:{sshd.host().user} 100%\n"
+
+
+def test_a_proxy_command_ends_with_the_connection(sshd: Fixture, proxy: Path) -> None:
+    config = SshConfig(text=f"Host 127.0.0.1\n ProxyCommand {proxy} %h %p end-marker\n")
+    transport = connect(sshd.host(), known_hosts=sshd.known_hosts, ssh_config=config)
+    transport.close()
+    assert "end-marker" not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True, timeout=20).stdout
+
+
+def test_what_a_proxy_command_complains_about_is_said(sshd: Fixture) -> None:
+    config = SshConfig(text="Host *\n ProxyCommand echo 'ERROR 4003: backend refused' >&2; exit 1\n")
+    with pytest.raises(Unreachable) as caught:
+        connect(sshd.host(), known_hosts=sshd.known_hosts, ssh_config=config)
+    assert "ERROR 4003: backend refused" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    "address", ["-oProxyCommand=touch /tmp/x", "a;b", "$(id)", "a b", "a`b`", "", "a\nb", "a|b", "a'b", 'a"b', "~root"]
+)
+def test_an_address_that_a_shell_could_read_is_refused(sshd: Fixture, address: str) -> None:
+    with pytest.raises(UsageError, match="not a host name"):
+        connect(sshd.host(address=address), known_hosts=sshd.known_hosts, ssh_config=SshConfig(text="ProxyCommand touch %h"))
+
+
+@pytest.mark.parametrize("user", ["-l", "a;b", "a`b`", "a'b", "a\nHost *", " ", "a\\"])
+def test_a_user_that_a_shell_could_read_is_refused(sshd: Fixture, user: str) -> None:
+    with pytest.raises(UsageError, match="not a user name"):
+        connect(sshd.host(user=user), known_hosts=sshd.known_hosts)
+
+
+# --- bad luck ----------------------------------------------------------------------------------------------------
+
+
+def test_a_closed_port_is_unreachable(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(Unreachable, match="no SSH connection") as caught:
+        connect(Host(name="dev", address="127.0.0.1", port=port), known_hosts=KnownHosts(tmp_path / "none"))
+    assert "refused" in caught.value.why
+    assert caught.value.where == "dev"
+
+
+def test_a_name_that_does_not_resolve_is_unreachable(tmp_path: Path) -> None:
+    with pytest.raises(Unreachable, match="does not resolve"):
+        connect(Host(name="dev", address="vm.invalid"), known_hosts=KnownHosts(tmp_path / "none"))
+
+
+def test_a_server_that_says_nothing_is_given_up_in_time(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        started = time.monotonic()
+        with pytest.raises(Unreachable):
+            connect(
+                Host(name="dev", address="127.0.0.1", port=server.getsockname()[1]), known_hosts=KnownHosts(tmp_path / "n"), timeout_s=0.5
+            )
+        assert time.monotonic() - started < 3
+
+
+def test_a_server_that_trickles_is_given_up_in_time(tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    def trickle(server: socket.socket) -> None:
+        client, _ = server.accept()
+        with client:
+            while not stop.wait(0.1):
+                try:
+                    client.send(b"x")
+                except OSError:
+                    return
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=trickle, args=(server,))
+        thread.start()
+        started = time.monotonic()
+        with pytest.raises(Unreachable):
+            connect(
+                Host(name="dev", address="127.0.0.1", port=server.getsockname()[1]), known_hosts=KnownHosts(tmp_path / "n"), timeout_s=1
+            )
+        assert time.monotonic() - started < 3
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("banner", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-1.5-old\r\n", b"\0" * 5000, b""])
+def test_what_is_no_ssh_server_is_unreachable(tmp_path: Path, banner: bytes) -> None:
+    def answer(server: socket.socket) -> None:
+        client, _ = server.accept()
+        client.sendall(banner)
+        client.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer, args=(server,))
+        thread.start()
+        with pytest.raises(Unreachable):
+            connect(
+                Host(name="dev", address="127.0.0.1", port=server.getsockname()[1]), known_hosts=KnownHosts(tmp_path / "n"), timeout_s=5
+            )
+        thread.join()
+
+
+def test_failures_leave_no_thread_and_no_socket(sshd: Fixture, network: Network, tmp_path: Path) -> None:
+    def sockets() -> int:
+        return sum(str(entry.readlink()).startswith("socket:") for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink())
+
+    relay = network.relay(("127.0.0.1", sshd.port))
+    threads, before = threading.active_count(), sockets()
+    attempts: list[Callable[[], object]] = [
+        lambda: connect(sshd.host(host_key=None, port=relay.port), known_hosts=KnownHosts(tmp_path / "none")),
+        lambda: connect(sshd.host(identity=str(tmp_path / "none"), port=relay.port), known_hosts=sshd.known_hosts),
+    ]
+    for attempt in attempts * 3:
+        with pytest.raises((HostKeyMismatch, Unreachable)):
+            attempt()
+    deadline = time.monotonic() + 5
+    while (threading.active_count(), sockets()) != (threads, before):
+        assert time.monotonic() < deadline, (threading.enumerate(), sockets(), before)
+        time.sleep(0.02)

@@ -1,0 +1,119 @@
+"""The network goes away: at any byte, in either direction, politely, rudely or without a word."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from provision.errors import CommandTimeout, Unreachable
+from provision.hosts.ssh import connect
+from provision.hosts.ssh_config import SshConfig
+from provision.testing.relay import Faults, Network, Relay
+
+Fixture = Any
+
+COMMAND = "cat | wc -c; echo err >&2"
+INPUT = b"x" * 20_000
+
+
+def run(server: Fixture, relay: Relay) -> tuple[int, bytes, bytes]:
+    """A whole visit: connect, run a command with input, hang up."""
+    out, err = bytearray(), bytearray()
+    transport = connect(server.host(port=relay.port), known_hosts=server.known_hosts, timeout_s=20)
+    try:
+        status = transport.send(COMMAND, [INPUT], on_stdout=out.extend, on_stderr=err.extend, timeout_s=20)
+    finally:
+        transport.close()
+    return status, bytes(out).strip(), bytes(err)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(where=st.floats(0, 1), up=st.booleans(), reset=st.booleans())
+def test_cut_at_any_byte_it_is_unreachable_or_done_and_never_hangs(
+    sshd: Fixture, network: Network, where: float, up: bool, reset: bool
+) -> None:
+    relay = network.relay(("127.0.0.1", sshd.port))
+    whole = (0, b"20000", b"err\n")
+    assert run(sshd, relay) == whole
+    total = relay.stats().bytes_up if up else relay.stats().bytes_down
+    at = round(where * total)
+    relay.cut(after_up=at if up else None, after_down=None if up else at, reset=reset)
+    started = time.monotonic()
+    try:
+        result, reason = run(sshd, relay), ""
+    except Unreachable as error:
+        result, reason = None, error.why
+    assert bool(reason) is (result is None)
+    assert result is None or (result == whole and at > 0.8 * total)  # what is lost then is the farewell
+    assert time.monotonic() - started < 10
+
+
+def test_what_arrived_before_the_cut_was_handed_over(sshd: Fixture, network: Network, got: Fixture) -> None:
+    relay = network.relay(("127.0.0.1", sshd.port))
+    transport = connect(sshd.host(port=relay.port), known_hosts=sshd.known_hosts)
+
+    def cut(data: bytes) -> None:
+        got.out.extend(data)
+        relay.drop()
+
+    with pytest.raises(Unreachable, match="the connection was lost"):
+        transport.exchange("echo first; sleep 60; echo second", on_stdout=cut, on_stderr=print, timeout_s=30)
+    assert bytes(got.out) == b"first\n"
+    with pytest.raises(Unreachable):
+        transport.exchange("true", **got.sinks, timeout_s=20)
+    transport.close()
+
+
+def test_a_silent_network_costs_the_time_limit_and_no_more(sshd: Fixture, network: Network, got: Fixture) -> None:
+    relay = network.relay(("127.0.0.1", sshd.port))
+    transport = connect(sshd.host(port=relay.port), known_hosts=sshd.known_hosts)
+    relay.silence()
+    started = time.monotonic()
+    with pytest.raises(CommandTimeout):
+        transport.exchange("true", b"x" * 10_000_000, **got.sinks, timeout_s=1)
+    assert time.monotonic() - started < 4
+    started = time.monotonic()
+    transport.close()
+    assert time.monotonic() - started < 3
+
+
+def test_a_silent_network_is_noticed_by_the_keep_alive(sshd: Fixture, network: Network, got: Fixture) -> None:
+    relay = network.relay(("127.0.0.1", sshd.port))
+    config = SshConfig(text="Host *\n ServerAliveInterval 1\n")
+    transport = connect(sshd.host(port=relay.port), known_hosts=sshd.known_hosts, ssh_config=config)
+    relay.silence()
+    started = time.monotonic()
+    with pytest.raises(Unreachable) as caught:
+        transport.exchange("sleep 60", **got.sinks, timeout_s=60)
+    assert 3 < time.monotonic() - started < 10
+    assert "no answer to 3 keep-alive requests" in caught.value.why
+    transport.close()
+
+
+def test_a_quiet_command_is_kept_alive(sshd: Fixture, got: Fixture) -> None:
+    config = SshConfig(text="Host *\n ServerAliveInterval 1\n")
+    transport = connect(sshd.host(), known_hosts=sshd.known_hosts, ssh_config=config)
+    assert transport.exchange("sleep 6; echo done", **got.sinks, timeout_s=30) == 0
+    transport.close()
+
+
+def test_a_network_that_is_silent_from_the_start_is_given_up_in_time(sshd: Fixture, network: Network) -> None:
+    relay = network.relay(("127.0.0.1", sshd.port), faults=Faults(silent=True))
+    started = time.monotonic()
+    with pytest.raises(Unreachable):
+        connect(sshd.host(port=relay.port), known_hosts=sshd.known_hosts, timeout_s=1)
+    assert time.monotonic() - started < 4
+
+
+def test_after_a_cut_the_next_connection_works(sshd: Fixture, network: Network) -> None:
+    relay = network.relay(("127.0.0.1", sshd.port))
+    relay.cut(after_down=2000)
+    with pytest.raises(Unreachable):
+        run(sshd, relay)
+    relay.heal()
+    assert run(sshd, relay)[0] == 0

@@ -1,0 +1,173 @@
+"""The relay itself: it must delay, count and break things, and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from provision.testing.relay import Network
+
+
+@pytest.fixture
+def echo() -> Iterator[tuple[str, int]]:
+    """A server that sends back what it gets."""
+    server = socket.create_server(("127.0.0.1", 0), backlog=200)
+
+    def talk(client: socket.socket) -> None:
+        with client:
+            try:
+                while data := client.recv(65536):
+                    client.sendall(data)
+                client.shutdown(socket.SHUT_WR)
+            except OSError:
+                pass
+
+    def serve() -> None:
+        while True:
+            try:
+                client, _ = server.accept()
+            except OSError:
+                return
+            threading.Thread(target=talk, args=(client,), daemon=True).start()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield "127.0.0.1", server.getsockname()[1]
+    server.shutdown(socket.SHUT_RDWR)
+    server.close()
+    thread.join()
+
+
+def read_all(sock: socket.socket) -> bytes:
+    data = bytearray()
+    try:
+        while chunk := sock.recv(65536):
+            data += chunk
+    except ConnectionError:
+        pass
+    return bytes(data)
+
+
+def talk(port: int, data: bytes) -> bytes:
+    """Send everything, end, and read everything."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
+
+        def send() -> None:
+            try:
+                sock.sendall(data)
+                sock.shutdown(socket.SHUT_WR)
+            except OSError:
+                pass
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        got = read_all(sock)
+        sender.join()
+        return got
+
+
+def test_bytes_arrive_whole_and_are_counted(network: Network, echo: tuple[str, int]) -> None:
+    relay = network.relay(echo)
+    data = os.urandom(30_000_000)
+    assert hashlib.sha256(talk(relay.port, data)).digest() == hashlib.sha256(data).digest()
+    stats = relay.stats()
+    assert (stats.connections, stats.bytes_up, stats.bytes_down) == (1, len(data), len(data))
+
+
+def test_delay_is_added_both_ways(network: Network, echo: tuple[str, int]) -> None:
+    relay = network.relay(echo, delay_s=0.1, connect_round_trip=False)
+    with socket.create_connection(("127.0.0.1", relay.port)) as sock:
+        for _ in range(3):
+            started = time.monotonic()
+            sock.sendall(b"x")
+            assert sock.recv(1) == b"x"
+            assert 0.2 <= time.monotonic() - started < 0.3
+    assert relay.stats().turns == 6
+
+
+def test_the_handshake_of_tcp_can_be_made_to_cost_a_round_trip(network: Network, echo: tuple[str, int]) -> None:
+    relay = network.relay(echo, delay_s=0.1)
+    started = time.monotonic()
+    assert talk(relay.port, b"x") == b"x"
+    assert 0.4 <= time.monotonic() - started < 0.55  # one round trip for the handshake, one for the byte
+
+
+def test_delay_does_not_limit_the_rate(network: Network, echo: tuple[str, int]) -> None:
+    relay = network.relay(echo, delay_s=0.05)
+    data = bytes(20_000_000)
+    started = time.monotonic()
+    assert talk(relay.port, data) == data
+    assert time.monotonic() - started < 3
+
+
+def test_fifty_connections_side_by_side(network: Network, echo: tuple[str, int]) -> None:
+    relay = network.relay(echo, delay_s=0.02)
+    results: list[bool] = []
+
+    def one(number: int) -> None:
+        data = bytes([number]) * 100_000
+        results.append(talk(relay.port, data) == data)
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [True] * 50
+    assert relay.stats().connections == 50
+
+
+@pytest.mark.parametrize("reset", [True, False])
+@pytest.mark.parametrize("limit", [0, 1, 1000, 65536, 70_000])
+def test_a_cut_lets_through_no_more_than_it_says(network: Network, echo: tuple[str, int], limit: int, reset: bool) -> None:
+    relay = network.relay(echo)
+    relay.cut(after_down=limit, reset=reset)
+    got = talk(relay.port, bytes(200_000))
+    assert relay.stats().bytes_down == limit
+    assert len(got) == limit or (reset and len(got) < limit)
+
+
+def test_silence_swallows_everything_and_keeps_the_connection(network: Network, echo: tuple[str, int]) -> None:
+    relay = network.relay(echo)
+    with socket.create_connection(("127.0.0.1", relay.port)) as sock:
+        sock.sendall(b"x")
+        assert sock.recv(1) == b"x"
+        relay.silence()
+        sock.sendall(b"y")
+        sock.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            sock.recv(1)
+
+
+def test_a_refused_port_heals(network: Network, echo: tuple[str, int]) -> None:
+    relay = network.relay(echo)
+    relay.refuse()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", relay.port))
+    relay.heal()
+    assert talk(relay.port, b"x") == b"x"
+
+
+def test_a_server_that_is_not_there_looks_like_one_that_hangs_up(network: Network) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    relay = network.relay(("127.0.0.1", port))
+    assert talk(relay.port, b"x") == b""
+
+
+def test_nothing_is_left_open(echo: tuple[str, int]) -> None:
+    before = threading.active_count()
+    with Network() as network:
+        relay = network.relay(echo)
+        sock = socket.create_connection(("127.0.0.1", relay.port))
+        sock.sendall(b"x")
+        assert sock.recv(1) == b"x"
+    assert read_all(sock) == b""
+    sock.close()
+    assert threading.active_count() <= before + 1  # the echo server's own, which ends with its client
