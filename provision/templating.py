@@ -348,44 +348,45 @@ def ssh_config(
 
 
 def devcontainer(argv: Sequence[str], *, image: str, name: str, project_dir: Path | None = None) -> str:
-    """devcontainer.json for the container that `docker run` with `argv` (options, `image`, command) makes.
+    """devcontainer.json for the container that `docker run` makes of `argv`, its options alone or the whole command.
 
-    Left out are the image and its command, and what the editor sets itself: name, detaching, entry point, and the mount at
-    /workspace, which becomes `workspaceMount`. Raises `UsageError` when `argv` lacks the image or that mount, or holds `${`,
-    which the editor would take for a variable.
+    Left out is what the editor sets itself: name, detaching, entry point, working folder, and the mount at /workspace, which
+    becomes `workspaceMount`. Raises `UsageError` without that mount, for another image than `image`, and for `${`, which the
+    editor would take for a variable.
     """
-    if image not in argv:
-        raise UsageError(f"no image {image!r} in the container's arguments", where="devcontainer.json", why=" ".join(argv))
-    kept, source = _split_options(argv[: argv.index(image)])
-    variables = [word for word in (*kept, image, source) if "${" in word]
-    if variables or not source:
-        why = f"{variables[0]!r} holds '${{'" if variables else f"no volume is mounted at {WORKSPACE}"
-        raise UsageError("the container cannot be described to an editor", where="devcontainer.json", why=why)
+    options, found = _options(argv)
+    mounts = [words[-1].partition(":")[0] for words in options if _is_workspace(words)]
+    editors = ("--name", "-d", "--detach", "--rm", "--entrypoint", "-w", "--workdir")
+    run_args = [word for words in options if words[0] not in editors and not _is_workspace(words) for word in words]
+    variables = [word for word in (*run_args, image, *mounts) if "${" in word]
+    if found not in (None, image) or not mounts or variables:
+        reasons = [f"it is made of {found!r}, not of {image!r}"] * (found not in (None, image))
+        reasons += [f"no volume is mounted at {WORKSPACE}"] * (not mounts) + [f"{word!r} holds '${{'" for word in variables]
+        raise UsageError("the container cannot be described to an editor", where="devcontainer.json", why="; ".join(reasons))
     values = {
         "name": name,
         "image": image,
-        "run_args": kept,
-        "workspace_mount": f"source={source},target={WORKSPACE},type={'bind' if source.startswith('/') else 'volume'}",
+        "run_args": run_args,
+        "workspace_mount": f"source={mounts[-1]},target={WORKSPACE},type={'bind' if mounts[-1].startswith('/') else 'volume'}",
         "workspace_folder": WORKSPACE,
     }
     return render("devcontainer.json.j2", values, project_dir=project_dir)
 
 
-def _split_options(options: Sequence[str]) -> tuple[list[str], str]:
-    """The options that an editor has to be told, and the host's folder that is mounted at /workspace."""
-    kept: list[str] = []
-    source = ""
-    rest = iter(options)
+_ALONE = ("-d", "--detach", "--init", "--privileged", "--read-only", "--rm", "-i", "--interactive", "-t", "--tty", "-it")
+
+
+def _options(argv: Sequence[str]) -> tuple[list[tuple[str, ...]], str | None]:
+    """The options of `docker run`, each with its value apart, and the image that follows them, if one does."""
+    rest = iter(argv[2:] if argv[:2] in (["docker", "run"], ("docker", "run")) else argv)
+    options: list[tuple[str, ...]] = []
     for word in rest:
-        if word in ("docker", "run", "create", "-d", "--detach", "--rm"):
-            continue
+        if not word.startswith("-"):
+            return options, word
         flag, equals, value = word.partition("=")
-        if flag in ("--name", "--entrypoint", "-v", "--volume", "--workdir", "-w"):
-            value = value if equals else next(rest, "")
-            if flag in ("-v", "--volume") and value.split(":")[1:2] != [WORKSPACE]:
-                kept += ["--volume", value]
-            elif flag in ("-v", "--volume"):
-                source = value.split(":")[0]
-            continue
-        kept.append(word)
-    return kept, source
+        options.append((flag, value) if equals else (flag,) if flag in _ALONE else (flag, next(rest, "")))
+    return options, None
+
+
+def _is_workspace(words: tuple[str, ...]) -> bool:
+    return words[0] in ("-v", "--volume") and words[-1].split(":")[1:2] == [WORKSPACE]

@@ -106,7 +106,7 @@ class ImageSpec:
                 f"family {self.family} has no default base image with Python {self.python}",
                 where="worker.python",
                 why=f"its images carry Python {' or '.join(by_python)}; Dataflow needs the launcher's version in the image",
-                fix=f"launch with Python {next(iter(by_python))}, set worker.base_image, or use worker.family=beam",
+                fix=f"launch with Python {next(iter(by_python))}, set worker.base_image, or use worker.base=beam",
             )
         return found
 
