@@ -22,6 +22,7 @@ from provision.testing.gpus import DRIVERS, OLDER_DRIVERS, Gpu
 from provision.testing.processes import MockHostError, Processes
 
 STANDINS = Path(__file__).with_name("standins")
+DOCKER = Path(__file__).with_name("docker")
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 UTILITIES = tuple(
     """
@@ -29,7 +30,7 @@ UTILITIES = tuple(
     dirname du echo egrep env expand expr false fgrep file find flock fmt fold free gawk getent git grep gunzip gzip head
     hexdump iconv install ionice ip jq join kill less link ln locale logger logname ls lsblk lsof mawk md5sum mkdir mkfifo mktemp
     more mountpoint mv nice nl nohup od openssl paste patch pathchk pgrep pidof pr printenv printf ps pwd readlink realpath
-    renice rm rmdir rsync scp sed seq setsid sh sha1sum sha256sum sha512sum shred shuf sleep socat sort split ss stat stdbuf strings
+    renice rm rmdir rsync scp sed seq setsid sh sha1sum sha256sum sha512sum shred shuf sleep socat sort ssh-keygen split ss stat stdbuf strings
     stty sum sync sysctl tac tail tar taskset tee test time timeout top touch tr true truncate tsort tty uname unexpand uniq
     unlink unxz unzip unzstd uptime vi vim vmstat watch wc which who xargs xz yes zcat zstd
     """.split()
@@ -81,6 +82,7 @@ class Layout:
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         shutil.rmtree(self.folder / "mock", ignore_errors=True)
         shutil.copytree(STANDINS, self.folder / "mock", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(DOCKER, self.folder / "mock/lib/docker_standin", ignore=shutil.ignore_patterns("__pycache__"))
         self._link_utilities()
         self._set_interpreter()
         self._write_image(machine)

@@ -1,0 +1,162 @@
+"""Where the docker stand-in keeps images, containers and volumes: JSON and folders under /var/lib/docker of the host."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import sys
+import time
+from contextlib import contextmanager
+from typing import Any, Iterator, NoReturn
+
+Record = dict[str, Any]
+
+
+class DockerError(Exception):
+    """An answer of the daemon or the client that ends the command."""
+
+    def __init__(self, text: str, status: int = 1) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def daemon_error(text: str, status: int = 1) -> NoReturn:
+    """Fail as the daemon does."""
+    raise DockerError(f"Error response from daemon: {text}", status)
+
+
+class Store:
+    """The host's Docker, as files. `root` is the host's root folder, `state` the mock's own state."""
+
+    def __init__(self, root: str, state: str) -> None:
+        self.root = root
+        self.state = state
+        self.base = f"{root}/var/lib/docker"
+        for name in ("images", "containers", "volumes"):
+            os.makedirs(f"{self.base}/{name}", exist_ok=True)
+
+    # --- paths ---
+
+    def host_path(self, path: str) -> str:
+        """The path as the host names it: scripts send it with the host's root in front."""
+        if self.root and (path == self.root or path.startswith(self.root + "/")):
+            return path[len(self.root) :] or "/"
+        return path
+
+    def real(self, path: str) -> str:
+        """Where the host's `path` lies on this machine."""
+        return self.root + self.host_path(path)
+
+    def fault(self, name: str) -> bool:
+        """True when a test asked for this failure."""
+        return os.path.exists(f"{self.state}/faults/{name}")
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """One command at a time changes the records, as one daemon does."""
+        with open(f"{self.base}/.lock", "a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    # --- records ---
+
+    def _file(self, kind: str, key: str) -> str:
+        return f"{self.base}/{kind}/{key.replace('sha256:', '')}/record.json"
+
+    def save(self, kind: str, key: str, record: Record) -> None:
+        """Write a record whole or not at all."""
+        path = self._file(kind, key)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(f"{path}.new", "w") as file:
+            json.dump(record, file, indent=1)
+        os.replace(f"{path}.new", path)
+
+    def load(self, kind: str, key: str) -> Record:
+        """The record; raises `FileNotFoundError` when there is none."""
+        with open(self._file(kind, key)) as file:
+            return dict(json.load(file))
+
+    def all(self, kind: str) -> list[Record]:
+        """Every record of a kind, the newest last."""
+        found = []
+        for key in os.listdir(f"{self.base}/{kind}"):
+            try:
+                found.append(self.load(kind, key))
+            except FileNotFoundError:
+                continue
+        return sorted(found, key=lambda record: (record["Created"], record.get("Id", "")))
+
+    def drop(self, kind: str, key: str) -> None:
+        """Remove a record with its folder."""
+        shutil.rmtree(os.path.dirname(self._file(kind, key)), ignore_errors=True)
+
+    def folder(self, kind: str, key: str) -> str:
+        """The folder of a record."""
+        return os.path.dirname(self._file(kind, key))
+
+    # --- look-up ---
+
+    def image(self, ref: str) -> Record | None:
+        """The image by name or id."""
+        tag = normal(ref)
+        for record in self.all("images"):
+            if tag in record["RepoTags"] or _is_id(ref, record["Id"]):
+                return record
+        return None
+
+    def image_or_fail(self, ref: str) -> Record:
+        """The image, or the daemon's words that there is none."""
+        found = self.image(ref)
+        if found is None:
+            daemon_error(f"No such image: {normal(ref)}")
+        return found
+
+    def container(self, name: str) -> Record | None:
+        """The container by name or id."""
+        for record in self.all("containers"):
+            if record["Name"] == "/" + name.lstrip("/") or _is_id(name, record["Id"]):
+                return record
+        return None
+
+    def container_or_fail(self, name: str) -> Record:
+        """The container, or the daemon's words that there is none."""
+        found = self.container(name)
+        if found is None:
+            daemon_error(f"No such container: {name}")
+        return found
+
+
+def _is_id(text: str, identity: str) -> bool:
+    bare = text.removeprefix("sha256:")
+    return len(bare) >= 4 and all(char in "0123456789abcdef" for char in bare) and identity.removeprefix("sha256:").startswith(bare)
+
+
+def normal(ref: str) -> str:
+    """The reference with its tag."""
+    last = ref.rsplit("/", 1)[-1]
+    return ref if ":" in last or "@" in ref else f"{ref}:latest"
+
+
+def new_id(*parts: str) -> str:
+    """64 hexadecimal digits from what is given."""
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def now() -> str:
+    """The time as Docker writes it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()) + f".{time.time_ns() % 1_000_000_000:09d}Z"
+
+
+def say(text: str) -> None:
+    """A line on standard output, at once."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def complain(text: str) -> None:
+    """A line on standard error."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
