@@ -1,0 +1,67 @@
+"""The command line of the lab."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from lab.image import Gpu
+from lab.machine import DEFAULT_FOLDER, Lab
+from provision.errors import ProvisionError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status."""
+    parser = argparse.ArgumentParser(prog="lab", description="A host laid out as Container-Optimized OS, on this machine. Needs root.")
+    parser.add_argument("--state", type=Path, default=DEFAULT_FOLDER, metavar="DIR", help="the lab's folder (default: %(default)s)")
+    commands = parser.add_subparsers(dest="command", required=True)
+    up = commands.add_parser("up", help="start it, and print how to reach it")
+    up.add_argument("--authorized-key", metavar="FILE", type=Path, help="a public key that may log in, beside the lab's own")
+    up.add_argument("--gpu", default="nvidia-l4", metavar="TYPE", help="accelerator type it shows (default: %(default)s)")
+    up.add_argument("--gpu-count", type=int, default=1, metavar="N", help="how many of them; 0 = none")
+    up.add_argument("--user-data", metavar="FILE", type=Path, help="cloud-config applied at every boot")
+    commands.add_parser("down", help="end it and remove its folder")
+    commands.add_parser("status", help="how to reach it; status 1 when it does not run")
+    commands.add_parser("reboot", help="lose what a reboot loses, and boot again")
+    commands.add_parser("shell", help="a shell of root in it")
+    run = commands.add_parser("exec", help="run a program in it as root")
+    run.add_argument("words", nargs=argparse.REMAINDER)
+    options = parser.parse_args(arguments)
+    try:
+        return _run(options)
+    except ProvisionError as error:
+        print(f"lab: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def _run(options: argparse.Namespace) -> int:
+    lab = Lab(options.state)
+    match options.command:
+        case "up":
+            lab.gpu = Gpu(options.gpu, options.gpu_count)
+            lab.authorized_key = options.authorized_key.read_text() if options.authorized_key else None
+            lab.user_data = options.user_data.read_text() if options.user_data else ""
+            lab.start()
+        case "down":
+            lab.remove()
+            return 0
+        case "reboot":
+            lab.reboot()
+        case "shell":
+            return lab.shell()
+        case "exec":
+            done = lab.exec_inside(*options.words, check=False)
+            sys.stdout.write(done.stdout)
+            sys.stderr.write(done.stderr)
+            return done.returncode
+    running = lab.init_pid() is not None
+    print(json.dumps({"running": running, "hosts": {"lab": asdict(lab.host)} if running else {}}, indent=2))
+    return 0 if running else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

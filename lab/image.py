@@ -1,0 +1,192 @@
+"""The lab's image: /etc and /usr/local as Container-Optimized OS would bring them, and stand-ins for what it alone has."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.state import USER, State, assignments
+from provision.testing.gpus import DRIVERS, OLDER_DRIVERS, model
+from provision.testing.layout import OS_RELEASE, STANDINS
+
+GUEST = Path(__file__).with_name("guest")
+STOOD_IN = ("docker-credential-gcr", "toolbox", "journalctl", "lsmod")
+"""The mock's stand-ins that run here as they are; those for which the lab has a wrapper lie under guest/bin."""
+NAME = "lab"
+USER_ID = 20000
+SUDOERS_ID = 1002
+"""Of metadata users; far from whatever the machine itself has."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """The GPU that the lab shows: an accelerator type and how many; count 0 = none; `real` = the machine's own."""
+
+    accelerator: str = "nvidia-l4"
+    count: int = 1
+    real: bool = False
+
+
+@dataclass(frozen=True)
+class Programs:
+    """The real programs that the lab is made of."""
+
+    python: Path
+    sshd: Path
+    engine: Path | None
+
+
+def write_image(state: State, gpu: Gpu, programs: Programs, *, port: int, cgroup: str, user_data: str) -> None:
+    """Write the whole image anew."""
+    shutil.rmtree(state.image, ignore_errors=True)
+    _write_etc(state.image / "etc", port)
+    _write_local(state, gpu, user_data)
+    sshd = f"/usr/local/lib/lab/engine{programs.sshd}" if programs.engine else str(programs.sshd)
+    config = assignments(
+        {
+            "NAME": NAME,
+            "USER_NAME": USER,
+            "PYTHON": str(programs.python),
+            "SSHD": sshd,
+            "ENGINE": str(programs.engine or ""),
+            "CGROUP": cgroup,
+            "GPU_SOURCE": "real" if gpu.real else "standin",
+        }
+    )
+    (state.folder / "config").write_text(config)
+    (state.local / "config").write_text(config)
+
+
+PASSWD = f"""\
+root:x:0:0:root:/root:/bin/bash
+sshd:x:105:65534::/run/sshd:/usr/sbin/nologin
+nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
+{USER}:x:{USER_ID}:{USER_ID}::/home/{USER}:/bin/bash
+"""
+GROUP = f"""\
+root:x:0:
+adm:x:4:{USER}
+tty:x:5:
+disk:x:6:
+sudo:x:27:
+shadow:x:42:
+utmp:x:43:
+video:x:44:{USER}
+nogroup:x:65534:
+docker:x:412:{USER}
+google-sudoers:x:{SUDOERS_ID}:{USER}
+{USER}:x:{USER_ID}:
+"""
+SUDOERS = """\
+Defaults env_reset
+Defaults secure_path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+root ALL=(ALL:ALL) ALL
+%google-sudoers ALL=(ALL:ALL) NOPASSWD:ALL
+"""
+
+
+def _write_etc(etc: Path, port: int) -> None:
+    files = {
+        "os-release": OS_RELEASE,
+        "hostname": f"{NAME}\n",
+        "hosts": f"127.0.0.1 localhost {NAME}\n::1 localhost\n",
+        "passwd": PASSWD,
+        "group": GROUP,
+        # "*" and not "!": an sshd without PAM refuses a locked account whatever key it shows.
+        "shadow": "".join(f"{line.split(':')[0]}:*:20000:0:99999:7:::\n" for line in PASSWD.splitlines()),
+        "gshadow": "",
+        "nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n",
+        "sudoers": SUDOERS,
+        "pam.d/sudo": "auth sufficient pam_permit.so\naccount sufficient pam_permit.so\nsession sufficient pam_permit.so\n",
+        "fstab": "",
+        "docker/daemon.json": '{"live-restore": true, "log-driver": "json-file"}\n',
+        "ssh/sshd_config": _sshd_config(port),
+        "default/toolbox": "",
+    }
+    for name, text in files.items():
+        (etc / name).parent.mkdir(parents=True, exist_ok=True)
+        (etc / name).write_text(text)
+    (etc / "shadow").chmod(0o600)
+    (etc / "sudoers").chmod(0o440)
+
+
+def _sshd_config(port: int) -> str:
+    # Key logins only and no root, as the security overview of Container-Optimized OS says; the rest is OpenSSH's default.
+    return f"""\
+Port {port}
+ListenAddress 127.0.0.1
+HostKey /mnt/stateful_partition/etc/ssh/ssh_host_ed25519_key
+PermitRootLogin no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+UsePAM no
+PrintMotd no
+PidFile /run/sshd.pid
+Subsystem sftp internal-sftp
+"""
+
+
+def _write_local(state: State, gpu: Gpu, user_data: str) -> None:
+    lab, bin_dir = state.local, state.image / "local" / "bin"
+    for name in ("bin", "sbin", "lib", "etc", "share"):
+        (state.image / "local" / name).mkdir(parents=True)
+    shutil.copytree(STANDINS, lab / "standins")
+    shutil.copytree(GUEST, lab, dirs_exist_ok=True)
+    for path in (*lab.iterdir(), *(lab / "bin").iterdir(), *(lab / "driver").iterdir()):
+        if path.is_file():
+            path.chmod(0o755)
+    for name in STOOD_IN:
+        _script(bin_dir / name, f'exec /usr/local/lib/lab/standins/bin/{name} "$@"')
+    for path in (lab / "bin").iterdir():
+        if path.name != "sudo":
+            (bin_dir / path.name).symlink_to(f"/usr/local/lib/lab/bin/{path.name}")
+    _write_sudo(lab, bin_dir)
+    (lab / "init").symlink_to(_init())
+    shutil.copy(state.folder / "keys" / "authorized_keys", lab / "authorized_keys")
+    (lab / "user-data.yaml").write_text(user_data)
+    _write_gpu(lab, gpu)
+
+
+def _script(path: Path, body: str) -> None:
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+
+
+def _write_sudo(lab: Path, bin_dir: Path) -> None:
+    """The machine's own sudo where it has one; else a stand-in around a copy of setpriv with root's rights."""
+    if Path("/usr/bin/sudo").exists():
+        return
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        raise FileNotFoundError("neither sudo nor setpriv is installed")
+    privileged = lab / "setpriv-root"
+    shutil.copy(setpriv, privileged)
+    os.chown(privileged, 0, SUDOERS_ID)
+    privileged.chmod(stat.S_ISUID | 0o750)
+    (bin_dir / "sudo").symlink_to("/usr/local/lib/lab/bin/sudo")
+
+
+def _init() -> str:
+    """A program that can be the first of a PID namespace: it reaps what is orphaned."""
+    for name in ("docker-init", "tini", "tini-static"):
+        if (found := shutil.which(name)) is not None:
+            return os.path.realpath(found)
+    raise FileNotFoundError("docker-init (tini) is not installed")
+
+
+def _write_gpu(lab: Path, gpu: Gpu) -> None:
+    card = model(gpu.accelerator)
+    values = {
+        "GPU_NAME": card.name,
+        "GPU_COUNT": str(gpu.count),
+        "GPU_MEMORY": str(card.memory_mib),
+        "GPU_CC": card.compute_capability,
+        "GPU_PCI": card.pci_device,
+        "GPU_CLASS": card.pci_class,
+    }
+    (lab / "gpu").write_text(assignments(values))
+    listed = [*DRIVERS, *((f"R{number}", number) for number in OLDER_DRIVERS)]
+    (lab / "drivers").write_text("".join(f"{label} {number}\n" for label, number in listed))

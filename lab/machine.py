@@ -1,0 +1,260 @@
+"""One lab host: start, stop, reboot, and commands run inside it without SSH."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from lab.image import Gpu, Programs, write_image
+from lab.state import USER, Identity, State
+from provision.errors import ProvisionError
+from provision.model import Host
+
+DEFAULT_FOLDER = Path("/var/tmp/provision-lab")
+BOOT_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 30.0
+_POLL_S = 0.05
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+Done: TypeAlias = subprocess.CompletedProcess[str]
+
+
+class LabError(ProvisionError):
+    """The lab cannot be had, or a command in it failed."""
+
+
+@dataclass
+class Lab:
+    """A lab in `folder`. Several may run side by side, each in a folder of its own."""
+
+    folder: Path = DEFAULT_FOLDER
+    gpu: Gpu = field(default_factory=Gpu)
+    authorized_key: str | None = None
+    user_data: str = ""
+    _started: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    @property
+    def state(self) -> State:
+        """Its files."""
+        return State(self.folder)
+
+    @property
+    def root(self) -> Path:
+        """Its / as seen from outside, while it runs."""
+        return Path(f"/proc/{self._need_init()}/root")
+
+    @property
+    def host(self) -> Host:
+        """The lab as a host that scripts are sent to. Raises `LabError` before the first start."""
+        identity = self.state.identity()
+        if identity is None:
+            raise LabError("the lab was never started", where=str(self.folder), fix="lab/lab up")
+        return Host(
+            name="lab",
+            address="127.0.0.1",
+            port=identity.port,
+            user=USER,
+            identity=identity.identity,
+            host_key=identity.host_key,
+            become="sudo",
+        )
+
+    # --- life ---
+
+    def start(self) -> None:
+        """Boot the lab unless it runs; return when sshd and the Docker Engine answer. Raises `LabError`."""
+        if self.init_pid() is not None:
+            return
+        programs = find_programs()
+        identity = self.state.prepare(self.authorized_key)
+        write_image(self.state, self.gpu, programs, port=identity.port, cgroup=self._cgroup, user_data=self.user_data)
+        self._spawn()
+        self._wait_ready(identity)
+
+    def stop(self) -> None:
+        """End everything that runs in it, at once, as a power cut does. What lies on its disk stays."""
+        pid = self._unshare_pid()
+        if pid is not None:
+            init = _child(pid)
+            for victim in filter(None, (init, pid)):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(victim, signal.SIGKILL)
+            _wait_until(lambda: not _alive(pid), _STOP_TIMEOUT_S, "the lab does not end")
+        if self._started is not None:
+            self._started.wait(_STOP_TIMEOUT_S)
+            self._started = None
+        (self.folder / "pid").unlink(missing_ok=True)
+        _remove_cgroups(self._cgroup)
+
+    def reboot(self) -> None:
+        """Lose what a reboot loses, keep the disk, boot again with the same keys and port."""
+        self.stop()
+        self.start()
+
+    def remove(self) -> None:
+        """Stop it and remove its folder: no process, no mount, no file stays."""
+        self.stop()
+        if self.folder.exists():
+            self.state.remove()
+
+    # --- inside ---
+
+    def exec_inside(
+        self, *words: str, stdin: bytes = b"", check: bool = True, timeout_s: float = 120.0
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program in the lab as root, not through SSH. Raises `LabError` when `check` and it fails."""
+        done = subprocess.run(self._enter(words), input=stdin, capture_output=True, check=False, timeout=timeout_s)
+        result = subprocess.CompletedProcess(
+            words, done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+        )
+        if check and result.returncode != 0:
+            raise LabError(f"{' '.join(words)} failed with status {result.returncode}", where="lab", why=result.stdout + result.stderr)
+        return result
+
+    def shell(self) -> int:
+        """An interactive shell of root in the lab."""
+        return subprocess.run(self._enter(["bash", "-l"]), check=False).returncode
+
+    def _enter(self, words: Sequence[str]) -> list[str]:
+        namespaces = ["--mount", "--uts", "--ipc", "--pid", "--root", "--wd=/"]
+        return [
+            "nsenter",
+            "--target",
+            str(self._need_init()),
+            *namespaces,
+            "env",
+            "-i",
+            f"PATH={_PATH}",
+            "HOME=/root",
+            "LANG=C.UTF-8",
+            "TERM=dumb",
+            *words,
+        ]
+
+    # --- processes ---
+
+    @property
+    def _cgroup(self) -> str:
+        return "/provision-lab-" + "".join(char if char.isalnum() else "-" for char in str(self.folder.resolve()))
+
+    def _spawn(self) -> None:
+        flags = ["--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private"]
+        enter = self.state.local / "enter"
+        with self.state.console.open("wb") as console:
+            self._started = subprocess.Popen(
+                ["unshare", *flags, "sh", str(enter), str(self.folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={"PATH": _PATH},
+            )
+        (self.folder / "pid").write_text(f"{self._started.pid} {_start_time(self._started.pid)}")
+
+    def _wait_ready(self, identity: Identity) -> None:
+        deadline = time.monotonic() + BOOT_TIMEOUT_S
+        while True:
+            if self._started is not None and self._started.poll() is not None:
+                self._fail("the lab ended while it booted")
+            init = self.init_pid()
+            if init is not None and Path(f"/proc/{init}/root/run/lab/ready").exists():
+                return
+            if time.monotonic() > deadline:
+                self._fail(f"the lab is not ready after {BOOT_TIMEOUT_S:g} s (port {identity.port})")
+            time.sleep(_POLL_S)
+
+    def _fail(self, what: str) -> None:
+        said = self.state.console.read_text(errors="replace").rstrip().splitlines()[-15:]
+        self.stop()
+        raise LabError(what, where=str(self.folder), why="\n".join(said), fix=f"cat {self.state.console}")
+
+    def init_pid(self) -> int | None:
+        """The lab's first process, as this machine numbers it; None when the lab does not run."""
+        pid = self._unshare_pid()
+        return _child(pid) if pid is not None else None
+
+    def _need_init(self) -> int:
+        if (pid := self.init_pid()) is None:
+            raise LabError("the lab does not run", where=str(self.folder), fix="lab/lab up")
+        return pid
+
+    def _unshare_pid(self) -> int | None:
+        try:
+            pid, started = (self.folder / "pid").read_text().split()
+        except (FileNotFoundError, ValueError):
+            return None
+        return int(pid) if _alive(int(pid)) and _start_time(int(pid)) == started else None
+
+
+def find_programs() -> Programs:
+    """What the lab is made of. Raises `LabError` naming everything that is missing."""
+    if os.geteuid() != 0:
+        raise LabError("the lab needs root", fix="sudo make lab")
+    folder = os.environ.get("PROVISION_ENGINE")
+    engine = Path(folder) if folder else None
+    path = _PATH if engine is None else f"{engine}/usr/sbin:{engine}/usr/bin:{engine}/sbin:{engine}/bin:{_PATH}"
+    needed = ("dockerd", "docker", "runc", "containerd", "sshd", "ssh-keygen", "unshare", "nsenter", "pivot_root", "findmnt", "busybox")
+    missing = [name for name in needed if shutil.which(name, path=path) is None]
+    python = shutil.which("python3", path="/usr/bin:/bin")
+    if missing or python is None:
+        names = ", ".join([*missing, *([] if python else ["/usr/bin/python3"])])
+        raise LabError(
+            "programs of the lab are missing",
+            why=names,
+            fix=".ci/packages   (installs them from Debian's packages), or set PROVISION_ENGINE",
+        )
+    return Programs(python=Path(python).resolve(), sshd=Path(shutil.which("sshd", path=path) or ""), engine=engine)
+
+
+def _child(pid: int) -> int | None:
+    """The only child of a process."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text().rpartition(") ")[2].split()
+                if int(fields[1]) == pid:
+                    return int(entry.name)
+    return None
+
+
+def _alive(pid: int) -> bool:
+    """True for a process that is there and not only waiting to be reaped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _start_time(pid: int) -> str:
+    """When the process started, which tells it from a later one of the same number."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[19]
+
+
+def _wait_until(true: Callable[[], bool], timeout_s: float, what: str) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        if time.monotonic() > deadline:
+            raise LabError(what)
+        time.sleep(_POLL_S)
+
+
+def _remove_cgroups(name: str) -> None:
+    """What Docker made below its cgroup, in each hierarchy of version 1 or in the one of version 2."""
+    top = Path("/sys/fs/cgroup")
+    for hierarchy in (top, *(entry for entry in top.glob("*") if entry.is_dir())):
+        _remove_tree(hierarchy / name.lstrip("/"))
+
+
+def _remove_tree(top: Path) -> None:
+    for folder, _, _ in os.walk(top, topdown=False):
+        with contextlib.suppress(OSError):
+            Path(folder).rmdir()
