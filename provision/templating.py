@@ -293,6 +293,10 @@ METADATA_URL = "http://metadata.google.internal/computeMetadata/v1"
 USER_DATA_LIMIT_BYTES = 256 * 1024
 """Of one metadata value (Compute Engine: limitations of custom metadata)."""
 WORKSPACE = "/workspace"
+SOCKET_PATH_BYTES = 103
+"""Of a Unix socket's path on macOS; Linux takes 107. ssh ends with an error above it, it does not go on unshared."""
+SOCKET_NAME_BYTES = len("/") + 40 + len(".0123456789abcdef")
+"""What ssh puts behind a folder for `%C`: SHA-1 in hexadecimal, and a random suffix while it makes the socket."""
 
 
 def boot_unit(*, timeout_s: int = 1800, project_dir: Path | None = None) -> str:
@@ -339,11 +343,13 @@ def ssh_config(
     proxy_commands: Mapping[str, str] | None = None,
     project_dir: Path | None = None,
 ) -> str:
-    """An ssh_config fragment for `Include`: one block per host, its key pinned in the file `known_hosts`, connections shared.
+    """An ssh_config fragment for `Include`: one block per host, its key pinned in the file `known_hosts`.
 
-    `proxy_commands` maps a host's name to the shell command that ssh connects through.
+    Connections are shared through sockets in `control_dir`, unless its path is too long for one. `proxy_commands` maps a host's
+    name to the shell command that ssh connects through.
     """
-    values = {"hosts": hosts, "known_hosts": known_hosts, "control_dir": control_dir, "proxy_commands": proxy_commands or {}}
+    share = len(control_dir.encode()) + SOCKET_NAME_BYTES <= SOCKET_PATH_BYTES
+    values = {"hosts": hosts, "known_hosts": known_hosts, "control_dir": control_dir, "share": share, "proxies": proxy_commands or {}}
     return render("ssh_config.j2", values, project_dir=project_dir)
 
 

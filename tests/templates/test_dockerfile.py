@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -265,6 +266,32 @@ def test_the_frameworks_build_is_kept(tmp_path: Path) -> None:
     code = freeze[1].replace("torch", "pytest")
     done = run_with_python(f'python -c "{code}"', tmp_path)
     assert done.stdout.strip() == f"pytest=={pytest.__version__}"
+
+
+@pytest.mark.parametrize("has_python", [True, False])
+@pytest.mark.parametrize("has_venv", [True, False])
+def test_a_base_gets_the_python_parts_that_it_lacks(tmp_path: Path, has_python: bool, has_venv: bool) -> None:
+    bin_dir, lists = tmp_path / "bin", tmp_path / "lists"
+    bin_dir.mkdir()
+    lists.mkdir()
+    (lists / "index").touch()
+    interpreter = f"#!/bin/sh\nexit {0 if has_venv else 1}\n"
+    tools = {"apt-get": f'#!/bin/sh\necho "$DEBIAN_FRONTEND $*" >> "{tmp_path}/log"\n', "python3": interpreter}
+    for name, text in (tools | ({"python": interpreter} if has_python else {})).items():
+        (bin_dir / name).write_text(text)
+        (bin_dir / name).chmod(0o755)
+    for name in ("rm", "ln"):
+        (bin_dir / name).symlink_to(shutil.which(name) or name)
+    system = runs(dockerfile(ImageSpec(family=Family.TENSORFLOW, apt=("ffmpeg",))))[0]
+    command = system.replace("/usr/local/bin/python", str(bin_dir / "python")).replace("/var/lib/apt/lists", str(lists))
+    assert command.count(str(tmp_path)) == 2
+    subprocess.run(["/bin/sh", "-c", command], env={"PATH": str(bin_dir)}, check=True)
+    asked = (tmp_path / "log").read_text().splitlines()
+    assert asked[0] == "noninteractive update"
+    assert asked[1].split()[-2:] == ["g++", "ffmpeg"]
+    assert (len(asked) == 3 and asked[2].endswith("python3.11-dev python3.11-venv")) is not has_venv
+    assert (bin_dir / "python").is_symlink() is not has_python
+    assert not list(lists.iterdir())
 
 
 # --- values stay values ------------------------------------------------------------------------------------------

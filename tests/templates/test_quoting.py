@@ -153,6 +153,16 @@ def test_ssh_sees_every_setting(ask_ssh: Callable[[str, str], dict[str, str]]) -
     assert lab["controlpath"] != dev["controlpath"]
 
 
+@needs_ssh
+@pytest.mark.parametrize(("length", "shared"), [(45, True), (46, False)])
+def test_connections_are_shared_where_a_socket_fits(ask_ssh: Callable[[str, str], dict[str, str]], length: int, shared: bool) -> None:
+    text = ssh_config([Host(name="dev", address="192.0.2.1")], known_hosts="/k", control_dir="/" + "d" * (length - 1))
+    seen = ask_ssh(text, "dev")
+    assert (seen["controlmaster"] == "auto") is shared
+    assert ("controlpath" in seen) is shared
+    assert not shared or len(seen["controlpath"]) + len(".0123456789abcdef") <= 103
+
+
 def test_a_host_that_ssh_config_cannot_hold_is_an_error() -> None:
     for host in (Host(name="a b", address="x"), Host(name="a", address="x\nProxyCommand id"), Host(name="a", address="x", identity='/"')):
         with pytest.raises(TemplateError):
