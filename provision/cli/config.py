@@ -29,7 +29,7 @@ def load_settings(project_dir: Path, env: Mapping[str, str], flags: Mapping[str,
     by_path = {leaf.path: leaf for leaf in leaves(Settings)}
     levels = file_levels(project_dir, env, runtime)
     own = {name[1:]: text for name, text in env.items() if name.startswith(ENV_HIDDEN)}
-    own |= {name: text for name, text in env.items() if name.startswith(ENV_PREFIX)}
+    own |= {name: text for name, text in env.items() if name.startswith(ENV_PREFIX) or name == ENV_PREFIX.rstrip("_")}
     at = len(levels) - 1 if runtime else len(levels)
     levels[at:at] = env_levels(Settings, own, ENV_PREFIX)
     levels += [text_level("--" + key.replace("_", "-"), by_path[(key,)], text) for key, text in flags.items()]
@@ -130,7 +130,12 @@ def _read_python(path: Path, source: str) -> dict[str, object]:
     except Exception as error:  # the user's own code may raise anything
         line = getattr(error, "lineno", None) or _line_in(path, error)
         raise SettingsError("fails when it is run", where=f"{source}, line {line}", why=f"{type(error).__name__}: {error}") from error
-    return {name: value for name, value in names.items() if not name.startswith("__") and not isinstance(value, ModuleType)}
+    names = {name: value for name, value in names.items() if not name.startswith("__")}
+    module = next((name for name, value in names.items() if isinstance(value, ModuleType)), None)
+    if module is not None:
+        why = f"the module {module} stands at its top level, which Invoke cannot hold as a setting"
+        raise SettingsError("is refused by Invoke", where=source, why=why, fix=f"end the file with: del {module}")
+    return names
 
 
 def _line_in(path: Path, error: Exception) -> int:
@@ -152,13 +157,11 @@ def _read_json(text: str, source: str) -> Any:
 
 def _read_yaml(text: str, source: str) -> tuple[Any, dict[tuple[str, ...], int]]:
     yaml: Any = vars(invoke.util)["yaml"]  # the parser that Invoke itself uses, vendored or not
-    loader = yaml.SafeLoader(text)
     try:
+        loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
-        if node is None:
-            return None, {}
-        lines = dict(_key_lines(node, source))
-        return loader.construct_document(node), lines
+        lines = {} if node is None else dict(_key_lines(node, source))
+        return (None if node is None else loader.construct_document(node)), lines
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{source}, line {mark.line + 1}, column {mark.column + 1}" if mark else source
@@ -166,8 +169,6 @@ def _read_yaml(text: str, source: str) -> tuple[Any, dict[tuple[str, ...], int]]
         raise SettingsError("is not YAML", where=place, why=why, fix="mend that line; YAML indents with spaces alone") from error
     except yaml.YAMLError as error:
         raise SettingsError("is not YAML", where=source, why=" ".join(str(error).split()), fix="save it as UTF-8 text") from error
-    finally:
-        loader.dispose()
 
 
 def _key_lines(root: Any, source: str) -> Iterator[tuple[tuple[str, ...], int]]:

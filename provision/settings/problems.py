@@ -52,7 +52,7 @@ def _explain(detail: ErrorDetails, model: type[BaseModel], merged: Merged) -> Se
         what = f"{shown(path[-1], ())} is no name for a key of {_dotted(path[:-1])}"
         return SettingsError(what, where=where, why=f"allowed: {_allowed(detail)}", fix="rename it")
     value = _value_at(merged.data, path) if detail["type"] == "impossible" else detail["input"]
-    what = f"{key} is {shown(value, path)}" if value is not None else f"{key} is impossible here"
+    what = f"{key} is {shown(value, path) if value is not None else 'empty'}"
     if detail["type"] == "impossible":
         context = detail.get("ctx", {})
         return SettingsError(what, where=where, why=str(context["reason"]), fix=str(context["fix"]))

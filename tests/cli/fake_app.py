@@ -1,0 +1,144 @@
+"""Stands in for provision.app: use cases that do nothing but show what they were given and end in every way there is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+
+from provision.app.session import Done, Session, Targets
+from provision.errors import NotConverged, Unreachable, UsageError
+from provision.model import (
+    Change,
+    HostConnected,
+    HostFinished,
+    HostReport,
+    HostStarted,
+    Note,
+    Outcome,
+    OutputLine,
+    ResourceFinished,
+    ResourceStarted,
+    RunFinished,
+    RunStarted,
+    Status,
+)
+from provision.report import hosts_document
+
+__all__ = ["Done", "Session", "Targets"]
+
+
+def vm_create(session: Session, name: str, targets: Targets) -> Done:
+    settings = session.settings.model_dump(mode="json")
+    text = f"{name} in {', '.join(settings['zones'])}"
+    where = {"project_dir": str(session.project_dir), "state_dir": str(session.state_dir), "argv0": session.program_argv0}
+    return Done({"name": name, "targets": asdict(targets), "settings": settings, **where}, 0, text)
+
+
+def vm_provision(session: Session, targets: Targets) -> Done:
+    emit = session.emit
+    emit(RunStarted(("dev", "web-10"), "vm.provision", targets.check))
+    emit(HostStarted("dev"))
+    emit(HostConnected("dev", 0.2))
+    emit(ResourceFinished("dev", Outcome("gpu", Status.OK)))
+    emit(ResourceStarted("dev", "driver"))
+    emit(OutputLine("dev", "driver", "\x1b[31mfetching\x1b[0m 10%\rfetching 100%"))
+    time.sleep(float(os.environ.get("FAKE_SLOW_S", "0")))
+    bad = NotConverged("did not converge", where="dev: driver", why="version: 535 -> 550\nand more", fix="invoke vm.provision --diff")
+    outcomes = (
+        Outcome("gpu", Status.OK),
+        Outcome("mount", Status.CHANGED, (Change("options", "noexec", "exec"),), 1.5),
+        Outcome("driver", Status.FAILED, (Change("version", "535", "550"),), 12.345, bad),
+    )
+    for outcome in outcomes[1:]:
+        emit(ResourceFinished("dev", outcome))
+    report = HostReport("dev", outcomes, 2, 13.9)
+    emit(HostFinished(report))
+    finished = RunFinished((report, HostReport("web-10", (Outcome("gpu", Status.OK),), 1, 0.61)), ())
+    emit(finished)
+    return Done(hosts_document(finished), 1)
+
+
+def vm_list(session: Session) -> Done:
+    session.emit(Note("embedded mock: nothing is billed"))
+    return Done({"vms": []}, 0, "no VMs")
+
+
+def vm_show(session: Session, name: str) -> Done:
+    sys.stdout.write("a line of Python's\n")
+    sys.stdout.flush()
+    subprocess.run(["sh", "-c", "echo a line of a child"], check=True)
+    return Done({"vm": {"name": name, "note": "schön"}}, 0, f"VM {name}")
+
+
+def vm_delete(session: Session, name: str, *, yes: bool, confirm: Callable[[str], bool] | None) -> Done:
+    if not yes and confirm is None:
+        raise UsageError("needs --yes", where=name, why="there is no terminal to ask on", fix="vm.delete --yes")
+    deleted = yes or (confirm is not None and confirm(f"delete {name}?"))
+    return Done({"deleted": deleted}, 0, "deleted" if deleted else "kept")
+
+
+def vm_ssh(session: Session, targets: Targets, words: Sequence[str] = ()) -> Done:
+    return dev_exec(session, targets, words)
+
+
+def vm_ssh_config(session: Session) -> Done:
+    return Done({"text": "Host dev\n"}, 0, "x" * 200_000)
+
+
+def vm_copy(session: Session, targets: Targets, src: str, dst: str) -> Done:
+    return Done({"src": src, "dst": dst, "host": targets.host}, 0)
+
+
+def dev_exec(session: Session, targets: Targets, words: Sequence[str]) -> Done:
+    session.stdout("\0".join(words).encode("utf-8", "surrogateescape"))
+    session.stderr(b"program's stderr\n")
+    status = int(words[1]) if words[:1] == ["exit"] or words[:1] == ("exit",) else 0
+    return Done({"status": status, "failed_in": "program" if status else None}, status)
+
+
+def dev_run(session: Session, targets: Targets, file: str, words: Sequence[str] = ()) -> Done:
+    return Done({"file": file, "words": list(words)}, 0)
+
+
+def dev_shell(session: Session, targets: Targets) -> Done:
+    raise Unreachable("is unreachable", where="dev", why="Connection refused", fix="invoke vm.show")
+
+
+def dev_up(session: Session, targets: Targets) -> Done:
+    session.emit(RunStarted(("dev",), "dev.up", targets.check))
+    try:
+        sys.stderr.write("ready\n")
+        sys.stderr.flush()
+        time.sleep(30)
+    except KeyboardInterrupt:
+        report = HostReport("dev", (Outcome("driver", Status.UNKNOWN),), 1, 0.5)
+        session.emit(RunFinished((report,), (), interrupted=True))
+        return Done({"hosts": {}}, 130)
+    return Done({}, 0)
+
+
+def mps_enable(session: Session, targets: Targets) -> Done:
+    raise ZeroDivisionError("a bug")
+
+
+def mps_status(session: Session, targets: Targets) -> Done:
+    raise Unreachable("is unreachable", where="dev", why="Connection refused", fix="invoke vm.show")
+
+
+def mps_disable(session: Session, targets: Targets) -> Done:
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(30)
+    return Done({}, 0)
+
+
+def mock_up(session: Session) -> Done:
+    for number in range(20_000):
+        session.emit(Note(f"line {number}"))
+    (session.state_dir / "reached").parent.mkdir(parents=True, exist_ok=True)
+    (session.state_dir / "reached").write_text("the end")
+    return Done({}, 0, "up")

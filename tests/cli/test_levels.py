@@ -1,0 +1,300 @@
+"""Where settings come from: Invoke's files in Invoke's order, variables, flags; and what is said when one is wrong."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Cli
+
+PROGRAMS = ("invoke", "provision")
+
+
+def settings(cli: Cli, *words: str, **kwargs: Any) -> dict[str, Any]:
+    ended = (
+        cli(*words[:1], "vm.create", "--json", *words[1:], **kwargs)
+        if words[:1] and words[0].startswith("-f")
+        else cli("vm.create", "--json", *words, **kwargs)
+    )
+    found = ended.document
+    assert "settings" in found, found
+    return dict(found["settings"])
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_each_level_overrides_the_one_before(cli: Cli, project: Path, clean_environment: Path, program: str) -> None:
+    (clean_environment / ".invoke.yaml").write_text("provision: {name: home, disk_gb: 100, worker: {python: '3.12', beam: 2.60.0}}\n")
+    assert settings(cli, program=program)["name"] == "home"
+    (project / "invoke.yaml").write_text("provision: {name: project, worker: {python: '3.10'}}\n")
+    merged = settings(cli, program=program)
+    assert (merged["name"], merged["disk_gb"]) == ("project", 100)
+    assert (merged["worker"]["python"], merged["worker"]["beam"]) == ("3.10", "2.60.0")
+    env = {"INVOKE_PROVISION_NAME": "variable"}
+    assert settings(cli, program=program, env=env)["name"] == "variable"
+    (project / "other.yml").write_text("provision: {name: runtime}\n")
+    assert cli("-f", "other.yml", "vm.create", "--json", program=program, env=env).document["name"] == "runtime"
+    assert cli("-f", "other.yml", "vm.create", "--name", "flag", "--json", program=program, env=env).document["name"] == "flag"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("invoke.yml", "provision: {name: found}"),
+        ("invoke.json", '{"provision": {"name": "found"}}'),
+        ("invoke.py", "import os\nprovision = {'name': os.sep.join(['found'])}\ndel os\n"),
+    ],
+)
+def test_every_kind_of_file_that_invoke_reads(cli: Cli, project: Path, name: str, text: str) -> None:
+    (project / name).write_text(text)
+    assert settings(cli)["name"] == "found"
+
+
+def test_yaml_goes_before_json(cli: Cli, project: Path) -> None:
+    (project / "invoke.json").write_text('{"provision": {"name": "json"}}')
+    (project / "invoke.yaml").write_text("provision: {name: yaml}")
+    assert settings(cli)["name"] == "yaml"
+
+
+def test_the_runtime_file_may_come_from_a_variable(cli: Cli, project: Path) -> None:
+    (project / "ci.yaml").write_text("provision: {name: ci}")
+    assert settings(cli, env={"INVOKE_RUNTIME_CONFIG": "ci.yaml"})["name"] == "ci"
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_project_is_found_from_below(cli: Cli, project: Path, program: str) -> None:
+    (project / "invoke.yaml").write_text("provision: {name: above}")
+    below = project / "src" / "deep"
+    below.mkdir(parents=True)
+    ended = cli("vm.create", "--json", program=program, cwd=below)
+    assert (ended.document["name"], ended.document["project_dir"]) == ("above", str(project))
+
+
+def test_provision_works_without_any_project(cli: Cli, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    ended = cli("vm.create", "--json", program="provision", cwd=bare)
+    assert ended.document["settings"]["cloud"] == "mock"
+    assert ended.document["project_dir"] == str(bare)
+
+
+def test_the_state_folder(cli: Cli, clean_environment: Path) -> None:
+    assert cli("vm.create", "--json").document["state_dir"] == str(clean_environment / ".local/state/provision")
+    assert cli("vm.create", "--json", env={"XDG_STATE_HOME": "/x/y"}).document["state_dir"] == "/x/y/provision"
+    relative = cli("vm.create", "--json", env={"XDG_STATE_HOME": "y"}).document["state_dir"]
+    assert relative == str(clean_environment / ".local/state/provision"), "a relative one is to be ignored (XDG)"
+
+
+# --- variables ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_variable_may_set_a_list_that_a_file_sets_too(cli: Cli, project: Path, program: str) -> None:
+    """Stock Invoke ends with a traceback here: it cannot cast text to what the file holds."""
+    (project / "invoke.yaml").write_text("provision: {zones: [us-east1-b], gpu_count: 1, worker: {requirements: [a]}}")
+    env = {
+        "INVOKE_PROVISION_ZONES": "us-central1-a, us-central1-b",
+        "INVOKE_PROVISION_GPU_COUNT": "2",
+        "INVOKE_PROVISION_WORKER_REQUIREMENTS": "torch==2.5.1,numpy",
+        "INVOKE_PROVISION_WORKER_PRIVILEGED": "true",
+    }
+    found = settings(cli, program=program, env=env)
+    assert found["zones"] == ["us-central1-a", "us-central1-b"]
+    assert found["gpu_count"] == 2
+    assert found["worker"]["requirements"] == ["torch==2.5.1", "numpy"]
+    assert found["worker"]["privileged"] is True
+
+
+def test_empty_means_not_set(cli: Cli, project: Path) -> None:
+    (project / "invoke.yaml").write_text("provision: {project: my-project-1}")
+    assert settings(cli)["cloud"] == "gce"
+    assert settings(cli, env={"INVOKE_PROVISION_PROJECT": ""})["cloud"] == "mock"
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "says"),
+    [
+        ("INVOKE_PROVISION_ZONE", "x", "did you mean INVOKE_PROVISION_ZONES?"),
+        ("INVOKE_PROVISION_WORKER_ENV", "A=b", "write provision.worker.env into invoke.yaml"),
+        ("INVOKE_PROVISION_HOSTS_WS_ADDRESS", "x", "write provision.hosts into invoke.yaml"),
+        ("INVOKE_PROVISION", "x", "write provision into invoke.yaml"),
+        ("INVOKE_PROVISION_DISK_GB", "much", "write digits alone"),
+        ("INVOKE_PROVISION_WORKER_PRIVILEGED", "maybe", "write true or false"),
+    ],
+)
+def test_a_variable_that_sets_nothing_is_an_error(cli: Cli, variable: str, text: str, says: str) -> None:
+    ended = cli("vm.create", env={variable: text})
+    assert ended.three_lines[0].startswith(f"error: {variable}: ")
+    assert says in ended.three_lines[2]
+    assert ended.code == 2
+
+
+def test_commands_that_a_task_starts_see_the_variables_too(cli: Cli, project: Path) -> None:
+    (project / "tasks.py").write_text(
+        "import sys\nfrom invoke import task\nfrom provision.cli import namespace_for\n\nnamespace = namespace_for(__file__)\n\n\n"
+        "@task\ndef outer(context):\n    context.run('%s -m invoke vm.list --json' % sys.executable)\n\n\nnamespace.add_task(outer)\n"
+    )
+    ended = cli("outer", env={"INVOKE_PROVISION_ZONES": "nowhere"})
+    assert "INVOKE_PROVISION_ZONES" in ended.out
+
+
+# --- files that are wrong ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("words", [("vm.list",), ("--list",)])
+def test_broken_yaml_names_line_and_column(cli: Cli, project: Path, program: str, words: tuple[str, ...]) -> None:
+    (project / "invoke.yaml").write_text("provision:\n  name: dev\n   zones: [a]\n")
+    ended = cli(*words, program=program)
+    assert ended.three_lines[0] == "error: invoke.yaml, line 3, column 9: is not YAML"
+    assert ended.code == 2
+
+
+def test_broken_yaml_as_json(cli: Cli, project: Path) -> None:
+    (project / "invoke.yaml").write_text("a: [")
+    ended = cli("vm.list", "--json")
+    assert ended.document["error"]["what"] == "is not YAML"
+    assert ended.document["exit"] == ended.code == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "first"),
+    [
+        ("invoke.yaml", b"provision:\n\tname: x\n", "error: invoke.yaml, line 2, column 1: is not YAML"),
+        ("invoke.yaml", b"provision: {name: \xff}\n", "error: invoke.yaml: is not text"),
+        ("invoke.yaml", b"provision: {name: a\x00b}\n", "error: invoke.yaml: is not YAML"),
+        ("invoke.yaml", b"- provision\n", "error: invoke.yaml: holds no settings"),
+        ("invoke.yaml", b"provision: 5\n", "error: invoke.yaml: provision is 5"),
+        ("invoke.yaml", b"provision:\n  gpu: nvidia-l4\n\n  gpu: nvidia-t4\n", "error: invoke.yaml, line 4: provision.gpu is set twice"),
+        ("invoke.yaml", b"provision:\n  name: dev\n  zone: x\n", "error: invoke.yaml, line 3: unknown key provision.zone"),
+        (
+            "invoke.yaml",
+            b"provision:\n  hosts:\n    7: {address: x}\n",
+            "error: invoke.yaml, line 3: '7' is no name for a key of provision.hosts",
+        ),
+        ("invoke.yaml", b"provision:\n  worker:\n    python: 3.10\n", "error: invoke.yaml, line 3: provision.worker.python is 3.1"),
+        ("invoke.yaml", b"provision:\n  disk_gb: 20\n", "error: invoke.yaml, line 2: provision.disk_gb is 20"),
+        ("invoke.json", b'{"provision":\n  {"name": }}', "error: invoke.json, line 2, column 12: is not JSON"),
+        ("invoke.py", b"x = 1\nprovision = nothing\n", "error: invoke.py, line 2: fails when it is run"),
+        ("invoke.py", b"import os\nprovision = {}\n", "error: invoke.py: is refused by Invoke"),
+        ("invoke.py", b"provision = {\n", "error: invoke.py, line 1: fails when it is run"),
+    ],
+)
+def test_files_that_cannot_be_used(cli: Cli, project: Path, name: str, content: bytes, first: str) -> None:
+    (project / name).write_bytes(content)
+    for program in PROGRAMS:
+        ended = cli("vm.create", program=program)
+        assert ended.err.splitlines()[0] == first
+        assert "Traceback" not in ended.err
+        assert ended.code == 2
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    ("name", "says"), [("absent.yaml", "No such file or directory"), ("settings.toml", "it ends with none of yaml, yml, json, py")]
+)
+def test_a_runtime_file_that_cannot_be_read(cli: Cli, project: Path, program: str, name: str, says: str) -> None:
+    (project / "settings.toml").write_text("")
+    ended = cli("-f", name, "vm.create", program=program)
+    assert says in ended.err
+    assert "Traceback" not in ended.err
+    assert ended.code == 2
+
+
+def test_a_broken_file_in_the_home_folder(cli: Cli, clean_environment: Path) -> None:
+    """Invoke reads it before it finds any task of ours: only our own program can do better than a traceback."""
+    (clean_environment / ".invoke.yaml").write_text("a: [\n")
+    ended = cli("vm.list", program="provision")
+    assert "line 2, column 1: is not YAML" in ended.three_lines[0]
+    assert ended.code == 2
+
+
+def test_a_gpu_and_a_machine_that_do_not_go_together(cli: Cli, project: Path) -> None:
+    (project / "invoke.yaml").write_text("provision:\n  gpu: nvidia-l4\n  machine_type: n1-standard-8\n")
+    ended = cli("vm.create")
+    assert ended.three_lines[0].startswith("error: invoke.yaml, line 3: provision.machine_type is 'n1-standard-8'")
+    assert "g2-standard-8" in ended.three_lines[1]
+    assert ended.code == 2
+
+
+def test_a_flag_that_sets_a_setting_is_named_as_the_source(cli: Cli) -> None:
+    ended = cli("vm.create", "--name", "a;b")
+    assert ended.three_lines[0] == "error: --name: provision.name is 'a;b'"
+    assert settings(cli, "--zones", "us-east1-b,us-east1-c", "--gpu", "none")["zones"] == ["us-east1-b", "us-east1-c"]
+
+
+def test_an_error_of_the_users_own_task_stays_a_traceback(cli: Cli, project: Path) -> None:
+    (project / "tasks.py").write_text(
+        "from invoke import task\nfrom provision.cli import namespace_for\n\nnamespace = namespace_for(__file__)\n\n\n"
+        "@task\ndef mine(context):\n    raise LookupError('my own')\n\n\nnamespace.add_task(mine)\n"
+    )
+    (project / "invoke.yaml").write_text("provision: {zone: x}")
+    ended = cli("mine")
+    assert ended.err.rstrip().endswith("LookupError: my own")
+    assert ended.code == 1
+
+
+# --- the example of all settings ---------------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_example_works_with_no_edit(cli: Cli, project: Path) -> None:
+    plain = settings(cli)
+    (project / "invoke.yaml").write_text((ROOT / "invoke.yaml").read_text())
+    assert settings(cli) == plain
+
+
+def test_the_example_names_every_setting_and_each_line_of_it_is_valid(cli: Cli, project: Path) -> None:
+    """Remove the # of every line: what is shown must be accepted, and nothing may be missing."""
+    lines = (ROOT / "invoke.yaml").read_text().splitlines()
+    body = lines[lines.index("provision:") :]
+    text = "\n".join(re.sub(r"^( *)# ( *\w+:( |$))", r"\1\2", line) for line in body).replace(
+        "AAAA...", "AAAAC3NzaC1lZDI1NTE5AAAAIJ3kqUOLiRGIH9g3OUN0TJqEoqZF8Ykm0JGbqZm3mTkD"
+    )
+    (project / "invoke.yaml").write_text(text)
+    ended = cli("vm.create", "--json")
+    from provision.settings import HostSettings, Settings, leaves
+
+    assert "settings" in ended.document, ended.err
+    named = {word.split(":")[0] for word in text.split() if word.endswith(":")}
+    wanted = {leaf.path[-1] for leaf in leaves(Settings)} | set(HostSettings.model_fields)
+    assert wanted <= named
+
+
+def test_listing_imports_nothing_heavy(project: Path) -> None:
+    """What `invoke --list` imports: Invoke itself and a few small files of ours."""
+    script = (
+        "import sys, atexit\nsys.argv = ['invoke', '--list']\nfrom invoke.main import program\n"
+        "try:\n    program.run()\nexcept SystemExit:\n    pass\nprint('\\n'.join(sys.modules), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=project, capture_output=True, text=True, check=True, timeout=60)
+    modules = set(done.stderr.split())
+    heavy = {"google", "grpc", "fabric", "paramiko", "pydantic", "pydantic_core", "rich", "jinja2", "werkzeug", "tenacity", "cryptography"}
+    assert modules & heavy == set()
+    ours = {name for name in modules if name.startswith("provision.") and not name.startswith("provision.cli")}
+    assert ours == set()
+    assert "vm.create" in done.stdout
+    assert "image.render" in done.stdout
+
+
+def test_both_programs_offer_the_same_tasks(cli: Cli) -> None:
+    listed = [
+        {line.split()[0] for line in cli("--list", program=program).out.splitlines() if line.startswith("  ")} for program in PROGRAMS
+    ]
+    assert listed[0] == listed[1]
+    assert {"vm.create", "vm.ssh-config", "dev.exec", "mock.up", "demo"} <= listed[0]
+
+
+def test_every_task_and_every_flag_is_explained(cli: Cli) -> None:
+    tasks = [line.split() for line in cli("--list").out.splitlines() if line.startswith("  ") and "." in line.split()[0]]
+    for name in ("vm.create", "vm.delete", "vm.copy", "image.render", "dev.run"):
+        assert any(words[0] == name for words in tasks)
+        options = cli("--help", name).out.split("Options:")[1].strip("\n").splitlines()
+        flags = [line for line in options if line.startswith("  -")]
+        assert flags
+        assert all(len(line.split(maxsplit=1)) == 2 for line in flags), options

@@ -1,0 +1,238 @@
+"""One JSON document on standard output, everything for people elsewhere, exit codes, ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli
+
+PROGRAMS = ("invoke", "provision")
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_json_is_the_only_thing_on_standard_output_whoever_writes(cli: Cli, program: str) -> None:
+    ended = cli("vm.show", "--json", program=program)
+    assert ended.document == {"vm": {"name": "dev", "note": "schön"}}
+    assert ended.err == "a line of Python's\na line of a child\n"
+    assert ended.code == 0
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_without_json_people_read_standard_output(cli: Cli, program: str) -> None:
+    ended = cli("vm.list", program=program)
+    assert ended.out == "embedded mock: nothing is billed\nno VMs\n"
+    assert ended.err == ""
+
+
+def test_notes_and_events_go_to_standard_error_beside_json(cli: Cli) -> None:
+    ended = cli("vm.provision", "--json")
+    assert ended.code == 1
+    assert "dev    | driver       | fetching 100%\n" in ended.err
+    host = ended.document["hosts"]["dev"]
+    assert {key: host[key] for key in ("ok", "changed", "failed", "skipped", "unknown", "round_trips", "seconds")} == {
+        "ok": 1,
+        "changed": 1,
+        "failed": 1,
+        "skipped": 0,
+        "unknown": 0,
+        "round_trips": 2,
+        "seconds": 13.9,
+    }
+    assert host["results"][0] == {"resource": "gpu", "status": "ok", "diff": None, "seconds": 0.0}
+    assert host["results"][1]["diff"] == [{"key": "options", "actual": "noexec", "desired": "exec"}]
+    assert ended.document["error"]["what"] == "did not converge"
+    assert ended.document["exit"] == 1
+
+
+def test_an_error_is_three_lines_and_its_own_exit_code(cli: Cli) -> None:
+    ended = cli("mps.status")
+    assert ended.three_lines == ["error: dev: is unreachable", "  why: Connection refused", "  try: invoke vm.show"]
+    assert ended.out == ""
+    assert ended.code == 4
+
+
+def test_an_error_as_json(cli: Cli) -> None:
+    ended = cli("mps.status", "--json")
+    assert ended.document == {
+        "error": {"what": "is unreachable", "where": "dev", "why": "Connection refused", "fix": "invoke vm.show"},
+        "exit": 4,
+    }
+    assert ended.code == 4
+
+
+def test_an_unforeseen_error_shows_no_traceback_unless_asked(cli: Cli) -> None:
+    ended = cli("mps.enable")
+    assert ended.three_lines[1] == "  why: ZeroDivisionError: a bug"
+    assert ended.code == 1
+    debugged = cli("mps.enable", "--debug")
+    assert "Traceback" in debugged.err
+    assert "in mps_enable" in debugged.err
+    assert debugged.code == 1
+
+
+# --- the user's program ------------------------------------------------------------------------------------------
+
+AWKWARD = ["printf", "%s", "it's", "a  b", "", "--json", "$(id)", "*", "line\nbreak", "ü", "-x", "--", "--help"]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_words_after_the_dashes_arrive_as_they_were_typed(cli: Cli, program: str) -> None:
+    ended = cli("dev.exec", "--", *AWKWARD, program=program)
+    assert ended.out.split("\0") == AWKWARD
+    assert ended.err == "program's stderr\n"
+    assert ended.code == 0
+
+
+@pytest.mark.parametrize("status", [0, 1, 3, 125, 255])
+def test_the_programs_status_is_returned(cli: Cli, status: int) -> None:
+    ended = cli("dev.exec", "--json", "--", "exit", str(status))
+    assert ended.code == status
+    assert ended.document.get("failed_in") == ("program" if status else None)
+    assert ended.document["status"] == status
+    assert "exit\0" in ended.err, "with --json the program's output goes to standard error"
+
+
+def test_our_own_failure_beside_a_program_is_125(cli: Cli) -> None:
+    ended = cli("dev.shell", "--json")
+    assert ended.code == 125
+    assert ended.document["failed_in"] == "provision"
+    assert ended.document["exit"] == 125
+    assert ended.document["error"]["what"] == "is unreachable"
+
+
+def test_even_a_wrong_flag_is_125_beside_a_program(cli: Cli) -> None:
+    assert cli("dev.exec", "--forks", "x", "--", "true").code == 125
+
+
+def test_words_where_none_are_taken_are_refused(cli: Cli) -> None:
+    ended = cli("vm.list", "--", "a", "b")
+    assert ended.three_lines[:2] == ["error: vm.list: takes no words after --", "  why: got: a b"]
+    assert ended.code == 2
+
+
+def test_a_command_must_be_there(cli: Cli) -> None:
+    ended = cli("dev.exec")
+    assert ended.three_lines[0] == "error: dev.exec: needs a command after --"
+    assert ended.code == 125
+
+
+def test_arguments_of_a_file(cli: Cli) -> None:
+    ended = cli("dev.run", "my file.py", "--json", "--", "--lr", "0.1")
+    assert ended.document == {"file": "my file.py", "words": ["--lr", "0.1"]}
+
+
+# --- flags -------------------------------------------------------------------------------------------------------
+
+
+def test_flags_become_typed_targets(cli: Cli) -> None:
+    words = ["--limit", "web-*,!web-1", "--forks", "3", "--serial=2", "--max-fail", "0", "--check", "--diff"]
+    assert cli("vm.create", *words, "--json").document["targets"] == {
+        "host": None,
+        "limit": "web-*,!web-1",
+        "forks": 3,
+        "serial": 2,
+        "max_fail": 0,
+        "check": True,
+        "diff": True,
+    }
+
+
+def test_targets_without_flags(cli: Cli) -> None:
+    targets = cli("vm.create", "--json").document["targets"]
+    assert targets == {"host": None, "limit": None, "forks": 32, "serial": None, "max_fail": None, "check": False, "diff": False}
+
+
+@pytest.mark.parametrize(
+    ("flag", "text"), [("--forks", "x"), ("--forks", "0"), ("--serial", "-1"), ("--max-fail", "1.5"), ("--forks", "٣")]
+)
+def test_a_bad_number_is_usage_and_no_traceback(cli: Cli, flag: str, text: str) -> None:
+    ended = cli("vm.create", f"{flag}={text}")
+    assert ended.three_lines[0].startswith(f"error: {flag}: {text!r}")
+    assert ended.code == 2
+
+
+def test_host_and_limit_exclude_each_other(cli: Cli) -> None:
+    assert cli("vm.provision", "--host", "a", "--limit", "b").code == 2
+
+
+def test_what_invokes_parser_refuses_ends_as_invoke_ends_it(cli: Cli) -> None:
+    ended = cli("vm.create", "--nmae", "x")
+    assert ended.code == 1
+    assert "Traceback" not in ended.err
+    assert "--nmae" in ended.err
+
+
+def test_host_has_no_short_flag_that_is_helps(cli: Cli) -> None:
+    ended = cli("vm.create", "-h")
+    assert ended.code == 0
+    assert "Usage: " in ended.out
+    assert "--max-fail=STRING" in ended.out
+
+
+def test_deleting_asks_and_refuses_where_nobody_can_answer(cli: Cli) -> None:
+    assert cli("vm.delete").code == 2
+    assert cli("vm.delete", "--yes", "--json").document == {"deleted": True}
+
+
+def test_the_program_is_named_as_it_was_called(cli: Cli) -> None:
+    assert cli("vm.create", "--json", program="invoke").document["argv0"] == "invoke"
+    assert cli("vm.create", "--json", program="provision").document["argv0"] == "provision"
+
+
+# --- ends --------------------------------------------------------------------------------------------------------
+
+
+def test_interrupted_is_130(cli: Cli) -> None:
+    ended = cli("mps.disable", "--json")
+    assert ended.code == 130
+    assert ended.document["error"]["what"] == "interrupted"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_the_recap(project: Path, argv: Callable[..., list[str]], number: signal.Signals) -> None:
+    with subprocess.Popen(argv("invoke", "dev.up"), cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "ready\n"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "dev  ok=0 changed=0 failed=0 skipped=0 unknown=1  0.50 s\n" in out
+    assert "Traceback" not in err
+
+
+def test_a_run_goes_on_when_nobody_reads_its_lines(project: Path, argv: Callable[..., list[str]], tmp_path: Path) -> None:
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+    with subprocess.Popen(argv("invoke", "mock.up"), cwd=project, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr is not None
+        err = process.stderr.read()
+        process.wait(timeout=30)
+    assert err == b""
+    assert (tmp_path / "state" / "provision" / "reached").read_text() == "the end"
+
+
+def test_a_closed_pipe_makes_no_noise(project: Path, argv: Callable[..., list[str]]) -> None:
+    with subprocess.Popen(argv("invoke", "vm.ssh-config"), cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(1) == b"x"
+        process.stdout.close()
+        assert process.stderr is not None
+        err = process.stderr.read()
+        process.wait(timeout=30)
+    assert err == b""
+
+
+def test_a_run_leaves_its_journal(cli: Cli, tmp_path: Path) -> None:
+    cli("vm.provision", env={"XDG_STATE_HOME": str(tmp_path)})
+    (file,) = tmp_path.glob("provision/projects/*/runs/*.jsonl")
+    assert file.stat().st_mode & 0o077 == 0
+    assert '"task": "vm.provision"' in file.read_text().splitlines()[0]
+    assert '"event": "run-finished"' in file.read_text().splitlines()[-1]
