@@ -87,17 +87,21 @@ class RegistryLogin(Resource):
         if not text.strip():
             return {}
         try:
-            helpers = json.loads(text).get("credHelpers", {})
+            helpers = json.loads(text).get("credHelpers") or {}
+            return {str(host): str(helper) for host, helper in helpers.items()}
         except (ValueError, AttributeError) as error:
-            raise ProbeUnreadable("Docker's configuration is not JSON", where=f"{DOCKER_CONFIG}/config.json", why=str(error)) from error
-        return {str(host): str(helper) for host, helper in helpers.items()}
+            file = f"{DOCKER_CONFIG}/config.json"
+            fix = f"sudo rm {file}   (on the host)"
+            raise ProbeUnreadable("the configuration is not what Docker writes", where=file, why=str(error), fix=fix) from error
 
     def desired(self, facts: Facts) -> State:
         """`gcr` for every registry, where the helper is part of the OS."""
         return dict.fromkeys(self.registries, "gcr") if facts.is_cos else {}
 
-    def ensure(self, facts: Facts) -> Script | None:  # noqa: ARG002
-        """`configure-docker` for exactly these hosts."""
+    def ensure(self, facts: Facts) -> Script | None:
+        """`configure-docker` for exactly these hosts; nothing where there is no helper, at a boot neither."""
+        if not facts.is_cos:
+            return None
         return script(
             """
 mkdir -p "$config"

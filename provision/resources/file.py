@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from provision.errors import ProbeUnreadable
 from provision.model import Facts, State
 from provision.resource import Diagnosis, Resource
-from provision.shell import RemotePath, Script, payload, script
+from provision.shell import RemotePath, Script, Secret, payload, script
 
 TEXT_LIMIT_BYTES = 64 * 1024
 """Up to here the text itself is read back, so that a diff can be shown; above, its digest."""
@@ -25,9 +25,15 @@ base64 <"$path"
 """
 
 # Written beside the target and renamed, so that a reader never sees half a file and a full disk leaves the old one.
+# Until its permissions are set nobody else can read it, and `mv` is kept from moving it into a directory.
 _ENSURE = """
+if test -d "$path"; then
+    echo "the path is a directory, a file is wanted"
+    exit 1
+fi
 dir=${path%/*}
 mkdir -p "${dir:-/}"
+umask 077
 new="$path.provision.$$"
 trap 'rm -f "$new"' EXIT
 printf '%s' "$data" | base64 -d >"$new"
@@ -38,8 +44,8 @@ mv -f "$new" "$path"
 
 
 def remember_disk_full(output: str) -> Diagnosis | None:
-    """The meaning of ENOSPC in what a command printed."""
-    if "No space left on device" not in output:
+    """The meaning of ENOSPC in what a command printed: libc writes it with a capital, Docker (Go) without."""
+    if "no space left on device" not in output.lower():
         return None
     return Diagnosis("the disk of the host is full", "docker system prune --all --force   (on the host), or a larger disk_gb")
 
@@ -95,10 +101,13 @@ class File(Resource):
 
     def ensure(self, facts: Facts) -> Script | None:  # noqa: ARG002
         """Write beside the target, check the size, rename."""
-        return script(_ENSURE, path=RemotePath(self.path), data=payload(self.data), size=len(self.data), mode=self.mode)
+        data = payload(self.data)
+        return script(_ENSURE, path=RemotePath(self.path), data=Secret(data) if self.secret else data, size=len(self.data), mode=self.mode)
 
     def diagnose(self, output: str, actual: State | None) -> Diagnosis | None:  # noqa: ARG002
-        """A full disk."""
+        """A directory in the way, a full disk."""
+        if "is a directory, a file is wanted" in output:
+            return Diagnosis("a directory is where the file should be", f"rmdir {self.path}   (on the host), if nothing in it is needed")
         return remember_disk_full(output)
 
 
@@ -111,7 +120,7 @@ class Directory(Resource):
 
     def probe(self) -> Script:
         """Its permissions."""
-        return script('test -d "$path" || exit 0\necho "$(stat -c %a "$path")"', path=RemotePath(self.path))
+        return script('test ! -d "$path" || stat -L -c %a "$path"', path=RemotePath(self.path))
 
     def read(self, text: str) -> State | None:
         """`{"mode"}`."""

@@ -35,7 +35,11 @@ for device in "$R"/sys/bus/pci/devices/*; do
     case $vendor/$class in 0x10de/0x03*) gpus=$((gpus + 1)) ;; esac
 done
 echo "gpus=$gpus"
-test ! -e "$R/dev/nvidiactl" || echo "nodes=$(ls "$R"/dev/nvidia[0-9]* 2>/dev/null | wc -l)"
+nodes=0
+for node in "$R"/dev/nvidia[0-9]*; do
+    test ! -e "$node" || nodes=$((nodes + 1))
+done
+echo "nodes=$nodes"
 """)
 
     def read(self, text: str) -> State | None:

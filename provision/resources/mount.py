@@ -53,6 +53,6 @@ class ExecBindMount(Resource):
         """One executable layer on Container-Optimized OS; anything goes elsewhere."""
         return {"layers": 1, "exec": True} if facts.is_cos else {}
 
-    def ensure(self, facts: Facts) -> Script | None:  # noqa: ARG002
-        """Take off what is stacked, bind where nothing is, remount where it is noexec."""
-        return script(_ENSURE, path=RemotePath(self.path))
+    def ensure(self, facts: Facts) -> Script | None:
+        """Take off what is stacked, bind where nothing is, remount where it is noexec; elsewhere nothing, at a boot neither."""
+        return script(_ENSURE, path=RemotePath(self.path)) if facts.is_cos else None
