@@ -1,0 +1,101 @@
+"""The shells that scripts must run under, each with the utilities it would find on a host."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from provision.model import Host
+
+STANDINS = Path(__file__).parents[2] / "provision" / "testing" / "standins" / "bin"
+NAMES = ("dash", "bash", "busybox")
+
+
+@dataclass(frozen=True)
+class World:
+    """A `PATH` on which `sh` is one particular shell; the world `busybox` holds nothing but busybox."""
+
+    name: str
+    path: str
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """What a process of this world sees, and nothing else."""
+        return {"PATH": self.path, "LC_ALL": "C.UTF-8", "HOME": "/nonexistent", **self.env, **more}
+
+    def run(self, text: str, *words: str, stdin: bytes = b"", timeout_s: float = 60.0, **env: str) -> subprocess.CompletedProcess[bytes]:
+        """Run shell text as a login shell would: as the argument of `sh -c`."""
+        return subprocess.run(
+            ["sh", "-c", text, "sh", *words],
+            input=stdin,
+            capture_output=True,
+            env=self.environment(**env),
+            timeout=timeout_s,
+            check=False,
+            executable=shutil.which("sh", path=self.path),
+        )
+
+    def host(self, become: str = "none") -> Host:
+        """This very machine as a host."""
+        return Host(name=self.name, address="local", become=become)
+
+    def enter(self, patch: pytest.MonkeyPatch, **more: str) -> None:
+        """Let processes that inherit this process's environment live in this world."""
+        for key, value in self.environment(**more).items():
+            patch.setenv(key, value)
+
+
+def _make(name: str, folder: Path) -> World:
+    program = shutil.which(name)
+    if program is None:
+        pytest.skip(f"there is no {name} here")
+    if name == "busybox":
+        applets = subprocess.run([program, "--list"], capture_output=True, text=True, check=True).stdout.split()
+        for applet in {*applets, "sh"}:
+            (folder / applet).symlink_to(program)
+        return World(name, str(folder))
+    (folder / "sh").symlink_to(program)
+    return World(name, f"{folder}{os.pathsep}{os.defpath}")
+
+
+@pytest.fixture(scope="session", params=NAMES)
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Each shell in turn."""
+    return _make(request.param, tmp_path_factory.mktemp(request.param))
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """The root folder of a pretended host, with the mock's stand-ins for what an ordinary user cannot do."""
+
+    world: World
+    root: Path
+    state: Path
+
+    def enter(self, patch: pytest.MonkeyPatch) -> None:
+        """Let what this process starts live on this root."""
+        self.world.enter(
+            patch,
+            PATH=f"{STANDINS}{os.pathsep}{self.world.path}",
+            PROVISION_MOCK_ROOT=str(self.root),
+            PROVISION_MOCK_STATE=str(self.state),
+            PROVISION_MOCK_SUDO="1",
+        )
+
+
+@pytest.fixture
+def scratch(world: World, tmp_path: Path) -> Iterator[Scratch]:
+    """A root with an awkward name, on which /var is noexec as on Container-Optimized OS."""
+    root, state = tmp_path / "the host's röot", tmp_path / "state"
+    for folder in (root / "etc", root / "var/lib", root / "tmp", root / "proc/self", state / "faults"):
+        folder.mkdir(parents=True)
+    mounts = [("/", "/dev/dm-0", "ext2", "ro,relatime"), ("/var", "/dev/sda1[/var]", "ext4", "rw,nosuid,nodev,noexec,relatime")]
+    (state / "mounts").write_text("".join("\t".join(mount) + "\n" for mount in mounts))
+    yield Scratch(world, root, state)
+    subprocess.run(["chmod", "-R", "u+rwX", str(tmp_path)], check=True)

@@ -1,0 +1,118 @@
+"""Cases as files: tests/data/RESOURCE/CASE.toml says what a resource makes of what a host printed.
+
+about = "a sentence"
+ensure = false                     # nothing on the host can make it so; true is the default
+ensure_has = ["…"]                 # texts that must stand in the script
+
+[settings]                         # the fields of the resource; {bytes = "…"}, {secret = "…"}, {repeat = "…", times = 9}
+[facts]                            # the fields of `Facts`
+[desired]                          # the whole desired state; left out: it should be absent
+
+[[reading]]
+output = "…"                       # what the probe printed
+state = {…}                        # left out: absent
+unreadable = "regex"               # instead of a state: the error
+differs = ["key", …]               # from what is desired
+
+[[failure]]
+output = "…"                       # what `ensure` printed
+actual = {…}
+cause = "regex"                    # left out: no diagnosis
+fix = "regex"
+
+[run]                              # the scripts really run, twice, in a scratch root "$R"
+before = "shell"                   # how the host was found
+differs = ["key", …]               # what the first probe finds
+fails = "regex"                    # `ensure` must fail, saying this, and change nothing
+after = "shell"                    # must succeed when all is done
+"""
+
+from __future__ import annotations
+
+import base64
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from provision import resources
+from provision.model import Facts, State
+from provision.resource import Resource
+from provision.shell import Secret
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One file."""
+
+    path: Path
+    table: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Its path below tests/data."""
+        return self.path.relative_to(DATA).with_suffix("").as_posix()
+
+    @property
+    def resource(self) -> Resource:
+        """The folder's resource with the settings of the case."""
+        return make(self.path.parent.name, {"name": "it", **self.table.get("settings", {})})
+
+    @property
+    def facts(self) -> Facts:
+        """The facts of the case."""
+        return Facts(**_fields(self.table.get("facts", {})))
+
+    @property
+    def desired(self) -> State | None:
+        """What should be read."""
+        if "desired_keys" in self.table:
+            return self.resource.desired(self.facts)
+        return self._state(self.table.get("desired"))
+
+    def _state(self, table: Mapping[str, Any] | None) -> State | None:
+        return None if table is None else {key: None if value == "<none>" else value for key, value in table.items()}
+
+    def list(self, key: str) -> list[Mapping[str, Any]]:
+        """The `[[key]]` tables."""
+        return [{**table, "state": self._state(table.get("state"))} for table in self.table.get(key, [])]
+
+
+def make(kind: str, settings: Mapping[str, Any]) -> Resource:
+    """A resource from its name with underscores."""
+    factory = getattr(resources, "".join(word.title() for word in kind.split("_")))
+    made = factory(**_fields(settings))
+    if not isinstance(made, Resource):
+        raise TypeError(f"{kind} is no resource")
+    return made
+
+
+def _fields(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _value(value) for key, value in table.items()}
+
+
+def _value(value: Any) -> Any:
+    match value:
+        case list():
+            return tuple(_value(item) for item in value)
+        case {"bytes": data, **rest} if not rest:
+            return base64.b64decode(data)
+        case {"secret": text, **rest} if not rest:
+            return Secret(text)
+        case {"repeat": text, "times": times, **rest} if not rest:
+            return text * times
+        case {"resource": str(kind)}:
+            return make(kind, {key: inner for key, inner in value.items() if key != "resource"})
+        case _:
+            return value
+
+
+@cache
+def cases() -> tuple[Case, ...]:
+    """Every case, by name."""
+    paths = sorted(DATA.glob("*/*.toml"))
+    return tuple(Case(path, tomllib.loads(path.read_text(encoding="utf-8"))) for path in paths)

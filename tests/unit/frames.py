@@ -1,0 +1,46 @@
+"""Reading framed output in tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from provision.shell import Begin, Chunk, Done, End, FrameReader
+
+
+@dataclass
+class Read:
+    """A section as it came back; without a status it was cut."""
+
+    data: bytes = b""
+    status: int | None = None
+
+    @property
+    def output(self) -> str:
+        return self.data.decode("utf-8", "replace")
+
+
+def read(nonce: str, chunks: Iterable[bytes]) -> tuple[dict[str, Read], bool]:
+    """Sections by key, and whether the job reached its end."""
+    reader = FrameReader(nonce)
+    sections: dict[str, Read] = {}
+    done = False
+    for chunk in chunks:
+        for frame in reader.feed(chunk):
+            match frame:
+                case Begin(key):
+                    sections[key] = Read()
+                case Chunk(key, data):
+                    sections[key].data += data
+                case End(key, status):
+                    sections[key].status = status
+                case Done():
+                    done = True
+    return sections, done
+
+
+def answers(nonce: str, output: bytes) -> dict[str, Read]:
+    """The sections of a job that reached its end."""
+    sections, done = read(nonce, [output])
+    assert done, output.decode("utf-8", "replace")
+    return sections

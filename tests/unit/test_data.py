@@ -1,0 +1,166 @@
+"""Every case of tests/data: what is read, what is desired, what differs, what is run, and that running it twice is enough."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provision.errors import ProvisionError
+from provision.exchange import exchange
+from provision.hosts.local import LocalTransport
+from provision.resource import Resource, compare
+from provision.shell import Script, Section, script, section_text
+from tests.shells.worlds import Scratch, World
+from tests.unit.cases import Case, cases
+
+KNOWN_KEYS = {"about", "ensure", "ensure_has", "settings", "facts", "desired", "desired_keys", "reading", "failure", "run"}
+SHELLCHECK = Path(sys.executable).with_name("shellcheck")
+# What a rule would find in every script, each for its reason:
+EXCLUDED = (
+    "SC1007",  # `name= other=` clears a variable, on purpose
+    "SC2015",  # `a && b || c` where c is meant for the failure of either
+    "SC2016",  # '{{.State}}' and scripts for another shell stand in single quotes
+    "SC2089",  # data may hold quotes; that they are literal is the point
+    "SC2090",  # likewise, where it is used
+)
+SHELLCHECK_HEAD = "R=${PROVISION_MOCK_ROOT-}\nexport R because\n"
+
+
+def named(case: Case) -> str:
+    return case.name
+
+
+def ran(case: Case) -> bool:
+    return "run" in case.table
+
+
+every = pytest.mark.parametrize("case", cases(), ids=named)
+every_run = pytest.mark.parametrize("case", [case for case in cases() if ran(case)], ids=named)
+
+
+def scripts(case: Case) -> Iterator[tuple[str, Script]]:
+    """The scripts of a case, by name."""
+    yield f"{case.name}/probe", case.resource.probe()
+    if (ensure := case.resource.ensure(case.facts)) is not None:
+        yield f"{case.name}/ensure", ensure
+
+
+def refused(resource: Resource, output: str) -> str:
+    """What a probe's output is refused with."""
+    try:
+        state = resource.read(output)
+    except (ProvisionError, ValueError, LookupError, TypeError) as error:
+        return f"{type(error).__name__}: {error}"
+    pytest.fail(f"this was read as {state}")
+
+
+@every
+def test_the_case_says_something(case: Case) -> None:
+    assert set(case.table) <= KNOWN_KEYS
+    assert case.table["about"]
+    assert {"reading", "failure", "run"} & set(case.table)
+
+
+@every
+def test_what_is_desired(case: Case) -> None:
+    desired = case.resource.desired(case.facts)
+    if "desired_keys" in case.table:
+        assert list(desired or {}) == case.table["desired_keys"]
+    else:
+        assert desired == case.desired
+
+
+@every
+def test_what_is_read_and_differs(case: Case) -> None:
+    for reading in case.list("reading"):
+        if "unreadable" in reading:
+            assert re.search(reading["unreadable"], refused(case.resource, reading["output"]))
+            continue
+        state = case.resource.read(reading["output"])
+        assert state == reading["state"]
+        assert [change.key for change in compare(state, case.desired)] == reading.get("differs", [])
+
+
+@every
+def test_what_is_run(case: Case) -> None:
+    ensure = case.resource.ensure(case.facts)
+    assert (ensure is not None) is case.table.get("ensure", True)
+    for text in case.table.get("ensure_has", []):
+        assert ensure is not None
+        assert text in ensure.render()
+
+
+@every
+def test_what_a_failure_means(case: Case) -> None:
+    for failure in case.list("failure"):
+        found = case.resource.diagnose(failure["output"], failure.get("actual"))
+        if "cause" not in failure:
+            assert found is None
+            continue
+        assert found is not None
+        assert re.search(failure["cause"], found.cause)
+        assert re.search(failure["fix"], found.fix)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Every distinct script of every case, as the file that a section's shell reads."""
+    folder = tmp_path_factory.mktemp("scripts")
+    texts: dict[str, str] = {}
+    for case in cases():
+        for name, body in scripts(case):
+            section = Section(name, body, 1.0, strict=name.endswith("ensure"))
+            texts.setdefault(SHELLCHECK_HEAD + section_text(section), name)
+    files = []
+    for text, name in texts.items():
+        file = folder / f"{name.replace('/', '.')}.sh"
+        file.write_bytes(text.encode("utf-8", "surrogateescape"))
+        files.append(str(file))
+    return files
+
+
+def test_every_shell_parses_every_script(world: World, written: list[str]) -> None:
+    done = world.run('for file; do sh -n "$file" || echo "$file"; done', *written)
+    assert (done.stdout + done.stderr).decode() == ""
+
+
+def test_shellcheck_finds_nothing(written: list[str]) -> None:
+    words = [str(SHELLCHECK), "--norc", "--shell=sh", f"--exclude={','.join(EXCLUDED)}", "--format=gcc", *written]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=100)
+    assert done.stdout + done.stderr == ""
+
+
+def turns(case: Case) -> list[Section]:
+    """How the host was found, a probe, and twice what a run does."""
+    resource, table = case.resource, case.table["run"]
+    ensure = resource.ensure(case.facts) or script(":")
+    sections = [Section("before", script(table.get("before", ":")), 20.0, merge=True, strict=True), Section("p0", resource.probe(), 20.0)]
+    for turn in "12":
+        sections.append(Section(f"e{turn}", ensure.with_binding("because", ""), 20.0, merge=True, strict=True))
+        sections.append(Section(f"p{turn}", resource.probe(), 20.0))
+    return [*sections, Section("after", script(table.get("after", ":")), 20.0, merge=True, strict=True)]
+
+
+@every_run
+def test_run_twice_there_is_nothing_left_to_do(case: Case, scratch: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
+    if scratch.world.name == case.table["run"].get("not_in"):
+        pytest.skip("see the case")
+    scratch.enter(monkeypatch)
+    reply = exchange(LocalTransport(scratch.world.host()), turns(case), clock=time.monotonic)
+    assert reply.error is None
+    found = reply.answers
+    assert [(key, found[key].output) for key in ("before", "after") if found[key].status != 0] == []
+    assert [found[key].status for key in ("p0", "p1", "p2")] == [0, 0, 0], reply.stderr
+    differs = {key: [change.key for change in compare(case.resource.read(found[key].output), case.desired)] for key in ("p0", "p1", "p2")}
+    if (fails := case.table["run"].get("fails")) is not None:
+        assert [bool(found[key].status != 0 and re.search(fails, found[key].output)) for key in ("e1", "e2")] == [True, True]
+        assert list(differs.values()) == [case.table["run"]["differs"]] * 3
+        return
+    assert [(key, found[key].output) for key in ("e1", "e2") if found[key].status != 0] == []
+    assert differs == {"p0": case.table["run"]["differs"], "p1": [], "p2": []}
