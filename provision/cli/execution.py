@@ -109,11 +109,11 @@ def _prepared(shape: Shape, context: Context, given: dict[str, Any], output: Out
     settings = config.load_settings(project_dir, os.environ, overrides, config.runtime_path(sys.argv[1:], os.environ))
     session = app.Session(settings=settings, state_dir=state_dir, project_dir=project_dir, program_argv0=argv0())
     with (
-        report.reporter(output.people, diff=targets.diff, brief=shape.program, plain=output.as_json) as show,
+        report.reporter(output.people, title=shape.name, diff=targets.diff, brief=shape.program, plain=output.as_json) as show,
         journal.Journal(session.home / "runs", task=shape.name) as record,
     ):
         emit = report.fan_out(show, record)
-        yield Run(replace(session, emit=emit), targets, words, None if output.as_json else _confirm_on_terminal())
+        yield Run(replace(session, emit=emit), targets, words, None if output.as_json else _confirm_on_terminal(show))
 
 
 def _targets(taken: Mapping[str, Any]) -> app.Targets:
@@ -157,13 +157,14 @@ def _project_dir(context: Context) -> Path:
     return Path(prefix).absolute() if prefix else Path.cwd()
 
 
-def _confirm_on_terminal() -> Callable[[str], bool] | None:
+def _confirm_on_terminal(show: report.LineReporter) -> Callable[[str], bool] | None:
     if not sys.stdin.isatty():
         return None
 
     def confirm(question: str) -> bool:
-        print(question, "[y/N] ", end="", file=sys.stderr, flush=True)
-        return sys.stdin.readline().strip().lower() in {"y", "yes"}
+        with show.paused():
+            print(question, "[y/N] ", end="", file=sys.stderr, flush=True)
+            return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
     return confirm
 

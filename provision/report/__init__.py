@@ -14,15 +14,24 @@ __all__ = ["LineReporter", "fan_out", "hosts_document", "reporter"]
 
 
 def reporter(
-    stream: TextIO, *, diff: bool = False, brief: bool = False, plain: bool = False, env: Mapping[str, str] | None = None
+    stream: TextIO,
+    *,
+    title: str = "",
+    diff: bool = False,
+    brief: bool = False,
+    plain: bool = False,
+    env: Mapping[str, str] | None = None,
 ) -> LineReporter:
-    """The reporter that suits `stream`: live on a terminal, lines elsewhere and wherever `plain` asks for them."""
+    """The reporter that suits `stream`: live on a terminal, lines elsewhere and wherever `plain` asks for them.
+
+    `title` names the task that works while no host does. With `brief`, only what changed or failed is said.
+    """
     term = (os.environ if env is None else env).get("TERM", "")
     if plain or not stream.isatty() or term in {"", "dumb"}:
         return LineReporter(stream, diff=diff, brief=brief)
     from provision.report.live import LiveReporter
 
-    return LiveReporter(stream, diff=diff, brief=brief)
+    return LiveReporter(stream, title=title, diff=diff, brief=brief)
 
 
 def fan_out(*subscribers: Callable[[Event], object]) -> Emit:

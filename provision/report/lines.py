@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self, TextIO
 
@@ -89,6 +91,12 @@ class LineReporter:
     def close(self) -> None:
         """Nothing more will be shown."""
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The terminal is somebody else's meanwhile: for a question to the user."""
+        self.close()
+        yield
+
     def _write(self, line: Line) -> None:
         self._stream.write(text.plain(line) + "\n")
 
@@ -109,7 +117,7 @@ class LineReporter:
                 return self._run_finished(event)
             case Note(words, host):
                 prefix = self._columns.prefix(host) if host else ()
-                return [(*prefix, (row, "")) for row in words.splitlines()]
+                return [(*prefix, (text.clean(row), "")) for row in words.splitlines()]
         return []
 
     def _run_started(self, event: RunStarted) -> list[Line]:
@@ -125,8 +133,8 @@ class LineReporter:
         if self._silent(outcome.status):
             return []
         prefix = self._columns.prefix(event.host, outcome.resource)
-        lines: list[Line] = [(*prefix, *text.outcome_line(outcome, check=self._check))]
-        return lines + (text.diff_lines(outcome) if self._diff else [])
+        said = [text.outcome_line(outcome, check=self._check), *(text.diff_lines(outcome) if self._diff else [])]
+        return [(*prefix, *line) for line in said]
 
     def _silent(self, status: Status) -> bool:
         return self._brief and status is Status.OK

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TextIO, cast
+from typing import Self, TextIO, cast
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -48,8 +48,12 @@ class _Busy:
 class LiveReporter(LineReporter):
     """Like `LineReporter`, in colour unless NO_COLOR forbids it, and with a live foot; what is as it should be is only counted."""
 
-    def __init__(self, stream: TextIO, *, diff: bool = False, brief: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, stream: TextIO, *, title: str = "", diff: bool = False, brief: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         super().__init__(stream, diff=diff, brief=brief)
+        self._title = title
+        self._began = clock()
         self._clock = clock
         self._console = Console(file=cast("TextIO", self._stream), highlight=False, markup=False, emoji=False, soft_wrap=True)
         self._spinner = Spinner("dots" if self._stream.encoding.lower().startswith("utf") else "line")
@@ -58,6 +62,11 @@ class LiveReporter(LineReporter):
         self._ended = 0
         self._failed = 0
         self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        if self._title and not self._brief:
+            self._start()
+        return self
 
     def __call__(self, event: Event) -> None:
         """Show one event."""
@@ -98,7 +107,10 @@ class LiveReporter(LineReporter):
                 self._ended += 1
                 self._failed += report.failed
             case RunFinished():
-                self.close()
+                self._busy.clear()
+                self._hosts = 0
+                if self._brief or not self._title:
+                    self.close()
 
     def _start(self) -> None:
         if self._live is None:
@@ -114,7 +126,13 @@ class LiveReporter(LineReporter):
         busy = sorted(self._busy.items(), key=lambda item: item[1].since)
         names = max((len(host) for host, _ in busy[:rows]), default=0)
         frame = self._spinner.render(time.monotonic())
-        lines = [_row(str(frame), host.ljust(names), entry.what, text.elapsed(now - entry.since), width) for host, entry in busy[:rows]]
+        things = max((len(entry.what) for _, entry in busy[:rows]), default=0)
+        lines = [
+            _row(str(frame), host.ljust(names), entry.what.ljust(things), text.elapsed(now - entry.since), width)
+            for host, entry in busy[:rows]
+        ]
+        if not busy and self._hosts == 0 and self._title:
+            lines.append(_row(str(frame), self._title, "", text.elapsed(now - self._began), width))
         if self._hosts > 1:
             waiting = len(busy) - rows
             parts = [f"{self._ended} of {self._hosts} hosts done", f"{self._failed} failed" if self._failed else ""]
@@ -137,10 +155,9 @@ def _row(frame: str, host: str, what: str, spent: str, width: int) -> Text:
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append(f"{frame} ", style="cyan")
     line.append(host, style="bold")
-    line.append(f"  {what}")
-    gap = 2 if line.cell_len + len(spent) + 2 <= width else 0
+    line.append(f"  {what}" if what else "")
     line.truncate(max(1, width - len(spent) - 2), overflow="ellipsis")
-    line.append(" " * (gap or 1) + spent, style="dim")
+    line.append(f"  {spent}", style="dim")
     return line
 
 

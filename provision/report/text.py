@@ -93,8 +93,8 @@ def _keys(keys: Sequence[str]) -> str:
 
 
 def diff_lines(outcome: Outcome) -> list[Line]:
-    """What differs, indented: `key: actual -> desired`, or a unified diff of a value of several lines."""
-    return [(("    ", ""), (clean(text), _diff_style(text))) for change in outcome.diff for text in describe(change)]
+    """What differs: `key: actual -> desired`, or a unified diff of a value of several lines."""
+    return [((f"  {clean(text)}", _diff_style(text)),) for change in outcome.diff for text in describe(change)]
 
 
 def _diff_style(text: str) -> Style:
@@ -147,7 +147,8 @@ def failures(reports: Iterable[HostReport]) -> list[Line]:
     for report in reports:
         for error in [report.error, *(outcome.error for outcome in report.outcomes)]:
             if error is not None:
-                known = groups.setdefault((error.what, _without(report.host, error.why), error.fix), [])
+                key = (error.what, _without(report.host, error.why), _without(report.host, error.fix))
+                known = groups.setdefault(key, [])
                 if not any(error.where == other.where for other in known):
                     known.append(error)
     lines: list[Line] = []
@@ -162,11 +163,20 @@ def _without(host: str, text: str) -> str:
 
 def _failure(errors: Sequence[ProvisionError]) -> list[Line]:
     first = errors[0]
-    places = [error.where for error in errors if error.where]
-    more = f" and {len(places) - _HOSTS_SHOWN} more" if len(places) > _HOSTS_SHOWN else ""
-    head = ", ".join(places[:_HOSTS_SHOWN]) + more
+    head = _places([error.where for error in errors if error.where])
     lines: list[Line] = [(("failed ", "bad"), (f"{head}: " if head else "", "strong"), (clean(first.what), ""))]
     for label, text in (("why", first.why), ("try", first.fix)):
         for index, row in enumerate(text.rstrip().split("\n") if text else []):
             lines.append(((f"  {label}: " if index == 0 else "       ", "faint"), (clean(row), "")))
     return lines
+
+
+def _places(places: Sequence[str]) -> str:
+    """`web-1: driver`; of several, `web-1, web-2 and 9 more: driver`."""
+    shown = list(places[:_HOSTS_SHOWN])
+    things = {place.partition(": ")[2] for place in shown}
+    if len(shown) > 1 and len(things) == 1:
+        shown = [place.partition(": ")[0] for place in shown]
+    more = f" and {len(places) - _HOSTS_SHOWN} more" if len(places) > _HOSTS_SHOWN else ""
+    thing = f": {things.pop()}" if len(places) > 1 and len(things) == 1 and things != {""} else ""
+    return ", ".join(shown) + more + thing
