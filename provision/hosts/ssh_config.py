@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from provision.errors import UsageError
 
+_SETTING = re.compile(r"(\w+)(?:\s*=\s*|\s+)(.+)")
 _MAX_DEPTH = 16
 """How deep Include may nest, as in OpenSSH's readconf.c."""
 
@@ -46,11 +48,11 @@ class SshConfig:
         return (*user, Path("/etc/ssh/ssh_known_hosts"), Path("/etc/ssh/ssh_known_hosts2"))
 
 
-def expand_includes(path: Path, *, base: Path, home: Path, depth: int = 0) -> str:
+def expand_includes(path: Path, *, base: Path, home: Path, within: str = "", depth: int = 0) -> str:
     """The text of `path` with every Include replaced by what it names; a missing file is empty.
 
-    After an Include the block it stood in is opened again, so that a `Host` line at the end of the included file
-    does not swallow what follows. (The parser underneath knows no Include.)
+    The parser underneath knows no Include. `within` are the Match criteria of the block that the Include stands in:
+    blocks of the included file count only where that one does, and after it that one goes on.
     """
     if depth > _MAX_DEPTH:
         raise UsageError("ssh_config includes itself", where=str(path), fix=f"grep -i include {path}")
@@ -58,17 +60,34 @@ def expand_includes(path: Path, *, base: Path, home: Path, depth: int = 0) -> st
         lines = path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return ""
-    block, expanded = "Host *", []
+    block, expanded = within, []
     for line in lines:
-        keyword, _, value = line.strip().partition(" ")
-        if keyword.lower() in ("host", "match"):
-            block = line
-        if keyword.lower() != "include":
+        setting = _SETTING.match(line.strip())
+        keyword, value = (setting[1].lower(), setting[2]) if setting else ("", "")
+        if keyword in ("host", "match"):
+            block = _both(within, _criteria(keyword, value))
+            expanded.append(_header(block) if within else line)
+        elif keyword == "include":
+            for file in _included(value, base=base, home=home):
+                expanded += [expand_includes(file, base=base, home=home, within=block, depth=depth + 1), _header(block)]
+        else:
             expanded.append(line)
-            continue
-        for file in _included(value, base=base, home=home):
-            expanded += [expand_includes(file, base=base, home=home, depth=depth + 1), block]
     return "\n".join(expanded)
+
+
+def _criteria(keyword: str, value: str) -> str:
+    """A Host or Match line as Match criteria; empty when it fits everything."""
+    if keyword == "host":
+        return "" if value.strip() == "*" else "originalhost " + ",".join(value.split())
+    return "" if value.strip().lower() == "all" else value.strip()
+
+
+def _both(outer: str, inner: str) -> str:
+    return " ".join(filter(None, (outer, inner)))
+
+
+def _header(criteria: str) -> str:
+    return f"Match {criteria}" if criteria else "Host *"
 
 
 def _included(value: str, *, base: Path, home: Path) -> list[Path]:

@@ -73,6 +73,29 @@ class SshTransport:
             self._over.set()
             self._close()
 
+    def open_terminal(self, command: str | None, *, term: str, size: tuple[int, int] | None, timeout_s: float = 30.0) -> Channel:
+        """A channel with a login shell (or `command`) on it; with `size` (columns, lines) on a terminal of the host's."""
+        channel = self._session(time.monotonic() + timeout_s, timeout_s)
+        channel.settimeout(timeout_s)
+        self._wire.endings[channel.chanid] = Ending()
+        try:
+            if size:
+                channel.get_pty(term, *size)
+            if command is None:
+                channel.invoke_shell()
+            else:
+                channel.exec_command(command)
+        except SSHException as error:
+            channel.close()
+            raise self._refused() if self._wire.is_active() else self._lost(str(error)) from error
+        channel.settimeout(None)
+        return channel
+
+    def exit_status(self, channel: Channel, timeout_s: float = 30.0) -> int:
+        """How the program on a channel of `open_terminal` ended, once its output has."""
+        ending = self._wire.endings.pop(channel.chanid, Ending())
+        return self._status(channel, ending, time.monotonic() + timeout_s, timeout_s)
+
     def _run(self, command: str, given: _Input, sinks: _Sinks, timeout_s: float) -> int:
         size = len(command.encode())
         if size > COMMAND_MAX_BYTES:
@@ -138,7 +161,7 @@ class SshTransport:
         if ending.signal:
             return 128 + _signal_number(ending.signal)
         if ending.refused and self._wire.is_active():
-            raise HostError("the server refuses to run commands", where=self._host.name, why="exec request refused", fix=self._try())
+            raise self._refused()
         raise self._lost("")
 
     def _lost(self, why: str) -> Unreachable:
@@ -147,6 +170,9 @@ class SshTransport:
         saved = self._wire.saved_exception
         reason = self._wire.disconnect_reason or why or (str(saved) if saved else "") or "no exit status arrived"
         return Unreachable("the connection was lost", where=self._host.name, why=reason, fix=self._try())
+
+    def _refused(self) -> HostError:
+        return HostError("the server refuses to run commands", where=self._host.name, why="exec request refused", fix=self._try())
 
     def _too_many(self, refusal: str) -> HostError:
         why = f"{refusal} (OpenSSH grants MaxSessions, by default 10, at once on one connection)"

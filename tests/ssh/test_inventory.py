@@ -1,0 +1,72 @@
+"""Which hosts a pattern means."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.errors import UsageError
+from provision.hosts.inventory import select
+from provision.model import Host
+
+NAMES = ["gpu-1", "gpu-2", "gpu-10", "dev", "rack[1]", "$(reboot)", "büro"]
+HOSTS = [Host(name=name, address="10.0.0.1") for name in NAMES]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("dev", ["dev"]),
+        ("gpu-*", ["gpu-1", "gpu-2", "gpu-10"]),
+        ("gpu-?", ["gpu-1", "gpu-2"]),
+        ("gpu-[12]", ["gpu-1", "gpu-2"]),
+        ("dev,gpu-1", ["gpu-1", "dev"]),
+        (" dev , gpu-1 ,", ["gpu-1", "dev"]),
+        ("gpu-*,!gpu-2", ["gpu-1", "gpu-10"]),
+        ("!gpu-2,gpu-*", ["gpu-1", "gpu-10"]),
+        ("!gpu-*", ["dev", "rack[1]", "$(reboot)", "büro"]),
+        ("all,!dev", ["gpu-1", "gpu-2", "gpu-10", "rack[1]", "$(reboot)", "büro"]),
+        ("all", NAMES),
+        ("*", NAMES),
+        ("rack[1]", ["rack[1]"]),
+        ("$(reboot)", ["$(reboot)"]),
+        ("b*o", ["büro"]),
+        ("dev,dev", ["dev"]),
+    ],
+)
+def test_a_pattern_means(pattern: str, names: list[str]) -> None:
+    assert [host.name for host in select(HOSTS, pattern)] == names
+
+
+@pytest.mark.parametrize("pattern", ["nobody", "dev,nobody", "DEV", "gpu", "!nobody", "dev,!gqu-*", "rack[2]", "de v"])
+def test_a_part_that_fits_nothing_is_an_error_that_lists_the_names(pattern: str) -> None:
+    with pytest.raises(UsageError, match="no host fits") as caught:
+        select(HOSTS, pattern)
+    assert all(name in caught.value.why for name in NAMES)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("pattern", ["", " , ", "dev,!dev", "!*", "dev,!all"])
+def test_a_pattern_that_leaves_nobody_is_an_error(pattern: str) -> None:
+    with pytest.raises(UsageError, match="leaves no host"):
+        select(HOSTS, pattern)
+
+
+def test_an_empty_inventory_says_so() -> None:
+    with pytest.raises(UsageError) as caught:
+        select([], "dev")
+    assert caught.value.why == "the inventory is empty"
+
+
+@given(
+    names=st.lists(
+        st.text(min_size=1, max_size=8).filter(lambda name: not set(name) & set(",!") and name == name.strip() and name != "all"),
+        unique=True,
+        min_size=1,
+    )
+)
+def test_every_name_means_itself(names: list[str]) -> None:
+    hosts = [Host(name=name, address="x") for name in names]
+    for host in hosts:
+        assert host in select(hosts, host.name)

@@ -1,0 +1,78 @@
+"""The user's ssh_config as a value, Includes expanded."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+import paramiko
+import pytest
+
+from provision.errors import UsageError
+from provision.hosts.ssh_config import SshConfig, expand_includes
+
+
+def lookup(home: Path, name: str) -> dict[str, object]:
+    config = SshConfig.of_user({"HOME": str(home)}, system=home / "etc" / "ssh_config")
+    parsed = paramiko.SSHConfig()
+    parsed.parse(StringIO(config.text))
+    return dict(parsed.lookup(name))
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / ".ssh" / "conf.d").mkdir(parents=True)
+    (tmp_path / "etc").mkdir()
+    return tmp_path
+
+
+def test_without_files_nothing_is_said(home: Path) -> None:
+    assert lookup(home, "a") == {"hostname": "a"}
+
+
+def test_the_users_file_wins_over_the_systems(home: Path) -> None:
+    (home / ".ssh" / "config").write_text("Host a\n  User me\n")
+    (home / "etc" / "ssh_config").write_text("User everybody\nPort 23\n")
+    assert lookup(home, "a") == {"hostname": "a", "user": "me", "port": "23"}
+    assert lookup(home, "b") == {"hostname": "b", "user": "everybody", "port": "23"}
+
+
+@pytest.mark.parametrize("include", ["conf.d/*", "~/.ssh/conf.d/*", '"conf.d/*"', "missing conf.d/b conf.d/a", "conf.d/[ab]"])
+def test_an_include_is_read_where_it_stands(home: Path, include: str) -> None:
+    (home / ".ssh" / "conf.d" / "a").write_text("Host a\n  Port 1\n")
+    (home / ".ssh" / "conf.d" / "b").write_text("Host b\n  Port 2")
+    (home / ".ssh" / "config").write_text(f"Include {include}\nUser me\nHost *\n  Port 3\n")
+    assert [lookup(home, name)["port"] for name in "abc"] == ["1", "2", "3"]
+    assert lookup(home, "c")["user"] == "me"
+
+
+@pytest.mark.parametrize("line", ["Include conf.d/a", "include conf.d/a", "  Include\tconf.d/a", "Include=conf.d/a", "Include = conf.d/a"])
+def test_an_include_may_be_written_in_every_way_that_ssh_reads(home: Path, line: str) -> None:
+    (home / ".ssh" / "conf.d" / "a").write_text("Port 7\n")
+    (home / ".ssh" / "config").write_text(line + "\n")
+    assert lookup(home, "x")["port"] == "7"
+
+
+def test_after_an_include_in_a_block_the_block_goes_on(home: Path) -> None:
+    (home / ".ssh" / "conf.d" / "a").write_text("Port 1\n")
+    (home / ".ssh" / "config").write_text("Host a\n  Include conf.d/a\n  User me\nHost b\n  Port 2\n")
+    assert lookup(home, "a") == {"hostname": "a", "port": "1", "user": "me"}
+    assert lookup(home, "b") == {"hostname": "b", "port": "2"}
+
+
+def test_a_block_inside_a_file_included_in_a_block_does_not_speak_of_others(home: Path) -> None:
+    (home / ".ssh" / "conf.d" / "a").write_text("Host *\n  Port 1\n")
+    (home / ".ssh" / "config").write_text("Host a\n  Include conf.d/a\nHost *\n  Port 2\n")
+    assert lookup(home, "b")["port"] == "2"
+
+
+def test_an_include_of_itself_ends(home: Path) -> None:
+    (home / ".ssh" / "config").write_text("Include config\n")
+    with pytest.raises(UsageError, match="includes itself"):
+        expand_includes(home / ".ssh" / "config", base=home / ".ssh", home=home)
+
+
+def test_only_default_keys_that_exist_are_named(home: Path) -> None:
+    (home / ".ssh" / "id_ed25519").write_text("")
+    assert SshConfig(home=home).default_identities() == (home / ".ssh" / "id_ed25519",)
+    assert SshConfig().default_identities() == ()

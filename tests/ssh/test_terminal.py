@@ -1,0 +1,278 @@
+"""Interactive sessions on a real terminal: with the system's ssh, with paramiko, and on this very machine."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.errors import UsageError
+from provision.hosts.known_hosts import KnownHosts
+from provision.hosts.terminal import interactive, pinned_file, remote_command, ssh_arguments
+from provision.model import Host
+from provision.shell import RemotePath, command, script
+
+Fixture = Any
+ED = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBhAqcVaWAMCSKt6NHhRBhFcyISvgC0pbZAKHPHg2zxL"
+
+
+@dataclass
+class Typist:
+    """A child process on a terminal of its own, and somebody who types and reads."""
+
+    pid: int
+    fd: int
+    seen: str = ""
+
+    def type(self, text: str) -> None:
+        os.write(self.fd, text.encode())
+
+    def read_until(self, text: str, timeout_s: float = 15) -> str:
+        """What appears on the screen up to and with `text`."""
+        deadline = time.monotonic() + timeout_s
+        while text not in self.seen:
+            ready, _, _ = select.select([self.fd], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, f"{text!r} did not appear in {self.seen!r}"
+            try:
+                self.seen += os.read(self.fd, 4096).decode(errors="replace")
+            except OSError:
+                raise AssertionError(f"it ended, and {text!r} did not appear in {self.seen!r}") from None
+        before, _, self.seen = self.seen.partition(text)
+        return before + text
+
+    def resize(self, lines: int, columns: int) -> None:
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def status(self) -> int:
+        while True:
+            try:
+                if not os.read(self.fd, 4096):
+                    break
+            except OSError:
+                break
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+_PROGRAM = """
+import os, sys
+from pathlib import Path
+from provision.hosts.known_hosts import KnownHosts
+from provision.hosts.terminal import interactive
+from provision.model import Host
+from provision.shell import script
+host, known, body, ssh = eval(sys.stdin.fileno() and '' or os.environ['TEST_ARGUMENTS'])
+sys.exit(interactive(host, script(body) if body else None, known_hosts=KnownHosts(Path(known)), environ=os.environ, ssh=ssh))
+"""
+
+
+@pytest.fixture
+def sit_down() -> Iterator[Any]:
+    """Start `interactive` on a terminal of its own."""
+    typists: list[Typist] = []
+
+    def start(host: Host, known_hosts: KnownHosts, body: str | None, ssh: str | None) -> Typist:
+        arguments = repr((host, str(known_hosts.own), body, ssh))
+        environ: Mapping[str, str] = {**os.environ, "TEST_ARGUMENTS": arguments, "TERM": "xterm", "SHELL": "/bin/sh", "PS1": "ready> "}
+        pid, fd = pty.fork()
+        if pid == 0:
+            os.execve(sys.executable, [sys.executable, "-c", _PROGRAM], dict(environ))
+        typists.append(Typist(pid, fd))
+        typists[-1].resize(33, 77)
+        return typists[-1]
+
+    yield start
+    for typist in typists:
+        os.close(typist.fd)
+
+
+def place(request: pytest.FixtureRequest, kind: str) -> tuple[Host, KnownHosts, str | None]:
+    if kind == "local":
+        return Host(name="here", address="local", become="none"), KnownHosts(Path("/nonexistent")), None
+    server = request.getfixturevalue("sshd")
+    return server.host(become="none"), server.known_hosts, "ssh" if kind == "ssh" else None
+
+
+KINDS = pytest.mark.parametrize("kind", ["ssh", "paramiko", "local"])
+
+
+@KINDS
+def test_a_program_has_a_terminal_of_the_right_size_and_returns_its_status(
+    request: pytest.FixtureRequest, sit_down: Fixture, kind: str
+) -> None:
+    host, known, ssh = place(request, kind)
+    body = 'test -t 0 && test -t 1 && echo "is a terminal"; read x; stty size; echo "got <$x>"; exit 7'
+    typist = sit_down(host, known, body, ssh)
+    typist.read_until("is a terminal")
+    typist.type("hello\n")
+    assert "33 77" in typist.read_until("got <hello>")
+    assert typist.status() == 7
+
+
+@KINDS
+def test_control_c_reaches_the_hosts_program_and_not_ours(request: pytest.FixtureRequest, sit_down: Fixture, kind: str) -> None:
+    host, known, ssh = place(request, kind)
+    typist = sit_down(host, known, "trap 'echo caught' INT; echo waiting; sleep 30; echo after; exit 3", ssh)
+    typist.read_until("waiting\r\n")
+    time.sleep(0.2)
+    typist.type("\x03")
+    typist.read_until("caught")
+    typist.read_until("after")
+    assert typist.status() == 3
+
+
+@KINDS
+def test_a_new_window_size_is_passed_on(request: pytest.FixtureRequest, sit_down: Fixture, kind: str) -> None:
+    host, known, ssh = place(request, kind)
+    typist = sit_down(host, known, "trap 'stty size' WINCH; echo waiting; while :; do sleep 0.1; done", ssh)
+    typist.read_until("waiting")
+    time.sleep(0.3)
+    typist.resize(41, 99)
+    typist.read_until("41 99")
+    typist.type("\x03")
+    typist.status()
+
+
+@KINDS
+def test_without_a_body_it_is_a_login_shell(request: pytest.FixtureRequest, sit_down: Fixture, kind: str) -> None:
+    host, known, ssh = place(request, kind)
+    typist = sit_down(host, known, None, ssh)
+    typist.type("echo $((6 * 7)); exit 5\n")
+    typist.read_until("42")
+    assert typist.status() == 5
+
+
+@pytest.mark.parametrize("ssh", ["ssh", None])
+def test_a_changed_key_ends_it(sshd: Fixture, sit_down: Fixture, ssh: str | None) -> None:
+    typist = sit_down(sshd.host(host_key=ED), sshd.known_hosts, "echo in; exit 0", ssh)
+    assert typist.status() != 0
+    assert "in\r\n" not in typist.seen
+
+
+@pytest.mark.parametrize("ssh", ["ssh", None])
+def test_without_a_terminal_it_works_as_a_pipe(
+    sshd: Fixture, ssh: str | None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"from here\n")
+    os.close(writing)
+    saved = os.dup(0)
+    os.dup2(reading, 0)
+    try:
+        with os.fdopen(0, closefd=False) as stdin:
+            monkeypatch.setattr(sys, "stdin", stdin)
+            host = sshd.host(become="none")
+            status = interactive(host, script("cat; test -t 0; exit 9"), known_hosts=sshd.known_hosts, environ=os.environ, ssh=ssh)
+    finally:
+        os.dup2(saved, 0)
+        os.close(saved)
+        os.close(reading)
+    assert status == 9
+    assert capfd.readouterr().out == "from here\n"
+
+
+# --- what ssh is told ---------------------------------------------------------------------------------------------
+
+
+def test_the_arguments_of_ssh(tmp_path: Path) -> None:
+    host = Host(name="dev", address="10.0.0.5", port=2222, user="me", identity="/keys/my key", key_alias="4711")
+    words = ssh_arguments(host, pins=Path("/tmp/a 100%/known"), environ={}, remote="echo $HOME")
+    assert words == [
+        "-t", "-p", "2222", "-l", "me",
+        "-o", "StrictHostKeyChecking=yes", "-o", "UpdateHostKeys=no", "-o", "ServerAliveInterval=15",
+        "-o", 'UserKnownHostsFile="/tmp/a 100%%/known"', "-o", "GlobalKnownHostsFile=none",
+        "-o", "HostKeyAlias=4711", "-o", "CheckHostIP=no",
+        "-o", 'IdentityFile="/keys/my key"', "-o", "IdentitiesOnly=yes",
+        "--", "10.0.0.5", "echo $HOME",
+    ]  # fmt: skip
+
+
+def test_without_pins_the_users_own_files_count(tmp_path: Path) -> None:
+    words = ssh_arguments(Host(name="dev", address="vm"), pins=None, environ={}, terminal=False)
+    assert words == ["-T", "-o", "StrictHostKeyChecking=yes", "-o", "UpdateHostKeys=no", "-o", "ServerAliveInterval=15", "--", "vm"]
+
+
+def test_a_home_that_is_not_the_accounts_is_honoured(tmp_path: Path) -> None:
+    host = Host(name="dev", address="vm")
+    assert ssh_arguments(host, pins=None, environ={"HOME": str(tmp_path)})[1:3] == ["-F", "none"]
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "config").write_text("")
+    assert ssh_arguments(host, pins=None, environ={"HOME": str(tmp_path)})[1:3] == ["-F", str(tmp_path / ".ssh" / "config")]
+
+
+@pytest.mark.parametrize("address", ["-oProxyCommand=id", "a;b", "a b", ""])
+def test_an_address_that_ssh_could_take_for_an_option_is_refused(address: str) -> None:
+    with pytest.raises(UsageError):
+        ssh_arguments(Host(name="dev", address=address), pins=None, environ={})
+
+
+def test_the_private_file_holds_the_pins_of_this_host_only(tmp_path: Path) -> None:
+    known = KnownHosts(tmp_path / "known_hosts")
+    known.pin("4711", ED)
+    known.pin("4712", ED)
+    with pinned_file(Host(name="dev", address="vm", key_alias="4711"), known) as path:
+        assert path is not None
+        assert path.read_text() == f"4711 {ED}\n"
+    assert not path.exists()
+    with pinned_file(Host(name="dev", address="vm", key_alias="4713"), known) as nothing:
+        assert nothing is None
+
+
+def test_a_body_reaches_the_host_as_it_is(sshd: Fixture, got: Fixture) -> None:
+    from provision.hosts.ssh import connect
+
+    transport = connect(sshd.host(), known_hosts=sshd.known_hosts)
+    words = ("it's", 'a "b"', "$(id)", "a\nb", "*", "")
+    assert transport.exchange(remote_command(command("printf", "<%s>", *words), become=False), **got.sinks, timeout_s=20) == 0
+    assert bytes(got.out).decode() == "".join(f"<{word}>" for word in words)
+    got.out.clear()
+    assert transport.exchange(remote_command(script('echo "$p"', p=RemotePath("/etc/x")), become=False), **got.sinks, timeout_s=20) == 0
+    assert bytes(got.out) == b"/etc/x\n"
+    transport.close()
+
+
+def test_a_body_runs_under_sudo_where_asked() -> None:
+    assert remote_command(command("id"), become=True).startswith("set -- sudo -n sh -c ")
+    assert "sudo" not in remote_command(command("id"), become=False)
+
+
+def test_ssh_reads_the_arguments_as_they_are_meant(tmp_path: Path) -> None:
+    folder = tmp_path / "a folder, 100% full"
+    folder.mkdir()
+    (folder / "known").write_text(f"4711 {ED}\n")
+    host = Host(name="dev", address="10.0.0.5", port=2222, user="me", identity=str(folder / "key"), key_alias="4711")
+    words = ssh_arguments(host, pins=folder / "known", environ={"HOME": str(tmp_path)})
+    printed = subprocess.run(["ssh", "-G", *words], capture_output=True, text=True, check=True, timeout=20).stdout.splitlines()
+    for line in (
+        "hostname 10.0.0.5",
+        "port 2222",
+        "user me",
+        "hostkeyalias 4711",
+        "stricthostkeychecking true",
+        "identitiesonly yes",
+        f"userknownhostsfile {folder}/known",
+    ):
+        assert line in printed
+
+
+def test_an_identity_in_a_folder_with_odd_characters_is_used(sshd: Fixture, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "a folder, 100% full"
+    folder.mkdir()
+    (folder / "key").write_bytes(sshd.identity.read_bytes())
+    (folder / "key").chmod(0o600)
+    known = KnownHosts(folder / "known_hosts")
+    known.pin(f"[127.0.0.1]:{sshd.port}", sshd.host_key)
+    host = sshd.host(identity=str(folder / "key"), host_key=None, become="none")
+    assert interactive(host, script("echo in"), known_hosts=known, environ=os.environ) == 0
+    assert capfd.readouterr().out == "in\n"
