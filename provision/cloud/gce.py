@@ -217,7 +217,7 @@ class GceCloud:
 
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(self._attempts),
-            wait=tenacity.wait_exponential_jitter(initial=0.2, max=10.0, jitter=0.2),
+            wait=tenacity.wait_exponential(multiplier=0.2, max=10) + tenacity.wait_random(0, 0.1),
             retry=tenacity.retry_if_exception(_passes_by),
             sleep=self._sleep,
             reraise=True,
@@ -282,6 +282,12 @@ def _compute() -> Any:
     return compute_v1
 
 
+def _json_format() -> Any:
+    from google.protobuf import json_format  # type: ignore[import-untyped]
+
+    return json_format
+
+
 def _anonymous() -> Any:
     from google.auth.credentials import AnonymousCredentials
 
@@ -301,9 +307,7 @@ def _default_credentials() -> Any:
 
 def _json(message: Any) -> dict[str, Any]:
     """A reply as the API's JSON (camelCase, 64-bit integers as strings, enums by name), defaults left out."""
-    resource: dict[str, Any] = type(message).to_dict(
-        message, use_integers_for_enums=False, preserving_proto_field_name=False, including_default_value_fields=False
-    )
+    resource: dict[str, Any] = _json_format().MessageToDict(type(message).pb(message))
     return resource
 
 
@@ -312,11 +316,10 @@ def _refusal(error: Exception) -> Refusal | None:
     import requests
     from google.api_core.exceptions import GoogleAPICallError
     from google.auth.exceptions import GoogleAuthError, TransportError
-    from google.protobuf.json_format import ParseError  # type: ignore[import-untyped]
 
     if isinstance(error, GoogleAPICallError):
         return _api_refusal(error)
-    if isinstance(error, ParseError | UnicodeDecodeError):
+    if isinstance(error, _json_format().ParseError | UnicodeDecodeError):
         return Refusal(code=UNREADABLE, message=f"the answer is no Compute Engine reply: {error}")
     if isinstance(error, requests.RequestException | TransportError):
         return Refusal(code=CONNECTION_LOST, message=f"{type(error).__name__}: {error}")

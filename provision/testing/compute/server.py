@@ -8,7 +8,6 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeAlias
@@ -27,11 +26,18 @@ from provision.testing.compute.world import World
 
 _Environ: TypeAlias = dict[str, Any]
 CALLS_KEPT = 10_000
+RESET = 0
+"""Status of a call whose connection was reset."""
+STOP_POLL_S = 0.02
+"""How often the server looks whether it is to stop."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One request that arrived. `api` is the method id (`instances.insert`); `reply` is None when no JSON was sent back."""
+    """One request that arrived. `api` is the method id (`instances.insert`); `reply` is None when no JSON was sent back.
+
+    `status` is 0 when the connection was reset.
+    """
 
     verb: str
     path: str
@@ -52,6 +58,10 @@ class _Handler(WSGIRequestHandler):
 
     def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002  (werkzeug names it so)
         """Say nothing: requests are in `ComputeEmulator.calls`."""
+
+    def connection_dropped(self, error: BaseException, environ: _Environ | None = None) -> None:  # noqa: ARG002  (werkzeug names them)
+        """A scripted reset ends the connection, keep-alive or not."""
+        self.close_connection = True
 
 
 class ComputeEmulator:
@@ -92,7 +102,7 @@ class ComputeEmulator:
         """Begin to serve on 127.0.0.1; port 0 chooses a free one."""
         self._server = make_server("127.0.0.1", self._port, self._application, threaded=True, request_handler=_Handler)
         self._world.links = Links(f"{self.endpoint}{PREFIX}")
-        self._thread = threading.Thread(target=self._server.serve_forever, name="compute-emulator", daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(STOP_POLL_S,), name="compute-emulator", daemon=True)
         self._thread.start()
         return self
 
@@ -145,56 +155,61 @@ class ComputeEmulator:
 
     def _application(self, environ: _Environ, start_response: Any) -> Iterable[bytes]:
         request = Request(environ)
-        body: Json | None = None
-        api = ""
-        fault: Fault | None = None
+        api, body, fault = "", None, None
         try:
             api, words = ROUTES.bind_to_environ(environ).match()
             body = _body(request)
-            name = words.get("name", "") or (body or {}).get("name", "")
-            fault = self.faults.take(api, words.get("zone", ""), name)
-            ask = Ask(
-                method=api,
-                path=request.path.removeprefix(f"{PREFIX}/"),
-                query=request.args.to_dict(),
-                body=body or {},
-                fault=fault,
-                **words,
-            )
-            status, reply = self._answer(ask, environ)
+            fault = self.faults.take(api, words.get("zone", ""), words.get("name", "") or (body or {}).get("name", ""))
+            path = request.path.removeprefix(f"{PREFIX}/")
+            answer = self._answer(Ask(method=api, path=path, query=request.args.to_dict(), body=body or {}, fault=fault, **words))
         except ApiError as error:
-            status, reply = error.status, error.envelope()
+            answer = _Answer(error.status, error.envelope())
         except HTTPException as error:
-            status = error.code or 500
-            reply = ApiError(
-                status, "notFound" if status == 404 else "invalid", f"{request.method} {request.path}: {error.name}"
-            ).envelope()
-        raw = fault.text if fault and fault.kind in (FaultKind.BODY, FaultKind.BODY_AFTER) else None
-        sent = None if raw is not None else reply
-        self._note(request, api, body, fault.http_status or 200 if raw is not None and fault else status, sent)
-        if fault and fault.kind is FaultKind.RESET_AFTER:
+            message = f"{request.method} {request.path}: {error.name}"
+            answer = _Answer(error.code or 500, ApiError(error.code or 500, "notFound", message).envelope())
+        answer = _spoilt(answer, fault)
+        query = request.args.to_dict()
+        self.calls.append(
+            Call(verb=request.method, path=request.path, api=api, query=query, body=body, status=answer.status, reply=answer.reply)
+        )
+        if answer.status == RESET:
             _reset_connection(environ)
-        if raw is not None and fault is not None:
-            return Response(raw, fault.http_status or 200, content_type="text/html; charset=UTF-8")(environ, start_response)
-        return Response(json.dumps(reply), status, content_type="application/json; charset=UTF-8")(environ, start_response)
+        return answer.response()(environ, start_response)
 
-    def _answer(self, ask: Ask, environ: _Environ) -> tuple[int, Json]:
+    def _answer(self, ask: Ask) -> _Answer:
         fault = ask.fault
-        if fault is not None:
-            if fault.kind is FaultKind.RESET_BEFORE:
-                _reset_connection(environ)
-            if fault.kind is FaultKind.HTTP:
-                raise fault.as_error()
-            if fault.kind is FaultKind.BODY:
-                return fault.http_status or 200, {}
+        if fault is not None and fault.kind is FaultKind.HTTP:
+            raise fault.as_error()
+        if fault is not None and fault.kind in {FaultKind.RESET_BEFORE, FaultKind.BODY}:
+            return _Answer(200, None)
         reply = self._api.answer(ask)
         if fault is not None and fault.kind is FaultKind.HANG:
             self.clock.sleep(fault.seconds)
-        return 200, reply
+        return _Answer(200, reply)
 
-    def _note(self, request: Request, api: str, body: Json | None, status: int, reply: Json | None) -> None:
-        query = request.args.to_dict()
-        self.calls.append(Call(verb=request.method, path=request.path, api=api, query=query, body=body, status=status, reply=reply))
+
+@dataclass(frozen=True)
+class _Answer:
+    status: int
+    reply: Json | None
+    text: str = ""
+
+    def response(self) -> Response:
+        """JSON, or the text of a fault."""
+        if self.reply is None:
+            return Response(self.text, self.status, content_type="text/html; charset=UTF-8")
+        return Response(json.dumps(self.reply), self.status, content_type="application/json; charset=UTF-8")
+
+
+def _spoilt(answer: _Answer, fault: Fault | None) -> _Answer:
+    """What a fault makes of an answer on its way back."""
+    if fault is None:
+        return answer
+    if fault.kind in {FaultKind.RESET_BEFORE, FaultKind.RESET_AFTER}:
+        return _Answer(RESET, None)
+    if fault.kind in {FaultKind.BODY, FaultKind.BODY_AFTER}:
+        return _Answer(fault.http_status or 200, None, fault.text)
+    return answer
 
 
 def _body(request: Request) -> Json | None:
@@ -211,9 +226,7 @@ def _body(request: Request) -> Json | None:
 
 
 def _reset_connection(environ: _Environ) -> None:
-    """End the connection with RST instead of an answer; werkzeug takes the ConnectionError for the client's doing."""
+    """Have the connection end without an answer: werkzeug takes the ConnectionError for the client's doing."""
     connection: socket.socket = environ["werkzeug.socket"]
-    with suppress(OSError):
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        connection.close()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     raise ConnectionResetError("scripted reset")

@@ -1,0 +1,327 @@
+"""Making a VM over real HTTP: zone after zone, and nothing left behind whatever goes wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from provision.cloud.create import Attempt, Maker
+from provision.cloud.gce import GceCloud
+from provision.cloud.journal import GONE, INTENT, LEFT_BEHIND, MADE, FileJournal
+from provision.cloud.refusal import CloudRefused, QuotaRefused
+from provision.errors import CleanupFailed, CloudAuthError, CloudError, NoCapacity, ProvisionError, SettingsError
+from provision.model import Event, Note, VmSpec
+from provision.testing.compute import (
+    ComputeEmulator,
+    Fault,
+    FaultKind,
+    NullBackend,
+    SimulatedClock,
+    html_502,
+    http_error,
+    quota,
+    stock_out,
+)
+
+MakeSpec = Callable[..., VmSpec]
+ZONES = ("us-central1-a", "us-central1-b", "us-east1-c", "us-west1-b", "europe-west4-a")
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> FileJournal:
+    return FileJournal(tmp_path / "state" / "journal.jsonl", "demo")
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def maker(cloud: GceCloud, journal: FileJournal, said: list[str]) -> Maker:
+    def emit(event: Event) -> None:
+        assert isinstance(event, Note)
+        said.append(event.text)
+
+    return Maker(cloud=cloud, journal=journal, emit=emit)
+
+
+def zones_of(emulator: ComputeEmulator) -> list[str]:
+    return [instance["zone"].rsplit("/", 1)[-1] for instance in emulator.instances("demo")]
+
+
+# --- the first zone, and again ---------------------------------------------------------------------------------------
+
+
+def test_the_first_zone_takes_it(emulator: ComputeEmulator, maker: Maker, journal: FileJournal, make_spec: MakeSpec) -> None:
+    made = maker.create(make_spec(), ZONES)
+    assert (made.changed, made.vm.zone, made.tried) == (True, "us-central1-a", (Attempt("us-central1-a", "created"),))
+    assert [(entry.state, entry.name, entry.zone) for entry in journal.open()] == [(MADE, "dev", "us-central1-a")]
+    insert = next(call for call in emulator.calls if call.api == "instances.insert")
+    assert made.vm.labels["provision-request"] == journal.open()[0].request_id == insert.query["requestId"]
+    assert emulator.counted() == [
+        "instances.aggregatedList",
+        "images.getFromFamily",
+        "instances.insert",
+        "zoneOperations.wait",
+        "instances.get",
+    ]
+
+
+def test_again_is_no_change_and_one_call(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
+    first = maker.create(make_spec(), ZONES)
+    emulator.calls.clear()
+    again = maker.create(make_spec(), ("europe-west4-a",))
+    assert (again.changed, again.vm) == (False, first.vm)
+    assert emulator.counted() == ["instances.aggregatedList"]
+
+
+def test_a_stopped_vm_is_started(cloud: GceCloud, maker: Maker, make_spec: MakeSpec) -> None:
+    first = maker.create(make_spec(), ZONES).vm
+    cloud.stop("dev", first.zone, request_id=maker.new_id())
+    again = maker.create(make_spec(), ZONES)
+    assert (again.changed, again.vm.status, again.vm.instance_id) == (True, "RUNNING", first.instance_id)
+
+
+def test_start_does_not_fail_over(emulator: ComputeEmulator, cloud: GceCloud, maker: Maker, make_spec: MakeSpec) -> None:
+    first = maker.create(make_spec(), ZONES).vm
+    cloud.stop("dev", first.zone, request_id=maker.new_id())
+    emulator.faults.add(stock_out("us-central1-a", call="instances.start"))
+    with pytest.raises(CloudRefused, match="does not have enough resources"):
+        maker.create(make_spec(), ZONES)
+    assert zones_of(emulator) == ["us-central1-a"]
+
+
+def test_another_shape_is_an_error_that_says_what_differs(maker: Maker, make_spec: MakeSpec) -> None:
+    maker.create(make_spec(), ZONES)
+    with pytest.raises(CloudError, match="another shape") as caught:
+        maker.create(make_spec(gpu="l4", machine_type="g2-standard-8"), ZONES)
+    assert "machine_type is n1-standard-8, asked g2-standard-8" in caught.value.why
+    assert caught.value.fix == "invoke vm.delete --name dev"
+
+
+def test_anothers_vm_of_the_name_stops_the_search(
+    emulator: ComputeEmulator, maker: Maker, journal: FileJournal, make_spec: MakeSpec
+) -> None:
+    maker.create(make_spec(labels={"provision-owner": "you"}), ZONES)
+    emulator.calls.clear()
+    with pytest.raises(CloudRefused, match="not ours"):
+        maker.create(make_spec(), ZONES)
+    assert zones_of(emulator) == ["us-central1-a"]
+    assert "instances.delete" not in emulator.counted()
+    assert [entry.state for entry in journal.open()] == [MADE]
+
+
+def test_a_vm_made_by_another_run_in_between_is_taken(
+    emulator: ComputeEmulator, maker: Maker, journal: FileJournal, make_spec: MakeSpec
+) -> None:
+    ours = maker.create(make_spec(), ZONES)
+    hidden = "instances.aggregatedList"
+    emulator.faults.add(Fault(kind=FaultKind.BODY, call=hidden, times=1, http_status=200, text='{"id": "x", "items": {}}'))
+    again = maker.create(make_spec(), ZONES)
+    assert (again.changed, again.vm) == (False, ours.vm)
+    assert [entry.state for entry in journal.entries()] == [MADE, GONE]
+
+
+@pytest.mark.parametrize(("changed", "zones"), [({"labels": {}}, ZONES), ({}, ()), ({"name": "Dev"}, ZONES), ({"ttl_s": 10}, ZONES)])
+def test_what_cannot_be_costs_no_insert(
+    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec, changed: dict[str, object], zones: tuple[str, ...]
+) -> None:
+    with pytest.raises(SettingsError):
+        maker.create(make_spec(**changed), zones)
+    assert "instances.insert" not in emulator.counted()
+
+
+# --- from zone to zone -------------------------------------------------------------------------------------------------
+
+
+def test_the_next_zone_is_asked_when_one_is_empty(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec, said: list[str]) -> None:
+    emulator.faults.add(stock_out("us-central1-a"), stock_out("us-central1-b", with_details=False))
+    made = maker.create(make_spec(), ZONES)
+    assert [(attempt.zone, attempt.result) for attempt in made.tried] == [
+        ("us-central1-a", "capacity"),
+        ("us-central1-b", "capacity"),
+        ("us-east1-c", "created"),
+    ]
+    assert "does not have enough resources" in made.tried[0].reason
+    assert zones_of(emulator) == ["us-east1-c"]
+    assert any(line.startswith("us-central1-b: capacity: ZONE_RESOURCE_POOL_EXHAUSTED: ") for line in said)
+
+
+def test_hinted_zones_are_asked_first_if_they_are_ours(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
+    emulator.faults.add(stock_out("us-central1-a", available=["asia-east1-a", "us-west1-b"]))
+    assert maker.create(make_spec(), ZONES).vm.zone == "us-west1-b"
+
+
+def test_a_regional_quota_skips_the_region(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
+    emulator.faults.add(quota("us-central1-*", region="us-central1"))
+    made = maker.create(make_spec(), ZONES)
+    assert [attempt.zone for attempt in made.tried] == ["us-central1-a", "us-east1-c"]
+
+
+def test_a_global_quota_stops_the_search(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
+    emulator.faults.add(quota(metric="GPUS_ALL_REGIONS"))
+    with pytest.raises(QuotaRefused, match="GPUS_ALL_REGIONS"):
+        maker.create(make_spec(), ZONES)
+    assert emulator.counted().count("instances.insert") == 1
+
+
+def test_missing_permission_stops_the_search(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
+    emulator.faults.add(http_error(403, "forbidden", "Required 'compute.instances.create' permission", times=None))
+    with pytest.raises(CloudAuthError):
+        maker.create(make_spec(), ZONES)
+    assert emulator.counted().count("instances.insert") == 1
+
+
+def test_a_zone_without_the_gpu_is_passed(maker: Maker, make_spec: MakeSpec) -> None:
+    made = maker.create(make_spec(), ("us-west1-c", "us-central1-a"))
+    assert [(attempt.zone, attempt.result) for attempt in made.tried] == [("us-west1-c", "not offered"), ("us-central1-a", "created")]
+    bundled = maker.create(make_spec(name="two", gpu="l4", machine_type="g2-standard-8"), ("us-central1-f", "us-central1-a"))
+    assert [(attempt.zone, attempt.result) for attempt in bundled.tried] == [("us-central1-f", "not offered"), ("us-central1-a", "created")]
+
+
+def test_no_zone_left_names_each_with_its_reason(
+    emulator: ComputeEmulator, maker: Maker, journal: FileJournal, make_spec: MakeSpec
+) -> None:
+    emulator.faults.add(stock_out("us-central1-*"), quota("us-*", region="us"), stock_out("*"))
+    with pytest.raises(NoCapacity) as caught:
+        maker.create(make_spec(), ZONES)
+    assert [zone for zone, _ in caught.value.tried] == list(ZONES)
+    assert all(f"{zone}: " in caught.value.why for zone in ZONES)
+    assert emulator.instances("demo") == []
+    assert journal.open() == []
+
+
+# --- nothing stays behind --------------------------------------------------------------------------------------------------
+
+
+def test_the_intent_is_on_disk_before_the_insert(clock: SimulatedClock, tmp_path: Path, make_spec: MakeSpec) -> None:
+    path = tmp_path / "journal.jsonl"
+    seen: list[list[str]] = []
+
+    class Watching(NullBackend):
+        def boot(self, name: str, zone: str, metadata: dict[str, str], gpu: str | None) -> tuple[str, int]:
+            seen.append([json.loads(line)["state"] for line in path.read_text().splitlines()])
+            return super().boot(name, zone, metadata, gpu)
+
+    with ComputeEmulator(Watching(), clock=clock) as emulator:
+        cloud = GceCloud("demo", emulator.endpoint, sleep=clock.sleep)
+        Maker(cloud=cloud, journal=FileJournal(path, "demo"), emit=lambda event: None).create(make_spec(), ZONES)
+        cloud.close()
+    assert seen == [[INTENT]]
+
+
+def test_a_vm_that_a_failed_insert_left_is_removed_before_the_next_zone(
+    emulator: ComputeEmulator, maker: Maker, journal: FileJournal, make_spec: MakeSpec
+) -> None:
+    emulator.faults.add(stock_out("us-central1-a", leaves_vm=True))
+    assert maker.create(make_spec(), ZONES).vm.zone == "us-central1-b"
+    assert zones_of(emulator) == ["us-central1-b"]
+    order = [call.api for call in emulator.calls if call.api in {"instances.insert", "instances.delete"}]
+    assert order == ["instances.insert", "instances.delete", "instances.insert"]
+    assert [entry.state for entry in journal.entries()] == [GONE, MADE]
+
+
+def test_a_clean_up_that_fails_stops_the_search_and_names_the_vm(
+    emulator: ComputeEmulator, maker: Maker, journal: FileJournal, make_spec: MakeSpec
+) -> None:
+    emulator.faults.add(
+        stock_out("us-central1-a", leaves_vm=True), http_error(503, "backendError", "no", call="instances.delete", times=None)
+    )
+    with pytest.raises(CleanupFailed) as caught:
+        maker.create(make_spec(), ZONES)
+    assert caught.value.exit_code == 6
+    assert caught.value.where == "us-central1-a/dev"
+    assert caught.value.fix == "gcloud compute instances delete dev --zone us-central1-a"
+    assert emulator.counted().count("instances.insert") == 1
+    assert [(entry.state, entry.zone) for entry in journal.open()] == [(LEFT_BEHIND, "us-central1-a")]
+
+
+def test_delete_removes_ours_and_closes_the_journal(
+    emulator: ComputeEmulator, maker: Maker, journal: FileJournal, make_spec: MakeSpec
+) -> None:
+    made = maker.create(make_spec(), ZONES)
+    assert [vm.instance_id for vm in maker.delete_everywhere("dev", "me")] == [made.vm.instance_id]
+    assert emulator.instances("demo") == []
+    assert journal.open() == []
+    assert maker.delete_everywhere("dev", "me") == []
+
+
+def test_delete_refuses_anothers(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
+    maker.create(make_spec(labels={"provision-owner": "you"}), ZONES)
+    with pytest.raises(CloudRefused, match="not ours"):
+        maker.delete("dev", "us-central1-a", "me")
+    assert len(emulator.instances("demo")) == 1
+
+
+def test_a_deletion_that_fails_says_that_it_bills(
+    emulator: ComputeEmulator, maker: Maker, journal: FileJournal, make_spec: MakeSpec
+) -> None:
+    maker.create(make_spec(), ZONES)
+    emulator.faults.add(http_error(500, "backendError", "no", call="instances.delete", times=None))
+    with pytest.raises(CleanupFailed, match="may bill"):
+        maker.delete("dev", "us-central1-a", "me")
+    assert [entry.state for entry in journal.open()] == [LEFT_BEHIND]
+
+
+# --- every call × every fault --------------------------------------------------------------------------------------------------
+
+CALLS = ("instances.aggregatedList", "images.getFromFamily", "instances.insert", "zoneOperations.wait", "instances.get", "instances.delete")
+FAULTS: dict[str, Fault] = {
+    "reset before": Fault(kind=FaultKind.RESET_BEFORE),
+    "reset after": Fault(kind=FaultKind.RESET_AFTER),
+    "429": http_error(429, "rateLimitExceeded", "Too many"),
+    "500": http_error(500, "backendError", "Backend Error"),
+    "503": http_error(503, "backendError", "Unavailable"),
+    "html": html_502(),
+    "garbage": Fault(kind=FaultKind.BODY, text="{"),
+    "garbage after": Fault(kind=FaultKind.BODY_AFTER, text="{"),
+}
+
+
+def aimed(fault: Fault, call: str, times: int | None) -> Fault:
+    return Fault(
+        kind=fault.kind, call=call, times=times, http_status=fault.http_status, code=fault.code, message=fault.message, text=fault.text
+    )
+
+
+@pytest.fixture
+def world(clock: SimulatedClock, tmp_path: Path) -> Iterator[tuple[ComputeEmulator, Maker, FileJournal]]:
+    with ComputeEmulator(NullBackend(), clock=clock) as emulator:
+        cloud = GceCloud("demo", emulator.endpoint, now=clock.now, sleep=clock.sleep, attempts=3)
+        journal = FileJournal(tmp_path / "journal.jsonl", "demo")
+        yield emulator, Maker(cloud=cloud, journal=journal, emit=lambda event: None), journal
+        cloud.close()
+
+
+def run(maker: Maker, spec: VmSpec) -> ProvisionError | None:
+    try:
+        maker.create(spec, ZONES[:2])
+        maker.delete_everywhere(spec.name, "me")
+    except ProvisionError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize(("call", "name", "times"), list(product(CALLS, FAULTS, (1, 3, None))))
+def test_the_world_holds_no_vm_that_the_journal_does_not(
+    world: tuple[ComputeEmulator, Maker, FileJournal], make_spec: MakeSpec, call: str, name: str, times: int | None
+) -> None:
+    emulator, maker, journal = world
+    emulator.faults.add(aimed(FAULTS[name], call, times))
+    failure = run(maker, make_spec())
+    known = {(entry.name, entry.zone) for entry in journal.open()}
+    there = {(instance["name"], instance["zone"].rsplit("/", 1)[-1]) for instance in emulator.instances("demo")}
+    assert there <= known
+    if failure is None or failure.exit_code not in {5, 6}:
+        assert failure is None
+        assert there == known == set()
+    if times == 1:
+        assert failure is None
+    emulator.faults.clear()
+    assert run(maker, make_spec()) is None
+    assert emulator.instances("demo") == []

@@ -1,0 +1,380 @@
+"""The adapter over real HTTP: what it sends, what it survives, and the traps of the client library that it avoids."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from uuid import uuid4
+
+import pytest
+
+from provision.cloud.gce import GceCloud
+from provision.cloud.refusal import CONNECTION_LOST, TIMED_OUT, CloudRefused, QuotaRefused
+from provision.errors import CloudAuthError, CloudError, CloudNotFound, SettingsError
+from provision.model import Vm, VmSpec
+from provision.testing.compute import (
+    ComputeEmulator,
+    Fault,
+    FaultKind,
+    NullBackend,
+    SimulatedClock,
+    html_502,
+    http_error,
+    quota,
+    silent,
+    stock_out,
+)
+
+ZONE = "us-central1-a"
+MakeSpec = Callable[..., VmSpec]
+
+
+def create(cloud: GceCloud, spec: VmSpec, zone: str = ZONE) -> Vm:
+    return cloud.create(spec, zone, request_id=str(uuid4()))
+
+
+# --- the way of a VM -----------------------------------------------------------------------------------------------
+
+
+def test_create_get_list_delete(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec, hosts: NullBackend) -> None:
+    vm = create(cloud, make_spec())
+    assert (vm.name, vm.zone, vm.status, vm.machine_type, vm.gpu, vm.gpu_count) == (
+        "dev",
+        ZONE,
+        "RUNNING",
+        "n1-standard-8",
+        "nvidia-tesla-t4",
+        1,
+    )
+    assert vm.address == "127.0.0.1"
+    assert vm.instance_id.isdigit()
+    assert vm.image == "cos-125-19216-655-28"
+    assert cloud.get("dev", ZONE) == vm
+    assert cloud.list({"provision-owner": "me"}) == [vm]
+    assert cloud.list({"provision-owner": "someone-else"}) == []
+    assert cloud.delete("dev", ZONE, request_id=str(uuid4()))
+    assert cloud.get("dev", ZONE) is None
+    assert hosts.events == [("boot", "dev", ZONE), ("destroy", "dev", ZONE)]
+    assert emulator.instances("demo") == []
+
+
+def test_create_costs_four_calls_and_one_more_for_a_family(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
+    create(cloud, make_spec())
+    assert emulator.counted() == ["images.getFromFamily", "instances.insert", "zoneOperations.wait", "instances.get"]
+    emulator.calls.clear()
+    create(cloud, make_spec(name="other"))
+    assert emulator.counted() == ["instances.insert", "zoneOperations.wait", "instances.get"]
+
+
+def test_delete_of_nothing_is_false(emulator: ComputeEmulator, cloud: GceCloud) -> None:
+    assert not cloud.delete("dev", ZONE, request_id=str(uuid4()))
+    assert emulator.counted() == ["instances.delete"]
+
+
+def test_stop_and_start(cloud: GceCloud, make_spec: MakeSpec, hosts: NullBackend) -> None:
+    before = create(cloud, make_spec())
+    stopped = cloud.stop("dev", ZONE, request_id=str(uuid4()))
+    assert (stopped.status, stopped.address) == ("TERMINATED", None)
+    started = cloud.start("dev", ZONE, request_id=str(uuid4()))
+    assert (started.status, started.instance_id) == ("RUNNING", before.instance_id)
+    assert [event for event, _, _ in hosts.events] == ["boot", "halt", "boot"]
+
+
+def test_a_list_of_many_pages_is_whole(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
+    for number in range(3):
+        create(cloud, make_spec(name=f"dev-{number}"), zone=["us-central1-a", "us-east1-c", "europe-west4-a"][number])
+    emulator.calls.clear()
+    vms = cloud.list({})
+    assert [vm.name for vm in vms] == ["dev-2", "dev-0", "dev-1"]
+    assert emulator.counted() == ["instances.aggregatedList"]
+
+
+# --- what is sent ----------------------------------------------------------------------------------------------------
+
+
+def sent(emulator: ComputeEmulator) -> dict[str, object]:
+    body = next(call.body for call in emulator.calls if call.api == "instances.insert")
+    assert body is not None
+    return body
+
+
+def test_the_insert_of_an_n1_gpu_vm(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
+    create(cloud, make_spec(ttl_s=3600, gpu="t4", gpu_count=2, machine_type="n1-standard-16"))
+    body = sent(emulator)
+    assert body["machineType"] == f"zones/{ZONE}/machineTypes/n1-standard-16"
+    assert body["guestAccelerators"] == [{"acceleratorType": f"zones/{ZONE}/acceleratorTypes/nvidia-tesla-t4", "acceleratorCount": 2}]
+    assert body["scheduling"] == {
+        "onHostMaintenance": "TERMINATE",
+        "automaticRestart": True,
+        "provisioningModel": "STANDARD",
+        "maxRunDuration": {"seconds": "3600"},
+        "instanceTerminationAction": "STOP",
+    }
+    labels = {"provision-owner": "me"}
+    assert body["disks"] == [
+        {
+            "boot": True,
+            "autoDelete": True,
+            "initializeParams": {
+                "sourceImage": "projects/cos-cloud/global/images/cos-125-19216-655-28",
+                "diskSizeGb": "200",
+                "diskType": f"zones/{ZONE}/diskTypes/pd-balanced",
+                "labels": labels,
+            },
+        }
+    ]
+    assert body["labels"] == {**labels, "provision-image": "cos-125-19216-655-28"}
+    assert body["serviceAccounts"] == [{"email": "default", "scopes": ["https://www.googleapis.com/auth/cloud-platform"]}]
+    assert body["networkInterfaces"] == [
+        {"network": "global/networks/default", "accessConfigs": [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}]}
+    ]
+
+
+def test_bundled_families_get_no_accelerator_and_their_disk(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
+    vm = create(cloud, make_spec(gpu="rtx-pro-6000", machine_type="g4-standard-48", external_ip=False, ttl_s=None), zone="us-central1-b")
+    body = sent(emulator)
+    assert "guestAccelerators" not in body
+    assert f"{body['disks']}".count("diskTypes/hyperdisk-balanced") == 1
+    assert body["networkInterfaces"] == [{"network": "global/networks/default"}]
+    assert body["scheduling"] == {"onHostMaintenance": "TERMINATE", "automaticRestart": True, "provisioningModel": "STANDARD"}
+    assert (vm.gpu, vm.gpu_count, vm.address) == ("nvidia-rtx-pro-6000", 1, None)
+
+
+def test_metadata_reaches_the_host(cloud: GceCloud, make_spec: MakeSpec, hosts: NullBackend) -> None:
+    metadata = {"ssh-keys": "dev:ssh-ed25519 AAAA dev", "user-data": "#cloud-config\n# ünï\n", "enable-guest-attributes": "TRUE"}
+    vm = create(cloud, make_spec(metadata=metadata))
+    assert hosts.boots == [(metadata, "nvidia-tesla-t4")]
+    assert vm.metadata == metadata
+
+
+def test_an_impossible_shape_costs_no_call(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
+    with pytest.raises(SettingsError, match="too small"):
+        create(cloud, make_spec(disk_gb=49))
+    assert emulator.counted() == []
+
+
+# --- images ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_deprecated_image_works_by_name(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
+    assert create(cloud, make_spec(image="cos-125-19216-651-2")).image == "cos-125-19216-651-2"
+    assert "images.getFromFamily" not in emulator.counted()
+
+
+@pytest.mark.parametrize("family", ["cos-117-lts", "cos-300-lts"])
+def test_a_family_without_living_images_is_not_found(cloud: GceCloud, make_spec: MakeSpec, family: str) -> None:
+    with pytest.raises(CloudNotFound, match="family"):
+        create(cloud, make_spec(image=family))
+
+
+# --- traps of the client library -----------------------------------------------------------------------------------------
+
+
+def test_operations_are_polled_at_our_endpoint(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
+    """`InstancesClient.insert()` would poll compute.googleapis.com, which a test may not reach."""
+    create(cloud, make_spec())
+    assert "zoneOperations.wait" in emulator.counted()
+
+
+def test_an_operation_error_without_http_code_is_an_error(
+    emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec, hosts: NullBackend
+) -> None:
+    """`ExtendedOperation.result()` returns quietly here."""
+    emulator.faults.add(silent(stock_out(ZONE)))
+    with pytest.raises(CloudRefused) as caught:
+        create(cloud, make_spec())
+    assert caught.value.refusal.code == "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"
+    assert caught.value.refusal.http_status == 0
+    assert [event for event, _, _ in hosts.events] == ["destroy"]
+
+
+def test_the_details_of_an_operation_error_are_read(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
+    emulator.faults.add(
+        stock_out(ZONE, available=["us-west1-b", "us-west1-a"]), quota("us-east1-c", metric="NVIDIA_T4_GPUS", region="us-east1")
+    )
+    with pytest.raises(CloudRefused) as stock:
+        create(cloud, make_spec())
+    assert stock.value.refusal.zones_available == ("us-west1-b", "us-west1-a")
+    with pytest.raises(QuotaRefused) as used:
+        create(cloud, make_spec(), zone="us-east1-c")
+    assert used.value.refusal.quota["limitName"] == "NVIDIA-T4-GPUS-per-project-region"
+    assert "quotas?project=demo" in used.value.fix
+
+
+PASSING = {
+    "reset before": Fault(kind=FaultKind.RESET_BEFORE, times=2),
+    "reset after": Fault(kind=FaultKind.RESET_AFTER, times=2),
+    "500": http_error(500, "backendError", "Backend Error", times=2),
+    "502 html": html_502(times=2),
+    "503": http_error(503, "backendError", "Service unavailable", times=2),
+    "429": http_error(429, "rateLimitExceeded", "Too many requests", times=2),
+    "403 rate": http_error(403, "rateLimitExceeded", "Rate Limit Exceeded", times=2),
+    "garbage after": Fault(kind=FaultKind.BODY_AFTER, text="{not json", times=2),
+}
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_what_passes_by_is_retried_under_one_request_id(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec, name: str) -> None:
+    """The client library retries no insert at all."""
+    emulator.faults.add(PASSING[name])
+    vm = create(cloud, make_spec())
+    ids = [call.query["requestId"] for call in emulator.calls if call.api == "instances.insert"]
+    assert (len(ids), len(set(ids))) == (3, 1)
+    assert [instance["id"] for instance in emulator.instances("demo")] == [vm.instance_id]
+
+
+@pytest.mark.parametrize("api", ["instances.get", "zoneOperations.wait", "images.getFromFamily"])
+@pytest.mark.parametrize("name", ["reset before", "500", "502 html", "429"])
+def test_reads_and_waits_are_retried_too(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec, api: str, name: str) -> None:
+    """The client library raises 429, 500 and 502 of a read at once, and every error of a wait."""
+    fault = PASSING[name]
+    emulator.faults.add(
+        Fault(kind=fault.kind, call=api, times=2, http_status=fault.http_status, code=fault.code, message="", text=fault.text)
+    )
+    assert create(cloud, make_spec()).status == "RUNNING"
+    assert emulator.counted().count(api) == 3
+
+
+def test_a_lasting_error_is_raised_once_the_attempts_are_used(emulator: ComputeEmulator, make_spec: MakeSpec) -> None:
+    emulator.faults.add(http_error(503, "backendError", "Backend Error", times=None))
+    slept: list[float] = []
+    cloud = GceCloud("demo", emulator.endpoint, sleep=slept.append, attempts=4)
+    with pytest.raises(CloudError, match="was not created") as caught:
+        create(cloud, make_spec())
+    cloud.close()
+    assert caught.value.why == "backendError: Backend Error"
+    assert emulator.counted().count("instances.insert") == 4
+    assert len(slept) == 3
+    assert sorted(slept) == slept
+
+
+def test_what_does_not_pass_by_is_not_retried(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
+    emulator.faults.add(http_error(403, "forbidden", "Required 'compute.instances.create' permission", times=None))
+    with pytest.raises(CloudAuthError, match="permission"):
+        create(cloud, make_spec())
+    assert emulator.counted().count("instances.insert") == 1
+
+
+def test_a_closed_port_is_a_cloud_error(clock: SimulatedClock) -> None:
+    """The client library lets `requests.ConnectionError` through."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        cloud = GceCloud("demo", f"http://127.0.0.1:{taken.getsockname()[1]}", sleep=clock.sleep)
+        with pytest.raises(CloudRefused) as caught:
+            cloud.get("dev", ZONE)
+        cloud.close()
+    assert caught.value.refusal.code == CONNECTION_LOST
+
+
+def test_proxies_of_the_environment_do_not_see_loopback(
+    emulator: ComputeEmulator, monkeypatch: pytest.MonkeyPatch, clock: SimulatedClock
+) -> None:
+    for variable in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:1")
+    cloud = GceCloud("demo", emulator.endpoint, sleep=clock.sleep)
+    assert cloud.get("dev", ZONE) is None
+    cloud.close()
+
+
+def test_no_credentials_say_how_to_log_in() -> None:
+    with pytest.raises(CloudAuthError) as caught:
+        GceCloud("demo").get("dev", ZONE)
+    assert caught.value.fix == "gcloud auth application-default login"
+
+
+# --- time ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_slow_operation_is_waited_for(clock: SimulatedClock, make_spec: MakeSpec) -> None:
+    with ComputeEmulator(NullBackend(), clock=clock, operation_s={"insert": 300}) as emulator:
+        cloud = GceCloud("demo", emulator.endpoint, now=clock.now, sleep=clock.sleep)
+        began = clock.now()
+        assert create(cloud, make_spec()).status == "RUNNING"
+        cloud.close()
+        assert 300 <= clock.now() - began < 301
+        assert emulator.counted().count("zoneOperations.wait") == 3
+
+
+def test_an_operation_that_never_ends_is_given_up(emulator: ComputeEmulator, clock: SimulatedClock, make_spec: MakeSpec) -> None:
+    emulator.faults.add(Fault(kind=FaultKind.NEVER))
+    cloud = GceCloud("demo", emulator.endpoint, now=clock.now, sleep=clock.sleep, operation_timeout_s=600)
+    with pytest.raises(CloudRefused) as caught:
+        create(cloud, make_spec())
+    cloud.close()
+    assert caught.value.refusal.code == TIMED_OUT
+    assert "RUNNING after 600 s" in caught.value.why
+
+
+def test_the_time_to_live_is_kept_by_the_cloud(cloud: GceCloud, clock: SimulatedClock, make_spec: MakeSpec, hosts: NullBackend) -> None:
+    create(cloud, make_spec(ttl_s=3600))
+    clock.advance(3599)
+    assert [vm.status for vm in cloud.list({})] == ["RUNNING"]
+    clock.advance(1)
+    assert [vm.status for vm in cloud.list({})] == ["TERMINATED"]
+    assert hosts.events[-1] == ("halt", "dev", ZONE)
+
+
+# --- names that are taken ---------------------------------------------------------------------------------------------------
+
+
+def test_our_own_vm_of_the_same_name_is_taken(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
+    first = create(cloud, make_spec())
+    assert create(cloud, make_spec()) == first
+    assert len(emulator.instances("demo")) == 1
+
+
+def test_anothers_vm_of_the_same_name_is_left_alone(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
+    first = create(cloud, make_spec(labels={"provision-owner": "you"}))
+    with pytest.raises(CloudRefused, match="not ours"):
+        create(cloud, make_spec())
+    assert cloud.get("dev", ZONE) == first
+
+
+def test_a_vm_still_being_made_is_waited_for(clock: SimulatedClock, make_spec: MakeSpec) -> None:
+    with ComputeEmulator(NullBackend(), clock=clock, operation_s={"insert": 30}) as emulator:
+        impatient = GceCloud("demo", emulator.endpoint, now=clock.now, sleep=clock.sleep, operation_timeout_s=0)
+        with pytest.raises(CloudRefused):
+            create(impatient, make_spec())
+        cloud = GceCloud("demo", emulator.endpoint, now=clock.now, sleep=clock.sleep)
+        assert create(cloud, make_spec()).status == "RUNNING"
+        impatient.close()
+        cloud.close()
+
+
+# --- looking into a VM --------------------------------------------------------------------------------------------------------
+
+
+def test_the_serial_port_is_read_on_from_where_it_ended(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
+    create(cloud, make_spec())
+    emulator.print_serial("dev", ZONE, "booting\n")
+    text, following = cloud.serial("dev", ZONE)
+    assert text == "booting\n"
+    emulator.print_serial("dev", ZONE, "ready\n")
+    assert cloud.serial("dev", ZONE, start=following) == ("ready\n", following + 6)
+
+
+def test_guest_attributes_are_empty_until_published(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
+    create(cloud, make_spec())
+    assert cloud.guest_attributes("dev", ZONE, "hostkeys/") == {}
+    emulator.publish("dev", ZONE, "hostkeys/ssh-ed25519", "AAAAC3")
+    assert cloud.guest_attributes("dev", ZONE, "hostkeys/") == {"ssh-ed25519": "AAAAC3"}
+
+
+def test_guest_attributes_of_a_missing_vm_are_an_error(cloud: GceCloud) -> None:
+    with pytest.raises(CloudNotFound):
+        cloud.guest_attributes("dev", ZONE, "hostkeys/")
+
+
+def test_guest_attributes_that_are_off_are_an_error(cloud: GceCloud, make_spec: MakeSpec) -> None:
+    create(cloud, make_spec(metadata={}))
+    with pytest.raises(CloudAuthError, match="disabled"):
+        cloud.guest_attributes("dev", ZONE, "hostkeys/")
+
+
+def test_the_ssh_port_is_the_mock_hosts(cloud: GceCloud, make_spec: MakeSpec) -> None:
+    assert cloud.ssh_port(create(cloud, make_spec())) == 2222
+
+
+def test_the_ssh_port_of_the_real_cloud_costs_no_call() -> None:
+    vm = Vm(name="dev", zone=ZONE, status="RUNNING", machine_type="n1-standard-8")
+    assert GceCloud("demo").ssh_port(vm) == 22
