@@ -1,0 +1,1 @@
+"""A Dataflow GPU worker of your own, in one command."""

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-
 from provision.app import dev, image, mock, mps, vm, vm_hosts
 from provision.app.session import Done, Session, Targets
 from provision.errors import ProvisionError
@@ -101,7 +100,9 @@ def _shell(tour: Session) -> Done:
     environ = {name: value for name, value in environ.items() if not name.startswith("INVOKE_")}
     ours, theirs = pty.openpty()
     argv = [sys.executable, "-m", "provision.cli.main", "dev.shell"]
-    with subprocess.Popen(argv, cwd=tour.project_dir, env=environ, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True) as child:
+    with subprocess.Popen(
+        argv, cwd=tour.project_dir, env=environ, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    ) as child:
         os.close(theirs)
         os.write(ours, b"PS1='worker$ '\necho attached to $(tty)\nexit\n")
         text = b"".join(_read(ours))
@@ -116,5 +117,3 @@ def _read(handle: int) -> Iterator[bytes]:
     with contextlib.suppress(OSError):  # the terminal's other side is closed
         while data := os.read(handle, 4096):
             yield data
-
-

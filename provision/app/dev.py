@@ -19,7 +19,7 @@ from provision.recipes.mps import kept, no_mps
 from provision.recipes.worker import container, no_worker
 from provision.resource import Resource
 from provision.resources.docker import WORKSPACE
-from provision.shell import Joined, script
+from provision.shell import script
 
 
 def dev_up(session: Session, targets: Targets) -> Done:
@@ -61,7 +61,7 @@ def dev_run(session: Session, targets: Targets, file: str, words: Sequence[str] 
 
 def send_project(session: Session, transport: Transport, packed: bytes) -> None:
     """The project's files in the container's workspace; what is no longer among them is removed there."""
-    programs.checked(session, transport, sync.receive(session.settings.worker.name), "sending the project's files", chunks=[packed])
+    programs.checked(transport, sync.receive(session.settings.worker.name), "sending the project's files", chunks=[packed])
 
 
 def _program(session: Session, file: str) -> list[str]:
@@ -69,9 +69,13 @@ def _program(session: Session, file: str) -> list[str]:
     try:
         relative = path.resolve().relative_to(session.project_dir.resolve())
     except ValueError:
-        raise UsageError("FILE must lie in the project", where=file, why=f"the project is {session.project_dir}", fix="copy it into the project") from None
+        raise UsageError(
+            "FILE must lie in the project", where=file, why=f"the project is {session.project_dir}", fix="copy it into the project"
+        ) from None
     if not path.is_file():
-        raise UsageError("there is no such file", where=file, why=f"looked in {session.project_dir}", fix=f"ls {shlex.quote(str(Path(file).parent))}")
+        raise UsageError(
+            "there is no such file", where=file, why=f"looked in {session.project_dir}", fix=f"ls {shlex.quote(str(Path(file).parent))}"
+        )
     posix = str(PurePosixPath(*relative.parts))
     match relative.suffix:
         case ".py":
@@ -83,14 +87,14 @@ def _program(session: Session, file: str) -> list[str]:
 
 
 _SHELL = 'exec docker exec -it --workdir "$dir" "$name" sh -c "$body"'
-_INSIDE = 'if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi'
+_INSIDE = "if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi"
 
 
 def dev_shell(session: Session, targets: Targets) -> Done:
     """A shell in the container, on a real terminal; returns its status."""
     target = converging.host(session, targets)
     body = script(_SHELL, name=session.settings.worker.name, dir=WORKSPACE, body=_INSIDE)
-    return programs.finished(enter(session, target, body))
+    return programs.finished(enter(session, target, body, become=True))
 
 
 def dev_devcontainer(session: Session, targets: Targets) -> Done:
@@ -100,6 +104,8 @@ def dev_devcontainer(session: Session, targets: Targets) -> Done:
     box = container(session.settings, image, host=target)
     nodes = [f"/dev/nvidia{index}" for index in range(session.settings.gpu_count)] + ["/dev/nvidiactl", "/dev/nvidia-uvm"]
     devices = [word for node in nodes for word in ("--device", node)] if box.gpu and not box.privileged else []
-    words = [str(word) if isinstance(word, Joined) else str(word) for word in box.arguments(Facts())]
-    text = templating.devcontainer([*words, *devices, box.image, "infinity"], image=box.image, name=box.container, project_dir=session.project_dir)
+    words = [str(word) for word in box.arguments(Facts())]
+    text = templating.devcontainer(
+        [*words, *devices, box.image, "infinity"], image=box.image, name=box.container, project_dir=session.project_dir
+    )
     return Done({"devcontainer": text}, text=text.rstrip("\n"))

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from provision.app import converging
 from provision.app.session import Done, Session, Targets
-from provision.dataflow.image import Build, Family, ImageSpec, prepare, threads_per_worker
+from provision.cloud import catalog
+from provision.dataflow.image import Build, Copy, Family, ImageSpec, prepare, threads_per_worker
 from provision.errors import UsageError
 from provision.model import Host
 from provision.recipes.cos import registries
@@ -14,11 +15,13 @@ from provision.recipes.worker import WorkerImage
 from provision.recipes.worker import image as image_resource
 from provision.resource import Resource
 from provision.resources import DockerEngine, RegistryLogin
+from provision.resources.docker import WORKSPACE
 
 
 def spec(session: Session) -> ImageSpec:
-    """What the settings ask the image to be. Threads per worker are those of one process per vCPU, unless `processes` says less."""
+    """What the settings ask the image to be. The build context, where there is one, ends up in the workspace."""
     worker = session.settings.worker
+    cores = _vcpus(session)
     return ImageSpec(
         family=Family(worker.base),
         python=worker.python,
@@ -27,8 +30,18 @@ def spec(session: Session) -> ImageSpec:
         apt=tuple(worker.apt),
         requirements="".join(f"{line}\n" for line in worker.requirements),
         env=dict(worker.env),
-        threads=threads_per_worker(1, 1),
+        threads=threads_per_worker(cores, worker.processes or cores),
+        copies=(Copy(".", WORKSPACE),) if worker.context else (),
     )
+
+
+def _vcpus(session: Session) -> int:
+    """The vCPUs of the machine that the settings ask for: the Dataflow job's where it names one, else the VM's."""
+    settings = session.settings
+    name = settings.dataflow.machine_type or catalog.machine_for(settings.gpu, settings.gpu_count, settings.machine_type)
+    bundled = catalog.bundled_machine_types().get(name)
+    machine = bundled[1] if bundled else catalog.parse_n1(name)
+    return machine.vcpus if machine else 1
 
 
 def build(session: Session) -> Build:
@@ -50,7 +63,10 @@ def image_render(session: Session, output: str | None = None) -> Done:
     """The Dockerfile, on standard output or written into the folder `output`."""
     if session.settings.worker.image is not None:
         raise UsageError(
-            "there is nothing to render", where="provision.worker.image", why=f"the image {session.settings.worker.image} is pulled as it is", fix="unset worker.image to build one"
+            "there is nothing to render",
+            where="provision.worker.image",
+            why=f"the image {session.settings.worker.image} is pulled as it is",
+            fix="unset worker.image to build one",
         )
     built = build(session)
     document = {"reference": built.reference, "dockerfile": built.dockerfile, "context_bytes": len(built.context)}
@@ -69,7 +85,7 @@ def image_build(session: Session, targets: Targets) -> Done:
     def recipe(target: Host) -> list[Resource]:
         del target
         login = RegistryLogin(name="registry-login", registries=registries(session.settings))
-        return [DockerEngine(name="docker"), login, image_resource(session.settings, image)]
+        return [DockerEngine(name="docker"), login, image_resource(image)]
 
     done = converging.run(session, targets, recipe, "image.build")
     return Done({**done.document, "reference": image.reference}, done.exit_code, done.text)

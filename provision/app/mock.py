@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from provision.app.session import Done, Session
-from provision.model import Host, Note
+from provision.model import Host
 
 BANNER = "mock: no project is set, so everything runs on this machine and nothing is billed"
 
@@ -20,7 +20,7 @@ def endpoint(session: Session) -> str:
     """Where the emulator listens; the mock is started when it does not run."""
     from provision.testing import daemon
 
-    session.emit(Note(BANNER))
+    session.say_once(BANNER)
     return daemon.up(_folder(session)).compute_endpoint
 
 
@@ -28,7 +28,7 @@ def refreshed(session: Session, host: Host) -> Host:
     """The mock host where it listens now: a mock that was stopped comes up again, with its state, on other ports."""
     from provision.testing import daemon
 
-    session.emit(Note(BANNER))
+    session.say_once(BANNER)
     state = daemon.up(_folder(session))
     return replace(host, port=state.ssh_ports.get(host.name, host.port))
 

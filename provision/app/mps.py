@@ -26,7 +26,7 @@ def mps_status(session: Session, targets: Targets) -> Done:
     target = converging.host(session, targets)
     transport = converging.connect(session, target)
     try:
-        text = programs.checked(session, transport, status_script(session.settings.worker.name), "reading the MPS status", timeout_s=60.0)
+        text = programs.checked(transport, status_script(session.settings.worker.name), "reading the MPS status", timeout_s=60.0)
     finally:
         transport.close()
     status = read_status(text)
@@ -57,7 +57,8 @@ def _text(session: Session, status: MpsStatus) -> str:
         return f"no MPS daemon answers in the container{said}: {session.program_argv0} mps.enable"
     lines = [
         "daemon             answers",
-        f"server             {status.server_state or 'none yet: the first client starts it'}" + (f" (pid {status.server_pid}, uid {status.server_uid})" if status.server_pid else ""),
+        f"server             {status.server_state or 'none yet: the first client starts it'}"
+        + (f" (pid {status.server_pid}, uid {status.server_uid})" if status.server_pid else ""),
         f"compute mode       {status.compute_mode or '-'}",
         f"thread percentage  {status.thread_percentage:g}",
         f"clients            {len(status.clients)}",

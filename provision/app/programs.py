@@ -61,7 +61,12 @@ def run(session: Session, transport: Transport, container: str, words: Sequence[
     command, stdin = lifeline(in_container(container, words, token), become=transport.host.become)
     status = transport.exchange(command, stdin, on_stdout=session.stdout, on_stderr=told, timeout_s=LONGEST_RUN_S)
     if told.not_running:
-        raise HostError("the worker container is not running", where=transport.host.name, why=f"no running container {container}", fix=f"{session.program_argv0} dev.up")
+        raise HostError(
+            "the worker container is not running",
+            where=transport.host.name,
+            why=f"no running container {container}",
+            fix=f"{session.program_argv0} dev.up",
+        )
     return finished(status)
 
 
@@ -70,7 +75,9 @@ def finished(status: int) -> Done:
     return Done({"status": status, "failed_in": "program" if status else None}, status)
 
 
-def checked(session: Session, transport: Transport, body: Script, what: str, *, chunks: Sequence[bytes] | None = None, timeout_s: float = 3600.0) -> str:
+def checked(
+    session: Session, transport: Transport, body: Script, what: str, *, chunks: Sequence[bytes] | None = None, timeout_s: float = 3600.0
+) -> str:
     """A script of ours outside of the engine; returns what it printed. Raises `CommandFailed` with its last lines."""
     from provision.errors import CommandFailed
     from provision.exchange import tail

@@ -12,7 +12,7 @@ from typing import Any
 
 from provision.errors import UsageError
 from provision.fleet import DEFAULT_FORKS, Pace
-from provision.model import Emit, Event, Sink
+from provision.model import Emit, Event, Note, Sink
 from provision.settings import Settings
 
 
@@ -42,6 +42,14 @@ class Session:
     stdout: Sink = _write_stdout
     stderr: Sink = _write_stderr
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    said: set[str] = field(default_factory=set, compare=False)
+    """Lines that are said once in a call, such as the mock's banner."""
+
+    def say_once(self, text: str) -> None:
+        """Tell people something the first time only."""
+        if text not in self.said:
+            self.said.add(text)
+            self.emit(Note(text))
 
     @property
     def home(self) -> Path:
@@ -64,7 +72,9 @@ class Targets:
 
     def __post_init__(self) -> None:
         if self.host is not None and self.limit is not None:
-            raise UsageError("--host and --limit cannot be given together", why="--host names one host, --limit a pattern", fix="leave one of them out")
+            raise UsageError(
+                "--host and --limit cannot be given together", why="--host names one host, --limit a pattern", fix="leave one of them out"
+            )
 
     @property
     def pace(self) -> Pace:

@@ -17,7 +17,7 @@ from provision.app import converging
 from provision.app.session import Done, Session, Targets
 from provision.app.state import VmRecord, VmRecords
 from provision.cloud import body, catalog
-from provision.cloud.create import Created, create_vm, delete_everywhere
+from provision.cloud.create import Created, create_vm, delete_vm
 from provision.cloud.journal import FileJournal
 from provision.cloud.ports import ComputeCloud
 from provision.errors import EXIT_WOULD_CHANGE, CloudNotFound, Unreachable, UsageError
@@ -70,7 +70,9 @@ def vm_create(session: Session, name: str, targets: Targets) -> Done:
     return _provisioned(session, record.name, targets, _document(created.vm), changed=created.changed, tried=_tried(created))
 
 
-def _provisioned(session: Session, name: str, targets: Targets, vm: dict[str, Any], *, changed: bool, tried: list[dict[str, Any]] | None = None) -> Done:
+def _provisioned(
+    session: Session, name: str, targets: Targets, vm: dict[str, Any], *, changed: bool, tried: list[dict[str, Any]] | None = None
+) -> Done:
     chosen = converging.hosts(session, Targets(host=name))
     finished = converging.converge(session, targets, chosen, lambda target: converging.cos_recipe(session, target), f"vm.create {name}")
     return converging.done(finished, check=targets.check, vm=vm, changed=changed, tried=tried or [])
@@ -83,7 +85,9 @@ def _tried(created: Created) -> list[dict[str, Any]]:
 def _check(cloud: ComputeCloud, spec: VmSpec, owner: str) -> Done:
     existing = [vm for vm in cloud.list({body.OWNER_LABEL: owner}) if vm.name == spec.name]
     if existing:
-        return Done({"vm": _document(existing[0]), "changed": False, "tried": [], "hosts": {}}, text=f"{spec.name} exists in {existing[0].zone}")
+        return Done(
+            {"vm": _document(existing[0]), "changed": False, "tried": [], "hosts": {}}, text=f"{spec.name} exists in {existing[0].zone}"
+        )
     text = f"would create {spec.name}: {spec.machine_type}" + (f" + {spec.gpu_count} x {spec.gpu}" if spec.gpu else "")
     return Done({"vm": None, "changed": True, "tried": [], "hosts": {}}, EXIT_WOULD_CHANGE, text)
 
@@ -198,7 +202,9 @@ def _find(session: Session, cloud: ComputeCloud, name: str) -> Vm:
     owner = _owner(ensure_key(session.home / "key"))
     found = next((vm for vm in cloud.list({body.OWNER_LABEL: owner}) if vm.name == name), None)
     if found is None:
-        raise CloudNotFound(f"there is no VM named {name}", why="none of this name carries this project's label", fix=f"{session.program_argv0} vm.list")
+        raise CloudNotFound(
+            f"there is no VM named {name}", why="none of this name carries this project's label", fix=f"{session.program_argv0} vm.list"
+        )
     return found
 
 
@@ -210,7 +216,7 @@ def vm_delete(session: Session, name: str, *, yes: bool, confirm: Callable[[str]
         why = "there is no terminal to ask on" if confirm is None else "the answer was no"
         raise UsageError(f"{name} was not deleted", why=why, fix=f"{session.program_argv0} vm.delete --name {name} --yes")
     records = VmRecords(session.home / "vms.json")
-    removed = delete_everywhere(cloud_of(session), name, _owner(ensure_key(session.home / "key")), _journal(session))
+    removed = delete_vm(cloud_of(session), name, _owner(ensure_key(session.home / "key")), _journal(session), session.emit)
     records.remove(name)
     for vm in removed:
         converging.known_hosts(session).forget(f"compute.{vm.instance_id}")
@@ -221,7 +227,15 @@ def vm_delete(session: Session, name: str, *, yes: bool, confirm: Callable[[str]
 
 def _static_document(session: Session, name: str) -> dict[str, Any]:
     entry = session.settings.hosts[name]
-    return {"name": name, "zone": None, "status": "STATIC", "machine_type": None, "gpu": session.settings.gpu, "address": entry.address, "instance_id": None}
+    return {
+        "name": name,
+        "zone": None,
+        "status": "STATIC",
+        "machine_type": None,
+        "gpu": session.settings.gpu,
+        "address": entry.address,
+        "instance_id": None,
+    }
 
 
 def _document(vm: Vm) -> dict[str, Any]:
@@ -249,7 +263,7 @@ def _age_s(created: str) -> int | None:
 
 def _table(vms: list[dict[str, Any]]) -> str:
     columns = ("name", "zone", "status", "machine_type", "gpu", "address", "age", "ttl left")
-    rows = [columns, *(tuple(_cell(vm[key]) for key in columns[:6]) + (_span(vm["age_s"]), _span(vm["ttl_left_s"])) for vm in vms)]
+    rows = [columns, *((*(_cell(vm[key]) for key in columns[:6]), _span(vm["age_s"]), _span(vm["ttl_left_s"])) for vm in vms)]
     widths = [max(len(row[index]) for row in rows) for index in range(len(columns))]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
 

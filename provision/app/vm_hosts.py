@@ -24,12 +24,12 @@ def vm_provision(session: Session, targets: Targets) -> Done:
 def vm_ssh(session: Session, targets: Targets, words: Sequence[str] = ()) -> Done:
     """A shell on the host, or one command; returns its status."""
     target = converging.host(session, targets)
-    return programs.finished(enter(session, target, command(*words) if words else None))
+    return programs.finished(enter(session, target, command(*words) if words else None, become=False))
 
 
-def enter(session: Session, target: Host, body: Script | None) -> int:
-    """An interactive session: a login shell, or `body` on the host's terminal. The status it ended with."""
-    return terminal.interactive(target, body, known_hosts=converging.known_hosts(session), environ=session.environ)
+def enter(session: Session, target: Host, body: Script | None, *, become: bool) -> int:
+    """An interactive session: a login shell, or `body` on the host's terminal, as root with `become`. The status it ended with."""
+    return terminal.interactive(target, body, known_hosts=converging.known_hosts(session), environ=session.environ, become=become)
 
 
 def vm_ssh_config(session: Session) -> Done:
@@ -51,9 +51,9 @@ tar -xzf - -C "$dir"
 _FROM_BUCKET = """
 mkdir -p "$dir"
 if command -v toolbox >/dev/null 2>&1; then
-    toolbox /google-cloud-sdk/bin/gsutil -m cp -r "$source" "/media/root$plain/"
+    toolbox /google-cloud-sdk/bin/gsutil -m cp -r "$bucket" "/media/root$plain/"
 else
-    docker run --rm --volume "$dir:$plain" --env HOME=/tmp "$image" gsutil -m cp -r "$source" "$plain/"
+    docker run --rm --volume "$dir:$plain" --env HOME=/tmp "$image" gsutil -m cp -r "$bucket" "$plain/"
 fi
 """
 GSUTIL_IMAGE = "gcr.io/google.com/cloudsdktool/google-cloud-cli:stable"
@@ -62,17 +62,22 @@ GSUTIL_IMAGE = "gcr.io/google.com/cloudsdktool/google-cloud-cli:stable"
 def vm_copy(session: Session, targets: Targets, src: str, dst: str) -> Done:
     """Copy a file or folder into the folder `dst` of the hosts: from here as one tar stream, from `gs://` on the host itself."""
     if not PurePosixPath(dst).is_absolute():
-        raise UsageError("DST must be an absolute folder of the host", where=dst, why="it does not begin with /", fix=f"{session.program_argv0} vm.copy {src} /home/{dst}")
+        raise UsageError(
+            "DST must be an absolute folder of the host",
+            where=dst,
+            why="it does not begin with /",
+            fix=f"{session.program_argv0} vm.copy {src} /home/{dst}",
+        )
     chosen = converging.hosts(session, targets)
     packed = None if src.startswith("gs://") else pack(Path(src))
     for target in chosen:
         transport = converging.connect(session, target)
         try:
             if packed is None:
-                body = script(_FROM_BUCKET, source=src, dir=RemotePath(dst), plain=dst, image=GSUTIL_IMAGE)
-                programs.checked(session, transport, body, f"copying {src}")
+                body = script(_FROM_BUCKET, bucket=src, dir=RemotePath(dst), plain=dst, image=GSUTIL_IMAGE)
+                programs.checked(transport, body, f"copying {src}")
             else:
-                programs.checked(session, transport, script(_UNPACK, dir=RemotePath(dst)), f"copying {src}", chunks=[packed])
+                programs.checked(transport, script(_UNPACK, dir=RemotePath(dst)), f"copying {src}", chunks=[packed])
         finally:
             transport.close()
         session.emit(Note(f"copied {src} to {dst}", host=target.name))

@@ -41,7 +41,9 @@ def project_files(project_dir: Path) -> list[str]:
     try:
         listed = subprocess.run(command, capture_output=True, check=True).stdout
     except FileNotFoundError as error:
-        raise UsageError("git is not installed", where=str(project_dir), why="it says which files are the project's", fix="install git") from error
+        raise UsageError(
+            "git is not installed", where=str(project_dir), why="it says which files are the project's", fix="install git"
+        ) from error
     except subprocess.CalledProcessError as error:
         why = error.stderr.decode("utf-8", "replace").strip()
         raise UsageError("the project's files are not known", where=str(project_dir), why=why, fix="git init") from error

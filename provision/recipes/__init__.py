@@ -29,7 +29,12 @@ def load(reference: str, project_dir: Path) -> Recipe:
     try:
         recipe = getattr(importlib.import_module(module_name), function)
     except ImportError as error:
-        raise SettingsError("a recipe's module cannot be imported", where=f"provision.recipes: {reference}", why=str(error), fix=f"python -c 'import {module_name}'") from error
+        raise SettingsError(
+            "a recipe's module cannot be imported",
+            where=f"provision.recipes: {reference}",
+            why=str(error),
+            fix=f"python -c 'import {module_name}'",
+        ) from error
     except AttributeError as error:
         raise SettingsError("a recipe's module has no such function", where=f"provision.recipes: {reference}", why=str(error)) from error
     if not callable(recipe):

@@ -37,7 +37,9 @@ def _gpu_steps(settings: Settings, host: Host | None) -> list[Resource]:
     if not settings.gpu:
         return []
     folder = _driver_dir(host)
-    driver = Driver(name="driver", needs=("gpu",), at_boot=True, version=settings.driver, source=host.driver if host else None, directory=folder)
+    driver = Driver(
+        name="driver", needs=("gpu",), at_boot=True, version=settings.driver, source=host.driver if host else None, directory=folder
+    )
     return [driver, ExecBindMount(name="driver-mount", at_boot=True, path=folder)]
 
 

@@ -23,7 +23,7 @@ class WorkerImage:
     digest: str = ""
 
 
-def image(settings: Settings, built: WorkerImage) -> Resource:
+def image(built: WorkerImage) -> Resource:
     """The image on the host."""
     needs = ("docker", "registry-login")
     if built.context is None:
@@ -59,7 +59,7 @@ def mps_environment(settings: Settings) -> dict[str, str]:
 def worker(settings: Settings, built: WorkerImage, *, host: Host | None = None) -> list[Resource]:
     """Image, container, and the step that starts the container again after a boot. Follows the recipe `cos`."""
     box = container(settings, built, host=host)
-    return [image(settings, built), box, fragment("worker-steps", FRAGMENT, [box])]
+    return [image(built), box, fragment("worker-steps", FRAGMENT, [box])]
 
 
 def no_worker(settings: Settings) -> list[Resource]:

@@ -117,9 +117,13 @@ def _pull_diagnosis(output: str) -> Diagnosis | None:
     if re.search(r"(?i)manifest unknown|not found: manifest|manifest for .* not found|repository does not exist", output):
         return Diagnosis("the registry has no such image", "check worker.image or worker.base_image: name, tag and registry")
     if re.search(r"(?i)unauthori[sz]ed|denied|unauthenticated|no basic auth credentials", output):
-        return Diagnosis("the registry refused the VM's identity", "add its host to registries:, and grant its service account Artifact Registry Reader")
+        return Diagnosis(
+            "the registry refused the VM's identity", "add its host to registries:, and grant its service account Artifact Registry Reader"
+        )
     if re.search(r"(?i)Client\.Timeout|i/o timeout|no such host|connection refused|TLS handshake timeout", output):
-        return Diagnosis("the registry could not be reached from the host", "give the VM an external IP, Cloud NAT or Private Google Access")
+        return Diagnosis(
+            "the registry could not be reached from the host", "give the VM an external IP, Cloud NAT or Private Google Access"
+        )
     return remember_disk_full(output)
 
 
@@ -132,7 +136,7 @@ class PulledImage(Resource):
 
     def probe(self) -> Script:
         """Its id, where the host has it."""
-        return script("echo \"id=$(docker image inspect -f '{{.Id}}' \"$ref\" 2>/dev/null)\"", ref=self.ref)
+        return script('echo "id=$(docker image inspect -f \'{{.Id}}\' "$ref" 2>/dev/null)"', ref=self.ref)
 
     def read(self, text: str) -> State | None:
         """`{"present", "id"}`; None when absent."""
@@ -164,7 +168,7 @@ class BuiltImage(Resource):
     def probe(self) -> Script:
         """The digest of the context it was built from, kept as a label."""
         return script(
-            "echo \"context=$(docker image inspect -f '{{index .Config.Labels \"provision.context\"}}' \"$ref\" 2>/dev/null)\"", ref=self.ref
+            'echo "context=$(docker image inspect -f \'{{index .Config.Labels "provision.context"}}\' "$ref" 2>/dev/null)"', ref=self.ref
         )
 
     def read(self, text: str) -> State | None:
@@ -195,7 +199,8 @@ printf '%s' "$context" | base64 -d | docker build --tag "$ref" --label "provisio
 
 
 _CONTAINER_PROBE = """
-docker container inspect -f '{{.State.Running}}|{{.Image}}|{{index .Config.Labels "provision.spec"}}|{{index .Config.Labels "provision.driver"}}' "$name" 2>/dev/null || exit 0
+labels='{{index .Config.Labels "provision.spec"}}|{{index .Config.Labels "provision.driver"}}'
+docker container inspect -f "{{.State.Running}}|{{.Image}}|$labels" "$name" 2>/dev/null || exit 0
 echo "image=$(docker image inspect -f '{{.Id}}' "$image" 2>/dev/null)"
 loaded=
 if test -r "$R/sys/module/nvidia/version"; then read -r loaded <"$R/sys/module/nvidia/version"; fi
@@ -208,7 +213,8 @@ _CONTAINER_ENSURE = """
 loaded=
 if test -r "$R/sys/module/nvidia/version"; then read -r loaded <"$R/sys/module/nvidia/version"; fi
 id=$(docker image inspect -f '{{.Id}}' "$image")
-found=$(docker container inspect -f '{{.Image}}|{{index .Config.Labels "provision.spec"}}|{{index .Config.Labels "provision.driver"}}' "$name" 2>/dev/null || true)
+labels='{{index .Config.Labels "provision.spec"}}|{{index .Config.Labels "provision.driver"}}'
+found=$(docker container inspect -f "{{.Image}}|$labels" "$name" 2>/dev/null || true)
 if test "$found" = "$id|$spec|$loaded"; then
     if test -n "${because-}"; then docker restart --time 10 "$name"; else docker start "$name"; fi
     exit 0

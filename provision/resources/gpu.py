@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from provision.model import Facts, State
 from provision.resource import Diagnosis, Resource
@@ -60,9 +61,7 @@ echo "nodes=$nodes"
         """No GPU, or too few."""
         found = (actual or {}).get("gpus", 0)
         return Diagnosis(
-            f"the host has {found} NVIDIA GPUs, {self.count} wanted: none is on its PCI bus"
-            if not found
-            else f"the host has {found} NVIDIA GPUs, {self.count} wanted",
+            f"the host has {found} NVIDIA GPUs, {self.count} wanted",
             "invoke vm.show   (which GPU the VM was made with), or set gpu_count",
         )
 
@@ -147,20 +146,71 @@ for node in nvidia0 nvidiactl nvidia-uvm; do test -e "$R/dev/$node" || devices=;
 echo "devices=$devices"
 """
 
+
+class _Failure(NamedTuple):
+    pattern: str
+    cause: str
+    fix: str
+
+
 # Failure texts of the installer (public cos-gpu-installer source, users' reports) and what each means.
-_FAILURES: tuple[tuple[str, str, str], ...] = (
-    (r"a loaded module stays until the next reboot", "another driver version is loaded; the new one needs a reboot", "invoke vm.ssh -- sudo reboot, then invoke vm.provision"),
-    (r"no NVIDIA driver is loaded", "this host has no NVIDIA driver (driver: present installs none)", "install the driver of your distribution, then run again"),
-    (r"lock file is locked", "another installer kept running on the host", "wait for it to end, then run the same command again"),
-    (r"(?i)failed to get .*driver version.*404|version .* not found", "the wanted driver does not exist for this build of the OS", "cos-extensions list   (on the host) names those that do"),
-    (r"(?i)failed to get GPU type information", "the installer finds no GPU on the VM", "invoke vm.show   (which GPU the VM was made with)"),
-    (r"(?i)failed to download driver (signature|artifacts)", "the driver could not be downloaded: no route out, no storage scope, or no such build", "curl -sI https://storage.googleapis.com   (on the host) tells whether it has a route out"),
-    (r"Client\.Timeout|exit status 125", "the installer image could not be pulled: no route out, or Docker was not ready", "give the VM an external IP, Cloud NAT or Private Google Access"),
-    (r"(?i)failed to load GPU drivers|insmod", "the kernel refused the modules: wrong flavour, Secure Boot, or an old version is loaded", "sudo dmesg | tail   (on the host), then reboot it"),
-    (r"(?i)failed to verify.*exit status 255", "nvidia-smi failed after the installation: a cached driver of another version, or the GPU is lost", "sudo rm -rf /var/lib/nvidia/.cache && sudo reboot   (on the host)"),
-    (r"(?i)not supported on dev images", "GPU drivers are not offered on dev images", "set image to a family such as cos-125-lts"),
-    (r"cos-extensions: (command )?not found|not found: cos-extensions", "this host is not Container-Optimized OS with GPU support (milestone 85 or newer)", "set driver: present for a host with a driver of its own"),
-)  # fmt: skip
+_FAILURES = (
+    _Failure(
+        r"a loaded module stays until the next reboot",
+        "another driver version is loaded; the new one needs a reboot",
+        "invoke vm.ssh -- sudo reboot, then invoke vm.provision",
+    ),
+    _Failure(
+        r"no NVIDIA driver is loaded",
+        "this host has no NVIDIA driver (driver: present installs none)",
+        "install the driver of your distribution, then run again",
+    ),
+    _Failure(
+        r"lock file is locked",
+        "another installer kept running on the host",
+        "wait for it to end, then run the same command again",
+    ),
+    _Failure(
+        r"(?i)failed to get .*driver version.*404|version .* not found",
+        "the wanted driver does not exist for this build of the OS",
+        "cos-extensions list   (on the host) names those that do",
+    ),
+    _Failure(
+        r"(?i)failed to get GPU type information",
+        "the installer finds no GPU on the VM",
+        "invoke vm.show   (which GPU the VM was made with)",
+    ),
+    _Failure(
+        r"(?i)failed to download driver (signature|artifacts)",
+        "the driver could not be downloaded: no route out, no storage scope, or no such build",
+        "curl -sI https://storage.googleapis.com   (on the host) tells whether it has a route out",
+    ),
+    _Failure(
+        r"Client\.Timeout|exit status 125",
+        "the installer image could not be pulled: no route out, or Docker was not ready",
+        "give the VM an external IP, Cloud NAT or Private Google Access",
+    ),
+    _Failure(
+        r"(?i)failed to load GPU drivers|insmod",
+        "the kernel refused the modules: wrong flavour, Secure Boot, or an old version is loaded",
+        "sudo dmesg | tail   (on the host), then reboot it",
+    ),
+    _Failure(
+        r"(?i)failed to verify.*exit status 255",
+        "nvidia-smi failed after the installation: a cached driver of another version, or the GPU is lost",
+        "sudo rm -rf /var/lib/nvidia/.cache && sudo reboot   (on the host)",
+    ),
+    _Failure(
+        r"(?i)not supported on dev images",
+        "GPU drivers are not offered on dev images",
+        "set image to a family such as cos-125-lts",
+    ),
+    _Failure(
+        r"cos-extensions: (command )?not found|not found: cos-extensions",
+        "this host is not Container-Optimized OS with GPU support (milestone 85 or newer)",
+        "set driver: present for a host with a driver of its own",
+    ),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +243,9 @@ class Driver(Resource):
         version, loaded = found.get("version", ""), found.get("loaded", "")
         if not found.get("asked") and not loaded and not found.get("smi"):
             return None
-        installed = found.get("smi") == "yes" and found.get("cache_version") == version and found.get("cache_build") == found.get("build_id")
+        installed = (
+            found.get("smi") == "yes" and found.get("cache_version") == version and found.get("cache_build") == found.get("build_id")
+        )
         return {
             "asked": found.get("asked"),
             "version": version or loaded or None,
@@ -274,5 +326,7 @@ class NvidiaSmi(Resource):
         if "ermission denied" in text:
             return Diagnosis(f"nvidia-smi is not executable: the driver folder is mounted noexec ({said})", "invoke vm.provision")
         if "version mismatch" in text:
-            return Diagnosis(f"the loaded driver and its libraries differ ({said})", "invoke vm.ssh -- sudo reboot, then invoke vm.provision")
+            return Diagnosis(
+                f"the loaded driver and its libraries differ ({said})", "invoke vm.ssh -- sudo reboot, then invoke vm.provision"
+            )
         return Diagnosis(f"nvidia-smi does not run: {said}", "invoke vm.provision")

@@ -230,7 +230,9 @@ class MpsDaemon(Resource):
         if "not found" in output and "nvidia-cuda-mps-control" in output:
             return Diagnosis("the container has no MPS binaries on its PATH", "invoke dev.up   (mounts the driver folder)")
         if "ermission denied" in output:
-            return Diagnosis("the MPS binaries are not executable: the driver folder is mounted noexec", "invoke vm.provision, then invoke dev.up")
+            return Diagnosis(
+                "the MPS binaries are not executable: the driver folder is mounted noexec", "invoke vm.provision, then invoke dev.up"
+            )
         if "another thread percentage" in output:
             return Diagnosis("a running MPS server keeps its thread percentage", "invoke mps.disable, then invoke mps.enable")
         if "the MPS server is not ACTIVE" in output:
