@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Strict
 
-_TTL = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+_TTL = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.ASCII)
 _TTL_UNITS_S = (86400, 3600, 60, 1)
 TTL_MIN_S = 30
 TTL_MAX_S = 120 * 86400
@@ -22,7 +22,7 @@ SUN_PATH_ROOM = 88
 
 def matching(pattern: str, allowed: str) -> AfterValidator:
     """A validator for text that matches `pattern` as a whole; `allowed` completes "allowed: …"."""
-    compiled = re.compile(pattern)
+    compiled = re.compile(pattern, re.ASCII)
 
     def check(value: str) -> str:
         if not compiled.fullmatch(value):

@@ -16,14 +16,9 @@ PROGRAMS = ("invoke", "provision")
 
 
 def settings(cli: Cli, *words: str, **kwargs: Any) -> dict[str, Any]:
-    ended = (
-        cli(*words[:1], "vm.create", "--json", *words[1:], **kwargs)
-        if words[:1] and words[0].startswith("-f")
-        else cli("vm.create", "--json", *words, **kwargs)
-    )
-    found = ended.document
-    assert "settings" in found, found
-    return dict(found["settings"])
+    ended = cli("vm.create", "--json", *words, **kwargs)
+    assert "settings" in ended.document, ended.err
+    return dict(ended.document["settings"])
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
