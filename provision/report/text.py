@@ -36,7 +36,7 @@ def plain(line: Line) -> str:
 def clean(text: str) -> str:
     """A host's line without what a terminal would obey; of a line overwritten with carriage returns, the last state."""
     visible = _ESCAPES.sub("", text)
-    states = [state for state in visible.split("\r") if state.strip()]
+    states = [state for state in visible.replace("\n", " ").split("\r") if state.strip()]
     return _CONTROLS.sub("", (states[-1] if states else "").expandtabs()).rstrip()
 
 

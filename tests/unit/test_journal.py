@@ -1,0 +1,114 @@
+"""The run history: lines of JSON, written as it happens."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.errors import NotConverged
+from provision.journal import Journal, read_run, runs
+from provision.model import (
+    Event,
+    HostConnected,
+    HostFinished,
+    HostReport,
+    Note,
+    Outcome,
+    OutputLine,
+    ResourceFinished,
+    RunFinished,
+    RunStarted,
+    Status,
+)
+
+START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+FAILED = Outcome("driver", Status.FAILED, seconds=1.5, error=NotConverged("did not converge", where="dev: driver"))
+EVENTS: tuple[Event, ...] = (
+    Note("before any run"),
+    RunStarted(("dev",), "vm.provision", check=False),
+    HostConnected("dev", 0.25),
+    OutputLine("dev", "driver", "fetching"),
+    OutputLine("dev", "", "what the user's program prints"),
+    ResourceFinished("dev", FAILED),
+    HostFinished(HostReport("dev", (FAILED,), 2, 3.0)),
+    RunFinished((HostReport("dev", (FAILED,), 2, 3.0),)),
+)
+
+
+def write(folder: Path, *events: Event, at: datetime = START, **kwargs: Any) -> None:
+    with Journal(folder, task="vm.provision", now=lambda: at, **kwargs) as record:
+        for event in events:
+            record(event)
+
+
+def test_a_run_is_one_file_of_entries(tmp_path: Path) -> None:
+    write(tmp_path / "runs", *EVENTS)
+    (file,) = runs(tmp_path / "runs")
+    entries = list(read_run(file))
+    assert [entry["event"] for entry in entries] == ["run-started", "connected", "output", "resource", "host", "run-finished"]
+    assert entries[0] == {
+        "time": "2026-01-02T03:04:05.000+00:00",
+        "event": "run-started",
+        "title": "vm.provision",
+        "hosts": ["dev"],
+        "check": False,
+        "task": "vm.provision",
+    }
+    assert entries[3]["error"]["what"] == "did not converge"
+    assert entries[4]["failed"] == 1
+    assert "results" not in entries[4]
+
+
+def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
+    write(tmp_path / "runs", *EVENTS)
+    assert (tmp_path / "runs").stat().st_mode & 0o777 == 0o700
+    assert runs(tmp_path / "runs")[0].stat().st_mode & 0o777 == 0o600
+
+
+def test_a_task_without_a_run_leaves_no_file(tmp_path: Path) -> None:
+    write(tmp_path / "runs", Note("nothing happens"))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_each_entry_is_on_disk_when_it_happens(tmp_path: Path) -> None:
+    record = Journal(tmp_path, task="t", now=lambda: START)
+    record(EVENTS[1])
+    assert len(list(read_run(runs(tmp_path)[0]))) == 1
+    record(EVENTS[2])
+    assert len(list(read_run(runs(tmp_path)[0]))) == 2
+    record.__exit__(None, None, None)
+
+
+def test_a_line_that_was_cut_is_left_out(tmp_path: Path) -> None:
+    write(tmp_path, *EVENTS)
+    (file,) = runs(tmp_path)
+    whole = file.read_bytes()
+    for size in range(len(whole)):
+        file.write_bytes(whole[:size])
+        assert len(list(read_run(file))) in {whole[:size].count(b"\n"), whole[: size + 1].count(b"\n")}
+
+
+def test_the_oldest_make_room(tmp_path: Path) -> None:
+    for number in range(6):
+        write(tmp_path, EVENTS[1], at=START + timedelta(hours=number), keep=3)
+    hours = [json.loads(file.read_text().splitlines()[0])["time"][11:13] for file in runs(tmp_path)]
+    assert hours == ["08", "07", "06"], "the newest first"
+
+
+def test_a_full_disk_ends_the_journal_and_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any, **kwargs: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "open", full)
+    write(tmp_path, *EVENTS)
+    assert runs(tmp_path) == []
+
+
+def test_a_folder_that_cannot_be_made_ends_the_journal_and_not_the_run(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    write(tmp_path / "file" / "runs", *EVENTS)

@@ -1,0 +1,167 @@
+"""The reporter of terminals, on a terminal that is a string."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from provision.model import (
+    Change,
+    HostConnected,
+    HostFinished,
+    HostReport,
+    HostStarted,
+    Note,
+    Outcome,
+    OutputLine,
+    ResourceFinished,
+    ResourceStarted,
+    RunFinished,
+    RunStarted,
+    Status,
+)
+from provision.report import reporter
+from provision.report.live import LiveReporter, styled
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def feet(live: LiveReporter, width: int = 80, height: int = 24) -> list[str]:
+    """The foot's lines, without the spinner's changing first character."""
+    lines = []
+    for line in live.foot(width, height):
+        stream = io.StringIO()
+        Console(file=stream, width=width, no_color=True, highlight=False).print(line, end="")
+        lines.append(stream.getvalue()[2:])
+    return lines
+
+
+def test_a_terminal_gets_the_live_one_and_a_dumb_one_does_not() -> None:
+    assert type(reporter(Terminal(), env={"TERM": "xterm-256color"})) is LiveReporter
+    assert type(reporter(Terminal(), env={"TERM": "dumb"})) is not LiveReporter
+    assert type(reporter(Terminal(), env={"TERM": "xterm"}, plain=True)) is not LiveReporter
+
+
+def test_the_foot_says_who_is_at_what_and_since_when(clock: Clock) -> None:
+    live = LiveReporter(Terminal(), title="vm.provision", clock=clock)
+    clock.now_s += 3
+    assert feet(live) == ["vm.provision  3 s"]
+    live(RunStarted(("dev", "web-10"), "vm.provision"))
+    live(HostStarted("dev"))
+    clock.now_s += 1
+    live(HostStarted("web-10"))
+    live(HostConnected("web-10", 0.2))
+    assert feet(live) == ["dev     connecting  1 s", "web-10  looking     0 s", "0 of 2 hosts done"]
+    live(ResourceStarted("dev", "driver"))
+    clock.now_s += 65
+    assert feet(live)[:2] == ["dev     driver   1 min 05 s", "web-10  looking  1 min 05 s"]
+    live(HostFinished(HostReport("dev", (Outcome("driver", Status.FAILED),))))
+    assert feet(live) == ["web-10  looking  1 min 05 s", "1 of 2 hosts done, 1 failed"]
+    live(RunFinished((HostReport("dev"),)))
+    assert feet(live) == ["vm.provision  1 min 09 s"]
+    live.close()
+
+
+def test_many_hosts_do_not_fill_the_screen(clock: Clock) -> None:
+    live = LiveReporter(Terminal(), clock=clock)
+    names = tuple(f"web-{number}" for number in range(50))
+    live(RunStarted(names, "vm.provision"))
+    for name in names:
+        live(HostStarted(name))
+    assert len(feet(live, height=60)) == 9
+    assert len(feet(live, height=12)) == 5
+    assert feet(live, height=12)[-1] == "0 of 50 hosts done, 46 more at work"
+    live.close()
+
+
+@pytest.mark.parametrize("width", [20, 30, 40])
+def test_a_narrow_terminal_keeps_the_time(clock: Clock, width: int) -> None:
+    live = LiveReporter(Terminal(), clock=clock)
+    live(RunStarted(("a-rather-long-name-of-a-host",), "vm.provision"))
+    live(ResourceStarted("a-rather-long-name-of-a-host", "driver"))
+    (line,) = feet(live, width=width)
+    assert line.endswith("  0 s")
+    assert len(line) + 2 <= width
+    live.close()
+
+
+def written(terminal: Terminal) -> str:
+    """What scrolled by, without what moves the cursor."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", terminal.getvalue())
+
+
+def test_what_is_as_it_should_be_is_only_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    terminal = Terminal()
+    outcomes = (Outcome("gpu", Status.OK), Outcome("driver", Status.CHANGED, (Change("version", "1", "2"),), 2.0))
+    with LiveReporter(terminal) as live:
+        live(RunStarted(("dev",), "vm.provision"))
+        live(OutputLine("dev", "driver", "[bold]not markup[/bold] :rocket: https://example.invalid/" + "x" * 100))
+        for outcome in outcomes:
+            live(ResourceFinished("dev", outcome))
+        live(RunFinished((HostReport("dev", outcomes, 2, 2.5),)))
+    lines = [line.rstrip() for line in written(terminal).splitlines()]
+    assert "dev | driver       | [bold]not markup[/bold] :rocket: https://example.invalid/" + "x" * 100 in lines
+    assert "dev | driver       | changed: version  2.00 s" in lines
+    assert "dev  ok=1 changed=1 failed=0 skipped=0 unknown=0  2.50 s" in lines
+    assert not any("| gpu" in line for line in lines)
+
+
+def test_colours_unless_they_are_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    failed = ResourceFinished("dev", Outcome("driver", Status.FAILED))
+    for variable, coloured in (("", True), ("NO_COLOR", False)):
+        if variable:
+            monkeypatch.setenv(variable, "1")
+        terminal = Terminal()
+        with LiveReporter(terminal) as live:
+            live(failed)
+        assert ("\x1b[1;31m" in terminal.getvalue()) is coloured
+        assert "dev | driver       | failed" in written(terminal)
+
+
+def test_a_question_finds_the_terminal_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    terminal = Terminal()
+    with LiveReporter(terminal, title="vm.delete") as live:
+        live(Note("about to delete"))
+        with live.paused():
+            assert terminal.getvalue().rstrip().endswith("\x1b[2K"), "the foot was taken away"
+            before = terminal.getvalue()
+        assert terminal.getvalue() == before
+
+
+def test_a_terminal_without_unicode_gets_a_plain_spinner(clock: Clock) -> None:
+    class Latin(Terminal):
+        encoding = "iso-8859-1"
+
+    live = LiveReporter(Latin(), title="vm.list", clock=clock)
+    (line,) = live.foot(80, 24)
+    assert line.plain.isascii()
+
+
+def test_styles_are_richs() -> None:
+    text = styled((("dev", "strong"), (" | ", "faint"), ("ok", "good"), ("   ", "")))
+    assert text.plain == "dev | ok"
+    assert [str(span.style) for span in text.spans] == ["bold", "dim", "green"]
