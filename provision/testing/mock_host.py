@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +25,7 @@ from provision.testing.processes import MockHostError, Process, Processes
 from provision.testing.session import Terminal
 from provision.testing.ssh_host import Access, SshServer
 
+_HOST_KEY_FOLDER = "/mnt/stateful_partition/etc/ssh"
 SHELLS = ("system", "dash", "bash", "busybox")
 
 
@@ -53,7 +56,8 @@ class MockHost:
         shell: str = "system",
         folder: Path | None = None,
         port: int = 0,
-        authorize: tuple[tuple[str, str], ...] = (),
+        authorize: tuple[tuple[str, str], ...] | None = None,
+        metadata: Mapping[str, str] | None = None,
     ) -> None:
         if shell not in SHELLS:
             raise ValueError(f"shell must be one of {', '.join(SHELLS)}, not {shell!r}")
@@ -65,6 +69,7 @@ class MockHost:
         self._wanted_folder = folder
         self._port = port
         self._authorize = authorize
+        self._metadata = dict(metadata or {})
         self._started = False
 
     # --- life ---
@@ -77,6 +82,8 @@ class MockHost:
             self._layout = Layout(self.folder, self.processes, self._shell)
             self._layout.prepare(self._machine)
             self._layout.write_state("python", find_python(self.processes) + "\n")
+            for key, value in self._metadata.items():
+                self._layout.write_state(f"metadata/{key}", value)
             self.faults = Faults(self._layout.state / "faults")
             self._prepare_access()
             self._layout.boot()
@@ -105,10 +112,12 @@ class MockHost:
             _remove_tree(self.folder)
 
     def destroy(self) -> None:
-        """Stop, and remove the folder as well."""
+        """Stop, and remove the folder as well; also for a host that was never started."""
         self.stop()
-        _remove_tree(self.folder)
         if self._wanted_folder is not None:
+            record = self._wanted_folder / "placed-at"
+            if record.exists():
+                _remove_tree(Path(record.read_text()))
             _remove_tree(self._wanted_folder)
 
     def __enter__(self) -> Self:
@@ -122,9 +131,10 @@ class MockHost:
         self._keys = Path(tempfile.mkdtemp(prefix="provision-mock-keys-")) if self._wanted_folder is None else self._wanted_folder / "keys"
         self._keys.mkdir(mode=0o700, exist_ok=True)
         self._host_key = load_or_make_key(self._keys / "ssh_host_ed25519_key")
+        self._as_user('mkdir -p "${1%/*}" && cat >"$1"', f"{_HOST_KEY_FOLDER}/ssh_host_ed25519_key.pub", stdin=public_line(self._host_key) + " mock\n")
         self.identity: str | None = None
         allowed = self._authorize
-        if not allowed:
+        if allowed is None:
             key = load_or_make_key(self._keys / "id_ed25519")
             self.identity = str(self._keys / "id_ed25519")
             allowed = ((self.user, public_line(key)),)
@@ -180,6 +190,24 @@ class MockHost:
         status, output = self.processes.run(argv, env=self._environment(self.user), cwd=self._home(self.user), stdin=stdin, timeout_s=timeout_s)
         return Result(status, output)
 
+    @property
+    def console(self) -> str:
+        """What the host printed on its serial console."""
+        path = self.state / "console"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    @property
+    def guest_attributes(self) -> dict[str, str]:
+        """What programs of the host PUT to the metadata server, by `namespace/key`."""
+        folder = self.state / "guest-attributes"
+        paths = [path for path in folder.rglob("*") if path.is_file()]
+        return {str(path.relative_to(folder)): path.read_text(errors="replace") for path in paths}
+
+    def print_console(self, text: str) -> None:
+        """Print on the serial console."""
+        if text:
+            self._layout.write_state("console", self.console + text)
+
     def _as_user(self, source: str, path: str, *words: str, stdin: str = "") -> None:
         argv = [str(self.folder / "sysbin/sh"), "-c", source, "sh", self.root_path + path, *words]
         status, output = self.processes.run(argv, env={"PATH": f"{self.folder}/sysbin"}, cwd="/", stdin=stdin.encode())
@@ -222,6 +250,15 @@ class MockHost:
         key = self._keys / "ssh_host_ed25519_key"
         key.unlink()
         self._host_key = self.server.host_key = load_or_make_key(key)
+
+    def wait_for_unit(self, unit: str, timeout_s: float = 60) -> str:
+        """Wait until a unit that is being started has ended, and return its state: active, inactive or failed."""
+        deadline = time.monotonic() + timeout_s
+        while (state := self.run(f"systemctl is-active {shlex.quote(unit)}").output.strip()) == "activating":
+            if time.monotonic() > deadline:
+                raise MockHostError(f"{unit} is still being started after {timeout_s:g} s")
+            time.sleep(0.05)
+        return state
 
     def reboot(self) -> None:
         """Lose what a reboot of Container-Optimized OS loses, then start up, cloud-init's user-data included.

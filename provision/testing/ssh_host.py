@@ -222,10 +222,13 @@ class SshServer:
         self.on_activity: Callable[[], None] = lambda: None
 
     def start(self, port: int = 0) -> int:
-        """Listen on 127.0.0.1 and return the port."""
+        """Listen on 127.0.0.1, on `port` or on another one where it is taken, and return the port."""
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port))
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError:
+            listener.bind(("127.0.0.1", 0))
         listener.listen(128)
         self._listener = listener
         self.port = listener.getsockname()[1]

@@ -1,0 +1,228 @@
+"""A whole mock cloud: the Compute Engine emulator with a mock host behind every running instance."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from provision.testing.compute import ComputeEmulator
+from provision.testing.compute.resources import Place
+from provision.testing.compute.world import Machine
+from provision.testing.mock_host import MockHost
+
+_SAFE = re.compile(r"[a-z0-9-]+\Z")
+_WATCH_S = 0.2
+
+
+def authorized(metadata: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """(user, public key line) of every line of the metadata `ssh-keys`, as the guest agent reads it."""
+    pairs = (line.strip().partition(":") for line in metadata.get("ssh-keys", "").splitlines())
+    return tuple((user, key) for user, colon, key in pairs if colon and len(key.split()) >= 2)
+
+
+class HostPark:
+    """The mock hosts of a cloud, by zone and name: what the emulator boots, halts and destroys. Disks lie under `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.running: dict[tuple[str, str], MockHost] = {}
+        self.publish: Callable[[str, str, str, str], None] = lambda *_: None
+        self.print_serial: Callable[[str, str, str], None] = lambda *_: None
+        self.on_activity: Callable[[], None] = lambda: None
+        self._seen: dict[tuple[str, str], tuple[int, dict[str, str]]] = {}
+
+    def _disk(self, name: str, zone: str) -> Path:
+        if not _SAFE.match(name) or not _SAFE.match(zone):
+            raise ValueError(f"not a name of an instance or zone: {zone}/{name}")
+        return self.folder / zone / name
+
+    def boot(self, name: str, zone: str, metadata: dict[str, str], gpu: str | None) -> tuple[str, int]:
+        """Start the host on its disk and return where its SSH server listens."""
+        disk = self._disk(name, zone)
+        record = disk / "port"
+        keys = authorized(metadata)
+        user = keys[0][0] if keys else "user"
+        port = int(record.read_text()) if record.exists() else 0
+        host = MockHost(name=name, user=user, gpu=gpu, folder=disk, authorize=keys, metadata=metadata, port=port)
+        host.start()
+        record.write_text(str(host.host.port))
+        host.server.on_activity = self.on_activity
+        self.running[zone, name] = host
+        if metadata.get("enable-guest-attributes", "").upper() == "TRUE" and (key := host.host.host_key):
+            kind, _, data = key.partition(" ")
+            self.publish(name, zone, f"hostkeys/{kind}", data)
+        return "127.0.0.1", host.host.port
+
+    def halt(self, name: str, zone: str) -> None:
+        """Stop the host and keep its disk."""
+        self.watch()
+        self._seen.pop((zone, name), None)
+        if (host := self.running.pop((zone, name), None)) is not None:
+            host.stop()
+
+    def destroy(self, name: str, zone: str) -> None:
+        """Remove the host and its disk."""
+        host = self.running.pop((zone, name), None) or MockHost(name=name, folder=self._disk(name, zone))
+        self._seen.pop((zone, name), None)
+        host.destroy()
+
+    def watch(self) -> None:
+        """Hand on what guests wrote since the last look: guest attributes and the console."""
+        for (zone, name), host in list(self.running.items()):
+            position, known = self._seen.get((zone, name), (0, {}))
+            text = host.console
+            if len(text) > position:
+                self.print_serial(name, zone, text[position:])
+            attributes = host.guest_attributes
+            for key, value in attributes.items():
+                if known.get(key) != value:
+                    self.publish(name, zone, key, value)
+            self._seen[zone, name] = (len(text), attributes)
+
+    def stop(self) -> None:
+        """Stop every host and keep the disks."""
+        for zone, name in list(self.running):
+            self.halt(name, zone)
+
+
+class _KeptEmulator(ComputeEmulator):
+    """An emulator whose instances can be written down, and found again by the next one."""
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """Every instance as JSON."""
+        with self._world._lock:  # noqa: SLF001 - the world has no public way to be saved yet
+            return [_as_json(machine) for machine in self._world._machines.values()]  # noqa: SLF001
+
+    def restore(self, saved: list[dict[str, Any]]) -> None:
+        """Take the instances up again; those that ran boot, as after a loss of power."""
+        world = self._world
+        with world._lock:  # noqa: SLF001
+            for entry in saved:
+                machine = _from_json(entry)
+                world._machines[machine.place] = machine  # noqa: SLF001
+                world._count += 1  # noqa: SLF001
+                if machine.status not in ("TERMINATED", "STOPPED", "SUSPENDED"):
+                    deadline = machine.stops_at
+                    world._boot(machine)  # noqa: SLF001
+                    machine.stops_at = deadline
+
+    def let_go(self) -> None:
+        """Forget the instances without destroying their hosts."""
+        with self._world._lock:  # noqa: SLF001
+            self._world._machines.clear()  # noqa: SLF001
+
+
+def _as_json(machine: Machine) -> dict[str, Any]:
+    place = machine.place
+    return {
+        "place": [place.project, place.zone, place.name],
+        "resource": machine.resource,
+        "guest": machine.guest,
+        "serial": base64.b64encode(machine.serial).decode(),
+        "serial_start": machine.serial_start,
+        "stops_at": machine.stops_at,
+    }
+
+
+def _from_json(entry: Mapping[str, Any]) -> Machine:
+    return Machine(
+        place=Place(*entry["place"]),
+        resource=entry["resource"],
+        guest=entry["guest"],
+        serial=base64.b64decode(entry["serial"]),
+        serial_start=entry["serial_start"],
+        stops_at=entry["stops_at"],
+    )
+
+
+class MockCloud:
+    """Emulator and hosts together.
+
+        with MockCloud(tmp_path) as cloud:
+            client = InstancesClient(credentials=AnonymousCredentials(), client_options={"api_endpoint": cloud.endpoint})
+
+    State lies under `folder` and is found again by the next MockCloud there: instances that ran boot again.
+    """
+
+    def __init__(self, folder: Path, *, port: int = 0) -> None:
+        self.folder = folder
+        self.hosts = HostPark(folder / "hosts")
+        self.emulator = _KeptEmulator(self.hosts, port=port)
+        self.hosts.publish = self.emulator.publish
+        self.hosts.print_serial = self.emulator.print_serial
+        self.on_change: Callable[[], None] = lambda: None
+        self._record = folder / "instances.json"
+        self._written = ""
+        self._stopping = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="mock-cloud", daemon=True)
+
+    @property
+    def endpoint(self) -> str:
+        """The `api_endpoint` for Compute Engine clients."""
+        return self.emulator.endpoint
+
+    @property
+    def ssh_ports(self) -> dict[str, int]:
+        """Where each running host listens, by instance name."""
+        return {name: host.server.port for (_, name), host in list(self.hosts.running.items())}
+
+    def host(self, name: str) -> MockHost:
+        """The running host of that instance name; raises `KeyError` when there is none."""
+        found = next((host for (_, known), host in self.hosts.running.items() if known == name), None)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def start(self) -> Self:
+        """Serve; instances of an earlier run are taken up."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.emulator.start()
+        try:
+            if self._record.exists():
+                self.emulator.restore(json.loads(self._record.read_text()))
+            self._watcher.start()
+        except BaseException:
+            self.hosts.stop()
+            self.emulator.let_go()
+            self.emulator.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stop serving and stop the hosts; state and disks stay."""
+        self._stopping.set()
+        if self._watcher.is_alive():
+            self._watcher.join(10)
+        self.save()
+        self.emulator.let_go()
+        self.emulator.stop()
+        self.hosts.stop()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def save(self) -> None:
+        """Write the instances down where they changed."""
+        text = json.dumps(self.emulator.snapshot())
+        if text == self._written:
+            return
+        new = self._record.with_suffix(".new")
+        new.write_text(text)
+        new.replace(self._record)
+        self._written = text
+        self.on_change()
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(_WATCH_S):
+            self.emulator.tick()
+            self.hosts.watch()
+            self.save()

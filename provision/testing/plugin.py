@@ -1,0 +1,37 @@
+"""The pytest plugin: a mock host and a mock cloud as fixtures.
+
+    def test_my_recipe(mock_cos_host):
+        from provision.testing import converge
+        report = converge(mock_cos_host, my_recipe())
+        assert not report.failed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from provision.testing.mock_cloud import MockCloud
+    from provision.testing.mock_host import MockHost
+
+
+@pytest.fixture
+def mock_cos_host() -> Iterator[MockHost]:
+    """A running mock host with one L4, as Container-Optimized OS boots it: no driver, no mounts, no containers."""
+    from provision.testing.mock_host import MockHost
+
+    with MockHost() as host:
+        yield host
+
+
+@pytest.fixture
+def mock_cloud(tmp_path: Path) -> Iterator[MockCloud]:
+    """A running Compute Engine emulator; every instance that is inserted becomes a mock host."""
+    from provision.testing.mock_cloud import MockCloud
+
+    with MockCloud(tmp_path / "mock-cloud") as cloud:
+        yield cloud
