@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from lab.base_image import base_image
 from lab.image import Gpu
 from lab.machine import DEFAULT_FOLDER, Lab
 from provision.errors import ProvisionError
+
+CACHE = Path(__file__).resolve().parent.parent / ".cache" / "lab"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,6 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     up.add_argument("--gpu", default="nvidia-l4", metavar="TYPE", help="accelerator type it shows (default: %(default)s)")
     up.add_argument("--gpu-count", type=int, default=1, metavar="N", help="how many of them; 0 = none")
     up.add_argument("--user-data", metavar="FILE", type=Path, help="cloud-config applied at every boot")
+    kinds = ("auto", "real", "standin", "none")
+    up.add_argument(
+        "--beam", default="auto", choices=kinds, help="apache-beam in the local base image (default: %(default)s); none = no image"
+    )
     commands.add_parser("down", help="end it and remove its folder")
     commands.add_parser("status", help="how to reach it; status 1 when it does not run")
     commands.add_parser("reboot", help="lose what a reboot loses, and boot again")
@@ -46,6 +53,8 @@ def _run(options: argparse.Namespace) -> int:
             lab.authorized_key = options.authorized_key.read_text() if options.authorized_key else None
             lab.user_data = options.user_data.read_text() if options.user_data else ""
             lab.start()
+            if options.beam != "none":
+                lab.load(base_image(CACHE, beam=options.beam))
         case "down":
             lab.remove()
             return 0

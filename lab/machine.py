@@ -8,11 +8,12 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
+from lab.base_image import PATH, BaseImage
 from lab.image import Gpu, Programs, write_image
 from lab.state import USER, Identity, State
 from provision.errors import ProvisionError
@@ -22,10 +23,18 @@ DEFAULT_FOLDER = Path("/var/tmp/provision-lab")
 BOOT_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 30.0
 _POLL_S = 0.05
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 Done: TypeAlias = subprocess.CompletedProcess[str]
+
+
+_FORGET = """
+docker ps --all --quiet | xargs -r docker rm --force --volumes >/dev/null
+docker volume prune --all --force >/dev/null 2>&1 || docker volume prune --force >/dev/null
+if findmnt -M /var/lib/nvidia >/dev/null; then umount /var/lib/nvidia; fi
+rm -rf /var/lib/provision /var/lib/nvidia
+mkdir /var/lib/nvidia
+"""
 
 
 class LabError(ProvisionError):
@@ -40,6 +49,7 @@ class Lab:
     gpu: Gpu = field(default_factory=Gpu)
     authorized_key: str | None = None
     user_data: str = ""
+    engine: Path | None = field(default_factory=lambda: engine_folder(os.environ))
     _started: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
@@ -74,7 +84,7 @@ class Lab:
         """Boot the lab unless it runs; return when sshd and the Docker Engine answer. Raises `LabError`."""
         if self.init_pid() is not None:
             return
-        programs = find_programs()
+        programs = find_programs(self.engine)
         identity = self.state.prepare(self.authorized_key)
         write_image(self.state, self.gpu, programs, port=identity.port, cgroup=self._cgroup, user_data=self.user_data)
         self._spawn()
@@ -82,13 +92,14 @@ class Lab:
 
     def stop(self) -> None:
         """End everything that runs in it, at once, as a power cut does. What lies on its disk stays."""
-        pid = self._unshare_pid()
-        if pid is not None:
-            init = _child(pid)
-            for victim in filter(None, (init, pid)):
+        supervisor = self._supervisor()
+        if supervisor is not None:
+            unshare = _child(supervisor)
+            pids = [pid for pid in (supervisor, unshare, _child(unshare)) if pid is not None]
+            for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(victim, signal.SIGKILL)
-            _wait_until(lambda: not _alive(pid), _STOP_TIMEOUT_S, "the lab does not end")
+                    os.kill(pid, signal.SIGKILL)
+            _wait_until(lambda: not any(_alive(pid) for pid in pids), _STOP_TIMEOUT_S, "the lab does not end")
         if self._started is not None:
             self._started.wait(_STOP_TIMEOUT_S)
             self._started = None
@@ -120,25 +131,34 @@ class Lab:
             raise LabError(f"{' '.join(words)} failed with status {result.returncode}", where="lab", why=result.stdout + result.stderr)
         return result
 
+    def load(self, image: BaseImage) -> None:
+        """Make the base image known to the lab's Docker Engine, unless it is."""
+        label = "lab.digest"
+        known = self.exec_inside(
+            "docker", "image", "inspect", "-f", f'{{{{index .Config.Labels "{label}"}}}}', image.reference, check=False
+        )
+        if known.stdout.strip() == image.digest:
+            return
+        changes = [f"ENV PATH={PATH}", f"LABEL {label}={image.digest}", 'ENTRYPOINT ["/opt/apache/beam/boot"]']
+        words = ["docker", "import", *(word for change in changes for word in ("--change", change)), "-", image.reference]
+        with image.archive.open("rb") as archive:
+            done = subprocess.run(self._enter(words), stdin=archive, capture_output=True, text=True, check=False, timeout=300)
+        if done.returncode != 0:
+            raise LabError("the base image could not be loaded", where="lab", why=done.stderr)
+
+    def forget(self) -> None:
+        """Boot with a disk on which nothing of a driver, a container or the toolkit is left; images and keys stay."""
+        self.exec_inside("sh", "-c", _FORGET)
+        self.reboot()
+
     def shell(self) -> int:
         """An interactive shell of root in the lab."""
         return subprocess.run(self._enter(["bash", "-l"]), check=False).returncode
 
     def _enter(self, words: Sequence[str]) -> list[str]:
         namespaces = ["--mount", "--uts", "--ipc", "--pid", "--root", "--wd=/"]
-        return [
-            "nsenter",
-            "--target",
-            str(self._need_init()),
-            *namespaces,
-            "env",
-            "-i",
-            f"PATH={_PATH}",
-            "HOME=/root",
-            "LANG=C.UTF-8",
-            "TERM=dumb",
-            *words,
-        ]
+        environment = ["env", "-i", f"PATH={PATH}", "HOME=/root", "LANG=C.UTF-8", f"TERM={os.environ.get('TERM', 'dumb')}"]
+        return ["nsenter", "--target", str(self._need_init()), *namespaces, *environment, *words]
 
     # --- processes ---
 
@@ -147,16 +167,14 @@ class Lab:
         return "/provision-lab-" + "".join(char if char.isalnum() else "-" for char in str(self.folder.resolve()))
 
     def _spawn(self) -> None:
-        flags = ["--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private"]
-        enter = self.state.local / "enter"
         with self.state.console.open("wb") as console:
             self._started = subprocess.Popen(
-                ["unshare", *flags, "sh", str(enter), str(self.folder)],
+                ["sh", str(self.state.local / "supervise"), str(self.folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={"PATH": _PATH},
+                env={"PATH": PATH},
             )
         (self.folder / "pid").write_text(f"{self._started.pid} {_start_time(self._started.pid)}")
 
@@ -179,15 +197,14 @@ class Lab:
 
     def init_pid(self) -> int | None:
         """The lab's first process, as this machine numbers it; None when the lab does not run."""
-        pid = self._unshare_pid()
-        return _child(pid) if pid is not None else None
+        return _child(_child(self._supervisor()))
 
     def _need_init(self) -> int:
         if (pid := self.init_pid()) is None:
             raise LabError("the lab does not run", where=str(self.folder), fix="lab/lab up")
         return pid
 
-    def _unshare_pid(self) -> int | None:
+    def _supervisor(self) -> int | None:
         try:
             pid, started = (self.folder / "pid").read_text().split()
         except (FileNotFoundError, ValueError):
@@ -195,13 +212,17 @@ class Lab:
         return int(pid) if _alive(int(pid)) and _start_time(int(pid)) == started else None
 
 
-def find_programs() -> Programs:
+def engine_folder(environment: Mapping[str, str]) -> Path | None:
+    """The folder of an unpacked Docker Engine and sshd that PROVISION_ENGINE names, for machines that can install nothing."""
+    folder = environment.get("PROVISION_ENGINE")
+    return Path(folder).resolve() if folder else None
+
+
+def find_programs(engine: Path | None) -> Programs:
     """What the lab is made of. Raises `LabError` naming everything that is missing."""
     if os.geteuid() != 0:
         raise LabError("the lab needs root", fix="sudo make lab")
-    folder = os.environ.get("PROVISION_ENGINE")
-    engine = Path(folder) if folder else None
-    path = _PATH if engine is None else f"{engine}/usr/sbin:{engine}/usr/bin:{engine}/sbin:{engine}/bin:{_PATH}"
+    path = PATH if engine is None else f"{engine}/usr/sbin:{engine}/usr/bin:{engine}/sbin:{engine}/bin:{PATH}"
     needed = ("dockerd", "docker", "runc", "containerd", "sshd", "ssh-keygen", "unshare", "nsenter", "pivot_root", "findmnt", "busybox")
     missing = [name for name in needed if shutil.which(name, path=path) is None]
     python = shutil.which("python3", path="/usr/bin:/bin")
@@ -215,8 +236,10 @@ def find_programs() -> Programs:
     return Programs(python=Path(python).resolve(), sshd=Path(shutil.which("sshd", path=path) or ""), engine=engine)
 
 
-def _child(pid: int) -> int | None:
-    """The only child of a process."""
+def _child(pid: int | None) -> int | None:
+    """The only child of a process, if it has one."""
+    if pid is None:
+        return None
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):

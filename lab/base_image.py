@@ -1,0 +1,231 @@
+"""The base image of the worker, made from this machine's own parts: no registry is reachable where the lab runs.
+
+It carries the name of the Beam SDK image of this machine's Python, so that the Dockerfile of the default settings builds
+from it: busybox, a whole Python, pip, apache-beam (the real one where pip can fetch it) and a boot program that stands in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.dataflow.image import DEFAULT_BEAM, ImageSpec
+
+FORMAT = 1
+"""Changes with what is put into the image, so that an older one is not taken from the cache."""
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_SKIPPED = frozenset({"site-packages", "dist-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "EXTERNALLY-MANAGED"})
+_BOOT = """\
+#!/bin/sh
+# Where the SDK image has Beam's boot program. The lab runs no Dataflow job, so this one only says so.
+echo "boot: a stand-in of the lab: it starts no SDK harness" >&2
+exit 1
+"""
+_ASK = """
+import ensurepip, json, sys, sysconfig
+print(json.dumps({
+    "executable": sys.executable, "version": "%d.%d" % sys.version_info[:2], "stdlib": sysconfig.get_path("stdlib"),
+    "purelib": sysconfig.get_path("purelib"), "wheels": getattr(ensurepip, "_WHEEL_PKG_DIR", None),
+}))
+"""
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """The Python that this virtual environment was made from, with the folders it cannot do without."""
+
+    executable: Path
+    version: str
+    stdlib: Path
+    purelib: Path
+    wheels: Path | None
+
+    @classmethod
+    def find(cls) -> Interpreter:
+        """The base of the running interpreter. Its answer, not ours: a distribution may have moved its folders."""
+        base = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+        said = json.loads(subprocess.run([base, "-IS", "-c", _ASK], check=True, capture_output=True, text=True, timeout=60).stdout)
+        wheels = Path(said["wheels"]) if said["wheels"] else None
+        return cls(Path(said["executable"]), said["version"], Path(said["stdlib"]), Path(said["purelib"]), wheels)
+
+    @property
+    def pip_wheel(self) -> Path:
+        """pip, as it came with this Python."""
+        return next((self.wheels or self.stdlib / "ensurepip" / "_bundled").glob("pip-*.whl"))
+
+
+@dataclass(frozen=True)
+class BaseImage:
+    """A root file system as a tar file, the name it goes by, and a digest of what it was made from."""
+
+    reference: str
+    archive: Path
+    digest: str
+    python: str
+    beam_is_real: bool
+
+
+def base_image(cache: Path, *, beam: str = "auto") -> BaseImage:
+    """The image, from `cache` or made now. `beam`: `real` (pip has to be able to fetch it), `standin`, or whichever works."""
+    python = Interpreter.find()
+    packages = None if beam == "standin" else _fetch_beam(cache, required=beam == "real")
+    made_of = [FORMAT, python.version, str(python.executable), python.executable.stat().st_mtime_ns, packages is not None, DEFAULT_BEAM]
+    digest = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]
+    archive = cache / f"base-{digest}.tar"
+    if not archive.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as work:
+            with tarfile.open(Path(work) / "tar", mode="w") as tar:
+                _Root(tar).write(python, packages)
+            (Path(work) / "tar").replace(archive)
+    return BaseImage(ImageSpec(python=python.version).base, archive, digest, python.version, packages is not None)
+
+
+def _fetch_beam(cache: Path, *, required: bool) -> Path | None:
+    """apache-beam with all it needs, installed into a folder of the cache; None where pip cannot fetch it."""
+    folder = cache / f"apache-beam-{DEFAULT_BEAM}-{sys.implementation.cache_tag}"
+    if folder.is_dir():
+        return folder
+    cache.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(dir=cache))
+    words = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--no-compile", "--only-binary=:all:", "--target", str(work)]
+    done = subprocess.run([*words, f"apache-beam=={DEFAULT_BEAM}"], capture_output=True, text=True, check=False, timeout=600)
+    if done.returncode == 0:
+        work.chmod(0o755)
+        work.replace(folder)
+        return folder
+    shutil.rmtree(work)
+    if required:
+        raise RuntimeError(f"pip cannot fetch apache-beam {DEFAULT_BEAM}:\n{done.stderr}")
+    return None
+
+
+class _Root:
+    """A root file system being written into a tar file. Parents are made on the way; what is there already stays."""
+
+    def __init__(self, tar: tarfile.TarFile) -> None:
+        self.tar = tar
+        self.seen: set[str] = {"."}
+
+    def write(self, python: Interpreter, packages: Path | None) -> None:
+        for name, mode in (("tmp", 0o1777), ("root", 0o755), ("var/tmp", 0o1777), ("home", 0o755), ("run", 0o755)):
+            self.folder(name, mode)
+        self.userland()
+        self.python(python)
+        with zipfile.ZipFile(python.pip_wheel) as wheel:
+            for entry in wheel.infolist():
+                self.file(f"{python.purelib}/{entry.filename}", wheel.read(entry))
+        if packages is None:
+            for name, text in _beam_standin().items():
+                self.file(f"{python.purelib}/{name}", text.encode())
+        else:
+            self.tree(packages, str(python.purelib), skipped=frozenset({"bin"}))
+        self.file("/opt/apache/beam/boot", _BOOT.encode(), 0o755)
+
+    def userland(self) -> None:
+        busybox = shutil.which("busybox", path=PATH)
+        assert busybox is not None
+        for link in ("usr/bin", "usr/sbin", "sbin"):
+            self.link(link, "/bin")
+        self.file("/bin/busybox", Path(busybox).read_bytes(), 0o755)
+        applets = subprocess.run([busybox, "--list"], check=True, capture_output=True, text=True, timeout=60).stdout.split()
+        for name in applets:
+            if name not in {"busybox", "docker-init"}:
+                self.link(f"bin/{name}", "busybox")
+        self.file("/etc/passwd", b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n")
+        self.file("/etc/group", b"root:x:0:\nnogroup:x:65534:\n")
+        self.file("/etc/nsswitch.conf", b"passwd: files\ngroup: files\nhosts: files dns\n")
+        self.file("/etc/os-release", b'ID=provision-lab\nPRETTY_NAME="Base image of the lab"\n')
+
+    def python(self, python: Interpreter) -> None:
+        self.file(str(python.executable), python.executable.read_bytes(), 0o755)
+        for name in ("python", "python3", f"python{python.version}"):
+            self.link(f"usr/local/bin/{name}", str(python.executable))
+        self.tree(python.stdlib, str(python.stdlib), skipped=_SKIPPED)
+        if python.wheels is not None:
+            self.tree(python.wheels, str(python.wheels))
+        for library in _libraries([python.executable, *(python.stdlib / "lib-dynload").glob("*.so")]):
+            self.file(library, Path(library).read_bytes(), 0o755)
+
+    # --- entries ---
+
+    def folder(self, path: str, mode: int = 0o755) -> None:
+        path = path.strip("/")
+        if path in self.seen or not path:
+            return
+        self.folder(os.path.dirname(path))  # noqa: PTH120 - of the image, not of this machine
+        self.seen.add(path)
+        entry = tarfile.TarInfo(path)
+        entry.type, entry.mode = tarfile.DIRTYPE, mode
+        self.tar.addfile(entry)
+
+    def file(self, path: str, data: bytes, mode: int = 0o644, mtime: float = 0) -> None:
+        path = self.new(path)
+        if path:
+            entry = tarfile.TarInfo(path)
+            entry.size, entry.mode, entry.mtime = len(data), mode, int(mtime)
+            self.tar.addfile(entry, io.BytesIO(data))
+
+    def link(self, path: str, target: str) -> None:
+        path = self.new(path)
+        if path:
+            entry = tarfile.TarInfo(path)
+            entry.type, entry.linkname = tarfile.SYMTYPE, target
+            self.tar.addfile(entry)
+
+    def new(self, path: str) -> str:
+        """The path as the archive names it, with its parents made; empty when it is there already."""
+        path = re.sub(r"^/?(usr/)?(s?bin)/", "bin/", path).strip("/")
+        if path in self.seen:
+            return ""
+        self.folder(os.path.dirname(path))  # noqa: PTH120 - of the image, not of this machine
+        self.seen.add(path)
+        return path
+
+    def tree(self, source: Path, target: str, *, skipped: Iterable[str] = ()) -> None:
+        for path in _files(source, frozenset(skipped)):
+            name = f"{target}/{path.relative_to(source)}"
+            if path.is_symlink() and not Path(os.path.realpath(path)).is_file():
+                continue
+            status = path.stat()
+            self.file(name, path.read_bytes(), status.st_mode & 0o777, status.st_mtime)
+
+
+def _files(folder: Path, skipped: frozenset[str]) -> Iterator[Path]:
+    for entry in sorted(folder.iterdir()):
+        if entry.name in skipped or entry.name.startswith("config-"):
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            yield from _files(entry, skipped if entry.name != "ensurepip" else frozenset())
+        else:
+            yield entry
+
+
+def _libraries(programs: Iterable[Path]) -> list[str]:
+    """The shared libraries that these files need, the loader included, by the paths at which they are looked for."""
+    said = subprocess.run(["ldd", *map(str, programs)], check=False, capture_output=True, text=True, timeout=120).stdout
+    return sorted({found for found in re.findall(r"(?:=> |^\t)(/\S+)", said, re.MULTILINE) if Path(found).exists()})
+
+
+def _beam_standin() -> dict[str, str]:
+    """A distribution of the name and version of apache-beam for machines that can fetch nothing. It runs no pipeline."""
+    info = f"apache_beam-{DEFAULT_BEAM}.dist-info"
+    summary = "A stand-in of the lab: the name and the version of apache-beam, and nothing of it"
+    return {
+        "apache_beam/__init__.py": f'"""{summary}."""\n\n__version__ = "{DEFAULT_BEAM}"\n',
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: apache-beam\nVersion: {DEFAULT_BEAM}\nSummary: {summary}\n",
+        f"{info}/INSTALLER": "lab\n",
+        f"{info}/RECORD": f"apache_beam/__init__.py,,\n{info}/METADATA,,\n{info}/INSTALLER,,\n{info}/RECORD,,\n",
+    }

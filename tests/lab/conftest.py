@@ -1,0 +1,124 @@
+"""The lab as a fixture: one for the whole session, on a disk of its own, with the base image of the worker loaded."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from lab.base_image import BaseImage, base_image
+from lab.machine import Lab, LabError, engine_folder
+from provision.engine import converge
+from provision.hosts.known_hosts import KnownHosts
+from provision.hosts.ssh import connect
+from provision.model import HostReport, Outcome, Status, Transport
+from provision.resource import Resource
+from provision.settings import Level, Settings
+from provision.shell import Script, lifeline
+
+ROOT = Path(__file__).parent.parent.parent
+ENGINE = engine_folder(os.environ)  # read here: the tests' own environment is scrubbed
+BEAM = os.environ.get("PROVISION_LAB_BEAM", "auto")
+REQUIRED = os.environ.get("PROVISION_LAB_REQUIRED") == "1"
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command answered."""
+
+    status: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True)
+class Ssh:
+    """One SSH connection to the lab, as the toolkit makes it."""
+
+    transport: Transport
+
+    def __call__(self, command: str, *, timeout_s: float = 120.0) -> Said:
+        """Run a command line as the login user."""
+        out, err = bytearray(), bytearray()
+        status = self.transport.exchange(command, on_stdout=out.extend, on_stderr=err.extend, timeout_s=timeout_s)
+        return Said(status, out.decode(), err.decode())
+
+    def script(self, body: Script) -> Said:
+        """Run a script of the toolkit as root."""
+        command, stdin = lifeline(body, become="sudo")
+        out, err = bytearray(), bytearray()
+        status = self.transport.exchange(command, stdin, on_stdout=out.extend, on_stderr=err.extend, timeout_s=120)
+        return Said(status, out.decode(), err.decode())
+
+    def converge(self, resources: list[Resource], *, check: bool = False) -> HostReport:
+        """Bring the lab to a recipe."""
+        return converge(self.transport, resources, lambda event: None, clock=time.monotonic, check=check)
+
+
+def summary(report: HostReport) -> dict[str, Status]:
+    """The end of each resource."""
+    return {outcome.resource: outcome.status for outcome in report.outcomes}
+
+
+def explain(report: HostReport) -> str:
+    """What went wrong, for the message of an assertion."""
+    bad: list[Outcome] = [outcome for outcome in report.outcomes if outcome.status not in {Status.OK, Status.CHANGED}]
+    return "\n".join([str(report.error), *(f"{outcome.resource}: {outcome.status} {outcome.note}\n{outcome.error}" for outcome in bad)])
+
+
+@pytest.fixture(scope="session")
+def lab(clean_session: None) -> Iterator[Lab]:
+    """A running lab. Where one cannot start the tests are skipped, or fail where PROVISION_LAB_REQUIRED=1."""
+    folder = Path(tempfile.mkdtemp(prefix="provision-lab-", dir="/var/tmp"))
+    machine = Lab(folder, engine=ENGINE)
+    try:
+        machine.start()
+    except LabError as error:
+        shutil.rmtree(folder)
+        if REQUIRED:
+            pytest.fail(f"the lab cannot start: {error}")
+        pytest.skip(f"the lab cannot start: {error}")
+    try:
+        yield machine
+    finally:
+        machine.remove()
+
+
+@pytest.fixture(scope="session")
+def image(lab: Lab) -> BaseImage:
+    """The base image of the worker, loaded."""
+    made = base_image(ROOT / ".cache" / "lab", beam=BEAM)
+    lab.load(made)
+    return made
+
+
+@pytest.fixture
+def login(lab: Lab, tmp_path: Path) -> Iterator[Callable[[], Ssh]]:
+    """Opens SSH connections, after a reboot too."""
+    opened: list[Transport] = []
+
+    def open_one() -> Ssh:
+        opened.append(connect(lab.host, known_hosts=KnownHosts(tmp_path / "known_hosts"), timeout_s=20))
+        return Ssh(opened[-1])
+
+    yield open_one
+    for transport in opened:
+        transport.close()
+
+
+@pytest.fixture
+def ssh(login: Callable[[], Ssh]) -> Ssh:
+    """One SSH connection."""
+    return login()
+
+
+@pytest.fixture
+def settings(image: BaseImage) -> Settings:
+    """The default settings, with the Python that this machine's base image has."""
+    return Settings.from_levels([Level("test", {"worker": {"python": image.python}})])

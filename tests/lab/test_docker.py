@@ -1,0 +1,136 @@
+"""The lab's Docker Engine, and what the toolkit relies on of containers. Traps that were measured are tried here (docs/facts.md)."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+import pytest
+
+from lab.base_image import BaseImage
+from lab.machine import Done, Lab
+
+CLONE = ("c", "1", "3")
+
+
+@pytest.fixture
+def docker(lab: Lab, image: BaseImage) -> Iterator[_Docker]:
+    yield _Docker(lab, image.reference)
+    lab.exec_inside("sh", "-c", "docker ps -aq | xargs -r docker rm -f >/dev/null; rm -f /dev/probe; rm -rf /var/lib/nvidia/probe")
+
+
+class _Docker:
+    def __init__(self, lab: Lab, reference: str) -> None:
+        self.lab = lab
+        self.reference = reference
+
+    def __call__(self, words: str, *, check: bool = True) -> Done:
+        return self.lab.exec_inside("docker", *shlex.split(words.replace("IMAGE", self.reference)), check=check)
+
+    def run(self, flags: str, command: str, *, check: bool = True) -> Done:
+        return self(f"run --rm --network host {flags} --entrypoint sh IMAGE -c {shlex.quote(command)}", check=check)
+
+
+def test_its_engine_is_its_own(docker: _Docker) -> None:
+    said = docker("info --format '{{.DockerRootDir}} {{.Name}} {{.DefaultRuntime}}'").stdout.split()
+    assert said == ["/var/lib/docker", "lab", "clipped"]
+
+
+def test_images_are_built_by_the_legacy_builder(docker: _Docker, lab: Lab) -> None:
+    dockerfile = f"FROM {docker.reference}\nRUN id -u >/who && python -c 'print(6*7)' >/answer\nENV A=b\n"
+    built = lab.exec_inside("docker", "build", "--tag", "probe", "-", stdin=dockerfile.encode())
+    assert "Step 2/3" in built.stdout
+    assert docker("run --rm --network host --entrypoint cat probe /who /answer").stdout == "0\n42\n"
+    refused = lab.exec_inside(
+        "docker", "build", "-", stdin=f"FROM {docker.reference}\nRUN --mount=type=cache,target=/x true\n".encode(), check=False
+    )
+    assert "--mount option requires BuildKit" in refused.stderr
+    docker("rmi probe")
+
+
+def test_a_container_gets_the_devices_it_is_given(docker: _Docker, lab: Lab) -> None:
+    lab.exec_inside("mknod", "-m", "666", "/dev/probe", *CLONE)
+    assert docker.run("--device /dev/probe", "echo x >/dev/probe && test -c /dev/probe && echo written").stdout == "written\n"
+    assert docker.run("", "test -e /dev/probe", check=False).returncode == 1
+    assert docker.run("--privileged", "test -c /dev/probe && echo seen").stdout == "seen\n"
+
+
+def test_a_missing_device_is_refused_with_the_text_that_we_diagnose(docker: _Docker) -> None:
+    said = docker.run("--device /dev/nvidia9", "true", check=False)
+    assert said.returncode == 127  # Docker's client makes it so, because the text says "no such file"
+    assert "error gathering device information" in said.stderr
+
+
+def test_privileged_init_and_limits(docker: _Docker) -> None:
+    said = docker.run(
+        "--privileged --init --ulimit nofile=16384:16384 --shm-size 1g", "cat /proc/1/comm; ulimit -Hn; df -k /dev/shm | tail -1"
+    )
+    comm, limit, shm = said.stdout.splitlines()
+    assert comm == "docker-init"
+    assert limit == "16384"
+    assert shm.split()[1] == str(1024 * 1024)
+
+
+@pytest.mark.parametrize("flags", ["", "--privileged", "--init"])
+def test_programs_are_run_in_a_running_container(docker: _Docker, flags: str) -> None:
+    docker(f"run --detach --name probe --network host {flags} --entrypoint sleep IMAGE infinity")
+    assert docker("exec probe sh -c 'echo in'").stdout == "in\n"
+    assert docker("exec --privileged probe id -u").stdout == "0\n"
+    assert docker("exec probe sh -c 'exit 9'", check=False).returncode == 9
+
+
+def test_a_noexec_folder_is_executable_in_a_container_only_read_only(docker: _Docker, lab: Lab) -> None:
+    """The trap: with runc 1.1.5 a noexec host folder mounted `:ro` may be executed from, mounted read-write it may not."""
+    lab.exec_inside(
+        "sh",
+        "-c",
+        "mkdir -p /var/lib/nvidia/probe; printf '#!/bin/sh\\necho ran\\n' >/var/lib/nvidia/probe/it; chmod 755 /var/lib/nvidia/probe/it",
+    )
+    assert lab.exec_inside("/var/lib/nvidia/probe/it", check=False).returncode == 126
+    assert docker.run("--volume /var/lib/nvidia/probe:/probe:ro", "/probe/it").stdout == "ran\n"
+    for flags in ("", "--privileged"):
+        refused = docker.run(f"{flags} --volume /var/lib/nvidia/probe:/probe", "/probe/it", check=False)
+        assert refused.returncode == 126
+        assert "Permission denied" in refused.stderr
+
+
+def test_a_container_keeps_the_mount_options_of_its_start(docker: _Docker, lab: Lab) -> None:
+    lab.exec_inside(
+        "sh",
+        "-c",
+        "mkdir -p /var/lib/nvidia/probe; printf '#!/bin/sh\\necho ran\\n' >/var/lib/nvidia/probe/it; chmod 755 /var/lib/nvidia/probe/it",
+    )
+    docker("run --detach --name probe --network host --volume /var/lib/nvidia/probe:/probe --entrypoint sleep IMAGE infinity")
+    lab.exec_inside("sh", "-c", "mount --bind /var/lib/nvidia/probe /var/lib/nvidia/probe && mount -o remount,exec /var/lib/nvidia/probe")
+    try:
+        assert docker("exec probe /probe/it", check=False).returncode == 126
+        docker("restart --time 1 probe")
+        assert docker("exec probe /probe/it").stdout == "ran\n"
+    finally:
+        docker("rm --force probe")
+        lab.exec_inside("umount", "/var/lib/nvidia/probe")
+
+
+def test_volumes_are_executable_where_folders_of_var_are_not(docker: _Docker) -> None:
+    script = "printf '#!/bin/sh\\necho ran\\n' >/work/it; chmod 755 /work/it; /work/it"
+    assert docker.run("--volume probe:/work", script).stdout == "ran\n"
+    docker("volume rm probe")
+    assert docker.run("--volume /home/dev:/work", f"{script}; E=$?; rm /work/it; exit $E", check=False).returncode == 126
+
+
+def test_containers_do_not_outlive_a_reboot_and_are_started_again(docker: _Docker, lab: Lab) -> None:
+    docker("run --detach --name probe --init --network host --restart no --entrypoint sleep IMAGE infinity")
+    lab.reboot()
+    assert docker("container inspect -f '{{.State.Running}}' probe").stdout == "false\n"
+    docker("start probe")
+    assert docker("exec probe echo back").stdout == "back\n"
+
+
+def test_docker_is_stopped_and_started_by_systemctl(lab: Lab) -> None:
+    try:
+        lab.exec_inside("systemctl", "stop", "docker")
+        assert lab.exec_inside("docker", "version", check=False).returncode != 0
+        assert lab.exec_inside("systemctl", "is-active", "docker", check=False).stdout == "inactive\n"
+    finally:
+        lab.exec_inside("systemctl", "start", "docker")
+    assert lab.exec_inside("docker", "version", "--format", "{{.Server.Version}}").stdout.strip()

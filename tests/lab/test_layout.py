@@ -1,0 +1,84 @@
+"""The lab is laid out as Container-Optimized OS ("Disks and file system overview"): each claim is tried, not read from a mount table."""
+
+from __future__ import annotations
+
+import pytest
+
+from lab.machine import Lab
+from tests.lab.conftest import Ssh
+
+EXECUTABLE = ("/var/lib/docker", "/var/lib/google", "/var/lib/toolbox", "/var/lib/cloud", "/etc", "/mnt/disks", "/run")
+NOEXEC = ("/var", "/var/lib/nvidia", "/var/tmp", "/home", "/home/dev", "/tmp", "/mnt/stateful_partition")
+READ_ONLY = ("/", "/root", "/mnt", "/usr", "/usr/local/bin", "/opt")
+
+
+def run_from(ssh: Ssh, folder: str) -> int:
+    """The status of a program that lies in `folder`: 0 where it may run, 126 where it may not."""
+    program = f"{folder}/probe"
+    said = ssh(
+        f"sudo sh -c 'printf \"#!/bin/sh\\nexit 0\\n\" >{program} && chmod 755 {program} && {{ {program}; E=$?; rm {program}; exit $E; }}'"
+    )
+    return said.status
+
+
+@pytest.mark.parametrize("folder", EXECUTABLE)
+def test_programs_run_from(ssh: Ssh, folder: str) -> None:
+    assert run_from(ssh, folder) == 0
+
+
+@pytest.mark.parametrize("folder", NOEXEC)
+def test_programs_do_not_run_from(ssh: Ssh, folder: str) -> None:
+    assert run_from(ssh, folder) == 126
+
+
+@pytest.mark.parametrize("folder", READ_ONLY)
+def test_root_itself_cannot_write_to(ssh: Ssh, folder: str) -> None:
+    said = ssh(f"sudo touch {folder}/probe")
+    assert said.status != 0
+    assert "Read-only file system" in said.err
+
+
+def test_scripts_run_from_noexec_folders_when_a_shell_reads_them(ssh: Ssh) -> None:
+    assert ssh("echo 'echo ran' >/home/dev/probe && sh /home/dev/probe; rm /home/dev/probe").out == "ran\n"
+
+
+def test_it_says_that_it_is_container_optimized_os(ssh: Ssh) -> None:
+    lines = ssh("cat /etc/os-release").out.splitlines()
+    assert "ID=cos" in lines
+    assert "VERSION_ID=125" in lines
+    assert any(line.startswith("BUILD_ID=") for line in lines)
+
+
+def test_it_has_no_python(ssh: Ssh) -> None:
+    assert ssh("python3 -c 'print(1)'").status == 127
+    assert ssh("command -v python3").out == ""
+
+
+def test_its_var_is_its_own(lab: Lab, ssh: Ssh) -> None:
+    assert ssh("sudo sh -c 'echo mine >/var/lib/probe'").status == 0
+    assert (lab.state.disk / "var/lib/probe").read_text() == "mine\n"
+    assert ssh("test -e /var/lib/dpkg").status == 1
+
+
+def test_nothing_of_the_machine_is_mounted_below_it(ssh: Ssh) -> None:
+    targets = ssh("findmnt -rno TARGET").out.split()
+    allowed = ("/proc", "/sys", "/dev", "/tmp", "/run", "/etc", "/mnt", "/var", "/home", "/root", "/usr")
+    assert [target for target in targets if target != "/" and not target.startswith(allowed)] == []
+
+
+def test_processes_of_the_machine_are_not_seen(ssh: Ssh) -> None:
+    assert "/init" in ssh("tr '\\0' ' ' </proc/1/cmdline").out
+    assert len(ssh("ls -d /proc/[0-9]*").out.split()) < 50
+
+
+def test_a_gpu_is_on_its_pci_bus_and_no_driver_is_loaded(lab: Lab, ssh: Ssh) -> None:
+    lab.forget()
+    # the connection of before went with the machine
+    found = lab.exec_inside("sh", "-c", "grep -l 0x10de /sys/bus/pci/devices/*/vendor").stdout.split()
+    assert len(found) == 1
+    assert lab.exec_inside("sh", "-c", "ls /dev/nvidia* /sys/module/nvidia", check=False).stdout == ""
+
+
+def test_orphans_are_reaped(ssh: Ssh) -> None:
+    ssh("sh -c 'sleep 0.01 & exec true'; sleep 0.3")
+    assert "Z" not in ssh("cat /proc/[0-9]*/stat | sed 's/.*) //' | cut -d ' ' -f 1").out
