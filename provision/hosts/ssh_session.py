@@ -156,12 +156,15 @@ class SshTransport:
     def _status(self, channel: Channel, ending: Ending, deadline: float, timeout_s: float) -> int:
         if not channel.status_event.wait(max(0.0, deadline - time.monotonic())):
             raise self._timeout(timeout_s)
+        if ending.refused and self._wire.is_active():
+            raise self._refused()
+        # OpenSSH may send the status before the last of the output: a connection cut in between has not delivered all
+        if not (channel.eof_received or ending.closed):
+            raise self._lost("")
         if channel.exit_status >= 0:
             return channel.exit_status
         if ending.signal:
             return 128 + _signal_number(ending.signal)
-        if ending.refused and self._wire.is_active():
-            raise self._refused()
         raise self._lost("")
 
     def _lost(self, why: str) -> Unreachable:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from socket import socket
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,6 +23,7 @@ from paramiko import Channel, Message, PKey, Transport
 from paramiko.auth_handler import AuthHandler
 from paramiko.common import (
     CONNECTION_FAILED_CODE,
+    MSG_CHANNEL_CLOSE,
     MSG_CHANNEL_FAILURE,
     MSG_CHANNEL_REQUEST,
     cMSG_CHANNEL_OPEN,
@@ -81,7 +82,8 @@ class Ending:
 
     signal: str = ""
     refused: bool = False
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    closed: bool = False
+    """The server itself ended the channel, so that nothing it printed is missing."""
 
 
 class Wire(Transport):
@@ -218,9 +220,17 @@ class Wire(Transport):
             ending.refused = True
         channel._request_failed(message)  # type: ignore[attr-defined]  # noqa: SLF001
 
+    def on_channel_close(self, channel: Channel, message: Message) -> None:
+        """Keep that it was the server who closed the channel, and not the connection that went."""
+        ending = self.endings.get(channel.chanid)
+        if ending:
+            ending.closed = True
+        channel._handle_close(message)  # type: ignore[attr-defined]  # noqa: SLF001
+
     _channel_handler_table: ClassVar[dict[int, Any]] = {
         **Transport._channel_handler_table,  # type: ignore[attr-defined]  # noqa: SLF001
         MSG_CHANNEL_REQUEST: lambda channel, message: channel.transport.on_channel_request(channel, message),
+        MSG_CHANNEL_CLOSE: lambda channel, message: channel.transport.on_channel_close(channel, message),
         MSG_CHANNEL_FAILURE: lambda channel, message: channel.transport.on_channel_refusal(channel, message),
     }
 

@@ -233,6 +233,22 @@ def test_a_status_before_the_last_output_loses_nothing(scripted: Fixture, got: F
     transport.close()
 
 
+def test_a_status_without_the_end_of_the_output_is_a_lost_connection(scripted: Fixture, got: Fixture) -> None:
+    """OpenSSH sends the status as soon as the command ends, even while output is still to come."""
+
+    def vanish(channel: paramiko.Channel, command: str) -> None:
+        channel.sendall(b"half of it")
+        channel.send_exit_status(0)
+        channel.get_transport().sock.close()
+
+    scripted.on_command = vanish
+    transport = connect(scripted.server.host(), known_hosts=scripted.server.known_hosts)
+    with pytest.raises(Unreachable, match="lost"):
+        transport.exchange("true", **got.sinks, timeout_s=20)
+    assert bytes(got.out) == b"half of it"
+    transport.close()
+
+
 def test_each_further_command_costs_one_round_trip(sshd: Fixture, got: Fixture, network: Network) -> None:
     """Counted, not timed: the session is there before the command is known, so its request is the only thing to wait for."""
     relay = network.relay(("127.0.0.1", sshd.port), delay_s=0.1)
