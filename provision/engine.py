@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from provision.errors import NotConverged, ProbeUnreadable, ProvisionError
+from provision.errors import NotConverged, ProbeUnreadable, ProvisionError, ResourceError
 from provision.exchange import Answer, Listener, Reply, exchange, failure, tail
 from provision.facts import FACTS, read_facts
 from provision.model import (
@@ -28,7 +28,7 @@ from provision.model import (
     Transport,
 )
 from provision.resource import Resource, compare, describe, waves
-from provision.shell import Section
+from provision.shell import Script, Section
 
 _FACTS_KEY = "f"
 _FACTS_TIMEOUT_S = 30.0
@@ -58,7 +58,7 @@ class _Planned:
     resource: Resource
     desired: State | None
     diff: tuple[Change, ...]
-    causes: tuple[str, ...] = ()
+    body: Script
     seconds: float = 0.0
     ended: Answer | None = None
 
@@ -74,13 +74,12 @@ class _Run:
     states: dict[str, State | None] = field(default_factory=dict)
     broken: dict[str, ProvisionError] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
+    probe_seconds: dict[str, float] = field(default_factory=dict)
     round_trips: int = 0
     error: ProvisionError | None = None
 
     def __post_init__(self) -> None:
         self.index = {resource.name: str(number) for number, resource in enumerate(self.resources)}
-        self.by_index = {number: name for name, number in self.index.items()}
-        self.by_name = {resource.name: resource for resource in self.resources}
 
     # --- exchange 1 ---
 
@@ -89,7 +88,9 @@ class _Run:
         reply = self._exchange([self._facts_section(), *(self._probe_section(resource) for resource in self.resources)], Listener())
         answer = reply.answers.get(_FACTS_KEY)
         if answer is not None and answer.status != 0 and self.error is None:
-            self.error = failure(self.transport.host.name, "reading the facts of the host", replace(answer, output=reply.stderr), _FACTS_TIMEOUT_S)
+            self.error = failure(
+                self.transport.host.name, "reading the facts of the host", replace(answer, output=reply.stderr), _FACTS_TIMEOUT_S
+            )
         return answer is not None and answer.status == 0
 
     def _exchange(self, sections: list[Section], listener: Listener) -> Reply:
@@ -106,7 +107,8 @@ class _Run:
     def _read(self, resource: Resource, answer: Answer, stderr: str) -> None:
         self.broken.pop(resource.name, None)
         self.states.pop(resource.name, None)
-        where = f"{self.transport.host.name}: {resource.name}"
+        self.probe_seconds[resource.name] = answer.seconds
+        where = self._where(resource)
         if answer.status != 0:
             output = answer.output + stderr
             self.broken[resource.name] = failure(where, "the probe", replace(answer, output=output), resource.probe_timeout_s)
@@ -115,7 +117,7 @@ class _Run:
             self.states[resource.name] = resource.read(answer.output)
         except ProvisionError as error:
             self.broken[resource.name] = error
-        except (ValueError, LookupError, TypeError, ArithmeticError) as error:
+        except Exception as error:  # noqa: BLE001 - a recipe may be its user's own code
             why = f"{type(error).__name__}: {error}\n{tail(answer.output)}"
             self.broken[resource.name] = ProbeUnreadable("the probe printed what cannot be read", where=where, why=why)
 
@@ -129,110 +131,129 @@ class _Run:
 
     def wave(self, wave: Iterable[Resource], later: Sequence[Resource]) -> None:
         """Decide every resource of the wave; act on those that differ in one exchange."""
-        planned = [plan for resource in wave if (plan := self._decide(resource)) is not None]
+        planned = []
+        for resource in wave:
+            decision = self._decide(resource)
+            if isinstance(decision, Outcome):
+                self._finish(decision)
+            else:
+                planned.append(decision)
         if planned:
             self._act(planned, later)
 
-    def _decide(self, resource: Resource) -> _Planned | None:
+    def _decide(self, resource: Resource) -> Outcome | _Planned:
         name = resource.name
         if any(self._status(dependency) in {Status.FAILED, Status.SKIPPED} for dependency in resource.dependencies):
-            return self._finish(name, Status.SKIPPED, note="what it depends on failed")
+            return Outcome(name, Status.SKIPPED, note="what it depends on failed")
         if name in self.broken:
-            return self._finish(name, Status.FAILED, error=self.broken[name])
+            return Outcome(name, Status.FAILED, error=self.broken[name])
         if name not in self.states:
-            return self._finish(name, Status.UNKNOWN, note="not read")
+            return Outcome(name, Status.UNKNOWN, note="not read")
         try:
-            desired = resource.desired(self.facts)
-            diff = compare(self.states[name], desired)
-            causes = [cause for cause in resource.on_change_of if self._status(cause) is Status.CHANGED]
-            if self.check:
-                return self._foretell(resource, diff, causes)
-            if not diff and not causes:
-                return self._finish(name, Status.OK)
-            if self._halted():
-                return self._finish(name, Status.UNKNOWN if self.error else Status.SKIPPED, diff=diff, note="not started")
-            if resource.ensure(self.facts) is None:
-                return self._finish(name, Status.FAILED, diff=diff, error=self._not_converged(resource, diff, ""))
+            return self._compared(resource)
         except ProvisionError as error:
-            return self._finish(name, Status.FAILED, error=error)
-        return _Planned(resource, desired, diff, tuple(causes))
+            return Outcome(name, Status.FAILED, error=error)
+        except Exception as error:  # noqa: BLE001 - a recipe may be its user's own code
+            why = f"{type(error).__name__}: {error}"
+            mistake = ResourceError("the resource itself has a mistake", where=self._where(resource), why=why)
+            mistake.__cause__ = error
+            return Outcome(name, Status.FAILED, error=mistake)
 
-    def _foretell(self, resource: Resource, diff: tuple[Change, ...], causes: list[str]) -> None:
+    def _compared(self, resource: Resource) -> Outcome | _Planned:
+        name = resource.name
+        desired = resource.desired(self.facts)
+        diff = compare(self.states[name], desired)
+        causes = [cause for cause in resource.on_change_of if self._status(cause) is Status.CHANGED]
+        body = resource.ensure(self.facts) if diff or causes else None
+        if self.check and (uncertain := self._uncertain(resource)):
+            return Outcome(name, Status.UNKNOWN, note=f"depends on {', '.join(uncertain)}, which would change")
+        if not diff and body is None:
+            return Outcome(name, Status.OK)
+        if self._halted() and not self.check:
+            return Outcome(name, Status.UNKNOWN if self.error else Status.SKIPPED, diff, note="not started")
+        if body is None:
+            return Outcome(name, Status.FAILED, diff, error=self._not_converged(resource, diff, ""))
+        if self.check:
+            return Outcome(name, Status.CHANGED, diff, note="" if diff else f"because {', '.join(causes)} would change")
+        return _Planned(resource, desired, diff, body.with_binding("because", " ".join(causes)))
+
+    def _uncertain(self, resource: Resource) -> list[str]:
+        """What this depends on and nobody knows the coming state of; that a cause would change is certain enough."""
         uncertain = [need for need in resource.needs if self._status(need) in {Status.CHANGED, Status.UNKNOWN}]
-        uncertain += [cause for cause in resource.on_change_of if self._status(cause) is Status.UNKNOWN]
-        if uncertain:
-            return self._finish(resource.name, Status.UNKNOWN, note=f"depends on {', '.join(uncertain)}, which would change")
-        if not diff and not causes:
-            return self._finish(resource.name, Status.OK)
-        if resource.ensure(self.facts) is None:
-            return self._finish(resource.name, Status.FAILED, diff=diff, error=self._not_converged(resource, diff, ""))
-        note = f"because {', '.join(causes)} would change" if causes and not diff else ""
-        return self._finish(resource.name, Status.CHANGED, diff=diff, note=note)
+        return uncertain + [cause for cause in resource.on_change_of if self._status(cause) is Status.UNKNOWN]
 
     def _act(self, planned: list[_Planned], later: Sequence[Resource]) -> None:
-        by_key = {f"{kind}{self.index[plan.resource.name]}": plan for plan in planned for kind in "ep"}
-        sections: list[Section] = []
+        names = {plan.resource.name for plan in planned}
+        dependents = self._dependents(names, later)
+        for name in names.union(resource.name for resource in dependents):
+            self.states.pop(name, None)
+            self.broken.pop(name, None)
+        sections = []
         for plan in planned:
-            if (body := plan.resource.ensure(self.facts)) is None:  # decided before; the type does not know
-                continue
             key = f"e{self.index[plan.resource.name]}"
-            body = body.with_binding("because", " ".join(plan.causes))
-            sections.append(Section(key, body, plan.resource.timeout_s, merge=True, gate=True, strict=True))
+            sections.append(Section(key, plan.body, plan.resource.timeout_s, merge=True, gate=True, strict=True))
             sections.append(self._probe_section(plan.resource))
-        dependents = self._dependents({plan.resource.name for plan in planned}, later)
-        sections += [self._facts_section(), *(self._probe_section(resource) for resource in dependents)]
+        sections += [self._facts_section(), *map(self._probe_section, dependents)]
+        reply = self._exchange(sections, self._listener(planned))
+        for plan in planned:
+            if plan.resource.name not in self.outcomes:
+                self._settle(plan, reply)
+
+    def _listener(self, planned: list[_Planned]) -> Listener:
+        host = self.transport.host.name
+        acting = {f"e{self.index[plan.resource.name]}": plan for plan in planned}
+        probing = {f"p{self.index[plan.resource.name]}": plan for plan in planned}
 
         def began(key: str) -> None:
-            if key.startswith("e"):
-                self.emit(ResourceStarted(self.transport.host.name, by_key[key].resource.name))
+            if key in acting:
+                self.emit(ResourceStarted(host, acting[key].resource.name))
 
         def line(key: str, text: str) -> None:
-            if key.startswith("e"):
-                self.emit(OutputLine(self.transport.host.name, by_key[key].resource.name, text))
+            if key in acting:
+                self.emit(OutputLine(host, acting[key].resource.name, text))
 
         def ended(key: str, answer: Answer) -> None:
-            if (plan := by_key.get(key)) is not None:
+            if (plan := acting.get(key) or probing.get(key)) is not None:
                 plan.seconds += answer.seconds
-                if key.startswith("e"):
-                    plan.ended = answer
-                elif plan.ended is not None:
-                    self._read(plan.resource, answer, "")
-                    self._verify(plan, plan.ended)
+            if key in acting:
+                acting[key].ended = answer
+            elif plan is not None and plan.ended is not None and answer.status == 0:
+                self._read(plan.resource, answer, "")  # why a probe failed is known when the exchange has ended
+                self._verify(plan, plan.ended)
 
-        stale = {plan.resource.name for plan in planned} | {resource.name for resource in dependents}
-        for name in stale:
-            self.states.pop(name, None)
-        reply = self._exchange(sections, Listener(began, line, ended))
-        for plan in planned:
-            self._settle(plan, reply)
+        return Listener(began, line, ended)
 
     def _verify(self, plan: _Planned, answer: Answer) -> None:
-        """The verdict on a resource whose `ensure` and second probe have both ended."""
-        resource, name, host = plan.resource, plan.resource.name, self.transport.host.name
-        state = self.states.get(name)
+        """The verdict on a resource whose `ensure` has ended, and whose second probe has unless that failed."""
+        resource, name, diff = plan.resource, plan.resource.name, plan.diff
+        error = None
         if answer.status != 0:
-            error = failure(f"{host}: {name}", "making it so", answer, resource.timeout_s)
+            error = failure(self._where(resource), "making it so", answer, resource.timeout_s)
             self._explain(resource, error, answer.output)
-            self._finish(name, Status.FAILED, diff=plan.diff, seconds=plan.seconds, error=error)
         elif name in self.broken:
-            self._finish(name, Status.FAILED, diff=plan.diff, seconds=plan.seconds, error=self.broken[name])
-        elif remaining := compare(state, plan.desired):
+            error = self.broken[name]
+        elif remaining := compare(self.states[name], plan.desired):
+            diff = remaining
             error = self._not_converged(resource, remaining, answer.output)
-            self._finish(name, Status.FAILED, diff=remaining, seconds=plan.seconds, error=error)
-        else:
-            self._finish(name, Status.CHANGED, diff=plan.diff, seconds=plan.seconds)
+        self._finish(Outcome(name, Status.FAILED if error else Status.CHANGED, diff, plan.seconds, error))
 
     def _settle(self, plan: _Planned, reply: Reply) -> None:
-        """The verdict on a resource that the exchange did not reach or did not finish."""
+        """The verdict on a resource that was not probed again."""
         name = plan.resource.name
-        if name in self.outcomes:
-            return
-        if reply.error is None and f"e{self.index[name]}" not in reply.begun:
-            self._finish(name, Status.SKIPPED, diff=plan.diff, note="an earlier resource failed")
+        began = f"e{self.index[name]}" in reply.begun
+        if plan.ended is not None and (plan.ended.status != 0 or name in self.broken):
+            self._verify(plan, plan.ended)
+        elif began:
+            self._finish(Outcome(name, Status.UNKNOWN, plan.diff, plan.seconds, note="the run was cut while this was under way"))
+        elif reply.error is not None:
+            self._finish(Outcome(name, Status.UNKNOWN, plan.diff, note="not started"))
         else:
-            self._finish(name, Status.UNKNOWN, diff=plan.diff, seconds=plan.seconds, note="the run was cut while this was under way")
+            self._finish(Outcome(name, Status.SKIPPED, plan.diff, note="an earlier resource failed"))
 
     # --- small things ---
+
+    def _where(self, resource: Resource) -> str:
+        return f"{self.transport.host.name}: {resource.name}"
 
     def _status(self, name: str) -> Status | None:
         outcome = self.outcomes.get(name)
@@ -252,7 +273,7 @@ class _Run:
 
     def _not_converged(self, resource: Resource, remaining: tuple[Change, ...], output: str) -> ProvisionError:
         why = "\n".join(line for change in remaining for line in describe(change))
-        error = NotConverged("did not converge", where=f"{self.transport.host.name}: {resource.name}", why=why)
+        error = NotConverged("did not converge", where=self._where(resource), why=why)
         self._explain(resource, error, output)
         return error
 
@@ -262,24 +283,16 @@ class _Run:
             error.what = diagnosis.cause
             error.fix = diagnosis.fix
 
-    def _finish(
-        self,
-        name: str,
-        status: Status,
-        *,
-        diff: tuple[Change, ...] = (),
-        seconds: float = 0.0,
-        error: ProvisionError | None = None,
-        note: str = "",
-    ) -> None:
-        outcome = Outcome(name, status, diff, seconds, error, note)
-        self.outcomes[name] = outcome
+    def _finish(self, outcome: Outcome) -> None:
+        """Record and tell; what was not acted on took as long as its probe."""
+        outcome = replace(outcome, seconds=outcome.seconds or self.probe_seconds.get(outcome.resource, 0.0))
+        self.outcomes[outcome.resource] = outcome
         self.emit(ResourceFinished(self.transport.host.name, outcome))
 
     def report(self, seconds: float) -> HostReport:
         """The end of the host: a resource nobody got to is unknown."""
         for resource in self.resources:
             if resource.name not in self.outcomes:
-                self._finish(resource.name, Status.UNKNOWN, note="not read")
+                self._finish(Outcome(resource.name, Status.UNKNOWN, note="not read"))
         outcomes = tuple(self.outcomes[resource.name] for resource in self.resources)
         return HostReport(self.transport.host.name, outcomes, self.round_trips, seconds, self.error, self.facts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ _KEPT_STDERR_BYTES = 16 * 2**10
 _TIMEOUT_STATUSES = frozenset({124, 137, 143})
 """GNU timeout ends with 124, or 137 when it had to kill; busybox passes 143 on."""
 _GRACE_S = 30.0
+_SUDO_REFUSES = re.compile(r"sudo: .*(password|terminal) is required|in the sudoers file|may not run sudo|Sorry, user \S+ is not allowed")
 
 
 @dataclass(frozen=True)
@@ -100,9 +102,7 @@ class _Conversation:
         self._listener.ended(key, answer)
 
 
-def exchange(
-    transport: Transport, sections: Sequence[Section], *, clock: Callable[[], float], listener: Listener | None = None
-) -> Reply:
+def exchange(transport: Transport, sections: Sequence[Section], *, clock: Callable[[], float], listener: Listener | None = None) -> Reply:
     """Send the sections as one script on one channel and read the answer as it arrives.
 
     Never raises for what happens on the host or the wire: `Reply.error` says why the job did not reach its end.
@@ -131,18 +131,22 @@ def exchange(
 
 def _ended_early(transport: Transport, status: int, stderr: str) -> ProvisionError:
     host = transport.host
-    if "sudo" in stderr and ("password" in stderr or "terminal is required" in stderr or "not allowed" in stderr or "may not run" in stderr):
+    if _SUDO_REFUSES.search(stderr):
         user = host.user or "USER"
         return CommandFailed(
-            "sudo asks for a password",
+            "sudo refuses to run the script without a password",
             where=host.name,
             why=tail(stderr, 3),
             fix=f"echo '{user} ALL=(ALL) NOPASSWD: ALL' | sudo tee /etc/sudoers.d/provision   (on the host)",
         )
     why = f"exit status {status}" + (f"\n{tail(stderr)}" if stderr.strip() else "")
     if status in {126, 127} or stderr.strip():
-        return CommandFailed("the script could not run", where=host.name, why=why, fix=f"ssh to {host.name} and run: sh -c 'command -v setsid timeout'")
-    return Unreachable("the script ended before its end", where=host.name, why=why, fix="run the same command again: it continues where it stopped")
+        return CommandFailed(
+            "the script could not run", where=host.name, why=why, fix=f"ssh to {host.name} and run: sh -c 'command -v setsid timeout'"
+        )
+    return Unreachable(
+        "the script ended before its end", where=host.name, why=why, fix="run the same command again: it continues where it stopped"
+    )
 
 
 def failure(where: str, what: str, answer: Answer, timeout_s: float) -> ProvisionError:

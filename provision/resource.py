@@ -25,8 +25,8 @@ class Resource(ABC):
     """One thing on one host. It never sees a connection.
 
     `name` is unique within a recipe. `needs` names earlier resources that must be verified before this one is acted
-    on (they cut the recipe into waves). `on_change_of` names earlier resources whose change makes this one act again
-    even where it matches (a handler). An `at_boot` resource hands its `ensure` to the boot script as well.
+    on. `on_change_of` names earlier resources whose change makes this one act again even where it matches (a handler).
+    Both cut the recipe into waves. An `at_boot` resource hands its `ensure` to the boot script as well.
     """
 
     name: str
@@ -65,10 +65,16 @@ class Resource(ABC):
 def compare(actual: State | None, desired: State | None) -> tuple[Change, ...]:
     """The keys in which `actual` is not as desired, in the order of `desired`. Empty means: nothing to do."""
     if desired is None:
-        return () if actual is None else tuple(Change(key, value, None) for key, value in actual.items()) or (Change("present", actual=True, desired=False),)
+        return (
+            ()
+            if actual is None
+            else tuple(Change(key, value, None) for key, value in actual.items()) or (Change("present", actual=True, desired=False),)
+        )
     if actual is None:
         return tuple(Change(key, None, value) for key, value in desired.items()) or (Change("present", actual=False, desired=True),)
-    return tuple(Change(key, actual.get(key), value) for key, value in desired.items() if key not in actual or not _same(actual[key], value))
+    return tuple(
+        Change(key, actual.get(key), value) for key, value in desired.items() if key not in actual or not _same(actual[key], value)
+    )
 
 
 def _same(actual: Scalar, desired: Scalar) -> bool:
@@ -78,9 +84,14 @@ def _same(actual: Scalar, desired: Scalar) -> bool:
 def describe(change: Change) -> list[str]:
     """The change as lines for people: `key: actual -> desired`, or a unified diff where a value has several lines."""
     if any(isinstance(side, str) and "\n" in side for side in (change.actual, change.desired)):
-        before, after = (str(side or "").splitlines() for side in (change.actual, change.desired))
-        return [line.rstrip("\n") for line in difflib.unified_diff(before, after, f"{change.key} (host)", f"{change.key} (desired)", lineterm="")]
+        before, after = _lines(change.actual), _lines(change.desired)
+        return list(difflib.unified_diff(before, after, f"{change.key} (host)", f"{change.key} (desired)", lineterm=""))
     return [f"{change.key}: {_show(change.actual)} -> {_show(change.desired)}"]
+
+
+def _lines(value: Scalar) -> list[str]:
+    *lines, last = str("" if value is None else value).split("\n")
+    return [*lines, last, "\\ No newline at end of file"] if last else lines
 
 
 def _show(value: Scalar) -> str:
@@ -96,7 +107,7 @@ def _show(value: Scalar) -> str:
 
 
 def waves(resources: Sequence[Resource]) -> list[list[Resource]]:
-    """The recipe cut into waves: a resource opens a new one when it needs a resource of the current one.
+    """The recipe cut into waves: a resource opens a new one when it depends on a resource of the current one.
 
     Raises `RecipeError` for two resources of one name and for a dependency that does not come earlier.
     """
@@ -105,7 +116,7 @@ def waves(resources: Sequence[Resource]) -> list[list[Resource]]:
     current: set[str] = set()
     for resource in resources:
         _check(resource, seen)
-        if not result or current.intersection(resource.needs):
+        if not result or current.intersection(resource.dependencies):
             result.append([])
             current = set()
         result[-1].append(resource)
@@ -121,4 +132,6 @@ def _check(resource: Resource, seen: set[str]) -> None:
         if name not in seen:
             known = ", ".join(sorted(seen)) or "none"
             why = f"it depends on {name!r}, which does not come before it (before it: {known})"
-            raise RecipeError("a resource depends on one that does not come earlier", where=resource.name, why=why, fix="reorder the recipe")
+            raise RecipeError(
+                "a resource depends on one that does not come earlier", where=resource.name, why=why, fix="reorder the recipe"
+            )
