@@ -1,0 +1,204 @@
+"""What holds for every recipe on every host, and for every byte at which a connection can be lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from provision.engine import converge
+from provision.errors import Unreachable
+from provision.model import HostReport, Status
+from provision.resource import waves
+from tests.unit.scripted import FakeHost, Item, Log, ScriptedTransport, statuses
+
+OK, CHANGED, FAILED, SKIPPED, UNKNOWN = Status.OK, Status.CHANGED, Status.FAILED, Status.SKIPPED, Status.UNKNOWN
+
+few = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+
+
+@dataclass(frozen=True)
+class World:
+    """A recipe and the host it meets."""
+
+    items: tuple[Item, ...]
+    values: dict[str, str]
+
+    def fake(self) -> FakeHost:
+        return FakeHost(dict(self.values))
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    """Up to seven items that depend on one another at random; the first may be the kernel that others follow."""
+    names = ["kernel", *"abcdef"][: draw(st.integers(1, 7))]
+    items, values = [], {}
+    for number, name in enumerate(names):
+        earlier = st.lists(st.sampled_from(names[:number]), unique=True, max_size=2) if number else st.just([])
+        needs, causes = draw(earlier), draw(earlier)
+        follows = "kernel" in {*needs, *causes} and draw(st.booleans())
+        items.append(Item(name=name, needs=tuple(needs), on_change_of=tuple(causes), from_kernel=follows))
+        if (value := draw(st.sampled_from(["new", "new", "old", None]))) is not None:
+            values[name] = value
+    return World(tuple(items), values)
+
+
+def run(transport: ScriptedTransport, items: Sequence[Item], *, check: bool = False) -> HostReport:
+    return converge(transport, items, Log(), clock=transport.fake.clock, check=check)
+
+
+def matches(fake: FakeHost, item: Item) -> bool:
+    wanted = fake.values.get("kernel", "") if item.from_kernel else item.value
+    return fake.values.get(item.name) == wanted
+
+
+# --- any recipe --------------------------------------------------------------------------------------------------
+
+
+@few
+@given(worlds())
+def test_one_run_converges_and_says_what_it_did(world: World) -> None:
+    transport = ScriptedTransport(world.fake())
+    report = run(transport, world.items)
+    found = statuses(report)
+    assert set(found.values()) <= {OK, CHANGED}
+    assert [item.name for item in world.items if not matches(transport.fake, item)] == []
+    assert sorted(transport.fake.puts) == sorted(name for name, status in found.items() if status is CHANGED)
+    for item in world.items:
+        caused = any(found[cause] is CHANGED for cause in item.on_change_of)
+        differed = world.values.get(item.name) != transport.fake.values[item.name]
+        assert (found[item.name] is CHANGED) is (caused or differed)
+    changed_waves = sum(any(found[item.name] is CHANGED for item in wave) for wave in waves(world.items))
+    assert report.round_trips == len(transport.jobs) == 1 + changed_waves
+
+
+@few
+@given(worlds())
+def test_a_second_run_finds_nothing_to_do(world: World) -> None:
+    fake = world.fake()
+    run(ScriptedTransport(fake), world.items)
+    fake.puts.clear()
+    report = run(ScriptedTransport(fake), world.items)
+    assert set(statuses(report).values()) == {OK}
+    assert report.round_trips == 1
+    assert fake.puts == []
+
+
+@few
+@given(worlds())
+def test_check_writes_nothing_and_foretells_what_a_run_does(world: World) -> None:
+    checked = ScriptedTransport(world.fake())
+    foretold = statuses(run(checked, world.items, check=True))
+    assert checked.puts == 0
+    assert checked.fake.values == world.values
+    assert len(checked.jobs) == 1
+    done = statuses(run(ScriptedTransport(world.fake()), world.items))
+    for item in world.items:
+        if foretold[item.name] is UNKNOWN:
+            assert {foretold[name] for name in item.dependencies} & {CHANGED, UNKNOWN}
+        else:
+            assert foretold[item.name] is done[item.name]
+
+
+@few
+@given(worlds(), st.data())
+def test_what_was_acted_on_had_its_needs_verified(world: World, data: st.DataObject) -> None:
+    names = [item.name for item in world.items]
+    fake = world.fake()
+    for name in data.draw(st.lists(st.sampled_from(names), max_size=2, unique=True)):
+        fake.failing[name] = (1, "no\n")
+    for name in data.draw(st.lists(st.sampled_from(names), max_size=2, unique=True)):
+        fake.stuck.add(name)
+    found = statuses(run(ScriptedTransport(fake), world.items))
+    for item in world.items:
+        if found[item.name] in {OK, CHANGED}:
+            assert {found[name] for name in item.dependencies} <= {OK, CHANGED}
+            assert matches(fake, item)
+        if item.name in fake.puts:
+            assert {found[name] for name in item.needs} <= {OK, CHANGED}
+            assert found[item.name] in {CHANGED, FAILED}
+    assert UNKNOWN not in found.values()
+    fake.failing.clear()
+    fake.stuck.clear()
+    assert set(statuses(run(ScriptedTransport(fake), world.items)).values()) <= {OK, CHANGED}
+    assert all(matches(fake, item) for item in world.items)
+
+
+# --- lost connections --------------------------------------------------------------------------------------------
+
+
+def verified(transport: ScriptedTransport, number: int) -> bool:
+    """Whether the last probe of an item that was sent came back whole."""
+    last = None
+    for job, delivered in zip(transport.jobs, transport.delivered, strict=False):
+        keys = job.keys
+        if f"p{number}" in keys:
+            acted = f"e{number}" in keys
+            last = all(f"\n{job.nonce} end {key} 0\n".encode() in delivered for key in ([f"e{number}"] if acted else []) + [f"p{number}"])
+    return bool(last)
+
+
+def judge(world: World, transport: ScriptedTransport, report: HostReport) -> None:
+    """The report of a run that was cut claims nothing that was not verified, and the next run converges."""
+    found = statuses(report)
+    for number, item in enumerate(world.items):
+        if found[item.name] in {OK, CHANGED}:
+            assert verified(transport, number), (item.name, transport.jobs[-1].keys)
+            assert matches(transport.fake, item)
+        if found[item.name] is CHANGED:
+            assert item.name in transport.fake.puts
+    assert set(found.values()) <= {OK, CHANGED, UNKNOWN}
+    after = run(ScriptedTransport(transport.fake), world.items)
+    assert set(statuses(after).values()) <= {OK, CHANGED}
+    assert all(matches(transport.fake, item) for item in world.items)
+
+
+SMALL = World(
+    (
+        Item(name="kernel", value="6"),
+        Item(name="a", needs=("kernel",), from_kernel=True),
+        Item(name="b"),
+        Item(name="c", on_change_of=("a",)),
+    ),
+    {"kernel": "5", "a": "5", "c": "new"},
+)
+
+
+@pytest.mark.parametrize("carries_on", [False, True])
+def test_cut_at_every_byte(*, carries_on: bool) -> None:
+    whole = ScriptedTransport(SMALL.fake())
+    run(whole, SMALL.items)
+    size = sum(map(len, whole.delivered))
+    outcomes = set()
+    for cut_at in range(size + 1):
+        transport = ScriptedTransport(SMALL.fake(), cut_at=cut_at, carries_on=carries_on)
+        report = run(transport, SMALL.items)
+        assert isinstance(report.error, Unreachable)
+        judge(SMALL, transport, report)
+        outcomes.add(tuple(statuses(report).values()))
+    assert (UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN) in outcomes
+    assert (CHANGED, CHANGED, CHANGED, CHANGED) in outcomes
+    assert (CHANGED, UNKNOWN, UNKNOWN, UNKNOWN) in outcomes
+    assert len(outcomes) >= 5
+
+
+@few
+@given(worlds(), st.data(), st.booleans(), st.integers(1, 70))
+def test_cut_anywhere_in_any_recipe(world: World, data: st.DataObject, carries_on: bool, chunk: int) -> None:
+    whole = ScriptedTransport(world.fake())
+    run(whole, world.items)
+    cut_at = data.draw(st.integers(0, sum(map(len, whole.delivered))))
+    transport = ScriptedTransport(world.fake(), cut_at=cut_at, carries_on=carries_on, chunk=chunk)
+    judge(world, transport, run(transport, world.items))
+
+
+@pytest.mark.parametrize("cut_at", range(0, 400, 7))
+def test_check_of_a_connection_that_is_cut_guesses_nothing(cut_at: int) -> None:
+    transport = ScriptedTransport(SMALL.fake(), cut_at=cut_at)
+    report = run(transport, SMALL.items, check=True)
+    assert transport.puts == 0
+    for number, (name, status) in enumerate(statuses(report).items()):
+        assert status is UNKNOWN or verified(transport, number), name
