@@ -14,7 +14,7 @@ from typing import Any
 
 from . import processes
 from .registry import pull
-from .store import DockerError, Record, Store, complain, daemon_error, new_id, now, say
+from .store import DockerError, Record, Store, complain, daemon_error, new_id, now, runnable, say, which
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+\Z")
 _CDI = (
@@ -324,18 +324,18 @@ def find_program(store: Store, record: Record, name: str, environment: dict[str,
     if "/" in name:
         path = rootfs + name if not name.startswith(rootfs) else name
         if not os.path.exists(path) and name.startswith(("/bin/", "/usr/bin/", "/sbin/", "/usr/sbin/", "/usr/local/bin/")):
-            path = shutil.which(os.path.basename(name), path=environment["PATH"]) or path
+            path = which(os.path.basename(name), environment["PATH"]) or path
         if not os.path.exists(path):
             _runtime_error(f'{head}: exec: "{name}": stat {name}: no such file or directory: unknown', 127, doing)
     else:
-        found = shutil.which(name, path=environment["PATH"])
+        found = which(name, environment["PATH"])
         if found is None:
             hidden = next((f"{folder}/{name}" for folder in environment["PATH"].split(":") if os.path.isfile(f"{folder}/{name}")), None)
             if hidden is None:
                 _runtime_error(f'{head}: exec: "{name}": executable file not found in $PATH: unknown', 127, doing)
             found = str(hidden)
         path = found
-    if not os.access(path, os.X_OK):
+    if not runnable(path):
         _runtime_error(f'{head}: exec: "{name}": permission denied: unknown', 126, doing)
     return path
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import os
-import shutil
 from typing import Any
 
-from .store import DockerError, Record, Store, complain, daemon_error, new_id, normal, now, say
+from .store import DockerError, Record, Store, complain, daemon_error, new_id, normal, now, say, which
 
 PUBLIC = ("gcr.io/cos-cloud/", "us.gcr.io/cos-cloud/", "gcr.io/google.com/cloudsdktool/")
 DEFAULT_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -51,7 +50,7 @@ def _authorised(store: Store, ref: str) -> bool:
     helper = config.get("credHelpers", {}).get(host) or config.get("credsStore")
     if not helper:
         return False
-    if shutil.which(f"docker-credential-{helper}") is None:
+    if which(f"docker-credential-{helper}", os.environ["PATH"]) is None:
         text = f'error getting credentials - err: exec: "docker-credential-{helper}": executable file not found in $PATH, out: ``'
         raise DockerError(text)
     return not store.fault("no_credentials")

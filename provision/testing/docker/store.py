@@ -160,3 +160,13 @@ def complain(text: str) -> None:
     """A line on standard error."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
+
+
+def runnable(path: str) -> bool:
+    """An executable file. By its mode bits: access(2) ignores the capability with which folders below a closed one are read."""
+    return os.path.isfile(path) and bool(os.stat(path).st_mode & 0o111)
+
+
+def which(name: str, path: str) -> str | None:
+    """The first executable of that name on `path`."""
+    return next((found for folder in path.split(":") if runnable(found := f"{folder}/{name}")), None)
