@@ -204,7 +204,7 @@ kill "$L" 2>/dev/null
 exit "$E"
 """
 _SMALL = "exec 3<&0 </dev/null\nsetsid sh -c {job} 3<&- &\nJ=$!\n" + _LIFELINE
-_LARGE = 'exec 3<&0 </dev/null\nJOB=$(head -c {size} <&3)\nprintf \'%s\\n\' "$JOB" | setsid sh -s 3<&- &\nJ=$!\n' + _LIFELINE
+_LARGE = "exec 3<&0 </dev/null\nJOB=$(head -c {size} <&3)\nprintf '%s\\n' \"$JOB\" | setsid sh -s 3<&- &\nJ=$!\n" + _LIFELINE
 
 
 def job(sections: Sequence[Section], nonce: str) -> str:
@@ -244,10 +244,17 @@ def _shell(text: str, become: str) -> str:
     return ("exec sudo -n " if become == "sudo" else "exec ") + "sh -c " + quote(text)
 
 
+_PLAIN_HEADER = "R=${{{mock_root}-}}\nexport R\n"
+
+
 def lifeline(body: Script, *, become: str = "none") -> tuple[str, bytes]:
     """One unframed script with a lifeline: its output and status are the channel's own."""
-    header = script('R=${PROVISION_MOCK_ROOT-}\nexport R\nset -u').source
-    return wrap(header + "\n" + body.render(), become=become)
+    return wrap(_PLAIN_HEADER.format(mock_root=MOCK_ROOT_VARIABLE) + "set -u\n" + body.render(), become=become)
+
+
+def fed(body: Script, *, become: str = "none") -> str:
+    """The command line for a script that itself reads standard input (a tar stream), so without a lifeline."""
+    return _shell(_PLAIN_HEADER.format(mock_root=MOCK_ROOT_VARIABLE) + "set -eu\n" + body.render(), become)
 
 
 # --- reading the answer ------------------------------------------------------------------------------------------

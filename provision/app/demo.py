@@ -32,7 +32,7 @@ NAME = "dev"
 
 
 def demo(session: Session) -> Done:
-    """Walk from `vm.create` to `vm.delete` on a mock of its own, and remove every trace of it. Exit status of the first step that failed."""
+    """Walk from `vm.create` to `vm.delete` on a mock of its own, and remove every trace of it; ends at the first step that fails."""
     with _private(session) as tour:
         steps = []
         for title, step in _steps(tour):

@@ -6,10 +6,11 @@ import secrets
 from collections.abc import Sequence
 
 from provision.app.session import Done, Session
-from provision.errors import EXIT_OURS, HostError
+from provision.errors import CommandFailed, HostError
+from provision.exchange import tail
 from provision.model import Sink, Transport
 from provision.resources.docker import WORKSPACE
-from provision.shell import Script, lifeline, script
+from provision.shell import Script, fed, lifeline, script
 
 LONGEST_RUN_S = 30 * 86_400.0
 """A user's program has no time limit of ours; the transport wants a number."""
@@ -75,32 +76,18 @@ def finished(status: int) -> Done:
     return Done({"status": status, "failed_in": "program" if status else None}, status)
 
 
-def checked(
-    session: Session, transport: Transport, body: Script, what: str, *, chunks: Sequence[bytes] | None = None, timeout_s: float = 3600.0
-) -> str:
+def checked(transport: Transport, body: Script, what: str, *, chunks: Sequence[bytes] | None = None, timeout_s: float = 3600.0) -> str:
     """A script of ours outside of the engine; returns what it printed. Raises `CommandFailed` with its last lines."""
-    from provision.errors import CommandFailed
-    from provision.exchange import tail
-
     out, err = bytearray(), bytearray()
     if chunks is None:
         command, stdin = lifeline(body, become=transport.host.become)
         status = transport.exchange(command, stdin, on_stdout=out.extend, on_stderr=err.extend, timeout_s=timeout_s)
     else:
-        status = transport.send(fed(body, transport.host.become), chunks, on_stdout=out.extend, on_stderr=err.extend, timeout_s=timeout_s)
+        status = transport.send(
+            fed(body, become=transport.host.become), chunks, on_stdout=out.extend, on_stderr=err.extend, timeout_s=timeout_s
+        )
     text = out.decode("utf-8", "replace")
     if status != 0:
         why = tail(err.decode("utf-8", "replace") or text) or "it printed nothing"
         raise CommandFailed(f"{what} failed with status {status}", where=transport.host.name, why=why)
     return text
-
-
-def fed(body: Script, become: str) -> str:
-    """The command line for a script that itself reads standard input (a tar stream), so without a lifeline."""
-    from provision.shell import MOCK_ROOT_VARIABLE, quote
-
-    text = f"R=${{{MOCK_ROOT_VARIABLE}-}}\nexport R\nset -eu\n{body.render()}"
-    return ("exec sudo -n " if become == "sudo" else "exec ") + "sh -c " + quote(text)
-
-
-__all__ = ["EXIT_OURS", "checked", "fed", "finished", "in_container", "run"]

@@ -124,7 +124,8 @@ for tool in nvidia-smi nvidia-cuda-mps-control nvidia-cuda-mps-server nvidia-deb
     path=$(command -v "$tool" || true)
     test -z "$path" || test "$path" = "$dir/bin/$tool" || cp -fL "$path" "$dir/bin/$tool"
 done
-ldconfig -p | sed -n 's/.*=> //p' | grep -E '/lib(cuda|nvidia|nvcuvid|nvoptix|cudadebugger|EGL_nvidia|GLX_nvidia|GLESv[12].*_nvidia)[^/]*\\.so' |
+ldconfig -p | sed -n 's/.*=> //p' |
+    grep -E '/lib(cuda|nvidia|nvcuvid|nvoptix|cudadebugger|EGL_nvidia|GLX_nvidia|GLESv[12].*_nvidia)[^/]*\\.so' |
     grep -v -E '/(i386|lib32)' | while read -r library; do
         target=$dir/lib64/${library##*/}
         test "$library" = "$target" || cp -fL "$library" "$target"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
 import signal
 import stat
@@ -17,6 +18,7 @@ from .registry import pull
 from .store import DockerError, Record, Store, complain, daemon_error, new_id, now, runnable, say, which
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+\Z")
+_FOLDERS = ("/tmp", "/root", "/dev/shm", "/run", "/etc", "/opt", "/home", "/usr/local/bin", "/usr/bin", "/var/log", "/var/tmp", "/var/lib")
 _CDI = (
     "failed to create task for container: failed to create shim task: OCI runtime create failed: runc create failed: unable to start "
     "container process: error during container init: error running prestart hook #0: exit status 1, stdout: , stderr: Using requested mode "
@@ -103,7 +105,7 @@ def create(store: Store, options: dict[str, Any], image_ref: str, command: list[
     rootfs = store.folder("images", image["Id"]) + "/rootfs"
     if os.path.isdir(rootfs):
         shutil.copytree(rootfs, folder, symlinks=True)
-    for place in ("/tmp", "/root", "/dev/shm", "/run", "/etc", "/usr/local/bin", record["Config"]["WorkingDir"] or "/"):
+    for place in (*_FOLDERS, record["Config"]["WorkingDir"] or "/"):
         os.makedirs(folder + place, exist_ok=True)
     store.save("containers", identity, record)
     return record
@@ -220,6 +222,7 @@ def start(store: Store, record: Record, *, attach: bool = False, interactive: bo
     if os.path.exists(f"{folder}/exit"):
         os.unlink(f"{folder}/exit")
     arguments = [program[0], *(in_rootfs(store, record, word) for word in program[1:])]
+    apply_limits(record)
     pid, supervisor = _launch(path, arguments, environment, working_folder(store, record, None), folder, attach=attach, interactive=interactive)
     record["State"] = {
         **record["State"],
@@ -425,6 +428,18 @@ def boot(store: Store) -> None:
                 complain(str(error))
 
 
+def apply_limits(record: Record) -> None:
+    """`--ulimit nofile=SOFT[:HARD]` for this process and what it starts. Raises runc's words where the machine forbids it."""
+    for word in record["HostConfig"]["Ulimits"]:
+        name, _, values = word.partition("=")
+        if name == "nofile":
+            soft, _, hard = values.partition(":")
+            try:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (int(soft), int(hard or soft)))
+            except (ValueError, OSError):
+                raise DockerError("OCI runtime create failed: error setting rlimit type 7: operation not permitted: unknown", 126) from None
+
+
 def run_in(store: Store, record: Record, options: dict[str, Any], command: list[str]) -> int:
     """docker exec: a real process in the container. With a terminal it takes this one's place."""
     if state_of(store, record)["Status"] != "running":
@@ -437,6 +452,7 @@ def run_in(store: Store, record: Record, options: dict[str, Any], command: list[
     path = find_program(store, record, command[0], environment, doing="exec")
     argv = [command[0], *(in_rootfs(store, record, word) for word in command[1:])]
     cwd = working_folder(store, record, options["workdir"])
+    apply_limits(record)
     if options["tty"]:
         os.chdir(cwd)
         os.execve(path, argv, environment)

@@ -1,0 +1,200 @@
+"""The main job, from `vm.create` to `vm.delete`, walked through the use cases on whatever world it is given."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from provision import app
+from provision.app import Done, Session, Targets
+from provision.errors import EXIT_WOULD_CHANGE
+from provision.model import Event, OutputLine
+from provision.settings import Settings
+
+HERE = Targets()
+PROGRAM = """\
+import os, pathlib, sys
+
+print("args", sys.argv[1:])
+print("threads", os.environ["OMP_NUM_THREADS"])
+print("pipe", os.environ["CUDA_MPS_PIPE_DIRECTORY"])
+print("stale", pathlib.Path("stale.py").exists())
+pathlib.Path("made-by-the-program.txt").write_text("kept")
+sys.exit(7)
+"""
+
+
+@dataclass
+class World:
+    """Where the scenario is walked: settings that lead to a host, a project folder, and a way to reboot the host."""
+
+    settings: Settings
+    state_dir: Path
+    project_dir: Path
+    host: str
+    reboot: Callable[[], None]
+    environ: dict[str, str]
+    stdout: bytearray = field(default_factory=bytearray)
+    stderr: bytearray = field(default_factory=bytearray)
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def session(self) -> Session:
+        """A fresh session, as each command has its own."""
+        return Session(
+            settings=self.settings,
+            state_dir=self.state_dir,
+            project_dir=self.project_dir,
+            emit=self.events.append,
+            stdout=self.stdout.extend,
+            stderr=self.stderr.extend,
+            environ=self.environ,
+        )
+
+    def with_settings(self, **changes: Any) -> World:
+        """The same world with other settings."""
+        return replace(self, settings=self.settings.model_copy(update=changes))
+
+    def program(self, words: Sequence[str]) -> tuple[int, str]:
+        """`dev.exec`: status and standard output."""
+        self.stdout.clear()
+        done = app.dev_exec(self.session, HERE, words)
+        return done.exit_code, self.stdout.decode()
+
+
+def recap(done: Done, host: str) -> dict[str, Any]:
+    """The host's part of the document, which must be JSON."""
+    return dict(json.loads(json.dumps(done.document))["hosts"][host])
+
+
+def unchanged(done: Done, host: str) -> None:
+    """Everything verified, nothing changed, one exchange."""
+    found = recap(done, host)
+    differing = [(result["resource"], result["status"], result["diff"]) for result in found["results"] if result["status"] != "ok"]
+    assert differing == []
+    assert done.exit_code == 0
+    assert found["round_trips"] == 1
+
+
+def changed(done: Done, host: str, *resources: str) -> dict[str, Any]:
+    """It worked, and at least these resources changed. Exchanges: one to look, one for each wave that changed."""
+    found = recap(done, host)
+    failed = [(result["resource"], result.get("error")) for result in found["results"] if result["status"] not in {"ok", "changed"}]
+    assert failed == []
+    assert done.exit_code == 0
+    names = {result["resource"] for result in found["results"] if result["status"] == "changed"}
+    assert names >= set(resources)
+    return found
+
+
+def walk(world: World) -> None:
+    """The whole main job once, each step twice: the second time nothing changes and one exchange says so."""
+    _create(world)
+    _image(world)
+    _container(world)
+    _code(world)
+    _mps(world)
+    _reboot(world)
+    _end(world)
+
+
+def _create(world: World) -> None:
+    done = app.vm_create(world.session, world.host, HERE)
+    changed(done, world.host)
+    assert done.document["vm"]["name"] == world.host
+    unchanged(app.vm_create(world.session, world.host, HERE), world.host)
+    unchanged(app.vm_provision(world.session, HERE), world.host)
+    assert app.vm_show(world.session, world.host).document["vm"]["name"] == world.host
+    check = app.vm_provision(world.session, replace(HERE, check=True))
+    unchanged(check, world.host)
+
+
+def _image(world: World) -> None:
+    rendered = app.image_render(world.session)
+    assert 'ENTRYPOINT ["/opt/apache/beam/boot"]' in rendered.text
+    found = changed(app.image_build(world.session, HERE), world.host, "image")
+    assert found["round_trips"] == 2
+    assert any(isinstance(event, OutputLine) and event.text.startswith("Step 1/") for event in world.events)
+    unchanged(app.image_build(world.session, HERE), world.host)
+
+
+def _container(world: World) -> None:
+    check = app.dev_up(world.session, replace(HERE, check=True))
+    assert check.exit_code == EXIT_WOULD_CHANGE
+    status = {result["resource"]: result["status"] for result in recap(check, world.host)["results"]}
+    assert status["container"] == "changed"
+    assert status["image"] == "ok"
+    assert status["mps"] == "unknown"  # it depends on a container that would change
+
+    changed(app.dev_up(world.session, HERE), world.host, "container", "worker-steps")
+    unchanged(app.dev_up(world.session, HERE), world.host)
+
+    other = world.with_settings(worker=world.settings.worker.model_copy(update={"env": {"MARK": "it's other"}}))
+    changed(app.dev_up(other.session, HERE), world.host, "container")
+    assert world.program(["printenv", "MARK"]) == (0, "it's other\n")
+    changed(app.dev_up(world.session, HERE), world.host, "container")
+
+
+def _code(world: World) -> None:
+    assert world.program(["sh", "-c", "printf %s \"it's $0\"; exit 3", "a 'b' $(c)\n€"]) == (3, "it's a 'b' $(c)\n€")
+    status, output = world.program(["sh", "-c", 'echo "$LD_LIBRARY_PATH:$PATH:$TF_FORCE_GPU_ALLOW_GROWTH"; ulimit -n'])
+    assert status == 0
+    assert output.startswith("/usr/local/nvidia/lib64")
+    assert "/usr/local/nvidia/bin" in output
+    assert ":true\n16384" in output
+    status, output = world.program(["nvidia-smi", "-L"])
+    assert (status, output[:6]) == (0, "GPU 0:")
+
+    (world.project_dir / "train me.py").write_text(PROGRAM)
+    (world.project_dir / "stale.py").write_text("")
+    (world.project_dir / ".gitignore").write_text("ignored.bin\n")
+    (world.project_dir / "ignored.bin").write_text("x")
+    assert "stale True" in _run(world)
+    (world.project_dir / "stale.py").unlink()
+    assert "stale False" in _run(world)
+    assert world.program(["sh", "-c", "cat made-by-the-program.txt; ls ignored.bin 2>&1 | grep -c 'No such'"])[1] == "kept1\n"
+
+
+def _run(world: World) -> str:
+    world.stdout.clear()
+    done = app.dev_run(world.session, HERE, "train me.py", ["--lr", "it's 0.1"])
+    output = world.stdout.decode()
+    assert (done.exit_code, done.document["failed_in"]) == (7, "program")
+    assert """args ['--lr', "it's 0.1"]""" in output
+    assert "threads 1\n" in output
+    assert "pipe /run/mps/pipe\n" in output
+    return output
+
+
+def _mps(world: World) -> None:
+    assert app.mps_status(world.session, HERE).document["daemon"] is False
+    mode = app.mps_status(world.session, HERE).document["compute_mode"]
+    changed(app.mps_enable(world.session, HERE), world.host, "mps", "mps-steps")
+    unchanged(app.mps_enable(world.session, HERE), world.host)
+    status = app.mps_status(world.session, HERE)
+    assert status.exit_code == 0
+    assert status.document["daemon"] is True
+    assert status.document["server"]["state"] == "ACTIVE"
+    assert status.document["compute_mode"] == mode
+    unchanged(app.dev_up(world.session, HERE), world.host)
+
+
+def _reboot(world: World) -> None:
+    """Lose what Container-Optimized OS loses: the boot script brings everything back, and the probes see no difference."""
+    world.reboot()
+    unchanged(app.dev_up(world.session, HERE), world.host)
+    assert app.mps_status(world.session, HERE).document["server"]["state"] == "ACTIVE"
+
+
+def _end(world: World) -> None:
+    mode = app.mps_status(world.session, HERE).document["compute_mode"]
+    changed(app.mps_disable(world.session, HERE), world.host, "mps", "mps-steps")
+    unchanged(app.mps_disable(world.session, HERE), world.host)
+    assert app.mps_status(world.session, HERE).document["compute_mode"] == mode
+    assert world.program(["sh", "-c", "ls -d /run/mps/pipe /run/mps/log 2>/dev/null | wc -l"])[1].strip() == "0"
+    changed(app.dev_down(world.session, HERE), world.host, "container", "worker-steps")
+    unchanged(app.dev_down(world.session, HERE), world.host)
+    assert app.vm_delete(world.session, world.host, yes=True, confirm=None).exit_code == 0

@@ -1,0 +1,47 @@
+"""The main job on the embedded mock, with no configuration."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provision import app
+from provision.app.session import Session
+from provision.app.vm import cloud_of
+from provision.cloud.create import new_request_id
+from provision.settings import Settings
+from tests.acceptance.main_job import World, walk
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """The mock as the tasks start it: a process of its own, found through its state folder."""
+    project = tmp_path / "my project"
+    project.mkdir()
+    subprocess.run(["git", "init", "-q", str(project)], check=True)
+
+    def reboot() -> None:
+        cloud = cloud_of(world.session)
+        cloud.stop("dev", "us-central1-a", request_id=new_request_id())
+        cloud.start("dev", "us-central1-a", request_id=new_request_id())
+
+    world = World(
+        settings=Settings.from_levels([]),
+        state_dir=tmp_path / "state",
+        project_dir=project,
+        host="dev",
+        reboot=reboot,
+        environ=dict(os.environ),
+    )
+    yield world
+    app.mock_down(Session(world.settings, world.state_dir, world.project_dir))
+
+
+@pytest.mark.timeout(240)
+def test_the_main_job_on_the_mock(world: World) -> None:
+    walk(world)
+    assert app.vm_list(world.session).document == {"vms": []}
