@@ -19,23 +19,8 @@ if TYPE_CHECKING:
     from invoke.context import Context
 
 
-def command(
-    name: str,
-    *,
-    targets: bool = False,
-    words: str = "",
-    words_required: bool = False,
-    program: bool = False,
-    settings: tuple[str, ...] = (),
-    about: Mapping[str, str] | None = None,
-) -> Callable[[Body], LightTask]:
-    """Make a task of a body.
-
-    `name` is the task's full name (`vm.create`); `targets` adds the flags that choose hosts; `words` says what the words
-    after `--` are ("" = none are taken); `program` marks tasks that return the status of the user's program; `settings`
-    names settings that have a flag of the same name here; `about` explains the body's own flags.
-    """
-    shape = Shape(name, targets, words, words_required, program, settings)
+def command(shape: Shape, about: Mapping[str, str] | None = None) -> Callable[[Body], LightTask]:
+    """Make a task of a body; `about` explains the body's own flags."""
 
     def decorate(body: Body) -> LightTask:
         whole = _signature(shape, body)
@@ -52,7 +37,7 @@ def command(
         task.__module__ = body.__module__
         task.__signature__ = whole  # type: ignore[attr-defined]
         explained = {flag.name: flag.about for flag in shape.flags} | dict(about or {})
-        made: LightTask = invoke_task(klass=LightTask, name=name.rpartition(".")[2], auto_shortflags=False, help=explained)(task)
+        made: LightTask = invoke_task(klass=LightTask, name=shape.name.rpartition(".")[2], auto_shortflags=False, help=explained)(task)
         return made
 
     return decorate

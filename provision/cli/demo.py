@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from provision.cli.adapter import command
+from provision.cli.flags import Shape
 
 if TYPE_CHECKING:
     from provision.app import Done
     from provision.cli.execution import Run
 
 
-@command("demo")
+@command(Shape("demo"))
 def demo(run: Run) -> Done:
-    """Walk the main job on a private mock that is removed afterwards; nothing is billed."""
+    """Walk the main job on a mock of its own."""
     from provision import app
 
     return app.demo(run.session)

@@ -5,37 +5,47 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from provision.cli.adapter import command
+from provision.cli.flags import Shape
 
 if TYPE_CHECKING:
     from provision.app import Done
     from provision.cli.execution import Run
 
 
-@command("dev.up", targets=True)
+@command(Shape("dev.up", targets=True))
 def up(run: Run) -> Done:
-    """Bring up host, worker image and container."""
+    """Bring up host, worker image and container.
+
+    A changed image or setting replaces the container, an unchanged one leaves it alone.
+    """
     from provision import app
 
     return app.dev_up(run.session, targets=run.targets)
 
 
-@command("dev.exec", targets=True, words="a command", words_required=True, program=True)
+@command(Shape("dev.exec", targets=True, words="a command", words_required=True, program=True, checks=False))
 def exec_(run: Run) -> Done:
-    """Run the command given after -- in the container; returns its status."""
+    """Run the command after -- in the container.
+
+    Its output is streamed and its status returned; 125 when it could not be run.
+    """
     from provision import app
 
     return app.dev_exec(run.session, targets=run.targets, words=run.words)
 
 
-@command("dev.run", targets=True, words="arguments", program=True, about={"file": "a Python file of the project"})
+@command(Shape("dev.run", targets=True, words="arguments", program=True, checks=False), about={"file": "a Python file of the project"})
 def run(run: Run, file: str) -> Done:
-    """Send the project's files and run FILE in the container, with the arguments after --; returns its status."""
+    """Send the project and run FILE -- ARGS in the container.
+
+    What git would track is sent. Output is streamed and the program's status returned; 125 when it could not be run.
+    """
     from provision import app
 
     return app.dev_run(run.session, targets=run.targets, file=file, words=run.words)
 
 
-@command("dev.shell", targets=True, program=True)
+@command(Shape("dev.shell", targets=True, program=True, checks=False))
 def shell(run: Run) -> Done:
     """A shell in the container."""
     from provision import app
@@ -43,7 +53,7 @@ def shell(run: Run) -> Done:
     return app.dev_shell(run.session, targets=run.targets)
 
 
-@command("dev.down", targets=True)
+@command(Shape("dev.down", targets=True))
 def down(run: Run) -> Done:
     """Stop and remove the container."""
     from provision import app
@@ -51,9 +61,9 @@ def down(run: Run) -> Done:
     return app.dev_down(run.session, targets=run.targets)
 
 
-@command("dev.devcontainer", targets=True)
+@command(Shape("dev.devcontainer", targets=True, result=True))
 def devcontainer(run: Run) -> Done:
-    """Render devcontainer.json for the same container, for editors that attach to it."""
+    """Render devcontainer.json for the same container."""
     from provision import app
 
     return app.dev_devcontainer(run.session, targets=run.targets)

@@ -43,7 +43,7 @@ class Run:
 
 def execute(shape: Shape, body: Body, context: Context, given: dict[str, Any]) -> None:
     """Run a task's body and end as Invoke expects it: by returning, or with `Exit` and our exit code."""
-    output = Output(as_json=given.pop("json"), program=shape.program, debug=given.pop("debug") or _invoke_debugs())
+    output = Output(as_json=given.pop("json"), program=shape.program, result=shape.result, debug=given.pop("debug") or _invoke_debugs())
     try:
         code = _run(shape, body, context, given, output)
         sys.stdout.flush()
@@ -102,6 +102,9 @@ def _interruptible() -> Iterator[None]:
 def _prepared(shape: Shape, context: Context, given: dict[str, Any], output: Output) -> Iterator[Run]:
     """Take the shared flags out of `given`, read the settings, open the session; what is left are the body's own flags."""
     targets = _targets({flag.name: given.pop(flag.name) for flag in TARGETS} if shape.targets else {})
+    if targets.check and not shape.checks:
+        why = "it runs a program of yours or copies files, and what comes of that is not known before"
+        raise UsageError("--check cannot foretell this task", where=shape.name, why=why, fix="leave --check out")
     overrides = {key: text for key in shape.settings if (text := given.pop(key)) is not None}
     words = _words(shape)
     project_dir = _project_dir(context)

@@ -36,14 +36,23 @@ TARGETS = (
 
 
 class Shape(NamedTuple):
-    """What a task takes beside its own flags; `command` says what each field means."""
+    """What a task takes beside its own flags, and how it ends."""
 
     name: str
-    targets: bool
-    words: str
-    words_required: bool
-    program: bool
-    settings: tuple[str, ...]
+    """The task's full name: `vm.create`."""
+    targets: bool = False
+    """It takes the flags that choose hosts."""
+    settings: tuple[str, ...] = ()
+    """Settings that have a flag of the same name here."""
+    words: str = ""
+    """What the words after `--` are; empty = none are taken."""
+    words_required: bool = False
+    program: bool = False
+    """It returns the status of the user's program, whose standard output is not ours."""
+    result: bool = False
+    """What it prints is to be used (a table, a file): notes and progress stay out of standard output."""
+    checks: bool = True
+    """`--check` can foretell what it does."""
 
     @property
     def flags(self) -> tuple[Flag, ...]:

@@ -5,23 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from provision.cli.adapter import command
+from provision.cli.flags import Shape
 
 if TYPE_CHECKING:
     from provision.app import Done
     from provision.cli.execution import Run
 
 
-@command("image.render", about={"output": "folder to write the files into; without it the Dockerfile is printed"})
+@command(Shape("image.render", result=True), about={"output": "folder to write it into, instead of printing it"})
 def render(run: Run, *, output: str | None = None) -> Done:
-    """Render the Dockerfile and what belongs beside it."""
+    """Render the Dockerfile."""
     from provision import app
 
     return app.image_render(run.session, output=output)
 
 
-@command("image.build", targets=True)
+@command(Shape("image.build", targets=True))
 def build(run: Run) -> Done:
-    """Build the worker image on the host, or pull the one of the settings."""
+    """Build the worker image on the host, or pull it."""
     from provision import app
 
     return app.image_build(run.session, targets=run.targets)

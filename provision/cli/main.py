@@ -32,6 +32,11 @@ def main() -> None:
     program = _Program(namespace=namespace(), name="provision", binary="provision", binary_names=["provision"])
     try:
         program.run()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        from provision.cli.output import give_up_stdout
+
+        give_up_stdout()
     except Exception as error:
         from provision.cli.shield import explain
 

@@ -5,29 +5,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from provision.cli.adapter import command
+from provision.cli.flags import Shape
 
 if TYPE_CHECKING:
     from provision.app import Done
     from provision.cli.execution import Run
 
 
-@command("mock.up")
+@command(Shape("mock.up"))
 def up(run: Run) -> Done:
-    """Start the mock in the background; tasks do it by themselves when no project is set."""
+    """Start the mock; tasks without a project do so themselves."""
     from provision import app
 
     return app.mock_up(run.session)
 
 
-@command("mock.status")
+@command(Shape("mock.status", result=True))
 def status(run: Run) -> Done:
-    """Say whether the mock runs, where, and what it holds."""
+    """Say whether the mock runs and where."""
     from provision import app
 
     return app.mock_status(run.session)
 
 
-@command("mock.down")
+@command(Shape("mock.down"))
 def down(run: Run) -> Done:
     """Stop the mock; its state is kept."""
     from provision import app

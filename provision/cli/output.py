@@ -18,18 +18,19 @@ from provision.errors import EXIT_OK, EXIT_OURS, EXIT_WOULD_CHANGE, ProvisionErr
 class Output:
     """How one task prints.
 
-    With `as_json`, standard output carries one JSON document and nothing else. With `program`, standard output belongs
-    to the user's program, whose status the task returns; a failure of ours is 125 then.
+    With `as_json`, standard output carries one JSON document and nothing else; with `result`, the task's result and no
+    notes. With `program`, it belongs to the user's program, whose status the task returns; a failure of ours is 125 then.
     """
 
     as_json: bool
-    program: bool
-    debug: bool
+    program: bool = False
+    result: bool = False
+    debug: bool = False
 
     @property
     def people(self) -> TextIO:
         """The stream for people: standard error where standard output is spoken for."""
-        return sys.stderr if self.as_json or self.program else sys.stdout
+        return sys.stderr if self.as_json or self.program or self.result else sys.stdout
 
     @contextlib.contextmanager
     def kept_pure(self) -> Iterator[None]:
@@ -57,7 +58,7 @@ class Output:
                 extra["failed_in"] = "program"
             self._document({**extra, **document})
         elif text:
-            print(text, file=sys.stderr if failed else self.people)
+            print(text, file=sys.stderr if failed or self.program else sys.stdout)
         return exit_code
 
     def failed(self, error: ProvisionError) -> int:
@@ -65,7 +66,7 @@ class Output:
         code = EXIT_OURS if self.program and error.exit_code != _INTERRUPTED else error.exit_code
         if self.debug:
             traceback.print_exception(error, file=sys.stderr)
-        print(f"error: {error}", file=sys.stderr)
+        print(_three_lines(error), file=sys.stderr)
         if self.as_json:
             extra: dict[str, object] = {"failed_in": "provision"} if self.program else {}
             self._document({"error": error.as_dict(), "exit": code, **extra})
@@ -76,6 +77,16 @@ class Output:
 
 
 _INTERRUPTED = 130
+
+
+def _three_lines(error: ProvisionError) -> str:
+    """The error for people: nothing in it that a terminal would obey, its first word in red where that is wanted."""
+    from provision.report.text import clean
+
+    head = "error:"
+    if sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb":
+        head = f"\x1b[1;31m{head}\x1b[0m"
+    return f"{head} " + "\n".join(clean(line) for line in str(error).split("\n"))
 
 
 def _flush() -> None:

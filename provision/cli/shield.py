@@ -27,7 +27,7 @@ def explain(project_dir: Path, error: BaseException) -> int | None:
     try:
         load_settings(project_dir, os.environ, {}, runtime_path(words, os.environ))
     except SettingsError as found:
-        return Output(as_json="--json" in ours, program=False, debug=False).failed(found)
+        return Output(as_json="--json" in ours).failed(found)
     return None
 
 

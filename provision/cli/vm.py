@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from provision.cli.adapter import command
+from provision.cli.flags import Shape
 
 if TYPE_CHECKING:
     from provision.app import Done
@@ -13,31 +14,37 @@ if TYPE_CHECKING:
 _PLACEMENT = ("name", "zones", "machine_type", "gpu", "ttl")
 
 
-@command("vm.create", targets=True, settings=_PLACEMENT)
+@command(Shape("vm.create", targets=True, settings=_PLACEMENT))
 def create(run: Run) -> Done:
-    """Create the GPU VM, provision it and verify it; run again: no change."""
+    """Create the GPU VM, provision and verify it.
+
+    Zones are asked in the order of the settings until one has the machine. Run again, it changes nothing.
+    """
     from provision import app
 
     return app.vm_create(run.session, name=run.settings.name, targets=run.targets)
 
 
-@command("vm.provision", targets=True)
+@command(Shape("vm.provision", targets=True))
 def provision(run: Run) -> Done:
-    """Converge hosts to the recipes: driver, mounts, registry login, boot unit, your own."""
+    """Converge hosts to the recipes, yours included.
+
+    Driver, mounts, registry login, boot unit; what is as it should be is left alone. With --check: what would change.
+    """
     from provision import app
 
     return app.vm_provision(run.session, targets=run.targets)
 
 
-@command("vm.list")
+@command(Shape("vm.list", result=True))
 def list_(run: Run) -> Done:
-    """List the VMs that this toolkit made: zone, age, cost, time left."""
+    """List the VMs made here: zone, age, cost, time left."""
     from provision import app
 
     return app.vm_list(run.session)
 
 
-@command("vm.show", settings=("name",))
+@command(Shape("vm.show", result=True, settings=("name",)))
 def show(run: Run) -> Done:
     """Show one VM."""
     from provision import app
@@ -45,33 +52,44 @@ def show(run: Run) -> Done:
     return app.vm_show(run.session, name=run.settings.name)
 
 
-@command("vm.delete", settings=("name",), about={"yes": "ask nothing"})
+@command(Shape("vm.delete", settings=("name",)), about={"yes": "ask nothing"})
 def delete(run: Run, *, yes: bool = False) -> Done:
-    """Delete the VM and its disk."""
+    """Delete the VM and its disk.
+
+    Asks first; without a terminal it needs --yes.
+    """
     from provision import app
 
     return app.vm_delete(run.session, name=run.settings.name, yes=yes, confirm=run.confirm)
 
 
-@command("vm.ssh", targets=True, words="a command", program=True)
+@command(Shape("vm.ssh", targets=True, words="a command", program=True, checks=False))
 def ssh(run: Run) -> Done:
-    """A shell on the host, or the command given after --."""
+    """A shell on the host, or the command after --.
+
+    Returns the status of what ran there; 125 when it could not be run.
+    """
     from provision import app
 
     return app.vm_ssh(run.session, targets=run.targets, words=run.words)
 
 
-@command("vm.ssh-config")
+@command(Shape("vm.ssh-config", result=True))
 def ssh_config(run: Run) -> Done:
-    """Print an ssh_config fragment, so that `ssh NAME`, rsync and editors reach the hosts."""
+    """Print an ssh_config fragment for ssh, rsync, editors."""
     from provision import app
 
     return app.vm_ssh_config(run.session)
 
 
-@command("vm.copy", targets=True, about={"src": "a file or folder here, or gs://BUCKET/PATH", "dst": "a folder on the host"})
+@command(
+    Shape("vm.copy", targets=True, checks=False), about={"src": "a file or folder here, or gs://BUCKET/PATH", "dst": "a folder on the host"}
+)
 def copy(run: Run, src: str, dst: str) -> Done:
-    """Copy code to the host, from here or from a bucket (through toolbox)."""
+    """Copy code to the host, from here or from a bucket.
+
+    What lies here travels over the connection; gs:// is read on the host itself, through toolbox.
+    """
     from provision import app
 
     return app.vm_copy(run.session, targets=run.targets, src=src, dst=dst)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 from collections.abc import Callable
@@ -25,9 +26,16 @@ def test_json_is_the_only_thing_on_standard_output_whoever_writes(cli: Cli, prog
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_without_json_people_read_standard_output(cli: Cli, program: str) -> None:
-    ended = cli("vm.list", program=program)
-    assert ended.out == "embedded mock: nothing is billed\nno VMs\n"
+    ended = cli("vm.provision", program=program)
+    assert "dev    | driver       | fetching 100%\n" in ended.out
+    assert "web-10  ok=1 changed=0 failed=0 skipped=0 unknown=0  0.61 s\n" in ended.out
     assert ended.err == ""
+
+
+def test_a_result_can_be_sent_to_a_file(cli: Cli) -> None:
+    ended = cli("vm.list")
+    assert ended.out == "no VMs\n"
+    assert ended.err == "embedded mock: nothing is billed\n"
 
 
 def test_notes_and_events_go_to_standard_error_beside_json(cli: Cli) -> None:
@@ -175,6 +183,19 @@ def test_host_has_no_short_flag_that_is_helps(cli: Cli) -> None:
     assert "--max-fail=STRING" in ended.out
 
 
+@pytest.mark.parametrize("words", [("dev.exec", "--", "true"), ("dev.run", "x.py"), ("vm.ssh",), ("vm.copy", "a", "/b")])
+def test_what_cannot_be_foretold_is_not_done_under_check(cli: Cli, words: tuple[str, ...]) -> None:
+    ended = cli(words[0], "--check", *words[1:])
+    assert ended.three_lines[0] == f"error: {words[0]}: --check cannot foretell this task"
+    assert ended.out == ""
+    assert ended.code == (2 if words[0] == "vm.copy" else 125)
+
+
+def test_an_error_carries_nothing_that_a_terminal_would_obey(cli: Cli) -> None:
+    ended = cli("vm.create", "--name", "\x1b[2Jx")
+    assert "\x1b" not in ended.err
+
+
 def test_deleting_asks_and_refuses_where_nobody_can_answer(cli: Cli) -> None:
     assert cli("vm.delete").code == 2
     assert cli("vm.delete", "--yes", "--json").document == {"deleted": True}
@@ -228,6 +249,32 @@ def test_a_closed_pipe_makes_no_noise(project: Path, argv: Callable[..., list[st
         err = process.stderr.read()
         process.wait(timeout=30)
     assert err == b""
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(("answer", "text"), [(b"y\n", "deleted"), (b"YES\n", "deleted"), (b"\n", "kept"), (b"n\n", "kept")])
+def test_a_question_on_a_terminal(project: Path, argv: Callable[..., list[str]], program: str, answer: bytes, text: str) -> None:
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "TERM": "xterm-256color"}
+    with subprocess.Popen(argv(program, "vm.delete"), cwd=project, env=env, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        seen = b""
+        while b"delete dev? [y/N] " not in seen:
+            seen += os.read(ours, 4096)
+        os.write(ours, answer)
+        after = b""
+        while text.encode() not in after:
+            after += os.read(ours, 4096)
+        assert process.wait(timeout=30) == 0
+    os.close(ours)
+
+
+def test_help_into_a_closed_pipe_is_quiet(project: Path, argv: Callable[..., list[str]]) -> None:
+    with subprocess.Popen(argv("provision", "--help"), cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
 
 
 def test_a_run_leaves_its_journal(cli: Cli, tmp_path: Path) -> None:
