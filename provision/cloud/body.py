@@ -72,6 +72,11 @@ def standard_metadata(*, user: str, public_key: str, user_data: str = "") -> dic
     return {**items, "user-data": user_data} if user_data else items
 
 
+def label_value(text: str) -> str:
+    """Any text as a label value: lower case, at most 63 of a-z, 0-9, '_' and '-'."""
+    return re.sub(r"[^a-z0-9_-]+", "-", text.lower()).strip("-")[:63]
+
+
 def check_spec(spec: VmSpec) -> None:
     """Refuse a spec that the API would refuse for its form; SettingsError names the key."""
     if not _NAME.match(spec.name):

@@ -6,10 +6,10 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from provision.cloud import body
+from provision.cloud import body, catalog
 from provision.cloud import journal as written
 from provision.cloud.journal import Journal
-from provision.cloud.placement import Blast, Candidates, Kind, classify, region_of
+from provision.cloud.placement import MORE_ZONES, Blast, Candidates, Kind, Verdict, classify, region_of
 from provision.cloud.ports import ComputeCloud
 from provision.cloud.refusal import CloudRefused, Refusal
 from provision.errors import CleanupFailed, CloudError, NoCapacity, SettingsError
@@ -74,7 +74,7 @@ class Maker:
         if vm is None:
             self.journal.mark_name(name, zone, written.GONE)
             return False
-        if vm.labels.get(body.OWNER_LABEL) != owner:
+        if not _is_ours(vm, owner):
             raise foreign(vm)
         self.journal.mark_name(name, zone, written.DELETING)
         try:
@@ -86,9 +86,16 @@ class Maker:
         return True
 
     def delete_everywhere(self, name: str, owner: str) -> list[Vm]:
-        """Remove our VMs of this name in whatever zone they are; those that were removed."""
-        ours = [vm for vm in self.cloud.list({body.OWNER_LABEL: owner}) if vm.name == name]
-        return [vm for vm in ours if self.delete(name, vm.zone, owner)]
+        """Remove our VMs of this name in whatever zone they are; those that were removed.
+
+        Zones of which the journal is not sure are looked into as well.
+        """
+        listed = [vm for vm in self.cloud.list({body.OWNER_LABEL: owner}) if vm.name == name]
+        doubtful = {entry.zone for entry in self.journal.open() if entry.name == name} - {vm.zone for vm in listed}
+        found = [vm for zone in sorted(doubtful) if (vm := self.cloud.get(name, zone)) is not None and _is_ours(vm, owner)]
+        for zone in doubtful - {vm.zone for vm in found}:
+            self.journal.mark_name(name, zone, written.GONE)
+        return [vm for vm in (*listed, *found) if self.delete(name, vm.zone, owner)]
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
@@ -109,6 +116,10 @@ class Maker:
         tried: list[Attempt] = []
         refusal: CloudRefused | None = None
         while (zone := candidates.next) is not None:
+            if (misfit := _misfit(spec, zone)) is not None:
+                tried.append(Attempt(zone, Kind.NOT_OFFERED.value, misfit))
+                candidates = candidates.after(zone, Verdict(Kind.NOT_OFFERED, Blast.ZONE))
+                continue
             self.emit(Note(f"asking {zone} for {_shape(spec)}"))
             try:
                 return self._insert(spec, zone, tried)
@@ -129,8 +140,11 @@ class Maker:
         self.journal.intent(marked, zone, request_id)
         try:
             vm = self.cloud.create(marked, zone, request_id=request_id)
-        except CloudError:
-            self._clean_up(spec.name, zone, request_id)
+        except CloudError as error:
+            self._clean_up(spec.name, zone, request_id, if_absent=written.UNSURE if _in_doubt(error) else written.GONE)
+            raise
+        except KeyboardInterrupt:
+            self.emit(Note(f"{spec.name} may be in the making in {zone}: vm.create takes it up again, vm.delete removes it"))
             raise
         if vm.labels.get(body.REQUEST_LABEL) != request_id:
             # Another run of ours made it between our look and our insert.
@@ -139,16 +153,36 @@ class Maker:
         self.journal.mark(request_id, written.MADE)
         return Created(vm, changed=True, tried=(*tried, Attempt(zone, "created")))
 
-    def _clean_up(self, name: str, zone: str, request_id: str) -> None:
+    def _clean_up(self, name: str, zone: str, request_id: str, *, if_absent: str) -> None:
         """After a failed insert the VM may exist all the same: look, and remove what carries our requestId."""
+        state = if_absent
         try:
             vm = self.cloud.get(name, zone)
             if vm is not None and vm.labels.get(body.REQUEST_LABEL) == request_id:
                 self.cloud.delete(name, zone, request_id=self.new_id())
+                state = written.GONE
         except CloudError as error:
             self.journal.mark(request_id, written.LEFT_BEHIND, error.why)
             raise _left_behind("a VM may be left behind and may bill", name, zone, error) from error
-        self.journal.mark(request_id, written.GONE)
+        self.journal.mark(request_id, state)
+
+
+def _in_doubt(error: CloudError) -> bool:
+    """True when the insert may still take effect: its answer, or the end of its operation, was never seen."""
+    return isinstance(error, CloudRefused) and classify(error.refusal).kind is Kind.TRANSIENT
+
+
+def _is_ours(vm: Vm, owner: str) -> bool:
+    return vm.labels.get(body.OWNER_LABEL) == owner
+
+
+def _misfit(spec: VmSpec, zone: str) -> str | None:
+    """Why this zone cannot carry the shape (some allow less memory for some GPUs); None when it can."""
+    try:
+        catalog.validate_shape(spec.gpu, spec.gpu_count, spec.machine_type, spec.disk_gb, zone=zone)
+    except SettingsError as error:
+        return error.why
+    return None
 
 
 def foreign(vm: Vm) -> CloudRefused:
@@ -165,14 +199,14 @@ def _left_behind(what: str, name: str, zone: str, error: CloudError) -> CleanupF
 
 
 def _failure(spec: VmSpec, tried: Sequence[Attempt], refusal: CloudRefused | None) -> CloudError | SettingsError:
-    if refusal is None:
+    if not tried:
         return SettingsError("no zone to ask", where="zones", why="the list of zones is empty", fix="set zones: [us-central1-a]")
-    verdict = classify(refusal.refusal)
-    if verdict.blast in {Blast.PROJECT, Blast.NEVER} or (len(tried) == 1 and verdict.kind is not Kind.CAPACITY):
+    verdict = classify(refusal.refusal) if refusal is not None else Verdict(Kind.NOT_OFFERED, Blast.ZONE)
+    if refusal is not None and (verdict.blast in {Blast.PROJECT, Blast.NEVER} or (len(tried) == 1 and verdict.kind is not Kind.CAPACITY)):
         return refusal
     reasons = tuple((attempt.zone, attempt.reason) for attempt in tried)
     why = "\n".join(f"{zone}: {reason}" for zone, reason in reasons)
-    return NoCapacity(f"no zone had {_shape(spec)}", where=spec.name, why=why, fix=refusal.fix, tried=reasons)
+    return NoCapacity(f"no zone had {_shape(spec)}", where=spec.name, why=why, fix=MORE_ZONES, tried=reasons)
 
 
 def _shape(spec: VmSpec) -> str:

@@ -8,6 +8,7 @@ error list is always read; its retries cover reads only, and lost connections su
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -38,7 +39,7 @@ class GceCloud:
 
     Without `endpoint` it is Google's, with Application Default Credentials; with one (`http://127.0.0.1:PORT`) it is the
     emulator's, without credentials and without proxies. `now` (seconds, monotonic) and `sleep` are injectable.
-    Safe to use from several threads after the first call.
+    Safe to use from several threads.
     """
 
     def __init__(
@@ -61,9 +62,10 @@ class GceCloud:
         self._operation_timeout_s = operation_timeout_s
         self._clients: dict[str, Any] = {}
         self._credentials: Any = None
+        self._lock = threading.Lock()
         self._images: dict[body.ImageRef, str] = {}
 
-    # --- the Cloud protocol ---------------------------------------------------------------------------------------
+    # --- the Cloud protocol -----------------------------------------------------------------------------------------
 
     def create(self, spec: VmSpec, zone: str, *, request_id: str) -> Vm:
         """Insert the VM in `zone` and wait until it runs; one of the same name and owner that is there already is taken."""
@@ -71,7 +73,7 @@ class GceCloud:
         where = f"{zone}/{spec.name}"
         image = self.resolve_image(spec.image, spec.image_project)
         resource = body.insert_body(spec, zone, source_image=image.path)
-        resource["labels"][body.IMAGE_LABEL] = image.name.lower()[:63]
+        resource["labels"][body.IMAGE_LABEL] = body.label_value(image.name)
         try:
             self._mutate("insert", "the VM was not created", where, zone, request_id, instance_resource=self._instance(resource))
         except CloudRefused as error:
@@ -161,7 +163,7 @@ class GceCloud:
         for client in clients.values():
             client.transport.close()
 
-    # --- one request -------------------------------------------------------------------------------------------------
+    # --- one request ------------------------------------------------------------------------------------------------
 
     def _read(self, client: str, method: str, what: str, where: str, **words: Any) -> dict[str, Any]:
         request = {"project": self.project, **words}
@@ -224,7 +226,7 @@ class GceCloud:
         )
         return retrying(once)
 
-    # --- helpers -----------------------------------------------------------------------------------------------------
+    # --- helpers ----------------------------------------------------------------------------------------------------
 
     def _adopt(self, spec: VmSpec, zone: str, error: CloudRefused) -> Vm:
         """The VM that holds the name, if it is ours (a repeated insert of a lost answer ends here too)."""
@@ -257,9 +259,10 @@ class GceCloud:
         return _compute().Instance.from_json(json.dumps(resource))
 
     def _client(self, name: str) -> Any:
-        if name not in self._clients:
-            self._clients[name] = self._new_client(name)
-        return self._clients[name]
+        with self._lock:
+            if name not in self._clients:
+                self._clients[name] = self._new_client(name)
+            return self._clients[name]
 
     def _new_client(self, name: str) -> Any:
         if self._credentials is None:

@@ -21,6 +21,8 @@ MADE = "made"
 GONE = "gone"
 DELETING = "deleting"
 LEFT_BEHIND = "left-behind"
+UNSURE = "unsure"
+"""The insert's answer never came and the VM was not there when we looked; it may still appear."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,10 @@ class Journal(Protocol):
 
     def mark_name(self, name: str, zone: str, state: str, note: str = "") -> None:
         """Write down what became of every open entry of this name and zone."""
+        ...
+
+    def open(self) -> Sequence[Entry]:
+        """The entries of which something may exist."""
         ...
 
 

@@ -143,6 +143,9 @@ def classify(refusal: Refusal) -> Verdict:
 _CLASSES: dict[Kind, type[CloudRefused]] = {Kind.QUOTA: QuotaRefused, Kind.AUTH: AuthRefused, Kind.NOT_FOUND: NotFoundRefused}
 
 
+MORE_ZONES = "name more zones in the settings (zones: [...]) or another gpu"
+
+
 def refused(what: str, refusal: Refusal, *, where: str, project: str) -> CloudRefused:
     """The error for a refusal, of the class that its kind asks for, with one command to try."""
     kind = classify(refusal).kind
@@ -155,7 +158,7 @@ def _fix(kind: Kind, refusal: Refusal, project: str) -> str:
     return {
         Kind.QUOTA: f"open https://console.cloud.google.com/iam-admin/quotas?project={project} and ask for more",
         Kind.AUTH: f"gcloud projects get-iam-policy {project}",
-        Kind.CAPACITY: "name more zones in the settings (zones: [...]) or another gpu",
+        Kind.CAPACITY: MORE_ZONES,
         Kind.NOT_OFFERED: "gcloud compute accelerator-types list",
         Kind.EXISTS: "choose another --name",
     }.get(kind, f"gcloud compute operations list --project {project} --limit 5")

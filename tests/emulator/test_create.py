@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -11,10 +12,10 @@ import pytest
 
 from provision.cloud.create import Attempt, Maker
 from provision.cloud.gce import GceCloud
-from provision.cloud.journal import GONE, INTENT, LEFT_BEHIND, MADE, FileJournal
+from provision.cloud.journal import GONE, INTENT, LEFT_BEHIND, MADE, UNSURE, FileJournal
 from provision.cloud.refusal import CloudRefused, QuotaRefused
 from provision.errors import CleanupFailed, CloudAuthError, CloudError, NoCapacity, ProvisionError, SettingsError
-from provision.model import Event, Note, VmSpec
+from provision.model import Event, Note, Vm, VmSpec
 from provision.testing.compute import (
     ComputeEmulator,
     Fault,
@@ -54,7 +55,7 @@ def zones_of(emulator: ComputeEmulator) -> list[str]:
     return [instance["zone"].rsplit("/", 1)[-1] for instance in emulator.instances("demo")]
 
 
-# --- the first zone, and again ---------------------------------------------------------------------------------------
+# --- the first zone, and again --------------------------------------------------------------------------------------
 
 
 def test_the_first_zone_takes_it(emulator: ComputeEmulator, maker: Maker, journal: FileJournal, make_spec: MakeSpec) -> None:
@@ -136,7 +137,7 @@ def test_what_cannot_be_costs_no_insert(
     assert "instances.insert" not in emulator.counted()
 
 
-# --- from zone to zone -------------------------------------------------------------------------------------------------
+# --- from zone to zone ----------------------------------------------------------------------------------------------
 
 
 def test_the_next_zone_is_asked_when_one_is_empty(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec, said: list[str]) -> None:
@@ -196,7 +197,7 @@ def test_no_zone_left_names_each_with_its_reason(
     assert journal.open() == []
 
 
-# --- nothing stays behind --------------------------------------------------------------------------------------------------
+# --- nothing stays behind -------------------------------------------------------------------------------------------
 
 
 def test_the_intent_is_on_disk_before_the_insert(clock: SimulatedClock, tmp_path: Path, make_spec: MakeSpec) -> None:
@@ -268,7 +269,7 @@ def test_a_deletion_that_fails_says_that_it_bills(
     assert [entry.state for entry in journal.open()] == [LEFT_BEHIND]
 
 
-# --- every call × every fault --------------------------------------------------------------------------------------------------
+# --- every call × every fault ---------------------------------------------------------------------------------------
 
 CALLS = ("instances.aggregatedList", "images.getFromFamily", "instances.insert", "zoneOperations.wait", "instances.get", "instances.delete")
 FAULTS: dict[str, Fault] = {
@@ -325,3 +326,49 @@ def test_the_world_holds_no_vm_that_the_journal_does_not(
     emulator.faults.clear()
     assert run(maker, make_spec()) is None
     assert emulator.instances("demo") == []
+
+
+@pytest.mark.parametrize("outcome", [(FaultKind.RESET_BEFORE, UNSURE), (FaultKind.RESET_AFTER, GONE)], ids=["not made", "made"])
+def test_an_insert_without_an_answer_stays_in_the_journal_until_its_zone_was_looked_into(
+    emulator: ComputeEmulator, maker: Maker, journal: FileJournal, make_spec: MakeSpec, outcome: tuple[FaultKind, str]
+) -> None:
+    kind, state = outcome
+    emulator.faults.add(Fault(kind=kind, zone="us-central1-a"))
+    assert maker.create(make_spec(), ZONES).vm.zone == "us-central1-b"
+    assert [entry.state for entry in journal.entries()] == [state, MADE]
+    maker.delete_everywhere("dev", "me")
+    assert journal.open() == []
+
+
+def test_a_vm_that_appears_late_is_removed_with_the_rest(
+    emulator: ComputeEmulator, cloud: GceCloud, maker: Maker, journal: FileJournal, make_spec: MakeSpec
+) -> None:
+    journal.intent(make_spec(), "us-east1-c", "r1")
+    journal.mark("r1", UNSURE)
+    cloud.create(make_spec(), "us-east1-c", request_id=maker.new_id())
+    emulator.faults.add(
+        Fault(kind=FaultKind.BODY, call="instances.aggregatedList", times=1, http_status=200, text='{"id": "x", "items": {}}')
+    )
+    assert [vm.zone for vm in maker.delete_everywhere("dev", "me")] == ["us-east1-c"]
+    assert emulator.instances("demo") == []
+    assert journal.open() == []
+
+
+def test_ctrl_c_leaves_an_open_intent_and_says_so(maker: Maker, journal: FileJournal, make_spec: MakeSpec, said: list[str]) -> None:
+    class Interrupting(GceCloud):
+        def create(self, spec: VmSpec, zone: str, *, request_id: str) -> Vm:
+            raise KeyboardInterrupt
+
+    assert isinstance(maker.cloud, GceCloud)
+    with pytest.raises(KeyboardInterrupt):
+        replace(maker, cloud=Interrupting("demo", maker.cloud.endpoint)).create(make_spec(), ZONES)
+    assert [entry.state for entry in journal.open()] == [INTENT]
+    assert said[-1].startswith("dev may be in the making in us-central1-a")
+    assert maker.create(make_spec(), ZONES).changed
+
+
+def test_a_zone_that_cannot_carry_the_shape_costs_no_call(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
+    spec = make_spec(gpu="p100", gpu_count=4, machine_type="n1-standard-96")
+    with pytest.raises(NoCapacity, match="64 vCPUs"):
+        maker.create(spec, ("us-east1-c", "europe-west1-d"))
+    assert "instances.insert" not in emulator.counted()

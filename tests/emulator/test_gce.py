@@ -33,7 +33,7 @@ def create(cloud: GceCloud, spec: VmSpec, zone: str = ZONE) -> Vm:
     return cloud.create(spec, zone, request_id=str(uuid4()))
 
 
-# --- the way of a VM -----------------------------------------------------------------------------------------------
+# --- the way of a VM ------------------------------------------------------------------------------------------------
 
 
 def test_create_get_list_delete(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec, hosts: NullBackend) -> None:
@@ -89,7 +89,7 @@ def test_a_list_of_many_pages_is_whole(emulator: ComputeEmulator, cloud: GceClou
     assert emulator.counted() == ["instances.aggregatedList"]
 
 
-# --- what is sent ----------------------------------------------------------------------------------------------------
+# --- what is sent ---------------------------------------------------------------------------------------------------
 
 
 def sent(emulator: ComputeEmulator) -> dict[str, object]:
@@ -153,7 +153,7 @@ def test_an_impossible_shape_costs_no_call(emulator: ComputeEmulator, cloud: Gce
     assert emulator.counted() == []
 
 
-# --- images ------------------------------------------------------------------------------------------------------------
+# --- images ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_deprecated_image_works_by_name(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
@@ -167,7 +167,7 @@ def test_a_family_without_living_images_is_not_found(cloud: GceCloud, make_spec:
         create(cloud, make_spec(image=family))
 
 
-# --- traps of the client library -----------------------------------------------------------------------------------------
+# --- traps of the client library ------------------------------------------------------------------------------------
 
 
 def test_operations_are_polled_at_our_endpoint(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
@@ -282,7 +282,7 @@ def test_no_credentials_say_how_to_log_in() -> None:
     assert caught.value.fix == "gcloud auth application-default login"
 
 
-# --- time ----------------------------------------------------------------------------------------------------------------
+# --- time -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_slow_operation_is_waited_for(clock: SimulatedClock, make_spec: MakeSpec) -> None:
@@ -314,7 +314,7 @@ def test_the_time_to_live_is_kept_by_the_cloud(cloud: GceCloud, clock: Simulated
     assert hosts.events[-1] == ("halt", "dev", ZONE)
 
 
-# --- names that are taken ---------------------------------------------------------------------------------------------------
+# --- names that are taken -------------------------------------------------------------------------------------------
 
 
 def test_our_own_vm_of_the_same_name_is_taken(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
@@ -341,7 +341,7 @@ def test_a_vm_still_being_made_is_waited_for(clock: SimulatedClock, make_spec: M
         cloud.close()
 
 
-# --- looking into a VM --------------------------------------------------------------------------------------------------------
+# --- looking into a VM ----------------------------------------------------------------------------------------------
 
 
 def test_the_serial_port_is_read_on_from_where_it_ended(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:

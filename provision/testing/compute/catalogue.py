@@ -93,7 +93,7 @@ class Catalogue:
         found = next((machine for machine in self.machines_in(zone) if machine.name == name), None)
         return found or catalog.parse_n1(name)
 
-    # --- resources as the API writes them -----------------------------------------------------------------------------
+    # --- resources as the API writes them ---------------------------------------------------------------------------
 
     def zone(self, links: Links, project: str, name: str) -> Json:
         """A `zones` resource."""

@@ -96,7 +96,7 @@ class ComputeEmulator:
         self._server: Any = None
         self._thread: threading.Thread | None = None
 
-    # --- life -----------------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------------------------
 
     def start(self) -> Self:
         """Begin to serve on 127.0.0.1; port 0 chooses a free one."""
@@ -133,7 +133,7 @@ class ComputeEmulator:
         """Let time limits and operations take effect without a request (a long-lived server calls this now and then)."""
         self._world.tick()
 
-    # --- the guest's side -------------------------------------------------------------------------------------------------
+    # --- the guest's side -------------------------------------------------------------------------------------------
 
     def publish(self, name: str, zone: str, attribute: str, value: str) -> None:
         """What a guest does with PUT on its metadata server: set the guest attribute `namespace/key`."""
@@ -151,7 +151,7 @@ class ComputeEmulator:
         """The method ids that arrived, in order."""
         return [call.api for call in self.calls]
 
-    # --- one request --------------------------------------------------------------------------------------------------------
+    # --- one request ------------------------------------------------------------------------------------------------
 
     def _application(self, environ: _Environ, start_response: Any) -> Iterable[bytes]:
         request = Request(environ)

@@ -61,7 +61,7 @@ class World:
         self._operations = Operations(clock, lambda: self.links, durations_s)
         self._count = 0
 
-    # --- changes ------------------------------------------------------------------------------------------------------
+    # --- changes ----------------------------------------------------------------------------------------------------
 
     def insert(self, project: str, zone: str, body: Mapping[str, Any], *, request_id: str, fault: Fault | None) -> Json:
         """Accept a new instance; 400, 404 and 409 as the real API."""
@@ -111,7 +111,7 @@ class World:
     def _start(self, machine: Machine, _body: Mapping[str, Any]) -> _Plan:
         if machine.status == "RUNNING":
             return _Plan()
-        return _Plan(begin="STAGING", end=lambda: self._boot(machine), fail=lambda: _set_status(machine, "TERMINATED"))
+        return _Plan(begin="STAGING", end=lambda: self._boot(machine, keep=True), fail=lambda: _set_status(machine, "TERMINATED"))
 
     def _stop(self, machine: Machine, _body: Mapping[str, Any]) -> _Plan:
         if machine.status == "TERMINATED":
@@ -124,7 +124,7 @@ class World:
 
         def end() -> OperationFailure | None:
             self._hosts.halt(machine.place.name, machine.place.zone)
-            return self._boot(machine)
+            return self._boot(machine, keep=True)
 
         return _Plan(end=end)
 
@@ -140,7 +140,7 @@ class World:
         items = deepcopy(list(body.get("items", ())))
         return _Plan(end=lambda: resources.set_metadata(machine.resource, items))
 
-    # --- looking ------------------------------------------------------------------------------------------------------
+    # --- looking ----------------------------------------------------------------------------------------------------
 
     def get(self, place: Place) -> Json:
         """An instance as it is now."""
@@ -210,7 +210,7 @@ class World:
             rows.append(quota_usage(gpu, count, machine.vcpus if machine else 0))
         return merged(rows)
 
-    # --- the guest's side -----------------------------------------------------------------------------------------------
+    # --- the guest's side -------------------------------------------------------------------------------------------
 
     def publish(self, name: str, zone: str, attribute: str, value: str) -> None:
         """A guest PUTs `namespace/key`; unknown instances are ignored, as late writers are."""
@@ -243,7 +243,7 @@ class World:
             for machine in list(self._machines.values()):
                 self._remove(machine)
 
-    # --- inside ---------------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------------------------
 
     def _find(self, place: Place) -> Machine:
         self.catalogue.accelerators_in(place.zone)
@@ -278,7 +278,7 @@ class World:
         change = Change(verb=verb, place=machine.place, target_id=machine.resource["id"], begin=begin, end=plan.end, fail=plan.fail)
         return self._operations.begin(change, request_id, fault)
 
-    def _boot(self, machine: Machine) -> OperationFailure | None:
+    def _boot(self, machine: Machine, *, keep: bool = False) -> OperationFailure | None:
         if not self._exists(machine):
             return OperationFailure(
                 code="RESOURCE_NOT_FOUND", message=f"The resource '{machine.place.path}' was not found", http_status=404
@@ -287,7 +287,10 @@ class World:
         try:
             address, port = self._hosts.boot(machine.place.name, machine.place.zone, resources.metadata_of(machine.resource), gpu)
         except Exception as error:  # noqa: BLE001  (whatever a backend raises is a host that did not boot)
-            self._remove(machine)
+            if keep:
+                _set_status(machine, "TERMINATED")
+            else:
+                self._remove(machine)
             return OperationFailure(code="INTERNAL_ERROR", message=f"Internal error. The host did not boot: {error}", http_status=500)
         now = self._clock.now()
         machine.resource.update(status="RUNNING", lastStartTimestamp=timestamp(now))

@@ -1,0 +1,181 @@
+"""What is sent and what is read back, without any cloud."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.cloud.body import ImageRef, check_spec, drift, image_ref, insert_body, labels_filter, standard_metadata, vm_from_json
+from provision.errors import SettingsError
+from provision.model import Vm, VmSpec
+
+SPEC = VmSpec(
+    name="dev",
+    machine_type="n1-standard-8",
+    gpu="nvidia-tesla-t4",
+    gpu_count=1,
+    disk_gb=200,
+    image="cos-125-lts",
+    image_project="cos-cloud",
+    ttl_s=3600,
+    labels={"provision-owner": "me"},
+    metadata={},
+)
+
+
+@pytest.mark.parametrize(
+    ("image", "project", "ref"),
+    [
+        ("cos-125-lts", "", ImageRef("cos-cloud", "cos-125-lts", True)),
+        ("cos-stable", "cos-cloud", ImageRef("cos-cloud", "cos-stable", True)),
+        ("cos-125-19216-655-28", "cos-cloud", ImageRef("cos-cloud", "cos-125-19216-655-28", False)),
+        ("cos-stable-129-19506-448-36", "", ImageRef("cos-cloud", "cos-stable-129-19506-448-36", False)),
+        ("mine", "my-project", ImageRef("my-project", "mine", False)),
+        ("family/mine", "my-project", ImageRef("my-project", "mine", True)),
+        ("projects/p/global/images/family/f", "", ImageRef("p", "f", True)),
+        ("https://www.googleapis.com/compute/v1/projects/p/global/images/i", "x", ImageRef("p", "i", False)),
+    ],
+)
+def test_an_image_is_read(image: str, project: str, ref: ImageRef) -> None:
+    assert image_ref(image, project) == ref
+
+
+@pytest.mark.parametrize("ref", [ImageRef("p", "n", True), ImageRef("p", "n", False)])
+def test_an_image_path_is_read_back(ref: ImageRef) -> None:
+    assert image_ref(ref.path) == ref
+
+
+def test_metadata_for_container_optimized_os() -> None:
+    items = standard_metadata(user="dev", public_key="ssh-ed25519 AAAA me@laptop\n", user_data="#cloud-config\n")
+    assert items == {
+        "ssh-keys": "dev:ssh-ed25519 AAAA me@laptop",
+        "cos-update-strategy": "update_disabled",
+        "enable-guest-attributes": "TRUE",
+        "serial-port-logging-enable": "TRUE",
+        "user-data": "#cloud-config\n",
+    }
+    assert "user-data" not in standard_metadata(user="dev", public_key="ssh-ed25519 AAAA")
+    assert standard_metadata(user="dev", public_key="ssh-ed25519 AAAA")["ssh-keys"] == "dev:ssh-ed25519 AAAA dev"
+
+
+@pytest.mark.parametrize(
+    ("changed", "where"),
+    [
+        ({"name": "Dev"}, "name"),
+        ({"name": "dev-"}, "name"),
+        ({"name": "d" * 64}, "name"),
+        ({"name": "dev\n"}, "name"),
+        ({"name": "dev; rm -rf /"}, "name"),
+        ({"ttl_s": 29}, "ttl"),
+        ({"ttl_s": 120 * 86_400 + 1}, "ttl"),
+        ({"labels": {"A": "b"}}, "labels"),
+        ({"labels": {"a": "B"}}, "labels"),
+        ({"metadata": {"a b": ""}}, "metadata"),
+        ({"metadata": {"a": "x" * 262_145}}, "metadata"),
+        ({"gpu_count": 3}, "gpu_count"),
+    ],
+)
+def test_a_spec_that_the_api_would_refuse_is_refused(changed: dict[str, Any], where: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        check_spec(replace(SPEC, **changed))
+    assert caught.value.where == where
+
+
+def test_a_spec_at_its_limits_is_accepted() -> None:
+    check_spec(replace(SPEC, name="d" * 63, ttl_s=30, disk_gb=50, metadata={"a": "x" * 262_144}))
+    check_spec(replace(SPEC, ttl_s=None, gpu=None, gpu_count=0, disk_gb=10))
+
+
+def test_a_vm_without_gpu_may_migrate() -> None:
+    body = insert_body(replace(SPEC, gpu=None, gpu_count=0, ttl_s=None), "z", source_image="i")
+    assert body["scheduling"]["onHostMaintenance"] == "MIGRATE"
+    assert "guestAccelerators" not in body
+
+
+def test_sizes_are_strings_as_the_api_has_them() -> None:
+    body = insert_body(SPEC, "z", source_image="i")
+    assert body["disks"][0]["initializeParams"]["diskSizeGb"] == "200"
+    assert body["scheduling"]["maxRunDuration"] == {"seconds": "3600"}
+
+
+# --- what comes back ------------------------------------------------------------------------------------------------
+
+URL = "https://www.googleapis.com/compute/v1/projects/p/zones/us-central1-a"
+RESOURCE: dict[str, Any] = {
+    "id": "18446744073709551615",
+    "name": "dev",
+    "zone": URL,
+    "status": "RUNNING",
+    "machineType": f"{URL}/machineTypes/n1-standard-8",
+    "guestAccelerators": [{"acceleratorType": f"{URL}/acceleratorTypes/nvidia-tesla-t4", "acceleratorCount": 2}],
+    "creationTimestamp": "2026-11-06T10:11:12.345-08:00",
+    "networkInterfaces": [{"networkIP": "10.0.0.2", "accessConfigs": [{"natIP": "203.0.113.9"}]}],
+    "labels": {"provision-image": "cos-125-19216-655-28"},
+    "metadata": {"fingerprint": "x", "items": [{"key": "a", "value": "b"}, {"key": "empty"}]},
+    "aFieldOfNextYear": {"x": 1},
+}
+
+
+def test_an_instance_is_read() -> None:
+    assert vm_from_json(RESOURCE) == Vm(
+        name="dev",
+        zone="us-central1-a",
+        status="RUNNING",
+        machine_type="n1-standard-8",
+        gpu="nvidia-tesla-t4",
+        gpu_count=2,
+        address="203.0.113.9",
+        internal_address="10.0.0.2",
+        instance_id="18446744073709551615",
+        created="2026-11-06T10:11:12.345-08:00",
+        image="cos-125-19216-655-28",
+        labels={"provision-image": "cos-125-19216-655-28"},
+        metadata={"a": "b", "empty": ""},
+    )
+
+
+def test_a_bundled_gpu_is_known_by_the_machine() -> None:
+    vm = vm_from_json({"name": "dev", "machineType": f"{URL}/machineTypes/g2-standard-24"})
+    assert (vm.gpu, vm.gpu_count) == ("nvidia-l4", 2)
+
+
+def test_the_least_that_an_instance_can_be() -> None:
+    vm = vm_from_json({"name": "dev"})
+    assert (vm.status, vm.address, vm.gpu, vm.zone) == ("UNKNOWN", None, None, "")
+
+
+def test_no_external_address_is_none() -> None:
+    assert (
+        vm_from_json(
+            {"name": "dev", "networkInterfaces": [{"networkIP": "10.0.0.2", "accessConfigs": [{"type": "ONE_TO_ONE_NAT"}]}]}
+        ).address
+        is None
+    )
+
+
+@given(
+    st.sampled_from(
+        ["status", "labels", "metadata", "networkInterfaces", "guestAccelerators", "machineType", "zone", "id", "creationTimestamp"]
+    )
+)
+def test_any_field_but_the_name_may_be_missing(field: str) -> None:
+    assert vm_from_json({key: value for key, value in RESOURCE.items() if key != field}).name == "dev"
+
+
+def test_drift_is_what_only_a_new_vm_could_change() -> None:
+    vm = vm_from_json(RESOURCE)
+    assert drift(replace(SPEC, gpu="t4", gpu_count=2), vm) == {}
+    assert drift(replace(SPEC, machine_type="n1-standard-16"), vm) == {
+        "machine_type": ("n1-standard-8", "n1-standard-16"),
+        "gpu_count": (2, 1),
+    }
+    assert drift(replace(SPEC, gpu=None, gpu_count=0), vm)["gpu"] == ("nvidia-tesla-t4", None)
+
+
+def test_a_filter_joins_its_labels() -> None:
+    assert labels_filter({}) == ""
+    assert labels_filter({"b": "2", "a": "1"}) == '(labels.a="1") AND (labels.b="2")'

@@ -1,0 +1,126 @@
+"""The journal of what was asked: on disk in time, and readable after any crash."""
+
+from __future__ import annotations
+
+import os
+import stat
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.cloud.journal import DELETING, GONE, INTENT, LEFT_BEHIND, MADE, FileJournal
+from provision.model import VmSpec
+
+NOW = datetime(2026, 11, 6, 10, 11, 12, tzinfo=UTC)
+
+
+def spec(name: str = "dev") -> VmSpec:
+    return VmSpec(
+        name=name,
+        machine_type="n1-standard-8",
+        gpu="nvidia-tesla-t4",
+        gpu_count=1,
+        disk_gb=200,
+        image="cos-125-lts",
+        image_project="cos-cloud",
+        ttl_s=3600,
+        labels={"provision-owner": "me"},
+        metadata={"user-data": "a secret token"},
+    )
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "a" / "b" / "journal.jsonl"
+
+
+@pytest.fixture
+def journal(path: Path) -> FileJournal:
+    return FileJournal(path, "demo", now=lambda: NOW)
+
+
+def states(journal: FileJournal) -> list[tuple[str, str]]:
+    return [(entry.request_id, entry.state) for entry in journal.entries()]
+
+
+def test_nothing_was_asked_yet(journal: FileJournal) -> None:
+    assert journal.entries() == []
+
+
+def test_an_entry_goes_its_way(journal: FileJournal) -> None:
+    journal.intent(spec(), "z", "r1")
+    assert states(journal) == [("r1", INTENT)]
+    journal.mark("r1", MADE)
+    assert [(entry.state, entry.name, entry.zone, entry.at) for entry in journal.open()] == [
+        (MADE, "dev", "z", "2026-11-06T10:11:12+00:00")
+    ]
+    assert journal.open()[0].asked["labels"] == {"provision-owner": "me"}
+    journal.mark("r1", GONE)
+    assert journal.open() == []
+    assert states(journal) == [("r1", GONE)]
+
+
+def test_a_name_closes_its_open_entries_alone(journal: FileJournal) -> None:
+    for request_id, name, zone in (("r1", "dev", "z"), ("r2", "dev", "y"), ("r3", "two", "z"), ("r4", "dev", "z")):
+        journal.intent(spec(name), zone, request_id)
+    journal.mark("r1", GONE)
+    journal.mark_name("dev", "z", DELETING)
+    assert states(journal) == [("r1", GONE), ("r2", INTENT), ("r3", INTENT), ("r4", DELETING)]
+
+
+def test_a_note_is_kept(journal: FileJournal) -> None:
+    journal.intent(spec(), "z", "r1")
+    journal.mark("r1", LEFT_BEHIND, "why\nit failed")
+    assert journal.open()[0].note == "why\nit failed"
+
+
+def test_projects_do_not_see_each_other(journal: FileJournal, path: Path) -> None:
+    journal.intent(spec(), "z", "r1")
+    assert FileJournal(path, "other").entries() == []
+
+
+def test_metadata_is_not_written_down_and_nobody_else_can_read(journal: FileJournal, path: Path) -> None:
+    journal.intent(spec(), "z", "r1")
+    assert "secret" not in path.read_text()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_the_intent_is_synced_to_disk(journal: FileJournal, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{handle}").readlink().name)
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    journal.intent(spec(), "z", "r1")
+    assert synced == [path.name, path.parent.name]
+    journal.mark("r1", MADE)
+    assert synced[2:] == [path.name]
+
+
+@given(cut=st.integers(0, 10_000))
+def test_a_journal_cut_at_any_byte_is_read_and_written_on(cut: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("cut") / "journal.jsonl"
+    journal = FileJournal(path, "demo", now=lambda: NOW)
+    journal.intent(spec("ünï"), "z", "r1")
+    first = path.stat().st_size
+    journal.intent(spec("two"), "z", "r2")
+    size = path.stat().st_size
+    os.truncate(path, min(cut % (size + 1), size))
+    left = [request_id for request_id, end in (("r1", first), ("r2", size)) if path.stat().st_size >= end - 1]
+    assert [entry.request_id for entry in journal.entries()] == left
+    journal.intent(spec("three"), "z", "r3")
+    assert [entry.request_id for entry in journal.entries()] == [*left, "r3"]
+
+
+def test_lines_of_a_later_version_are_passed_over(journal: FileJournal, path: Path) -> None:
+    journal.intent(spec(), "z", "r1")
+    with path.open("a") as file:
+        file.write('[1, 2]\n{"state": "gone", "request_id": "unknown"}\nnot json\n')
+    journal.mark("r1", MADE)
+    assert states(journal) == [("r1", MADE)]

@@ -1,0 +1,123 @@
+"""What refusals mean and which zone is asked next."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.cloud.placement import Blast, Candidates, Kind, Verdict, classify, refused
+from provision.cloud.refusal import AuthRefused, CloudRefused, NotFoundRefused, QuotaRefused, Refusal, from_operation
+from provision.errors import CloudAuthError, CloudNotFound, QuotaExceeded
+
+CASES: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("refusals.toml").read_text(encoding="utf-8"))["case"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_a_refusal_means(case: dict[str, Any]) -> None:
+    refusal = Refusal(code=case["code"], message=case["message"], http_status=case.get("http_status", 0), quota=case.get("quota", {}))
+    assert classify(refusal) == Verdict(Kind(case["kind"]), Blast(case["blast"]), case.get("retry", False))
+
+
+def test_every_kind_and_blast_has_a_case() -> None:
+    assert {case["kind"] for case in CASES} == set(Kind)
+    assert {case["blast"] for case in CASES} == set(Blast)
+
+
+@given(code=st.text(), message=st.text(), status=st.integers(0, 599))
+def test_anything_is_classified(code: str, message: str, status: int) -> None:
+    assert isinstance(classify(Refusal(code=code, message=message, http_status=status)), Verdict)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "parent"),
+    [
+        ("QUOTA_EXCEEDED", QuotaRefused, QuotaExceeded),
+        ("forbidden", AuthRefused, CloudAuthError),
+        ("notFound", NotFoundRefused, CloudNotFound),
+        ("invalid", CloudRefused, CloudRefused),
+    ],
+)
+def test_the_error_has_the_class_of_its_kind(code: str, kind: type[CloudRefused], parent: type[Exception]) -> None:
+    error = refused("no", Refusal(code=code, message="verbatim"), where="z/dev", project="demo")
+    assert type(error) is kind
+    assert isinstance(error, parent)
+    assert (error.exit_code, error.where, error.why) == (5, "z/dev", f"{code}: verbatim")
+    assert error.fix
+
+
+# --- operations -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "operation", [{"status": "DONE"}, {"status": "DONE", "error": {}}, {"error": {"errors": []}, "httpErrorStatusCode": 0}]
+)
+def test_an_operation_without_error_is_no_refusal(operation: dict[str, Any]) -> None:
+    assert from_operation(operation) is None
+
+
+def test_an_operation_error_without_http_code_is_one() -> None:
+    assert from_operation({"error": {"errors": [{"code": "X", "message": "m"}]}}) == Refusal(code="X", message="m")
+
+
+def test_an_http_code_without_errors_is_one() -> None:
+    assert from_operation({"httpErrorStatusCode": 503, "httpErrorMessage": "SERVICE UNAVAILABLE"}) == Refusal(
+        code="", message="SERVICE UNAVAILABLE", http_status=503
+    )
+
+
+def test_hints_and_quota_are_read_from_the_details() -> None:
+    details = [
+        {"help": {"links": []}},
+        {"errorInfo": {"reason": "stockout", "metadatas": {"zonesAvailable": " us-a-b, us-c-d ,"}}},
+        {"quotaInfo": {"limit": 0.0}},
+    ]
+    found = from_operation({"error": {"errors": [{"code": "X", "message": "m", "errorDetails": details}]}})
+    assert found is not None
+    assert found.zones_available == ("us-a-b", "us-c-d")
+    assert found.quota == {"limit": 0.0}
+
+
+# --- zones ----------------------------------------------------------------------------------------------------------
+
+ZONES = ("us-central1-a", "us-central1-b", "us-east1-c", "europe-west4-a")
+
+
+@pytest.mark.parametrize(
+    ("blast", "left"),
+    [
+        (Blast.ZONE, ("us-central1-b", "us-east1-c", "europe-west4-a")),
+        (Blast.REGION, ("us-east1-c", "europe-west4-a")),
+        (Blast.PROJECT, ()),
+        (Blast.NEVER, ()),
+    ],
+)
+def test_a_refusal_reaches_as_far_as_its_blast(blast: Blast, left: tuple[str, ...]) -> None:
+    assert Candidates.of(ZONES).after("us-central1-a", Verdict(Kind.UNKNOWN, blast)).zones == left
+
+
+def test_hints_come_first_and_add_nothing() -> None:
+    after = Candidates.of(ZONES).after(
+        "us-central1-a", Verdict(Kind.CAPACITY, Blast.ZONE), ["asia-east1-a", "europe-west4-a", "us-central1-a"]
+    )
+    assert after.zones == ("europe-west4-a", "us-central1-b", "us-east1-c")
+    assert after.next == "europe-west4-a"
+
+
+def test_a_region_is_not_a_prefix_of_another() -> None:
+    verdict = Verdict(Kind.QUOTA, Blast.REGION)
+    assert Candidates.of(["us-east1-b", "us-east10-b"]).after("us-east1-b", verdict).zones == ("us-east10-b",)
+
+
+@given(st.lists(st.sampled_from(ZONES)), st.lists(st.sampled_from([*Blast]), min_size=1), st.lists(st.sampled_from(ZONES)))
+def test_the_search_ends_and_asks_no_zone_twice(zones: list[str], blasts: list[Blast], hints: list[str]) -> None:
+    candidates, asked = Candidates.of(zones), []
+    while (zone := candidates.next) is not None:
+        asked.append(zone)
+        candidates = candidates.after(zone, Verdict(Kind.UNKNOWN, blasts[len(asked) % len(blasts)]), hints)
+    assert len(asked) == len(set(asked))
+    assert candidates.asked == tuple(asked)
