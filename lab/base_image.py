@@ -23,7 +23,7 @@ from pathlib import Path
 
 from provision.dataflow.image import DEFAULT_BEAM, ImageSpec
 
-FORMAT = 1
+FORMAT = 2
 """Changes with what is put into the image, so that an older one is not taken from the cache."""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SKIPPED = frozenset({"site-packages", "dist-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "EXTERNALLY-MANAGED"})
@@ -131,7 +131,8 @@ class _Root:
             for name, text in _beam_standin().items():
                 self.file(f"{python.purelib}/{name}", text.encode())
         else:
-            self.tree(packages, str(python.purelib), skipped=frozenset({"bin"}))
+            self.tree(packages, str(python.purelib), skipped={"bin", "tests", "include"})
+            self.libraries(packages.rglob("*.so"), but=packages)
         self.file("/opt/apache/beam/boot", _BOOT.encode(), 0o755)
 
     def userland(self) -> None:
@@ -156,8 +157,15 @@ class _Root:
         self.tree(python.stdlib, str(python.stdlib), skipped=_SKIPPED)
         if python.wheels is not None:
             self.tree(python.wheels, str(python.wheels))
-        for library in _libraries([python.executable, *(python.stdlib / "lib-dynload").glob("*.so")]):
-            self.file(library, Path(library).read_bytes(), 0o755)
+        self.libraries([python.executable, *(python.stdlib / "lib-dynload").glob("*.so")])
+
+    def libraries(self, programs: Iterable[Path], but: Path | None = None) -> None:
+        """The shared libraries that these files need, the loader included, by the paths at which they are looked for."""
+        said = subprocess.run(["ldd", *map(str, programs)], check=False, capture_output=True, text=True, timeout=120).stdout
+        for library in sorted(set(re.findall(r"(?:=> |^\t)(/\S+)", said, re.MULTILINE))):
+            path = Path(library)
+            if path.exists() and not (but and path.resolve().is_relative_to(but.resolve())):
+                self.file(library, path.read_bytes(), 0o755)
 
     # --- entries ---
 
@@ -211,12 +219,6 @@ def _files(folder: Path, skipped: frozenset[str]) -> Iterator[Path]:
             yield from _files(entry, skipped if entry.name != "ensurepip" else frozenset())
         else:
             yield entry
-
-
-def _libraries(programs: Iterable[Path]) -> list[str]:
-    """The shared libraries that these files need, the loader included, by the paths at which they are looked for."""
-    said = subprocess.run(["ldd", *map(str, programs)], check=False, capture_output=True, text=True, timeout=120).stdout
-    return sorted({found for found in re.findall(r"(?:=> |^\t)(/\S+)", said, re.MULTILINE) if Path(found).exists()})
 
 
 def _beam_standin() -> dict[str, str]:

@@ -11,6 +11,11 @@ from lab.base_image import BaseImage
 from lab.machine import Done, Lab
 
 CLONE = ("c", "1", "3")
+PROGRAM = """
+mkdir -p /var/lib/nvidia/probe
+printf '#!/bin/sh\\necho ran\\n' >/var/lib/nvidia/probe/it
+chmod 755 /var/lib/nvidia/probe/it
+"""
 
 
 @pytest.fixture
@@ -41,9 +46,8 @@ def test_images_are_built_by_the_legacy_builder(docker: _Docker, lab: Lab) -> No
     built = lab.exec_inside("docker", "build", "--tag", "probe", "-", stdin=dockerfile.encode())
     assert "Step 2/3" in built.stdout
     assert docker("run --rm --network host --entrypoint cat probe /who /answer").stdout == "0\n42\n"
-    refused = lab.exec_inside(
-        "docker", "build", "-", stdin=f"FROM {docker.reference}\nRUN --mount=type=cache,target=/x true\n".encode(), check=False
-    )
+    newer = f"FROM {docker.reference}\nRUN --mount=type=cache,target=/x true\n"
+    refused = lab.exec_inside("docker", "build", "-", stdin=newer.encode(), check=False)
     assert "--mount option requires BuildKit" in refused.stderr
     docker("rmi probe")
 
@@ -62,9 +66,8 @@ def test_a_missing_device_is_refused_with_the_text_that_we_diagnose(docker: _Doc
 
 
 def test_privileged_init_and_limits(docker: _Docker) -> None:
-    said = docker.run(
-        "--privileged --init --ulimit nofile=16384:16384 --shm-size 1g", "cat /proc/1/comm; ulimit -Hn; df -k /dev/shm | tail -1"
-    )
+    flags = "--privileged --init --ulimit nofile=16384:16384 --shm-size 1g"
+    said = docker.run(flags, "cat /proc/1/comm; ulimit -Hn; df -k /dev/shm | tail -1")
     comm, limit, shm = said.stdout.splitlines()
     assert comm == "docker-init"
     assert limit == "16384"
@@ -81,11 +84,7 @@ def test_programs_are_run_in_a_running_container(docker: _Docker, flags: str) ->
 
 def test_a_noexec_folder_is_executable_in_a_container_only_read_only(docker: _Docker, lab: Lab) -> None:
     """The trap: with runc 1.1.5 a noexec host folder mounted `:ro` may be executed from, mounted read-write it may not."""
-    lab.exec_inside(
-        "sh",
-        "-c",
-        "mkdir -p /var/lib/nvidia/probe; printf '#!/bin/sh\\necho ran\\n' >/var/lib/nvidia/probe/it; chmod 755 /var/lib/nvidia/probe/it",
-    )
+    lab.exec_inside("sh", "-c", PROGRAM)
     assert lab.exec_inside("/var/lib/nvidia/probe/it", check=False).returncode == 126
     assert docker.run("--volume /var/lib/nvidia/probe:/probe:ro", "/probe/it").stdout == "ran\n"
     for flags in ("", "--privileged"):
@@ -95,11 +94,7 @@ def test_a_noexec_folder_is_executable_in_a_container_only_read_only(docker: _Do
 
 
 def test_a_container_keeps_the_mount_options_of_its_start(docker: _Docker, lab: Lab) -> None:
-    lab.exec_inside(
-        "sh",
-        "-c",
-        "mkdir -p /var/lib/nvidia/probe; printf '#!/bin/sh\\necho ran\\n' >/var/lib/nvidia/probe/it; chmod 755 /var/lib/nvidia/probe/it",
-    )
+    lab.exec_inside("sh", "-c", PROGRAM)
     docker("run --detach --name probe --network host --volume /var/lib/nvidia/probe:/probe --entrypoint sleep IMAGE infinity")
     lab.exec_inside("sh", "-c", "mount --bind /var/lib/nvidia/probe /var/lib/nvidia/probe && mount -o remount,exec /var/lib/nvidia/probe")
     try:

@@ -14,11 +14,8 @@ READ_ONLY = ("/", "/root", "/mnt", "/usr", "/usr/local/bin", "/opt")
 
 def run_from(ssh: Ssh, folder: str) -> int:
     """The status of a program that lies in `folder`: 0 where it may run, 126 where it may not."""
-    program = f"{folder}/probe"
-    said = ssh(
-        f"sudo sh -c 'printf \"#!/bin/sh\\nexit 0\\n\" >{program} && chmod 755 {program} && {{ {program}; E=$?; rm {program}; exit $E; }}'"
-    )
-    return said.status
+    make = f'cd {folder} && printf "#!/bin/sh\\nexit 0\\n" >probe && chmod 755 probe'
+    return ssh(f"sudo sh -c '{make} && {{ ./probe; E=$?; rm probe; exit $E; }}'").status
 
 
 @pytest.mark.parametrize("folder", EXECUTABLE)
@@ -55,8 +52,8 @@ def test_it_has_no_python(ssh: Ssh) -> None:
 
 
 def test_its_var_is_its_own(lab: Lab, ssh: Ssh) -> None:
-    assert ssh("sudo sh -c 'echo mine >/var/lib/probe'").status == 0
-    assert (lab.state.disk / "var/lib/probe").read_text() == "mine\n"
+    assert ssh("sudo sh -c 'echo mine >/var/lib/mine'").status == 0
+    assert (lab.state.disk / "var/lib/mine").read_text() == "mine\n"
     assert ssh("test -e /var/lib/dpkg").status == 1
 
 
