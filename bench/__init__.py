@@ -1,0 +1,1 @@
+"""Benchmarks: whole processes against real OpenSSH servers, side by side with a floor that no tool can go below."""

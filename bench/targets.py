@@ -1,0 +1,181 @@
+"""N hosts on one machine: OpenSSH's own sshd, each in a mount namespace laid out as Container-Optimized OS lays it out.
+
+Real mounts, real files, real shells. The three programs that a plain machine lacks answer at once, so that what is
+measured is the tool and not the work: `docker`, `docker-credential-gcr`, `systemctl`. Each host listens behind a relay
+that makes every byte late. Needs root (mount namespaces) and Debian's openssh-server.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.testing.relay import Network, Relay, Stats
+
+SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
+_START_TIMEOUT_S = 20.0
+
+_DOCKER = """#!/bin/sh
+echo 27.0.0
+"""
+_CREDENTIALS = """#!/bin/sh
+for word; do case $word in --registries=*) list=${word#*=} ;; esac; done
+printf '{"credHelpers":{' >"$DOCKER_CONFIG/config.json"
+printf '"%s":"gcr"' "$list" >>"$DOCKER_CONFIG/config.json"
+printf '}}\\n' >>"$DOCKER_CONFIG/config.json"
+"""
+_SYSTEMCTL = """#!/bin/sh
+case $1 in
+    enable) : >"/etc/systemd/system/.enabled.$2" ;;
+    is-enabled) test -e "/etc/systemd/system/.enabled.$2" && echo enabled ;;
+    is-active) echo inactive; exit 3 ;;
+esac
+"""
+_PROGRAMS = {"docker": _DOCKER, "docker-credential-gcr": _CREDENTIALS, "systemctl": _SYSTEMCTL}
+
+# COS mounts /var noexec; /etc is writable there and lost at a reboot. What a run wrote is lost with the two tmpfs.
+_LAY_OUT = """
+set -e
+mount --bind "$1/bin" /usr/local/bin
+mount --bind "$1/os-release" /etc/os-release
+mount -t tmpfs tmpfs /root
+"""
+_FRESH = """
+set -e
+umount -R /var/lib 2>/dev/null || true
+umount -R /etc/systemd/system 2>/dev/null || true
+mount -t tmpfs -o noexec,nosuid,nodev tmpfs /var/lib
+mount -t tmpfs tmpfs /etc/systemd/system
+"""
+_CONFIG = """\
+ListenAddress 127.0.0.1:{port}
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/../id.pub
+PidFile none
+UsePAM no
+StrictModes no
+PermitRootLogin yes
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+MaxStartups 100:30:200
+PrintMotd no
+"""
+
+
+@dataclass
+class Target:
+    """One host: its sshd, its mount namespace, its relay."""
+
+    name: str
+    folder: Path
+    process: subprocess.Popen[bytes]
+    relay: Relay
+
+    @property
+    def host_key(self) -> str:
+        return " ".join((self.folder / "host_key.pub").read_text().split()[:2])
+
+    def inside(self, script: str, *words: str) -> str:
+        """Run a script in the host's namespace, not over SSH."""
+        command = ["nsenter", f"--mount=/proc/{self.process.pid}/ns/mnt", "sh", "-c", script, "sh", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+        if done.returncode:
+            raise RuntimeError(f"{self.name}: {done.stderr}")
+        return done.stdout
+
+    def refresh(self) -> None:
+        """Lose everything that any run left."""
+        self.inside(_FRESH)
+
+
+class Targets:
+    """All hosts of a benchmark; a context manager that ends them."""
+
+    def __init__(self, folder: Path, count: int, *, round_trip_s: float) -> None:
+        self.folder = folder
+        self.round_trip_s = round_trip_s
+        self._network = Network()
+        self._count = count
+        self.all: list[Target] = []
+
+    def __enter__(self) -> Targets:
+        if SSHD is None:
+            raise RuntimeError("OpenSSH's sshd is not installed: apt-get install openssh-server")
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+        _keygen(self.folder / "id")
+        self._network.__enter__()
+        self.all = [self._start(f"host{number}") for number in range(self._count)]
+        (self.folder / "known_hosts").write_text("".join(f"[127.0.0.1]:{each.relay.port} {each.host_key}\n" for each in self.all))
+        (self.folder / "ssh_config").write_text(self._ssh_config())
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._network.__exit__(*exc)
+        for target in self.all:
+            target.process.terminate()
+            target.process.wait(10)
+
+    def stats(self, count: int) -> Stats:
+        """What went through the relays of the first `count` hosts."""
+        found = [target.relay.stats() for target in self.all[:count]]
+        return Stats(*(sum(getattr(one, name) for one in found) for name in ("connections", "bytes_up", "bytes_down", "turns")))
+
+    def _start(self, name: str) -> Target:
+        folder = self.folder / name
+        (folder / "bin").mkdir(parents=True)
+        for program, text in _PROGRAMS.items():
+            (folder / "bin" / program).write_text(text)
+            (folder / "bin" / program).chmod(0o755)
+        (folder / "os-release").write_text('NAME="Container-Optimized OS"\nID=cos\nVERSION_ID=125\nBUILD_ID=19216.104.25\n')
+        _keygen(folder / "host_key")
+        port = _free_port()
+        (folder / "sshd_config").write_text(_CONFIG.format(port=port, folder=folder))
+        lay_out = f"{_LAY_OUT}{_FRESH}exec {SSHD} -D -f \"$1/sshd_config\" -E \"$1/log\""
+        process = subprocess.Popen(["unshare", "--mount", "--propagation", "private", "sh", "-c", lay_out, "sh", str(folder)])
+        _wait_for(lambda: _answers(port, process, folder / "log"))
+        return Target(name, folder, process, self._network.relay(("127.0.0.1", port), delay_s=self.round_trip_s / 2))
+
+    def _ssh_config(self) -> str:
+        shared = f"""\
+Host *
+    User root
+    HostName 127.0.0.1
+    IdentityFile {self.folder}/id
+    IdentitiesOnly yes
+    IdentityAgent none
+    UserKnownHostsFile {self.folder}/known_hosts
+    GlobalKnownHostsFile /dev/null
+    ControlMaster no
+    ControlPath none
+    BatchMode yes
+"""
+        return "".join(f"Host {each.name}\n    Port {each.relay.port}\n" for each in self.all) + shared
+
+
+def _keygen(path: Path) -> None:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "bench", "-f", str(path)], check=True, timeout=60)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def _answers(port: int, process: subprocess.Popen[bytes], log: Path) -> bool:
+    if process.poll() is not None:
+        raise RuntimeError(f"sshd ended: {log.read_text() if log.exists() else process.returncode}")
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _wait_for(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while not true():
+        if time.monotonic() > deadline:
+            raise TimeoutError("a server did not start")
+        time.sleep(0.02)
