@@ -83,7 +83,9 @@ class _Dialer:
             raise UsageError("ssh_config cannot be read", where=host.name, why=str(error), fix="ssh -G " + host.address) from error
         strategy = functools.partial(Strategy, identity=host.identity, config=self.config)
         overrides = {"authentication": {"strategy_class": strategy}, "user": getpass.getuser()}
-        connection = Connection(host.address, config=Config(ssh_config=ssh_config, lazy=True, overrides=overrides), gateway=False)
+        config = Config(ssh_config=ssh_config, lazy=True, overrides=overrides)
+        limits = {"banner_timeout": self.timeout_s, "auth_timeout": self.timeout_s}
+        connection = Connection(host.address, config=config, gateway=False, connect_kwargs=limits)
         dial.check_host_name(connection.host, where=host.name)
         dial.check_user(connection.user, where=host.name)
         return connection
@@ -97,8 +99,6 @@ class _Dialer:
         connection.connect_kwargs.update(
             sock=sock,
             transport_factory=functools.partial(_wire, algorithms=pins.algorithms(), early=goal, timeout_s=self.timeout_s),
-            banner_timeout=self.timeout_s,
-            auth_timeout=self.timeout_s,
         )
         connection.connect_timeout = self.timeout_s
         self.opened.closers.append(functools.partial(_close_client, connection.client, sock))

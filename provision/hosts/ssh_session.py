@@ -121,7 +121,8 @@ class SshTransport:
         with self._lock:
             opening, self._spare = self._spare, None
         refusal = ""
-        # what was refused in advance, or while the server still buries an ended command, may be granted now
+        # what was refused in advance, or closed because nobody used it (sshd's ChannelTimeout), or refused while the
+        # server still buries an ended command, may be granted now
         for pause_s in (0.0, 0.0, 0.1, 0.3):
             self._over.wait(pause_s)
             asked, opening = opening or self._begin(), None
@@ -130,7 +131,7 @@ class SshTransport:
                 return channel
             if not self._wire.is_active():
                 raise self._lost("")
-            refusal = self._wire.refusals.pop(asked.channel.chanid, "")
+            refusal = self._wire.refusals.pop(asked.channel.chanid, "closed at once" if asked.channel.closed else "")
             if not refusal:
                 raise self._timeout(timeout_s)
         raise self._too_many(refusal)

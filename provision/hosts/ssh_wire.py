@@ -236,8 +236,8 @@ class Wire(Transport):
 
 
 def opened(wire: Wire, opening: Opening, deadline: float) -> Channel | None:
-    """Wait until the channel is granted; None when the time or the connection ended first or it was refused."""
+    """Wait until the channel is granted; None when the time, the connection or it ended first, or it was refused."""
     while wire.is_active() and not opening.answered.wait(min(1.0, max(0.0, deadline - time.monotonic()))):
         if time.monotonic() >= deadline:
             return None
-    return opening.channel if opening.channel.active else None
+    return opening.channel if opening.channel.active and not opening.channel.closed else None

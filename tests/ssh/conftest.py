@@ -22,6 +22,7 @@ from provision.hosts.known_hosts import KnownHosts
 from provision.hosts.local import LocalTransport
 from provision.hosts.ssh import connect
 from provision.model import Host, Transport
+from provision.testing.mock_host import MockHost
 from provision.testing.relay import Network
 
 SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
@@ -254,10 +255,16 @@ def network() -> Iterator[Network]:
         yield running
 
 
-@pytest.fixture(params=["openssh", "local"])
+@pytest.fixture(params=["openssh", "mock", "local"])
 def transport(request: pytest.FixtureRequest) -> Iterator[Transport]:
     """The same contract, kept by every transport."""
     opened: Transport
+    if request.param == "mock":
+        with MockHost() as mock:
+            opened = connect(mock.host, known_hosts=KnownHosts(mock.folder / "none"), timeout_s=20)
+            yield opened
+            opened.close()
+        return
     if request.param == "local":
         opened = LocalTransport(Host(name="dev", address="local"))
     else:
