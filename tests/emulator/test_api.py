@@ -155,6 +155,29 @@ def test_hosts_end_with_the_emulator(hosts: NullBackend, make_spec: MakeSpec) ->
     assert hosts.events == [("boot", "dev", ZONE), ("destroy", "dev", ZONE)]
 
 
+def test_instances_outlive_the_emulator(clock: SimulatedClock, hosts: NullBackend, make_spec: MakeSpec) -> None:
+    first = ComputeEmulator(hosts, clock=clock).start()
+    instances = client(compute_v1.InstancesClient, first)
+    for name in ("on", "off"):
+        insert(instances, make_spec(name=name, ttl_s=3600))
+    first.tick()
+    instances.stop_unary(project="demo", zone=ZONE, instance="off")
+    first.tick()
+    first.print_serial("on", ZONE, "ünï")
+    saved = json.loads(json.dumps(first.snapshot()))
+    instances.transport.close()
+    first.stop(keep=True)
+    assert hosts.events[-1] == ("halt", "on", ZONE)
+    assert "destroy" not in {event for event, _, _ in hosts.events}
+
+    with ComputeEmulator(hosts, clock=clock) as second:
+        second.restore(saved)
+        assert {vm["name"]: vm["status"] for vm in second.instances("demo")} == {"on": "RUNNING", "off": "TERMINATED"}
+        assert second.snapshot() == saved
+        clock.advance(3600)
+        assert {vm["status"] for vm in second.instances("demo")} == {"TERMINATED"}
+
+
 # --- labels, metadata -----------------------------------------------------------------------------------------------
 
 

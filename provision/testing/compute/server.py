@@ -106,15 +106,15 @@ class ComputeEmulator:
         self._thread.start()
         return self
 
-    def stop(self) -> None:
-        """End the server and destroy every host; safe to call twice."""
+    def stop(self, *, keep: bool = False) -> None:
+        """End the server and destroy every host, or with `keep` halt it on its disk; safe to call twice."""
         if self._server is None or self._thread is None:
             return
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
         self._server = self._thread = None
-        self._world.shut_down()
+        self._world.shut_down(keep=keep)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -132,6 +132,14 @@ class ComputeEmulator:
     def tick(self) -> None:
         """Let time limits and operations take effect without a request (a long-lived server calls this now and then)."""
         self._world.tick()
+
+    def snapshot(self) -> list[Json]:
+        """Every instance as JSON, for `restore`."""
+        return self._world.snapshot()
+
+    def restore(self, saved: list[Json]) -> None:
+        """Take up the instances of an earlier emulator; those that ran boot, as after a loss of power."""
+        self._world.restore(saved)
 
     # --- the guest's side -------------------------------------------------------------------------------------------
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,7 @@ from provision.testing.compute.resources import Place
 from provision.testing.compute.rules import check_insert, check_labels, check_metadata
 
 SERIAL_RING_BYTES = 1024 * 1024
+_OFF = ("TERMINATED", "STOPPED", "SUSPENDED")
 
 
 @dataclass
@@ -37,6 +39,19 @@ class Machine:
     def status(self) -> str:
         """The instance's status word."""
         return str(self.resource["status"])
+
+    def as_json(self) -> Json:
+        """The instance as plain JSON, to be written down."""
+        serial = base64.b64encode(self.serial).decode()
+        place = [self.place.project, self.place.zone, self.place.name]
+        plain = {"place": place, "resource": self.resource, "guest": self.guest, "serial": serial}
+        return deepcopy({**plain, "serial_start": self.serial_start, "stops_at": self.stops_at})
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> Machine:
+        """The instance that `as_json` wrote."""
+        fields = deepcopy(dict(entry))
+        return cls(**{**fields, "place": Place(*fields["place"]), "serial": base64.b64decode(fields["serial"])})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,11 +252,31 @@ class World:
                 else:
                     self._halt(machine)
 
-    def shut_down(self) -> None:
-        """Destroy every host."""
+    def shut_down(self, *, keep: bool) -> None:
+        """End every host: destroyed, or with `keep` halted on its disk. The instances are forgotten either way."""
         with self._lock:
             for machine in list(self._machines.values()):
-                self._remove(machine)
+                if not keep:
+                    self._remove(machine)
+                elif machine.status not in _OFF:
+                    self._hosts.halt(machine.place.name, machine.place.zone)
+            self._machines.clear()
+
+    def snapshot(self) -> list[Json]:
+        """Every instance as JSON."""
+        with self._lock:
+            return [machine.as_json() for machine in self._machines.values()]
+
+    def restore(self, saved: Iterable[Mapping[str, Any]]) -> None:
+        """Take instances up again; those that ran boot, as after a loss of power, and keep their time limit."""
+        with self._lock:
+            for machine in map(Machine.from_json, saved):
+                self._machines[machine.place] = machine
+                self._count += 1
+                if machine.status not in _OFF:
+                    stops_at = machine.stops_at
+                    self._boot(machine, keep=True)
+                    machine.stops_at = stops_at
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
