@@ -57,7 +57,10 @@ def file_levels(project_dir: Path, env: Mapping[str, str], runtime: str | None =
 def _runtime_level(runtime: str) -> Level:
     path = Path(runtime).expanduser()
     if path.suffix.lstrip(".") not in SUFFIXES:
-        raise SettingsError("not a kind of file that holds settings", where=runtime, why=f"it ends with none of {', '.join(SUFFIXES)}")
+        why = f"it ends with none of {', '.join(SUFFIXES)}"
+        raise SettingsError(
+            "is no kind of file that holds settings", where=runtime, why=why, fix="write it as YAML, with a name that says so"
+        )
     return read_file(path)
 
 
@@ -129,7 +132,8 @@ def _read_python(path: Path, source: str) -> dict[str, object]:
         names = runpy.run_path(str(path))
     except Exception as error:  # the user's own code may raise anything
         line = getattr(error, "lineno", None) or _line_in(path, error)
-        raise SettingsError("fails when it is run", where=f"{source}, line {line}", why=f"{type(error).__name__}: {error}") from error
+        why = f"{type(error).__name__}: {error}"
+        raise SettingsError("fails when it is run", where=f"{source}, line {line}", why=why, fix=f"python3 {source}") from error
     names = {name: value for name, value in names.items() if not name.startswith("__")}
     module = next((name for name, value in names.items() if isinstance(value, ModuleType)), None)
     if module is not None:

@@ -30,8 +30,10 @@ class LightTask(Task[Any]):
         return made
 
     def get_arguments(self, ignore_unknown_help: bool | None = None) -> list[Argument]:
-        """What Invoke makes of the signature, as light arguments."""
+        """What Invoke makes of the signature, as light arguments; it uses `help` up, which is kept here for the next time."""
+        explained = dict(self.help)
         made = super().get_arguments(ignore_unknown_help=ignore_unknown_help)
+        self.help = explained
         for argument in made:
             argument.__class__ = LightArgument
         return made

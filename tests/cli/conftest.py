@@ -1,15 +1,22 @@
 from __future__ import annotations
 
+import io
 import json
 import os
+import runpy
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+
+import provision
+from provision.cli import execution, main
 
 HERE = Path(__file__).parent
 TASKS = "from provision.cli import namespace_for\n\nnamespace = namespace_for(__file__)\n"
@@ -40,7 +47,7 @@ class Ended:
 
 
 class Cli(Protocol):
-    def __call__(self, *words: str, program: str = "invoke", env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Ended: ...
+    def __call__(self, *words: str, program: str = "provision", env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Ended: ...
 
 
 @pytest.fixture
@@ -63,19 +70,45 @@ def argv() -> Callable[..., list[str]]:
 
 
 @pytest.fixture
-def cli(project: Path, argv: Callable[..., list[str]]) -> Cli:
-    """Run a task to its end in the project's folder."""
+def cli(project: Path, argv: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
+    """Run a task to its end in the project's folder: stock `invoke` as a process, our own program in this one (it is faster)."""
+    fake = types.ModuleType("provision.app")
+    vars(fake).update(runpy.run_path(str(HERE / "fake_app.py")))
 
-    def run(*words: str, program: str = "invoke", env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Ended:
-        done = subprocess.run(
-            argv(program, *words),
-            cwd=cwd or project,
-            env={**os.environ, **(env or {})},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
-        return Ended(done.returncode, done.stdout.decode("utf-8", "surrogateescape"), done.stderr.decode("utf-8", "surrogateescape"))
+    def run(*words: str, program: str = "provision", env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Ended:
+        if program == "invoke":
+            return in_process_of_its_own(argv(program, *words), cwd or project, {**os.environ, **(env or {})})
+        with monkeypatch.context() as patch, whole_environment():
+            patch.chdir(cwd or project)
+            patch.setattr(sys, "argv", ["provision", *words])
+            patch.setattr(sys, "stdin", io.StringIO())
+            patch.setattr(sys, "dont_write_bytecode", sys.dont_write_bytecode)
+            patch.setattr(provision, "app", fake)
+            patch.setattr(execution, "app", fake)
+            os.environ.update(env or {})
+            capfd.readouterr()
+            code: object = 0
+            try:
+                main.main()
+            except SystemExit as end:
+                code = end.code or 0
+            out, err = capfd.readouterr()
+        assert isinstance(code, int)
+        return Ended(code, out, err)
 
     return run
+
+
+def in_process_of_its_own(command: list[str], cwd: Path, env: Mapping[str, str]) -> Ended:
+    done = subprocess.run(command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
+    return Ended(done.returncode, done.stdout.decode("utf-8", "surrogateescape"), done.stderr.decode("utf-8", "surrogateescape"))
+
+
+@contextmanager
+def whole_environment() -> Iterator[None]:
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
