@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from provision.cli.execution import Run
 
 
-@command(Shape("demo"))
+@command(Shape("demo", streams=True))
 def demo(run: Run) -> Done:
     """Walk the main job on a mock of its own."""
     from provision import app

@@ -112,7 +112,9 @@ def _prepared(shape: Shape, context: Context, given: dict[str, Any], output: Out
     settings = config.load_settings(project_dir, os.environ, overrides, config.runtime_path(sys.argv[1:], os.environ))
     session = app.Session(settings=settings, state_dir=state_dir, project_dir=project_dir, program_argv0=argv0())
     with (
-        report.reporter(output.people, title=shape.name, diff=targets.diff, brief=shape.program, plain=output.as_json) as show,
+        report.reporter(
+            output.people, title="" if shape.streams else shape.name, diff=targets.diff, brief=shape.program, plain=output.as_json
+        ) as show,
         journal.Journal(session.home / "runs", task=shape.name) as record,
     ):
         emit = report.fan_out(show, record)

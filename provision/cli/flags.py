@@ -51,6 +51,8 @@ class Shape(NamedTuple):
     """It returns the status of the user's program, whose standard output is not ours."""
     result: bool = False
     """What it prints is to be used (a table, a file): notes and progress stay out of standard output."""
+    streams: bool = False
+    """Programs write to the terminal while it works: nothing of ours may stand below their lines."""
     checks: bool = True
     """`--check` can foretell what it does."""
 

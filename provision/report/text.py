@@ -61,7 +61,7 @@ class Columns:
     """Widths of the first two columns; they grow with what passes by, so that lines below one another align."""
 
     host: int = 0
-    resource: int = 12
+    resource: int = 14
 
     def prefix(self, host: str, resource: str = "") -> Line:
         """`host | resource | `, or `host | ` alone."""

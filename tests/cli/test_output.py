@@ -27,7 +27,7 @@ def test_json_is_the_only_thing_on_standard_output_whoever_writes(cli: Cli, prog
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_without_json_people_read_standard_output(cli: Cli, program: str) -> None:
     ended = cli("vm.provision", program=program)
-    assert "dev    | driver       | fetching 100%\n" in ended.out
+    assert "dev    | driver         | fetching 100%\n" in ended.out
     assert "web-10  ok=1 changed=0 failed=0 skipped=0 unknown=0  0.61 s\n" in ended.out
     assert ended.err == ""
 
@@ -41,7 +41,7 @@ def test_a_result_can_be_sent_to_a_file(cli: Cli) -> None:
 def test_notes_and_events_go_to_standard_error_beside_json(cli: Cli) -> None:
     ended = cli("vm.provision", "--json")
     assert ended.code == 1
-    assert "dev    | driver       | fetching 100%\n" in ended.err
+    assert "dev    | driver         | fetching 100%\n" in ended.err
     host = ended.document["hosts"]["dev"]
     assert {key: host[key] for key in ("ok", "changed", "failed", "skipped", "unknown", "round_trips", "seconds")} == {
         "ok": 1,

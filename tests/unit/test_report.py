@@ -66,9 +66,9 @@ def test_each_event_is_a_line_with_host_and_resource() -> None:
     ) == [
         "vm.provision on 2 hosts",
         "dev    | connected  0.20 s",
-        "dev    | gpu          | ok",
-        "web-10 | driver-mount | mounting",
-        "web-10 | driver-mount | changed: options  1.50 s",
+        "dev    | gpu            | ok",
+        "web-10 | driver-mount   | mounting",
+        "web-10 | driver-mount   | changed: options  1.50 s",
         "first",
         "second",
         "dev    | hello",
@@ -77,7 +77,7 @@ def test_each_event_is_a_line_with_host_and_resource() -> None:
 
 def test_check_mode_says_would_change() -> None:
     lines = shown([RunStarted(("dev",), "vm.provision", check=True), ResourceFinished("dev", MOUNT)])
-    assert lines == ["vm.provision: check, nothing is changed", "dev | driver-mount | would change: options  1.50 s"]
+    assert lines == ["vm.provision: check, nothing is changed", "dev | driver-mount   | would change: options  1.50 s"]
 
 
 def test_why_a_resource_was_not_touched() -> None:
@@ -87,22 +87,22 @@ def test_why_a_resource_was_not_touched() -> None:
         Outcome("image", Status.CHANGED, tuple(Change(key, "a", "b") for key in "vwxyz")),
     ]
     assert shown([ResourceFinished("dev", outcome) for outcome in outcomes]) == [
-        "dev | worker       | skipped: what it depends on failed",
-        "dev | mps          | unknown: depends on worker, which would change",
-        "dev | image        | changed: v, w, x, y and 1 more",
+        "dev | worker         | skipped: what it depends on failed",
+        "dev | mps            | unknown: depends on worker, which would change",
+        "dev | image          | changed: v, w, x, y and 1 more",
     ]
 
 
 def test_a_diff_of_several_lines_is_unified() -> None:
     outcome = Outcome("unit", Status.CHANGED, (Change("content", "a\nb\n", "a\nc\n"), Change("enabled", actual=False, desired=True)))
     assert shown([ResourceFinished("dev", outcome)], diff=True)[1:] == [
-        "dev | unit         |   --- content (host)",
-        "dev | unit         |   +++ content (desired)",
-        "dev | unit         |   @@ -1,2 +1,2 @@",
-        "dev | unit         |    a",
-        "dev | unit         |   -b",
-        "dev | unit         |   +c",
-        "dev | unit         |   enabled: no -> yes",
+        "dev | unit           |   --- content (host)",
+        "dev | unit           |   +++ content (desired)",
+        "dev | unit           |   @@ -1,2 +1,2 @@",
+        "dev | unit           |    a",
+        "dev | unit           |   -b",
+        "dev | unit           |   +c",
+        "dev | unit           |   enabled: no -> yes",
     ]
     assert len(shown([ResourceFinished("dev", outcome)])) == 1, "only where --diff asks for it"
 

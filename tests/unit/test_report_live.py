@@ -122,8 +122,8 @@ def test_what_is_as_it_should_be_is_only_counted(monkeypatch: pytest.MonkeyPatch
             live(ResourceFinished("dev", outcome))
         live(RunFinished((HostReport("dev", outcomes, 2, 2.5),)))
     lines = [line.rstrip() for line in written(terminal).splitlines()]
-    assert "dev | driver       | [bold]not markup[/bold] :rocket: https://example.invalid/" + "x" * 100 in lines
-    assert "dev | driver       | changed: version  2.00 s" in lines
+    assert "dev | driver         | [bold]not markup[/bold] :rocket: https://example.invalid/" + "x" * 100 in lines
+    assert "dev | driver         | changed: version  2.00 s" in lines
     assert "dev  ok=1 changed=1 failed=0 skipped=0 unknown=0  2.50 s" in lines
     assert not any("| gpu" in line for line in lines)
 
@@ -138,7 +138,7 @@ def test_colours_unless_they_are_not_wanted(monkeypatch: pytest.MonkeyPatch) -> 
         with LiveReporter(terminal) as live:
             live(failed)
         assert ("\x1b[1;31m" in terminal.getvalue()) is coloured
-        assert "dev | driver       | failed" in written(terminal)
+        assert "dev | driver         | failed" in written(terminal)
 
 
 def test_a_question_finds_the_terminal_free(monkeypatch: pytest.MonkeyPatch) -> None:
