@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+from collections.abc import Callable
 from typing import IO
 
 from provision.errors import UsageError
@@ -17,7 +18,7 @@ KEEPALIVE_S = 15
 USER_TIMEOUT_S = 60
 """Seconds for which sent data may stay unacknowledged before the kernel gives the connection up."""
 
-_HOST_FORBIDDEN = set("'`\"$\\;&<>|(){}!*?#~") | {chr(code) for code in range(33)} | {"\x7f"}
+_HOST_FORBIDDEN = set("'`\"$\\;&<>|(){}!*?#~") | {chr(code) for code in range(33)} | {"\x7f", "/", "@"}
 _USER_FORBIDDEN = set("'`\";&<>|(){}") | {chr(code) for code in range(32)} | {"\x7f"}
 
 
@@ -27,8 +28,8 @@ def check_host_name(address: str, *, where: str) -> str:
     OpenSSH refuses the same characters since 9.6 (ssh.c, valid_hostname).
     """
     bad = sorted(set(address) & _HOST_FORBIDDEN)
-    if not address or address.startswith("-") or bad:
-        why = f"{address!r} contains {bad[0]!r}" if bad else f"{address!r} is empty or begins with '-'"
+    if not address or address.startswith("-") or bad or address.count(":") == 1:
+        why = f"{address!r} contains {bad[0]!r}" if bad else f"{address!r} is empty, begins with '-' or holds a port"
         raise UsageError("not a host name or address", where=where, why=why, fix=f"set provision.hosts.{where}.address")
     return address
 
@@ -42,14 +43,25 @@ def check_user(user: str, *, where: str) -> str:
     return user
 
 
-def tcp(address: str, port: int, *, timeout_s: float, family: int = socket.AF_UNSPEC, bind: str | None = None) -> socket.socket:
+def tcp(
+    address: str,
+    port: int,
+    *,
+    timeout_s: float,
+    family: int = socket.AF_UNSPEC,
+    bind: str | None = None,
+    on_socket: Callable[[socket.socket], object] | None = None,
+) -> socket.socket:
     """A connected TCP socket: no Nagle delay (44 ms a command on loopback otherwise), kept alive, bounded in silence.
 
-    Raises OSError (of which socket.gaierror says that the name does not resolve).
+    `on_socket` gets each socket before it connects, so that another thread can end the attempt. Raises OSError (of
+    which socket.gaierror says that the name does not resolve).
     """
     failure: OSError = OSError(f"{address} has no address")
     for found_family, kind, protocol, _, where in socket.getaddrinfo(address, port, family, socket.SOCK_STREAM):
         sock = socket.socket(found_family, kind, protocol)
+        if on_socket:
+            on_socket(sock)
         try:
             sock.settimeout(timeout_s)
             if bind:

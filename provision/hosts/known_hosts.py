@@ -16,6 +16,7 @@ import fnmatch
 import hashlib
 import hmac
 import os
+import shlex
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -82,6 +83,8 @@ class Pins:
     name: str
     """The name it is pinned under: an alias, an address, or [address]:port."""
     known: tuple[KnownKey, ...]
+    is_vm: bool = False
+    """Pinned under an instance id, by the task that makes VMs."""
 
     def algorithms(self) -> tuple[str, ...]:
         """Signature algorithms to prefer in the negotiation, so that a host with several keys shows a pinned one."""
@@ -108,13 +111,16 @@ class Pins:
         return HostKeyMismatch(what, where=self.host, why=f"expected: {expected}\nseen:     {seen}", fix=fix)
 
     def _pin_fix(self, seen: HostKey) -> str:
+        if self.is_vm:
+            return f"invoke vm.create --name {shlex.quote(self.host)}   # reads the keys that the VM published, and pins them"
         return f"compare the fingerprint with the host's, then set provision.hosts.{self.host}.host_key: {seen.line!r}"
 
     def _change_fix(self, good: Sequence[KnownKey], seen: HostKey) -> str:
         files = sorted({str(pin.file) for pin in good if pin.file})
         if not files:
             return f"only if the host was reinstalled: provision.hosts.{self.host}.host_key: {seen.line!r}"
-        return "only if the host was reinstalled: " + " && ".join(f"ssh-keygen -f '{file}' -R '{self.name}'" for file in files)
+        commands = (f"ssh-keygen -f {shlex.quote(file)} -R {shlex.quote(self.name)}" for file in files)
+        return "only if the host was reinstalled: " + " && ".join(commands)
 
 
 def pin_name(address: str, port: int, alias: str | None = None) -> str:
@@ -137,7 +143,7 @@ class KnownHosts:
             setting = f"provision.hosts.{host.name}.host_key"
             return Pins(host.name, name, (KnownKey(HostKey.parse(host.host_key), setting),))
         where = (self.own, *(self.others if files is None else files))
-        return Pins(host.name, name, tuple(found for file in where for found in _search(file, name)))
+        return Pins(host.name, name, tuple(found for file in where for found in _search(file, name)), is_vm=bool(host.key_alias))
 
     def pin(self, alias: str, key_line: str) -> bool:
         """Append the key under `alias` to the own file, atomically and under a lock; False when it was there already."""

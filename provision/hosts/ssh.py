@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -50,17 +50,32 @@ class _PinnedKeyPolicy(MissingHostKeyPolicy):
         self.pins.verify(HostKey(key.get_name(), key.asbytes()))
 
 
-@dataclass
 class _Opened:
-    """What has to be closed again, last opened first."""
+    """What has to be closed again, last opened first. Closing may come from another thread, even while more is opened."""
 
-    closers: list[Callable[[], object]] = field(default_factory=list)
-    last_words: Callable[[], str] = str
+    def __init__(self) -> None:
+        self.last_words: Callable[[], str] = str
+        self._closers: list[Callable[[], object]] = []
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def add(self, close: Callable[[], object]) -> None:
+        with self._lock:
+            self._closers.append(close)
+            late = self._closed
+        if late:
+            self.close()
 
     def close(self) -> None:
-        while self.closers:
+        with self._lock:
+            closers, self._closers, self._closed = self._closers[::-1], [], True
+        for close in closers:
             with contextlib.suppress(OSError, EOFError, SSHException):
-                self.closers.pop()()
+                close()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
 
 
 @dataclass(frozen=True)
@@ -79,13 +94,13 @@ class _Dialer:
         try:
             ssh_config.parse(StringIO(_settings_block(host)))
             ssh_config.parse(StringIO(self.config.text))
-        except ConfigParseError as error:
+            strategy = functools.partial(Strategy, identity=host.identity, config=self.config)
+            overrides = {"authentication": {"strategy_class": strategy}, "user": getpass.getuser()}
+            config = Config(ssh_config=ssh_config, lazy=True, overrides=overrides)
+            limits = {"banner_timeout": self.timeout_s, "auth_timeout": self.timeout_s}
+            connection = Connection(host.address, config=config, gateway=False, forward_agent=False, connect_kwargs=limits)
+        except (ConfigParseError, ValueError) as error:
             raise UsageError("ssh_config cannot be read", where=host.name, why=str(error), fix="ssh -G " + host.address) from error
-        strategy = functools.partial(Strategy, identity=host.identity, config=self.config)
-        overrides = {"authentication": {"strategy_class": strategy}, "user": getpass.getuser()}
-        config = Config(ssh_config=ssh_config, lazy=True, overrides=overrides)
-        limits = {"banner_timeout": self.timeout_s, "auth_timeout": self.timeout_s}
-        connection = Connection(host.address, config=config, gateway=False, connect_kwargs=limits)
         dial.check_host_name(connection.host, where=host.name)
         dial.check_user(connection.user, where=host.name)
         return connection
@@ -93,16 +108,17 @@ class _Dialer:
     def open(self, host: Host, goal: Goal, *, via: Connection | None = None, depth: int = 0) -> Connection:
         """Connect, authenticate and ask for `goal`, through the gateways that the configuration names unless `via` is one."""
         connection = self.connection(host)
-        sock = self.stream(host, connection, via=via, depth=depth)
+        timeout_s = float(connection.connect_timeout or self.timeout_s)
         pins = self.pins(host, connection)
+        sock = self.stream(host, connection, via=via, depth=depth)
         connection.client.set_missing_host_key_policy(_PinnedKeyPolicy(pins))
         connection.connect_kwargs.update(
             sock=sock,
-            transport_factory=functools.partial(_wire, algorithms=pins.algorithms(), early=goal, timeout_s=self.timeout_s),
+            transport_factory=functools.partial(_wire, algorithms=pins.algorithms(), early=goal, timeout_s=timeout_s),
         )
-        connection.connect_timeout = self.timeout_s
-        self.opened.closers.append(functools.partial(_close_client, connection.client, sock))
-        with _translated(host, connection, self.opened), _bounded(self.timeout_s, sock):
+        connection.connect_timeout = timeout_s
+        self.opened.add(functools.partial(_close_client, connection.client, sock))
+        with _translated(host, connection, self.opened), _bounded(timeout_s, sock):
             connection.open()
             if not connection.transport.is_authenticated():
                 raise SSHException("the key is accepted, but the server asks for a second factor, which nobody is here to give")
@@ -125,7 +141,15 @@ class _Dialer:
             if options.get("proxycommand"):
                 return self.proxy(str(options["proxycommand"]))
             family = _FAMILIES.get(str(options.get("addressfamily", "any")).lower(), socket.AF_UNSPEC)
-            return dial.tcp(connection.host, connection.port, timeout_s=self.timeout_s, family=family, bind=options.get("bindaddress"))
+            timeout_s = float(connection.connect_timeout or self.timeout_s)
+            return dial.tcp(
+                connection.host,
+                connection.port,
+                timeout_s=timeout_s,
+                family=family,
+                bind=options.get("bindaddress"),
+                on_socket=lambda sock: self.opened.add(lambda: dial.hang_up(sock)),
+            )
 
     def jump(self, host: Host, connection: Connection, hops: Sequence[str], depth: int) -> Connection | None:
         if depth >= _MAX_HOPS:
@@ -149,19 +173,30 @@ class _Dialer:
 
     def proxy(self, command: str) -> socket.socket:
         process = dial.ProxyProcess(command.replace("%%", "%"))
-        self.opened.closers.append(process.close)
+        self.opened.add(process.close)
         self.opened.last_words = process.last_words
         return process.sock
 
 
-def connect(host: Host, *, known_hosts: KnownHosts, timeout_s: float = 15.0, ssh_config: SshConfig | None = None) -> SshTransport:
+def connect(
+    host: Host,
+    *,
+    known_hosts: KnownHosts,
+    timeout_s: float = 15.0,
+    ssh_config: SshConfig | None = None,
+    on_closer: Callable[[Callable[[], None]], object] | None = None,
+) -> SshTransport:
     """Open one connection to `host`, authenticate, and return a transport for its commands.
+
+    `on_closer` is given a function that ends the attempt, and later the connection, from another thread.
 
     Raises `HostKeyMismatch` when a key on the way is unknown or not the pinned one, `Unreachable` when there is no
     connection or no key is accepted within `timeout_s` seconds per hop, and `UsageError` for a name that could not be one.
     """
     opened = _Opened()
     dialer = _Dialer(known_hosts, ssh_config or SshConfig(), timeout_s, opened)
+    if on_closer is not None:
+        on_closer(opened.close)
     try:
         connection = dialer.open(host, SESSION)
     except BaseException:
@@ -193,7 +228,7 @@ def _scan_one(host: Host, kind: str, known_hosts: KnownHosts, timeout_s: float, 
         sock = dialer.stream(host, connection, via=None, depth=0)
         wire = _wire(sock, timeout_s=timeout_s)
         wire.get_security_options().key_types = (kind,)
-        opened.closers.append(functools.partial(_close_wire, wire, sock))
+        opened.add(functools.partial(_close_wire, wire, sock))
         with _translated(host, connection, opened), _bounded(timeout_s, sock):
             wire.start_client(timeout=timeout_s)
             key = wire.get_remote_server_key()
@@ -232,11 +267,15 @@ def _gateway(word: str, *, behind: Host) -> Host:
         port = port.lstrip(":")
     else:
         address, _, port = address.partition(":") if address.count(":") == 1 else (address, "", "")
-    return Host(name=address, address=address, port=int(port or 22), user=user or None, become=behind.become)
+    if not (port or "22").isdigit():
+        raise UsageError("not a gateway", where=behind.name, why=f"ProxyJump {word}", fix="ssh -G " + behind.address)
+    return Host(name=address, address=address, port=int(port or 22), user=user or None)
 
 
-def _known_hosts_files(options: Any, config: SshConfig) -> tuple[Path, ...]:
+def _known_hosts_files(options: Any, config: SshConfig) -> tuple[Path, ...] | None:
     user, system = options.get("userknownhostsfile"), options.get("globalknownhostsfile")
+    if not user and not system:
+        return None
     defaults = config.default_known_hosts()
     chosen = _paths(user) if user else defaults[:2]
     return (*chosen, *(_paths(system) if system else defaults[2:]))
@@ -300,7 +339,8 @@ def _translated(host: Host, connection: Connection, opened: _Opened) -> Iterator
         raise Unreachable("the name does not resolve", where=host.name, why=why, fix=f"getent hosts {connection.host}") from error
     except (OSError, EOFError, SSHException) as error:
         wire = connection.client.get_transport()
-        reasons = [getattr(wire, "disconnect_reason", ""), _words(error), opened.last_words()]
+        ours = "closed from our side" if opened.closed else _words(error)
+        reasons = [getattr(wire, "disconnect_reason", ""), ours, opened.last_words()]
         fix = f"ssh -v -p {connection.port} {connection.user}@{connection.host} true"
         raise Unreachable(f"no SSH connection to {target}", where=host.name, why="\n".join(filter(None, reasons)), fix=fix) from error
 

@@ -97,14 +97,14 @@ class SshTransport:
         return self._status(channel, ending, time.monotonic() + timeout_s, timeout_s)
 
     def _run(self, command: str, given: _Input, sinks: _Sinks, timeout_s: float) -> int:
-        size = len(command.encode())
-        if size > COMMAND_MAX_BYTES:
-            raise ValueError(f"a command line of {size} bytes; the limit is {COMMAND_MAX_BYTES}: send it on standard input")
+        line = command.encode("utf-8", "surrogateescape")
+        if len(line) > COMMAND_MAX_BYTES or b"\0" in line:
+            raise ValueError(f"a command line of {len(line)} bytes; at most {COMMAND_MAX_BYTES}, none NUL: send it on standard input")
         deadline = time.monotonic() + timeout_s
         channel = self._session(deadline, timeout_s)
         try:
             wake = _Wake(channel)
-            ending = self._wire.start_command(channel, command)
+            ending = self._wire.start_command(channel, line)
             self._feed(channel, given)
             self._prefetch()
             if not _stream(channel, wake, sinks, deadline):

@@ -156,7 +156,7 @@ class Wire(Transport):
         self._send_user_message(request)
         return opening
 
-    def start_command(self, channel: Channel, command: str) -> Ending:
+    def start_command(self, channel: Channel, command: bytes) -> Ending:
         """Ask for `command` on an open session without waiting for the acknowledgement."""
         ending = self.endings[channel.chanid] = Ending()
         request = Message()

@@ -127,7 +127,9 @@ class Sshd:
             "PrintMotd": "no",
             "SetEnv": f"HOME={home}",
         } | self.settings
-        text = "".join(f"{key} {value}\n" for key, value in lines.items()) + "".join(f"HostKey {key}\n" for key in keys)
+        text = "".join(f"{key} {value}\n".replace("{port}", str(self.port)) for key, value in lines.items()) + "".join(
+            f"HostKey {key}\n" for key in keys
+        )
         (self.folder / "sshd_config").write_text(text)
         self.process = subprocess.Popen([str(SSHD), "-D", "-f", str(self.folder / "sshd_config"), "-E", str(self.folder / "log")])
         wait_until(self._listens)

@@ -383,7 +383,8 @@ def test_what_a_proxy_command_complains_about_is_said(sshd: Fixture) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["-oProxyCommand=touch /tmp/x", "a;b", "$(id)", "a b", "a`b`", "", "a\nb", "a|b", "a'b", 'a"b', "~root"]
+    "address",
+    ["-oProxyCommand=touch /tmp/x", "a;b", "$(id)", "a b", "a`b`", "", "a\nb", "a|b", "a'b", 'a"b', "~root", "me@a", "a:22", "a/b"],
 )
 def test_an_address_that_a_shell_could_read_is_refused(sshd: Fixture, address: str) -> None:
     with pytest.raises(UsageError, match="not a host name"):
@@ -394,6 +395,33 @@ def test_an_address_that_a_shell_could_read_is_refused(sshd: Fixture, address: s
 def test_a_user_that_a_shell_could_read_is_refused(sshd: Fixture, user: str) -> None:
     with pytest.raises(UsageError, match="not a user name"):
         connect(sshd.host(user=user), known_hosts=sshd.known_hosts)
+
+
+@pytest.mark.parametrize("line", ["Port many", "ConnectTimeout soon", "Host 'unbalanced", "ProxyJump gate:many"])
+def test_a_value_that_cannot_be_is_a_usage_error(sshd: Fixture, line: str) -> None:
+    with pytest.raises(UsageError):
+        connect(sshd.host(port=22), known_hosts=sshd.known_hosts, ssh_config=SshConfig(text=line + "\n"))
+
+
+@pytest.mark.parametrize("value", ["yes", "Yes", "$SSH_AUTH_SOCK", "/some/socket"])
+def test_agent_forwarding_in_ssh_config_is_let_be(sshd: Fixture, value: str) -> None:
+    assert runs(sshd.host(), sshd.known_hosts, SshConfig(text=f"ForwardAgent {value}\n"))
+
+
+def test_other_known_hosts_files_count_when_ssh_config_names_none(sshd: Fixture, tmp_path: Path) -> None:
+    (tmp_path / "user").write_text(f"[127.0.0.1]:{sshd.port} {sshd.host_key}\n")
+    assert runs(sshd.host(host_key=None), KnownHosts(tmp_path / "none", [tmp_path / "user"]))
+
+
+def test_an_address_of_version_6(make_sshd: Fixture, tmp_path: Path) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("no IPv6 on loopback")
+    server = make_sshd(ListenAddress="127.0.0.1:{port}\nListenAddress [::1]:{port}")
+    known_hosts = KnownHosts(tmp_path / "known_hosts")
+    known_hosts.pin(f"[::1]:{server.port}", server.host_key)
+    assert runs(server.host(address="::1", host_key=None), known_hosts)
 
 
 # --- bad luck ----------------------------------------------------------------------------------------------------
@@ -463,6 +491,31 @@ def test_what_is_no_ssh_server_is_unreachable(tmp_path: Path, banner: bytes) -> 
                 Host(name="dev", address="127.0.0.1", port=server.getsockname()[1]), known_hosts=KnownHosts(tmp_path / "n"), timeout_s=5
             )
         thread.join()
+
+
+def test_an_attempt_can_be_ended_from_another_thread(tmp_path: Path) -> None:
+    closers: list[Callable[[], None]] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host = Host(name="dev", address="127.0.0.1", port=server.getsockname()[1])
+        timer = threading.Timer(0.3, lambda: [close() for close in closers])
+        timer.start()
+        started = time.monotonic()
+        with pytest.raises(Unreachable) as caught:
+            connect(host, known_hosts=KnownHosts(tmp_path / "none"), timeout_s=30, on_closer=closers.append)
+        assert time.monotonic() - started < 5
+        assert "closed from our side" in caught.value.why
+        timer.join()
+
+
+def test_a_connection_can_be_ended_by_the_same_closer(sshd: Fixture, got: Fixture) -> None:
+    closers: list[Callable[[], None]] = []
+    transport = connect(sshd.host(), known_hosts=sshd.known_hosts, on_closer=closers.append)
+    timer = threading.Timer(0.3, lambda: [close() for close in closers])
+    timer.start()
+    with pytest.raises(Unreachable):
+        transport.exchange("sleep 30", **got.sinks, timeout_s=30)
+    timer.join()
+    transport.close()
 
 
 def test_failures_leave_no_thread_and_no_socket(sshd: Fixture, network: Network, tmp_path: Path) -> None:

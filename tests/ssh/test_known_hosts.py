@@ -150,7 +150,13 @@ def test_a_changed_key_names_both_and_how_to_forget_the_old_one(known: KnownHost
         known.pins(HOST, "4711").verify(HostKey.parse(ED))
     assert HostKey.parse(OTHER).fingerprint in caught.value.why
     assert HostKey.parse(ED).fingerprint in caught.value.why
-    assert f"ssh-keygen -f '{known.own}' -R '4711'" in caught.value.fix
+    assert f"ssh-keygen -f {known.own} -R 4711" in caught.value.fix
+
+
+def test_an_unknown_key_of_a_vm_is_pinned_by_the_task_that_makes_vms(known: KnownHosts) -> None:
+    with pytest.raises(HostKeyMismatch) as caught:
+        known.pins(Host(name="dev", address="vm.example", key_alias="4711"), "4711").verify(HostKey.parse(ED))
+    assert caught.value.fix.startswith("invoke vm.create --name dev")
 
 
 def test_the_fix_for_a_changed_key_works(known: KnownHosts) -> None:
