@@ -1,1 +1,67 @@
-"""A Dataflow GPU worker of your own, in one command."""
+"""A Dataflow GPU worker of your own, in one command.
+
+What a recipe of your own needs is here; each name is imported when it is first used, so that `import provision` costs nothing:
+
+    from provision import Directory, Facts, File, RemotePath, Resource, Script, Settings, State, script
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from provision.errors import ProvisionError
+    from provision.model import Change, Facts, Host, HostReport, Outcome, Scalar, State, Status
+    from provision.resource import Diagnosis, Resource
+    from provision.resources import Container, Directory, ExecBindMount, File, PulledImage, Unit
+    from provision.settings import Settings
+    from provision.shell import RemotePath, Script, Secret, command, fields, join, script
+
+_HOMES = {
+    "provision.errors": ("ProvisionError",),
+    "provision.model": ("Change", "Facts", "Host", "HostReport", "Outcome", "Scalar", "State", "Status"),
+    "provision.resource": ("Diagnosis", "Resource"),
+    "provision.resources": ("Container", "Directory", "ExecBindMount", "File", "PulledImage", "Unit"),
+    "provision.settings": ("Settings",),
+    "provision.shell": ("RemotePath", "Script", "Secret", "command", "fields", "join", "script"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Change",
+    "Container",
+    "Diagnosis",
+    "Directory",
+    "ExecBindMount",
+    "Facts",
+    "File",
+    "Host",
+    "HostReport",
+    "Outcome",
+    "ProvisionError",
+    "PulledImage",
+    "RemotePath",
+    "Resource",
+    "Scalar",
+    "Script",
+    "Secret",
+    "Settings",
+    "State",
+    "Status",
+    "Unit",
+    "command",
+    "fields",
+    "join",
+    "script",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from provision import engine, fleet, templating
+from provision import engine, fleet
 from provision.app.session import Done, Session, Targets
 from provision.app.state import VmRecord, VmRecords
 from provision.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_WOULD_CHANGE, UsageError, worst_exit
@@ -18,7 +18,7 @@ from provision.hosts.known_hosts import KnownHosts
 from provision.hosts.local import LocalTransport
 from provision.hosts.ssh_config import SshConfig
 from provision.model import Emit, Host, HostConnected, HostReport, HostStarted, RunFinished, Status, Transport
-from provision.recipes import cos, extras
+from provision.recipes import host_recipe
 from provision.report import hosts_document
 from provision.resource import Resource
 
@@ -91,8 +91,7 @@ def connect(session: Session, target: Host, *, timeout_s: float = 15.0) -> Trans
 
 def cos_recipe(session: Session, target: Host) -> list[Resource]:
     """The host's own recipe with the user's extra ones."""
-    unit = templating.boot_unit(project_dir=session.project_dir)
-    return cos(session.settings, host=target, boot_unit=unit, extras=extras(session.settings, session.project_dir))
+    return host_recipe(session.settings, session.project_dir, host=target)
 
 
 def converge(session: Session, targets: Targets, chosen: Sequence[Host], recipe: RecipeFor, title: str) -> RunFinished:

@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from provision import templating
 from provision.errors import RecipeError, SettingsError
+from provision.model import Host
 from provision.recipes.cos import cos
 from provision.recipes.mps import mps
 from provision.recipes.worker import WorkerImage, worker
@@ -17,7 +19,7 @@ from provision.settings import Settings
 
 Recipe: TypeAlias = Callable[[Settings], Sequence[Resource]]
 
-__all__ = ["Recipe", "WorkerImage", "cos", "extras", "load", "mps", "worker"]
+__all__ = ["Recipe", "WorkerImage", "cos", "extras", "host_recipe", "load", "mps", "worker"]
 
 
 def load(reference: str, project_dir: Path) -> Recipe:
@@ -52,3 +54,9 @@ def extras(settings: Settings, project_dir: Path) -> list[Resource]:
                 raise RecipeError("a recipe returned something that is not a Resource", where=reference, why=repr(resource))
             found.append(resource)
     return found
+
+
+def host_recipe(settings: Settings, project_dir: Path, *, host: Host | None = None) -> list[Resource]:
+    """What `vm.provision` brings a host to: the built-in recipe, then the user's own ones."""
+    unit = templating.boot_unit(project_dir=project_dir)
+    return cos(settings, host=host, boot_unit=unit, extras=extras(settings, project_dir))

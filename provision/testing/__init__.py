@@ -1,7 +1,42 @@
-"""Public test tools: mock hosts, the Compute Engine emulator, and the pytest plugin that offers both as fixtures."""
+"""Public test tools: mock hosts, the Compute Engine emulator, and the pytest plugin that offers both as fixtures.
 
-from provision.testing.faults import Faults, Stats
-from provision.testing.mock_host import MockHost, Result
-from provision.testing.processes import MockHostError
+Each name is imported when it is first used: every run of pytest imports this package, for the plugin's sake.
+"""
 
-__all__ = ["Faults", "MockHost", "MockHostError", "Result", "Stats"]
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from provision.testing.compute import ComputeEmulator
+    from provision.testing.convergence import converge
+    from provision.testing.faults import Faults, Stats
+    from provision.testing.mock_cloud import MockCloud
+    from provision.testing.mock_host import MockHost, Result
+    from provision.testing.processes import MockHostError
+    from provision.testing.relay import Relay
+
+_HOME_OF = {
+    "ComputeEmulator": "provision.testing.compute",
+    "Faults": "provision.testing.faults",
+    "MockCloud": "provision.testing.mock_cloud",
+    "MockHost": "provision.testing.mock_host",
+    "MockHostError": "provision.testing.processes",
+    "Relay": "provision.testing.relay",
+    "Result": "provision.testing.mock_host",
+    "Stats": "provision.testing.faults",
+    "converge": "provision.testing.convergence",
+}
+
+__all__ = ["ComputeEmulator", "Faults", "MockCloud", "MockHost", "MockHostError", "Relay", "Result", "Stats", "converge"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
