@@ -53,13 +53,15 @@ class Bench:
 
     def measure(self, tool: Tool, kind: str, count: int) -> Sample:
         call = tool.call(count)
-        before = self.targets.stats(count)
+        before, cpu_s = self.targets.stats(count), self.targets.cpu_s(count)
         ended = measure.timed(call.commands, folder=tool.folder, env=call.env)
         after = self.targets.stats(count)
+        self.targets.settle()
         problems = [f"exit {ended.statuses}: {ended.stderr[-2000:]}{ended.stdout[-2000:]}"] if any(ended.statuses) else []
         if tool.converges and not problems:
             problems += filter(None, (tool.problem(count, kind, ended.stdout), *map(tools.look, self.targets.all[:count])))
         detail: dict[str, Any] = {
+            "hosts_cpu_s": round(self.targets.cpu_s(count) - cpu_s, 2),
             "connections": after.connections - before.connections,
             "turns_per_host": round((after.turns - before.turns) / count, 1),
             "bytes_per_host": round((after.bytes_up + after.bytes_down - before.bytes_up - before.bytes_down) / count),
@@ -106,6 +108,7 @@ def _cell(samples: list[Sample], floor: list[Sample]) -> dict[str, Any]:
         "ratio": measure.summary(measure.ratios(walls, [sample.wall_s for sample in floor])),
         "ratios": measure.ratios(walls, [sample.wall_s for sample in floor]),
         "cpu_s": measure.summary([sample.cpu_s for sample in samples]),
+        "hosts_cpu_s": measure.summary([sample.detail["hosts_cpu_s"] for sample in samples]),
         "wrong": sum(not sample.ok for sample in samples),
         "samples": [measure.document(sample) for sample in samples],
     }
@@ -113,13 +116,13 @@ def _cell(samples: list[Sample], floor: list[Sample]) -> dict[str, Any]:
 
 def table(document: dict[str, Any]) -> str:
     """The results for people, in Markdown."""
-    lines = ["| hosts | what | seconds | times the floor: median (min to max) | CPU s | round trips | wrong |", "|---|---|---|---|---|---|---|"]
+    lines = ["| hosts | what | seconds | times the floor: median (min to max) | CPU s: here, hosts | round trips | wrong |", "|---|---|---|---|---|---|---|"]
     for count, cells in document["results"].items():
         for name, cell in cells.items():
             ratio, trips = cell["ratio"], cell["samples"][0]["detail"]["turns_per_host"] / 2
             lines.append(
                 f"| {count} | {name} | {cell['wall_s']['median']:.2f} | {ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f}) "
-                f"| {cell['cpu_s']['median']:.2f} | {trips:.0f} | {cell['wrong']} |"
+                f"| {cell['cpu_s']['median']:.2f}, {cell['hosts_cpu_s']['median']:.2f} | {trips:.0f} | {cell['wrong']} |"
             )
     return "\n".join(lines)
 

@@ -7,6 +7,7 @@ that makes every byte late. Needs root (mount namespaces) and Debian's openssh-s
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -88,6 +89,11 @@ class Target:
             raise RuntimeError(f"{self.name}: {done.stderr}")
         return done.stdout
 
+    def cpu_s(self) -> float:
+        """Processor time of the host so far: its sshd and every process that has ended under it (proc(5), fields 14 to 17)."""
+        words = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK")
+
     def refresh(self) -> None:
         """Lose everything that any run left."""
         self.inside(_FRESH)
@@ -124,6 +130,14 @@ class Targets:
         """What went through the relays of the first `count` hosts."""
         found = [target.relay.stats() for target in self.all[:count]]
         return Stats(*(sum(getattr(one, name) for one in found) for name in ("connections", "bytes_up", "bytes_down", "turns")))
+
+    def cpu_s(self, count: int) -> float:
+        """Processor time of the first `count` hosts so far."""
+        return sum(target.cpu_s() for target in self.all[:count])
+
+    def settle(self, limit_s: float = 5.0) -> None:
+        """Wait until no session is left on any host, so that nothing of one run is counted to the next."""
+        _wait_for(lambda: not any(Path(f"/proc/{each.process.pid}/task/{each.process.pid}/children").read_text() for each in self.all), limit_s)
 
     def _start(self, name: str) -> Target:
         folder = self.folder / name
@@ -173,9 +187,9 @@ def _answers(port: int, process: subprocess.Popen[bytes], log: Path) -> bool:
         return sock.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _wait_for(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _START_TIMEOUT_S
+def _wait_for(true: Callable[[], bool], limit_s: float = _START_TIMEOUT_S) -> None:
+    deadline = time.monotonic() + limit_s
     while not true():
         if time.monotonic() > deadline:
-            raise TimeoutError("a server did not start")
+            raise TimeoutError("a server did not start, or a session did not end")
         time.sleep(0.02)
