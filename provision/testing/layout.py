@@ -22,7 +22,6 @@ from provision.testing.gpus import DRIVERS, OLDER_DRIVERS, Gpu
 from provision.testing.processes import MockHostError, Processes
 
 STANDINS = Path(__file__).with_name("standins")
-DOCKER = Path(__file__).with_name("docker")
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 UTILITIES = tuple(
     """
@@ -37,6 +36,9 @@ UTILITIES = tuple(
 )
 """Utilities of POSIX and what the image of Container-Optimized OS adds. Neither python3 nor a package manager; and no
 pkill or killall, which would reach other processes of this machine."""
+
+WRITERS = ("base64", "cat", "cp", "dd", "gunzip", "gzip", "install", "mv", "sort", "tar", "tee")
+"""Programs that write what they read: those that a full disk makes fail in a script."""
 
 OS_RELEASE = """\
 NAME="Container-Optimized OS"
@@ -82,8 +84,11 @@ class Layout:
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         shutil.rmtree(self.folder / "mock", ignore_errors=True)
         shutil.copytree(STANDINS, self.folder / "mock", ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copytree(DOCKER, self.folder / "mock/lib/docker_standin", ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("docker", "mps"):
+            source = STANDINS.with_name(name)
+            shutil.copytree(source, self.folder / f"mock/lib/{name}_standin", ignore=shutil.ignore_patterns("__pycache__"))
         self._link_utilities()
+        self._link_writers()
         self._set_interpreter()
         self._write_image(machine)
         self._write_hardware(machine)
@@ -104,6 +109,14 @@ class Layout:
         if self.shell in ("dash", "bash"):
             (sysbin / "sh").unlink()
             (sysbin / "sh").symlink_to(_which(self.shell))
+
+    def _link_writers(self) -> None:
+        """The folder that comes first on PATH while the disk is full."""
+        folder = self.folder / "mock" / "full-disk"
+        folder.mkdir()
+        for name in WRITERS:
+            if (self.folder / "sysbin" / name).exists():
+                (folder / name).symlink_to("../lib/full-disk")
 
     def _set_interpreter(self) -> None:
         """Let the stand-ins run under the host's own shell; a path too long for a `#!` line stays with /bin/sh."""
@@ -141,6 +154,7 @@ class Layout:
             "GPU_CLASS": gpu.pci_class if gpu else "",
         }
         self.write_state("gpu", _assignments(values))
+        self.write_state("lib", f"{self.folder}/mock/lib\n")
         self.write_state("machine", _assignments({"CPUS": str(machine.cpus), "MEMORY_KB": str(machine.memory_gb * 1024 * 1024)}))
         listed = [*DRIVERS, *((f"R{number}", number) for number in OLDER_DRIVERS)]
         if not (self.state / "drivers").exists():
@@ -194,7 +208,7 @@ class Layout:
     def login_shell(self) -> str:
         """bash, as on Container-Optimized OS, or the shell that was asked for."""
         bash = self.folder / "sysbin" / "bash"
-        return str(bash if self.shell == "system" and bash.exists() else self.folder / "sysbin" / "sh")
+        return str(bash) if self.shell == "system" and bash.exists() else str(self.folder / "sysbin" / "sh")
 
 
 def place(wanted: Path | None, processes: Processes) -> Path:

@@ -12,6 +12,7 @@ are lengths and JSON: {"id", "pid"} at the start, {"id", "exit"} or {"id", "sign
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -25,6 +26,7 @@ import struct
 import sys
 import termios
 import time
+from collections.abc import Iterable
 from typing import Any
 
 _PR_SET_KEEPCAPS = 8
@@ -34,12 +36,15 @@ _PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_RAISE = 2
 _CAP_DAC_READ_SEARCH = 2
 _CAPABILITY_VERSION_3 = 0x20080522
+_KILL_S = 30.0
+_MOST_PROCESSES = 4096
 
 
 def drop(uid: int, gid: int) -> bool:
     """Become `uid` for good; True when reading below closed folders was kept. Call as root, once."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
+    resource.setrlimit(resource.RLIMIT_NPROC, (_MOST_PROCESSES, _MOST_PROCESSES))  # a runaway recipe ends at its own limit
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
@@ -211,27 +216,35 @@ def descendants(root: int) -> list[int]:
                 continue
             if state != b"Z":
                 parents[int(name)] = int(parent)
-    found, frontier = [], {root}
+    found: list[int] = []
+    frontier = {root}
     while frontier:
         frontier = {pid for pid, parent in parents.items() if parent in frontier}
         found.extend(frontier)
     return found
 
 
-def kill_descendants(root: int, *, reap: Any = None, rounds: int = 100) -> None:
-    """SIGKILL everything below `root` until nothing is left."""
-    for _ in range(rounds):
-        alive = descendants(root)
-        if not alive:
+def kill_descendants(root: int, *, reap: Any = None) -> None:
+    """End everything below `root`. Each is stopped first: what multiplies faster than it is killed would get away."""
+    stopped: set[int] = set()
+    deadline = time.monotonic() + _KILL_S
+    while time.monotonic() < deadline:
+        new = set(descendants(root)) - stopped
+        if not new:
             break
-        for pid in alive:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                pass
-        time.sleep(0.005)
+        _signal_all(new, signal.SIGSTOP)
+        stopped |= new
+    while (alive := descendants(root)) and time.monotonic() < deadline:
+        _signal_all(alive, signal.SIGKILL)
+        time.sleep(0.002)
     if reap is not None:
         reap()
+
+
+def _signal_all(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -52,6 +53,9 @@ def main(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
     except OSError as error:
+        if error.errno in (errno.EFBIG, errno.ENOSPC):
+            complain(f"Error response from daemon: write {store.host_path(str(error.filename or '/var/lib/docker'))}: no space left on device")
+            return 1
         complain(f"Error response from daemon: {error.strerror.lower() if error.strerror else error}: {error.filename or ''}")
         return 1
 

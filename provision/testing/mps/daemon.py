@@ -1,0 +1,352 @@
+"""The control daemon: one real process with its sockets, its servers (real processes too), its five files.
+
+What it answers was observed on driver 550 (without a GPU) and 580 (with one), and is told by NVIDIA's MPS guide; see
+docs/facts.md. A program is listed as a client while it holds a connection on `control` that began with `attach PID`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+
+from .place import Message, Place
+
+_READY_S = 0.05
+
+
+class Server:
+    """One MPS server: its process, its user, its limits, its clients."""
+
+    def __init__(self, process: subprocess.Popen[bytes], uid: int, percentage: float) -> None:
+        self.process = process
+        self.pid = process.pid
+        self.uid = uid
+        self.percentage = percentage
+        self.memory: dict[str, str] = {}
+        self.clients: dict[int, socket.socket] = {}
+        self.born = time.monotonic()
+
+
+class Daemon:
+    """State and answers. `serve` runs until `quit` or a signal."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.percentage = 100.0
+        self.memory: dict[str, str] = {}
+        self.priority = 0
+        self.servers: dict[int, Server] = {}
+        self._selector = selectors.DefaultSelector()
+        self._log_file: int | None = None
+        self._quitting: tuple[socket.socket, float | None] | None = None
+        self._over = False
+
+    # --- life ---
+
+    def prepare(self, lock: int) -> None:
+        """Make the five files; `lock` is held for life."""
+        self._lock = lock
+        self._open_log()
+        for name in ("control", "control_privileged"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.place.file(name))
+            listener = self.place.socket_at(name, "bind")
+            listener.listen(16)
+            self._selector.register(listener, selectors.EVENT_READ, self._accept)
+        with contextlib.suppress(FileExistsError):
+            os.mkfifo(self.place.file("log"), 0o666)
+        with open(self.place.file("nvidia-cuda-mps-control.pid"), "w") as file:
+            file.write(str(os.getpid()))
+        self.log(f"Starting control daemon using socket {self.place.pipe_name}/control")
+        self.log(f"To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY={self.place.pipe_name}")
+        self._read_environment()
+
+    def _read_environment(self) -> None:
+        text = os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
+        if text is None:
+            return
+        value = _percentage(text)
+        if value is None:
+            self.log(f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE {text} should be between (0.0, 100.0]")
+        else:
+            self.percentage = value
+
+    def serve(self) -> None:
+        """Answer until told to end. SIGTERM ends at once and leaves every file."""
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        while not self._over:
+            for key, _ in self._selector.select(0.02):
+                key.data(key.fileobj)
+            self._reap()
+            self._try_to_quit()
+
+    def _open_log(self) -> None:
+        with contextlib.suppress(OSError):
+            self._log_file = os.open(f"{self.place.logs}/control.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def log(self, text: str, kind: str = "Control") -> None:
+        """A line of control.log."""
+        if self._log_file is not None:
+            stamp = time.strftime("%Y-%m-%d %H:%M:%S") + f".{time.time_ns() // 1_000_000 % 1000:03d}"
+            os.write(self._log_file, f"[{stamp} {kind:>7} {os.getpid():>5}] {text}\n".encode())
+
+    # --- connections ---
+
+    def _accept(self, listener: socket.socket) -> None:
+        client, _ = listener.accept()
+        self._selector.register(client, selectors.EVENT_READ, self._receive)
+
+    def _receive(self, client: socket.socket) -> None:
+        data = b""
+        with contextlib.suppress(OSError):
+            data = client.recv(1 << 16)
+        if not data:
+            self._drop(client)
+            return
+        for line in data.splitlines():
+            message: Message = json.loads(line)
+            if "attach" in message:
+                self._attach(client, int(message["attach"]))
+                continue
+            answer = self.answer(str(message["line"]), bool(message["root"]), client)
+            if answer is not None:
+                client.sendall(json.dumps({"text": answer}).encode() + b"\n")
+
+    def _drop(self, client: socket.socket) -> None:
+        self._selector.unregister(client)
+        client.close()
+        for server in self.servers.values():
+            server.clients = {pid: held for pid, held in server.clients.items() if held is not client}
+
+    def _attach(self, client: socket.socket, pid: int) -> None:
+        self.log("Accepting connection...")
+        self.log(f"NEW CLIENT {pid} from user 0: Server is not ready, push client to pending list")
+        server = next(iter(self.servers.values()), None) or self._start(0)
+        if server is not None:
+            server.clients[pid] = client
+        client.sendall(json.dumps({"text": "ACTIVE" if server else "FAILED"}).encode() + b"\n")
+
+    # --- servers ---
+
+    def _start(self, uid: int) -> Server | None:
+        """Start a server by PATH, as the real daemon does. Without library or GPU it dies, and control.log alone says so."""
+        program = shutil.which("nvidia-cuda-mps-server")
+        works = program is not None and self.place.has_library() and self.place.gpus() > 0
+        if not works or program is None:
+            self.log("Starting new server 0 for user 0")
+            self.log("Server 0 exited with status 1")
+            return None
+        process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        server = Server(process, uid, self.percentage)
+        server.memory = dict(self.memory)
+        self.servers[server.pid] = server
+        self.log(f"Starting new server {server.pid} for user {uid}")
+        self.log(f"NEW SERVER {server.pid}: Ready")
+        with contextlib.suppress(OSError), open(f"{self.place.logs}/server.log", "a") as file:
+            file.write(f"Server has started: {server.pid}\nActive Threads Percentage set to {server.percentage:.1f}\n")
+        return server
+
+    def _reap(self) -> None:
+        for pid, server in list(self.servers.items()):
+            if server.process.poll() is not None:
+                self.log(f"Server {pid} exited with status {server.process.returncode}")
+                del self.servers[pid]
+
+    def _end_server(self, server: Server) -> None:
+        server.process.terminate()
+        server.process.wait()
+        self.servers.pop(server.pid, None)
+        self.log(f"Server {server.pid} exited with status 0")
+
+    def _status(self, server: Server) -> str:
+        if self.place.fault("mps_server_fault"):
+            return "FAULT"
+        return "ACTIVE" if time.monotonic() - server.born >= _READY_S else "INITIALIZING"
+
+    # --- commands ---
+
+    def answer(self, line: str, root: bool, client: socket.socket) -> str | None:
+        """What the tool prints for a line; None when the answer comes later."""
+        words = line.split()
+        if not words:
+            return ""
+        name, rest = words[0], words[1:]
+        if not root and (name.startswith(("set_", "start_", "shutdown_", "terminate_")) or name == "quit"):
+            return "Insufficient privileges\n"
+        if name == "quit":
+            self._quitting = (client, time.monotonic() + float(rest[1]) if rest[:1] == ["-t"] and len(rest) > 1 else None)
+            return None
+        function: Callable[[list[str]], str] | None = getattr(self, f"_do_{name}", None)
+        return f'Unknown command "{name}"\n' if function is None else function(rest)
+
+    def _try_to_quit(self) -> None:
+        if self._quitting is None:
+            return
+        client, deadline = self._quitting
+        busy = any(server.clients for server in self.servers.values())
+        if busy and (deadline is None or time.monotonic() < deadline):
+            return
+        for server in list(self.servers.values()):
+            self._end_server(server)
+        self.log("Exit")
+        for name in ("nvidia-cuda-mps-control.pid", "log"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.place.file(name))
+        with contextlib.suppress(OSError):
+            client.sendall(json.dumps({"text": "", "failed": busy}).encode() + b"\n")
+        self._over = True
+
+    def _server(self, words: list[str]) -> Server | None:
+        return self.servers.get(int(words[0])) if words and words[0].isdigit() else None
+
+    def _do_get_server_list(self, words: list[str]) -> str:
+        del words
+        return "".join(f"{pid}\n" for pid in self.servers)
+
+    def _do_get_server_status(self, words: list[str]) -> str:
+        server = self._server(words)
+        return "Server not found\n" if server is None else self._status(server) + "\n"
+
+    def _do_start_server(self, words: list[str]) -> str:
+        if words[:1] != ["-uid"] or len(words) < 2 or not words[1].isdigit():
+            return "Usage: start_server -uid <user id>\n"
+        if not self.servers:
+            self._start(int(words[1]))
+        return ""
+
+    def _do_shutdown_server(self, words: list[str]) -> str:
+        server = self._server(words)
+        if server is None:
+            return "Server not found\n"
+        if server.clients and "-f" not in words:
+            return f"Server {server.pid} has {len(server.clients)} active worker threads. Server will not shutdown.\n"
+        self._end_server(server)
+        return ""
+
+    def _do_get_client_list(self, words: list[str]) -> str:
+        server = self._server(words)
+        return "Server not found\n" if server is None else "".join(f"{pid}\n" for pid in server.clients)
+
+    def _do_get_device_client_list(self, words: list[str]) -> str:
+        return "" if not self.servers else "Device 0\n" + "".join(f"{pid}\n" for server in self.servers.values() for pid in server.clients)
+
+    def _do_ps(self, words: list[str]) -> str:
+        chosen = [self._server(words[1:])] if words[:1] == ["-p"] else list(self.servers.values())
+        servers = [server for server in chosen if server is not None]
+        if not servers:
+            return "Server not found\n"
+        lines = ["PID       ID    SERVER    DEVICE             NAMESPACE      COMMAND"]
+        for server in servers:
+            for number, pid in enumerate(server.clients):
+                lines.append(f"{pid:<9} {number:<5} {server.pid:<9} GPU-00000000-c0de  {_namespace(pid):<14} {_command(pid)}")
+        return "\n".join(lines) + "\n"
+
+    def _do_terminate_client(self, words: list[str]) -> str:
+        server = self._server(words)
+        pid = int(words[1]) if len(words) > 1 and words[1].isdigit() else -1
+        if server is None or pid not in server.clients:
+            return "1\n"
+        client = server.clients.pop(pid)
+        with contextlib.suppress(OSError):
+            client.sendall(json.dumps({"text": "810"}).encode() + b"\n")
+        return "0\n"
+
+    def _do_get_default_active_thread_percentage(self, words: list[str]) -> str:
+        del words
+        return f"{self.percentage:.1f}\n"
+
+    def _do_set_default_active_thread_percentage(self, words: list[str]) -> str:
+        value = _percentage(words[0]) if words else None
+        self.percentage = self.percentage if value is None else value  # a bad one prints the old value, and all is well
+        return f"{self.percentage:.1f}\n"
+
+    def _do_get_active_thread_percentage(self, words: list[str]) -> str:
+        server = self._server(words)
+        return "Server not found\n" if server is None else f"{server.percentage:.1f}\n"
+
+    def _do_set_active_thread_percentage(self, words: list[str]) -> str:
+        server = self._server(words)
+        if server is None:
+            return "Server not found\n"
+        value = _percentage(words[1]) if len(words) > 1 else None
+        server.percentage = server.percentage if value is None else value
+        return f"{server.percentage:.1f}\n"
+
+    def _do_get_default_device_pinned_mem_limit(self, words: list[str]) -> str:
+        return self.memory.get(words[0], "No limit set") + "\n" if words else "\n"
+
+    def _do_set_default_device_pinned_mem_limit(self, words: list[str]) -> str:
+        if len(words) > 1:
+            self.memory[words[0]] = _memory(words[1])
+        return ""
+
+    def _do_get_device_pinned_mem_limit(self, words: list[str]) -> str:
+        server = self._server(words)
+        return "Server not found\n" if server is None or len(words) < 2 else server.memory.get(words[1], "No limit set") + "\n"
+
+    def _do_set_device_pinned_mem_limit(self, words: list[str]) -> str:
+        server = self._server(words)
+        if server is None or len(words) < 3:
+            return "Server not found\n"
+        server.memory[words[1]] = _memory(words[2])
+        return ""
+
+    def _do_get_default_client_priority(self, words: list[str]) -> str:
+        del words
+        return f"{self.priority}\n"
+
+    def _do_set_default_client_priority(self, words: list[str]) -> str:
+        if words[:1] in (["0"], ["1"]):
+            self.priority = int(words[0])
+        return f"{self.priority}\n"
+
+
+def _percentage(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0.0 < value <= 100.0 else None
+
+
+def _memory(text: str) -> str:
+    """As it reads back: whole gigabytes when there is one, `1500M` becomes `1G`."""
+    number, unit = text[:-1], text[-1:].upper()
+    if unit == "M" and number.isdigit() and int(number) >= 1024:
+        return f"{int(number) // 1024}G"
+    return text
+
+
+def _namespace(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid").strip("pid:[]")
+    except OSError:
+        return "0"
+
+
+def _command(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/comm") as file:
+            return file.read().strip()
+    except OSError:
+        return "?"
+
+
+def take_lock(place: Place) -> int | None:
+    """The lock that one daemon of a pipe directory holds; None when another one has it."""
+    lock = os.open(place.file("control_lock"), os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return None
+    return lock

@@ -1,0 +1,111 @@
+"""`nvidia-cuda-mps-control`: the daemon with -d or -f, else the tool that reads commands and exits 0 whatever they were."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+
+from .daemon import Daemon, take_lock
+from .place import PIPE_LIMIT, Place
+
+_DAEMON_FLAGS = frozenset(("-multiuser-server", "-M", "-m", "-S", "--static-partitioning"))
+
+
+def main(words: list[str]) -> int:
+    """Run the program and return its exit status."""
+    place = Place()
+    rest = [word for word in words if word not in ("-d", "-f")]
+    if rest == ["-v"]:
+        print("CUDA MPS Control binary version: 13000")
+        return 0
+    if [word for word in rest if word not in _DAEMON_FLAGS]:
+        print(f"nvidia-cuda-mps-control: unrecognized option '{rest[0]}'", file=sys.stderr)
+        return 1
+    return _start(place, background="-d" in words) if "-d" in words or "-f" in words else _ask(place)
+
+
+def _make(path: str, mode: int) -> bool:
+    """The directory, one level of it made."""
+    try:
+        os.mkdir(path)
+        os.chmod(path, mode)
+    except FileExistsError:
+        return os.access(path, os.W_OK)
+    except OSError:
+        return False
+    return True
+
+
+def _start(place: Place, *, background: bool) -> int:
+    if len(place.pipe_name) > PIPE_LIMIT:
+        return 1  # and no word about it
+    if not _make(place.pipe, 0o777):
+        print(f"Cannot access CUDA_MPS_PIPE_DIRECTORY={place.pipe_name}", file=sys.stderr)
+        return 1
+    if not _make(place.logs, 0o700):
+        print(f"Warning: cannot write to CUDA_MPS_LOG_DIRECTORY={place.log_name}, logging is disabled")
+    lock = take_lock(place)
+    if lock is None:
+        print("An instance of this daemon is already running", file=sys.stderr)
+        return 1
+    sys.stdout.flush()
+    if background and not _detach():
+        return 0
+    if place.fault("mps_daemon_dies"):
+        os._exit(1)
+    daemon = Daemon(place)
+    daemon.prepare(lock)
+    if background:
+        os.write(_READY[1], b"x")
+        os.close(_READY[1])
+    daemon.serve()
+    return 0
+
+
+_READY = [-1, -1]
+
+
+def _detach() -> bool:
+    """True in the daemon, False in its caller, once the daemon answers or has died."""
+    _READY[:] = os.pipe()
+    if os.fork():
+        os.close(_READY[1])
+        os.read(_READY[0], 1)
+        return False
+    os.close(_READY[0])
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    null = os.open(os.devnull, os.O_RDWR)
+    for target in (0, 1, 2):
+        os.dup2(null, target)
+    return True
+
+
+def _ask(place: Place) -> int:
+    try:
+        connection = place.socket_at("control_privileged" if place.is_root else "control", "connect")
+    except OSError:
+        print("Cannot find MPS control daemon process", file=sys.stderr)
+        return 1
+    status = 0
+    with connection, connection.makefile("rb") as answers:
+        for line in sys.stdin:
+            answer = _one(connection, answers, {"line": line.strip(), "root": place.is_root})
+            if answer is None:
+                break
+            sys.stdout.write(str(answer["text"]))
+            sys.stdout.flush()
+            status = 1 if answer.get("failed") else status
+    return status
+
+
+def _one(connection: socket.socket, answers: object, message: dict[str, object]) -> dict[str, object] | None:
+    try:
+        connection.sendall(json.dumps(message).encode() + b"\n")
+        line: bytes = answers.readline()  # type: ignore[attr-defined]
+    except OSError:
+        return None
+    return dict(json.loads(line)) if line else None

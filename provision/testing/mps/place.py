@@ -1,0 +1,71 @@
+"""Where daemon and tool meet: the directories of the environment, led below the root of the host or container."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from typing import Any
+
+PIPE_LIMIT = 107 - len("/control_privileged")
+
+
+class Place:
+    """The directories as the environment names them, and where they lie on this machine."""
+
+    def __init__(self) -> None:
+        self.root = os.environ.get("PROVISION_MOCK_ROOT", "")
+        self.state = os.environ.get("PROVISION_MOCK_STATE", "/run/provision-mock")
+        self.pipe_name = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
+        self.log_name = os.environ.get("CUDA_MPS_LOG_DIRECTORY", "/var/log/nvidia-mps")
+        self.pipe = self.real(self.pipe_name)
+        self.logs = self.real(self.log_name)
+
+    def real(self, path: str) -> str:
+        """The path on this machine; one that has the root in front already stays."""
+        return path if self.root and path.startswith(self.root + "/") else self.root + path
+
+    def file(self, name: str) -> str:
+        """A file of the pipe directory."""
+        return os.path.join(self.pipe, name)
+
+    def fault(self, name: str) -> bool:
+        """True when a test asked for this failure."""
+        return os.path.exists(f"{self.state}/faults/{name}")
+
+    @property
+    def is_root(self) -> bool:
+        """True for the user 0 of the host or container."""
+        return bool(os.environ.get("PROVISION_MOCK_SUDO")) if self.root else os.geteuid() == 0
+
+    def socket_at(self, name: str, action: str) -> socket.socket:
+        """A UNIX socket bound or connected by its name alone: the whole path may be longer than a socket's may."""
+        before = os.open(".", os.O_RDONLY)
+        try:
+            os.chdir(self.pipe)
+            found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                getattr(found, action)(name)
+            except OSError:
+                found.close()
+                raise
+            return found
+        finally:
+            os.fchdir(before)
+            os.close(before)
+
+    def gpus(self) -> int:
+        """GPUs that a server would find: device nodes and a loaded module."""
+        if not os.path.exists(f"{self.state}/module") or not os.path.exists(self.root + "/dev/nvidiactl"):
+            return 0
+        return sum(name[6:].isdigit() for name in os.listdir(self.root + "/dev") if name.startswith("nvidia"))
+
+    def has_library(self) -> bool:
+        """True when the dynamic linker would find libcuda.so.1."""
+        folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+        with contextlib.suppress(OSError), open(self.root + "/etc/ld.so.conf") as file:
+            folders += file.read().split()
+        return any(os.path.exists(self.real(folder) + "/libcuda.so.1") for folder in folders)
+
+
+Message = dict[str, Any]
