@@ -257,17 +257,20 @@ def network() -> Iterator[Network]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def mock_host(clean_session: None) -> Iterator[MockHost]:
+    with MockHost() as mock:
+        yield mock
+
+
 @pytest.fixture(params=["openssh", "mock", "local"])
 def transport(request: pytest.FixtureRequest) -> Iterator[Transport]:
     """The same contract, kept by every transport."""
     opened: Transport
     if request.param == "mock":
-        with MockHost() as mock:
-            opened = connect(mock.host, known_hosts=KnownHosts(mock.folder / "none"), timeout_s=20)
-            yield opened
-            opened.close()
-        return
-    if request.param == "local":
+        mock: MockHost = request.getfixturevalue("mock_host")
+        opened = connect(mock.host, known_hosts=KnownHosts(mock.folder / "none"), timeout_s=20)
+    elif request.param == "local":
         opened = LocalTransport(Host(name="dev", address="local"))
     else:
         server: Server = request.getfixturevalue("sshd")

@@ -82,6 +82,7 @@ def test_a_silent_network_costs_the_time_limit_and_no_more(sshd: Fixture, networ
     assert time.monotonic() - started < 3
 
 
+@pytest.mark.slow
 def test_a_silent_network_is_noticed_by_the_keep_alive(sshd: Fixture, network: Network, got: Fixture) -> None:
     relay = network.relay(("127.0.0.1", sshd.port))
     config = SshConfig(text="Host *\n ServerAliveInterval 1\n")
@@ -95,10 +96,11 @@ def test_a_silent_network_is_noticed_by_the_keep_alive(sshd: Fixture, network: N
     transport.close()
 
 
+@pytest.mark.slow
 def test_a_quiet_command_is_kept_alive(sshd: Fixture, got: Fixture) -> None:
     config = SshConfig(text="Host *\n ServerAliveInterval 1\n")
     transport = connect(sshd.host(), known_hosts=sshd.known_hosts, ssh_config=config)
-    assert transport.exchange("sleep 6; echo done", **got.sinks, timeout_s=30) == 0
+    assert transport.exchange("sleep 5; echo done", **got.sinks, timeout_s=30) == 0
     transport.close()
 
 
