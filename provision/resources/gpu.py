@@ -98,8 +98,12 @@ while :; do
     read -r status <"$log.status"
     test "$status" != 0 || break
     tries=1
-    if grep -qi 'lock file is locked' "$log"; then tries=$lock_tries
-    elif grep -qiE 'Client.Timeout|failed to download|status 5[0-9][0-9]|exit status 125' "$log"; then tries=$network_tries
+    if grep -qiE 'lock.* is locked' "$log"; then
+        tries=$lock_tries
+    elif grep -qiE 'status:? 404' "$log"; then
+        tries=1
+    elif grep -qiE 'Client.Timeout|failed to download|status:? 5[0-9][0-9]|exit status 125' "$log"; then
+        tries=$network_tries
     fi
     test "$attempt" -lt "$tries" || exit "$status"
     attempt=$((attempt + 1))
@@ -167,12 +171,12 @@ _FAILURES = (
         "install the driver of your distribution, then run again",
     ),
     _Failure(
-        r"lock file is locked",
+        r"(?i)lock.* is locked",
         "another installer kept running on the host",
         "wait for it to end, then run the same command again",
     ),
     _Failure(
-        r"(?i)failed to get .*driver version.*404|version .* not found",
+        r"(?i)driver.*status:? 404|version .* not found",
         "the wanted driver does not exist for this build of the OS",
         "cos-extensions list   (on the host) names those that do",
     ),
@@ -182,7 +186,7 @@ _FAILURES = (
         "invoke vm.show   (which GPU the VM was made with)",
     ),
     _Failure(
-        r"(?i)failed to download driver (signature|artifacts)",
+        r"(?i)failed to download",
         "the driver could not be downloaded: no route out, no storage scope, or no such build",
         "curl -sI https://storage.googleapis.com   (on the host) tells whether it has a route out",
     ),

@@ -18,7 +18,7 @@ from tests.acceptance.main_job import World, walk
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def mock_world(tmp_path: Path) -> Iterator[World]:
     """The mock as the tasks start it: a process of its own, found through its state folder."""
     project = tmp_path / "my project"
     project.mkdir()
@@ -42,6 +42,6 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.mark.timeout(240)
-def test_the_main_job_on_the_mock(world: World) -> None:
-    walk(world)
-    assert app.vm_list(world.session).document == {"vms": []}
+def test_the_main_job_on_the_mock(mock_world: World) -> None:
+    walk(mock_world)
+    assert app.vm_list(mock_world.session).document == {"vms": []}

@@ -1,0 +1,239 @@
+"""Bad luck on a host: what is said, that the rest is told truthfully, and that the next run converges."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provision import engine, templating
+from provision.errors import CommandFailed, CommandTimeout, HostError, ProvisionError, Unreachable
+from provision.hosts import ssh
+from provision.hosts.known_hosts import KnownHosts
+from provision.model import Event, HostReport, Outcome, OutputLine, Status
+from provision.recipes import cos
+from provision.resource import Resource
+from provision.resources import Driver, File, Gpu, NvidiaSmi
+from provision.settings import Settings
+from provision.testing import MockHost
+
+
+@pytest.fixture
+def host() -> Iterator[MockHost]:
+    with MockHost() as mock:
+        yield mock
+
+
+def run(mock: MockHost, resources: Sequence[Resource], events: list[Event] | None = None, *, check: bool = False) -> HostReport:
+    transport = ssh.connect(mock.host, known_hosts=KnownHosts(Path("/nonexistent/known_hosts")))
+    try:
+        return engine.converge(transport, resources, (events if events is not None else []).append, clock=time.monotonic, check=check)
+    finally:
+        transport.close()
+
+
+def recipe(mock: MockHost, **settings: str) -> list[Resource]:
+    """The host's recipe, its driver without pauses between retries."""
+    made = Settings.from_levels([]).model_copy(update=settings)
+    resources = cos(made, host=mock.host, boot_unit=templating.boot_unit(project_dir=None))
+    return [replace(each, pause_s=0.0, lock_tries=3) if isinstance(each, Driver) else each for each in resources]
+
+
+def outcome(report: HostReport, name: str) -> Outcome:
+    return next(each for each in report.outcomes if each.resource == name)
+
+
+def message(report: HostReport, name: str) -> ProvisionError:
+    found = outcome(report, name)
+    assert found.status is Status.FAILED
+    assert found.error is not None
+    return found.error
+
+
+INSTALLER = {
+    "installer_lock": ("another installer kept running on the host", "is locked"),
+    "installer_no_egress": ("the driver could not be downloaded: no route out, no storage scope, or no such build", "Failed to download"),
+    "installer_signature": ("the driver could not be downloaded: no route out, no storage scope, or no such build", "signature"),
+    "installer_docker_timeout": ("the installer image could not be pulled: no route out, or Docker was not ready", "125"),
+    "installer_insmod": ("the kernel refused the modules: wrong flavour, Secure Boot, or an old version is loaded", "insmod"),
+    "installer_verify": (
+        "nvidia-smi failed after the installation: a cached driver of another version, or the GPU is lost",
+        "exit status 255",
+    ),
+    "installer_dev_image": ("GPU drivers are not offered on dev images", "not supported on dev images"),
+}
+
+
+@pytest.mark.parametrize("fault", INSTALLER)
+def test_each_failure_of_the_installer_is_named_and_the_next_run_converges(host: MockHost, fault: str) -> None:
+    host.faults.set(fault)
+    error = message(report := run(host, recipe(host)), "driver")
+    what, verbatim = INSTALLER[fault]
+    assert error.what == what
+    assert verbatim in error.why
+    assert error.fix
+    assert outcome(report, "nvidia-smi").status is Status.SKIPPED
+    host.faults.clear(fault)
+    if fault in {"installer_insmod", "installer_verify"}:
+        host.reboot()
+    again = run(host, recipe(host))
+    assert not again.failed
+    assert again.count(Status.OK) + again.count(Status.CHANGED) == len(again.outcomes)
+
+
+def test_a_locked_installer_is_tried_again_and_the_terminal_sees_each_try(host: MockHost) -> None:
+    host.faults.set("installer_lock")
+    events: list[Event] = []
+    run(host, recipe(host), events)
+    tries = [event.text for event in events if isinstance(event, OutputLine) and event.text.startswith("trying again")]
+    assert tries == ["trying again in 0 s (2 of 3)", "trying again in 0 s (3 of 3)"]
+
+
+def test_a_driver_that_does_not_exist_for_this_build(host: MockHost) -> None:
+    error = message(run(host, recipe(host, driver="111.22.33")), "driver")
+    assert error.what == "the wanted driver does not exist for this build of the OS"
+    assert "111.22.33" in error.why
+    assert error.fix.startswith("cos-extensions list")
+
+
+def test_a_driver_of_another_version_waits_for_a_reboot(host: MockHost) -> None:
+    assert not run(host, recipe(host)).failed
+    other = recipe(host, driver="535.288.01")
+    error = message(run(host, other), "driver")
+    assert error.what == "another driver version is loaded; the new one needs a reboot"
+    host.reboot()
+    assert not run(host, other).failed
+    assert "535.288.01" in host.run("cat $PROVISION_MOCK_ROOT/sys/module/nvidia/version").output
+
+
+def test_a_label_is_resolved_once_and_the_number_is_installed_from_then_on(host: MockHost) -> None:
+    run(host, recipe(host, driver="latest"))
+    record = host.run("cat $PROVISION_MOCK_ROOT/var/lib/provision/driver").output
+    assert "asked=latest\n" in record
+    version = record.partition("version=")[2].split("\n")[0]
+    host.reboot()
+    events: list[Event] = []
+    host.run("sudo rm -f $PROVISION_MOCK_ROOT/sys/module/nvidia/version")
+    run(host, recipe(host, driver="latest"), events)
+    said = "\n".join(event.text for event in events if isinstance(event, OutputLine))
+    assert "Getting the latest" not in said
+    assert not said or version in said
+
+
+def test_a_host_without_gpu() -> None:
+    with MockHost(gpu=None) as mock:
+        report = run(mock, recipe(mock))
+        error = message(report, "gpu")
+        assert error.what == "the host has 0 NVIDIA GPUs, 1 wanted"
+        assert error.fix.startswith("invoke vm.show")
+        assert report.count(Status.SKIPPED) == len(report.outcomes) - 1
+        assert report.round_trips == 1
+
+
+def test_sudo_that_asks_for_a_password(host: MockHost) -> None:
+    host.faults.set("sudo_password")
+    report = run(host, recipe(host))
+    assert isinstance(report.error, CommandFailed)
+    assert report.error.what == "sudo refuses to run the script without a password"
+    assert "NOPASSWD" in report.error.fix
+    assert report.count(Status.UNKNOWN) == len(report.outcomes)
+
+
+def test_a_full_disk_leaves_the_old_file(host: MockHost) -> None:
+    first = File(name="note", path="/var/lib/thing/note", content="old\n")
+    second = replace(first, content="new\n" * 100)
+    assert not run(host, [first]).failed
+    host.faults.disk_full = True
+    error = message(run(host, [second]), "note")
+    assert error.what == "the disk of the host is full"
+    assert "No space left on device" in error.why
+    host.faults.disk_full = False
+    assert host.run("cat $PROVISION_MOCK_ROOT/var/lib/thing/note").output == "old\n"
+    assert not run(host, [second]).failed
+
+
+def test_a_command_that_is_not_there(host: MockHost) -> None:
+    host.run("rm $(command -v docker)")
+    error = message(run(host, recipe(host)), "docker")
+    assert error.what == "this host has no Docker"
+    assert "docker: not found" in error.why
+
+
+def test_a_command_that_never_ends_is_ended_by_its_time(host: MockHost) -> None:
+    class Endless(Gpu):
+        def ensure(self, facts: object) -> Callable[..., object]:  # type: ignore[override]
+            from provision.shell import script
+
+            return script('echo "still here"\nsleep 61.735')  # type: ignore[return-value]
+
+    report = run(host, [Endless(name="endless", count=5, timeout_s=0.5)])
+    error = outcome(report, "endless").error
+    assert isinstance(error, CommandTimeout)
+    assert "no end after 0.5 s" in error.why
+    assert "still here" in error.why
+    assert host.run("ps -e -o args | grep -c '[s]leep 61.735'").output.strip() == "0"
+
+
+def test_nvidia_smi_that_fails_says_so(host: MockHost) -> None:
+    assert not run(host, recipe(host)).failed
+    host.faults.set("nvidia_smi")
+    error = message(run(host, recipe(host)), "nvidia-smi")
+    assert error.what.startswith("nvidia-smi does not run: ")
+
+
+def test_the_driver_folder_is_noexec_until_it_is_remounted(host: MockHost) -> None:
+    resources = [each for each in recipe(host) if not isinstance(each, NvidiaSmi)]
+    assert not run(host, resources).failed
+    host.run("sudo umount $PROVISION_MOCK_ROOT/var/lib/nvidia")
+    error = message(run(host, [NvidiaSmi(name="nvidia-smi")]), "nvidia-smi")
+    assert "mounted noexec" in error.what
+    assert not run(host, recipe(host)).failed
+
+
+def test_a_stacked_mount_is_taken_off(host: MockHost) -> None:
+    run(host, recipe(host))
+    for _ in range(2):
+        host.run("sudo mount --bind $PROVISION_MOCK_ROOT/var/lib/nvidia $PROVISION_MOCK_ROOT/var/lib/nvidia")
+    report = run(host, recipe(host))
+    assert outcome(report, "driver-mount").status is Status.CHANGED
+    assert host.run("findmnt -rno TARGET -M $PROVISION_MOCK_ROOT/var/lib/nvidia | wc -l").output.strip() == "1"
+
+
+@pytest.mark.parametrize("at", [0, 1, 30, 200, 700, 1500, 2600, 4000, 7000])
+def test_a_connection_cut_while_it_answers_is_told_truthfully_and_the_next_run_converges(host: MockHost, at: int) -> None:
+    resources = recipe(host)
+    host.faults.cut_after_output = at
+    try:
+        report = run(host, resources)
+    except HostError as error:
+        assert isinstance(error, Unreachable)
+        report = None
+    if report is not None and host.faults.cut_after_output is None:
+        assert isinstance(report.error, Unreachable)
+        for each in report.outcomes:
+            assert each.status is not Status.FAILED
+        assert report.count(Status.UNKNOWN) > 0
+    host.faults.cut_after_output = None
+    assert not run(host, resources).failed
+    again = run(host, resources)
+    assert (again.count(Status.OK), again.round_trips) == (len(resources), 1)
+
+
+def test_a_login_shell_that_talks_and_a_flood_on_standard_error_do_not_disturb(host: MockHost) -> None:
+    host.faults.login_noise = "Welcome!\n:0123:\n"
+    host.faults.stderr_flood = 2_000_000
+    report = run(host, recipe(host))
+    assert not report.failed
+
+
+def test_check_mode_sends_no_write(host: MockHost) -> None:
+    before = host.run("cd $PROVISION_MOCK_ROOT && find . -type f -newer /proc/1 2>/dev/null | sort | xargs sha256sum | sha256sum").output
+    report = run(host, recipe(host), check=True)
+    after = host.run("cd $PROVISION_MOCK_ROOT && find . -type f -newer /proc/1 2>/dev/null | sort | xargs sha256sum | sha256sum").output
+    assert before == after
+    assert report.round_trips == 1
+    assert outcome(report, "driver").status is Status.CHANGED
+    assert outcome(report, "nvidia-smi").status is Status.UNKNOWN
