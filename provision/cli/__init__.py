@@ -6,10 +6,9 @@ by a task when it runs.
 
 from __future__ import annotations
 
-import sys
+from provision.cli.environment import keep_byte_code
 
-# Invoke switches byte code off before it loads a tasks file: each command would compile whatever it imports anew.
-sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
+keep_byte_code()
 
 from provision.cli.namespace import namespace_for  # noqa: E402 - the line above must come first
 

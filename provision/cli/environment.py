@@ -1,7 +1,8 @@
-"""The variables that set settings: INVOKE_PROVISION_KEY, as Invoke would name them."""
+"""What is arranged around Invoke: the variables that set settings, INVOKE_PROVISION_KEY as it would name them, and byte code."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import MutableMapping
 
 ENV_PREFIX = "INVOKE_PROVISION_"
@@ -15,3 +16,12 @@ def hide_environment(env: MutableMapping[str, str]) -> None:
     """
     for name in [name for name in env if name.startswith(ENV_PREFIX)]:
         env["_" + name] = env.pop(name)
+
+
+def keep_byte_code() -> None:
+    """Let Python write byte code again, unless its user forbade it.
+
+    Invoke switches it off between reading its own flags and loading a tasks file: whatever a task imports would be compiled
+    anew in each run, half a second of it.
+    """
+    sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)

@@ -82,7 +82,7 @@ def _internal(shape: Shape, error: Exception) -> ProvisionError:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let a request to end (SIGTERM, a closed terminal) do what Ctrl-C does: leave a truthful recap."""
+    """Let a request to end (SIGTERM, a closed terminal) do what Ctrl-C does: leave a truthful recap. What nohup ignores stays ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -90,7 +90,8 @@ def _interruptible() -> Iterator[None]:
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    heard = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, interrupt) for number in heard}
     try:
         yield
     finally:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from invoke.program import Program
 
-from provision.cli.environment import hide_environment
+from provision.cli.environment import hide_environment, keep_byte_code
 from provision.cli.namespace import namespace
 
 
@@ -16,6 +16,7 @@ class _Program(Program):
     """Invoke's program with our namespace; it reads the project's own invoke.yaml, which Invoke does only for a tasks.py that it found."""
 
     def parse_collection(self) -> None:
+        keep_byte_code()
         super().parse_collection()
         self.config.set_project_location(project_dir(Path.cwd()))
         self.config.load_project()

@@ -227,6 +227,21 @@ def test_a_signal_leaves_the_recap(project: Path, argv: Callable[..., list[str]]
     assert "Traceback" not in err
 
 
+def test_under_nohup_a_closed_terminal_ends_nothing(project: Path, argv: Callable[..., list[str]]) -> None:
+    command = ["nohup", *argv("invoke", "dev.up")]
+    with subprocess.Popen(
+        command, cwd=project, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        while process.stderr.readline() != "ready\n":
+            pass
+        process.send_signal(signal.SIGHUP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=0.3)
+        process.terminate()
+        assert process.wait(timeout=30) == 130
+
+
 def test_a_run_goes_on_when_nobody_reads_its_lines(project: Path, argv: Callable[..., list[str]], tmp_path: Path) -> None:
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
     with subprocess.Popen(argv("invoke", "mock.up"), cwd=project, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
