@@ -23,9 +23,16 @@ from pathlib import Path
 
 from provision.dataflow.image import DEFAULT_BEAM, ImageSpec
 
-FORMAT = 2
+FORMAT = 3
 """Changes with what is put into the image, so that an older one is not taken from the cache."""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_PROGRAMS = """
+    [ awk basename bash cat chgrp chmod chown cmp comm cp cut date dd df diff dirname du echo env expr false find grep gzip head hostname
+    id install join kill ldconfig ln ls mkdir mkfifo mknod mktemp mv nice nl nohup nproc od paste pgrep printenv printf ps pwd readlink
+    realpath rm rmdir sed seq sha256sum sh sleep sort split stat stdbuf stty sync tac tail tar tee test timeout touch tr true truncate tty
+    uname uniq unlink wc whoami xargs yes
+"""
+"""What Debian's images have, and so the Beam SDK's; the machine's own. Busybox stands in for whatever else is asked for."""
 _SKIPPED = frozenset({"site-packages", "dist-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "EXTERNALLY-MANAGED"})
 _BOOT = """\
 #!/bin/sh
@@ -136,10 +143,14 @@ class _Root:
         self.file("/opt/apache/beam/boot", _BOOT.encode(), 0o755)
 
     def userland(self) -> None:
-        busybox = shutil.which("busybox", path=PATH)
-        assert busybox is not None
         for link in ("usr/bin", "usr/sbin", "sbin"):
             self.link(link, "/bin")
+        found = {name: Path(path) for name in _PROGRAMS.split() if (path := shutil.which(name, path=PATH)) is not None}
+        for name, program in found.items():
+            self.file(f"/bin/{name}", program.read_bytes(), 0o755)
+        self.libraries(found.values())
+        busybox = shutil.which("busybox", path=PATH)
+        assert busybox is not None
         self.file("/bin/busybox", Path(busybox).read_bytes(), 0o755)
         applets = subprocess.run([busybox, "--list"], check=True, capture_output=True, text=True, timeout=60).stdout.split()
         for name in applets:

@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.state import USER, State, assignments
+from lab.user_data import as_script
 from provision.testing.gpus import DRIVERS, OLDER_DRIVERS, model
 from provision.testing.layout import OS_RELEASE, STANDINS
 
 GUEST = Path(__file__).with_name("guest")
 STOOD_IN = ("docker-credential-gcr", "toolbox", "journalctl", "lsmod")
 """The mock's stand-ins that run here as they are; those for which the lab has a wrapper lie under guest/bin."""
+PYTHON_STANDINS = ("mps",)
+"""Stand-ins that are Python packages; they run in a container, by the Python of its image."""
 NAME = "lab"
 USER_ID = 20000
 SUDOERS_ID = 1002
@@ -148,7 +151,11 @@ def _write_local(state: State, gpu: Gpu, user_data: str) -> None:
     _write_sudo(lab, bin_dir)
     (lab / "init").symlink_to(_init())
     shutil.copy(state.folder / "keys" / "authorized_keys", lab / "authorized_keys")
-    (lab / "user-data.yaml").write_text(user_data)
+    (lab / "user-data").write_text(as_script(user_data))
+    for name in PYTHON_STANDINS:
+        shutil.copytree(
+            STANDINS.with_name(name), lab / "standins" / "lib" / f"{name}_standin", ignore=shutil.ignore_patterns("__pycache__")
+        )
     _write_gpu(lab, gpu)
 
 
@@ -156,7 +163,7 @@ def _find_state(program: Path) -> None:
     """Let a stand-in of the driver find what it tells: in this host's memory, in a container beside the driver's libraries."""
     text = program.read_text()
     if text.startswith("#!/bin/sh\n"):
-        line = "test -r /run/provision-mock/gpu || PROVISION_MOCK_STATE=${0%/*}/../lib64/.lab\n"
+        line = "test -r /run/provision-mock/gpu || export PROVISION_MOCK_STATE=${0%/*}/../lib64/.lab\n"
         program.write_text(text.replace("#!/bin/sh\n", f"#!/bin/sh\n{line}", 1))
 
 

@@ -111,6 +111,18 @@ class Lab:
         self.stop()
         self.start()
 
+    def wait_for_unit(self, unit: str, timeout_s: float = 120.0) -> str:
+        """How a unit that was started in the background ended: its ActiveState once that is not `activating`."""
+        state = "activating"
+
+        def settled() -> bool:
+            nonlocal state
+            state = self.exec_inside("systemctl", "is-active", unit, check=False).stdout.strip()
+            return state != "activating"
+
+        _wait_until(settled, timeout_s, f"{unit} is still activating")
+        return state
+
     def remove(self) -> None:
         """Stop it and remove its folder: no process, no mount, no file stays."""
         self.stop()

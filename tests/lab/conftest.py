@@ -22,6 +22,8 @@ from provision.resource import Resource
 from provision.settings import Level, Settings
 from provision.shell import Script, lifeline
 
+pytest.register_assert_rewrite("tests.acceptance.main_job")
+
 ROOT = Path(__file__).parent.parent.parent
 ENGINE = engine_folder(os.environ)  # read here: the tests' own environment is scrubbed
 BEAM = os.environ.get("PROVISION_LAB_BEAM", "auto")

@@ -1,0 +1,41 @@
+"""User-data as a script that the lab runs at every boot, as Container-Optimized OS applies it at every boot."""
+
+from __future__ import annotations
+
+from provision.shell import command, payload, script
+from provision.testing import cloudinit
+
+_PUT = """
+mkdir -p "${path%/*}"
+printf '%s' "$data" | base64 -d >"$path"
+chmod "$mode" "$path"
+"""
+
+
+class _Recorder:
+    """A host that writes down what it is told to do."""
+
+    root_path = ""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+
+    def put(self, path: str, text: str, mode: str = "644") -> None:
+        self.steps.append(script(_PUT, path=path, data=payload(text.encode()), mode=mode).render())
+
+    def run_as_root(self, argv: list[str], *, stdin: bytes = b"", timeout_s: float = 900) -> tuple[int, str]:
+        del stdin, timeout_s
+        self.steps.append(command(*argv).render())
+        return 0, ""
+
+    def print_console(self, text: str) -> None:
+        if text.strip():
+            self.steps.append(command("printf", "%s\n", text.rstrip()).render())
+
+
+def as_script(text: str) -> str:
+    """The script for `text`; a step that fails does not keep the later ones from being done, as with cloud-init."""
+    recorder = _Recorder()
+    if text:
+        cloudinit.apply(text, recorder)
+    return "#!/bin/sh\n" + "".join(f'({step}) || echo "user-data: a step failed with status $?"\n' for step in recorder.steps)
