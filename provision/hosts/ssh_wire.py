@@ -3,8 +3,9 @@
 What the stock client sends one by one, waiting a round trip each time, goes out together here:
 
 - the service request and the authentication request that needs it (RFC 4252 §4 lets the client go on at once);
-- with a single key to try, the opening of the first channel: "any non-authentication messages sent by the client
-  after the request that resulted in SSH_MSG_USERAUTH_SUCCESS … MUST be passed to the service" (RFC 4252 §5.1);
+- with a single key to try, and OpenSSH on the other side, the opening of the first channel: "any non-authentication
+  messages sent by the client after the request that resulted in SSH_MSG_USERAUTH_SUCCESS … MUST be passed to the
+  service" (RFC 4252 §5.1);
 - a command and its input, without waiting for the command's acknowledgement;
 - the opening of the next session, while the current command runs.
 
@@ -130,7 +131,8 @@ class Wire(Transport):
         done = event or threading.Event()
         handler = self.auth_handler = _EagerAuth(self)
         handler.auth_publickey(username, key, done)
-        if self.early is not None:
+        # OpenSSH keeps RFC 4252 §5.1; servers that authenticate in the background may take it for an intrusion
+        if self.early is not None and "OpenSSH" in self.remote_version:
             self.spare, self.early = self.begin(self.early), None
         return [] if event else handler.wait_for_response(done)
 

@@ -270,6 +270,23 @@ def test_a_status_without_the_end_of_the_output_is_a_lost_connection(scripted: F
     transport.close()
 
 
+def test_only_openssh_is_asked_for_a_session_before_it_has_let_us_in(scripted: Fixture, sshd: Fixture, got: Fixture) -> None:
+    for server, early in ((sshd, True), (scripted.server, False)):
+        transport = connect(server.host(), known_hosts=server.known_hosts)
+        assert (transport._wire.spare is not None) is early
+        transport.close()
+
+
+@pytest.mark.parametrize("limit", ["1M", "16K"])
+def test_new_keys_in_the_middle_change_nothing(make_sshd: Fixture, got: Fixture, limit: str) -> None:
+    server = make_sshd(RekeyLimit=limit)
+    transport = connect(server.host(), known_hosts=server.known_hosts)
+    data = bytes(range(256)) * 8000
+    assert transport.send("cat", [data] * 2, **got.sinks, timeout_s=60) == 0
+    assert bytes(got.out) == data * 2
+    transport.close()
+
+
 def test_each_further_command_costs_one_round_trip(sshd: Fixture, got: Fixture, network: Network) -> None:
     """The session is there before the command is known, so its request is the only thing to wait for."""
     relay = network.relay(("127.0.0.1", sshd.port), delay_s=0.1)

@@ -100,11 +100,14 @@ def sit_down() -> Iterator[Any]:
 def place(request: pytest.FixtureRequest, kind: str) -> tuple[Host, KnownHosts, str | None]:
     if kind == "local":
         return Host(name="here", address="local", become="none"), KnownHosts(Path("/nonexistent")), None
+    if kind == "mock":
+        mock = request.getfixturevalue("mock_host")
+        return mock.host, KnownHosts(mock.folder / "none"), "ssh"
     server = request.getfixturevalue("sshd")
     return server.host(become="none"), server.known_hosts, "ssh" if kind == "ssh" else None
 
 
-KINDS = pytest.mark.parametrize("kind", ["ssh", "paramiko", "local"])
+KINDS = pytest.mark.parametrize("kind", ["ssh", "paramiko", "local", "mock"])
 
 
 @KINDS
