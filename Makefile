@@ -35,7 +35,7 @@ demo: $(STAMP_RUNTIME) ## set up, then walk the main job on the embedded mock
 
 .PHONY: test
 test: $(STAMP_TESTING) ## set up, then run the tests that need neither root nor Docker
-	$(PYTEST) -n $(WORKERS) --dist worksteal -m 'not lab and not gpu and not lint'
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m 'not lab and not gpu and not lint' --ignore=tests/examples
 
 # --- for whoever changes the code -------------------------------------------------------------------------------
 
@@ -61,8 +61,8 @@ lab-test: $(STAMP_TESTING)
 	PROVISION_LAB_REQUIRED=1 PROVISION_CLOUD_INIT=$(CURDIR)/.ci/cloud-init $(PYTEST) tests/lab -p no:cacheprovider
 
 .PHONY: test-examples
-test-examples: $(STAMP_TESTING) ## each project under examples/ with its own tests, as its user would run them
-	for example in examples/*/; do (cd "$$example" && "$(CURDIR)/$(BIN)/python" -m pytest -p no:cacheprovider) || exit 1; done
+test-examples: $(STAMP_TESTING) ## the projects under examples/ as their users run them: own tests, then the tasks on the mock
+	$(PYTEST) tests/examples -m 'not lint' -p no:cacheprovider
 
 .PHONY: ci
 ci: ## what CI runs, on this machine: as root, installs Debian packages

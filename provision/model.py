@@ -112,9 +112,20 @@ class HostReport:
         return sum(outcome.status is status for outcome in self.outcomes)
 
     @property
+    def changed(self) -> tuple[str, ...]:
+        """The resources that changed; in check mode, those that would."""
+        return tuple(outcome.resource for outcome in self.outcomes if outcome.status is Status.CHANGED)
+
+    @property
     def failed(self) -> bool:
         """True when the host was not reached or a resource failed."""
         return self.error is not None or self.count(Status.FAILED) > 0
+
+    def __str__(self) -> str:
+        """Each resource with its status, then every error whole: for `assert not report.failed, str(report)`."""
+        ends = [f"{outcome.resource}: {outcome.status}" for outcome in self.outcomes]
+        errors = [str(error) for error in (self.error, *(outcome.error for outcome in self.outcomes)) if error is not None]
+        return "\n".join([f"host {self.host}", *ends, *errors])
 
 
 # --- events: what the engine says while it works; terminal, recap, JSON and journal subscribe -------------------

@@ -50,6 +50,15 @@ def test_the_whole_recipe_of_a_project(mock_cos_host: MockHost, tmp_path: Path) 
     assert mock_cos_host.path("/var/lib/mark").read_text() == "mine"
 
 
+def test_a_report_that_failed_says_everything(mock_cos_host: MockHost) -> None:
+    report = converge(mock_cos_host, [RECIPE[0], File(name="in the way", path="/var/lib/data", content="x", needs=("folder",))])
+    assert (report.failed, report.changed) == (True, ("folder",))
+    lines = str(report).splitlines()
+    assert lines[:3] == ["host mock", "folder: changed", "in the way: failed"]
+    assert "mock: in the way: a directory is where the file should be" in lines
+    assert "  why: the path is a directory, a file is wanted" in lines
+
+
 def test_what_contradicts_itself_or_is_somebody_else_is_raised(mock_cos_host: MockHost) -> None:
     with pytest.raises(RecipeError, match="does not come earlier"):
         converge(mock_cos_host, RECIPE[1:])
