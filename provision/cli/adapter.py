@@ -38,6 +38,7 @@ def command(shape: Shape, about: Mapping[str, str] | None = None) -> Callable[[B
         task.__signature__ = whole  # type: ignore[attr-defined]
         explained = {flag.name: flag.about for flag in shape.flags} | dict(about or {})
         made: LightTask = invoke_task(klass=LightTask, name=shape.name.rpartition(".")[2], auto_shortflags=False, help=explained)(task)
+        made.shape = shape
         return made
 
     return decorate

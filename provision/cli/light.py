@@ -6,10 +6,13 @@ them is ever changed in place but the two attributes that are copied here.
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from invoke.parser.argument import Argument
 from invoke.tasks import Task
+
+if TYPE_CHECKING:
+    from provision.cli.flags import Shape
 
 
 class LightArgument(Argument):
@@ -23,6 +26,9 @@ class LightArgument(Argument):
 
 class LightTask(Task[Any]):
     """A task of light arguments whose copy shares its body."""
+
+    shape: Shape
+    """What it takes and how it ends; the reference in docs/ is made of it."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         made = object.__new__(type(self))

@@ -38,7 +38,7 @@ def provision(run: Run) -> Done:
 
 @command(Shape("vm.list", result=True))
 def list_(run: Run) -> Done:
-    """List the VMs made here: zone, age, cost, time left."""
+    """List the VMs made here: zone, age, time left."""
     from provision import app
 
     return app.vm_list(run.session)

@@ -152,6 +152,7 @@ def vm_from_json(resource: Mapping[str, Any]) -> Vm:
     access: Mapping[str, Any] = next(iter(interface.get("accessConfigs", ())), {})
     boot: Mapping[str, Any] = next((disk for disk in resource.get("disks", ()) if disk.get("boot")), {})
     metadata = {item["key"]: item.get("value", "") for item in resource.get("metadata", {}).get("items", ())}
+    ttl: Mapping[str, Any] = resource.get("scheduling", {}).get("maxRunDuration", {})
     return Vm(
         name=resource["name"],
         zone=last(resource.get("zone", "")),
@@ -163,6 +164,7 @@ def vm_from_json(resource: Mapping[str, Any]) -> Vm:
         internal_address=interface.get("networkIP") or None,
         instance_id=resource.get("id", ""),
         created=resource.get("creationTimestamp", ""),
+        ttl_s=int(ttl["seconds"]) if "seconds" in ttl else None,
         image=_image(boot, resource.get("labels", {})),
         labels=dict(resource.get("labels", {})),
         metadata=metadata,

@@ -307,6 +307,7 @@ def test_an_operation_that_never_ends_is_given_up(emulator: ComputeEmulator, clo
 
 def test_the_time_to_live_is_kept_by_the_cloud(cloud: GceCloud, clock: SimulatedClock, make_spec: MakeSpec, hosts: NullBackend) -> None:
     create(cloud, make_spec(ttl_s=3600))
+    assert [vm.ttl_s for vm in cloud.list({})] == [3600]
     clock.advance(3599)
     assert [vm.status for vm in cloud.list({})] == ["RUNNING"]
     clock.advance(1)

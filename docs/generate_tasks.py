@@ -1,0 +1,98 @@
+"""Write docs/tasks.md from the tasks themselves. Run it as `python docs/generate_tasks.py`."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from provision.cli.flags import COMMON, TARGETS, Flag
+from provision.cli.light import LightTask
+from provision.cli.namespace import namespace
+
+TARGET = Path(__file__).with_name("tasks.md")
+SHARED = {flag.name.replace("_", "-") for flag in (*COMMON, *TARGETS)}
+HEAD = """\
+# Tasks
+
+Made from the code by `python docs/generate_tasks.py`; a test compares them.
+
+In a project with a `tasks.py` every task is `invoke NAME`; from any folder it is `provision NAME`. Words after `--` are taken as
+they were typed. A flag written in brackets may be left out.
+"""
+
+
+def tasks() -> dict[str, LightTask]:
+    """Every task by its full name."""
+    root = namespace()
+    return {name: root[name] for name in sorted(root.task_names)}
+
+
+def page() -> str:
+    """The whole of docs/tasks.md."""
+    found = tasks()
+    rows = [f"| [`{name}`](#{name.replace('.', '')}) | {_first_line(task)} |" for name, task in found.items()]
+    shared = [
+        "## Flags that tasks share",
+        "Every task takes:",
+        _flags(COMMON),
+        "Tasks that act on hosts take as well (of `--host` and `--limit` only one; without either they act on the VM of the settings):",
+        _flags(TARGETS),
+    ]
+    parts = [HEAD.rstrip(), "\n".join(["| task | does |", "|---|---|", *rows]), *shared]
+    return "\n\n".join([*parts, *(part for name, task in found.items() for part in _section(name, task))]) + "\n"
+
+
+def _section(name: str, task: LightTask) -> Iterator[str]:
+    yield f"## {name}"
+    yield inspect.cleandoc(task.__doc__ or "")
+    yield f"    invoke {_usage(name, task)}"
+    own = [*_own(task)]
+    if own:
+        yield _flags(own)
+    if task.shape.targets:
+        yield "Takes the flags for hosts." + ("" if task.shape.checks else " `--check` is refused: what it does cannot be foretold.")
+
+
+def _usage(name: str, task: LightTask) -> str:
+    words = [name]
+    for argument in task.get_arguments():
+        text = argument.names[0]
+        if argument.positional:
+            words.append(text.upper())
+        elif argument.names[0] not in SHARED:
+            words.append(f"[{_written(text, switch=argument.kind is bool)}]")
+    if task.shape.words:
+        rest = task.shape.words.upper().removeprefix("A ")
+        words.append(f"-- {rest}" if task.shape.words_required else f"[-- {rest}]")
+    return " ".join(words)
+
+
+def _own(task: LightTask) -> Iterator[Flag]:
+    for argument in task.get_arguments():
+        if argument.names[0] not in SHARED:
+            yield Flag(argument.names[0], argument.help or "", None if argument.kind is not bool else False)
+
+
+def _flags(flags: Iterable[Flag]) -> str:
+    positional = {argument.names[0] for task in tasks().values() for argument in task.get_arguments() if argument.positional}
+    rows = []
+    for flag in flags:
+        dashed = flag.name.replace("_", "-")
+        written = dashed.upper() if flag.name in positional else _written(dashed, switch=flag.default is False)
+        rows.append(f"| `{written}` | {flag.about} |")
+    return "\n".join(["| flag | |", "|---|---|", *rows])
+
+
+def _written(flag: str, *, switch: bool) -> str:
+    return f"--{flag}" if switch else f"--{flag}={flag.upper().replace('-', '_')}"
+
+
+def _first_line(task: LightTask) -> str:
+    return (task.__doc__ or "").strip().splitlines()[0]
+
+
+if __name__ == "__main__":
+    TARGET.write_text(page(), encoding="utf-8")
+    print(f"wrote {TARGET}", file=sys.stderr)
