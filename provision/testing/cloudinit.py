@@ -63,12 +63,16 @@ def apply(text: str, host: BootingHost) -> None:
 def _write(entry: dict[str, Any], host: BootingHost) -> None:
     try:
         content = decode(str(entry.get("content") or ""), str(entry.get("encoding") or "text/plain"))
-        mode = str(entry.get("permissions") or "0644")
-        if not re.fullmatch(r"0?[0-7]{3,4}", mode):
-            raise ValueError(f"permissions {mode!r}")
-        host.put(str(entry["path"]), content, mode)
+        host.put(str(entry["path"]), content, _mode(entry))
     except (KeyError, ValueError, OSError, RuntimeError) as error:
         host.print_console(f"cloud-init: write_files: {entry.get('path')}: {error}\n")
+
+
+def _mode(entry: dict[str, Any]) -> str:
+    mode = str(entry.get("permissions") or "0644")
+    if not re.fullmatch(r"0?[0-7]{3,4}", mode):
+        raise ValueError(f"permissions {mode!r}")
+    return mode
 
 
 def decode(content: str, encoding: str) -> str:
@@ -85,10 +89,8 @@ def decode(content: str, encoding: str) -> str:
 
 
 def _run(command: object, host: BootingHost) -> None:
-    if isinstance(command, list):
-        argv = [_led(str(word), host) for word in command]
-    else:
-        argv = ["sh", "-c", _led_line(str(command), host)]
+    words = command if isinstance(command, list) else None
+    argv = ["sh", "-c", _led_line(str(command), host)] if words is None else [_led(str(word), host) for word in words]
     status, output = host.run_as_root(argv)
     host.print_console(output)
     if status != 0:

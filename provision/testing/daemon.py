@@ -90,7 +90,7 @@ def down(folder: Path) -> bool:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    with open(folder / _LOCK, "a") as file:
+    with (folder / _LOCK).open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -119,7 +119,7 @@ def _launch(folder: Path, idle_s: float | None) -> None:
     words = [sys.executable, "-m", "provision.testing.server", "--state", str(folder.resolve())]
     if idle_s is not None:
         words += ["--idle-s", str(idle_s)]
-    with open(folder / _LOG, "wb") as log:
+    with (folder / _LOG).open("wb") as log:
         subprocess.run(
             ["/bin/sh", "-c", '"$@" &', "sh", *words],
             stdin=subprocess.DEVNULL,
@@ -142,9 +142,7 @@ def _wait_until_up(folder: Path) -> dict[str, Any]:
         if "Traceback" in text and text.rstrip().rpartition("\n")[2][:1].strip():
             time.sleep(_PAUSE_S)
             text = log.read_text(errors="replace")
-            raise ProvisionError(
-                "the mock did not start", where=str(folder), why=text.rstrip().rpartition("\n")[2], fix=f"cat {log}"
-            )
+            raise ProvisionError("the mock did not start", where=str(folder), why=text.rstrip().rpartition("\n")[2], fix=f"cat {log}")
         time.sleep(_PAUSE_S)
     raise ProvisionError("the mock did not start", where=str(folder), why=f"no answer within {_START_S:g} s", fix=f"cat {log}")
 

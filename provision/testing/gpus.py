@@ -41,7 +41,14 @@ def model(accelerator_type: str) -> Gpu:
     return found
 
 
-DRIVERS = (("default", "580.126.09"), ("latest", "590.48.01"), ("R535", "535.288.01"), ("R570", "570.211.01"), ("R580", "580.126.09"), ("R590", "590.48.01"))
+DRIVERS = (
+    ("default", "580.126.09"),
+    ("latest", "590.48.01"),
+    ("R535", "535.288.01"),
+    ("R570", "570.211.01"),
+    ("R580", "580.126.09"),
+    ("R590", "590.48.01"),
+)
 """Driver labels and versions of the mock's build, after the release notes of milestone 125 (February 2026)."""
 OLDER_DRIVERS = ("580.105.08", "590.44.01")
 """Versions of the same build that can still be named in full."""

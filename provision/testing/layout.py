@@ -1,10 +1,10 @@
 """The folder of a mock host: the root that its shells see, its stand-ins, and the state that no file of it shows.
 
-    FOLDER/root      what "$R" names on the host
-    FOLDER/state     mount table, loaded module, units, faults, metadata
-    FOLDER/mock      the stand-ins: first on PATH
-    FOLDER/sysbin    links to the system's utilities, those that Container-Optimized OS has and no others
-    FOLDER/image     /etc as the image brings it
+FOLDER/root      what "$R" names on the host
+FOLDER/state     mount table, loaded module, units, faults, metadata
+FOLDER/mock      the stand-ins: first on PATH
+FOLDER/sysbin    links to the system's utilities, those that Container-Optimized OS has and no others
+FOLDER/image     /etc as the image brings it
 """
 
 from __future__ import annotations
@@ -12,33 +12,15 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import sys
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from provision.testing.gpus import DRIVERS, OLDER_DRIVERS, Gpu
 from provision.testing.processes import MockHostError, Processes
+from provision.testing.utilities import WRITERS, link_utilities
 
 STANDINS = Path(__file__).with_name("standins")
-SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-UTILITIES = tuple(
-    """
-    [ arch awk base32 base64 basename bash blkid cat chgrp chmod chown cksum clear cmp column comm cp csplit cut date dd df diff
-    dirname du echo egrep env expand expr false fgrep file find flock fmt fold free gawk getent git grep gunzip gzip head
-    hexdump iconv install ionice ip jq join kill less link ln locale logger logname ls lsblk lsof mawk md5sum mkdir mkfifo mktemp
-    more mountpoint mv nice nl nohup od openssl paste patch pathchk pgrep pidof pr printenv printf ps pwd readlink realpath
-    renice rm rmdir rsync scp sed seq setsid sh sha1sum sha256sum sha512sum shred shuf sleep socat sort ssh-keygen split ss stat stdbuf strings
-    stty sum sync sysctl tac tail tar taskset tee test time timeout top touch tr true truncate tsort tty uname unexpand uniq
-    unlink unxz unzip unzstd uptime vi vim vmstat watch wc which who xargs xz yes zcat zstd
-    """.split()
-)
-"""Utilities of POSIX and what the image of Container-Optimized OS adds. Neither python3 nor a package manager; and no
-pkill or killall, which would reach other processes of this machine."""
-
-WRITERS = ("base64", "cat", "cp", "dd", "gunzip", "gzip", "install", "mv", "sort", "tar", "tee")
-"""Programs that write what they read: those that a full disk makes fail in a script."""
 
 OS_RELEASE = """\
 NAME="Container-Optimized OS"
@@ -87,28 +69,12 @@ class Layout:
         for name in ("docker", "mps"):
             source = STANDINS.with_name(name)
             shutil.copytree(source, self.folder / f"mock/lib/{name}_standin", ignore=shutil.ignore_patterns("__pycache__"))
-        self._link_utilities()
+        link_utilities(self.folder / "sysbin", self.shell, self.folder / "mock" / "fallback")
         self._link_writers()
         self._set_interpreter()
         self._write_image(machine)
         self._write_hardware(machine)
         self.own("mock", "sysbin", "image", "state", "root")
-
-    def _link_utilities(self) -> None:
-        sysbin = self.folder / "sysbin"
-        shutil.rmtree(sysbin, ignore_errors=True)
-        sysbin.mkdir()
-        busybox = shutil.which("busybox", path=SYSTEM_PATH) if self.shell == "busybox" else None
-        if self.shell == "busybox" and busybox is None:
-            raise MockHostError("this system has no busybox")
-        for name in UTILITIES:
-            if (target := _applet(busybox, name) if busybox else shutil.which(name, path=SYSTEM_PATH)) is not None:
-                (sysbin / name).symlink_to(target)
-            elif (STANDINS / "fallback" / name).exists():
-                (sysbin / name).symlink_to(self.folder / "mock" / "fallback" / name)
-        if self.shell in ("dash", "bash"):
-            (sysbin / "sh").unlink()
-            (sysbin / "sh").symlink_to(_which(self.shell))
 
     def _link_writers(self) -> None:
         """The folder that comes first on PATH while the disk is full."""
@@ -154,6 +120,7 @@ class Layout:
             "GPU_CLASS": gpu.pci_class if gpu else "",
         }
         self.write_state("gpu", _assignments(values))
+        self.write_state("spawner", f"{self._processes.spawner_pid}\n")
         self.write_state("lib", f"{self.folder}/mock/lib\n")
         self.write_state("machine", _assignments({"CPUS": str(machine.cpus), "MEMORY_KB": str(machine.memory_gb * 1024 * 1024)}))
         listed = [*DRIVERS, *((f"R{number}", number) for number in OLDER_DRIVERS)]
@@ -178,7 +145,7 @@ class Layout:
             for base, folders, files in os.walk(self.folder / name):
                 os.chown(base, uid, gid, follow_symlinks=False)
                 for entry in (*folders, *files):
-                    os.chown(os.path.join(base, entry), uid, gid, follow_symlinks=False)
+                    os.chown(Path(base, entry), uid, gid, follow_symlinks=False)
 
     # --- running ---
 
@@ -209,70 +176,6 @@ class Layout:
         """bash, as on Container-Optimized OS, or the shell that was asked for."""
         bash = self.folder / "sysbin" / "bash"
         return str(bash) if self.shell == "system" and bash.exists() else str(self.folder / "sysbin" / "sh")
-
-
-def place(wanted: Path | None, processes: Processes) -> Path:
-    """Where the host's folder can lie: where wanted, or under the system's temporary folder when the user of the shells
-    cannot come by there (a server started as root, whose home is closed); `wanted` then records the place in `placed-at`.
-    """
-    if wanted is None:
-        return _temporary()
-    wanted = wanted.resolve()
-    wanted.mkdir(parents=True, exist_ok=True)
-    if processes.reads_all or not processes.as_root or _passable(wanted, processes):
-        return wanted
-    record = wanted / "placed-at"
-    if record.exists() and (known := Path(record.read_text())).is_dir():
-        return known
-    folder = _temporary()
-    record.write_text(str(folder))
-    return folder
-
-
-def _temporary() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="provision-mock-")).resolve()
-    folder.chmod(0o711)
-    return folder
-
-
-def _passable(folder: Path, processes: Processes) -> bool:
-    status, _ = processes.run(["/bin/sh", "-c", 'cd -- "$1"', "sh", str(folder.parent)], env={"PATH": SYSTEM_PATH}, cwd="/")
-    return status == 0
-
-
-def find_python(processes: Processes) -> str:
-    """An interpreter that the user of the shells can start: this one, the one it was made from, or the system's."""
-    base = getattr(sys, "_base_executable", None) or sys.executable
-    candidates = [sys.executable, base, os.path.realpath(base), shutil.which("python3", path=SYSTEM_PATH)]
-    for candidate in dict.fromkeys(filter(None, candidates)):
-        status, _ = processes.run([candidate, "-I", "-S", "-c", "pass"], env={"PATH": SYSTEM_PATH}, cwd="/")
-        if status == 0:
-            return candidate
-    user = processes.uid
-    raise MockHostError(f"the shells of a mock host run as user {user}, who cannot start any of: {', '.join(filter(None, candidates))}")
-
-
-def _applet(busybox: str, name: str) -> str | None:
-    return busybox if name in _applets(busybox) else None
-
-
-_APPLETS: dict[str, frozenset[str]] = {}
-
-
-def _applets(busybox: str) -> frozenset[str]:
-    if busybox not in _APPLETS:
-        import subprocess  # noqa: PLC0415 - only here
-
-        listed = subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True).stdout
-        _APPLETS[busybox] = frozenset(listed.split())
-    return _APPLETS[busybox]
-
-
-def _which(name: str) -> str:
-    found = shutil.which(name, path=SYSTEM_PATH)
-    if found is None:
-        raise MockHostError(f"this system has no {name}")
-    return found
 
 
 def _assignments(values: Mapping[str, str]) -> str:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from provision.testing.compute import ComputeEmulator
-from provision.testing.compute.resources import Place
-from provision.testing.compute.world import Machine
 from provision.testing.mock_host import MockHost
 
 _SAFE = re.compile(r"[a-z0-9-]+\Z")
@@ -91,56 +88,6 @@ class HostPark:
             self.halt(name, zone)
 
 
-class _KeptEmulator(ComputeEmulator):
-    """An emulator whose instances can be written down, and found again by the next one."""
-
-    def snapshot(self) -> list[dict[str, Any]]:
-        """Every instance as JSON."""
-        with self._world._lock:  # noqa: SLF001 - the world has no public way to be saved yet
-            return [_as_json(machine) for machine in self._world._machines.values()]  # noqa: SLF001
-
-    def restore(self, saved: list[dict[str, Any]]) -> None:
-        """Take the instances up again; those that ran boot, as after a loss of power."""
-        world = self._world
-        with world._lock:  # noqa: SLF001
-            for entry in saved:
-                machine = _from_json(entry)
-                world._machines[machine.place] = machine  # noqa: SLF001
-                world._count += 1  # noqa: SLF001
-                if machine.status not in ("TERMINATED", "STOPPED", "SUSPENDED"):
-                    deadline = machine.stops_at
-                    world._boot(machine)  # noqa: SLF001
-                    machine.stops_at = deadline
-
-    def let_go(self) -> None:
-        """Forget the instances without destroying their hosts."""
-        with self._world._lock:  # noqa: SLF001
-            self._world._machines.clear()  # noqa: SLF001
-
-
-def _as_json(machine: Machine) -> dict[str, Any]:
-    place = machine.place
-    return {
-        "place": [place.project, place.zone, place.name],
-        "resource": machine.resource,
-        "guest": machine.guest,
-        "serial": base64.b64encode(machine.serial).decode(),
-        "serial_start": machine.serial_start,
-        "stops_at": machine.stops_at,
-    }
-
-
-def _from_json(entry: Mapping[str, Any]) -> Machine:
-    return Machine(
-        place=Place(*entry["place"]),
-        resource=entry["resource"],
-        guest=entry["guest"],
-        serial=base64.b64decode(entry["serial"]),
-        serial_start=entry["serial_start"],
-        stops_at=entry["stops_at"],
-    )
-
-
 class MockCloud:
     """Emulator and hosts together.
 
@@ -153,7 +100,7 @@ class MockCloud:
     def __init__(self, folder: Path, *, port: int = 0) -> None:
         self.folder = folder
         self.hosts = HostPark(folder / "hosts")
-        self.emulator = _KeptEmulator(self.hosts, port=port)
+        self.emulator = ComputeEmulator(self.hosts, port=port)
         self.hosts.publish = self.emulator.publish
         self.hosts.print_serial = self.emulator.print_serial
         self.on_change: Callable[[], None] = lambda: None
@@ -188,9 +135,7 @@ class MockCloud:
                 self.emulator.restore(json.loads(self._record.read_text()))
             self._watcher.start()
         except BaseException:
-            self.hosts.stop()
-            self.emulator.let_go()
-            self.emulator.stop()
+            self.emulator.stop(keep=True)
             raise
         return self
 
@@ -200,8 +145,7 @@ class MockCloud:
         if self._watcher.is_alive():
             self._watcher.join(10)
         self.save()
-        self.emulator.let_go()
-        self.emulator.stop()
+        self.emulator.stop(keep=True)
         self.hosts.stop()
 
     def __enter__(self) -> Self:

@@ -7,20 +7,18 @@ import shlex
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
-
-import paramiko
+from typing import NamedTuple, Self
 
 from provision.model import Host
 from provision.testing import cloudinit
 from provision.testing.faults import Faults, Stats
 from provision.testing.gpus import model
-from provision.testing.keys import load_or_make_key, public_line, write_private_key
-from provision.testing.layout import Layout, Machine, find_python, place
+from provision.testing.keys import load_or_make_key, public_line
+from provision.testing.layout import Layout, Machine
+from provision.testing.place import find_python, place
 from provision.testing.processes import MockHostError, Process, Processes
 from provision.testing.session import Terminal
 from provision.testing.ssh_host import Access, SshServer
@@ -44,7 +42,7 @@ class MockHost:
     a key of its own, and `host.identity` names it.
     """
 
-    def __init__(  # noqa: PLR0913 - a machine has many sides
+    def __init__(
         self,
         *,
         name: str = "mock",
@@ -131,7 +129,9 @@ class MockHost:
         self._keys = Path(tempfile.mkdtemp(prefix="provision-mock-keys-")) if self._wanted_folder is None else self._wanted_folder / "keys"
         self._keys.mkdir(mode=0o700, exist_ok=True)
         self._host_key = load_or_make_key(self._keys / "ssh_host_ed25519_key")
-        self._as_user('mkdir -p "${1%/*}" && cat >"$1"', f"{_HOST_KEY_FOLDER}/ssh_host_ed25519_key.pub", stdin=public_line(self._host_key) + " mock\n")
+        self._as_user(
+            'mkdir -p "${1%/*}" && cat >"$1"', f"{_HOST_KEY_FOLDER}/ssh_host_ed25519_key.pub", stdin=public_line(self._host_key) + " mock\n"
+        )
         self.identity: str | None = None
         allowed = self._authorize
         if allowed is None:
@@ -187,7 +187,9 @@ class MockHost:
     def run(self, command: str, *, stdin: bytes = b"", timeout_s: float = 60) -> Result:
         """Run a command line as the login user would, without SSH; output and errors come as one text."""
         argv = [self._layout.login_shell(), "-c", command]
-        status, output = self.processes.run(argv, env=self._environment(self.user), cwd=self._home(self.user), stdin=stdin, timeout_s=timeout_s)
+        status, output = self.processes.run(
+            argv, env=self._environment(self.user), cwd=self._home(self.user), stdin=stdin, timeout_s=timeout_s
+        )
         return Result(status, output)
 
     @property
@@ -308,46 +310,23 @@ class MockHost:
         )
 
 
-class Result(tuple[int, str]):
-    """Exit status and output of a command."""
+class Result(NamedTuple):
+    """How a command ended: its exit status (minus a signal's number where one ended it), and what it printed on both streams."""
 
-    __slots__ = ()
-
-    def __new__(cls, status: int, output: str) -> Self:
-        return super().__new__(cls, (status, output))
-
-    @property
-    def status(self) -> int:
-        """The exit status; minus a signal's number where one ended the command."""
-        return self[0]
-
-    @property
-    def output(self) -> str:
-        """What it printed, both streams."""
-        return self[1]
+    status: int
+    output: str
 
 
 def _interactive(shell: str) -> list[str]:
     # not a login shell: /etc/profile is this machine's and would replace PATH
-    return [shell, "--noprofile", "--norc", "-i"] if os.path.basename(shell) == "bash" else [shell, "-i"]
+    return [shell, "--noprofile", "--norc", "-i"] if Path(shell).name == "bash" else [shell, "-i"]
 
 
 def _remove_tree(folder: Path) -> None:
     if not folder.exists():
         return
     for base, folders, _ in os.walk(folder):
-        for name in folders:
-            path = os.path.join(base, name)
-            if not os.path.islink(path):
-                os.chmod(path, 0o755)
+        for path in (Path(base, name) for name in folders):
+            if not path.is_symlink():
+                path.chmod(0o755)
     shutil.rmtree(folder)
-
-
-@contextmanager
-def running(**options: object) -> Iterator[MockHost]:
-    """A running host, for fixtures."""
-    with MockHost(**options) as host:  # type: ignore[arg-type]
-        yield host
-
-
-__all__ = ["SHELLS", "MockHost", "MockHostError", "Result", "paramiko", "running", "write_private_key"]

@@ -1,9 +1,9 @@
 """The pytest plugin: a mock host and a mock cloud as fixtures.
 
-    def test_my_recipe(mock_cos_host):
-        from provision.testing import converge
-        report = converge(mock_cos_host, my_recipe())
-        assert not report.failed
+def test_my_recipe(mock_cos_host):
+    from provision.testing import converge
+    report = converge(mock_cos_host, my_recipe())
+    assert not report.failed
 """
 
 from __future__ import annotations

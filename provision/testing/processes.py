@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -47,7 +48,7 @@ class Processes:
         uid, gid = (NOBODY, NOBODY) if as_root else (os.geteuid(), os.getegid())
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(SPAWNER), str(uid), str(gid)],
-            stdin=theirs,
+            stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,
             env={"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
             cwd="/",
@@ -72,13 +73,30 @@ class Processes:
     @property
     def spawner_pid(self) -> int:
         """The process below which everything of this host lives."""
-        return self._process.pid
+        return int(self._process.pid)
 
     def spawn(
-        self, path: str, argv: Sequence[str], *, env: Mapping[str, str], cwd: str, fds: Sequence[int], tty: bool = False, full_disk: bool = False
+        self,
+        path: str,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: str,
+        fds: Sequence[int],
+        tty: bool = False,
+        full_disk: bool = False,
     ) -> Process:
         """Start `path` with three descriptors (or one terminal for all three); they may be closed on return."""
-        request = {"op": "spawn", "path": path, "argv": list(argv), "env": dict(env), "cwd": cwd, "fds": len(fds), "tty": tty, "full_disk": full_disk}
+        request = {
+            "op": "spawn",
+            "path": path,
+            "argv": list(argv),
+            "env": dict(env),
+            "cwd": cwd,
+            "fds": len(fds),
+            "tty": tty,
+            "full_disk": full_disk,
+        }
         process = self._send(request, fds)
         if not process.started.wait(30):
             raise MockHostError("the process that runs the commands of a mock host does not answer")
@@ -115,10 +133,8 @@ class Processes:
 
     def close(self) -> None:
         """End the spawner, and with it everything it started."""
-        try:
+        with contextlib.suppress(OSError):  # it is gone already
             self._channel.shutdown(socket.SHUT_RDWR)
-        except OSError:  # it is gone already
-            pass
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:

@@ -11,7 +11,7 @@ import termios
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import paramiko
 from paramiko.common import cMSG_CHANNEL_REQUEST
@@ -20,7 +20,21 @@ from provision.testing.faults import Faults, Stats
 from provision.testing.processes import MockHostError, Process, Processes
 
 _BLOCK = 1 << 15
-_SIGNALS = {1: "HUP", 2: "INT", 3: "QUIT", 4: "ILL", 6: "ABRT", 8: "FPE", 9: "KILL", 10: "USR1", 11: "SEGV", 12: "USR2", 13: "PIPE", 14: "ALRM", 15: "TERM"}
+_SIGNALS = {
+    1: "HUP",
+    2: "INT",
+    3: "QUIT",
+    4: "ILL",
+    6: "ABRT",
+    8: "FPE",
+    9: "KILL",
+    10: "USR1",
+    11: "SEGV",
+    12: "USR2",
+    13: "PIPE",
+    14: "ALRM",
+    15: "TERM",
+}
 
 
 @dataclass
@@ -278,4 +292,5 @@ def _send_signal(channel: paramiko.Channel, number: int) -> None:
     message.add_boolean(False)
     message.add_string("")
     message.add_string("")
-    channel.get_transport()._send_user_message(message)  # noqa: SLF001 - paramiko offers no public way
+    transport: Any = channel.get_transport()
+    transport._send_user_message(message)  # noqa: SLF001 - paramiko offers no public way

@@ -1,15 +1,21 @@
 """SFTP on a mock host: the paths of the host, below its root folder and nowhere else."""
 
+# The methods are named by paramiko:
+# ruff: noqa: D102
+
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
 import paramiko
 from paramiko.sftp import SFTP_OK, SFTP_OP_UNSUPPORTED, SFTP_PERMISSION_DENIED
 
 from provision.testing.processes import Processes
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -57,11 +63,11 @@ class _Handle(paramiko.SFTPHandle):
     def read(self, offset: int, length: int) -> bytes | int:
         return _answer(os.pread)(self._file, length, offset)
 
-    def write(self, offset: int, data: bytes) -> int:
+    def write(self, offset: int, data: Buffer) -> int:
         if self._host.disk_is_full:
             return int(paramiko.sftp.SFTP_FAILURE)
-        written = _answer(os.pwrite)(self._file, data, offset)
-        return int(SFTP_OK) if written == len(data) else int(paramiko.sftp.SFTP_FAILURE)
+        written = _answer(os.pwrite)(self._file, bytes(data), offset)
+        return int(SFTP_OK) if written == len(bytes(data)) else int(paramiko.sftp.SFTP_FAILURE)
 
     def stat(self) -> paramiko.SFTPAttributes | int:
         return paramiko.SFTPAttributes.from_stat(os.fstat(self._file))
@@ -152,7 +158,7 @@ class FilesServer(paramiko.SFTPServerInterface):
     def _may_write(self, real: str) -> bool:
         """The login user writes to its home, /tmp and /mnt/disks alone, as on Container-Optimized OS."""
         root = os.path.realpath(self._host.root_path)
-        return any((real + "/").startswith(f"{root}{folder}/") for folder in (self._home, "/tmp", "/mnt/disks"))
+        return any((real + "/").startswith(f"{root}{folder}/") for folder in (self._home, "/tmp", "/mnt/disks"))  # noqa: S108 - the host's
 
     @_answer
     def remove(self, path: str) -> int:

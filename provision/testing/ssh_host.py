@@ -5,18 +5,24 @@ What Container-Optimized OS answers, this answers: publickey only, no environmen
 away loses its standard input and goes on, as under OpenSSH without a terminal.
 """
 
+# The methods of a server interface are named, and their arguments counted, by paramiko:
+# ruff: noqa: D102, ARG002, PLR0917
+
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import struct
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import paramiko
 from paramiko.common import (
+    AUTH_FAILED,
+    AUTH_SUCCESSFUL,
     MSG_CHANNEL_REQUEST,
     OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED,
     OPEN_FAILED_CONNECT_FAILED,
@@ -83,9 +89,12 @@ class Wire:
         return getattr(self._inner, name)
 
 
-def _handle_request(channel: paramiko.Channel, message: paramiko.Message) -> None:
+def _handle_request(channel: Any, message: paramiko.Message) -> None:
     channel._handle_request(message)  # noqa: SLF001
     channel.get_transport().requested(channel)
+
+
+_TRANSPORT: Any = paramiko.Transport
 
 
 class _Transport(paramiko.Transport):
@@ -96,7 +105,7 @@ class _Transport(paramiko.Transport):
     """
 
     requested: Callable[[paramiko.Channel], None]
-    _channel_handler_table: ClassVar = {**paramiko.Transport._channel_handler_table, MSG_CHANNEL_REQUEST: _handle_request}  # noqa: SLF001
+    _channel_handler_table: ClassVar = {**_TRANSPORT._channel_handler_table, MSG_CHANNEL_REQUEST: _handle_request}  # noqa: SLF001
 
 
 class Connection(paramiko.ServerInterface):
@@ -113,16 +122,16 @@ class Connection(paramiko.ServerInterface):
 
     # --- authentication ---
 
-    def get_allowed_auths(self, username: str) -> str:  # noqa: ARG002
+    def get_allowed_auths(self, username: str) -> str:
         return "publickey"
 
     def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
         self.server.stats.add("auth_attempts")
         if not self.server.faults.refuse_auth and self.server.access.allows(username, key):
             self.user = username
-            return paramiko.AUTH_SUCCESSFUL
+            return AUTH_SUCCESSFUL
         self.server.stats.add("auth_failures")
-        return paramiko.AUTH_FAILED
+        return AUTH_FAILED
 
     # --- channels ---
 
@@ -136,7 +145,7 @@ class Connection(paramiko.ServerInterface):
         self._sessions[chanid] = Session(self.server.starter, self.user, self.server.faults, self.server.stats, self.wire.cut)
         return OPEN_SUCCEEDED
 
-    def check_channel_direct_tcpip_request(self, chanid: int, origin: tuple[str, int], destination: tuple[str, int]) -> int:  # noqa: ARG002
+    def check_channel_direct_tcpip_request(self, chanid: int, origin: tuple[str, int], destination: tuple[str, int]) -> int:
         if destination[0] not in ("127.0.0.1", "localhost", "::1"):
             return OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED
         self.server.stats.add("forwards")
@@ -155,16 +164,16 @@ class Connection(paramiko.ServerInterface):
 
     def check_channel_pty_request(
         self, channel: paramiko.Channel, term: bytes, width: int, height: int, pixelwidth: int, pixelheight: int, modes: bytes
-    ) -> bool:  # noqa: ARG002, PLR0913
+    ) -> bool:
         size = Terminal(term.decode("ascii", "replace"), width, height)
         return self._sessions[channel.get_id()].open_terminal(size)
 
     def check_channel_window_change_request(
         self, channel: paramiko.Channel, width: int, height: int, pixelwidth: int, pixelheight: int
-    ) -> bool:  # noqa: ARG002
+    ) -> bool:
         return self._sessions[channel.get_id()].resize(width, height)
 
-    def check_channel_env_request(self, channel: paramiko.Channel, name: bytes, value: bytes) -> bool:  # noqa: ARG002
+    def check_channel_env_request(self, channel: paramiko.Channel, name: bytes, value: bytes) -> bool:
         return False
 
     def check_channel_subsystem_request(self, channel: paramiko.Channel, name: str) -> bool:
@@ -241,10 +250,8 @@ class SshServer:
         """Close the listener and every connection."""
         self._stopping.set()
         if self._listener is not None:
-            try:
+            with contextlib.suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
             self._listener.close()
         if self._thread is not None:
             self._thread.join(5)

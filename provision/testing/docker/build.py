@@ -17,8 +17,31 @@ from typing import Any
 from .registry import new_image, pull, tag_image
 from .store import DockerError, Record, Store, complain, new_id, say
 
-_NEEDS_BUILDKIT = "the --{} option requires BuildKit. Refer to https://docs.docker.com/go/buildkit/ to learn how to build images with BuildKit enabled"
-_KNOWN = frozenset("ADD ARG CMD COPY ENTRYPOINT ENV EXPOSE FROM HEALTHCHECK LABEL MAINTAINER ONBUILD RUN SHELL STOPSIGNAL USER VOLUME WORKDIR".split())
+_NEEDS_BUILDKIT = (
+    "the --{} option requires BuildKit. Refer to https://docs.docker.com/go/buildkit/ to learn how to build images with BuildKit enabled"
+)
+_KNOWN = frozenset(
+    [
+        "ADD",
+        "ARG",
+        "CMD",
+        "COPY",
+        "ENTRYPOINT",
+        "ENV",
+        "EXPOSE",
+        "FROM",
+        "HEALTHCHECK",
+        "LABEL",
+        "MAINTAINER",
+        "ONBUILD",
+        "RUN",
+        "SHELL",
+        "STOPSIGNAL",
+        "USER",
+        "VOLUME",
+        "WORKDIR",
+    ]
+)
 _VARIABLE = re.compile(r"\\\$|\$(\w+)|\$\{(\w+)(?:(:?[-+])((?:[^{}]|\$\{\w+\})*))?\}")
 _HEREDOC = re.compile(r"<<-?\s*[\"']?(\w+)")
 
@@ -89,14 +112,14 @@ def expand(text: str, values: dict[str, str]) -> str:
 def _pairs(text: str, values: dict[str, str]) -> dict[str, str]:
     """KEY=VALUE words, or the old form `KEY VALUE`."""
     words = shlex.split(text.replace("\\$", "\\\\$"), posix=True)
-    if "=" not in text.split()[0]:
+    if "=" not in text.split(maxsplit=1)[0]:
         key, _, value = text.partition(" ")
         return {key: expand(value.strip(), values)}
     found = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not equals:
-            raise DockerError(f"Error response from daemon: Syntax error - can't find = in \"{word}\". Must be of the form: name=value")
+            raise DockerError(f'Error response from daemon: Syntax error - can\'t find = in "{word}". Must be of the form: name=value')
         found[expand(key, values)] = expand(value, values)
     return found
 
@@ -262,7 +285,9 @@ class Builder:
     def _copy_one(self, origin: str, source: str, into: str, *, many: bool) -> None:
         path = os.path.normpath(os.path.join(origin, source.lstrip("/")))
         if not path.startswith(origin) or not os.path.exists(path):
-            raise DockerError(f"COPY failed: file not found in build context or excluded by .dockerignore: stat {source}: file does not exist")
+            raise DockerError(
+                f"COPY failed: file not found in build context or excluded by .dockerignore: stat {source}: file does not exist"
+            )
         if os.path.isdir(path):
             shutil.copytree(path, into, symlinks=True, dirs_exist_ok=True)
             return
@@ -277,7 +302,7 @@ class Builder:
         if sources == ["/opt/apache/beam"]:
             with open(f"{place}/boot", "w") as file:
                 file.write("#!/bin/sh\necho 'the Beam SDK is not part of the mock' >&2\nexit 1\n")
-            os.chmod(f"{place}/boot", 0o755)
+            os.chmod(f"{place}/boot", 0o755)  # noqa: S103 - a program
 
     def _do_nothing(self, step: Step) -> None:
         del step
@@ -290,7 +315,10 @@ def build(store: Store, where: str, options: dict[str, Any]) -> Record:
             "ERROR: BuildKit is enabled but the buildx component is missing or broken.\n"
             "       Install the buildx component to build images with BuildKit:\n       https://docs.docker.com/go/buildx/"
         )
-    complain("DEPRECATED: The legacy builder is deprecated and will be removed in a future release.\n            Install the buildx component to build images with BuildKit:\n            https://docs.docker.com/go/buildx/\n")
+    complain(
+        "DEPRECATED: The legacy builder is deprecated and will be removed in a future release.\n"
+        "            Install the buildx component to build images with BuildKit:\n            https://docs.docker.com/go/buildx/\n"
+    )
     context = tempfile.mkdtemp(prefix="context-", dir=store.base)
     try:
         size = _receive(store, where, context, options["file"])

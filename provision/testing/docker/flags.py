@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from .store import DockerError
 
@@ -10,11 +10,58 @@ BOOL, ONE, MANY = "bool", "one", "many"
 Spec = dict[str, tuple[str, str]]
 """Long name → (kind, short name or empty)."""
 
-_ENV = {"env": (MANY, "e"), "env-file": (MANY, ""), "user": (ONE, "u"), "workdir": (ONE, "w"), "interactive": (BOOL, "i"), "tty": (BOOL, "t"), "privileged": (BOOL, "")}
+_ENV = {
+    "env": (MANY, "e"),
+    "env-file": (MANY, ""),
+    "user": (ONE, "u"),
+    "workdir": (ONE, "w"),
+    "interactive": (BOOL, "i"),
+    "tty": (BOOL, "t"),
+    "privileged": (BOOL, ""),
+}
 CREATE: Spec = {
     **_ENV,
-    **{name: (ONE, "") for name in ("name", "entrypoint", "network", "net", "ipc", "pid", "shm-size", "restart", "runtime", "gpus", "pull", "cpus", "stop-signal", "stop-timeout", "log-driver", "cgroupns", "platform", "cpuset-cpus")},
-    **{name: (MANY, "") for name in ("device", "ulimit", "mount", "cap-add", "cap-drop", "security-opt", "add-host", "tmpfs", "group-add", "log-opt", "sysctl", "label-file", "device-cgroup-rule")},
+    **dict.fromkeys(
+        (
+            "name",
+            "entrypoint",
+            "network",
+            "net",
+            "ipc",
+            "pid",
+            "shm-size",
+            "restart",
+            "runtime",
+            "gpus",
+            "pull",
+            "cpus",
+            "stop-signal",
+            "stop-timeout",
+            "log-driver",
+            "cgroupns",
+            "platform",
+            "cpuset-cpus",
+        ),
+        (ONE, ""),
+    ),
+    **dict.fromkeys(
+        (
+            "device",
+            "ulimit",
+            "mount",
+            "cap-add",
+            "cap-drop",
+            "security-opt",
+            "add-host",
+            "tmpfs",
+            "group-add",
+            "log-opt",
+            "sysctl",
+            "label-file",
+            "device-cgroup-rule",
+        ),
+        (MANY, ""),
+    ),
     "volume": (MANY, "v"),
     "label": (MANY, "l"),
     "publish": (MANY, "p"),
@@ -28,13 +75,35 @@ CREATE: Spec = {
 RUN: Spec = {**CREATE, "detach": (BOOL, "d"), "sig-proxy": (BOOL, "")}
 EXEC: Spec = {**_ENV, "detach": (BOOL, "d")}
 BUILD: Spec = {
-    **{"tag": (MANY, "t"), "label": (MANY, ""), "build-arg": (MANY, ""), "file": (ONE, "f"), "quiet": (BOOL, "q")},
-    **{name: (BOOL, "") for name in ("pull", "no-cache", "rm", "force-rm", "squash")},
-    **{"network": (ONE, ""), "progress": (ONE, ""), "platform": (ONE, ""), "shm-size": (ONE, ""), "ulimit": (MANY, "")},
+    "tag": (MANY, "t"),
+    "label": (MANY, ""),
+    "build-arg": (MANY, ""),
+    "file": (ONE, "f"),
+    "quiet": (BOOL, "q"),
+    **dict.fromkeys(("pull", "no-cache", "rm", "force-rm", "squash"), (BOOL, "")),
+    "network": (ONE, ""),
+    "progress": (ONE, ""),
+    "platform": (ONE, ""),
+    "shm-size": (ONE, ""),
+    "ulimit": (MANY, ""),
 }
 FORMAT: Spec = {"format": (ONE, "f"), "size": (BOOL, "s"), "type": (ONE, "")}
-PS: Spec = {"all": (BOOL, "a"), "quiet": (BOOL, "q"), "filter": (MANY, "f"), "format": (ONE, ""), "no-trunc": (BOOL, ""), "latest": (BOOL, "l")}
-IMAGES: Spec = {"all": (BOOL, "a"), "quiet": (BOOL, "q"), "filter": (MANY, "f"), "format": (ONE, ""), "no-trunc": (BOOL, ""), "digests": (BOOL, "")}
+PS: Spec = {
+    "all": (BOOL, "a"),
+    "quiet": (BOOL, "q"),
+    "filter": (MANY, "f"),
+    "format": (ONE, ""),
+    "no-trunc": (BOOL, ""),
+    "latest": (BOOL, "l"),
+}
+IMAGES: Spec = {
+    "all": (BOOL, "a"),
+    "quiet": (BOOL, "q"),
+    "filter": (MANY, "f"),
+    "format": (ONE, ""),
+    "no-trunc": (BOOL, ""),
+    "digests": (BOOL, ""),
+}
 STOP: Spec = {"time": (ONE, "t"), "timeout": (ONE, ""), "signal": (ONE, "s")}
 START: Spec = {"attach": (BOOL, "a"), "interactive": (BOOL, "i")}
 KILL: Spec = {"signal": (ONE, "s")}
@@ -51,57 +120,69 @@ NONE: Spec = {}
 
 def parse(command: str, spec: Spec, words: list[str], *, stop_at_word: bool = False) -> tuple[dict[str, Any], list[str]]:
     """Options by their long names (with `_`), and the other words."""
-    options: dict[str, Any] = {name.replace("-", "_"): {BOOL: False, ONE: None, MANY: []}[kind] for name, (kind, _) in spec.items()}
-    for name, (kind, _) in spec.items():
-        if kind == MANY:
-            options[name.replace("-", "_")] = []
-    shorts = {short: name for name, (_, short) in spec.items() if short}
+    parser = _Parser(command, spec, list(words))
     rest: list[str] = []
-    queue = list(words)
-    while queue:
-        word = queue.pop(0)
+    while parser.queue:
+        word = parser.queue.pop(0)
         if word == "--":
-            return options, rest + queue
+            break
         if word.startswith("--"):
             name, equals, value = word[2:].partition("=")
-            _take(command, spec, options, name, value if equals else None, queue, f"--{name}")
+            parser.take(name, value if equals else None, f"--{name}")
         elif word.startswith("-") and len(word) > 1:
-            _take_short(command, spec, shorts, options, word[1:], queue)
+            parser.take_short(word[1:])
         else:
             rest.append(word)
             if stop_at_word:
-                return options, rest + queue
-    return options, rest
+                break
+    return parser.options, rest + parser.queue
 
 
-def _take_short(command: str, spec: Spec, shorts: dict[str, str], options: dict[str, Any], letters: str, queue: list[str]) -> None:
-    while letters:
-        letter, letters = letters[0], letters[1:]
-        if letter not in shorts:
-            raise DockerError(f"unknown shorthand flag: '{letter}' in -{letter}{letters}\nSee 'docker {command} --help'.", 125)
-        name = shorts[letter]
-        if spec[name][0] == BOOL:
-            _take(command, spec, options, name, None, queue, f"-{letter}")
-        else:
-            _take(command, spec, options, name, letters.removeprefix("=") if letters else None, queue, f"'{letter}' in -{letter}")
+class _Parser:
+    def __init__(self, command: str, spec: Spec, queue: list[str]) -> None:
+        self.queue = queue
+        self.options: dict[str, Any] = {}
+        for name, (kind, _) in spec.items():
+            self.options[_key(name)] = {BOOL: False, ONE: None}.get(kind) if kind != MANY else []
+        self._command = command
+        self._spec = spec
+        self._shorts = {short: name for name, (_, short) in spec.items() if short}
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise DockerError(f"{what}\nSee 'docker {self._command} --help'.", 125)
+
+    def take_short(self, letters: str) -> None:
+        while letters:
+            letter, letters = letters[0], letters[1:]
+            if letter not in self._shorts:
+                self._refuse(f"unknown shorthand flag: '{letter}' in -{letter}{letters}")
+            name = self._shorts[letter]
+            if self._spec[name][0] == BOOL:
+                self.take(name, None, f"-{letter}")
+            else:
+                self.take(name, letters.removeprefix("=") or None, f"'{letter}' in -{letter}")
+                return
+
+    def take(self, name: str, value: str | None, shown: str) -> None:
+        if name not in self._spec:
+            self._refuse(f"unknown flag: --{name}")
+        kind = self._spec[name][0]
+        if kind == BOOL:
+            if value not in (None, "true", "false"):
+                raise DockerError(
+                    f'invalid argument "{value}" for "{shown}" flag: strconv.ParseBool: parsing "{value}": invalid syntax', 125
+                )
+            self.options[_key(name)] = value != "false"
             return
+        if value is None:
+            if not self.queue:
+                self._refuse(f"flag needs an argument: {shown}")
+            value = self.queue.pop(0)
+        if kind == MANY:
+            self.options[_key(name)].append(value)
+        else:
+            self.options[_key(name)] = value
 
 
-def _take(command: str, spec: Spec, options: dict[str, Any], name: str, value: str | None, queue: list[str], shown: str) -> None:
-    if name not in spec:
-        raise DockerError(f"unknown flag: --{name}\nSee 'docker {command} --help'.", 125)
-    kind = spec[name][0]
-    key = name.replace("-", "_")
-    if kind == BOOL:
-        if value not in (None, "true", "false"):
-            raise DockerError(f'invalid argument "{value}" for "{shown}" flag: strconv.ParseBool: parsing "{value}": invalid syntax', 125)
-        options[key] = value != "false"
-        return
-    if value is None:
-        if not queue:
-            raise DockerError(f"flag needs an argument: {shown}\nSee 'docker {command} --help'.", 125)
-        value = queue.pop(0)
-    if kind == MANY:
-        options[key].append(value)
-    else:
-        options[key] = value
+def _key(name: str) -> str:
+    return name.replace("-", "_")

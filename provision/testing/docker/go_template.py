@@ -101,7 +101,7 @@ def _pipes(text: str) -> list[str]:
     for char in text:
         if quote:
             quote = "" if char == quote else quote
-        elif char in "\"`":
+        elif char in '"`':
             quote = char
         elif char == "|":
             parts.append(current)

@@ -22,7 +22,7 @@ def domain(ref: str) -> str:
 def wants_login(ref: str) -> bool:
     """True for Artifact Registry and Container Registry, some public folders aside."""
     host = domain(ref)
-    return (host.endswith(".pkg.dev") or host == "gcr.io" or host.endswith(".gcr.io")) and not ref.startswith(PUBLIC)
+    return (host == "gcr.io" or host.endswith((".pkg.dev", ".gcr.io"))) and not ref.startswith(PUBLIC)
 
 
 def config_folder(store: Store) -> str:
@@ -62,7 +62,10 @@ def check_access(store: Store, ref: str, verb: str) -> None:
     name, _, tag = normal(ref).rpartition(":")
     path = name.removeprefix(host + "/")
     if store.fault("pull_no_egress"):
-        daemon_error(f'Get "https://{host}/v2/": net/http: request canceled while waiting for connection (Client.Timeout exceeded while awaiting headers)')
+        daemon_error(
+            f'Get "https://{host}/v2/": net/http: request canceled while waiting for connection '
+            "(Client.Timeout exceeded while awaiting headers)"
+        )
     if store.fault("pull_denied") or (wants_login(ref) and not _authorised(store, ref)):
         project, _, rest = path.partition("/")
         what = "uploadArtifacts" if verb == "push" else "downloadArtifacts"
@@ -111,14 +114,26 @@ def config_of(ref: str, given: dict[str, Any]) -> dict[str, Any]:
     if "beam_python" in ref:
         config.update(Entrypoint=["/opt/apache/beam/boot"], Cmd=None)
     if "nvidia/cuda" in ref:
-        config["Env"] = [DEFAULT_PATH.replace("=", "=/usr/local/nvidia/bin:/usr/local/cuda/bin:"), "LD_LIBRARY_PATH=/usr/local/nvidia/lib:/usr/local/nvidia/lib64"]
+        config["Env"] = [
+            DEFAULT_PATH.replace("=", "=/usr/local/nvidia/bin:/usr/local/cuda/bin:"),
+            "LD_LIBRARY_PATH=/usr/local/nvidia/lib:/usr/local/nvidia/lib64",
+        ]
     config.update(given)
     return config
 
 
 def new_image(identity: str, config: dict[str, Any]) -> Record:
     """A record without a tag."""
-    return {"Id": identity, "RepoTags": [], "RepoDigests": [], "Created": now(), "Os": "linux", "Architecture": "amd64", "Size": 0, "Config": config}
+    return {
+        "Id": identity,
+        "RepoTags": [],
+        "RepoDigests": [],
+        "Created": now(),
+        "Os": "linux",
+        "Architecture": "amd64",
+        "Size": 0,
+        "Config": config,
+    }
 
 
 def tag_image(store: Store, record: Record, ref: str) -> None:

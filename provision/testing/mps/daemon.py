@@ -4,6 +4,9 @@ What it answers was observed on driver 550 (without a GPU) and 580 (with one), a
 docs/facts.md. A program is listed as a client while it holds a connection on `control` that began with `attach PID`.
 """
 
+# a process for every question: it starts twice as fast without pathlib:
+# ruff: noqa: PTH108, PTH115, PTH123
+
 from __future__ import annotations
 
 import contextlib
@@ -237,6 +240,7 @@ class Daemon:
         return "Server not found\n" if server is None else "".join(f"{pid}\n" for pid in server.clients)
 
     def _do_get_device_client_list(self, words: list[str]) -> str:
+        del words
         return "" if not self.servers else "Device 0\n" + "".join(f"{pid}\n" for server in self.servers.values() for pid in server.clients)
 
     def _do_ps(self, words: list[str]) -> str:

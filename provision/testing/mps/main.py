@@ -1,5 +1,8 @@
 """`nvidia-cuda-mps-control`: the daemon with -d or -f, else the tool that reads commands and exits 0 whatever they were."""
 
+# a process for every question: it starts twice as fast without pathlib:
+# ruff: noqa: PTH101, PTH102, PTH116
+
 from __future__ import annotations
 
 import json
@@ -18,10 +21,10 @@ def main(words: list[str]) -> int:
     place = Place()
     rest = [word for word in words if word not in ("-d", "-f")]
     if rest == ["-v"]:
-        print("CUDA MPS Control binary version: 13000")
+        sys.stdout.write("CUDA MPS Control binary version: 13000\n")
         return 0
     if [word for word in rest if word not in _DAEMON_FLAGS]:
-        print(f"nvidia-cuda-mps-control: unrecognized option '{rest[0]}'", file=sys.stderr)
+        sys.stderr.write(f"nvidia-cuda-mps-control: unrecognized option '{rest[0]}'\n")
         return 1
     return _start(place, background="-d" in words) if "-d" in words or "-f" in words else _ask(place)
 
@@ -32,7 +35,7 @@ def _make(path: str, mode: int) -> bool:
         os.mkdir(path)
         os.chmod(path, mode)
     except FileExistsError:
-        return os.access(path, os.W_OK)
+        return bool(os.stat(path).st_mode & 0o222)  # access(2) fails below a closed folder, where the capability to read is ignored
     except OSError:
         return False
     return True
@@ -42,13 +45,13 @@ def _start(place: Place, *, background: bool) -> int:
     if len(place.pipe_name) > PIPE_LIMIT:
         return 1  # and no word about it
     if not _make(place.pipe, 0o777):
-        print(f"Cannot access CUDA_MPS_PIPE_DIRECTORY={place.pipe_name}", file=sys.stderr)
+        sys.stderr.write(f"Cannot access CUDA_MPS_PIPE_DIRECTORY={place.pipe_name}\n")
         return 1
     if not _make(place.logs, 0o700):
-        print(f"Warning: cannot write to CUDA_MPS_LOG_DIRECTORY={place.log_name}, logging is disabled")
+        sys.stdout.write(f"Warning: cannot write to CUDA_MPS_LOG_DIRECTORY={place.log_name}, logging is disabled\n")
     lock = take_lock(place)
     if lock is None:
-        print("An instance of this daemon is already running", file=sys.stderr)
+        sys.stderr.write("An instance of this daemon is already running\n")
         return 1
     sys.stdout.flush()
     if background and not _detach():
@@ -88,7 +91,7 @@ def _ask(place: Place) -> int:
     try:
         connection = place.socket_at("control_privileged" if place.is_root else "control", "connect")
     except OSError:
-        print("Cannot find MPS control daemon process", file=sys.stderr)
+        sys.stderr.write("Cannot find MPS control daemon process\n")
         return 1
     status = 0
     with connection, connection.makefile("rb") as answers:

@@ -42,6 +42,20 @@ absolute() {
     printf '%s' "${path:-/}"
 }
 
+# The processes of this host, by number: whatever lives below its spawner. On a real machine: all.
+host_pids() {
+    top=$(cat "$S/spawner" 2>/dev/null || echo 1)
+    cat /proc/[0-9]*/stat 2>/dev/null | awk -v top="$top" '
+        { pid = $1; sub(/^.*\) /, ""); parent[pid] = $2 }
+        END {
+            for (pid in parent) {
+                up = pid
+                while (up in parent && up != top) up = parent[up]
+                if (up == top && pid != top) print pid
+            }
+        }'
+}
+
 # --- the mount table: lines of target, source, type, options; later lines lie on top -----------------------------
 top_options() { # of the mount on top at TARGET
     awk -F '\t' -v t="$1" '$1 == t { o = $4 } END { if (o == "") exit 1; print o }' "$S/mounts"

@@ -1,0 +1,283 @@
+"""Commands about containers."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import sys
+import time
+from typing import Any
+
+from . import containers, flags, program
+from . import create as creation
+from .store import DockerError, Record, Store, complain, daemon_error, normal, say
+from .table import Words, command, formatted, need
+
+
+def _new(store: Store, options: dict[str, Any], rest: Words) -> Record:
+    options["network"] = options["network"] or options.pop("net")
+    return creation.create(store, options, rest[0], rest[1:])
+
+
+@command("create", "container create")
+def create(store: Store, words: Words) -> int:
+    """`docker create`."""
+    options, rest = flags.parse("create", flags.CREATE, words, stop_at_word=True)
+    need("create", rest, 1)
+    say(_new(store, options, rest)["Id"])
+    return 0
+
+
+@command("run", "container run")
+def run(store: Store, words: Words) -> int:
+    """`docker run`."""
+    options, rest = flags.parse("run", flags.RUN, words, stop_at_word=True)
+    need("run", rest, 1)
+    if options["tty"] and not options["detach"]:
+        raise DockerError("docker: the mock does not simulate `docker run -t` in the foreground", 125)
+    if options["detach"] and options["rm"]:
+        raise DockerError("docker: the mock does not simulate `docker run --detach --rm`", 125)
+    try:
+        with store.lock():
+            record = _new(store, options, rest)
+            if options["detach"]:
+                containers.start(store, record)
+                say(record["Id"])
+                return 0
+    except DockerError as error:
+        raise DockerError(
+            f"docker: {error}\nSee 'docker run --help'." if str(error).startswith("Error response") else str(error), max(error.status, 125)
+        ) from error
+    try:
+        return containers.start(store, record, attach=True, interactive=options["interactive"])
+    except DockerError as error:
+        raise DockerError(f"docker: {error}", max(error.status, 125)) from error
+    finally:
+        if options["rm"]:
+            containers.remove(store, record, force=True, volumes=True)
+
+
+@command("start", "container start")
+def start(store: Store, words: Words) -> int:
+    """`docker start`."""
+    _, rest = flags.parse("start", flags.START, words)
+    need("start", rest, 1)
+    status = 0
+    for name in rest:
+        try:
+            with store.lock():
+                record = store.container_or_fail(name)
+                containers.start(store, record)
+            say(name)
+        except DockerError as error:
+            complain(f"{error}\nError: failed to start containers: {name}")
+            status = 1
+    return status
+
+
+@command("stop", "container stop")
+def stop(store: Store, words: Words) -> int:
+    """`docker stop`."""
+    return _stop(store, words, again=False)
+
+
+@command("restart", "container restart")
+def restart(store: Store, words: Words) -> int:
+    """`docker restart`."""
+    return _stop(store, words, again=True)
+
+
+def _stop(store: Store, words: Words, *, again: bool) -> int:
+    options, rest = flags.parse("restart" if again else "stop", flags.STOP, words)
+    need("restart" if again else "stop", rest, 1)
+    grace = float(options["time"] or options["timeout"] or 10)
+    for name in rest:
+        record = store.container_or_fail(name)
+        containers.stop(store, record, grace_s=grace)
+        if again:
+            with store.lock():
+                containers.start(store, record)
+        say(name)
+    return 0
+
+
+@command("kill", "container kill")
+def kill(store: Store, words: Words) -> int:
+    """`docker kill`."""
+    options, rest = flags.parse("kill", flags.KILL, words)
+    need("kill", rest, 1)
+    for name in rest:
+        record = store.container_or_fail(name)
+        if containers.state_of(store, record)["Status"] != "running":
+            daemon_error(f"cannot kill container: {name}: container {record['Id']} is not running")
+        text = (options["signal"] or "KILL").removeprefix("SIG")
+        number = int(text) if text.isdigit() else int(signal.Signals[f"SIG{text}"])
+        if number == signal.SIGKILL:
+            containers.stop(store, record, grace_s=0, number=number)
+        else:
+            os.kill(record["State"]["Pid"], number)
+        say(name)
+    return 0
+
+
+@command("rm", "container rm", "container remove")
+def rm(store: Store, words: Words) -> int:
+    """`docker rm`."""
+    options, rest = flags.parse("rm", flags.REMOVE, words)
+    need("rm", rest, 1)
+    status = 0
+    for name in rest:
+        record = store.container(name)
+        if record is None:
+            complain(f"Error response from daemon: No such container: {name}")
+            status = status if options["force"] else 1
+            continue
+        containers.remove(store, record, force=options["force"], volumes=options["volumes"])
+        say(name)
+    return status
+
+
+@command("ps", "container ls", "container list")
+def ps(store: Store, words: Words) -> int:
+    """`docker ps`."""
+    options, _ = flags.parse("ps", flags.PS, words)
+    if not options["quiet"] and not options["format"]:
+        say("CONTAINER ID   IMAGE     COMMAND   CREATED   STATUS    PORTS     NAMES")
+    for record in reversed(store.all("containers")):
+        state = containers.state_of(store, record)
+        if not (options["all"] or options["filter"] or state["Running"]) or not all(
+            _matches(record, state, word) for word in options["filter"]
+        ):
+            continue
+        if (
+            options["filter"]
+            and not options["all"]
+            and not state["Running"]
+            and not any(word.startswith("status=") for word in options["filter"])
+        ):
+            continue
+        status = (
+            "Up 1 second"
+            if state["Running"]
+            else ("Created" if state["Status"] == "created" else f"Exited ({state['ExitCode']}) 1 second ago")
+        )
+        identity = record["Id"] if options["no_trunc"] else record["Id"][:12]
+        labels = ",".join(f"{key}={value}" for key, value in record["Config"]["Labels"].items())
+        row = {
+            "ID": identity,
+            "Image": record["Config"]["Image"],
+            "Command": f'"{record["Path"]}"',
+            "Status": status,
+            "State": state["Status"],
+            "Names": record["Name"][1:],
+            "Labels": labels,
+            "CreatedAt": record["Created"],
+        }
+        if options["quiet"]:
+            say(identity)
+        else:
+            say(
+                formatted(options["format"], row)
+                if options["format"]
+                else "   ".join((identity, row["Image"], row["Command"], status, row["Names"]))
+            )
+    return 0
+
+
+def _matches(record: Record, state: Record, word: str) -> bool:
+    key, equals, value = word.partition("=")
+    if not equals:
+        daemon_error(f"invalid filter '{word}'")
+    if key == "name":
+        return re.search(value, record["Name"]) is not None or re.search(value, record["Name"][1:]) is not None
+    if key == "label":
+        name, has_value, wanted = value.partition("=")
+        labels = record["Config"]["Labels"]
+        return name in labels and (not has_value or labels[name] == wanted)
+    if key == "status":
+        return bool(state["Status"] == value)
+    if key == "ancestor":
+        return value in (record["Config"]["Image"], record["Image"]) or normal(value) == normal(record["Config"]["Image"])
+    if key == "id":
+        return bool(record["Id"].startswith(value))
+    return daemon_error(f"invalid filter '{key}'")
+
+
+@command("exec", "container exec")
+def exec_(store: Store, words: Words) -> int:
+    """`docker exec`."""
+    options, rest = flags.parse("exec", flags.EXEC, words, stop_at_word=True)
+    need("exec", rest, 2)
+    return containers.run_in(store, store.container_or_fail(rest[0]), options, rest[1:])
+
+
+@command("logs", "container logs")
+def logs(store: Store, words: Words) -> int:
+    """`docker logs`."""
+    options, rest = flags.parse("logs", flags.LOGS, words)
+    need("logs", rest, 1, 1)
+    if options["follow"]:
+        raise DockerError("docker: the mock does not simulate `docker logs --follow`")
+    containers.show_logs(store, store.container_or_fail(rest[0]), options["tail"])
+    return 0
+
+
+@command("wait", "container wait")
+def wait(store: Store, words: Words) -> int:
+    """`docker wait`."""
+    _, rest = flags.parse("wait", flags.NONE, words)
+    need("wait", rest, 1)
+    for name in rest:
+        record = store.container_or_fail(name)
+        while (state := containers.state_of(store, record))["Status"] == "running":
+            time.sleep(0.05)
+        say(str(state["ExitCode"]))
+    return 0
+
+
+@command("cp", "container cp")
+def cp(store: Store, words: Words) -> int:
+    """`docker cp`."""
+    _, rest = flags.parse("cp", flags.COPY, words)
+    need("cp", rest, 2, 2)
+    sides = [_side(store, word) for word in rest]
+    source, target = sides[0][1], sides[1][1]
+    if sides[0][0] == sides[1][0]:
+        raise DockerError("copying between containers is not supported" if sides[0][0] else "must specify at least one container source")
+    if rest[0] == "-" or rest[1] == "-":
+        return _copy_tar(source, target, inward=rest[0] == "-")
+    if not os.path.lexists(source):
+        daemon_error(f"Could not find the file {rest[0].partition(':')[2]} in container {rest[0].partition(':')[0]}") if sides[0][
+            0
+        ] else None
+        raise DockerError(f"lstat {rest[0]}: no such file or directory")
+    if os.path.isdir(source):
+        into = os.path.join(target, os.path.basename(source)) if os.path.isdir(target) and not rest[0].endswith("/.") else target
+        shutil.copytree(source, into, symlinks=True, dirs_exist_ok=True)
+        return 0
+    if not os.path.isdir(os.path.dirname(target)):
+        daemon_error(f"Could not find the file {os.path.dirname(rest[1].partition(':')[2])} in container {rest[1].partition(':')[0]}")
+    shutil.copy2(source, target)
+    return 0
+
+
+def _side(store: Store, word: str) -> tuple[bool, str]:
+    name, colon, path = word.partition(":")
+    if colon and "/" not in name:
+        record = store.container_or_fail(name)
+        return True, program.rootfs_of(store, record) + os.path.normpath("/" + path)
+    return False, store.real(word) if word.startswith("/") else word
+
+
+def _copy_tar(source: str, target: str, *, inward: bool) -> int:
+    import tarfile
+
+    if inward:
+        with tarfile.open(fileobj=sys.stdin.buffer, mode="r|*") as archive:
+            archive.extractall(target, filter="data")
+    else:
+        with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
+            archive.add(source, os.path.basename(source))
+    return 0

@@ -1,0 +1,195 @@
+"""docker create: the record and the folder of a new container, and what the daemon refuses before anything starts."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from typing import Any
+
+from .registry import pull
+from .store import DockerError, Record, Store, complain, daemon_error, new_id, now
+
+_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+\Z")
+_FOLDERS = ("/tmp", "/root", "/dev/shm", "/run", "/etc", "/opt", "/home", "/usr/local/bin", "/usr/bin", "/var/log", "/var/tmp", "/var/lib")  # noqa: S108 - a container's own
+
+
+def create(store: Store, options: dict[str, Any], image_ref: str, command: list[str]) -> Record:
+    """The record and the folder of a new container. Raises what the daemon refuses before anything starts."""
+    image = store.image(image_ref)
+    if image is None:
+        complain(f"Unable to find image '{image_ref if ':' in image_ref.rsplit('/', 1)[-1] else image_ref + ':latest'}' locally")
+        image = pull(store, image_ref)
+    name = options["name"] or new_id(str(time.time_ns()), str(os.getpid()))[:12]
+    _check(store, options, name)
+    identity = new_id(name, str(time.time_ns()), str(os.getpid()))
+    config = image["Config"]
+    entrypoint = config.get("Entrypoint") if options["entrypoint"] is None else ([options["entrypoint"]] if options["entrypoint"] else [])
+    arguments = command or ((config.get("Cmd") or []) if options["entrypoint"] is None else [])
+    record: Record = {
+        "Id": identity,
+        "Name": f"/{name}",
+        "Created": now(),
+        "Image": image["Id"],
+        "Path": ([*(entrypoint or []), *arguments] or [""])[0],
+        "Args": [*(entrypoint or []), *arguments][1:],
+        "State": {
+            "Status": "created",
+            "Running": False,
+            "Pid": 0,
+            "Ticks": "",
+            "ExitCode": 0,
+            "Error": "",
+            "StartedAt": "",
+            "FinishedAt": "",
+        },
+        "Config": {
+            "Image": image_ref,
+            "Env": _environment(store, config.get("Env") or [], options),
+            "Entrypoint": entrypoint or None,
+            "Cmd": arguments or None,
+            "Labels": {**(config.get("Labels") or {}), **dict(word.partition("=")[::2] for word in options["label"])},
+            "WorkingDir": options["workdir"] or config.get("WorkingDir") or "",
+            "User": options["user"] or config.get("User") or "",
+            "Hostname": options["hostname"] or identity[:12],
+            "Tty": options["tty"],
+        },
+        "HostConfig": {
+            "Binds": [store.host_path(word) for word in options["volume"]],
+            "Privileged": options["privileged"],
+            "NetworkMode": options["network"] or "default",
+            "IpcMode": options["ipc"] or "private",
+            "PidMode": options["pid"] or "",
+            "ShmSize": _size(options["shm_size"] or "64m"),
+            "Init": options["init"],
+            "Devices": [_device(store, word) for word in options["device"]],
+            "Ulimits": options["ulimit"],
+            "RestartPolicy": {"Name": (options["restart"] or "no").partition(":")[0]},
+            "Runtime": options["runtime"] or "runc",
+            "DeviceRequests": [options["gpus"]] if options["gpus"] else None,
+            "AutoRemove": options["rm"],
+        },
+        "Mounts": [_mount(store, word) for word in options["volume"]] + [_long_mount(store, word) for word in options["mount"]],
+    }
+    folder = store.folder("containers", identity) + "/rootfs"
+    rootfs = store.folder("images", image["Id"]) + "/rootfs"
+    if os.path.isdir(rootfs):
+        shutil.copytree(rootfs, folder, symlinks=True)
+    for place in (*_FOLDERS, record["Config"]["WorkingDir"] or "/"):
+        os.makedirs(folder + place, exist_ok=True)
+    store.save("containers", identity, record)
+    return record
+
+
+def _check(store: Store, options: dict[str, Any], name: str) -> None:
+    if not _NAME.match(name):
+        daemon_error(f"Invalid container name ({name}), only [a-zA-Z0-9][a-zA-Z0-9_.-] are allowed", 125)
+    taken = store.container(name) if options["name"] else None
+    if taken is not None and taken["Name"] == f"/{name}":
+        daemon_error(
+            f'Conflict. The container name "/{name}" is already in use by container "{taken["Id"]}". '
+            "You have to remove (or rename) that container to be able to reuse that name.",
+            125,
+        )
+    if options["runtime"] not in (None, "runc", "io.containerd.runc.v2"):
+        daemon_error(f"unknown or invalid runtime name: {options['runtime']}", 125)
+    if options["restart"] and options["restart"].partition(":")[0] not in ("no", "always", "unless-stopped", "on-failure"):
+        daemon_error(
+            f"invalid restart policy: unknown policy '{options['restart']}'; use one of 'no', 'always', 'on-failure', or 'unless-stopped'",
+            125,
+        )
+    if options["rm"] and options["restart"] not in (None, "no"):
+        raise DockerError("docker: Conflicting options: --restart and --rm.", 125)
+
+
+def _environment(store: Store, inherited: list[str], options: dict[str, Any]) -> list[str]:
+    values = dict(word.partition("=")[::2] for word in inherited)
+    words = []
+    for file in options["env_file"]:
+        with open(store.real(file)) as lines:
+            words += [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    for word in [*words, *options["env"]]:
+        name, equals, value = word.partition("=")
+        if equals:
+            values[name] = value
+        elif name in os.environ:
+            values[name] = os.environ[name]
+    return [f"{name}={value}" for name, value in values.items()]
+
+
+def _size(text: str) -> int:
+    found = re.fullmatch(r"(\d+)([bkmgBKMG]?)[bB]?", text)
+    if not found:
+        raise DockerError(
+            f"docker: invalid argument \"{text}\" for \"--shm-size\" flag: invalid size: '{text}'\nSee 'docker run --help'.", 125
+        )
+    return int(found.group(1)) << 10 * "bkmg".index((found.group(2) or "b").lower())
+
+
+def _device(store: Store, word: str) -> Record:
+    source, _, rest = store.host_path(word).partition(":")
+    target = rest.partition(":")[0] or source
+    return {"PathOnHost": source, "PathInContainer": target}
+
+
+def _mount(store: Store, word: str) -> Record:
+    parts = store.host_path(word).split(":")
+    if len(parts) == 1:
+        parts = [new_id(word, str(time.time_ns())), parts[0]]
+    source, target, mode = parts[0], parts[1], (parts[2] if len(parts) > 2 else "")
+    if not target.startswith("/"):
+        daemon_error(
+            f"invalid volume specification: '{word}': invalid mount config for type \"volume\": "
+            f"invalid mount path: '{target}' mount path must be absolute",
+            125,
+        )
+    return _mount_record(store, source, target, mode)
+
+
+def _long_mount(store: Store, word: str) -> Record:
+    values = dict(part.partition("=")[::2] for part in word.split(","))
+    source = values.get("source", values.get("src", ""))
+    target = values.get("target", values.get("dst", values.get("destination", "")))
+    if values.get("type") == "bind" and not os.path.exists(store.real(source)):
+        daemon_error(f'invalid mount config for type "bind": bind source path does not exist: {store.host_path(source)}', 125)
+    return _mount_record(store, store.host_path(source), target, "ro" if "readonly" in values or "ro" in values else "")
+
+
+def _mount_record(store: Store, source: str, target: str, mode: str) -> Record:
+    if source.startswith("/"):
+        return {"Type": "bind", "Source": source, "Destination": target, "Mode": mode, "RW": "ro" not in mode.split(",")}
+    make_volume(store, source, {})
+    return {
+        "Type": "volume",
+        "Name": source,
+        "Source": f"/var/lib/docker/volumes/{source}/_data",
+        "Destination": target,
+        "Mode": mode,
+        "RW": "ro" not in mode.split(","),
+    }
+
+
+def make_volume(store: Store, name: str, labels: dict[str, str]) -> Record:
+    """A named volume, made when it is not there."""
+    if not _NAME.match(name):
+        daemon_error(
+            f'create {name}: "{name}" includes invalid characters for a local volume name, only "[a-zA-Z0-9][a-zA-Z0-9_.-]" are allowed. '
+            "If you intended to pass a host directory, use absolute path",
+            125,
+        )
+    try:
+        return store.load("volumes", name)
+    except FileNotFoundError:
+        record: Record = {
+            "Name": name,
+            "Driver": "local",
+            "Created": now(),
+            "CreatedAt": now(),
+            "Labels": labels,
+            "Mountpoint": f"/var/lib/docker/volumes/{name}/_data",
+            "Scope": "local",
+        }
+        store.save("volumes", name, record)
+        os.makedirs(store.folder("volumes", name) + "/_data", exist_ok=True)
+        return record

@@ -1,0 +1,107 @@
+"""Commands about images and registries."""
+
+from __future__ import annotations
+
+import sys
+
+from . import flags, registry
+from .build import build
+from .store import DockerError, Store, daemon_error, normal, say
+from .table import Words, command, formatted, need
+
+
+@command("build", "image build")
+def build_(store: Store, words: Words) -> int:
+    """`docker build`."""
+    options, rest = flags.parse("build", flags.BUILD, words)
+    need("build", rest, 1, 1)
+    build(store, rest[0], options)
+    return 0
+
+
+@command("pull", "image pull")
+def pull(store: Store, words: Words) -> int:
+    """`docker pull`."""
+    options, rest = flags.parse("pull", flags.PULL, words)
+    need("pull", rest, 1, 1)
+    registry.pull(store, rest[0], quiet=options["quiet"])
+    if options["quiet"]:
+        say(normal(rest[0]))
+    return 0
+
+
+@command("push", "image push")
+def push(store: Store, words: Words) -> int:
+    """`docker push`."""
+    _, rest = flags.parse("push", flags.PULL, words)
+    need("push", rest, 1, 1)
+    registry.push(store, rest[0])
+    return 0
+
+
+@command("tag", "image tag")
+def tag(store: Store, words: Words) -> int:
+    """`docker tag`."""
+    _, rest = flags.parse("tag", flags.NONE, words)
+    need("tag", rest, 2, 2)
+    registry.tag_image(store, store.image_or_fail(rest[0]), rest[1])
+    return 0
+
+
+@command("login")
+def login(store: Store, words: Words) -> int:
+    """`docker login`."""
+    options, rest = flags.parse("login", flags.LOGIN, words)
+    if not options["password_stdin"] and options["password"] is None:
+        raise DockerError("Error: Cannot perform an interactive login from a non TTY device")
+    password = sys.stdin.read().strip() if options["password_stdin"] else options["password"]
+    if store.fault("no_credentials"):
+        daemon_error(f'Get "https://{rest[0] if rest else "docker.io"}/v2/": denied: authentication failed')
+    registry.login(store, rest[0].removeprefix("https://") if rest else "https://index.docker.io/v1/", options["username"] or "", password)
+    return 0
+
+
+@command("images", "image ls", "image list")
+def images(store: Store, words: Words) -> int:
+    """`docker images`."""
+    options, rest = flags.parse("images", flags.IMAGES, words)
+    if not options["quiet"] and not options["format"]:
+        say("REPOSITORY          TAG       IMAGE ID       CREATED   SIZE")
+    for record in store.all("images"):
+        for name in record["RepoTags"] or ["<none>:<none>"]:
+            repository, _, label = name.rpartition(":")
+            if rest and rest[0] not in (repository, name):
+                continue
+            row = {"Repository": repository, "Tag": label, "ID": record["Id"][7:19], "CreatedAt": record["Created"], "Size": "0B"}
+            if options["quiet"]:
+                say(record["Id"] if options["no_trunc"] else row["ID"])
+            else:
+                say(formatted(options["format"], row) if options["format"] else f"{repository:<20}{label:<10}{row['ID']:<15}now       0B")
+    return 0
+
+
+@command("rmi", "image rm", "image remove")
+def rmi(store: Store, words: Words) -> int:
+    """`docker rmi`."""
+    options, rest = flags.parse("rmi", flags.RMI, words)
+    need("rmi", rest, 1)
+    for name in rest:
+        record = store.image_or_fail(name)
+        user = next((box for box in store.all("containers") if box["Image"] == record["Id"]), None)
+        if user is not None and not options["force"]:
+            daemon_error(
+                f'conflict: unable to remove repository reference "{name}" (must force) - '
+                f"container {user['Id'][:12]} is using its referenced image {record['Id'][7:19]}"
+            )
+        if normal(name) in record["RepoTags"]:
+            record["RepoTags"].remove(normal(name))
+            say(f"Untagged: {normal(name)}")
+        if record["RepoTags"] and normal(name) != name and not name.startswith("sha256:"):
+            store.save("images", record["Id"], record)
+            continue
+        if not record["RepoTags"]:
+            store.drop("images", record["Id"])
+            say(f"Deleted: {record['Id']}")
+        else:
+            store.save("images", record["Id"], record)
+    return 0

@@ -1,0 +1,38 @@
+"""The table of commands, and what all of them need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .go_template import TemplateError, render
+from .store import DockerError, Store
+
+Words = list[str]
+Command = Callable[[Store, Words], int]
+COMMANDS: dict[str, Command] = {}
+
+
+def command(*names: str) -> Callable[[Command], Command]:
+    """Register under every name that Docker knows it by."""
+
+    def register(function: Command) -> Command:
+        COMMANDS.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+def need(name: str, words: Words, least: int, most: int | None = None) -> None:
+    """Raise Docker's words when there are too few or too many arguments."""
+    if len(words) < least or (most is not None and len(words) > most):
+        count = f"exactly {least}" if least == most else f"at least {least}"
+        raise DockerError(f"\"docker {name}\" requires {count} argument{'s' if least != 1 else ''}.\nSee 'docker {name} --help'.")
+
+
+def formatted(template: str, data: Any) -> str:
+    """`--format`: the template applied to the data."""
+    try:
+        return render(template.removeprefix("table "), data)
+    except TemplateError as error:
+        raise DockerError(str(error)) from error
