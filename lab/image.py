@@ -16,6 +16,7 @@ from provision.testing.layout import OS_RELEASE, STANDINS
 GUEST = Path(__file__).with_name("guest")
 STOOD_IN = ("docker-credential-gcr", "toolbox", "journalctl", "lsmod")
 """The mock's stand-ins that run here as they are; those for which the lab has a wrapper lie under guest/bin."""
+ENGINE_PROGRAMS = frozenset({"containerd", "containerd-shim-runc-v2", "docker", "docker-init", "dockerd", "runc", "tini"})
 PYTHON_STANDINS = ("mps",)
 """Stand-ins that are Python packages; they run in a container, by the Python of its image."""
 NAME = "lab"
@@ -35,26 +36,37 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Programs:
-    """The real programs that the lab is made of."""
+    """The real programs that the lab is made of, by their paths on this machine."""
 
     python: Path
     sshd: Path
-    engine: Path | None
+    init: Path
+    """Can be the first process of a PID namespace: it reaps what is orphaned."""
+    setpriv: Path
+    engine: Path | None = None
+    """A folder with an unpacked Docker Engine and sshd, preferred to what is installed."""
+    cloud_init: Path | None = None
+
+    def inside(self, program: Path) -> str:
+        """The path of a program in the lab."""
+        if self.engine is not None and program.is_relative_to(self.engine):
+            return f"/usr/local/lib/lab/engine/{program.relative_to(self.engine)}"
+        return str(program)
 
 
 def write_image(state: State, gpu: Gpu, programs: Programs, *, port: int, cgroup: str, user_data: str) -> None:
     """Write the whole image anew."""
     shutil.rmtree(state.image, ignore_errors=True)
     _write_etc(state.image / "etc", port)
-    _write_local(state, gpu, user_data)
-    sshd = f"/usr/local/lib/lab/engine{programs.sshd}" if programs.engine else str(programs.sshd)
+    _write_local(state, gpu, programs, user_data)
     config = assignments(
         {
             "NAME": NAME,
             "USER_NAME": USER,
             "PYTHON": str(programs.python),
-            "SSHD": sshd,
+            "SSHD": programs.inside(programs.sshd),
             "ENGINE": str(programs.engine or ""),
+            "CLOUD_INIT": str(programs.cloud_init or ""),
             "CGROUP": cgroup,
             "GPU_SOURCE": "real" if gpu.real else "standin",
         }
@@ -132,7 +144,7 @@ Subsystem sftp internal-sftp
 """
 
 
-def _write_local(state: State, gpu: Gpu, user_data: str) -> None:
+def _write_local(state: State, gpu: Gpu, programs: Programs, user_data: str) -> None:
     lab, bin_dir = state.local, state.image / "local" / "bin"
     for name in ("bin", "sbin", "lib", "etc", "share"):
         (state.image / "local" / name).mkdir(parents=True)
@@ -148,10 +160,13 @@ def _write_local(state: State, gpu: Gpu, user_data: str) -> None:
     for path in (lab / "bin").iterdir():
         if path.name != "sudo":
             (bin_dir / path.name).symlink_to(f"/usr/local/lib/lab/bin/{path.name}")
-    _write_sudo(lab, bin_dir)
-    (lab / "init").symlink_to(_init())
+    for path in _engine_programs(programs):
+        (bin_dir / path.name).symlink_to(programs.inside(path))
+    _write_sudo(lab, bin_dir, programs.setpriv)
+    (lab / "init").symlink_to(programs.inside(programs.init))
     shutil.copy(state.folder / "keys" / "authorized_keys", lab / "authorized_keys")
     (lab / "user-data").write_text(as_script(user_data))
+    (lab / "user-data.yaml").write_text(user_data)
     for name in PYTHON_STANDINS:
         shutil.copytree(
             STANDINS.with_name(name), lab / "standins" / "lib" / f"{name}_standin", ignore=shutil.ignore_patterns("__pycache__")
@@ -172,26 +187,24 @@ def _script(path: Path, body: str) -> None:
     path.chmod(0o755)
 
 
-def _write_sudo(lab: Path, bin_dir: Path) -> None:
+def _engine_programs(programs: Programs) -> list[Path]:
+    """What comes first on PATH because the engine brought it."""
+    if programs.engine is None:
+        return []
+    folders = [programs.engine / name for name in ("usr/sbin", "usr/bin", "sbin", "bin")]
+    found = {path.name: path for folder in folders if folder.is_dir() for path in folder.iterdir() if os.access(path, os.X_OK)}
+    return [path for name, path in sorted(found.items()) if name in ENGINE_PROGRAMS]
+
+
+def _write_sudo(lab: Path, bin_dir: Path, setpriv: Path) -> None:
     """The machine's own sudo where it has one; else a stand-in around a copy of setpriv with root's rights."""
     if Path("/usr/bin/sudo").exists():
         return
-    setpriv = shutil.which("setpriv")
-    if setpriv is None:
-        raise FileNotFoundError("neither sudo nor setpriv is installed")
     privileged = lab / "setpriv-root"
     shutil.copy(setpriv, privileged)
     os.chown(privileged, 0, SUDOERS_ID)
     privileged.chmod(stat.S_ISUID | 0o750)
     (bin_dir / "sudo").symlink_to("/usr/local/lib/lab/bin/sudo")
-
-
-def _init() -> str:
-    """A program that can be the first of a PID namespace: it reaps what is orphaned."""
-    for name in ("docker-init", "tini", "tini-static"):
-        if (found := shutil.which(name)) is not None:
-            return os.path.realpath(found)
-    raise FileNotFoundError("docker-init (tini) is not installed")
 
 
 def _write_gpu(lab: Path, gpu: Gpu) -> None:

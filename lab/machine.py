@@ -50,6 +50,8 @@ class Lab:
     authorized_key: str | None = None
     user_data: str = ""
     engine: Path | None = field(default_factory=lambda: engine_folder(os.environ))
+    cloud_init: Path | None = None
+    """cloud-init, unpacked; without it user-data is applied by a small program of the lab's own."""
     _started: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
@@ -82,9 +84,10 @@ class Lab:
 
     def start(self) -> None:
         """Boot the lab unless it runs; return when sshd and the Docker Engine answer. Raises `LabError`."""
-        if self.init_pid() is not None:
+        if self._booted():
             return
-        programs = find_programs(self.engine)
+        self.stop()  # what a lab that was cut off has left
+        programs = find_programs(self.engine, self.cloud_init)
         identity = self.state.prepare(self.authorized_key)
         write_image(self.state, self.gpu, programs, port=identity.port, cgroup=self._cgroup, user_data=self.user_data)
         self._spawn()
@@ -110,6 +113,20 @@ class Lab:
         """Lose what a reboot loses, keep the disk, boot again with the same keys and port."""
         self.stop()
         self.start()
+
+    def wait_for_boot(self, *, after: str) -> None:
+        """Wait until another boot than the one with the boot id `after` is ready."""
+        _wait_until(lambda: self._booted() not in {"", after}, BOOT_TIMEOUT_S, "the lab did not boot again")
+
+    def _booted(self) -> str:
+        """The boot id of a lab that is ready; empty while it is not."""
+        init = self.init_pid()
+        if init is None or not (run := Path(f"/proc/{init}/root/run/lab")).joinpath("ready").exists():
+            return ""
+        try:
+            return (run / "boot_id").read_text().strip()
+        except OSError:
+            return ""
 
     def wait_for_unit(self, unit: str, timeout_s: float = 120.0) -> str:
         """How a unit that was started in the background ended: its ActiveState once that is not `activating`."""
@@ -195,8 +212,7 @@ class Lab:
         while True:
             if self._started is not None and self._started.poll() is not None:
                 self._fail("the lab ended while it booted")
-            init = self.init_pid()
-            if init is not None and Path(f"/proc/{init}/root/run/lab/ready").exists():
+            if self._booted():
                 return
             if time.monotonic() > deadline:
                 self._fail(f"the lab is not ready after {BOOT_TIMEOUT_S:g} s (port {identity.port})")
@@ -230,22 +246,24 @@ def engine_folder(environment: Mapping[str, str]) -> Path | None:
     return Path(folder).resolve() if folder else None
 
 
-def find_programs(engine: Path | None) -> Programs:
+NEEDED = (
+    *("dockerd", "docker", "runc", "containerd", "sshd", "ssh-keygen", "unshare", "nsenter", "pivot_root", "findmnt", "setpriv", "busybox"),
+)
+
+
+def find_programs(engine: Path | None, cloud_init: Path | None = None) -> Programs:
     """What the lab is made of. Raises `LabError` naming everything that is missing."""
     if os.geteuid() != 0:
         raise LabError("the lab needs root", fix="sudo make lab")
     path = PATH if engine is None else f"{engine}/usr/sbin:{engine}/usr/bin:{engine}/sbin:{engine}/bin:{PATH}"
-    needed = ("dockerd", "docker", "runc", "containerd", "sshd", "ssh-keygen", "unshare", "nsenter", "pivot_root", "findmnt", "busybox")
-    missing = [name for name in needed if shutil.which(name, path=path) is None]
+    found = {name: Path(where) for name in NEEDED if (where := shutil.which(name, path=path)) is not None}
     python = shutil.which("python3", path="/usr/bin:/bin")
-    if missing or python is None:
-        names = ", ".join([*missing, *([] if python else ["/usr/bin/python3"])])
-        raise LabError(
-            "programs of the lab are missing",
-            why=names,
-            fix=".ci/packages   (installs them from Debian's packages), or set PROVISION_ENGINE",
-        )
-    return Programs(python=Path(python).resolve(), sshd=Path(shutil.which("sshd", path=path) or ""), engine=engine)
+    init = next(filter(None, (shutil.which(name, path=path) for name in ("docker-init", "tini", "tini-static"))), None)
+    missing = [name for name in NEEDED if name not in found] + ["/usr/bin/python3"] * (python is None) + ["tini"] * (init is None)
+    if python is None or init is None or missing:
+        fix = ".ci/packages   (installs them from Debian's packages), or set PROVISION_ENGINE"
+        raise LabError("programs of the lab are missing", why=", ".join(missing), fix=fix)
+    return Programs(Path(python).resolve(), found["sshd"], Path(init), found["setpriv"], engine, cloud_init)
 
 
 def _child(pid: int | None) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ pytest.register_assert_rewrite("tests.acceptance.main_job")
 ROOT = Path(__file__).parent.parent.parent
 ENGINE = engine_folder(os.environ)  # read here: the tests' own environment is scrubbed
 BEAM = os.environ.get("PROVISION_LAB_BEAM", "auto")
+CLOUD_INIT = os.environ.get("PROVISION_CLOUD_INIT")
 REQUIRED = os.environ.get("PROVISION_LAB_REQUIRED") == "1"
 
 
@@ -74,11 +76,19 @@ def explain(report: HostReport) -> str:
     return "\n".join([str(report.error), *(f"{outcome.resource}: {outcome.status} {outcome.note}\n{outcome.error}" for outcome in bad)])
 
 
+def unpacked_cloud_init() -> Path | None:
+    """Where the program that PROVISION_CLOUD_INIT names has unpacked cloud-init; None where the tests are to do without."""
+    if CLOUD_INIT is None:
+        return None
+    subprocess.run([CLOUD_INIT, "--version"], check=True, capture_output=True, timeout=300)
+    return ROOT / ".cache" / "cloud-init"
+
+
 @pytest.fixture(scope="session")
 def lab(clean_session: None) -> Iterator[Lab]:
     """A running lab. Where one cannot start the tests are skipped, or fail where PROVISION_LAB_REQUIRED=1."""
     folder = Path(tempfile.mkdtemp(prefix="provision-lab-", dir="/var/tmp"))
-    machine = Lab(folder, engine=ENGINE)
+    machine = Lab(folder, engine=ENGINE, cloud_init=unpacked_cloud_init())
     try:
         machine.start()
     except LabError as error:

@@ -1,0 +1,112 @@
+"""What a boot brings back: user-data applied by cloud-init itself, the boot unit, the boot script; and a reboot asked for from within."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.base_image import BaseImage
+from lab.machine import Lab
+from provision import templating
+from provision.facts import FACTS, read_facts
+from provision.model import Status
+from provision.recipes import cos
+from provision.resource import Resource
+from provision.resources.boot import BOOT_TEXT, fragment_text
+from provision.settings import Settings
+from tests.lab.conftest import Ssh, explain, summary
+
+BOOT_UNIT = "provision-boot.service"
+
+
+@pytest.fixture(params=["cloud-init", "small"])
+def applier(request: pytest.FixtureRequest, lab: Lab) -> Iterator[str]:
+    """cloud-init itself, where it was unpacked, and the lab's small program: they have to agree."""
+    unpacked = lab.cloud_init
+    if request.param == "cloud-init" and unpacked is None:
+        pytest.skip("PROVISION_CLOUD_INIT names no unpacked cloud-init")
+    lab.cloud_init = unpacked if request.param == "cloud-init" else None
+    yield str(request.param)
+    lab.cloud_init, lab.user_data = unpacked, ""
+
+
+@pytest.fixture
+def recipe(settings: Settings) -> list[Resource]:
+    return cos(settings, boot_unit=templating.boot_unit())
+
+
+def seed(lab: Lab, recipe: list[Resource]) -> str:
+    """User-data of a new machine: nobody was there before, the boot scripts come with it."""
+    facts = read_facts(lab.exec_inside("sh", "-c", "R=\n" + FACTS.render()).stdout)
+    return templating.user_data({"boot.sh": BOOT_TEXT, "boot.d/10-host.sh": fragment_text(recipe, facts)})
+
+
+@pytest.mark.usefixtures("image")
+def test_a_new_machine_provisions_itself_from_its_user_data(
+    lab: Lab, applier: str, recipe: list[Resource], login: Callable[[], Ssh]
+) -> None:
+    lab.user_data = seed(lab, recipe)
+    lab.forget()
+    assert lab.wait_for_unit(BOOT_UNIT) == "active", lab.exec_inside("journalctl", "-u", BOOT_UNIT).stdout
+    assert lab.exec_inside("/var/lib/nvidia/bin/nvidia-smi", "-L").stdout.startswith("GPU 0: NVIDIA L4")
+    report = login().converge(recipe, check=True)
+    assert summary(report)["driver"] is Status.OK, explain(report)
+    assert summary(report)["driver-mount"] is Status.OK
+    assert summary(report)["nvidia-smi"] is Status.OK
+
+
+def test_user_data_is_applied_at_every_boot(lab: Lab, applier: str) -> None:
+    lab.user_data = (
+        "#cloud-config\nwrite_files:\n  - path: /etc/probe\n    permissions: '0640'\n    content: from user-data\n"
+        "runcmd:\n  - [sh, -c, 'echo ran >>/var/lib/probe-runs']\n  - echo a line >>/var/lib/probe-runs\n"
+    )
+    lab.reboot()
+    lab.reboot()
+    assert lab.exec_inside("cat", "/etc/probe").stdout == "from user-data"
+    assert lab.exec_inside("stat", "-c", "%a", "/etc/probe").stdout == "640\n"
+    assert lab.exec_inside("cat", "/var/lib/probe-runs").stdout == "ran\na line\n" * 2
+    lab.user_data = ""
+    lab.reboot()
+    assert lab.exec_inside("test", "-e", "/etc/probe", check=False).returncode == 1
+    lab.exec_inside("rm", "/var/lib/probe-runs")
+
+
+def test_a_newer_boot_script_is_not_replaced_by_the_seed(lab: Lab, applier: str, image: BaseImage) -> None:
+    lab.user_data = templating.user_data({"boot.sh": "#!/bin/sh\necho old >/run/which\n"})
+    lab.forget()
+    lab.wait_for_unit(BOOT_UNIT)
+    assert lab.exec_inside("cat", "/run/which").stdout == "old\n"
+    lab.exec_inside("sh", "-c", "echo 'echo new >/run/which' >/var/lib/provision/boot.sh")
+    lab.reboot()
+    lab.wait_for_unit(BOOT_UNIT)
+    assert lab.exec_inside("cat", "/run/which").stdout == "new\n"
+
+
+def test_a_reboot_can_be_asked_for_from_within(lab: Lab, login: Callable[[], Ssh]) -> None:
+    before = lab.exec_inside("cat", "/proc/sys/kernel/random/boot_id").stdout
+    login()("sudo touch /etc/lost /run/lost /tmp/lost /var/lib/kept; sudo reboot")
+    lab.wait_for_boot(after=before.strip())
+    found = lab.exec_inside("sh", "-c", "ls /etc/lost /run/lost /tmp/lost /var/lib/kept 2>/dev/null", check=False).stdout
+    assert found == "/var/lib/kept\n"
+    assert login()("echo back").out == "back\n"
+    lab.exec_inside("rm", "/var/lib/kept")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
+@pytest.mark.parametrize("unit", ["provision-boot.service", "provision-host-keys.service"])
+def test_units_are_what_systemd_accepts(unit: str, lab: Lab, tmp_path: Path) -> None:
+    """The stand-in of systemctl runs units; systemd itself says that they are right, as they lie on the host."""
+    lab.user_data = templating.user_data({})
+    lab.reboot()
+    text = lab.exec_inside("cat", f"/etc/systemd/system/{unit}").stdout
+    lab.user_data = ""
+    (tmp_path / unit).write_text(text)
+    program = next(line.split("=", 1)[1].split()[1] for line in text.splitlines() if line.startswith("ExecStart="))
+    assert program.startswith("/")
+    command = ["systemd-analyze", "verify", "--recursive-errors=no", str(tmp_path / unit)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr.strip()) == (0, "")
