@@ -86,7 +86,11 @@ def _program(session: Session, file: str) -> list[str]:
             return [f"./{posix}"]
 
 
-_SHELL = 'exec docker exec -it --workdir "$dir" "$name" sh -c "$body"'
+_SHELL = """
+set --
+if test -t 0; then set -- --tty; fi
+exec docker exec --interactive "$@" --workdir "$dir" "$name" sh -c "$body"
+"""
 _INSIDE = "if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from provision.app.session import Done, Session
 from provision.model import Host
 
-BANNER = "mock: no project is set, so everything runs on this machine and nothing is billed"
+BANNER = "mock: no project is set, so all of this is local and nothing is billed"
 
 
 def _folder(session: Session) -> Path:

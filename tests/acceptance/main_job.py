@@ -37,6 +37,8 @@ class World:
     host: str
     reboot: Callable[[], None]
     environ: dict[str, str]
+    put_object: Callable[[str, str, bytes], None] | None = None
+    """Puts an object into a bucket that the host's toolbox can copy from."""
     stdout: bytearray = field(default_factory=bytearray)
     stderr: bytearray = field(default_factory=bytearray)
     events: list[Event] = field(default_factory=list)
@@ -110,6 +112,24 @@ def _create(world: World) -> None:
     assert app.vm_show(world.session, world.host).document["vm"]["name"] == world.host
     check = app.vm_provision(world.session, replace(HERE, check=True))
     unchanged(check, world.host)
+    assert app.vm_ssh(world.session, HERE, ["sh", "-c", "exit 5"]).exit_code == 5
+    _copy(world)
+
+
+def _copy(world: World) -> None:
+    """A folder as one tar stream, and a bucket through toolbox, into a folder with a name that a shell would trip over."""
+    folder = world.project_dir.parent / "it's a folder"
+    folder.mkdir(exist_ok=True)
+    (folder / "$(x) ü.txt").write_text("text")
+    there = "/home/it's $(there)"
+    assert app.vm_copy(world.session, HERE, str(folder), there).exit_code == 0
+    found = 'cd "${PROVISION_MOCK_ROOT-}/home/it\'s \\$(there)" && test "$(cat "it\'s a folder/\\$(x) ü.txt")" = text'
+    assert app.vm_ssh(world.session, HERE, ["sh", "-c", found]).exit_code == 0
+    if world.put_object:
+        world.put_object("bucket", "gpu/model.bin", b"weights")
+        assert app.vm_copy(world.session, HERE, "gs://bucket/gpu/*", "/home/models").exit_code == 0
+        found = 'test "$(cat "${PROVISION_MOCK_ROOT-}/home/models/model.bin")" = weights'
+        assert app.vm_ssh(world.session, HERE, ["sh", "-c", found]).exit_code == 0
 
 
 def _image(world: World) -> None:

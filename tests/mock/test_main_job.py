@@ -29,6 +29,11 @@ def mock_world(tmp_path: Path) -> Iterator[World]:
         cloud.stop("dev", "us-central1-a", request_id=new_request_id())
         cloud.start("dev", "us-central1-a", request_id=new_request_id())
 
+    def put_object(bucket: str, name: str, data: bytes) -> None:
+        path = world.session.home / "mock/hosts/us-central1-a/dev/state/buckets" / bucket / name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(data)
+
     world = World(
         settings=Settings.from_levels([]),
         state_dir=tmp_path / "state",
@@ -36,6 +41,7 @@ def mock_world(tmp_path: Path) -> Iterator[World]:
         host="dev",
         reboot=reboot,
         environ=dict(os.environ),
+        put_object=put_object,
     )
     yield world
     app.mock_down(Session(world.settings, world.state_dir, world.project_dir))
