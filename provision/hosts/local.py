@@ -135,9 +135,9 @@ class _Run:
         return code if code >= 0 else 128 - code
 
     def kill(self) -> None:
-        """End the process group; the streaming thread sees it."""
+        """End the process group; the streaming thread sees it. What is killed outright could not end its own children."""
         self.killed = True
-        self._signal(signal.SIGKILL)
+        self._signal(signal.SIGTERM)
 
     def end(self) -> None:
         """Release everything: the group gets SIGTERM, then SIGKILL."""

@@ -17,6 +17,7 @@ from provision.hosts.ssh_wire import SESSION, Ending, Opening, Wire, opened
 from provision.model import Host, Sink
 
 _READ_BYTES = 1024 * 1024
+_PACKET_BYTES = 32 * 1024
 _INLINE_BYTES = 64 * 1024
 """Input up to this size fits into the socket's buffer and is sent without a thread of its own."""
 COMMAND_MAX_BYTES = 128 * 1024 - 1
@@ -104,18 +105,23 @@ class SshTransport:
         channel = self._session(deadline, timeout_s)
         try:
             wake = _Wake(channel)
-            ending = self._wire.start_command(channel, line)
-            self._feed(channel, given)
-            self._prefetch()
+            ending = self._start(channel, line, given)
             if not _stream(channel, wake, sinks, deadline):
                 raise self._timeout(timeout_s)
             return self._status(channel, ending, deadline, timeout_s)
-        except (OSError, EOFError, SSHException) as error:
-            raise self._lost(str(error)) from error
         finally:
             self._wire.endings.pop(channel.chanid, None)
             with contextlib.suppress(OSError, EOFError, SSHException):
                 channel.close()
+
+    def _start(self, channel: Channel, line: bytes, given: _Input) -> Ending:
+        try:
+            ending = self._wire.start_command(channel, line)
+            self._feed(channel, given)
+        except (OSError, EOFError, SSHException) as error:
+            raise self._lost(str(error)) from error
+        self._prefetch()
+        return ending
 
     def _session(self, deadline: float, timeout_s: float) -> Channel:
         with self._lock:
@@ -216,18 +222,32 @@ class _Wake:
 
 
 def _stream(channel: Channel, wake: _Wake, sinks: _Sinks, deadline: float) -> bool:
-    """Hand over what arrives until both streams have ended; False when the deadline passed first."""
-    while True:
+    """Hand over what arrives until both streams have ended; False when the deadline passed first.
+
+    Each stream in turn, so that a flood on one holds up neither the other nor the deadline.
+    """
+    while (left_s := deadline - time.monotonic()) > 0:
         wake.reset()
         ended = bool(channel.eof_received) or channel.closed
-        while channel.recv_ready():
-            sinks.stdout(channel.recv(_READ_BYTES))
-        while channel.recv_stderr_ready():
-            sinks.stderr(channel.recv_stderr(_READ_BYTES))
-        if ended:
-            return True
-        if not wake.wait(max(0.0, deadline - time.monotonic())):
-            return False
+        out = _receive(channel.recv) if channel.recv_ready() else b""
+        err = _receive(channel.recv_stderr) if channel.recv_stderr_ready() else b""
+        if out:
+            sinks.stdout(out)
+        if err:
+            sinks.stderr(err)
+        if not out and not err:
+            if ended:
+                return True
+            wake.wait(left_s)
+    return False
+
+
+def _receive(receive: Callable[[int], bytes]) -> bytes:
+    """What a stream holds. Reading also grants the server more room, which fails when the connection is gone: then it has ended."""
+    try:
+        return receive(_READ_BYTES)
+    except (OSError, EOFError, SSHException):
+        return b""
 
 
 def _send_all(channel: Channel, given: _Input) -> None:
@@ -236,7 +256,7 @@ def _send_all(channel: Channel, given: _Input) -> None:
         for chunk in given.chunks:
             view = memoryview(chunk)
             while view:
-                sent = channel.send(bytes(view[:_READ_BYTES]))
+                sent = channel.send(bytes(view[:_PACKET_BYTES]))
                 if sent == 0:
                     return
                 view = view[sent:]
