@@ -84,8 +84,12 @@ class BaseImage:
     beam_is_real: bool
 
 
-def base_image(cache: Path, *, beam: str = "auto") -> BaseImage:
-    """The image, from `cache` or made now. `beam`: `real` (pip has to be able to fetch it), `standin`, or whichever works."""
+def base_image(cache: Path, busybox: Path, *, beam: str = "auto") -> BaseImage:
+    """The image, from `cache` or made now with a static `busybox`.
+
+    `beam` says which apache-beam it has: `real` (pip has to be able to fetch it), `standin`, or `auto`, whichever works.
+    Raises `RuntimeError` where a real one cannot be had.
+    """
     python = Interpreter.find()
     packages = None if beam == "standin" else _fetch_beam(cache, required=beam == "real")
     made_of = [FORMAT, python.version, str(python.executable), python.executable.stat().st_mtime_ns, packages is not None, DEFAULT_BEAM]
@@ -95,7 +99,7 @@ def base_image(cache: Path, *, beam: str = "auto") -> BaseImage:
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as work:
             with tarfile.open(Path(work) / "tar", mode="w") as tar:
-                _Root(tar).write(python, packages)
+                _Root(tar).write(python, busybox, packages)
             (Path(work) / "tar").replace(archive)
     return BaseImage(ImageSpec(python=python.version).base, archive, digest, python.version, packages is not None)
 
@@ -126,10 +130,10 @@ class _Root:
         self.tar = tar
         self.seen: set[str] = {"."}
 
-    def write(self, python: Interpreter, packages: Path | None) -> None:
+    def write(self, python: Interpreter, busybox: Path, packages: Path | None) -> None:
         for name, mode in (("tmp", 0o1777), ("root", 0o755), ("var/tmp", 0o1777), ("home", 0o755), ("run", 0o755)):
             self.folder(name, mode)
-        self.userland()
+        self.userland(busybox)
         self.python(python)
         with zipfile.ZipFile(python.pip_wheel) as wheel:
             for entry in wheel.infolist():
@@ -142,17 +146,15 @@ class _Root:
             self.libraries(packages.rglob("*.so"), but=packages)
         self.file("/opt/apache/beam/boot", _BOOT.encode(), 0o755)
 
-    def userland(self) -> None:
+    def userland(self, busybox: Path) -> None:
         for link in ("usr/bin", "usr/sbin", "sbin"):
             self.link(link, "/bin")
         found = {name: Path(path) for name in _PROGRAMS.split() if (path := shutil.which(name, path=PATH)) is not None}
         for name, program in found.items():
             self.file(f"/bin/{name}", program.read_bytes(), 0o755)
         self.libraries(found.values())
-        busybox = shutil.which("busybox", path=PATH)
-        assert busybox is not None
-        self.file("/bin/busybox", Path(busybox).read_bytes(), 0o755)
-        applets = subprocess.run([busybox, "--list"], check=True, capture_output=True, text=True, timeout=60).stdout.split()
+        self.file("/bin/busybox", busybox.read_bytes(), 0o755)
+        applets = subprocess.run([str(busybox), "--list"], check=True, capture_output=True, text=True, timeout=60).stdout.split()
         for name in applets:
             if name not in {"busybox", "docker-init"}:
                 self.link(f"bin/{name}", "busybox")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lab.base_image import base_image
 from lab.image import Gpu
-from lab.machine import DEFAULT_FOLDER, Lab
+from lab.machine import DEFAULT_FOLDER, Lab, find_programs
 from provision.errors import ProvisionError
 
 CACHE = Path(__file__).resolve().parent.parent / ".cache" / "lab"
@@ -54,7 +54,7 @@ def _run(options: argparse.Namespace) -> int:
             lab.user_data = options.user_data.read_text() if options.user_data else ""
             lab.start()
             if options.beam != "none":
-                lab.load(base_image(CACHE, beam=options.beam))
+                lab.load(base_image(CACHE, find_programs(lab.engine).busybox, beam=options.beam))
         case "down":
             lab.remove()
             return 0

@@ -16,7 +16,7 @@ from provision.testing.layout import OS_RELEASE, STANDINS
 GUEST = Path(__file__).with_name("guest")
 STOOD_IN = ("docker-credential-gcr", "toolbox", "journalctl", "lsmod")
 """The mock's stand-ins that run here as they are; those for which the lab has a wrapper lie under guest/bin."""
-ENGINE_PROGRAMS = frozenset({"containerd", "containerd-shim-runc-v2", "docker", "docker-init", "dockerd", "runc", "tini"})
+ENGINE_PROGRAMS = frozenset({"containerd", "containerd-shim-runc-v2", "docker", "docker-init", "dockerd", "runc", "tini-static"})
 PYTHON_STANDINS = ("mps",)
 """Stand-ins that are Python packages; they run in a container, by the Python of its image."""
 NAME = "lab"
@@ -43,6 +43,8 @@ class Programs:
     init: Path
     """Can be the first process of a PID namespace: it reaps what is orphaned."""
     setpriv: Path
+    keygen: Path
+    busybox: Path
     engine: Path | None = None
     """A folder with an unpacked Docker Engine and sshd, preferred to what is installed."""
     cloud_init: Path | None = None

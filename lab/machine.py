@@ -88,7 +88,7 @@ class Lab:
             return
         self.stop()  # what a lab that was cut off has left
         programs = find_programs(self.engine, self.cloud_init)
-        identity = self.state.prepare(self.authorized_key)
+        identity = self.state.prepare(self.authorized_key, keygen=programs.keygen)
         write_image(self.state, self.gpu, programs, port=identity.port, cgroup=self._cgroup, user_data=self.user_data)
         self._spawn()
         self._wait_ready(identity)
@@ -263,7 +263,16 @@ def find_programs(engine: Path | None, cloud_init: Path | None = None) -> Progra
     if python is None or init is None or missing:
         fix = ".ci/packages   (installs them from Debian's packages), or set PROVISION_ENGINE"
         raise LabError("programs of the lab are missing", why=", ".join(missing), fix=fix)
-    return Programs(Path(python).resolve(), found["sshd"], Path(init), found["setpriv"], engine, cloud_init)
+    return Programs(
+        python=Path(python).resolve(),
+        sshd=found["sshd"],
+        init=Path(init),
+        setpriv=found["setpriv"],
+        keygen=found["ssh-keygen"],
+        busybox=found["busybox"],
+        engine=engine,
+        cloud_init=cloud_init,
+    )
 
 
 def _child(pid: int | None) -> int | None:

@@ -58,8 +58,8 @@ class State:
         """What the machine prints while it boots, and sshd's log."""
         return self.folder / "console.log"
 
-    def prepare(self, authorized_key: str | None) -> Identity:
-        """Make folders, keys and port where they are missing; the identity of the lab."""
+    def prepare(self, authorized_key: str | None, *, keygen: Path) -> Identity:
+        """Make folders, keys (with `keygen`) and port where they are missing; the identity of the lab."""
         for name in FOLDERS:
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.disk / "var/tmp").chmod(0o1777)
@@ -71,7 +71,7 @@ class State:
         identity = self.folder / "keys" / "id_ed25519"
         for key in (host_key, identity):
             if not key.exists():
-                subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(key)], check=True, timeout=60)
+                subprocess.run([str(keygen), "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(key)], check=True, timeout=60)
         lines = [_public(identity), *([authorized_key.strip()] if authorized_key else [])]
         (self.folder / "keys" / "authorized_keys").write_text("\n".join(lines) + "\n")
         found = self.identity()

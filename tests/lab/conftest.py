@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from lab.base_image import BaseImage, base_image
-from lab.machine import Lab, LabError, engine_folder
+from lab.machine import Lab, LabError, engine_folder, find_programs
 from provision.engine import converge
 from provision.hosts.known_hosts import KnownHosts
 from provision.hosts.ssh import connect
@@ -105,7 +105,7 @@ def lab(clean_session: None) -> Iterator[Lab]:
 @pytest.fixture(scope="session")
 def image(lab: Lab) -> BaseImage:
     """The base image of the worker, loaded."""
-    made = base_image(ROOT / ".cache" / "lab", beam=BEAM)
+    made = base_image(ROOT / ".cache" / "lab", find_programs(lab.engine).busybox, beam=BEAM)
     lab.load(made)
     return made
 
