@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from provision.model import Host
 from provision.resource import Resource
 from provision.resources import BootRunner, DockerEngine, Driver, ExecBindMount, Gpu, NvidiaSmi, RegistryLogin, Unit
-from provision.resources.boot import fragment
+from provision.resources.boot import BootEnded, fragment
 from provision.resources.gpu import DRIVER_DIR
 from provision.settings import Settings
 
@@ -22,25 +22,33 @@ def cos(settings: Settings, *, host: Host | None = None, boot_unit: str, extras:
     On a host with a driver of its own (`driver: present`) the installation becomes a check. `boot_unit` is the text
     of the unit that runs the boot script; `extras` are the user's own resources, which come last.
     """
-    steps = [*_gpu_steps(settings, host), RegistryLogin(name="registry-login", needs=(), at_boot=True, registries=registries(settings))]
-    engine = DockerEngine(name="docker", needs=("gpu",) if settings.gpu else (), at_boot=True)
-    unit = Unit(name="boot-unit", unit=BOOT_UNIT, content=boot_unit, at_boot=True)
-    boot = [BootRunner(), fragment("boot-steps", "10-host.sh", [engine, *steps, unit, *extras]), unit]
     gpu: list[Resource] = [Gpu(name="gpu", count=settings.gpu_count)] if settings.gpu else []
-    proof: list[Resource] = []
-    if settings.gpu:
-        proof = [NvidiaSmi(name="nvidia-smi", needs=("driver", "driver-mount"), directory=_driver_dir(host))]
-    return [*gpu, engine, *boot, *steps, *proof, *extras]
+    first = [BootEnded(name="boot", unit=BOOT_UNIT), *gpu]
+    needs = tuple(resource.name for resource in first)
+    engine = DockerEngine(name="docker", needs=needs, at_boot=True)
+    login = RegistryLogin(name="registry-login", needs=needs, at_boot=True, registries=registries(settings))
+    unit = Unit(name="boot-unit", needs=needs, unit=BOOT_UNIT, content=boot_unit, at_boot=True)
+    steps = [*_gpu_steps(settings, host, needs), login]
+    runner = BootRunner(needs=needs)
+    boot_steps = fragment("boot-steps", "10-host.sh", [engine, *steps, unit, *extras], needs=needs)
+    return [*first, engine, runner, boot_steps, unit, *steps, *_proof(settings, host), *extras]
 
 
-def _gpu_steps(settings: Settings, host: Host | None) -> list[Resource]:
+def _gpu_steps(settings: Settings, host: Host | None, needs: tuple[str, ...]) -> list[Resource]:
     if not settings.gpu:
         return []
     folder = _driver_dir(host)
-    driver = Driver(
-        name="driver", needs=("gpu",), at_boot=True, version=settings.driver, source=host.driver if host else None, directory=folder
-    )
-    return [driver, ExecBindMount(name="driver-mount", at_boot=True, path=folder)]
+    source = host.driver if host else None
+    return [
+        Driver(name="driver", needs=needs, at_boot=True, version=settings.driver, source=source, directory=folder),
+        ExecBindMount(name="driver-mount", needs=needs, at_boot=True, path=folder),
+    ]
+
+
+def _proof(settings: Settings, host: Host | None) -> list[Resource]:
+    if not settings.gpu:
+        return []
+    return [NvidiaSmi(name="nvidia-smi", needs=("driver", "driver-mount"), directory=_driver_dir(host))]
 
 
 def _driver_dir(host: Host | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provision.resources.boot import BootFragment, BootRunner
+from provision.resources.boot import BootEnded, BootFragment, BootRunner
 from provision.resources.docker import BuiltImage, Container, DockerEngine, NoContainer, PulledImage, RegistryLogin
 from provision.resources.file import Directory, File
 from provision.resources.gpu import Driver, Gpu, NvidiaSmi
@@ -11,6 +11,7 @@ from provision.resources.mps import MpsDaemon
 from provision.resources.unit import Unit
 
 __all__ = [
+    "BootEnded",
     "BootFragment",
     "BootRunner",
     "BuiltImage",

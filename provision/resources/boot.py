@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from provision.model import Facts, State
 from provision.resource import Resource
 from provision.resources.file import File
-from provision.shell import ARGUMENT_LIMIT_BYTES, RemotePath, Script, Section, quote, script, section_text
+from provision.shell import ARGUMENT_LIMIT_BYTES, RemotePath, Script, Section, fields, quote, script, section_text
 
 STATE_DIR = RemotePath("/var/lib/provision")
 BOOT_SCRIPT = STATE_DIR / "boot.sh"
@@ -86,7 +86,46 @@ class BootFragment(Resource):
         return self._file(facts).ensure(facts)
 
 
-def fragment(name: str, file: str, resources: Sequence[Resource]) -> BootFragment:
+def fragment(name: str, file: str, resources: Sequence[Resource], *, needs: tuple[str, ...] = ()) -> BootFragment:
     """The fragment for those of `resources` that are marked `at_boot`."""
     steps = tuple(replace(resource, needs=(), on_change_of=()) for resource in resources if resource.at_boot)
-    return BootFragment(name=name, file=file, steps=steps)
+    return BootFragment(name=name, needs=needs, file=file, steps=steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BootEnded(Resource):
+    """The boot unit is not under way: two at the same steps would be in each other's way.
+
+    How it ended does not matter, since what it left undone is seen and done by the recipe.
+    """
+
+    unit: str
+    timeout_s: float = 1800.0
+
+    def probe(self) -> Script:
+        """What systemd says of it; a oneshot unit that runs is `activating`."""
+        return script('echo "state=$(systemctl is-active "$unit" 2>/dev/null)"', unit=self.unit)
+
+    def read(self, text: str) -> State | None:
+        """`{"under_way"}`."""
+        return {"under_way": fields(text).get("state", "").strip() == "activating"}
+
+    def desired(self, facts: Facts) -> State:  # noqa: ARG002
+        """`{"under_way": False}`."""
+        return {"under_way": False}
+
+    def ensure(self, facts: Facts) -> Script | None:  # noqa: ARG002
+        """Wait, and say now and then what it is at."""
+        return script(
+            """
+waited=0
+while test "$(systemctl is-active "$unit" 2>/dev/null)" = activating; do
+    if test "$((waited % 15))" -eq 0; then
+        echo "waiting for the boot of the host: $(journalctl --unit "$unit" --lines 1 --output cat 2>/dev/null || true)"
+    fi
+    waited=$((waited + 1))
+    sleep 1
+done
+""",
+            unit=self.unit,
+        )

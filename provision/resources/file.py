@@ -10,18 +10,22 @@ from dataclasses import dataclass, field
 from provision.errors import ProbeUnreadable
 from provision.model import Facts, State
 from provision.resource import Diagnosis, Resource
-from provision.shell import RemotePath, Script, Secret, payload, script
+from provision.shell import RemotePath, Script, Secret, fields, payload, script
 
 TEXT_LIMIT_BYTES = 64 * 1024
 """Up to here the text itself is read back, so that a diff can be shown; above, its digest."""
 
+# The text itself or its digest, never both: each program started is a millisecond on the host.
 _PROBE = """
 test -f "$path" || exit 0
 echo "mode=$(stat -c %a "$path")"
-echo "sha256=$(sha256sum <"$path" | cut -d ' ' -f 1)"
-test -n "$limit" && test "$(wc -c <"$path")" -le "$limit" || exit 0
-echo "content="
-base64 <"$path"
+if test -n "$limit" && test "$(wc -c <"$path")" -le "$limit"; then
+    echo "content="
+    base64 <"$path"
+else
+    digest=$(sha256sum <"$path")
+    echo "sha256=${digest%% *}"
+fi
 """
 
 # Written beside the target and renamed, so that a reader never sees half a file and a full disk leaves the old one.
@@ -72,24 +76,27 @@ class File(Resource):
         return isinstance(self.content, str) and not self.secret and len(self.data) <= TEXT_LIMIT_BYTES
 
     def probe(self) -> Script:
-        """Permissions and digest; the text as well where a diff could show it."""
+        """Permissions, and the text where a diff could show it, else its digest."""
         return script(_PROBE, path=RemotePath(self.path), limit=str(TEXT_LIMIT_BYTES) if self._readable else "")
 
     def read(self, text: str) -> State | None:
         """`{"mode", "content"}` for text, `{"mode", "sha256"}` otherwise."""
         if not text.strip():
             return None
-        head, _, encoded = text.partition("content=\n")
-        found = dict(line.split("=", 1) for line in head.splitlines() if "=" in line)
+        head, marked, encoded = text.partition("content=\n")
+        found = fields(head)
         mode = found["mode"].zfill(4)
-        if not self._readable:
-            return {"mode": mode, "sha256": found["sha256"]}
+        if not marked:
+            digest = found["sha256"]
+            return {"mode": mode, "content": f"<large: sha256 {digest}>"} if self._readable else {"mode": mode, "sha256": digest}
         try:
-            content = base64.b64decode("".join(encoded.split()), validate=True).decode("utf-8")
-        except (binascii.Error, UnicodeDecodeError):
-            content = f"<not text: sha256 {found['sha256']}>"
-        if not encoded and found["sha256"] != hashlib.sha256(b"").hexdigest():
-            content = f"<large: sha256 {found['sha256']}>"
+            data = base64.b64decode("".join(encoded.split()), validate=True)
+        except binascii.Error as error:
+            raise ProbeUnreadable("the file did not come back whole", where=self.path, why=str(error)) from error
+        try:
+            content = data.decode("utf-8")
+        except UnicodeDecodeError:
+            content = f"<not text: sha256 {hashlib.sha256(data).hexdigest()}>"
         return {"mode": mode, "content": content}
 
     def desired(self, facts: Facts) -> State:  # noqa: ARG002

@@ -33,6 +33,8 @@ from collections.abc import Iterable
 from typing import Any
 
 _PR_SET_KEEPCAPS = 8
+_PR_SET_SECUREBITS = 28
+_SECBIT_NO_SETUID_FIXUP = 1 << 2
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAP_AMBIENT = 47
@@ -43,17 +45,18 @@ _KILL_S = 30.0
 _MOST_PROCESSES = 4096
 
 
-def drop(uid: int, gid: int) -> bool:
+def drop(uid: int, gid: int, *, keep_reading: bool) -> bool:
     """Become `uid` for good; True when reading below closed folders was kept. Call as root, once."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
+    libc.prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP, 0, 0, 0)  # without it access(2) ignores the capability that is kept
     resource.setrlimit(resource.RLIMIT_NPROC, (_MOST_PROCESSES, _MOST_PROCESSES))  # a runaway recipe ends at its own limit
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
     header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
     mask = 1 << _CAP_DAC_READ_SEARCH
-    kept = libc.capset(header, struct.pack("=6I", mask, mask, mask, 0, 0, 0)) == 0
+    kept = keep_reading and libc.capset(header, struct.pack("=6I", mask, mask, mask, 0, 0, 0)) == 0
     kept = kept and libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _CAP_DAC_READ_SEARCH, 0, 0) == 0
     if not kept:
         libc.capset(header, struct.pack("=6I", 0, 0, 0, 0, 0, 0))
@@ -250,9 +253,9 @@ def _signal_all(pids: Iterable[int], number: int) -> None:
 
 
 def main() -> None:
-    """`spawner.py UID GID`: serve on standard input."""
-    uid, gid = (int(word) for word in sys.argv[1:3])
-    kept = drop(uid, gid) if os.getuid() == 0 else False
+    """`spawner.py UID GID KEEP_READING`: serve on standard input."""
+    uid, gid, keep_reading = (int(word) for word in sys.argv[1:4])
+    kept = drop(uid, gid, keep_reading=bool(keep_reading)) if os.getuid() == 0 else False
     confine()
     channel = socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)

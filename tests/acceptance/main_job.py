@@ -159,7 +159,7 @@ def _container(world: World) -> None:
 
 
 def _code(world: World) -> None:
-    assert world.program(["sh", "-c", "printf %s \"it's $0\"; exit 3", "a 'b' $(c)\n€"]) == (3, "it's a 'b' $(c)\n€")
+    assert world.program(["sh", "-c", 'printf %s "it\'s $0"; exit 3', "a 'b' $(c)\n€"]) == (3, "it's a 'b' $(c)\n€")
     status, output = world.program(["sh", "-c", 'echo "$LD_LIBRARY_PATH:$PATH:$TF_FORCE_GPU_ALLOW_GROWTH"; ulimit -n'])
     assert status == 0
     assert output.startswith("/usr/local/nvidia/lib64")

@@ -14,7 +14,9 @@ from provision.app.session import Session
 from provision.app.vm import cloud_of
 from provision.cloud.create import new_request_id
 from provision.settings import Settings
-from tests.acceptance.main_job import World, walk
+from tests.acceptance.main_job import HERE, World, walk
+
+_BOOTED = 'until test "$(systemctl is-active provision-boot.service)" = active; do sleep 0.1; done'
 
 
 @pytest.fixture
@@ -28,6 +30,7 @@ def mock_world(tmp_path: Path) -> Iterator[World]:
         cloud = cloud_of(world.session)
         cloud.stop("dev", "us-central1-a", request_id=new_request_id())
         cloud.start("dev", "us-central1-a", request_id=new_request_id())
+        app.vm_ssh(world.session, HERE, ["sh", "-c", _BOOTED])
 
     def put_object(bucket: str, name: str, data: bytes) -> None:
         path = world.session.home / "mock/hosts/us-central1-a/dev/state/buckets" / bucket / name
