@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from provision.testing.mock_cloud import MockCloud
     from provision.testing.mock_host import MockHost, Result
     from provision.testing.processes import MockHostError
-    from provision.testing.relay import Relay
+    from provision.testing.relay import Network
 
 _HOME_OF = {
     "ComputeEmulator": "provision.testing.compute",
@@ -23,13 +23,13 @@ _HOME_OF = {
     "MockCloud": "provision.testing.mock_cloud",
     "MockHost": "provision.testing.mock_host",
     "MockHostError": "provision.testing.processes",
-    "Relay": "provision.testing.relay",
+    "Network": "provision.testing.relay",
     "Result": "provision.testing.mock_host",
     "Stats": "provision.testing.faults",
     "converge": "provision.testing.convergence",
 }
 
-__all__ = ["ComputeEmulator", "Faults", "MockCloud", "MockHost", "MockHostError", "Relay", "Result", "Stats", "converge"]
+__all__ = ["ComputeEmulator", "Faults", "MockCloud", "MockHost", "MockHostError", "Network", "Result", "Stats", "converge"]
 
 
 def __getattr__(name: str) -> Any:

@@ -42,12 +42,13 @@ class Process:
 class Processes:
     """All processes of one host: children of one spawner, so that they can be ended as a whole."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keep_reading: bool = True) -> None:
+        """With `keep_reading=False` a server started as root gives up CAP_DAC_READ_SEARCH too, as where the kernel forbids it."""
         ours, theirs = socket.socketpair()
         as_root = os.geteuid() == 0
         uid, gid = (NOBODY, NOBODY) if as_root else (os.geteuid(), os.getegid())
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(SPAWNER), str(uid), str(gid)],
+            [sys.executable, "-I", "-S", str(SPAWNER), str(uid), str(gid), str(int(keep_reading))],
             stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,
             env={"PATH": os.defpath, "LC_ALL": "C.UTF-8"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -20,6 +21,8 @@ from provision.testing.faults import Faults, Stats
 from provision.testing.processes import MockHostError, Process, Processes
 
 _BLOCK = 1 << 15
+GONE = (OSError, EOFError)
+"""What paramiko raises when the connection is no more."""
 _SIGNALS = {
     1: "HUP",
     2: "INT",
@@ -124,12 +127,13 @@ class Session:
                 self._run_on_terminal(channel, command)
             else:
                 self._run_on_pipes(channel, command)
-        except (OSError, MockHostError):  # the client is gone, or the host went down
+        except (*GONE, MockHostError):  # the client is gone, or the host went down
             pass
         finally:
             self.hang_up()
             self._over = True
-            channel.close()
+            with contextlib.suppress(*GONE):
+                channel.close()
 
     def _run_on_pipes(self, channel: paramiko.Channel, command: str | None) -> None:
         in_read, self._stdin = os.pipe()
@@ -188,7 +192,7 @@ class Session:
                     _write_all(fd, data)
                 finally:
                     os.close(fd)
-        except OSError:  # the command does not read any more, or the client is gone
+        except GONE:  # the command does not read any more, or the client is gone
             pass
         finally:
             self._close_stdin()
@@ -198,14 +202,14 @@ class Session:
             while data := channel.recv(_BLOCK):
                 self._count_input(len(data))
                 _write_all(self._master, data)
-        except OSError:
+        except GONE:
             return
 
     def _carry(self, fd: int, send: Callable[[bytes], object]) -> None:
         try:
             while data := os.read(fd, _BLOCK):
                 self._send(data, send)
-        except OSError:  # the client is gone: the command gets SIGPIPE when it writes again
+        except GONE:  # the command gets SIGPIPE when it writes again
             return
         finally:
             os.close(fd)
@@ -218,7 +222,7 @@ class Session:
             while not channel.closed:
                 if poll.poll(200):
                     self._send(os.read(fd, _BLOCK), channel.sendall)
-        except OSError:  # no program holds the terminal any more, or the client is gone
+        except GONE:  # no program holds the terminal any more, or the client is gone
             return
         finally:
             os.close(fd)
@@ -272,7 +276,11 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 def _send_status(channel: paramiko.Channel, status: int, carriers: list[threading.Thread]) -> None:
-    """Send how the command ended, then let its output end: OpenSSH keeps the channel while someone holds the pipes."""
+    """Send how the command ended, after its own output; then keep the channel, as OpenSSH does, while someone holds the pipes."""
+    for thread in carriers:
+        thread.join(0.2)
+    if channel.closed:
+        return
     if status >= 0:
         channel.send_exit_status(status)
     else:

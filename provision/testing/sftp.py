@@ -90,7 +90,7 @@ class FilesSubsystem(paramiko.SFTPServer):
         super().start_subsystem(name, transport, channel)
         try:
             channel.send_exit_status(0)
-        except OSError:  # the client is gone
+        except (OSError, EOFError):  # the client is gone
             return
 
 

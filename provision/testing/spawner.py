@@ -103,6 +103,7 @@ class Spawner:
 
     def _finish(self) -> None:
         kill_descendants(os.getpid())
+        _collect()
         os._exit(0)
 
     def _receive(self) -> bool:
@@ -135,7 +136,8 @@ class Spawner:
             case "signal":
                 _signal_all([request["pid"]], request["signal"])
             case "killall":
-                kill_descendants(os.getpid(), reap=self._reap)
+                kill_descendants(os.getpid())
+                self._reap()
                 self._reply({"id": request["id"], "exit": 0})
 
     def _spawn(self, request: dict[str, Any], fds: list[int]) -> int:
@@ -229,7 +231,7 @@ def descendants(root: int) -> list[int]:
     return found
 
 
-def kill_descendants(root: int, *, reap: Any = None) -> None:
+def kill_descendants(root: int) -> None:
     """End everything below `root`. Each is stopped first: what multiplies faster than it is killed would get away."""
     stopped: set[int] = set()
     deadline = time.monotonic() + _KILL_S
@@ -242,8 +244,17 @@ def kill_descendants(root: int, *, reap: Any = None) -> None:
     while (alive := descendants(root)) and time.monotonic() < deadline:
         _signal_all(alive, signal.SIGKILL)
         time.sleep(0.002)
-    if reap is not None:
-        reap()
+
+
+def _collect() -> None:
+    """Take in what was ended: a process that nobody waits for would stay as a zombie."""
+    deadline = time.monotonic() + _KILL_S
+    while time.monotonic() < deadline:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                time.sleep(0.002)
+        except ChildProcessError:
+            return
 
 
 def _signal_all(pids: Iterable[int], number: int) -> None:

@@ -31,7 +31,7 @@ from paramiko.common import (
 )
 
 from provision.testing.faults import Faults, Stats
-from provision.testing.session import Session, SessionStarter, Terminal
+from provision.testing.session import GONE, Session, SessionStarter, Terminal
 from provision.testing.sftp import FilesServer, FilesSubsystem
 
 MAX_SESSIONS = 10
@@ -119,6 +119,7 @@ class Connection(paramiko.ServerInterface):
         self.transport.requested = self._start
         self._sessions: dict[int, Session] = {}
         self._targets: dict[int, tuple[str, int]] = {}
+        self._channels: list[paramiko.Channel] = []  # held: paramiko closes a channel that nobody refers to
 
     # --- authentication ---
 
@@ -197,8 +198,11 @@ class Connection(paramiko.ServerInterface):
             transport.start_server(server=self)
             while transport.is_active():
                 channel = transport.accept(1)
-                target = self._targets.pop(channel.get_id(), None) if channel is not None else None
-                if channel is not None and target is not None:
+                if channel is None:
+                    continue
+                self._channels = [known for known in (*self._channels, channel) if not known.closed]
+                target = self._targets.pop(channel.get_id(), None)
+                if target is not None:
                     threading.Thread(target=_forward, args=(channel, target), name="mock-forward", daemon=True).start()
         except (paramiko.SSHException, EOFError, OSError):
             pass
@@ -320,5 +324,5 @@ def _pump(read: Callable[[int], bytes], write: Callable[[bytes], object], finish
         while data := read(1 << 16):
             write(data)
         finish()
-    except OSError:
+    except GONE:
         return

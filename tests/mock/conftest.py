@@ -1,0 +1,55 @@
+"""Mock hosts for the tests of the mock itself, and plain clients to drive them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import paramiko
+import pytest
+
+from provision.testing import MockHost
+from tests.mock.driving import connect
+
+SHELL = "busybox" if os.environ.get("PROVISION_TEST_BUSYBOX") else "system"
+"""`make test-busybox` runs the tests marked so with nothing but busybox applets and stand-ins on the hosts."""
+
+
+@pytest.fixture
+def cos() -> Iterator[MockHost]:
+    """A running host with one L4."""
+    with MockHost(shell=SHELL) as host:
+        yield host
+
+
+@pytest.fixture
+def client(cos: MockHost) -> Iterator[paramiko.SSHClient]:
+    """A client connected to the host."""
+    connected = connect(cos)
+    yield connected
+    connected.close()
+
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def system_ssh(tmp_path: Path) -> Run:
+    """OpenSSH's client (`ssh`, `scp`), with no configuration but ours. `run(host, "ssh", words, …)`."""
+    if shutil.which("ssh") is None:
+        pytest.skip("this machine has no ssh")
+
+    def run(host: MockHost, program: str, words: Sequence[str], **options: object) -> subprocess.CompletedProcess[str]:
+        where = host.host
+        known = tmp_path / "known_hosts"
+        known.write_text(f"[{where.address}]:{where.port} {where.host_key}\n")
+        port = "-P" if program == "scp" else "-p"
+        flags = ["-F", "none", "-o", f"UserKnownHostsFile={known}", "-o", "StrictHostKeyChecking=yes", "-o", "IdentitiesOnly=yes"]
+        flags += ["-o", "LogLevel=ERROR", "-i", str(where.identity), port, str(where.port)]
+        keywords: dict[str, object] = {"capture_output": True, "text": True, "timeout": 30, "check": False, **options}
+        return subprocess.run([program, *flags, *words], **keywords)  # type: ignore[call-overload,no-any-return]
+
+    return run
