@@ -99,7 +99,7 @@ def _shell(tour: Session) -> Done:
     environ = {**tour.environ, "XDG_STATE_HOME": str(tour.state_dir.parent), "TERM": "dumb"}
     environ = {name: value for name, value in environ.items() if not name.startswith("INVOKE_")}
     ours, theirs = pty.openpty()
-    argv = [sys.executable, "-m", "provision.cli.main", "dev.shell"]
+    argv = [sys.executable, "-m", "provision", "dev.shell"]
     with subprocess.Popen(
         argv, cwd=tour.project_dir, env=environ, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
     ) as child:
