@@ -80,13 +80,20 @@ def _one(session: Session, everything: Sequence[Host], name: str) -> Host:
     return found
 
 
-def connect(session: Session, target: Host, *, timeout_s: float = 15.0) -> Transport:
-    """An open transport: this machine itself, or one SSH connection. Raises `Unreachable`, `HostKeyMismatch`."""
+def connect(
+    session: Session, target: Host, *, timeout_s: float = 15.0, on_closer: Callable[[Callable[[], None]], None] | None = None
+) -> Transport:
+    """An open transport: this machine itself, or one SSH connection. Raises `Unreachable`, `HostKeyMismatch`.
+
+    `on_closer` is given, before the connection stands, what ends it.
+    """
     if target.is_local:
         return LocalTransport(target)
     from provision.hosts import ssh
 
-    return ssh.connect(target, known_hosts=known_hosts(session), timeout_s=timeout_s, ssh_config=SshConfig.of_user(session.environ))
+    return ssh.connect(
+        target, known_hosts=known_hosts(session), timeout_s=timeout_s, ssh_config=SshConfig.of_user(session.environ), on_closer=on_closer
+    )
 
 
 def cos_recipe(session: Session, target: Host) -> list[Resource]:
@@ -101,7 +108,7 @@ def converge(session: Session, targets: Targets, chosen: Sequence[Host], recipe:
         resources = recipe(target)
         started = time.monotonic()
         emit(HostStarted(target.name))
-        transport = connect(session, target)
+        transport = connect(session, target, on_closer=lambda close: cancel.register(target.name, close))
         cancel.register(target.name, transport.close)
         try:
             emit(HostConnected(target.name, time.monotonic() - started))
