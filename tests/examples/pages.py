@@ -1,0 +1,44 @@
+"""The pages of the documentation, read as data: their blocks of code, their links, their commands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+_FENCED = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_NAMED = re.compile(r"# ([\w./-]+\.(?:py|yaml))\n")
+
+
+class Block(NamedTuple):
+    """A fenced block; `file` is the name on its first line, where it has one."""
+
+    page: str
+    language: str
+    text: str
+    file: str
+
+
+def pages() -> Sequence[Path]:
+    """README and everything written by hand or made below docs/ and examples/."""
+    return [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("examples/*/README.md"))]
+
+
+def name_of(page: Path) -> str:
+    """The page as people call it."""
+    return page.relative_to(ROOT).as_posix()
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """Every fenced block of a page."""
+    for language, text in _FENCED.findall(page.read_text(encoding="utf-8")):
+        named = _NAMED.match(text)
+        yield Block(name_of(page), language, text, named[1] if named else "")
+
+
+def without_code(page: Path) -> str:
+    """The page without its fenced and indented blocks."""
+    text = _FENCED.sub("", page.read_text(encoding="utf-8"))
+    return re.sub(r"(?m)^ {4}.*$", "", text)

@@ -1,0 +1,151 @@
+"""What the pages claim and a program can check: links, names of tasks, settings, and that nothing of the code is left out."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from provision.cli.config import read_file
+from provision.cli.namespace import namespace
+from provision.errors import SettingsError
+from provision.settings import Settings
+from tests.examples.pages import ROOT, blocks, name_of, pages, without_code
+
+TASKS = frozenset(namespace().task_names)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)", re.MULTILINE)
+_TASK = re.compile(r"\b(?:invoke|provision) ([a-z]+\.[a-z][a-z-]*|demo\b)(?![\w/])")
+
+
+# --- links -------------------------------------------------------------------------------------------------------
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that headings of a page get."""
+    headings = re.findall(r"(?m)^#+ (.*)$", without_code(page))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_its_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for inline, reference in _LINK.findall(without_code(page)):
+        target = inline or reference
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            broken.append(target)
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_its_references_are_defined_and_used(page: Path) -> None:
+    text = without_code(page)
+    defined = set(re.findall(r"(?m)^\[([^\]]+)\]: ", text))
+    used = set(re.findall(r"\]\[([^\]]+)\]", text))
+    assert used == defined
+
+
+# --- tasks and settings ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_the_tasks_that_it_calls_exist(page: Path) -> None:
+    assert sorted(set(_TASK.findall(page.read_text(encoding="utf-8"))) - TASKS) == []
+
+
+def test_the_readme_names_every_task() -> None:
+    assert sorted(TASKS - set(re.findall(r"`([a-z]+\.[a-z-]+|demo)", (ROOT / "README.md").read_text(encoding="utf-8")))) == []
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_its_settings_are_valid(page: Path, tmp_path: Path) -> None:
+    for number, block in enumerate(blocks(page)):
+        if block.language != "yaml":
+            continue
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(block.text, encoding="utf-8")
+        level = read_file(file)
+        assert level.data, f"{block.page}: a block of settings that sets nothing"
+        try:
+            Settings.from_levels([level])
+        except SettingsError as error:
+            pytest.fail(f"{block.page}: {error}")
+
+
+def test_wrong_settings_are_seen(tmp_path: Path) -> None:
+    file = tmp_path / "invoke.yaml"
+    file.write_text("provision:\n  disc_gb: 100\n")
+    with pytest.raises(SettingsError, match="disc_gb"):
+        Settings.from_levels([read_file(file)])
+
+
+# --- pages that stand for code -----------------------------------------------------------------------------------
+
+
+def generator() -> ModuleType:
+    """docs/generate_tasks.py as a module."""
+    spec = importlib.util.spec_from_file_location("generate_tasks", ROOT / "docs" / "generate_tasks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_reference_of_the_tasks_is_up_to_date() -> None:
+    made = generator()
+    assert made.page() == made.TARGET.read_text(encoding="utf-8"), "run: python docs/generate_tasks.py"
+
+
+def diagnoses() -> Iterator[tuple[str, str]]:
+    """(cause, fix) of every `Diagnosis` in the package; what a value is put into reads `…`."""
+    for path in sorted((ROOT / "provision").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"Diagnosis", "_Failure"}:
+                cause, fix = (_text(word) for word in node.args[-2:])
+                if cause and fix:
+                    yield cause, fix
+
+
+def _text(node: ast.expr) -> str:
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=values):
+            return "".join(_text(value) or "…" for value in values)
+        case _:
+            return ""
+
+
+def test_every_diagnosis_is_explained() -> None:
+    found = list(diagnoses())
+    assert len(found) > 25
+    text = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    rows = [
+        [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in text.splitlines() if line[:1] == "|"
+    ]
+    explained = {(row[0], row[2]) for row in rows if len(row) == 3}
+    assert [pair for pair in found if pair not in explained] == []
+
+
+def test_every_fault_of_the_mock_is_named() -> None:
+    from provision.testing.faults import ON_THE_HOST
+
+    text = (ROOT / "docs" / "mock.md").read_text(encoding="utf-8")
+    assert sorted(name for name in ON_THE_HOST if f"`{name}`" not in text) == []
+
+
+def test_every_room_is_drawn() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    package = ROOT / "provision"
+    modules = {path.name for path in package.iterdir() if path.suffix == ".py" and not path.name.startswith("__")}
+    folders = {f"{path.name}/" for path in package.iterdir() if (path / "__init__.py").exists()}
+    assert sorted(name for name in modules | folders if name not in text) == []
