@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from lab.base_image import base_image
@@ -24,8 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="start it, and print how to reach it")
     up.add_argument("--authorized-key", metavar="FILE", type=Path, help="a public key that may log in, beside the lab's own")
-    up.add_argument("--gpu", default="nvidia-l4", metavar="TYPE", help="accelerator type it shows (default: %(default)s)")
-    up.add_argument("--gpu-count", type=int, default=1, metavar="N", help="how many of them; 0 = none")
+    up.add_argument("--gpu", metavar="TYPE", help="accelerator type it shows, or `real` (default: $PROVISION_LAB_GPU, else nvidia-l4)")
+    up.add_argument("--gpu-count", type=int, metavar="N", help="how many of them; 0 = none (default: 1)")
     up.add_argument("--user-data", metavar="FILE", type=Path, help="cloud-config applied at every boot")
     kinds = ("auto", "real", "standin", "none")
     up.add_argument(
@@ -49,7 +50,10 @@ def _run(options: argparse.Namespace) -> int:
     lab = Lab(options.state)
     match options.command:
         case "up":
-            lab.gpu = Gpu(options.gpu, options.gpu_count)
+            asked = {"PROVISION_LAB_GPU": options.gpu} if options.gpu else os.environ
+            lab.gpu = Gpu.from_environment(asked)
+            if options.gpu_count is not None:
+                lab.gpu = replace(lab.gpu, count=options.gpu_count)
             lab.authorized_key = options.authorized_key.read_text() if options.authorized_key else None
             lab.user_data = options.user_data.read_text() if options.user_data else ""
             lab.start()
@@ -59,7 +63,9 @@ def _run(options: argparse.Namespace) -> int:
             lab.remove()
             return 0
         case "reboot":
-            lab.reboot()
+            before = lab.boot_id()
+            lab.exec_inside("reboot")
+            lab.wait_for_boot(after=before)
         case "shell":
             return lab.shell()
         case "exec":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,19 @@ class Gpu:
     accelerator: str = "nvidia-l4"
     count: int = 1
     real: bool = False
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Gpu:
+        """The GPU that PROVISION_LAB_GPU asks for: `real`, an accelerator type, or `none`; a stand-in of an L4 without it."""
+        match environment.get("PROVISION_LAB_GPU", ""):
+            case "":
+                return cls()
+            case "real":
+                return cls(real=True)
+            case "none":
+                return cls(count=0)
+            case accelerator:
+                return cls(accelerator)
 
 
 @dataclass(frozen=True)
@@ -220,5 +234,7 @@ def _write_gpu(lab: Path, gpu: Gpu) -> None:
         "GPU_CLASS": card.pci_class,
     }
     (lab / "gpu").write_text(assignments(values))
+    numbers = sorted(path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*")) if gpu.real else []
+    (lab / "real-gpus").write_text(" ".join(numbers) + "\n")
     listed = [*DRIVERS, *((f"R{number}", number) for number in OLDER_DRIVERS)]
     (lab / "drivers").write_text("".join(f"{label} {number}\n" for label, number in listed))

@@ -84,7 +84,7 @@ class Lab:
 
     def start(self) -> None:
         """Boot the lab unless it runs; return when sshd and the Docker Engine answer. Raises `LabError`."""
-        if self._booted():
+        if self.boot_id():
             return
         self.stop()  # what a lab that was cut off has left
         programs = find_programs(self.engine, self.cloud_init)
@@ -116,9 +116,9 @@ class Lab:
 
     def wait_for_boot(self, *, after: str) -> None:
         """Wait until another boot than the one with the boot id `after` is ready."""
-        _wait_until(lambda: self._booted() not in {"", after}, BOOT_TIMEOUT_S, "the lab did not boot again")
+        _wait_until(lambda: self.boot_id() not in {"", after}, BOOT_TIMEOUT_S, "the lab did not boot again")
 
-    def _booted(self) -> str:
+    def boot_id(self) -> str:
         """The boot id of a lab that is ready; empty while it is not."""
         init = self.init_pid()
         if init is None or not (run := Path(f"/proc/{init}/root/run/lab")).joinpath("ready").exists():
@@ -212,7 +212,7 @@ class Lab:
         while True:
             if self._started is not None and self._started.poll() is not None:
                 self._fail("the lab ended while it booted")
-            if self._booted():
+            if self.boot_id():
                 return
             if time.monotonic() > deadline:
                 self._fail(f"the lab is not ready after {BOOT_TIMEOUT_S:g} s (port {identity.port})")

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from lab.base_image import BaseImage, base_image
+from lab.image import Gpu
 from lab.machine import Lab, LabError, engine_folder, find_programs
 from provision.engine import converge
 from provision.hosts.known_hosts import KnownHosts
@@ -27,6 +28,7 @@ pytest.register_assert_rewrite("tests.acceptance.main_job")
 
 ROOT = Path(__file__).parent.parent.parent
 ENGINE = engine_folder(os.environ)  # read here: the tests' own environment is scrubbed
+GPU = Gpu.from_environment(os.environ)
 BEAM = os.environ.get("PROVISION_LAB_BEAM", "auto")
 CLOUD_INIT = os.environ.get("PROVISION_CLOUD_INIT")
 REQUIRED = os.environ.get("PROVISION_LAB_REQUIRED") == "1"
@@ -88,7 +90,7 @@ def unpacked_cloud_init() -> Path | None:
 def lab(clean_session: None) -> Iterator[Lab]:
     """A running lab. Where one cannot start the tests are skipped, or fail where PROVISION_LAB_REQUIRED=1."""
     folder = Path(tempfile.mkdtemp(prefix="provision-lab-", dir="/var/tmp"))
-    machine = Lab(folder, engine=ENGINE, cloud_init=unpacked_cloud_init())
+    machine = Lab(folder, gpu=GPU, engine=ENGINE, cloud_init=unpacked_cloud_init())
     try:
         machine.start()
     except LabError as error:
