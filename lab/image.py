@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab import real_driver
 from lab.state import USER, State, assignments
 from lab.user_data import as_script
 from provision.testing.gpus import DRIVERS, OLDER_DRIVERS, model
@@ -161,16 +162,11 @@ Subsystem sftp internal-sftp
 
 
 def _write_local(state: State, gpu: Gpu, programs: Programs, user_data: str) -> None:
+    """What becomes /usr/local: programs on PATH in bin, all that they are made of in lib/lab."""
     lab, bin_dir = state.local, state.image / "local" / "bin"
     for name in ("bin", "sbin", "lib", "etc", "share"):
         (state.image / "local" / name).mkdir(parents=True)
-    shutil.copytree(STANDINS, lab / "standins")
-    for program in (lab / "standins" / "driver").iterdir():
-        _find_state(program)
-    shutil.copytree(GUEST, lab, dirs_exist_ok=True)
-    for path in (*lab.iterdir(), *(lab / "bin").iterdir(), *(lab / "driver").iterdir()):
-        if path.is_file():
-            path.chmod(0o755)
+    _copy_guest(lab)
     for name in STOOD_IN:
         _script(bin_dir / name, f'exec /usr/local/lib/lab/standins/bin/{name} "$@"')
     for path in (lab / "bin").iterdir():
@@ -183,11 +179,23 @@ def _write_local(state: State, gpu: Gpu, programs: Programs, user_data: str) -> 
     shutil.copy(state.folder / "keys" / "authorized_keys", lab / "authorized_keys")
     (lab / "user-data").write_text(as_script(user_data))
     (lab / "user-data.yaml").write_text(user_data)
-    for name in PYTHON_STANDINS:
-        shutil.copytree(
-            STANDINS.with_name(name), lab / "standins" / "lib" / f"{name}_standin", ignore=shutil.ignore_patterns("__pycache__")
-        )
     _write_gpu(lab, gpu)
+    if gpu.real and not (state.folder / "driver").is_dir():
+        real_driver.collect(state.folder / "driver")
+
+
+def _copy_guest(lab: Path) -> None:
+    """The lab's own scripts and the mock's stand-ins."""
+    shutil.copytree(GUEST, lab)
+    for path in (*lab.iterdir(), *(lab / "bin").iterdir()):
+        if path.is_file():
+            path.chmod(0o755)
+    shutil.copytree(STANDINS, lab / "standins")
+    for program in (lab / "standins" / "driver").iterdir():
+        _find_state(program)
+    for name in PYTHON_STANDINS:
+        target = lab / "standins" / "lib" / f"{name}_standin"
+        shutil.copytree(STANDINS.with_name(name), target, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def _find_state(program: Path) -> None:
@@ -234,7 +242,6 @@ def _write_gpu(lab: Path, gpu: Gpu) -> None:
         "GPU_CLASS": card.pci_class,
     }
     (lab / "gpu").write_text(assignments(values))
-    numbers = sorted(path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*")) if gpu.real else []
-    (lab / "real-gpus").write_text(" ".join(numbers) + "\n")
+    (lab / "real-gpus").write_text(" ".join(real_driver.gpus() if gpu.real else []) + "\n")
     listed = [*DRIVERS, *((f"R{number}", number) for number in OLDER_DRIVERS)]
     (lab / "drivers").write_text("".join(f"{label} {number}\n" for label, number in listed))
