@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
@@ -12,7 +13,7 @@ from provision.app.image import worker_image
 from provision.app.session import Done, Session, Targets
 from provision.app.vm_hosts import enter
 from provision.dev import sync
-from provision.errors import UsageError
+from provision.errors import CommandFailed, UsageError
 from provision.model import Facts, Host, Transport
 from provision.recipes import worker
 from provision.recipes.mps import kept, no_mps
@@ -61,7 +62,12 @@ def dev_run(session: Session, targets: Targets, file: str, words: Sequence[str] 
 
 def send_project(session: Session, transport: Transport, packed: bytes) -> None:
     """The project's files in the container's workspace; what is no longer among them is removed there."""
-    programs.checked(transport, sync.receive(session.settings.worker.name), "sending the project's files", chunks=[packed])
+    try:
+        programs.checked(transport, sync.receive(session.settings.worker.name), "sending the project's files", chunks=[packed])
+    except CommandFailed as error:
+        if re.search(r"No such container|is not running", error.why):
+            raise programs.not_running(session, transport) from error
+        raise
 
 
 def _program(session: Session, file: str) -> list[str]:

@@ -62,13 +62,14 @@ def run(session: Session, transport: Transport, container: str, words: Sequence[
     command, stdin = lifeline(in_container(container, words, token), become=transport.host.become)
     status = transport.exchange(command, stdin, on_stdout=session.stdout, on_stderr=told, timeout_s=LONGEST_RUN_S)
     if told.not_running:
-        raise HostError(
-            "the worker container is not running",
-            where=transport.host.name,
-            why=f"no running container {container}",
-            fix=f"{session.program_argv0} dev.up",
-        )
+        raise not_running(session, transport)
     return finished(status)
+
+
+def not_running(session: Session, transport: Transport) -> HostError:
+    """The error for a worker container that is not there, or is stopped."""
+    why = f"no running container {session.settings.worker.name}"
+    return HostError("the worker container is not running", where=transport.host.name, why=why, fix=f"{session.program_argv0} dev.up")
 
 
 def finished(status: int) -> Done:

@@ -18,7 +18,7 @@ LIST = ".provision/files"
 # The container has the code in a volume, so `docker cp` puts it there whether or not the image has tar. A file that is
 # gone here is removed there, but what programs wrote stays.
 _RECEIVE = """
-docker cp - "$name:$dir" || { echo "is the container up? (dev.up)" >&2; exit 1; }
+docker cp - "$name:$dir"
 docker exec --workdir "$dir" "$name" sh -c "$prune"
 """
 _PRUNE = """

@@ -117,6 +117,11 @@ def test_the_tasks_of_its_readme(project: Project) -> None:
     assert 'ENV TORCH_HOME="/workspace/.cache/torch"' in rendered
     assert rendered.startswith("FROM apache/beam_python")
 
+    early = json.loads(project.run("invoke", "dev.run", "train.py", "--json", status=125))
+    assert early["failed_in"] == "provision"
+    assert early["error"]["what"] == "the worker container is not running"
+    assert early["error"]["fix"] == "invoke dev.up"
+
     assert project.results("dev.up")["container"] == "changed"
     trained = project.run("invoke", "dev.run", "train.py", "--", "--epochs", "2")
     assert trained.endswith("epoch 2: y = 2.999 x + 1.000\n")
