@@ -1,0 +1,325 @@
+"""The traps of Container-Optimized OS, one by one, on the mock."""
+
+from __future__ import annotations
+
+import pytest
+
+from provision.testing import MockHost
+
+pytestmark = pytest.mark.busybox
+
+DRIVER = "$PROVISION_MOCK_ROOT/var/lib/nvidia"
+SMI = f"LD_LIBRARY_PATH={DRIVER}/lib64 {DRIVER}/bin/nvidia-smi"
+BIND = f"sudo mount --bind {DRIVER} {DRIVER}"
+REMOUNT = f"sudo mount -o remount,exec {DRIVER}"
+
+
+def install(host: MockHost, version: str = "") -> None:
+    done = host.run(f"sudo cos-extensions install gpu -- -version={version or 'default'}")
+    assert done.status == 0, done.output
+
+
+# --- the machine -------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_container_optimized_os(cos: MockHost) -> None:
+    text = cos.path("/etc/os-release").read_text()
+    assert "\nID=cos\n" in text
+    assert "\nBUILD_ID=19216.655.28\n" in text
+    assert cos.path("/sys/bus/pci/devices/0000:00:04.0/vendor").read_text() == "0x10de\n"
+    assert cos.path("/sys/bus/pci/devices/0000:00:04.0/class").read_text().startswith("0x03")
+    assert not cos.path("/dev/nvidiactl").exists(), "device nodes come with the driver"
+    assert (cos.run("nproc").output, cos.run("getconf _NPROCESSORS_ONLN").output) == ("8\n", "8\n")
+
+
+def test_a_host_without_gpu_says_so_everywhere() -> None:
+    with MockHost(gpu=None) as host:
+        assert "0x10de" not in "".join(path.read_text() for path in host.path("/sys/bus/pci/devices").glob("*/vendor"))
+        done = host.run("sudo cos-extensions install gpu")
+        assert done.status == 1
+        assert "failed to get GPU type information" in done.output
+
+
+def test_an_unknown_gpu_is_refused() -> None:
+    with pytest.raises(ValueError, match="no mock of the GPU 'nvidia-geforce'"):
+        MockHost(gpu="nvidia-geforce")
+
+
+# --- sudo --------------------------------------------------------------------------------------------------------------
+
+
+def test_sudo_keeps_almost_nothing_of_the_environment(cos: MockHost) -> None:
+    assert cos.run("FOO=1 sudo sh -c 'echo ${FOO-none} $HOME'").output.split() == ["none", f"{cos.root}/root"]
+    assert cos.run("FOO=1 sudo -E sh -c 'echo ${FOO-none}'").output == "1\n"
+    assert cos.run("sudo FOO=2 BAR='a b' sh -c 'echo $FOO $BAR'").output == "2 a b\n"
+    assert cos.run("sudo -n -- whoami; whoami").output == "root\nuser\n"
+    assert cos.run("sudo -nE id -u").output == "0\n"
+    assert cos.run("sudo -n sh -c 'exit 9'").status == 9
+
+
+def test_sudo_refuses_as_the_real_one_does(cos: MockHost) -> None:
+    unknown = cos.run("sudo no-such-program")
+    assert (unknown.status, unknown.output) == (1, "sudo: no-such-program: command not found\n")
+    assert cos.run("sudo --nonsense x").status == 1
+    cos.faults.set("sudo_password")
+    asked = cos.run("sudo -n true")
+    assert (asked.status, asked.output) == (1, "sudo: a password is required\n")
+    assert "a terminal is required to read the password" in cos.run("sudo true").output
+
+
+# --- mounts ------------------------------------------------------------------------------------------------------------
+
+
+def test_bind_mounts_stack_and_findmnt_shows_each(cos: MockHost) -> None:
+    show = f"findmnt -rno OPTIONS -M {DRIVER}"
+    assert cos.run(show).status == 1
+    cos.run(f"{BIND}; {BIND}")
+    assert cos.run(show).output == "rw,nosuid,nodev,noexec,relatime\n" * 2
+    cos.run(REMOUNT)
+    assert cos.run(show).output.splitlines() == ["rw,nosuid,nodev,noexec,relatime", "rw,nosuid,nodev,relatime"]
+    assert cos.run(f"sudo umount {DRIVER}; {show}").output == "rw,nosuid,nodev,noexec,relatime\n"
+    assert cos.run("findmnt -rno TARGET,FSTYPE -T /var/lib/nvidia").output == "/var/lib/nvidia ext4\n"
+    assert cos.run("findmnt -no OPTIONS -T /var/lib/docker").output == "rw,nosuid,nodev,relatime\n"
+    assert cos.run("findmnt -n -o TARGET --target /var/lib/google").output == "/var/lib/google\n"
+    assert "/var/lib/nvidia" in cos.path("/proc/self/mountinfo").read_text()
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "text"),
+    [
+        (f"mount --bind {DRIVER} {DRIVER}", 32, "must be superuser"),
+        (f"sudo mount -o remount,exec {DRIVER}", 32, "mount point not mounted or bad option"),
+        ("sudo mount --bind /var/nope /var/lib/nvidia", 32, "special device /var/nope does not exist"),
+        ("sudo mount --bind /var/lib/nvidia /var/nope", 32, "mount point does not exist"),
+        ("sudo umount /var/lib/nvidia", 32, "not mounted"),
+        ("sudo mount -o remount,nonsense /var", 32, "bad option"),
+        ("sudo mount --frobnicate x", 1, "unrecognized option"),
+        ("findmnt --frobnicate", 1, "unrecognized option"),
+        ("findmnt -o NONSENSE", 1, "unknown column"),
+    ],
+)
+def test_mounts_that_cannot_be(cos: MockHost, command: str, status: int, text: str) -> None:
+    done = cos.run(command)
+    assert done.status == status
+    assert text in done.output
+
+
+def test_a_bind_mount_shows_one_folder_under_another_name(cos: MockHost) -> None:
+    cos.run('sudo mkdir -p "$PROVISION_MOCK_ROOT/mnt/disks/a" "$PROVISION_MOCK_ROOT/var/b"; echo x >"$PROVISION_MOCK_ROOT/var/b/x"')
+    assert cos.run("sudo mount --bind /var/b /mnt/disks/a").status == 0
+    assert cos.path("/mnt/disks/a/x").read_text() == "x\n"
+    assert cos.run("sudo umount /mnt/disks/a").status == 0
+    assert not cos.path("/mnt/disks/a/x").exists()
+
+
+# --- the driver --------------------------------------------------------------------------------------------------------
+
+
+def test_the_driver_runs_only_after_bind_and_remount(cos: MockHost) -> None:
+    install(cos)
+    denied = cos.run(SMI)
+    assert denied.status == 126
+    assert "Permission denied" in denied.output
+    cos.run(BIND)
+    assert cos.run(SMI).status == 126
+    cos.run(REMOUNT)
+    works = cos.run(f"{SMI} --query-gpu=name,driver_version,memory.total --format=csv,noheader")
+    assert (works.status, works.output) == (0, "NVIDIA L4, 580.126.09, 23034 MiB\n")
+    cos.run(BIND)
+    assert cos.run(SMI).status == 0, "a further layer takes the options of the one below it"
+    cos.run(f"sudo mount -o remount,noexec {DRIVER}")
+    assert cos.run(SMI).status == 126
+
+
+def test_a_second_installation_hits_the_cache(cos: MockHost) -> None:
+    install(cos)
+    again = cos.run("sudo cos-extensions install gpu -- -version=580.126.09")
+    assert again.status == 0
+    assert "Running GPU driver installer" not in again.output
+    assert "Finished installing" not in again.output
+    assert cos.path("/var/lib/nvidia/.cache").read_text() == "BUILD_ID=19216.655.28\nDRIVER_VERSION=580.126.09\nKERNEL_OPEN=true\n"
+    assert cos.path("/etc/ld.so.conf").read_text().count("/var/lib/nvidia/lib64") == 2, "the line is added at every run"
+
+
+def test_another_version_leaves_the_loaded_module_and_a_mismatch_until_the_reboot(cos: MockHost) -> None:
+    install(cos, "R535")
+    cos.run(f"{BIND}; {REMOUNT}")
+    changed = cos.run("sudo cos-extensions install gpu -- -version=R570")
+    assert changed.status == 1
+    assert "failed to verify" in changed.output
+    assert cos.path("/sys/module/nvidia/version").read_text() == "535.288.01\n"
+    mismatch = cos.run(SMI)
+    assert mismatch.status == 18
+    assert "Driver/library version mismatch" in mismatch.output
+    cos.reboot()
+    install(cos, "R570")
+    cos.run(f"{BIND}; {REMOUNT}")
+    assert cos.run(f"{SMI} --query-gpu=driver_version --format=csv,noheader").output == "570.211.01\n"
+
+
+def test_versions_are_listed_and_resolved(cos: MockHost) -> None:
+    listed = cos.run("cos-extensions list").output
+    assert "[gpu]" in listed
+    assert "580.126.09 [default]" in listed
+    assert "590.48.01 [latest]" in listed
+    assert cos.run("cos-extensions list -- --gpu-installer").output.startswith("us.gcr.io/cos-cloud/cos-gpu-installer:v2")
+    install(cos, "latest")
+    assert "DRIVER_VERSION=590.48.01" in cos.path("/var/lib/nvidia/.cache").read_text()
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "text"),
+    [
+        ("installer_lock", 1, "is locked"),
+        ("installer_no_egress", 1, "failed to get default driver version"),
+        ("installer_signature", 1, "failed to download driver signature"),
+        ("installer_docker_timeout", 125, "Client.Timeout exceeded"),
+        ("installer_insmod", 1, "failed to load GPU drivers"),
+        ("installer_verify", 1, "exit status 255"),
+        ("installer_dev_image", 1, "not supported on dev images"),
+    ],
+)
+def test_every_way_in_which_the_installer_fails(cos: MockHost, fault: str, status: int, text: str) -> None:
+    cos.faults.set(fault)
+    done = cos.run("sudo cos-extensions install gpu")
+    assert done.status == status
+    assert text in done.output
+    cos.faults.clear(fault)
+    install(cos)
+
+
+@pytest.mark.parametrize(
+    ("version", "text"),
+    [("R999", "failed to get R999 driver version"), ("570.1.1", "status: 404 Not Found")],
+)
+def test_versions_that_do_not_exist(cos: MockHost, version: str, text: str) -> None:
+    done = cos.run(f"sudo cos-extensions install gpu -- -version={version}")
+    assert done.status == 1
+    assert text in done.output
+    assert "404" in done.output
+    assert not cos.path("/var/lib/nvidia/.cache").exists()
+
+
+def test_two_installers_at_once_are_one_too_many(cos: MockHost) -> None:
+    cos.path("/../state/install_seconds").resolve().write_text("1")
+    done = cos.run("sudo cos-extensions install gpu >/dev/null 2>&1 & sleep 0.3; sudo cos-extensions install gpu; echo $?; wait")
+    assert "is locked" in done.output
+    assert done.output.splitlines()[-1] == "1"
+
+
+def test_a_replaced_version_is_announced_and_is_the_one_installed(cos: MockHost) -> None:
+    cos.faults.set("installer_fallback")
+    done = cos.run("sudo cos-extensions install gpu -- -version=R580")
+    assert "doesn't support" in done.output
+    assert "Using driver version 535.288.01" in done.output
+    assert "DRIVER_VERSION=535.288.01" in cos.path("/var/lib/nvidia/.cache").read_text()
+
+
+def test_the_installer_wants_root_and_known_flags(cos: MockHost) -> None:
+    assert cos.run("cos-extensions install gpu").status == 1
+    assert cos.run("sudo cos-extensions install gpu -- -force").status == 2
+    assert cos.run("sudo cos-extensions install tpu").status == 1
+
+
+def test_nvidia_smi_wants_its_library_and_invents_nothing(cos: MockHost) -> None:
+    install(cos)
+    cos.run(f"{BIND}; {REMOUNT}; : >\"$PROVISION_MOCK_ROOT/etc/ld.so.conf\"")
+    assert "couldn't find libnvidia-ml.so" in cos.run(f"{DRIVER}/bin/nvidia-smi").output
+    assert cos.run(f"{SMI} --query-gpu=utilization.gpu,temperature.gpu --format=csv,noheader").output == "[N/A], [N/A]\n"
+    assert cos.run(f"{SMI} --query-gpu=nonsense --format=csv").status == 2
+    assert cos.run(f"{SMI} -L").output.startswith("GPU 0: NVIDIA L4 (UUID: GPU-")
+    assert cos.run(f"{SMI} -c 3").status == 4, "setting the compute mode wants root"
+    assert cos.run(f"sudo LD_LIBRARY_PATH={DRIVER}/lib64 {DRIVER}/bin/nvidia-smi -c EXCLUSIVE_PROCESS").status == 0
+    assert cos.run(f"{SMI} --query-gpu=compute_mode --format=csv,noheader").output == "Exclusive_Process\n"
+
+
+# --- registry login, toolbox, metadata ------------------------------------------------------------------------------------
+
+
+def test_the_credential_helper_cannot_write_below_root(cos: MockHost) -> None:
+    done = cos.run("sudo docker-credential-gcr configure-docker")
+    assert (done.status, done.output) == (1, "ERROR: Unable to save docker config: mkdir /root/.docker: read-only file system\n")
+    assert cos.run('sudo touch "$PROVISION_MOCK_ROOT/root/x"').status != 0
+    assert cos.run("docker-credential-gcr configure-docker").status == 0
+    assert '"gcr.io": "gcr"' in cos.path("/home/user/.docker/config.json").read_text()
+
+
+def test_the_credential_helper_adds_to_what_is_there(cos: MockHost) -> None:
+    configure = 'DOCKER_CONFIG="$PROVISION_MOCK_ROOT/var/lib/x y" docker-credential-gcr configure-docker --registries='
+    assert cos.run(f"{configure}us-docker.pkg.dev,eu.gcr.io").status == 0
+    assert cos.run(f"{configure}asia-docker.pkg.dev").status == 0
+    text = cos.path("/var/lib/x y/config.json").read_text()
+    assert [name in text for name in ("us-docker.pkg.dev", "eu.gcr.io", "asia-docker.pkg.dev", '"us.gcr.io"')] == [True, True, True, False]
+    assert cos.run("docker-credential-gcr configure-docker --nonsense").status == 2
+
+
+def test_toolbox_copies_from_a_bucket_to_the_hosts_folders(cos: MockHost) -> None:
+    cos.put_object("code", "src/main.py", b"print(1)\n")
+    done = cos.run("toolbox gsutil -m cp -r gs://code/src /media/root/home/user/")
+    assert done.status == 0, done.output
+    assert cos.path("/home/user/src/main.py").read_text() == "print(1)\n"
+    assert cos.run("toolbox gcloud storage cp gs://code/nope /media/root/tmp/").status == 1
+    assert cos.run("toolbox gsutil cp gs://nope/x /media/root/tmp/").status == 1
+    assert cos.run("toolbox gsutil rsync a b").status == 1
+
+
+def test_the_metadata_server_wants_its_header(cos: MockHost) -> None:
+    url = "http://metadata.google.internal/computeMetadata/v1/instance"
+    assert "Missing required header" in cos.run(f"curl -s {url}/name").output
+    assert cos.run(f"curl -s -H 'Metadata-Flavor: Google' {url}/name").output == "mock"
+    assert cos.run(f"curl -sf -H 'Metadata-Flavor: Google' {url}/attributes/none").status == 22
+    assert cos.run(f"curl -sf -X PUT -H 'Metadata-Flavor: Google' --data v {url}/guest-attributes/a/b").status == 22, "not enabled"
+    assert cos.run("curl -sS https://storage.googleapis.com").status == 6
+
+
+# --- systemd -----------------------------------------------------------------------------------------------------------------
+
+UNIT = """\
+[Unit]
+Description=test
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+Environment=WHO=me
+ExecStart=/bin/sh /var/lib/x/run.sh 'two words' plain
+ExecStartPost=-/bin/false
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def test_a_oneshot_unit_really_runs(cos: MockHost) -> None:
+    cos.put("/etc/systemd/system/x.service", UNIT)
+    cos.put("/var/lib/x/run.sh", 'echo "$WHO $# $1" >"$PROVISION_MOCK_ROOT/var/lib/x/ran"; id -u\n')
+    assert cos.run("systemctl start x").status == 1, "without root"
+    assert cos.run("sudo systemctl daemon-reload && sudo systemctl enable x.service").output.startswith("Created symlink /etc/systemd")
+    assert cos.run("systemctl is-active x").output == "inactive\n"
+    assert cos.run("sudo systemctl start x").status == 0
+    assert cos.path("/var/lib/x/ran").read_text() == "me 2 two words\n"
+    assert cos.run("systemctl is-active x; systemctl is-enabled x; journalctl -u x").output == "active\nenabled\n0\n"
+    assert cos.run("systemctl show -p ActiveState,SubState x").output == "ActiveState=active\nSubState=exited\n"
+
+
+def test_units_that_fail_or_are_not_there(cos: MockHost) -> None:
+    cos.put("/etc/systemd/system/x.service", UNIT)
+    done = cos.run("sudo systemctl start x")
+    assert done.status == 1
+    assert "Job for x.service failed" in done.output
+    assert cos.run("systemctl is-active x").output == "failed\n"
+    missing = cos.run("sudo systemctl start y")
+    assert (missing.status, missing.output) == (5, "Failed to start y.service: Unit y.service not found.\n")
+    assert cos.run("systemctl is-active docker.socket; systemctl is-active y").output == "active\ninactive\n"
+    assert cos.run("systemctl frobnicate").status == 1
+
+
+def test_a_condition_that_does_not_hold_skips_the_unit(cos: MockHost) -> None:
+    cos.put("/etc/systemd/system/x.service", UNIT.replace("Description=test", "ConditionPathExists=/var/lib/nope"))
+    assert cos.run("sudo systemctl start x").status == 0
+    assert cos.run("systemctl is-active x").output == "inactive\n"
+
+
+def test_what_is_not_simulated_says_so(cos: MockHost) -> None:
+    for command in ("sudo systemctl edit x", "curl --frobnicate", "docker-credential-gcr frobnicate", "toolbox", "journalctl --frobnicate"):
+        assert cos.run(command).status != 0, command
+    with pytest.raises(ValueError, match="no fault 'nonsense'"):
+        cos.faults.set("nonsense")
