@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from provision.errors import CommandFailed, CommandTimeout, HostError, ProvisionError, Unreachable
+from provision.frames import Begin, Chunk, Done, End, Frame, FrameReader, LineSplitter
 from provision.model import Transport
-from provision.shell import Begin, Chunk, Done, End, Frame, FrameReader, LineSplitter, Section, job, wrap
+from provision.shell import Section, job, wrap
 
 TAIL_LINES = 10
 _KEPT_OUTPUT_BYTES = 16 * 2**20

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from provision.errors import UsageError
 
 MOCK_ROOT_VARIABLE = "PROVISION_MOCK_ROOT"
+PATIENCE_S = 10
+"""How long processes may take to end after SIGTERM before they are killed."""
 ARGUMENT_LIMIT_BYTES = 100_000
 """Longest text passed as one argument; Linux refuses more than 128 KiB (MAX_ARG_STRLEN), quoting needs head-room."""
 
@@ -85,7 +87,7 @@ def join(*parts: Word) -> Joined:
 def quote(word: Argument, *, masked: bool = False) -> str:
     """The word as one shell argument, under any POSIX shell. With `masked`, secrets read `***`.
 
-    Raises `UsageError` for a NUL, which no argument can hold.
+    Raises `UsageError` for what no argument can hold: a NUL, half a character.
     """
     match word:
         case Joined(parts):
@@ -101,6 +103,10 @@ def quote(word: Argument, *, masked: bool = False) -> str:
 def _single(text: str) -> str:
     if "\0" in text:
         raise UsageError("a NUL cannot be passed to a command", where=repr(text), fix="remove it")
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise UsageError("this cannot be written in UTF-8", where=repr(text), why=str(error), fix="remove it") from error
     return text if _PLAIN.match(text) else "'" + text.replace("'", "'\\''") + "'"
 
 
@@ -164,45 +170,71 @@ class Section:
     strict: bool = False
 
 
-# `wait` returns early when a trap fires, so the section is waited for twice; GNU timeout hands the signal on to its group.
-_JOB = """\
+# Ends a process group: asks, waits a while, kills. A leader that is just being made has no group yet.
+_END = """\
+end() {{
+    kill -TERM -"$1" || kill -TERM "$1"
+    X=0
+    while test "$X" -lt "$2" && kill -0 -"$1"; do
+        sleep 1
+        X=$((X + 1))
+    done
+    kill -KILL -"$1"
+}} 2>/dev/null
+"""
+
+# Every section leads a session of its own: what it leaves behind when its time is up is found and ended, also where
+# `timeout` ends one process alone (busybox) or is content when its child has ended (GNU).
+_JOB = (
+    """\
 R=${{{mock_root}-}}
 export R
 N={nonce}
 H=
 T=
-trap 'test -z "$T" || kill -TERM "$T" 2>/dev/null; exit 143' TERM HUP INT
+"""
+    + _END
+    + """\
+trap 'trap "" TERM HUP INT; test -z "$T" || end "$T" {patience}; exit 143' TERM HUP INT
 run() {{
     test -z "$3" || test -z "$H" || return 0
-    printf '\\n%s begin %s\\n' "$N" "$1"
+    printf '%s begin %s\\n' "$N" "$1"
     if test -n "$4"; then exec 4>&1; else exec 4>&2; fi
     if test -n "$6"; then
-        printf '%s' "$5" | timeout -k 10 "$2" sh -s 2>&4 4>&- &
+        printf '%s' "$5" | setsid timeout -k {patience} "$2" sh -s 2>&4 4>&- &
     else
-        timeout -k 10 "$2" sh -c "$5" </dev/null 2>&4 4>&- &
+        setsid timeout -k {patience} "$2" sh -c "$5" </dev/null 2>&4 4>&- &
     fi
     T=$!
     wait "$T"
     E=$?
+    case $E in 124 | 137 | 143) ! kill -0 -"$T" 2>/dev/null || end "$T" {patience} ;; esac
     T=
     test -z "$3" || test "$E" = 0 || H=1
-    printf '\\n%s end %s %s\\n' "$N" "$1" "$E"
+    printf '%s end %s %s\\n' "$N" "$1" "$E"
 }}
 {calls}
-printf '\\n%s done\\n' "$N"
+printf '%s done\\n' "$N"
 """
+)
 
-# The job lives in a session of its own. When the connection goes, standard input ends and the group is ended with it:
-# OpenSSH without a terminal would let it run on. `read` is a builtin, so no stray child keeps the channel open.
-_LIFELINE = """\
-{{ while read -r X <&3; do :; done; kill -TERM -"$J"; sleep 15; kill -KILL -"$J"; }} >/dev/null 2>&1 &
+# The job lives in a session of its own, too. When the connection goes, standard input ends, and the job is ended with
+# it: OpenSSH without a terminal would let it run on. `read` is a builtin, so no stray child keeps the channel open.
+_LIFELINE = (
+    _END
+    + """\
+C=
+trap 'C=1' TERM HUP INT
+{{ while read -r X <&3; do :; done; kill -TERM $$; }} >/dev/null 2>&1 &
 L=$!
 exec 3<&-
 wait "$J"
 E=$?
-kill "$L" 2>/dev/null
+test -z "$C" || end "$J" {long_patience}
+kill -KILL "$L" 2>/dev/null
 exit "$E"
 """
+)
 _SMALL = "exec 3<&0 </dev/null\nsetsid sh -c {job} 3<&- &\nJ=$!\n" + _LIFELINE
 _LARGE = "exec 3<&0 </dev/null\nJOB=$(head -c {size} <&3)\nprintf '%s\\n' \"$JOB\" | setsid sh -s 3<&- &\nJ=$!\n" + _LIFELINE
 
@@ -210,7 +242,7 @@ _LARGE = "exec 3<&0 </dev/null\nJOB=$(head -c {size} <&3)\nprintf '%s\\n' \"$JOB
 def job(sections: Sequence[Section], nonce: str) -> str:
     """The whole text of an exchange: every section in order, its output between marks that hold `nonce`."""
     calls = "\n".join(_call(section) for section in sections)
-    return _JOB.format(mock_root=MOCK_ROOT_VARIABLE, nonce=nonce, calls=calls)
+    return _JOB.format(mock_root=MOCK_ROOT_VARIABLE, nonce=nonce, patience=PATIENCE_S, calls=calls)
 
 
 def _call(section: Section) -> str:
@@ -219,8 +251,13 @@ def _call(section: Section) -> str:
     if large:  # fed on the standard input of its shell, which its commands must not read
         body = "{\n" + body + "} </dev/null\n"
     flags = ["1" if flag else "" for flag in (section.gate, section.merge)]
-    words = ("run", section.key, f"{section.timeout_s:g}", *flags, body, "1" if large else "")
+    words = ("run", section.key, duration(section.timeout_s), *flags, body, "1" if large else "")
     return " ".join(quote(word) for word in words)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as `timeout` and `sleep` read them: digits, never an exponent."""
+    return f"{seconds:.3f}".rstrip("0").rstrip(".")
 
 
 def section_text(section: Section) -> str:
@@ -234,10 +271,12 @@ def wrap(text: str, *, become: str = "none") -> tuple[str, bytes]:
     Small jobs travel as the argument of the exec request (two round trips on the wire), large ones on standard
     input (three). The whole runs under one `sudo -n` where `become` is "sudo".
     """
-    data = text.encode("utf-8", "surrogateescape")
-    if len(data) <= ARGUMENT_LIMIT_BYTES // 2 and len(small := _SMALL.format(job=quote(text))) <= ARGUMENT_LIMIT_BYTES:
-        return _shell(small, become), b""
-    return _shell(_LARGE.format(size=len(data)), become), data
+    if len(text) <= ARGUMENT_LIMIT_BYTES:
+        small = _shell(_SMALL.format(job=quote(text), long_patience=2 * PATIENCE_S), become)
+        if len(small.encode("utf-8", "surrogateescape")) <= ARGUMENT_LIMIT_BYTES:
+            return small, b""
+    data = b"{\n" + text.encode("utf-8", "surrogateescape") + b"\n}\n"  # half of it is a syntax error, not half a job
+    return _shell(_LARGE.format(size=len(data), long_patience=2 * PATIENCE_S), become), data
 
 
 def _shell(text: str, become: str) -> str:
@@ -257,116 +296,7 @@ def fed(body: Script, *, become: str = "none") -> str:
     return _shell(_PLAIN_HEADER.format(mock_root=MOCK_ROOT_VARIABLE) + "set -eu\n" + body.render(), become)
 
 
-# --- reading the answer ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Begin:
-    """A section began."""
-
-    key: str
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Bytes that the running section printed."""
-
-    key: str
-    data: bytes
-
-
-@dataclass(frozen=True)
-class End:
-    """A section ended with this status."""
-
-    key: str
-    status: int
-
-
-@dataclass(frozen=True)
-class Done:
-    """The job reached its end."""
-
-
-Frame: TypeAlias = Begin | Chunk | End | Done
-
-
-class FrameReader:
-    """Cuts a stream of bytes, in whatever pieces it arrives, into frames. What precedes the first mark is dropped."""
-
-    def __init__(self, nonce: str) -> None:
-        self._mark = b"\n" + nonce.encode("ascii") + b" "
-        self._buffer = b"\n"  # a mark may be the very first thing printed
-        self._fresh = True
-        self._key: str | None = None
-
-    def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames that `data` completes. Never raises, whatever the bytes."""
-        self._buffer += data
-        while True:
-            found = self._buffer.find(self._mark)
-            if found < 0:
-                yield from self._flush(len(self._buffer) - self._possible_mark())
-                return
-            end_of_line = self._buffer.find(b"\n", found + len(self._mark))
-            yield from self._flush(found)
-            if end_of_line < 0:
-                return
-            end_of_line -= found
-            line = self._buffer[len(self._mark) : end_of_line]
-            self._buffer = self._buffer[end_of_line + 1 :]
-            if (frame := self._frame(line)) is not None:
-                yield frame
-
-    def _frame(self, line: bytes) -> Frame | None:
-        match line.decode("utf-8", "replace").split(" "):
-            case ["begin", key]:
-                self._key = key
-                return Begin(key)
-            case ["end", key, status] if status.isascii() and status.isdigit():
-                self._key = None
-                return End(key, int(status))
-            case ["done"]:
-                self._key = None
-                return Done()
-            case _:
-                return None
-
-    def _flush(self, size: int) -> Iterator[Frame]:
-        chunk, self._buffer = self._buffer[:size], self._buffer[size:]
-        if chunk and self._key is not None:
-            yield Chunk(self._key, chunk)
-
-    def _possible_mark(self) -> int:
-        """Length of the longest tail that could still grow into a mark."""
-        start = max(0, len(self._buffer) - len(self._mark) + 1)
-        for at in range(start, len(self._buffer)):
-            if self._mark.startswith(self._buffer[at:]):
-                return len(self._buffer) - at
-        return 0
-
-
-class LineSplitter:
-    """Turns chunks of bytes into lines of text; a carriage return ends a line too, as progress bars use it."""
-
-    def __init__(self, line: Callable[[str], None]) -> None:
-        self._line = line
-        self._rest = b""
-
-    def feed(self, data: bytes) -> None:
-        """Hand on every line that `data` completes."""
-        *lines, self._rest = re.split(rb"\r\n|\n|\r(?!\Z)", self._rest + data)
-        for line in lines:
-            self._line(line.decode("utf-8", "replace"))
-
-    def close(self) -> None:
-        """Hand on what is left without a line end."""
-        if rest := self._rest.rstrip(b"\r"):
-            self._line(rest.decode("utf-8", "replace"))
-        self._rest = b""
-
-
 def fields(text: str) -> Mapping[str, str]:
     """`key=value` lines as a mapping; lines without `=` are left out, the last of a repeated key wins."""
-    pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line)
+    pairs = (line.split("=", 1) for line in text.split("\n") if "=" in line)
     return {key.strip(): value for key, value in pairs}

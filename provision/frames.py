@@ -1,0 +1,119 @@
+"""Reading the answer of an exchange: a stream of bytes cut into frames, and output cut into lines. Pure.
+
+`provision.shell.job` writes the marks. A mark holds a nonce and may stand anywhere: if it began with a line end, the end
+of every line would be held back until more came, as the possible beginning of a mark.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True)
+class Begin:
+    """A section began."""
+
+    key: str
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Bytes that the running section printed."""
+
+    key: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class End:
+    """A section ended with this status."""
+
+    key: str
+    status: int
+
+
+@dataclass(frozen=True)
+class Done:
+    """The job reached its end."""
+
+
+Frame: TypeAlias = Begin | Chunk | End | Done
+
+
+class FrameReader:
+    """Cuts a stream of bytes, in whatever pieces it arrives, into frames. What precedes the first mark is dropped."""
+
+    def __init__(self, nonce: str) -> None:
+        self._mark = nonce.encode("ascii") + b" "
+        self._buffer = b""
+        self._key: str | None = None
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """The frames that `data` completes. Never raises, whatever the bytes."""
+        self._buffer += data
+        while True:
+            found = self._buffer.find(self._mark)
+            if found < 0:
+                yield from self._flush(len(self._buffer) - self._possible_mark())
+                return
+            end_of_line = self._buffer.find(b"\n", found + len(self._mark))
+            yield from self._flush(found)
+            if end_of_line < 0:
+                return
+            end_of_line -= found
+            frame = self._frame(self._buffer[len(self._mark) : end_of_line])
+            if frame is None:  # output that looks like a mark
+                yield from self._flush(len(self._mark))
+                continue
+            self._buffer = self._buffer[end_of_line + 1 :]
+            yield frame
+
+    def _frame(self, line: bytes) -> Frame | None:
+        match line.decode("utf-8", "replace").split(" "):
+            case ["begin", key]:
+                self._key = key
+                return Begin(key)
+            case ["end", key, status] if status.isascii() and status.isdigit() and len(status) <= 3:
+                self._key = None
+                return End(key, int(status))
+            case ["done"]:
+                self._key = None
+                return Done()
+            case _:
+                return None
+
+    def _flush(self, size: int) -> Iterator[Frame]:
+        chunk, self._buffer = self._buffer[:size], self._buffer[size:]
+        if chunk and self._key is not None:
+            yield Chunk(self._key, chunk)
+
+    def _possible_mark(self) -> int:
+        """Length of the longest tail that could still grow into a mark."""
+        start = max(0, len(self._buffer) - len(self._mark) + 1)
+        for at in range(start, len(self._buffer)):
+            if self._mark.startswith(self._buffer[at:]):
+                return len(self._buffer) - at
+        return 0
+
+
+class LineSplitter:
+    """Turns chunks of bytes into lines of text; a carriage return ends a line too, as progress bars use it."""
+
+    def __init__(self, line: Callable[[str], None]) -> None:
+        self._line = line
+        self._rest = b""
+
+    def feed(self, data: bytes) -> None:
+        """Hand on every line that `data` completes."""
+        *lines, self._rest = re.split(rb"\r\n|\n|\r(?!\Z)", self._rest + data)
+        for line in lines:
+            self._line(line.decode("utf-8", "replace"))
+
+    def close(self) -> None:
+        """Hand on what is left without a line end."""
+        if rest := self._rest.rstrip(b"\r"):
+            self._line(rest.decode("utf-8", "replace"))
+        self._rest = b""
