@@ -55,6 +55,9 @@ def _make(name: str, folder: Path) -> World:
     program = shutil.which(name)
     if program is None:
         pytest.skip(f"there is no {name} here")
+    sudo = folder / "sudo"
+    sudo.write_text('#!/bin/sh\ntest "$1" = -n || exit 1\nshift\nexec "$@"\n')
+    sudo.chmod(0o755)
     if name == "busybox":
         applets = subprocess.run([program, "--list"], capture_output=True, text=True, check=True).stdout.split()
         for applet in {*applets, "sh"}:

@@ -197,17 +197,17 @@ class ScriptedTransport:
         for section in job.sections:
             if section.gate and failed:
                 continue
-            begin = f"\n{job.nonce} begin {section.key}\n".encode()
+            begin = f"{job.nonce} begin {section.key}\n".encode()
             yield begin
             sent += len(begin)
             if room is not None and sent > room and not self.carries_on:
                 return
             status, output = self.fake.play(section)
             failed = failed or (section.gate and status != 0)
-            end = output.encode() + f"\n{job.nonce} end {section.key} {status}\n".encode()
+            end = output.encode() + f"{job.nonce} end {section.key} {status}\n".encode()
             yield end
             sent += len(end)
-        yield f"\n{job.nonce} done\n".encode()
+        yield f"{job.nonce} done\n".encode()
 
     def send(self, command: str, chunks: Sequence[bytes], *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
         raise NotImplementedError

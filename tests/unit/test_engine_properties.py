@@ -137,7 +137,7 @@ def verified(transport: ScriptedTransport, number: int) -> bool:
         keys = job.keys
         if f"p{number}" in keys:
             acted = f"e{number}" in keys
-            last = all(f"\n{job.nonce} end {key} 0\n".encode() in delivered for key in ([f"e{number}"] if acted else []) + [f"p{number}"])
+            last = all(f"{job.nonce} end {key} 0\n".encode() in delivered for key in ([f"e{number}"] if acted else []) + [f"p{number}"])
     return bool(last)
 
 

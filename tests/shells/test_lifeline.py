@@ -1,0 +1,172 @@
+"""When the connection goes, everything that it started goes; when a command's time is up, that is said."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack
+
+import pytest
+
+from provision import shell
+from provision.errors import CommandTimeout, Unreachable
+from provision.exchange import Listener, exchange
+from provision.hosts.local import LocalTransport
+from provision.shell import Section, job, lifeline, script, wrap
+from tests.shells.trees import Tree, channel, given, read_until, tree
+from tests.shells.worlds import World
+
+SOON_S = 20.0
+"""Generous: machines that run tests are busy. Without a lifeline it would be 300 s."""
+PATIENCE_S = 1
+
+FAMILY = script("""
+sleep 300 &
+(sleep 301 & wait) &
+sh -c 'sleep 302; :' &
+echo "ready"
+sleep 303
+""")
+STUBBORN = script("""
+sh -c 'trap "" TERM HUP INT; echo ready; sleep 300; sleep 301; :'
+:
+""")
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shell, "PATIENCE_S", PATIENCE_S)
+
+
+def sent(body: shell.Script, ballast: int = 0) -> tuple[str, bytes]:
+    first = Section("a", script("echo first", ballast="x" * ballast), 300.0)
+    return wrap(job([first, Section("b", body, 300.0), Section("c", script("echo never"), 300.0)], ":n:"))
+
+
+def open_all(stack: ExitStack, world: World, mine: Tree, commands: Iterable[tuple[str, bytes]]) -> list[subprocess.Popen[bytes]]:
+    """Several channels at once: what takes seconds to end can end together."""
+    return [stack.enter_context(channel(world, mine, command, stdin)) for command, stdin in commands]
+
+
+def hang_up(process: subprocess.Popen[bytes]) -> None:
+    given(process.stdin).close()
+    given(process.stdout).close()
+
+
+def test_the_whole_tree_ends_with_the_connection(world: World) -> None:
+    commands = [sent(body, ballast) for body in (FAMILY, STUBBORN) for ballast in (0, 150_000)]
+    with tree() as mine, ExitStack() as stack:
+        running = open_all(stack, world, mine, [*commands, lifeline(FAMILY), lifeline(STUBBORN)])
+        for process in running:
+            read_until(process.stdout, b"ready")
+        mine.reached(lambda alive: sum("sleep 30" in line for line in alive.values()) >= 3 * 4 + 3)
+        for process in running:
+            hang_up(process)
+        mine.gone_within(SOON_S)
+
+
+def test_a_connection_that_goes_at_once_leaves_nothing(world: World) -> None:
+    with tree() as mine, ExitStack() as stack:
+        for delay_s in (0.0, 0.001, 0.002, 0.004, 0.006, 0.01, 0.02, 0.05):
+            (process,) = open_all(stack, world, mine, [sent(FAMILY)])
+            time.sleep(delay_s)
+            hang_up(process)
+        mine.gone_within(SOON_S)
+
+
+def test_half_a_job_is_not_run(world: World) -> None:
+    """A job too long for an argument is lost on its way, at places where its text looks whole."""
+    command, stdin = sent(script("echo second", ballast="x" * 150_000))
+    with tree() as mine, ExitStack() as stack:
+        sizes = (stdin.index(b"run b "), len(stdin) // 2, len(stdin) - 4)
+        running = open_all(stack, world, mine, [(command, stdin[:size]) for size in sizes])
+        for process in running:
+            given(process.stdin).close()
+            assert b"begin" not in given(process.stdout).read()
+        mine.gone_within(SOON_S)
+
+
+def test_a_job_that_ends_leaves_nothing_and_says_nothing_of_its_own(world: World) -> None:
+    command, stdin = wrap(job([Section("a", script("echo hi"), 30.0)], ":n:"))
+    with tree() as mine, channel(world, mine, command, stdin) as process:
+        output = given(process.stdout).read()
+        assert given(process.stderr).read() == b""
+        assert process.wait(SOON_S) == 0
+        mine.gone_within(SOON_S)
+    assert output == b":n: begin a\nhi\n:n: end a 0\n:n: done\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "status"), [("exit 0", 0), ("exit 3", 3), ("exit 143", 143), ("kill -TERM $$", 143), ("kill -KILL $$", 137)]
+)
+def test_the_status_of_an_unframed_script_is_its_own(world: World, text: str, status: int) -> None:
+    command, stdin = lifeline(script('eval "$text"', text=text))
+    with tree() as mine, channel(world, mine, command, stdin) as process:
+        assert process.wait(SOON_S) == status
+        mine.gone_within(SOON_S)
+
+
+# --- time limits -------------------------------------------------------------------------------------------------
+
+
+def local(world: World, mine: Tree, patch: pytest.MonkeyPatch) -> LocalTransport:
+    world.enter(patch, **mine.env, PROVISION_MOCK_ROOT="")
+    return LocalTransport(world.host())
+
+
+@pytest.mark.parametrize("text", ["exec sleep 300", "trap '' TERM; while :; do sleep 0.2; done"], ids=["willing", "stubborn"])
+def test_a_command_whose_time_is_up_is_ended_and_told(world: World, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tree() as mine:
+        transport = local(world, mine, monkeypatch)
+        sections = [
+            Section("a", script('echo begun\neval "$text"', text=text), 1.0, merge=True),
+            Section("b", script("exit 124"), 30.0),
+            Section("c", script("echo after"), 30.0),
+        ]
+        reply = exchange(transport, sections, clock=time.monotonic)
+        assert reply.error is None
+        assert [(answer.timed_out, answer.output) for answer in reply.answers.values()] == [
+            (True, "begun\n"),
+            (False, ""),
+            (False, "after\n"),
+        ]
+        assert reply.answers["b"].status == 124
+        mine.gone_within(SOON_S)
+
+
+# --- this very machine -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("body", [FAMILY, STUBBORN], ids=["family", "stubborn"])
+def test_closing_the_local_transport_ends_what_runs(world: World, body: shell.Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tree() as mine:
+        transport = local(world, mine, monkeypatch)
+
+        def line(key: str, text: str) -> None:
+            if text == "ready":
+                threading.Thread(target=transport.close).start()
+
+        reply = exchange(transport, [Section("a", body, 300.0, merge=True)], clock=time.monotonic, listener=Listener(line=line))
+        assert isinstance(reply.error, Unreachable)
+        mine.gone_within(SOON_S)
+
+
+def test_the_local_transport_that_loses_patience_ends_what_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tree() as mine:
+        transport = local(world, mine, monkeypatch)
+        command, stdin = sent(FAMILY)
+        with pytest.raises(CommandTimeout):
+            transport.exchange(command, stdin, on_stdout=lambda data: None, on_stderr=lambda data: None, timeout_s=1.0)
+        mine.gone_within(SOON_S)
+
+
+def test_the_marks_of_a_tree_are_seen(world: World) -> None:
+    """A test that looks for processes and finds none may look in the wrong place."""
+    with tree() as mine, channel(world, mine, "sleep 300 & sleep 301") as process:
+        mine.reached(lambda alive: len(alive) >= 2)
+        assert process.pid in mine.pids() or os.getpid() not in mine.pids()
+        with pytest.raises(AssertionError, match="sleep"):
+            mine.gone_within(0.1)

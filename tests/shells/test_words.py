@@ -1,0 +1,167 @@
+"""Whatever a word holds, it arrives as it is: through every way a script travels, under every shell."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from provision.exchange import exchange
+from provision.hosts.local import LocalTransport
+from provision.shell import Argument, RemotePath, Secret, Section, command, job, join, lifeline, payload, quote, script
+from tests.shells.worlds import World
+from tests.unit.frames import answers
+
+spawning = settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
+
+NASTY = (
+    "$(touch pwned)",
+    "`touch pwned`",
+    "${HOME}",
+    "'",
+    "''",
+    "'\\''",
+    '"',
+    "\\",
+    "\\\\n",
+    "\n",
+    "\n\n",
+    "a\n",
+    "-n",
+    "-e",
+    "--",
+    "-",
+    "%s%d%%",
+    "\\c",
+    "\\0",
+    "*",
+    "~",
+    "~root",
+    "!!",
+    "#x",
+    "a=b",
+    ";",
+    "&& false",
+    "|",
+    "{a,b}",
+    "\r",
+    "\t",
+    " ",
+    "",
+    "\x01\x7f\x1b[31m",
+    "ü✓\U0001f600",
+    "\udcff\udc80",  # bytes that are not UTF-8
+    "if",
+    "}",
+    ")",
+    "nonce end k 0",
+)
+texts = st.sampled_from(NASTY) | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
+text = st.lists(texts, max_size=4).map("".join)
+words = st.one_of(
+    text,
+    st.integers(),
+    text.map(lambda value: RemotePath("/" + value)),
+    text.map(Secret),
+    st.lists(text.map(Secret) | text | text.map(lambda value: RemotePath("/" + value)), max_size=3).map(lambda parts: join(*parts)),
+)
+
+PRINT_WORDS = "for word; do printf '%s\\0' \"$word\"; done"
+ROOT = "/the host's $(root)\n/ü"
+
+
+def meant(word: Argument, root: str = ROOT) -> str:
+    """What the word stands for."""
+    if isinstance(word, RemotePath):
+        return root + word.path
+    if isinstance(word, Secret):
+        return word.value
+    if isinstance(word, int | str):
+        return str(word)
+    return "".join(meant(part, root) for part in word.parts)
+
+
+def encoded(expected: list[Argument], root: str = ROOT) -> bytes:
+    return b"".join(meant(word, root).encode("utf-8", "surrogateescape") + b"\0" for word in expected)
+
+
+@spawning
+@given(st.lists(words, max_size=25))
+def test_quoted_words_arrive(world: World, given_words: list[Argument]) -> None:
+    done = world.run("\n".join(["set --", *(f'set -- "$@" {quote(word)}' for word in given_words), PRINT_WORDS]), R=ROOT)
+    assert done.stdout == encoded(given_words)
+    assert done.stderr == b""
+
+
+@spawning
+@given(st.lists(words, max_size=12), st.lists(words, min_size=3, max_size=3))
+def test_arguments_and_bindings_arrive(world: World, argv: list[Argument], bound: list[Argument]) -> None:
+    made = script('printf \'%s\\0\' "$@" "$a" "$b" "$c"', argv=argv, a=bound[0], b=bound[1], c=bound[2])
+    done = world.run(made.render(), R=ROOT)
+    assert done.stdout == encoded([*argv, *bound])
+
+
+@spawning
+@given(
+    st.lists(words, min_size=1, max_size=6),
+    st.sampled_from(["none", "sudo"]),
+    st.sampled_from([0, 60, 120, 300]),
+    st.sampled_from(["", "merge", "strict", "merge strict"]),
+)
+def test_sections_arrive_however_they_travel(world: World, given_words: list[Argument], become: str, ballast: int, flags: str) -> None:
+    """Small and large sections, in jobs that are an argument or are sent on standard input, with and without sudo."""
+    large = script(
+        "test ${#ballast} -eq $size\n" + PRINT_WORDS, argv=given_words, ballast=("it's" + "x" * 996) * ballast, size=1000 * ballast
+    )
+    small = script(PRINT_WORDS, argv=given_words)
+    sections = [
+        Section("k", small, 20.0, merge="merge" in flags),
+        Section("l", large, 20.0, merge="merge" in flags, strict="strict" in flags),
+        Section("m", small, 20.0),
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        world.enter(patch, PROVISION_MOCK_ROOT=ROOT)
+        reply = exchange(LocalTransport(world.host(become)), sections, clock=time.monotonic)
+    assert reply.error is None
+    assert reply.stderr == ""
+    assert [answer.status for answer in reply.answers.values()] == [0, 0, 0]
+    text = encoded(given_words).decode("utf-8", "replace")
+    assert {key: answer.output for key, answer in reply.answers.items()} == {"k": text, "l": text, "m": text}
+
+
+@spawning
+@given(st.lists(words, max_size=6), st.sampled_from([0, 150_000]))
+def test_an_unframed_script_prints_what_it_is_given(world: World, given_words: list[Argument], ballast: int) -> None:
+    made = script(PRINT_WORDS + "\nexit 7", argv=given_words, ballast="x" * ballast)
+    line, stdin = lifeline(made)
+    out, err = bytearray(), bytearray()
+    with pytest.MonkeyPatch.context() as patch:
+        world.enter(patch, PROVISION_MOCK_ROOT=ROOT)
+        status = LocalTransport(world.host()).exchange(line, stdin, on_stdout=out.extend, on_stderr=err.extend, timeout_s=20.0)
+    assert (bytes(out), bytes(err), status) == (encoded(given_words), b"", 7)
+
+
+@spawning
+@given(st.binary(max_size=4000))
+def test_output_comes_back_as_it_is(world: World, data: bytes) -> None:
+    """Framing adds nothing and takes nothing, whatever bytes are printed."""
+    show = script('printf %s "$data" | base64 -d', data=payload(data))
+    done = world.run(job([Section("a", show, 20.0), Section("b", show, 20.0, merge=True)], ":n:"), PROVISION_MOCK_ROOT="")
+    found = answers(":n:", done.stdout)
+    assert [(key, section.data, section.status) for key, section in found.items()] == [("a", data, 0), ("b", data, 0)]
+
+
+def test_a_login_shell_that_talks_and_a_root_that_is_not_set(world: World) -> None:
+    body = command("printf", "%s", RemotePath("/etc"))
+    done = world.run("echo Welcome; echo :n: begin a; " + job([Section("a", body, 20.0)], ":n:"))
+    assert answers(":n:", done.stdout)["a"].data == b"/etc"
+
+
+def test_python_and_the_shells_agree_on_what_is_run() -> None:
+    """The quoting is what `sh` reads, and not only what these three read."""
+    line = " ".join(quote(word) for word in ["printf", "%s\\0", *NASTY])
+    done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, check=True)
+    assert done.stdout == b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in NASTY)

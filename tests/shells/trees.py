@@ -1,0 +1,104 @@
+"""Finding every process that a test started, wherever it went: by a variable in its environment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+from uuid import uuid4
+
+from tests.shells.worlds import World
+
+_VARIABLE = "PROVISION_TEST_TREE"
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The processes that carry one mark."""
+
+    mark: str
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What marks a process and all that it starts."""
+        return {_VARIABLE: self.mark}
+
+    def pids(self) -> dict[int, str]:
+        """Those alive, with their command lines; a zombie has no environment and does not count."""
+        wanted = f"{_VARIABLE}={self.mark}".encode()
+        found = {}
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit() and int(folder.name) != os.getpid():
+                try:
+                    if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                        found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")[-80:]
+                except OSError:  # it has just ended, or is another user's
+                    continue
+        return found
+
+    def gone_within(self, seconds: float) -> float:
+        """How long it took until none was alive. Fails when one still is."""
+        started = time.monotonic()
+        while alive := self.pids():
+            assert time.monotonic() - started < seconds, alive
+            time.sleep(0.05)
+        return time.monotonic() - started
+
+    def reached(self, condition: Callable[[dict[int, str]], bool], seconds: float = 30.0) -> None:
+        """Wait until the living processes are as wanted."""
+        started = time.monotonic()
+        while not condition(alive := self.pids()):
+            assert time.monotonic() - started < seconds, alive
+            time.sleep(0.02)
+
+    def end(self) -> None:
+        """Kill what is left."""
+        for pid in self.pids():
+            os.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
+def tree() -> Iterator[Tree]:
+    """A mark; whatever carries it at the end is killed."""
+    mine = Tree(uuid4().hex)
+    try:
+        yield mine
+    finally:
+        mine.end()
+
+
+@contextmanager
+def channel(world: World, mine: Tree, command: str, stdin: bytes = b"") -> Iterator[subprocess.Popen[bytes]]:
+    """What a server does with a command: a login shell in a session of its own, with three pipes and no terminal."""
+    pipe = subprocess.PIPE
+    argv = ["/bin/sh", "-c", command]
+    environment = world.environment(**mine.env, PROVISION_MOCK_ROOT="")
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, start_new_session=True) as process:
+        try:
+            given(process.stdin).write(stdin)
+            given(process.stdin).flush()
+            yield process
+        finally:
+            process.kill()
+
+
+def given(stream: IO[bytes] | None) -> IO[bytes]:
+    """The pipe, which is there."""
+    assert stream is not None
+    return stream
+
+
+def read_until(stream: IO[bytes] | None, text: bytes) -> bytes:
+    """What arrives up to and with `text`."""
+    found = b""
+    while text not in found:
+        data = os.read(given(stream).fileno(), 65536)
+        assert data, found
+        found += data
+    return found

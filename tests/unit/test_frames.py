@@ -1,0 +1,140 @@
+"""Reading frames and lines from whatever pieces arrive."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.frames import Begin, Chunk, Done, End, FrameReader, LineSplitter
+from tests.unit.frames import read
+
+NONCE = ":0123456789abcdef:"
+MARK = f"{NONCE} ".encode()
+pieces = st.sampled_from(
+    [
+        b"\n",
+        b"\n\n",
+        b" ",
+        MARK,
+        b"\n" + MARK,
+        MARK[1:],
+        MARK[:-1],
+        MARK[:5],
+        MARK[5:],
+        b"begin",
+        b"end p0 0",
+        b"done",
+        b"\r",
+        b"\xff",
+        b"0",
+        b":",
+        b"x",
+    ]
+)
+contents = st.lists(pieces | st.binary(max_size=8), max_size=12).map(b"".join)
+
+
+def is_frame(line: bytes) -> bool:
+    words = line.split(b"\n", 1)[0].split(b" ")
+    begins = len(words) == 2 and words[0] == b"begin"
+    ends = len(words) == 3 and words[0] == b"end" and words[2].isdigit() and len(words[2]) <= 3
+    return begins or ends or words == [b"done"]
+
+
+def has_a_frame(data: bytes) -> bool:
+    """Whether output tells, with the nonce of its own exchange, what only the job may tell."""
+    return any(is_frame(part) for part in (data + b"\n").split(MARK)[1:])
+
+
+def framed(sections: Sequence[tuple[str, bytes, int]]) -> bytes:
+    body = b"".join(f"{NONCE} begin {key}\n".encode() + data + f"{NONCE} end {key} {status}\n".encode() for key, data, status in sections)
+    return body + f"{NONCE} done\n".encode()
+
+
+def cut(data: bytes, sizes: Sequence[int]) -> Iterator[bytes]:
+    start = 0
+    for size in itertools.cycle(sizes):
+        if start >= len(data):
+            return
+        yield data[start : start + size]
+        start += size
+
+
+@given(
+    st.lists(st.tuples(contents.filter(lambda data: not has_a_frame(data)), st.integers(0, 255)), max_size=4),
+    contents.filter(lambda data: not has_a_frame(data)),
+    st.lists(st.integers(1, 9), min_size=1, max_size=5),
+)
+def test_frames_are_the_same_in_any_pieces(sections: list[tuple[bytes, int]], noise: bytes, sizes: list[int]) -> None:
+    named = [(f"p{number}", data, status) for number, (data, status) in enumerate(sections)]
+    found, done = read(NONCE, cut(noise + framed(named), sizes))
+    assert done
+    assert [(key, section.data, section.status) for key, section in found.items()] == named
+
+
+@given(contents | st.binary(), st.lists(st.integers(1, 9), min_size=1, max_size=3))
+def test_whatever_arrives_the_reader_goes_on(data: bytes, sizes: list[int]) -> None:
+    reader = FrameReader(NONCE)
+    for piece in cut(data, sizes):
+        list(reader.feed(piece))
+    frames = list(reader.feed(f"{NONCE} done\n".encode()))
+    assert frames[-1] == Done()
+
+
+def test_output_comes_as_soon_as_it_cannot_be_a_mark() -> None:
+    reader = FrameReader(NONCE)
+    assert list(reader.feed(MARK + b"begin a\nhalf a li")) == [Begin("a"), Chunk("a", b"half a li")]
+    assert list(reader.feed(b"ne\n")) == [Chunk("a", b"ne\n")]
+    assert list(reader.feed(b"next:")) == [Chunk("a", b"next")]
+    assert list(reader.feed(b" \n")) == [Chunk("a", b": \n")]
+    assert list(reader.feed(MARK + b"end a 124\n" + MARK + b"done\n")) == [End("a", 124), Done()]
+
+
+@pytest.mark.parametrize("line", ["end a x", "end a", "end a -1", "end a " + "9" * 5000, "begin", "begin a b", "other", "end a \u0663", ""])
+def test_what_is_no_frame_is_output(line: str) -> None:
+    data = MARK + line.encode()
+    sections, done = read(NONCE, [framed([("a", data, 0)])])
+    assert (sections["a"].data, sections["a"].status, done) == (data, 0, True)
+
+
+# --- lines ---------------------------------------------------------------------------------------------------------
+
+
+@given(st.text(st.sampled_from("a\n\r"), max_size=12), st.lists(st.integers(1, 4), min_size=1, max_size=3))
+def test_lines_are_the_same_in_any_pieces(text: str, sizes: list[int]) -> None:
+    def split(parts: Iterator[bytes]) -> list[str]:
+        lines: list[str] = []
+        splitter = LineSplitter(lines.append)
+        for part in parts:
+            splitter.feed(part)
+        splitter.close()
+        return lines
+
+    assert split(cut(text.encode(), sizes)) == split(iter([text.encode()]))
+
+
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        (b"", []),
+        (b"a", ["a"]),
+        (b"a\n", ["a"]),
+        (b"a\n\nb", ["a", "", "b"]),
+        (b"a\r\nb\r\n", ["a", "b"]),
+        (b" 10%\r 20%\r100%\n", [" 10%", " 20%", "100%"]),
+        (b"a\r", ["a"]),
+        ("ü\xff".encode("latin-1"), ["\ufffd\ufffd"]),
+        ("✓\n".encode(), ["✓"]),
+    ],
+)
+def test_lines(data: bytes, lines: list[str]) -> None:
+    found: list[str] = []
+    splitter = LineSplitter(found.append)
+    for byte in data:
+        splitter.feed(bytes([byte]))
+    splitter.close()
+    assert found == lines

@@ -1,0 +1,171 @@
+"""Scripts as data: quoting, masks, limits."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.errors import UsageError
+from provision.shell import (
+    ARGUMENT_LIMIT_BYTES,
+    RemotePath,
+    Secret,
+    Section,
+    command,
+    fields,
+    job,
+    join,
+    lifeline,
+    payload,
+    quote,
+    script,
+    section_text,
+    wrap,
+)
+
+MAX_ARG_STRLEN = 131_072
+"""Linux refuses a longer argument, its NUL included."""
+NONCE = ":0123456789abcdef:"
+
+# --- words -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        ("plain", "plain"),
+        ("/a/b-c_d.e:f@g%h+i=j,k", "/a/b-c_d.e:f@g%h+i=j,k"),
+        ("", "''"),
+        ("a b", "'a b'"),
+        ("it's", "'it'\\''s'"),
+        ("-rf", "-rf"),
+        ("~", "'~'"),
+        ("a\n", "'a\n'"),
+        ("ü", "'ü'"),
+        (7, "7"),
+        (RemotePath("/var/lib/x"), '"$R"/var/lib/x'),
+        (RemotePath("/it's"), "\"$R\"'/it'\\''s'"),
+        (RemotePath("/a") / "b c", "\"$R\"'/a/b c'"),
+        (RemotePath("/") / "b", '"$R"/b'),
+        (Secret("hunter2"), "hunter2"),
+        (join("a", RemotePath("/b"), Secret("c d")), "a\"$R\"/b'c d'"),
+        (join(), "''"),
+        (join("", ""), "''''"),
+    ],
+)
+def test_words_are_quoted_no_more_than_needed(word: str, text: str) -> None:
+    assert quote(word) == text
+
+
+@pytest.mark.parametrize("word", ["a\0b", Secret("\0"), RemotePath("/\0"), join("a", "\0")])
+def test_a_nul_is_refused(word: str) -> None:
+    with pytest.raises(UsageError, match="NUL"):
+        quote(word)
+
+
+def test_what_no_encoding_holds_is_refused() -> None:
+    with pytest.raises(UsageError, match="UTF-8"):
+        quote("\ud800")
+    assert quote("\udcff") == "'\udcff'"  # a byte of a file name that is not UTF-8, as Python keeps it
+
+
+def test_a_path_on_a_host_is_absolute() -> None:
+    with pytest.raises(UsageError, match="absolute"):
+        RemotePath("var/lib")
+
+
+@pytest.mark.parametrize("name", ["R", "PATH", "a-b", "1a", "", "a b", "a\n", "ä"])
+def test_a_binding_is_a_lower_case_name(name: str) -> None:
+    with pytest.raises(UsageError, match="lower-case"):
+        script(":", **{name: "x"})
+
+
+def test_bindings_come_before_the_source_in_their_order() -> None:
+    made = script("\n\necho hi\n\n", argv=["x", "y z"], b="2", a="1").with_binding("c", "3")
+    assert made.render() == "c=3\nb=2\na=1\nset -- x 'y z'\necho hi\n"
+
+
+def test_a_command_is_its_words() -> None:
+    assert command("rm", "-rf", "a b").render() == "set -- rm -rf 'a b'\n\"$@\"\n"
+
+
+def test_no_arguments_clear_the_positional_parameters() -> None:
+    assert script("echo", argv=[]).render() == "set --\necho\n"
+
+
+# --- secrets -----------------------------------------------------------------------------------------------------
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=12))
+def test_a_secret_is_never_shown(value: str) -> None:
+    secret = Secret("<<" + value + ">>")
+    made = script("echo", argv=[secret, join("--token=", secret)], token=secret, path=join(RemotePath("/a"), secret))
+    for shown in (str(secret), repr(secret), f"{secret}", str(made), repr(made), str(join("a", secret)), repr(Section("k", made, 1.0))):
+        assert value not in shown
+    assert made.render().count("<<") == 4
+
+
+def test_a_masked_script_shows_where_a_secret_stands() -> None:
+    assert str(script("echo", argv=[Secret("x")], token=join("a=", Secret("y")))) == "token=a='***'\nset -- '***'\necho\n"
+
+
+# --- how it travels ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("become", ["none", "sudo"])
+@given(text=st.text("'a\" \\$\nä", max_size=40), times=st.integers(1, 3000))
+def test_no_command_line_is_longer_than_linux_takes(become: str, text: str, times: int) -> None:
+    whole = job([Section("k", script(":", value=text * times), 1.0)], NONCE)
+    line, stdin = wrap(whole, become=become)
+    assert len(line.encode()) < MAX_ARG_STRLEN
+    assert line.startswith("exec sudo -n sh -c " if become == "sudo" else "exec sh -c ")
+    if stdin:
+        assert whole.encode() in stdin
+        assert f"head -c {len(stdin)} " in line
+
+
+def test_a_small_job_travels_as_an_argument() -> None:
+    sections = [Section(f"p{number}", script("echo 'it is' \"$x\"", x="x" * 800), 30.0) for number in range(20)]
+    _, stdin = wrap(job(sections, NONCE))
+    assert stdin == b""
+
+
+@given(st.integers(ARGUMENT_LIMIT_BYTES - 200, ARGUMENT_LIMIT_BYTES + 200))
+def test_a_section_is_an_argument_or_is_fed(size: int) -> None:
+    section = Section("k", script(":", x="x" * size), 1.0)
+    text = job([section], NONCE)
+    fed = "</dev/null\n'" in text
+    assert fed is (len(section_text(section)) > ARGUMENT_LIMIT_BYTES)
+
+
+def test_a_long_time_is_written_as_a_number_that_timeout_reads() -> None:
+    assert "run k 86400 " in job([Section("k", script(":"), 86_400.0)], NONCE)
+    assert "run k 0.5 " in job([Section("k", script(":"), 0.5)], NONCE)
+    assert "run k 1234567 " in job([Section("k", script(":"), 1_234_567.0)], NONCE)
+
+
+def test_an_unframed_script_has_a_root() -> None:
+    line, _ = lifeline(command("ls", RemotePath("/var")))
+    assert "PROVISION_MOCK_ROOT" in line
+
+
+@given(st.binary(max_size=2000))
+def test_a_payload_is_base64_in_lines(data: bytes) -> None:
+    text = payload(data)
+    assert base64.b64decode(text) == data
+    assert all(len(line) <= 76 for line in text.splitlines())
+
+
+# --- fields ------------------------------------------------------------------------------------------------------
+
+
+def test_fields() -> None:
+    assert fields("a=1\n b =2=3\nnothing\na=4\n=5\n") == {"a": "4", "b": "2=3", "": "5"}
+
+
+@pytest.mark.parametrize("separator", ["\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])
+def test_only_a_line_end_ends_a_field(separator: str) -> None:
+    assert fields(f"a=1{separator}b=2\n") == {"a": f"1{separator}b=2"}
