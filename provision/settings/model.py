@@ -24,7 +24,6 @@ class _Model(BaseModel):
         frozen=True,
         extra="forbid",
         strict=True,
-        use_attribute_docstrings=True,
         hide_input_in_errors=True,
     )
 
