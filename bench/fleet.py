@@ -116,7 +116,10 @@ def _cell(samples: list[Sample], floor: list[Sample]) -> dict[str, Any]:
 
 def table(document: dict[str, Any]) -> str:
     """The results for people, in Markdown."""
-    lines = ["| hosts | what | seconds | times the floor: median (min to max) | CPU s: here, hosts | round trips | wrong |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        "| hosts | what | seconds | times the floor: median (min to max) | CPU s: here, hosts | round trips | wrong |",
+        "|" + "---|" * 7,
+    ]
     for count, cells in document["results"].items():
         for name, cell in cells.items():
             ratio, trips = cell["ratio"], cell["samples"][0]["detail"]["turns_per_host"] / 2

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from provision.testing.relay import Network, Relay, Stats
 
@@ -94,6 +95,10 @@ class Target:
         words = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK")
 
+    def sessions(self) -> list[str]:
+        """Process ids of sshd's children, one for each connection (proc(5), children)."""
+        return Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+
     def refresh(self) -> None:
         """Lose everything that any run left."""
         self.inside(_FRESH)
@@ -109,7 +114,7 @@ class Targets:
         self._count = count
         self.all: list[Target] = []
 
-    def __enter__(self) -> Targets:
+    def __enter__(self) -> Self:
         if SSHD is None:
             raise RuntimeError("OpenSSH's sshd is not installed: apt-get install openssh-server")
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
@@ -137,7 +142,7 @@ class Targets:
 
     def settle(self, limit_s: float = 5.0) -> None:
         """Wait until no session is left on any host, so that nothing of one run is counted to the next."""
-        _wait_for(lambda: not any(Path(f"/proc/{each.process.pid}/task/{each.process.pid}/children").read_text() for each in self.all), limit_s)
+        _wait_for(lambda: not any(each.sessions() for each in self.all), limit_s)
 
     def _start(self, name: str) -> Target:
         folder = self.folder / name
@@ -149,7 +154,7 @@ class Targets:
         _keygen(folder / "host_key")
         port = _free_port()
         (folder / "sshd_config").write_text(_CONFIG.format(port=port, folder=folder))
-        lay_out = f"{_LAY_OUT}{_FRESH}exec {SSHD} -D -f \"$1/sshd_config\" -E \"$1/log\""
+        lay_out = f'{_LAY_OUT}{_FRESH}exec {SSHD} -D -f "$1/sshd_config" -E "$1/log"'
         process = subprocess.Popen(["unshare", "--mount", "--propagation", "private", "sh", "-c", lay_out, "sh", str(folder)])
         _wait_for(lambda: _answers(port, process, folder / "log"))
         return Target(name, folder, process, self._network.relay(("127.0.0.1", port), delay_s=self.round_trip_s / 2))

@@ -74,10 +74,10 @@ class Tool(ABC):
     def call(self, count: int) -> Call:
         """What is run."""
 
-    def forget(self) -> None:
+    def forget(self) -> None:  # noqa: B027 - most keep nothing
         """Lose what earlier runs left on this side."""
 
-    def problem(self, count: int, kind: str, stdout: str) -> str:
+    def problem(self, count: int, kind: str, stdout: str) -> str:  # noqa: ARG002 - the base case
         """What was wrong with an answer that ended with status 0; empty when nothing."""
         return ""
 
@@ -94,7 +94,7 @@ class Floor(Tool):
 
 
 class Ours(Tool):
-    """`provision vm.provision`: the recipe of the GPU host (without GPU) and the nine steps, fourteen resources together."""
+    """`provision vm.provision`: the recipe of the GPU host (without GPU) and the nine steps, thirteen resources together."""
 
     name = "provision"
 

@@ -26,10 +26,10 @@ class DriverFile(Resource):
     def read(self, text: str) -> State | None:
         return {"version": text.strip()} if text.strip() else None
 
-    def desired(self, facts: Facts) -> State:
+    def desired(self, facts: Facts) -> State:  # noqa: ARG002
         return {"version": self.version}
 
-    def ensure(self, facts: Facts) -> Script:
+    def ensure(self, facts: Facts) -> Script:  # noqa: ARG002
         body = 'echo "echo $version" >"$file"\nchmod 755 "$file"'
         return script(body, file=RemotePath("/var/lib/nvidia/bin-version"), version=self.version)
 
@@ -46,14 +46,14 @@ class ContainerMarker(Resource):
     def read(self, text: str) -> State | None:
         return fields(text) or None
 
-    def desired(self, facts: Facts) -> State:
+    def desired(self, facts: Facts) -> State:  # noqa: ARG002
         return {"image": self.image}
 
-    def ensure(self, facts: Facts) -> Script:
+    def ensure(self, facts: Facts) -> Script:  # noqa: ARG002
         return script('echo "image=$image" >"$file"', file=RemotePath("/var/lib/bench/container"), image=self.image)
 
 
-def recipe(settings: Settings) -> list[Resource]:
+def recipe(settings: Settings) -> list[Resource]:  # noqa: ARG001
     """The nine steps; the bind mount and the remount are one resource."""
     return [
         Directory(name="nvidia-dir", path="/var/lib/nvidia"),
@@ -62,6 +62,6 @@ def recipe(settings: Settings) -> list[Resource]:
         ExecBindMount(name="exec-mount", path="/var/lib/nvidia"),
         File(name="profile", path="/var/lib/bench/profile.sh", content="export PATH=/var/lib/nvidia/bin:$PATH\n"),
         File(name="limits", path="/var/lib/bench/limits.conf", content="* hard nofile 16384\n* soft nofile 16384\n"),
-        File(name="run", path="/var/lib/bench/run.sh", content="#!/bin/sh\nexec python3 -m worker \"$@\"\n", mode="0755"),
+        File(name="run", path="/var/lib/bench/run.sh", content='#!/bin/sh\nexec python3 -m worker "$@"\n', mode="0755"),
         ContainerMarker(name="container", image=IMAGE),
     ]
