@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
+import time
+import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from provision.errors import Interrupted, ProvisionError
 from provision.model import Emit, Event, Host, HostFinished, HostReport, RunFinished, RunStarted
@@ -49,12 +52,13 @@ class Cancel:
             self._closers.pop(host, None)
 
     def now(self) -> None:
-        """Close everything that is open."""
+        """Close everything that is open; a connection that cannot be closed keeps no other open."""
         with self._lock:
             self.requested = True
             closers = list(self._closers.values())
         for close in closers:
-            close()
+            with contextlib.suppress(Exception):
+                close()
 
 
 Work = Callable[[Host, Emit, Cancel], HostReport]
@@ -63,8 +67,8 @@ Work = Callable[[Host, Emit, Cancel], HostReport]
 def run(hosts: Sequence[Host], work: Work, emit: Emit, *, title: str, pace: Pace | None = None, check: bool = False) -> RunFinished:
     """Do `work` on every host and return all reports, in the order of `hosts`.
 
-    `work` reports failures of its host in the report it returns; a `ProvisionError` that it raises becomes one. On
-    Ctrl-C every connection is closed, what was cut reads `unknown`, and the result says `interrupted`.
+    `work` reports failures of its host in the report it returns; what it raises becomes one. On Ctrl-C every connection
+    is closed, what was cut reads `unknown`, and the result says `interrupted`; a second Ctrl-C waits for nobody.
     """
     pace = pace or Pace()
     crew = _Crew(work, emit, pace)
@@ -78,7 +82,7 @@ def run(hosts: Sequence[Host], work: Work, emit: Emit, *, title: str, pace: Pace
     reports = tuple(crew.reports[host.name] for host in hosts if host.name in crew.reports)
     not_started = tuple(host.name for host in hosts if host.name not in crew.reports)
     finished = RunFinished(reports, not_started, crew.cancel.requested)
-    crew.emit(finished)
+    crew.end(finished)
     return finished
 
 
@@ -97,12 +101,22 @@ class _Crew:
         self._pace = pace
         self._lock = threading.RLock()
         self._last_batch: Sequence[Host] = ()
+        self._started: list[str] = []
+        self._over = False
         self.reports: dict[str, HostReport] = {}
         self.cancel = Cancel()
 
     def emit(self, event: Event) -> None:
+        """Tell one event at a time; nothing after the end, when a worker that was given up may still talk."""
         with self._lock:
-            self._emit(event)
+            if not self._over:
+                self._emit(event)
+
+    def end(self, finished: RunFinished) -> None:
+        """Tell the last event."""
+        with self._lock:
+            self.emit(finished)
+            self._over = True
 
     def exhausted(self, *, batch_ended: bool = False) -> bool:
         """True when the failure budget is spent."""
@@ -112,6 +126,7 @@ class _Crew:
         return batch_ended and bool(self._last_batch) and all(self.reports[host.name].failed for host in self._last_batch)
 
     def batch(self, hosts: Sequence[Host]) -> None:
+        """Do the work on these hosts; afterwards each has its report, unless it was not started."""
         self._last_batch = hosts
         todo: queue.SimpleQueue[Host] = queue.SimpleQueue()
         for host in hosts:
@@ -123,9 +138,29 @@ class _Crew:
             for worker in workers:
                 worker.join()
         except KeyboardInterrupt:
-            self.cancel.now()
-            for worker in workers:
-                worker.join(_GOODBYE_S)
+            with contextlib.suppress(KeyboardInterrupt):
+                self._say_goodbye(workers)
+            self._give_up()
+
+    def _say_goodbye(self, workers: Sequence[threading.Thread]) -> None:
+        deadline = time.monotonic() + _GOODBYE_S
+        self.cancel.now()
+        for worker in workers:
+            if worker.is_alive():
+                worker.join(max(0.0, deadline - time.monotonic()))
+
+    def _give_up(self) -> None:
+        """A report for every host whose worker does not come back."""
+        with self._lock:
+            for name in self._started:
+                if name not in self.reports:
+                    self._report(HostReport(name, error=_interrupted(name)))
+
+    def _report(self, report: HostReport) -> None:
+        with self._lock:
+            if report.host not in self.reports:
+                self.reports[report.host] = report
+                self.emit(HostFinished(report))
 
     def _worker(self, todo: queue.SimpleQueue[Host]) -> None:
         while not self.cancel.requested and not self.exhausted():
@@ -133,18 +168,30 @@ class _Crew:
                 host = todo.get_nowait()
             except queue.Empty:
                 return
-            report = self._one(host)
-            self.reports[host.name] = report
-            self.emit(HostFinished(report))
+            self._started.append(host.name)
+            self._report(self._one(host))
 
     def _one(self, host: Host) -> HostReport:
         try:
             report = self._work(host, self.emit, self.cancel)
         except ProvisionError as error:
             report = HostReport(host.name, error=error)
+        except Exception as error:  # noqa: BLE001 - the other hosts go on, and the recap says why this one did not
+            report = HostReport(host.name, error=_mistake(host.name, error))
         finally:
             self.cancel.forget(host.name)
         if self.cancel.requested and report.error is not None:
-            cut = Interrupted("interrupted", where=host.name, why="Ctrl-C", fix="run the same command again: it continues where it stopped")
-            return HostReport(host.name, report.outcomes, report.round_trips, report.seconds, cut, report.facts)
+            return replace(report, error=_interrupted(host.name))
         return report
+
+
+def _interrupted(host: str) -> Interrupted:
+    return Interrupted("interrupted", where=host, why="Ctrl-C", fix="run the same command again: it continues where it stopped")
+
+
+def _mistake(host: str, error: Exception) -> ProvisionError:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    why = f"{type(error).__name__}: {error}\n{last.filename}:{last.lineno} in {last.name}"
+    mistake = ProvisionError("a mistake in provision or in a recipe", where=host, why=why, fix="run it again with --debug")
+    mistake.__cause__ = error
+    return mistake

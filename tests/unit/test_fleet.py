@@ -1,0 +1,340 @@
+"""Many hosts: how many at once, in which batches, until when, and what is said when it is cut short."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from provision import fleet
+from provision.errors import ProvisionError, Unreachable
+from provision.fleet import Cancel, Pace, run
+from provision.model import Emit, Event, Host, HostFinished, HostReport, HostStarted, Outcome, RunFinished, RunStarted, Status
+
+ROOT = Path(__file__).parents[2]
+
+
+def hosts(count: int) -> list[Host]:
+    return [Host(name=f"h{number}", address="x.invalid") for number in range(count)]
+
+
+def fine(host: Host, emit: Emit, cancel: Cancel) -> HostReport:
+    emit(HostStarted(host.name))
+    return HostReport(host.name, (Outcome("a", Status.OK),))
+
+
+def failing(*names: str) -> fleet.Work:
+    def work(host: Host, emit: Emit, cancel: Cancel) -> HostReport:
+        if host.name in names:
+            return HostReport(host.name, (Outcome("a", Status.FAILED),))
+        return fine(host, emit, cancel)
+
+    return work
+
+
+def names(reports: Sequence[HostReport]) -> list[str]:
+    return [report.host for report in reports]
+
+
+def go(
+    count: int, work: fleet.Work, *, forks: int = 4, serial: int | None = None, max_fail: int | None = None, log: list[Event] | None = None
+) -> RunFinished:
+    events: list[Event] = [] if log is None else log
+    return run(hosts(count), work, events.append, title="test", pace=Pace(forks, serial, max_fail))
+
+
+# --- order and number --------------------------------------------------------------------------------------------
+
+
+def test_reports_stand_in_the_order_of_the_hosts() -> None:
+    """The first host ends last."""
+    others = threading.Semaphore(0)
+
+    def work(host: Host, emit: Emit, cancel: Cancel) -> HostReport:
+        if host.name == "h0":
+            for _ in range(5):
+                assert others.acquire(timeout=30)
+        else:
+            others.release()
+        return fine(host, emit, cancel)
+
+    log: list[Event] = []
+    finished = go(6, work, log=log)
+    assert names(finished.reports) == [f"h{number}" for number in range(6)]
+    assert finished.not_started == ()
+    assert not finished.interrupted
+    assert isinstance(log[0], RunStarted)
+    assert log[-1] == finished
+    ended = [event.report.host for event in log if isinstance(event, HostFinished)]
+    assert ended[-1] == "h0"
+    assert sorted(ended) == sorted(names(finished.reports))
+
+
+@pytest.mark.parametrize(("forks", "count"), [(1, 4), (3, 9), (8, 3)])
+def test_as_many_at_once_as_allowed_and_no_more(forks: int, count: int) -> None:
+    together = min(forks, count)
+    barrier = threading.Barrier(together)
+    running = 0
+    most = 0
+    lock = threading.Lock()
+
+    def work(host: Host, emit: Emit, cancel: Cancel) -> HostReport:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        barrier.wait(timeout=30)  # breaks when fewer than `together` run side by side
+        with lock:
+            running -= 1
+        return fine(host, emit, cancel)
+
+    finished = go(count, work, forks=forks)
+    assert [report.error for report in finished.reports] == [None] * count
+    assert most == together
+
+
+def test_events_come_one_at_a_time() -> None:
+    inside = threading.Lock()
+    seen: list[Event] = []
+
+    def emit(event: Event) -> None:
+        assert inside.acquire(blocking=False)
+        seen.append(event)
+        inside.release()
+
+    def work(host: Host, emit: Emit, cancel: Cancel) -> HostReport:
+        for _ in range(50):
+            emit(HostStarted(host.name))
+        return HostReport(host.name)
+
+    run(hosts(8), work, emit, title="test")
+    assert len(seen) == 1 + 8 * 51 + 1
+
+
+def test_no_hosts() -> None:
+    finished = go(0, fine)
+    assert finished == RunFinished(())
+
+
+# --- batches and budgets -----------------------------------------------------------------------------------------
+
+
+def test_a_batch_ends_before_the_next_begins() -> None:
+    log: list[Event] = []
+    go(5, fine, forks=8, serial=2, log=log)
+    batches = [{"h0", "h1"}, {"h2", "h3"}, {"h4"}]
+    told = [
+        event.host if isinstance(event, HostStarted) else event.report.host
+        for event in log
+        if isinstance(event, HostStarted | HostFinished)
+    ]
+    for batch in batches:
+        assert set(told[: 2 * len(batch)]) == batch
+        del told[: 2 * len(batch)]
+
+
+def test_a_batch_that_failed_whole_ends_the_run() -> None:
+    finished = go(6, failing("h2", "h3"), serial=2)
+    assert names(finished.reports) == ["h0", "h1", "h2", "h3"]
+    assert finished.not_started == ("h4", "h5")
+
+
+def test_a_batch_that_failed_in_part_does_not() -> None:
+    assert go(6, failing("h2"), serial=2).not_started == ()
+
+
+def test_without_a_budget_every_host_is_tried() -> None:
+    finished = go(5, failing("h0", "h1", "h2", "h3", "h4"), forks=1)
+    assert len(finished.reports) == 5
+
+
+@pytest.mark.parametrize(("max_fail", "tried"), [(0, 2), (1, 4), (2, 6)])
+def test_no_host_is_started_once_the_budget_is_spent(max_fail: int, tried: int) -> None:
+    finished = go(6, failing("h1", "h3"), forks=1, max_fail=max_fail)
+    assert len(finished.reports) == tried
+    assert len(finished.not_started) == 6 - tried
+
+
+def test_with_a_budget_a_batch_that_failed_whole_does_not_end_the_run() -> None:
+    assert go(4, failing("h0"), serial=1, max_fail=1).not_started == ()
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 9), st.sets(st.integers(0, 8)), st.integers(1, 4), st.none() | st.integers(1, 4), st.none() | st.integers(0, 3))
+def test_every_host_is_reported_or_named_as_not_started(
+    count: int, bad: set[int], forks: int, serial: int | None, max_fail: int | None
+) -> None:
+    finished = go(count, failing(*(f"h{number}" for number in bad)), forks=forks, serial=serial, max_fail=max_fail)
+    assert sorted([*names(finished.reports), *finished.not_started]) == [host.name for host in hosts(count)]
+    failed = sum(report.failed for report in finished.reports)
+    if max_fail is not None:
+        assert failed <= max_fail + min(forks, serial or count, count)
+        assert finished.not_started == () or failed > max_fail
+
+
+# --- what work raises --------------------------------------------------------------------------------------------
+
+
+def raising(error: Exception) -> fleet.Work:
+    def work(host: Host, emit: Emit, cancel: Cancel) -> HostReport:
+        if host.name == "h1":
+            raise error
+        return fine(host, emit, cancel)
+
+    return work
+
+
+def test_an_error_of_ours_is_the_report() -> None:
+    error = Unreachable("no route", where="h1")
+    finished = go(3, raising(error))
+    assert finished.reports[1] == HostReport("h1", error=error)
+    assert [report.failed for report in finished.reports] == [False, True, False]
+
+
+@pytest.mark.parametrize("serial", [None, 1])
+def test_a_mistake_fails_its_host_and_no_other(serial: int | None) -> None:
+    finished = go(3, raising(KeyError("oops")), forks=1, serial=serial, max_fail=2)
+    assert names(finished.reports) == ["h0", "h1", "h2"]
+    error = finished.reports[1].error
+    assert isinstance(error, ProvisionError)
+    assert error.where == "h1"
+    assert "KeyError: 'oops'" in error.why
+    assert "test_fleet.py" in error.why
+    assert isinstance(error.__cause__, KeyError)
+
+
+# --- cancelling --------------------------------------------------------------------------------------------------
+
+
+def test_cancelling_closes_what_is_open_and_what_is_opened_later() -> None:
+    closed: list[str] = []
+    cancel = Cancel()
+    cancel.register("a", lambda: closed.append("a"))
+    cancel.register("b", lambda: closed.append("b"))
+    cancel.forget("b")
+    cancel.now()
+    cancel.register("c", lambda: closed.append("c"))
+    assert closed == ["a", "c"]
+    assert cancel.requested
+
+
+def test_a_connection_that_does_not_close_keeps_no_other_open() -> None:
+    closed: list[str] = []
+    cancel = Cancel()
+
+    def broken() -> None:
+        raise OSError("already gone")
+
+    cancel.register("a", broken)
+    cancel.register("b", lambda: closed.append("b"))
+    cancel.now()
+    assert closed == ["b"]
+
+
+# --- Ctrl-C: in an interpreter of its own, since pytest has the main thread's signals ----------------------------
+
+PRELUDE = """
+import json, signal, sys, threading
+from provision import fleet
+from provision.errors import Unreachable
+from provision.model import *
+
+fleet._GOODBYE_S = 1.0
+events = []
+hosts = [Host(name=f"h{number}", address="x.invalid") for number in range(5)]
+released = {host.name: threading.Event() for host in hosts}
+both = threading.Barrier(2, action=lambda: press())
+def press():
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+def told(finished):
+    reports = {report.host: [type(report.error).__name__, [str(o.status) for o in report.outcomes]] for report in finished.reports}
+    print(json.dumps({"reports": reports, "not_started": finished.not_started, "interrupted": finished.interrupted,
+        "last": type(events[-1]).__name__, "ended": [e.report.host for e in events if isinstance(e, HostFinished)]}))
+"""
+
+
+def interrupted(work: str, run: str = "fleet.run(hosts, work, events.append, title='t', pace=fleet.Pace(forks=2))") -> dict[str, object]:
+    code = PRELUDE + work + f"\ntold({run})\n"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == ""
+    assert done.returncode == 0
+    found = json.loads(done.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_ctrl_c_closes_connections_and_the_recap_is_truthful() -> None:
+    found = interrupted("""
+def work(host, emit, cancel):
+    cancel.register(host.name, released[host.name].set)
+    if host.name == "h0":
+        return HostReport(host.name, (Outcome("a", Status.CHANGED),))
+    both.wait()
+    released[host.name].wait()
+    return HostReport(host.name, (Outcome("a", Status.OK), Outcome("b", Status.UNKNOWN)), error=Unreachable("closed"))
+""")
+    cut = ["Interrupted", ["ok", "unknown"]]
+    assert found["reports"] == {"h0": ["NoneType", ["changed"]], "h1": cut, "h2": cut}
+    assert found["not_started"] == ["h3", "h4"]
+    assert found["interrupted"] is True
+    assert found["last"] == "RunFinished"
+
+
+def test_a_worker_that_does_not_answer_is_no_host_that_was_not_started() -> None:
+    found = interrupted("""
+def work(host, emit, cancel):
+    both.wait()
+    threading.Event().wait()
+""")
+    assert found["reports"] == {"h0": ["Interrupted", []], "h1": ["Interrupted", []]}
+    assert found["not_started"] == ["h2", "h3", "h4"]
+    assert found["ended"] == ["h0", "h1"]
+
+
+def test_a_second_ctrl_c_ends_the_waiting_and_not_the_recap() -> None:
+    found = interrupted("""
+fleet._GOODBYE_S = 50.0
+def again():
+    press()
+def work(host, emit, cancel):
+    cancel.register(host.name, again if host.name == "h1" else lambda: None)
+    both.wait()
+    threading.Event().wait()
+""")
+    assert set(found["reports"]) == {"h0", "h1"}  # type: ignore[call-overload]
+    assert found["interrupted"] is True
+
+
+def test_ctrl_c_while_workers_are_being_started() -> None:
+    found = interrupted("""
+class Slow(threading.Thread):
+    count = 0
+    def start(self):
+        Slow.count += 1
+        if Slow.count == 2:
+            raise KeyboardInterrupt
+        super().start()
+fleet.threading.Thread = Slow
+def work(host, emit, cancel):
+    return HostReport(host.name)
+""")
+    assert found["interrupted"] is True
+
+
+def test_work_that_ended_in_time_is_not_called_interrupted() -> None:
+    found = interrupted("""
+def work(host, emit, cancel):
+    cancel.register(host.name, released[host.name].set)
+    if host.name in ("h0", "h1"):
+        both.wait()
+        released[host.name].wait()
+    return HostReport(host.name, (Outcome("a", Status.OK),))
+""")
+    assert found["reports"] == {"h0": ["NoneType", ["ok"]], "h1": ["NoneType", ["ok"]]}
