@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -32,10 +33,16 @@ def known_hosts(session: Session) -> KnownHosts:
 
 def inventory(session: Session) -> list[Host]:
     """Every host there is: those of the settings, then the VMs that were made."""
-    hosts = [entry.host(name) for name, entry in session.settings.hosts.items()]
+    hosts = [_as_root(entry.host(name)) for name, entry in session.settings.hosts.items()]
     taken = {host.name for host in hosts}
     records = VmRecords(session.home / "vms.json").all()
     return [*hosts, *(_host_of(session, record) for record in records if record.name not in taken)]
+
+
+def _as_root(target: Host) -> Host:
+    """Who is root already needs no sudo, which such a host may lack."""
+    is_root = os.geteuid() == 0 if target.is_local else target.user == "root"
+    return replace(target, become="none") if is_root else target
 
 
 def _host_of(session: Session, record: VmRecord) -> Host:
