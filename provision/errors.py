@@ -1,24 +1,24 @@
 """The error tree. Every error says what failed on which thing, the verbatim reason, and one command to try.
 
-    ProvisionError                                              exit
-    ├── UsageError                                                 2
-    │   ├── SettingsError      a key, its value, the file it came from, what is allowed
-    │   ├── TemplateError      a template that is missing, broken or lacks a variable
-    │   └── RecipeError        a recipe whose resources contradict each other
-    ├── CloudError                                                 5
-    │   ├── CloudAuthError · CloudNotFound
-    │   ├── QuotaExceeded
-    │   └── NoCapacity         with every zone that was tried and its reason
-    ├── CleanupFailed          something may be left behind; it is named     6
-    ├── HostError                                                  1
-    │   ├── Unreachable                                            4
-    │   ├── HostKeyMismatch                                        4
-    │   ├── CommandFailed      with the last lines of its output
-    │   └── CommandTimeout
-    ├── ResourceError                                              1
-    │   ├── ProbeUnreadable
-    │   └── NotConverged       with the remaining difference
-    └── Interrupted                                              130
+ProvisionError                                              exit
+├── UsageError                                                 2
+│   ├── SettingsError      a key, its value, the file it came from, what is allowed
+│   ├── TemplateError      a template that is missing, broken or lacks a variable
+│   └── RecipeError        a recipe whose resources contradict each other
+├── CloudError                                                 5
+│   ├── CloudAuthError · CloudNotFound
+│   ├── QuotaExceeded
+│   └── NoCapacity         with every zone that was tried and its reason
+├── CleanupFailed          something may be left behind; it is named     6
+├── HostError                                                  1
+│   ├── Unreachable                                            4
+│   ├── HostKeyMismatch                                        4
+│   ├── CommandFailed      with the last lines of its output
+│   └── CommandTimeout
+├── ResourceError                                              1
+│   ├── ProbeUnreadable
+│   └── NotConverged       with the remaining difference
+└── Interrupted                                              130
 """
 
 from __future__ import annotations
