@@ -9,6 +9,7 @@ FOLDER/image     /etc as the image brings it
 
 from __future__ import annotations
 
+import compileall
 import os
 import shlex
 import shutil
@@ -68,7 +69,8 @@ class Layout:
         shutil.copytree(STANDINS, self.folder / "mock", ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("docker", "mps"):
             source = STANDINS.with_name(name)
-            shutil.copytree(source, self.folder / f"mock/lib/{name}_standin", ignore=shutil.ignore_patterns("__pycache__"))
+            compileall.compile_dir(source, quiet=2)  # the copies have its dates, so what was compiled once serves every host
+            shutil.copytree(source, self.folder / f"mock/lib/{name}_standin")
         link_utilities(self.folder / "sysbin", self.shell, self.folder / "mock" / "fallback")
         self._link_writers()
         self._set_interpreter()

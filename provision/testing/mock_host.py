@@ -276,7 +276,7 @@ class MockHost:
     def _boot_user_space(self) -> None:
         environment = self._layout.environment("root", sudo=True)
         docker = self.folder / "mock/bin/docker"
-        if docker.exists():
+        if docker.exists() and self.path("/var/lib/docker/containers").is_dir():
             self.processes.run([str(docker), "_boot"], env=environment, cwd="/")
         user_data = self.state / "metadata" / "user-data"
         if user_data.exists():

@@ -45,6 +45,8 @@ def _passable(folder: Path, processes: Processes) -> bool:
 
 def find_python(processes: Processes) -> str:
     """An interpreter that the user of the shells can start: this one, the one it was made from, or the system's."""
+    if processes.reads_all or not processes.as_root:
+        return sys.executable
     base = getattr(sys, "_base_executable", None) or sys.executable
     candidates = [sys.executable, base, os.path.realpath(base), shutil.which("python3", path=SYSTEM_PATH)]
     for candidate in dict.fromkeys(filter(None, candidates)):
