@@ -23,7 +23,7 @@ from pathlib import Path
 
 from provision.dataflow.image import DEFAULT_BEAM, ImageSpec
 
-FORMAT = 3
+FORMAT = 4
 """Changes with what is put into the image, so that an older one is not taken from the cache."""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PROGRAMS = """
@@ -33,6 +33,11 @@ _PROGRAMS = """
     uname uniq unlink wc whoami xargs yes
 """
 """What Debian's images have, and so the Beam SDK's; the machine's own. Busybox stands in for whatever else is asked for."""
+_RUNTIME = """
+    libanl.so.1 libc.so.6 libdl.so.2 libgcc_s.so.1 libm.so.6 libnss_dns.so.2 libnss_files.so.2 libpthread.so.0 libresolv.so.2 librt.so.1
+    libstdc++.so.6 libutil.so.1
+"""
+"""The C and C++ run time, which every image has whole: the driver's programs and whatever is installed later link to it."""
 _SKIPPED = frozenset({"site-packages", "dist-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "EXTERNALLY-MANAGED"})
 _BOOT = """\
 #!/bin/sh
@@ -153,6 +158,11 @@ class _Root:
         for name, program in found.items():
             self.file(f"/bin/{name}", program.read_bytes(), 0o755)
         self.libraries(found.values())
+        loaded = subprocess.run(["ldd", str(found["sh"])], check=True, capture_output=True, text=True, timeout=60).stdout
+        folder = Path(re.findall(r"(/\S+)/libc\.so", loaded)[0])
+        for name in _RUNTIME.split():
+            if (folder / name).exists():
+                self.file(f"{folder}/{name}", (folder / name).read_bytes(), 0o755)
         self.file("/bin/busybox", busybox.read_bytes(), 0o755)
         applets = subprocess.run([str(busybox), "--list"], check=True, capture_output=True, text=True, timeout=60).stdout.split()
         for name in applets:

@@ -52,7 +52,7 @@ def test_a_new_machine_provisions_itself_from_its_user_data(
     lab.user_data = seed(lab, recipe)
     lab.forget()
     assert lab.wait_for_unit(BOOT_UNIT) == "active", lab.exec_inside("journalctl", "-u", BOOT_UNIT).stdout
-    assert lab.exec_inside("/var/lib/nvidia/bin/nvidia-smi", "-L").stdout.startswith("GPU 0: NVIDIA L4")
+    assert lab.exec_inside("/var/lib/nvidia/bin/nvidia-smi", "-L").stdout.startswith("GPU 0: ")
     report = login().converge(recipe, check=True)
     assert summary(report)["driver"] is Status.OK, explain(report)
     assert summary(report)["driver-mount"] is Status.OK

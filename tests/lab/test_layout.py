@@ -68,9 +68,10 @@ def test_processes_of_the_machine_are_not_seen(ssh: Ssh) -> None:
     assert len(ssh("ls -d /proc/[0-9]*").out.split()) < 50
 
 
-def test_a_gpu_is_on_its_pci_bus_and_no_driver_is_loaded(lab: Lab, ssh: Ssh) -> None:
-    lab.forget()
-    # the connection of before went with the machine
+def test_a_gpu_is_on_its_pci_bus_and_no_driver_is_loaded(lab: Lab) -> None:
+    if lab.gpu.real:
+        pytest.skip("the machine's own driver is loaded before the lab is")
+    lab.forget()  # the connection goes with the machine
     found = lab.exec_inside("sh", "-c", "grep -l 0x10de /sys/bus/pci/devices/*/vendor").stdout.split()
     assert len(found) == 1
     assert lab.exec_inside("sh", "-c", "ls /dev/nvidia* /sys/module/nvidia", check=False).stdout == ""

@@ -117,7 +117,7 @@ class TestHost:
         assert_unchanged(ssh.converge(recipe))
 
     def test_the_driver_really_runs_from_the_folder(self, ssh: Ssh) -> None:
-        assert ssh("LD_LIBRARY_PATH=/var/lib/nvidia/lib64 /var/lib/nvidia/bin/nvidia-smi -L").out.startswith("GPU 0: NVIDIA L4")
+        assert ssh("LD_LIBRARY_PATH=/var/lib/nvidia/lib64 /var/lib/nvidia/bin/nvidia-smi -L").out.startswith("GPU 0: ")
 
     def test_docker_reads_the_registry_login(self, ssh: Ssh) -> None:
         assert '"gcr.io": "gcr"' in ssh("sudo cat /var/lib/provision/docker/config.json").out
@@ -155,7 +155,7 @@ class TestWorker:
 
     def test_programs_in_the_container_see_the_gpu_and_the_driver(self, ssh: Ssh, settings: Settings) -> None:
         inside = f"sudo docker exec {settings.worker.name} sh -c"
-        assert ssh(f"{inside} 'nvidia-smi -L'").out.startswith("GPU 0: NVIDIA L4")
+        assert ssh(f"{inside} 'nvidia-smi -L'").out.startswith("GPU 0: ")
         assert ssh(f"{inside} 'test -c /dev/nvidia0 && test -c /dev/nvidiactl && test -c /dev/nvidia-uvm'").status == 0
         assert ssh(f"{inside} 'touch /usr/local/nvidia/bin/x'").status != 0
         assert ssh(f"{inside} 'pwd; ulimit -Hn; cat /proc/1/comm'").out.split() == ["/workspace", "16384", "docker-init"]
@@ -192,4 +192,4 @@ class TestWorker:
         brought = ssh("sudo sh /var/lib/provision/boot.sh")
         assert brought.status == 0, brought.err
         assert_unchanged(ssh.converge([*recipe, *worker_recipe]))
-        assert ssh(f"sudo docker exec {settings.worker.name} nvidia-smi -L").out.startswith("GPU 0: NVIDIA L4")
+        assert ssh(f"sudo docker exec {settings.worker.name} nvidia-smi -L").out.startswith("GPU 0: ")
