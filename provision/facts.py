@@ -9,7 +9,7 @@ from provision.shell import Script, fields, script
 # ID=cos, its milestone VERSION_ID and its build BUILD_ID. A GPU is a display controller (class 03) of vendor 10de.
 FACTS: Script = script("""
 if test -r "$R/etc/os-release"; then
-    while IFS='=' read -r key value; do
+    while IFS='=' read -r key value || test -n "$key"; do
         value=${value#\\"}
         case $key in
             ID) echo "os_id=${value%\\"}" ;;

@@ -70,7 +70,7 @@ echo "nodes=$nodes"
 # resolved again only when one of them changes, a full number needs no look-up on the network.
 _COS_ENSURE = """
 build=
-while IFS='=' read -r key value; do
+while IFS='=' read -r key value || test -n "$key"; do
     value=${value#\\"}
     case $key in BUILD_ID) build=${value%\\"} ;; esac
 done <"$R/etc/os-release"
@@ -79,16 +79,14 @@ want=$asked
 if test "$(known asked)" = "$asked" && test "$(known build_id)" = "$build" && test -n "$(known version)"; then
     want=$(known version)
 fi
-loaded=
-if test -r "$R/sys/module/nvidia/version"; then read -r loaded <"$R/sys/module/nvidia/version"; fi
-case $want in
-    [0-9]*.[0-9]*)
-        if test -n "$loaded" && test "$loaded" != "$want"; then
-            echo "driver $loaded is loaded, $want is wanted: a loaded module stays until the next reboot"
-            exit 75
-        fi
-        ;;
-esac
+check_loaded() {
+    loaded=
+    if test -r "$R/sys/module/nvidia/version"; then read -r loaded <"$R/sys/module/nvidia/version"; fi
+    test -n "$loaded" && test "$loaded" != "$1" || return 0
+    echo "driver $loaded is loaded, $1 is wanted: a loaded module stays until the next reboot"
+    exit 75
+}
+case $want in [0-9]*.[0-9]*) check_loaded "$want" ;; esac
 mkdir -p "${record%/*}"
 log=${record}-install.log
 trap 'rm -f "$log.status"' EXIT
@@ -114,6 +112,7 @@ version=$(sed -n 's/^DRIVER_VERSION=//p' "$dir/.cache" | tail -n 1)
 test -n "$version" || { echo "the installer left no version in its cache file"; exit 1; }
 printf 'asked=%s\\nversion=%s\\nbuild_id=%s\\n' "$asked" "$version" "$build" >"$record.new"
 mv -f "$record.new" "$record"
+check_loaded "$version"
 """
 
 # A workstation keeps its own driver; its libraries are gathered into one folder, since a container mounts folders.
@@ -123,7 +122,7 @@ if ! test -r "$R/sys/module/nvidia/version"; then
     exit 76
 fi
 read -r version <"$R/sys/module/nvidia/version"
-mkdir -p "$dir/bin" "$dir/lib64"
+mkdir -p "$dir/bin" "$dir/lib64" "${record%/*}"
 for tool in nvidia-smi nvidia-cuda-mps-control nvidia-cuda-mps-server nvidia-debugdump nvidia-persistenced; do
     path=$(command -v "$tool" || true)
     test -z "$path" || test "$path" = "$dir/bin/$tool" || cp -fL "$path" "$dir/bin/$tool"

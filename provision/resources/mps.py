@@ -146,7 +146,7 @@ def read_status(text: str) -> MpsStatus:
     found = fields(text)
     said = found.get("percentage", "").strip()
     percentage = _number(said)
-    servers = [(pid, state.strip()) for key, state in found.items() if key.startswith("server.") and (pid := key[7:]).isdigit()]
+    servers = [(pid, state.strip()) for key, state in found.items() if key.startswith("server.") and (pid := key[7:]).isdecimal()]
     pid, state = servers[-1] if servers else ("", "")
     uid = found.get(f"uid.{pid}", "")
     clients = [MpsClient(int(key[7:]), value.strip()) for key, value in found.items() if key.startswith("client.") and key[7:].isdecimal()]
