@@ -80,12 +80,15 @@ class Scratch:
     world: World
     root: Path
     state: Path
+    tools: Path
+    """The first folder of its PATH."""
 
     def enter(self, patch: pytest.MonkeyPatch) -> None:
         """Let what this process starts live on this root."""
         self.world.enter(
             patch,
-            PATH=f"{STANDINS}{os.pathsep}{self.world.path}",
+            PATH=os.pathsep.join([str(self.tools), str(STANDINS), self.world.path]),
+            TOOLS=str(self.tools),
             PROVISION_MOCK_ROOT=str(self.root),
             PROVISION_MOCK_STATE=str(self.state),
             PROVISION_MOCK_SUDO="1",
@@ -95,10 +98,10 @@ class Scratch:
 @pytest.fixture
 def scratch(world: World, tmp_path: Path) -> Iterator[Scratch]:
     """A root with an awkward name, on which /var is noexec as on Container-Optimized OS."""
-    root, state = tmp_path / "the host's röot", tmp_path / "state"
-    for folder in (root / "etc", root / "var/lib", root / "tmp", root / "proc/self", state / "faults"):
+    root, state, tools = tmp_path / "the host's röot", tmp_path / "state", tmp_path / "tools"
+    for folder in (root / "etc", root / "var/lib", root / "tmp", root / "proc/self", state / "faults", tools):
         folder.mkdir(parents=True)
     mounts = [("/", "/dev/dm-0", "ext2", "ro,relatime"), ("/var", "/dev/sda1[/var]", "ext4", "rw,nosuid,nodev,noexec,relatime")]
     (state / "mounts").write_text("".join("\t".join(mount) + "\n" for mount in mounts))
-    yield Scratch(world, root, state)
+    yield Scratch(world, root, state, tools)
     subprocess.run(["chmod", "-R", "u+rwX", str(tmp_path)], check=True)
