@@ -65,8 +65,7 @@ def up(folder: Path, *, idle_s: float | None = None) -> MockState:
             return _state(found)
         if found is not None:
             _end(folder, found)
-        _launch(folder, idle_s)
-        return _state(_wait_until_up(folder))
+        return _state(_wait_until_up(folder, _launch(folder, idle_s)))
 
 
 def status(folder: Path) -> MockState | None:
@@ -111,40 +110,39 @@ def _state(record: Mapping[str, Any]) -> MockState:
     return MockState(int(record["pid"]), str(record["compute_endpoint"]), ports, str(record["version"]))
 
 
-def _launch(folder: Path, idle_s: float | None) -> None:
-    """Start the server as a child of nobody: a shell starts it in the background and ends."""
+def _launch(folder: Path, idle_s: float | None) -> int:
+    """Start the server as a child of nobody (a shell starts it in the background and ends) and return its process."""
     (folder / RECORD).unlink(missing_ok=True)
     package_parent = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH", "")]))
     words = [sys.executable, "-m", "provision.testing.server", "--state", str(folder.resolve())]
     if idle_s is not None:
         words += ["--idle-s", str(idle_s)]
-    with (folder / _LOG).open("wb") as log:
-        subprocess.run(
-            ["/bin/sh", "-c", '"$@" &', "sh", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd="/",
-            env={**os.environ, "PYTHONPATH": path},
-            start_new_session=True,
-            check=True,
-        )
+    started = subprocess.run(
+        ["/bin/sh", "-c", 'log=$1; shift; "$@" >"$log" 2>&1 & echo "$!"', "sh", str((folder / _LOG).resolve()), *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        cwd="/",
+        env={**os.environ, "PYTHONPATH": path},
+        start_new_session=True,
+        check=True,
+    )
+    return int(started.stdout)
 
 
-def _wait_until_up(folder: Path) -> dict[str, Any]:
+def _wait_until_up(folder: Path, pid: int) -> dict[str, Any]:
+    ticks = start_ticks(pid)
     deadline = time.monotonic() + _START_S
-    log = folder / _LOG
     while time.monotonic() < deadline:
         if (found := _read(folder)) is not None:
             return found
-        text = log.read_text(errors="replace")
-        if "Traceback" in text and text.rstrip().rpartition("\n")[2][:1].strip():
-            time.sleep(_PAUSE_S)
-            text = log.read_text(errors="replace")
-            raise ProvisionError("the mock did not start", where=str(folder), why=text.rstrip().rpartition("\n")[2], fix=f"cat {log}")
+        if not start_ticks(pid):
+            why = (folder / _LOG).read_text(errors="replace").rstrip().rpartition("\n")[2]
+            raise ProvisionError("the mock did not start", where=str(folder), why=why, fix=f"cat {folder / _LOG}")
         time.sleep(_PAUSE_S)
-    raise ProvisionError("the mock did not start", where=str(folder), why=f"no answer within {_START_S:g} s", fix=f"cat {log}")
+    _signal((pid, ticks), signal.SIGKILL)
+    why = f"no answer within {_START_S:g} s"
+    raise ProvisionError("the mock did not start", where=str(folder), why=why, fix=f"cat {folder / _LOG}")
 
 
 def _end(folder: Path, record: Mapping[str, Any]) -> None:
