@@ -16,10 +16,13 @@ import pytest
 from lab.base_image import BaseImage, base_image
 from lab.image import Gpu
 from lab.machine import Lab, LabError, engine_folder, find_programs
+from provision import templating
+from provision.dataflow.image import ImageSpec, prepare
 from provision.engine import converge
 from provision.hosts.known_hosts import KnownHosts
 from provision.hosts.ssh import connect
 from provision.model import HostReport, Outcome, Status, Transport
+from provision.recipes import WorkerImage, cos, worker
 from provision.resource import Resource
 from provision.settings import Level, Settings
 from provision.shell import Script, lifeline
@@ -136,3 +139,22 @@ def ssh(login: Callable[[], Ssh]) -> Ssh:
 def settings(image: BaseImage) -> Settings:
     """The default settings, with the Python that this machine's base image has."""
     return Settings.from_levels([Level("test", {"worker": {"python": image.python}})])
+
+
+@pytest.fixture
+def recipe(settings: Settings) -> list[Resource]:
+    return cos(settings, boot_unit=templating.boot_unit())
+
+
+@pytest.fixture
+def worker_recipe(settings: Settings, image: BaseImage) -> list[Resource]:
+    build = prepare(ImageSpec(python=image.python), project_dir=None)
+    return worker(settings, WorkerImage(build.reference, build.context, build.digest))
+
+
+@pytest.fixture
+def box(login: Callable[[], Ssh], recipe: list[Resource], worker_recipe: list[Resource], settings: Settings) -> str:
+    """The name of the running worker container."""
+    report = login().converge([*recipe, *worker_recipe])
+    assert not report.failed, explain(report)
+    return settings.worker.name

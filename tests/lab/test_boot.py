@@ -14,10 +14,8 @@ from lab.machine import Lab
 from provision import templating
 from provision.facts import FACTS, read_facts
 from provision.model import Status
-from provision.recipes import cos
 from provision.resource import Resource
 from provision.resources.boot import BOOT_TEXT, fragment_text
-from provision.settings import Settings
 from tests.lab.conftest import Ssh, explain, summary
 
 BOOT_UNIT = "provision-boot.service"
@@ -32,11 +30,6 @@ def applier(request: pytest.FixtureRequest, lab: Lab) -> Iterator[str]:
     lab.cloud_init = unpacked if request.param == "cloud-init" else None
     yield str(request.param)
     lab.cloud_init, lab.user_data = unpacked, ""
-
-
-@pytest.fixture
-def recipe(settings: Settings) -> list[Resource]:
-    return cos(settings, boot_unit=templating.boot_unit())
 
 
 def seed(lab: Lab, recipe: list[Resource]) -> str:

@@ -8,10 +8,7 @@ import pytest
 
 from lab.base_image import BaseImage
 from lab.machine import Lab
-from provision import templating
-from provision.dataflow.image import ImageSpec, prepare
 from provision.model import HostReport, Status
-from provision.recipes import WorkerImage, cos, worker
 from provision.resource import Resource
 from provision.resources import (
     BuiltImage,
@@ -41,17 +38,6 @@ def assert_unchanged(report: HostReport) -> None:
 def booted(lab: Lab) -> None:
     """A lab on which nothing was provisioned yet."""
     lab.forget()
-
-
-@pytest.fixture
-def recipe(settings: Settings) -> list[Resource]:
-    return cos(settings, boot_unit=templating.boot_unit())
-
-
-@pytest.fixture
-def worker_recipe(settings: Settings, image: BaseImage) -> list[Resource]:
-    build = prepare(ImageSpec(python=image.python), project_dir=None)
-    return worker(settings, WorkerImage(build.reference, build.context, build.digest))
 
 
 # --- single resources --------------------------------------------------------------------------------------------

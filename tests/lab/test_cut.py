@@ -1,0 +1,115 @@
+"""A connection that goes: what ran on the host and in the container ends with it, under real sshd, sudo and Docker."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.machine import Lab
+from provision.app.programs import in_container
+from provision.errors import Unreachable
+from provision.hosts.known_hosts import KnownHosts
+from provision.hosts.ssh import connect
+from provision.model import Facts, State, Status, Transport
+from provision.resource import Resource
+from provision.shell import Script, lifeline, script
+from tests.lab.conftest import Ssh, summary
+
+
+class Endless(Resource):
+    """Whose `ensure` never ends."""
+
+    def probe(self) -> Script:
+        return script("cat /run/endless 2>/dev/null || true")
+
+    def read(self, text: str) -> State | None:
+        return {"text": text} if text else None
+
+    def desired(self, facts: Facts) -> State | None:
+        return {"text": "done"}
+
+    def ensure(self, facts: Facts) -> Script | None:
+        return script("echo begun\nsleep 54321")
+
+
+@pytest.fixture
+def doomed(lab: Lab, tmp_path: Path) -> Iterator[Transport]:
+    """A connection that the test will cut."""
+    transport = connect(lab.host, known_hosts=KnownHosts(tmp_path / "doomed"), timeout_s=20)
+    yield transport
+    transport.close()
+
+
+def sleepers(lab: Lab) -> str:
+    return lab.exec_inside("pgrep", "-fx", "sleep 54321", check=False).stdout
+
+
+def appears(lab: Lab) -> bool:
+    return within(10, lambda: sleepers(lab) != "")
+
+
+def within(seconds: float, true: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def test_what_the_engine_runs_ends_with_the_connection(lab: Lab, doomed: Transport) -> None:
+    reports = []
+    worker = threading.Thread(target=lambda: reports.append(Ssh(doomed).converge([Endless(name="endless")])))
+    worker.start()
+    assert appears(lab)
+    doomed.close()
+    worker.join(20)
+    assert summary(reports[0]) == {"endless": Status.UNKNOWN}
+    assert isinstance(reports[0].error, Unreachable)
+    assert within(10, lambda: sleepers(lab) == "")
+
+
+def test_what_runs_in_the_container_ends_with_the_connection(lab: Lab, box: str, doomed: Transport) -> None:
+    body = in_container(box, ["sh", "-c", "sleep 54321 & sleep 54321"], "token")
+    command, stdin = lifeline(body, become="sudo")
+
+    def run() -> None:
+        with pytest.raises(Unreachable):
+            doomed.exchange(command, stdin, on_stdout=bytearray().extend, on_stderr=bytearray().extend, timeout_s=60)
+
+    worker = threading.Thread(target=run)
+    worker.start()
+    assert appears(lab)
+    doomed.close()
+    worker.join(20)
+    assert within(15, lambda: sleepers(lab) == "")
+    assert lab.exec_inside("docker", "container", "inspect", "-f", "{{.State.Running}}", box).stdout == "true\n"
+
+
+def test_a_section_that_takes_too_long_is_ended(lab: Lab, ssh: Ssh) -> None:
+    report = ssh.converge([Endless(name="endless", timeout_s=1.0)])
+    assert summary(report) == {"endless": Status.FAILED}
+    assert "did not end in time" in str(report.outcomes[0].error)
+    assert within(5, lambda: sleepers(lab) == "")
+
+
+def test_a_lab_that_loses_its_power_is_unreachable_and_converges_after_it(
+    lab: Lab, login: Callable[[], Ssh], recipe: list[Resource]
+) -> None:
+    assert not login().converge(recipe).failed
+    ssh = login()
+    reports = []
+    worker = threading.Thread(target=lambda: reports.append(ssh.converge([Endless(name="endless")])))
+    worker.start()
+    assert appears(lab)
+    lab.stop()
+    worker.join(20)
+    assert isinstance(reports[0].error, Unreachable)
+    lab.start()
+    after = login().converge(recipe)
+    assert not after.failed
+    assert after.count(Status.UNKNOWN) == 0
