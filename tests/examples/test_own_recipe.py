@@ -20,7 +20,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "own-recipe"
 MARK = "PROVISION_EXAMPLE_MARK"
 GRACE_S = 5.0
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 @dataclass(frozen=True)

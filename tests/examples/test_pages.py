@@ -10,7 +10,7 @@ import pytest
 
 from tests.examples.pages import blocks, name_of, pages
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 SHOWING = [page for page in pages() if any(block.file for block in blocks(page))]
 
 
