@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import paramiko
 import pytest
@@ -49,7 +50,7 @@ def system_ssh(tmp_path: Path) -> Run:
         port = "-P" if program == "scp" else "-p"
         flags = ["-F", "none", "-o", f"UserKnownHostsFile={known}", "-o", "StrictHostKeyChecking=yes", "-o", "IdentitiesOnly=yes"]
         flags += ["-o", "LogLevel=ERROR", "-i", str(where.identity), port, str(where.port)]
-        keywords: dict[str, object] = {"capture_output": True, "text": True, "timeout": 30, "check": False, **options}
-        return subprocess.run([program, *flags, *words], **keywords)  # type: ignore[call-overload,no-any-return]
+        keywords: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 30, **options}
+        return subprocess.run([program, *flags, *words], check=False, **keywords)
 
     return run

@@ -34,7 +34,14 @@ def connect(host: MockHost, *, port: int | None = None, user: str | None = None)
     client.get_host_keys().add(f"[{where.address}]:{where.port}", kind, entry.key)
     try:
         client.connect(
-            where.address, where.port, user or where.user, key_filename=where.identity, sock=sock, allow_agent=False, look_for_keys=False, timeout=10
+            where.address,
+            where.port,
+            user or where.user,
+            key_filename=where.identity,
+            sock=sock,
+            allow_agent=False,
+            look_for_keys=False,
+            timeout=10,
         )
     except BaseException:
         client.close()

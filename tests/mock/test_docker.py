@@ -102,7 +102,11 @@ def test_private_registries_want_the_helper_in_the_clients_own_configuration(cos
 
 @pytest.mark.parametrize(
     ("fault", "text"),
-    [("pull_not_found", "manifest unknown"), ("pull_no_egress", "Client.Timeout exceeded"), ("pull_denied", "denied: Unauthenticated request")],
+    [
+        ("pull_not_found", "manifest unknown"),
+        ("pull_no_egress", "Client.Timeout exceeded"),
+        ("pull_denied", "denied: Unauthenticated request"),
+    ],
 )
 def test_pulls_that_fail(cos: MockHost, fault: str, text: str) -> None:
     cos.faults.set(fault)
@@ -120,15 +124,17 @@ def test_a_login_by_password(cos: MockHost) -> None:
 
 def test_a_build_reads_the_context_and_keeps_labels_environment_and_files(cos: MockHost) -> None:
     dockerfile = (
-        "ARG BASE=apache/beam_python3.11_sdk:2.60.0\nFROM ${BASE}\n# a comment\nLABEL a=1 \\\n  b=\"two words\"\n"
+        'ARG BASE=apache/beam_python3.11_sdk:2.60.0\nFROM ${BASE}\n# a comment\nLABEL a=1 \\\n  b="two words"\n'
         'ENV PATH="/usr/local/nvidia/bin:${PATH}" \\\n    LIBS="/x${LIBS:+:$LIBS}" QUOTED="say \\"hi\\""\n'
-        "WORKDIR /workspace\nCOPY main.py requirements.txt ./\nRUN pip install nothing\nENTRYPOINT [\"/opt/apache/beam/boot\"]\n"
+        'WORKDIR /workspace\nCOPY main.py requirements.txt ./\nRUN pip install nothing\nENTRYPOINT ["/opt/apache/beam/boot"]\n'
     )
     status, output = build(cos, dockerfile, "--tag w:1 --label provision.context=abc", **{"main.py": "print(1)", "requirements.txt": ""})
     assert status == 0, output
     assert "Step 1/8 : ARG BASE" in output
     assert "Successfully tagged w:1" in output
-    shown = cos.run("docker image inspect -f '{{index .Config.Labels \"provision.context\"}}|{{.Config.Labels.b}}|{{json .Config.Entrypoint}}' w:1")
+    shown = cos.run(
+        "docker image inspect -f '{{index .Config.Labels \"provision.context\"}}|{{.Config.Labels.b}}|{{json .Config.Entrypoint}}' w:1"
+    )
     assert shown.output == 'abc|two words|["/opt/apache/beam/boot"]\n'
     environment = cos.run("docker image inspect -f '{{range .Config.Env}}{{println .}}{{end}}' w:1").output.splitlines()
     assert "LIBS=/x" in environment
@@ -187,7 +193,7 @@ def test_a_failing_run_line_fails_the_build(cos: MockHost) -> None:
 
 def test_a_container_runs_commands_with_its_own_environment_folder_and_status(cos: MockHost) -> None:
     start(cos, "--env 'A=x y' --workdir /work --volume data:/work")
-    assert cos.run("docker exec dev sh -c 'echo \"$A\"; id -u; basename \"$(pwd -P)\"; exit 5'") == (5, "x y\n0\n_data\n")
+    assert cos.run('docker exec dev sh -c \'echo "$A"; id -u; basename "$(pwd -P)"; exit 5\'') == (5, "x y\n0\n_data\n")
     assert cos.run("docker exec -i dev cat", stdin=b"through").output == "through"
     assert cos.run("docker exec dev cat", stdin=b"through").output == "", "without -i there is no input"
     assert cos.run("docker exec -e A=z -w /tmp -u 1000 dev sh -c 'echo $A; id -u'").output == "z\n1000\n"
@@ -218,7 +224,10 @@ def test_python_is_there_and_finds_the_containers_files(cos: MockHost) -> None:
 def test_volumes_outlive_containers_and_link_to_the_hosts_folders(cos: MockHost) -> None:
     start(cos, f'--volume data:/data --volume "{R}/home/user":/home/user')
     cos.run("echo from-host >~/x")
-    assert cos.run("docker exec dev sh -c 'cat \"$PROVISION_MOCK_ROOT/home/user/x\"; echo kept >\"$PROVISION_MOCK_ROOT/data/y\"'").output == "from-host\n"
+    assert (
+        cos.run('docker exec dev sh -c \'cat "$PROVISION_MOCK_ROOT/home/user/x"; echo kept >"$PROVISION_MOCK_ROOT/data/y"\'').output
+        == "from-host\n"
+    )
     cos.run("docker rm --force dev")
     start(cos, "--volume data:/data")
     assert cos.run("docker exec dev cat /data/y").output == "kept\n"
@@ -255,7 +264,9 @@ def test_a_container_is_found_by_its_labels_name_and_state(cos: MockHost) -> Non
     assert cos.run("docker ps -a --filter label=team=b --format '{{.Names}}'").output == "other\n"
     assert cos.run("docker inspect -f '{{.Id}}' dev").output.startswith(cos.run("docker ps -aq --filter name=^dev$").output.strip())
     assert cos.run("docker ps --filter frobnicate=x").status == 1
-    shown = cos.run("docker container inspect -f '{{.State.Running}}|{{.Image}}|{{index .Config.Labels \"spec\"}}|{{index .Config.Labels \"none\"}}' dev")
+    shown = cos.run(
+        'docker container inspect -f \'{{.State.Running}}|{{.Image}}|{{index .Config.Labels "spec"}}|{{index .Config.Labels "none"}}\' dev'
+    )
     assert shown.output == f"true|{cos.run('docker image inspect -f {{.Id}} python:3.11').output.strip()}|1|\n"
     assert json.loads(cos.run("docker inspect dev").output)[0]["Name"] == "/dev"
 
@@ -295,7 +306,10 @@ def test_a_client_that_is_killed_does_not_end_what_it_started(cos: MockHost) -> 
 
 def test_files_are_copied_in_and_out(cos: MockHost) -> None:
     start(cos)
-    assert cos.run("echo x >~/a && docker cp ~/a dev:/tmp/b && docker exec dev cat /tmp/b && docker cp dev:/tmp/b ~/c && cat ~/c").output == "x\nx\n"
+    assert (
+        cos.run("echo x >~/a && docker cp ~/a dev:/tmp/b && docker exec dev cat /tmp/b && docker cp dev:/tmp/b ~/c && cat ~/c").output
+        == "x\nx\n"
+    )
     assert cos.run("docker cp dev:/nope ~/d").status == 1
     assert cos.run("docker cp ~/nope dev:/tmp").status == 1
     assert cos.run("tar -cf - -C ~ a | docker cp - dev:/tmp && docker exec dev cat /tmp/a").output == "x\n"

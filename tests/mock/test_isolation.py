@@ -40,7 +40,13 @@ def test_a_raw_path_in_a_recipe_writes_nothing_on_the_machine(cos: MockHost, tmp
     tmp_path.chmod(0o755)
     victim = tmp_path / "victim"
     victim.write_text("precious")
-    for command in (f"echo gone >{victim}", f"rm -f {victim}", f"sudo mv {victim} {victim}.old", f"chmod 777 {victim}", f"touch {tmp_path}/new"):
+    for command in (
+        f"echo gone >{victim}",
+        f"rm -f {victim}",
+        f"sudo mv {victim} {victim}.old",
+        f"chmod 777 {victim}",
+        f"touch {tmp_path}/new",
+    ):
         assert cos.run(command).status != 0, command
     assert victim.read_text() == "precious"
     assert [path.name for path in tmp_path.iterdir()] == ["victim"]
@@ -67,7 +73,9 @@ def alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-@pytest.mark.parametrize("how", ["sleep 1004 & echo $!", "setsid sleep 1004 >/dev/null 2>&1 & echo $!", "(trap '' TERM HUP; sleep 1004) & echo $!"])
+@pytest.mark.parametrize(
+    "how", ["sleep 1004 & echo $!", "setsid sleep 1004 >/dev/null 2>&1 & echo $!", "(trap '' TERM HUP; sleep 1004) & echo $!"]
+)
 def test_nothing_outlives_the_host(how: str) -> None:
     with MockHost() as host:
         with connect(host) as client:
@@ -162,8 +170,17 @@ def test_an_interpreter_that_cannot_be_reached_is_passed_over(monkeypatch: pytes
 @as_root
 def test_an_ordinary_user_runs_it_as_well(cos: MockHost) -> None:
     """The same program, started by a user without any privilege: here from inside a mock host."""
-    program = "from provision.testing import MockHost\nwith MockHost() as host:\n    print(host.processes.as_root, host.run('sudo cos-extensions install gpu').status, host.run('id -un').output)"
-    environment = {"PATH": os.defpath, "PYTHONPATH": str(Path(__file__).parents[2]), "HOME": cos.root_path, "TMPDIR": f"{cos.root_path}/tmp"}
+    program = (
+        "from provision.testing import MockHost\n"
+        "with MockHost() as host:\n"
+        "    print(host.processes.as_root, host.run('sudo cos-extensions install gpu').status, host.run('id -un').output)"
+    )
+    environment = {
+        "PATH": os.defpath,
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "HOME": cos.root_path,
+        "TMPDIR": f"{cos.root_path}/tmp",
+    }
     status, output = cos.processes.run([sys.executable, "-c", program], env=environment, cwd="/")
     assert status == 0, output
     assert output.split() == ["False", "0", "user"]

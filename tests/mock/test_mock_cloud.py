@@ -82,7 +82,9 @@ def test_what_the_guest_says_reaches_the_api(mock_cloud: MockCloud, key: tuple[s
     request = compute_v1.GetGuestAttributesInstanceRequest(project="p", zone=ZONE, instance="dev", query_path="provision/")
 
     def published() -> bool:
-        return {"state": "done"}.items() <= {item.key: item.value for item in client.get_guest_attributes(request).query_value.items}.items()
+        return {"state": "done"}.items() <= {
+            item.key: item.value for item in client.get_guest_attributes(request).query_value.items
+        }.items()
 
     assert eventually(published)
 
@@ -161,7 +163,19 @@ def test_state_is_kept_and_no_process_is(state: Path, key: tuple[str, str]) -> N
     instance = insert(first.compute_endpoint, "dev", ssh_keys=f"ed:{key[1]}")
     assert eventually(lambda: "dev" in (daemon.status(state) or first).ssh_ports)
     port = (daemon.status(state) or first).ssh_ports["dev"]
-    words = ["ssh", "-F", "none", "-o", "StrictHostKeyChecking=no", "-o", f"UserKnownHostsFile={state}/known", "-o", "LogLevel=ERROR", "-i", key[0]]
+    words = [
+        "ssh",
+        "-F",
+        "none",
+        "-o",
+        "StrictHostKeyChecking=no",
+        "-o",
+        f"UserKnownHostsFile={state}/known",
+        "-o",
+        "LogLevel=ERROR",
+        "-i",
+        key[0],
+    ]
     subprocess.run([*words, "-p", str(port), "ed@127.0.0.1", "echo kept >x; setsid sleep 1030 >/dev/null 2>&1 &"], check=True, timeout=30)
     pids = subprocess.run(["pgrep", "-f", "sleep 103[0]"], capture_output=True, text=True, check=True).stdout.split()
     daemon.down(state)
@@ -179,12 +193,17 @@ def test_state_is_kept_and_no_process_is(state: Path, key: tuple[str, str]) -> N
 def test_two_commands_at_once_start_one(state: Path) -> None:
     code = "import sys, pathlib\nfrom provision.testing import daemon\nprint(daemon.up(pathlib.Path(sys.argv[1])).pid)"
     with ThreadPoolExecutor() as pool:
-        runs = [pool.submit(subprocess.run, [sys.executable, "-c", code, str(state)], capture_output=True, text=True, check=True) for _ in range(3)]
+        runs = [
+            pool.submit(subprocess.run, [sys.executable, "-c", code, str(state)], capture_output=True, text=True, check=True)
+            for _ in range(3)
+        ]
         pids = {run.result().stdout for run in runs}
     assert len(pids) == 1
 
 
-@pytest.mark.parametrize("text", ["", "not json", "{}", '{"pid": 1, "started": "0", "version": "x", "compute_endpoint": "", "ssh_ports": {}}'])
+@pytest.mark.parametrize(
+    "text", ["", "not json", "{}", '{"pid": 1, "started": "0", "version": "x", "compute_endpoint": "", "ssh_ports": {}}']
+)
 def test_stale_and_broken_records_are_replaced(state: Path, text: str) -> None:
     state.mkdir()
     (state / "mock.json").write_text(text)
@@ -261,5 +280,6 @@ def test_five_lines_are_a_smoke_test(mock_cos_host: MockHost) -> None:
 
 
 def test_the_plugin_costs_little_to_import() -> None:
-    code = "import sys, provision.testing.plugin; print([name for name in ('paramiko', 'werkzeug', 'google', 'fabric') if name in sys.modules])"
+    heavy = ("paramiko", "werkzeug", "google", "fabric")
+    code = f"import sys, provision.testing.plugin; print([name for name in {heavy} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

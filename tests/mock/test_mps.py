@@ -17,9 +17,11 @@ R = "$PROVISION_MOCK_ROOT"
 
 
 @pytest.fixture
-def box(cos: MockHost) -> Iterator[MockHost]:
+def box(cos: MockHost) -> MockHost:
     """A host with driver and a container that has it."""
-    cos.run("sudo cos-extensions install gpu; sudo mount --bind /var/lib/nvidia /var/lib/nvidia; sudo mount -o remount,exec /var/lib/nvidia")
+    cos.run(
+        "sudo cos-extensions install gpu; sudo mount --bind /var/lib/nvidia /var/lib/nvidia; sudo mount -o remount,exec /var/lib/nvidia"
+    )
     options = (
         f'--device "{R}/dev/nvidia0" --device /dev/nvidiactl --volume "{R}"/var/lib/nvidia/bin:/usr/local/nvidia/bin:ro '
         f'--volume "{R}"/var/lib/nvidia/lib64:/usr/local/nvidia/lib64:ro --env LD_LIBRARY_PATH=/usr/local/nvidia/lib64 '
@@ -27,7 +29,7 @@ def box(cos: MockHost) -> Iterator[MockHost]:
     )
     done = cos.run(f"docker run -d --init --name dev --entrypoint sleep {options} python:3.11 infinity")
     assert done.status == 0, done.output
-    yield cos
+    return cos
 
 
 def inside(host: MockHost, source: str) -> Result:
@@ -62,7 +64,15 @@ def test_the_daemon_answers_nonsense_with_status_zero(box: MockHost) -> None:
         'Unknown command "lm"',
         "Server not found",
     ]
-    assert asked(box, "set_default_active_thread_percentage 40", "set_default_active_thread_percentage 0", "set_default_active_thread_percentage 101") == ["40.0"] * 3
+    assert (
+        asked(
+            box,
+            "set_default_active_thread_percentage 40",
+            "set_default_active_thread_percentage 0",
+            "set_default_active_thread_percentage 101",
+        )
+        == ["40.0"] * 3
+    )
     assert asked(box, "set_default_device_pinned_mem_limit 0 1500M", "get_default_device_pinned_mem_limit 0") == ["1G"]
     pid = inside(box, 'cat "$PROVISION_MOCK_ROOT/run/mps/nvidia-cuda-mps-control.pid"').output
     assert pid.isdigit()
@@ -80,12 +90,17 @@ def test_quit_leaves_sockets_that_prove_nothing(box: MockHost) -> None:
     assert asked(box, "quit") == []
     assert pipe_files(box) == ["control", "control_lock", "control_privileged"]
     assert inside(box, "echo get_server_list | nvidia-cuda-mps-control").status == 1
-    assert inside(box, "nvidia-cuda-mps-control -d; echo get_default_active_thread_percentage | nvidia-cuda-mps-control").output == "100.0\n"
+    assert (
+        inside(box, "nvidia-cuda-mps-control -d; echo get_default_active_thread_percentage | nvidia-cuda-mps-control").output == "100.0\n"
+    )
 
 
 @pytest.mark.parametrize("number", ["TERM", "KILL"])
 def test_a_killed_daemon_leaves_every_file_and_the_next_one_works(box: MockHost, number: str) -> None:
-    inside(box, "nvidia-cuda-mps-control -d; echo set_default_active_thread_percentage 10 | nvidia-cuda-mps-control; echo start_server -uid 0 | nvidia-cuda-mps-control")
+    inside(
+        box,
+        "nvidia-cuda-mps-control -d; printf 'set_default_active_thread_percentage 10\\nstart_server -uid 0\\n' | nvidia-cuda-mps-control",
+    )
     server = asked(box, "get_server_list")[0]
     inside(box, f'kill -{number} "$(cat "$PROVISION_MOCK_ROOT/run/mps/nvidia-cuda-mps-control.pid")"')
     assert eventually(lambda: inside(box, "echo get_server_list | nvidia-cuda-mps-control").status == 1)
@@ -97,7 +112,10 @@ def test_a_killed_daemon_leaves_every_file_and_the_next_one_works(box: MockHost,
 
 def test_a_server_becomes_active_and_keeps_the_percentage_of_its_start(box: MockHost) -> None:
     inside(box, "nvidia-cuda-mps-control -d")
-    assert asked(box, "set_default_active_thread_percentage 25", "start_server -uid 0", "set_default_active_thread_percentage 50") == ["25.0", "50.0"]
+    assert asked(box, "set_default_active_thread_percentage 25", "start_server -uid 0", "set_default_active_thread_percentage 50") == [
+        "25.0",
+        "50.0",
+    ]
     (server,) = asked(box, "get_server_list")
     assert asked(box, f"get_active_thread_percentage {server}") == ["25.0"]
     assert eventually(lambda: asked(box, f"get_server_status {server}") == ["ACTIVE"])

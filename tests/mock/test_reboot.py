@@ -14,7 +14,9 @@ R = "$PROVISION_MOCK_ROOT"
 
 
 def test_a_reboot_loses_what_container_optimized_os_loses(cos: MockHost) -> None:
-    cos.run("sudo cos-extensions install gpu; sudo mount --bind /var/lib/nvidia /var/lib/nvidia; sudo mount -o remount,exec /var/lib/nvidia")
+    cos.run(
+        "sudo cos-extensions install gpu; sudo mount --bind /var/lib/nvidia /var/lib/nvidia; sudo mount -o remount,exec /var/lib/nvidia"
+    )
     cos.run(f'for dir in etc tmp run mnt/disks var/lib/cloud; do echo x >"{R}/$dir/mine"; done; echo x >"{R}/etc/hosts"')
     cos.run(f'for dir in var home/user var/lib/google var/tmp; do echo x >"{R}/$dir/mine"; done')
     cos.run("sudo systemctl start gcr-online.target; sleep 1020 >/dev/null 2>&1 &")
@@ -23,9 +25,25 @@ def test_a_reboot_loses_what_container_optimized_os_loses(cos: MockHost) -> None
         cos.reboot()
         transport = client.get_transport()
         assert transport is None or not transport.is_active()
-    for lost in ("etc/mine", "tmp/mine", "run/mine", "mnt/disks/mine", "var/lib/cloud/mine", "dev/nvidiactl", "sys/module/nvidia", "proc/driver/nvidia"):
+    for lost in (
+        "etc/mine",
+        "tmp/mine",
+        "run/mine",
+        "mnt/disks/mine",
+        "var/lib/cloud/mine",
+        "dev/nvidiactl",
+        "sys/module/nvidia",
+        "proc/driver/nvidia",
+    ):
         assert not cos.path(f"/{lost}").exists(), lost
-    for kept in ("var/mine", "home/user/mine", "var/lib/google/mine", "var/tmp/mine", "var/lib/nvidia/bin/nvidia-smi", "var/lib/nvidia/.cache"):
+    for kept in (
+        "var/mine",
+        "home/user/mine",
+        "var/lib/google/mine",
+        "var/tmp/mine",
+        "var/lib/nvidia/bin/nvidia-smi",
+        "var/lib/nvidia/.cache",
+    ):
         assert cos.path(f"/{kept}").exists(), kept
     assert "localhost" in cos.path("/etc/hosts").read_text()
     assert cos.run("findmnt -M /var/lib/nvidia").status == 1

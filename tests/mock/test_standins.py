@@ -223,7 +223,7 @@ def test_the_installer_wants_root_and_known_flags(cos: MockHost) -> None:
 
 def test_nvidia_smi_wants_its_library_and_invents_nothing(cos: MockHost) -> None:
     install(cos)
-    cos.run(f"{BIND}; {REMOUNT}; : >\"$PROVISION_MOCK_ROOT/etc/ld.so.conf\"")
+    cos.run(f'{BIND}; {REMOUNT}; : >"$PROVISION_MOCK_ROOT/etc/ld.so.conf"')
     assert "couldn't find libnvidia-ml.so" in cos.run(f"{DRIVER}/bin/nvidia-smi").output
     assert cos.run(f"{SMI} --query-gpu=utilization.gpu,temperature.gpu --format=csv,noheader").output == "[N/A], [N/A]\n"
     assert cos.run(f"{SMI} --query-gpu=nonsense --format=csv").status == 2

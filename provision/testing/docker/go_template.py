@@ -115,9 +115,8 @@ def _call(words: list[str], dot: Any, extra: list[Any]) -> Any:
     if not words:
         raise TemplateError("template parsing error: template: :1: missing value for command")
     name = words[0]
-    values = _values(words[1:], dot)
     if name in _FUNCTIONS:
-        return _FUNCTIONS[name](*values, *extra)
+        return _FUNCTIONS[name](*_values(words[1:], dot), *extra)
     if name.startswith((".", '"', "`", "(")) or name.isdigit():
         return _values(words, dot)[0]
     raise TemplateError(f'template parsing error: template: :1: function "{name}" not defined')

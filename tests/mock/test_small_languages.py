@@ -1,0 +1,146 @@
+"""The small languages that the mock reads: Go templates, user-data's YAML, Dockerfiles, Docker's flags."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.testing.docker import flags
+from provision.testing.docker.build import expand, parse
+from provision.testing.docker.go_template import TemplateError, render
+from provision.testing.docker.store import DockerError
+from provision.testing.yaml_subset import YamlError
+from provision.testing.yaml_subset import parse as parse_yaml
+
+DATA: dict[str, Any] = {
+    "Id": "sha256:12",
+    "On": True,
+    "Off": False,
+    "None": None,
+    "Env": ["A=1", "B=x y"],
+    "Empty": [],
+    "Config": {"Labels": {"a.b": "dotted", "n": "1"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{{.Id}}", "sha256:12"),
+        ("{{ .Id }}|{{.On}}|{{.Off}}|{{.None}}", "sha256:12|true|false|<no value>"),
+        ('{{index .Config.Labels "a.b"}}', "dotted"),
+        ('{{index .Config.Labels "none"}}', ""),
+        ("{{index .Env 1}}", "B=x y"),
+        ("{{.Config.Labels.n}}", "1"),
+        ("{{range .Env}}{{println .}}{{end}}", "A=1\nB=x y\n"),
+        ("{{range .Empty}}x{{else}}none{{end}}", "none"),
+        ("{{if .On}}yes{{else}}no{{end}}{{if .Off}}yes{{end}}", "yes"),
+        ('{{if eq .Id "sha256:12"}}same{{end}}', "same"),
+        ("{{with .Config}}{{.Labels.n}}{{end}}", "1"),
+        ("{{json .Env}}{{len .Env}}", '["A=1","B=x y"]2'),
+        ("{{.Env}} {{.Config.Labels}}", "[A=1 B=x y] map[a.b:dotted n:1]"),
+        ('{{join .Env ","}}', "A=1,B=x y"),
+        ('{{.Id | upper}} {{"literal"}}', "SHA256:12 literal"),
+        ('{{(index .Config.Labels "n")}}', "1"),
+        ("plain }} text", "plain }} text"),
+    ],
+)
+def test_templates(template: str, text: str) -> None:
+    assert render(template, DATA) == text
+
+
+@pytest.mark.parametrize(
+    "template", ["{{.Nope}}", "{{.Id.x}}", "{{", "{{nope .Id}}", "{{range .Env}}", "{{end}}", "{{}}", "{{index .Env 9}}"]
+)
+def test_templates_that_docker_refuses(template: str) -> None:
+    with pytest.raises(TemplateError):
+        render(template, DATA)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("", None),
+        ("a: 1\nb: x # comment\nc:\n", {"a": 1, "b": "x", "c": None}),
+        ("- a\n- 'it''s'\n- \"tab\\t\"\n- true\n- ~\n", ["a", "it's", "tab\t", True, None]),
+        ("a:\n  - b: 1\n    c: 2\n  - d\n", {"a": [{"b": 1, "c": 2}, "d"]}),
+        ("a:\n- 1\n- 2\nb: 3\n", {"a": [1, 2], "b": 3}),
+        ("- [a, 'b, c', [d, e]]\n", [["a", "b, c", ["d", "e"]]]),
+        ("a: [x,\n  y]\n", {"a": ["x", "y"]}),
+        ("a: |\n  one\n   two\n\n  three\nb: 1\n", {"a": "one\n two\n\nthree\n", "b": 1}),
+        ("a: |-\n  one\n", {"a": "one"}),
+        ("a: >\n  one\n  two\n", {"a": "one two\n"}),
+        ('permissions: "0644"\npath: /etc/x:y\n', {"permissions": "0644", "path": "/etc/x:y"}),
+        ("a: 0644\nb: -5\n", {"a": "0644", "b": -5}),
+        ("- - a\n  - b\n-\n  c: d\n", [["a", "b"], {"c": "d"}]),
+        ("a: # nothing\n  b: c\n", {"a": {"b": "c"}}),
+        ("- echo a > b\n- \"sh -c 'x: y'\"\n", ["echo a > b", "sh -c 'x: y'"]),
+    ],
+)
+def test_yaml(text: str, value: object) -> None:
+    assert parse_yaml(text) == value
+
+
+@pytest.mark.parametrize(
+    "text", ["a: {b: c}\n", "a: &x 1\n", "a: 1\na: 2\n", "a: 'open\n", "a: [b\n", "a:\n\t- b\n", "a: 1\n  b: 2\n", "a: 1\nrest\n"]
+)
+def test_yaml_that_is_not_understood_is_an_error_with_its_line(text: str) -> None:
+    with pytest.raises(YamlError, match=r"line \d+"):
+        parse_yaml(text)
+
+
+@given(st.text(max_size=200))
+def test_no_text_makes_the_yaml_reader_fail_otherwise(text: str) -> None:
+    with contextlib.suppress(YamlError):
+        parse_yaml(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("$A ${A} ${B}", "1 1 "),
+        ("${B:-d} ${A:-d} ${E:-d} ${E-d}", "d 1 d "),
+        ("${A:+set} ${B:+set} ${E:+set} ${E+set}", "set   set"),
+        ("/x${A:+:$A}", "/x:1"),
+        ("${B:-${A}}", "1"),
+        ("\\$A $", "$A $"),
+    ],
+)
+def test_dockerfile_variables(text: str, value: str) -> None:
+    assert expand(text, {"A": "1", "E": ""}) == value
+
+
+def test_a_dockerfile_is_cut_into_steps() -> None:
+    steps = parse("# c\nARG A=1\nfrom x AS y\nRUN a \\\n  # inside\n  && b\n\nCOPY --from=y --chown=1 /a /b\n")
+    assert [(step.line, step.name, step.rest) for step in steps] == [
+        (2, "ARG", "A=1"),
+        (3, "FROM", "x AS y"),
+        (4, "RUN", "a && b"),
+        (8, "COPY", "/a /b"),
+    ]
+    assert steps[3].flags == {"from": "y", "chown": "1"}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "# only a comment\n", "RUN x\n", "FROM x\nNOPE\n", "FROM x\nRUN <<EOF\nx\nEOF\n", "FROM x\nCOPY <<X /y\nX\n"]
+)
+def test_dockerfiles_that_are_refused(text: str) -> None:
+    with pytest.raises(DockerError):
+        parse(text)
+
+
+def test_a_shell_heredoc_inside_quotes_is_none() -> None:
+    assert parse("FROM x\nRUN echo '<<EOF'\n")[1].rest == "echo '<<EOF'"
+
+
+def test_flags_in_all_their_spellings() -> None:
+    options, rest = flags.parse(
+        "run", flags.RUN, ["-dit", "-eA=1", "-e", "B", "--env=C=2", "--name", "x", "--rm=false", "image", "-x"], stop_at_word=True
+    )
+    assert (options["detach"], options["interactive"], options["tty"], options["rm"]) == (True, True, True, False)
+    assert (options["env"], options["name"], rest) == (["A=1", "B", "C=2"], "x", ["image", "-x"])
+    assert flags.parse("rm", flags.REMOVE, ["a", "-f", "--", "-b"])[1] == ["a", "-b"]
