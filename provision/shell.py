@@ -183,8 +183,8 @@ end() {{
 }} 2>/dev/null
 """
 
-# Every section leads a session of its own: what it leaves behind when its time is up is found and ended, also where
-# `timeout` ends one process alone (busybox) or is content when its child has ended (GNU).
+# Every section is a process group of its own: what it leaves behind when its time is up is found and ended, also where
+# `timeout` ends one process alone (busybox) or is content when its child has ended (GNU). GNU's makes the group itself.
 _JOB = (
     """\
 R=${{{mock_root}-}}
@@ -192,6 +192,7 @@ export R
 N={nonce}
 H=
 T=
+case $(timeout --version 2>/dev/null) in *GNU*) S= ;; *) S=setsid ;; esac
 """
     + _END
     + """\
@@ -201,9 +202,9 @@ run() {{
     printf '%s begin %s\\n' "$N" "$1"
     if test -n "$4"; then exec 4>&1; else exec 4>&2; fi
     if test -n "$6"; then
-        printf '%s' "$5" | setsid timeout -k {patience} "$2" sh -s 2>&4 4>&- &
+        printf '%s' "$5" | $S timeout -k {patience} "$2" sh -s 2>&4 4>&- &
     else
-        setsid timeout -k {patience} "$2" sh -c "$5" </dev/null 2>&4 4>&- &
+        $S timeout -k {patience} "$2" sh -c "$5" </dev/null 2>&4 4>&- &
     fi
     T=$!
     wait "$T"
