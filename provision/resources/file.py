@@ -36,7 +36,7 @@ if test -d "$path"; then
     exit 1
 fi
 dir=${path%/*}
-mkdir -p "${dir:-/}"
+test -d "$dir/" || mkdir -p "$dir"
 umask 077
 new="$path.provision.$$"
 trap 'rm -f "$new"' EXIT
@@ -44,6 +44,7 @@ printf '%s' "$data" | base64 -d >"$new"
 test "$(wc -c <"$new")" -eq "$size"
 chmod "$mode" "$new"
 mv -f "$new" "$path"
+trap - EXIT
 """
 
 

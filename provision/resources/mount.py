@@ -10,12 +10,19 @@ from provision.shell import RemotePath, Script, script
 
 # `mount --bind` stacks on every call, so layers are counted first: findmnt prints one line for each, the topmost last.
 _PROBE = """
-options=$(findmnt -rno OPTIONS -M "$path" || true)
-echo "layers=$(printf '%s' "$options" | grep -c .)"
-case ,$(printf '%s' "$options" | tail -n 1), in
-    ,, | *,noexec,*) ;;
-    *) echo exec=yes ;;
-esac
+findmnt -rno OPTIONS -M "$path" | {
+    layers=0
+    top=
+    while read -r options; do
+        layers=$((layers + 1))
+        top=$options
+    done
+    echo "layers=$layers"
+    case ,$top, in
+        ,, | *,noexec,*) ;;
+        *) echo exec=yes ;;
+    esac
+}
 """
 _ENSURE = """
 layers() { findmnt -rno OPTIONS -M "$path" | grep -c . || true; }
