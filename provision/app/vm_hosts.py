@@ -12,6 +12,7 @@ from provision.app import converging, programs
 from provision.app.session import Done, Session, Targets
 from provision.errors import UsageError
 from provision.hosts import terminal
+from provision.hosts.known_hosts import pin_name
 from provision.model import Host, Note
 from provision.shell import RemotePath, Script, command, script
 
@@ -36,10 +37,21 @@ def vm_ssh_config(session: Session) -> Done:
     """An ssh_config fragment for every host that is reached over SSH."""
     hosts = [target for target in converging.inventory(session) if not target.is_local]
     session.home.mkdir(parents=True, exist_ok=True)
+    _pin_settings(session, hosts)
     text = templating.ssh_config(
         hosts, known_hosts=str(session.home / "known_hosts"), control_dir=str(session.home), project_dir=session.project_dir
     )
     return Done({"hosts": [target.name for target in hosts], "ssh_config": text}, text=text.rstrip("\n"))
+
+
+def _pin_settings(session: Session, hosts: Sequence[Host]) -> None:
+    """Host keys of the settings, put where the system's ssh finds them; each replaces what was known under that name."""
+    pins = converging.known_hosts(session)
+    for target in hosts:
+        if target.host_key is not None:
+            name = pin_name(target.address, target.port, target.key_alias)
+            pins.forget(name)
+            pins.pin(name, target.host_key)
 
 
 _UNPACK = """
