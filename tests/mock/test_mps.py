@@ -9,6 +9,7 @@ import paramiko
 import pytest
 
 from provision.testing import MockHost, Result
+from provision.testing.daemon import start_ticks
 from tests.mock.driving import connect, eventually
 
 pytestmark = pytest.mark.busybox
@@ -76,7 +77,7 @@ def test_the_daemon_answers_nonsense_with_status_zero(box: MockHost) -> None:
     assert asked(box, "set_default_device_pinned_mem_limit 0 1500M", "get_default_device_pinned_mem_limit 0") == ["1G"]
     pid = inside(box, 'cat "$PROVISION_MOCK_ROOT/run/mps/nvidia-cuda-mps-control.pid"').output
     assert pid.isdigit()
-    assert box.run(f"ps -o pid -p {pid}").status == 0
+    assert start_ticks(int(pid))
 
 
 def test_a_second_daemon_of_the_same_directory_is_refused(box: MockHost) -> None:
@@ -105,7 +106,7 @@ def test_a_killed_daemon_leaves_every_file_and_the_next_one_works(box: MockHost,
     inside(box, f'kill -{number} "$(cat "$PROVISION_MOCK_ROOT/run/mps/nvidia-cuda-mps-control.pid")"')
     assert eventually(lambda: inside(box, "echo get_server_list | nvidia-cuda-mps-control").status == 1)
     assert pipe_files(box) == ALL_FILES
-    assert eventually(lambda: box.run(f"ps -o pid= -p {server} -o stat= | grep -v Z").status == 1), "the server dies with its daemon"
+    assert eventually(lambda: not start_ticks(int(server))), "the server dies with its daemon"
     assert inside(box, "nvidia-cuda-mps-control -d").status == 0
     assert asked(box, "get_default_active_thread_percentage") == ["100.0"]
 
