@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 from provision import templating
-from provision.errors import RecipeError, SettingsError
+from provision.errors import ProvisionError, RecipeError, SettingsError
 from provision.model import Host
 from provision.recipes.cos import cos
 from provision.recipes.mps import mps
@@ -23,37 +24,51 @@ __all__ = ["Recipe", "WorkerImage", "cos", "extras", "host_recipe", "load", "mps
 
 
 def load(reference: str, project_dir: Path) -> Recipe:
-    """The function that `module:function` names; modules of the project folder are found too. Raises `SettingsError`."""
+    """The function that `module:function` names; modules of the project folder are found too.
+
+    Raises `SettingsError`, with the line for a module that fails while it is imported.
+    """
     module_name, _, function = reference.partition(":")
     folder = str(project_dir)
     if folder not in sys.path:
         sys.path.insert(0, folder)
+    where = f"provision.recipes: {reference}"
     try:
-        recipe = getattr(importlib.import_module(module_name), function)
-    except ImportError as error:
-        raise SettingsError(
-            "a recipe's module cannot be imported",
-            where=f"provision.recipes: {reference}",
-            why=str(error),
-            fix=f"python -c 'import {module_name}'",
-        ) from error
-    except AttributeError as error:
-        raise SettingsError("a recipe's module has no such function", where=f"provision.recipes: {reference}", why=str(error)) from error
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        fix = f"python -c 'import {module_name}'"
+        raise SettingsError("a recipe's module cannot be imported", where=where, why=_reason(error), fix=fix) from error
+    recipe = getattr(module, function, None)
+    if recipe is None:
+        raise SettingsError("a recipe's module has no such function", where=where, why=f"{module_name} has no {function}")
     if not callable(recipe):
-        raise SettingsError("a recipe must be a function", where=f"provision.recipes: {reference}", why=f"it is a {type(recipe).__name__}")
+        raise SettingsError("a recipe must be a function", where=where, why=f"it is a {type(recipe).__name__}")
     return recipe  # type: ignore[no-any-return]
 
 
+def _reason(error: Exception) -> str:
+    """What went wrong, and the last line of code that took part."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    place = f"\n{frames[-1].filename}:{frames[-1].lineno}" if frames and not isinstance(error, SyntaxError) else ""
+    return f"{type(error).__name__}: {error}{place}"
+
+
 def extras(settings: Settings, project_dir: Path) -> list[Resource]:
-    """The resources of the user's own recipes, in the order of `recipes`."""
-    found: list[Resource] = []
-    for reference in settings.recipes:
-        resources = load(reference, project_dir)(settings)
-        for resource in resources:
-            if not isinstance(resource, Resource):
-                raise RecipeError("a recipe returned something that is not a Resource", where=reference, why=repr(resource))
-            found.append(resource)
-    return found
+    """The resources of the user's own recipes, in the order of `recipes`. Raises `RecipeError` for one that fails."""
+    return [resource for reference in settings.recipes for resource in _resources(reference, load(reference, project_dir), settings)]
+
+
+def _resources(reference: str, recipe: Recipe, settings: Settings) -> list[Resource]:
+    try:
+        resources = list(recipe(settings))
+    except ProvisionError:
+        raise
+    except Exception as error:
+        raise RecipeError("a recipe failed", where=reference, why=_reason(error), fix="it must return a list of resources") from error
+    for resource in resources:
+        if not isinstance(resource, Resource):
+            raise RecipeError("a recipe returned something that is not a Resource", where=reference, why=repr(resource))
+    return resources
 
 
 def host_recipe(settings: Settings, project_dir: Path, *, host: Host | None = None) -> list[Resource]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from provision.model import Facts, State
 from provision.resource import Resource
 from provision.resources.file import File
-from provision.shell import ARGUMENT_LIMIT_BYTES, RemotePath, Script, Section, fields, quote, script, section_text
+from provision.shell import ARGUMENT_LIMIT_BYTES, RemotePath, Script, Section, duration, fields, quote, script, section_text
 
 STATE_DIR = RemotePath("/var/lib/provision")
 BOOT_SCRIPT = STATE_DIR / "boot.sh"
@@ -21,9 +21,10 @@ FRAGMENTS = STATE_DIR / "boot.d"
 BOOT_TEXT = """\
 #!/bin/sh
 # Brings this host back after a boot: runs every fragment of boot.d in order, the steps that provision itself runs.
-# Safe to run at any time. It is read by sh, so it works from a file system that is mounted noexec.
+# Safe to run at any time. A fragment ends at its first step that fails; the next ones are tried all the same. It is read by sh, so it works from a file system that is mounted noexec.
 R=${PROVISION_MOCK_ROOT-}
 export R
+status=0
 step() {
     echo "provision: $1"
     timeout -k 10 "$2" sh -c "$3" </dev/null || {
@@ -33,8 +34,9 @@ step() {
 }
 for fragment in "$R"/var/lib/provision/boot.d/*.sh; do
     test -e "$fragment" || continue
-    . "$fragment"
+    (. "$fragment") || status=$?
 done
+test "$status" = 0 || exit "$status"
 echo "provision: ready"
 """
 
@@ -48,24 +50,27 @@ def fragment_text(resources: Sequence[Resource], facts: Facts) -> str:
     """One `step` for each resource that is marked `at_boot`, in order."""
     steps = []
     for resource in resources:
-        if not resource.at_boot or not resource.desired(facts) or (body := resource.ensure(facts)) is None:
+        if not resource.at_boot or resource.desired(facts) == {} or (body := resource.ensure(facts)) is None:
             continue  # nothing is asked of this host
         text = section_text(Section(resource.name, body, resource.timeout_s, strict=True))
         if len(text.encode("utf-8", "surrogateescape")) > ARGUMENT_LIMIT_BYTES:
             continue  # a payload this large is on the host's disk already and survives a boot
-        steps.append(f"step {quote(resource.name)} {resource.timeout_s:g} {quote(text)}\n")
+        steps.append(f"step {quote(resource.name)} {duration(resource.timeout_s)} {quote(text)}\n")
     return "".join(steps)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BootFragment(Resource):
-    """`boot.d/NAME`: the `at_boot` steps of one recipe. With no `steps` the fragment should be absent."""
+    """`boot.d/NAME`: the `at_boot` steps of one recipe. With no `steps` the fragment should be absent.
+
+    Only root reads it: a step may hold a secret.
+    """
 
     file: str
     steps: tuple[Resource, ...]
 
     def _file(self, facts: Facts) -> File:
-        return File(name=self.name, path=str(FRAGMENTS / self.file), content=fragment_text(self.steps, facts), mode="0644")
+        return File(name=self.name, path=str(FRAGMENTS / self.file), content=fragment_text(self.steps, facts), mode="0600")
 
     def probe(self) -> Script:
         """The fragment's text."""
@@ -103,12 +108,19 @@ class BootEnded(Resource):
     timeout_s: float = 1800.0
 
     def probe(self) -> Script:
-        """What systemd says of it; a oneshot unit that runs is `activating`."""
-        return script('echo "state=$(systemctl is-active "$unit" 2>/dev/null)"', unit=self.unit)
+        """What systemd says of it; a oneshot unit that runs is `activating`, one that waits to be started has a job."""
+        return script(
+            """
+echo "state=$(systemctl is-active "$unit" 2>/dev/null)"
+echo "job=$(systemctl show --property Job --value "$unit" 2>/dev/null)"
+""",
+            unit=self.unit,
+        )
 
     def read(self, text: str) -> State | None:
         """`{"under_way"}`."""
-        return {"under_way": fields(text).get("state", "").strip() == "activating"}
+        found = fields(text)
+        return {"under_way": found.get("state", "").strip() == "activating" or found.get("job", "").strip().strip("0").isdigit()}
 
     def desired(self, facts: Facts) -> State:  # noqa: ARG002
         """`{"under_way": False}`."""
@@ -119,7 +131,12 @@ class BootEnded(Resource):
         return script(
             """
 waited=0
-while test "$(systemctl is-active "$unit" 2>/dev/null)" = activating; do
+under_way() {
+    test "$(systemctl is-active "$unit" 2>/dev/null)" != activating || return 0
+    case $(systemctl show --property Job --value "$unit" 2>/dev/null) in *[1-9]*) return 0 ;; esac
+    return 1
+}
+while under_way; do
     if test "$((waited % 15))" -eq 0; then
         echo "waiting for the boot of the host: $(journalctl --unit "$unit" --lines 1 --output cat 2>/dev/null || true)"
     fi
