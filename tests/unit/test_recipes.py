@@ -1,0 +1,267 @@
+"""The built-in recipes for every kind of host, the user's own ones, and a boot that brings everything back."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from provision.errors import ProvisionError, RecipeError, SettingsError
+from provision.model import Facts, Host
+from provision.recipes import WorkerImage, cos, extras, load, mps, worker
+from provision.recipes.cos import registries
+from provision.recipes.worker import no_worker
+from provision.resource import Resource, compare, waves
+from provision.resources import BootFragment, BootRunner, Container, Directory, Driver, File, MpsDaemon
+from provision.resources.boot import BOOT_SCRIPT, fragment, fragment_text
+from provision.settings import Settings
+from provision.shell import Section, section_text
+from tests.shells.worlds import Scratch
+
+UNIT = "[Service]\nType=oneshot\n"
+COS = Facts(os_id="cos", build_id="1", cpus=8, gpus=("0000:00:04.0",))
+DEBIAN = Facts(os_id="debian", cpus=8, driver_loaded="580")
+HOSTS = (
+    None,
+    Host(name="w", address="local", driver="present", driver_dir="/opt/nvidia"),
+    Host(name="c", address="c.invalid", driver="cos"),
+)
+BUILT = WorkerImage("provision/worker", b"context", "digest")
+PULLED = WorkerImage("europe-docker.pkg.dev/p/r/worker:1")
+
+
+def settings(**more: object) -> Settings:
+    return Settings.model_validate(more)
+
+
+def recipe(chosen: Settings, host: Host | None, image: WorkerImage) -> list[Resource]:
+    return [*cos(chosen, host=host, boot_unit=UNIT), *worker(chosen, image, host=host), *mps(chosen)]
+
+
+@pytest.mark.parametrize(("gpu", "host", "image"), list(itertools.product(["nvidia-l4", "none"], HOSTS, [BUILT, PULLED])))
+def test_every_recipe_holds_together(gpu: str, host: Host | None, image: WorkerImage) -> None:
+    resources = recipe(settings(gpu=gpu), host, image)
+    assert [resource for wave in waves(resources) for resource in wave] == resources
+    for resource, facts in itertools.product(resources, (COS, DEBIAN, Facts())):
+        desired, body = resource.desired(facts), resource.ensure(facts)
+        if body is not None:
+            section_text(Section("k", body, 1.0))
+        assert desired is None or desired == {} or body is not None or resource.name in {"gpu", "nvidia-smi"}
+        assert resource.timeout_s > 0
+
+
+def test_the_order_of_the_main_job() -> None:
+    names = [resource.name for resource in recipe(settings(), None, BUILT)]
+    order = ["gpu", "docker", "boot-unit", "driver", "driver-mount", "registry-login", "nvidia-smi", "image", "container", "mps"]
+    assert [name for name in names if name in order] == order
+
+
+def test_without_a_gpu_nothing_of_one_is_asked_for() -> None:
+    resources = recipe(settings(gpu="none"), None, BUILT)
+    assert not {"gpu", "driver", "driver-mount", "nvidia-smi"} & {resource.name for resource in resources}
+    (box,) = [resource for resource in resources if isinstance(resource, Container)]
+    assert not box.gpu
+
+
+def test_a_workstation_keeps_its_driver_where_the_settings_say() -> None:
+    resources = {resource.name: resource for resource in recipe(settings(), HOSTS[1], BUILT)}
+    driver, box = resources["driver"], resources["container"]
+    assert isinstance(driver, Driver)
+    assert isinstance(box, Container)
+    assert (driver.source, driver.directory, box.driver_dir) == ("present", "/opt/nvidia", "/opt/nvidia")
+
+
+def test_a_changed_driver_recreates_the_container_and_mps_follows_it() -> None:
+    resources = {resource.name: resource for resource in recipe(settings(), None, BUILT)}
+    assert {"driver", "driver-mount"} <= set(resources["container"].on_change_of)
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({}, ("gcr.io",)),
+        ({"registries": ["eu.gcr.io"]}, ("eu.gcr.io",)),
+        ({"worker": {"image": "europe-docker.pkg.dev/p/r/x:1"}}, ("europe-docker.pkg.dev",)),
+        (
+            {"registries": ["gcr.io"], "worker": {"image": "gcr.io/p/x", "base_image": "us-docker.pkg.dev/p/r/b"}},
+            ("gcr.io", "us-docker.pkg.dev"),
+        ),
+        ({"worker": {"image": "nvcr.io/nvidia/pytorch:25.01-py3"}}, ("gcr.io",)),
+        ({"worker": {"image": "notgcr.io/x"}}, ("gcr.io",)),
+        ({"worker": {"image": "worker"}}, ("gcr.io",)),
+    ],
+)
+def test_registries_to_log_in_to(more: dict[str, object], expected: tuple[str, ...]) -> None:
+    assert registries(settings(**more)) == expected
+
+
+def test_mps_off_and_no_worker_leave_nothing_to_start_at_a_boot() -> None:
+    for resources in (mps(settings(), present=False), no_worker(settings())):
+        (boot,) = [resource for resource in resources if isinstance(resource, BootFragment)]
+        assert boot.desired(COS) is None
+        assert not any(resource.at_boot for resource in resources)
+
+
+def test_mps_takes_its_share_from_the_settings() -> None:
+    (daemon, _) = mps(settings(mps={"thread_percentage": 12}))
+    assert isinstance(daemon, MpsDaemon)
+    assert daemon.desired(COS) == {"daemon": True, "server": "ACTIVE", "thread_percentage": 12.0}
+
+
+# --- a boot ------------------------------------------------------------------------------------------------------
+
+
+def at_boot() -> list[Resource]:
+    return [
+        Directory(name="it's a folder", path="/var/lib/a b", at_boot=True, mode="0750"),
+        File(name="file", path="/etc/it's", content="$HOME `id`\n'\"\\\n", at_boot=True),
+        File(name="kept", path="/var/lib/kept", content="x"),
+        File(name="large", path="/var/lib/large", content="x" * 90_000, at_boot=True),
+    ]
+
+
+def read(scratch: Scratch, resource: Resource, facts: Facts) -> bool:
+    """Whether the resource is as desired."""
+    done = scratch.world.run("R=${PROVISION_MOCK_ROOT-}\n" + resource.probe().render(), PROVISION_MOCK_ROOT=str(scratch.root))
+    assert done.returncode == 0, done.stderr
+    return compare(resource.read(done.stdout.decode()), resource.desired(facts)) == ()
+
+
+def act(scratch: Scratch, resources: Sequence[Resource], facts: Facts) -> None:
+    for resource in resources:
+        body = resource.ensure(facts)
+        assert body is not None
+        script = "set -eu\nR=${PROVISION_MOCK_ROOT-}\n" + body.render()
+        done = scratch.world.run("exec sh -s", stdin=script.encode(), PROVISION_MOCK_ROOT=str(scratch.root))
+        assert done.returncode == 0, done.stderr
+
+
+def test_what_a_boot_loses_the_boot_script_brings_back(scratch: Scratch) -> None:
+    steps = at_boot()
+    resources = [BootRunner(), fragment("steps", "10-a.sh", steps), *steps]
+    act(scratch, resources, COS)
+    assert all(read(scratch, resource, COS) for resource in resources)
+    lost = [step for step in steps if step.at_boot and step.name != "large"]
+    for path in ("etc/it's", "var/lib/a b"):
+        subprocess.run(["rm", "-r", str(scratch.root / path)], check=True)
+    assert not any(read(scratch, step, COS) for step in lost)
+    boot = scratch.root / str(BOOT_SCRIPT).lstrip("/")
+    done = scratch.world.run('exec sh "$1"', str(boot), PROVISION_MOCK_ROOT=str(scratch.root))
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode().splitlines() == ["provision: it's a folder", "provision: file", "provision: ready"]
+    assert all(read(scratch, resource, COS) for resource in resources)
+
+
+def test_a_step_that_fails_ends_the_boot_and_is_named(scratch: Scratch) -> None:
+    (scratch.root / "etc/b").mkdir()
+    steps = [File(name="bad", path="/etc/b", content="x", at_boot=True), File(name="next", path="/etc/c", content="x", at_boot=True)]
+    act(scratch, [BootRunner(), fragment("steps", "10-a.sh", steps)], COS)
+    boot = scratch.root / str(BOOT_SCRIPT).lstrip("/")
+    done = scratch.world.run('exec sh "$1"', str(boot), PROVISION_MOCK_ROOT=str(scratch.root))
+    assert done.returncode == 1
+    assert b"provision: bad failed with status 1" in done.stderr
+    assert not (scratch.root / "etc/c").exists()
+
+
+def test_a_host_without_fragments_boots(scratch: Scratch) -> None:
+    act(scratch, [BootRunner()], COS)
+    boot = scratch.root / str(BOOT_SCRIPT).lstrip("/")
+    done = scratch.world.run('exec sh "$1"', str(boot), PROVISION_MOCK_ROOT=str(scratch.root))
+    assert (done.returncode, done.stdout) == (0, b"provision: ready\n")
+
+
+@pytest.mark.parametrize("facts", [COS, DEBIAN])
+def test_a_boot_does_what_a_run_would_do(facts: Facts) -> None:
+    """A step stands in the fragment exactly when the engine could act on it on this host."""
+    resources = cos(settings(), boot_unit=UNIT)
+    (boot,) = [resource for resource in resources if isinstance(resource, BootFragment)]
+    text = fragment_text(boot.steps, facts)
+    expected = [step.name for step in boot.steps if step.at_boot and step.ensure(facts) is not None]
+    assert [line.split()[1] for line in text.splitlines() if line.startswith("step ")] == expected
+    assert ("registry-login" in expected) is facts.is_cos
+    assert ("driver-mount" in expected) is facts.is_cos
+    assert "driver" in expected
+
+
+def test_a_long_step_keeps_its_digits() -> None:
+    assert fragment_text([Directory(name="a", path="/a", at_boot=True, timeout_s=1_234_567.0)], COS).startswith("step a 1234567 ")
+
+
+def test_a_fragment_with_a_secret_is_read_by_nobody_else() -> None:
+    steps = [File(name="token", path="/etc/token", content="hunter2", mode="0600", secret=True, at_boot=True)]
+    boot = fragment("steps", "10-a.sh", steps)
+    assert dict(boot.desired(COS) or {})["mode"] == "0600"
+
+
+# --- the user's own ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if name.startswith("mine_"):
+            del sys.modules[name]
+
+
+def write(project: Path, name: str, text: str) -> str:
+    (project / f"{name}.py").write_text(text)
+    return f"{name}:extra"
+
+
+GOOD = """
+from provision.resources import Directory
+def extra(settings):
+    return [Directory(name="mine", path="/var/lib/" + settings.name)]
+"""
+
+
+def test_a_recipe_of_the_project(project: Path) -> None:
+    reference = write(project, "mine_good", GOOD)
+    (found,) = extras(settings(recipes=[reference], name="dev"), project)
+    assert found == Directory(name="mine", path="/var/lib/dev")
+    names = [resource.name for resource in cos(settings(), boot_unit=UNIT, extras=[found])]
+    assert names[-1] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "error", "said"),
+    [
+        ("mine_syntax", "def extra(settings)\n", SettingsError, r"mine_syntax\.py.*1"),
+        ("mine_raises", "x = {}['a']\n", SettingsError, r"KeyError: 'a'.*mine_raises\.py:1"),
+        ("mine_imports", "import nonsense_of_mine\n", SettingsError, "nonsense_of_mine"),
+        ("mine_attribute", "import os\nos.nonsense\n", SettingsError, r"nonsense.*mine_attribute\.py:2"),
+        ("mine_without", "", SettingsError, "extra"),
+        ("mine_value", "extra = 7\n", SettingsError, "int"),
+        ("mine_none", "def extra(settings):\n    pass\n", RecipeError, "NoneType.*list of resources"),
+        ("mine_other", "def extra(settings):\n    return ['x']\n", RecipeError, "'x'"),
+        ("mine_fails", "def extra(settings):\n    return 1 / 0\n", RecipeError, r"ZeroDivisionError.*mine_fails\.py:2"),
+        (
+            "mine_refuses",
+            "from provision.shell import RemotePath\ndef extra(s):\n    return [RemotePath('x')]\n",
+            ProvisionError,
+            "absolute",
+        ),
+    ],
+)
+def test_a_recipe_that_is_broken_is_named_with_the_line(
+    project: Path, name: str, text: str, error: type[ProvisionError], said: str
+) -> None:
+    reference = write(project, name, text)
+    with pytest.raises(error) as found:
+        extras(settings(recipes=[reference]), project)
+    assert re.search(said, str(found.value), re.DOTALL)
+    if error is not ProvisionError:
+        assert name in found.value.where
+
+
+def test_a_module_that_does_not_exist(project: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot be imported"):
+        load("mine_nothing:extra", project)
