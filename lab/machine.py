@@ -30,6 +30,7 @@ Done: TypeAlias = subprocess.CompletedProcess[str]
 
 _FORGET = """
 docker ps --all --quiet | xargs -r docker rm --force --volumes >/dev/null
+docker images --quiet provision/worker | xargs -r docker rmi --force >/dev/null
 docker volume prune --all --force >/dev/null 2>&1 || docker volume prune --force >/dev/null
 if findmnt -M /var/lib/nvidia >/dev/null; then umount /var/lib/nvidia; fi
 rm -rf /var/lib/provision /var/lib/nvidia
@@ -176,7 +177,7 @@ class Lab:
             raise LabError("the base image could not be loaded", where="lab", why=done.stderr)
 
     def forget(self) -> None:
-        """Boot with a disk on which nothing of a driver, a container or the toolkit is left; images and keys stay."""
+        """Boot with a disk on which nothing of a driver or of the toolkit is left; the base image and the keys stay."""
         self.exec_inside("sh", "-c", _FORGET)
         self.reboot()
 

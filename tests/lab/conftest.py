@@ -37,6 +37,17 @@ CLOUD_INIT = os.environ.get("PROVISION_CLOUD_INIT")
 REQUIRED = os.environ.get("PROVISION_LAB_REQUIRED") == "1"
 
 
+TIMEOUT_S = 300
+"""For one test with what it sets up: the first one waits for pip, the base image and its loading."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give lab tests the time that real parts take."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+
+
 @dataclass(frozen=True)
 class Said:
     """What a command answered."""

@@ -12,16 +12,16 @@ from lab.machine import Done, Lab
 
 CLONE = ("c", "1", "3")
 PROGRAM = """
-mkdir -p /var/lib/nvidia/probe
-printf '#!/bin/sh\\necho ran\\n' >/var/lib/nvidia/probe/it
-chmod 755 /var/lib/nvidia/probe/it
+mkdir -p /var/lib/trap
+printf '#!/bin/sh\\necho ran\\n' >/var/lib/trap/it
+chmod 755 /var/lib/trap/it
 """
 
 
 @pytest.fixture
 def docker(lab: Lab, image: BaseImage) -> Iterator[_Docker]:
     yield _Docker(lab, image.reference)
-    lab.exec_inside("sh", "-c", "docker ps -aq | xargs -r docker rm -f >/dev/null; rm -f /dev/probe; rm -rf /var/lib/nvidia/probe")
+    lab.exec_inside("sh", "-c", "docker ps -aq | xargs -r docker rm -f >/dev/null; rm -f /dev/probe; rm -rf /var/lib/trap")
 
 
 class _Docker:
@@ -85,25 +85,25 @@ def test_programs_are_run_in_a_running_container(docker: _Docker, flags: str) ->
 def test_a_noexec_folder_is_executable_in_a_container_only_read_only(docker: _Docker, lab: Lab) -> None:
     """The trap: with runc 1.1.5 a noexec host folder mounted `:ro` may be executed from, mounted read-write it may not."""
     lab.exec_inside("sh", "-c", PROGRAM)
-    assert lab.exec_inside("/var/lib/nvidia/probe/it", check=False).returncode == 126
-    assert docker.run("--volume /var/lib/nvidia/probe:/probe:ro", "/probe/it").stdout == "ran\n"
+    assert lab.exec_inside("/var/lib/trap/it", check=False).returncode == 126
+    assert docker.run("--volume /var/lib/trap:/probe:ro", "/probe/it").stdout == "ran\n"
     for flags in ("", "--privileged"):
-        refused = docker.run(f"{flags} --volume /var/lib/nvidia/probe:/probe", "/probe/it", check=False)
+        refused = docker.run(f"{flags} --volume /var/lib/trap:/probe", "/probe/it", check=False)
         assert refused.returncode == 126
         assert "Permission denied" in refused.stderr
 
 
 def test_a_container_keeps_the_mount_options_of_its_start(docker: _Docker, lab: Lab) -> None:
     lab.exec_inside("sh", "-c", PROGRAM)
-    docker("run --detach --name probe --network host --volume /var/lib/nvidia/probe:/probe --entrypoint sleep IMAGE infinity")
-    lab.exec_inside("sh", "-c", "mount --bind /var/lib/nvidia/probe /var/lib/nvidia/probe && mount -o remount,exec /var/lib/nvidia/probe")
+    docker("run --detach --name probe --network host --volume /var/lib/trap:/probe --entrypoint sleep IMAGE infinity")
+    lab.exec_inside("sh", "-c", "mount --bind /var/lib/trap /var/lib/trap && mount -o remount,exec /var/lib/trap")
     try:
         assert docker("exec probe /probe/it", check=False).returncode == 126
         docker("restart --time 1 probe")
         assert docker("exec probe /probe/it").stdout == "ran\n"
     finally:
         docker("rm --force probe")
-        lab.exec_inside("umount", "/var/lib/nvidia/probe")
+        lab.exec_inside("umount", "/var/lib/trap")
 
 
 def test_volumes_are_executable_where_folders_of_var_are_not(docker: _Docker) -> None:

@@ -43,6 +43,6 @@ def world(lab: Lab, image: BaseImage, tmp_path: Path) -> Iterator[World]:
     lab.user_data = ""
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(450)
 def test_the_main_job(world: World) -> None:
     walk(world)

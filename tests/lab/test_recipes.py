@@ -11,7 +11,6 @@ from lab.machine import Lab
 from provision.model import HostReport, Status
 from provision.resource import Resource
 from provision.resources import (
-    BuiltImage,
     Container,
     Directory,
     ExecBindMount,
@@ -131,8 +130,6 @@ class TestWorker:
     def test_the_rendered_dockerfile_is_built_and_the_container_runs(
         self, ssh: Ssh, recipe: list[Resource], worker_recipe: list[Resource]
     ) -> None:
-        built = next(resource for resource in worker_recipe if isinstance(resource, BuiltImage))
-        ssh(f"sudo docker rmi {built.ref}")  # of a test that came before
         everything = [*recipe, *worker_recipe]
         first = ssh.converge(everything)
         assert not first.failed, explain(first)
