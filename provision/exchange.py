@@ -116,7 +116,7 @@ def exchange(transport: Transport, sections: Sequence[Section], *, clock: Callab
         for frame in reader.feed(data):
             talk.on_frame(frame)
 
-    command, stdin = wrap(job(sections, nonce), become=transport.host.become)
+    command, stdin = wrap(job(sections, nonce), become=transport.host.become, secret=any(section.body.has_secret for section in sections))
     error: ProvisionError | None = None
     try:
         limit_s = sum(section.timeout_s + _GRACE_S for section in sections) + _GRACE_S

@@ -125,6 +125,12 @@ class Script:
             lines.append(" ".join(["set --", *(quote(word, masked=masked) for word in self.argv)]))
         return "\n".join([*lines, self.source.strip("\n")]) + "\n"
 
+    @property
+    def has_secret(self) -> bool:
+        """True when a word of it is a `Secret`: such a script never becomes an argument, which every process could read."""
+        words = [value for _, value in self.bindings] + list(self.argv or ())
+        return any(isinstance(part, Secret) for word in words for part in (word.parts if isinstance(word, Joined) else (word,)))
+
     def with_binding(self, name: str, value: Argument) -> Script:
         """The same script with one more variable."""
         return Script(self.source, ((name, value), *self.bindings), self.argv)
@@ -170,11 +176,16 @@ class Section:
     strict: bool = False
 
 
-# Ends a process group: asks, waits a while, kills. A leader that is just being made has no group yet.
+# Ends a process group: asks, waits a while, kills. A leader that is just being made has no group yet, and what it
+# inherits may swallow the signal, so it is asked again.
 _END = """\
 end() {{
-    kill -TERM -"$1" || kill -TERM "$1"
     X=0
+    until kill -TERM -"$1"; do
+        kill -TERM "$1" && test "$X" -lt "$2" || return 0
+        sleep 1
+        X=$((X + 1))
+    done
     while test "$X" -lt "$2" && kill -0 -"$1"; do
         sleep 1
         X=$((X + 1))
@@ -196,20 +207,20 @@ case $(timeout --version 2>/dev/null) in *GNU*) S= ;; *) S=setsid ;; esac
 """
     + _END
     + """\
-trap 'trap "" TERM HUP INT; test -z "$T" || end "$T" {patience}; exit 143' TERM HUP INT
+trap 'trap "" TERM HUP INT; test -z "$T" || end "$!" {patience}; exit 143' TERM HUP INT
 run() {{
     test -z "$3" || test -z "$H" || return 0
     printf '%s begin %s\\n' "$N" "$1"
     if test -n "$4"; then exec 4>&1; else exec 4>&2; fi
+    T=1
     if test -n "$6"; then
         printf '%s' "$5" | $S timeout -k {patience} "$2" sh -s 2>&4 4>&- &
     else
         $S timeout -k {patience} "$2" sh -c "$5" </dev/null 2>&4 4>&- &
     fi
-    T=$!
-    wait "$T"
+    wait "$!"
     E=$?
-    case $E in 124 | 137 | 143) ! kill -0 -"$T" 2>/dev/null || end "$T" {patience} ;; esac
+    case $E in 124 | 137 | 143) end "$!" {patience} ;; esac
     T=
     test -z "$3" || test "$E" = 0 || H=1
     printf '%s end %s %s\\n' "$N" "$1" "$E"
@@ -248,7 +259,7 @@ def job(sections: Sequence[Section], nonce: str) -> str:
 
 def _call(section: Section) -> str:
     body = section_text(section)
-    large = len(body.encode("utf-8", "surrogateescape")) > ARGUMENT_LIMIT_BYTES
+    large = section.body.has_secret or len(body.encode("utf-8", "surrogateescape")) > ARGUMENT_LIMIT_BYTES
     if large:  # fed on the standard input of its shell, which its commands must not read
         body = "{\n" + body + "} </dev/null\n"
     flags = ["1" if flag else "" for flag in (section.gate, section.merge)]
@@ -266,13 +277,13 @@ def section_text(section: Section) -> str:
     return ("set -eu\n" if section.strict else "set -u\n") + section.body.render()
 
 
-def wrap(text: str, *, become: str = "none") -> tuple[str, bytes]:
+def wrap(text: str, *, become: str = "none", secret: bool = False) -> tuple[str, bytes]:
     """A job as the command line of a channel and what is sent on its standard input.
 
     Small jobs travel as the argument of the exec request (two round trips on the wire), large ones on standard
-    input (three). The whole runs under one `sudo -n` where `become` is "sudo".
+    input (three), and so do those with a `secret`. The whole runs under one `sudo -n` where `become` is "sudo".
     """
-    if len(text) <= ARGUMENT_LIMIT_BYTES:
+    if not secret and len(text) <= ARGUMENT_LIMIT_BYTES:
         small = _shell(_SMALL.format(job=quote(text), long_patience=2 * PATIENCE_S), become)
         if len(small.encode("utf-8", "surrogateescape")) <= ARGUMENT_LIMIT_BYTES:
             return small, b""
@@ -289,7 +300,7 @@ _PLAIN_HEADER = "R=${{{mock_root}-}}\nexport R\n"
 
 def lifeline(body: Script, *, become: str = "none") -> tuple[str, bytes]:
     """One unframed script with a lifeline: its output and status are the channel's own."""
-    return wrap(_PLAIN_HEADER.format(mock_root=MOCK_ROOT_VARIABLE) + "set -u\n" + body.render(), become=become)
+    return wrap(_PLAIN_HEADER.format(mock_root=MOCK_ROOT_VARIABLE) + "set -u\n" + body.render(), become=become, secret=body.has_secret)
 
 
 def fed(body: Script, *, become: str = "none") -> str:

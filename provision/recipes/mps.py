@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from provision.resource import Resource
-from provision.resources import MpsDaemon
+from provision.resources import MpsAsChosen, MpsDaemon
 from provision.resources.boot import fragment
 from provision.settings import Settings
 
@@ -17,7 +17,7 @@ def mps(settings: Settings, *, present: bool = True) -> list[Resource]:
         at_boot=present,
         present=present,
         container=settings.worker.name,
-        thread_percentage=settings.mps.thread_percentage,
+        thread_percentage=settings.mps.thread_percentage or 100,
     )
     return [daemon, fragment("mps-steps", FRAGMENT, [daemon])]
 
@@ -29,10 +29,10 @@ def no_mps() -> list[Resource]:
 
 def kept(settings: Settings) -> Resource:
     """MPS as it was chosen on this host: a container that was recreated gets its daemon back."""
-    return MpsDaemon(
-        name="mps",
+    return MpsAsChosen(
+        name="mps-as-chosen",
         needs=("container",),
         container=settings.worker.name,
-        thread_percentage=settings.mps.thread_percentage,
-        if_enabled=FRAGMENT,
+        thread_percentage=settings.mps.thread_percentage or 100,
+        fragment=FRAGMENT,
     )

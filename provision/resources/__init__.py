@@ -7,7 +7,7 @@ from provision.resources.docker import BuiltImage, Container, DockerEngine, NoCo
 from provision.resources.file import Directory, File
 from provision.resources.gpu import Driver, Gpu, NvidiaSmi
 from provision.resources.mount import ExecBindMount
-from provision.resources.mps import MpsDaemon
+from provision.resources.mps import MpsAsChosen, MpsDaemon
 from provision.resources.unit import Unit
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "ExecBindMount",
     "File",
     "Gpu",
+    "MpsAsChosen",
     "MpsDaemon",
     "NoContainer",
     "NvidiaSmi",

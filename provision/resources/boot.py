@@ -21,7 +21,8 @@ FRAGMENTS = STATE_DIR / "boot.d"
 BOOT_TEXT = """\
 #!/bin/sh
 # Brings this host back after a boot: runs every fragment of boot.d in order, the steps that provision itself runs.
-# Safe to run at any time. A fragment ends at its first step that fails; the next ones are tried all the same. It is read by sh, so it works from a file system that is mounted noexec.
+# Safe to run at any time. It is read by sh, so it works from a file system that is mounted noexec.
+# A fragment ends at its first step that fails; the next fragments are tried all the same.
 R=${PROVISION_MOCK_ROOT-}
 export R
 status=0

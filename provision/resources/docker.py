@@ -113,6 +113,12 @@ DOCKER_CONFIG=$config docker-credential-gcr configure-docker --overwrite "--regi
         )
 
 
+# Hosts without the credential helper keep the login that root has there.
+_WITH_LOGIN = """
+if test -r "$config/config.json"; then export DOCKER_CONFIG="$config"; fi
+"""
+
+
 def _pull_diagnosis(output: str) -> Diagnosis | None:
     if re.search(r"(?i)manifest unknown|not found: manifest|manifest for .* not found|repository does not exist", output):
         return Diagnosis("the registry has no such image", "check worker.image or worker.base_image: name, tag and registry")
@@ -149,7 +155,7 @@ class PulledImage(Resource):
 
     def ensure(self, facts: Facts) -> Script | None:  # noqa: ARG002
         """`docker pull` with our configuration."""
-        return script('export DOCKER_CONFIG="$config"\ndocker pull "$ref"', config=DOCKER_CONFIG, ref=self.ref)
+        return script(_WITH_LOGIN + 'docker pull "$ref"', config=DOCKER_CONFIG, ref=self.ref)
 
     def diagnose(self, output: str, actual: State | None) -> Diagnosis | None:  # noqa: ARG002
         """Wrong name, no permission, no way to the registry, full disk."""
@@ -183,8 +189,8 @@ class BuiltImage(Resource):
     def ensure(self, facts: Facts) -> Script | None:  # noqa: ARG002
         """`docker build` from standard input."""
         return script(
-            """
-export DOCKER_CONFIG="$config"
+            _WITH_LOGIN
+            + """
 printf '%s' "$context" | base64 -d | docker build --tag "$ref" --label "provision.context=$digest" -
 """,
             config=DOCKER_CONFIG,
@@ -219,7 +225,11 @@ if test "$found" = "$id|$spec|$loaded"; then
     if test -n "${because-}"; then docker restart --time 10 "$name"; else docker start "$name"; fi
     exit 0
 fi
-test -z "$found" || docker rm --force "$name"
+case $found in
+    '') ;;
+    *'||'*) echo "a container of this name exists and was not made by provision: $name"; exit 77 ;;
+    *) docker rm --force "$name" ;;
+esac
 environment=$(docker image inspect -f '{{range .Config.Env}}{{println .}}{{end}}' "$image")
 path=$(printf '%s\\n' "$environment" | sed -n 's/^PATH=//p' | tail -n 1)
 libraries=$(printf '%s\\n' "$environment" | sed -n 's/^LD_LIBRARY_PATH=//p' | tail -n 1)
@@ -234,6 +244,11 @@ if test -n "$devices"; then
 fi
 docker run --detach --name "$name" --label "provision.spec=$spec" --label "provision.driver=$loaded" "$@" "$image" infinity
 """
+
+
+def foreign_container(name: str) -> Diagnosis:
+    """Somebody else's container has the name; it is never touched."""
+    return Diagnosis(f"a container named {name} exists that is not ours", "set worker.name to another name")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,6 +344,8 @@ class Container(Resource):
 
     def diagnose(self, output: str, actual: State | None) -> Diagnosis | None:  # noqa: ARG002
         """No `sleep` in the image, no device nodes, full disk."""
+        if "was not made by provision" in output:
+            return foreign_container(self.container)
         if "error gathering device information" in output:
             return Diagnosis("the driver's device nodes are gone", "invoke vm.provision")
         if re.search(r'exec: "sleep"|"sleep": executable file not found', output):
@@ -338,17 +355,19 @@ class Container(Resource):
 
 @dataclass(frozen=True, kw_only=True)
 class NoContainer(Resource):
-    """The worker container and what was mounted in it are gone."""
+    """The worker container is gone. One of that name that is not ours is left alone."""
 
     container: str
 
     def probe(self) -> Script:
-        """Whether it exists."""
-        return script('docker container inspect -f "{{.Id}}" "$name" 2>/dev/null || true', name=self.container)
+        """Its id and our label, where it exists."""
+        text = '{{.Id}}|{{index .Config.Labels "provision.spec"}}'
+        return script('docker container inspect -f "$format" "$name" 2>/dev/null || true', name=self.container, format=text)
 
     def read(self, text: str) -> State | None:
-        """`{"id"}`; None when absent."""
-        return {"id": text.strip()} if text.strip() else None
+        """`{"id"}`; None when there is none of ours."""
+        identity, _, spec = text.strip().partition("|")
+        return {"id": identity} if spec else None
 
     def desired(self, facts: Facts) -> State | None:  # noqa: ARG002
         """Absent."""

@@ -116,6 +116,7 @@ check_loaded "$version"
 """
 
 # A workstation keeps its own driver; its libraries are gathered into one folder, since a container mounts folders.
+# Each is put in place by a rename: writing into a library that is mapped kills the programs that use it.
 _PRESENT_ENSURE = """
 if ! test -r "$R/sys/module/nvidia/version"; then
     echo "no NVIDIA driver is loaded on this host"
@@ -123,15 +124,17 @@ if ! test -r "$R/sys/module/nvidia/version"; then
 fi
 read -r version <"$R/sys/module/nvidia/version"
 mkdir -p "$dir/bin" "$dir/lib64" "${record%/*}"
+put() { cmp -s "$1" "$2" || { cp -fL "$1" "$2.new" && mv -f "$2.new" "$2"; }; }
+if ! test -e "$R/dev/nvidia-uvm" && command -v nvidia-modprobe >/dev/null; then nvidia-modprobe -c 0 -u; fi
 for tool in nvidia-smi nvidia-cuda-mps-control nvidia-cuda-mps-server nvidia-debugdump nvidia-persistenced; do
     path=$(command -v "$tool" || true)
-    test -z "$path" || test "$path" = "$dir/bin/$tool" || cp -fL "$path" "$dir/bin/$tool"
+    test -z "$path" || test "$path" = "$dir/bin/$tool" || put "$path" "$dir/bin/$tool"
 done
 ldconfig -p | sed -n 's/.*=> //p' |
     grep -E '/lib(cuda|nvidia|nvcuvid|nvoptix|cudadebugger|EGL_nvidia|GLX_nvidia|GLESv[12].*_nvidia)[^/]*\\.so' |
     grep -v -E '/(i386|lib32)' | while read -r library; do
         target=$dir/lib64/${library##*/}
-        test "$library" = "$target" || cp -fL "$library" "$target"
+        test "$library" = "$target" || put "$library" "$target"
     done
 printf 'asked=present\\nversion=%s\\nbuild_id=\\n' "$version" >"$record"
 """
@@ -261,9 +264,9 @@ class Driver(Resource):
         }
 
     def desired(self, facts: Facts) -> State:
-        """On Container-Optimized OS: asked, for this BUILD_ID, installed, loaded. Elsewhere: loaded and gathered."""
+        """On Container-Optimized OS: asked, for this BUILD_ID, installed, loaded. Elsewhere: loaded, gathered, device nodes there."""
         if not self._installs(facts):
-            return {"gathered": True, "loaded": True}
+            return {"gathered": True, "loaded": True, "devices": True}
         return {"asked": self.version, "build_id": facts.build_id, "installed": True, "loaded": True, "devices": True}
 
     def ensure(self, facts: Facts) -> Script | None:

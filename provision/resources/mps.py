@@ -59,7 +59,7 @@ until answers; do
     tries=$((tries + 1))
     sleep 0.2
 done
-if test -n "$2" && test "$(printf '%.1f' "$2")" != "$(printf '%.1f' "$(ask get_default_active_thread_percentage | head -n 1)")"; then
+if test "$(printf '%.1f' "$2")" != "$(printf '%.1f' "$(ask get_default_active_thread_percentage | head -n 1)")"; then
     test -z "$(servers)" || { echo 'a server runs with another thread percentage'; exit 1; }
     ask "set_default_active_thread_percentage $2" >/dev/null
 fi
@@ -175,43 +175,31 @@ def _number(text: str) -> float | None:
 class MpsDaemon(Resource):
     """A control daemon that answers in the container and, where there is a GPU, a server that is ACTIVE.
 
-    With `present=False`: no daemon, and the directories that enabling made are gone. With `if_enabled`, the name of a
-    boot fragment: only where the host has it, which is how a host remembers that MPS was enabled.
+    With `present=False`: no daemon, and the directories that enabling made are gone.
     """
 
     container: str
     present: bool = True
-    thread_percentage: int | None = None
-    if_enabled: str = ""
+    thread_percentage: int = 100
     timeout_s: float = 90.0
 
     def probe(self) -> Script:
-        """Ask the daemon, where it is wanted."""
-        return status_script(self.container, self.if_enabled)
+        """Ask the daemon."""
+        return status_script(self.container)
 
     def read(self, text: str) -> State | None:
         """`{"daemon", "server", "thread_percentage"}`; None when no daemon answers."""
-        if self.if_enabled and fields(text).get("enabled") == "no":
-            return {"daemon": True, "server": "ACTIVE", "thread_percentage": self._percentage, "enabled": False}
         status = read_status(text)
         if not status.daemon:
             return None
         return {"daemon": True, "server": status.server_state, "thread_percentage": status.thread_percentage}
 
-    @property
-    def _percentage(self) -> float | None:
-        return None if self.thread_percentage is None else float(self.thread_percentage)
-
     def desired(self, facts: Facts) -> State | None:
         """A daemon and an ACTIVE server; only a daemon where there is no GPU."""
         if not self.present:
             return None
-        wanted: dict[str, str | bool | float] = {"daemon": True}
-        if _has_gpu(facts):
-            wanted["server"] = "ACTIVE"
-        if self.thread_percentage is not None:
-            wanted["thread_percentage"] = self._percentage or 0.0
-        return wanted
+        wanted: State = {"daemon": True, "thread_percentage": float(self.thread_percentage)}
+        return {**wanted, "server": "ACTIVE"} if _has_gpu(facts) else wanted
 
     def ensure(self, facts: Facts) -> Script | None:
         """Directories, daemon, server, wait; or quit, wait, clean up."""
@@ -220,7 +208,7 @@ class MpsDaemon(Resource):
             name=self.container,
             body=_ENABLE_BODY if self.present else _DISABLE_BODY,
             gpu="yes" if _has_gpu(facts) else "",
-            percentage="" if self.thread_percentage is None else str(self.thread_percentage),
+            percentage=self.thread_percentage,
         )
 
     def diagnose(self, output: str, actual: State | None) -> Diagnosis | None:  # noqa: ARG002
@@ -238,6 +226,30 @@ class MpsDaemon(Resource):
         if "the MPS server is not ACTIVE" in output:
             return Diagnosis("the MPS server did not become ACTIVE", "invoke dev.exec -- sh -c 'cat $CUDA_MPS_LOG_DIRECTORY/control.log'")
         return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MpsAsChosen(MpsDaemon):
+    """MPS on where it was enabled on this host, whatever it is where it was not.
+
+    A host remembers the choice by the boot fragment `fragment`; a container that was recreated gets its daemon back.
+    """
+
+    fragment: str
+
+    def probe(self) -> Script:
+        """Ask the daemon, where it is wanted."""
+        return status_script(self.container, self.fragment)
+
+    def read(self, text: str) -> State | None:
+        """`{"chosen", "as_chosen"}`."""
+        chosen = fields(text).get("enabled") != "no"
+        status = read_status(text)
+        return {"chosen": "on" if chosen else "off", "as_chosen": not chosen or (status.daemon and status.server_state in {"", "ACTIVE"})}
+
+    def desired(self, facts: Facts) -> State | None:  # noqa: ARG002
+        """`{"as_chosen": True}`."""
+        return {"as_chosen": True}
 
 
 def _has_gpu(facts: Facts) -> bool:

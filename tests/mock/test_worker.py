@@ -1,0 +1,98 @@
+"""The worker container on the mock, where others use Docker too, and images that are pulled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from provision import engine, templating
+from provision.hosts import ssh
+from provision.hosts.known_hosts import KnownHosts
+from provision.model import HostReport, Outcome, Status
+from provision.recipes import WorkerImage, cos, mps, worker
+from provision.recipes.worker import no_worker
+from provision.resource import Resource
+from provision.settings import Settings
+from provision.testing import MockHost
+
+
+def run(mock: MockHost, resources: Sequence[Resource]) -> HostReport:
+    transport = ssh.connect(mock.host, known_hosts=KnownHosts(Path("/nonexistent/known_hosts")))
+    try:
+        return engine.converge(transport, resources, lambda event: None, clock=time.monotonic)
+    finally:
+        transport.close()
+
+
+def settings(**changes: object) -> Settings:
+    made = Settings.from_levels([])
+    return made.model_copy(update={"worker": made.worker.model_copy(update=changes)})
+
+
+def recipe(mock: MockHost, wanted: Settings) -> list[Resource]:
+    image = WorkerImage(str(wanted.worker.image))
+    host = cos(wanted, host=mock.host, boot_unit=templating.boot_unit(project_dir=None))
+    return [*host, *worker(wanted, image, host=mock.host)]
+
+
+def outcome(report: HostReport, name: str) -> Outcome:
+    return next(each for each in report.outcomes if each.resource == name)
+
+
+REF = "us-docker.pkg.dev/project/repo/image:1"
+
+
+def test_an_existing_image_is_pulled_through_the_credential_helper() -> None:
+    with MockHost() as mock:
+        wanted = settings(image=REF)
+        report = run(mock, recipe(mock, wanted))
+        assert not report.failed
+        assert outcome(report, "image").status is Status.CHANGED
+        assert "us-docker.pkg.dev" in mock.run("sudo cat $PROVISION_MOCK_ROOT/var/lib/provision/docker/config.json").output
+        again = run(mock, recipe(mock, wanted))
+        assert (again.count(Status.CHANGED), again.round_trips) == (0, 1)
+
+
+def test_a_registry_that_was_not_logged_in_to_refuses_and_says_what_to_do() -> None:
+    with MockHost() as mock:
+        wanted = settings(image=REF)
+        other = settings(image="docker.io/library/other:1")
+        resources = [each for each in recipe(mock, other) if each.name != "image"]
+        image = next(each for each in recipe(mock, wanted) if each.name == "image")
+        report = run(mock, [*resources[:10], replace(image, needs=())])
+        error = outcome(report, "image").error
+        assert error is not None
+        assert error.what == "the registry refused the VM's identity"
+        assert error.fix.startswith("add its host to registries:")
+
+
+def test_somebody_elses_container_of_that_name_is_left_alone() -> None:
+    with MockHost() as mock:
+        assert mock.run("sudo docker run -d --name worker --entrypoint sleep ubuntu infinity").status == 0
+        before = mock.run("sudo docker container inspect -f '{{.Id}} {{.State.Running}}' worker").output
+        wanted = settings(image=REF)
+        error = outcome(run(mock, recipe(mock, wanted)), "container").error
+        assert error is not None
+        assert error.what == "a container named worker exists that is not ours"
+        assert error.fix == "set worker.name to another name"
+        assert not run(mock, no_worker(wanted)).failed
+        assert mock.run("sudo docker container inspect -f '{{.Id}} {{.State.Running}}' worker").output == before
+        other = settings(image=REF, name="mine")
+        assert not run(mock, recipe(mock, other)).failed
+
+
+def test_a_thread_percentage_goes_back_when_it_is_unset() -> None:
+    with MockHost() as mock:
+        wanted = settings(image=REF)
+        half = wanted.model_copy(update={"mps": wanted.mps.model_copy(update={"thread_percentage": 50})})
+        run(mock, recipe(mock, wanted))
+        assert not run(mock, mps(half)).failed
+        refused = outcome(run(mock, mps(wanted)), "mps").error
+        assert refused is not None
+        assert refused.what == "a running MPS server keeps its thread percentage"
+        assert not run(mock, mps(wanted, present=False)).failed
+        assert not run(mock, mps(wanted)).failed
+        asked = mock.run("sudo docker exec worker sh -c 'echo get_default_active_thread_percentage | nvidia-cuda-mps-control'")
+        assert asked.output.strip().startswith("100")

@@ -1,0 +1,44 @@
+"""A secret never becomes an argument: every process of the machine could read it there."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from provision.exchange import exchange
+from provision.hosts.local import LocalTransport
+from provision.model import Host
+from provision.shell import Secret, Section, lifeline, script
+
+WORD = "hunter2-b7c1"
+LOOK = """
+for process in /proc/[0-9]*; do
+    tr '\\0' ' ' <"$process/cmdline" 2>/dev/null || true
+    echo
+done >"$out"
+test -n "$word"
+"""
+
+
+def test_a_secret_is_on_no_command_line(tmp_path: Path) -> None:
+    transport = LocalTransport(Host(name="here", address="local", become="none"))
+    seen = tmp_path / "seen"
+    body = script(LOOK, out=str(seen), word=Secret(WORD))
+    reply = exchange(transport, [Section("one", body, 20.0, strict=True)], clock=time.monotonic)
+    assert reply.error is None
+    assert reply.answers["one"].status == 0
+    assert "/proc" in seen.read_text() or "sh" in seen.read_text()
+    assert WORD not in seen.read_text()
+
+
+def test_a_plain_word_is_seen_so_the_test_can_fail(tmp_path: Path) -> None:
+    transport = LocalTransport(Host(name="here", address="local", become="none"))
+    seen = tmp_path / "seen"
+    exchange(transport, [Section("one", script(LOOK, out=str(seen), word=WORD), 20.0)], clock=time.monotonic)
+    assert WORD in seen.read_text()
+
+
+def test_a_script_of_its_own_keeps_it_off_as_well() -> None:
+    command, stdin = lifeline(script('test -n "$word"', word=Secret(WORD)))
+    assert WORD not in command
+    assert WORD.encode() in stdin
