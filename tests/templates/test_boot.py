@@ -51,7 +51,8 @@ def test_user_data_is_a_cloud_config_with_the_two_keys_that_container_optimized_
     for entry in document(text)["write_files"]:
         assert set(entry) == {"path", "permissions", "encoding", "content"}
         assert entry["encoding"] == "b64"
-        assert entry["permissions"] == "0644", "a string: YAML would read a bare 0644 as 420"
+        private = entry["path"].startswith("/etc/provision/seed/")
+        assert entry["permissions"] == ("0600" if private else "0644"), "a string: YAML would read a bare 0644 as 420"
         assert entry["path"].startswith(("/etc/systemd/system/", "/etc/provision/")), "in memory, so that no old seed survives"
 
 
