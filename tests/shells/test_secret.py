@@ -11,6 +11,8 @@ from provision.model import Host
 from provision.shell import Secret, Section, lifeline, script
 
 WORD = "hunter2-b7c1"
+PLAIN = "not-secret-93ae"
+"""Tests that run side by side see one another's command lines."""
 LOOK = """
 for process in /proc/[0-9]*; do
     tr '\\0' ' ' <"$process/cmdline" 2>/dev/null || true
@@ -34,8 +36,8 @@ def test_a_secret_is_on_no_command_line(tmp_path: Path) -> None:
 def test_a_plain_word_is_seen_so_the_test_can_fail(tmp_path: Path) -> None:
     transport = LocalTransport(Host(name="here", address="local", become="none"))
     seen = tmp_path / "seen"
-    exchange(transport, [Section("one", script(LOOK, out=str(seen), word=WORD), 20.0)], clock=time.monotonic)
-    assert WORD in seen.read_text()
+    exchange(transport, [Section("one", script(LOOK, out=str(seen), word=PLAIN), 20.0)], clock=time.monotonic)
+    assert PLAIN in seen.read_text()
 
 
 def test_a_script_of_its_own_keeps_it_off_as_well() -> None:
