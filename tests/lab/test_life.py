@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 
 from lab.cli import main
 from lab.machine import Lab, LabError, find_programs
+from tests.lab.conftest import ENGINE
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -86,7 +88,7 @@ def test_up_tells_how_to_reach_it_and_down_leaves_nothing(folder: Path) -> None:
 
 
 def test_a_lab_that_was_cut_off_is_gone_and_comes_back(folder: Path) -> None:
-    second = Lab(folder)
+    second = Lab(folder, engine=ENGINE)
     second.start()
     port = second.host.port
     init = second.init_pid()
@@ -98,6 +100,17 @@ def test_a_lab_that_was_cut_off_is_gone_and_comes_back(folder: Path) -> None:
         second.start()
         assert second.host.port == port
         assert second.exec_inside("docker", "version", "--format", "{{.Server.Os}}").stdout == "linux\n"
+    finally:
+        second.remove()
+
+
+def test_nothing_outlives_the_supervisor(folder: Path) -> None:
+    second = Lab(folder, engine=ENGINE)
+    second.start()
+    try:
+        os.kill(int((folder / "pid").read_text().split()[0]), signal.SIGKILL)
+        while processes_of(folder):
+            time.sleep(0.01)
     finally:
         second.remove()
 
