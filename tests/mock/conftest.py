@@ -26,6 +26,13 @@ def cos() -> Iterator[MockHost]:
         yield host
 
 
+@pytest.fixture(scope="module")
+def shared() -> Iterator[MockHost]:
+    """One host for those tests of a module that change nothing on it."""
+    with MockHost(shell=SHELL) as host:
+        yield host
+
+
 @pytest.fixture
 def client(cos: MockHost) -> Iterator[paramiko.SSHClient]:
     """A client connected to the host."""

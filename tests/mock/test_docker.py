@@ -61,16 +61,16 @@ def build(host: MockHost, dockerfile: str, options: str = "--tag w:1", **files: 
         ("docker container inspect nope", 1, "No such container: nope"),
     ],
 )
-def test_what_docker_refuses(cos: MockHost, command: str, status: int, text: str) -> None:
-    done = cos.run(command)
+def test_what_docker_refuses(shared: MockHost, command: str, status: int, text: str) -> None:
+    done = shared.run(command)
     assert done.status == status
     assert text in done.output
 
 
-def test_versions_and_templates(cos: MockHost) -> None:
-    assert cos.run("docker version --format '{{.Server.Version}}'").output == "27.5.1\n"
-    assert cos.run("docker info --format '{{.ServerVersion}} {{len .Runtimes}}'").output == "27.5.1 2\n"
-    bad = cos.run("docker version --format '{{.Nope}}'")
+def test_versions_and_templates(shared: MockHost) -> None:
+    assert shared.run("docker version --format '{{.Server.Version}}'").output == "27.5.1\n"
+    assert shared.run("docker info --format '{{.ServerVersion}} {{len .Runtimes}}'").output == "27.5.1 2\n"
+    bad = shared.run("docker version --format '{{.Nope}}'")
     assert bad.status == 1
     assert 'no entry for key "Nope"' in bad.output
 
@@ -168,11 +168,11 @@ def test_the_same_build_gives_the_same_image_and_another_file_another(cos: MockH
         ("FROM x\nENV A=1 B\n", "Must be of the form: name=value"),
     ],
 )
-def test_what_the_legacy_builder_refuses(cos: MockHost, dockerfile: str, text: str) -> None:
-    status, output = build(cos, dockerfile)
+def test_what_the_legacy_builder_refuses(shared: MockHost, dockerfile: str, text: str) -> None:
+    status, output = build(shared, dockerfile)
     assert status == 1
     assert text in output
-    assert cos.run("docker images -q w").output == ""
+    assert shared.run("docker images -q w").output == ""
 
 
 def test_a_dockerfile_alone_on_standard_input(cos: MockHost) -> None:
@@ -302,6 +302,24 @@ def test_a_client_that_is_killed_does_not_end_what_it_started(cos: MockHost) -> 
     with connect(cos) as client:
         client.exec_command("docker exec dev sleep 1012 & sleep 0.5; kill $!; wait")[1].channel.recv_exit_status()
     assert cos.run("pgrep -f 'sleep 101[2]'").status == 0
+
+
+def test_a_terminal_reaches_into_the_container(cos: MockHost) -> None:
+    start(cos, "--workdir /work")
+    with connect(cos) as client:
+        transport = client.get_transport()
+        assert transport is not None
+        channel = transport.open_session()
+        channel.get_pty("xterm", 100, 30)
+        program = 'stty size; trap "echo caught; exit 9" INT; echo ready; while :; do sleep 0.1; done'
+        channel.exec_command(f"docker exec --interactive --tty dev sh -c '{program}'")
+        text = b""
+        while b"ready" not in text:
+            text += channel.recv(1000)
+        assert b"30 100" in text
+        channel.sendall(b"\x03")
+        assert b"caught" in channel.makefile().read()
+        assert channel.recv_exit_status() == 9
 
 
 def test_files_are_copied_in_and_out(cos: MockHost) -> None:

@@ -163,30 +163,29 @@ def test_guest_attributes_are_put_by_programs_of_the_host() -> None:
 # --- a full disk -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shell", ["dash", "bash"])
-@pytest.mark.parametrize(
-    "command",
-    [
-        f'printf aGVsbG8= | base64 -d >"{R}/var/x"',
-        f'echo text | cat >"{R}/var/x"',
-        f'cp "{R}/etc/hosts" "{R}/var/x"',
-        f'echo text | tee "{R}/var/x" >/dev/null',
-        f'dd if=/dev/zero of="{R}/var/x" count=1',
-        "sudo cos-extensions install gpu",
-        "docker pull python:3.11",
-    ],
+WRITES = (
+    f'printf aGVsbG8= | base64 -d >"{R}/var/x"',
+    f'echo text | cat >"{R}/var/x"',
+    f'cp "{R}/etc/hosts" "{R}/var/x"',
+    f'echo text | tee "{R}/var/x" >/dev/null',
+    f'dd if=/dev/zero of="{R}/var/x" count=1',
+    "sudo cos-extensions install gpu",
+    "docker pull python:3.11",
 )
-def test_on_a_full_disk_nothing_is_written_and_the_reason_is_the_real_one(shell: str, command: str) -> None:
-    with MockHost(shell=shell) as host:
-        host.faults.disk_full = True
-        with connect(host) as client:
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_on_a_full_disk_nothing_is_written_and_the_reason_is_the_real_one(shell: str) -> None:
+    with MockHost(shell=shell) as host, connect(host) as client:
+        for command in WRITES:
+            host.faults.disk_full = True
             answer = ask(client, command)
-        assert answer.status != 0
-        assert "no space left on device" in (answer.out + answer.err).lower()
-        assert not host.path("/var/x").exists() or host.path("/var/x").stat().st_size == 0
-        host.faults.disk_full = False
-        with connect(host) as client:
-            assert ask(client, command).status == 0
+            assert answer.status != 0, command
+            assert "no space left on device" in (answer.out + answer.err).lower(), command
+            assert not host.path("/var/x").exists() or host.path("/var/x").stat().st_size == 0
+            host.faults.disk_full = False
+            assert ask(client, command).status == 0, command
+            host.path("/var/x").unlink(missing_ok=True)
 
 
 def test_reading_and_pipes_work_on_a_full_disk(cos: MockHost) -> None:

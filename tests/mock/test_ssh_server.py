@@ -182,7 +182,9 @@ def test_the_connection_is_cut_after_so_many_bytes_of_input(cos: MockHost) -> No
         with pytest.raises(OSError):  # noqa: PT011 - a closed socket has many faces
             _send_a_lot(feed.channel)
         assert out.channel.recv_exit_status() == -1
-    assert cos.path("/home/user/got").stat().st_size < 5000
+    got = cos.path("/home/user/got")
+    assert eventually(got.exists)
+    assert got.stat().st_size < 5000
 
 
 def _send_a_lot(channel: paramiko.Channel) -> None:

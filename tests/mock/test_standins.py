@@ -22,14 +22,14 @@ def install(host: MockHost, version: str = "") -> None:
 # --- the machine -------------------------------------------------------------------------------------------------------
 
 
-def test_it_is_container_optimized_os(cos: MockHost) -> None:
-    text = cos.path("/etc/os-release").read_text()
+def test_it_is_container_optimized_os(shared: MockHost) -> None:
+    text = shared.path("/etc/os-release").read_text()
     assert "\nID=cos\n" in text
     assert "\nBUILD_ID=19216.655.28\n" in text
-    assert cos.path("/sys/bus/pci/devices/0000:00:04.0/vendor").read_text() == "0x10de\n"
-    assert cos.path("/sys/bus/pci/devices/0000:00:04.0/class").read_text().startswith("0x03")
-    assert not cos.path("/dev/nvidiactl").exists(), "device nodes come with the driver"
-    assert (cos.run("nproc").output, cos.run("getconf _NPROCESSORS_ONLN").output) == ("8\n", "8\n")
+    assert shared.path("/sys/bus/pci/devices/0000:00:04.0/vendor").read_text() == "0x10de\n"
+    assert shared.path("/sys/bus/pci/devices/0000:00:04.0/class").read_text().startswith("0x03")
+    assert not shared.path("/dev/nvidiactl").exists(), "device nodes come with the driver"
+    assert (shared.run("nproc").output, shared.run("getconf _NPROCESSORS_ONLN").output) == ("8\n", "8\n")
 
 
 def test_a_host_without_gpu_says_so_everywhere() -> None:
@@ -48,13 +48,13 @@ def test_an_unknown_gpu_is_refused() -> None:
 # --- sudo --------------------------------------------------------------------------------------------------------------
 
 
-def test_sudo_keeps_almost_nothing_of_the_environment(cos: MockHost) -> None:
-    assert cos.run("FOO=1 sudo sh -c 'echo ${FOO-none} $HOME'").output.split() == ["none", f"{cos.root}/root"]
-    assert cos.run("FOO=1 sudo -E sh -c 'echo ${FOO-none}'").output == "1\n"
-    assert cos.run("sudo FOO=2 BAR='a b' sh -c 'echo $FOO $BAR'").output == "2 a b\n"
-    assert cos.run("sudo -n -- whoami; whoami").output == "root\nuser\n"
-    assert cos.run("sudo -nE id -u").output == "0\n"
-    assert cos.run("sudo -n sh -c 'exit 9'").status == 9
+def test_sudo_keeps_almost_nothing_of_the_environment(shared: MockHost) -> None:
+    assert shared.run("FOO=1 sudo sh -c 'echo ${FOO-none} $HOME'").output.split() == ["none", f"{shared.root}/root"]
+    assert shared.run("FOO=1 sudo -E sh -c 'echo ${FOO-none}'").output == "1\n"
+    assert shared.run("sudo FOO=2 BAR='a b' sh -c 'echo $FOO $BAR'").output == "2 a b\n"
+    assert shared.run("sudo -n -- whoami; whoami").output == "root\nuser\n"
+    assert shared.run("sudo -nE id -u").output == "0\n"
+    assert shared.run("sudo -n sh -c 'exit 9'").status == 9
 
 
 def test_sudo_refuses_as_the_real_one_does(cos: MockHost) -> None:
@@ -98,8 +98,8 @@ def test_bind_mounts_stack_and_findmnt_shows_each(cos: MockHost) -> None:
         ("findmnt -o NONSENSE", 1, "unknown column"),
     ],
 )
-def test_mounts_that_cannot_be(cos: MockHost, command: str, status: int, text: str) -> None:
-    done = cos.run(command)
+def test_mounts_that_cannot_be(shared: MockHost, command: str, status: int, text: str) -> None:
+    done = shared.run(command)
     assert done.status == status
     assert text in done.output
 
@@ -192,12 +192,12 @@ def test_every_way_in_which_the_installer_fails(cos: MockHost, fault: str, statu
     ("version", "text"),
     [("R999", "failed to get R999 driver version"), ("570.1.1", "status: 404 Not Found")],
 )
-def test_versions_that_do_not_exist(cos: MockHost, version: str, text: str) -> None:
-    done = cos.run(f"sudo cos-extensions install gpu -- -version={version}")
+def test_versions_that_do_not_exist(shared: MockHost, version: str, text: str) -> None:
+    done = shared.run(f"sudo cos-extensions install gpu -- -version={version}")
     assert done.status == 1
     assert text in done.output
     assert "404" in done.output
-    assert not cos.path("/var/lib/nvidia/.cache").exists()
+    assert not shared.path("/var/lib/nvidia/.cache").exists()
 
 
 def test_two_installers_at_once_are_one_too_many(cos: MockHost) -> None:
@@ -215,10 +215,10 @@ def test_a_replaced_version_is_announced_and_is_the_one_installed(cos: MockHost)
     assert "DRIVER_VERSION=535.288.01" in cos.path("/var/lib/nvidia/.cache").read_text()
 
 
-def test_the_installer_wants_root_and_known_flags(cos: MockHost) -> None:
-    assert cos.run("cos-extensions install gpu").status == 1
-    assert cos.run("sudo cos-extensions install gpu -- -force").status == 2
-    assert cos.run("sudo cos-extensions install tpu").status == 1
+def test_the_installer_wants_root_and_known_flags(shared: MockHost) -> None:
+    assert shared.run("cos-extensions install gpu").status == 1
+    assert shared.run("sudo cos-extensions install gpu -- -force").status == 2
+    assert shared.run("sudo cos-extensions install tpu").status == 1
 
 
 def test_nvidia_smi_wants_its_library_and_invents_nothing(cos: MockHost) -> None:
@@ -263,13 +263,13 @@ def test_toolbox_copies_from_a_bucket_to_the_hosts_folders(cos: MockHost) -> Non
     assert cos.run("toolbox gsutil rsync a b").status == 1
 
 
-def test_the_metadata_server_wants_its_header(cos: MockHost) -> None:
+def test_the_metadata_server_wants_its_header(shared: MockHost) -> None:
     url = "http://metadata.google.internal/computeMetadata/v1/instance"
-    assert "Missing required header" in cos.run(f"curl -s {url}/name").output
-    assert cos.run(f"curl -s -H 'Metadata-Flavor: Google' {url}/name").output == "mock"
-    assert cos.run(f"curl -sf -H 'Metadata-Flavor: Google' {url}/attributes/none").status == 22
-    assert cos.run(f"curl -sf -X PUT -H 'Metadata-Flavor: Google' --data v {url}/guest-attributes/a/b").status == 22, "not enabled"
-    assert cos.run("curl -sS https://storage.googleapis.com").status == 6
+    assert "Missing required header" in shared.run(f"curl -s {url}/name").output
+    assert shared.run(f"curl -s -H 'Metadata-Flavor: Google' {url}/name").output == "mock"
+    assert shared.run(f"curl -sf -H 'Metadata-Flavor: Google' {url}/attributes/none").status == 22
+    assert shared.run(f"curl -sf -X PUT -H 'Metadata-Flavor: Google' --data v {url}/guest-attributes/a/b").status == 22, "not enabled"
+    assert shared.run("curl -sS https://storage.googleapis.com").status == 6
 
 
 # --- systemd -----------------------------------------------------------------------------------------------------------------
@@ -296,7 +296,10 @@ def test_a_oneshot_unit_really_runs(cos: MockHost) -> None:
     assert cos.run("systemctl is-active x").output == "inactive\n"
     assert cos.run("sudo systemctl start x").status == 0
     assert cos.path("/var/lib/x/ran").read_text() == "me 2 two words\n"
-    assert cos.run("systemctl is-active x; systemctl is-enabled x; journalctl -u x").output == "active\nenabled\n0\n"
+    assert (
+        cos.run("systemctl is-active x; systemctl is-enabled x; journalctl --unit x --lines 1 --output cat").output
+        == "active\nenabled\n0\n"
+    )
     assert cos.run("systemctl show -p ActiveState,SubState x").output == "ActiveState=active\nSubState=exited\n"
 
 
