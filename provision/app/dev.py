@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from provision.app.image import worker_image
 from provision.app.session import Done, Session, Targets
 from provision.app.vm_hosts import enter
 from provision.dev import sync
-from provision.errors import CommandFailed, UsageError
+from provision.errors import EXIT_OURS, CommandFailed, UsageError
 from provision.model import Facts, Host, Transport
 from provision.recipes import worker
 from provision.recipes.mps import kept, no_mps
@@ -50,8 +51,9 @@ def dev_exec(session: Session, targets: Targets, words: Sequence[str]) -> Done:
 
 def dev_run(session: Session, targets: Targets, file: str, words: Sequence[str] = ()) -> Done:
     """Send the project's files and run one of them in the container; returns its status."""
-    program = _program(session, file)
-    packed = sync.pack(session.project_dir)
+    names = sync.project_files(session.project_dir)
+    program = _program(session, file, names)
+    packed = sync.pack(session.project_dir, names)
     transport = converging.connect(session, converging.host(session, targets))
     try:
         send_project(session, transport, packed)
@@ -60,17 +62,38 @@ def dev_run(session: Session, targets: Targets, file: str, words: Sequence[str] 
         transport.close()
 
 
-def send_project(session: Session, transport: Transport, packed: bytes) -> None:
+def send_project(session: Session, transport: Transport, packed: Sequence[bytes]) -> None:
     """The project's files in the container's workspace; what is no longer among them is removed there."""
     try:
-        programs.checked(transport, sync.receive(session.settings.worker.name), "sending the project's files", chunks=[packed])
+        programs.checked(transport, sync.receive(session.settings.worker.name), "sending the project's files", chunks=packed)
     except CommandFailed as error:
         if re.search(r"No such container|is not running", error.why):
             raise programs.not_running(session, transport) from error
         raise
 
 
-def _program(session: Session, file: str) -> list[str]:
+def _program(session: Session, file: str, names: Sequence[str]) -> list[str]:
+    """The words that run FILE, which must be among the files that are sent."""
+    relative = _relative(session, file)
+    posix = str(PurePosixPath(*relative.parts))
+    if posix not in names:
+        raise UsageError(
+            "FILE would not be sent",
+            where=file,
+            why="git ignores it, and what git ignores stays here",
+            fix=f"git -C {shlex.quote(str(session.project_dir))} add --force -- {shlex.quote(posix)}",
+        )
+    match relative.suffix:
+        case ".py":
+            return ["python", posix]
+        case ".sh":
+            return ["sh", posix]
+        case _:
+            return [f"./{posix}"]
+
+
+def _relative(session: Session, file: str) -> Path:
+    """FILE as it is called in the project. Raises `UsageError` for one that is not there, or lies elsewhere."""
     path = session.project_dir / file
     try:
         relative = path.resolve().relative_to(session.project_dir.resolve())
@@ -82,17 +105,11 @@ def _program(session: Session, file: str) -> list[str]:
         raise UsageError(
             "there is no such file", where=file, why=f"looked in {session.project_dir}", fix=f"ls {shlex.quote(str(Path(file).parent))}"
         )
-    posix = str(PurePosixPath(*relative.parts))
-    match relative.suffix:
-        case ".py":
-            return ["python", posix]
-        case ".sh":
-            return ["sh", posix]
-        case _:
-            return [f"./{posix}"]
+    return relative
 
 
 _SHELL = """
+test "$(docker container inspect -f '{{.State.Running}}' "$name" 2>/dev/null)" = true || exit 125
 set --
 if test -t 0; then set -- --tty; fi
 exec docker exec --interactive "$@" --workdir "$dir" "$name" sh -c "$body"
@@ -101,10 +118,17 @@ _INSIDE = "if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi"
 
 
 def dev_shell(session: Session, targets: Targets) -> Done:
-    """A shell in the container, on a real terminal; returns its status."""
+    """A shell in the container, on a real terminal; returns its status. Raises `HostError` when no container runs.
+
+    The terminal is the user's, so status 125 is all that says so; as a shell may end with it too, the host is asked then.
+    """
     target = converging.host(session, targets)
     body = script(_SHELL, name=session.settings.worker.name, dir=WORKSPACE, body=_INSIDE)
-    return programs.finished(enter(session, target, body, become=True))
+    status = enter(session, target, body, become=True)
+    if status == EXIT_OURS:
+        with contextlib.closing(converging.connect(session, target)) as transport:
+            programs.check_running(session, transport)
+    return programs.finished(status)
 
 
 def dev_devcontainer(session: Session, targets: Targets) -> Done:

@@ -66,6 +66,18 @@ def run(session: Session, transport: Transport, container: str, words: Sequence[
     return finished(status)
 
 
+_IS_RUNNING = """
+test "$(docker container inspect -f '{{.State.Running}}' "$name" 2>/dev/null)" = true
+"""
+
+
+def check_running(session: Session, transport: Transport) -> None:
+    """Raise the error for a worker container that does not run."""
+    command, stdin = lifeline(script(_IS_RUNNING, name=session.settings.worker.name), become=transport.host.become)
+    if transport.exchange(command, stdin, on_stdout=lambda data: None, on_stderr=lambda data: None, timeout_s=60.0) != 0:
+        raise not_running(session, transport)
+
+
 def not_running(session: Session, transport: Transport) -> HostError:
     """The error for a worker container that is not there, or is stopped."""
     why = f"no running container {session.settings.worker.name}"

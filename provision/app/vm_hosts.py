@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import io
 import tarfile
+import time
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from provision import templating
+from provision import fleet, templating
 from provision.app import converging, programs
 from provision.app.session import Done, Session, Targets
-from provision.errors import UsageError
+from provision.dev.sync import owned_by_root
+from provision.errors import CommandFailed, UsageError
+from provision.fleet import Cancel
 from provision.hosts import terminal
 from provision.hosts.known_hosts import pin_name
-from provision.model import Host, Note
+from provision.model import Emit, Host, HostConnected, HostReport, HostStarted, Outcome, ResourceFinished, Status, Transport
 from provision.shell import RemotePath, Script, command, script
 
 
@@ -81,26 +84,49 @@ def vm_copy(session: Session, targets: Targets, src: str, dst: str) -> Done:
             fix=f"{session.program_argv0} vm.copy {src} /home/{dst}",
         )
     chosen = converging.hosts(session, targets)
-    packed = None if src.startswith("gs://") else pack(Path(src))
-    for target in chosen:
-        transport = converging.connect(session, target)
+    copy = _copy_of(src, dst)
+
+    def work(target: Host, emit: Emit, cancel: Cancel) -> HostReport:
+        started = time.monotonic()
+        emit(HostStarted(target.name))
+        transport = converging.connect(session, target, on_closer=lambda close: cancel.register(target.name, close))
+        cancel.register(target.name, transport.close)
         try:
-            if packed is None:
-                body = script(_FROM_BUCKET, bucket=src, dir=RemotePath(dst), plain=dst, image=GSUTIL_IMAGE)
-                programs.checked(transport, body, f"copying {src}")
-            else:
-                programs.checked(transport, script(_UNPACK, dir=RemotePath(dst)), f"copying {src}", chunks=[packed])
+            emit(HostConnected(target.name, time.monotonic() - started))
+            outcome = _copied(transport, copy, src, dst)
         finally:
             transport.close()
-        session.emit(Note(f"copied {src} to {dst}", host=target.name))
-    return Done({"copied": [{"host": target.name, "src": src, "dst": dst} for target in chosen]})
+        emit(ResourceFinished(target.name, outcome))
+        return HostReport(target.name, (outcome,), round_trips=1, seconds=time.monotonic() - started)
+
+    finished = fleet.run(chosen, work, session.emit, title="vm.copy", pace=targets.pace)
+    copied = [{"host": report.host, "src": src, "dst": dst} for report in finished.reports if not report.failed]
+    return converging.done(finished, check=False, copied=copied)
+
+
+def _copy_of(src: str, dst: str) -> tuple[Script, Sequence[bytes] | None]:
+    """The script that copies on the host, and what it reads. What lies here is packed once for all hosts."""
+    if src.startswith("gs://"):
+        return script(_FROM_BUCKET, bucket=src, dir=RemotePath(dst), plain=dst, image=GSUTIL_IMAGE), None
+    return script(_UNPACK, dir=RemotePath(dst)), [pack(Path(src))]
+
+
+def _copied(transport: Transport, copy: tuple[Script, Sequence[bytes] | None], src: str, dst: str) -> Outcome:
+    """The end of one host's copy; a command that failed there is its error, a lost connection is raised."""
+    body, chunks = copy
+    started = time.monotonic()
+    try:
+        programs.checked(transport, body, f"copying {src}", chunks=chunks)
+    except CommandFailed as error:
+        return Outcome("copy", Status.FAILED, seconds=time.monotonic() - started, error=error)
+    return Outcome("copy", Status.CHANGED, seconds=time.monotonic() - started, note=f"{src} to {dst}")
 
 
 def pack(source: Path) -> bytes:
-    """A gzipped tar of a file or of what a folder holds, under its own name. Raises `UsageError` when there is none."""
+    """A gzipped tar of a file or of what a folder holds, under its own name, owned by root. Raises `UsageError` when there is none."""
     if not source.exists():
         raise UsageError("there is nothing to copy", where=str(source), why="no such file or folder", fix=f"ls -l {source.parent}")
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w:gz", format=tarfile.PAX_FORMAT) as tar:
-        tar.add(source, arcname=source.resolve().name)
+        tar.add(source, arcname=source.resolve().name, filter=owned_by_root)
     return stream.getvalue()

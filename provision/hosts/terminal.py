@@ -10,6 +10,7 @@ import contextlib
 import os
 import pwd
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from provision.errors import Unreachable
 from provision.hosts import dial
 from provision.hosts.known_hosts import KnownHosts, pin_name
 from provision.hosts.ssh_config import SshConfig
@@ -37,6 +39,10 @@ export R
 eval "$body"
 """
 _CHUNK_BYTES = 32 * 1024
+_SSH_FAILED = 255
+"""ssh(1), EXIT STATUS: that of the remote command, or 255 if an error occurred."""
+_CONNECT_S = 10
+_SAID_LINES = 5
 
 
 def interactive(
@@ -52,7 +58,10 @@ def interactive(
 
     `body` runs as root where the host's `become` says how, unless `become` is False. Without a terminal on standard
     input none is asked for on the host. `ssh` is the program to use; None, or one that is not there, means paramiko.
-    Status 255 is also what `ssh` gives when it did not get there.
+    Raises `Unreachable` when the host was not reached.
+
+    `ssh` ends with 255 when it did not get there, and a program may, too. Then the same `ssh` is asked once more, without
+    a terminal, to run `true`: when that fails with 255 as well, nobody got there; otherwise 255 is the program's.
     """
     remote = None if body is None else remote_command(body, become=become and host.become == "sudo")
     if host.is_local:
@@ -62,7 +71,26 @@ def interactive(
     if program is None:
         return _with_paramiko(host, remote, known_hosts, environ)
     with pinned_file(host, known_hosts) as pins:
-        return _run([program, *ssh_arguments(host, pins=pins, environ=environ, terminal=sys.stdin.isatty(), remote=remote)], environ)
+        words = ssh_arguments(host, pins=pins, environ=environ, terminal=sys.stdin.isatty(), remote=remote)
+        status = _run([program, *words], environ)
+        if status == _SSH_FAILED:
+            _check_reached(program, host, ssh_arguments(host, pins=pins, environ=environ, terminal=False, remote="true"), environ)
+        return status
+
+
+def _check_reached(program: str, host: Host, words: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Raise `Unreachable`, with what ssh says, when it does not get to the host without asking anybody."""
+    command = [program, "-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_S}", *words]
+    try:
+        again = subprocess.run(
+            command, env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True, timeout=4 * _CONNECT_S, check=False
+        )
+        said, reached = again.stderr.decode("utf-8", "replace").strip(), again.returncode != _SSH_FAILED
+    except subprocess.TimeoutExpired:
+        said, reached = f"no answer after {4 * _CONNECT_S} s", False
+    if not reached:
+        why = "\n".join(said.splitlines()[-_SAID_LINES:]) or f"{program} ended with status {_SSH_FAILED}"
+        raise Unreachable("ssh did not get there", where=host.name, why=why, fix=shlex.join([program, "-v", *words]))
 
 
 def remote_command(body: Script, *, become: bool) -> str:

@@ -1,0 +1,183 @@
+"""The code-run-code loop where it is used hard: two runs at once, trees that change shape, and whose failure it was."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provision import app
+from provision.app import Done, Session, Targets
+from provision.errors import HostError, Unreachable, UsageError
+from provision.settings import Settings
+from provision.testing import MockHost
+
+HERE = Targets()
+pytestmark = pytest.mark.timeout(120)
+
+
+class Loop:
+    """A project, and a mock host named in its settings."""
+
+    def __init__(self, folder: Path, *hosts: MockHost) -> None:
+        self.project = folder / "my project"
+        self.project.mkdir()
+        subprocess.run(["git", "init", "-q", str(self.project)], check=True)
+        self.state = folder / "state"
+        named = {f"box{number}": _settings_of(host) for number, host in enumerate(hosts)}
+        self.settings = Settings.model_validate({"name": "box0", "hosts": named})
+
+    def session(self) -> tuple[Session, bytearray]:
+        """A session, and what the user's program prints in it."""
+        out = bytearray()
+        session = Session(self.settings, self.state, self.project, stdout=out.extend, stderr=out.extend, environ=dict(os.environ))
+        return session, out
+
+    def run(self, file: str, *words: str) -> str:
+        """`dev.run` with status 0: what it printed."""
+        session, out = self.session()
+        assert app.dev_run(session, HERE, file, words).exit_code == 0, out.decode()
+        return out.decode()
+
+    def exec(self, *words: str) -> Done:
+        """`dev.exec`."""
+        return app.dev_exec(self.session()[0], HERE, words)
+
+
+def _settings_of(mock: MockHost) -> dict[str, object]:
+    host = mock.host
+    found = {"address": host.address, "port": host.port, "user": host.user, "identity": str(host.identity), "host_key": host.host_key}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+@pytest.fixture
+def loop(tmp_path: Path, cos: MockHost) -> Loop:
+    """A project whose container runs."""
+    made = Loop(tmp_path, cos)
+    session, _ = made.session()
+    assert app.image_build(session, HERE).exit_code == 0
+    assert app.dev_up(session, HERE).exit_code == 0
+    return made
+
+
+@pytest.fixture
+def on_stdin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A file that is this process's standard input."""
+    path = tmp_path / "typed"
+    path.write_text("")
+    saved = os.dup(0)
+    fd = os.open(path, os.O_RDONLY)
+    os.dup2(fd, 0)
+    os.close(fd)
+    monkeypatch.setattr(sys, "stdin", os.fdopen(0, closefd=False))
+    monkeypatch.setattr(sys, "__stdin__", sys.stdin)
+    yield path
+    os.dup2(saved, 0)
+    os.close(saved)
+
+
+def test_the_loop(loop: Loop, on_stdin: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    _two_at_once(loop)
+    _shapes(loop)
+    _ignored(loop)
+    _shell(loop, on_stdin, capfd)
+
+
+def _two_at_once(loop: Loop) -> None:
+    names = [f"part{number}.txt" for number in range(40)]
+    for name in names:
+        (loop.project / name).write_text(name)
+    (loop.project / "count.sh").write_text("ls part*.txt | wc -l\n")
+    assert loop.run("count.sh").split() == ["40"]
+    for _ in range(3):
+        with ThreadPoolExecutor(4) as pool:
+            assert [out.split() for out in pool.map(lambda _: loop.run("count.sh"), range(4))] == [["40"]] * 4
+
+
+def _shapes(loop: Loop) -> None:
+    show = loop.project / "show.sh"
+    show.write_text("cat thing thing/x 2>/dev/null || :\n")
+    thing = loop.project / "thing"
+    thing.write_text("a file")
+    assert loop.run("show.sh") == "a file"
+    thing.unlink()
+    thing.mkdir()
+    (thing / "x").write_text("in a folder")
+    assert loop.run("show.sh") == "in a folder"
+    (thing / "x").unlink()
+    thing.rmdir()
+    thing.write_text("a file again")
+    assert loop.run("show.sh") == "a file again"
+
+
+def _ignored(loop: Loop) -> None:
+    (loop.project / ".gitignore").write_text("secret*.py\n")
+    (loop.project / "secret it's.py").write_text("")
+    with pytest.raises(UsageError, match="would not be sent") as caught:
+        loop.run("secret it's.py")
+    assert "git ignores it" in caught.value.why
+    subprocess.run(caught.value.fix, shell=True, check=True)
+    assert loop.run("secret it's.py") == ""
+
+
+def _shell(loop: Loop, typed: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    session, _ = loop.session()
+    for status in (0, 7, 125, 255):
+        typed.write_text(f"cat show.sh; exit {status}\n")
+        os.lseek(0, 0, os.SEEK_SET)
+        done = app.dev_shell(session, HERE)
+        assert (done.exit_code, done.document["failed_in"]) == (status, "program" if status else None)
+        assert "cat thing" in capfd.readouterr().out
+    assert app.dev_down(session, HERE).exit_code == 0
+    with pytest.raises(HostError, match="the worker container is not running") as caught:
+        app.dev_shell(session, HERE)
+    assert caught.value.fix.endswith("dev.up")
+    with pytest.raises(HostError, match="the worker container is not running"):
+        loop.run("show.sh")
+
+
+def test_a_host_that_is_not_reached_is_not_the_programs_failure(tmp_path: Path, on_stdin: Path) -> None:
+    with MockHost() as mock:
+        loop = Loop(tmp_path, mock)
+        session, _ = loop.session()
+        assert app.vm_ssh(session, HERE, ["sh", "-c", "exit 255"]).exit_code == 255
+    for enter in (lambda: app.vm_ssh(session, HERE, ["true"]), lambda: app.dev_shell(session, HERE)):
+        with pytest.raises(Unreachable, match="ssh did not get there") as caught:
+            enter()
+        assert caught.value.where == "box0"
+        assert "refused" in caught.value.why
+
+
+def test_a_copy_goes_to_every_host_and_says_where_it_did_not(tmp_path: Path, cos: MockHost) -> None:
+    source = tmp_path / "data"
+    source.mkdir()
+    (source / "x").write_text("text")
+    with MockHost(name="second") as second, MockHost(name="third") as third:
+        loop = Loop(tmp_path, cos, second, third)
+        second.path("/home/there").parent.mkdir(parents=True, exist_ok=True)
+        second.path("/home/there").write_text("in the way")
+        session, _ = loop.session()
+        everywhere = Targets(limit="box*")
+        done = app.vm_copy(session, everywhere, str(source), "/home/there")
+        assert done.exit_code == 1
+        assert [each["host"] for each in done.document["copied"]] == ["box0", "box2"]
+        assert [done.document["hosts"][name]["failed"] for name in ("box0", "box1", "box2")] == [0, 1, 0]
+        assert "copying" in done.document["error"]["what"]
+        for host in (cos, third):
+            assert host.path("/home/there/data/x").read_text() == "text"
+
+        second.path("/home/there").unlink()
+        cos.path("/home/there/data/x").unlink()
+        cos.path("/home/there/data").rmdir()
+        cos.path("/home/there").rmdir()
+        cos.path("/home/there").write_text("in the way")
+        stopped = app.vm_copy(session, replace(everywhere, forks=1, max_fail=0), str(source), "/home/there")
+        assert stopped.exit_code == 1
+        assert stopped.document["copied"] == []
+        assert stopped.document["not_started"] == ["box1", "box2"]
