@@ -1,0 +1,165 @@
+"""One exchange: what is kept of an answer, what a status means, why a job did not reach its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from provision import exchange as module
+from provision.errors import CommandFailed, CommandTimeout, HostError, Unreachable
+from provision.exchange import Answer, Listener, Reply, exchange, failure, tail
+from provision.model import Host, Sink
+from provision.shell import Secret, Section, script
+from tests.unit.scripted import Clock, parse
+
+
+@dataclass
+class Wire:
+    """Answers with these pieces, each after some seconds; `NONCE` stands for the nonce of the job."""
+
+    pieces: list[tuple[float, bytes]]
+    stderr: bytes = b""
+    status: int = 0
+    error: HostError | None = None
+    clock: Clock = field(default_factory=Clock)
+    command: str = ""
+    stdin: bytes = b""
+    timeout_s: float = 0.0
+    host: Host = field(default=Host(name="h", address="h.invalid", user="me", become="none"))
+
+    def exchange(self, command: str, stdin: bytes = b"", *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
+        self.command, self.stdin, self.timeout_s = command, stdin, timeout_s
+        nonce = parse(command, stdin).nonce.encode()
+        on_stderr(self.stderr)
+        for seconds, data in self.pieces:
+            self.clock.now += seconds
+            on_stdout(data.replace(b"NONCE", nonce))
+        if self.error is not None:
+            raise self.error
+        return self.status
+
+    def send(self, command: str, chunks: object, **more: object) -> int:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def ask(wire: Wire, *, timeout_s: float = 30.0, listener: Listener | None = None) -> Reply:
+    section = Section("a", script(":"), timeout_s)
+    return exchange(wire, [section], clock=wire.clock, listener=listener)
+
+
+def one(status: int, output: bytes = b"", seconds: float = 0.0) -> list[tuple[float, bytes]]:
+    return [(0.0, b"NONCE begin a\n"), (seconds, output + b"NONCE end a %d\nNONCE done\n" % status)]
+
+
+def test_an_answer() -> None:
+    reply = ask(Wire(one(3, b"hello\n\xff", 2.5)))
+    assert reply.answers == {"a": Answer(3, "hello\n\ufffd", 2.5)}
+    assert reply.begun == {"a"}
+    assert reply.error is None
+
+
+@pytest.mark.parametrize(
+    ("status", "seconds", "timed_out"),
+    [(124, 30.0, True), (137, 41.0, True), (143, 29.9, True), (124, 1.0, False), (143, 1.0, False), (1, 30.0, False), (0, 30.0, False)],
+)
+def test_a_status_and_the_time_say_whether_the_time_was_up(status: int, seconds: float, timed_out: bool) -> None:
+    assert ask(Wire(one(status, b"", seconds))).answers["a"].timed_out is timed_out
+
+
+def test_every_exchange_has_a_nonce_of_its_own() -> None:
+    first, second = Wire(one(0)), Wire(one(0))
+    ask(first)
+    ask(second)
+    assert parse(first.command, b"").nonce != parse(second.command, b"").nonce
+
+
+def test_the_channel_is_given_longer_than_its_sections() -> None:
+    wire = Wire(one(0))
+    ask(wire, timeout_s=100.0)
+    assert wire.timeout_s > 120
+
+
+def test_a_secret_travels_on_standard_input() -> None:
+    wire = Wire(one(0))
+    section = Section("a", script(":", token=Secret("hunter2")), 1.0)
+    exchange(wire, [section], clock=wire.clock)
+    assert "hunter2" not in wire.command
+    assert b"hunter2" in wire.stdin
+
+
+def test_of_a_flood_the_end_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_KEPT_OUTPUT_BYTES", 10)
+    monkeypatch.setattr(module, "_KEPT_STDERR_BYTES", 4)
+    reply = ask(
+        Wire(
+            [(0.0, b"NONCE begin a\n"), *[(0.0, b"%04d\n" % number) for number in range(100)], (0.0, b"NONCE end a 1\nNONCE done\n")],
+            b"abcdefgh",
+        )
+    )
+    assert reply.answers["a"].output == "0098\n0099\n"
+    assert reply.stderr == "efgh"
+
+
+def test_who_listens_is_told_in_order() -> None:
+    told: list[str] = []
+    listener = Listener(
+        lambda key: told.append(f"begin {key}"),
+        lambda key, text: told.append(f"{key}: {text}"),
+        lambda key, answer: told.append(f"end {key} {answer.status}"),
+    )
+    pieces = [(0.0, b"noise\nNONCE beg"), (0.0, b"in a\none\ntw"), (0.0, b"o\nthr"), (0.0, b"eeNONCE end a 0\nNONCE done\n")]
+    ask(Wire(pieces), listener=listener)
+    assert told == ["begin a", "a: one", "a: two", "a: three", "end a 0"]
+
+
+@pytest.mark.parametrize("pieces", [[], [(0.0, b"NONCE begin a\nhalf")], [(0.0, b"NONCE begin a\nNONCE end a 0\n")]])
+def test_a_connection_that_is_lost(pieces: list[tuple[float, bytes]]) -> None:
+    lost = Unreachable("the connection was lost", where="h")
+    reply = ask(Wire(pieces, error=lost))
+    assert reply.error is lost
+    assert set(reply.answers) == ({"a"} if pieces and b"end" in pieces[0][1] else set())
+
+
+def test_a_job_that_ends_early() -> None:
+    reply = ask(Wire([(0.0, b"NONCE begin a\n")], status=137))
+    assert isinstance(reply.error, Unreachable)
+    assert "exit status 137" in reply.error.why
+    assert reply.begun == {"a"}
+    assert reply.answers == {}
+
+
+def test_a_status_does_not_undo_what_was_told_whole() -> None:
+    assert ask(Wire(one(0), status=143)).error is None
+
+
+def test_a_shell_that_is_not_there() -> None:
+    reply = ask(Wire([], b"sh: 1: setsid: not found\n", 127))
+    assert isinstance(reply.error, CommandFailed)
+    assert reply.error.why == "exit status 127\nsh: 1: setsid: not found"
+
+
+@pytest.mark.parametrize("text", ["a password for the wifi is required", "sudoku", "the terminal is not required"])
+def test_not_every_word_of_sudo_is_a_refusal(text: str) -> None:
+    reply = ask(Wire([], text.encode(), 1))
+    assert reply.error is not None
+    assert "sudo" not in reply.error.what
+
+
+def test_failures() -> None:
+    error = failure("h: a", "the probe", Answer(2, "1\n" * 50 + "last\n\n", 0.1), 30.0)
+    assert isinstance(error, CommandFailed)
+    assert (error.what, error.where) == ("the probe failed with status 2", "h: a")
+    assert error.why == "\n".join(["1"] * 9 + ["last"])
+    assert failure("h", "x", Answer(2, " \n", 0.1), 30.0).why == "it printed nothing"
+    slow = failure("h", "the probe", Answer(124, "", 30.0, timed_out=True), 30.0)
+    assert isinstance(slow, CommandTimeout)
+    assert (slow.what, slow.why) == ("the probe did not end in time", "no end after 30 s")
+
+
+def test_a_tail() -> None:
+    assert tail("a\nb\n\n\n", 1) == "b"
+    assert tail("", 3) == ""
