@@ -38,6 +38,17 @@ BUILD_ID=19216.655.28
 """
 
 
+UBUNTU_RELEASE = """\
+PRETTY_NAME="Ubuntu 24.04.3 LTS"
+NAME="Ubuntu"
+VERSION_ID="24.04"
+VERSION="24.04.3 LTS (Noble Numbat)"
+ID=ubuntu
+ID_LIKE=debian
+"""
+COS_ONLY = ("cos-extensions", "docker-credential-gcr", "toolbox")
+
+
 @dataclass(frozen=True)
 class Machine:
     """What the host shows of its hardware."""
@@ -47,6 +58,7 @@ class Machine:
     gpu_count: int
     cpus: int
     memory_gb: int
+    system: str = "cos"
 
 
 class Layout:
@@ -72,6 +84,9 @@ class Layout:
             compileall.compile_dir(source, quiet=2)  # the copies have its dates, so what was compiled once serves every host
             shutil.copytree(source, self.folder / f"mock/lib/{name}_standin")
         link_utilities(self.folder / "sysbin", self.shell, self.folder / "mock" / "fallback")
+        if machine.system != "cos":
+            for name in COS_ONLY:
+                (self.folder / "mock" / "bin" / name).unlink()
         self._link_writers()
         self._set_interpreter()
         self._write_image(machine)
@@ -98,7 +113,7 @@ class Layout:
     def _write_image(self, machine: Machine) -> None:
         etc = self.folder / "image" / "etc"
         files = {
-            "os-release": OS_RELEASE,
+            "os-release": OS_RELEASE if machine.system == "cos" else UBUNTU_RELEASE,
             "hostname": machine.name + "\n",
             "hosts": "127.0.0.1 localhost\n169.254.169.254 metadata.google.internal metadata\n",
             "ld.so.conf": "include ld.so.conf.d/*.conf\n",
@@ -124,7 +139,10 @@ class Layout:
         self.write_state("gpu", _assignments(values))
         self.write_state("spawner", f"{self._processes.spawner_pid}\n")
         self.write_state("lib", f"{self.folder}/mock/lib\n")
-        self.write_state("machine", _assignments({"CPUS": str(machine.cpus), "MEMORY_KB": str(machine.memory_gb * 1024 * 1024)}))
+        self.write_state(
+            "machine",
+            _assignments({"CPUS": str(machine.cpus), "MEMORY_KB": str(machine.memory_gb * 1024 * 1024), "SYSTEM": machine.system}),
+        )
         listed = [*DRIVERS, *((f"R{number}", number) for number in OLDER_DRIVERS)]
         if not (self.state / "drivers").exists():
             self.write_state("drivers", "".join(f"{label} {number}\n" for label, number in listed))
@@ -161,7 +179,7 @@ class Layout:
 
     def environment(self, user: str, *, extra_path: Iterable[str] = (), sudo: bool = False) -> dict[str, str]:
         """The environment in which sshd starts the user's shell."""
-        path = [*extra_path, str(self.folder / "mock/bin"), str(self.folder / "sysbin")]
+        path = [*extra_path, str(self.folder / "mock/bin"), str(self.folder / "sysbin"), str(self.root / "usr/bin")]
         environment = {
             "PATH": ":".join(path),
             "HOME": str(self.root / ("root" if sudo else f"home/{user}")),

@@ -50,6 +50,7 @@ class HostPark:
         host.start()
         record.write_text(str(host.host.port))
         host.server.on_activity = self.on_activity
+        (host.state / "watched").touch()
         self.running[zone, name] = host
         if metadata.get("enable-guest-attributes", "").upper() == "TRUE" and (key := host.host.host_key):
             kind, _, data = key.partition(" ")
@@ -72,6 +73,9 @@ class HostPark:
     def watch(self) -> None:
         """Hand on what guests wrote since the last look: guest attributes and the console."""
         for (zone, name), host in list(self.running.items()):
+            if (host.state / "reboot").exists():
+                (host.state / "reboot").unlink()
+                host.reboot()
             position, known = self._seen.get((zone, name), (0, {}))
             text = host.console
             if len(text) > position:

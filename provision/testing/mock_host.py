@@ -25,6 +25,7 @@ from provision.testing.ssh_host import Access, SshServer
 
 _HOST_KEY_FOLDER = "/mnt/stateful_partition/etc/ssh"
 SHELLS = ("system", "dash", "bash", "busybox")
+SYSTEMS = ("cos", "ubuntu")
 
 
 class MockHost:
@@ -37,7 +38,8 @@ class MockHost:
             assert mock.run("sudo cos-extensions install gpu").status == 0
 
     `gpu` is an accelerator type of Compute Engine, or None; `shell` is "system" (bash for logins, the system's sh),
-    "dash", "bash" or "busybox" (nothing but busybox applets and stand-ins). `folder` keeps the host's disk between
+    "dash", "bash" or "busybox" (nothing but busybox applets and stand-ins). `system="ubuntu"` is a workstation with a
+    driver of its own instead (`driver: present`), without what only Container-Optimized OS brings. `folder` keeps the host's disk between
     runs; without it the host leaves nothing behind. `authorize` are (user, public key line); without it the host makes
     a key of its own, and `host.identity` names it.
     """
@@ -52,6 +54,7 @@ class MockHost:
         cpus: int = 8,
         memory_gb: int = 32,
         shell: str = "system",
+        system: str = "cos",
         folder: Path | None = None,
         port: int = 0,
         authorize: tuple[tuple[str, str], ...] | None = None,
@@ -59,10 +62,12 @@ class MockHost:
     ) -> None:
         if shell not in SHELLS:
             raise ValueError(f"shell must be one of {', '.join(SHELLS)}, not {shell!r}")
+        if system not in SYSTEMS:
+            raise ValueError(f"system must be one of {', '.join(SYSTEMS)}, not {system!r}")
         self.name = name
         self.user = user
         self.stats = Stats()
-        self._machine = Machine(name, model(gpu) if gpu else None, gpu_count, cpus, memory_gb)
+        self._machine = Machine(name, model(gpu) if gpu else None, gpu_count, cpus, memory_gb, system)
         self._shell = shell
         self._wanted_folder = folder
         self._port = port

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -13,10 +12,7 @@ import paramiko
 import pytest
 
 from provision.testing import MockHost
-from tests.mock.driving import connect
-
-SHELL = "busybox" if os.environ.get("PROVISION_TEST_BUSYBOX") else "system"
-"""`make test-busybox` runs the tests marked so with nothing but busybox applets and stand-ins on the hosts."""
+from tests.mock.driving import SHELL, connect
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Callable
@@ -10,6 +11,9 @@ from dataclasses import dataclass
 import paramiko
 
 from provision.testing import MockHost
+
+SHELL = "busybox" if os.environ.get("PROVISION_TEST_BUSYBOX") else "system"
+"""`make test-busybox` runs the tests marked so with nothing but busybox applets and stand-ins on the hosts."""
 
 
 @dataclass(frozen=True)

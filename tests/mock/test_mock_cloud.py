@@ -89,6 +89,17 @@ def test_what_the_guest_says_reaches_the_api(mock_cloud: MockCloud, key: tuple[s
     assert eventually(published)
 
 
+def test_a_host_reboots_when_it_is_told_to(mock_cloud: MockCloud, key: tuple[str, str]) -> None:
+    insert(mock_cloud.endpoint, "dev", ssh_keys=f"ed:{key[1]}")
+    host = mock_cloud.host("dev")
+    before = host.path("/proc/sys/kernel/random/boot_id").read_text()
+    assert host.run("reboot").status == 1, "without root"
+    assert host.run("sudo reboot").status == 0
+    boot_id = host.path("/proc/sys/kernel/random/boot_id")
+    assert eventually(lambda: boot_id.exists() and boot_id.read_text() not in ("", before))
+    assert eventually(lambda: host.run("true").status == 0)
+
+
 def test_stop_start_and_delete(mock_cloud: MockCloud, key: tuple[str, str]) -> None:
     client = client_of(mock_cloud.endpoint)
     insert(mock_cloud.endpoint, "dev", ssh_keys=f"ed:{key[1]}")

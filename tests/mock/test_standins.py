@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from provision.testing import MockHost
+from tests.mock.driving import SHELL
 
 pytestmark = pytest.mark.busybox
 
@@ -326,3 +327,22 @@ def test_what_is_not_simulated_says_so(cos: MockHost) -> None:
         assert cos.run(command).status != 0, command
     with pytest.raises(ValueError, match="no fault 'nonsense'"):
         cos.faults.set("nonsense")
+
+
+# --- a workstation ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_workstation_has_a_driver_of_its_own_and_nothing_of_container_optimized_os() -> None:
+    with MockHost(system="ubuntu", gpu="nvidia-rtx-pro-6000", shell=SHELL) as host:
+        for _ in range(2):
+            assert "ID=ubuntu" in host.path("/etc/os-release").read_text()
+            assert host.run("nvidia-smi --query-gpu=driver_version --format=csv,noheader") == (0, "580.126.09\n")
+            assert "libcuda.so.1 (libc6,x86-64) => " in host.run("ldconfig -p").output
+            assert host.run("findmnt -no OPTIONS -T /var").output == "rw,relatime\n"
+            for name in ("cos-extensions", "toolbox", "docker-credential-gcr"):
+                assert host.run(f"command -v {name}").status != 0, name
+            host.reboot()
+    with MockHost(system="ubuntu", gpu=None, shell=SHELL) as host:
+        assert host.run("command -v nvidia-smi").status != 0
+    with pytest.raises(ValueError, match="system must be one of"):
+        MockHost(system="windows")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 from . import flags, registry
-from .build import build
 from .store import DockerError, Store, daemon_error, normal, say
 from .table import Words, command, formatted, need
 
@@ -15,6 +14,8 @@ def build_(store: Store, words: Words) -> int:
     """`docker build`."""
     options, rest = flags.parse("build", flags.BUILD, words)
     need("build", rest, 1, 1)
+    from .build import build  # only here: what it needs takes a third of the start-up
+
     build(store, rest[0], options)
     return 0
 
