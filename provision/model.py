@@ -254,6 +254,8 @@ class Vm:
     internal_address: str | None = None
     instance_id: str = ""
     created: str = ""
+    started: str = ""
+    """When it was started last; empty when the cloud does not say."""
     ttl_s: int | None = None
     """Seconds after which the cloud itself stops it, from each start; None = never."""
     image: str = ""

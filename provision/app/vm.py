@@ -5,33 +5,28 @@ from __future__ import annotations
 import getpass
 import hashlib
 import re
-import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
-
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from provision import templating
 from provision.app import converging
 from provision.app.session import Done, Session, Targets
-from provision.app.state import VmRecord, VmRecords
+from provision.app.state import VmRecords
+from provision.app.vm_reach import USER, Patience, bills, reach, still_there
 from provision.cloud import body, catalog
-from provision.cloud.create import Created, create_vm, delete_vm
+from provision.cloud.create import HALTED, Created, create_vm, delete_vm, fits
 from provision.cloud.journal import FileJournal
 from provision.cloud.ports import ComputeCloud
-from provision.errors import EXIT_WOULD_CHANGE, CloudNotFound, Unreachable, UsageError
+from provision.errors import EXIT_WOULD_CHANGE, CloudError, CloudNotFound, UsageError
 from provision.hosts.keys import KeyPair, ensure_key
-from provision.model import Facts, Host, Note, Vm, VmSpec
+from provision.model import Facts, Note, Vm, VmSpec
 from provision.recipes import cos
 from provision.resources import BootFragment
 from provision.resources.boot import BOOT_TEXT
 
-USER = "provision"
-"""Account that the key in the instance's metadata makes: with sudo and Docker (guest agent's defaults)."""
 MOCK_PROJECT = "mock-project"
-SSH_WAIT_S = 180.0
-_HOST_KEYS_WAIT_S = 60.0
 
 
 def cloud_of(session: Session) -> ComputeCloud:
@@ -55,19 +50,36 @@ def _owner(key: KeyPair) -> str:
     return f"{user}-{hashlib.sha256(key.public_line.encode()).hexdigest()[:12]}"
 
 
-def vm_create(session: Session, name: str, targets: Targets) -> Done:
-    """Make the VM, wait for SSH, pin its host keys, provision it, verify it. Run again: no change."""
+def vm_create(session: Session, name: str, targets: Targets, *, patience: Patience | None = None) -> Done:
+    """Make the VM, wait for SSH, pin its host keys, provision it, verify it. Run again: no change.
+
+    `targets.host` is the name, where given. Whatever fails once the VM runs says that it runs.
+    """
+    name = _chosen(session, name, targets)
     if name in session.settings.hosts:
         session.emit(Note(f"{name} is a host of the settings: there is nothing to create"))
         return _provisioned(session, name, targets, _static_document(session, name), changed=False)
     cloud = cloud_of(session)
     key = ensure_key(session.home / "key")
     spec = _spec(session, name, key)
+    patience = patience or Patience.of(session)
     if targets.check:
-        return _check(cloud, spec, _owner(key))
+        return _check(session, cloud, spec, targets, patience)
     created = create_vm(cloud, spec, session.settings.zones, _journal(session), session.emit)
-    record = _record(session, cloud, created.vm)
-    return _provisioned(session, record.name, targets, _document(created.vm), changed=created.changed, tried=_tried(created))
+    with still_there(session, created.vm):
+        reach(session, cloud, created.vm, patience)
+        done = _provisioned(session, name, targets, _document(created.vm), changed=created.changed, tried=_tried(created))
+    if done.exit_code:
+        session.emit(Note(bills(session, created.vm)))
+    return done
+
+
+def _chosen(session: Session, name: str, targets: Targets) -> str:
+    """The one name to create: that of `--host`, or else of the settings. A pattern over hosts names nothing new."""
+    if targets.limit is not None:
+        fix = f"{session.program_argv0} vm.create --name {name}"
+        raise UsageError("--limit names no VM to create", why="it is a pattern over hosts that exist", fix=fix)
+    return targets.host or name
 
 
 def _provisioned(
@@ -82,14 +94,24 @@ def _tried(created: Created) -> list[dict[str, Any]]:
     return [attempt.as_dict() for attempt in created.tried]
 
 
-def _check(cloud: ComputeCloud, spec: VmSpec, owner: str) -> Done:
-    existing = [vm for vm in cloud.list({body.OWNER_LABEL: owner}) if vm.name == spec.name]
-    if existing:
-        return Done(
-            {"vm": _document(existing[0]), "changed": False, "tried": [], "hosts": {}}, text=f"{spec.name} exists in {existing[0].zone}"
-        )
-    text = f"would create {spec.name}: {spec.machine_type}" + (f" + {spec.gpu_count} x {spec.gpu}" if spec.gpu else "")
-    return Done({"vm": None, "changed": True, "tried": [], "hosts": {}}, EXIT_WOULD_CHANGE, text)
+def _check(session: Session, cloud: ComputeCloud, spec: VmSpec, targets: Targets, patience: Patience) -> Done:
+    """What `vm.create` would do: make it, start it, or what a probe of the running VM finds. Refuses what it would refuse."""
+    body.check_spec(spec)
+    vm = _ours(cloud, spec.name, spec.labels[body.OWNER_LABEL])
+    if vm is None:
+        shape = spec.machine_type + (f" + {spec.gpu_count} x {spec.gpu}" if spec.gpu else "")
+        return _would(f"would create {spec.name}: {shape}", None)
+    fits(spec, vm)
+    if vm.status in HALTED:
+        return _would(f"would start {vm.name} in {vm.zone}", vm)
+    if vm.status != "RUNNING":
+        return _would(f"would wait for {vm.name} in {vm.zone}, which is {vm.status}", vm)
+    reach(session, cloud, vm, replace(patience, ssh_s=0.0))
+    return _provisioned(session, vm.name, targets, _document(vm), changed=False)
+
+
+def _would(text: str, vm: Vm | None) -> Done:
+    return Done({"vm": None if vm is None else _document(vm), "changed": True, "tried": [], "hosts": {}}, EXIT_WOULD_CHANGE, text)
 
 
 def _spec(session: Session, name: str, key: KeyPair) -> VmSpec:
@@ -124,62 +146,6 @@ def user_data(session: Session) -> str:
     return templating.user_data(files, project_dir=session.project_dir)
 
 
-def _record(session: Session, cloud: ComputeCloud, vm: Vm) -> VmRecord:
-    """Wait until the VM answers on SSH with a key that is pinned, and remember how it is reached."""
-    if not vm.address and not vm.internal_address:
-        raise Unreachable("the VM has no address", where=vm.name, why=f"status {vm.status}", fix=f"invoke vm.show --name {vm.name}")
-    alias = f"compute.{vm.instance_id}"
-    record = VmRecord(
-        name=vm.name,
-        zone=vm.zone,
-        address=vm.address or str(vm.internal_address),
-        port=cloud.ssh_port(vm),
-        user=USER,
-        instance_id=vm.instance_id,
-        key_alias=alias,
-        created=vm.created,
-        machine_type=vm.machine_type,
-        gpu=vm.gpu,
-    )
-    VmRecords(session.home / "vms.json").put(record)
-    target = next(host for host in converging.inventory(session) if host.name == vm.name)
-    _pin(session, cloud, vm, target)
-    _wait_for_ssh(session, target)
-    return record
-
-
-def _pin(session: Session, cloud: ComputeCloud, vm: Vm, target: Host) -> None:
-    """Pin the keys that the VM published about itself; failing that, those that it shows first, and say so.
-
-    Our boot unit publishes them as guest attributes `hostkeys/TYPE`. The pin's name is the instance id, since addresses
-    are given to other machines later.
-    """
-    pins = converging.known_hosts(session)
-    if pins.pins(target, str(target.key_alias), files=()).known:
-        return
-    deadline = time.monotonic() + (_HOST_KEYS_WAIT_S if session.settings.cloud == "gce" else 5.0)
-    while not (published := cloud.guest_attributes(vm.name, vm.zone, "hostkeys/")) and time.monotonic() < deadline:
-        time.sleep(2.0 if session.settings.cloud == "gce" else 0.1)
-    if published:
-        for kind, blob in published.items():
-            pins.pin(str(target.key_alias), f"{kind} {blob}")
-        return
-    from provision.hosts import ssh
-    from provision.hosts.ssh_config import SshConfig
-
-    retrying = Retrying(stop=stop_after_delay(SSH_WAIT_S), wait=wait_fixed(3), retry=retry_if_exception_type(Unreachable), reraise=True)
-    keys = retrying(ssh.scan, target, known_hosts=pins, ssh_config=SshConfig.of_user(session.environ))
-    for key in keys:
-        session.emit(Note(f"trusting on first use: {key}", host=vm.name))
-        pins.pin(str(target.key_alias), key.line)
-
-
-def _wait_for_ssh(session: Session, target: Host) -> None:
-    """Connect once; a VM refuses for a while after it runs."""
-    retrying = Retrying(stop=stop_after_delay(SSH_WAIT_S), wait=wait_fixed(2), retry=retry_if_exception_type(Unreachable), reraise=True)
-    retrying(converging.connect, session, target).close()
-
-
 def vm_list(session: Session) -> Done:
     """The VMs that this project made, over all zones."""
     cloud = cloud_of(session)
@@ -198,14 +164,38 @@ def vm_show(session: Session, name: str) -> Done:
     return Done({"vm": document}, text=text)
 
 
+def _ours(cloud: ComputeCloud, name: str, owner: str) -> Vm | None:
+    return next((vm for vm in cloud.list({body.OWNER_LABEL: owner}) if vm.name == name), None)
+
+
 def _find(session: Session, cloud: ComputeCloud, name: str) -> Vm:
     owner = _owner(ensure_key(session.home / "key"))
-    found = next((vm for vm in cloud.list({body.OWNER_LABEL: owner}) if vm.name == name), None)
+    found = _ours(cloud, name, owner)
     if found is None:
+        _refuse_orphan(session, cloud, name, owner, "describe")
         raise CloudNotFound(
             f"there is no VM named {name}", why="none of this name carries this project's label", fix=f"{session.program_argv0} vm.list"
         )
     return found
+
+
+def _refuse_orphan(session: Session, cloud: ComputeCloud, name: str, owner: str, verb: str) -> None:
+    """Raises CloudError when a VM of this name exists in any zone under another label: it may be ours from before, and bill.
+
+    The label comes from the project's key, and the key's place from the project folder: a folder that was renamed has another.
+    `verb` is what gcloud would be asked to do with it.
+    """
+    others = [vm for vm in cloud.list({}) if vm.name == name]
+    if not others:
+        return
+    project = f" --project {session.settings.project}" if session.settings.project else ""
+    raise CloudError(
+        f"a VM named {name} exists, but not with this project's label",
+        where=", ".join(f"{vm.zone}/{name}" for vm in others),
+        why="\n".join(f"{vm.zone}: {vm.status}, label {body.OWNER_LABEL} is {vm.labels.get(body.OWNER_LABEL)!r}" for vm in others)
+        + f"\nours is {owner!r}; it changes when the project folder is moved or renamed",
+        fix="\n".join(f"gcloud compute instances {verb} {name} --zone {vm.zone}{project}" for vm in others),
+    )
 
 
 def vm_delete(session: Session, name: str, *, yes: bool, confirm: Callable[[str], bool] | None) -> Done:
@@ -216,7 +206,10 @@ def vm_delete(session: Session, name: str, *, yes: bool, confirm: Callable[[str]
         why = "there is no terminal to ask on" if confirm is None else "the answer was no"
         raise UsageError(f"{name} was not deleted", why=why, fix=f"{session.program_argv0} vm.delete --name {name} --yes")
     records = VmRecords(session.home / "vms.json")
-    removed = delete_vm(cloud_of(session), name, _owner(ensure_key(session.home / "key")), _journal(session), session.emit)
+    cloud, owner = cloud_of(session), _owner(ensure_key(session.home / "key"))
+    removed = delete_vm(cloud, name, owner, _journal(session), session.emit)
+    if not removed:
+        _refuse_orphan(session, cloud, name, owner, "delete")
     records.remove(name)
     for vm in removed:
         converging.known_hosts(session).forget(f"compute.{vm.instance_id}")
@@ -239,7 +232,6 @@ def _static_document(session: Session, name: str) -> dict[str, Any]:
 
 
 def _document(vm: Vm) -> dict[str, Any]:
-    age_s = _age_s(vm.created)
     return {
         "name": vm.name,
         "zone": vm.zone,
@@ -248,10 +240,16 @@ def _document(vm: Vm) -> dict[str, Any]:
         "gpu": vm.gpu,
         "address": vm.address,
         "instance_id": vm.instance_id,
-        "age_s": age_s,
+        "age_s": _age_s(vm.created),
         "cost_usd": None,
-        "ttl_left_s": None if vm.ttl_s is None or age_s is None else max(0, vm.ttl_s - age_s),
+        "ttl_left_s": _ttl_left_s(vm),
     }
+
+
+def _ttl_left_s(vm: Vm) -> int | None:
+    """Seconds until the cloud stops it, counted from its last start; None when it does not run or has no limit."""
+    ran_s = _age_s(vm.started or vm.created)
+    return None if vm.ttl_s is None or ran_s is None or vm.status in HALTED else max(0, vm.ttl_s - ran_s)
 
 
 def _age_s(created: str) -> int | None:

@@ -60,13 +60,15 @@ def standard_metadata(*, user: str, public_key: str, user_data: str = "") -> dic
     """The metadata of a GPU VM on Container-Optimized OS.
 
     `public_key` is one line `TYPE BASE64 [COMMENT]`, put in at creation so that no propagation is waited for. Updates are
-    off, since with them a reboot can change the build and lose the driver ("Automatic updates").
+    off, since with them a reboot can change the build and lose the driver ("Automatic updates"). OS Login is off for this
+    VM: where the project has it on, keys in metadata are ignored without a word ("Set up OS Login").
     """
     kind, blob, *comment = public_key.split()
     items = {
         "ssh-keys": f"{user}:{kind} {blob} {' '.join(comment) or user}",
         "cos-update-strategy": "update_disabled",
         "enable-guest-attributes": "TRUE",
+        "enable-oslogin": "FALSE",
         "serial-port-logging-enable": "TRUE",
     }
     return {**items, "user-data": user_data} if user_data else items
@@ -164,6 +166,7 @@ def vm_from_json(resource: Mapping[str, Any]) -> Vm:
         internal_address=interface.get("networkIP") or None,
         instance_id=resource.get("id", ""),
         created=resource.get("creationTimestamp", ""),
+        started=resource.get("lastStartTimestamp", ""),
         ttl_s=int(ttl["seconds"]) if "seconds" in ttl else None,
         image=_image(boot, resource.get("labels", {})),
         labels=dict(resource.get("labels", {})),

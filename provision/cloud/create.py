@@ -15,6 +15,9 @@ from provision.cloud.refusal import CloudRefused, Refusal
 from provision.errors import CleanupFailed, CloudError, NoCapacity, SettingsError
 from provision.model import Emit, Note, Vm, VmSpec
 
+HALTED = frozenset({"TERMINATED", "STOPPED"})
+"""Status words of a VM that does not run and can be started (Compute Engine, "Instance life cycle")."""
+
 
 @dataclass(frozen=True)
 class Attempt:
@@ -100,12 +103,8 @@ class Maker:
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _keep(self, spec: VmSpec, vm: Vm, tried: Sequence[Attempt] = ()) -> Created:
-        differing = body.drift(spec, vm)
-        if differing:
-            why = "; ".join(f"{key} is {actual}, asked {asked}" for key, (actual, asked) in differing.items())
-            fix = f"invoke vm.delete --name {vm.name}"
-            raise CloudError("the VM exists with another shape", where=f"{vm.zone}/{vm.name}", why=why, fix=fix)
-        if vm.status not in {"TERMINATED", "STOPPED"}:
+        fits(spec, vm)
+        if vm.status not in HALTED:
             return Created(vm, changed=False, tried=(*tried, Attempt(vm.zone, "exists")))
         self.emit(Note(f"{vm.name} is stopped in {vm.zone}: starting it"))
         started = self.cloud.start(vm.name, vm.zone, request_id=self.new_id())
@@ -183,6 +182,15 @@ def _misfit(spec: VmSpec, zone: str) -> str | None:
     except SettingsError as error:
         return error.why
     return None
+
+
+def fits(spec: VmSpec, vm: Vm) -> None:
+    """Raises CloudError when the VM has another shape than `spec` asks for, which only a new VM could have."""
+    differing = body.drift(spec, vm)
+    if differing:
+        why = "; ".join(f"{key} is {actual}, asked {asked}" for key, (actual, asked) in differing.items())
+        fix = f"invoke vm.delete --name {vm.name}"
+        raise CloudError("the VM exists with another shape", where=f"{vm.zone}/{vm.name}", why=why, fix=fix)
 
 
 def foreign(vm: Vm) -> CloudRefused:

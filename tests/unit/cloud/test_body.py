@@ -55,6 +55,7 @@ def test_metadata_for_container_optimized_os() -> None:
         "ssh-keys": "dev:ssh-ed25519 AAAA me@laptop",
         "cos-update-strategy": "update_disabled",
         "enable-guest-attributes": "TRUE",
+        "enable-oslogin": "FALSE",  # a project that has it on would ignore ssh-keys
         "serial-port-logging-enable": "TRUE",
         "user-data": "#cloud-config\n",
     }
@@ -113,6 +114,7 @@ RESOURCE: dict[str, Any] = {
     "machineType": f"{URL}/machineTypes/n1-standard-8",
     "guestAccelerators": [{"acceleratorType": f"{URL}/acceleratorTypes/nvidia-tesla-t4", "acceleratorCount": 2}],
     "creationTimestamp": "2026-11-06T10:11:12.345-08:00",
+    "lastStartTimestamp": "2026-11-07T01:02:03.456-08:00",
     "networkInterfaces": [{"networkIP": "10.0.0.2", "accessConfigs": [{"natIP": "203.0.113.9"}]}],
     "labels": {"provision-image": "cos-125-19216-655-28"},
     "metadata": {"fingerprint": "x", "items": [{"key": "a", "value": "b"}, {"key": "empty"}]},
@@ -132,6 +134,7 @@ def test_an_instance_is_read() -> None:
         internal_address="10.0.0.2",
         instance_id="18446744073709551615",
         created="2026-11-06T10:11:12.345-08:00",
+        started="2026-11-07T01:02:03.456-08:00",
         image="cos-125-19216-655-28",
         labels={"provision-image": "cos-125-19216-655-28"},
         metadata={"a": "b", "empty": ""},

@@ -1,0 +1,118 @@
+"""From a VM that runs to a host that answers: remembered, its keys pinned, SSH waited for. What fails says that the VM runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from provision.app import converging
+from provision.app.session import Session
+from provision.app.state import VmRecord, VmRecords
+from provision.cloud.ports import ComputeCloud
+from provision.errors import Interrupted, ProvisionError, Unreachable
+from provision.hosts.known_hosts import KnownHosts
+from provision.model import Host, Note, Vm
+
+USER = "provision"
+"""Account that the key in the instance's metadata makes: with sudo and Docker (guest agent's defaults)."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a VM that runs is waited for: until it published its host keys, until it answers on SSH."""
+
+    host_keys_s: float = 180.0
+    """Trusting what answers first comes only after this: a first boot publishes late."""
+    ssh_s: float = 180.0
+    pause_s: float = 2.0
+
+    @staticmethod
+    def of(session: Session) -> Patience:
+        """That of the settings' cloud; a mock host is up when its VM is."""
+        return Patience() if session.settings.cloud == "gce" else Patience(host_keys_s=5.0, pause_s=0.1)
+
+    @property
+    def retrying(self) -> Retrying:
+        """Tries again while nothing answers; then raises what the last try raised."""
+        return Retrying(
+            stop=stop_after_delay(self.ssh_s), wait=wait_fixed(self.pause_s), retry=retry_if_exception_type(Unreachable), reraise=True
+        )
+
+
+def bills(session: Session, vm: Vm) -> str:
+    """What must be known of a VM when the task that made it did not end well."""
+    state = "runs" if session.settings.cloud == "mock" else "runs and bills"
+    create, delete = (f"`{session.program_argv0} vm.{verb} --name {vm.name}`" for verb in ("create", "delete"))
+    return f"{vm.name} {state} in {vm.zone}; {create} continues, {delete} removes it"
+
+
+@contextmanager
+def still_there(session: Session, vm: Vm) -> Iterator[None]:
+    """Whatever ends the block early, Ctrl-C included, says that the VM runs, and what to do about it."""
+    try:
+        yield
+    except ProvisionError as error:
+        error.why = "\n".join(filter(None, (error.why, bills(session, vm))))
+        raise
+    except KeyboardInterrupt as error:
+        fix = f"{session.program_argv0} vm.create --name {vm.name}"
+        raise Interrupted("interrupted", where=vm.name, why=bills(session, vm), fix=fix) from error
+
+
+def reach(session: Session, cloud: ComputeCloud, vm: Vm, patience: Patience) -> None:
+    """Remember how the VM is reached, pin its host keys, and wait until it answers on SSH."""
+    if not vm.address and not vm.internal_address:
+        raise Unreachable("the VM has no address", where=vm.name, why=f"status {vm.status}", fix=f"invoke vm.show --name {vm.name}")
+    VmRecords(session.home / "vms.json").put(_record(cloud, vm))
+    target = next(host for host in converging.inventory(session) if host.name == vm.name)
+    _pin(session, cloud, vm, target, patience)
+    patience.retrying(converging.connect, session, target).close()
+
+
+def _record(cloud: ComputeCloud, vm: Vm) -> VmRecord:
+    """The pin's name is the instance id, since addresses are given to other machines later."""
+    return VmRecord(
+        name=vm.name,
+        zone=vm.zone,
+        address=vm.address or str(vm.internal_address),
+        port=cloud.ssh_port(vm),
+        user=USER,
+        instance_id=vm.instance_id,
+        key_alias=f"compute.{vm.instance_id}",
+        created=vm.created,
+        machine_type=vm.machine_type,
+        gpu=vm.gpu,
+    )
+
+
+def _pin(session: Session, cloud: ComputeCloud, vm: Vm, target: Host, patience: Patience) -> None:
+    """Pin the keys that the VM published about itself; failing that, those that it shows first, and say so."""
+    pins = converging.known_hosts(session)
+    if pins.pins(target, str(target.key_alias), files=()).known:
+        return
+    published = _published(cloud, vm, patience)
+    for kind, blob in published.items():
+        pins.pin(str(target.key_alias), f"{kind} {blob}")
+    if not published:
+        _trust_first(session, pins, target, patience)
+
+
+def _published(cloud: ComputeCloud, vm: Vm, patience: Patience) -> Mapping[str, str]:
+    """Host keys by type, which our boot unit publishes as guest attributes `hostkeys/TYPE`; empty when they never came."""
+    deadline = time.monotonic() + patience.host_keys_s
+    while not (published := cloud.guest_attributes(vm.name, vm.zone, "hostkeys/")) and time.monotonic() < deadline:
+        time.sleep(patience.pause_s)
+    return published
+
+
+def _trust_first(session: Session, pins: KnownHosts, target: Host, patience: Patience) -> None:
+    from provision.hosts import ssh
+    from provision.hosts.ssh_config import SshConfig
+
+    for key in patience.retrying(ssh.scan, target, known_hosts=pins, ssh_config=SshConfig.of_user(session.environ)):
+        session.emit(Note(f"trusting on first use: {key}", host=target.name))
+        pins.pin(str(target.key_alias), key.line)
