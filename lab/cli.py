@@ -12,7 +12,8 @@ from pathlib import Path
 
 from lab.base_image import base_image
 from lab.image import Gpu
-from lab.machine import DEFAULT_FOLDER, Lab, find_programs
+from lab.machine import DEFAULT_FOLDER, Lab
+from lab.programs import find_programs
 from provision.errors import ProvisionError
 
 CACHE = Path(__file__).resolve().parent.parent / ".cache" / "lab"

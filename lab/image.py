@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab import real_driver
+from lab.programs import Programs
 from lab.state import USER, State, assignments
 from lab.user_data import as_script
 from provision.testing.gpus import DRIVERS, OLDER_DRIVERS, model
@@ -47,28 +48,6 @@ class Gpu:
                 return cls(count=0)
             case accelerator:
                 return cls(accelerator)
-
-
-@dataclass(frozen=True)
-class Programs:
-    """The real programs that the lab is made of, by their paths on this machine."""
-
-    python: Path
-    sshd: Path
-    init: Path
-    """Can be the first process of a PID namespace: it reaps what is orphaned."""
-    setpriv: Path
-    keygen: Path
-    busybox: Path
-    engine: Path | None = None
-    """A folder with an unpacked Docker Engine and sshd, preferred to what is installed."""
-    cloud_init: Path | None = None
-
-    def inside(self, program: Path) -> str:
-        """The path of a program in the lab."""
-        if self.engine is not None and program.is_relative_to(self.engine):
-            return f"/usr/local/lib/lab/engine/{program.relative_to(self.engine)}"
-        return str(program)
 
 
 def write_image(state: State, gpu: Gpu, programs: Programs, *, port: int, cgroup: str, user_data: str) -> None:

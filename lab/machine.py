@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from lab.base_image import PATH, BaseImage
-from lab.image import Gpu, Programs, write_image
+from lab.base_image import BaseImage
+from lab.image import Gpu, write_image
+from lab.processes import POLL_S, alive, child, remove_cgroups, start_time, wait_until
+from lab.programs import PATH, LabError, engine_folder, find_programs
 from lab.state import USER, Identity, State
-from provision.errors import ProvisionError
 from provision.model import Host
 
 DEFAULT_FOLDER = Path("/var/tmp/provision-lab")
 BOOT_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 30.0
-_POLL_S = 0.05
 
 
 Done: TypeAlias = subprocess.CompletedProcess[str]
@@ -36,10 +35,6 @@ if findmnt -M /var/lib/nvidia >/dev/null; then umount /var/lib/nvidia; fi
 rm -rf /var/lib/provision /var/lib/nvidia
 mkdir /var/lib/nvidia
 """
-
-
-class LabError(ProvisionError):
-    """The lab cannot be had, or a command in it failed."""
 
 
 @dataclass
@@ -98,17 +93,17 @@ class Lab:
         """End everything that runs in it, at once, as a power cut does. What lies on its disk stays."""
         supervisor = self._supervisor()
         if supervisor is not None:
-            unshare = _child(supervisor)
-            pids = [pid for pid in (supervisor, unshare, _child(unshare)) if pid is not None]
+            unshare = child(supervisor)
+            pids = [pid for pid in (supervisor, unshare, child(unshare)) if pid is not None]
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            _wait_until(lambda: not any(_alive(pid) for pid in pids), _STOP_TIMEOUT_S, "the lab does not end")
+            wait_until(lambda: not any(alive(pid) for pid in pids), _STOP_TIMEOUT_S, "the lab does not end")
         if self._started is not None:
             self._started.wait(_STOP_TIMEOUT_S)
             self._started = None
         (self.folder / "pid").unlink(missing_ok=True)
-        _remove_cgroups(self._cgroup)
+        remove_cgroups(self._cgroup)
 
     def reboot(self) -> None:
         """Lose what a reboot loses, keep the disk, boot again with the same keys and port."""
@@ -117,7 +112,7 @@ class Lab:
 
     def wait_for_boot(self, *, after: str) -> None:
         """Wait until another boot than the one with the boot id `after` is ready."""
-        _wait_until(lambda: self.boot_id() not in {"", after}, BOOT_TIMEOUT_S, "the lab did not boot again")
+        wait_until(lambda: self.boot_id() not in {"", after}, BOOT_TIMEOUT_S, "the lab did not boot again")
 
     def boot_id(self) -> str:
         """The boot id of a lab that is ready; empty while it is not."""
@@ -138,7 +133,7 @@ class Lab:
             state = self.exec_inside("systemctl", "is-active", unit, check=False).stdout.strip()
             return state != "activating"
 
-        _wait_until(settled, timeout_s, f"{unit} is still activating")
+        wait_until(settled, timeout_s, f"{unit} is still activating")
         return state
 
     def remove(self) -> None:
@@ -206,7 +201,7 @@ class Lab:
                 start_new_session=True,
                 env={"PATH": PATH},
             )
-        (self.folder / "pid").write_text(f"{self._started.pid} {_start_time(self._started.pid)}")
+        (self.folder / "pid").write_text(f"{self._started.pid} {start_time(self._started.pid)}")
 
     def _wait_ready(self, identity: Identity) -> None:
         deadline = time.monotonic() + BOOT_TIMEOUT_S
@@ -217,7 +212,7 @@ class Lab:
                 return
             if time.monotonic() > deadline:
                 self._fail(f"the lab is not ready after {BOOT_TIMEOUT_S:g} s (port {identity.port})")
-            time.sleep(_POLL_S)
+            time.sleep(POLL_S)
 
     def _fail(self, what: str) -> None:
         said = self.state.console.read_text(errors="replace").rstrip().splitlines()[-15:]
@@ -226,7 +221,7 @@ class Lab:
 
     def init_pid(self) -> int | None:
         """The lab's first process, as this machine numbers it; None when the lab does not run."""
-        return _child(_child(self._supervisor()))
+        return child(child(self._supervisor()))
 
     def _need_init(self) -> int:
         if (pid := self.init_pid()) is None:
@@ -238,86 +233,4 @@ class Lab:
             pid, started = (self.folder / "pid").read_text().split()
         except (FileNotFoundError, ValueError):
             return None
-        return int(pid) if _alive(int(pid)) and _start_time(int(pid)) == started else None
-
-
-def engine_folder(environment: Mapping[str, str]) -> Path | None:
-    """The folder of an unpacked Docker Engine and sshd that PROVISION_ENGINE names, for machines that can install nothing."""
-    folder = environment.get("PROVISION_ENGINE")
-    return Path(folder).resolve() if folder else None
-
-
-NEEDED = (
-    *("dockerd", "docker", "runc", "containerd", "sshd", "ssh-keygen", "unshare", "nsenter", "pivot_root", "findmnt", "setpriv", "busybox"),
-)
-
-
-def find_programs(engine: Path | None, cloud_init: Path | None = None) -> Programs:
-    """What the lab is made of. Raises `LabError` naming everything that is missing."""
-    if os.geteuid() != 0:
-        raise LabError("the lab needs root", fix="sudo make lab")
-    path = PATH if engine is None else f"{engine}/usr/sbin:{engine}/usr/bin:{engine}/sbin:{engine}/bin:{PATH}"
-    found = {name: Path(where) for name in NEEDED if (where := shutil.which(name, path=path)) is not None}
-    python = shutil.which("python3", path="/usr/bin:/bin")
-    init = next(filter(None, (shutil.which(name, path=path) for name in ("docker-init", "tini", "tini-static"))), None)
-    missing = [name for name in NEEDED if name not in found] + ["/usr/bin/python3"] * (python is None) + ["tini"] * (init is None)
-    if python is None or init is None or missing:
-        fix = ".ci/packages   (installs them from Debian's packages), or set PROVISION_ENGINE"
-        raise LabError("programs of the lab are missing", why=", ".join(missing), fix=fix)
-    return Programs(
-        python=Path(python).resolve(),
-        sshd=found["sshd"],
-        init=Path(init),
-        setpriv=found["setpriv"],
-        keygen=found["ssh-keygen"],
-        busybox=found["busybox"],
-        engine=engine,
-        cloud_init=cloud_init,
-    )
-
-
-def _child(pid: int | None) -> int | None:
-    """The only child of a process, if it has one."""
-    if pid is None:
-        return None
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                fields = (entry / "stat").read_text().rpartition(") ")[2].split()
-                if int(fields[1]) == pid:
-                    return int(entry.name)
-    return None
-
-
-def _alive(pid: int) -> bool:
-    """True for a process that is there and not only waiting to be reaped."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def _start_time(pid: int) -> str:
-    """When the process started, which tells it from a later one of the same number."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[19]
-
-
-def _wait_until(true: Callable[[], bool], timeout_s: float, what: str) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not true():
-        if time.monotonic() > deadline:
-            raise LabError(what)
-        time.sleep(_POLL_S)
-
-
-def _remove_cgroups(name: str) -> None:
-    """What Docker made below its cgroup, in each hierarchy of version 1 or in the one of version 2."""
-    top = Path("/sys/fs/cgroup")
-    for hierarchy in (top, *(entry for entry in top.glob("*") if entry.is_dir())):
-        _remove_tree(hierarchy / name.lstrip("/"))
-
-
-def _remove_tree(top: Path) -> None:
-    for folder, _, _ in os.walk(top, topdown=False):
-        with contextlib.suppress(OSError):
-            Path(folder).rmdir()
+        return int(pid) if alive(int(pid)) and start_time(int(pid)) == started else None

@@ -15,7 +15,8 @@ import pytest
 
 from lab.base_image import BaseImage, base_image
 from lab.image import Gpu
-from lab.machine import Lab, LabError, engine_folder, find_programs
+from lab.machine import Lab
+from lab.programs import LabError, engine_folder, find_programs
 from provision import templating
 from provision.dataflow.image import ImageSpec, prepare
 from provision.engine import converge

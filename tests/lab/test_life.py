@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from lab.cli import main
-from lab.machine import Lab, LabError, find_programs
+from lab.machine import Lab
+from lab.programs import LabError, find_programs
 from tests.lab.conftest import ENGINE
 
 ROOT = Path(__file__).parent.parent.parent

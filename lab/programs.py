@@ -1,0 +1,85 @@
+"""The real programs that the lab is made of: which they are, where they are, which are missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.errors import ProvisionError
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+NEEDED = (
+    "dockerd",
+    "docker",
+    "runc",
+    "containerd",
+    "sshd",
+    "ssh-keygen",
+    "unshare",
+    "nsenter",
+    "pivot_root",
+    "findmnt",
+    "setpriv",
+    "busybox",
+)
+
+
+class LabError(ProvisionError):
+    """The lab cannot be had, or a command in it failed."""
+
+
+@dataclass(frozen=True)
+class Programs:
+    """The real programs that the lab is made of, by their paths on this machine."""
+
+    python: Path
+    sshd: Path
+    init: Path
+    """Can be the first process of a PID namespace: it reaps what is orphaned."""
+    setpriv: Path
+    keygen: Path
+    busybox: Path
+    engine: Path | None = None
+    """A folder with an unpacked Docker Engine and sshd, preferred to what is installed."""
+    cloud_init: Path | None = None
+
+    def inside(self, program: Path) -> str:
+        """The path of a program in the lab."""
+        if self.engine is not None and program.is_relative_to(self.engine):
+            return f"/usr/local/lib/lab/engine/{program.relative_to(self.engine)}"
+        return str(program)
+
+
+def engine_folder(environment: Mapping[str, str]) -> Path | None:
+    """The folder of an unpacked Docker Engine and sshd that PROVISION_ENGINE names, for machines that can install nothing."""
+    folder = environment.get("PROVISION_ENGINE")
+    return Path(folder).resolve() if folder else None
+
+
+def find_programs(engine: Path | None, cloud_init: Path | None = None) -> Programs:
+    """What the lab is made of. Raises `LabError` naming everything that is missing."""
+    if os.geteuid() != 0:
+        raise LabError("the lab needs root", fix="sudo make lab")
+    path = PATH if engine is None else f"{engine}/usr/sbin:{engine}/usr/bin:{engine}/sbin:{engine}/bin:{PATH}"
+    found = {name: Path(where) for name in NEEDED if (where := shutil.which(name, path=path)) is not None}
+    python = shutil.which("python3", path="/usr/bin:/bin")
+    init = next(filter(None, (shutil.which(name, path=path) for name in ("docker-init", "tini", "tini-static"))), None)
+    missing = [name for name in NEEDED if name not in found] + ["/usr/bin/python3"] * (python is None) + ["tini"] * (init is None)
+    if python is None or init is None or missing:
+        fix = ".ci/packages   (installs them from Debian's packages), or set PROVISION_ENGINE"
+        raise LabError("programs of the lab are missing", why=", ".join(missing), fix=fix)
+    return Programs(
+        python=Path(python).resolve(),
+        sshd=found["sshd"],
+        init=Path(init),
+        setpriv=found["setpriv"],
+        keygen=found["ssh-keygen"],
+        busybox=found["busybox"],
+        engine=engine,
+        cloud_init=cloud_init,
+    )
