@@ -53,19 +53,20 @@ def dev_run(session: Session, targets: Targets, file: str, words: Sequence[str] 
     """Send the project's files and run one of them in the container; returns its status."""
     names = sync.project_files(session.project_dir)
     program = _program(session, file, names)
-    packed = sync.pack(session.project_dir, names)
+    stage = sync.new_stage()
+    packed = sync.pack(session.project_dir, names, stage)
     transport = converging.connect(session, converging.host(session, targets))
     try:
-        send_project(session, transport, packed)
+        send_project(session, transport, packed, stage)
         return programs.run(session, transport, session.settings.worker.name, [*program, *words])
     finally:
         transport.close()
 
 
-def send_project(session: Session, transport: Transport, packed: Sequence[bytes]) -> None:
+def send_project(session: Session, transport: Transport, packed: bytes, stage: str) -> None:
     """The project's files in the container's workspace; what is no longer among them is removed there."""
     try:
-        programs.checked(transport, sync.receive(session.settings.worker.name), "sending the project's files", chunks=packed)
+        programs.checked(transport, sync.receive(session.settings.worker.name, stage), "sending the project's files", chunks=[packed])
     except CommandFailed as error:
         if re.search(r"No such container|is not running", error.why):
             raise programs.not_running(session, transport) from error

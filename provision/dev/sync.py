@@ -7,6 +7,7 @@ import os
 import secrets
 import subprocess
 import tarfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,54 +17,71 @@ from provision.shell import RemotePath, Script, script
 
 _LOCK = "/run/provision-send.lock"
 
-# The container has the code in a volume, so `docker cp` puts it there whether or not the image has tar. The names come
-# first, up to an empty line: what is gone here is removed there before the copy, which can put no folder where a file is.
-# `read` takes not one byte too many from a pipe, so the tar behind the names stays whole. One sending at a time.
+# The container has the code in a volume, so `docker cp` puts it there whether or not the image has tar. One sending at a
+# time where the host has `flock`; each has a folder of its own, so that two never read each other's lists.
 _RECEIVE = """
 if command -v flock >/dev/null 2>&1 && (: >>"$lock") 2>/dev/null; then
     exec 9>>"$lock"
     flock 9
 fi
-while IFS= read -r line && test -n "$line"; do
-    printf '%s\\n' "$line"
-done | docker exec --interactive --workdir "$dir" "$name" sh -c "$prune" provision "$token" 9>&-
 docker cp - "$name:$dir" 9>&-
+docker exec --workdir "$dir" "$name" sh -c "$settle" provision "$stage" 9>&-
 """
 
 # What programs wrote stays. The list of what was sent is kept for the next sending; `uniq -u` leaves what only the old
-# one has. Bytecode is nobody's work, so it keeps no folder in the way of a file.
-_PRUNE = """
+# one has. It goes before the new files come, as a file may have become a folder. Bytecode is nobody's work, so it keeps
+# no folder in the way of a file. A file comes by rename: a program that runs meanwhile sees the old or the new one, whole.
+_SETTLE = """
 set -eu
 LC_ALL=C
 export LC_ALL
-mkdir -p .provision
-new=.provision/files.$1
-trap 'rm -f "$new" "$new.sorted" "$new.gone"' EXIT
-cat >"$new"
-if test -f .provision/files; then
-    sort .provision/files "$new" "$new" >"$new.sorted"
-    uniq -u "$new.sorted" >"$new.gone"
+stage=$1
+old=.provision/files
+new=$stage/names
+trap 'rm -rf "$stage"' EXIT
+remove() { test "$#" = 0 || rm -f -- "$@"; }
+prune() {
+    sort "$old" "$new" "$new" >"$stage/sorted"
+    uniq -u "$stage/sorted" >"$stage/gone"
     set --
     while IFS= read -r file; do
         if test -f "./$file" || test -h "./$file"; then set -- "$@" "./$file"; fi
         if test "$#" -ge 100; then
-            rm -f -- "$@"
+            remove "$@"
             set --
         fi
-    done <"$new.gone"
-    test "$#" = 0 || rm -f -- "$@"
-fi
-while IFS= read -r file; do
-    if test -d "./$file" && ! test -h "./$file"; then
-        find "./$file" -depth -type d -name __pycache__ -exec rm -rf {} + || :
-        find "./$file" -depth -type d -exec rmdir {} + 2>/dev/null || :
-        if test -d "./$file"; then
-            echo "$file is a file here and a folder there, which holds what programs wrote" >&2
-            exit 1
-        fi
+    done <"$stage/gone"
+    remove "$@"
+}
+clear_way() {
+    find "./$1" -depth -type d -name __pycache__ -exec rm -rf {} + || :
+    find "./$1" -depth -type d -exec rmdir {} + 2>/dev/null || :
+    if test -d "./$1"; then
+        echo "$1 is a file here and a folder there, which holds what programs wrote" >&2
+        exit 1
     fi
+}
+place() {
+    test "$#" != 0 || return 0
+    test -d "./$at" || mkdir -p "./$at"
+    mv -f -- "$@" "./$at/"
+}
+if test -f "$old"; then prune; fi
+at=.
+set --
+while IFS= read -r file; do
+    if test -d "./$file" && ! test -h "./$file"; then clear_way "$file"; fi
+    case $file in */*) to=${file%/*} ;; *) to=. ;; esac
+    if test "$to" != "$at" || test "$#" -ge 100; then
+        place "$@"
+        set --
+        at=$to
+    fi
+    set -- "$@" "$stage/files/$file"
 done <"$new"
-mv -f "$new" .provision/files
+place "$@"
+mv -f "$new" "$old"
+find .provision -name 'in.*' -mtime +1 -prune -exec rm -rf {} + || :
 """
 
 
@@ -96,14 +114,32 @@ def _files(project_dir: Path, name: str) -> list[str]:
     return [f"{name.rstrip('/')}/{inner}" for inner in project_files(path)]
 
 
-def pack(project_dir: Path, names: Sequence[str]) -> list[bytes]:
-    """What `receive` reads: the names of the files, up to an empty line, then the files as a gzipped tar."""
+def new_stage() -> str:
+    """A folder of the workspace for one sending."""
+    return f".provision/in.{secrets.token_hex(8)}"
+
+
+def pack(project_dir: Path, names: Sequence[str], stage: str) -> bytes:
+    """The files and the list of their names, as a gzipped tar of the folder `stage`.
+
+    Raises `UsageError` for a name with a line break, which no list of lines can hold.
+    """
+    broken = next((name for name in names if "\n" in name), None)
+    if broken is not None:
+        raise UsageError("a file name has a line break", where=repr(broken), why="it cannot be sent", fix="rename it, or let git ignore it")
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w:gz", format=tarfile.PAX_FORMAT, compresslevel=1) as tar:
+        for folder in (".provision", stage, f"{stage}/files"):
+            member = tarfile.TarInfo(folder)
+            member.type, member.mode, member.mtime = tarfile.DIRTYPE, 0o755, int(time.time())
+            tar.addfile(member)
+        listed = os.fsencode("".join(f"{name}\n" for name in names))
+        member = tarfile.TarInfo(f"{stage}/names")
+        member.size = len(listed)
+        tar.addfile(member, io.BytesIO(listed))
         for name in names:
-            tar.add(project_dir / name, arcname=name, recursive=False, filter=owned_by_root)
-    listed = "".join(f"{name}\n" for name in names if "\n" not in name)
-    return [os.fsencode(f"{listed}\n"), stream.getvalue()]
+            tar.add(project_dir / name, arcname=f"{stage}/files/{name}", recursive=False, filter=owned_by_root)
+    return stream.getvalue()
 
 
 def owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -113,6 +149,6 @@ def owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-def receive(container: str) -> Script:
-    """The script that reads what `pack` made on standard input. Two of them at once wait for each other where there is `flock`."""
-    return script(_RECEIVE, name=container, dir=WORKSPACE, prune=_PRUNE, lock=RemotePath(_LOCK), token=secrets.token_hex(8))
+def receive(container: str, stage: str) -> Script:
+    """The script that reads what `pack` made on standard input. Two at once wait for each other where there is `flock`."""
+    return script(_RECEIVE, name=container, dir=WORKSPACE, settle=_SETTLE, lock=RemotePath(_LOCK), stage=stage)

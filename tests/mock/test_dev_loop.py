@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -147,7 +147,8 @@ def test_a_host_that_is_not_reached_is_not_the_programs_failure(tmp_path: Path, 
         loop = Loop(tmp_path, mock)
         session, _ = loop.session()
         assert app.vm_ssh(session, HERE, ["sh", "-c", "exit 255"]).exit_code == 255
-    for enter in (lambda: app.vm_ssh(session, HERE, ["true"]), lambda: app.dev_shell(session, HERE)):
+    entries: list[Callable[[], Done]] = [lambda: app.vm_ssh(session, HERE, ["true"]), lambda: app.dev_shell(session, HERE)]
+    for enter in entries:
         with pytest.raises(Unreachable, match="ssh did not get there") as caught:
             enter()
         assert caught.value.where == "box0"
