@@ -35,7 +35,11 @@ demo: $(STAMP_RUNTIME) ## set up, then walk the main job on the embedded mock
 
 .PHONY: test
 test: $(STAMP_TESTING) ## set up, then run the tests that need neither root nor Docker
-	$(PYTEST) -n $(WORKERS) --dist worksteal -m 'not lab and not gpu and not lint' --ignore=tests/examples
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m 'not lab and not gpu and not lint and not slow' --ignore=tests/examples
+
+.PHONY: test-slow
+test-slow: $(STAMP_TESTING) ## the long matrices that `make test` leaves out: every call with every fault, a cut at every byte
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m 'slow and not lab and not gpu and not lint' --ignore=tests/examples
 
 # --- for whoever changes the code -------------------------------------------------------------------------------
 

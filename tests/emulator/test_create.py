@@ -308,6 +308,7 @@ def run(maker: Maker, spec: VmSpec) -> ProvisionError | None:
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("call", "name", "times"), list(product(CALLS, FAULTS, (1, 3, None))))
 def test_the_world_holds_no_vm_that_the_journal_does_not(
     world: tuple[ComputeEmulator, Maker, FileJournal], make_spec: MakeSpec, call: str, name: str, times: int | None
