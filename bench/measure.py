@@ -23,12 +23,13 @@ _QUIET_SHARE = 0.15
 class Sample:
     """One measured run: from the first process started to the last one ended.
 
-    `cpu_s` is what the processes themselves used, controller only; `machine_cpu_s` everything on the machine.
+    `cpu_s` is what the processes themselves used, controller only; `strangers_cpu_s` what the rest of the machine used,
+    the hosts included, this process and its relays not.
     """
 
     wall_s: float
     cpu_s: float
-    machine_cpu_s: float
+    strangers_cpu_s: float
     ok: bool = True
     detail: dict[str, Any] = field(default_factory=dict)
 
@@ -47,7 +48,7 @@ def timed(commands: Sequence[Sequence[str]], *, folder: Path, env: Mapping[str, 
     """Start all commands at once and wait for the last. Raises TimeoutError when one does not end."""
     logs = [(folder / f"out-{number}", folder / f"err-{number}") for number in range(len(commands))]
     files = [(out.open("wb"), err.open("wb")) for out, err in logs]
-    busy = _busy_s()
+    busy = _busy_s() - time.process_time()
     started = time.perf_counter()
     processes = [
         subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=dict(env), cwd=folder)
@@ -61,12 +62,12 @@ def timed(commands: Sequence[Sequence[str]], *, folder: Path, env: Mapping[str, 
         statuses.append(process.returncode)
         cpu_s += usage.ru_utime + usage.ru_stime
     wall_s = time.perf_counter() - started
-    machine_s = _busy_s() - busy
+    strangers_s = max(0.0, _busy_s() - time.process_time() - busy - cpu_s)
     for pair in files:
         for file in pair:
             file.close()
     out, err = (path.read_text(encoding="utf-8", errors="replace") for path in logs[0])
-    sample = Sample(round(wall_s, 4), round(cpu_s, 4), round(machine_s, 3), ok=not any(statuses))
+    sample = Sample(round(wall_s, 4), round(cpu_s, 4), round(strangers_s, 3), ok=not any(statuses))
     return Ended(sample, tuple(statuses), out, err)
 
 

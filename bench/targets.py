@@ -66,6 +66,7 @@ PasswordAuthentication no
 KbdInteractiveAuthentication no
 MaxStartups 100:30:200
 PrintMotd no
+Subsystem sftp internal-sftp
 """
 
 

@@ -58,6 +58,8 @@ class Tool(ABC):
 
     name: str
     converges = True
+    keeps_connections = False
+    """A process of its own goes on in the background, so that a second run finds the connections of the first."""
 
     def __init__(self, folder: Path, targets: Sequence[Target]) -> None:
         self.folder = folder / self.name
