@@ -14,6 +14,7 @@ import pytest
 from provision.cli.config import read_file
 from provision.cli.namespace import namespace
 from provision.errors import SettingsError
+from provision.recipes import host_recipe
 from provision.settings import Settings
 from tests.examples.pages import ROOT, blocks, name_of, pages, without_code
 
@@ -134,6 +135,11 @@ def test_every_diagnosis_is_explained() -> None:
     ]
     explained = {(row[0], row[2]) for row in rows if len(row) == 3}
     assert [pair for pair in found if pair not in explained] == []
+
+
+def test_every_resource_that_a_recipe_may_depend_on_is_named(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    assert [resource.name for resource in host_recipe(Settings(), tmp_path) if f"`{resource.name}`" not in text] == []
 
 
 def test_every_fault_of_the_mock_is_named() -> None:
