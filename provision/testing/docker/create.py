@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from .registry import pull
-from .store import DockerError, Record, Store, complain, daemon_error, new_id, now
+from .store import DockerError, Record, Store, complain, daemon_error, new_id, normal, now
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+\Z")
 _FOLDERS = ("/tmp", "/root", "/dev/shm", "/run", "/etc", "/opt", "/home", "/usr/local/bin", "/usr/bin", "/var/log", "/var/tmp", "/var/lib")  # noqa: S108 - a container's own
@@ -19,67 +19,83 @@ def create(store: Store, options: dict[str, Any], image_ref: str, command: list[
     """The record and the folder of a new container. Raises what the daemon refuses before anything starts."""
     image = store.image(image_ref)
     if image is None:
-        complain(f"Unable to find image '{image_ref if ':' in image_ref.rsplit('/', 1)[-1] else image_ref + ':latest'}' locally")
+        complain(f"Unable to find image '{normal(image_ref)}' locally")
         image = pull(store, image_ref)
     name = options["name"] or new_id(str(time.time_ns()), str(os.getpid()))[:12]
     _check(store, options, name)
     identity = new_id(name, str(time.time_ns()), str(os.getpid()))
-    config = image["Config"]
-    entrypoint = config.get("Entrypoint") if options["entrypoint"] is None else ([options["entrypoint"]] if options["entrypoint"] else [])
-    arguments = command or ((config.get("Cmd") or []) if options["entrypoint"] is None else [])
     record: Record = {
         "Id": identity,
         "Name": f"/{name}",
         "Created": now(),
         "Image": image["Id"],
-        "Path": ([*(entrypoint or []), *arguments] or [""])[0],
-        "Args": [*(entrypoint or []), *arguments][1:],
-        "State": {
-            "Status": "created",
-            "Running": False,
-            "Pid": 0,
-            "Ticks": "",
-            "ExitCode": 0,
-            "Error": "",
-            "StartedAt": "",
-            "FinishedAt": "",
-        },
-        "Config": {
-            "Image": image_ref,
-            "Env": _environment(store, config.get("Env") or [], options),
-            "Entrypoint": entrypoint or None,
-            "Cmd": arguments or None,
-            "Labels": {**(config.get("Labels") or {}), **dict(word.partition("=")[::2] for word in options["label"])},
-            "WorkingDir": options["workdir"] or config.get("WorkingDir") or "",
-            "User": options["user"] or config.get("User") or "",
-            "Hostname": options["hostname"] or identity[:12],
-            "Tty": options["tty"],
-        },
-        "HostConfig": {
-            "Binds": [store.host_path(word) for word in options["volume"]],
-            "Privileged": options["privileged"],
-            "NetworkMode": options["network"] or "default",
-            "IpcMode": options["ipc"] or "private",
-            "PidMode": options["pid"] or "",
-            "ShmSize": _size(options["shm_size"] or "64m"),
-            "Init": options["init"],
-            "Devices": [_device(store, word) for word in options["device"]],
-            "Ulimits": options["ulimit"],
-            "RestartPolicy": {"Name": (options["restart"] or "no").partition(":")[0]},
-            "Runtime": options["runtime"] or "runc",
-            "DeviceRequests": [options["gpus"]] if options["gpus"] else None,
-            "AutoRemove": options["rm"],
-        },
+        "State": dict(_NEVER_RAN),
+        "Config": _config(store, options, image["Config"], image_ref, command),
+        "HostConfig": _host_config(store, options),
         "Mounts": [_mount(store, word) for word in options["volume"]] + [_long_mount(store, word) for word in options["mount"]],
     }
-    folder = store.folder("containers", identity) + "/rootfs"
-    rootfs = store.folder("images", image["Id"]) + "/rootfs"
+    program = [*(record["Config"]["Entrypoint"] or []), *(record["Config"]["Cmd"] or [])]
+    record |= {"Path": (program or [""])[0], "Args": program[1:]}
+    record["Config"]["Hostname"] = options["hostname"] or identity[:12]
+    _make_rootfs(store, record)
+    store.save("containers", identity, record)
+    return record
+
+
+_NEVER_RAN = {
+    "Status": "created",
+    "Running": False,
+    "Pid": 0,
+    "Ticks": "",
+    "ExitCode": 0,
+    "Error": "",
+    "StartedAt": "",
+    "FinishedAt": "",
+}
+
+
+def _config(store: Store, options: dict[str, Any], image: dict[str, Any], image_ref: str, command: list[str]) -> Record:
+    """What the container takes from its image, where the options say nothing else."""
+    overridden = options["entrypoint"] is not None
+    entrypoint = [word for word in [options["entrypoint"]] if word] if overridden else image.get("Entrypoint")
+    arguments = command or ([] if overridden else image.get("Cmd"))
+    return {
+        "Image": image_ref,
+        "Env": _environment(store, image.get("Env") or [], options),
+        "Entrypoint": entrypoint or None,
+        "Cmd": arguments or None,
+        "Labels": {**(image.get("Labels") or {}), **dict(word.partition("=")[::2] for word in options["label"])},
+        "WorkingDir": options["workdir"] or image.get("WorkingDir") or "",
+        "User": options["user"] or image.get("User") or "",
+        "Tty": options["tty"],
+    }
+
+
+def _host_config(store: Store, options: dict[str, Any]) -> Record:
+    return {
+        "Binds": [store.host_path(word) for word in options["volume"]],
+        "Privileged": options["privileged"],
+        "NetworkMode": options["network"] or "default",
+        "IpcMode": options["ipc"] or "private",
+        "PidMode": options["pid"] or "",
+        "ShmSize": _size(options["shm_size"] or "64m"),
+        "Init": options["init"],
+        "Devices": [_device(store, word) for word in options["device"]],
+        "Ulimits": options["ulimit"],
+        "RestartPolicy": {"Name": (options["restart"] or "no").partition(":")[0]},
+        "Runtime": options["runtime"] or "runc",
+        "DeviceRequests": [options["gpus"]] if options["gpus"] else None,
+        "AutoRemove": options["rm"],
+    }
+
+
+def _make_rootfs(store: Store, record: Record) -> None:
+    folder = store.folder("containers", record["Id"]) + "/rootfs"
+    rootfs = store.folder("images", record["Image"]) + "/rootfs"
     if os.path.isdir(rootfs):
         shutil.copytree(rootfs, folder, symlinks=True)
     for place in (*_FOLDERS, record["Config"]["WorkingDir"] or "/"):
         os.makedirs(folder + place, exist_ok=True)
-    store.save("containers", identity, record)
-    return record
 
 
 def _check(store: Store, options: dict[str, Any], name: str) -> None:
