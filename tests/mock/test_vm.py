@@ -1,0 +1,239 @@
+"""The life of a VM through the use cases: made, looked at, stopped by the cloud, started again, deleted; and what bad luck says."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision import app
+from provision.app import Done, Session, Targets, converging
+from provision.app.state import VmRecords
+from provision.app.vm import cloud_of
+from provision.app.vm_reach import Patience, bills
+from provision.cloud.create import new_request_id
+from provision.cloud.gce import GceCloud
+from provision.errors import (
+    EXIT_CLOUD,
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    EXIT_WOULD_CHANGE,
+    CloudError,
+    CloudNotFound,
+    Interrupted,
+    ProvisionError,
+    Unreachable,
+    UsageError,
+)
+from provision.model import Event, Note, Vm
+from provision.settings import Settings
+from provision.testing import MockCloud, daemon
+
+pytestmark = pytest.mark.timeout(240)
+
+HERE = Targets()
+CHECK = Targets(check=True)
+ZONE = "us-central1-a"
+RUNS = f"dev runs in {ZONE}; `invoke vm.create --name dev` continues, `invoke vm.delete --name dev` removes it"
+
+
+@dataclass
+class Project:
+    """A project folder with no configuration, on a mock cloud that lives in this process."""
+
+    folder: Path
+    state_dir: Path
+    cloud: MockCloud
+    settings: Settings = field(default_factory=lambda: Settings.from_levels([]))
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def session(self) -> Session:
+        """A fresh session, as each command has its own."""
+        return Session(self.settings, self.state_dir, self.folder, emit=self.events.append, environ=dict(os.environ))
+
+    @property
+    def notes(self) -> list[str]:
+        return [event.text for event in self.events if isinstance(event, Note)]
+
+    def create(self, targets: Targets = HERE, **waits: float) -> Done:
+        patience = Patience(**{"host_keys_s": 5.0, "ssh_s": 20.0, "pause_s": 0.05, **waits})
+        return app.vm_create(self.session, "dev", targets, patience=patience)
+
+    def listed(self) -> list[tuple[str, str]]:
+        return [(vm["name"], vm["status"]) for vm in app.vm_list(self.session).document["vms"]]
+
+    def stop(self) -> None:
+        """The cloud stops it, as it does at the end of its time to live."""
+        cloud_of(self.session).stop("dev", ZONE, request_id=new_request_id())
+
+
+@pytest.fixture
+def project(tmp_path: Path, mock_cloud: MockCloud, monkeypatch: pytest.MonkeyPatch) -> Project:
+    def up(_folder: Path) -> daemon.MockState:
+        return daemon.MockState(os.getpid(), mock_cloud.endpoint, mock_cloud.ssh_ports, daemon.version())
+
+    monkeypatch.setattr(daemon, "up", up)
+    folder = tmp_path / "my project"
+    folder.mkdir()
+    return Project(folder, tmp_path / "state", mock_cloud)
+
+
+def statuses(done: Done) -> set[str]:
+    return {result["status"] for result in done.document["hosts"]["dev"]["results"]}
+
+
+def test_the_life_of_a_vm(project: Project) -> None:
+    foretold = project.create(CHECK)
+    assert (foretold.exit_code, foretold.document["vm"], project.listed()) == (EXIT_WOULD_CHANGE, None, [])
+
+    made = project.create()
+    assert (made.exit_code, made.document["changed"], made.document["tried"][0]["result"]) == (0, True, "created")
+    assert statuses(made) <= {"changed", "ok"}
+    assert project.listed() == [("dev", "RUNNING")]
+    shown = app.vm_show(project.session, "dev").document["vm"]
+    assert (shown["zone"], shown["instance_id"]) == (ZONE, made.document["vm"]["instance_id"])
+
+    check = project.create(CHECK)
+    assert (check.exit_code, check.document["changed"], statuses(check)) == (0, False, {"ok"})
+    again = project.create()
+    assert (again.exit_code, again.document["changed"], statuses(again)) == (0, False, {"ok"})
+
+    project.stop()
+    assert project.listed() == [("dev", "TERMINATED")]
+    assert app.vm_show(project.session, "dev").document["vm"]["ttl_left_s"] is None
+    check = project.create(CHECK)
+    assert (check.exit_code, check.text) == (EXIT_WOULD_CHANGE, f"would start dev in {ZONE}")
+    assert project.listed() == [("dev", "TERMINATED")]
+    started = project.create()
+    assert (started.exit_code, started.document["changed"]) == (0, True)
+    assert started.document["tried"] == [{"zone": ZONE, "result": "started", "reason": ""}]
+    assert project.listed() == [("dev", "RUNNING")]
+
+    with pytest.raises(UsageError, match="was not deleted") as caught:
+        app.vm_delete(project.session, "dev", yes=False, confirm=None)
+    assert caught.value.exit_code == EXIT_USAGE
+    assert project.listed() == [("dev", "RUNNING")]
+    assert app.vm_delete(project.session, "dev", yes=True, confirm=None).document["changed"] is True
+    assert project.listed() == []
+    assert VmRecords(project.session.home / "vms.json").all() == []
+    gone = app.vm_delete(project.session, "dev", yes=True, confirm=None)
+    assert (gone.exit_code, gone.document) == (0, {"deleted": [], "changed": False})
+    with pytest.raises(CloudNotFound):
+        app.vm_show(project.session, "dev")
+    assert not any(" runs" in note for note in project.notes)
+
+
+def test_check_probes_a_running_vm_and_refuses_what_create_refuses(project: Project) -> None:
+    project.create()
+    project.cloud.host("dev").run("sudo umount /var/lib/nvidia; sudo rm -rf /var/lib/nvidia")
+    check = project.create(CHECK)
+    assert check.exit_code == EXIT_WOULD_CHANGE
+    assert "changed" in statuses(check)
+
+    project.settings = project.settings.model_copy(update={"machine_type": "g2-standard-16"})
+    raised = []
+    for targets in (CHECK, HERE):
+        with pytest.raises(CloudError, match="another shape") as caught:
+            project.create(targets)
+        raised.append(caught.value.as_dict())
+    assert raised[0] == raised[1]
+
+
+def test_time_left_is_counted_from_the_last_start(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ago(**span: float) -> str:
+        return (datetime.now(UTC) - timedelta(**span)).isoformat()
+
+    def left(**changed: Any) -> tuple[int, int | None]:
+        vm = replace(Vm(name="dev", zone=ZONE, status="RUNNING", machine_type="m", created=ago(days=2), ttl_s=8 * 3600), **changed)
+        patch.setattr(GceCloud, "list", lambda _self, _labels: [vm])
+        (shown,) = app.vm_list(project.session).document["vms"]
+        return round(shown["age_s"] / 3600), shown["ttl_left_s"] and round(shown["ttl_left_s"] / 3600)
+
+    with monkeypatch.context() as patch:
+        assert left(started=ago(hours=1)) == (48, 7)
+        assert left() == (48, 0)
+        assert left(created=ago(hours=3)) == (3, 5)
+        assert left(started=ago(hours=1), status="TERMINATED") == (48, None)
+
+
+# --- the VM runs, and something fails -----------------------------------------------------------------------------------
+
+
+def test_ssh_that_never_comes_names_the_vm(project: Project) -> None:
+    project.create()
+    project.cloud.host("dev").faults.refuse_auth = True
+    with pytest.raises(Unreachable) as caught:
+        project.create(ssh_s=0.2)
+    assert caught.value.why.splitlines()[-1] == RUNS
+    assert len(caught.value.why.splitlines()) > 1
+    with pytest.raises(Unreachable):
+        project.create(CHECK)
+
+
+def test_ctrl_c_while_waiting_names_the_vm(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(converging, "connect", interrupt)
+        with pytest.raises(Interrupted) as caught:
+            project.create()
+    assert (caught.value.exit_code, caught.value.why) == (EXIT_INTERRUPTED, RUNS)
+    assert project.listed() == [("dev", "RUNNING")]
+    continued = project.create()
+    assert (continued.exit_code, continued.document["changed"]) == (0, False)
+
+
+def test_provisioning_that_fails_names_the_vm(project: Project) -> None:
+    project.create()
+    host = project.cloud.host("dev")
+    host.run("sudo umount /var/lib/nvidia; sudo rm -rf /var/lib/nvidia")
+    host.faults.set("installer_no_egress")
+    project.settings = project.settings.model_copy(update={"driver": "580.95.05"})
+    failed = project.create()
+    assert failed.exit_code == 1
+    assert project.notes[-1] == RUNS
+
+
+def test_only_a_real_cloud_bills(project: Project) -> None:
+    real = replace(project.session, settings=project.settings.model_copy(update={"project": "p", "cloud": "gce"}), program_argv0="inv")
+    text = bills(real, Vm(name="dev", zone="z", status="RUNNING", machine_type="m"))
+    assert text == "dev runs and bills in z; `inv vm.create --name dev` continues, `inv vm.delete --name dev` removes it"
+    assert (Patience.of(real).host_keys_s, Patience.of(project.session).host_keys_s) == (180.0, 5.0)
+
+
+# --- which VM ------------------------------------------------------------------------------------------------------------
+
+
+def test_host_names_the_vm_to_create_and_a_pattern_none(project: Project) -> None:
+    done = project.create(Targets(host="other", check=True))
+    assert done.text.startswith("would create other: ")
+    with pytest.raises(ProvisionError) as caught:
+        project.create(Targets(limit="web*"))
+    assert caught.value.exit_code == EXIT_USAGE
+    assert project.listed() == []
+
+
+def test_a_renamed_folder_does_not_hide_a_vm_that_bills(project: Project) -> None:
+    project.create()
+    owner = app.vm_show(project.session, "dev").document["vm"]["labels"]["provision-owner"]
+    project.folder = project.folder.rename(project.folder.with_name("renamed"))
+    assert project.listed() == []
+    asked: dict[str, Callable[[], Done]] = {
+        "describe": lambda: app.vm_show(project.session, "dev"),
+        "delete": lambda: app.vm_delete(project.session, "dev", yes=True, confirm=None),
+    }
+    for verb, ask in asked.items():
+        with pytest.raises(CloudError) as caught:
+            ask()
+        assert (caught.value.exit_code, caught.value.where) == (EXIT_CLOUD, f"{ZONE}/dev")
+        assert owner in caught.value.why
+        assert caught.value.fix == f"gcloud compute instances {verb} dev --zone {ZONE}"
+    assert project.cloud.host("dev").run("true").status == 0
+    assert app.vm_delete(project.session, "nowhere", yes=True, confirm=None).exit_code == 0
