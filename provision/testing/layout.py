@@ -102,13 +102,17 @@ class Layout:
                 (folder / name).symlink_to("../lib/full-disk")
 
     def _set_interpreter(self) -> None:
-        """Let the stand-ins run under the host's own shell; a path too long for a `#!` line stays with /bin/sh."""
+        """Let the stand-ins run, under the host's own shell; a path that no `#!` line can hold stays with /bin/sh."""
         interpreter = str(self.folder / "sysbin" / "sh")
         if len(interpreter) > 120 or " " in interpreter:
-            return
+            interpreter = "/bin/sh"
         for path in (self.folder / "mock").rglob("*"):
-            if path.is_file() and (data := path.read_bytes()).startswith(b"#!/bin/sh\n"):
+            if path.is_symlink() or not path.is_file():
+                continue
+            data = path.read_bytes()
+            if data.startswith(b"#!/bin/sh\n"):
                 path.write_bytes(f"#!{interpreter}\n".encode() + data[len(b"#!/bin/sh\n") :])
+                path.chmod(0o755)  # not every archive keeps modes
 
     def _write_image(self, machine: Machine) -> None:
         etc = self.folder / "image" / "etc"

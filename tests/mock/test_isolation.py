@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -116,6 +117,21 @@ def test_a_removed_command_is_not_found_until_it_is_restored(cos: MockHost) -> N
     assert cos.run("docker ps").status == 0
     with pytest.raises(ValueError, match="no command 'nonsense'"):
         cos.remove_command("nonsense")
+
+
+def test_stand_ins_run_though_an_archive_has_lost_their_modes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from provision.testing import layout
+
+    bare = tmp_path / "standins"
+    shutil.copytree(layout.STANDINS, bare)
+    for path in bare.rglob("*"):
+        if path.is_file():
+            path.chmod(0o644)
+    for name in ("docker", "mps"):
+        (tmp_path / name).symlink_to(layout.STANDINS.with_name(name))
+    monkeypatch.setattr(layout, "STANDINS", bare)
+    with MockHost(folder=tmp_path / "a place with blanks, too long for the first line of a script to name" / ("x" * 80)) as host:
+        assert host.run("sudo cos-extensions list >/dev/null && docker ps -q").status == 0
 
 
 # --- a home that is closed to the user of the shells ---------------------------------------------------------------------
