@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -105,6 +107,33 @@ def test_its_types_hold(project: Project) -> None:
     assert "Success" in project.run("mypy", "--strict", "my_recipe.py", "train.py", "tests/test_my_recipe.py")
 
 
+def interrupted(project: Project) -> None:
+    """Ctrl-C ends the program in the container too."""
+    name = f"slow-{uuid.uuid4()}.py"
+    (project.folder / name).write_text("import time\nprint('begun', flush=True)\ntime.sleep(300)\n")
+    argv = [sys.executable, "-m", "invoke", "dev.run", name]
+    with subprocess.Popen(argv, cwd=project.folder, env=project.environ, stdout=subprocess.PIPE, text=True, start_new_session=True) as task:
+        assert task.stdout is not None
+        assert task.stdout.readline() == "begun\n"
+        assert len(_running(name)) > 1, "the task, and the program"
+        os.killpg(task.pid, signal.SIGINT)
+        assert task.wait(timeout=30) == 130
+    deadline = time.monotonic() + GRACE_S
+    while (left := _running(name)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert left == []
+
+
+def _running(word: str) -> list[str]:
+    """The command lines that hold a word."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            found += [words] if word in words else []
+    return found
+
+
 def test_the_tasks_of_its_readme(project: Project) -> None:
     listed = project.run("invoke", "--list")
     assert "train              Bring the worker up and train on it." in listed
@@ -127,5 +156,6 @@ def test_the_tasks_of_its_readme(project: Project) -> None:
     assert trained.endswith("epoch 2: y = 2.999 x + 1.000\n")
     assert project.run("invoke", "train").endswith("epoch 3: y = 3.000 x + 1.000\n")
 
+    interrupted(project)
     assert "deleted dev" in project.run("invoke", "vm.delete", "--yes")
     assert json.loads(project.run("invoke", "vm.list", "--json")) == {"vms": []}
