@@ -54,19 +54,22 @@ def go(
 
 
 def test_reports_stand_in_the_order_of_the_hosts() -> None:
-    """The first host ends last."""
+    """The first host ends last: it waits until the others are told."""
     others = threading.Semaphore(0)
+    log: list[Event] = []
+
+    def emit(event: Event) -> None:
+        log.append(event)
+        if isinstance(event, HostFinished):
+            others.release()
 
     def work(host: Host, emit: Emit, cancel: Cancel) -> HostReport:
         if host.name == "h0":
             for _ in range(5):
                 assert others.acquire(timeout=30)
-        else:
-            others.release()
         return fine(host, emit, cancel)
 
-    log: list[Event] = []
-    finished = go(6, work, log=log)
+    finished = run(hosts(6), work, emit, title="test", pace=Pace(4))
     assert names(finished.reports) == [f"h{number}" for number in range(6)]
     assert finished.not_started == ()
     assert not finished.interrupted
