@@ -6,10 +6,11 @@ by a task when it runs.
 
 from __future__ import annotations
 
-from provision.cli.environment import keep_byte_code
+from provision.cli.environment import collect_less, keep_byte_code
 
 keep_byte_code()
+collect_less()
 
-from provision.cli.namespace import namespace_for  # noqa: E402 - the line above must come first
+from provision.cli.namespace import namespace_for  # noqa: E402 - the lines above must come first
 
 __all__ = ["namespace_for"]

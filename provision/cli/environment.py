@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import MutableMapping
 
 ENV_PREFIX = "INVOKE_PROVISION_"
 ENV_HIDDEN = "_" + ENV_PREFIX
+_NEW_OBJECTS = 10_000
 
 
 def hide_environment(env: MutableMapping[str, str]) -> None:
@@ -25,3 +27,11 @@ def keep_byte_code() -> None:
     anew in each run, half a second of it.
     """
     sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
+
+
+def collect_less() -> None:
+    """Let Python look for unreachable cycles after every 10,000 new objects instead of 700.
+
+    A command imports a lot and throws nothing away while it starts: a tenth of that time was spent on looking.
+    """
+    gc.set_threshold(_NEW_OBJECTS, *gc.get_threshold()[1:])
