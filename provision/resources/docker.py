@@ -114,8 +114,13 @@ DOCKER_CONFIG=$config docker-credential-gcr configure-docker --overwrite "--regi
 
 
 # Hosts without the credential helper keep the login that root has there.
-_WITH_LOGIN = """
+_PULL = """
 if test -r "$config/config.json"; then export DOCKER_CONFIG="$config"; fi
+docker pull "$ref"
+"""
+_BUILD = """
+if test -r "$config/config.json"; then export DOCKER_CONFIG="$config"; fi
+printf '%s' "$context" | base64 -d | docker build --tag "$ref" --label "provision.context=$digest" -
 """
 
 
@@ -155,7 +160,7 @@ class PulledImage(Resource):
 
     def ensure(self, facts: Facts) -> Script | None:  # noqa: ARG002
         """`docker pull` with our configuration."""
-        return script(_WITH_LOGIN + 'docker pull "$ref"', config=DOCKER_CONFIG, ref=self.ref)
+        return script(_PULL, config=DOCKER_CONFIG, ref=self.ref)
 
     def diagnose(self, output: str, actual: State | None) -> Diagnosis | None:  # noqa: ARG002
         """Wrong name, no permission, no way to the registry, full disk."""
@@ -189,10 +194,7 @@ class BuiltImage(Resource):
     def ensure(self, facts: Facts) -> Script | None:  # noqa: ARG002
         """`docker build` from standard input."""
         return script(
-            _WITH_LOGIN
-            + """
-printf '%s' "$context" | base64 -d | docker build --tag "$ref" --label "provision.context=$digest" -
-""",
+            _BUILD,
             config=DOCKER_CONFIG,
             ref=self.ref,
             context=payload(self.context),
