@@ -401,6 +401,31 @@ def test_what_was_not_begun_when_the_connection_was_lost_is_not_started() -> Non
     assert outcome(report, "b").note == "not started"
 
 
+def test_what_could_not_be_read_before_an_exchange_that_was_cut_is_unknown_after_it() -> None:
+    items = [Item(name="a"), Item(name="b", needs=("a",))]
+    whole = on(FakeHost(garbage={"b": "boom\n"}))
+    assert statuses(run(whole, *items)) == {"a": CHANGED, "b": FAILED}
+    before_the_second_probe_of_b = len(whole.delivered[0]) + whole.delivered[1].index(b" begin p1")
+    transport = ScriptedTransport(FakeHost(garbage={"b": "boom\n"}), cut_at=before_the_second_probe_of_b)
+    assert statuses(run(transport, *items)) == {"a": CHANGED, "b": UNKNOWN}
+
+
+class Pair(Item):
+    """Two values of which only one can be put right."""
+
+    def read(self, text: str) -> State | None:
+        return {"first": text.strip(), "second": "old"}
+
+    def desired(self, facts: Facts) -> State | None:
+        return {"first": "value=new", "second": "new"}
+
+
+def test_of_what_did_not_converge_the_remaining_difference_is_told() -> None:
+    report = run(on(FakeHost({"a": "old"})), Pair(name="a"))
+    assert [change.key for change in outcome(report, "a").diff] == ["second"]
+    assert str(outcome(report, "a").error).count("->") == 1
+
+
 # --- events ------------------------------------------------------------------------------------------------------
 
 
