@@ -57,7 +57,7 @@ format: $(STAMP_DEV) ## let ruff mend what it can
 
 .PHONY: test-busybox
 test-busybox: $(STAMP_TESTING) ## the mock tests with busybox as the host's only utilities
-	PATH=$$(.ci/busybox):$$PATH PROVISION_TEST_BUSYBOX=1 $(PYTEST) -n $(WORKERS) -m busybox -p no:cacheprovider
+	PROVISION_TEST_BUSYBOX=$$(.ci/busybox)/busybox $(PYTEST) -n $(WORKERS) -m busybox -p no:cacheprovider
 
 .PHONY: lab lab-test
 lab: lab-test ## the tests on real sshd, Docker and mounts; needs root and what .ci/packages installs

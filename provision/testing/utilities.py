@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import shutil
 import subprocess
 import tempfile
@@ -47,8 +48,12 @@ def link_utilities(folder: Path, shell: str, fallback: Path) -> None:
 
 
 def find_busybox() -> str:
-    """A busybox that honours PATH. Raises `MockHostError` for one that was built to run its own applets first."""
-    busybox = _which("busybox")
+    """A busybox that honours PATH: the one that PROVISION_TEST_BUSYBOX names, else the machine's.
+
+    Raises `MockHostError` for one that was built to run its own applets first.
+    """
+    named = os.environ.get("PROVISION_TEST_BUSYBOX", "")
+    busybox = named if named.startswith("/") else _which("busybox")
     if _is_standalone(busybox):
         why = "it was built to run its own applets before it looks at PATH, so no stand-in would be found (Debian: package busybox-static)"
         raise MockHostError(f"{busybox} cannot serve a mock host: {why}; install the package busybox")
