@@ -341,3 +341,27 @@ def work(host, emit, cancel):
     return HostReport(host.name, (Outcome("a", Status.OK),))
 """)
     assert found["reports"] == {"h0": ["NoneType", ["ok"]], "h1": ["NoneType", ["ok"]]}
+
+
+def test_who_answers_after_the_end_is_not_heard() -> None:
+    found = interrupted(
+        """
+late = threading.Event()
+def work(host, emit, cancel):
+    both.wait()
+    late.wait()
+    emit(Note("too late"))
+    return HostReport(host.name, (Outcome("a", Status.OK),))
+def run():
+    finished = fleet.run(hosts, work, events.append, title="t", pace=fleet.Pace(forks=2))
+    late.set()
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread():
+            thread.join(20)
+    return finished
+""",
+        "run()",
+    )
+    assert found["reports"] == {"h0": ["Interrupted", []], "h1": ["Interrupted", []]}
+    assert found["ended"] == ["h0", "h1"]
+    assert found["last"] == "RunFinished"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from provision.errors import ProvisionError, RecipeError, SettingsError
-from provision.model import Facts, Host
+from provision.model import Facts, Host, State
 from provision.recipes import WorkerImage, cos, extras, load, mps, worker
 from provision.recipes.cos import registries
 from provision.recipes.worker import no_worker
@@ -186,6 +186,18 @@ def test_a_boot_does_what_a_run_would_do(facts: Facts) -> None:
     assert ("registry-login" in expected) is facts.is_cos
     assert ("driver-mount" in expected) is facts.is_cos
     assert "driver" in expected
+
+
+class Nowhere(Directory):
+    """A user's resource that asks nothing of this host and does not think of boots."""
+
+    def desired(self, facts: Facts) -> State:
+        return {}
+
+
+def test_what_asks_nothing_of_a_host_is_no_step_of_its_boot() -> None:
+    steps = [Nowhere(name="a", path="/a", at_boot=True), Directory(name="b", path="/b", at_boot=True), Directory(name="c", path="/c")]
+    assert [line.split()[1] for line in fragment_text(steps, COS).splitlines() if line.startswith("step ")] == ["b"]
 
 
 def test_a_long_step_keeps_its_digits() -> None:
