@@ -45,10 +45,11 @@ every_run = pytest.mark.parametrize("case", [case for case in cases() if ran(cas
 
 
 def scripts(case: Case) -> Iterator[tuple[str, Script]]:
-    """The scripts of a case, by name."""
-    yield f"{case.name}/probe", case.resource.probe()
-    if (ensure := case.resource.ensure(case.facts)) is not None:
-        yield f"{case.name}/ensure", ensure
+    """The scripts of a case, by name; those that a script hands to another shell, too."""
+    for name, made in (("probe", case.resource.probe()), ("ensure", case.resource.ensure(case.facts))):
+        if made is not None:
+            yield f"{case.name}/{name}", made
+            yield from ((f"{case.name}/{name}-body", script(str(value))) for key, value in made.bindings if key == "body")
 
 
 def refused(resource: Resource, output: str) -> str:
