@@ -21,6 +21,8 @@ from provision.shell import RemotePath, Script, script
 from tests.shells.trees import tree
 from tests.shells.worlds import Scratch
 
+pytestmark = pytest.mark.slow
+
 OK, CHANGED, FAILED, SKIPPED, UNKNOWN = Status.OK, Status.CHANGED, Status.FAILED, Status.SKIPPED, Status.UNKNOWN
 
 

@@ -19,6 +19,8 @@ from provision.shell import Section, job, lifeline, script, wrap
 from tests.shells.trees import Tree, channel, given, read_until, tree
 from tests.shells.worlds import World
 
+pytestmark = pytest.mark.slow
+
 SOON_S = 20.0
 """Generous: machines that run tests are busy. Without a lifeline it would be 300 s."""
 PATIENCE_S = 1

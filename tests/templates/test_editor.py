@@ -34,6 +34,7 @@ SCHEMA = {
         "workspaceMount": {"type": "string", "pattern": r"^source=[^,]+,target=/[^,]*,type=(bind|volume)$"},
         "workspaceFolder": {"type": "string", "pattern": "^/"},
         "remoteUser": {"type": "string"},
+        "remoteEnv": {"type": "object", "additionalProperties": {"type": ["string", "null"]}},
         "overrideCommand": {"type": "boolean"},
     },
 }
@@ -58,6 +59,10 @@ def test_it_describes_the_same_container() -> None:
         "workspaceMount": "source=worker-workspace,target=/workspace,type=volume",
         "workspaceFolder": "/workspace",
         "remoteUser": "root",
+        "remoteEnv": {
+            "PATH": "/usr/local/nvidia/bin:${containerEnv:PATH}",
+            "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64:${containerEnv:LD_LIBRARY_PATH}",
+        },
         "overrideCommand": True,
     }  # fmt: skip
 

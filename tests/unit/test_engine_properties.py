@@ -167,6 +167,7 @@ SMALL = World(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("carries_on", [False, True])
 def test_cut_at_every_byte(*, carries_on: bool) -> None:
     whole = ScriptedTransport(SMALL.fake())

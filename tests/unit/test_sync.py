@@ -127,6 +127,7 @@ def test_a_program_that_has_a_file_open_keeps_it(shell: list[str], tmp_path: Pat
         assert before.read() == "a"
 
 
+@pytest.mark.slow
 def test_thousands_of_files_take_no_process_each(shell: list[str], tmp_path: Path) -> None:
     names = [f"folder/file{number:04}" for number in range(3000)]
     send(shell, tmp_path, *names)
