@@ -154,6 +154,21 @@ def test_output_comes_back_as_it_is(world: World, data: bytes) -> None:
     assert [(key, section.data, section.status) for key, section in found.items()] == [("a", data, 0), ("b", data, 0)]
 
 
+@pytest.mark.parametrize("ballast", [0, 120_000])
+def test_a_section_holds_none_of_our_descriptors(world: World, ballast: int) -> None:
+    """What it leaves running would keep the lifeline or the output of the whole job open."""
+    look = script('for fd in /proc/$$/fd/*; do test ! -e "$fd" || echo "${fd##*/}"; done', ballast="x" * ballast)
+    with pytest.MonkeyPatch.context() as patch:
+        world.enter(patch)
+        reply = exchange(
+            LocalTransport(world.host()), [Section("a", look, 20.0), Section("b", look, 20.0, merge=True)], clock=time.monotonic
+        )
+    for key in ("a", "b"):
+        seen = set(reply.answers[key].output.split())
+        assert {"0", "1", "2"} <= seen
+        assert not {"3", "4"} & seen
+
+
 def test_a_login_shell_that_talks_and_a_root_that_is_not_set(world: World) -> None:
     body = command("printf", "%s", RemotePath("/etc"))
     done = world.run("echo Welcome; echo :n: begin a; " + job([Section("a", body, 20.0)], ":n:"))
