@@ -18,8 +18,9 @@ if test -r "$R/etc/os-release"; then
         esac
     done <"$R/etc/os-release"
 fi
-echo "arch=$(uname -m)"
-echo "kernel=$(uname -r)"
+system=$(uname -rm)
+echo "arch=${system##* }"
+echo "kernel=${system% *}"
 echo "cpus=$(grep -c "^processor" "$R/proc/cpuinfo" 2>/dev/null || nproc)"
 echo "uid=$(id -u)"
 echo "user=${SUDO_USER:-$(id -un)}"

@@ -18,8 +18,9 @@ TEXT_LIMIT_BYTES = 64 * 1024
 # The text itself or its digest, never both: each program started is a millisecond on the host.
 _PROBE = """
 test -f "$path" || exit 0
-echo "mode=$(stat -c %a "$path")"
-if test -n "$limit" && test "$(wc -c <"$path")" -le "$limit"; then
+found=$(stat -c '%a %s' "$path")
+echo "mode=${found% *}"
+if test -n "$limit" && test "${found#* }" -le "$limit" && test ! -L "$path"; then
     echo "content="
     base64 <"$path"
 else
@@ -89,7 +90,7 @@ class File(Resource):
         mode = found["mode"].zfill(4)
         if not marked:
             digest = found["sha256"]
-            return {"mode": mode, "content": f"<large: sha256 {digest}>"} if self._readable else {"mode": mode, "sha256": digest}
+            return {"mode": mode, "content": f"<not shown: sha256 {digest}>"} if self._readable else {"mode": mode, "sha256": digest}
         try:
             data = base64.b64decode("".join(encoded.split()), validate=True)
         except binascii.Error as error:
