@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from provision.app.mps import mps_disable as mps_disable
     from provision.app.mps import mps_enable as mps_enable
     from provision.app.mps import mps_status as mps_status
-    from provision.app.vm import vm_create as vm_create
     from provision.app.vm import vm_delete as vm_delete
     from provision.app.vm import vm_list as vm_list
     from provision.app.vm import vm_show as vm_show
+    from provision.app.vm_creation import vm_create as vm_create
     from provision.app.vm_hosts import vm_copy as vm_copy
     from provision.app.vm_hosts import vm_provision as vm_provision
     from provision.app.vm_hosts import vm_ssh as vm_ssh
@@ -37,12 +37,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Done", "Session", "Targets"]
 
-_ON_HOSTS = frozenset({"vm_copy", "vm_provision", "vm_ssh", "vm_ssh_config"})
+_NOUNS = frozenset({"vm", "image", "dev", "mps", "mock", "demo"})
+_ELSEWHERE = {
+    "vm_copy": "vm_hosts",
+    "vm_create": "vm_creation",
+    "vm_provision": "vm_hosts",
+    "vm_ssh": "vm_hosts",
+    "vm_ssh_config": "vm_hosts",
+}
+"""The module of a use case that is not in the one named after its noun."""
 
 
 def __getattr__(name: str) -> Any:
     noun = name.partition("_")[0]
-    if noun not in {"vm", "image", "dev", "mps", "mock", "demo"}:
+    if noun not in _NOUNS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f"{__name__}.{'vm_hosts' if name in _ON_HOSTS else noun}")
-    return getattr(module, name)
+    return getattr(importlib.import_module(f"{__name__}.{_ELSEWHERE.get(name, noun)}"), name)

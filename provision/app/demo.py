@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from provision.app import dev, image, mock, mps, vm, vm_hosts
+from provision.app import dev, image, mock, mps, vm, vm_creation, vm_hosts
 from provision.app.session import Done, Session, Targets
 from provision.errors import ProvisionError
 from provision.model import Note
@@ -50,7 +50,7 @@ def demo(session: Session) -> Done:
 def _steps(tour: Session) -> list[tuple[str, Callable[[], Done]]]:
     here = Targets()
     return [
-        ("vm.create", lambda: vm.vm_create(tour, NAME, here)),
+        ("vm.create", lambda: vm_creation.vm_create(tour, NAME, here)),
         ("vm.list", lambda: vm.vm_list(tour)),
         ("vm.provision", lambda: vm_hosts.vm_provision(tour, here)),
         ("image.render", lambda: _first_lines(image.image_render(tour))),

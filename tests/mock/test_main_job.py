@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from provision import app
+from provision.app.clouds import cloud_of
 from provision.app.session import Session
-from provision.app.vm import cloud_of
 from provision.cloud.create import new_request_id
 from provision.settings import Settings
 from tests.acceptance.main_job import HERE, World, walk

@@ -13,8 +13,8 @@ import pytest
 
 from provision import app
 from provision.app import Done, Session, Targets, converging
+from provision.app.clouds import cloud_of
 from provision.app.state import VmRecords
-from provision.app.vm import cloud_of
 from provision.app.vm_reach import Patience, bills
 from provision.cloud.create import new_request_id
 from provision.cloud.gce import GceCloud

@@ -131,6 +131,7 @@ def test_every_shell_parses_every_script(world: World, written: list[str]) -> No
     assert (done.stdout + done.stderr).decode() == ""
 
 
+@pytest.mark.lint
 def test_shellcheck_finds_nothing(written: list[str]) -> None:
     words = [str(SHELLCHECK), "--norc", "--shell=sh", f"--exclude={','.join(EXCLUDED)}", "--format=gcc", *written]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=100)

@@ -23,7 +23,7 @@ MODULE_LINES = 400
 FUNCTION_LINES = 60
 
 AT_HOME: Mapping[str, tuple[str, ...]] = {
-    "google": ("cloud/gce.py",),
+    "google": ("cloud/client.py",),
     "fabric": ("hosts/ssh", "testing/"),
     "paramiko": ("hosts/ssh", "testing/"),
     "invoke": ("cli/",),

@@ -1,0 +1,118 @@
+"""A VM made, waited for, provisioned, verified."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from provision import templating
+from provision.app import converging
+from provision.app.clouds import cloud_of, journal_of, ours, owner_of
+from provision.app.session import Done, Session, Targets
+from provision.app.vm_documents import document, static_document
+from provision.app.vm_reach import USER, Patience, bills, reach, still_there
+from provision.cloud import body, catalog
+from provision.cloud.create import HALTED, Created, create_vm, fits
+from provision.cloud.ports import ComputeCloud
+from provision.errors import EXIT_WOULD_CHANGE, UsageError
+from provision.hosts.keys import KeyPair, ensure_key
+from provision.model import Facts, Note, Vm, VmSpec
+from provision.recipes import cos
+from provision.resources import BootFragment
+from provision.resources.boot import BOOT_TEXT
+
+
+def vm_create(session: Session, name: str, targets: Targets, *, patience: Patience | None = None) -> Done:
+    """Make the VM, wait for SSH, pin its host keys, provision it, verify it. Run again: no change.
+
+    `targets.host` is the name, where given. Whatever fails once the VM runs says that it runs.
+    """
+    name = _chosen(session, name, targets)
+    if name in session.settings.hosts:
+        session.emit(Note(f"{name} is a host of the settings: there is nothing to create"))
+        return _provisioned(session, name, targets, static_document(session, name), changed=False)
+    cloud = cloud_of(session)
+    key = ensure_key(session.home / "key")
+    spec = _spec(session, name, key)
+    patience = patience or Patience.of(session)
+    if targets.check:
+        return _check(session, cloud, spec, targets, patience)
+    created = create_vm(cloud, spec, session.settings.zones, journal_of(session), session.emit)
+    with still_there(session, created.vm):
+        reach(session, cloud, created.vm, patience)
+        done = _provisioned(session, name, targets, document(created.vm), changed=created.changed, tried=_tried(created))
+    if done.exit_code:
+        session.emit(Note(bills(session, created.vm)))
+    return done
+
+
+def _chosen(session: Session, name: str, targets: Targets) -> str:
+    """The one name to create: that of `--host`, or else of the settings. A pattern over hosts names nothing new."""
+    if targets.limit is not None:
+        fix = f"{session.program_argv0} vm.create --name {name}"
+        raise UsageError("--limit names no VM to create", why="it is a pattern over hosts that exist", fix=fix)
+    return targets.host or name
+
+
+def _provisioned(
+    session: Session, name: str, targets: Targets, vm: dict[str, Any], *, changed: bool, tried: list[dict[str, Any]] | None = None
+) -> Done:
+    chosen = converging.hosts(session, Targets(host=name))
+    finished = converging.converge(session, targets, chosen, lambda target: converging.cos_recipe(session, target), f"vm.create {name}")
+    return converging.done(finished, check=targets.check, vm=vm, changed=changed, tried=tried or [])
+
+
+def _tried(created: Created) -> list[dict[str, Any]]:
+    return [attempt.as_dict() for attempt in created.tried]
+
+
+def _check(session: Session, cloud: ComputeCloud, spec: VmSpec, targets: Targets, patience: Patience) -> Done:
+    """What `vm.create` would do: make it, start it, or what a probe of the running VM finds. Refuses what it would refuse."""
+    body.check_spec(spec)
+    vm = ours(cloud, spec.name, spec.labels[body.OWNER_LABEL])
+    if vm is None:
+        shape = spec.machine_type + (f" + {spec.gpu_count} x {spec.gpu}" if spec.gpu else "")
+        return _would(f"would create {spec.name}: {shape}", None)
+    fits(spec, vm)
+    if vm.status in HALTED:
+        return _would(f"would start {vm.name} in {vm.zone}", vm)
+    if vm.status != "RUNNING":
+        return _would(f"would wait for {vm.name} in {vm.zone}, which is {vm.status}", vm)
+    reach(session, cloud, vm, replace(patience, ssh_s=0.0))
+    return _provisioned(session, vm.name, targets, document(vm), changed=False)
+
+
+def _would(text: str, vm: Vm | None) -> Done:
+    return Done({"vm": None if vm is None else document(vm), "changed": True, "tried": [], "hosts": {}}, EXIT_WOULD_CHANGE, text)
+
+
+def _spec(session: Session, name: str, key: KeyPair) -> VmSpec:
+    settings = session.settings
+    machine_type = catalog.machine_for(settings.gpu, settings.gpu_count, settings.machine_type)
+    return VmSpec(
+        name=name,
+        machine_type=machine_type,
+        gpu=settings.gpu,
+        gpu_count=settings.gpu_count if settings.gpu else 0,
+        disk_gb=settings.disk_gb,
+        image=settings.image,
+        image_project=body.COS_PROJECT,
+        ttl_s=settings.ttl_s,
+        labels={body.OWNER_LABEL: owner_of(key)},
+        metadata=body.standard_metadata(user=USER, public_key=key.public_line, user_data=user_data(session)),
+    )
+
+
+def user_data(session: Session) -> str:
+    """cloud-init user-data: the boot unit, and a seed of the boot script for the first boot.
+
+    The steps are those of the recipe for a host that says ID=cos; what provisioning writes later replaces the seed.
+    """
+    unit = templating.boot_unit(project_dir=session.project_dir)
+    recipe = cos(session.settings, boot_unit=unit, extras=())
+    files = {"boot.sh": BOOT_TEXT}
+    for resource in recipe:
+        if isinstance(resource, BootFragment):
+            content = (resource.desired(Facts(os_id="cos")) or {}).get("content", "")
+            files[f"boot.d/{resource.file}"] = str(content)
+    return templating.user_data(files, project_dir=session.project_dir)

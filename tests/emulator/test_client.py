@@ -1,0 +1,38 @@
+"""The client library is imported sparingly, and nobody notices but the clock."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+LOOK = """
+import sys
+from provision.cloud.client import compute
+compute().InstancesClient, compute().ZoneOperationsClient, compute().Instance
+services = {name.split(".")[4] for name in sys.modules if name.startswith("google.cloud.compute_v1.services.")}
+"""
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", LOOK + code], capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_only_the_services_in_use_are_imported() -> None:
+    assert run("print(sorted(services))") == "['instances', 'zone_operations']\n"
+
+
+def test_whoever_imports_the_package_afterwards_has_all_of_it() -> None:
+    """A recipe of the user's may use the same library."""
+    code = """
+import google.cloud.compute_v1
+from google.cloud import compute_v1
+print(google.cloud.compute_v1.DisksClient.__name__, compute_v1.Operation.Status.DONE.name, len(compute_v1.__all__) > 1000)
+print(compute_v1.InstancesClient is compute().InstancesClient, compute_v1.__version__ > "1.5")
+"""
+    assert run(code) == "DisksClient DONE True\nTrue True\n"
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+    assert run("print(hasattr(compute(), 'NoSuchThing'), hasattr(compute(), 'InstancesClient'))") == "False True\n"
