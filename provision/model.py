@@ -256,8 +256,17 @@ class Vm:
     created: str = ""
     started: str = ""
     """When it was started last; empty when the cloud does not say."""
+    stopped: str = ""
+    """When it was stopped last; empty when it never was, or the cloud does not say."""
     ttl_s: int | None = None
     """Seconds after which the cloud itself stops it, from each start; None = never."""
+    stops_at: str = ""
+    """When the cloud will stop or delete it, as the cloud says; empty when it does not run or has no limit."""
+    termination_action: str = ""
+    """What happens at the end of its time, or when it is pre-empted: STOP or DELETE."""
+    provisioning_model: str = "STANDARD"
+    disk_gb: int = 0
+    """Size of all its disks; 0 when the cloud does not say."""
     image: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)

@@ -141,6 +141,15 @@ def _scheduling(spec: VmSpec) -> dict[str, Any]:
     return scheduling
 
 
+def limited(scheduling: Mapping[str, Any], ttl_s: int) -> dict[str, Any]:
+    """`scheduling` as it was read, with another time limit. setScheduling replaces the whole, so all of it is sent again.
+
+    A limit needs an action, and stands beside no `terminationTime` (Compute Engine, "Limit the run time of a VM").
+    """
+    kept = {key: value for key, value in scheduling.items() if key not in ("terminationTime", "maxRunDuration")}
+    return {"instanceTerminationAction": "STOP", **kept, "maxRunDuration": {"seconds": str(ttl_s)}}
+
+
 def last(path: str) -> str:
     """The last word of a resource URL: `us-central1-a` of `https://…/zones/us-central1-a`."""
     return path.rstrip("/").rsplit("/", 1)[-1]
@@ -154,7 +163,8 @@ def vm_from_json(resource: Mapping[str, Any]) -> Vm:
     access: Mapping[str, Any] = next(iter(interface.get("accessConfigs", ())), {})
     boot: Mapping[str, Any] = next((disk for disk in resource.get("disks", ()) if disk.get("boot")), {})
     metadata = {item["key"]: item.get("value", "") for item in resource.get("metadata", {}).get("items", ())}
-    ttl: Mapping[str, Any] = resource.get("scheduling", {}).get("maxRunDuration", {})
+    scheduling: Mapping[str, Any] = resource.get("scheduling", {})
+    ttl: Mapping[str, Any] = scheduling.get("maxRunDuration", {})
     return Vm(
         name=resource["name"],
         zone=last(resource.get("zone", "")),
@@ -167,7 +177,12 @@ def vm_from_json(resource: Mapping[str, Any]) -> Vm:
         instance_id=resource.get("id", ""),
         created=resource.get("creationTimestamp", ""),
         started=resource.get("lastStartTimestamp", ""),
+        stopped=resource.get("lastStopTimestamp", ""),
         ttl_s=int(ttl["seconds"]) if "seconds" in ttl else None,
+        stops_at=resource.get("resourceStatus", {}).get("scheduling", {}).get("terminationTimestamp", ""),
+        termination_action=scheduling.get("instanceTerminationAction", ""),
+        provisioning_model=scheduling.get("provisioningModel", "STANDARD"),
+        disk_gb=sum(int(disk.get("diskSizeGb", 0)) for disk in resource.get("disks", ())),
         image=_image(boot, resource.get("labels", {})),
         labels=dict(resource.get("labels", {})),
         metadata=metadata,

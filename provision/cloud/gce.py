@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from provision.cloud import body
@@ -15,6 +16,9 @@ from provision.errors import CloudNotFound
 from provision.model import Vm, VmSpec
 
 SSH_PORT = 22
+HTTP_STALE = 412
+"""What a change answers that carries the fingerprint of something that has changed since it was read."""
+LABEL_ATTEMPTS = 5
 
 
 class GceCloud:
@@ -95,6 +99,42 @@ class GceCloud:
         self.client.mutate("stop", "the VM was not stopped", f"{zone}/{name}", zone, request_id, instance=name)
         return self._require(name, zone)
 
+    def reset(self, name: str, zone: str, *, request_id: str) -> Vm:
+        """Reset the VM as its reset button would: no clean shutdown, the disk and the addresses stay."""
+        self.client.mutate("reset", "the VM was not reset", f"{zone}/{name}", zone, request_id, instance=name)
+        return self._require(name, zone)
+
+    def set_labels(self, name: str, zone: str, put: Mapping[str, str], remove: Collection[str] = (), *, request_id: str) -> Vm:
+        """Put labels on the VM and take others away; the rest stays as it is.
+
+        The request replaces all labels and carries the fingerprint of those that were read: when somebody else was
+        faster (412) they are read again.
+        """
+        what, where = "the labels were not set", f"{zone}/{name}"
+        for attempt in range(LABEL_ATTEMPTS):
+            found = self.client.read("InstancesClient", "get", what, where, zone=zone, instance=name)
+            labels = {**{key: value for key, value in found.get("labels", {}).items() if key not in remove}, **put}
+            wanted = message("InstancesSetLabelsRequest", {"labels": labels, "labelFingerprint": found["labelFingerprint"]})
+            words = {"instance": name, "instances_set_labels_request_resource": wanted}
+            try:
+                self.client.mutate("set_labels", what, where, zone, _numbered(request_id, attempt), **words)
+                break
+            except CloudRefused as error:
+                if error.refusal.http_status != HTTP_STALE or attempt == LABEL_ATTEMPTS - 1:
+                    raise
+        return self._require(name, zone)
+
+    def set_ttl(self, name: str, zone: str, ttl_s: int, *, request_id: str) -> Vm:
+        """Give the VM another time limit, counted from its start; everything else about its scheduling stays.
+
+        The API takes this of a stopped VM only (instances.setScheduling): of a running one it may be refused.
+        """
+        what, where = "the time to live was not changed", f"{zone}/{name}"
+        found = self.client.read("InstancesClient", "get", what, where, zone=zone, instance=name)
+        scheduling = message("Scheduling", body.limited(found.get("scheduling", {}), ttl_s))
+        self.client.mutate("set_scheduling", what, where, zone, request_id, instance=name, scheduling_resource=scheduling)
+        return self._require(name, zone)
+
     def serial(self, name: str, zone: str, *, start: int = 0) -> tuple[str, int]:
         """What the VM printed on serial port 1 from byte `start` on, and the byte to go on from."""
         words = {"zone": zone, "instance": name, "port": 1, "start": start}
@@ -163,6 +203,11 @@ class GceCloud:
         if vm is None:
             raise CloudNotFound("the VM is gone", where=f"{zone}/{name}", why="it was there a moment ago", fix="invoke vm.list")
         return vm
+
+
+def _numbered(request_id: str, attempt: int) -> str:
+    """A requestId for each attempt that says something else: under one id the API answers the first again."""
+    return str(uuid.uuid5(uuid.UUID(request_id), str(attempt))) if attempt else request_id
 
 
 def _vms_of_scope(scope: Any) -> list[Vm]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from provision.model import Cloud, Vm
@@ -20,6 +20,18 @@ class ComputeCloud(Cloud, Protocol):
 
     def stop(self, name: str, zone: str, *, request_id: str) -> Vm:
         """Stop the VM, keep its disk, and wait until it is stopped."""
+        ...
+
+    def reset(self, name: str, zone: str, *, request_id: str) -> Vm:
+        """Reset the VM as its reset button would: no clean shutdown, the disk and the addresses stay."""
+        ...
+
+    def set_labels(self, name: str, zone: str, put: Mapping[str, str], remove: Collection[str] = (), *, request_id: str) -> Vm:
+        """Put labels on the VM and take others away; the rest stays as it is."""
+        ...
+
+    def set_ttl(self, name: str, zone: str, ttl_s: int, *, request_id: str) -> Vm:
+        """Give the VM another time limit, counted from its start; everything else about its scheduling stays."""
         ...
 
     def serial(self, name: str, zone: str, *, start: int = 0) -> tuple[str, int]:

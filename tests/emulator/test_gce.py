@@ -379,3 +379,42 @@ def test_the_ssh_port_is_the_mock_hosts(cloud: GceCloud, make_spec: MakeSpec) ->
 def test_the_ssh_port_of_the_real_cloud_costs_no_call() -> None:
     vm = Vm(name="dev", zone=ZONE, status="RUNNING", machine_type="n1-standard-8")
     assert GceCloud("demo").ssh_port(vm) == 22
+
+
+# --- what changes a VM that is there --------------------------------------------------------------------------------------
+
+
+def test_reset_boots_the_host_again_at_the_same_address(cloud: GceCloud, make_spec: MakeSpec, hosts: NullBackend) -> None:
+    before = create(cloud, make_spec())
+    after = cloud.reset("dev", ZONE, request_id=str(uuid4()))
+    assert (after.status, after.address, after.instance_id) == ("RUNNING", before.address, before.instance_id)
+    assert [event for event, _, _ in hosts.events] == ["boot", "halt", "boot"]
+
+
+def test_labels_are_merged(cloud: GceCloud, make_spec: MakeSpec) -> None:
+    before = create(cloud, make_spec(labels={"provision-owner": "me", "run": "1", "old": "x"}))
+    after = cloud.set_labels("dev", ZONE, {"run": "2", "team": "ml"}, ["old", "never-there"], request_id=str(uuid4()))
+    kept = {key: value for key, value in before.labels.items() if key not in {"run", "old"}}
+    assert after.labels == {**kept, "run": "2", "team": "ml"}
+
+
+def test_labels_that_somebody_else_changed_meanwhile_are_read_again(
+    emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
+) -> None:
+    create(cloud, make_spec())
+    emulator.calls.clear()
+    emulator.faults.add(http_error(412, "conditionNotMet", "Labels fingerprint either invalid", call="instances.setLabels"))
+    after = cloud.set_labels("dev", ZONE, {"team": "ml"}, request_id=str(uuid4()))
+    assert after.labels["team"] == "ml"
+    assert emulator.counted() == [
+        "instances.get", "instances.setLabels", "instances.get", "instances.setLabels", "zoneOperations.wait", "instances.get",
+    ]  # fmt: skip
+    ids = [call.query["requestId"] for call in emulator.calls if call.api == "instances.setLabels"]
+    assert len(set(ids)) == 2
+
+
+def test_labels_that_always_change_are_given_up(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
+    create(cloud, make_spec())
+    emulator.faults.add(http_error(412, "conditionNotMet", "changed", call="instances.setLabels", times=None))
+    with pytest.raises(CloudRefused, match="the labels were not set"):
+        cloud.set_labels("dev", ZONE, {"team": "ml"}, request_id=str(uuid4()))

@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.cloud.body import ImageRef, check_spec, drift, image_ref, insert_body, labels_filter, standard_metadata, vm_from_json
+from provision.cloud.body import (
+    ImageRef,
+    check_spec,
+    drift,
+    image_ref,
+    insert_body,
+    labels_filter,
+    limited,
+    standard_metadata,
+    vm_from_json,
+)
 from provision.errors import SettingsError
 from provision.model import Vm, VmSpec
 
@@ -115,6 +125,10 @@ RESOURCE: dict[str, Any] = {
     "guestAccelerators": [{"acceleratorType": f"{URL}/acceleratorTypes/nvidia-tesla-t4", "acceleratorCount": 2}],
     "creationTimestamp": "2026-11-06T10:11:12.345-08:00",
     "lastStartTimestamp": "2026-11-07T01:02:03.456-08:00",
+    "lastStopTimestamp": "2026-11-06T23:02:03.456-08:00",
+    "scheduling": {"maxRunDuration": {"seconds": "3600"}, "instanceTerminationAction": "DELETE", "provisioningModel": "SPOT"},
+    "resourceStatus": {"scheduling": {"terminationTimestamp": "2026-11-07T02:02:03.456-08:00"}},
+    "disks": [{"boot": True, "diskSizeGb": "200"}, {"diskSizeGb": "375", "type": "SCRATCH"}],
     "networkInterfaces": [{"networkIP": "10.0.0.2", "accessConfigs": [{"natIP": "203.0.113.9"}]}],
     "labels": {"provision-image": "cos-125-19216-655-28"},
     "metadata": {"fingerprint": "x", "items": [{"key": "a", "value": "b"}, {"key": "empty"}]},
@@ -135,6 +149,12 @@ def test_an_instance_is_read() -> None:
         instance_id="18446744073709551615",
         created="2026-11-06T10:11:12.345-08:00",
         started="2026-11-07T01:02:03.456-08:00",
+        stopped="2026-11-06T23:02:03.456-08:00",
+        ttl_s=3600,
+        stops_at="2026-11-07T02:02:03.456-08:00",
+        termination_action="DELETE",
+        provisioning_model="SPOT",
+        disk_gb=575,
         image="cos-125-19216-655-28",
         labels={"provision-image": "cos-125-19216-655-28"},
         metadata={"a": "b", "empty": ""},
@@ -182,3 +202,19 @@ def test_drift_is_what_only_a_new_vm_could_change() -> None:
 def test_a_filter_joins_its_labels() -> None:
     assert labels_filter({}) == ""
     assert labels_filter({"b": "2", "a": "1"}) == '(labels.a="1") AND (labels.b="2")'
+
+
+def test_another_time_limit_keeps_the_rest_of_the_scheduling() -> None:
+    read = {
+        "onHostMaintenance": "TERMINATE",
+        "automaticRestart": False,
+        "provisioningModel": "SPOT",
+        "instanceTerminationAction": "DELETE",
+        "maxRunDuration": {"seconds": "3600"},
+    }
+    assert limited(read, 7200) == {**read, "maxRunDuration": {"seconds": "7200"}}
+    assert limited({"terminationTime": "2026-11-21T12:00:00Z", "automaticRestart": True}, 60) == {
+        "instanceTerminationAction": "STOP",
+        "automaticRestart": True,
+        "maxRunDuration": {"seconds": "60"},
+    }
