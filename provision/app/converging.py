@@ -9,13 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 from provision import engine, fleet
+from provision.app import trust
 from provision.app.session import Done, Session, Targets
 from provision.app.state import VmRecord, VmRecords
-from provision.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_WOULD_CHANGE, UsageError, worst_exit
+from provision.cloud.ports import ComputeCloud
+from provision.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_WOULD_CHANGE, HostKeyMismatch, UsageError, worst_exit
 from provision.fleet import Cancel
 from provision.hosts.inventory import select
 from provision.hosts.keys import ensure_key
-from provision.hosts.known_hosts import KnownHosts
 from provision.hosts.local import LocalTransport
 from provision.hosts.ssh_config import SshConfig
 from provision.model import Emit, Host, HostConnected, HostReport, HostStarted, RunFinished, Status, Transport
@@ -24,11 +25,6 @@ from provision.report import hosts_document
 from provision.resource import Resource
 
 RecipeFor = Callable[[Host], Sequence[Resource]]
-
-
-def known_hosts(session: Session) -> KnownHosts:
-    """The toolkit's own pins of this project, then the user's known-hosts files, which are only read."""
-    return KnownHosts(session.home / "known_hosts", SshConfig.of_user(session.environ).default_known_hosts())
 
 
 def inventory(session: Session) -> list[Host]:
@@ -88,19 +84,31 @@ def _one(session: Session, everything: Sequence[Host], name: str) -> Host:
 
 
 def connect(
-    session: Session, target: Host, *, timeout_s: float = 15.0, on_closer: Callable[[Callable[[], None]], None] | None = None
+    session: Session,
+    target: Host,
+    *,
+    timeout_s: float = 15.0,
+    on_closer: Callable[[Callable[[], None]], None] | None = None,
+    cloud: ComputeCloud | None = None,
 ) -> Transport:
     """An open transport: this machine itself, or one SSH connection. Raises `Unreachable`, `HostKeyMismatch`.
 
-    `on_closer` is given, before the connection stands, what ends it.
+    `on_closer` is given, before the connection stands, what ends it. A VM whose key is not the pinned one is asked once, through
+    the cloud, which keys it publishes.
     """
     if target.is_local:
         return LocalTransport(target)
     from provision.hosts import ssh
 
-    return ssh.connect(
-        target, known_hosts=known_hosts(session), timeout_s=timeout_s, ssh_config=SshConfig.of_user(session.environ), on_closer=on_closer
-    )
+    def once() -> Transport:
+        config = SshConfig.of_user(session.environ)
+        return ssh.connect(target, known_hosts=trust.known_hosts(session), timeout_s=timeout_s, ssh_config=config, on_closer=on_closer)
+
+    try:
+        return once()
+    except HostKeyMismatch as mismatch:
+        trust.published_anew(session, cloud, target, mismatch)
+        return once()
 
 
 def cos_recipe(session: Session, target: Host) -> list[Resource]:

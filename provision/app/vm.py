@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from provision.app import converging
+from provision.app import trust
 from provision.app.clouds import cloud_of, find, journal_of, owner_of, refuse_orphan
 from provision.app.session import Done, Session
 from provision.app.state import VmRecords
@@ -47,7 +47,7 @@ def vm_delete(session: Session, name: str, *, yes: bool, confirm: Callable[[str]
         refuse_orphan(session, cloud, name, owner, "delete")
     records.remove(name)
     for vm in removed:
-        converging.known_hosts(session).forget(f"compute.{vm.instance_id}")
+        trust.known_hosts(session).forget(trust.key_alias(vm.instance_id))
     zones = ", ".join(vm.zone for vm in removed)
     text = f"deleted {name} ({zones})" if removed else f"there is no VM named {name}"
     return Done({"deleted": [document(vm) for vm in removed], "changed": bool(removed)}, text=text)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from provision import fleet, templating
-from provision.app import converging, programs
+from provision.app import converging, programs, trust
 from provision.app.session import Done, Session, Targets
 from provision.dev.sync import owned_by_root
 from provision.errors import CommandFailed, UsageError
@@ -33,7 +33,7 @@ def vm_ssh(session: Session, targets: Targets, words: Sequence[str] = ()) -> Don
 
 def enter(session: Session, target: Host, body: Script | None, *, become: bool) -> int:
     """An interactive session: a login shell, or `body` on the host's terminal, as root with `become`. The status it ended with."""
-    return terminal.interactive(target, body, known_hosts=converging.known_hosts(session), environ=session.environ, become=become)
+    return terminal.interactive(target, body, known_hosts=trust.known_hosts(session), environ=session.environ, become=become)
 
 
 def vm_ssh_config(session: Session) -> Done:
@@ -49,7 +49,7 @@ def vm_ssh_config(session: Session) -> Done:
 
 def _pin_settings(session: Session, hosts: Sequence[Host]) -> None:
     """Host keys of the settings, put where the system's ssh finds them; each replaces what was known under that name."""
-    pins = converging.known_hosts(session)
+    pins = trust.known_hosts(session)
     for target in hosts:
         if target.host_key is not None:
             name = pin_name(target.address, target.port, target.key_alias)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_fixed
 
-from provision.app import converging
+from provision.app import converging, trust
 from provision.app.session import Session
 from provision.app.state import VmRecord, VmRecords
 from provision.cloud.ports import ComputeCloud
-from provision.errors import Interrupted, ProvisionError, Unreachable
-from provision.hosts.known_hosts import KnownHosts
+from provision.errors import HostKeyMismatch, Interrupted, ProvisionError, Unreachable
+from provision.hosts.known_hosts import HostKey, KnownHosts
 from provision.model import Host, Note, Vm
 
 USER = "provision"
@@ -29,17 +29,32 @@ class Patience:
     """Trusting what answers first comes only after this: a first boot publishes late."""
     ssh_s: float = 180.0
     pause_s: float = 2.0
+    attributes_pause_s: float = trust.ATTRIBUTES_PAUSE_S
+    """Between two queries of its guest attributes."""
+    readings: int = 3
+    """How often published keys are read before a key that differs is believed to be another machine's: a first boot may replace
+    them, and its unit looks every five seconds."""
 
     @staticmethod
     def of(session: Session) -> Patience:
         """That of the settings' cloud; a mock host is up when its VM is."""
-        return Patience() if session.settings.cloud == "gce" else Patience(host_keys_s=5.0, pause_s=0.1)
+        return Patience() if session.settings.cloud == "gce" else Patience(host_keys_s=5.0, pause_s=0.1, attributes_pause_s=0.1)
 
     @property
     def retrying(self) -> Retrying:
         """Tries again while nothing answers; then raises what the last try raised."""
         return Retrying(
             stop=stop_after_delay(self.ssh_s), wait=wait_fixed(self.pause_s), retry=retry_if_exception_type(Unreachable), reraise=True
+        )
+
+    @property
+    def rereading(self) -> Retrying:
+        """Tries again, a few times, while the key is not the pinned one; each try reads what the VM has published."""
+        return Retrying(
+            stop=stop_after_attempt(self.readings),
+            wait=wait_fixed(self.attributes_pause_s),
+            retry=retry_if_exception_type(HostKeyMismatch),
+            reraise=True,
         )
 
 
@@ -70,11 +85,11 @@ def reach(session: Session, cloud: ComputeCloud, vm: Vm, patience: Patience) -> 
     VmRecords(session.home / "vms.json").put(_record(cloud, vm))
     target = next(host for host in converging.inventory(session) if host.name == vm.name)
     _pin(session, cloud, vm, target, patience)
-    patience.retrying(converging.connect, session, target).close()
+    patience.rereading(lambda: patience.retrying(converging.connect, session, target, cloud=cloud)).close()
 
 
 def _record(cloud: ComputeCloud, vm: Vm) -> VmRecord:
-    """The pin's name is the instance id, since addresses are given to other machines later."""
+    """How the VM is reached, as the tasks on it will read it."""
     return VmRecord(
         name=vm.name,
         zone=vm.zone,
@@ -82,7 +97,7 @@ def _record(cloud: ComputeCloud, vm: Vm) -> VmRecord:
         port=cloud.ssh_port(vm),
         user=USER,
         instance_id=vm.instance_id,
-        key_alias=f"compute.{vm.instance_id}",
+        key_alias=trust.key_alias(vm.instance_id),
         created=vm.created,
         machine_type=vm.machine_type,
         gpu=vm.gpu,
@@ -91,20 +106,20 @@ def _record(cloud: ComputeCloud, vm: Vm) -> VmRecord:
 
 def _pin(session: Session, cloud: ComputeCloud, vm: Vm, target: Host, patience: Patience) -> None:
     """Pin the keys that the VM published about itself; failing that, those that it shows first, and say so."""
-    pins = converging.known_hosts(session)
+    pins = trust.known_hosts(session)
     if pins.pins(target, str(target.key_alias), files=()).known:
         return
-    published = _published(cloud, vm, patience)
-    for kind, blob in published.items():
-        pins.pin(str(target.key_alias), f"{kind} {blob}")
-    if not published:
+    published = _published(trust.Publication(cloud, vm, attributes_pause_s=patience.attributes_pause_s), patience)
+    if published:
+        pins.replace(str(target.key_alias), [key.line for key in published])
+    else:
         _trust_first(session, pins, target, patience)
 
 
-def _published(cloud: ComputeCloud, vm: Vm, patience: Patience) -> Mapping[str, str]:
-    """Host keys by type, which our boot unit publishes as guest attributes `hostkeys/TYPE`; empty when they never came."""
+def _published(publication: trust.Publication, patience: Patience) -> Sequence[HostKey]:
+    """The host keys that our boot unit publishes; empty when they never came."""
     deadline = time.monotonic() + patience.host_keys_s
-    while not (published := cloud.guest_attributes(vm.name, vm.zone, "hostkeys/")) and time.monotonic() < deadline:
+    while not (published := publication.look()) and time.monotonic() < deadline:
         time.sleep(patience.pause_s)
     return published
 
@@ -113,6 +128,7 @@ def _trust_first(session: Session, pins: KnownHosts, target: Host, patience: Pat
     from provision.hosts import ssh
     from provision.hosts.ssh_config import SshConfig
 
+    waited = f"it published no host keys within {patience.host_keys_s:g} s"
     for key in patience.retrying(ssh.scan, target, known_hosts=pins, ssh_config=SshConfig.of_user(session.environ)):
-        session.emit(Note(f"trusting on first use: {key}", host=target.name))
+        session.emit(Note(f"trusting on first use: {key} ({waited})", host=target.name))
         pins.pin(str(target.key_alias), key.line)

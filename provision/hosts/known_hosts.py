@@ -148,24 +148,38 @@ class KnownHosts:
     def pin(self, alias: str, key_line: str) -> bool:
         """Append the key under `alias` to the own file, atomically and under a lock; False when it was there already."""
         key = HostKey.parse(key_line)
-        if not alias or any(char.isspace() or char in ",*?!|#@" for char in alias):
-            raise UsageError("a host key cannot be pinned under this name", why=repr(alias), fix="use the instance id or [address]:port")
+        _check_alias(alias)
         with self._locked():
             if any(found.key == key and not found.revoked for found in _search(self.own, alias)):
                 return False
-            text = self.own.read_text(encoding="utf-8") if self.own.exists() else ""
-            newline = "" if not text or text.endswith("\n") else "\n"
-            self._replace(f"{text}{newline}{alias} {key.line}\n")
+            self._write("".join([*self._lines(), f"{alias} {key.line}\n"]))
+        return True
+
+    def replace(self, alias: str, key_lines: Sequence[str]) -> bool:
+        """Put these keys in the place of those under exactly `alias`; False, and nothing is done, when all of them were there already."""
+        keys = [HostKey.parse(line) for line in key_lines]
+        _check_alias(alias)
+        with self._locked():
+            known = [found.key for found in _search(self.own, alias) if not found.revoked]
+            if all(key in known for key in keys):
+                return False
+            kept = [line for line in self._lines() if line.split(maxsplit=1)[:1] != [alias]]
+            self._write("".join([*kept, *(f"{alias} {key.line}\n" for key in keys)]))
         return True
 
     def forget(self, alias: str) -> int:
         """Remove every key pinned under exactly `alias` from the own file; returns how many there were."""
         with self._locked():
-            lines = self.own.read_text(encoding="utf-8").splitlines(keepends=True) if self.own.exists() else []
+            lines = self._lines()
             kept = [line for line in lines if line.split(maxsplit=1)[:1] != [alias]]
             if len(kept) < len(lines):
-                self._replace("".join(kept))
+                self._write("".join(kept))
         return len(lines) - len(kept)
+
+    def _lines(self) -> list[str]:
+        """The own file, line by line, each with an end."""
+        lines = self.own.read_text(encoding="utf-8").splitlines() if self.own.exists() else []
+        return [f"{line}\n" for line in lines]
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -174,7 +188,7 @@ class KnownHosts:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def _replace(self, text: str) -> None:
+    def _write(self, text: str) -> None:
         handle, name = tempfile.mkstemp(dir=self.own.parent, prefix=self.own.name)
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -185,6 +199,11 @@ class KnownHosts:
         except BaseException:
             Path(name).unlink()
             raise
+
+
+def _check_alias(alias: str) -> None:
+    if not alias or any(char.isspace() or char in ",*?!|#@" for char in alias):
+        raise UsageError("a host key cannot be pinned under this name", why=repr(alias), fix="use the instance id or [address]:port")
 
 
 def _search(file: Path, name: str) -> Iterator[KnownKey]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -11,8 +12,9 @@ from typing import Any
 import paramiko
 import pytest
 
-from provision.testing import MockHost
+from provision.testing import MockCloud, MockHost, daemon
 from tests.mock.driving import SHELL, connect
+from tests.mock.project import Project
 
 
 @pytest.fixture
@@ -57,3 +59,14 @@ def system_ssh(tmp_path: Path) -> Run:
         return subprocess.run([program, *flags, *words], check=False, **keywords)
 
     return run
+
+
+@pytest.fixture
+def project(tmp_path: Path, mock_cloud: MockCloud, monkeypatch: pytest.MonkeyPatch) -> Project:
+    def up(_folder: Path) -> daemon.MockState:
+        return daemon.MockState(os.getpid(), mock_cloud.endpoint, mock_cloud.ssh_ports, daemon.version())
+
+    monkeypatch.setattr(daemon, "up", up)
+    folder = tmp_path / "my project"
+    folder.mkdir()
+    return Project(folder, tmp_path / "state", mock_cloud)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from provision import app
-from provision.app import Done, Session, Targets, converging
-from provision.app.clouds import cloud_of
+from provision.app import Done, Targets, converging
 from provision.app.state import VmRecords
 from provision.app.vm_reach import Patience, bills
-from provision.cloud.create import new_request_id
 from provision.cloud.gce import GceCloud
 from provision.errors import (
     EXIT_CLOUD,
@@ -30,58 +26,13 @@ from provision.errors import (
     Unreachable,
     UsageError,
 )
-from provision.model import Event, Note, Vm
-from provision.settings import Settings
-from provision.testing import MockCloud, daemon
+from provision.model import Vm
+from tests.mock.project import HERE, ZONE, Project
 
 pytestmark = pytest.mark.timeout(240)
 
-HERE = Targets()
 CHECK = Targets(check=True)
-ZONE = "us-central1-a"
 RUNS = f"dev runs in {ZONE}; `invoke vm.create --name dev` continues, `invoke vm.delete --name dev` removes it"
-
-
-@dataclass
-class Project:
-    """A project folder with no configuration, on a mock cloud that lives in this process."""
-
-    folder: Path
-    state_dir: Path
-    cloud: MockCloud
-    settings: Settings = field(default_factory=lambda: Settings.from_levels([]))
-    events: list[Event] = field(default_factory=list)
-
-    @property
-    def session(self) -> Session:
-        """A fresh session, as each command has its own."""
-        return Session(self.settings, self.state_dir, self.folder, emit=self.events.append, environ=dict(os.environ))
-
-    @property
-    def notes(self) -> list[str]:
-        return [event.text for event in self.events if isinstance(event, Note)]
-
-    def create(self, targets: Targets = HERE, **waits: float) -> Done:
-        patience = Patience(**{"host_keys_s": 5.0, "ssh_s": 20.0, "pause_s": 0.05, **waits})
-        return app.vm_create(self.session, "dev", targets, patience=patience)
-
-    def listed(self) -> list[tuple[str, str]]:
-        return [(vm["name"], vm["status"]) for vm in app.vm_list(self.session).document["vms"]]
-
-    def stop(self) -> None:
-        """The cloud stops it, as it does at the end of its time to live."""
-        cloud_of(self.session).stop("dev", ZONE, request_id=new_request_id())
-
-
-@pytest.fixture
-def project(tmp_path: Path, mock_cloud: MockCloud, monkeypatch: pytest.MonkeyPatch) -> Project:
-    def up(_folder: Path) -> daemon.MockState:
-        return daemon.MockState(os.getpid(), mock_cloud.endpoint, mock_cloud.ssh_ports, daemon.version())
-
-    monkeypatch.setattr(daemon, "up", up)
-    folder = tmp_path / "my project"
-    folder.mkdir()
-    return Project(folder, tmp_path / "state", mock_cloud)
 
 
 def statuses(done: Done) -> set[str]:

@@ -191,3 +191,14 @@ def test_files_named_for_the_host_replace_the_users(known: KnownHosts, tmp_path:
     known.others[0].write_text(f"vm.example {ED}\n")
     (tmp_path / "special").write_text(f"vm.example {OTHER}\n")
     assert [pin.key.line for pin in known.pins(HOST, "vm.example", files=[tmp_path / "special"]).known] == [OTHER]
+
+
+def test_replacing_puts_new_keys_in_the_place_of_the_old(known: KnownHosts) -> None:
+    known.pin("47110", ED)
+    known.pin("4711", ED)
+    assert not known.replace("4711", [ED])
+    assert known.replace("4711", [OTHER])
+    assert known.own.read_text() == f"47110 {ED}\n4711 {OTHER}\n"
+    assert not known.replace("4711", [])
+    with pytest.raises(UsageError):
+        known.replace("47*", [ED])

@@ -1,0 +1,51 @@
+"""A user's project on a mock cloud, driven through the use cases."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from provision import app
+from provision.app import Done, Session, Targets
+from provision.app.clouds import cloud_of
+from provision.app.vm_reach import Patience
+from provision.cloud.create import new_request_id
+from provision.model import Event, Note
+from provision.settings import Settings
+from provision.testing import MockCloud
+
+HERE = Targets()
+ZONE = "us-central1-a"
+
+
+@dataclass
+class Project:
+    """A project folder with no configuration, on a mock cloud that lives in this process."""
+
+    folder: Path
+    state_dir: Path
+    cloud: MockCloud
+    settings: Settings = field(default_factory=lambda: Settings.from_levels([]))
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def session(self) -> Session:
+        """A fresh session, as each command has its own."""
+        return Session(self.settings, self.state_dir, self.folder, emit=self.events.append, environ=dict(os.environ))
+
+    @property
+    def notes(self) -> list[str]:
+        return [event.text for event in self.events if isinstance(event, Note)]
+
+    def create(self, targets: Targets = HERE, **waits: Any) -> Done:
+        waiting = {"host_keys_s": 5.0, "ssh_s": 20.0, "pause_s": 0.05, "attributes_pause_s": 0.05, **waits}
+        return app.vm_create(self.session, "dev", targets, patience=Patience(**waiting))
+
+    def listed(self) -> list[tuple[str, str]]:
+        return [(vm["name"], vm["status"]) for vm in app.vm_list(self.session).document["vms"]]
+
+    def stop(self) -> None:
+        """The cloud stops it, as it does at the end of its time to live."""
+        cloud_of(self.session).stop("dev", ZONE, request_id=new_request_id())
