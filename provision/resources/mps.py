@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from provision.model import Facts, State
+from provision.mps import parse
 from provision.resource import Diagnosis, Resource
 from provision.resources.boot import FRAGMENTS
 from provision.shell import Script, fields, script
@@ -145,30 +146,26 @@ def read_status(text: str) -> MpsStatus:
     """What `status_script` printed. Never raises: what cannot be read is missing."""
     found = fields(text)
     said = found.get("percentage", "").strip()
-    percentage = _number(said)
-    servers = [(pid, state.strip()) for key, state in found.items() if key.startswith("server.") and (pid := key[7:]).isdecimal()]
-    pid, state = servers[-1] if servers else ("", "")
-    uid = found.get(f"uid.{pid}", "")
-    clients = [MpsClient(int(key[7:]), value.strip()) for key, value in found.items() if key.startswith("client.") and key[7:].isdecimal()]
+    servers = [(number, parse.server_state(state)) for key, state in found.items() if (number := _numbered(key, "server")) is not None]
+    pid, state = servers[-1] if servers else (None, "")
+    clients = [MpsClient(number, value.strip()) for key, value in found.items() if (number := _numbered(key, "client")) is not None]
+    percentage = parse.percentage(said)
     return MpsStatus(
         container_running=found.get("container", "").strip() == "true",
         daemon=percentage is not None,
         said=said,
-        server_pid=int(pid) if pid.isdecimal() else None,
+        server_pid=pid,
         server_state=state,
-        server_uid=int(uid) if uid.isdecimal() else None,
+        server_uid=parse.whole(found.get(f"uid.{pid}", "")),
         thread_percentage=percentage,
         compute_mode=found.get("compute_mode", "").strip(),
         clients=clients,
     )
 
 
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if 0.0 <= value <= 100.0 else None
+def _numbered(key: str, kind: str) -> int | None:
+    head, _, number = key.partition(".")
+    return parse.whole(number) if head == kind else None
 
 
 @dataclass(frozen=True, kw_only=True)
