@@ -104,16 +104,23 @@ class LineSplitter:
 
     def __init__(self, line: Callable[[str], None]) -> None:
         self._line = line
-        self._rest = b""
+        self._rest: list[bytes] = []
 
     def feed(self, data: bytes) -> None:
-        """Hand on every line that `data` completes."""
-        *lines, self._rest = re.split(rb"\r\n|\n|\r(?!\Z)", self._rest + data)
-        for line in lines:
-            self._line(line.decode("utf-8", "replace"))
+        """Hand on every line that `data` completes. What is left of a long line is joined once, when it ends."""
+        if self._rest and self._rest[-1].endswith(b"\r"):  # may be half of a line end
+            data = self._rest.pop() + data
+        first, *others = re.split(rb"\r\n|\n|\r(?!\Z)", data)
+        self._rest.append(first)
+        for rest in others:
+            self._hand_on(b"".join(self._rest))
+            self._rest = [rest]
 
     def close(self) -> None:
         """Hand on what is left without a line end."""
-        if rest := self._rest.rstrip(b"\r"):
-            self._line(rest.decode("utf-8", "replace"))
-        self._rest = b""
+        if rest := b"".join(self._rest).rstrip(b"\r"):
+            self._hand_on(rest)
+        self._rest = []
+
+    def _hand_on(self, line: bytes) -> None:
+        self._line(line.decode("utf-8", "replace"))

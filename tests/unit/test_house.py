@@ -205,6 +205,17 @@ def test_start_up_brings_no_heavy_library(module: str) -> None:
     assert loaded_by(module) & heavy == set()
 
 
+def test_no_archive_is_unpacked_with_an_argument_that_python_3_11_0_lacks() -> None:
+    """`extractall(filter=…)` came with 3.11.4; Debian 12 has 3.11.2. docker/store.py says what to do instead."""
+    unpacking = [
+        f"{name}:{node.lineno}"
+        for name, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and called(node) in {"extract", "extractall"} and any(word.arg == "filter" for word in node.keywords)
+    ]
+    assert unpacking == []
+
+
 # --- the repository ----------------------------------------------------------------------------------------------
 
 

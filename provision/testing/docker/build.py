@@ -15,7 +15,7 @@ import tempfile
 from typing import Any
 
 from .registry import new_image, pull, tag_image
-from .store import DockerError, Record, Store, complain, new_id, say
+from .store import DockerError, Record, Store, complain, new_id, say, unpack
 
 _NEEDS_BUILDKIT = (
     "the --{} option requires BuildKit. Refer to https://docs.docker.com/go/buildkit/ to learn how to build images with BuildKit enabled"
@@ -351,7 +351,7 @@ def _receive(store: Store, where: str, context: str, file_name: str | None) -> i
             data = gzip.decompress(data)
         if len(data) > 262 and data[257:262] == b"ustar":
             with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-                archive.extractall(context, filter="data")
+                unpack(archive, context)
             return size
     except (OSError, EOFError, tarfile.TarError) as error:
         raise DockerError(f"Error response from daemon: Error processing tar file(exit status 1): {error}") from error

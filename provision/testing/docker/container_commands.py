@@ -12,7 +12,7 @@ from typing import Any
 
 from . import containers, flags, program
 from . import create as creation
-from .store import DockerError, Record, Store, complain, daemon_error, normal, say
+from .store import DockerError, Record, Store, complain, daemon_error, normal, say, unpack
 from .table import Words, command, formatted, need
 
 
@@ -276,7 +276,7 @@ def _copy_tar(source: str, target: str, *, inward: bool) -> int:
 
     if inward:
         with tarfile.open(fileobj=sys.stdin.buffer, mode="r|*") as archive:
-            archive.extractall(target, filter="data")
+            unpack(archive, target)
     else:
         with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
             archive.add(source, os.path.basename(source))
