@@ -32,8 +32,10 @@ def main() -> None:
     hide_environment(os.environ)
     program = _Program(namespace=namespace(), name="provision", binary="provision", binary_names=["provision"])
     try:
-        program.run()
-        sys.stdout.flush()
+        try:
+            program.run()
+        finally:  # --help and --list end by SystemExit
+            sys.stdout.flush()
     except BrokenPipeError:
         from provision.cli.output import give_up_stdout
 

@@ -283,8 +283,10 @@ def test_a_question_on_a_terminal(project: Path, argv: Callable[..., list[str]],
     os.close(ours)
 
 
-def test_help_into_a_closed_pipe_is_quiet(project: Path, argv: Callable[..., list[str]]) -> None:
-    with subprocess.Popen(argv("provision", "--help"), cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_help_into_a_closed_pipe_is_quiet(project: Path, argv: Callable[..., list[str]], unbuffered: str) -> None:
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with subprocess.Popen(argv("provision", "--help"), cwd=project, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.close()
         assert process.stderr is not None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from provision import frames
 from provision.frames import Begin, Chunk, Done, End, FrameReader, LineSplitter
 from tests.unit.frames import read
 
@@ -115,6 +118,23 @@ def test_lines_are_the_same_in_any_pieces(text: str, sizes: list[int]) -> None:
         return lines
 
     assert split(cut(text.encode(), sizes)) == split(iter([text.encode()]))
+
+
+def test_a_line_without_an_end_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at = 0
+
+    def split(pattern: bytes, data: bytes) -> list[bytes]:
+        nonlocal looked_at
+        looked_at += len(data)
+        return re.split(pattern, data)
+
+    monkeypatch.setattr(frames, "re", SimpleNamespace(split=split))
+    lines: list[str] = []
+    splitter = LineSplitter(lines.append)
+    for _ in range(100):
+        splitter.feed(b"x" * 10)
+    splitter.close()
+    assert (lines, looked_at) == (["x" * 1000], 1000)
 
 
 @pytest.mark.parametrize(
