@@ -88,7 +88,7 @@ def _would(text: str, vm: Vm | None) -> Done:
 
 def _spec(session: Session, name: str, key: KeyPair) -> VmSpec:
     settings = session.settings
-    machine_type = catalog.machine_for(settings.gpu, settings.gpu_count, settings.machine_type)
+    machine_type = catalog.machine_for(settings.gpu, settings.gpu_count, settings.machine_type, settings.dataflow.machine_type)
     return VmSpec(
         name=name,
         machine_type=machine_type,

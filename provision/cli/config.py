@@ -37,8 +37,14 @@ def load_settings(project_dir: Path, env: Mapping[str, str], flags: Mapping[str,
 
 
 def _fits_the_catalogue(settings: Settings) -> None:
-    machine = catalog.machine_for(settings.gpu, settings.gpu_count, settings.machine_type)
-    catalog.validate_shape(settings.gpu, settings.gpu_count, machine, settings.disk_gb)
+    job = settings.dataflow.machine_type
+    machine = catalog.machine_for(settings.gpu, settings.gpu_count, settings.machine_type, job)
+    try:
+        catalog.validate_shape(settings.gpu, settings.gpu_count, machine, settings.disk_gb)
+    except SettingsError as error:
+        if error.where == "machine_type" and machine == job and not settings.machine_type:
+            error.where = "dataflow.machine_type"
+        raise
 
 
 def file_levels(project_dir: Path, env: Mapping[str, str], runtime: str | None = None) -> list[Level]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, Protocol
 
 from provision.errors import SettingsError
 
@@ -29,6 +29,34 @@ _SHARED_CORE = ("f1-micro", "g1-small")
 _HYPERDISK_PREFIXES = ("a4-", "a4x-", "a3-ultragpu-", "g4-", "n4-", "c4-", "c4a-", "m4-", "h3-")
 
 
+class _Shaped(Protocol):
+    """Whatever has the three words of a shape: a VM, or what is asked for."""
+
+    @property
+    def machine_type(self) -> str: ...
+    @property
+    def gpu(self) -> str | None: ...
+    @property
+    def gpu_count(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A machine type and the GPUs on it, attached or its own."""
+
+    machine_type: str
+    gpu: str | None = None
+    gpu_count: int = 0
+
+    @classmethod
+    def of(cls, thing: _Shaped) -> Shape:
+        """That of a VM or of what is asked for."""
+        return cls(thing.machine_type, thing.gpu, thing.gpu_count)
+
+    def __str__(self) -> str:
+        return f"{self.machine_type} + {self.gpu_count} x {self.gpu}" if self.gpu else self.machine_type
+
+
 @dataclass(frozen=True)
 class MachineType:
     """A machine type; `gpu_count` is what it brings itself (0 for N1, where GPUs are attached)."""
@@ -41,6 +69,11 @@ class MachineType:
     gpu_fraction: str = ""
     provisioning: tuple[str, ...] = ()
     """Provisioning models it is limited to; empty: any."""
+
+    @property
+    def custom(self) -> bool:
+        """True for a type of one's own numbers (`custom-8-30720`), which has rates of its own."""
+        return "custom-" in self.name
 
     @property
     def series(self) -> str:
@@ -182,10 +215,10 @@ def default_disk_type(machine_type: str) -> str:
     return "hyperdisk-balanced" if machine_type.startswith(_HYPERDISK_PREFIXES) else "pd-balanced"
 
 
-def machine_for(gpu: str | None, count: int, requested: str | None) -> str:
-    """The machine type to ask for: `requested`, or the smallest comfortable one that carries `count` GPUs."""
-    if requested:
-        return requested
+def machine_for(gpu: str | None, count: int, requested: str | None, job: str | None = None) -> str:
+    """The machine type to ask for: `requested`, or that of the Dataflow `job` this VM stands in for, or the smallest comfortable one."""
+    if requested or job:
+        return str(requested or job)
     if gpu is None:
         return "n1-standard-8"
     found = gpu_type(gpu)

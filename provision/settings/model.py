@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import reduce
 from typing import Any, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -146,7 +147,7 @@ class Settings(_Model):
     name: kinds.Name = "dev"
     """Name of the VM, and the host that tasks act on unless told otherwise."""
     machine_type: kinds.MachineType | None = None
-    """Machine type; empty = the smallest that fits the GPU."""
+    """Machine type; empty = that of the Dataflow job, or else the smallest comfortable one for the GPU."""
     gpu: kinds.OptionalGpu = "nvidia-l4"
     """Accelerator type; none = a VM without a GPU."""
     gpu_count: kinds.GpuCount = 1
@@ -157,6 +158,8 @@ class Settings(_Model):
     """Family or image of the project cos-cloud."""
     ttl: kinds.Ttl = "8h"
     """Time to live: the cloud itself stops the VM after it; "none" = never."""
+    prices: kinds.LocalPath | None = None
+    """A price list of your own, in the form of provision/cloud/data/prices.json; empty = the packaged one."""
     driver: kinds.Driver = "default"
     """Version of the GPU driver."""
     registries: kinds.Registries = ()
@@ -215,6 +218,8 @@ def _run(check: Check, settings: Settings, merged: Merged) -> None:
     try:
         check(settings)
     except SettingsError as found:
-        key = found.where
-        what = f"provision.{key} is {getattr(settings, key)!r}: {found.what}" if key in Settings.model_fields else found.what
-        raise SettingsError(what, where=merged.place((key,)) or "defaults", why=found.why, fix=found.fix) from None
+        path = tuple(found.where.split("."))
+        known = path[0] in Settings.model_fields
+        value = reduce(getattr, path, settings) if known else None
+        what = f"provision.{found.where} is {value!r}: {found.what}" if known else found.what
+        raise SettingsError(what, where=merged.place(path) or "defaults", why=found.why, fix=found.fix) from None

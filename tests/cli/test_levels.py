@@ -77,6 +77,13 @@ def test_provision_works_without_any_project(cli: Cli, tmp_path: Path) -> None:
     assert ended.document["project_dir"] == str(bare)
 
 
+def test_a_machine_type_of_the_dataflow_job_that_does_not_fit_is_told_with_its_place(cli: Cli, project: Path) -> None:
+    (project / "invoke.yaml").write_text("provision:\n  gpu: nvidia-l4\n  dataflow:\n    machine_type: n1-standard-4\n")
+    ended = cli("vm.create")
+    assert ended.code == 2
+    assert "invoke.yaml, line 4: provision.dataflow.machine_type is 'n1-standard-4': machine type n1-standard-4 does not fit" in ended.err
+
+
 def test_the_state_folder(cli: Cli, clean_environment: Path) -> None:
     assert cli("vm.create", "--json").document["state_dir"] == str(clean_environment / ".local/state/provision")
     assert cli("vm.create", "--json", env={"XDG_STATE_HOME": "/x/y"}).document["state_dir"] == "/x/y/provision"

@@ -60,6 +60,11 @@ def test_a_machine_is_chosen(gpu: str | None, count: int, requested: str | None,
     assert machine_for(gpu, count, requested) == machine
 
 
+def test_the_machine_is_that_of_the_dataflow_job_unless_one_is_named() -> None:
+    assert machine_for("l4", 1, None, "g2-standard-4") == "g2-standard-4"
+    assert machine_for("l4", 1, "g2-standard-16", "g2-standard-4") == "g2-standard-16"
+
+
 STANDARD = [
     (gpu.accelerator, count)
     for gpu in gpu_types().values()

@@ -1,0 +1,139 @@
+"""What a machine costs an hour, by a price list with a date. An estimate: disks, traffic, licences and taxes are not in it. Pure.
+
+The packaged list, data/prices.json, names where its numbers come from. Compute Engine bills vCPUs, memory and GPUs apart, by
+region and by the second (Compute Engine, "VM instance pricing", "GPU pricing"); Spot prices may change once a day ("Spot VMs
+pricing"). What the list does not hold has no price here: nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from provision.cloud import catalog
+from provision.cloud.catalog import Shape
+from provision.cloud.placement import region_of
+from provision.errors import SettingsError
+
+_MODELS = ("STANDARD", "SPOT")
+"""Provisioning models that the list knows, in the order of its pairs; the discount of flex-start is not published as a rate."""
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+@dataclass(frozen=True)
+class Price:
+    """US dollars an hour for a machine with its GPUs while it runs, and the date of the list that says so."""
+
+    usd_per_hour: float
+    as_of: str
+
+    def over(self, seconds: float) -> float:
+        """US dollars for so many seconds."""
+        return self.usd_per_hour * seconds / 3600
+
+
+@dataclass(frozen=True)
+class PriceList:
+    """Rates by region: `[on demand, Spot]` in US dollars an hour, under the names that data/prices.json explains."""
+
+    as_of: str
+    regions: Mapping[str, Mapping[str, tuple[float | None, float | None]]]
+
+    @classmethod
+    def from_text(cls, text: str, where: str) -> PriceList:
+        """Read a list in the form of data/prices.json. Raises SettingsError naming what is wrong in `where`."""
+        try:
+            data: Mapping[str, Any] = json.loads(text)
+            as_of = _date(data["as_of"])
+            regions = {region: {name: _pair(name, pair) for name, pair in rates.items()} for region, rates in dict(data["regions"]).items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            fix = 'begin with {"as_of": "2026-01-31", "regions": {"us-central1": {"g2-standard-8": [0.85, 0.34]}}}'
+            raise SettingsError("is no price list", where=where, why=why, fix=fix) from error
+        return cls(as_of, regions)
+
+    def rate(self, region: str, name: str, provisioning: str) -> float | None:
+        """One rate in US dollars an hour; None when the list does not hold it."""
+        pair = self.regions.get(region, {}).get(name)
+        return pair[_MODELS.index(provisioning)] if pair is not None and provisioning in _MODELS else None
+
+
+def _date(text: object) -> str:
+    if not isinstance(text, str) or not _DATE.fullmatch(text):
+        raise ValueError(f"as_of is {text!r}, no date such as 2026-01-31")
+    return text
+
+
+def _pair(name: str, pair: object) -> tuple[float | None, float | None]:
+    if not isinstance(pair, list) or len(pair) != 2 or not all(_is_rate(rate) for rate in pair):
+        raise ValueError(f"{name} is {pair!r}, not [on demand, Spot] in US dollars an hour")
+    return pair[0], pair[1]
+
+
+def _is_rate(rate: object) -> bool:
+    return rate is None or (isinstance(rate, int | float) and not isinstance(rate, bool) and rate >= 0)
+
+
+@cache
+def packaged() -> PriceList:
+    """The list that comes with the package."""
+    path = resources.files("provision.cloud").joinpath("data/prices.json")
+    return PriceList.from_text(path.read_text(encoding="utf-8"), "data/prices.json")
+
+
+def price_per_hour(shape: Shape, zone: str, provisioning: str = "STANDARD", prices: PriceList | None = None) -> Price | None:
+    """What the machine costs in `zone` as STANDARD or SPOT; None when the list lacks one of its parts."""
+    prices = prices or packaged()
+    usd = _usd(shape, region_of(zone), provisioning, prices)
+    return None if usd is None else Price(usd, prices.as_of)
+
+
+def _usd(shape: Shape, region: str, provisioning: str, prices: PriceList) -> float | None:
+    def rate(name: str) -> float | None:
+        return prices.rate(region, name, provisioning)
+
+    bundled = catalog.bundled_machine_types().get(shape.machine_type)
+    machine = rate(shape.machine_type)
+    if bundled is not None:
+        gpu, kind = bundled
+        if machine is None and kind.series == "g2":
+            return _sum((rate("g2-vcpu"), kind.vcpus), (rate(gpu.accelerator), kind.gpu_count))
+        family = rate(re.sub(r"-\d+g$", "", kind.name))
+        return machine if machine is not None else _sum((family, kind.gpu_count))
+    n1 = catalog.parse_n1(shape.machine_type)
+    if machine is None and n1 is not None and not n1.custom:
+        machine = _sum((rate("n1-vcpu"), n1.vcpus), (rate("n1-gb"), n1.memory_gb))
+    gpu_name = catalog.gpu_type(shape.gpu).accelerator if shape.gpu else ""
+    return _sum((machine, 1), (rate(gpu_name) if shape.gpu_count else 0.0, shape.gpu_count))
+
+
+def _sum(*parts: tuple[float | None, float]) -> float | None:
+    """Each rate times how much of it; None when one is not known."""
+    total = 0.0
+    for rate, amount in parts:
+        if rate is None:
+            return None
+        total += rate * amount
+    return total
+
+
+def usd(amount: float) -> str:
+    """An amount for people: `$0.85`, `$12.40`; `$0.004` where cents would say nothing."""
+    return f"${amount:.2f}" if amount >= 0.1 or amount == 0 else f"${amount:.3f}"
+
+
+def price_line(shape: Shape, zone: str, provisioning: str = "STANDARD", *, ttl_s: int | None, prices: PriceList | None = None) -> str:
+    """What is said of the cost before something is created: per hour, and up to the time to live where there is one."""
+    price = price_per_hour(shape, zone, provisioning, prices)
+    listed = (prices or packaged()).as_of
+    if price is None:
+        return f"price: not in the price list of {listed} for {shape} in {region_of(zone)}"
+    spot = " as Spot" if provisioning == "SPOT" else ""
+    until = f", {usd(price.over(ttl_s))} until its time to live stops it" if ttl_s is not None else ""
+    where = f"in {region_of(zone)}{until} (list of {price.as_of}, without disk and traffic)"
+    return f"price: about {usd(price.usd_per_hour)} an hour{spot} {where}"

@@ -1,0 +1,116 @@
+"""What a machine costs by the price list: numbers known from Google's pages, and no number where the list has none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from provision.cloud.catalog import Shape, bundled_machine_types, gpu_types
+from provision.cloud.prices import PriceList, packaged, price_line, price_per_hour, usd
+from provision.errors import SettingsError
+
+L4 = Shape("g2-standard-8", "nvidia-l4", 1)
+T4 = Shape("n1-standard-8", "nvidia-tesla-t4", 1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "zone", "provisioning", "dollars"),
+    [
+        # Each is a sum of SKUs of the Cloud Billing Catalog: 8 x N1 vCPU + 30 GB, + T4.
+        (T4, "us-central1-a", "STANDARD", 8 * 0.031611 + 30 * 0.004237 + 0.35),
+        (Shape("n1-standard-8", "t4", 1), "us-central1-a", "STANDARD", 8 * 0.031611 + 30 * 0.004237 + 0.35),
+        (Shape("n1-standard-64", "nvidia-tesla-v100", 8), "us-central1-a", "STANDARD", 64 * 0.031611 + 240 * 0.004237 + 8 * 2.48),
+        (Shape("n1-highmem-2"), "us-central1-a", "STANDARD", 2 * 0.031611 + 13 * 0.004237),
+        # Totals that are published for the whole machine.
+        (Shape("g2-standard-4", "nvidia-l4", 1), "us-central1-a", "STANDARD", 0.706832276),
+        (Shape("a2-ultragpu-1g", "nvidia-a100-80gb", 1), "us-central1-c", "STANDARD", 5.06879789),
+        (Shape("a2-highgpu-8g", "nvidia-tesla-a100", 8), "us-central1-c", "STANDARD", 8 * 3.673385),
+        (Shape("a2-megagpu-16g", "nvidia-tesla-a100", 16), "us-central1-c", "STANDARD", 96 * 0.031611 + 1360 * 0.004237 + 16 * 2.933908),
+        (Shape("a3-highgpu-4g", "nvidia-h100-80gb", 4), "us-central1-a", "SPOT", 4 * 4.42446871),
+        (T4, "us-central1-f", "SPOT", 8 * 0.00882 + 30 * 0.00113 + 0.175),
+    ],
+)
+def test_a_machine_has_a_price(shape: Shape, zone: str, provisioning: str, dollars: float) -> None:
+    price = price_per_hour(shape, zone, provisioning)
+    assert price is not None
+    assert price.usd_per_hour == pytest.approx(dollars, rel=2e-4)
+    assert price.as_of == packaged().as_of
+
+
+@pytest.mark.parametrize(
+    ("shape", "zone", "provisioning"),
+    [
+        (L4, "mars-north1-a", "STANDARD"),
+        (L4, "us-central1-a", "FLEX_START"),
+        (Shape("a4-highgpu-8g", "nvidia-b200", 8), "us-central1-a", "STANDARD"),
+        (Shape("a3-highgpu-1g", "nvidia-h100-80gb", 1), "europe-west3-a", "SPOT"),
+        (Shape("n1-standard-8", "nvidia-tesla-v100", 1), "asia-south1-a", "STANDARD"),
+        (Shape("custom-8-30720", "nvidia-tesla-t4", 1), "us-central1-a", "STANDARD"),
+        (Shape("e2-standard-4"), "us-central1-a", "STANDARD"),
+    ],
+)
+def test_what_the_list_lacks_has_no_price(shape: Shape, zone: str, provisioning: str) -> None:
+    assert price_per_hour(shape, zone, provisioning) is None
+
+
+def test_spot_is_cheaper_than_on_demand() -> None:
+    dearer = [
+        (region, name)
+        for region, rates in packaged().regions.items()
+        for name, (full, spot) in rates.items()
+        if full and spot and spot > full
+    ]
+    assert dearer == []
+
+
+def test_the_names_of_the_list_are_known() -> None:
+    """A misspelt name would be a price that is never found."""
+    families = {name.rsplit("-", 1)[0] for name in bundled_machine_types()} | set(bundled_machine_types())
+    known = set(gpu_types()) | families | {"n1-vcpu", "n1-gb", "g2-vcpu"}
+    assert {name for rates in packaged().regions.values() for name in rates} <= known
+
+
+def test_a_list_of_your_own_prices_whole_machines() -> None:
+    text = json.dumps({"as_of": "2026-10-01", "regions": {"us-central1": {"g2-standard-8": [0.7, None], "n1-standard-8": [0.3, 0.1]}}})
+    own = PriceList.from_text(text, "prices.json")
+    price = price_per_hour(L4, "us-central1-a", prices=own)
+    assert price is not None
+    assert (price.usd_per_hour, price.as_of) == (0.7, "2026-10-01")
+    assert price_per_hour(L4, "us-central1-a", "SPOT", own) is None
+    assert price_per_hour(T4, "us-central1-a", prices=own) is None, "the machine alone is no price of a machine with a GPU"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "Expecting property name"),
+        ("[]", "list indices"),
+        ('{"regions": {}}', "'as_of' is missing"),
+        ('{"as_of": "today", "regions": {}}', "no date such as"),
+        ('{"as_of": "2026-01-31", "regions": {"us-central1": {"n1-gb": 0.1}}}', "not [on demand, Spot]"),
+        ('{"as_of": "2026-01-31", "regions": {"us-central1": {"n1-gb": [-1, null]}}}', "not [on demand, Spot]"),
+        ('{"as_of": "2026-01-31", "regions": {"us-central1": {"n1-gb": [true, null]}}}', "not [on demand, Spot]"),
+    ],
+)
+def test_a_broken_list_is_named(text: str, why: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        PriceList.from_text(text, "mine.json")
+    assert caught.value.where == "mine.json"
+    assert why in caught.value.why
+
+
+def test_the_line_before_something_is_created() -> None:
+    assert price_line(L4, "us-central1-a", ttl_s=8 * 3600) == (
+        "price: about $0.85 an hour in us-central1, $6.83 until its time to live stops it (list of 2025-03-06, without disk and traffic)"
+    )
+    assert price_line(L4, "us-central1-a", "SPOT", ttl_s=None) == (
+        "price: about $0.34 an hour as Spot in us-central1 (list of 2025-03-06, without disk and traffic)"
+    )
+    missing = "price: not in the price list of 2025-03-06 for g2-standard-8 + 1 x nvidia-l4 in mars-north1"
+    assert price_line(L4, "mars-north1-a", ttl_s=3600) == missing
+
+
+@pytest.mark.parametrize(("amount", "text"), [(0, "$0.00"), (0.004, "$0.004"), (0.854, "$0.85"), (88.49, "$88.49")])
+def test_dollars(amount: float, text: str) -> None:
+    assert usd(amount) == text
