@@ -20,7 +20,7 @@ from provision.recipes import worker
 from provision.recipes.mps import kept, no_mps
 from provision.recipes.worker import container, no_worker
 from provision.resource import Resource
-from provision.resources.docker import WORKSPACE
+from provision.resources.container import WORKSPACE
 from provision.shell import script
 
 

@@ -15,7 +15,7 @@ from provision.recipes.worker import WorkerImage
 from provision.recipes.worker import image as image_resource
 from provision.resource import Resource
 from provision.resources import DockerEngine, RegistryLogin
-from provision.resources.docker import WORKSPACE
+from provision.resources.container import WORKSPACE
 
 
 def spec(session: Session) -> ImageSpec:

@@ -9,7 +9,7 @@ from provision.app.session import Done, Session
 from provision.errors import CommandFailed, HostError
 from provision.exchange import tail
 from provision.model import Sink, Transport
-from provision.resources.docker import WORKSPACE
+from provision.resources.container import WORKSPACE
 from provision.shell import Script, fed, lifeline, script
 
 LONGEST_RUN_S = 30 * 86_400.0

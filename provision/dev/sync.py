@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from provision.errors import UsageError
-from provision.resources.docker import WORKSPACE
+from provision.resources.container import WORKSPACE
 from provision.shell import RemotePath, Script, script
 
 _LOCK = "/run/provision-send.lock"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from provision.resources.boot import BootEnded, BootFragment, BootRunner
-from provision.resources.docker import BuiltImage, Container, DockerEngine, NoContainer, PulledImage, RegistryLogin
+from provision.resources.container import Container, NoContainer, Siblings
+from provision.resources.docker import BuiltImage, DockerEngine, PulledImage, RegistryLogin
 from provision.resources.file import Directory, File
 from provision.resources.gpu import Driver, Gpu, NvidiaSmi
 from provision.resources.mount import ExecBindMount
@@ -28,5 +29,6 @@ __all__ = [
     "NvidiaSmi",
     "PulledImage",
     "RegistryLogin",
+    "Siblings",
     "Unit",
 ]

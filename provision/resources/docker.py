@@ -1,29 +1,22 @@
-"""The Docker Engine of the host, registry login, images and the worker container. Pure.
+"""The Docker Engine of the host, registry login and images. Pure.
 
-Sources: Google, "Run GPU workloads on Container-Optimized OS" (driver volumes and device nodes instead of
-`--privileged`), "Running containers on instances" (/root is read-only, so Docker's configuration lives elsewhere),
+Sources: Google, "Running containers on instances" (/root is read-only, so Docker's configuration lives elsewhere),
 the docker-credential-gcr README (`--registries`), Docker's CLI reference.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from provision.errors import ProbeUnreadable
 from provision.model import Facts, State
 from provision.resource import Diagnosis, Resource
 from provision.resources.file import remember_disk_full
-from provision.resources.gpu import DRIVER_DIR
-from provision.shell import Argument, RemotePath, Script, fields, join, payload, quote, script
+from provision.shell import RemotePath, Script, fields, payload, script
 
 DOCKER_CONFIG = RemotePath("/var/lib/provision/docker")
-WORKSPACE = "/workspace"
-NOFILE = "16384:16384"
-"""Open files of the container: NVIDIA recommends at least 16384 for MPS; more is refused without CAP_SYS_RESOURCE."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,177 +197,3 @@ class BuiltImage(Resource):
     def diagnose(self, output: str, actual: State | None) -> Diagnosis | None:  # noqa: ARG002
         """A base image that cannot be had, or a full disk; otherwise the build's own last lines say it."""
         return _pull_diagnosis(output)
-
-
-_CONTAINER_PROBE = """
-labels='{{index .Config.Labels "provision.spec"}}|{{index .Config.Labels "provision.driver"}}'
-docker container inspect -f "{{.State.Running}}|{{.Image}}|$labels" "$name" 2>/dev/null || exit 0
-echo "image=$(docker image inspect -f '{{.Id}}' "$image" 2>/dev/null)"
-loaded=
-if test -r "$R/sys/module/nvidia/version"; then read -r loaded <"$R/sys/module/nvidia/version"; fi
-echo "driver=$loaded"
-"""
-
-# A container whose specification, image and driver are current is only started (after a boot), or restarted when the
-# driver's mount changed under it: it keeps the mount options of its start. Anything else is recreated.
-_CONTAINER_ENSURE = """
-loaded=
-if test -r "$R/sys/module/nvidia/version"; then read -r loaded <"$R/sys/module/nvidia/version"; fi
-id=$(docker image inspect -f '{{.Id}}' "$image")
-labels='{{index .Config.Labels "provision.spec"}}|{{index .Config.Labels "provision.driver"}}'
-found=$(docker container inspect -f "{{.Image}}|$labels" "$name" 2>/dev/null || true)
-if test "$found" = "$id|$spec|$loaded"; then
-    if test -n "${because-}"; then docker restart --time 10 "$name"; else docker start "$name"; fi
-    exit 0
-fi
-case $found in
-    '') ;;
-    *'||'*) echo "a container of this name exists and was not made by provision: $name"; exit 77 ;;
-    *) docker rm --force "$name" ;;
-esac
-environment=$(docker image inspect -f '{{range .Config.Env}}{{println .}}{{end}}' "$image")
-path=$(printf '%s\\n' "$environment" | sed -n 's/^PATH=//p' | tail -n 1)
-libraries=$(printf '%s\\n' "$environment" | sed -n 's/^LD_LIBRARY_PATH=//p' | tail -n 1)
-path=${path:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}
-case :$path: in *:/usr/local/nvidia/bin:*) ;; *) path=/usr/local/nvidia/bin:$path ;; esac
-case :$libraries: in *:/usr/local/nvidia/lib64:*) ;; *) libraries=/usr/local/nvidia/lib64${libraries:+:$libraries} ;; esac
-set -- --env "PATH=$path" --env "LD_LIBRARY_PATH=$libraries" "$@"
-if test -n "$devices"; then
-    for node in "$R"/dev/nvidia[0-9]* "$R"/dev/nvidiactl "$R"/dev/nvidia-uvm "$R"/dev/nvidia-uvm-tools; do
-        test ! -e "$node" || set -- --device "$node:${node#"$R"}" "$@"
-    done
-fi
-docker run --detach --name "$name" --label "provision.spec=$spec" --label "provision.driver=$loaded" "$@" "$image" infinity
-"""
-
-
-def foreign_container(name: str) -> Diagnosis:
-    """Somebody else's container has the name; it is never touched."""
-    return Diagnosis(f"a container named {name} exists that is not ours", "set worker.name to another name")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Container(Resource):
-    """The worker container: driver volumes, device nodes, shared memory, MPS directories, an idle main process.
-
-    ENTRYPOINT is overridden (`sleep infinity` under `--init`), so that programs are run in it at will. Restart
-    policy `no`: a container that Docker restarts before its device nodes exist stays dead, the boot script starts it.
-    """
-
-    container: str
-    image: str
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    volumes: tuple[str, ...] = ()
-    shm_size: str = "1g"
-    privileged: bool = False
-    gpu: bool = True
-    processes: int | None = None
-    driver_dir: str = DRIVER_DIR.path
-    timeout_s: float = 180.0
-
-    @property
-    def work_volume(self) -> str:
-        """The Docker volume that holds the user's code; unlike a folder of /var it is executable."""
-        return f"{self.container}-workspace"
-
-    def environment(self, facts: Facts) -> dict[str, str]:
-        """What every process in the container sees, user's values last.
-
-        OpenMP threads per worker are max(1, cores / processes): several processes with a thread per core each were
-        measured up to 64 times slower (docs/facts.md).
-        """
-        threads = str(max(1, facts.cpus // (self.processes or facts.cpus or 1)))
-        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-        return {"TF_FORCE_GPU_ALLOW_GROWTH": "true", **dict.fromkeys(names, threads), **self.env}
-
-    def arguments(self, facts: Facts) -> list[Argument]:
-        """The options of `docker run`, devices aside."""
-        words: list[Argument] = ["--init", "--restart", "no", "--network", "host", "--entrypoint", "sleep"]
-        words += ["--shm-size", self.shm_size, "--ulimit", f"nofile={NOFILE}", "--workdir", WORKSPACE]
-        words += ["--volume", f"{self.work_volume}:{WORKSPACE}"]
-        if self.gpu:
-            driver = RemotePath(self.driver_dir)
-            words += ["--volume", join(driver / "lib64", ":/usr/local/nvidia/lib64:ro")]
-            words += ["--volume", join(driver / "bin", ":/usr/local/nvidia/bin:ro")]
-        for volume in self.volumes:
-            source, _, target = volume.partition(":")
-            words += ["--volume", join(RemotePath(source), f":{target}") if source.startswith("/") else volume]
-        for name, value in sorted(self.environment(facts).items()):
-            words += ["--env", f"{name}={value}"]
-        if self.privileged:
-            words.append("--privileged")
-        return words
-
-    def spec(self, facts: Facts) -> str:
-        """A digest of everything the container is started with, kept as its label."""
-        text = " ".join(quote(word) for word in [self.image, "devices" if self.gpu else "", *self.arguments(facts)])
-        return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-
-    def probe(self) -> Script:
-        """Running, its image, its labels; the current image of that name; the loaded driver."""
-        return script(_CONTAINER_PROBE, name=self.container, image=self.image)
-
-    def read(self, text: str) -> State | None:
-        """`{"running", "spec", "image", "driver"}`, the last two `current` or `stale`; None without a container."""
-        if not text.strip():
-            return None
-        head, _, rest = text.partition("\n")
-        running, image, spec, driver = head.split("|")
-        now = fields(rest)
-        current = {True: "current", False: "stale"}
-        return {
-            "running": running == "true",
-            "spec": spec,
-            "image": current[image == now.get("image", "").strip()],
-            "driver": current[driver == now.get("driver", "").strip()],
-        }
-
-    def desired(self, facts: Facts) -> State:
-        """Running, as specified, from the current image, with the current driver."""
-        return {"running": True, "spec": self.spec(facts), "image": "current", "driver": "current"}
-
-    def ensure(self, facts: Facts) -> Script | None:
-        """Start it, or recreate it where anything of it is stale."""
-        return script(
-            _CONTAINER_ENSURE,
-            argv=self.arguments(facts),
-            name=self.container,
-            image=self.image,
-            spec=self.spec(facts),
-            devices="yes" if self.gpu and not self.privileged else "",
-        )
-
-    def diagnose(self, output: str, actual: State | None) -> Diagnosis | None:  # noqa: ARG002
-        """No `sleep` in the image, no device nodes, full disk."""
-        if "was not made by provision" in output:
-            return foreign_container(self.container)
-        if "error gathering device information" in output:
-            return Diagnosis("the driver's device nodes are gone", "invoke vm.provision")
-        if re.search(r'exec: "sleep"|"sleep": executable file not found', output):
-            return Diagnosis("the image has no `sleep` to stay alive with", "base worker.image on a distribution with coreutils or busybox")
-        return remember_disk_full(output)
-
-
-@dataclass(frozen=True, kw_only=True)
-class NoContainer(Resource):
-    """The worker container is gone. One of that name that is not ours is left alone."""
-
-    container: str
-
-    def probe(self) -> Script:
-        """Its id and our label, where it exists."""
-        text = '{{.Id}}|{{index .Config.Labels "provision.spec"}}'
-        return script('docker container inspect -f "$format" "$name" 2>/dev/null || true', name=self.container, format=text)
-
-    def read(self, text: str) -> State | None:
-        """`{"id"}`; None when there is none of ours."""
-        identity, _, spec = text.strip().partition("|")
-        return {"id": identity} if spec else None
-
-    def desired(self, facts: Facts) -> State | None:  # noqa: ARG002
-        """Absent."""
-        return None
-
-    def ensure(self, facts: Facts) -> Script | None:  # noqa: ARG002
-        """Stop it, so that programs may end, then remove it. The workspace volume is kept."""
-        return script('docker stop --time 10 "$name"\ndocker rm --force "$name"', name=self.container)
