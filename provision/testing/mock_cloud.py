@@ -108,7 +108,7 @@ class MockCloud:
         self.hosts.publish = self.emulator.publish
         self.hosts.print_serial = self.emulator.print_serial
         self.on_change: Callable[[], None] = lambda: None
-        self._record = folder / "instances.json"
+        self._record = folder / "world.json"
         self._written = ""
         self._stopping = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="mock-cloud", daemon=True)
@@ -159,7 +159,7 @@ class MockCloud:
         self.stop()
 
     def save(self) -> None:
-        """Write the instances down where they changed."""
+        """Write the world down where it changed."""
         text = json.dumps(self.emulator.snapshot())
         if text == self._written:
             return

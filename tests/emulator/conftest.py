@@ -14,6 +14,7 @@ from jsonschema import Draft7Validator
 from provision.cloud.gce import GceCloud
 from provision.model import VmSpec
 from provision.testing.compute import Call, ComputeEmulator, NullBackend, SimulatedClock
+from tests.emulator.speaking import Google
 
 
 def _discovery() -> dict[str, Any]:
@@ -115,6 +116,14 @@ def cloud(emulator: ComputeEmulator, clock: SimulatedClock) -> Iterator[GceCloud
     client = GceCloud("demo", emulator.endpoint, now=clock.now, sleep=clock.sleep)
     yield client
     client.close()
+
+
+@pytest.fixture
+def google(emulator: ComputeEmulator) -> Iterator[Google]:
+    """Google's client library, speaking to the emulator."""
+    clients = Google(emulator)
+    yield clients
+    clients.close()
 
 
 @pytest.fixture

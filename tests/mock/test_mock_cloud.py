@@ -256,7 +256,7 @@ def test_requests_and_connections_keep_it_up(state: Path) -> None:
 
 def test_a_server_that_cannot_start_is_told_with_its_last_line(state: Path) -> None:
     state.mkdir()
-    (state / "instances.json").write_text("broken")
+    (state / "world.json").write_text("broken")
     with pytest.raises(ProvisionError) as caught:
         daemon.up(state)
     assert "the mock did not start" in str(caught.value)

@@ -1,4 +1,4 @@
-"""The methods of the Compute Engine API v1 that are emulated: paths, parameters, replies."""
+"""What the emulated methods answer: parameters in, replies out."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from werkzeug.routing import Map, Rule
-
-from provision.testing.compute.catalogue import Catalogue
+from provision.testing.compute import lifecycle
+from provision.testing.compute.catalogue import Catalogue, Links
 from provision.testing.compute.errors import ApiError, Json, invalid_field, not_found
 from provision.testing.compute.faults import Fault
 from provision.testing.compute.filters import compile_filter
@@ -16,51 +15,13 @@ from provision.testing.compute.paging import aggregated, listing
 from provision.testing.compute.resources import Place
 from provision.testing.compute.world import World
 
-PREFIX = "/compute/v1"
 SERVER_WAIT_S = 120.0
-
-_GLOBAL = f"{PREFIX}/projects/<project>"
-_ZONE = f"{_GLOBAL}/zones/<zone>"
-_INSTANCE = f"{_ZONE}/instances/<name>"
-
-ROUTES = Map(
-    [
-        Rule(_GLOBAL, endpoint="projects.get", methods=["GET"]),
-        Rule(f"{_GLOBAL}/zones", endpoint="zones.list", methods=["GET"]),
-        Rule(_ZONE, endpoint="zones.get", methods=["GET"]),
-        Rule(f"{_GLOBAL}/regions", endpoint="regions.list", methods=["GET"]),
-        Rule(f"{_GLOBAL}/regions/<name>", endpoint="regions.get", methods=["GET"]),
-        Rule(f"{_ZONE}/machineTypes", endpoint="machineTypes.list", methods=["GET"]),
-        Rule(f"{_ZONE}/machineTypes/<name>", endpoint="machineTypes.get", methods=["GET"]),
-        Rule(f"{_GLOBAL}/aggregated/machineTypes", endpoint="machineTypes.aggregatedList", methods=["GET"]),
-        Rule(f"{_ZONE}/acceleratorTypes", endpoint="acceleratorTypes.list", methods=["GET"]),
-        Rule(f"{_ZONE}/acceleratorTypes/<name>", endpoint="acceleratorTypes.get", methods=["GET"]),
-        Rule(f"{_GLOBAL}/aggregated/acceleratorTypes", endpoint="acceleratorTypes.aggregatedList", methods=["GET"]),
-        Rule(f"{_GLOBAL}/global/images", endpoint="images.list", methods=["GET"]),
-        Rule(f"{_GLOBAL}/global/images/<name>", endpoint="images.get", methods=["GET"]),
-        Rule(f"{_GLOBAL}/global/images/family/<name>", endpoint="images.getFromFamily", methods=["GET"]),
-        Rule(f"{_ZONE}/instances", endpoint="instances.insert", methods=["POST"]),
-        Rule(f"{_ZONE}/instances", endpoint="instances.list", methods=["GET"]),
-        Rule(f"{_GLOBAL}/aggregated/instances", endpoint="instances.aggregatedList", methods=["GET"]),
-        Rule(_INSTANCE, endpoint="instances.get", methods=["GET"]),
-        Rule(_INSTANCE, endpoint="instances.delete", methods=["DELETE"]),
-        *(
-            Rule(f"{_INSTANCE}/{verb}", endpoint=f"instances.{verb}", methods=["POST"])
-            for verb in ("start", "stop", "reset", "setLabels", "setMetadata")
-        ),
-        Rule(f"{_INSTANCE}/serialPort", endpoint="instances.getSerialPortOutput", methods=["GET"]),
-        Rule(f"{_INSTANCE}/getGuestAttributes", endpoint="instances.getGuestAttributes", methods=["GET"]),
-        Rule(f"{_ZONE}/operations", endpoint="zoneOperations.list", methods=["GET"]),
-        Rule(f"{_ZONE}/operations/<name>", endpoint="zoneOperations.get", methods=["GET"]),
-        Rule(f"{_ZONE}/operations/<name>/wait", endpoint="zoneOperations.wait", methods=["POST"]),
-    ]
-)
-"""Endpoint = method id of the discovery document without its `compute.`."""
+SERIAL_PORTS = range(1, 5)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """One request, taken apart."""
+    """One request, taken apart. `unreachable` are the zones that a fault hides from an aggregated list."""
 
     method: str
     path: str
@@ -70,11 +31,22 @@ class Ask:
     query: Mapping[str, str]
     body: Json
     fault: Fault | None = None
+    unreachable: frozenset[str] = frozenset()
+
+    @property
+    def collection(self) -> str:
+        """`instances` of `instances.insert`."""
+        return self.method.partition(".")[0]
+
+    @property
+    def verb(self) -> str:
+        """`insert` of `instances.insert`."""
+        return self.method.partition(".")[2]
 
     @property
     def place(self) -> Place:
-        """The instance or operation that is asked about."""
-        return Place(self.project, self.zone, self.name)
+        """What is asked about, or is to be made."""
+        return Place(self.project, self.zone, self.name or str(self.body.get("name", "")), self.collection)
 
     @property
     def request_id(self) -> str:
@@ -91,82 +63,107 @@ class Api:
     def __init__(self, world: World, catalogue: Catalogue) -> None:
         self._world = world
         self._catalogue = catalogue
-        self._methods: dict[str, _Method] = {
-            "projects.get": lambda ask: catalogue.project(world.links, ask.project, world.usage(ask.project)),
-            "zones.get": lambda ask: catalogue.zone(world.links, ask.project, ask.zone),
-            "zones.list": self._zones,
-            "regions.get": lambda ask: catalogue.region(world.links, ask.project, ask.name, world.usage(ask.project, ask.name)),
-            "regions.list": self._regions,
-            "machineTypes.get": lambda ask: catalogue.machine_type(world.links, ask.project, ask.zone, ask.name),
-            "machineTypes.list": lambda ask: self._list("machineType", ask, catalogue.machine_types(world.links, ask.project, ask.zone)),
-            "machineTypes.aggregatedList": lambda ask: self._aggregated("machineType", ask, catalogue.machine_types),
-            "acceleratorTypes.get": lambda ask: catalogue.accelerator_type(world.links, ask.project, ask.zone, ask.name),
-            "acceleratorTypes.list": lambda ask: self._list(
-                "acceleratorType", ask, catalogue.accelerator_types(world.links, ask.project, ask.zone)
-            ),
-            "acceleratorTypes.aggregatedList": lambda ask: self._aggregated("acceleratorType", ask, catalogue.accelerator_types),
-            "images.get": lambda ask: catalogue.image(world.links, ask.project, ask.name),
-            "images.getFromFamily": lambda ask: catalogue.image_of_family(world.links, ask.project, ask.name),
-            "images.list": lambda ask: self._list("image", ask, catalogue.images(world.links, ask.project)),
-            "instances.insert": lambda ask: world.insert(ask.project, ask.zone, ask.body, request_id=ask.request_id, fault=ask.fault),
-            "instances.get": lambda ask: world.get(ask.place),
-            "instances.list": self._instances,
-            "instances.aggregatedList": self._all_instances,
-            "instances.getSerialPortOutput": self._serial,
-            "instances.getGuestAttributes": self._guest_attributes,
-            "zoneOperations.get": lambda ask: world.operation(ask.place),
-            "zoneOperations.wait": lambda ask: world.wait(ask.place, SERVER_WAIT_S),
-            "zoneOperations.list": lambda ask: self._list("operation", ask, world.operations(ask.project, ask.zone)),
-            **{f"instances.{verb}": self._change for verb in ("delete", "start", "stop", "reset", "setLabels", "setMetadata")},
-        }
+        self._methods: dict[str, _Method] = {**self._offers(), **self._holdings(), **self._instances()}
 
     def answer(self, ask: Ask) -> Json:
         """The reply's body; an ApiError is the caller's to write down."""
         return self._methods[ask.method](ask)
 
-    def _change(self, ask: Ask) -> Json:
-        verb = ask.method.removeprefix("instances.")
-        return self._world.change(verb, ask.place, body=ask.body, request_id=ask.request_id, fault=ask.fault)
+    def _offers(self) -> dict[str, _Method]:
+        """What exists before anybody creates something."""
+        world, offers = self._world, self._catalogue
+
+        def links() -> Links:
+            return world.store.links
+
+        return {
+            "projects.get": lambda ask: offers.project(links(), ask.project, world.quotas(ask.project), world.store.project_metadata),
+            "zones.get": lambda ask: offers.zone(links(), ask.project, ask.zone),
+            "zones.list": lambda ask: self._list("zone", ask, [offers.zone(links(), ask.project, name) for name in offers.zone_names]),
+            "regions.get": lambda ask: self._region(ask, ask.name),
+            "regions.list": lambda ask: self._list("region", ask, [self._region(ask, name) for name in offers.region_names]),
+            "machineTypes.get": lambda ask: offers.machine_type(links(), ask.project, ask.zone, ask.name),
+            "machineTypes.list": lambda ask: self._list("machineType", ask, offers.machine_types(links(), ask.project, ask.zone)),
+            "machineTypes.aggregatedList": lambda ask: self._aggregated("machineType", ask, offers.machine_types),
+            "acceleratorTypes.get": lambda ask: offers.accelerator_type(links(), ask.project, ask.zone, ask.name),
+            "acceleratorTypes.list": lambda ask: self._list(
+                "acceleratorType", ask, offers.accelerator_types(links(), ask.project, ask.zone)
+            ),
+            "acceleratorTypes.aggregatedList": lambda ask: self._aggregated("acceleratorType", ask, offers.accelerator_types),
+            "images.get": lambda ask: offers.image(links(), ask.project, ask.name),
+            "images.getFromFamily": lambda ask: offers.image_of_family(links(), ask.project, ask.name),
+            "images.list": lambda ask: self._list("image", ask, offers.images(links(), ask.project)),
+        }
+
+    def _holdings(self) -> dict[str, _Method]:
+        """What is the same for instances, disks and reservations, and operations."""
+        world = self._world
+        methods: dict[str, _Method] = {
+            "zoneOperations.get": lambda ask: world.operation(ask.place),
+            "zoneOperations.wait": lambda ask: world.wait(ask.place, SERVER_WAIT_S),
+            "zoneOperations.list": lambda ask: self._list("operation", ask, world.operations(ask.project, ask.zone)),
+        }
+        for collection, kind in (("instances", "instance"), ("disks", "disk"), ("reservations", "reservation")):
+            methods[f"{collection}.get"] = lambda ask: world.get(ask.place)
+            methods[f"{collection}.list"] = lambda ask, kind=kind: self._held(kind, ask)  # type: ignore[misc]
+            methods[f"{collection}.aggregatedList"] = lambda ask, kind=kind: self._scoped(  # type: ignore[misc]
+                kind, ask, world.all(ask.collection, ask.project)
+            )
+        for method in ("disks.insert", "disks.delete", "disks.setLabels", "reservations.insert", "reservations.delete"):
+            methods[method] = lambda ask: world.change_item(ask.verb, ask.place, body=ask.body, request_id=ask.request_id, fault=ask.fault)
+        return methods
+
+    def _instances(self) -> dict[str, _Method]:
+        world = self._world
+
+        def change(ask: Ask) -> Json:
+            return world.change(ask.verb, ask.place, body=ask.body, request_id=ask.request_id, fault=ask.fault)
+
+        return {
+            "instances.insert": lambda ask: world.insert(ask.project, ask.zone, ask.body, request_id=ask.request_id, fault=ask.fault),
+            "instances.bulkInsert": lambda ask: world.bulk_insert(
+                ask.project, ask.zone, ask.body, request_id=ask.request_id, fault=ask.fault
+            ),
+            "instances.getSerialPortOutput": self._serial,
+            "instances.getGuestAttributes": self._guest_attributes,
+            **{f"instances.{verb}": change for verb in lifecycle.VERBS},
+        }
 
     def _list(self, kind: str, ask: Ask, items: list[Json]) -> Json:
         keep = compile_filter(ask.query.get("filter", ""))
-        return listing(f"compute#{kind}List", self._world.links.full(ask.path), [item for item in items if keep(item)], ask.query)
+        return listing(f"compute#{kind}List", self._world.store.links.full(ask.path), [item for item in items if keep(item)], ask.query)
+
+    def _held(self, kind: str, ask: Ask) -> Json:
+        if ask.zone not in self._catalogue.zone_names:
+            raise not_found(f"projects/{ask.project}/zones/{ask.zone}")
+        return self._list(kind, ask, [resource for _zone, resource in self._world.all(ask.collection, ask.project, ask.zone)])
 
     def _aggregated(self, kind: str, ask: Ask, items: Callable[..., list[Json]]) -> Json:
-        zones = self._catalogue.zone_names
-        return self._scoped(kind, ask, [(zone, item) for zone in zones for item in items(self._world.links, ask.project, zone)])
+        links, zones = self._world.store.links, self._catalogue.zone_names
+        return self._scoped(kind, ask, [(zone, item) for zone in zones for item in items(links, ask.project, zone)])
 
     def _scoped(self, kind: str, ask: Ask, items: list[tuple[str, Json]]) -> Json:
         keep = compile_filter(ask.query.get("filter", ""))
-        path, zones = self._world.links.full(ask.path), self._catalogue.zone_names
-        found = [(zone, item) for zone, item in items if keep(item)]
-        return aggregated(f"compute#{kind}AggregatedList", path, field=f"{kind}s", scopes=zones, items=found, query=ask.query)
-
-    def _zones(self, ask: Ask) -> Json:
-        return self._list("zone", ask, [self._catalogue.zone(self._world.links, ask.project, name) for name in self._catalogue.zone_names])
-
-    def _regions(self, ask: Ask) -> Json:
-        names = self._catalogue.region_names
-        return self._list(
-            "region",
-            ask,
-            [self._catalogue.region(self._world.links, ask.project, name, self._world.usage(ask.project, name)) for name in names],
+        found = [(zone, item) for zone, item in items if keep(item) and zone not in ask.unreachable]
+        return aggregated(
+            f"compute#{kind}AggregatedList",
+            self._world.store.links.full(ask.path),
+            field=f"{kind}s",
+            scopes=self._catalogue.zone_names,
+            items=found,
+            query=ask.query,
+            unreachable=ask.unreachable,
         )
 
-    def _instances(self, ask: Ask) -> Json:
-        if ask.zone not in self._catalogue.zone_names:
-            raise not_found(f"projects/{ask.project}/zones/{ask.zone}")
-        return self._list("instance", ask, [resource for _zone, resource in self._world.all(ask.project, ask.zone)])
-
-    def _all_instances(self, ask: Ask) -> Json:
-        return self._scoped("instance", ask, self._world.all(ask.project))
+    def _region(self, ask: Ask, name: str) -> Json:
+        return self._catalogue.region(self._world.store.links, ask.project, name, self._world.quotas(ask.project, name))
 
     def _serial(self, ask: Ask) -> Json:
-        start = _integer(ask.query, "start", 0)
-        if _integer(ask.query, "port", 1) != 1:
-            raise invalid_field("port", ask.query["port"], "Only serial port 1 is emulated.")
-        contents, first, following = self._world.serial(ask.place, start)
-        link = self._world.links.full(ask.path)
+        start, port = _integer(ask.query, "start", 0), _integer(ask.query, "port", 1)
+        if port not in SERIAL_PORTS:
+            raise invalid_field("port", port, "Must be between 1 and 4.")
+        contents, first, following = self._world.serial(ask.place, start) if port == 1 else ("", 0, 0)
+        link = self._world.store.links.full(ask.path)
         return {"kind": "compute#serialPortOutput", "contents": contents, "start": str(first), "next": str(following), "selfLink": link}
 
     def _guest_attributes(self, ask: Ask) -> Json:
@@ -177,7 +174,7 @@ class Api:
             "kind": "compute#guestAttributes",
             "queryPath": query,
             "queryValue": {"items": items},
-            "selfLink": self._world.links.full(ask.path),
+            "selfLink": self._world.store.links.full(ask.path),
         }
 
 

@@ -1,14 +1,17 @@
-"""What the emulated cloud offers: zones, machine types, accelerator types, images, quotas. Pure.
+"""What the emulated cloud offers: zones, machine types, accelerator types, images. Pure.
 
 GPU and machine types come from the package's own table (`provision.cloud.catalog`), the zones from data/zones.json.
 """
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from importlib import resources
 from typing import Any
 
@@ -21,17 +24,6 @@ BORN = "2026-01-01T00:00:00.000-08:00"
 IMAGE_GB = 10
 _E2 = tuple(MachineType(f"e2-standard-{size}", size, size * 4.0) for size in (2, 4, 8, 16, 32))
 _SHARED = (MachineType("f1-micro", 1, 0.6), MachineType("g1-small", 1, 1.7), MachineType("e2-micro", 2, 1.0))
-_GLOBAL_QUOTAS = {"GPUS_ALL_REGIONS": 16.0, "CPUS_ALL_REGIONS": 512.0, "NETWORKS": 15.0, "SNAPSHOTS": 5000.0}
-_QUOTA_METRICS = {
-    "NVIDIA_T4_GPUS": "nvidia-tesla-t4",
-    "NVIDIA_P4_GPUS": "nvidia-tesla-p4",
-    "NVIDIA_P100_GPUS": "nvidia-tesla-p100",
-    "NVIDIA_V100_GPUS": "nvidia-tesla-v100",
-    "NVIDIA_L4_GPUS": "nvidia-l4",
-    "NVIDIA_A100_GPUS": "nvidia-tesla-a100",
-    "NVIDIA_A100_80GB_GPUS": "nvidia-a100-80gb",
-}
-"""Regional metrics and their accelerators; newer types have none here (Compute Engine, "GPU quota")."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +44,20 @@ def _world() -> Mapping[str, Any]:
     return world
 
 
+def fingerprint(value: object) -> str:
+    """A base64 digest of a JSON value, as the API's optimistic locks are."""
+    return base64.urlsafe_b64encode(sha256(json.dumps(value, sort_keys=True).encode()).digest()[:8]).decode()
+
+
+def metadata_json(items: Sequence[Json]) -> Json:
+    """The metadata of a project or of an instance, with its fingerprint."""
+    kept = deepcopy(list(items))
+    resource: Json = {"kind": "compute#metadata", "fingerprint": fingerprint(kept)}
+    return {**resource, "items": kept} if kept else resource
+
+
 def stable_id(*words: str) -> str:
     """A decimal id that is the same in every run."""
-    from hashlib import sha256
-
     return str(int.from_bytes(sha256("/".join(words).encode()).digest()[:8], "big") >> 1)
 
 
@@ -103,28 +105,28 @@ class Catalogue:
         region = links.full(f"projects/{project}/regions/{region_of(name)}")
         return {**_head("compute#zone", name, path, links), "description": name, "status": "UP", "region": region}
 
-    def region(self, links: Links, project: str, name: str, usage: Mapping[str, float]) -> Json:
-        """A `regions` resource; `usage` is by quota metric."""
+    def region(self, links: Links, project: str, name: str, quotas: Sequence[Json]) -> Json:
+        """A `regions` resource."""
         path = f"projects/{project}/regions/{name}"
         if name not in self.region_names:
             raise not_found(path)
         zones = [links.full(f"projects/{project}/zones/{zone}") for zone in self.zone_names if region_of(zone) == name]
-        limits = {"CPUS": 256.0, **dict.fromkeys(_QUOTA_METRICS, 8.0)}
         return {
             **_head("compute#region", name, path, links),
             "description": name,
             "status": "UP",
             "zones": zones,
-            "quotas": _quotas(limits, usage),
+            "quotas": list(quotas),
         }
 
-    def project(self, links: Links, project: str, usage: Mapping[str, float]) -> Json:
-        """The `projects` resource."""
+    def project(self, links: Links, project: str, quotas: Sequence[Json], metadata: Mapping[str, str]) -> Json:
+        """The `projects` resource; `metadata` is what all its instances see."""
         head = _head("compute#project", project, f"projects/{project}", links)
         return {
             **head,
             "defaultServiceAccount": f"{stable_id(project)[:12]}-compute@developer.gserviceaccount.com",
-            "quotas": _quotas(_GLOBAL_QUOTAS, usage),
+            "commonInstanceMetadata": metadata_json([{"key": key, "value": value} for key, value in metadata.items()]),
+            "quotas": list(quotas),
         }
 
     def machine_type(self, links: Links, project: str, zone: str, name: str) -> Json:
@@ -166,19 +168,6 @@ class Catalogue:
         if not living:
             raise ApiError(404, "notFound", f"The resource 'projects/{project}/global/images/family/{family}' was not found")
         return living[-1]
-
-
-def quota_usage(accelerator: str | None, count: int, vcpus: int) -> dict[str, float]:
-    """What one running VM takes from the quotas, by metric."""
-    usage = {"CPUS": float(vcpus), "CPUS_ALL_REGIONS": float(vcpus)}
-    if accelerator:
-        usage["GPUS_ALL_REGIONS"] = float(count)
-        usage.update({metric: float(count) for metric, name in _QUOTA_METRICS.items() if name == accelerator})
-    return usage
-
-
-def _quotas(limits: Mapping[str, float], usage: Mapping[str, float]) -> list[Json]:
-    return [{"metric": metric, "limit": limit, "usage": usage.get(metric, 0.0)} for metric, limit in limits.items()]
 
 
 def _head(kind: str, name: str, path: str, links: Links) -> Json:
@@ -224,12 +213,3 @@ def _image_json(links: Links, project: str, row: Mapping[str, str]) -> Json:
     if row.get("state", "ACTIVE") != "ACTIVE":
         resource["deprecated"] = {"state": row["state"]}
     return resource
-
-
-def merged(usages: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """The sum of several usages."""
-    total: dict[str, float] = {}
-    for usage in usages:
-        for metric, value in usage.items():
-            total[metric] = total.get(metric, 0.0) + value
-    return total

@@ -19,17 +19,28 @@ class Clock(Protocol):
         """Let `seconds` pass."""
         ...
 
+    def advance(self, seconds: float) -> None:
+        """Move the time forward by `seconds` at once; ValueError for a negative figure."""
+        ...
+
 
 class SystemClock:
-    """Real time."""
+    """Real time, and what was skipped of it: hours of a time limit can pass at once while hosts and shells run on."""
+
+    def __init__(self) -> None:
+        self._skipped_s = 0.0
 
     def now(self) -> float:
         """Seconds since the epoch."""
-        return time.time()
+        return time.time() + self._skipped_s
 
     def sleep(self, seconds: float) -> None:
         """Block the calling thread for `seconds`."""
         time.sleep(seconds)
+
+    def advance(self, seconds: float) -> None:
+        """Move the time forward by `seconds`."""
+        self._skipped_s += _forward(seconds)
 
 
 class SimulatedClock:
@@ -50,10 +61,26 @@ class SimulatedClock:
 
     def advance(self, seconds: float) -> None:
         """Move the time forward by `seconds`."""
-        if seconds < 0:
-            raise ValueError("time does not go backwards")
         with self._lock:
-            self._now += seconds
+            self._now += _forward(seconds)
+
+
+def _forward(seconds: float) -> float:
+    if seconds < 0:
+        raise ValueError("time does not go backwards")
+    return seconds
+
+
+class Moment:
+    """The time as the emulated world sees it: the clock's, or the moment of the past that is being worked off."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.at: float | None = None
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return self._clock.now() if self.at is None else self.at
 
 
 def timestamp(seconds: float) -> str:

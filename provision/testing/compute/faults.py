@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from provision.testing.compute.errors import ApiError, OperationFailure
+from provision.testing.compute.quotas import quota_failure
 
 
 class FaultKind(enum.StrEnum):
@@ -54,6 +55,10 @@ class Fault:
     details: Sequence[Mapping[str, Any]] = ()
     leaves_vm: bool = False
     """A failed insert leaves the VM behind, stopped (seen in the field: an error reply although a VM was made)."""
+    leaves_disk: bool = False
+    """A failed insert leaves its disks behind, attached to nothing."""
+    capacity: int | None = None
+    """For `instances.bulkInsert`: so many VMs are made before this error."""
     text: str = ""
     seconds: float = 0.0
 
@@ -134,21 +139,14 @@ def stock_out(
 
 def quota(zone: str = "*", *, metric: str = "NVIDIA_T4_GPUS", limit: float = 0.0, region: str = "us-central1") -> Fault:
     """A used-up quota: the operation ends with 403 QUOTA_EXCEEDED and quotaInfo. GPUS_ALL_REGIONS is the global metric."""
-    scope = "Globally" if metric == "GPUS_ALL_REGIONS" else f"in region {region}"
-    limit_name = f"{metric.replace('_', '-')}-per-project" + ("" if metric == "GPUS_ALL_REGIONS" else "-region")
-    info = {
-        "metricName": f"compute.googleapis.com/{metric.lower()}",
-        "limitName": limit_name,
-        "limit": limit,
-        "dimensions": {"region": region},
-    }
+    failure = quota_failure(metric, limit, region)
     return Fault(
         kind=FaultKind.OPERATION,
         zone=zone,
-        code="QUOTA_EXCEEDED",
-        message=f"Quota '{metric}' exceeded.  Limit: {limit} {scope}.",
-        http_status=403,
-        details=({"quotaInfo": info},),
+        code=failure.code,
+        message=failure.message,
+        http_status=failure.http_status,
+        details=failure.details,
     )
 
 

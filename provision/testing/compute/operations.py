@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from provision.testing.compute.catalogue import Links
-from provision.testing.compute.clock import Clock, timestamp
+from provision.testing.compute.clock import Moment, timestamp
+from provision.testing.compute.durations import Durations
 from provision.testing.compute.errors import Json, OperationFailure, invalid_field, not_found
 from provision.testing.compute.faults import Fault, FaultKind
 from provision.testing.compute.resources import Place
 
 _UUID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\Z", re.IGNORECASE)
 _ZERO_UUID = "00000000-0000-0000-0000-000000000000"
+COLLECTION = "operations"
+USER = "emulator@example.com"
 PENDING_SHARE = 0.1
 """Share of an operation's time that it spends PENDING."""
 
@@ -25,10 +28,16 @@ class Change:
     verb: str
     place: Place
     target_id: str
-    begin: Callable[[], None]
-    end: Callable[[], OperationFailure | None]
+    begin: Callable[[], None] = lambda: None
+    end: Callable[[], OperationFailure | None] = lambda: None
     fail: Callable[[], None] = lambda: None
-    """Called instead of `end` when a fault makes the operation fail."""
+    """Called instead of `end` when the operation fails."""
+    failure: OperationFailure | None = None
+    """What it fails with, known from the start (a quota); a fault goes before it."""
+    user: str | None = None
+    """Who asked for it; None: the caller."""
+    shows: Json = field(default_factory=dict)
+    """More fields of the operation resource, at its end."""
 
 
 @dataclass
@@ -40,15 +49,17 @@ class _Operation:
     failure: OperationFailure | None
 
     @property
-    def order(self) -> float:
-        return float("inf") if self.ends_at is None else self.ends_at
+    def next_at(self) -> float:
+        """When something happens to it next."""
+        end = float("inf") if self.ends_at is None else self.ends_at
+        return self.runs_at if self.resource["status"] == "PENDING" else end
 
 
 class Operations:
     """All operations of the emulated cloud. Not locked: the world's lock guards it."""
 
-    def __init__(self, clock: Clock, links: Callable[[], Links], durations_s: Mapping[str, float]) -> None:
-        self._clock = clock
+    def __init__(self, moment: Moment, links: Callable[[], Links], durations_s: Durations) -> None:
+        self._moment = moment
         self._links = links
         self._durations_s = durations_s
         self._all: dict[Place, _Operation] = {}
@@ -71,16 +82,16 @@ class Operations:
 
     def begin(self, change: Change, request_id: str, fault: Fault | None) -> Json:
         """Accept a change; the reply is always a PENDING operation, since only a later look finds it running or done."""
-        now = self._clock.now()
-        duration_s = self._durations_s.get(change.verb, 0.0) + (fault.seconds if fault and fault.kind is FaultKind.SLOW else 0.0)
+        now = self._moment.now()
+        duration_s = self._durations_s.of_type(change.verb) + (fault.seconds if fault and fault.kind is FaultKind.SLOW else 0.0)
         operation = _Operation(
             change=change,
             resource=self._new_resource(change, request_id, now),
             runs_at=now + PENDING_SHARE * duration_s,
             ends_at=None if fault and fault.kind is FaultKind.NEVER else now + duration_s,
-            failure=fault.as_failure() if fault and fault.kind is FaultKind.OPERATION else None,
+            failure=fault.as_failure() if fault and fault.kind is FaultKind.OPERATION else change.failure,
         )
-        self._all[Place(change.place.project, change.place.zone, operation.resource["name"])] = operation
+        self._all[change.place.beside(COLLECTION, operation.resource["name"])] = operation
         self._open.append(operation)
         if request_id:
             self._by_request[change.place.project, request_id] = operation
@@ -100,17 +111,21 @@ class Operations:
             "targetLink": links.full(change.place.path),
             "targetId": change.target_id,
             "status": "PENDING",
-            "user": "emulator@example.com",
+            "user": change.user or USER,
             "progress": 0,
             "insertTime": timestamp(now),
             "selfLink": links.full(f"{zone_path}/operations/{name}"),
         }
         return {**resource, "clientOperationId": request_id} if request_id else resource
 
+    def next_at(self) -> float:
+        """When something happens to an operation next, in seconds since the epoch; infinite: never."""
+        return min((operation.next_at for operation in self._open), default=float("inf"))
+
     def settle(self) -> None:
         """Let every operation whose time has come run and end, in the order of their ends."""
-        now = self._clock.now()
-        for operation in sorted(self._open, key=lambda operation: operation.order):
+        now = self._moment.now()
+        for operation in sorted(self._open, key=lambda operation: float("inf") if operation.ends_at is None else operation.ends_at):
             if operation.resource["status"] == "PENDING" and now >= operation.runs_at:
                 operation.resource.update(status="RUNNING", startTime=timestamp(operation.runs_at))
                 operation.change.begin()
@@ -126,7 +141,7 @@ class Operations:
             operation.change.fail()
         if failure is not None:
             failure.apply(operation.resource)
-        operation.resource.update(status="DONE", progress=100, endTime=timestamp(at))
+        operation.resource.update(operation.change.shows, status="DONE", progress=100, endTime=timestamp(at))
 
     def get(self, place: Place) -> Json:
         """An operation (`place.name` is its name) as it is now."""
@@ -141,7 +156,7 @@ class Operations:
         return [dict(operation.resource) for at, operation in self._all.items() if (at.project, at.zone) == (project, zone)]
 
     def _find(self, place: Place) -> _Operation:
-        found = self._all.get(place)
+        found = self._all.get(place.beside(COLLECTION))
         if found is None:
             raise not_found(f"projects/{place.project}/zones/{place.zone}/operations/{place.name}")
         return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
 from provision.testing.compute.errors import Json, invalid
@@ -47,21 +47,40 @@ def listing(kind: str, path: str, items: Sequence[Json], query: Mapping[str, str
 
 
 def aggregated(
-    kind: str, path: str, *, field: str, scopes: Sequence[str], items: Sequence[tuple[str, Json]], query: Mapping[str, str]
+    kind: str,
+    path: str,
+    *,
+    field: str,
+    scopes: Sequence[str],
+    items: Sequence[tuple[str, Json]],
+    query: Mapping[str, str],
+    unreachable: Collection[str] = (),
 ) -> Json:
-    """An aggregated reply over `zones/Z`; a scope without items carries the warning NO_RESULTS_ON_PAGE."""
+    """An aggregated reply over `zones/Z`.
+
+    A scope without items carries the warning NO_RESULTS_ON_PAGE, one that did not answer UNREACHABLE; the latter are also
+    named at the end of the reply.
+    """
     shown, token = page(items, query)
     reply: Json = {"kind": kind, "id": path, "selfLink": path, "items": {}}
-    for scope in scopes:
-        here = [item for zone, item in shown if zone == scope]
-        reply["items"][f"zones/{scope}"] = {field: here} if here else {"warning": _no_results(scope)}
+    by_zone: dict[str, list[Json]] = {}
+    for zone, item in shown:
+        by_zone.setdefault(zone, []).append(item)
+    for zone in scopes:
+        warning = _unreachable if zone in unreachable else _no_results
+        reply["items"][f"zones/{zone}"] = {field: by_zone[zone]} if zone in by_zone else {"warning": warning(zone)}
+    if unreachable:
+        reply["unreachables"] = [f"zones/{zone}" for zone in scopes if zone in unreachable]
     return {**reply, "nextPageToken": token} if token else reply
 
 
 def _no_results(zone: str) -> Json:
-    scope = f"zones/{zone}"
-    return {
-        "code": "NO_RESULTS_ON_PAGE",
-        "message": f"There are no results for scope '{scope}' on this page.",
-        "data": [{"key": "scope", "value": scope}],
-    }
+    return _warning("NO_RESULTS_ON_PAGE", f"There are no results for scope 'zones/{zone}' on this page.", zone)
+
+
+def _unreachable(zone: str) -> Json:
+    return _warning("UNREACHABLE", f"The scope 'zones/{zone}' could not be reached; its results are not in this list.", zone)
+
+
+def _warning(code: str, message: str, zone: str) -> Json:
+    return {"code": code, "message": message, "data": [{"key": "scope", "value": f"zones/{zone}"}]}

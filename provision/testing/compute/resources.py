@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any
 
 from provision.cloud import catalog
 from provision.cloud.body import last
 from provision.cloud.placement import region_of
-from provision.testing.compute.catalogue import Links
+from provision.testing.compute import scheduling
+from provision.testing.compute.catalogue import Links, fingerprint, metadata_json
+from provision.testing.compute.clock import timestamp
 from provision.testing.compute.errors import Json
 
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """The address of something in a zone: an instance, or an operation."""
+    """The address of something in a zone: an instance, a disk, a reservation, an operation."""
 
     project: str
     zone: str
     name: str
+    collection: str = "instances"
 
     @property
     def path(self) -> str:
         """`projects/P/zones/Z/instances/N`."""
-        return f"projects/{self.project}/zones/{self.zone}/instances/{self.name}"
+        return f"projects/{self.project}/zones/{self.zone}/{self.collection}/{self.name}"
+
+    def beside(self, collection: str, name: str = "") -> Place:
+        """The same zone in another collection; the same name, unless another is given."""
+        return Place(self.project, self.zone, name or self.name, collection)
 
 
 @dataclass(frozen=True)
@@ -45,11 +49,6 @@ class _Urls:
     def project(self, path: str) -> str:
         """Of something in its project."""
         return self.links.full(f"projects/{self.place.project}{path}")
-
-
-def fingerprint(value: object) -> str:
-    """A base64 digest of a JSON value, as the API's optimistic locks are."""
-    return base64.urlsafe_b64encode(sha256(json.dumps(value, sort_keys=True).encode()).digest()[:8]).decode()
 
 
 def new_instance(body: Mapping[str, Any], *, links: Links, place: Place, instance_id: str, created: str, internal_ip: str) -> Json:
@@ -71,9 +70,10 @@ def new_instance(body: Mapping[str, Any], *, links: Links, place: Place, instanc
         startRestricted=False,
         deletionProtection=bool(body.get("deletionProtection", False)),
         fingerprint=fingerprint([place.path, instance_id]),
-        disks=[_disk(disk, index, urls) for index, disk in enumerate(body["disks"])],
+        disks=[_attached(disk, index, urls) for index, disk in enumerate(body["disks"])],
         networkInterfaces=[_interface(nic, index, urls, internal_ip) for index, nic in enumerate(body["networkInterfaces"])],
-        scheduling=_scheduling(body.get("scheduling", {})),
+        scheduling=scheduling.complete(deepcopy(dict(body.get("scheduling", {})))),
+        resourceStatus={"scheduling": {}},
         tags={**body.get("tags", {}), "fingerprint": fingerprint(body.get("tags", {}))},
         shieldedInstanceConfig={"enableSecureBoot": False, "enableVtpm": True, "enableIntegrityMonitoring": True},
     )
@@ -93,8 +93,7 @@ def set_labels(resource: Json, labels: Mapping[str, str]) -> None:
 
 def set_metadata(resource: Json, items: list[Json]) -> None:
     """Replace the metadata and its fingerprint."""
-    kept = deepcopy(items)
-    resource["metadata"] = {"kind": "compute#metadata", "fingerprint": fingerprint(kept), "items": kept}
+    resource["metadata"] = metadata_json(items)
 
 
 def metadata_of(resource: Mapping[str, Any]) -> dict[str, str]:
@@ -117,14 +116,28 @@ def set_address(resource: Json, address: str | None) -> None:
                 access["natIP"] = address
 
 
-def _disk(disk: Mapping[str, Any], index: int, urls: _Urls) -> Json:
+def disk_name(disk: Mapping[str, Any], index: int, instance: str) -> str:
+    """What a disk of a request is called: as it says, else after its instance."""
+    if disk.get("source"):
+        return last(disk["source"])
+    return str(disk.get("initializeParams", {}).get("diskName", instance if index == 0 else f"{instance}-{index}"))
+
+
+def set_termination(resource: Json, at: float | None) -> None:
+    """Say when the run time is over, or that it has no end (Compute Engine sets and clears it with each start and stop)."""
+    shown = resource["resourceStatus"]["scheduling"]
+    shown.pop("terminationTimestamp", None)
+    if at is not None:
+        shown["terminationTimestamp"] = timestamp(at)
+
+
+def _attached(disk: Mapping[str, Any], index: int, urls: _Urls) -> Json:
     parameters = disk.get("initializeParams", {})
-    disk_name = parameters.get("diskName", urls.place.name if index == 0 else f"{urls.place.name}-{index}")
-    return {
+    kind = disk.get("type", "PERSISTENT")
+    attached: Json = {
         "kind": "compute#attachedDisk",
-        "type": disk.get("type", "PERSISTENT"),
+        "type": kind,
         "mode": disk.get("mode", "READ_WRITE"),
-        "source": urls.zonal(f"/disks/{disk_name}"),
         "deviceName": disk.get("deviceName", f"persistent-disk-{index}"),
         "index": index,
         "boot": bool(disk.get("boot", False)),
@@ -132,6 +145,7 @@ def _disk(disk: Mapping[str, Any], index: int, urls: _Urls) -> Json:
         "interface": disk.get("interface", "SCSI"),
         "diskSizeGb": str(parameters.get("diskSizeGb", disk.get("diskSizeGb", 10))),
     }
+    return attached if kind == "SCRATCH" else {**attached, "source": urls.zonal(f"/disks/{disk_name(disk, index, urls.place.name)}")}
 
 
 def _interface(nic: Mapping[str, Any], index: int, urls: _Urls, internal_ip: str) -> Json:
@@ -151,12 +165,6 @@ def _interface(nic: Mapping[str, Any], index: int, urls: _Urls, internal_ip: str
             {"kind": "compute#accessConfig", "networkTier": "PREMIUM", **access} for access in nic["accessConfigs"]
         ]
     return complete
-
-
-def _scheduling(asked: Mapping[str, Any]) -> Json:
-    model = asked.get("provisioningModel", "STANDARD")
-    defaults = {"onHostMaintenance": "MIGRATE", "automaticRestart": True, "provisioningModel": model, "preemptible": model == "SPOT"}
-    return {**defaults, **deepcopy(dict(asked))}
 
 
 def _accelerators(body: Mapping[str, Any], machine_type: str, urls: _Urls) -> list[Json]:

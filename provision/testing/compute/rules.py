@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from provision.cloud import catalog
-from provision.cloud.body import MAX_TTL_S, METADATA_VALUE_LIMIT_BYTES, MIN_TTL_S, image_ref, last
+from provision.cloud.body import METADATA_VALUE_LIMIT_BYTES, image_ref, last
 from provision.cloud.catalog import MachineType
+from provision.testing.compute import scheduling
 from provision.testing.compute.catalogue import IMAGE_GB, Catalogue, Links
 from provision.testing.compute.errors import ApiError, Json, invalid, invalid_field, not_found
 
@@ -24,16 +25,20 @@ _METADATA_TOTAL_LIMIT_BYTES = 512 * 1024
 _DISK_TYPES = ("pd-standard", "pd-balanced", "pd-ssd", "hyperdisk-balanced", "local-ssd")
 
 
-def check_insert(body: Mapping[str, Any], project: str, zone: str, catalogue: Catalogue) -> None:
-    """Raise the ApiError that the real API would answer with; return when it would accept."""
-    name = body.get("name", "")
+def check_name(name: object) -> None:
+    """1 to 63 of a-z, 0-9 and '-', beginning with a letter, not ending with '-'."""
     if not isinstance(name, str) or not _NAME.match(name):
         raise invalid_field("name", name, "Must be a match of regex '(?:[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)'")
+
+
+def check_insert(body: Mapping[str, Any], project: str, zone: str, catalogue: Catalogue, *, now: float) -> None:
+    """Raise the ApiError that the real API would answer with; return when it would accept. `now` is in seconds since the epoch."""
+    check_name(body.get("name", ""))
     machine = _machine(body, zone, catalogue)
     accelerators = body.get("guestAccelerators", ())
     has_gpu = bool(accelerators) or machine.gpu_count > 0
     _check_accelerators(accelerators, machine, project, zone, catalogue)
-    _check_scheduling(body.get("scheduling", {}), machine, has_gpu)
+    scheduling.check(body, machine, has_gpu=has_gpu, now=now)
     _check_disks(body.get("disks", ()), machine, catalogue)
     if not body.get("networkInterfaces"):
         raise invalid_field("networkInterfaces", "", "At least one network interface is required.")
@@ -74,31 +79,14 @@ def _check_accelerators(
             raise invalid(f"The number of vCPUs or the memory of {machine.name} exceeds what {count} x {name} support in zone {zone}.")
 
 
-def _check_scheduling(scheduling: Mapping[str, Any], machine: MachineType, has_gpu: bool) -> None:
-    model = scheduling.get("provisioningModel", "STANDARD")
-    limited = "maxRunDuration" in scheduling or "terminationTime" in scheduling
-    if has_gpu and scheduling.get("onHostMaintenance", "MIGRATE") != "TERMINATE":
-        raise invalid("Instances with guest accelerators do not support live migration.")
-    if model == "SPOT" and scheduling.get("automaticRestart", True):
-        raise invalid("Scheduling option automaticRestart must be false when the provisioning model is SPOT.")
-    if scheduling.get("instanceTerminationAction") and not (limited or model == "SPOT"):
-        raise invalid("You can specify instanceTerminationAction only for Spot VMs or VMs with a limited run time.")
-    if limited and not scheduling.get("instanceTerminationAction"):
-        raise invalid("instanceTerminationAction must be specified when the run time is limited.")
-    seconds = scheduling.get("maxRunDuration", {}).get("seconds")
-    if seconds is not None and not MIN_TTL_S <= int(seconds) <= MAX_TTL_S:
-        raise invalid_field("scheduling.maxRunDuration", seconds, "Must be between 30 seconds and 120 days.")
-    if machine.provisioning and model not in machine.provisioning:
-        raise invalid(f"Machine type {machine.name} requires one of the provisioning models {', '.join(machine.provisioning)}.")
-
-
 def _check_disks(disks: Sequence[Mapping[str, Any]], machine: MachineType, catalogue: Catalogue) -> None:
     boot = next((disk for disk in disks if disk.get("boot")), None)
     if boot is None:
         raise invalid_field("disks", "", "A boot disk must be specified.")
+    if boot.get("source"):
+        return
     parameters = boot.get("initializeParams", {})
-    source = parameters.get("sourceImage", "")
-    _check_image(source, catalogue)
+    _check_image(parameters.get("sourceImage", ""), catalogue)
     size_gb = int(parameters.get("diskSizeGb", boot.get("diskSizeGb", IMAGE_GB)))
     if size_gb < IMAGE_GB:
         raise invalid_field(

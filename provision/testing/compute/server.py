@@ -16,12 +16,16 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.wrappers import Request, Response
 
-from provision.testing.compute.api import PREFIX, ROUTES, Api, Ask
+from provision.testing.compute.api import Api, Ask
 from provision.testing.compute.backend import HostBackend, NullBackend
 from provision.testing.compute.catalogue import Catalogue, Links
 from provision.testing.compute.clock import Clock, SystemClock
+from provision.testing.compute.durations import Durations
 from provision.testing.compute.errors import ApiError, Json
 from provision.testing.compute.faults import Fault, FaultBook, FaultKind
+from provision.testing.compute.lifecycle import GUEST_STOP, HOST_ERROR, PREEMPTED
+from provision.testing.compute.quotas import Quotas
+from provision.testing.compute.routes import PREFIX, ROUTES
 from provision.testing.compute.world import World
 
 _Environ: TypeAlias = dict[str, Any]
@@ -87,11 +91,8 @@ class ComputeEmulator:
         self.faults = FaultBook()
         self.calls: deque[Call] = deque(maxlen=CALLS_KEPT)
         self.clock: Clock = clock or SystemClock()
-        verbs = ("insert", "delete", "start", "stop", "reset", "setLabels", "setMetadata")
-        durations = dict(operation_s) if isinstance(operation_s, Mapping) else dict.fromkeys(verbs, operation_s)
-        self._catalogue = catalogue or Catalogue()
-        self._world = World(self._catalogue, hosts or NullBackend(), self.clock, durations)
-        self._api = Api(self._world, self._catalogue)
+        self._world = World(catalogue or Catalogue(), hosts or NullBackend(), self.clock, Durations.of(operation_s))
+        self._api = Api(self._world, self._world.store.catalogue)
         self._port = port
         self._server: Any = None
         self._thread: threading.Thread | None = None
@@ -101,7 +102,7 @@ class ComputeEmulator:
     def start(self) -> Self:
         """Begin to serve on 127.0.0.1; port 0 chooses a free one."""
         self._server = make_server("127.0.0.1", self._port, self._application, threaded=True, request_handler=_Handler)
-        self._world.links = Links(f"{self.endpoint}{PREFIX}")
+        self._world.store.links = Links(f"{self.endpoint}{PREFIX}")
         self._thread = threading.Thread(target=self._server.serve_forever, args=(STOP_POLL_S,), name="compute-emulator", daemon=True)
         self._thread.start()
         return self
@@ -133,13 +134,39 @@ class ComputeEmulator:
         """Let time limits and operations take effect without a request (a long-lived server calls this now and then)."""
         self._world.tick()
 
-    def snapshot(self) -> list[Json]:
-        """Every instance as JSON, for `restore`."""
+    def snapshot(self) -> Json:
+        """Instances, disks, reservations and project metadata as JSON, for `restore`."""
         return self._world.snapshot()
 
-    def restore(self, saved: list[Json]) -> None:
-        """Take up the instances of an earlier emulator; those that ran boot, as after a loss of power."""
+    def restore(self, saved: Json) -> None:
+        """Take up the world of an earlier emulator; instances that ran boot, as after a loss of power."""
         self._world.restore(saved)
+
+    # --- the project ------------------------------------------------------------------------------------------------
+
+    @property
+    def quotas(self) -> Quotas:
+        """The limits in force: `quotas.set("NVIDIA_L4_GPUS", 0, "us-east1")`, `quotas.lift()`."""
+        return self._world.store.quotas
+
+    @property
+    def project_metadata(self) -> dict[str, str]:
+        """Metadata of the project, seen by all its instances (`enable-oslogin`, `block-project-ssh-keys` …); may be changed."""
+        return self._world.store.project_metadata
+
+    # --- what nobody asks for ---------------------------------------------------------------------------------------
+
+    def preempt(self, name: str, zone: str) -> None:
+        """Take a running VM back as Compute Engine does with Spot VMs: STOPPING, then TERMINATED or deleted."""
+        self._world.happens(PREEMPTED, name, zone)
+
+    def break_host(self, name: str, zone: str) -> None:
+        """A host error: REPAIRING, then running again where `automaticRestart` is on, else TERMINATED."""
+        self._world.happens(HOST_ERROR, name, zone)
+
+    def guest_stopped(self, name: str, zone: str) -> None:
+        """The guest powered itself off: STOPPING, then TERMINATED."""
+        self._world.happens(GUEST_STOP, name, zone)
 
     # --- the guest's side -------------------------------------------------------------------------------------------
 
@@ -153,7 +180,11 @@ class ComputeEmulator:
 
     def instances(self, project: str) -> list[Json]:
         """All instances of a project, for assertions about what was left behind."""
-        return [resource for _zone, resource in self._world.all(project)]
+        return [resource for _zone, resource in self._world.all("instances", project)]
+
+    def disks(self, project: str) -> list[Json]:
+        """All disks of a project: what goes on billing when its instances are stopped or gone."""
+        return [resource for _zone, resource in self._world.all("disks", project)]
 
     def counted(self) -> list[str]:
         """The method ids that arrived, in order."""

@@ -1,0 +1,51 @@
+"""`disks` resources, made with an instance or alone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from provision.cloud.body import last
+from provision.testing.compute.catalogue import IMAGE_GB, Links, fingerprint
+from provision.testing.compute.errors import ApiError, Json
+from provision.testing.compute.resources import Place
+
+COLLECTION = "disks"
+
+
+def new_disk(asked: Mapping[str, Any], *, links: Links, place: Place, disk_id: str, created: str) -> Json:
+    """The resource of a disk that `initializeParams` of an instance, or the body of `disks.insert`, asks for."""
+    zone = links.full(f"projects/{place.project}/zones/{place.zone}")
+    kind = last(asked.get("diskType") or asked.get("type") or "pd-standard")
+    resource: Json = {
+        "kind": "compute#disk",
+        "id": disk_id,
+        "creationTimestamp": created,
+        "name": place.name,
+        "zone": zone,
+        "selfLink": links.full(place.path),
+        "status": "READY",
+        "sizeGb": str(asked.get("diskSizeGb") or asked.get("sizeGb") or IMAGE_GB),
+        "type": f"{zone}/diskTypes/{kind}",
+        "physicalBlockSizeBytes": "4096",
+        "users": [],
+    }
+    if asked.get("sourceImage"):
+        resource["sourceImage"] = links.full(str(asked["sourceImage"]).rpartition("/compute/v1/")[2])
+    set_labels(resource, asked.get("labels", {}))
+    return resource
+
+
+def set_labels(resource: Json, labels: Mapping[str, str]) -> None:
+    """Replace the labels and their fingerprint; the API shows no empty mapping."""
+    resource.pop("labels", None)
+    if labels:
+        resource["labels"] = dict(labels)
+    resource["labelFingerprint"] = fingerprint(dict(labels))
+
+
+def check_unused(resource: Mapping[str, Any]) -> None:
+    """400 for a disk that an instance holds."""
+    for user in resource["users"]:
+        path, by = (str(link).rpartition("/compute/v1/")[2] for link in (resource["selfLink"], user))
+        raise ApiError(400, "resourceInUseByAnotherResource", f"The disk resource '{path}' is already being used by '{by}'")

@@ -1,0 +1,103 @@
+"""The rules of an instance's scheduling options, and when its run time is over. Pure.
+
+Sources: Compute Engine, "Limit the run time of a VM" (30 seconds to 120 days; the time begins anew with each start),
+"Spot VMs", "About Flex-start VMs", "GPU machine types"; messages as users of other launchers quote them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from provision.cloud.body import MAX_TTL_S, MIN_TTL_S
+from provision.cloud.catalog import MachineType
+from provision.testing.compute.errors import Json, invalid, invalid_field
+
+MODELS = ("STANDARD", "SPOT", "FLEX_START", "RESERVATION_BOUND")
+ACTIONS = ("STOP", "DELETE")
+FLEX_MAX_S = 7 * 86_400
+"""Flex-start VMs run for at most a week."""
+FLEX_WAIT_S = (90, 7200)
+"""How long a Flex-start request may wait for capacity; 0: not at all."""
+
+
+def check(body: Mapping[str, Any], machine: MachineType, *, has_gpu: bool, now: float) -> None:
+    """Raise the 400 that these scheduling options of an instance (`body`) deserve."""
+    scheduling = body.get("scheduling", {})
+    model = scheduling.get("provisioningModel") or ("SPOT" if scheduling.get("preemptible") else "STANDARD")
+    if model not in MODELS:
+        raise invalid_field("scheduling.provisioningModel", model, f"Must be one of {', '.join(MODELS)}.")
+    if has_gpu and scheduling.get("onHostMaintenance", "MIGRATE") != "TERMINATE":
+        raise invalid("Instances with guest accelerators do not support live migration.")
+    if model == "SPOT" and scheduling.get("automaticRestart", True):
+        raise invalid("Scheduling option automaticRestart must be false when the provisioning model is SPOT.")
+    _check_limit(scheduling, model, now)
+    if model == "FLEX_START":
+        _check_flex_start(body, scheduling)
+    if machine.provisioning and model not in machine.provisioning:
+        raise invalid(f"Machine type {machine.name} requires one of the provisioning models {', '.join(machine.provisioning)}.")
+
+
+def _check_limit(scheduling: Mapping[str, Any], model: str, now: float) -> None:
+    limited = "maxRunDuration" in scheduling or "terminationTime" in scheduling
+    action = scheduling.get("instanceTerminationAction")
+    if action is not None and action not in ACTIONS:
+        raise invalid_field("scheduling.instanceTerminationAction", action, f"Must be one of {', '.join(ACTIONS)}.")
+    if action and not (limited or model == "SPOT"):
+        raise invalid("You can specify instanceTerminationAction only for Spot VMs or VMs with a limited run time.")
+    if limited and not action:
+        raise invalid("instanceTerminationAction must be specified when the run time is limited.")
+    if "maxRunDuration" in scheduling and "terminationTime" in scheduling:
+        raise invalid("Only one of maxRunDuration and terminationTime can be specified.")
+    seconds = scheduling.get("maxRunDuration", {}).get("seconds")
+    if seconds is not None and not MIN_TTL_S <= int(seconds) <= MAX_TTL_S:
+        raise invalid_field("scheduling.maxRunDuration", seconds, "Must be between 30 seconds and 120 days.")
+    until = scheduling.get("terminationTime")
+    if until is not None and not MIN_TTL_S <= _timestamp(until) - now <= MAX_TTL_S:
+        raise invalid_field("scheduling.terminationTime", until, "Must be between 30 seconds and 120 days in the future.")
+
+
+def _check_flex_start(body: Mapping[str, Any], scheduling: Mapping[str, Any]) -> None:
+    seconds = scheduling.get("maxRunDuration", {}).get("seconds")
+    if seconds is None or int(seconds) > FLEX_MAX_S:
+        raise invalid("Flex-start VMs require a maxRunDuration of at most 7 days.")
+    if scheduling.get("automaticRestart", True):
+        raise invalid("Scheduling option automaticRestart must be false when the provisioning model is FLEX_START.")
+    wait_s = int(body.get("params", {}).get("requestValidForDuration", {}).get("seconds", 0))
+    if wait_s and not FLEX_WAIT_S[0] <= wait_s <= FLEX_WAIT_S[1]:
+        raise invalid_field("params.requestValidForDuration", wait_s, "Must be 0, or between 90 seconds and 2 hours.")
+    if body.get("reservationAffinity", {}).get("consumeReservationType", "NO_RESERVATION") == "SPECIFIC_RESERVATION":
+        raise invalid("Flex-start VMs do not consume reservations.")
+
+
+def complete(asked: Mapping[str, Any]) -> Json:
+    """The options as the API shows them: what was asked, and the defaults."""
+    model = asked.get("provisioningModel") or ("SPOT" if asked.get("preemptible") else "STANDARD")
+    shown: Json = {
+        "onHostMaintenance": "MIGRATE",
+        "automaticRestart": True,
+        **asked,
+        "provisioningModel": model,
+        "preemptible": model == "SPOT",
+    }
+    return {**shown, "instanceTerminationAction": asked.get("instanceTerminationAction", "STOP")} if model == "SPOT" else shown
+
+
+def ends_at(scheduling: Mapping[str, Any], started: float) -> float | None:
+    """When an instance that starts at `started` reaches its limit, in seconds since the epoch; None: it has none."""
+    seconds = scheduling.get("maxRunDuration", {}).get("seconds")
+    if seconds is not None:
+        return started + int(seconds)
+    until = scheduling.get("terminationTime")
+    return None if until is None else _timestamp(until)
+
+
+def _timestamp(text: str) -> float:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise invalid_field("scheduling.terminationTime", text, "Must be a valid RFC 3339 timestamp.")
+    return moment.timestamp()

@@ -1,0 +1,252 @@
+"""The instance state machine: what requests do, what befalls an instance by itself, and when its time is over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from google.api_core.exceptions import BadRequest
+from google.cloud import compute_v1
+
+from provision.testing.compute import ComputeEmulator, NullBackend, SimulatedClock, stock_out
+from tests.emulator.conftest import Discovery
+from tests.emulator.speaking import PROJECT, SPOT, ZONE, Body, Google, error_of, gpu_vm, scheduling, send
+
+INSTANCE = f"projects/{PROJECT}/zones/{ZONE}/instances/dev"
+LIMITED = {"maxRunDuration": {"seconds": "3600"}, "instanceTerminationAction": "STOP"}
+
+
+@pytest.fixture
+def slow(hosts: NullBackend, clock: SimulatedClock, discovery: Discovery) -> Iterator[Google]:
+    """Where every operation takes 100 seconds; seen through Google's client."""
+    with ComputeEmulator(hosts, clock=clock, operation_s=100) as running:
+        clients = Google(running)
+        yield clients
+        clients.close()
+        assert [fault for call in running.calls for fault in discovery.judge(call)] == []
+
+
+def schedule(google: Google, **words: Any) -> Any:
+    return google.call("set_scheduling", scheduling_resource=compute_v1.Scheduling(**words))
+
+
+# --- on the way -----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_on_its_way_is_not_ready(slow: Google, clock: SimulatedClock) -> None:
+    slow.insert()
+    client = slow.client("Instances")
+    client.stop_unary(project=PROJECT, zone=ZONE, instance="dev")
+    clock.advance(50)
+    assert slow.status() == "STOPPING"
+    for method in ("start_unary", "reset_unary", "simulate_maintenance_event_unary"):
+        with pytest.raises(BadRequest, match="is not ready"):
+            getattr(client, method)(project=PROJECT, zone=ZONE, instance="dev")
+    clock.advance(50)
+    assert slow.status() == "TERMINATED"
+
+
+def test_a_start_can_find_no_capacity(google: Google, emulator: ComputeEmulator) -> None:
+    google.insert()
+    google.call("stop")
+    emulator.faults.add(stock_out(ZONE, call="instances.start"))
+    assert error_of(google.call("start")) == (503, "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS")
+    assert google.status() == "TERMINATED"
+
+
+# --- what befalls it ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("action", "left"), [("STOP", ["TERMINATED"]), ("DELETE", [])])
+def test_a_preempted_vm_is_stopped_or_deleted(slow: Google, clock: SimulatedClock, action: str, left: list[str]) -> None:
+    slow.insert(gpu_vm(scheduling={**SPOT, "instanceTerminationAction": action}))
+    slow.emulator.preempt("dev", ZONE)
+    clock.advance(50)
+    assert slow.status() == "STOPPING"
+    clock.advance(50)
+    assert [vm["status"] for vm in slow.emulator.instances(PROJECT)] == left
+    assert slow.events() == ["insert", "compute.instances.preempted"]
+
+
+def test_simulated_maintenance_preempts_spot_vms(google: Google) -> None:
+    google.insert(gpu_vm(scheduling=SPOT))
+    google.call("simulate_maintenance_event")
+    assert google.status() == "TERMINATED"
+    assert google.events() == ["insert", "simulateMaintenanceEvent", "compute.instances.preempted"]
+
+
+def test_maintenance_stops_a_gpu_vm_and_restarts_it(slow: Google, clock: SimulatedClock, hosts: NullBackend) -> None:
+    slow.insert()
+    slow.call("simulate_maintenance_event")
+    seen = []
+    for _ in range(5):
+        clock.advance(50)
+        seen.append(slow.status())
+    assert seen == ["STOPPING", "TERMINATED", "STAGING", "RUNNING", "RUNNING"]
+    assert [event for event, _, _ in hosts.events] == ["boot", "halt", "boot"]
+    assert slow.events()[-2:] == ["compute.instances.terminateOnHostMaintenance", "compute.instances.automaticRestart"]
+
+
+def test_maintenance_leaves_a_vm_down_that_may_not_restart(google: Google) -> None:
+    google.insert(gpu_vm(scheduling=scheduling(automaticRestart=False)))
+    google.call("simulate_maintenance_event")
+    assert google.status() == "TERMINATED"
+
+
+def test_maintenance_passes_by_a_vm_that_migrates(google: Google, hosts: NullBackend) -> None:
+    google.insert(gpu_vm(guestAccelerators=[], scheduling={"onHostMaintenance": "MIGRATE"}))
+    google.call("simulate_maintenance_event")
+    assert google.status() == "RUNNING"
+    assert [event for event, _, _ in hosts.events] == ["boot"]
+
+
+@pytest.mark.parametrize(("restarts", "end"), [(True, "RUNNING"), (False, "TERMINATED")])
+def test_a_broken_host_is_repaired(slow: Google, clock: SimulatedClock, restarts: bool, end: str) -> None:
+    slow.insert(gpu_vm(scheduling=scheduling(automaticRestart=restarts)))
+    slow.emulator.break_host("dev", ZONE)
+    clock.advance(50)
+    assert slow.status() == "REPAIRING"
+    clock.advance(250)
+    assert slow.status() == end
+
+
+def test_a_guest_that_powers_off_stays_off(google: Google, emulator: ComputeEmulator) -> None:
+    google.insert()
+    emulator.guest_stopped("dev", ZONE)
+    assert google.status() == "TERMINATED"
+    assert google.events()[-1] == "compute.instances.guestTerminate"
+
+
+def test_nothing_befalls_what_does_not_run(emulator: ComputeEmulator) -> None:
+    with pytest.raises(KeyError, match="no running instance"):
+        emulator.preempt("dev", ZONE)
+
+
+# --- the end of its time --------------------------------------------------------------------------------------------
+
+
+def stamp(clock: SimulatedClock, in_s: float) -> str:
+    return datetime.fromtimestamp(clock.now() + in_s, UTC).isoformat(timespec="milliseconds")
+
+
+@pytest.mark.parametrize(("action", "left"), [("STOP", ["TERMINATED"]), ("DELETE", [])])
+def test_the_run_time_ends(google: Google, emulator: ComputeEmulator, clock: SimulatedClock, action: str, left: list[str]) -> None:
+    google.insert(gpu_vm(scheduling=scheduling(maxRunDuration={"seconds": "3600"}, instanceTerminationAction=action)))
+    assert google.vm().resource_status.scheduling.termination_timestamp == stamp(clock, 3600)
+    clock.advance(3599)
+    assert google.status() == "RUNNING"
+    clock.advance(1)
+    assert [vm["status"] for vm in emulator.instances(PROJECT)] == left
+
+
+def test_the_run_time_begins_anew_with_each_start(google: Google, clock: SimulatedClock) -> None:
+    google.insert(gpu_vm(scheduling=scheduling(**LIMITED)))
+    clock.advance(3000)
+    google.call("stop")
+    assert not google.vm().resource_status.scheduling.termination_timestamp
+    google.call("start")
+    clock.advance(3599)
+    assert google.status() == "RUNNING"
+    clock.advance(1)
+    assert google.status() == "TERMINATED"
+
+
+def test_the_run_time_is_counted_exactly_though_nobody_looked(slow: Google, clock: SimulatedClock) -> None:
+    """Days pass at once, and still each thing happens at its time: inserted at 100 s, over at 3700 s, stopped at 3800 s."""
+    began = clock.now()
+    send(slow.emulator, "POST", INSTANCE.rpartition("/")[0], gpu_vm(scheduling=scheduling(**LIMITED)))
+    clock.advance(86_400)
+    assert slow.vm().last_start_timestamp == datetime.fromtimestamp(began + 100, UTC).isoformat(timespec="milliseconds")
+    assert slow.vm().last_stop_timestamp == datetime.fromtimestamp(began + 3800, UTC).isoformat(timespec="milliseconds")
+
+
+def test_a_time_of_the_day_is_a_limit_as_well(google: Google, clock: SimulatedClock) -> None:
+    until = stamp(clock, 600)
+    google.insert(gpu_vm(scheduling=scheduling(terminationTime=until, instanceTerminationAction="STOP")))
+    clock.advance(600)
+    assert google.status() == "TERMINATED"
+    with pytest.raises(BadRequest, match="has passed"):
+        google.call("start")
+
+
+# --- scheduling options ---------------------------------------------------------------------------------------------
+
+
+def test_scheduling_is_changed_while_stopped_alone(google: Google, clock: SimulatedClock) -> None:
+    google.insert(gpu_vm(scheduling=scheduling(**LIMITED)))
+    with pytest.raises(BadRequest, match="must be stopped"):
+        schedule(google, max_run_duration=compute_v1.Duration(seconds=7200))
+    google.call("stop")
+    schedule(google, max_run_duration=compute_v1.Duration(seconds=7200))
+    changed = google.vm().scheduling
+    assert (changed.max_run_duration.seconds, changed.instance_termination_action, changed.on_host_maintenance) == (
+        7200,
+        "STOP",
+        "TERMINATE",
+    )
+    google.call("start")
+    clock.advance(7199)
+    assert google.status() == "RUNNING"
+
+
+def test_a_limit_can_be_removed(google: Google, free_emulator: ComputeEmulator) -> None:
+    google.insert(gpu_vm(scheduling=scheduling(**LIMITED)))
+    google.call("stop")
+    answer = send(free_emulator, "POST", f"{INSTANCE}/setScheduling", {"maxRunDuration": None, "instanceTerminationAction": None})
+    assert answer.status_code == 200
+    free_emulator.calls.clear()  # null is how JSON says "none", and the discovery document has no word for it
+    assert not google.vm().scheduling.max_run_duration.seconds
+
+
+def test_a_change_of_scheduling_has_to_be_possible(google: Google) -> None:
+    google.insert()
+    google.call("stop")
+    with pytest.raises(BadRequest, match="do not support live migration"):
+        schedule(google, on_host_maintenance="MIGRATE")
+
+
+FLEX = scheduling(provisioningModel="FLEX_START", automaticRestart=False, **LIMITED)
+GOOD: dict[str, Body] = {
+    "spot": SPOT,
+    "preemptible": scheduling(preemptible=True, automaticRestart=False),
+    "spot that is deleted": {**SPOT, "instanceTerminationAction": "DELETE"},
+    "limited spot": {**SPOT, **LIMITED},
+    "shortest": scheduling(maxRunDuration={"seconds": "30"}, instanceTerminationAction="DELETE"),
+    "longest": scheduling(maxRunDuration={"seconds": str(120 * 86_400)}, instanceTerminationAction="STOP"),
+    "flex-start": FLEX,
+}
+BAD: dict[str, tuple[Body, str]] = {
+    "unknown model": (scheduling(provisioningModel="CHEAP"), "Must be one of STANDARD, SPOT"),
+    "preemptible that restarts": (scheduling(preemptible=True), "automaticRestart must be false"),
+    "unknown action": (scheduling(**{**LIMITED, "instanceTerminationAction": "SUSPEND"}), "Must be one of STOP, DELETE"),
+    "too long": (scheduling(maxRunDuration={"seconds": str(120 * 86_400 + 1)}, instanceTerminationAction="STOP"), "120 days"),
+    "two limits": (scheduling(**LIMITED, terminationTime="2027-01-01T00:00:00Z"), "Only one of"),
+    "a time that has passed": (scheduling(terminationTime="2020-01-01T00:00:00Z", instanceTerminationAction="STOP"), "in the future"),
+    "a time that is none": (scheduling(terminationTime="tomorrow", instanceTerminationAction="STOP"), "RFC 3339"),
+    "flex-start without an end": (scheduling(provisioningModel="FLEX_START", automaticRestart=False), "at most 7 days"),
+    "flex-start for long": ({**FLEX, "maxRunDuration": {"seconds": str(7 * 86_400 + 1)}}, "at most 7 days"),
+    "flex-start that restarts": ({**FLEX, "automaticRestart": True}, "automaticRestart must be false"),
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_good_scheduling_is_accepted_and_shown(google: Google, name: str) -> None:
+    assert error_of(google.insert(gpu_vm(scheduling=GOOD[name]))) == (0, "")
+    shown = google.vm().scheduling
+    assert shown.preemptible == (shown.provisioning_model == "SPOT")
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_scheduling_is_refused(free_emulator: ComputeEmulator, name: str) -> None:
+    options, words = BAD[name]
+    answer = send(free_emulator, "POST", INSTANCE.rpartition("/")[0], gpu_vm(scheduling=options))
+    assert answer.status_code == 400
+    assert words in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(("wait_s", "status"), [(0, 200), (90, 200), (7200, 200), (89, 400), (7201, 400)])
+def test_a_flex_start_request_waits_for_a_while(free_emulator: ComputeEmulator, wait_s: int, status: int) -> None:
+    body = gpu_vm(scheduling=FLEX, params={"requestValidForDuration": {"seconds": str(wait_s)}})
+    assert send(free_emulator, "POST", INSTANCE.rpartition("/")[0], body).status_code == status
