@@ -135,6 +135,10 @@ class Unreachable(HostError):
     exit_code = EXIT_UNREACHABLE
 
 
+class TunnelRefused(Unreachable):
+    """There is no way to the host, and waiting will not make one."""
+
+
 class HostKeyMismatch(HostError):
     """The host's key is unknown or not the pinned one."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
@@ -21,6 +22,7 @@ class Host:
     `address` is an SSH host name or address, or `local` for this very machine. `host_key` is one line
     ("ssh-ed25519 AAAA…"); without it the key must be pinned in a known-hosts file. `key_alias` is the name under
     which the key is pinned (an instance id for a VM, since addresses are reused). `identity` is a private key file.
+    `proxy` are the words of a program whose standard input and output are the connection, where there is no direct one.
     """
 
     name: str
@@ -33,11 +35,17 @@ class Host:
     become: str = "sudo"
     driver: str | None = None
     driver_dir: str | None = None
+    proxy: tuple[str, ...] = ()
 
     @property
     def is_local(self) -> bool:
         """True for this very machine, which needs no SSH."""
         return self.address == "local"
+
+    @property
+    def proxy_command(self) -> str:
+        """`proxy` as ssh(1) takes it: a line for a shell, in which `%` begins a token."""
+        return shlex.join(self.proxy).replace("%", "%%")
 
 
 @dataclass(frozen=True)

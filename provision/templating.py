@@ -340,16 +340,15 @@ def ssh_config(
     *,
     known_hosts: str,
     control_dir: str,
-    proxy_commands: Mapping[str, str] | None = None,
     project_dir: Path | None = None,
 ) -> str:
     """An ssh_config fragment for `Include`: one block per host, its key pinned in the file `known_hosts`.
 
-    Connections are shared through sockets in `control_dir`, unless its path is too long for one. `proxy_commands` maps a host's
-    name to the shell command that ssh connects through.
+    A host whose key neither the settings nor a VM gave is looked up in the user's own files as well. Connections are shared through
+    sockets in `control_dir`, unless its path is too long for one.
     """
     share = len(control_dir.encode()) + SOCKET_NAME_BYTES <= SOCKET_PATH_BYTES
-    values = {"hosts": hosts, "known_hosts": known_hosts, "control_dir": control_dir, "share": share, "proxies": proxy_commands or {}}
+    values = {"hosts": hosts, "known_hosts": known_hosts, "control_dir": control_dir, "share": share}
     return render("ssh_config.j2", values, project_dir=project_dir)
 
 

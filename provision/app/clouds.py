@@ -6,6 +6,7 @@ import getpass
 import hashlib
 import re
 
+from provision.app.mock import MOCK_PROJECT
 from provision.app.session import Session
 from provision.cloud import body
 from provision.cloud.journal import FileJournal
@@ -13,8 +14,6 @@ from provision.cloud.ports import ComputeCloud
 from provision.errors import CloudError, CloudNotFound
 from provision.hosts.keys import KeyPair, ensure_key
 from provision.model import Vm
-
-MOCK_PROJECT = "mock-project"
 
 
 def cloud_of(session: Session) -> ComputeCloud:

@@ -15,6 +15,7 @@ from provision.app.state import VmRecord, VmRecords
 from provision.cloud.ports import ComputeCloud
 from provision.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_WOULD_CHANGE, HostKeyMismatch, UsageError, worst_exit
 from provision.fleet import Cancel
+from provision.hosts import iap
 from provision.hosts.inventory import select
 from provision.hosts.keys import ensure_key
 from provision.hosts.local import LocalTransport
@@ -43,7 +44,24 @@ def _as_root(target: Host) -> Host:
 
 def _host_of(session: Session, record: VmRecord) -> Host:
     identity = str(ensure_key(session.home / "key").private_path)
-    return Host(name=record.name, address=record.address, port=record.port, user=record.user, identity=identity, key_alias=record.key_alias)
+    return Host(
+        name=record.name,
+        address=record.address,
+        port=record.port,
+        user=record.user,
+        identity=identity,
+        key_alias=record.key_alias,
+        proxy=_tunnel(session, record) if session.settings.ssh == "iap" else (),
+    )
+
+
+def _tunnel(session: Session, record: VmRecord) -> tuple[str, ...]:
+    """The words that open the way to a VM without an external address; on the mock those of a stand-in for gcloud."""
+    if session.settings.cloud == "mock":
+        from provision.app.mock import MOCK_PROJECT, gcloud
+
+        return iap.tunnel(record.name, project=session.settings.project or MOCK_PROJECT, zone=record.zone, program=gcloud(session))
+    return iap.tunnel(record.name, project=str(session.settings.project), zone=record.zone)
 
 
 def hosts(session: Session, targets: Targets) -> list[Host]:

@@ -9,6 +9,7 @@ from typing import Any
 from provision.app.session import Done, Session
 from provision.model import Host
 
+MOCK_PROJECT = "mock-project"
 BANNER = "mock: no project is set, so all of this is local and nothing is billed"
 
 
@@ -31,6 +32,13 @@ def refreshed(session: Session, host: Host) -> Host:
     session.say_once(BANNER)
     state = daemon.up(_folder(session))
     return replace(host, port=state.ssh_ports.get(host.name, host.port))
+
+
+def gcloud(session: Session) -> str:
+    """The path of a program that opens tunnels to mock hosts as `gcloud` does to VMs."""
+    from provision.testing import gcloud as stand_in
+
+    return str(stand_in.install(_folder(session)))
 
 
 def mock_up(session: Session) -> Done:

@@ -99,6 +99,7 @@ def _spec(session: Session, name: str, key: KeyPair) -> VmSpec:
         image_project=body.COS_PROJECT,
         ttl_s=settings.ttl_s,
         labels={body.OWNER_LABEL: owner_of(key)},
+        external_ip=settings.ssh == "direct",
         metadata=body.standard_metadata(user=USER, public_key=key.public_line, user_data=user_data(session)),
     )
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_fixed
+from tenacity import Retrying, retry_if_exception_type, retry_if_not_exception_type, stop_after_attempt, stop_after_delay, wait_fixed
 
 from provision.app import converging, trust
 from provision.app.session import Session
 from provision.app.state import VmRecord, VmRecords
 from provision.cloud.ports import ComputeCloud
-from provision.errors import HostKeyMismatch, Interrupted, ProvisionError, Unreachable
+from provision.errors import HostKeyMismatch, Interrupted, ProvisionError, TunnelRefused, Unreachable
 from provision.hosts.known_hosts import HostKey, KnownHosts
 from provision.model import Host, Note, Vm
 
@@ -42,10 +42,9 @@ class Patience:
 
     @property
     def retrying(self) -> Retrying:
-        """Tries again while nothing answers; then raises what the last try raised."""
-        return Retrying(
-            stop=stop_after_delay(self.ssh_s), wait=wait_fixed(self.pause_s), retry=retry_if_exception_type(Unreachable), reraise=True
-        )
+        """Tries again while nothing answers; then raises what the last try raised. What waiting does not help is raised at once."""
+        worth_it = retry_if_exception_type(Unreachable) & retry_if_not_exception_type(TunnelRefused)
+        return Retrying(stop=stop_after_delay(self.ssh_s), wait=wait_fixed(self.pause_s), retry=worth_it, reraise=True)
 
     @property
     def rereading(self) -> Retrying:

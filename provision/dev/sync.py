@@ -17,15 +17,16 @@ from provision.shell import RemotePath, Script, script
 
 _LOCK = "/run/provision-send.lock"
 
-# The container has the code in a volume, so `docker cp` puts it there whether or not the image has tar. One sending at a
-# time where the host has `flock`; each has a folder of its own, so that two never read each other's lists.
+# The container has the code in a volume, so `docker cp` puts it there whether or not the image has tar. It belongs to root, so
+# root settles it, whoever the image's user is. One sending at a time where the host has `flock`; each has a folder of its own,
+# so that two never read each other's lists.
 _RECEIVE = """
 if command -v flock >/dev/null 2>&1 && (: >>"$lock") 2>/dev/null; then
     exec 9>>"$lock"
     flock 9
 fi
 docker cp - "$name:$dir" 9>&-
-docker exec --workdir "$dir" "$name" sh -c "$settle" provision "$stage" 9>&-
+docker exec --user 0 --workdir "$dir" "$name" sh -c "$settle" provision "$stage" 9>&-
 """
 
 # What programs wrote stays. The list of what was sent is kept for the next sending; `uniq -u` leaves what only the old

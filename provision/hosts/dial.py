@@ -8,8 +8,8 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Callable
-from typing import IO
+from collections.abc import Callable, Sequence
+from typing import IO, Any
 
 from provision.errors import UsageError
 
@@ -91,21 +91,26 @@ def tune(sock: socket.socket) -> None:
 class ProxyProcess:
     """A running ProxyCommand: `sock` is our end of its standard input and output.
 
-    A socket pair instead of pipes, so that the SSH layer reads it as it reads any connection.
+    A socket pair instead of pipes, so that the SSH layer reads it as it reads any connection. `words` are a program and its
+    arguments; a command line of the user's ssh_config is one for a shell, see `of_shell`. Raises OSError where there is no such program.
     """
 
-    def __init__(self, command: str) -> None:
-        self.command = command
+    def __init__(self, words: Sequence[str]) -> None:
         self.sock, theirs = socket.socketpair()
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        with theirs:
-            self._process = subprocess.Popen(
-                ["/bin/sh", "-c", f"exec {command}"],
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
-                stderr=self._said.fileno(),
-                start_new_session=True,
-            )
+        ends: dict[str, Any] = {"stdin": theirs.fileno(), "stdout": theirs.fileno(), "stderr": self._said.fileno()}
+        try:
+            with theirs:
+                self._process = subprocess.Popen(words, **ends, start_new_session=True)
+        except OSError:
+            self.sock.close()
+            self._said.close()
+            raise
+
+    @classmethod
+    def of_shell(cls, command: str) -> ProxyProcess:
+        """The ProxyCommand of an ssh_config, run as ssh(1) runs it."""
+        return cls(["/bin/sh", "-c", f"exec {command}"])
 
     def last_words(self, limit: int = 500) -> str:
         """The end of what the command wrote on its standard error."""

@@ -22,7 +22,7 @@ from paramiko.auth_strategy import AuthFailure
 from paramiko.ssh_exception import ConfigParseError, IncompatiblePeer, SSHException
 
 from provision.errors import ProvisionError, Unreachable, UsageError
-from provision.hosts import dial
+from provision.hosts import dial, iap
 from provision.hosts.known_hosts import HostKey, KnownHosts, Pins, pin_name
 from provision.hosts.ssh_auth import Strategy
 from provision.hosts.ssh_config import SshConfig
@@ -132,14 +132,16 @@ class _Dialer:
     def stream(self, host: Host, connection: Connection, *, via: Connection | None, depth: int) -> Any:
         """The stream that the connection will run over: through `via`, a jump host, a proxy command, or plain TCP."""
         options = connection.ssh_config
-        jump = str(options.get("proxyjump") or "none")
+        jump = "none" if host.proxy else str(options.get("proxyjump") or "none")
         with _translated(host, connection, self.opened):
             if via is None and jump.lower() != "none":
                 via = self.jump(host, connection, jump.split(","), depth)
+            if via is None and host.proxy:
+                return self.proxy(dial.ProxyProcess(host.proxy))
             if via is not None:
                 return self.forward(via.transport, Goal(connection.host, connection.port))
             if options.get("proxycommand"):
-                return self.proxy(str(options["proxycommand"]))
+                return self.proxy(dial.ProxyProcess.of_shell(str(options["proxycommand"]).replace("%%", "%")))
             family = _FAMILIES.get(str(options.get("addressfamily", "any")).lower(), socket.AF_UNSPEC)
             timeout_s = float(connection.connect_timeout or self.timeout_s)
             return dial.tcp(
@@ -171,8 +173,7 @@ class _Dialer:
             raise SSHException(f"the gateway could not open the way: {refusal}")
         return channel
 
-    def proxy(self, command: str) -> socket.socket:
-        process = dial.ProxyProcess(command.replace("%%", "%"))
+    def proxy(self, process: dial.ProxyProcess) -> socket.socket:
         self.opened.add(process.close)
         self.opened.last_words = process.last_words
         return process.sock
@@ -340,9 +341,11 @@ def _translated(host: Host, connection: Connection, opened: _Opened) -> Iterator
     except (OSError, EOFError, SSHException) as error:
         wire = connection.client.get_transport()
         ours = "closed from our side" if opened.closed else _words(error)
-        reasons = [getattr(wire, "disconnect_reason", ""), ours, opened.last_words()]
+        why = "\n".join(filter(None, [getattr(wire, "disconnect_reason", ""), ours, opened.last_words()]))
+        if host.proxy:
+            raise iap.explained(host, why) from error
         fix = f"ssh -v -p {connection.port} {connection.user}@{connection.host} true"
-        raise Unreachable(f"no SSH connection to {target}", where=host.name, why="\n".join(filter(None, reasons)), fix=fix) from error
+        raise Unreachable(f"no SSH connection to {target}", where=host.name, why=why, fix=fix) from error
 
 
 def _words(error: BaseException) -> str:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from provision.errors import Unreachable
-from provision.hosts import dial
+from provision.hosts import dial, iap
 from provision.hosts.known_hosts import KnownHosts, pin_name
 from provision.hosts.ssh_config import SshConfig
 from provision.model import Host
@@ -90,6 +90,8 @@ def _check_reached(program: str, host: Host, words: Sequence[str], environ: Mapp
         said, reached = f"no answer after {4 * _CONNECT_S} s", False
     if not reached:
         why = "\n".join(said.splitlines()[-_SAID_LINES:]) or f"{program} ended with status {_SSH_FAILED}"
+        if host.proxy:
+            raise iap.explained(host, why)
         raise Unreachable("ssh did not get there", where=host.name, why=why, fix=shlex.join([program, "-v", *words]))
 
 
@@ -107,6 +109,8 @@ def ssh_arguments(
     if pins:
         alias = pin_name(host.address, host.port, host.key_alias)
         options += [f"UserKnownHostsFile={_option_path(pins)}", "GlobalKnownHostsFile=none", f"HostKeyAlias={alias}", "CheckHostIP=no"]
+    if host.proxy:
+        options.append(f"ProxyCommand={host.proxy_command}")
     if host.identity:
         options += [f"IdentityFile={_option_path(Path(host.identity).expanduser())}", "IdentitiesOnly=yes"]
     words = ["-t" if terminal else "-T", *(_config_file(environ))]

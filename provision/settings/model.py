@@ -160,6 +160,8 @@ class Settings(_Model):
     """Time to live: the cloud itself stops the VM after it; "none" = never."""
     prices: kinds.LocalPath | None = None
     """A price list of your own, in the form of provision/cloud/data/prices.json; empty = the packaged one."""
+    ssh: Literal["direct", "iap"] = "direct"
+    """The way to the VM: its external address, or a tunnel of Identity-Aware Proxy through `gcloud`; it has no such address then."""
     driver: kinds.Driver = "default"
     """Version of the GPU driver."""
     registries: kinds.Registries = ()

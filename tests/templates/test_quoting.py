@@ -136,9 +136,9 @@ def test_ssh_reads_the_same_paths_back(ask_ssh: Callable[[str, str], dict[str, s
 def test_ssh_sees_every_setting(ask_ssh: Callable[[str, str], dict[str, str]]) -> None:
     hosts = [
         Host(name="dev", address="192.0.2.1", port=2222, user="me", identity="/home/a b/key", key_alias="compute.42"),
-        Host(name="lab", address="lab.example"),
+        Host(name="lab", address="lab.example", proxy=("/g c/gcloud", "start-iap-tunnel", "100%p", "22")),
     ]
-    text = ssh_config(hosts, known_hosts="/s/known hosts", control_dir="/s/c d", proxy_commands={"lab": "gcloud iap 'x y' %p"})
+    text = ssh_config(hosts, known_hosts="/s/known hosts", control_dir="/s/c d")
     dev, lab = ask_ssh(text, "dev"), ask_ssh(text, "lab")
     assert (dev["hostname"], dev["port"], dev["user"]) == ("192.0.2.1", "2222", "me")
     assert dev["identityfile"] == "/home/a b/key"
@@ -148,9 +148,23 @@ def test_ssh_sees_every_setting(ask_ssh: Callable[[str, str], dict[str, str]]) -
     assert dev["controlpersist"] == "600"
     assert dev["controlpath"].startswith("/s/c d/")
     assert "proxycommand" not in dev
-    assert lab["proxycommand"] == "gcloud iap 'x y' %p"
+    assert lab["proxycommand"].replace("%%", "%") == "'/g c/gcloud' start-iap-tunnel 100%p 22"
     assert lab["port"] == "22"
     assert lab["controlpath"] != dev["controlpath"]
+
+
+@needs_ssh
+def test_a_key_that_only_the_users_files_know_is_looked_up_there(ask_ssh: Callable[[str, str], dict[str, str]]) -> None:
+    hosts = [
+        Host(name="lab", address="lab.example"),
+        Host(name="set", address="set.example", host_key="ssh-ed25519 AAAA"),
+        Host(name="vm", address="192.0.2.1", key_alias="compute.1"),
+    ]
+    text = ssh_config(hosts, known_hosts="/s/known hosts", control_dir="/c")
+    files = ask_ssh(text, "lab")["userknownhostsfile"]
+    assert re.fullmatch(r"/s/known hosts \S+/.ssh/known_hosts \S+/.ssh/known_hosts2", files.replace('"', ""))
+    for name in ("set", "vm"):
+        assert ask_ssh(text, name)["userknownhostsfile"].strip('"') == "/s/known hosts"
 
 
 @needs_ssh

@@ -34,7 +34,7 @@ def project(tmp_path: Path) -> Project:
 
 def test_the_projects_own_template_replaces_the_shipped_one(project: Project) -> None:
     folder = project(ssh_config__j2="mine\n")
-    values = {"hosts": [], "known_hosts": "/k", "control_dir": "/c", "proxies": {}, "share": True}
+    values = {"hosts": [], "known_hosts": "/k", "control_dir": "/c", "share": True}
     assert render("ssh_config.j2", values, project_dir=folder) == "mine\n"
     assert render("ssh_config.j2", values, project_dir=None) != "mine\n"
 

@@ -154,6 +154,15 @@ def test_nothing_is_removed_when_the_lists_cannot_be_compared(shell: list[str], 
     assert (tmp_path / ".provision/files").read_text() == "a\n"
 
 
+def test_root_settles_what_was_sent_whoever_the_images_user_is(tmp_path: Path) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text('#!/bin/sh\nprintf "%s\\n" "$1 $2 $3" >>"${0%/*}/called"\n')
+    docker.chmod(0o755)
+    text = f"R={tmp_path}\n{sync.receive('worker', sync.new_stage()).render()}"
+    subprocess.run(["sh", "-c", text], env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}, input=b"", check=True, timeout=20)
+    assert (tmp_path / "called").read_text() == "cp - worker:/workspace\nexec --user 0\n"
+
+
 def test_a_repository_inside_says_itself_which_files_are_its_own(project: Path) -> None:
     write(project, "a.py", "inner/b.py", "inner/.gitignore", "inner/ignored")
     (project / "inner/.gitignore").write_text("ignored\n")

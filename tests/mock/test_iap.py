@@ -1,0 +1,130 @@
+"""A VM without an external address, reached through a tunnel: the stand-in for gcloud pipes to the mock's own SSH port."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from provision import app
+from provision.app import Targets, converging
+from provision.errors import EXIT_UNREACHABLE, TunnelRefused, Unreachable
+from provision.hosts import terminal
+from provision.model import Host
+from provision.shell import command
+from provision.testing import gcloud
+from tests.mock.project import ZONE, Project
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture
+def tunnelled(project: Project) -> Project:
+    """A project that reaches its VMs through tunnels."""
+    project.settings = project.settings.model_copy(update={"ssh": "iap"})
+    folder(project).mkdir(parents=True)
+    (folder(project) / gcloud.RECORD).write_text(json.dumps({"compute_endpoint": project.cloud.endpoint}))
+    return project
+
+
+def folder(project: Project) -> Path:
+    return project.session.home / "mock"
+
+
+def failures_left(project: Project) -> list[str]:
+    return (folder(project) / "iap-failures").read_text().split()
+
+
+def test_the_vm_has_no_external_address_and_is_provisioned_through_the_tunnel(tunnelled: Project) -> None:
+    made = tunnelled.create()
+    assert made.exit_code == 0
+    (instance,) = tunnelled.cloud.emulator.instances("mock-project")
+    assert "accessConfigs" not in instance["networkInterfaces"][0]
+    target = converging.host(tunnelled.session, Targets(host="dev"))
+    assert target.address == instance["networkInterfaces"][0]["networkIP"]
+    words = ("compute", "start-iap-tunnel", "dev", "22", "--listen-on-stdin", "--project", "mock-project", "--zone", ZONE)
+    assert target.proxy == (str(folder(tunnelled).resolve() / "gcloud"), *words, "--verbosity=warning")
+    again = tunnelled.create()
+    assert (again.exit_code, again.document["changed"]) == (0, False)
+
+
+def test_codes_of_the_first_minutes_are_waited_out(tunnelled: Project) -> None:
+    gcloud.fail(folder(tunnelled), 4047, 4033, 4003, 4003)
+    assert tunnelled.create().exit_code == 0
+    assert failures_left(tunnelled) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "what", "fix"),
+    [
+        (4003, "nothing answers at the end of the tunnel", "gcloud compute firewall-rules create allow-iap-ssh --project mock-project"),
+        (4033, "you may not open tunnels to this VM", "--role roles/iap.tunnelResourceAccessor"),
+        (4047, "the tunnel does not find the VM", "invoke vm.show --name dev"),
+        (4054, "a policy of the organisation forbids the tunnel", "or set provision.ssh: direct"),
+    ],
+)
+def test_a_code_that_stays_is_explained(tunnelled: Project, code: int, what: str, fix: str) -> None:
+    tunnelled.create()
+    gcloud.fail(folder(tunnelled), *[code] * 50)
+    with pytest.raises(Unreachable) as caught:
+        tunnelled.create(ssh_s=0.5)
+    assert (caught.value.exit_code, caught.value.where) == (EXIT_UNREACHABLE, "dev")
+    assert caught.value.what.startswith(what)
+    assert fix in caught.value.fix
+    assert f"Error while connecting [{code}: " in caught.value.why
+    tried = 50 - len(failures_left(tunnelled))
+    assert tried == 1 if code == 4054 else tried > 1
+
+
+def test_a_stopped_vm_is_not_found_by_the_tunnel(tunnelled: Project) -> None:
+    tunnelled.create()
+    tunnelled.stop()
+    done = app.vm_provision(tunnelled.session, Targets(check=True))
+    assert done.exit_code == EXIT_UNREACHABLE
+    assert done.document["hosts"]["dev"]["error"]["what"].startswith("the tunnel does not find the VM")
+
+
+def test_a_missing_gcloud_is_said_at_once(tunnelled: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    tunnelled.create()
+    monkeypatch.setattr(gcloud, "install", lambda _folder: "/nowhere/gcloud")
+    with pytest.raises(TunnelRefused, match="gcloud is not installed") as caught:
+        tunnelled.create()
+    assert "/nowhere/gcloud" in caught.value.why
+    assert "set provision.ssh: direct" in caught.value.fix
+
+
+needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="this machine has no ssh")
+
+
+@needs_ssh
+def test_the_systems_ssh_goes_through_it(tunnelled: Project, tmp_path: Path) -> None:
+    tunnelled.create()
+    config = tmp_path / "config"
+    config.write_text(app.vm_ssh_config(tunnelled.session).document["ssh_config"])
+    words = ["ssh", "-F", str(config), "-o", "ControlMaster=no", "-o", "ControlPath=none", "dev", "hostname"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "dev\n", "")
+
+
+@needs_ssh
+def test_vm_ssh_goes_through_it(tunnelled: Project) -> None:
+    tunnelled.create()
+    assert app.vm_ssh(tunnelled.session, Targets(), ["sh", "-c", "exit 7"]).exit_code == 7
+    gcloud.fail(folder(tunnelled), 4054, 4054)
+    with pytest.raises(TunnelRefused, match="a policy of the organisation"):
+        app.vm_ssh(tunnelled.session, Targets(), ["true"])
+
+
+@needs_ssh
+def test_a_missing_gcloud_is_understood_through_the_systems_ssh(tunnelled: Project) -> None:
+    tunnelled.create()
+    target = converging.host(tunnelled.session, Targets())
+    lost = Host(**{**vars(target), "proxy": ("/nowhere/gcloud", *target.proxy[1:])})
+    from provision.app import trust
+
+    with pytest.raises(TunnelRefused, match="gcloud is not installed"):
+        terminal.interactive(lost, command("true"), known_hosts=trust.known_hosts(tunnelled.session), environ=os.environ)
