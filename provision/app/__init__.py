@@ -29,21 +29,37 @@ if TYPE_CHECKING:
     from provision.app.vm import vm_delete as vm_delete
     from provision.app.vm import vm_list as vm_list
     from provision.app.vm import vm_show as vm_show
+    from provision.app.vm_costs import vm_cost as vm_cost
     from provision.app.vm_creation import vm_create as vm_create
     from provision.app.vm_hosts import vm_copy as vm_copy
     from provision.app.vm_hosts import vm_provision as vm_provision
     from provision.app.vm_hosts import vm_ssh as vm_ssh
     from provision.app.vm_hosts import vm_ssh_config as vm_ssh_config
+    from provision.app.vm_life import vm_extend as vm_extend
+    from provision.app.vm_life import vm_label as vm_label
+    from provision.app.vm_life import vm_reset as vm_reset
+    from provision.app.vm_life import vm_start as vm_start
+    from provision.app.vm_life import vm_stop as vm_stop
+    from provision.app.vm_watch import vm_serial as vm_serial
+    from provision.app.vm_watch import vm_wait as vm_wait
 
 __all__ = ["Done", "Session", "Targets"]
 
 _NOUNS = frozenset({"vm", "image", "dev", "mps", "mock", "demo"})
 _ELSEWHERE = {
     "vm_copy": "vm_hosts",
+    "vm_cost": "vm_costs",
     "vm_create": "vm_creation",
+    "vm_extend": "vm_life",
+    "vm_label": "vm_life",
     "vm_provision": "vm_hosts",
+    "vm_reset": "vm_life",
+    "vm_serial": "vm_watch",
     "vm_ssh": "vm_hosts",
     "vm_ssh_config": "vm_hosts",
+    "vm_start": "vm_life",
+    "vm_stop": "vm_life",
+    "vm_wait": "vm_watch",
 }
 """The module of a use case that is not in the one named after its noun."""
 

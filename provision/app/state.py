@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -46,14 +48,23 @@ class VmRecords:
 
     def put(self, record: VmRecord) -> None:
         """Add it, or replace the one of its name."""
-        self._write([*(other for other in self.all() if other.name != record.name), record])
+        with self._locked():
+            self._write([*(other for other in self.all() if other.name != record.name), record])
 
     def remove(self, name: str) -> None:
         """Forget it."""
-        self._write([record for record in self.all() if record.name != name])
+        with self._locked():
+            self._write([record for record in self.all() if record.name != name])
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Alone among the threads and processes that change the file: each reads it whole and replaces it whole."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.with_suffix(".lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def _write(self, records: list[VmRecord]) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         rows = [asdict(record) for record in sorted(records, key=lambda record: record.name)]
         handle, new = tempfile.mkstemp(dir=self._path.parent, prefix=self._path.name)
         try:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from provision.app import trust
 from provision.app.clouds import cloud_of, find, journal_of, owner_of, refuse_orphan
 from provision.app.session import Done, Session
 from provision.app.state import VmRecords
+from provision.app.vm_choice import chosen, each, is_pattern, names_of
 from provision.app.vm_documents import cell, document, static_document, table
 from provision.cloud import body
 from provision.cloud.create import delete_vm
-from provision.errors import UsageError
+from provision.cloud.ports import ComputeCloud
+from provision.errors import UsageError, worst_exit
 from provision.hosts.keys import ensure_key
+from provision.model import Vm
 
 
 def vm_list(session: Session) -> Done:
@@ -34,20 +37,45 @@ def vm_show(session: Session, name: str) -> Done:
 
 
 def vm_delete(session: Session, name: str, *, yes: bool, confirm: Callable[[str], bool] | None) -> Done:
-    """Delete the VM and its disk, after asking. A host of the settings is not ours to delete: nothing happens."""
+    """Delete VMs and their disks, after asking. A host of the settings is not ours to delete: nothing happens."""
     if name in session.settings.hosts:
         return Done({"deleted": [], "changed": False}, text=f"{name} is a host of the settings: nothing to delete")
-    if not yes and (confirm is None or not confirm(f"Delete the VM {name} and its disk?")):
+    cloud = cloud_of(session)
+    names = _named(session, cloud, name)
+    question = (
+        f"Delete the VM {names[0]} and its disk?" if len(names) == 1 else f"Delete {len(names)} VMs and their disks: {', '.join(names)}?"
+    )
+    if not yes and (confirm is None or not confirm(question)):
         why = "there is no terminal to ask on" if confirm is None else "the answer was no"
-        raise UsageError(f"{name} was not deleted", why=why, fix=f"{session.program_argv0} vm.delete --name {name} --yes")
-    records = VmRecords(session.home / "vms.json")
-    cloud, owner = cloud_of(session), owner_of(ensure_key(session.home / "key"))
+        fix = f"{session.program_argv0} vm.delete --name {','.join(names)} --yes"
+        raise UsageError(f"{', '.join(names)} {'was' if len(names) == 1 else 'were'} not deleted", why=why, fix=fix)
+    acts = each(names, lambda each_name: _deleted(session, cloud, each_name))
+    removed = [vm for act in acts for vm in act.value or ()]
+    errors = [act.error for act in acts if act.error is not None]
+    lines = [_says(act.item, act.value) if act.value is not None else str(act.error) for act in acts]
+    failed = {"error": errors[0].as_dict()} if errors else {}
+    document_ = {"deleted": [document(vm) for vm in removed], "changed": bool(removed), **failed}
+    return Done(document_, worst_exit([error.exit_code for error in errors]), "\n".join(lines))
+
+
+def _named(session: Session, cloud: ComputeCloud, name: str) -> list[str]:
+    """The names that `--name` means; only patterns are looked up, since a name may be left over of which the cloud shows nothing."""
+    names = names_of(session, name)
+    if not any(is_pattern(each_name) for each_name in names):
+        return names
+    return [vm.name for vm in chosen(session, cloud, name, "delete")]
+
+
+def _deleted(session: Session, cloud: ComputeCloud, name: str) -> list[Vm]:
+    owner = owner_of(ensure_key(session.home / "key"))
     removed = delete_vm(cloud, name, owner, journal_of(session), session.emit)
     if not removed:
         refuse_orphan(session, cloud, name, owner, "delete")
-    records.remove(name)
+    VmRecords(session.home / "vms.json").remove(name)
     for vm in removed:
         trust.known_hosts(session).forget(trust.key_alias(vm.instance_id))
-    zones = ", ".join(vm.zone for vm in removed)
-    text = f"deleted {name} ({zones})" if removed else f"there is no VM named {name}"
-    return Done({"deleted": [document(vm) for vm in removed], "changed": bool(removed)}, text=text)
+    return removed
+
+
+def _says(name: str, removed: Sequence[Vm]) -> str:
+    return f"deleted {name} ({', '.join(vm.zone for vm in removed)})" if removed else f"there is no VM named {name}"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from provision.app.session import Session
+from provision.app.vm_cost import cost_usd, seconds_since, seconds_until
 from provision.cloud.create import HALTED
 from provision.model import Vm
 
@@ -25,7 +26,7 @@ def static_document(session: Session, name: str) -> dict[str, Any]:
 
 
 def document(vm: Vm) -> dict[str, Any]:
-    """A VM for `--json`; ages and times left in seconds."""
+    """A VM for `--json`; ages and times left in seconds, costs in US dollars."""
     return {
         "name": vm.name,
         "zone": vm.zone,
@@ -34,31 +35,41 @@ def document(vm: Vm) -> dict[str, Any]:
         "gpu": vm.gpu,
         "address": vm.address,
         "instance_id": vm.instance_id,
-        "age_s": _age_s(vm.created),
-        "cost_usd": None,
-        "ttl_left_s": _ttl_left_s(vm),
+        "age_s": seconds_since(vm.created),
+        "cost_usd": cost_usd(vm),
+        "ttl_left_s": ttl_left_s(vm),
     }
 
 
-def _ttl_left_s(vm: Vm) -> int | None:
-    """Seconds until the cloud stops it, counted from its last start; None when it does not run or has no limit."""
-    ran_s = _age_s(vm.started or vm.created)
-    return None if vm.ttl_s is None or ran_s is None or vm.status in HALTED else max(0, vm.ttl_s - ran_s)
-
-
-def _age_s(created: str) -> int | None:
-    try:
-        return max(0, int((datetime.now(UTC) - datetime.fromisoformat(created)).total_seconds()))
-    except (TypeError, ValueError):
+def ttl_left_s(vm: Vm) -> int | None:
+    """Seconds until the cloud stops it: as the cloud says, else counted from its last start. None: it does not run, or has no limit."""
+    if vm.status in HALTED:
         return None
+    if (left_s := seconds_until(vm.stops_at)) is not None:
+        return left_s
+    ran_s = seconds_since(vm.started or vm.created)
+    return None if vm.ttl_s is None or ran_s is None else max(0, vm.ttl_s - ran_s)
 
 
-def table(vms: list[dict[str, Any]]) -> str:
+def table(vms: Sequence[Mapping[str, Any]]) -> str:
     """One line for each VM."""
-    columns = ("name", "zone", "status", "machine_type", "gpu", "address", "age", "ttl left")
-    rows = [columns, *((*(cell(vm[key]) for key in columns[:6]), span(vm["age_s"]), span(vm["ttl_left_s"])) for vm in vms)]
-    widths = [max(len(row[index]) for row in rows) for index in range(len(columns))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    head = ("name", "status", "zone", "gpu", "age", "cost", "ttl left")
+    rows = [
+        (vm["name"], vm["status"], cell(vm["zone"]), cell(vm["gpu"]), span(vm["age_s"]), usd(vm["cost_usd"]), span(vm["ttl_left_s"]))
+        for vm in vms
+    ]
+    return aligned([head, *rows], right=(5,))
+
+
+def aligned(rows: Sequence[Sequence[str]], *, right: Collection[int] = ()) -> str:
+    """Rows as columns two spaces apart; those numbered in `right` end below one another."""
+    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(
+            text.rjust(width) if index in right else text.ljust(width) for index, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
 
 
 def cell(value: object) -> str:
@@ -68,9 +79,16 @@ def cell(value: object) -> str:
     return "-" if value is None else str(value)
 
 
+def usd(amount: float | None) -> str:
+    """Dollars and cents; `-` where nobody knows."""
+    return "-" if amount is None else f"${amount:,.2f}"
+
+
 def span(seconds: int | None) -> str:
-    """`1h05m`, or `5m07s` under an hour."""
+    """`3d04h`, `1h05m`, or `5m07s` under an hour."""
     if seconds is None:
         return "-"
     hours, rest = divmod(seconds, 3600)
+    if hours >= 24:
+        return f"{hours // 24}d{hours % 24:02}h"
     return f"{hours}h{rest // 60:02}m" if hours else f"{rest // 60}m{rest % 60:02}s"

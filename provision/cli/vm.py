@@ -1,4 +1,4 @@
-"""VMs: create, provision, look at, enter, delete."""
+"""VMs: create, provision, look at, stop and start, enter, delete."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ if TYPE_CHECKING:
     from provision.app import Done
     from provision.cli.execution import Run
 
+_NAMES = {"name": "the VM, instead of the one of the settings; several with commas, or with * and ?"}
 _PLACEMENT = ("name", "zones", "machine_type", "gpu", "ttl")
+
+
+def _named(run: Run, name: str | None) -> str:
+    return run.settings.name if name is None else name
 
 
 @command(Shape("vm.create", targets=True, settings=_PLACEMENT))
@@ -38,7 +43,7 @@ def provision(run: Run) -> Done:
 
 @command(Shape("vm.list", result=True))
 def list_(run: Run) -> Done:
-    """List the VMs made here: zone, age, time left."""
+    """List the VMs made here: state, age, cost, time left."""
     from provision import app
 
     return app.vm_list(run.session)
@@ -52,15 +57,100 @@ def show(run: Run) -> Done:
     return app.vm_show(run.session, name=run.settings.name)
 
 
-@command(Shape("vm.delete", settings=("name",)), about={"yes": "ask nothing"})
-def delete(run: Run, *, yes: bool = False) -> Done:
-    """Delete the VM and its disk.
+@command(Shape("vm.cost", result=True))
+def cost(run: Run) -> Done:
+    """What the VMs made here have cost, and will by the end of their time.
+
+    An estimate from list prices: of the present or last run, and of the disk since it was made.
+    """
+    from provision import app
+
+    return app.vm_cost(run.session)
+
+
+@command(Shape("vm.stop"), about=_NAMES)
+def stop(run: Run, *, name: str | None = None) -> Done:
+    """Stop VMs: only their disks go on billing.
+
+    One that is stopped already stays as it is.
+    """
+    from provision import app
+
+    return app.vm_stop(run.session, _named(run, name))
+
+
+@command(Shape("vm.start"), about=_NAMES)
+def start(run: Run, *, name: str | None = None) -> Done:
+    """Start VMs where they are; wait until the boot brought all back.
+
+    The time to live counts anew. A VM is bound to its zone by its disk: without capacity there, it stays stopped.
+    """
+    from provision import app
+
+    return app.vm_start(run.session, _named(run, name))
+
+
+@command(Shape("vm.reset"), about=_NAMES)
+def reset(run: Run, *, name: str | None = None) -> Done:
+    """Reset VMs, as their reset button would, and wait until they are back."""
+    from provision import app
+
+    return app.vm_reset(run.session, _named(run, name))
+
+
+@command(
+    Shape("vm.extend"),
+    about={"duration": "how much longer, such as 2h or 90m", **_NAMES, "restart": "stop a running VM, change its limit, start it again"},
+)
+def extend(run: Run, duration: str, *, name: str | None = None, restart: bool = False) -> Done:
+    """Give VMs more time before the cloud stops them.
+
+    Compute Engine documents that it changes the limit of a stopped VM only: a running one may be refused without --restart.
+    """
+    from provision import app
+
+    return app.vm_extend(run.session, duration, _named(run, name), restart=restart)
+
+
+@command(Shape("vm.label"), about={"labels": "KEY=VALUE to put, KEY- to take away, several with commas", **_NAMES})
+def label(run: Run, labels: str, *, name: str | None = None) -> Done:
+    """Put labels on VMs, or take them away."""
+    from provision import app
+
+    return app.vm_label(run.session, labels, _named(run, name))
+
+
+@command(Shape("vm.serial", result=True, settings=("name",)), about={"follow": "go on until the VM stops, or Ctrl-C"})
+def serial(run: Run, *, follow: bool = False) -> Done:
+    """Print what the VM wrote on its serial port."""
+    from provision import app
+
+    return app.vm_serial(run.session, run.settings.name, follow=follow)
+
+
+@command(
+    Shape("vm.wait", settings=("name",)),
+    about={
+        "until": "running, ssh or ready (the default): booted, and nothing differs from the recipe",
+        "timeout": "15m unless told otherwise",
+    },
+)
+def wait(run: Run, *, until: str = "ready", timeout: str = "15m") -> Done:
+    """Wait until the VM is ready, or answers on SSH."""
+    from provision import app
+
+    return app.vm_wait(run.session, run.settings.name, until=until, timeout=timeout)
+
+
+@command(Shape("vm.delete"), about={**_NAMES, "yes": "ask nothing"})
+def delete(run: Run, *, name: str | None = None, yes: bool = False) -> Done:
+    """Delete VMs and their disks.
 
     Asks first; without a terminal it needs --yes.
     """
     from provision import app
 
-    return app.vm_delete(run.session, name=run.settings.name, yes=yes, confirm=run.confirm)
+    return app.vm_delete(run.session, name=_named(run, name), yes=yes, confirm=run.confirm)
 
 
 @command(Shape("vm.ssh", targets=True, words="a command", program=True, checks=False))

@@ -90,8 +90,16 @@ class GceCloud:
     # --- beyond it (ComputeCloud) -----------------------------------------------------------------------------------
 
     def start(self, name: str, zone: str, *, request_id: str) -> Vm:
-        """Start a stopped VM and wait until it runs."""
-        self.client.mutate("start", "the VM was not started", f"{zone}/{name}", zone, request_id, instance=name)
+        """Start a stopped VM and wait until it runs. It is bound to its zone by its disk: without capacity there it stays stopped."""
+        try:
+            self.client.mutate("start", "the VM was not started", f"{zone}/{name}", zone, request_id, instance=name)
+        except CloudRefused as error:
+            if classify(error.refusal).kind is Kind.CAPACITY:
+                error.fix = (
+                    f"invoke vm.start --name {name} later: it stays stopped with its disk in {zone}"
+                    f"\nor invoke vm.delete --name {name} and vm.create, which asks other zones and begins with an empty disk"
+                )
+            raise
         return self._require(name, zone)
 
     def stop(self, name: str, zone: str, *, request_id: str) -> Vm:

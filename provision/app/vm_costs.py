@@ -1,0 +1,66 @@
+"""The bill so far: what runs, since when, what it has cost, and what it will cost by the end of its time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from provision.app.clouds import cloud_of, owner_of
+from provision.app.session import Done, Session
+from provision.app.vm_cost import HOUR_S, cost_usd, ran_s, rate_of
+from provision.app.vm_documents import aligned, span, ttl_left_s, usd
+from provision.cloud import body
+from provision.cloud.create import HALTED
+from provision.hosts.keys import ensure_key
+from provision.model import Vm
+
+
+def vm_cost(session: Session) -> Done:
+    """Every VM that this project made: what it costs an hour, has cost, and will have cost when its time ends. Estimates."""
+    cloud = cloud_of(session)
+    vms = [_row(vm) for vm in cloud.list({body.OWNER_LABEL: owner_of(ensure_key(session.home / "key"))})]
+    total = {key: _sum([vm[key] for vm in vms]) for key in ("usd_per_hour", "cost_usd", "cost_by_ttl_usd")}
+    return Done({"vms": vms, "total": total}, text=_text(vms, total) if vms else "no VMs")
+
+
+def _row(vm: Vm) -> dict[str, Any]:
+    """A VM's bill. One that is stopped costs its disk; one without a time limit has no end to sum up to."""
+    rate, cost, left_s = rate_of(vm), cost_usd(vm), ttl_left_s(vm)
+    halted = vm.status in HALTED
+    hourly = rate.disk if halted else _sum([rate.machine, rate.disk])
+    by_ttl = cost + hourly * left_s / HOUR_S if cost is not None and hourly is not None and left_s is not None else None
+    return {
+        "name": vm.name,
+        "zone": vm.zone,
+        "status": vm.status,
+        "since": (vm.stopped if halted else vm.started) or vm.created,
+        "ran_s": ran_s(vm),
+        "usd_per_hour": None if hourly is None else round(hourly, 4),
+        "cost_usd": cost,
+        "ttl_left_s": left_s,
+        "cost_by_ttl_usd": None if by_ttl is None else round(by_ttl, 4),
+    }
+
+
+def _sum(amounts: list[float | None]) -> float | None:
+    """The sum; None when one is not known, since a sum that leaves something out is no sum."""
+    known = [amount for amount in amounts if amount is not None]
+    return round(sum(known), 4) if len(known) == len(amounts) else None
+
+
+def _text(vms: list[dict[str, Any]], total: dict[str, float | None]) -> str:
+    head = ("name", "status", "since", "ran", "an hour", "so far", "ttl left", "by then")
+    rows = [
+        (
+            vm["name"],
+            vm["status"],
+            vm["since"][:16].replace("T", " "),
+            span(vm["ran_s"]),
+            usd(vm["usd_per_hour"]),
+            usd(vm["cost_usd"]),
+            span(vm["ttl_left_s"]),
+            usd(vm["cost_by_ttl_usd"]),
+        )
+        for vm in vms
+    ]
+    end = ("total", "", "", "", usd(total["usd_per_hour"]), usd(total["cost_usd"]), "", usd(total["cost_by_ttl_usd"]))
+    return aligned([head, *rows, *([end] if len(vms) > 1 else [])], right=(3, 4, 5, 6, 7))

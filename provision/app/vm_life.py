@@ -1,0 +1,233 @@
+"""The life of VMs that were made: stopped, started, reset, given more time, labelled."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import replace
+
+from provision.app import converging
+from provision.app.clouds import cloud_of
+from provision.app.session import Done, Session, Targets
+from provision.app.vm_choice import Act, acted, chosen, each
+from provision.app.vm_documents import span, ttl_left_s
+from provision.app.vm_reach import Patience, bills, reach, still_there
+from provision.cloud import body
+from provision.cloud.create import HALTED, new_request_id
+from provision.cloud.ports import ComputeCloud
+from provision.cloud.refusal import CloudRefused
+from provision.errors import CloudError, ProvisionError, SettingsError, UsageError
+from provision.model import Host, Note, Vm
+from provision.settings.kinds import ttl_seconds
+
+PASSING = frozenset({"PENDING", "PROVISIONING", "STAGING", "PENDING_STOP", "STOPPING", "SUSPENDING", "REPAIRING", "DEPROVISIONING"})
+"""Status words that become others by themselves (Compute Engine, "Instance life cycle")."""
+SETTLES_WITHIN_S = 600.0
+
+
+def vm_stop(session: Session, name: str) -> Done:
+    """Stop VMs: vCPUs, memory and GPU stop billing, the disk stays and bills. One that is stopped stays as it is."""
+    cloud = cloud_of(session)
+
+    def stop(vm: Vm) -> tuple[Vm, bool]:
+        vm = settled(cloud, vm, {"STOPPING", "PENDING_STOP"})
+        if vm.status in HALTED:
+            return vm, False
+        session.emit(Note(f"stopping {vm.name} in {vm.zone}"))
+        return cloud.stop(vm.name, vm.zone, request_id=new_request_id()), True
+
+    def says(vm: Vm, changed: bool) -> str:
+        return f"{vm.name} {'is stopped' if changed else 'was stopped already'}; its disk of {vm.disk_gb} GB stays and bills"
+
+    return acted(each(chosen(session, cloud, name, "stop"), stop), says)
+
+
+def vm_start(session: Session, name: str, *, patience: Patience | None = None) -> Done:
+    """Start VMs where they are, wait for SSH, and verify that the boot brought everything back. The time to live counts anew.
+
+    A VM is bound to its zone by its disk: where that has no capacity, the refusal is all that comes of it.
+    """
+    cloud = cloud_of(session)
+
+    def start(vm: Vm) -> tuple[Vm, bool]:
+        vm = settled(cloud, vm, PASSING)
+        if vm.status == "RUNNING":
+            return vm, False
+        session.emit(Note(f"starting {vm.name} in {vm.zone}"))
+        return cloud.start(vm.name, vm.zone, request_id=new_request_id()), True
+
+    return _back(session, cloud, each(chosen(session, cloud, name, "start"), start), patience, "vm.start")
+
+
+def vm_reset(session: Session, name: str, *, patience: Patience | None = None) -> Done:
+    """Reset running VMs as their reset button would, wait for SSH, and verify that the boot brought everything back."""
+    cloud = cloud_of(session)
+
+    def reset(vm: Vm) -> tuple[Vm, bool]:
+        vm = settled(cloud, vm, PASSING)
+        if vm.status != "RUNNING":
+            fix = f"{session.program_argv0} vm.start --name {vm.name}"
+            raise CloudError("only a VM that runs can be reset", where=f"{vm.zone}/{vm.name}", why=f"it is {vm.status}", fix=fix)
+        session.emit(Note(f"resetting {vm.name} in {vm.zone}"))
+        return cloud.reset(vm.name, vm.zone, request_id=new_request_id()), True
+
+    return _back(session, cloud, each(chosen(session, cloud, name, "reset"), reset), patience, "vm.reset")
+
+
+def settled(cloud: ComputeCloud, vm: Vm, passing: frozenset[str] | set[str], *, timeout_s: float = SETTLES_WITHIN_S) -> Vm:
+    """The VM once its status is none of `passing`; Compute Engine refuses to start a VM that is still stopping."""
+    deadline = time.monotonic() + timeout_s
+    while vm.status in passing and time.monotonic() < deadline:
+        time.sleep(2.0)
+        found = cloud.get(vm.name, vm.zone)
+        if found is None:
+            raise CloudError("the VM is gone", where=f"{vm.zone}/{vm.name}", why=f"it was {vm.status} a moment ago")
+        vm = found
+    return vm
+
+
+def _back(session: Session, cloud: ComputeCloud, acts: list[Act[Vm, tuple[Vm, bool]]], patience: Patience | None, task: str) -> Done:
+    """Every VM that booted, reached and verified: the recipe waits for the boot's own steps and says what differs after them."""
+    waits = patience or Patience.of(session)
+
+    def arrive(vm: Vm) -> None:
+        with still_there(session, vm):
+            reach(session, cloud, vm, waits)
+
+    up = [act.value for act in acts if act.value is not None]
+    arrivals = {act.item.name: act.error for act in each([vm for vm, _ in up], arrive)} if up else {}
+    acts = [_with_error(act, arrivals.get(act.item.name)) for act in acts]
+    here = {vm.name for act in acts if act.value is not None for vm in [act.value[0]]}
+    done = acted(acts, _ran)
+    if not here:
+        return done
+    targets = Targets(limit=",".join(sorted(here)))
+    chosen_hosts: list[Host] = [host for host in converging.hosts(session, targets) if host.name in here]
+    finished = converging.converge(session, targets, chosen_hosts, lambda target: converging.cos_recipe(session, target), task)
+    verified = converging.done(finished, check=False)
+    if verified.exit_code:
+        for vm, _ in up:
+            session.emit(Note(bills(session, vm)))
+    return Done({**verified.document, **done.document}, done.exit_code or verified.exit_code, done.text)
+
+
+def _with_error(act: Act[Vm, tuple[Vm, bool]], error: ProvisionError | None) -> Act[Vm, tuple[Vm, bool]]:
+    return act if error is None else replace(act, value=None, error=error)
+
+
+def _ran(vm: Vm, changed: bool) -> str:
+    left = ttl_left_s(vm)
+    until = f", {span(left)} left" if left is not None else ", with no time limit"
+    return f"{vm.name} {'runs' if changed else 'ran already'} in {vm.zone} at {vm.address or vm.internal_address}{until}"
+
+
+# --- more time ------------------------------------------------------------------------------------------------------------
+
+
+def vm_extend(session: Session, duration: str, name: str, *, restart: bool = False, patience: Patience | None = None) -> Done:
+    """Give VMs more time before the cloud stops them.
+
+    Compute Engine documents that the limit is changed on a stopped VM only (instances.setScheduling), so a running one
+    may be refused; with `restart` it is stopped, given what it had left and `duration`, and started again.
+    """
+    more_s = _duration_s(duration)
+    cloud = cloud_of(session)
+    vms = chosen(session, cloud, name, "set-scheduling")
+
+    def extend(vm: Vm) -> tuple[Vm, bool]:
+        if vm.ttl_s is None:
+            session.emit(Note(f"{vm.name} has no time limit: nothing to extend"))
+            return vm, False
+        if vm.status in HALTED or not restart:
+            return _extended(session, cloud, vm, _within(vm, vm.ttl_s + more_s)), True
+        left_s = ttl_left_s(vm)
+        session.emit(Note(f"stopping {vm.name}: its time to live is changed while it is stopped"))
+        stopped = cloud.stop(vm.name, vm.zone, request_id=new_request_id())
+        _extended(session, cloud, stopped, _within(vm, (vm.ttl_s if left_s is None else left_s) + more_s))
+        session.emit(Note(f"starting {vm.name} in {vm.zone}"))
+        return cloud.start(vm.name, vm.zone, request_id=new_request_id()), True
+
+    acts = each(vms, extend)
+    restarted = restart and any(vm.status not in HALTED and vm.ttl_s is not None for vm in vms)
+    return _back(session, cloud, acts, patience, "vm.extend") if restarted else acted(acts, _has_time)
+
+
+def _duration_s(text: str) -> int:
+    try:
+        seconds = ttl_seconds(text)
+    except ValueError as error:
+        raise UsageError(f"{text!r} is no duration", where="DURATION", why=f"allowed: {error}", fix="vm.extend 2h") from None
+    if seconds is None:
+        raise UsageError("a time limit is not taken away", where="DURATION", why="none is no duration", fix="vm.extend 2h")
+    return seconds
+
+
+def _within(vm: Vm, ttl_s: int) -> int:
+    if ttl_s > body.MAX_TTL_S:
+        why = f"that would be {span(ttl_s)} from its start; Compute Engine takes at most 120 days"
+        raise SettingsError("the time to live would be too long", where=f"{vm.zone}/{vm.name}", why=why)
+    return ttl_s
+
+
+def _extended(session: Session, cloud: ComputeCloud, vm: Vm, ttl_s: int) -> Vm:
+    try:
+        return cloud.set_ttl(vm.name, vm.zone, ttl_s, request_id=new_request_id())
+    except CloudRefused as error:
+        if vm.status not in HALTED and error.refusal.http_status in (400, 412):
+            error.fix = (
+                f"{session.program_argv0} vm.extend DURATION --name {vm.name} --restart, which stops the VM, changes it and starts it again"
+            )
+        raise
+
+
+def _has_time(vm: Vm, changed: bool) -> str:
+    if not changed or vm.ttl_s is None:
+        return f"{vm.name}: no change"
+    left = ttl_left_s(vm)
+    when = f"{span(left)} left" if left is not None else f"{span(vm.ttl_s)} from its next start"
+    return f"{vm.name}: {when}"
+
+
+# --- labels ---------------------------------------------------------------------------------------------------------------
+
+_PUT = re.compile(r"(?P<key>[a-z][a-z0-9_-]{0,62})=(?P<value>[a-z0-9_-]{0,63})\Z")
+_REMOVE = re.compile(r"(?P<key>[a-z][a-z0-9_-]{0,62})-\Z")
+_OURS = "provision-"
+
+
+def vm_label(session: Session, labels: str, name: str) -> Done:
+    """Put labels on VMs (`team=ml`) and take others away (`team-`). Those by which VMs are found again are not touched."""
+    put, remove = _labels(labels)
+    cloud = cloud_of(session)
+
+    def label(vm: Vm) -> tuple[Vm, bool]:
+        if all(vm.labels.get(key) == value for key, value in put.items()) and not remove & vm.labels.keys():
+            return vm, False
+        return cloud.set_labels(vm.name, vm.zone, put, remove, request_id=new_request_id()), True
+
+    def says(vm: Vm, changed: bool) -> str:
+        own = ", ".join(f"{key}={value}" for key, value in sorted(vm.labels.items()) if not key.startswith(_OURS))
+        return f"{vm.name}: {own or 'no labels of yours'}" + ("" if changed else " (no change)")
+
+    return acted(each(chosen(session, cloud, name, "update"), label), says)
+
+
+def _labels(text: str) -> tuple[dict[str, str], set[str]]:
+    """What `team=ml,run-` puts and takes away."""
+    put: dict[str, str] = {}
+    remove: set[str] = set()
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        if found := _PUT.match(part):
+            put[found["key"]] = found["value"]
+        elif found := _REMOVE.match(part):
+            remove.add(found["key"])
+        else:
+            why = "allowed: KEY=VALUE, or KEY- to take it away; at most 63 lower-case letters, digits, _ and -, a letter first"
+            raise UsageError(f"{part!r} is no label", where="LABELS", why=why, fix="vm.label team=ml,run=42")
+    if not put and not remove:
+        raise UsageError("no label was given", where="LABELS", why="it is empty", fix="vm.label team=ml,run=42")
+    for key in (*put, *remove):
+        if key.startswith(_OURS):
+            why = f"labels that begin with {_OURS} say whose a VM is"
+            raise UsageError(f"the label {key} is not yours to change", where="LABELS", why=why)
+    return put, remove

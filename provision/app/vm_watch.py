@@ -1,0 +1,169 @@
+"""VMs watched: what they print on their serial port, and until they answer."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from provision import engine
+from provision.app import converging
+from provision.app.clouds import cloud_of, find
+from provision.app.session import Done, Session, Targets
+from provision.app.vm_choice import names_of
+from provision.app.vm_documents import document, static_document
+from provision.app.vm_life import PASSING
+from provision.app.vm_reach import Patience, reach
+from provision.cloud.create import HALTED
+from provision.cloud.ports import ComputeCloud
+from provision.errors import CloudError, CommandTimeout, Unreachable, UsageError
+from provision.model import Event, Host, Note, Status, Vm
+from provision.report.text import clean
+from provision.settings.kinds import ttl_seconds
+
+SERIAL_PAUSE_S = 1.0
+WAIT_PAUSE_S = 3.0
+STAGES = ("running", "ssh", "ready")
+DEFAULT_WAIT = "15m"
+
+
+@dataclass(frozen=True)
+class Time:
+    """The clock that waiting goes by (seconds, monotonic), and how it waits."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+# --- the serial port ------------------------------------------------------------------------------------------------------
+
+
+def vm_serial(session: Session, name: str, *, follow: bool = False, clock: Time | None = None) -> Done:
+    """What the VM printed on its serial port: the last 1 MB of it. With `follow`, what it goes on to print, until it stops.
+
+    What a terminal would obey (colours, cleared screens of the firmware) is taken out.
+    """
+    clock = clock or Time()
+    cloud = cloud_of(session)
+    vm = find(session, cloud, _one(session, name))
+    if not follow:
+        text, position = cloud.serial(vm.name, vm.zone)
+        lines = "\n".join(clean(line) for line in text.splitlines())
+        return Done({"name": vm.name, "zone": vm.zone, "text": lines, "next": position}, text=lines)
+    position = _follow(session, cloud, vm, clock)
+    return Done({"name": vm.name, "zone": vm.zone, "next": position})
+
+
+def _follow(session: Session, cloud: ComputeCloud, vm: Vm, clock: Time) -> int:
+    position, rest = 0, ""
+    while True:
+        text, position = cloud.serial(vm.name, vm.zone, start=position)
+        *lines, rest = (rest + text).split("\n")
+        session.stdout("".join(f"{clean(line)}\n" for line in lines).encode())
+        if not text:
+            now = cloud.get(vm.name, vm.zone)
+            if now is None or now.status in HALTED:
+                session.stdout(f"{clean(rest)}\n".encode() if rest else b"")
+                return position
+        clock.sleep(SERIAL_PAUSE_S)
+
+
+def _one(session: Session, name: str) -> str:
+    names = names_of(session, name)
+    if len(names) != 1:
+        raise UsageError("this task acts on one VM", where="--name", why=f"it names {len(names)}", fix="--name NAME")
+    return names[0]
+
+
+# --- until it answers -----------------------------------------------------------------------------------------------------
+
+
+def vm_wait(session: Session, name: str, *, until: str = "ready", timeout: str = DEFAULT_WAIT, clock: Time | None = None) -> Done:
+    """Wait until the VM runs, answers on SSH, or is ready: its boot has ended and nothing differs from the recipe.
+
+    A host of the settings is waited for as well. Raises Unreachable or CommandTimeout when `timeout` is over, CloudError
+    for a VM that is stopped, since waiting starts nothing.
+    """
+    clock = clock or Time()
+    if until not in STAGES:
+        raise UsageError(f"{until!r} is nothing to wait for", where="--until", why=f"allowed: {', '.join(STAGES)}", fix="--until=ssh")
+    started = clock.now()
+    deadline = started + _timeout_s(timeout)
+    is_static = name in session.settings.hosts
+    shown = static_document(session, name) if is_static else document(_arrived(session, _one(session, name), until, clock, deadline))
+    if until != "running" and (until == "ready" or is_static):
+        _answers(session, name, until, clock, deadline)
+    waited_s = clock.now() - started
+    text = {"running": "runs", "ssh": "answers on SSH", "ready": "is ready"}[until]
+    return Done({"vm": shown, "until": until, "waited_s": round(waited_s, 3)}, text=f"{name} {text}")
+
+
+def _arrived(session: Session, name: str, until: str, clock: Time, deadline: float) -> Vm:
+    cloud = cloud_of(session)
+    vm = _running(session, cloud, find(session, cloud, name), clock, deadline)
+    if until != "running":
+        left_s = max(0.0, deadline - clock.now())
+        waits = Patience.of(session)
+        reach(session, cloud, vm, replace(waits, host_keys_s=min(waits.host_keys_s, left_s), ssh_s=left_s))
+    return vm
+
+
+def _timeout_s(text: str) -> float:
+    try:
+        seconds = ttl_seconds(text)
+    except ValueError as error:
+        raise UsageError(f"{text!r} is no duration", where="--timeout", why=f"allowed: {error}", fix="--timeout=10m") from None
+    return float("inf") if seconds is None else float(seconds)
+
+
+def _running(session: Session, cloud: ComputeCloud, vm: Vm, clock: Time, deadline: float) -> Vm:
+    while vm.status in PASSING:
+        if clock.now() >= deadline:
+            raise CommandTimeout("the VM does not run in time", where=f"{vm.zone}/{vm.name}", why=f"it is {vm.status}")
+        clock.sleep(WAIT_PAUSE_S)
+        vm = find(session, cloud, vm.name)
+    if vm.status != "RUNNING":
+        fix = f"{session.program_argv0} vm.start --name {vm.name}"
+        raise CloudError("the VM does not run, and waiting starts nothing", where=f"{vm.zone}/{vm.name}", why=f"it is {vm.status}", fix=fix)
+    return vm
+
+
+def _answers(session: Session, name: str, until: str, clock: Time, deadline: float) -> None:
+    """Ask the host until it answers and, for `ready`, a check of its recipe finds no difference. What is left is told when it changes."""
+    target = converging.host(session, Targets(host=name))
+    told = ""
+    while True:
+        try:
+            left = _differs(session, target) if until == "ready" else _connects(session, target)
+        except Unreachable as error:
+            if clock.now() >= deadline:
+                raise
+            left = error.what
+        if not left:
+            return
+        if clock.now() >= deadline:
+            fix = f"{session.program_argv0} vm.provision --host {name}"
+            raise CommandTimeout("the host is not ready in time", where=name, why=f"still to come: {left}", fix=fix)
+        if left != told:
+            session.emit(Note(f"waiting for {left}", host=name))
+            told = left
+        clock.sleep(WAIT_PAUSE_S)
+
+
+def _connects(session: Session, target: Host) -> str:
+    converging.connect(session, target).close()
+    return ""
+
+
+def _differs(session: Session, target: Host) -> str:
+    """The resources that are not as the recipe has them; empty when all are."""
+    with contextlib.closing(converging.connect(session, target)) as transport:
+        report = engine.converge(transport, converging.cos_recipe(session, target), _drop, clock=time.monotonic, check=True)
+    if report.error is not None:
+        raise report.error
+    return ", ".join(outcome.resource for outcome in report.outcomes if outcome.status is not Status.OK)
+
+
+def _drop(event: Event) -> None:
+    del event

@@ -1,0 +1,322 @@
+"""VMs stopped, started, reset, labelled, watched and waited for, through the use cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from provision import app
+from provision.app import Done, Targets
+from provision.app.state import VmRecords
+from provision.app.vm_reach import Patience
+from provision.app.vm_watch import Time
+from provision.errors import (
+    EXIT_CLOUD,
+    EXIT_USAGE,
+    CloudError,
+    CloudNotFound,
+    CommandTimeout,
+    HostKeyMismatch,
+    ProvisionError,
+    Unreachable,
+    UsageError,
+)
+from provision.testing.compute import stock_out
+from tests.mock.project import ZONE, Project
+
+pytestmark = pytest.mark.timeout(240)
+
+QUICK = Patience(host_keys_s=5.0, ssh_s=20.0, pause_s=0.05, attributes_pause_s=0.05)
+
+
+@dataclass
+class Hand:
+    """A clock that a test moves by hand: waiting costs no time, and may do something."""
+
+    seconds: float = 0.0
+    does: Iterator[Callable[[], object]] = field(default_factory=lambda: iter(()))
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+        next(self.does, lambda: None)()
+
+    @property
+    def time(self) -> Time:
+        return Time(lambda: self.seconds, self.sleep)
+
+
+def statuses(done: Done, name: str = "dev") -> dict[str, str]:
+    return {result["resource"]: result["status"] for result in done.document["hosts"][name]["results"]}
+
+
+def calls(project: Project) -> list[str]:
+    found = project.cloud.emulator.counted()
+    project.cloud.emulator.calls.clear()
+    return found
+
+
+# --- stopped, started, reset ----------------------------------------------------------------------------------------------
+
+
+def test_stop_and_start_keep_the_vm_and_its_disk(project: Project) -> None:
+    made = project.create().document["vm"]
+    project.cloud.host("dev").put("/var/lib/mine", "kept")
+    calls(project)
+
+    stopped = app.vm_stop(project.session, "dev")
+    assert (stopped.exit_code, stopped.document["changed"]) == (0, True)
+    assert [(vm["name"], vm["status"], vm["changed"]) for vm in stopped.document["vms"]] == [("dev", "TERMINATED", True)]
+    assert "disk of 200 GB stays and bills" in stopped.text
+    assert calls(project) == ["instances.aggregatedList", "instances.stop", "zoneOperations.wait", "instances.get"]
+    again = app.vm_stop(project.session, "dev")
+    assert (again.exit_code, again.document["changed"], again.document["vms"][0]["changed"]) == (0, False, False)
+    assert calls(project) == ["instances.aggregatedList"]
+
+    started = app.vm_start(project.session, "dev", patience=QUICK)
+    assert (started.exit_code, started.document["changed"]) == (0, True)
+    assert started.document["vms"][0]["instance_id"] == made["instance_id"]
+    assert set(statuses(started).values()) <= {"ok", "changed"}
+    assert project.cloud.host("dev").path("/var/lib/mine").read_text() == "kept"
+    again = app.vm_start(project.session, "dev", patience=QUICK)
+    assert (again.exit_code, again.document["changed"]) == (0, False)
+    assert set(statuses(again).values()) == {"ok"}
+
+
+@pytest.mark.parametrize("way", ["reset", "stop and start"])
+def test_after_a_boot_the_probe_shows_no_difference(project: Project, way: str) -> None:
+    """What COS loses is lost on the mock host too: memory, /etc, mounts, the exec remount, processes. The boot unit brings it back."""
+    project.create()
+    host = project.cloud.host("dev")
+    boot_id = host.path("/proc/sys/kernel/random/boot_id").read_text()
+    host.run('for dir in etc run tmp; do echo x >"$PROVISION_MOCK_ROOT/$dir/mine"; done; sleep 1021 >/dev/null 2>&1 &')
+    if way == "reset":
+        done = app.vm_reset(project.session, "dev", patience=QUICK)
+    else:
+        app.vm_stop(project.session, "dev")
+        done = app.vm_start(project.session, "dev", patience=QUICK)
+    assert (done.exit_code, done.document["changed"]) == (0, True)
+    host = project.cloud.host("dev")
+    assert host.path("/proc/sys/kernel/random/boot_id").read_text() != boot_id
+    assert [path for path in ("/etc/mine", "/run/mine", "/tmp/mine") if host.path(path).exists()] == []
+    assert host.run("pgrep -f 'sleep 102[1]'").status == 1
+    changed = {name for name, status in statuses(done).items() if status != "ok"}
+    assert changed <= {"boot"}, "the boot's own steps did it all: there was nothing left but to wait for them"
+    assert host.run("systemctl is-active provision-boot.service").output == "active\n"
+    check = app.vm_provision(project.session, Targets(check=True))
+    assert (check.exit_code, set(statuses(check).values())) == (0, {"ok"})
+
+
+def test_a_start_without_capacity_says_so_and_goes_nowhere_else(project: Project) -> None:
+    project.create()
+    app.vm_stop(project.session, "dev")
+    project.cloud.emulator.faults.add(replace(stock_out(ZONE), call="instances.start", times=None))
+    calls(project)
+    with pytest.raises(CloudError) as caught:
+        app.vm_start(project.session, "dev", patience=QUICK)
+    assert (caught.value.exit_code, caught.value.where) == (EXIT_CLOUD, f"{ZONE}/dev")
+    assert "ZONE_RESOURCE_POOL_EXHAUSTED" in caught.value.why
+    assert caught.value.fix.splitlines()[0].startswith("invoke vm.start --name dev later")
+    assert project.listed() == [("dev", "TERMINATED")]
+    assert "instances.insert" not in calls(project)
+
+
+def test_only_what_runs_is_reset(project: Project) -> None:
+    project.create()
+    app.vm_stop(project.session, "dev")
+    with pytest.raises(CloudError, match="only a VM that runs") as caught:
+        app.vm_reset(project.session, "dev")
+    assert (caught.value.why, caught.value.fix) == ("it is TERMINATED", "invoke vm.start --name dev")
+
+
+def test_a_vm_that_never_answers_after_its_start_is_named(project: Project) -> None:
+    project.create()
+    app.vm_stop(project.session, "dev")
+    project.cloud.emulator.calls.clear()
+    patience = Patience(host_keys_s=0.1, ssh_s=0.2, pause_s=0.05, attributes_pause_s=0.05)
+    real = project.cloud.hosts.boot
+
+    def refusing(name: str, zone: str, metadata: dict[str, str], gpu: str | None) -> tuple[str, int]:
+        at = real(name, zone, metadata, gpu)
+        project.cloud.host(name).faults.refuse_auth = True
+        return at
+
+    project.cloud.hosts.boot = refusing  # type: ignore[method-assign]
+    with pytest.raises(Unreachable) as caught:
+        app.vm_start(project.session, "dev", patience=patience)
+    assert f"dev runs in {ZONE}" in caught.value.why
+
+
+# --- several --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def three(project: Project) -> Project:
+    for name in ("dev", "web-1", "web-2"):
+        assert app.vm_create(project.session, name, Targets(), patience=QUICK).exit_code == 0
+    return project
+
+
+def test_several_at_once(three: Project) -> None:
+    stopped = app.vm_stop(three.session, "web-*")
+    assert [vm["name"] for vm in stopped.document["vms"]] == ["web-1", "web-2"]
+    assert three.listed() == [("dev", "RUNNING"), ("web-1", "TERMINATED"), ("web-2", "TERMINATED")]
+    started = app.vm_start(three.session, "dev,web-1,web-2", patience=QUICK)
+    assert started.exit_code == 0
+    assert [(vm["name"], vm["changed"]) for vm in started.document["vms"]] == [("dev", False), ("web-1", True), ("web-2", True)]
+    assert sorted(started.document["hosts"]) == ["dev", "web-1", "web-2"]
+    assert [record.name for record in VmRecords(three.session.home / "vms.json").all()] == ["dev", "web-1", "web-2"]
+
+    three.cloud.emulator.faults.add(replace(stock_out(ZONE), call="instances.start", times=1))
+    app.vm_stop(three.session, "web-?")
+    half = app.vm_start(three.session, "web-1,web-2", patience=QUICK)
+    assert half.exit_code == EXIT_CLOUD
+    assert sorted("error" in vm for vm in half.document["vms"]) == [False, True]
+    assert "ZONE_RESOURCE_POOL_EXHAUSTED" in half.document["error"]["why"]
+    assert len(half.document["hosts"]) == 1
+
+    asked: list[str] = []
+
+    def no(question: str) -> bool:
+        asked.append(question)
+        return False
+
+    with pytest.raises(UsageError, match="dev, web-1, web-2 were not deleted"):
+        app.vm_delete(three.session, "*", yes=False, confirm=no)
+    assert asked == ["Delete 3 VMs and their disks: dev, web-1, web-2?"]
+    gone = app.vm_delete(three.session, "web-*", yes=True, confirm=None)
+    assert (gone.exit_code, sorted(vm["name"] for vm in gone.document["deleted"])) == (0, ["web-1", "web-2"])
+    assert three.listed() == [("dev", "RUNNING")]
+
+
+def test_names_that_fit_nothing(project: Project) -> None:
+    for task in (app.vm_stop, app.vm_start, app.vm_reset):
+        with pytest.raises(CloudNotFound, match="no VM named web"):
+            task(project.session, "web")
+    with pytest.raises(CloudNotFound, match=r"no VM named web-\*"):
+        app.vm_delete(project.session, "web-*", yes=True, confirm=None)
+    with pytest.raises(UsageError, match="names no VM"):
+        app.vm_stop(project.session, " , ")
+
+
+def test_a_host_of_the_settings_is_not_the_clouds(project: Project) -> None:
+    project.settings = project.settings.model_validate({"hosts": {"box": {"address": "127.0.0.1"}}})
+    for task in (app.vm_stop, app.vm_start, app.vm_reset, app.vm_serial):
+        with pytest.raises(UsageError, match="box is a host of the settings") as caught:
+            task(project.session, "box")
+        assert caught.value.exit_code == EXIT_USAGE
+
+
+# --- labels ---------------------------------------------------------------------------------------------------------------
+
+
+def test_labels(project: Project) -> None:
+    project.create()
+    put = app.vm_label(project.session, "team=ml, run=42", "dev")
+    assert (put.document["changed"], put.text) == (True, "dev: run=42, team=ml")
+    calls(project)
+    again = app.vm_label(project.session, "team=ml", "dev")
+    assert (again.document["changed"], calls(project)) == (False, ["instances.aggregatedList"])
+    gone = app.vm_label(project.session, "run-,never-", "dev")
+    assert gone.text == "dev: team=ml"
+    labels = app.vm_show(project.session, "dev").document["vm"]["labels"]
+    assert labels["team"] == "ml"
+    assert labels["provision-owner"]
+    assert "run" not in labels
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        ("", "no label was given"),
+        ("Team=ml", "'Team=ml' is no label"),
+        ("team", "'team' is no label"),
+        ("team=" + "x" * 64, "is no label"),
+        ("provision-owner=me", "provision-owner is not yours"),
+        ("provision-owner-", "provision-owner is not yours"),
+    ],
+)
+def test_labels_that_cannot_be(project: Project, labels: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        app.vm_label(project.session, labels, "dev")
+
+
+# --- watched --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_serial_port_is_printed_without_what_a_terminal_obeys(project: Project) -> None:
+    project.create()
+    project.cloud.emulator.print_serial("dev", ZONE, "\x1b[2J\x1b[1;31mBIOS\x1b[0m says hello\r\n")
+    done = app.vm_serial(project.session, "dev")
+    assert done.text.splitlines()[-1] == "BIOS says hello"
+    assert done.document["next"] >= len(done.text)
+
+
+def test_the_serial_port_is_followed_until_the_vm_stops(project: Project) -> None:
+    project.create()
+    printed = bytearray()
+    session = project.session
+    object.__setattr__(session, "stdout", printed.extend)
+    say = project.cloud.emulator.print_serial
+    hand = Hand(does=iter([lambda: say("dev", ZONE, "one\nhal"), lambda: say("dev", ZONE, "f\ntwo"), project.stop]))
+    done = app.vm_serial(session, "dev", follow=True, clock=hand.time)
+    lines = printed.decode().splitlines()
+    assert lines[-3:] == ["one", "half", "two"]
+    assert done.text == ""
+
+
+# --- waited for -----------------------------------------------------------------------------------------------------------
+
+
+def test_wait_until_ready(project: Project) -> None:
+    project.create()
+    done = app.vm_wait(project.session, "dev", clock=Hand().time)
+    assert (done.exit_code, done.document["vm"]["name"], done.document["until"], done.text) == (0, "dev", "ready", "dev is ready")
+    for until, text in (("running", "dev runs"), ("ssh", "dev answers on SSH")):
+        assert app.vm_wait(project.session, "dev", until=until, clock=Hand().time).text == text
+
+
+def test_wait_tells_what_is_left_and_goes_on(project: Project) -> None:
+    project.create()
+    host = project.cloud.host("dev")
+    host.run("sudo umount /var/lib/nvidia")
+    hand = Hand(does=iter([lambda: None, lambda: host.run('sudo sh "$PROVISION_MOCK_ROOT/var/lib/provision/boot.sh"')]))
+    done = app.vm_wait(project.session, "dev", clock=hand.time)
+    assert (done.exit_code, done.document["waited_s"]) == (0, 6.0)
+    assert [note for note in project.notes if note.startswith("waiting")] == ["waiting for driver-mount, nvidia-smi"]
+
+
+def test_wait_ends_with_its_time(project: Project) -> None:
+    project.create()
+    project.cloud.host("dev").run("sudo umount /var/lib/nvidia")
+    with pytest.raises(CommandTimeout) as caught:
+        app.vm_wait(project.session, "dev", timeout="30s", clock=Hand().time)
+    assert (caught.value.why, caught.value.fix) == ("still to come: driver-mount, nvidia-smi", "invoke vm.provision --host dev")
+
+
+def test_wait_starts_nothing(project: Project) -> None:
+    with pytest.raises(CloudNotFound):
+        app.vm_wait(project.session, "dev", clock=Hand().time)
+    project.create()
+    project.stop()
+    with pytest.raises(CloudError, match="waiting starts nothing") as caught:
+        app.vm_wait(project.session, "dev", clock=Hand().time)
+    assert caught.value.fix == "invoke vm.start --name dev"
+    for wrong in ({"until": "soon"}, {"timeout": "a while"}):
+        with pytest.raises(UsageError):
+            app.vm_wait(project.session, "dev", **wrong, clock=Hand().time)
+
+
+def test_a_host_of_the_settings_is_waited_for(project: Project) -> None:
+    project.create()
+    host = project.cloud.host("dev")
+    entry = {"address": "127.0.0.1", "port": host.server.port, "user": "provision", "identity": str(project.session.home / "key")}
+    hosts = {"box": {**entry, "host_key": host.host.host_key}, "closed": {**entry, "port": 1}, "other": entry}
+    project.settings = project.settings.model_validate({"hosts": hosts})
+    assert app.vm_wait(project.session, "box", clock=Hand().time).text == "box is ready"
+    with pytest.raises(Unreachable):
+        app.vm_wait(project.session, "closed", until="ssh", timeout="30s", clock=Hand().time)
+    with pytest.raises(HostKeyMismatch):
+        app.vm_wait(project.session, "other", until="ssh", clock=Hand().time)
+    assert issubclass(HostKeyMismatch, ProvisionError)
