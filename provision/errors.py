@@ -112,9 +112,9 @@ class QuotaExceeded(CloudError):
 
 
 class NoCapacity(CloudError):
-    """No zone had the machine; `tried` holds (zone, verbatim reason) in the order of asking."""
+    """No zone had the machine; `tried` holds (zone, result, verbatim reason) in the order of asking."""
 
-    def __init__(self, what: str, *, where: str = "", why: str = "", fix: str = "", tried: Sequence[tuple[str, str]] = ()) -> None:
+    def __init__(self, what: str, *, where: str = "", why: str = "", fix: str = "", tried: Sequence[tuple[str, str, str]] = ()) -> None:
         super().__init__(what, where=where, why=why, fix=fix)
         self.tried = tuple(tried)
 

@@ -282,7 +282,7 @@ class Vm:
 
 @dataclass(frozen=True, kw_only=True)
 class VmSpec:
-    """What `vm.create` asks the cloud for. `ttl_s` is enforced by the cloud (maxRunDuration, action STOP)."""
+    """What `vm.create` asks the cloud for. `ttl_s` is enforced by the cloud (maxRunDuration, then `termination_action`)."""
 
     name: str
     machine_type: str
@@ -298,6 +298,14 @@ class VmSpec:
     scopes: tuple[str, ...] = ("https://www.googleapis.com/auth/cloud-platform",)
     network: str = "global/networks/default"
     external_ip: bool = True
+    provisioning_model: str = "STANDARD"
+    """STANDARD, SPOT, FLEX_START or RESERVATION_BOUND."""
+    termination_action: str = "STOP"
+    """At the end of its time, and when a Spot VM is pre-empted: STOP or DELETE."""
+    request_valid_s: int | None = None
+    """How long a flex-start VM may wait for capacity, in each zone."""
+    reservation: str | None = None
+    """Name of the reservation that its capacity comes from."""
 
 
 class Cloud(Protocol):

@@ -11,7 +11,7 @@ from provision.app.clouds import cloud_of, journal_of, ours, owner_of
 from provision.app.session import Done, Session, Targets
 from provision.app.vm_documents import document, static_document
 from provision.app.vm_reach import USER, Patience, bills, reach, still_there
-from provision.cloud import body, catalog
+from provision.cloud import body, catalog, scheduling
 from provision.cloud.create import HALTED, Created, create_vm, fits
 from provision.cloud.ports import ComputeCloud
 from provision.errors import EXIT_WOULD_CHANGE, UsageError
@@ -89,6 +89,7 @@ def _would(text: str, vm: Vm | None) -> Done:
 def _spec(session: Session, name: str, key: KeyPair) -> VmSpec:
     settings = session.settings
     machine_type = catalog.machine_for(settings.gpu, settings.gpu_count, settings.machine_type, settings.dataflow.machine_type)
+    model = scheduling.model_for(settings.provisioning, settings.reservation, machine_type)
     return VmSpec(
         name=name,
         machine_type=machine_type,
@@ -101,6 +102,10 @@ def _spec(session: Session, name: str, key: KeyPair) -> VmSpec:
         labels={body.OWNER_LABEL: owner_of(key)},
         external_ip=settings.ssh == "direct",
         metadata=body.standard_metadata(user=USER, public_key=key.public_line, user_data=user_data(session)),
+        provisioning_model=model,
+        termination_action=settings.ttl_action.upper(),
+        request_valid_s=scheduling.wait_for(model, settings.capacity_wait_s),
+        reservation=settings.reservation,
     )
 
 

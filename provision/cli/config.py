@@ -16,7 +16,7 @@ from typing import Any
 import invoke.util
 
 from provision.cli.environment import ENV_HIDDEN, ENV_PREFIX
-from provision.cloud import catalog
+from provision.cloud import catalog, scheduling
 from provision.errors import SettingsError
 from provision.settings import Level, Settings, env_levels, leaves, text_level
 
@@ -39,12 +39,21 @@ def load_settings(project_dir: Path, env: Mapping[str, str], flags: Mapping[str,
 def _fits_the_catalogue(settings: Settings) -> None:
     job = settings.dataflow.machine_type
     machine = catalog.machine_for(settings.gpu, settings.gpu_count, settings.machine_type, job)
+    model = scheduling.model_for(settings.provisioning, settings.reservation, machine)
     try:
-        catalog.validate_shape(settings.gpu, settings.gpu_count, machine, settings.disk_gb)
+        catalog.validate_shape(settings.gpu, settings.gpu_count, machine, settings.disk_gb, provisioning=model)
     except SettingsError as error:
         if error.where == "machine_type" and machine == job and not settings.machine_type:
             error.where = "dataflow.machine_type"
         raise
+    scheduling.check(
+        model=model,
+        machine_type=machine,
+        ttl_s=settings.ttl_s,
+        action=settings.ttl_action.upper(),
+        wait_s=scheduling.wait_for(model, settings.capacity_wait_s),
+        reservation=settings.reservation,
+    )
 
 
 def file_levels(project_dir: Path, env: Mapping[str, str], runtime: str | None = None) -> list[Level]:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from provision.cloud import catalog
+from provision.cloud import scheduling as scheduled
+from provision.cloud.ports import ANY, Disk
 from provision.errors import SettingsError
 from provision.model import Scalar, Vm, VmSpec
 
@@ -22,8 +24,6 @@ REQUEST_LABEL = "provision-request"
 COS_PROJECT = "cos-cloud"
 COS_FAMILY = re.compile(r"cos-(stable|beta|dev|\d+-lts|arm64-.+)\Z")
 """Image families of Container-Optimized OS; any other name beginning with `cos-` is an image."""
-MIN_TTL_S = 30
-MAX_TTL_S = 120 * 86_400
 METADATA_VALUE_LIMIT_BYTES = 256 * 1024
 
 _NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?\Z")
@@ -84,10 +84,7 @@ def check_spec(spec: VmSpec) -> None:
     if not _NAME.match(spec.name):
         why = "1 to 63 of a-z, 0-9 and '-', beginning with a letter, not ending with '-'"
         raise SettingsError(f"VM name {spec.name!r} is not possible", where="name", why=why, fix="choose a name such as dev")
-    if spec.ttl_s is not None and not MIN_TTL_S <= spec.ttl_s <= MAX_TTL_S:
-        raise SettingsError(
-            f"a time to live of {spec.ttl_s} s is not possible", where="ttl", why="30 seconds to 120 days", fix="set ttl: 8h"
-        )
+    scheduled.check_spec(spec)
     for key, value in spec.labels.items():
         if not (_LABEL_KEY.match(key) and _LABEL_VALUE.match(value)):
             why = "keys and values are at most 63 of a-z, 0-9, '_' and '-'"
@@ -97,7 +94,7 @@ def check_spec(spec: VmSpec) -> None:
             raise SettingsError(f"metadata key {key!r} is not possible", where="metadata", why="1 to 128 of letters, digits, '_' and '-'")
         if len(value.encode()) > METADATA_VALUE_LIMIT_BYTES:
             raise SettingsError(f"metadata {key!r} is too long", where="metadata", why="a value has at most 256 KiB")
-    catalog.validate_shape(spec.gpu, spec.gpu_count, spec.machine_type, spec.disk_gb)
+    catalog.validate_shape(spec.gpu, spec.gpu_count, spec.machine_type, spec.disk_gb, provisioning=spec.provisioning_model)
 
 
 def insert_body(spec: VmSpec, zone: str, *, source_image: str) -> dict[str, Any]:
@@ -108,7 +105,8 @@ def insert_body(spec: VmSpec, zone: str, *, source_image: str) -> dict[str, Any]
         "disks": [_boot_disk(spec, zone, source_image)],
         "networkInterfaces": [_network_interface(spec)],
         "serviceAccounts": [{"email": spec.service_account, "scopes": list(spec.scopes)}],
-        "scheduling": _scheduling(spec),
+        "scheduling": scheduled.scheduling(spec),
+        **scheduled.beside(spec),
         "labels": dict(spec.labels),
         "metadata": {"items": [{"key": key, "value": value} for key, value in spec.metadata.items()]},
     }
@@ -127,18 +125,6 @@ def _boot_disk(spec: VmSpec, zone: str, source_image: str) -> dict[str, Any]:
 def _network_interface(spec: VmSpec) -> dict[str, Any]:
     access = [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}] if spec.external_ip else []
     return {"network": spec.network, "accessConfigs": access} if access else {"network": spec.network}
-
-
-def _scheduling(spec: VmSpec) -> dict[str, Any]:
-    scheduling: dict[str, Any] = {
-        "onHostMaintenance": "TERMINATE" if spec.gpu is not None else "MIGRATE",
-        "automaticRestart": True,
-        "provisioningModel": "STANDARD",
-    }
-    if spec.ttl_s is not None:
-        scheduling["maxRunDuration"] = {"seconds": str(spec.ttl_s)}
-        scheduling["instanceTerminationAction"] = "STOP"
-    return scheduling
 
 
 def limited(scheduling: Mapping[str, Any], ttl_s: int) -> dict[str, Any]:
@@ -216,6 +202,18 @@ def drift(spec: VmSpec, vm: Vm) -> dict[str, tuple[Scalar, Scalar]]:
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
+def disk_from_json(resource: Mapping[str, Any]) -> Disk:
+    """A `disks` resource as a Disk."""
+    return Disk(
+        name=resource["name"],
+        zone=last(resource.get("zone", "")),
+        size_gb=int(resource.get("sizeGb", 0)),
+        created=resource.get("creationTimestamp", ""),
+        users=tuple(last(user) for user in resource.get("users", ())),
+        labels=dict(resource.get("labels", {})),
+    )
+
+
 def labels_filter(labels: Mapping[str, str]) -> str:
-    """The API's filter expression for VMs that carry all `labels`."""
-    return " AND ".join(f'(labels.{key}="{value}")' for key, value in sorted(labels.items()))
+    """The API's filter expression for what carries all `labels`; ANY stands for any value."""
+    return " AND ".join(f"(labels.{key}:*)" if value == ANY else f'(labels.{key}="{value}")' for key, value in sorted(labels.items()))

@@ -89,23 +89,35 @@ class ComputeClient:
 
         return self._call(what, where, send)
 
-    def mutate(self, verb: str, what: str, where: str, zone: str, request_id: str, **words: Any) -> None:
-        """Send one change of an instance under one requestId, as often as needed, and wait for its end."""
+    def mutate(
+        self,
+        verb: str,
+        what: str,
+        where: str,
+        zone: str,
+        request_id: str,
+        *,
+        client: str = "InstancesClient",
+        extra_s: float = 0.0,
+        **words: Any,
+    ) -> None:
+        """Send one change under one requestId, as often as needed, and wait for its end, `extra_s` longer than usual."""
         request = {"project": self.project, "zone": zone, "request_id": request_id, **words}
 
         def send() -> Any:
-            return getattr(self._client("InstancesClient"), f"{verb}_unary")(request=request, retry=None, timeout=self._request_timeout_s)
+            return getattr(self._client(client), f"{verb}_unary")(request=request, retry=None, timeout=self._request_timeout_s)
 
         operation = as_json(self._call(what, where, send))
-        self._finish(operation, zone, what, where)
+        self.finish(operation, zone, what, where, extra_s=extra_s)
 
-    def _finish(self, operation: Mapping[str, Any], zone: str, what: str, where: str) -> None:
-        deadline = self.now() + self.operation_timeout_s
+    def finish(self, operation: Mapping[str, Any], zone: str, what: str, where: str, *, extra_s: float = 0.0) -> None:
+        """Wait for the end of an operation. Raises what it failed with; TIMED_OUT when it does not end in our time."""
+        deadline = self.now() + self.operation_timeout_s + extra_s
         pause_s = 0.25
         while operation.get("status") != "DONE":
             asked_at = self.now()
             if asked_at >= deadline:
-                message = f"operation {operation['name']} is {operation.get('status')} after {self.operation_timeout_s:g} s"
+                message = f"operation {operation['name']} is {operation.get('status')} after {self.operation_timeout_s + extra_s:g} s"
                 raise refused(what, Refusal(code=TIMED_OUT, message=message), where=where, project=self.project)
             operation = self._wait(str(operation["name"]), zone, what, where)
             if self.now() - asked_at < 1 and operation.get("status") != "DONE":

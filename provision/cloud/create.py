@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from provision.cloud import body, catalog
 from provision.cloud import journal as written
-from provision.cloud.journal import Journal
-from provision.cloud.placement import MORE_ZONES, Blast, Candidates, Kind, Verdict, classify, region_of
-from provision.cloud.ports import ComputeCloud
-from provision.cloud.refusal import CloudRefused, Refusal
+from provision.cloud.insert import Inserted, drop, insert, resume
+from provision.cloud.journal import Entry, Journal
+from provision.cloud.means import Means, foreign, is_ours, left_behind, new_request_id
+from provision.cloud.placement import MORE_ZONES, Blast, Candidates, Kind, Verdict, classify, itinerary, region_of
+from provision.cloud.ports import ANY, ComputeCloud
+from provision.cloud.race import Finish, race
+from provision.cloud.refusal import CloudRefused
 from provision.errors import CleanupFailed, CloudError, NoCapacity, SettingsError
-from provision.model import Emit, Note, Vm, VmSpec
+from provision.model import Emit, Vm, VmSpec
+
+__all__ = ["HALTED", "Attempt", "Created", "Maker", "create_vm", "delete_vm", "fits", "new_request_id", "table_of"]
 
 HALTED = frozenset({"TERMINATED", "STOPPED"})
 """Status words of a VM that does not run and can be started (Compute Engine, "Instance life cycle")."""
+_FINAL = frozenset({Blast.PROJECT, Blast.NEVER})
+AGAIN_PAUSE_S = 5.0
+"""Before a zone is asked again for what passes by itself there."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One zone that was asked: `result` is created, exists, started or the kind of its refusal; `reason` is verbatim."""
+    """One zone that was asked: `result` is created, exists, started, dropped or the kind of its refusal; `reason` is verbatim."""
 
     zone: str
     result: str
@@ -41,22 +49,35 @@ class Created:
     tried: tuple[Attempt, ...] = ()
 
 
-def new_request_id() -> str:
-    """A fresh idempotency key; one per insert, kept over its retries."""
-    return str(uuid.uuid4())
+@dataclass
+class _Search:
+    """A search for a zone, as far as it has come; several threads may tell it what they found."""
+
+    candidates: Candidates
+    tried: list[Attempt] = field(default_factory=list)
+    refusal: CloudRefused | None = None
+    """What ended the search, or else the latest."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def narrow(self, zone: str, error: CloudRefused) -> None:
+        """`zone` refused: it is not asked again, nor is whatever its refusal reaches."""
+        verdict = classify(error.refusal)
+        with self._lock:
+            self.tried.append(Attempt(zone, verdict.kind.value, str(error.refusal)))
+            self.candidates = self.candidates.after(zone, verdict, error.refusal.zones_available)
+            if self.refusal is None or classify(self.refusal.refusal).blast not in _FINAL:
+                self.refusal = error
 
 
 @dataclass(frozen=True, kw_only=True)
-class Maker:
-    """What making and removing VMs needs: the cloud, the journal, somebody to tell, and a source of request ids."""
+class Maker(Means):
+    """Makes, keeps and removes VMs by name."""
 
-    cloud: ComputeCloud
-    journal: Journal
-    emit: Emit
-    new_id: Callable[[], str] = new_request_id
+    def create(self, spec: VmSpec, places: Sequence[str], *, width: int = 1) -> Created:
+        """The VM of `spec`, made in the first zone of `places` that takes it; one of the same name and owner is found and kept.
 
-    def create(self, spec: VmSpec, zones: Sequence[str]) -> Created:
-        """The VM of `spec`, made in the first of `zones` that takes it; one of the same name and owner is found and kept.
+        `places` are zones, regions or `everywhere`; `width` zones are asked at once. What earlier runs asked for under
+        this name and did not live to see is taken up first.
 
         Raises NoCapacity when every zone refused, CleanupFailed when a failed insert may have left something,
         SettingsError for a spec that cannot be, and the cloud's own refusal when no other zone could help.
@@ -65,8 +86,14 @@ class Maker:
         owner = spec.labels.get(body.OWNER_LABEL, "")
         if not owner:
             raise SettingsError("a VM without an owner", where="labels", why=f"label {body.OWNER_LABEL} tells ours from others'")
-        existing = [vm for vm in self.cloud.list({body.OWNER_LABEL: owner}) if vm.name == spec.name]
-        return self._keep(spec, existing[0]) if existing else self._place(spec, zones)
+        with self.journal.claim(spec.name, self.note):
+            resumed = self._resume(spec.name)
+            named = [vm for vm in self.cloud.list({body.OWNER_LABEL: ANY}) if vm.name == spec.name]
+            existing = [vm for vm in named if is_ours(vm, owner)] or resumed
+            if existing:
+                return self._keep(spec, self._only_one(existing, resumed))
+            _refuse_namesake(named, owner)
+            return self._place(spec, places, width)
 
     def delete(self, name: str, zone: str, owner: str) -> bool:
         """Remove our VM and its boot disk and wait until it is gone; False when there was none. Another's VM is refused.
@@ -77,108 +104,150 @@ class Maker:
         if vm is None:
             self.journal.mark_name(name, zone, written.GONE)
             return False
-        if not _is_ours(vm, owner):
+        if not is_ours(vm, owner):
             raise foreign(vm)
         self.journal.mark_name(name, zone, written.DELETING)
         try:
             self.cloud.delete(name, zone, request_id=self.new_id())
         except CloudError as error:
             self.journal.mark_name(name, zone, written.LEFT_BEHIND, error.why)
-            raise _left_behind("the VM may be left behind and may bill", name, zone, error) from error
+            raise left_behind("the VM may be left behind and may bill", name, zone, error) from error
         self.journal.mark_name(name, zone, written.GONE)
         return True
 
     def delete_everywhere(self, name: str, owner: str) -> list[Vm]:
         """Remove our VMs of this name in whatever zone they are; those that were removed.
 
-        Zones of which the journal is not sure are looked into as well.
+        Inserts of earlier runs that are still under way are waited for, so that their VM does not appear afterwards.
         """
-        listed = [vm for vm in self.cloud.list({body.OWNER_LABEL: owner}) if vm.name == name]
-        doubtful = {entry.zone for entry in self.journal.open() if entry.name == name} - {vm.zone for vm in listed}
-        found = [vm for zone in sorted(doubtful) if (vm := self.cloud.get(name, zone)) is not None and _is_ours(vm, owner)]
-        for zone in doubtful - {vm.zone for vm in found}:
-            self.journal.mark_name(name, zone, written.GONE)
-        return [vm for vm in (*listed, *found) if self.delete(name, vm.zone, owner)]
+        with self.journal.claim(name, self.note):
+            resumed = self._resume(name)
+            listed = [vm for vm in self.cloud.list({body.OWNER_LABEL: owner}) if vm.name == name]
+            zones = {vm.zone for vm in listed}
+            unlisted = [entry for entry in self._entries(name) if entry.state == written.MADE and entry.zone not in zones]
+            resumed += [vm for entry in unlisted if (vm := resume(self, entry)) is not None]
+            found = {vm.zone: vm for vm in (*resumed, *listed) if is_ours(vm, owner)}
+            return [vm for zone, vm in sorted(found.items()) if self.delete(name, zone, owner)]
 
-    # --- inside -----------------------------------------------------------------------------------------------------
+    # --- what is there already --------------------------------------------------------------------------------------
+
+    def _entries(self, name: str) -> list[Entry]:
+        return [entry for entry in self.journal.open() if entry.name == name]
+
+    def _resume(self, name: str) -> list[Vm]:
+        """The VMs that earlier runs asked for under this name without living to see them; their entries are settled."""
+        doubtful = [entry for entry in self._entries(name) if entry.state != written.MADE]
+        return [vm for entry in doubtful if (vm := resume(self, entry)) is not None]
+
+    def _only_one(self, existing: Sequence[Vm], resumed: Sequence[Vm]) -> Vm:
+        """Of several VMs of ours with one name the one to keep: a run that asked several zones at once was killed.
+
+        The others that such a run left are removed; those that were there before are told of and left alone.
+        """
+        chosen, *others = sorted(existing, key=lambda vm: (vm.status in HALTED, vm.created, vm.zone))
+        for vm in others:
+            if any(vm.instance_id == other.instance_id for other in resumed):
+                self.note(f"{vm.name} was made in {chosen.zone} and in {vm.zone}: the one in {vm.zone} is deleted")
+                drop(self, vm)
+            else:
+                self.note(f"{vm.name} exists in {vm.zone} too and bills")
+        return chosen
 
     def _keep(self, spec: VmSpec, vm: Vm, tried: Sequence[Attempt] = ()) -> Created:
         fits(spec, vm)
         if vm.status not in HALTED:
             return Created(vm, changed=False, tried=(*tried, Attempt(vm.zone, "exists")))
-        self.emit(Note(f"{vm.name} is stopped in {vm.zone}: starting it"))
+        self.note(f"{vm.name} is stopped in {vm.zone}: starting it")
         started = self.cloud.start(vm.name, vm.zone, request_id=self.new_id())
         return Created(started, changed=True, tried=(*tried, Attempt(vm.zone, "started")))
 
-    def _place(self, spec: VmSpec, zones: Sequence[str]) -> Created:
-        candidates = Candidates.of(zones)
-        tried: list[Attempt] = []
-        refusal: CloudRefused | None = None
-        while (zone := candidates.next) is not None:
-            if (misfit := _misfit(spec, zone)) is not None:
-                tried.append(Attempt(zone, Kind.NOT_OFFERED.value, misfit))
-                candidates = candidates.after(zone, Verdict(Kind.NOT_OFFERED, Blast.ZONE))
-                continue
-            self.emit(Note(f"asking {zone} for {_shape(spec)}"))
+    # --- from zone to zone ------------------------------------------------------------------------------------------
+
+    def _place(self, spec: VmSpec, places: Sequence[str], width: int) -> Created:
+        search = self._itinerary(spec, places)
+        while zones := search.candidates.next(width):
+            if len(zones) == 1:
+                finish: Finish[Inserted] = Finish()
+                self._ask(spec, zones[0], search, finish)
+            else:
+                self.note(f"asking {len(zones)} zones at once: {', '.join(zones)}")
+                finish = self._race(spec, zones, search)
+            if (won := finish.winner) is not None:
+                tried = tuple(search.tried)
+                return Created(won.vm, changed=True, tried=tried) if won.is_new else self._keep(spec, won.vm, tried)
+        raise _failure(spec, search)
+
+    def _itinerary(self, spec: VmSpec, places: Sequence[str]) -> _Search:
+        """The zones worth asking; those that do not offer the GPU, or cannot carry the shape, are told of and not asked."""
+        plan = itinerary(places, self.cloud.zones_offering(spec.gpu) if places else ())
+        nothing = f"no {spec.gpu} is offered there" if spec.gpu else "there is no such zone"
+        tried = [Attempt(place, Kind.NOT_OFFERED.value, nothing) for place in plan.lacking]
+        misfits = {zone: misfit for zone in plan.zones if (misfit := _misfit(spec, zone)) is not None}
+        tried += [Attempt(zone, Kind.NOT_OFFERED.value, misfit) for zone, misfit in misfits.items()]
+        return _Search(Candidates.of(zone for zone in plan.zones if zone not in misfits), tried)
+
+    def _race(self, spec: VmSpec, zones: Sequence[str], search: _Search) -> Finish[Inserted]:
+        try:
+            return race(lambda zone, finish: self._ask(spec, zone, search, finish), zones)
+        except CleanupFailed as error:
+            kept = [attempt.zone for attempt in search.tried if attempt.result == "created"]
+            error.why = "\n".join([error.why, *(f"{spec.name} was made in {zone} and kept: it bills as well" for zone in kept)])
+            raise
+
+    def _ask(self, spec: VmSpec, zone: str, search: _Search, finish: Finish[Inserted]) -> None:
+        """One zone: its VM becomes the winner or is removed, its refusal narrows the search. Runs in several threads at once."""
+        rounds = 0
+        while finish.winner is None:
+            self.note(f"asking {zone} for {_shape(spec)}")
             try:
-                return self._insert(spec, zone, tried)
+                made = insert(self, spec, zone)
             except CloudRefused as error:
-                refusal = error
-            verdict = classify(refusal.refusal)
-            tried.append(Attempt(zone, verdict.kind.value, str(refusal.refusal)))
-            self.emit(Note(f"{zone}: {verdict.kind.value}: {refusal.refusal}"))
-            if verdict.blast is Blast.REGION:
-                self.emit(Note(f"{region_of(zone)}: no zone of it is asked again"))
-            candidates = candidates.after(zone, verdict, refusal.refusal.zones_available)
-        raise _failure(spec, tried, refusal)
+                verdict = classify(error.refusal)
+                self.note(f"{zone}: {verdict.kind.value}: {error.refusal}")
+                if not error.refusal.final or rounds >= verdict.again:
+                    if verdict.blast is Blast.REGION:
+                        self.note(f"{region_of(zone)}: no zone of it is asked again")
+                    search.narrow(zone, error)
+                    return
+                rounds += 1
+                self.sleep(AGAIN_PAUSE_S if verdict.retry else 0.0)
+            else:
+                self._arrive(made, search, finish)
+                return
 
-    def _insert(self, spec: VmSpec, zone: str, tried: Sequence[Attempt]) -> Created:
-        """One zone: intent on disk, insert, and on a refusal everything removed that it may have made."""
-        request_id = self.new_id()
-        marked = replace(spec, labels={**spec.labels, body.REQUEST_LABEL: request_id})
-        self.journal.intent(marked, zone, request_id)
-        try:
-            vm = self.cloud.create(marked, zone, request_id=request_id)
-        except CloudError as error:
-            self._clean_up(spec.name, zone, request_id, if_absent=written.UNSURE if _in_doubt(error) else written.GONE)
-            raise
-        except KeyboardInterrupt:
-            self.emit(Note(f"{spec.name} may be in the making in {zone}: vm.create takes it up again, vm.delete removes it"))
-            raise
-        if vm.labels.get(body.REQUEST_LABEL) != request_id:
-            # Another run of ours made it between our look and our insert.
-            self.journal.mark(request_id, written.GONE)
-            return self._keep(spec, vm, tried)
-        self.journal.mark(request_id, written.MADE)
-        return Created(vm, changed=True, tried=(*tried, Attempt(zone, "created")))
-
-    def _clean_up(self, name: str, zone: str, request_id: str, *, if_absent: str) -> None:
-        """After a failed insert the VM may exist all the same: look, and remove what carries our requestId."""
-        state = if_absent
-        try:
-            vm = self.cloud.get(name, zone)
-            if vm is not None and vm.labels.get(body.REQUEST_LABEL) == request_id:
-                self.cloud.delete(name, zone, request_id=self.new_id())
-                state = written.GONE
-        except CloudError as error:
-            self.journal.mark(request_id, written.LEFT_BEHIND, error.why)
-            raise _left_behind("a VM may be left behind and may bill", name, zone, error) from error
-        self.journal.mark(request_id, state)
+    def _arrive(self, made: Inserted, search: _Search, finish: Finish[Inserted]) -> None:
+        """A VM is there: the first is kept, a later one removed unless another run made it."""
+        is_first = finish.is_first(made)
+        if is_first and made.is_new:
+            search.tried.append(Attempt(made.vm.zone, "created"))
+        elif made.is_new:
+            drop(self, made.vm)
+            search.tried.append(Attempt(made.vm.zone, "dropped", "another zone was faster: deleted"))
 
 
-def _in_doubt(error: CloudError) -> bool:
-    """True when the insert may still take effect: its answer, or the end of its operation, was never seen."""
-    return isinstance(error, CloudRefused) and classify(error.refusal).kind is Kind.TRANSIENT
+def _refuse_namesake(named: Sequence[Vm], owner: str) -> None:
+    """Raises CloudError when the same user has a VM of this name under another key: a second one would bill beside it.
 
-
-def _is_ours(vm: Vm, owner: str) -> bool:
-    return vm.labels.get(body.OWNER_LABEL) == owner
+    The owner label comes from the project's key, and the key's place from the project folder: in a folder that was
+    renamed, or on another machine, the user has another key.
+    """
+    user = owner.rpartition("-")[0]
+    mine = [vm for vm in named if user and vm.labels.get(body.OWNER_LABEL, "").rpartition("-")[0] == user]
+    if not mine:
+        return
+    raise CloudError(
+        f"you have a VM named {mine[0].name} already, made from another project folder or machine",
+        where=", ".join(f"{vm.zone}/{vm.name}" for vm in mine),
+        why="\n".join(f"{vm.zone}: {vm.status}, label {body.OWNER_LABEL} is {vm.labels[body.OWNER_LABEL]!r}" for vm in mine)
+        + f"\nours is {owner!r}; it changes when the project folder is moved or renamed",
+        fix="choose another --name, or " + ", ".join(f"gcloud compute instances delete {vm.name} --zone {vm.zone}" for vm in mine),
+    )
 
 
 def _misfit(spec: VmSpec, zone: str) -> str | None:
     """Why this zone cannot carry the shape (some allow less memory for some GPUs); None when it can."""
     try:
-        catalog.validate_shape(spec.gpu, spec.gpu_count, spec.machine_type, spec.disk_gb, zone=zone)
+        catalog.validate_shape(spec.gpu, spec.gpu_count, spec.machine_type, spec.disk_gb, zone=zone, provisioning=spec.provisioning_model)
     except SettingsError as error:
         return error.why
     return None
@@ -193,37 +262,32 @@ def fits(spec: VmSpec, vm: Vm) -> None:
         raise CloudError("the VM exists with another shape", where=f"{vm.zone}/{vm.name}", why=why, fix=fix)
 
 
-def foreign(vm: Vm) -> CloudRefused:
-    """The error for a VM that has the name and is not ours; it is never touched."""
-    message = f"label {body.OWNER_LABEL} is {vm.labels.get(body.OWNER_LABEL)!r}"
-    refusal = Refusal(code="alreadyExists", message=message, http_status=409)
-    return CloudRefused(
-        "a VM of this name exists and is not ours", refusal=refusal, where=f"{vm.zone}/{vm.name}", fix="choose another --name"
-    )
+def table_of(tried: Sequence[Attempt]) -> str:
+    """A line for each zone: zone, result, verbatim reason."""
+    width, result = (max((len(text) for text in column), default=0) for column in zip(*((a.zone, a.result) for a in tried), strict=True))
+    return "\n".join(f"{attempt.zone:{width}}  {attempt.result:{result}}  {attempt.reason}".rstrip() for attempt in tried)
 
 
-def _left_behind(what: str, name: str, zone: str, error: CloudError) -> CleanupFailed:
-    return CleanupFailed(what, where=f"{zone}/{name}", why=error.why, fix=f"gcloud compute instances delete {name} --zone {zone}")
-
-
-def _failure(spec: VmSpec, tried: Sequence[Attempt], refusal: CloudRefused | None) -> CloudError | SettingsError:
+def _failure(spec: VmSpec, search: _Search) -> CloudError | SettingsError:
+    tried, refusal = search.tried, search.refusal
     if not tried:
         return SettingsError("no zone to ask", where="zones", why="the list of zones is empty", fix="set zones: [us-central1-a]")
     verdict = classify(refusal.refusal) if refusal is not None else Verdict(Kind.NOT_OFFERED, Blast.ZONE)
-    if refusal is not None and (verdict.blast in {Blast.PROJECT, Blast.NEVER} or (len(tried) == 1 and verdict.kind is not Kind.CAPACITY)):
+    if refusal is not None and (verdict.blast in _FINAL or (len(tried) == 1 and verdict.kind is not Kind.CAPACITY)):
+        if len(tried) > 1:
+            refusal.why = f"{refusal.why}\n{table_of(tried)}"
         return refusal
-    reasons = tuple((attempt.zone, attempt.reason) for attempt in tried)
-    why = "\n".join(f"{zone}: {reason}" for zone, reason in reasons)
-    return NoCapacity(f"no zone had {_shape(spec)}", where=spec.name, why=why, fix=MORE_ZONES, tried=reasons)
+    reasons = tuple((attempt.zone, attempt.result, attempt.reason) for attempt in tried)
+    return NoCapacity(f"no zone had {_shape(spec)}", where=spec.name, why=table_of(tried), fix=MORE_ZONES, tried=reasons)
 
 
 def _shape(spec: VmSpec) -> str:
     return f"{spec.machine_type} + {spec.gpu_count} x {spec.gpu}" if spec.gpu else spec.machine_type
 
 
-def create_vm(cloud: ComputeCloud, spec: VmSpec, zones: Sequence[str], journal: Journal, emit: Emit) -> Created:
-    """The VM of `spec` in the first of `zones` that takes it; see `Maker.create`."""
-    return Maker(cloud=cloud, journal=journal, emit=emit).create(spec, zones)
+def create_vm(cloud: ComputeCloud, spec: VmSpec, places: Sequence[str], journal: Journal, emit: Emit, *, width: int = 1) -> Created:
+    """The VM of `spec` in the first zone of `places` that takes it; see `Maker.create`."""
+    return Maker(cloud=cloud, journal=journal, emit=emit).create(spec, places, width=width)
 
 
 def delete_vm(cloud: ComputeCloud, name: str, owner: str, journal: Journal, emit: Emit) -> list[Vm]:

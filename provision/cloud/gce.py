@@ -7,11 +7,11 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from provision.cloud import body
+from provision.cloud import body, catalog
 from provision.cloud.client import ComputeClient, as_json, message
-from provision.cloud.placement import Kind, classify
-from provision.cloud.ports import MOCK_PORT_ATTRIBUTE
-from provision.cloud.refusal import CloudRefused
+from provision.cloud.placement import Kind, classify, refused
+from provision.cloud.ports import MOCK_PORT_ATTRIBUTE, Disk, Ended
+from provision.cloud.refusal import WAITED_IN_VAIN, CloudRefused, Refusal
 from provision.errors import CloudNotFound
 from provision.model import Vm, VmSpec
 
@@ -56,12 +56,14 @@ class GceCloud:
         resource = body.insert_body(spec, zone, source_image=image.path)
         resource["labels"][body.IMAGE_LABEL] = body.label_value(image.name)
         try:
-            self.client.mutate("insert", "the VM was not created", where, zone, request_id, instance_resource=message("Instance", resource))
+            what, waits_s = "the VM was not created", float(spec.request_valid_s or 0)
+            words = {"instance_resource": message("Instance", resource)}
+            self.client.mutate("insert", what, where, zone, request_id, extra_s=waits_s, **words)
         except CloudRefused as error:
             if classify(error.refusal).kind is not Kind.EXISTS:
                 raise
             return self._adopt(spec, zone, error)
-        return self._require(spec.name, zone)
+        return self._settled(self._require(spec.name, zone), waits_s)
 
     def get(self, name: str, zone: str) -> Vm | None:
         """The VM, or None when there is none of this name in `zone`."""
@@ -181,6 +183,48 @@ class GceCloud:
             self._images[ref] = self.client.read("ImagesClient", "get_from_family", what, f"{ref.project}/{ref.name}", **words)["name"]
         return body.ImageRef(ref.project, self._images[ref], False)
 
+    def zones_offering(self, gpu: str | None) -> Sequence[str]:
+        """The zones that list the accelerator type, by name; every zone for None."""
+        what = "the zones could not be listed"
+        if gpu is None:
+            return sorted(self.client.pages("ZonesClient", "list", what, self.project, lambda zone: str(zone.name)))
+        words = {"filter": f'name="{catalog.gpu_type(gpu).accelerator}"', "max_results": 500}
+        scopes = self.client.pages("AcceleratorTypesClient", "aggregated_list", what, self.project, _zone_with_types, **words)
+        return sorted(zone for zone in scopes if zone)
+
+    def ended(self, zone: str, request_id: str) -> Ended | None:
+        """How the operation that `request_id` began in `zone` ended, once it has; None when it began none.
+
+        An operation names the requestId it came with as its `clientOperationId` (Compute Engine API, zoneOperations).
+        """
+        what, where = "the operation could not be looked up", f"{zone}/{request_id}"
+        words = {"zone": zone, "filter": f'clientOperationId="{request_id}"'}
+        for operation in self.client.pages("ZoneOperationsClient", "list", what, where, as_json, **words):
+            try:
+                self.client.finish(operation, zone, what, where)
+            except CloudRefused as error:
+                if not error.refusal.final:
+                    raise
+                return Ended(error)
+            return Ended()
+        return None
+
+    def disks(self, labels: Mapping[str, str]) -> Sequence[Disk]:
+        """All disks of the project that carry `labels`, over all zones, by zone and name."""
+        words = {"filter": body.labels_filter(labels), "max_results": 500}
+        what = "the disks could not be listed"
+        scopes = self.client.pages("DisksClient", "aggregated_list", what, self.project, _disks_of_scope, **words)
+        return sorted((disk for disks in scopes for disk in disks), key=lambda disk: (disk.zone, disk.name))
+
+    def delete_disk(self, name: str, zone: str, *, request_id: str) -> bool:
+        """Delete the disk and wait until it is gone; False when there was none."""
+        try:
+            where = f"{zone}/{name}"
+            self.client.mutate("delete", "the disk was not deleted", where, zone, request_id, client="DisksClient", disk=name)
+        except CloudNotFound:
+            return False
+        return True
+
     def close(self) -> None:
         """Close the connections; safe to call twice."""
         self.client.close()
@@ -198,12 +242,19 @@ class GceCloud:
             raise CloudRefused(what, refusal=error.refusal, where=f"{zone}/{spec.name}", fix="choose another --name") from error
         return self._settled(vm)
 
-    def _settled(self, vm: Vm) -> Vm:
-        """The VM once its creation is over; what another insert has begun is waited for."""
-        deadline = self.client.now() + self.client.operation_timeout_s
+    def _settled(self, vm: Vm, extra_s: float = 0.0) -> Vm:
+        """The VM once its creation is over; what another insert has begun is waited for.
+
+        A flex-start VM is PENDING until there is capacity, and removed by the cloud when its wait is over.
+        """
+        deadline = self.client.now() + self.client.operation_timeout_s + extra_s
         while vm.status in ("PENDING", "PROVISIONING", "STAGING") and self.client.now() < deadline:
             self.client.sleep(1.0)
-            vm = self._require(vm.name, vm.zone)
+            found = self.get(vm.name, vm.zone)
+            if found is None and vm.status == "PENDING":
+                refusal = Refusal(code=WAITED_IN_VAIN, message=f"no capacity within {extra_s:g} s: the cloud removed the request")
+                raise refused("the VM was not created", refusal, where=f"{vm.zone}/{vm.name}", project=self.project)
+            vm = found or self._require(vm.name, vm.zone)
         return vm
 
     def _require(self, name: str, zone: str) -> Vm:
@@ -216,6 +267,16 @@ class GceCloud:
 def _numbered(request_id: str, attempt: int) -> str:
     """A requestId for each attempt that says something else: under one id the API answers the first again."""
     return str(uuid.uuid5(uuid.UUID(request_id), str(attempt))) if attempt else request_id
+
+
+def _zone_with_types(scope: Any) -> str:
+    name, scoped = scope
+    return body.last(name) if scoped.accelerator_types else ""
+
+
+def _disks_of_scope(scope: Any) -> list[Disk]:
+    _name, scoped = scope
+    return [body.disk_from_json(as_json(disk)) for disk in scoped.disks]
 
 
 def _vms_of_scope(scope: Any) -> list[Vm]:

@@ -6,9 +6,11 @@ that the VM was seen running. A torn last line (the machine died while writing) 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -56,6 +58,10 @@ class Journal(Protocol):
 
     def open(self) -> Sequence[Entry]:
         """The entries of which something may exist."""
+        ...
+
+    def claim(self, name: str, note: Callable[[str], None]) -> AbstractContextManager[None]:
+        """While it lasts, no other run on this machine makes or removes a VM of this name; one that does is waited for."""
         ...
 
 
@@ -106,6 +112,25 @@ class FileJournal:
     def open(self) -> Sequence[Entry]:
         """The entries of which something may exist."""
         return [entry for entry in self.entries() if entry.state != GONE]
+
+    @contextmanager
+    def claim(self, name: str, note: Callable[[str], None]) -> Iterator[None]:
+        """While it lasts, no other run on this machine makes or removes a VM of this name; one that does is waited for.
+
+        The system itself gives the claim of a killed run back, so an open intent that is read under it is nobody's.
+        """
+        folder = self._path.parent / "claims"
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / f"{self._project}.{name}", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                note(f"another run is making or deleting {name}: waiting for it")
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
 
     def _lines(self) -> Iterator[dict[str, Any]]:
         try:

@@ -1,7 +1,8 @@
 """Where to try next: what a refusal means, how far it reaches, and the order of the zones. Pure.
 
 The table covers the error codes of Compute Engine's resource-availability and quota pages and those that users of other
-launchers reported; codes are matched by prefix, since variants such as `..._WITH_DETAILS` appear over time.
+launchers reported (facts/cos_gce.md §5.4, row by row in tests/unit/cloud/refusals.toml); codes are matched by prefix,
+since variants such as `..._WITH_DETAILS` appear over time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from provision.cloud.refusal import (
     CONNECTION_LOST,
     TIMED_OUT,
     UNREADABLE,
+    WAITED_IN_VAIN,
     AuthRefused,
     CloudRefused,
     NotFoundRefused,
@@ -50,11 +52,15 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What to do after a refusal: `retry` the same request first (same requestId), then move on by `blast`."""
+    """What to do after a refusal: `retry` the same request first (same requestId), then move on by `blast`.
+
+    An operation that failed stays failed under its requestId; `again` is how many new inserts the same zone is worth.
+    """
 
     kind: Kind
     blast: Blast
     retry: bool = False
+    again: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,17 +81,20 @@ class _Row:
 
 _CAPACITY = Verdict(Kind.CAPACITY, Blast.ZONE)
 _CAPACITY_REGION = Verdict(Kind.CAPACITY, Blast.REGION)
-_RATE = Verdict(Kind.RATE, Blast.ZONE, retry=True)
+_RATE = Verdict(Kind.RATE, Blast.ZONE, retry=True, again=1)
 _TRANSIENT = Verdict(Kind.TRANSIENT, Blast.ZONE, retry=True)
+_TRANSIENT_AGAIN = replace(_TRANSIENT, again=1)
 _NOT_OFFERED = Verdict(Kind.NOT_OFFERED, Blast.ZONE)
 _CONFIG = Verdict(Kind.CONFIG, Blast.NEVER)
 _AUTH = Verdict(Kind.AUTH, Blast.PROJECT)
 _MISSING = ("notFound", "RESOURCE_NOT_FOUND")
 _QUOTA = ("QUOTA_EXCEEDED", "quotaExceeded")
 
+_STOCK_OUT = ("ZONE_RESOURCE_POOL_EXHAUSTED", "RESOURCE_POOL_EXHAUSTED", "GPU_STOCKOUT", "insufficientCapacity", "STOCKOUT", WAITED_IN_VAIN)
+
 _TABLE: tuple[_Row, ...] = (
     _Row(_CAPACITY_REGION, codes=("REGION_RESOURCE_POOL_EXHAUSTED",)),
-    _Row(_CAPACITY, codes=("ZONE_RESOURCE_POOL_EXHAUSTED", "RESOURCE_POOL_EXHAUSTED", "GPU_STOCKOUT", "insufficientCapacity", "STOCKOUT")),
+    _Row(_CAPACITY, codes=_STOCK_OUT),
     _Row(_CAPACITY, message=r"does not have enough resources available|not enough resources available to fulfill"),
     _Row(
         Verdict(Kind.QUOTA, Blast.PROJECT), codes=_QUOTA, message=r"GPUS[_-]ALL[_-]REGIONS|CPUS[_-]ALL[_-]REGIONS|limit: [0-9.]+ globally"
@@ -93,9 +102,9 @@ _TABLE: tuple[_Row, ...] = (
     _Row(Verdict(Kind.QUOTA, Blast.REGION), codes=_QUOTA),
     _Row(_RATE, codes=("rateLimitExceeded", "RATE_LIMIT_EXCEEDED", "RESOURCE_OPERATION_RATE_EXCEEDED", "userRateLimitExceeded")),
     _Row(_RATE, statuses=(429,)),
-    _Row(Verdict(Kind.TRANSIENT, Blast.ZONE), codes=("UNSUPPORTED_OPERATION",)),
-    _Row(_TRANSIENT, codes=("RESOURCE_NOT_READY", "resourceNotReady")),
-    _Row(_TRANSIENT, message=r"\bis not ready\b"),
+    _Row(Verdict(Kind.TRANSIENT, Blast.ZONE, again=1), codes=("UNSUPPORTED_OPERATION",)),
+    _Row(_TRANSIENT_AGAIN, codes=("RESOURCE_NOT_READY", "resourceNotReady")),
+    _Row(_TRANSIENT_AGAIN, message=r"\bis not ready\b"),
     _Row(_NOT_OFFERED, codes=_MISSING, message=r"machineTypes?/|acceleratorTypes?/|diskTypes?/|machine type|accelerator type"),
     _Row(
         _NOT_OFFERED,
@@ -125,9 +134,10 @@ _TABLE: tuple[_Row, ...] = (
     _Row(_AUTH, codes=("CONDITION_NOT_MET", "conditionNotMet"), message=r"constraint|polic"),
     _Row(_CONFIG, codes=("CONDITION_NOT_MET", "conditionNotMet"), statuses=(412,)),
     _Row(_AUTH, statuses=(401, 403)),
-    _Row(_TRANSIENT, codes=("INTERNAL_ERROR", "backendError", "internalError", "BACKEND_ERROR", CONNECTION_LOST, UNREADABLE)),
+    _Row(_TRANSIENT_AGAIN, codes=("INTERNAL_ERROR",)),
+    _Row(_TRANSIENT, codes=("backendError", "internalError", "BACKEND_ERROR", CONNECTION_LOST, UNREADABLE)),
     _Row(_TRANSIENT, statuses=(500, 502, 503, 504)),
-    _Row(_TRANSIENT, message=r"\binternal error\b"),
+    _Row(_TRANSIENT_AGAIN, message=r"\binternal error\b"),
     _Row(Verdict(Kind.TRANSIENT, Blast.ZONE), codes=(TIMED_OUT,)),
     _Row(_CONFIG, statuses=(400, 412, 422)),
 )
@@ -169,6 +179,33 @@ def region_of(zone: str) -> str:
     return zone.rsplit("-", 1)[0]
 
 
+EVERYWHERE = "everywhere"
+"""Place that stands for every zone."""
+
+
+@dataclass(frozen=True)
+class Itinerary:
+    """Zones to ask, in order, and the places (zones, regions) that were named and lack what is asked for."""
+
+    zones: tuple[str, ...]
+    lacking: tuple[str, ...] = ()
+
+
+def itinerary(places: Iterable[str], offering: Sequence[str]) -> Itinerary:
+    """The zones that `places` mean, in their order, out of those that offer the GPU; each once.
+
+    A place is a zone (`us-central1-a`), a region (`us-central1`: its zones) or `everywhere` (all that are left).
+    """
+    zones: dict[str, None] = {}
+    lacking: dict[str, None] = {}
+    for place in places:
+        meant = [zone for zone in offering if place in (zone, region_of(zone), EVERYWHERE)]
+        zones.update(dict.fromkeys(meant))
+        if not meant:
+            lacking[place] = None
+    return Itinerary(tuple(zones), tuple(lacking))
+
+
 @dataclass(frozen=True)
 class Candidates:
     """The zones still worth asking, in order, and those that were asked."""
@@ -181,10 +218,9 @@ class Candidates:
         """The zones in the given order, each once."""
         return cls(tuple(dict.fromkeys(zones)))
 
-    @property
-    def next(self) -> str | None:
-        """The zone to ask now."""
-        return self.zones[0] if self.zones else None
+    def next(self, width: int = 1) -> tuple[str, ...]:
+        """The zones to ask now, at most `width` of them at once; none when all were asked."""
+        return self.zones[:width]
 
     def after(self, zone: str, verdict: Verdict, hints: Sequence[str] = ()) -> Candidates:
         """What is left after `zone` refused; zones that the API named as available come first, if they are ours to ask."""

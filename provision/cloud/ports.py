@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
+from provision.errors import CloudError
 from provision.model import Cloud, Vm
 
 MOCK_PORT_ATTRIBUTE = "provision/ssh-port"
 """Guest attribute in which the emulator publishes a mock host's SSH port; never asked of the real API."""
+
+
+ANY = "*"
+"""Value of a label in a listing that stands for any."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How an operation ended: `refusal` says why it failed, None that it did not."""
+
+    refusal: CloudError | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disk:
+    """A disk as the cloud describes it; `users` are the VMs that it is attached to."""
+
+    name: str
+    zone: str
+    size_gb: int
+    created: str = ""
+    users: tuple[str, ...] = ()
+    labels: Mapping[str, str]
 
 
 class ComputeCloud(Cloud, Protocol):
@@ -44,4 +69,20 @@ class ComputeCloud(Cloud, Protocol):
 
     def ssh_port(self, vm: Vm) -> int:
         """The port where the VM's SSH server listens."""
+        ...
+
+    def zones_offering(self, gpu: str | None) -> Sequence[str]:
+        """The zones that list the accelerator type, by name; every zone for None."""
+        ...
+
+    def ended(self, zone: str, request_id: str) -> Ended | None:
+        """How the operation that `request_id` began in `zone` ended, once it has; None when it began none."""
+        ...
+
+    def disks(self, labels: Mapping[str, str]) -> Sequence[Disk]:
+        """All disks of the project that carry `labels`, over all zones, by zone and name."""
+        ...
+
+    def delete_disk(self, name: str, zone: str, *, request_id: str) -> bool:
+        """Delete the disk and wait until it is gone; False when there was none."""
         ...

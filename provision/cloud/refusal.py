@@ -22,6 +22,8 @@ class Refusal:
     http_status: int = 0
     zones_available: tuple[str, ...] = ()
     quota: Mapping[str, Any] = field(default_factory=dict)
+    final: bool = field(default=False, compare=False)
+    """An operation ended with it: what was asked for is over, and asking under the same requestId tells no more."""
 
     def __str__(self) -> str:
         return f"{self.code}: {self.message}" if self.code else self.message
@@ -31,6 +33,8 @@ CONNECTION_LOST = "connectionLost"
 """Code of a request whose answer never came; whether it took effect is unknown."""
 TIMED_OUT = "operationTimedOut"
 """Code of an operation that did not end in our time; it may still take effect."""
+WAITED_IN_VAIN = "flexStartExpired"
+"""Code of a flex-start VM that the cloud removed because its wait for capacity was over; the insert itself had ended well."""
 UNREADABLE = "unreadableReply"
 """Code of an answer that is no API reply (a proxy's page, broken JSON); whether it took effect is unknown."""
 
@@ -73,6 +77,7 @@ def from_operation(operation: Mapping[str, Any]) -> Refusal | None:
         http_status=status,
         zones_available=_zones_available(details),
         quota=next((detail["quotaInfo"] for detail in details if "quotaInfo" in detail), {}),
+        final=True,
     )
 
 

@@ -57,6 +57,20 @@ def _ttl(value: str) -> str:
     return value
 
 
+def wait_seconds(text: str) -> int:
+    """Seconds of a wait such as `10m`; raises ValueError with what is allowed (bounds: "About Flex-start VMs")."""
+    match = _TTL.fullmatch(text)
+    total_s = sum(int(number or 0) * unit_s for number, unit_s in zip(match.groups(), _TTL_UNITS_S, strict=True)) if match else 0
+    if not 90 <= total_s <= 2 * 3600:
+        raise ValueError("a time from 90s to 2h, such as 10m")
+    return total_s
+
+
+def _wait(value: str) -> str:
+    wait_seconds(value)
+    return value
+
+
 def _none_word(value: object) -> object:
     return None if value == "none" else value
 
@@ -117,8 +131,10 @@ _IMAGE_REF = (
 )
 
 Name: TypeAlias = Annotated[str, matching(_LABEL, "1 to 63 of a-z, 0-9 and -, a letter first, no - at the end (RFC 1035)")]
-Zone: TypeAlias = Annotated[str, matching(r"[a-z]+(-[a-z]+)+\d+-[a-z]", "a zone such as us-central1-a")]
 Region: TypeAlias = Annotated[str, matching(r"[a-z]+(-[a-z]+)+\d+", "a region such as us-central1")]
+Place: TypeAlias = Annotated[
+    str, matching(r"everywhere|[a-z]+(-[a-z]+)+\d+(-[a-z])?", "a zone such as us-central1-a, a region such as us-central1, or everywhere")
+]
 Project: TypeAlias = Annotated[
     str, matching(r"([a-z][a-z0-9.-]*[a-z0-9]:)?[a-z][-a-z0-9]{4,28}[a-z0-9]", "a project id: 6 to 30 of a-z, 0-9 and -, a letter first")
 ]
@@ -129,6 +145,7 @@ CosImage: TypeAlias = Annotated[
     str, matching(r"cos-[a-z0-9]([-a-z0-9]{0,58}[a-z0-9])?", "a family or an image of cos-cloud, such as cos-125-lts")
 ]
 Ttl: TypeAlias = Annotated[str, AfterValidator(_ttl)]
+Wait: TypeAlias = Annotated[str, AfterValidator(_wait)]
 Driver: TypeAlias = Annotated[
     str,
     matching(
@@ -166,7 +183,7 @@ GpuCount: TypeAlias = Annotated[int, AfterValidator(_whole(0, 16))]
 Processes: TypeAlias = Annotated[int, AfterValidator(_whole(1, 1024))]
 Percentage: TypeAlias = Annotated[int, AfterValidator(_whole(1, 100))]
 
-Zones: TypeAlias = Annotated[tuple[Zone, ...], Strict(False)]
+Places: TypeAlias = Annotated[tuple[Place, ...], Strict(False)]
 Registries: TypeAlias = Annotated[tuple[Registry, ...], Strict(False)]
 Recipes: TypeAlias = Annotated[tuple[Recipe, ...], Strict(False)]
 Requirements: TypeAlias = Annotated[tuple[Requirement, ...], Strict(False)]

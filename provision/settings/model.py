@@ -142,8 +142,8 @@ class Settings(_Model):
     """Where VMs are made; empty = gce when `project` is set, else the embedded mock."""
     project: kinds.Project | None = None
     """Google Cloud project that pays."""
-    zones: kinds.Zones = DEFAULT_ZONES
-    """Zones to try, in this order."""
+    zones: kinds.Places = DEFAULT_ZONES
+    """Where to try, in this order: zones, regions (all their zones) or `everywhere`; zones without the GPU are passed over."""
     name: kinds.Name = "dev"
     """Name of the VM, and the host that tasks act on unless told otherwise."""
     machine_type: kinds.MachineType | None = None
@@ -162,6 +162,14 @@ class Settings(_Model):
     """A price list of your own, in the form of provision/cloud/data/prices.json; empty = the packaged one."""
     ssh: Literal["direct", "iap"] = "direct"
     """The way to the VM: its external address, or a tunnel of Identity-Aware Proxy through `gcloud`; it has no such address then."""
+    ttl_action: Literal["stop", "delete"] = "stop"
+    """What the cloud does at the end of the time to live, and when it takes a Spot VM back."""
+    provisioning: Literal["standard", "spot", "flex-start"] = "standard"
+    """How the VM is bought: at any time, cheaper until the cloud takes it back, or once capacity is found, for at most seven days."""
+    capacity_wait: kinds.Wait | None = None
+    """With `provisioning: flex-start`, how long each zone may look for capacity; empty = 10m."""
+    reservation: kinds.Name | None = None
+    """Reservation that the VM's capacity comes from; empty = any that fits, as Compute Engine does by itself."""
     driver: kinds.Driver = "default"
     """Version of the GPU driver."""
     registries: kinds.Registries = ()
@@ -190,6 +198,11 @@ class Settings(_Model):
     def ttl_s(self) -> int | None:
         """The time to live in seconds; None = never stopped."""
         return kinds.ttl_seconds(self.ttl)
+
+    @property
+    def capacity_wait_s(self) -> int | None:
+        """How long a zone may look for capacity, in seconds; None where nothing is said."""
+        return None if self.capacity_wait is None else kinds.wait_seconds(self.capacity_wait)
 
     @model_validator(mode="before")
     @classmethod

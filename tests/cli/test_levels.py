@@ -177,6 +177,16 @@ FILES = [
     ),
     ("invoke.yaml", b"provision:\n  worker:\n    python: 3.10\n", "error: invoke.yaml, line 3: provision.worker.python is 3.1"),
     ("invoke.yaml", b"provision:\n  disk_gb: 20\n", "error: invoke.yaml, line 2: provision.disk_gb is 20"),
+    (
+        "invoke.yaml",
+        b"provision:\n  provisioning: spot\n  reservation: r\n",
+        "error: invoke.yaml, line 3: provision.reservation is 'r': it cannot be used",
+    ),
+    (
+        "invoke.yaml",
+        b"provision:\n  provisioning: flex-start\n  ttl: none\n",
+        "error: invoke.yaml, line 3: provision.ttl is 'none': a flex-start VM needs a time to live",
+    ),
     ("invoke.json", b'{"provision":\n  {"name": }}', "error: invoke.json, line 2, column 12: is not JSON"),
     ("invoke.py", b"x = 1\nprovision = nothing\n", "error: invoke.py, line 2: fails when it is run"),
     ("invoke.py", b"import os\nprovision = {}\n", "error: invoke.py: is refused by Invoke"),

@@ -66,6 +66,7 @@ def test_the_first_zone_takes_it(emulator: ComputeEmulator, maker: Maker, journa
     assert made.vm.labels["provision-request"] == journal.open()[0].request_id == insert.query["requestId"]
     assert emulator.counted() == [
         "instances.aggregatedList",
+        "acceleratorTypes.aggregatedList",
         "images.getFromFamily",
         "instances.insert",
         "zoneOperations.wait",
@@ -178,8 +179,9 @@ def test_missing_permission_stops_the_search(emulator: ComputeEmulator, maker: M
     assert emulator.counted().count("instances.insert") == 1
 
 
-def test_a_zone_without_the_gpu_is_passed(maker: Maker, make_spec: MakeSpec) -> None:
+def test_a_zone_without_the_gpu_is_passed_without_asking(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
     made = maker.create(make_spec(), ("us-west1-c", "us-central1-a"))
+    assert emulator.counted().count("instances.insert") == 1
     assert [(attempt.zone, attempt.result) for attempt in made.tried] == [("us-west1-c", "not offered"), ("us-central1-a", "created")]
     bundled = maker.create(make_spec(name="two", gpu="l4", machine_type="g2-standard-8"), ("us-central1-f", "us-central1-a"))
     assert [(attempt.zone, attempt.result) for attempt in bundled.tried] == [("us-central1-f", "not offered"), ("us-central1-a", "created")]
@@ -191,10 +193,66 @@ def test_no_zone_left_names_each_with_its_reason(
     emulator.faults.add(stock_out("us-central1-*"), quota("us-*", region="us"), stock_out("*"))
     with pytest.raises(NoCapacity) as caught:
         maker.create(make_spec(), ZONES)
-    assert [zone for zone, _ in caught.value.tried] == list(ZONES)
-    assert all(f"{zone}: " in caught.value.why for zone in ZONES)
+    assert [zone for zone, _result, _reason in caught.value.tried] == list(ZONES)
+    assert [line.split()[0] for line in caught.value.why.splitlines()] == list(ZONES)
+    assert "us-central1-a   capacity  ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS: The zone" in caught.value.why
+    assert "us-east1-c      quota     QUOTA_EXCEEDED: Quota" in caught.value.why
     assert emulator.instances("demo") == []
     assert journal.open() == []
+
+
+def test_what_passes_by_itself_is_asked_for_once_more_under_a_new_request_id(
+    emulator: ComputeEmulator, clock: SimulatedClock, maker: Maker, make_spec: MakeSpec
+) -> None:
+    preempted = Fault(kind=FaultKind.OPERATION, zone="us-central1-a", code="UNSUPPORTED_OPERATION", message="preempted", times=1)
+    internal = Fault(kind=FaultKind.OPERATION, zone="us-central1-a", code="INTERNAL_ERROR", message="Internal error.", times=1)
+    maker = replace(maker, sleep=clock.sleep)
+    emulator.faults.add(preempted)
+    assert maker.create(make_spec(), ZONES).vm.zone == "us-central1-a"
+    emulator.faults.add(internal)
+    before = clock.now()
+    assert maker.create(make_spec(name="two"), ZONES).vm.zone == "us-central1-a"
+    assert clock.now() >= before + 5
+    emulator.faults.add(replace(preempted, times=None))
+    made = maker.create(make_spec(name="three"), ZONES)
+    assert [(attempt.zone, attempt.result) for attempt in made.tried] == [("us-central1-a", "transient"), ("us-central1-b", "created")]
+    inserts = [call for call in emulator.calls if call.api == "instances.insert"]
+    assert [call.body["name"] for call in inserts if call.body] == ["dev"] * 2 + ["two"] * 2 + ["three"] * 3
+    assert len({call.query["requestId"] for call in inserts}) == 7
+
+
+def test_a_region_and_everywhere_are_the_zones_that_offer_the_gpu(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
+    made = maker.create(make_spec(), ("us-west1",))
+    assert made.vm.zone == "us-west1-a"
+    emulator.faults.add(stock_out("us-*"))
+    made = maker.create(make_spec(name="two"), ("us-west1", "everywhere"))
+    asked = [attempt.zone for attempt in made.tried]
+    assert asked[:2] == ["us-west1-a", "us-west1-b"]
+    assert (made.vm.zone, len(asked)) == ("asia-east1-a", 3)
+    emulator.faults.clear()
+    plain = maker.create(make_spec(name="three", gpu=None, gpu_count=0), ("us-west1-c",))
+    assert plain.vm.zone == "us-west1-c"
+
+
+def test_no_zone_of_the_settings_offers_the_gpu(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
+    with pytest.raises(NoCapacity) as caught:
+        maker.create(make_spec(), ("us-west1-c", "us-nowhere1"))
+    assert caught.value.why == (
+        "us-west1-c   not offered  no nvidia-tesla-t4 is offered there\nus-nowhere1  not offered  no nvidia-tesla-t4 is offered there"
+    )
+    assert "instances.insert" not in emulator.counted()
+
+
+def test_a_namesake_of_the_same_user_is_refused_and_a_colleagues_is_not(
+    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+) -> None:
+    maker.create(make_spec(labels={"provision-owner": "ann-0123456789ab"}), ("us-central1-a",))
+    emulator.calls.clear()
+    with pytest.raises(CloudError, match="you have a VM named dev already") as caught:
+        maker.create(make_spec(labels={"provision-owner": "ann-ba9876543210"}), ("us-central1-b",))
+    assert (caught.value.exit_code, caught.value.where) == (5, "us-central1-a/dev")
+    assert emulator.counted() == ["instances.aggregatedList"]
+    assert maker.create(make_spec(labels={"provision-owner": "bob-ba9876543210"}), ("us-central1-b",)).changed
 
 
 # --- nothing stays behind -------------------------------------------------------------------------------------------
@@ -329,24 +387,41 @@ def test_the_world_holds_no_vm_that_the_journal_does_not(
     assert emulator.instances("demo") == []
 
 
-@pytest.mark.parametrize("outcome", [(FaultKind.RESET_BEFORE, UNSURE), (FaultKind.RESET_AFTER, GONE)], ids=["not made", "made"])
-def test_an_insert_without_an_answer_stays_in_the_journal_until_its_zone_was_looked_into(
-    emulator: ComputeEmulator, maker: Maker, journal: FileJournal, make_spec: MakeSpec, outcome: tuple[FaultKind, str]
+def test_an_insert_that_never_arrived_stays_in_the_journal_until_it_was_looked_for_again(
+    emulator: ComputeEmulator, maker: Maker, journal: FileJournal, make_spec: MakeSpec
 ) -> None:
-    kind, state = outcome
-    emulator.faults.add(Fault(kind=kind, zone="us-central1-a"))
+    emulator.faults.add(Fault(kind=FaultKind.RESET_BEFORE, zone="us-central1-a"))
     assert maker.create(make_spec(), ZONES).vm.zone == "us-central1-b"
-    assert [entry.state for entry in journal.entries()] == [state, MADE]
-    maker.delete_everywhere("dev", "me")
-    assert journal.open() == []
+    assert [entry.state for entry in journal.entries()] == [UNSURE, MADE]
+    assert not maker.create(make_spec(), ZONES).changed
+    assert [entry.state for entry in journal.entries()] == [GONE, MADE]
+
+
+def test_an_insert_whose_answers_were_all_lost_is_found_by_its_request_id(
+    emulator: ComputeEmulator, maker: Maker, journal: FileJournal, make_spec: MakeSpec
+) -> None:
+    emulator.faults.add(Fault(kind=FaultKind.RESET_AFTER, zone="us-central1-a"))
+    made = maker.create(make_spec(), ZONES)
+    assert (made.changed, made.vm.zone, made.vm.status) == (True, "us-central1-a", "RUNNING")
+    assert [entry.state for entry in journal.entries()] == [MADE]
+    assert emulator.counted().count("instances.insert") == 6
+
+
+def test_a_lost_answer_does_not_hide_the_refusal(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
+    emulator.faults.add(Fault(kind=FaultKind.RESET_BEFORE, call="zoneOperations.wait", zone="us-central1-a"), stock_out("us-central1-a"))
+    made = maker.create(make_spec(), ZONES)
+    assert [(attempt.zone, attempt.result) for attempt in made.tried] == [("us-central1-a", "capacity"), ("us-central1-b", "created")]
+    assert zones_of(emulator) == ["us-central1-b"]
 
 
 def test_a_vm_that_appears_late_is_removed_with_the_rest(
     emulator: ComputeEmulator, cloud: GceCloud, maker: Maker, journal: FileJournal, make_spec: MakeSpec
 ) -> None:
-    journal.intent(make_spec(), "us-east1-c", "r1")
-    journal.mark("r1", UNSURE)
-    cloud.create(make_spec(), "us-east1-c", request_id=maker.new_id())
+    request_id = maker.new_id()
+    spec = make_spec(labels={"provision-owner": "me", "provision-request": request_id})
+    journal.intent(spec, "us-east1-c", request_id)
+    journal.mark(request_id, UNSURE)
+    cloud.create(spec, "us-east1-c", request_id=request_id)
     emulator.faults.add(
         Fault(kind=FaultKind.BODY, call="instances.aggregatedList", times=1, http_status=200, text='{"id": "x", "items": {}}')
     )

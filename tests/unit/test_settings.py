@@ -60,6 +60,14 @@ def test_a_vm_without_a_gpu() -> None:
     assert (settings.gpu, settings.gpu_count) == (None, 0)
 
 
+def test_places_and_waits() -> None:
+    settings = Settings.from_levels(
+        [level(zones=["us-east1-b", "europe-west4", "everywhere"], provisioning="flex-start", capacity_wait="1h30m")]
+    )
+    assert (settings.zones, settings.capacity_wait_s) == (("us-east1-b", "europe-west4", "everywhere"), 5400)
+    assert Settings().capacity_wait_s is None
+
+
 # --- what is refused ---------------------------------------------------------------------------------------------
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
@@ -76,6 +84,9 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"zones": "us-central1-a"}, "provision.zones is 'us-central1-a'", "write provision.zones as a list: ['us-central1-a']"),
     ({"zones": []}, "provision.zones is []", "name at least one zone, such as us-central1-a"),
     ({"zones": ["us-central1-a", "x;y"]}, "provision.zones[1] is 'x;y'", "change or remove provision.zones[1]"),
+    ({"zones": ["us-central"]}, "provision.zones[0] is 'us-central'", "change or remove provision.zones[0]"),
+    ({"capacity_wait": "80s"}, "provision.capacity_wait is '80s'", "change or remove provision.capacity_wait"),
+    ({"provisioning": "cheap"}, "provision.provisioning is 'cheap'", "change or remove provision.provisioning"),
     ({"worker": {"python": 3.1}}, "provision.worker.python is 3.1", "in quotes"),
     ({"driver": 535}, "provision.driver is 535", "in quotes"),
     ({"ttl": "5"}, "provision.ttl is '5'", "change or remove provision.ttl"),

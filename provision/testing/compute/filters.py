@@ -1,6 +1,6 @@
 """The part of the API's list filters that clients use: `(labels.a="b") AND (status=RUNNING)`. Pure.
 
-Supported: `=`, `!=`, `eq`, `ne`, quoted and bare values, `*` at the end of a value, AND, parentheses, and terms side by
+Supported: `=`, `!=`, `:`, `eq`, `ne`, quoted and bare values, `*` at the end of a value, AND, parentheses, and terms side by
 side (AND). Anything else is a 400, never ignored: a filter that matches too much would hide mistakes of a client.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from provision.testing.compute.errors import invalid
 
-_TERM = re.compile(r"""\(?\s*([\w.\-]+)\s*(!=|=|\beq\b|\bne\b)\s*("(?:[^"\\]|\\.)*"|'[^']*'|[^\s()"']+)\s*\)?\s*(?:AND\b)?\s*""")
+_TERM = re.compile(r"""\(?\s*([\w.\-]+)\s*(!=|=|:|\beq\b|\bne\b)\s*("(?:[^"\\]|\\.)*"|'[^']*'|[^\s()"']+)\s*\)?\s*(?:AND\b)?\s*""")
 
 
 def compile_filter(expression: str) -> Callable[[Mapping[str, Any]], bool]:
@@ -42,4 +42,6 @@ def _holds(resource: Mapping[str, Any], path: str, operator: str, wanted: str) -
     text = "" if actual is None else str(actual).lower() if isinstance(actual, bool) else str(actual)
     same = text.startswith(wanted[:-1]) if wanted.endswith("*") else text == wanted
     present = actual is not None
+    if operator == ":":
+        return present and (wanted == "*" or wanted in text)
     return (same and present) if operator in ("=", "eq") else not (same and present)

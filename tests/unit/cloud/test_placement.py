@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.cloud.placement import Blast, Candidates, Kind, Verdict, classify, refused
+from provision.cloud.placement import Blast, Candidates, Itinerary, Kind, Verdict, classify, itinerary, refused
 from provision.cloud.refusal import AuthRefused, CloudRefused, NotFoundRefused, QuotaRefused, Refusal, from_operation
 from provision.errors import CloudAuthError, CloudNotFound, QuotaExceeded
 
@@ -20,7 +20,7 @@ CASES: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("refusals.t
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_a_refusal_means(case: dict[str, Any]) -> None:
     refusal = Refusal(code=case["code"], message=case["message"], http_status=case.get("http_status", 0), quota=case.get("quota", {}))
-    assert classify(refusal) == Verdict(Kind(case["kind"]), Blast(case["blast"]), case.get("retry", False))
+    assert classify(refusal) == Verdict(Kind(case["kind"]), Blast(case["blast"]), case.get("retry", False), case.get("again", 0))
 
 
 def test_every_kind_and_blast_has_a_case() -> None:
@@ -105,7 +105,8 @@ def test_hints_come_first_and_add_nothing() -> None:
         "us-central1-a", Verdict(Kind.CAPACITY, Blast.ZONE), ["asia-east1-a", "europe-west4-a", "us-central1-a"]
     )
     assert after.zones == ("europe-west4-a", "us-central1-b", "us-east1-c")
-    assert after.next == "europe-west4-a"
+    assert after.next() == ("europe-west4-a",)
+    assert after.next(2) == ("europe-west4-a", "us-central1-b")
 
 
 def test_a_region_is_not_a_prefix_of_another() -> None:
@@ -116,8 +117,28 @@ def test_a_region_is_not_a_prefix_of_another() -> None:
 @given(st.lists(st.sampled_from(ZONES)), st.lists(st.sampled_from([*Blast]), min_size=1), st.lists(st.sampled_from(ZONES)))
 def test_the_search_ends_and_asks_no_zone_twice(zones: list[str], blasts: list[Blast], hints: list[str]) -> None:
     candidates, asked = Candidates.of(zones), []
-    while (zone := candidates.next) is not None:
+    while batch := candidates.next():
+        (zone,) = batch
         asked.append(zone)
         candidates = candidates.after(zone, Verdict(Kind.UNKNOWN, blasts[len(asked) % len(blasts)]), hints)
     assert len(asked) == len(set(asked))
     assert candidates.asked == tuple(asked)
+
+
+@pytest.mark.parametrize(
+    ("places", "zones", "lacking"),
+    [
+        (("us-east1-c", "us-central1-a"), ("us-east1-c", "us-central1-a"), ()),
+        (("us-central1",), ("us-central1-a", "us-central1-b"), ()),
+        (("us-east1-c", "us-central1", "us-central1-b"), ("us-east1-c", "us-central1-a", "us-central1-b"), ()),
+        (("us-east1", "everywhere"), ("us-east1-c", "us-central1-a", "us-central1-b", "europe-west4-a"), ()),
+        (("us-east1-z", "us-east9", "us-east1-c"), ("us-east1-c",), ("us-east1-z", "us-east9")),
+        (("us-central",), (), ("us-central",)),
+    ],
+)
+def test_places_mean_zones(places: tuple[str, ...], zones: tuple[str, ...], lacking: tuple[str, ...]) -> None:
+    assert itinerary(places, ZONES) == Itinerary(zones, lacking)
+
+
+def test_nowhere_offered_is_no_zone() -> None:
+    assert itinerary(("everywhere", "us-east1-c"), ()) == Itinerary((), ("everywhere", "us-east1-c"))
