@@ -12,7 +12,7 @@ from provision.app.session import Done, Session, Targets
 from provision.app.vm_choice import Act, acted, chosen, each
 from provision.app.vm_documents import span, ttl_left_s
 from provision.app.vm_reach import Patience, bills, reach, still_there
-from provision.cloud import body
+from provision.cloud import scheduling
 from provision.cloud.create import HALTED, new_request_id
 from provision.cloud.ports import ComputeCloud
 from provision.cloud.refusal import CloudRefused
@@ -163,7 +163,7 @@ def _duration_s(text: str) -> int:
 
 
 def _within(vm: Vm, ttl_s: int) -> int:
-    if ttl_s > body.MAX_TTL_S:
+    if ttl_s > scheduling.MAX_TTL_S:
         why = f"that would be {span(ttl_s)} from its start; Compute Engine takes at most 120 days"
         raise SettingsError("the time to live would be too long", where=f"{vm.zone}/{vm.name}", why=why)
     return ttl_s
