@@ -331,20 +331,7 @@ def test_the_discovery_based_client_speaks_to_it_as_well(emulator: ComputeEmulat
     compute.close()
 
 
-# --- faults as data -------------------------------------------------------------------------------------------------
-
-
-def test_faults_are_loaded_from_data_and_counted(free_emulator: ComputeEmulator) -> None:
-    rows = [{"kind": "http", "call": "zones.*", "http_status": 503, "code": "backendError", "message": "x", "after": 1, "times": 1}]
-    free_emulator.faults.load(rows)
-    path = f"{free_emulator.endpoint}/compute/v1/projects/demo/zones"
-    assert [requests.get(path, timeout=10).status_code for _ in range(3)] == [200, 503, 200]
-
-
-@pytest.mark.parametrize(("row", "error"), [({"kind": "earthquake"}, ValueError), ({"kind": "http", "colour": "red"}, TypeError)])
-def test_a_fault_that_is_none_is_refused(free_emulator: ComputeEmulator, row: dict[str, Any], error: type[Exception]) -> None:
-    with pytest.raises(error):
-        free_emulator.faults.load([row])
+# --- time -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_slow_answer_takes_its_time(emulator: ComputeEmulator, clock: SimulatedClock) -> None:

@@ -1,14 +1,16 @@
-"""Scripted bad luck: what the emulator does wrong, where, and how often. Data, so that a test matrix is a table."""
+"""Scripted bad luck: what the emulator does wrong, where, and how often. `scripts` says the same in plain data."""
 
 from __future__ import annotations
 
 import enum
+import json
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+from provision.cloud.placement import region_of
 from provision.testing.compute.errors import ApiError, OperationFailure
 from provision.testing.compute.quotas import quota_failure
 
@@ -33,14 +35,24 @@ class FaultKind(enum.StrEnum):
     NEVER = "never"
     """The operation never ends."""
     HANG = "hang"
-    """The answer comes `seconds` late; the call takes effect at once."""
+    """The answer comes `seconds` late on the emulator's clock; the call takes effect at once."""
+    MUTE_BEFORE = "mute_before"
+    """No answer ever comes, until the client gives up; the call has no effect."""
+    MUTE_AFTER = "mute_after"
+    """The call takes effect; no answer ever comes."""
+    UNREACHABLE = "unreachable"
+    """The zone is missing in an aggregated list, with a warning that says so."""
+
+
+BEFORE = frozenset({FaultKind.HTTP, FaultKind.BODY, FaultKind.RESET_BEFORE, FaultKind.MUTE_BEFORE})
+"""Faults that keep a call from taking effect."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
     """One rule. `call`, `zone` and `name` are globs over the API method id (`instances.insert`), zone and VM name.
 
-    The first `after` matching calls pass, the next `times` are hit (None: all of them).
+    The first `after` matching calls pass, of the others `times` are hit (None: all of them).
     """
 
     kind: FaultKind
@@ -66,6 +78,14 @@ class Fault:
         """True when the rule concerns this call, its budget aside."""
         return fnmatchcase(call, self.call) and fnmatchcase(zone, self.zone) and fnmatchcase(name, self.name)
 
+    def at(self, zone: str) -> Fault:
+        """The same where it hits: `{zone}` and `{region}` in its texts are those of the call."""
+
+        def filled(text: str) -> str:
+            return text.replace("{zone}", zone).replace("{region}", region_of(zone) if zone else "")
+
+        return replace(self, message=filled(self.message), details=json.loads(filled(json.dumps(list(self.details)))))
+
     def as_error(self) -> ApiError:
         """The envelope of an HTTP fault."""
         status = self.http_status or 503
@@ -77,43 +97,61 @@ class Fault:
 
 
 @dataclass
-class _Armed:
+class Armed:
+    """A rule in force: the calls it concerned, and those it hit."""
+
     fault: Fault
     seen: int = 0
+    hits: int = 0
+
+    def count(self) -> bool:
+        """Count a call that the rule concerns; True when the rule is up for it."""
+        self.seen += 1
+        return self.seen > self.fault.after and (self.fault.times is None or self.hits < self.fault.times)
 
 
 @dataclass
 class FaultBook:
-    """The rules in force, first match first; each rule counts its own calls."""
+    """The rules in force. Each counts all calls that concern it; of those that are up for a call the first hits."""
 
-    _armed: list[_Armed] = field(default_factory=list)
+    _armed: list[Armed] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, *faults: Fault) -> None:
         """Put rules at the end of the book."""
         with self._lock:
-            self._armed.extend(_Armed(fault) for fault in faults)
-
-    def load(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Add rules from plain data; an unknown key is a TypeError, an unknown kind a ValueError."""
-        self.add(*(Fault(**{**row, "kind": FaultKind(row["kind"])}) for row in rows))
+            self._armed.extend(Armed(fault) for fault in faults)
 
     def clear(self) -> None:
         """Remove all rules."""
         with self._lock:
             self._armed.clear()
 
+    def armed(self) -> list[Armed]:
+        """The rules with their counts, as they are now."""
+        with self._lock:
+            return [replace(armed) for armed in self._armed]
+
     def take(self, call: str, zone: str = "", name: str = "") -> Fault | None:
-        """The rule that hits this call, its budget charged; every matching rule before it has counted the call too."""
+        """The rule that hits this call, its budget charged."""
+        with self._lock:
+            concerned = [a for a in self._armed if a.fault.kind is not FaultKind.UNREACHABLE and a.fault.matches(call, zone, name)]
+            up = [armed for armed in concerned if armed.count()]
+            if not up:
+                return None
+            up[0].hits += 1
+            return up[0].fault.at(zone)
+
+    def unreachable(self, call: str, zones: Iterable[str]) -> frozenset[str]:
+        """The zones that an aggregated list does not show, the budgets of their rules charged."""
+        hidden: set[str] = set()
         with self._lock:
             for armed in self._armed:
-                if not armed.fault.matches(call, zone, name):
-                    continue
-                armed.seen += 1
-                over = armed.seen - armed.fault.after
-                if over >= 1 and (armed.fault.times is None or over <= armed.fault.times):
-                    return armed.fault
-        return None
+                of_rule = {zone for zone in zones if armed.fault.matches(call, zone, "")}
+                if armed.fault.kind is FaultKind.UNREACHABLE and of_rule and armed.count():
+                    armed.hits += 1
+                    hidden |= of_rule
+        return frozenset(hidden)
 
 
 def stock_out(
@@ -123,21 +161,21 @@ def stock_out(
 
     `available` becomes the hint `zonesAvailable` of the error's details.
     """
-    metadatas = {"vmType": "n1-standard-8", "attachment": "", "zone": zone, "zonesAvailable": ",".join(available)}
+    metadatas = {"vmType": "n1-standard-8", "attachment": "", "zone": "{zone}", "zonesAvailable": ",".join(available)}
     info = {"errorInfo": {"reason": "resource_availability", "domain": "compute.googleapis.com", "metadatas": metadatas}}
     return Fault(
         kind=FaultKind.OPERATION,
         call=call,
         zone=zone,
         code="ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS" if with_details else "ZONE_RESOURCE_POOL_EXHAUSTED",
-        message=f"The zone '{zone}' does not have enough resources available to fulfill the request.  '(resource type:compute)'.",
+        message="The zone '{zone}' does not have enough resources available to fulfill the request.  '(resource type:compute)'.",
         http_status=503,
         details=(info,) if with_details else (),
         leaves_vm=leaves_vm,
     )
 
 
-def quota(zone: str = "*", *, metric: str = "NVIDIA_T4_GPUS", limit: float = 0.0, region: str = "us-central1") -> Fault:
+def quota(zone: str = "*", *, metric: str = "NVIDIA_T4_GPUS", limit: float = 0.0, region: str = "{region}") -> Fault:
     """A used-up quota: the operation ends with 403 QUOTA_EXCEEDED and quotaInfo. GPUS_ALL_REGIONS is the global metric."""
     failure = quota_failure(metric, limit, region)
     return Fault(

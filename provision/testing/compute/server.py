@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 import struct
 import threading
@@ -16,13 +17,14 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.wrappers import Request, Response
 
+from provision.testing.compute import control, scripts
 from provision.testing.compute.api import Api, Ask
 from provision.testing.compute.backend import HostBackend, NullBackend
 from provision.testing.compute.catalogue import Catalogue, Links
 from provision.testing.compute.clock import Clock, SystemClock
 from provision.testing.compute.durations import Durations
 from provision.testing.compute.errors import ApiError, Json
-from provision.testing.compute.faults import Fault, FaultBook, FaultKind
+from provision.testing.compute.faults import BEFORE, Fault, FaultBook, FaultKind
 from provision.testing.compute.lifecycle import GUEST_STOP, HOST_ERROR, PREEMPTED
 from provision.testing.compute.quotas import Quotas
 from provision.testing.compute.routes import PREFIX, ROUTES
@@ -32,8 +34,14 @@ _Environ: TypeAlias = dict[str, Any]
 CALLS_KEPT = 10_000
 RESET = 0
 """Status of a call whose connection was reset."""
+CONTROL = "/emulator"
+"""Below it the emulator itself is steered; see `control`."""
+SILENCE_LOOK_S = 0.05
+"""How often a connection without an answer is looked at."""
 STOP_POLL_S = 0.02
 """How often the server looks whether it is to stop."""
+
+_SILENT = frozenset({FaultKind.RESET_BEFORE, FaultKind.RESET_AFTER, FaultKind.MUTE_BEFORE, FaultKind.MUTE_AFTER})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +101,7 @@ class ComputeEmulator:
         self.clock: Clock = clock or SystemClock()
         self._world = World(catalogue or Catalogue(), hosts or NullBackend(), self.clock, Durations.of(operation_s))
         self._api = Api(self._world, self._world.store.catalogue)
+        self._zones = self._world.store.catalogue.zone_names
         self._port = port
         self._server: Any = None
         self._thread: threading.Thread | None = None
@@ -154,6 +163,10 @@ class ComputeEmulator:
         """Metadata of the project, seen by all its instances (`enable-oslogin`, `block-project-ssh-keys` …); may be changed."""
         return self._world.store.project_metadata
 
+    def script(self, rows: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> None:
+        """Add bad luck from plain data: `{"zone": …, "call": …, "nth": …, "fault": …}`; see `scripts`. ValueError for nonsense."""
+        self.faults.add(*scripts.read(rows))
+
     # --- what nobody asks for ---------------------------------------------------------------------------------------
 
     def preempt(self, name: str, zone: str) -> None:
@@ -193,14 +206,17 @@ class ComputeEmulator:
     # --- one request ------------------------------------------------------------------------------------------------
 
     def _application(self, environ: _Environ, start_response: Any) -> Iterable[bytes]:
+        if environ["PATH_INFO"].startswith(CONTROL):
+            return self._controlled(environ)(environ, start_response)
         request = Request(environ)
         api, body, fault = "", None, None
         try:
             api, words = ROUTES.bind_to_environ(environ).match()
-            body = _body(request)
+            body = json_body(request.get_data())
             fault = self.faults.take(api, words.get("zone", ""), words.get("name", "") or (body or {}).get("name", ""))
-            path = request.path.removeprefix(f"{PREFIX}/")
-            answer = self._answer(Ask(method=api, path=path, query=request.args.to_dict(), body=body or {}, fault=fault, **words))
+            hidden = self.faults.unreachable(api, self._zones) if api.endswith(".aggregatedList") else frozenset()
+            path, query = request.path.removeprefix(f"{PREFIX}/"), request.args.to_dict()
+            answer = self._answer(Ask(method=api, path=path, query=query, body=body or {}, fault=fault, unreachable=hidden, **words))
         except ApiError as error:
             answer = _Answer(error.status, error.envelope())
         except HTTPException as error:
@@ -212,19 +228,38 @@ class ComputeEmulator:
             Call(verb=request.method, path=request.path, api=api, query=query, body=body, status=answer.status, reply=answer.reply)
         )
         if answer.status == RESET:
-            _reset_connection(environ)
+            connection: socket.socket = environ["werkzeug.socket"]
+            if fault is not None and fault.kind in {FaultKind.MUTE_BEFORE, FaultKind.MUTE_AFTER}:
+                self._keep_silent(connection)
+            _reset_connection(connection)
         return answer.response()(environ, start_response)
 
     def _answer(self, ask: Ask) -> _Answer:
         fault = ask.fault
         if fault is not None and fault.kind is FaultKind.HTTP:
             raise fault.as_error()
-        if fault is not None and fault.kind in {FaultKind.RESET_BEFORE, FaultKind.BODY}:
+        if fault is not None and fault.kind in BEFORE:
             return _Answer(200, None)
         reply = self._api.answer(ask)
         if fault is not None and fault.kind is FaultKind.HANG:
             self.clock.sleep(fault.seconds)
         return _Answer(200, reply)
+
+    def _controlled(self, environ: _Environ) -> Response:
+        """A request that steers the emulator itself."""
+        request = Request(environ)
+        try:
+            reply = control.answer(self, request.method, request.path.removeprefix(CONTROL), json_value(request.get_data()))
+        except ApiError as error:
+            return _Answer(error.status, error.envelope()).response()
+        return _Answer(200, reply).response()
+
+    def _keep_silent(self, connection: socket.socket) -> None:
+        """Until the client hangs up, or the emulator ends."""
+        while self._server is not None:
+            readable, _, _ = select.select([connection], [], [], SILENCE_LOOK_S)
+            if readable and not connection.recv(1, socket.MSG_PEEK):
+                return
 
 
 @dataclass(frozen=True)
@@ -244,28 +279,30 @@ def _spoilt(answer: _Answer, fault: Fault | None) -> _Answer:
     """What a fault makes of an answer on its way back."""
     if fault is None:
         return answer
-    if fault.kind in {FaultKind.RESET_BEFORE, FaultKind.RESET_AFTER}:
+    if fault.kind in _SILENT:
         return _Answer(RESET, None)
     if fault.kind in {FaultKind.BODY, FaultKind.BODY_AFTER}:
         return _Answer(fault.http_status or 200, None, fault.text)
     return answer
 
 
-def _body(request: Request) -> Json | None:
-    data = request.get_data()
-    if not data:
-        return None
-    try:
-        body = json.loads(data)
-    except ValueError as error:
-        raise ApiError(400, "parseError", f"Invalid JSON payload received. {error}") from None
-    if not isinstance(body, dict):
+def json_body(data: bytes) -> Json | None:
+    """A request's body; None for an empty one, 400 for what is no JSON object."""
+    body = json_value(data)
+    if body is not None and not isinstance(body, dict):
         raise ApiError(400, "parseError", "Invalid JSON payload received. Expected an object.")
     return body
 
 
-def _reset_connection(environ: _Environ) -> None:
+def json_value(data: bytes) -> Any:
+    """The JSON value of a request; None for an empty one, 400 for anything else."""
+    try:
+        return json.loads(data) if data else None
+    except ValueError as error:
+        raise ApiError(400, "parseError", f"Invalid JSON payload received. {error}") from None
+
+
+def _reset_connection(connection: socket.socket) -> None:
     """Have the connection end without an answer: werkzeug takes the ConnectionError for the client's doing."""
-    connection: socket.socket = environ["werkzeug.socket"]
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     raise ConnectionResetError("scripted reset")

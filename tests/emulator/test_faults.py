@@ -1,0 +1,266 @@
+"""Scripted bad luck: each fault as data, where it hits and when, and what Google's client makes of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import requests
+from google.api_core import exceptions
+from google.cloud import compute_v1
+
+from provision.testing.compute import ComputeEmulator, SimulatedClock
+from provision.testing.compute.scripts import FAULTS, read
+from tests.emulator.speaking import PROJECT, ZONE, Google, error_of, get, gpu_vm
+
+Row = Mapping[str, Any]
+STOCK_OUT = "ZONE_RESOURCE_POOL_EXHAUSTED"
+
+
+def names(emulator: ComputeEmulator) -> list[str]:
+    return [vm["name"] for vm in emulator.instances(PROJECT)]
+
+
+# --- operations that end badly --------------------------------------------------------------------------------------
+
+
+OPERATIONS: dict[str, tuple[Row, tuple[int, str]]] = {
+    "stock-out with details": ({"fault": "stock_out"}, (503, f"{STOCK_OUT}_WITH_DETAILS")),
+    "stock-out": ({"fault": "stock_out", "with_details": False}, (503, STOCK_OUT)),
+    "stock-out without HTTP code": ({"fault": "stock_out", "with_details": False, "silent": True}, (0, STOCK_OUT)),
+    "quota": ({"fault": "quota"}, (403, "QUOTA_EXCEEDED")),
+    "quota without HTTP code": ({"fault": "quota", "silent": True}, (0, "QUOTA_EXCEEDED")),
+    "anything": ({"fault": "operation", "code": "UNSUPPORTED_OPERATION", "http_status": 400}, (400, "UNSUPPORTED_OPERATION")),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_ends_badly(google: Google, emulator: ComputeEmulator, name: str) -> None:
+    row, error = OPERATIONS[name]
+    emulator.script(row)
+    assert error_of(google.insert()) == error
+    assert names(emulator) == []
+
+
+def test_a_stock_out_names_its_zone_and_those_that_have_room(google: Google, emulator: ComputeEmulator) -> None:
+    emulator.script({"zone": "us-*", "fault": "stock_out", "available": ["us-west1-b", "us-east1-c"]})
+    error = google.insert().error.errors[0]
+    assert f"The zone '{ZONE}' does not have enough resources" in error.message
+    metadata = error.error_details[0].error_info.metadatas
+    assert (metadata["zone"], metadata["zonesAvailable"]) == (ZONE, "us-west1-b,us-east1-c")
+
+
+def test_a_stock_out_without_hints_has_none(google: Google, emulator: ComputeEmulator) -> None:
+    emulator.script({"fault": "stock_out"})
+    assert google.insert().error.errors[0].error_details[0].error_info.metadatas["zonesAvailable"] == ""
+
+
+def test_a_quota_names_its_region(google: Google, emulator: ComputeEmulator) -> None:
+    emulator.script([{"fault": "quota", "metric": "NVIDIA_T4_GPUS", "nth": 1}, {"fault": "quota", "metric": "GPUS_ALL_REGIONS"}])
+    regional, everywhere = (google.insert().error.errors[0] for _ in range(2))
+    assert regional.error_details[0].quota_info.dimensions == {"region": "us-central1"}
+    assert (regional.message[-22:], everywhere.message[-9:]) == ("in region us-central1.", "Globally.")
+
+
+@pytest.mark.parametrize(("word", "left"), [("leaves_vm", ["dev"]), ("leaves_disk", [])])
+def test_a_failure_may_leave_something_that_bills(google: Google, emulator: ComputeEmulator, word: str, left: list[str]) -> None:
+    emulator.script({"fault": "stock_out", word: True})
+    google.insert()
+    assert names(emulator) == left
+    assert [disk["name"] for disk in emulator.disks(PROJECT)] == ["dev"]
+
+
+# --- operations that take long ----------------------------------------------------------------------------------------
+
+
+def test_a_slow_operation(google: Google, emulator: ComputeEmulator, clock: SimulatedClock) -> None:
+    emulator.script({"fault": "slow", "seconds": 90})
+    began = clock.now()
+    google.insert()
+    assert clock.now() - began == pytest.approx(90)
+
+
+def test_an_operation_that_never_ends(google: Google, emulator: ComputeEmulator, clock: SimulatedClock) -> None:
+    emulator.script({"fault": "never"})
+    operation = google.client("Instances").insert_unary(
+        project=PROJECT, zone=ZONE, instance_resource=compute_v1.Instance.from_json(json.dumps(gpu_vm()))
+    )
+    clock.advance(1e6)
+    found = google.client("ZoneOperations").get(project=PROJECT, zone=ZONE, operation=operation.name)
+    assert found.status == compute_v1.Operation.Status.RUNNING
+    assert google.status() == "STAGING"
+
+
+# --- answers that go wrong --------------------------------------------------------------------------------------------
+
+LOST = requests.exceptions.ConnectionError
+ANSWERS: dict[str, tuple[Row, type[Exception], list[str]]] = {
+    "rate limit": ({"fault": "rate_limit"}, exceptions.Forbidden, []),
+    "rate limit 429": ({"fault": "rate_limit", "http_status": 429}, exceptions.TooManyRequests, []),
+    "503": ({"fault": "http", "http_status": 503}, exceptions.ServiceUnavailable, []),
+    "500": ({"fault": "http", "http_status": 500}, exceptions.InternalServerError, []),
+    "HTML 502": ({"fault": "html_502"}, exceptions.BadGateway, []),
+    "reset before": ({"fault": "reset_before"}, LOST, []),
+    "reset after": ({"fault": "reset_after"}, LOST, ["dev"]),
+    "no answer, no effect": ({"fault": "mute_before"}, requests.exceptions.ReadTimeout, []),
+    "no answer": ({"fault": "mute_after"}, requests.exceptions.ReadTimeout, ["dev"]),
+    "malformed": ({"fault": "malformed"}, Exception, ["dev"]),
+    "malformed, no effect": ({"fault": "malformed", "before": True}, Exception, []),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_goes_wrong(google: Google, emulator: ComputeEmulator, name: str) -> None:
+    row, error, left = ANSWERS[name]
+    emulator.script({**row, "nth": 1})
+    resource = compute_v1.Instance.from_json(json.dumps(gpu_vm()))
+    with pytest.raises(error):
+        google.client("Instances").insert_unary(project=PROJECT, zone=ZONE, instance_resource=resource, timeout=0.5)
+    assert names(emulator) == left
+
+
+def test_a_stale_fingerprint(google: Google, emulator: ComputeEmulator) -> None:
+    google.insert()
+    emulator.script({"call": "instances.setLabels", "fault": "stale"})
+    change = compute_v1.InstancesSetLabelsRequest(label_fingerprint=google.vm().label_fingerprint)
+    with pytest.raises(exceptions.PreconditionFailed, match="fingerprint"):
+        google.call("set_labels", instances_set_labels_request_resource=change)
+
+
+def test_a_silent_server_lets_go_when_it_ends(google: Google, free_emulator: ComputeEmulator) -> None:
+    """The emulator's end does not wait for clients that wait for it."""
+    free_emulator.script({"call": "zones.list", "fault": "mute_before"})
+    with pytest.raises(requests.exceptions.ReadTimeout):
+        requests.get(f"{free_emulator.endpoint}/compute/v1/projects/{PROJECT}/zones", timeout=0.2)
+
+
+# --- lists ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_zone_that_cannot_be_reached_is_missing_in_the_list(google: Google, emulator: ComputeEmulator) -> None:
+    for zone in (ZONE, "us-central1-b"):
+        google.insert(gpu_vm(zone=zone), zone)
+    emulator.script({"zone": "us-central1-a", "fault": "unreachable", "nth": 1})
+    pager = google.client("Instances").aggregated_list(project=PROJECT)
+    scopes = dict(pager)
+    assert [vm.name for vm in scopes["zones/us-central1-b"].instances] == ["dev"]
+    assert (scopes[f"zones/{ZONE}"].warning.code, list(scopes[f"zones/{ZONE}"].instances)) == ("UNREACHABLE", [])
+    assert list(pager.unreachables) == [f"zones/{ZONE}"]
+    assert [vm["name"] for vm in get(emulator, f"projects/{PROJECT}/aggregated/instances")["items"][f"zones/{ZONE}"]["instances"]] == [
+        "dev"
+    ]
+
+
+# --- where and when ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("nth", "hit"),
+    [(None, [1, 2, 3, 4, 5]), (1, [1]), (3, [3]), ("2", [2]), ("2-4", [2, 3, 4]), ("4+", [4, 5])],
+)
+def test_the_nth_time(free_emulator: ComputeEmulator, nth: Any, hit: list[int]) -> None:
+    row = {"call": "zones.list", "fault": "http", "http_status": 503}
+    free_emulator.script({**row, "nth": nth} if nth else row)
+    path = f"{free_emulator.endpoint}/compute/v1/projects/{PROJECT}/zones"
+    assert [number for number in range(1, 6) if requests.get(path, timeout=10).status_code == 503] == hit
+
+
+def test_each_rule_counts_every_call_that_concerns_it(free_emulator: ComputeEmulator) -> None:
+    rule = {"call": "zones.list", "fault": "http"}
+    free_emulator.script([{**rule, "nth": n, "http_status": status} for n, status in ((3, 500), (1, 503), (2, 429))])
+    path = f"{free_emulator.endpoint}/compute/v1/projects/{PROJECT}/zones"
+    assert [requests.get(path, timeout=10).status_code for _ in range(4)] == [503, 429, 500, 200]
+
+
+def test_a_fault_of_a_zone_a_call_and_a_name(google: Google, emulator: ComputeEmulator) -> None:
+    emulator.script({"zone": "us-central1-*", "call": "instances.insert", "name": "dev-?", "fault": "stock_out"})
+    results = [
+        error_of(google.insert(gpu_vm(name, zone), zone))[0] for name, zone in (("dev-1", ZONE), ("dev", ZONE), ("dev-1", "us-east1-c"))
+    ]
+    assert results == [503, 0, 0]
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "no fault": ({}, "no fault: 'None'"),
+    "unknown fault": ({"fault": "earthquake"}, "known: stock_out, quota"),
+    "unknown call": ({"fault": "never", "call": "instances.insrt"}, "no emulated method: 'instances.insrt'"),
+    "unknown word": ({"fault": "never", "colour": "red"}, "fault 'never' does not go with colour"),
+    "missing word": ({"fault": "slow"}, "fault 'slow' does not go with nothing more (its words: fault, zone, call, name, nth, seconds)"),
+    "not nth": ({"fault": "never", "nth": "0"}, "nth is a number"),
+    "backwards": ({"fault": "never", "nth": "3-2"}, "nth is a number"),
+    "no mapping": (["never"], "a fault is a mapping, not 'never'"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_script_that_means_nothing_is_refused(free_emulator: ComputeEmulator, name: str) -> None:
+    row, words = WRONG[name]
+    with pytest.raises(ValueError, match=r"\w") as caught:
+        free_emulator.script(row)
+    assert words in str(caught.value)
+    answer = requests.post(f"{free_emulator.endpoint}/emulator/faults", json=row or [{}], timeout=10)
+    assert (answer.status_code, words in answer.json()["error"]["message"]) == (400, True)
+    assert free_emulator.faults.armed() == []
+
+
+def test_every_fault_has_a_test() -> None:
+    rows = [row for row, _ in OPERATIONS.values()] + [row for row, _, _ in ANSWERS.values()]
+    elsewhere = {"slow", "never", "stale", "unreachable", "hang"}
+    assert {str(row["fault"]) for row in rows} | elsewhere == set(FAULTS)
+    assert read({"fault": "hang", "seconds": 5})[0].seconds == 5
+
+
+# --- the side door ----------------------------------------------------------------------------------------------------
+
+
+def door(emulator: ComputeEmulator, verb: str, path: str, body: Any = None) -> requests.Response:
+    return requests.request(verb, f"{emulator.endpoint}/emulator/{path}", json=body, timeout=10)
+
+
+def test_a_running_emulator_takes_scripts(google: Google, emulator: ComputeEmulator) -> None:
+    row = {"zone": ZONE, "call": "instances.insert", "nth": 1, "fault": "stock_out"}
+    assert door(emulator, "POST", "faults", row).status_code == 200
+    assert error_of(google.insert())[0] == 503
+    (shown,) = door(emulator, "GET", "faults").json()["faults"]
+    assert (shown["zone"], shown["kind"], shown["seen"], shown["hits"]) == (ZONE, "operation", 1, 1)
+    assert error_of(google.insert())[0] == 0
+    assert door(emulator, "DELETE", "faults").json() == {"faults": []}
+    assert {call.path.partition("/compute/v1/")[1] for call in emulator.calls} == {"/compute/v1/"}, "the side door is no call of the API"
+
+
+def test_time_quotas_metadata_and_events_by_the_side_door(google: Google, emulator: ComputeEmulator) -> None:
+    limited = {"maxRunDuration": {"seconds": "3600"}, "instanceTerminationAction": "STOP"}
+    google.insert(gpu_vm(scheduling={**gpu_vm()["scheduling"], **limited}))
+    assert door(emulator, "POST", "clock", {"advance_s": 3600}).json()["now"] == emulator.clock.now()
+    assert google.status() == "TERMINATED"
+    door(emulator, "POST", "quotas", {"metric": "NVIDIA_T4_GPUS", "limit": 0, "region": "us-central1"})
+    assert error_of(google.call("start")) == (403, "QUOTA_EXCEEDED")
+    door(emulator, "POST", "quotas", {"metric": "NVIDIA_T4_GPUS", "limit": 1})
+    google.call("start")
+    door(emulator, "POST", "events", {"event": "guest_stopped", "zone": ZONE, "name": "dev"})
+    assert google.status() == "TERMINATED"
+    door(emulator, "POST", "metadata", {"enable-oslogin": "TRUE"})
+    assert emulator.project_metadata == {"enable-oslogin": "TRUE"}
+    calls = door(emulator, "GET", "calls").json()["calls"]
+    assert [call["api"] for call in calls] == emulator.counted()
+
+
+@pytest.mark.parametrize(
+    ("verb", "path", "body", "status"),
+    [
+        ("GET", "nothing", None, 404),
+        ("POST", "clock", {"advance_s": -1}, 400),
+        ("POST", "clock", {}, 400),
+        ("POST", "clock", None, 400),
+        ("POST", "quotas", {"metric": "CPUS", "limit": "many"}, 400),
+        ("POST", "events", {"event": "flood", "zone": ZONE, "name": "dev"}, 400),
+        ("POST", "events", {"event": "preempt", "zone": ZONE, "name": "dev"}, 400),
+    ],
+)
+def test_the_side_door_says_what_it_does_not_understand(
+    free_emulator: ComputeEmulator, verb: str, path: str, body: Any, status: int
+) -> None:
+    answer = door(free_emulator, verb, path, body)
+    assert (answer.status_code, bool(answer.json()["error"]["message"])) == (status, True)
