@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from provision.app.mps import mps_disable as mps_disable
     from provision.app.mps import mps_enable as mps_enable
     from provision.app.mps import mps_status as mps_status
+    from provision.app.offers import vm_offers as vm_offers
     from provision.app.vm import vm_delete as vm_delete
     from provision.app.vm import vm_list as vm_list
     from provision.app.vm import vm_show as vm_show
@@ -52,6 +53,7 @@ _ELSEWHERE = {
     "vm_create": "vm_creation",
     "vm_extend": "vm_life",
     "vm_label": "vm_life",
+    "vm_offers": "offers",
     "vm_provision": "vm_hosts",
     "vm_reset": "vm_life",
     "vm_serial": "vm_watch",

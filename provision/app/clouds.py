@@ -5,15 +5,21 @@ from __future__ import annotations
 import getpass
 import hashlib
 import re
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from provision.app.mock import MOCK_PROJECT
 from provision.app.session import Session
 from provision.cloud import body
 from provision.cloud.journal import FileJournal
 from provision.cloud.ports import ComputeCloud
-from provision.errors import CloudError, CloudNotFound
+from provision.cloud.prices import PriceList, packaged
+from provision.errors import CloudError, CloudNotFound, SettingsError
 from provision.hosts.keys import KeyPair, ensure_key
 from provision.model import Vm
+
+if TYPE_CHECKING:
+    from provision.cloud.client import ComputeClient
 
 
 def cloud_of(session: Session) -> ComputeCloud:
@@ -25,6 +31,32 @@ def cloud_of(session: Session) -> ComputeCloud:
 
         return GceCloud(session.settings.project or MOCK_PROJECT, endpoint(session))
     return GceCloud(str(session.settings.project))
+
+
+def client_of(session: Session) -> ComputeClient:
+    """Requests to that cloud that are about no VM: what it offers, quotas, images. Close it after use."""
+    from provision.cloud.client import ComputeClient
+
+    if session.settings.cloud == "mock":
+        from provision.app.mock import endpoint
+
+        return ComputeClient(session.settings.project or MOCK_PROJECT, endpoint(session))
+    return ComputeClient(str(session.settings.project))
+
+
+def prices_of(session: Session) -> PriceList:
+    """The price list of the settings, or the packaged one. Raises SettingsError for one that cannot be read."""
+    named = session.settings.prices
+    if named is None:
+        return packaged()
+    path = session.project_dir / Path(named).expanduser()
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(
+            f"provision.prices is {named!r}: it cannot be read", where=named, why=str(error), fix=f"ls -l {path}"
+        ) from error
+    return PriceList.from_text(text, named)
 
 
 def journal_of(session: Session) -> FileJournal:

@@ -41,6 +41,23 @@ def provision(run: Run) -> Done:
     return app.vm_provision(run.session, targets=run.targets)
 
 
+@command(
+    Shape("vm.offers", result=True),
+    about={
+        "gpu": "every machine that carries this GPU, such as l4; without it one for each type",
+        "region": "only zones whose name begins with this, such as europe-west4",
+    },
+)
+def offers(run: Run, *, gpu: str | None = None, region: str | None = None) -> Done:
+    """List what could be had where, with price and quota.
+
+    Prices are estimates with a date. That a zone offers a machine says nothing of its capacity at this moment.
+    """
+    from provision import app
+
+    return app.vm_offers(run.session, gpu=gpu, region=region)
+
+
 @command(Shape("vm.list", result=True))
 def list_(run: Run) -> Done:
     """List the VMs made here: state, age, cost, time left."""

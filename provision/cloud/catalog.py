@@ -203,6 +203,12 @@ def parse_n1(name: str) -> MachineType | None:
     return None
 
 
+def machine(name: str) -> MachineType | None:
+    """A machine type of the packaged table, or an N1 type; None for any other."""
+    bundled = bundled_machine_types().get(name)
+    return bundled[1] if bundled else parse_n1(name)
+
+
 def n1_predefined() -> Sequence[MachineType]:
     """All predefined N1 types."""
     return [

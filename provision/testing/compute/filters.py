@@ -1,7 +1,8 @@
 """The part of the API's list filters that clients use: `(labels.a="b") AND (status=RUNNING)`. Pure.
 
-Supported: `=`, `!=`, `:`, `eq`, `ne`, quoted and bare values, `*` at the end of a value, AND, parentheses, and terms side by
-side (AND). Anything else is a 400, never ignored: a filter that matches too much would hide mistakes of a client.
+Supported: `=`, `!=`, `:`, `*` at the end of a value, AND; `eq`, `ne` with a regular expression that matches the whole field;
+quoted and bare values, parentheses, and terms side by side (AND). Anything else is a 400, never ignored: a filter that
+matches too much would hide mistakes of a client.
 """
 
 from __future__ import annotations
@@ -40,8 +41,10 @@ def _holds(resource: Mapping[str, Any], path: str, operator: str, wanted: str) -
     for key in path.split("."):
         actual = actual.get(key) if isinstance(actual, Mapping) else None
     text = "" if actual is None else str(actual).lower() if isinstance(actual, bool) else str(actual)
+    if operator in ("eq", "ne"):
+        return (actual is not None and re.fullmatch(wanted, text) is not None) is (operator == "eq")
     same = text.startswith(wanted[:-1]) if wanted.endswith("*") else text == wanted
     present = actual is not None
     if operator == ":":
         return present and (wanted == "*" or wanted in text)
-    return (same and present) if operator in ("=", "eq") else not (same and present)
+    return (same and present) is (operator == "=")

@@ -1,0 +1,183 @@
+"""Whether the quotas of a project have room for a machine: a verdict for each metric, before anything is asked for. Pure.
+
+Sources: Compute Engine API v1, `Quota.metric` (which metrics there are), and "Allocation quotas". On-demand H100 and newer have
+no metric there; they live in Cloud Quotas by GPU family, which this program does not read: it cannot tell. Spot VMs draw on the
+PREEMPTIBLE_ metric once one was granted, else on the ordinary one. Short is said only of what is surely short: a machine that
+Compute Engine would have given must not be refused here.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from provision.cloud import catalog
+from provision.cloud.catalog import Shape
+from provision.cloud.placement import region_of
+from provision.cloud.refusal import QuotaRefused, Refusal
+
+GPU_METRICS: Mapping[str, str] = {
+    "nvidia-tesla-t4": "NVIDIA_T4_GPUS",
+    "nvidia-tesla-p4": "NVIDIA_P4_GPUS",
+    "nvidia-tesla-p100": "NVIDIA_P100_GPUS",
+    "nvidia-tesla-v100": "NVIDIA_V100_GPUS",
+    "nvidia-l4": "NVIDIA_L4_GPUS",
+    "nvidia-tesla-a100": "NVIDIA_A100_GPUS",
+    "nvidia-a100-80gb": "NVIDIA_A100_80GB_GPUS",
+}
+_SPOT_ONLY_METRICS = {"nvidia-h100-80gb": "PREEMPTIBLE_NVIDIA_H100_GPUS"}
+_CPU_METRICS = {"n1": "CPUS", "a2": "A2_CPUS"}
+"""Regional vCPU metrics; other families with GPUs have none of their own in the API's list."""
+
+
+class Room(enum.StrEnum):
+    """Whether a quota has room."""
+
+    OK = "ok"
+    SHORT = "short"
+    UNKNOWN = "cannot tell"
+
+
+@dataclass(frozen=True)
+class Quota:
+    """One metric of a project or of a region: its limit, and what is in use of it."""
+
+    metric: str
+    limit: float
+    usage: float
+
+    @property
+    def left(self) -> float:
+        """What may still be asked for."""
+        return max(0.0, self.limit - self.usage)
+
+
+@dataclass(frozen=True)
+class Quotas:
+    """The quotas of a project by metric, and those of its regions."""
+
+    project: Mapping[str, Quota] = field(default_factory=dict)
+    regions: Mapping[str, Mapping[str, Quota]] = field(default_factory=dict)
+
+
+def by_metric(rows: Iterable[Mapping[str, Any]]) -> dict[str, Quota]:
+    """The `quotas` of a `projects` or `regions` resource; a limit or a usage of 0 may be left out there."""
+    return {
+        row["metric"]: Quota(row["metric"], float(row.get("limit", 0)), float(row.get("usage", 0))) for row in rows if row.get("metric")
+    }
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one metric says. `region` is empty for a quota of the whole project; `why` says why nothing can be told."""
+
+    metric: str
+    room: Room
+    needed: float
+    region: str = ""
+    quota: Quota | None = None
+    why: str = ""
+
+    def __str__(self) -> str:
+        """The numbers verbatim: `NVIDIA_L4_GPUS in us-central1: limit 1, in use 1, needed 1`."""
+        where = f"in {self.region}" if self.region else "over all regions"
+        numbers = f": limit {self.quota.limit:g}, in use {self.quota.usage:g}, needed {self.needed:g}" if self.quota else ""
+        return f"{self.metric} {where}{numbers}" + (f" ({self.why})" if self.why else "")
+
+
+def judge(quotas: Quotas, shape: Shape, region: str, *, count: int = 1, provisioning: str = "STANDARD") -> tuple[Verdict, ...]:
+    """A verdict for each metric that `count` such machines in `region` draw on; GPUs first."""
+    verdicts: list[Verdict] = []
+    if shape.gpu and shape.gpu_count:
+        gpu = catalog.gpu_type(shape.gpu).accelerator
+        verdicts += [
+            _regional_gpus(quotas, gpu, float(shape.gpu_count * count), region, provisioning),
+            _global_gpus(quotas, float(shape.gpu_count * count), provisioning),
+        ]
+    machine = catalog.machine(shape.machine_type)
+    if machine is not None:
+        verdicts += _cpus(quotas, machine.series, float(machine.vcpus * count), region, provisioning)
+    return tuple(verdicts)
+
+
+def _regional_gpus(quotas: Quotas, gpu: str, needed: float, region: str, provisioning: str) -> Verdict:
+    here = quotas.regions.get(region, {})
+    ordinary = GPU_METRICS.get(gpu, "")
+    spot = f"PREEMPTIBLE_{ordinary}" if ordinary else _SPOT_ONLY_METRICS.get(gpu, "")
+    if provisioning not in {"STANDARD", "SPOT"}:
+        why = f"which quota a {provisioning} machine draws on is not known here"
+        return Verdict(ordinary or gpu, Room.UNKNOWN, needed, region, why=why)
+    granted = provisioning == "SPOT" and spot in here and here[spot].limit > 0
+    metric = spot if granted else ordinary
+    if not metric:
+        return Verdict(
+            gpu, Room.UNKNOWN, needed, region, why="Compute Engine shows no quota metric for it; Cloud Quotas has it by GPU family"
+        )
+    return _compare(metric, here.get(metric), needed, region)
+
+
+def _global_gpus(quotas: Quotas, needed: float, provisioning: str) -> Verdict:
+    found = _compare("GPUS_ALL_REGIONS", quotas.project.get("GPUS_ALL_REGIONS"), needed, "")
+    return found if provisioning == "STANDARD" else _never_sure(found, f"whether it counts {provisioning} machines is not known here")
+
+
+def _cpus(quotas: Quotas, series: str, needed: float, region: str, provisioning: str) -> list[Verdict]:
+    here = quotas.regions.get(region, {})
+    own = _CPU_METRICS.get(series, "CPUS")
+    metric = own if own in here else "CPUS"
+    if provisioning == "SPOT" and "PREEMPTIBLE_CPUS" in here and here["PREEMPTIBLE_CPUS"].limit > 0:
+        metric = "PREEMPTIBLE_CPUS"
+    regional = _compare(metric, here.get(metric), needed, region)
+    everywhere = _compare("CPUS_ALL_REGIONS", quotas.project.get("CPUS_ALL_REGIONS"), needed, "")
+    if metric != _CPU_METRICS.get(series) or provisioning != "STANDARD":
+        why = f"whether it counts {series} machines as {provisioning} is not known here"
+        regional, everywhere = _never_sure(regional, why), _never_sure(everywhere, why)
+    return [regional, everywhere] if everywhere.quota is not None else [regional]
+
+
+def _compare(metric: str, quota: Quota | None, needed: float, region: str) -> Verdict:
+    if quota is None:
+        return Verdict(metric, Room.UNKNOWN, needed, region, why="the answer does not hold this metric")
+    return Verdict(metric, Room.OK if quota.left >= needed else Room.SHORT, needed, region, quota)
+
+
+def _never_sure(verdict: Verdict, why: str) -> Verdict:
+    """The same, but a lack of room is no proof."""
+    if verdict.room is not Room.SHORT:
+        return verdict
+    return Verdict(verdict.metric, Room.UNKNOWN, verdict.needed, verdict.region, verdict.quota, why)
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
+    """The one to tell when only one can be told: what is short, else what cannot be told, else the least room; None of none."""
+    order = [Room.SHORT, Room.UNKNOWN, Room.OK]
+    return min(verdicts, key=lambda verdict: (order.index(verdict.room), verdict.quota.left if verdict.quota else 0.0), default=None)
+
+
+def short_of(verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
+    """Those that are surely short."""
+    return tuple(verdict for verdict in verdicts if verdict.room is Room.SHORT)
+
+
+def short_zones(quotas: Quotas, shape: Shape, zones: Iterable[str], *, count: int = 1, provisioning: str = "STANDARD") -> dict[str, str]:
+    """The zones in whose region a quota is surely short, each with the numbers."""
+    short = {zone: short_of(judge(quotas, shape, region_of(zone), count=count, provisioning=provisioning)) for zone in dict.fromkeys(zones)}
+    return {zone: "; ".join(map(str, verdicts)) for zone, verdicts in short.items() if verdicts}
+
+
+def refusal(shape: Shape, short: Mapping[str, str], project: str) -> QuotaRefused:
+    """The error when no zone is left: every region's numbers, and where to ask for more."""
+    reasons = dict.fromkeys(short.values())
+    return QuotaRefused(
+        f"the quota has no room for {shape}",
+        refusal=Refusal(code="", message="\n".join(reasons)),
+        where=", ".join(dict.fromkeys(map(region_of, short))),
+        fix=ask_for_more(project),
+    )
+
+
+def ask_for_more(project: str) -> str:
+    """Where quotas are raised."""
+    return f"open https://console.cloud.google.com/iam-admin/quotas?project={project} and ask for more"

@@ -1,0 +1,45 @@
+"""A session on an emulated cloud without hosts, for tasks that look before anything is created."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.app import Session
+from provision.model import Event, Note
+from provision.settings import Level, Settings
+from provision.testing.compute import ComputeEmulator, NullBackend
+
+
+@dataclass
+class Looker:
+    """Somebody in a project folder who looks at what the cloud says."""
+
+    folder: Path
+    state_dir: Path
+    emulator: ComputeEmulator
+    events: list[Event] = field(default_factory=list)
+
+    def session(self, **settings: Any) -> Session:
+        """A fresh session with these settings."""
+        chosen = Settings.from_levels([Level("test", settings)])
+        return Session(chosen, self.state_dir, self.folder, emit=self.events.append, environ={"HOME": str(self.folder), "PATH": os.defpath})
+
+    @property
+    def notes(self) -> str:
+        return "\n".join(event.text for event in self.events if isinstance(event, Note))
+
+
+@pytest.fixture
+def looker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Looker]:
+    with ComputeEmulator(NullBackend(port=2222)) as emulator:
+        answers: Callable[[Session], str] = lambda _session: emulator.endpoint  # noqa: E731
+        monkeypatch.setattr("provision.app.mock.endpoint", answers)
+        folder = tmp_path / "project"
+        folder.mkdir()
+        yield Looker(folder, tmp_path / "state", emulator)

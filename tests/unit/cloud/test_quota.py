@@ -1,0 +1,120 @@
+"""Quotas against what a machine needs: short only where that is sure, and "cannot tell" where nothing can be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from provision.cloud.catalog import Shape
+from provision.cloud.quota import Quota, Quotas, Room, Verdict, by_metric, judge, refusal, short_of, short_zones, worst
+from provision.errors import EXIT_CLOUD
+
+HERE = "us-central1"
+L4 = Shape("g2-standard-8", "nvidia-l4", 1)
+T4X4 = Shape("n1-standard-32", "nvidia-tesla-t4", 4)
+H100 = Shape("a3-highgpu-8g", "nvidia-h100-80gb", 8)
+PLENTY = {"GPUS_ALL_REGIONS": (16.0, 0.0), "CPUS_ALL_REGIONS": (512.0, 0.0)}
+
+
+def quotas(project: Mapping[str, tuple[float, float]] = PLENTY, **regional: tuple[float, float]) -> Quotas:
+    def rows(pairs: Mapping[str, tuple[float, float]]) -> dict[str, Quota]:
+        return {metric: Quota(metric, *pair) for metric, pair in pairs.items()}
+
+    return Quotas(rows(project), {HERE: rows(regional)})
+
+
+def rooms(verdicts: tuple[Verdict, ...]) -> dict[str, str]:
+    return {verdict.metric: verdict.room.value for verdict in verdicts}
+
+
+@pytest.mark.parametrize(
+    ("limit", "usage", "room"), [(1, 0, Room.OK), (1, 1, Room.SHORT), (0, 0, Room.SHORT), (8, 7, Room.OK), (4, 9, Room.SHORT)]
+)
+def test_a_regional_gpu_quota(limit: float, usage: float, room: Room) -> None:
+    found = judge(quotas(NVIDIA_L4_GPUS=(limit, usage), CPUS=(64, 0)), L4, HERE)
+    assert rooms(found) == {"NVIDIA_L4_GPUS": room, "GPUS_ALL_REGIONS": Room.OK, "CPUS": Room.OK, "CPUS_ALL_REGIONS": Room.OK}
+
+
+def test_the_global_gpu_quota_of_a_new_project_is_nought() -> None:
+    found = judge(quotas({"GPUS_ALL_REGIONS": (0, 0)}, NVIDIA_L4_GPUS=(1, 0), CPUS=(64, 0)), L4, HERE)
+    assert [str(verdict) for verdict in short_of(found)] == ["GPUS_ALL_REGIONS over all regions: limit 0, in use 0, needed 1"]
+
+
+def test_all_gpus_of_all_machines_are_counted() -> None:
+    enough = quotas(NVIDIA_T4_GPUS=(8, 0), CPUS=(64, 0))
+    assert short_of(judge(enough, T4X4, HERE, count=2)) == ()
+    short = short_of(judge(enough, T4X4, HERE, count=3))
+    assert [str(verdict) for verdict in short] == [
+        "NVIDIA_T4_GPUS in us-central1: limit 8, in use 0, needed 12",
+        "CPUS in us-central1: limit 64, in use 0, needed 96",
+    ]
+
+
+@pytest.mark.parametrize("gpu", ["nvidia-h100-80gb", "nvidia-h100-mega-80gb", "nvidia-h200-141gb", "nvidia-b200", "nvidia-rtx-pro-6000"])
+def test_newer_gpus_have_no_metric_to_read(gpu: str) -> None:
+    machines = {
+        "nvidia-h100-80gb": "a3-highgpu-8g",
+        "nvidia-h100-mega-80gb": "a3-megagpu-8g",
+        "nvidia-h200-141gb": "a3-ultragpu-8g",
+        "nvidia-b200": "a4-highgpu-8g",
+    }
+    found = judge(quotas(), Shape(machines.get(gpu, "g4-standard-384"), gpu, 8), HERE)
+    assert found[0].room is Room.UNKNOWN
+    assert "Cloud Quotas" in str(found[0])
+
+
+def test_spot_draws_on_the_preemptible_quota_once_it_was_granted() -> None:
+    found = judge(quotas(NVIDIA_T4_GPUS=(0, 0), PREEMPTIBLE_NVIDIA_T4_GPUS=(4, 4)), T4X4, HERE, provisioning="SPOT")
+    assert str(short_of(found)[0]) == "PREEMPTIBLE_NVIDIA_T4_GPUS in us-central1: limit 4, in use 4, needed 4"
+    found = judge(quotas(NVIDIA_T4_GPUS=(4, 0), PREEMPTIBLE_NVIDIA_T4_GPUS=(0, 0)), T4X4, HERE, provisioning="SPOT")
+    assert (found[0].metric, found[0].room) == ("NVIDIA_T4_GPUS", Room.OK)
+
+
+def test_spot_h100_have_a_metric_and_on_demand_ones_have_not() -> None:
+    have = quotas(PREEMPTIBLE_NVIDIA_H100_GPUS=(8, 0))
+    assert judge(have, H100, HERE, provisioning="SPOT")[0].room is Room.OK
+    assert judge(have, H100, HERE)[0].room is Room.UNKNOWN
+
+
+@pytest.mark.parametrize("provisioning", ["FLEX_START", "RESERVATION_BOUND"])
+def test_of_other_models_nothing_is_said_to_be_short(provisioning: str) -> None:
+    found = judge(quotas({"GPUS_ALL_REGIONS": (0, 0)}, NVIDIA_T4_GPUS=(0, 0), CPUS=(0, 0)), T4X4, HERE, provisioning=provisioning)
+    assert {verdict.room for verdict in found} == {Room.UNKNOWN}
+
+
+def test_vcpus_are_surely_short_only_where_the_metric_surely_counts_them() -> None:
+    assert "CPUS" in {verdict.metric for verdict in short_of(judge(quotas(NVIDIA_T4_GPUS=(8, 0), CPUS=(8, 0)), T4X4, HERE))}
+    assert short_of(judge(quotas(NVIDIA_L4_GPUS=(8, 0), CPUS=(4, 0)), L4, HERE)) == ()
+    a100 = Shape("a2-highgpu-1g", "nvidia-tesla-a100", 1)
+    assert rooms(judge(quotas(NVIDIA_A100_GPUS=(8, 0), A2_CPUS=(4, 0)), a100, HERE))["A2_CPUS"] == Room.SHORT
+    assert rooms(judge(quotas(NVIDIA_A100_GPUS=(8, 0), CPUS=(4, 0)), a100, HERE))["CPUS"] == Room.UNKNOWN
+
+
+def test_an_answer_without_the_metric_tells_nothing() -> None:
+    assert {verdict.room for verdict in judge(Quotas(), L4, HERE)} == {Room.UNKNOWN}
+
+
+def test_a_machine_without_gpus_needs_vcpus_alone() -> None:
+    assert rooms(judge(quotas(CPUS=(8, 0)), Shape("n1-standard-8"), HERE)) == {"CPUS": Room.OK, "CPUS_ALL_REGIONS": Room.OK}
+
+
+def test_zones_of_a_region_without_room_are_named_with_the_numbers() -> None:
+    have = Quotas(
+        quotas().project,
+        {"us-central1": by_metric([{"metric": "NVIDIA_L4_GPUS"}]), "us-east1": by_metric([{"metric": "NVIDIA_L4_GPUS", "limit": 2.0}])},
+    )
+    short = short_zones(have, L4, ["us-central1-a", "us-east1-b", "us-central1-b", "us-central1-a"])
+    assert short == dict.fromkeys(("us-central1-a", "us-central1-b"), "NVIDIA_L4_GPUS in us-central1: limit 0, in use 0, needed 1")
+    error = refusal(L4, short, "demo")
+    assert error.exit_code == EXIT_CLOUD
+    assert (error.where, error.why) == ("us-central1", "NVIDIA_L4_GPUS in us-central1: limit 0, in use 0, needed 1")
+    assert "project=demo" in error.fix
+
+
+def test_the_worst_is_told_when_only_one_can_be() -> None:
+    found = judge(quotas({"GPUS_ALL_REGIONS": (1, 1)}, NVIDIA_L4_GPUS=(8, 0)), L4, HERE)
+    first = worst(found)
+    assert first is not None
+    assert first.metric == "GPUS_ALL_REGIONS"
+    assert worst(()) is None
