@@ -24,13 +24,13 @@ from pathlib import Path
 from lab.programs import PATH
 from provision.dataflow.image import DEFAULT_BEAM, ImageSpec
 
-FORMAT = 4
+FORMAT = 5
 """Changes with what is put into the image, so that an older one is not taken from the cache."""
 _PROGRAMS = """
-    [ awk basename bash cat chgrp chmod chown cmp comm cp cut date dd df diff dirname du echo env expr false find grep gzip head hostname
-    id install join kill ldconfig ln ls mkdir mkfifo mknod mktemp mv nice nl nohup nproc od paste pgrep printenv printf ps pwd readlink
-    realpath rm rmdir sed seq sha256sum sh sleep sort split stat stdbuf stty sync tac tail tar tee test timeout touch tr true truncate tty
-    uname uniq unlink wc whoami xargs yes
+    [ awk basename bash cat chgrp chmod chown cmp comm cp cut date dd df diff dirname du echo env expr false find grep gzip head
+    hostname id install join kill ldconfig ln ls mkdir mkfifo mknod mktemp mv nice nl nohup nproc od paste pgrep printenv printf ps pwd
+    readlink realpath rm rmdir sed seq sha256sum sh sleep sort split stat stdbuf stty sync tac tail tar taskset tee test timeout touch
+    tr true truncate tty uname uniq unlink wc whoami xargs yes
 """
 """What Debian's images have, and so the Beam SDK's; the machine's own. Busybox stands in for whatever else is asked for."""
 _RUNTIME = """

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from provision.app.session import Done, Session, Targets
 
 if TYPE_CHECKING:
+    from provision.app.benchmark import mps_asked as mps_asked
+    from provision.app.benchmark import mps_bench as mps_bench
     from provision.app.demo import demo as demo
     from provision.app.dev import dev_devcontainer as dev_devcontainer
     from provision.app.dev import dev_down as dev_down
@@ -48,6 +50,8 @@ __all__ = ["Done", "Session", "Targets"]
 
 _NOUNS = frozenset({"vm", "image", "dev", "mps", "mock", "demo"})
 _ELSEWHERE = {
+    "mps_asked": "benchmark",
+    "mps_bench": "benchmark",
     "vm_copy": "vm_hosts",
     "vm_cost": "vm_costs",
     "vm_create": "vm_creation",

@@ -34,3 +34,50 @@ def disable(run: Run) -> Done:
     from provision import app
 
     return app.mps_disable(run.session, targets=run.targets)
+
+
+@command(
+    Shape("mps.bench", targets=True, checks=False),
+    about={
+        "command": "your program instead of the built-in one; {steps} in it is replaced by the number of steps",
+        "workload": "the built-in program: mlp (PyTorch) or driver (no framework); mlp where PyTorch is",
+        "clients": "numbers of processes, 1,2,4,8,16 unless told otherwise",
+        "modes": "any of none, mps, 100/N, 200/N; all unless told otherwise",
+        "rounds": "how often each cell is run, 3 unless told otherwise",
+        "budget": "find the number of steps with which all of it takes about so long: 6m",
+        "steps": "steps of the program, 3000 unless told otherwise",
+        "output": "folder for JSON, report and charts, mps-bench unless told otherwise",
+        "no_chart": "draw no charts, for which matplotlib is needed",
+    },
+)
+def bench(
+    run: Run,
+    *,
+    command: str | None = None,
+    workload: str | None = None,
+    clients: str | None = None,
+    modes: str | None = None,
+    rounds: str | None = None,
+    budget: str | None = None,
+    steps: str | None = None,
+    output: str | None = None,
+    no_chart: bool = False,
+) -> Done:
+    """Measure n processes at once with and without MPS.
+
+    On your GPU, with your program or a built-in one: table, JSON, chart and report. Refused on the mock, which has nothing to measure.
+    """
+    from provision import app
+
+    asked = app.mps_asked(
+        command=command,
+        workload=workload,
+        clients=clients,
+        modes=modes,
+        rounds=rounds,
+        budget=budget,
+        steps=steps,
+        output=output,
+        with_chart=not no_chart,
+    )
+    return app.mps_bench(run.session, targets=run.targets, asked=asked)

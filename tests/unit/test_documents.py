@@ -155,3 +155,8 @@ def test_every_room_is_drawn() -> None:
     modules = {path.name for path in package.iterdir() if path.suffix == ".py" and not path.name.startswith("__")}
     folders = {f"{path.name}/" for path in package.iterdir() if (path / "__init__.py").exists()}
     assert sorted(name for name in modules | folders if name not in text) == []
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_no_merge_was_left_half_done(page: Path) -> None:
+    assert re.findall(r"(?m)^(?:<<<<<<<|>>>>>>>|=======$)", page.read_text(encoding="utf-8")) == []

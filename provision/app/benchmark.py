@@ -1,0 +1,309 @@
+"""The benchmark of MPS on a user's own GPU: one cell after the other in the worker container, then table, chart and report."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from provision.app import converging, programs
+from provision.app.session import Done, Session, Targets
+from provision.errors import EXIT_FAILED, HostError, ProvisionError, UsageError
+from provision.model import Note, Transport
+from provision.mps import bench, cell, chart, page
+from provision.mps.bench import Key, Pilot, Results
+from provision.mps.cell import Cell, CellFailed, Sample
+from provision.shell import fields, lifeline, script
+
+WORKLOADS = ("mlp", "driver")
+_ABOUT = {"mlp": "light trainings of an MLP of MNIST's shape", "driver": "short kernels through the CUDA driver API"}
+CELL_TIMEOUT_S = 1800.0
+PILOT_STEPS = 200
+
+_LOOK = """
+echo "cpus=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)"
+command -v taskset >/dev/null && echo taskset=yes
+command -v python3 >/dev/null && echo python=yes
+python3 -c 'import importlib.util as u; print("torch=%s" % ("yes" if u.find_spec("torch") else ""))' 2>/dev/null
+for key in name driver_version memory.total compute_mode; do
+    echo "$key=$(nvidia-smi --query-gpu="$key" --format=csv,noheader 2>/dev/null | head -n 1)"
+done
+others() { nvidia-smi --query-compute-apps=pid,process_name --format=csv,noheader 2>/dev/null | grep -v nvidia-cuda-mps-server; }
+echo "busy=$(others | tr '\\n' ';')"
+"""
+_HOST_LOOK = """
+echo "mock=${PROVISION_MOCK_ROOT:+yes}"
+echo "running=$(docker container inspect -f '{{.State.Running}}' "$name" 2>/dev/null)"
+docker exec "$name" sh -c "$body" provision 2>/dev/null || true
+"""
+_REMOVE = """
+docker exec "$name" rm -rf "$folder"
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What to measure. `command` is the user's own program; `{steps}` in it is replaced by the number of steps."""
+
+    command: str | None = None
+    clients: tuple[int, ...] = bench.CLIENTS
+    modes: tuple[str, ...] = bench.MODES
+    rounds: int = bench.LEAST_ROUNDS
+    budget_s: float | None = None
+    steps: int | None = None
+    workload: str | None = None
+    output: Path = Path("mps-bench")
+    with_chart: bool = True
+
+    def __post_init__(self) -> None:
+        if self.workload is not None and self.workload not in WORKLOADS:
+            why = f"workloads: {', '.join(WORKLOADS)}"
+            raise UsageError(f"unknown workload {self.workload!r}", where="--workload", why=why, fix="--workload mlp")
+        if self.command is not None and self.workload is not None:
+            raise UsageError("--command and --workload cannot be given together", why="both say what to run", fix="leave one of them out")
+        if self.budget_s is not None and self.steps is not None:
+            raise UsageError("--budget and --steps cannot be given together", why="--budget finds the steps", fix="leave one of them out")
+
+    @property
+    def fixed(self) -> bool:
+        """The program takes no number of steps."""
+        return self.command is not None and "{steps}" not in self.command
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The container that is measured in."""
+
+    session: Session
+    transport: Transport
+    folder: str
+    about: dict[str, str]
+    workload: str
+
+    @property
+    def container(self) -> str:
+        return self.session.settings.worker.name
+
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        return bench.cpu_list(self.about.get("cpus", ""))
+
+
+def mps_bench(session: Session, targets: Targets, asked: Asked) -> Done:
+    """Measure every cell of the grid in interleaved rounds and write JSON, chart and report. Exit status 1 when no cell gave a figure.
+
+    Raises `UsageError` on a mock, which has nothing to measure, and `HostError` where the container cannot be measured in.
+    """
+    if asked.with_chart:
+        chart.check_installed()
+    keys = bench.grid(asked.modes, asked.clients)
+    transport = converging.connect(session, converging.host(session, targets))
+    try:
+        place = _look(session, transport, asked)
+        try:
+            steps, results = _measure(place, asked, keys)
+        finally:
+            programs.checked(transport, script(_REMOVE, name=place.container, folder=place.folder), "removing the benchmark's files")
+    finally:
+        transport.close()
+    return _finished(place, asked, steps, results)
+
+
+def _look(session: Session, transport: Transport, asked: Asked) -> _Place:
+    """What the container has. Refuses a mock, a container that is not there, one that lacks what is needed, and a busy GPU."""
+    name = session.settings.worker.name
+    about = dict(fields(programs.checked(transport, script(_HOST_LOOK, name=name, body=_LOOK), "looking at the GPU", timeout_s=120.0)))
+    if about.get("mock"):
+        raise UsageError("mps.bench measures a GPU: this is a mock, which has none, and no figure is made up", where=transport.host.name)
+    if about.get("running", "").strip() != "true":
+        raise programs.not_running(session, transport)
+    if not about.get("name", "").strip():
+        raise HostError(
+            "no GPU answers in the container", where=transport.host.name, why="nvidia-smi named none", fix="invoke vm.provision"
+        )
+    if busy := about.get("busy", "").strip("; "):
+        raise HostError(
+            "other programs use the GPU: the figures would be theirs as well", where=transport.host.name, why=busy, fix="stop them"
+        )
+    if asked.command is None and about.get("python") != "yes":
+        raise HostError(
+            "the container has no python3 for the built-in program",
+            where=transport.host.name,
+            why="command -v python3",
+            fix="--command PROGRAM",
+        )
+    workload = asked.workload or ("mlp" if about.get("torch") == "yes" else "driver")
+    place = _Place(session, transport, f"/tmp/provision-bench-{secrets.token_hex(4)}", about, workload)  # noqa: S108 - in the container
+    source = resources.files("provision.mps").joinpath(f"workloads/{workload}.py").read_bytes()
+    programs.checked(transport, cell.place_workload(name, place.folder, source), "sending the program", timeout_s=60.0)
+    return place
+
+
+def _measure(place: _Place, asked: Asked, keys: Sequence[Key]) -> tuple[int | None, Results]:
+    """Calibrate, then every cell of every round. The first failure of one process alone ends it: nothing could be compared."""
+    emit = place.session.emit
+    runs = [] if asked.budget_s is None and not asked.fixed else _pilots(place, asked, keys)
+    steps = _steps(asked, keys, runs)
+    results = Results()
+    left = dict.fromkeys(keys, asked.rounds)
+    whole_s: dict[Key, float] = bench.predicted_s(keys, runs, steps) if runs else {}
+    for number, key in bench.rounds_of(keys, asked.rounds):
+        try:
+            sample, seconds = _run(place, asked, key, steps)
+        except CellFailed as error:
+            results.failures.append((key, f"{error.what}: {error.why}"))
+            said = f"no figure: {error.what}"
+            if key == Key(bench.WITHOUT, 1) and not results.samples.get(key):
+                raise
+        else:
+            results.samples.setdefault(key, []).append(sample)
+            whole_s[key] = seconds
+            said = f"{sample.makespan_s:7.2f} s"
+        left[key] -= 1
+        emit(Note(f"round {number}/{asked.rounds}  {key.mode:>5} x {key.clients:<3} {said}{_left(left, whole_s)}"))
+    return (None if asked.fixed else steps), results
+
+
+def _left(left: dict[Key, int], whole_s: dict[Key, float]) -> str:
+    """What is still to come, as far as it is known."""
+    if not whole_s or not any(left.values()):
+        return ""
+    mean_s = sum(whole_s.values()) / len(whole_s)
+    return f"   {bench.span(sum(count * whole_s.get(key, mean_s) for key, count in left.items()))} left"
+
+
+def _pilots(place: _Place, asked: Asked, keys: Sequence[Key]) -> list[Pilot]:
+    runs = []
+    for key in bench.pilots(keys):
+        place.session.emit(Note(f"calibrating: {key.mode} x {key.clients}"))
+        sample, seconds = _run(place, asked, key, PILOT_STEPS)
+        runs.append(Pilot(key, 1 if asked.fixed else PILOT_STEPS, sample.makespan_s, seconds))
+    return runs
+
+
+def _steps(asked: Asked, keys: Sequence[Key], runs: Sequence[Pilot]) -> int:
+    if not runs or asked.budget_s is None:
+        return 1 if asked.fixed else asked.steps or bench.STEPS
+    if not asked.fixed:
+        return bench.steps_for(keys, runs, rounds=asked.rounds, budget_s=asked.budget_s)
+    needed_s = asked.rounds * sum(bench.predicted_s(keys, runs, 1).values())
+    if needed_s > asked.budget_s:
+        why = f"{asked.rounds} rounds of {len(keys)} cells take about {bench.span(needed_s)}, and the command takes no {{steps}}"
+        fix = "fewer --clients or --modes, a larger --budget, or {steps} in the command"
+        raise UsageError("the grid does not fit the budget", where=f"--budget {bench.span(asked.budget_s)}", why=why, fix=fix)
+    return 1
+
+
+def _run(place: _Place, asked: Asked, key: Key, steps: int) -> tuple[Sample, float]:
+    """One cell, once: its sample, and how long it took in all."""
+    cpus = place.cpus
+    fixed_sets = bench.core_sets(cpus if place.about.get("taskset") == "yes" else (), key.clients)
+    if asked.command is None:
+        words: tuple[str, ...] = ("python3", f"{place.folder}/workload.py")
+    else:
+        words = tuple(shlex.split(asked.command.replace("{steps}", str(steps))))
+    one = Cell(
+        clients=key.clients,
+        percentage=key.percentage,
+        steps=steps,
+        threads=bench.threads_each(len(cpus) or 1, key.clients),
+        cores=fixed_sets,
+        words=words,
+        waits=asked.command is None,
+    )
+    out, err = bytearray(), bytearray()
+    body = programs.in_container(place.container, cell.in_container(one, f"{place.folder}/cell"), secrets.token_hex(8))
+    command, stdin = lifeline(body, become=place.transport.host.become)
+    started = time.monotonic()
+    status = place.transport.exchange(command, stdin, on_stdout=out.extend, on_stderr=err.extend, timeout_s=CELL_TIMEOUT_S)
+    seconds = time.monotonic() - started
+    text = out.decode("utf-8", "replace")
+    if status != 0:
+        why = (err.decode("utf-8", "replace") or text)[-500:].strip()
+        raise CellFailed(f"the cell ended with status {status}", where=str(key), why=why)
+    return cell.read_cell(text, one, str(key)), seconds
+
+
+def _finished(place: _Place, asked: Asked, steps: int | None, results: Results) -> Done:
+    cells = bench.summary(results)
+    about = {
+        "gpu": place.about.get("name", "").strip() or None,
+        "driver": place.about.get("driver_version", "").strip() or None,
+        "gpu_memory": place.about.get("memory.total", "").strip() or None,
+        "compute_mode": place.about.get("compute_mode", "").strip() or None,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cpus": len(place.cpus) or None,
+        "core_sets": place.about.get("taskset") == "yes",
+        "program": asked.command or f"built-in {place.workload}: {_ABOUT[place.workload]}",
+        "steps": steps,
+        "rounds": asked.rounds,
+    }
+    document = bench.document(cells, results, about)
+    files = _write(place.session, asked, cells, document)
+    document["files"] = files
+    chosen = bench.best(cells)
+    text = "\n".join([bench.table(cells, chosen), "", document["advice"], *_told(results), *(f"wrote {name}" for name in files.values())])
+    return Done(document, 0 if cells else EXIT_FAILED, text)
+
+
+def _told(results: Results) -> list[str]:
+    return [f"no figure: {key.mode} x {key.clients}: {why.splitlines()[0]}" for key, why in results.failures]
+
+
+def _write(session: Session, asked: Asked, cells: Sequence[bench.CellResult], document: dict[str, Any]) -> dict[str, str]:
+    """JSON, HTML and, where wanted, SVG and PNG below the output folder; their paths by kind."""
+    folder = session.project_dir / asked.output
+    drawn = chart.draw(cells, f"{document['gpu']}, {document['cpus']} cores, {document['program']}") if asked.with_chart and cells else {}
+    contents: dict[str, bytes] = {"json": (json.dumps(document, indent=2) + "\n").encode()}
+    contents["html"] = page.report(cells, document, svg=drawn["svg"].decode() if drawn else None).encode()
+    contents |= drawn
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for kind, data in contents.items():
+            (folder / f"mps-bench.{kind}").write_bytes(data)
+    except OSError as error:
+        raise ProvisionError("the results could not be written", where=str(folder), why=str(error), fix="--output FOLDER") from error
+    return {kind: str(asked.output / f"mps-bench.{kind}") for kind in contents}
+
+
+def mps_asked(
+    *,
+    command: str | None = None,
+    clients: str | None = None,
+    modes: str | None = None,
+    rounds: str | None = None,
+    budget: str | None = None,
+    steps: str | None = None,
+    workload: str | None = None,
+    output: str | None = None,
+    with_chart: bool = True,
+) -> Asked:
+    """The flags of `mps.bench` as values. Raises `UsageError` naming the flag."""
+    plain = Asked()
+    return replace(
+        plain,
+        command=command,
+        clients=bench.clients_of(clients),
+        modes=bench.modes_of(modes),
+        rounds=_count("--rounds", rounds, plain.rounds, least=1),
+        budget_s=None if budget is None else bench.seconds_of(budget),
+        steps=None if steps is None else _count("--steps", steps, bench.STEPS, least=1),
+        workload=workload,
+        output=plain.output if output is None else Path(output),
+        with_chart=with_chart,
+    )
+
+
+def _count(flag: str, text: str | None, default: int, *, least: int) -> int:
+    if text is None:
+        return default
+    if not text.isdecimal() or int(text) < least:
+        raise UsageError(f"{flag} is a whole number", where=text, why=f"at least {least}", fix=f"{flag} {default}")
+    return int(text)

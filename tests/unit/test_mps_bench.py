@@ -1,0 +1,230 @@
+"""A benchmark's arithmetic: the grid, the order, the budget, and what the samples add up to."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.errors import UsageError
+from provision.mps import bench, page
+from provision.mps.bench import Key, Pilot, Results
+from provision.mps.cell import ClientEnd, Sample
+
+
+def sample(*seconds: float, memory: int | None = 500) -> Sample:
+    ends = tuple(ClientEnd(index, 100.0, 100.0 + each, 0) for index, each in enumerate(seconds))
+    return Sample(makespan_s=max(seconds), ends=ends, peak_memory_mib=memory, attached=frozenset(range(len(seconds))), daemon_seen=False)
+
+
+def results(table: dict[tuple[str, int], list[list[float]]]) -> Results:
+    return Results({Key(*key): [sample(*run) for run in runs] for key, runs in table.items()})
+
+
+# --- flags -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "modes"), [(None, bench.MODES), ("mps", ("none", "mps")), ("200/n, MPS", ("none", "mps", "200/N")), ("none", ("none",))]
+)
+def test_all_is_compared_with_none(text: str | None, modes: tuple[str, ...]) -> None:
+    assert bench.modes_of(text) == modes
+
+
+@pytest.mark.parametrize(("text", "clients"), [(None, (1, 2, 4, 8, 16)), ("16,4", (1, 4, 16)), ("1", (1,)), ("3,3", (1, 3))])
+def test_all_is_compared_with_one(text: str | None, clients: tuple[int, ...]) -> None:
+    assert bench.clients_of(text) == clients
+
+
+@pytest.mark.parametrize("text", ["", "0", "4,x", "-1", "1000", "1;2"])
+def test_clients_that_are_no_numbers_are_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        bench.clients_of(text)
+
+
+def test_an_unknown_mode_is_named() -> None:
+    with pytest.raises(UsageError, match="unknown mode 'fast'"):
+        bench.modes_of("mps,fast")
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("6m", 360), ("1h30m", 5400), ("45", 45), ("2m5s", 125)])
+def test_a_budget_is_a_span_of_time(text: str, seconds: float) -> None:
+    assert bench.seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "6 m", "-3m", "0"])
+def test_a_budget_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        bench.seconds_of(text)
+
+
+# --- the grid ----------------------------------------------------------------------------------------------------
+
+
+def test_cells_that_are_the_same_are_run_once() -> None:
+    """For one client 100/N is 100 %, and for two 200/N is."""
+    assert [str(key) for key in bench.grid(bench.MODES, (1, 2, 16))] == [
+        *("none x 1", "mps x 1", "none x 2", "mps x 2", "100/N x 2"),
+        *("none x 16", "mps x 16", "100/N x 16", "200/N x 16"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mode", "clients", "percentage"), [("none", 4, None), ("mps", 4, 100), ("100/N", 16, 6), ("200/N", 16, 12), ("100/N", 300, 1)]
+)
+def test_the_part_of_the_gpu_that_a_client_may_use(mode: str, clients: int, percentage: int | None) -> None:
+    assert Key(mode, clients).percentage == percentage
+
+
+def test_every_round_has_every_cell_in_an_order_of_its_own() -> None:
+    keys = bench.grid(bench.MODES, (1, 4, 16))
+    order = list(bench.rounds_of(keys, 3))
+    assert Counter(order) == Counter((number, key) for number in (1, 2, 3) for key in keys)
+    assert [number for number, _ in order] == sorted(number for number, _ in order)
+    rounds = [tuple(key for number, key in order if number == wanted) for wanted in (1, 2, 3)]
+    assert len(set(rounds)) == 3
+    assert list(bench.rounds_of(keys, 3)) == order, "a run can be repeated"
+
+
+@given(st.integers(0, 64), st.integers(1, 100))
+def test_core_sets_are_disjoint_while_there_are_enough(cpus: int, clients: int) -> None:
+    sets = bench.core_sets(range(cpus), clients)
+    assert len(sets) == clients
+    if not cpus:
+        assert set(sets) == {"-"}
+        return
+    used = Counter(cpu for each in sets for cpu in each.split(","))
+    assert len({each.count(",") for each in sets}) == 1, "everyone gets as many"
+    if clients <= cpus:
+        assert max(used.values()) == 1
+    else:
+        assert max(used.values()) - min(used.values()) <= 1
+
+
+@pytest.mark.parametrize(("text", "cpus"), [("0-3,8", (0, 1, 2, 3, 8)), ("5", (5,)), ("", ()), ("0-", ()), ("a", ())])
+def test_the_cores_of_a_process(text: str, cpus: tuple[int, ...]) -> None:
+    assert bench.cpu_list(text) == cpus
+
+
+@given(st.integers(1, 256), st.integers(1, 256))
+def test_threads_never_oversubscribe_the_cores(cpus: int, clients: int) -> None:
+    threads = bench.threads_each(cpus, clients)
+    assert threads == 1 or threads * clients <= cpus
+
+
+# --- the budget --------------------------------------------------------------------------------------------------
+
+KEYS = bench.grid(("none", "mps"), (1, 16))
+RUNS = (Pilot(Key("none", 1), 200, 0.2, 5.2), Pilot(Key("none", 16), 200, 0.8, 8.8), Pilot(Key("mps", 16), 200, 0.3, 9.3))
+
+
+def test_the_steps_fill_the_budget() -> None:
+    steps = bench.steps_for(KEYS, RUNS, rounds=3, budget_s=600)
+    assert steps > 1000
+    assert steps % 100 == 0
+    assert 0.98 * 600 < 3 * sum(bench.predicted_s(KEYS, RUNS, steps).values()) <= 600
+
+
+def test_a_grid_that_does_not_fit_says_what_would() -> None:
+    with pytest.raises(UsageError) as caught:
+        bench.steps_for(KEYS, RUNS, rounds=3, budget_s=60)
+    assert "3 rounds of 4 cells take at least 1m2" in caught.value.why
+    assert bench.steps_for(KEYS, RUNS, rounds=3, budget_s=bench.seconds_of(caught.value.fix.split()[1])) >= bench.FEWEST_STEPS
+
+
+def test_the_pilots_are_the_ends_of_the_grid() -> None:
+    assert [str(key) for key in bench.pilots(KEYS)] == ["none x 1", "none x 16", "mps x 16"]
+    assert [str(key) for key in bench.pilots(bench.grid(("none",), (1,)))] == ["none x 1"]
+
+
+# --- what came of it ---------------------------------------------------------------------------------------------
+
+SEED = results(
+    {
+        ("none", 1): [[80.0]],
+        ("none", 5): [[136.0] * 5],
+        ("mps", 5): [[86.0] * 5],
+        ("none", 10): [[221.0] * 10],
+        ("mps", 10): [[124.0] * 9 + [120.0]],
+    }
+)
+"""The table of the seed (Tesla P100)."""
+
+
+def test_the_seeds_table() -> None:
+    cells = bench.summary(SEED)
+    by_key = {(cell.mode, cell.clients): cell for cell in cells}
+    assert [round(cell.against_none or 0, 2) for cell in cells if cell.mode == "mps"] == [1.58, 1.78]
+    assert round(by_key["none", 10].ratio, 2) == 3.62
+    assert round(by_key["mps", 10].ratio, 2) == 6.45
+    chosen = bench.best(cells)
+    assert chosen is by_key["mps", 10]
+    assert bench.advice(chosen) == "10 processes under MPS: 6.5 times the work of one process, 1.8 times as fast as without MPS."
+
+
+def test_cells_that_are_alike_leave_the_plainer_one() -> None:
+    cells = bench.summary(
+        results(
+            {("none", 1): [[1.0]], ("none", 4): [[2.0] * 4], ("mps", 4): [[1.01] * 4], ("200/N", 4): [[1.0] * 4], ("mps", 8): [[2.0] * 8]}
+        )
+    )
+    chosen = bench.best(cells)
+    assert chosen is not None
+    assert (chosen.mode, chosen.clients) == ("mps", 4)
+
+
+def test_one_process_alone_may_be_the_best() -> None:
+    chosen = bench.best(bench.summary(results({("none", 1): [[1.0]], ("none", 2): [[2.2] * 2], ("mps", 2): [[2.1] * 2]})))
+    assert "MPS has nothing to share" in bench.advice(chosen)
+
+
+def test_medians_and_percentiles_over_all_rounds() -> None:
+    cell = bench.summary(results({("none", 1): [[1.0], [9.0], [2.0]]}))[0]
+    assert (cell.median_s, cell.p50_s, cell.p95_s, cell.ratio) == (2.0, 2.0, 9.0, 1.0)
+
+
+def test_without_one_process_alone_nothing_is_compared() -> None:
+    assert bench.summary(results({("mps", 4): [[1.0] * 4]})) == ()
+    assert bench.best(()) is None
+
+
+def test_the_document_is_json_with_the_keys_that_scripts_rely_on() -> None:
+    SEED.failures.append((Key("mps", 16), "2 of 16 clients failed: out of memory"))
+    try:
+        document = bench.document(bench.summary(SEED), SEED, {"gpu": "Tesla P100", "driver": "390.30"})
+    finally:
+        SEED.failures.clear()
+    assert json.loads(json.dumps(document)) == document
+    assert {"gpu", "driver", "cells", "best", "failures"} <= set(document)
+    assert {"mode", "clients", "makespan_s", "p50_s", "p95_s", "peak_memory_mib", "ratio"} <= set(document["cells"][0])
+    assert document["best"]["clients"] == 10
+
+
+def test_the_table_marks_the_best() -> None:
+    cells = bench.summary(SEED)
+    lines = bench.table(cells, bench.best(cells)).splitlines()
+    assert [line[0] for line in lines] == [" ", " ", " ", " ", " ", "*"]
+    assert len({line.index("mode") if "mode" in line else len(line) for line in lines[:1]}) == 1
+    assert max(map(len, lines)) <= 100
+
+
+def test_the_report_stands_alone_and_holds_no_markup_of_others() -> None:
+    hostile = "<script>alert(1)</script>"
+    document = bench.document(bench.summary(SEED), SEED, {"gpu": hostile, "program": hostile})
+    text = page.report(bench.summary(SEED), document, svg="<?xml?><svg>chart</svg>")
+    assert hostile not in text
+    assert "<svg>chart</svg>" in text
+    assert "http://" not in text.replace("http://www.w3.org", "")
+    assert "src=" not in text
+    assert text.count("<tr class=best>") == 1
+
+
+def test_the_chart_is_drawn_in_both_forms() -> None:
+    chart = pytest.importorskip("provision.mps.chart")
+    drawn = chart.draw(bench.summary(SEED), "Tesla P100")
+    assert drawn["png"].startswith(b"\x89PNG")
+    assert b"<svg" in drawn["svg"]
+    assert "without MPS" in drawn["svg"].decode()

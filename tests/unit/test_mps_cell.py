@@ -1,0 +1,165 @@
+"""One cell of a benchmark in a real shell, with a control tool and an nvidia-smi that are told what to say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from provision.mps.cell import Cell, CellFailed, Sample, in_container, read_cell
+
+# A daemon is a file; its clients are whoever wrote a number into another.
+CONTROL = """#!/bin/sh
+alive=$CUDA_MPS_PIPE_DIRECTORY/alive
+if test "${1-}" = -d; then
+    test -z "${FAKE_NO_DAEMON-}" || { echo "no start: $FAKE_NO_DAEMON" ; exit 1; }
+    echo 100 >"$alive"
+    exit 0
+fi
+read -r command argument rest
+test -e "$alive" || test -n "${FAKE_FOREIGN-}" || { echo 'Cannot find MPS control daemon process' >&2; exit 1; }
+case $command in
+    get_default_active_thread_percentage) cat "$alive" ;;
+    set_default_active_thread_percentage) echo "$argument" >"$alive"; echo "$argument" >"$FAKE_LOG" ;;
+    get_server_list) echo 4242 ;;
+    get_server_status) echo "${FAKE_STATE-ACTIVE}" ;;
+    get_client_list) cat "$CUDA_MPS_PIPE_DIRECTORY/clients" ;;
+    quit) rm -f "$alive" ;;
+esac
+"""
+SMI = """#!/bin/sh
+case $* in
+    *lms*) while :; do echo 900; sleep 0.05; done ;;
+    *) echo 100 ;;
+esac
+"""
+# Attaches, says that it is ready, waits, works.
+PROGRAM = """#!/bin/sh
+test -n "${FAKE_UNATTACHED-}" || echo "$$" >>"$CUDA_MPS_PIPE_DIRECTORY/clients"
+test "$PROVISION_BENCH_CLIENT" != "${FAKE_FAILS-}" || { echo 'CUDA error 2: out of memory'; exit 3; }
+echo "$$" >"$PROVISION_BENCH_READY"
+: <"$PROVISION_BENCH_GO"
+began=$(date +%s.%N)
+sleep 0.2
+echo "$began $(date +%s.%N)" >"$PROVISION_BENCH_TIMES"
+echo "client $PROVISION_BENCH_CLIENT of $PROVISION_BENCH_STEPS steps, $OMP_NUM_THREADS threads, devices ${CUDA_VISIBLE_DEVICES-unset}"
+"""
+PLAIN = """#!/bin/sh
+echo "$$" >>"$CUDA_MPS_PIPE_DIRECTORY/clients"
+sleep 0.5
+"""
+
+
+class Container:
+    """A folder of programs, and the folder where cells run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        self.folder = folder / "cell"
+        for name, text in {"nvidia-cuda-mps-control": CONTROL, "nvidia-smi": SMI, "program": PROGRAM, "plain": PLAIN}.items():
+            (self.bin / name).write_text(text)
+            (self.bin / name).chmod(0o755)
+
+    def run(self, cell: Cell, shell: str = "sh", **environment: str) -> str:
+        words = in_container(cell, str(self.folder))
+        words[0] = shell
+        env = {"PATH": f"{self.bin}:{os.environ['PATH']}", "FAKE_LOG": str(self.bin / "log"), "CUDA_VISIBLE_DEVICES": "0", **environment}
+        done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert not self.folder.exists(), "a cell leaves nothing"
+        return done.stdout
+
+    def sample(self, cell: Cell, shell: str = "sh", **environment: str) -> Sample:
+        return read_cell(self.run(cell, shell, **environment), cell, "test")
+
+
+@pytest.fixture
+def container(tmp_path: Path) -> Container:
+    return Container(tmp_path)
+
+
+def cell(clients: int = 3, percentage: int | None = 100, *, program: str = "program", cores: tuple[str, ...] = ()) -> Cell:
+    return Cell(
+        clients=clients,
+        percentage=percentage,
+        steps=7,
+        threads=2,
+        cores=cores or ("-",) * clients,
+        words=(program,),
+        waits=program == "program",
+    )
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_all_start_together_and_all_are_attached(container: Container, shell: str) -> None:
+    found = container.sample(cell(), shell)
+    assert found.attached == {0, 1, 2}
+    assert [end.status for end in found.ends] == [0, 0, 0]
+    assert max(end.began_s for end in found.ends) - min(end.began_s for end in found.ends) < 0.15
+    assert 0.15 < found.makespan_s < 5.0
+    assert found.peak_memory_mib == 800
+    assert found.ends[1].said == "client 1 of 7 steps, 2 threads, devices unset"
+
+
+def test_the_thread_percentage_is_set_before_the_server_starts(container: Container) -> None:
+    container.sample(cell(percentage=12))
+    assert (container.bin / "log").read_text() == "12\n"
+
+
+def test_without_mps_there_is_no_daemon(container: Container) -> None:
+    found = container.sample(cell(percentage=None))
+    assert (found.attached, found.daemon_seen) == (frozenset(), False)
+
+
+def test_a_daemon_where_there_should_be_none_makes_the_figure_worthless(container: Container) -> None:
+    with pytest.raises(CellFailed, match="a daemon answered in a cell without MPS"):
+        container.sample(cell(percentage=None), FAKE_FOREIGN="1")
+
+
+def test_a_client_outside_mps_makes_the_figure_worthless(container: Container) -> None:
+    """The silent fall-back: the program runs, and nothing but the daemon's list tells."""
+    (container.bin / "nvidia-cuda-mps-control").write_text(
+        CONTROL.replace('cat "$CUDA_MPS_PIPE_DIRECTORY/clients"', 'head -n 2 "$CUDA_MPS_PIPE_DIRECTORY/clients"')
+    )
+    with pytest.raises(CellFailed, match="not every client was attached") as caught:
+        container.sample(cell())
+    assert "never listed client" in caught.value.why
+
+
+def test_a_client_that_fails_before_the_barrier_holds_nobody_up(container: Container) -> None:
+    with pytest.raises(CellFailed, match="1 of 3 clients failed") as caught:
+        container.sample(cell(), FAKE_FAILS="1")
+    assert caught.value.why == "client 1: status 3  CUDA error 2: out of memory"
+
+
+def test_when_all_clients_fail_the_cell_ends(container: Container) -> None:
+    with pytest.raises(CellFailed, match="1 of 1 clients failed"):
+        container.sample(cell(clients=1), FAKE_FAILS="0")
+
+
+def test_a_program_that_knows_no_barrier_is_held_at_its_start(container: Container) -> None:
+    found = container.sample(cell(program="plain"))
+    assert found.attached == {0, 1, 2}
+    assert 0.45 < found.makespan_s < 5.0
+
+
+def test_a_daemon_that_does_not_start_says_why(container: Container) -> None:
+    with pytest.raises(CellFailed, match="could not run") as caught:
+        container.sample(cell(), FAKE_NO_DAEMON="out of luck")
+    assert caught.value.why == "the daemon did not start: no start: out of luck"
+
+
+def test_a_client_is_kept_on_its_cores(container: Container) -> None:
+    (container.bin / "taskset").write_text('#!/bin/sh\necho "$2" >>"$FAKE_LOG"\nshift 2\nexec "$@"\n')
+    (container.bin / "taskset").chmod(0o755)
+    container.sample(cell(clients=2, cores=("0,1", "2,3")))
+    assert sorted((container.bin / "log").read_text().split()) == ["0,1", "2,3"]
+
+
+@pytest.mark.parametrize("text", ["", "go nonsense\ndone", "idle 5\nclient 0 1 2 0\ndone", "client x y z\ngo 1\ndone\nsaid\nsaid 1"])
+def test_what_is_no_sample_is_refused(text: str) -> None:
+    with pytest.raises(CellFailed):
+        read_cell(text, cell(clients=1, percentage=None), "test")
