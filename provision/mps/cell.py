@@ -147,6 +147,9 @@ finish
 echo done
 """
 
+_INTO = """
+docker exec "$name" sh -eu -c "$body" provision "$folder" "$program"
+"""
 _PLACE = """
 mkdir -p "$1"
 printf '%s' "$2" | base64 -d >"$1/workload.py"
@@ -212,8 +215,7 @@ def in_container(cell: Cell, folder: str) -> list[str]:
 
 def place_workload(container: str, folder: str, source: bytes) -> Script:
     """Write the workload into `folder` of the container, as workload.py."""
-    body = 'docker exec "$name" sh -eu -c "$body" provision "$folder" "$program"'
-    return script(body, name=container, folder=folder, program=payload(source), body=_PLACE)
+    return script(_INTO, name=container, folder=folder, program=payload(source), body=_PLACE)
 
 
 def read_cell(text: str, cell: Cell, where: str) -> Sample:
