@@ -12,7 +12,6 @@ from provision.cli.light import LightTask
 from provision.cli.namespace import namespace
 
 TARGET = Path(__file__).with_name("tasks.md")
-SHARED = {flag.name.replace("_", "-") for flag in (*COMMON, *TARGETS)}
 HEAD = """\
 # Tasks
 
@@ -61,7 +60,7 @@ def _usage(name: str, task: LightTask) -> str:
         text = argument.names[0]
         if argument.positional:
             words.append(text.upper())
-        elif argument.names[0] not in SHARED:
+        elif text not in _shared(task):
             words.append(f"[{_written(text, switch=argument.kind is bool)}]")
     if task.shape.words:
         rest = task.shape.words.upper().removeprefix("A ")
@@ -69,9 +68,14 @@ def _usage(name: str, task: LightTask) -> str:
     return " ".join(words)
 
 
+def _shared(task: LightTask) -> set[str]:
+    """The flags that are explained once, for all tasks."""
+    return {flag.name.replace("_", "-") for flag in (*COMMON, *(TARGETS if task.shape.targets else ()))}
+
+
 def _own(task: LightTask) -> Iterator[Flag]:
     for argument in task.get_arguments():
-        if argument.names[0] not in SHARED:
+        if argument.names[0] not in _shared(task):
             yield Flag(argument.names[0], argument.help or "", None if argument.kind is not bool else False)
 
 

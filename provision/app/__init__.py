@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from provision.app.dev import dev_up as dev_up
     from provision.app.image import image_build as image_build
     from provision.app.image import image_render as image_render
+    from provision.app.inventory import inventory_ansible as inventory_ansible
+    from provision.app.inventory import inventory_list as inventory_list
     from provision.app.mock import mock_down as mock_down
     from provision.app.mock import mock_status as mock_status
     from provision.app.mock import mock_up as mock_up
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Done", "Session", "Targets"]
 
-_NOUNS = frozenset({"vm", "image", "dev", "mps", "mock", "demo"})
+_NOUNS = frozenset({"vm", "inventory", "image", "dev", "mps", "mock", "demo"})
 _ELSEWHERE = {
     "mps_asked": "benchmark",
     "mps_bench": "benchmark",

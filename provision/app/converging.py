@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from provision import engine, fleet
-from provision.app import trust
+from provision.app import machines, trust
 from provision.app.session import Done, Session, Targets
-from provision.app.state import VmRecord, VmRecords
 from provision.cloud.ports import ComputeCloud
 from provision.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_WOULD_CHANGE, HostKeyMismatch, UsageError, worst_exit
 from provision.fleet import Cancel
-from provision.hosts import iap
-from provision.hosts.inventory import select
-from provision.hosts.keys import ensure_key
+from provision.hosts.inventory import filters, select
 from provision.hosts.local import LocalTransport
 from provision.hosts.ssh_config import SshConfig
 from provision.model import Emit, Host, HostConnected, HostReport, HostStarted, RunFinished, Status, Transport
@@ -28,58 +24,17 @@ from provision.resource import Resource
 RecipeFor = Callable[[Host], Sequence[Resource]]
 
 
-def inventory(session: Session) -> list[Host]:
-    """Every host there is: those of the settings, then the VMs that were made."""
-    hosts = [_as_root(entry.host(name)) for name, entry in session.settings.hosts.items()]
-    taken = {host.name for host in hosts}
-    records = VmRecords(session.home / "vms.json").all()
-    return [*hosts, *(_host_of(session, record) for record in records if record.name not in taken)]
-
-
-def _as_root(target: Host) -> Host:
-    """Who is root already needs no sudo, which such a host may lack."""
-    is_root = os.geteuid() == 0 if target.is_local else target.user == "root"
-    return replace(target, become="none") if is_root else target
-
-
-def _host_of(session: Session, record: VmRecord) -> Host:
-    identity = str(ensure_key(session.home / "key").private_path)
-    return Host(
-        name=record.name,
-        address=record.address,
-        port=record.port,
-        user=record.user,
-        identity=identity,
-        key_alias=record.key_alias,
-        proxy=_tunnel(session, record) if session.settings.ssh == "iap" else (),
-    )
-
-
-def _tunnel(session: Session, record: VmRecord) -> tuple[str, ...]:
-    """The words that open the way to a VM without an external address; on the mock those of a stand-in for gcloud."""
-    if session.settings.cloud == "mock":
-        from provision.app.mock import MOCK_PROJECT, gcloud
-
-        return iap.tunnel(record.name, project=session.settings.project or MOCK_PROJECT, zone=record.zone, program=gcloud(session))
-    return iap.tunnel(record.name, project=str(session.settings.project), zone=record.zone)
-
-
 def hosts(session: Session, targets: Targets) -> list[Host]:
-    """The hosts that `--host` or `--limit` choose; without either, the one that the settings name."""
-    everything = inventory(session)
+    """The hosts that `--host` or `--limit` choose; without either, the one that the settings name.
+
+    Nobody is asked for names; a filter asks the cloud once.
+    """
+    if targets.limit is not None and filters(targets.limit):
+        return [machine.host for machine in machines.matched(session, targets.limit, select)]
+    everything = machines.remembered(session)
     if targets.limit is not None:
-        chosen = select(everything, targets.limit)
-    else:
-        chosen = [_one(session, everything, targets.host or session.settings.name)]
-    if any(_is_mock(session, host) for host in chosen):
-        from provision.app.mock import refreshed
-
-        return [refreshed(session, host) if _is_mock(session, host) else host for host in chosen]
-    return chosen
-
-
-def _is_mock(session: Session, host: Host) -> bool:
-    return session.settings.cloud == "mock" and host.name not in session.settings.hosts
+        return machines.refreshed(session, select(everything, targets.limit))
+    return machines.refreshed(session, [_one(session, everything, targets.host or session.settings.name)])
 
 
 def host(session: Session, targets: Targets) -> Host:

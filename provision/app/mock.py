@@ -25,6 +25,11 @@ def endpoint(session: Session) -> str:
     return daemon.up(_folder(session)).compute_endpoint
 
 
+def exists(session: Session) -> bool:
+    """True when this project has a mock, whether or not it runs."""
+    return _folder(session).is_dir()
+
+
 def refreshed(session: Session, host: Host) -> Host:
     """The mock host where it listens now: a mock that was stopped comes up again, with its state, on other ports."""
     from provision.testing import daemon

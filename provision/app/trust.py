@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 from provision.app.session import Session
@@ -19,7 +20,7 @@ from provision.app.state import VmRecords
 from provision.cloud.ports import ComputeCloud
 from provision.cloud.refusal import CloudRefused
 from provision.errors import CloudError, HostKeyMismatch, UsageError
-from provision.hosts.known_hosts import HostKey, KnownHosts
+from provision.hosts.known_hosts import HostKey, KnownHosts, pin_name
 from provision.hosts.ssh_config import SshConfig
 from provision.model import Host, Note, Vm
 
@@ -39,6 +40,22 @@ def known_hosts(session: Session) -> KnownHosts:
 def key_alias(instance_id: str) -> str:
     """The name under which a VM's keys are pinned: its instance id, since names and addresses are given to other machines later."""
     return f"compute.{instance_id}"
+
+
+def pin_settings(session: Session, hosts: Iterable[Host]) -> None:
+    """Host keys of the settings, put where the system's ssh finds them; each replaces what was known under that name."""
+    pins = known_hosts(session)
+    for target in hosts:
+        if target.host_key is not None:
+            name = pin_name(target.address, target.port, target.key_alias)
+            pins.forget(name)
+            pins.pin(name, target.host_key)
+
+
+def pin_files(session: Session, target: Host) -> list[Path]:
+    """Where the system's ssh finds the host's key: in our own file, and where neither the settings nor a VM gave it, in the user's."""
+    pins = known_hosts(session)
+    return [pins.own] if target.key_alias or target.host_key else [pins.own, *pins.others[:2]]
 
 
 @dataclass

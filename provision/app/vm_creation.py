@@ -8,9 +8,10 @@ from typing import Any
 from provision import templating
 from provision.app import converging
 from provision.app.clouds import cloud_of, journal_of, ours, owner_of
+from provision.app.machines import USER
 from provision.app.session import Done, Session, Targets
 from provision.app.vm_documents import document, static_document
-from provision.app.vm_reach import USER, Patience, bills, reach, still_there
+from provision.app.vm_reach import Patience, bills, reach, still_there
 from provision.cloud import body, catalog, scheduling
 from provision.cloud.create import HALTED, Created, create_vm, fits
 from provision.cloud.ports import ComputeCloud

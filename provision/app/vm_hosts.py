@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from provision import fleet, templating
-from provision.app import converging, programs, trust
+from provision.app import converging, machines, programs, trust
 from provision.app.session import Done, Session, Targets
 from provision.dev.sync import owned_by_root
 from provision.errors import CommandFailed, UsageError
 from provision.fleet import Cancel
 from provision.hosts import terminal
-from provision.hosts.known_hosts import pin_name
 from provision.model import Emit, Host, HostConnected, HostReport, HostStarted, Outcome, ResourceFinished, Status, Transport
 from provision.shell import RemotePath, Script, command, script
 
@@ -38,23 +37,13 @@ def enter(session: Session, target: Host, body: Script | None, *, become: bool) 
 
 def vm_ssh_config(session: Session) -> Done:
     """An ssh_config fragment for every host that is reached over SSH."""
-    hosts = [target for target in converging.inventory(session) if not target.is_local]
+    hosts = [target for target in machines.remembered(session) if not target.is_local]
     session.home.mkdir(parents=True, exist_ok=True)
-    _pin_settings(session, hosts)
+    trust.pin_settings(session, hosts)
     text = templating.ssh_config(
         hosts, known_hosts=str(session.home / "known_hosts"), control_dir=str(session.home), project_dir=session.project_dir
     )
     return Done({"hosts": [target.name for target in hosts], "ssh_config": text}, text=text.rstrip("\n"))
-
-
-def _pin_settings(session: Session, hosts: Sequence[Host]) -> None:
-    """Host keys of the settings, put where the system's ssh finds them; each replaces what was known under that name."""
-    pins = trust.known_hosts(session)
-    for target in hosts:
-        if target.host_key is not None:
-            name = pin_name(target.address, target.port, target.key_alias)
-            pins.forget(name)
-            pins.pin(name, target.host_key)
 
 
 _UNPACK = """

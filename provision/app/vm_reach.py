@@ -9,16 +9,13 @@ from dataclasses import dataclass
 
 from tenacity import Retrying, retry_if_exception_type, retry_if_not_exception_type, stop_after_attempt, stop_after_delay, wait_fixed
 
-from provision.app import converging, trust
+from provision.app import converging, machines, trust
 from provision.app.session import Session
-from provision.app.state import VmRecord, VmRecords
+from provision.app.state import VmRecords
 from provision.cloud.ports import ComputeCloud
 from provision.errors import HostKeyMismatch, Interrupted, ProvisionError, TunnelRefused, Unreachable
 from provision.hosts.known_hosts import HostKey, KnownHosts
 from provision.model import Host, Note, Vm
-
-USER = "provision"
-"""Account that the key in the instance's metadata makes: with sudo and Docker (guest agent's defaults)."""
 
 
 @dataclass(frozen=True)
@@ -81,26 +78,10 @@ def reach(session: Session, cloud: ComputeCloud, vm: Vm, patience: Patience) -> 
     """Remember how the VM is reached, pin its host keys, and wait until it answers on SSH."""
     if not vm.address and not vm.internal_address:
         raise Unreachable("the VM has no address", where=vm.name, why=f"status {vm.status}", fix=f"invoke vm.show --name {vm.name}")
-    VmRecords(session.home / "vms.json").put(_record(cloud, vm))
-    target = next(host for host in converging.inventory(session) if host.name == vm.name)
+    VmRecords(session.home / "vms.json").put(machines.record_of(vm, cloud.ssh_port(vm)))
+    target = next(host for host in machines.remembered(session) if host.name == vm.name)
     _pin(session, cloud, vm, target, patience)
     patience.rereading(lambda: patience.retrying(converging.connect, session, target, cloud=cloud)).close()
-
-
-def _record(cloud: ComputeCloud, vm: Vm) -> VmRecord:
-    """How the VM is reached, as the tasks on it will read it."""
-    return VmRecord(
-        name=vm.name,
-        zone=vm.zone,
-        address=vm.address or str(vm.internal_address),
-        port=cloud.ssh_port(vm),
-        user=USER,
-        instance_id=vm.instance_id,
-        key_alias=trust.key_alias(vm.instance_id),
-        created=vm.created,
-        machine_type=vm.machine_type,
-        gpu=vm.gpu,
-    )
 
 
 def _pin(session: Session, cloud: ComputeCloud, vm: Vm, target: Host, patience: Patience) -> None:

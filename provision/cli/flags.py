@@ -24,9 +24,10 @@ COMMON = (
     Flag("json", "print one JSON document on standard output, everything for people on standard error", default=False),
     Flag("debug", "show the traceback of a failure", default=False),
 )
+LIMIT = "hosts of the inventory: names with * and ?, filters such as gpu=l4 or state=running, commas between, ! before what to leave out"
 TARGETS = (
     Flag("host", "the host to act on, instead of the VM of the settings"),
-    Flag("limit", "hosts of the inventory to act on: names with * and ?, separated by commas, ! before those to leave out"),
+    Flag("limit", LIMIT),
     Flag("forks", "hosts worked on at the same time, 32 unless told otherwise"),
     Flag("serial", "work in batches of so many hosts, each after the one before"),
     Flag("max_fail", "start no further host once more than so many have failed"),

@@ -9,14 +9,14 @@ from types import TracebackType
 
 from invoke.collection import Collection
 
-from provision.cli import demo, dev, image, mock, mps, vm
+from provision.cli import demo, dev, image, inventory, mock, mps, vm
 from provision.cli.environment import hide_environment
 
 
 def namespace() -> Collection:
     """All tasks: one collection per noun."""
     root = Collection()
-    for noun in (vm, image, dev, mps, mock):
+    for noun in (vm, inventory, image, dev, mps, mock):
         root.add_collection(Collection.from_module(noun))
     root.add_task(demo.demo)
     return root

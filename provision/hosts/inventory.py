@@ -3,31 +3,87 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from provision.errors import UsageError
 from provision.model import Host
 
 EVERYTHING = "all"
+KEYS = ("name", "state", "gpu", "zone", "machine_type", "source", "label.KEY")
+"""What a filter may ask for."""
+
+Traits: TypeAlias = Mapping[str, frozenset[str]]
+"""What is true of one host: each of the `KEYS` it has, with every way to write its value, in lower case."""
+
+_FILTER = re.compile(r"!?\s*(?P<key>[^=!]*?)\s*=\s*(?P<value>.*)", re.DOTALL)
 
 
-def select(hosts: Sequence[Host], pattern: str) -> list[Host]:
-    """The hosts that `pattern` means, in the inventory's order: names or globs with commas between, `!` takes away.
+def filters(pattern: str) -> bool:
+    """True when the pattern asks for more than names: what is true of a host now has to be known then."""
+    return "=" in pattern
 
-    `all` is everything, and so is a pattern that only takes away. Raises `UsageError` when a part fits no host (a
-    misspelt exclusion would act on the host that it was to spare) or when none is left.
+
+def select(hosts: Sequence[Host], pattern: str, traits: Mapping[str, Traits] | None = None) -> list[Host]:
+    """The hosts that `matching` finds. Raises `UsageError` when there is none."""
+    left = matching(hosts, pattern, traits)
+    if not left:
+        raise UsageError("the pattern leaves no host", where=repr(pattern), why=_known(hosts), fix="--limit '*'")
+    return left
+
+
+def matching(hosts: Sequence[Host], pattern: str, traits: Mapping[str, Traits] | None = None) -> list[Host]:
+    """The hosts that `pattern` means, in the inventory's order.
+
+    Parts stand between commas. Names and globs widen: `a,b*` is a and every b. Filters (`gpu=l4`, `state=running`) narrow: all
+    of them hold, where those of one key are alternatives. `!` before a part takes away what fits it. `all` is everything, and so is a
+    pattern that names nothing. `traits` are those of each host, by name.
+
+    Raises `UsageError` for a name that fits no host (a misspelt exclusion would act on the host that it was to spare), for a filter
+    with an unknown key, and for a pattern without parts.
     """
     parts = [part.strip() for part in pattern.split(",") if part.strip()]
-    wanted = [part for part in parts if not _excludes(hosts, part)]
-    spared = [part.removeprefix("!") for part in parts if _excludes(hosts, part)]
+    if not parts:
+        raise UsageError("the pattern leaves no host", where=repr(pattern), why=_known(hosts), fix="--limit '*'")
+    names = [part for part in parts if not _is_filter(part)]
+    wanted = [part for part in names if not _excludes(hosts, part)]
+    spared = [part.removeprefix("!") for part in names if _excludes(hosts, part)]
     for part in (*wanted, *spared):
         if part != EVERYTHING and not any(_fits(host, part) for host in hosts):
             raise UsageError(f"no host fits {part!r}", where=pattern, why=_known(hosts), fix="--limit '*'")
-    chosen = [host for host in hosts if not wanted or any(part == EVERYTHING or _fits(host, part) for part in wanted)]
-    left = [host for host in chosen if not any(part == EVERYTHING or _fits(host, part) for part in spared)]
-    if not parts or not left:
-        raise UsageError("the pattern leaves no host", where=repr(pattern), why=_known(hosts), fix="--limit '*'")
-    return left
+    narrowing, sparing = _asked(parts, takes_away=False), _asked(parts, takes_away=True)
+    return [
+        host
+        for host in hosts
+        if (not wanted or any(part == EVERYTHING or _fits(host, part) for part in wanted))
+        and not any(part == EVERYTHING or _fits(host, part) for part in spared)
+        and all(_has(host, key, values, traits) for key, values in narrowing.items())
+        and not any(_has(host, key, values, traits) for key, values in sparing.items())
+    ]
+
+
+def _is_filter(part: str) -> bool:
+    return "=" in part
+
+
+def _asked(parts: Sequence[str], *, takes_away: bool) -> dict[str, list[str]]:
+    """The filters of a pattern: each key with its alternatives."""
+    asked: dict[str, list[str]] = {}
+    for part in parts:
+        found = _FILTER.fullmatch(part)
+        if found is None or part.startswith("!") != takes_away:
+            continue
+        if found["key"] not in KEYS[:-1] and not re.fullmatch(r"label\.[^.\s]+", found["key"]):
+            fix = f"--limit '{'!' if takes_away else ''}name={found['value']}'"
+            raise UsageError(f"there is no filter {found['key']!r}", where=part, why=f"filters are {', '.join(KEYS)}", fix=fix)
+        asked.setdefault(found["key"], []).append(found["value"].lower())
+    return asked
+
+
+def _has(host: Host, key: str, values: Sequence[str], traits: Mapping[str, Traits] | None) -> bool:
+    written = (traits or {}).get(host.name, {}).get(key, frozenset({host.name.lower()} if key == "name" else ()))
+    return any(fnmatch.fnmatchcase(one, value) for one in written for value in values)
 
 
 def _excludes(hosts: Sequence[Host], part: str) -> bool:

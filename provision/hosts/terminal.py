@@ -120,6 +120,13 @@ def ssh_arguments(
     return [*words, "--", dial.check_host_name(host.address, where=host.name), *([remote] if remote is not None else [])]
 
 
+def pin_options(host: Host, files: Sequence[Path]) -> list[str]:
+    """The options of ssh(1) under which it looks the host's key up in `files`, and asks nobody about one that is not there."""
+    alias = [f"HostKeyAlias={host.key_alias}", "CheckHostIP=no"] if host.key_alias else []
+    known = "UserKnownHostsFile=" + " ".join(_option_path(file) for file in files)
+    return [known, *alias, "StrictHostKeyChecking=yes", "UpdateHostKeys=no"]
+
+
 def _option_path(path: Path) -> str:
     """A path as ssh_config reads it: in quotes, because it splits at spaces, and with its percent signs doubled."""
     return '"' + str(path).replace("%", "%%").replace('"', '\\"') + '"'

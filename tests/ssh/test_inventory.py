@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.errors import UsageError
-from provision.hosts.inventory import select
+from provision.hosts.inventory import filters, matching, select
 from provision.model import Host
 
 NAMES = ["gpu-1", "gpu-2", "gpu-10", "dev", "rack[1]", "$(reboot)", "büro"]
@@ -59,9 +59,62 @@ def test_an_empty_inventory_says_so() -> None:
     assert caught.value.why == "the inventory is empty"
 
 
+VMS = {
+    "a": {"gpu": "nvidia-l4 l4", "state": "running", "zone": "us-central1-a", "label.team": "vision"},
+    "b": {"gpu": "nvidia-l4 l4", "state": "terminated", "zone": "us-central1-b", "label.team": "speech"},
+    "c": {"gpu": "nvidia-tesla-t4 t4", "state": "running", "zone": "europe-west4-a", "label.empty": ""},
+    "desk": {"state": "static"},
+}
+TRAITS = {name: {key: frozenset(text.split() or [""]) for key, text in {"name": name, **traits}.items()} for name, traits in VMS.items()}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("gpu=l4", "a b"),
+        ("gpu=nvidia-l4", "a b"),
+        ("gpu=L4", "a b"),
+        ("gpu=l4,state=running", "a"),
+        ("gpu=l4,gpu=t4", "a b c"),
+        ("gpu=*4,zone=us-*", "a b"),
+        ("state=static", "desk"),
+        ("label.team=vision", "a"),
+        ("label.team=*", "a b"),
+        ("label.empty=", "c"),
+        ("name=desk", "desk"),
+        ("a,c,state=running", "a c"),
+        ("all,gpu=l4", "a b"),
+        ("!gpu=l4", "c desk"),
+        ("!state=static,!gpu=t4", "a b"),
+        ("gpu=l4,!a", "b"),
+        ("desk,gpu=l4", ""),
+        ("gpu=h100", ""),
+        (" gpu = l4 , state=running", "a"),
+    ],
+)
+def test_a_filter_means(pattern: str, names: str) -> None:
+    hosts = [Host(name=name, address="x") for name in VMS]
+    assert filters(pattern)
+    assert " ".join(host.name for host in matching(hosts, pattern, TRAITS)) == names
+    if not names:
+        with pytest.raises(UsageError, match="leaves no host"):
+            select(hosts, pattern, TRAITS)
+
+
+@pytest.mark.parametrize("pattern", ["gpus=l4", "label=x", "label.=x", "=x", "!colour=red", "label.a.b=c"])
+def test_an_unknown_filter_is_an_error_that_lists_the_known_ones(pattern: str) -> None:
+    with pytest.raises(UsageError, match="there is no filter") as caught:
+        matching(HOSTS, pattern)
+    assert caught.value.why == "filters are name, state, gpu, zone, machine_type, source, label.KEY"
+
+
+def test_names_alone_need_no_traits() -> None:
+    assert not filters("gpu-*,!dev")
+
+
 @given(
     names=st.lists(
-        st.text(min_size=1, max_size=8).filter(lambda name: not set(name) & set(",!") and name == name.strip() and name != "all"),
+        st.text(min_size=1, max_size=8).filter(lambda name: not set(name) & set(",!=") and name == name.strip() and name != "all"),
         unique=True,
         min_size=1,
     )

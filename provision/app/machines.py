@@ -1,0 +1,182 @@
+"""Every host there is: those of the settings, the VMs that were made, and what the cloud says of them now."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from provision.app import mock, trust
+from provision.app.session import Session
+from provision.app.state import VmRecord, VmRecords
+from provision.hosts import iap
+from provision.hosts.inventory import Traits
+from provision.hosts.keys import ensure_key
+from provision.model import Host, Vm
+
+USER = "provision"
+"""Account that the key in an instance's metadata makes: with sudo and Docker (guest agent's defaults)."""
+SSH_PORT = 22
+STATIC = "static"
+"""State of a host of the settings, which nobody starts or stops here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """A host and what is known of the machine behind it; empty where nobody says."""
+
+    host: Host
+    source: str
+    """`settings` or `cloud`."""
+    state: str
+    """The cloud's word in lower case (`running`), or `static`."""
+    zone: str = ""
+    gpu: str = ""
+    gpu_count: int = 0
+    machine_type: str = ""
+    instance_id: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def traits(self) -> Traits:
+        """What filters ask for."""
+        found = {
+            "name": {self.host.name},
+            "state": {self.state},
+            "gpu": _ways_to_write(self.gpu),
+            "zone": {self.zone},
+            "machine_type": {self.machine_type},
+            "source": {self.source},
+            **{f"label.{key}": {value} for key, value in self.labels.items()},
+        }
+        return {key: frozenset(value.lower() for value in values if value or key.startswith("label.")) for key, values in found.items()}
+
+
+def _ways_to_write(gpu: str) -> set[str]:
+    """`nvidia-h100-80gb` is also `h100-80gb` and `h100`."""
+    short = gpu.removeprefix("nvidia-").removeprefix("tesla-")
+    return {gpu, gpu.removeprefix("nvidia-"), short, re.sub(r"-\d+gb$", "", short)}
+
+
+def remembered(session: Session) -> list[Host]:
+    """Every host that is known without asking anybody: those of the settings, then the VMs that were made."""
+    static = _static(session)
+    taken = {host.name for host in static}
+    records = [record for record in _records(session).all() if record.name not in taken]
+    return [*static, *_hosts_of(session, records)]
+
+
+def listed(session: Session) -> list[Machine]:
+    """Every host as it is now: those of the settings, then our VMs, which the cloud is asked for in one call.
+
+    It is not asked where it can have none of ours: before this project has a key, or a mock.
+    """
+    static = [Machine(host=host, source="settings", state=STATIC) for host in _static(session)]
+    taken = {machine.host.name for machine in static}
+    vms = [vm for vm in _vms(session) if vm.name not in taken]
+    known = {record.instance_id: record for record in _records(session).all()}
+    records = [replace(known.get(vm.instance_id) or record_of(vm, SSH_PORT), address=address_of(vm)) for vm in vms]
+    hosts = refreshed(session, _hosts_of(session, records))
+    return [*static, *(_machine_of(host, vm) for host, vm in zip(hosts, vms, strict=True))]
+
+
+def matched(session: Session, pattern: str, choose: Callable[[Sequence[Host], str, Mapping[str, Traits]], list[Host]]) -> list[Machine]:
+    """The hosts that a pattern means, as they are now. `choose` is `select`, or `matching` where it may be none."""
+    machines = {machine.host.name: machine for machine in listed(session)}
+    hosts = [machine.host for machine in machines.values()]
+    return [machines[host.name] for host in choose(hosts, pattern, {name: machine.traits for name, machine in machines.items()})]
+
+
+def refreshed(session: Session, hosts: Sequence[Host]) -> list[Host]:
+    """The hosts where they listen now: those of a mock that was stopped come up again on other ports."""
+    if session.settings.cloud != "mock" or all(host.name in session.settings.hosts for host in hosts):
+        return list(hosts)
+    return [host if host.name in session.settings.hosts else mock.refreshed(session, host) for host in hosts]
+
+
+def _static(session: Session) -> list[Host]:
+    return [_as_root(entry.host(name)) for name, entry in session.settings.hosts.items()]
+
+
+def _as_root(target: Host) -> Host:
+    """Who is root already needs no sudo, which such a host may lack."""
+    is_root = os.geteuid() == 0 if target.is_local else target.user == "root"
+    return replace(target, become="none") if is_root else target
+
+
+def _vms(session: Session) -> Sequence[Vm]:
+    key = session.home / "key"
+    if not key.exists() or (session.settings.cloud == "mock" and not mock.exists(session)):
+        return []
+    from provision.app.clouds import cloud_of, owner_of
+    from provision.cloud.body import OWNER_LABEL
+
+    return cloud_of(session).list({OWNER_LABEL: owner_of(ensure_key(key))})
+
+
+def _machine_of(host: Host, vm: Vm) -> Machine:
+    return Machine(
+        host=host,
+        source="cloud",
+        state=vm.status.lower(),
+        zone=vm.zone,
+        gpu=vm.gpu or "",
+        gpu_count=vm.gpu_count,
+        machine_type=vm.machine_type,
+        instance_id=vm.instance_id,
+        labels=dict(vm.labels),
+    )
+
+
+def record_of(vm: Vm, port: int) -> VmRecord:
+    """How a VM is reached, as the tasks on it will read it."""
+    return VmRecord(
+        name=vm.name,
+        zone=vm.zone,
+        address=address_of(vm),
+        port=port,
+        user=USER,
+        instance_id=vm.instance_id,
+        key_alias=trust.key_alias(vm.instance_id),
+        created=vm.created,
+        machine_type=vm.machine_type,
+        gpu=vm.gpu,
+    )
+
+
+def address_of(vm: Vm) -> str:
+    """Its external address, else the one inside the network; empty while it has none."""
+    return vm.address or vm.internal_address or ""
+
+
+def _records(session: Session) -> VmRecords:
+    return VmRecords(session.home / "vms.json")
+
+
+def _hosts_of(session: Session, records: Sequence[VmRecord]) -> list[Host]:
+    if not records:
+        return []
+    identity = str(ensure_key(session.home / "key").private_path)
+    tunnel = _tunnel(session)
+    return [
+        Host(
+            name=record.name,
+            address=record.address,
+            port=record.port,
+            user=record.user,
+            identity=identity,
+            key_alias=record.key_alias,
+            proxy=tunnel(record),
+        )
+        for record in records
+    ]
+
+
+def _tunnel(session: Session) -> Callable[[VmRecord], tuple[str, ...]]:
+    """The words that open the way to a VM without an external address; on the mock those of a stand-in for gcloud."""
+    if session.settings.ssh == "direct":
+        return lambda record: ()
+    program = mock.gcloud(session) if session.settings.cloud == "mock" else iap.PROGRAM
+    project = session.settings.project or mock.MOCK_PROJECT
+    return lambda record: iap.tunnel(record.name, project=project, zone=record.zone, program=program)

@@ -1,0 +1,34 @@
+"""The inventory: every host there is, static or in the cloud."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from provision.cli.adapter import command
+from provision.cli.flags import LIMIT, Shape
+
+if TYPE_CHECKING:
+    from provision.app import Done
+    from provision.cli.execution import Run
+
+
+@command(Shape("inventory.list", result=True), about={"limit": LIMIT})
+def list_(run: Run, *, limit: str | None = None) -> Done:
+    """List every host: those of the settings and the VMs.
+
+    The cloud is asked once, for the VMs of this project.
+    """
+    from provision import app
+
+    return app.inventory_list(run.session, limit=limit)
+
+
+@command(Shape("inventory.ansible", result=True), about={"limit": LIMIT})
+def ansible(run: Run, *, limit: str | None = None) -> Done:
+    """Print the inventory as Ansible reads it from a script.
+
+    Groups are made of state, gpu, zone and labels: state_running, gpu_nvidia_l4, zone_us_central1_a, label_team_vision.
+    """
+    from provision import app
+
+    return app.inventory_ansible(run.session, limit=limit)

@@ -1,0 +1,177 @@
+"""The inventory: VMs by what the cloud says of them now, static hosts beside them; what Ansible is told works."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision import app
+from provision.app import Targets
+from provision.app.clouds import cloud_of
+from provision.cloud.gce import GceCloud
+from provision.errors import UsageError
+from provision.settings import Settings
+from provision.settings.model import HostSettings
+from provision.testing import MockHost
+from tests.mock.project import Project
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def names(project: Project, limit: str | None = None) -> list[str]:
+    return [host["name"] for host in app.inventory_list(project.session, limit).document["hosts"]]
+
+
+def ansible(project: Project, limit: str | None = None) -> dict[str, Any]:
+    """What is printed, which is what Ansible reads."""
+    found: dict[str, Any] = json.loads(app.inventory_ansible(project.session, limit).text)
+    return found
+
+
+def with_desk(project: Project, host: MockHost | None = None, **more: Any) -> None:
+    """A host of the settings beside the VMs."""
+    where = {"address": "192.0.2.7"} if host is None else {"address": host.host.address, "port": host.host.port, "user": host.host.user}
+    project.settings = project.settings.model_copy(update={"hosts": {"desk": HostSettings(**{**where, **more})}})
+
+
+def test_without_any_cloud_the_static_hosts_are_listed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GceCloud, "list", lambda *_: pytest.fail("the cloud was asked"))
+    assert app.inventory_list(project.session).text == "no hosts"
+    with_desk(project)
+    done = app.inventory_list(project.session, "state=static")
+    (row,) = done.document["hosts"]
+    assert (row["name"], row["source"], row["state"], row["address"], row["zone"]) == ("desk", "settings", "static", "192.0.2.7", None)
+    assert not (project.session.home / "mock").exists()
+
+
+def test_a_real_project_without_a_key_has_no_vms(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GceCloud, "list", lambda *_: pytest.fail("the cloud was asked"))
+    project.settings = Settings(project="my-project")
+    assert names(project) == []
+
+
+def test_vms_and_static_hosts_by_filters(project: Project) -> None:
+    project.create()
+    (project.session.home / "mock").mkdir()
+    with_desk(project)
+    assert names(project) == ["desk", "dev"]
+    assert names(project, "gpu=l4,state=running") == ["dev"]
+    assert names(project, "zone=us-central1-*") == ["dev"]
+    assert names(project, "label.provision-owner=*") == ["dev"]
+    assert names(project, "!source=cloud") == ["desk"]
+    assert names(project, "gpu=t4") == []
+    project.stop()
+    assert names(project, "state=running") == []
+    assert names(project, "state=terminated") == ["dev"]
+    with pytest.raises(UsageError, match="no host fits 'nobody'"):
+        names(project, "nobody")
+
+
+def test_it_costs_one_call(project: Project) -> None:
+    project.create()
+    (project.session.home / "mock").mkdir()
+    project.cloud.emulator.calls.clear()
+    names(project, "state=running")
+    assert project.cloud.emulator.counted() == ["instances.aggregatedList"]
+
+
+def test_tasks_take_filters_and_ask_the_cloud_for_them_alone(project: Project) -> None:
+    project.create()
+    (project.session.home / "mock").mkdir()
+    with_desk(project)
+    project.cloud.emulator.calls.clear()
+    done = app.vm_provision(project.session, Targets(limit="state=running,gpu=l4", check=True))
+    assert list(done.document["hosts"]) == ["dev"]
+    assert project.cloud.emulator.counted() == ["instances.aggregatedList"]
+    project.cloud.emulator.calls.clear()
+    assert list(app.vm_provision(project.session, Targets(limit="d*,!desk", check=True)).document["hosts"]) == ["dev"]
+    assert project.cloud.emulator.counted() == []
+    with pytest.raises(UsageError, match="leaves no host"):
+        app.vm_provision(project.session, Targets(limit="state=terminated"))
+
+
+def test_a_vm_without_a_record_is_reached_all_the_same(project: Project) -> None:
+    """Another copy of the project folder made it."""
+    project.create()
+    (project.session.home / "mock").mkdir()
+    (project.session.home / "vms.json").unlink()
+    done = app.vm_provision(project.session, Targets(limit="state=running", check=True))
+    assert (done.exit_code, list(done.document["hosts"])) == (0, ["dev"])
+
+
+def test_the_table_fits_a_terminal(project: Project) -> None:
+    project.create()
+    (project.session.home / "mock").mkdir()
+    with_desk(project)
+    head, desk, dev = app.inventory_list(project.session).text.splitlines()
+    assert head.split() == ["name", "state", "gpu", "zone", "machine", "type", "address", "labels"]
+    assert desk.split() == ["desk", "static", "-", "-", "-", "192.0.2.7", "-"]
+    assert dev.split() == ["dev", "running", "nvidia-l4", "us-central1-a", "g2-standard-8", "127.0.0.1", "-"]
+    assert max(map(len, (head, desk, dev))) <= 100
+
+
+# --- Ansible -------------------------------------------------------------------------------------------------------
+
+
+def test_what_ansible_is_told(project: Project) -> None:
+    project.create()
+    (project.session.home / "mock").mkdir()
+    with_desk(project)
+    vm = cloud_of(project.session).list({})[0]
+    told = ansible(project)
+    assert list(told) == ["_meta", "all", "gpu_nvidia_l4", "state_running", "state_static", "zone_us_central1_a"]
+    assert told["all"] == {"children": ["ungrouped", "gpu_nvidia_l4", "state_running", "state_static", "zone_us_central1_a"]}
+    assert told["state_running"] == {"hosts": ["dev"]}
+    dev, desk = told["_meta"]["hostvars"]["dev"], told["_meta"]["hostvars"]["desk"]
+    assert (dev["ansible_host"], dev["ansible_user"]) == ("127.0.0.1", "provision")
+    assert dev["ansible_port"] == project.cloud.ssh_ports["dev"]
+    assert dev["ansible_ssh_private_key_file"] == str(project.session.home / "key")
+    options = shlex.split(dev["ansible_ssh_common_args"])
+    assert f"HostKeyAlias=compute.{vm.instance_id}" in options
+    assert f'UserKnownHostsFile="{project.session.home / "known_hosts"}"' in options
+    assert "StrictHostKeyChecking=yes" in options
+    assert (dev["provision_gpu"], dev["provision_state"]) == ("nvidia-l4", "running")
+    assert dev["provision_labels"] == dict(vm.labels)
+    assert "ansible_user" not in desk
+    assert "HostKeyAlias" not in desk["ansible_ssh_common_args"]
+    assert ansible(project, "state=static")["_meta"]["hostvars"].keys() == {"desk"}
+
+
+def test_this_very_machine_needs_no_ssh(project: Project) -> None:
+    with_desk(project, address="local")
+    assert ansible(project)["_meta"]["hostvars"]["desk"]["ansible_connection"] == "local"
+
+
+def test_labels_become_groups(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    project.create()
+    (project.session.home / "mock").mkdir()
+    vms = [replace(vm, labels={**vm.labels, "team": "ml-vision", "empty": ""}) for vm in cloud_of(project.session).list({})]
+    monkeypatch.setattr(GceCloud, "list", lambda *_: vms)
+    assert {"label_team_ml_vision", "label_empty"} <= set(ansible(project))
+    assert not any("provision" in group for group in ansible(project))
+    assert "team=ml-vision" in app.inventory_list(project.session).text
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="this machine has no ssh")
+@pytest.mark.parametrize("way", ["direct", "iap"])
+def test_ssh_gets_there_with_what_ansible_is_told(project: Project, way: str, tmp_path: Path) -> None:
+    """The words in the order in which Ansible's connection plugin puts them."""
+    project.settings = project.settings.model_copy(update={"ssh": way})
+    (project.session.home / "mock").mkdir(parents=True)
+    (project.session.home / "mock" / "mock.json").write_text(json.dumps({"compute_endpoint": project.cloud.endpoint}))
+    project.create()
+    told = ansible(project)["_meta"]["hostvars"]["dev"]
+    words = ["-o", f"Port={told['ansible_port']}", "-o", f'IdentityFile="{told["ansible_ssh_private_key_file"]}"']
+    words += ["-o", f"User={told['ansible_user']}", *shlex.split(told["ansible_ssh_common_args"])]
+    done = subprocess.run(
+        ["ssh", "-F", "none", *words, told["ansible_host"], "hostname"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, "dev\n"), done.stderr
