@@ -1,4 +1,4 @@
-"""The pytest plugin: a mock host and a mock cloud as fixtures.
+"""The pytest plugin: a mock host, a mock cloud and the Compute Engine emulator as fixtures.
 
 def test_my_recipe(mock_cos_host):
     from provision.testing import converge
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from provision.testing.compute import ComputeEmulator
     from provision.testing.mock_cloud import MockCloud
     from provision.testing.mock_host import MockHost
 
@@ -35,3 +36,19 @@ def mock_cloud(tmp_path: Path) -> Iterator[MockCloud]:
 
     with MockCloud(tmp_path / "mock-cloud") as cloud:
         yield cloud
+
+
+@pytest.fixture
+def compute_emulator() -> Iterator[ComputeEmulator]:
+    """A running Compute Engine emulator without hosts, on a clock that only a test moves.
+
+    With the extra `provision-gpu[testing]` the test fails where a request (or a reply) does not keep to Compute Engine's
+    discovery document. `compute_emulator.calls.clear()` forgives what was sent wrong on purpose.
+    """
+    from provision.testing.compute import ComputeEmulator, SimulatedClock, discovery
+
+    with ComputeEmulator(clock=SimulatedClock()) as emulator:
+        yield emulator
+        faults = discovery.discovery().judge_all(emulator.calls) if discovery.available() else []
+    if faults:
+        pytest.fail("not as Compute Engine's discovery document has it:\n" + "\n".join(faults), pytrace=False)

@@ -315,22 +315,6 @@ def test_a_world_of_ones_own(hosts: NullBackend) -> None:
         assert [zone["name"] for zone in get_json(emulator, "projects/demo/zones")["items"]] == ["moon-base1-a"]
 
 
-# --- a second client ------------------------------------------------------------------------------------------------
-
-
-def test_the_discovery_based_client_speaks_to_it_as_well(emulator: ComputeEmulator, make_spec: MakeSpec) -> None:
-    discovery = pytest.importorskip("googleapiclient.discovery")
-    httplib2 = pytest.importorskip("httplib2")
-    options = {"api_endpoint": f"{emulator.endpoint}/compute/v1/"}
-    compute = discovery.build("compute", "v1", http=httplib2.Http(timeout=10), client_options=options, static_discovery=True)
-    body = insert_body(make_spec(), ZONE, source_image=IMAGE)
-    operation = compute.instances().insert(project="demo", zone=ZONE, body=body).execute()
-    done = compute.zoneOperations().wait(project="demo", zone=ZONE, operation=operation["name"]).execute()
-    assert done["status"] == "DONE"
-    assert compute.instances().get(project="demo", zone=ZONE, instance="dev").execute()["status"] == "RUNNING"
-    compute.close()
-
-
 # --- time -----------------------------------------------------------------------------------------------------------
 
 

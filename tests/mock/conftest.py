@@ -13,8 +13,16 @@ import paramiko
 import pytest
 
 from provision.testing import MockCloud, MockHost, daemon
+from tests.emulator.judging import judged
 from tests.mock.driving import SHELL, connect
 from tests.mock.project import Project
+
+
+@pytest.fixture(autouse=True)
+def judged_traffic() -> Iterator[None]:
+    """Whatever is said to the Compute Engine of a test, by whatever client, is valid; and so are its answers."""
+    with pytest.MonkeyPatch.context() as patch, judged(patch):
+        yield
 
 
 @pytest.fixture
