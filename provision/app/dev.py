@@ -37,7 +37,11 @@ def dev_up(session: Session, targets: Targets) -> Done:
 
 def dev_down(session: Session, targets: Targets) -> Done:
     """The container gone, MPS with it; image and workspace stay."""
-    return converging.run(session, targets, lambda target: [*no_mps(), *no_worker(session.settings)], "dev.down")
+
+    def recipe(target: Host) -> list[Resource]:
+        return [*no_mps(session.settings, host=target), *no_worker(session.settings)]
+
+    return converging.run(session, targets, recipe, "dev.down")
 
 
 def dev_exec(session: Session, targets: Targets, words: Sequence[str]) -> Done:

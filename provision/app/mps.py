@@ -1,66 +1,166 @@
-"""MPS in the worker container: on, off, and what it says of itself."""
+"""MPS for the worker: on, off, and what it says of itself."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from provision.app import converging, programs
+from provision.app.image import worker_image
 from provision.app.session import Done, Session, Targets
 from provision.errors import EXIT_FAILED
+from provision.model import Host, Transport
 from provision.recipes import mps
-from provision.resources.mps import MpsStatus, read_status, status_script
+from provision.recipes.mps import elsewhere
+from provision.recipes.worker import containers_alone, daemon_container
+from provision.resource import Resource
+from provision.resources.gpu import DRIVER_DIR
+from provision.resources.mps import MpsClient, MpsStatus, read_status, status_script
+from provision.shell import Script
 
 
 def mps_enable(session: Session, targets: Targets) -> Done:
-    """A control daemon that answers and a server that is ACTIVE; again after a boot."""
-    return converging.run(session, targets, lambda target: mps(session.settings), "mps.enable")
+    """A control daemon as planned, a server that is ACTIVE, a client of each container found attached; again after a boot.
+
+    Where the settings ask for another topology than the containers have, clients leave first and the containers are made
+    anew. One exchange looks, one acts; a changed topology costs one more for each step.
+    """
+    image = worker_image(session)
+
+    def recipe(target: Host) -> list[Resource]:
+        other = elsewhere(session.settings)
+        boxes = containers_alone(session.settings, image, host=target, after=(other.name,))
+        return [other, *boxes, *mps(session.settings, host=target, needs=tuple(box.name for box in boxes))]
+
+    return converging.run(session, targets, recipe, "mps.enable")
 
 
-def mps_disable(session: Session, targets: Targets) -> Done:
-    """No daemon; directories and compute mode as they were found."""
-    return converging.run(session, targets, lambda target: mps(session.settings, present=False), "mps.disable")
+def mps_disable(session: Session, targets: Targets, *, force: bool = False) -> Done:
+    """No daemon and no server; folders and compute mode as they were found.
+
+    Clients have a while to leave, then they are named; with `force` MPS terminates them.
+    """
+
+    def recipe(target: Host) -> list[Resource]:
+        own = mps(session.settings, present=False, force=force, host=target)
+        return [elsewhere(session.settings, force=force), *own]
+
+    return converging.run(session, targets, recipe, "mps.disable")
 
 
-def mps_status(session: Session, targets: Targets) -> Done:
-    """What the control daemon of one host says. Exit status 1 when none answers."""
+def mps_status(session: Session, targets: Targets, *, strict: bool = False) -> Done:
+    """What the control daemon of one host says, and who uses the GPU. Exit status 1 when no daemon answers.
+
+    With `strict`, also when a process uses the GPU outside MPS, or the server is not ACTIVE.
+    """
     target = converging.host(session, targets)
     transport = converging.connect(session, target)
     try:
-        text = programs.checked(transport, status_script(session.settings.worker.name), "reading the MPS status", timeout_s=60.0)
+        status = look(session, target, transport)
     finally:
         transport.close()
-    status = read_status(text)
-    return Done(_document(session, status), 0 if status.daemon else EXIT_FAILED, _text(session, status))
+    well = status.daemon and (not strict or (not status.outside and status.server_state == "ACTIVE"))
+    return Done(document(session, status), 0 if well else EXIT_FAILED, text(session, status))
 
 
-def _document(session: Session, status: MpsStatus) -> dict[str, Any]:
+def look(session: Session, target: Host, transport: Transport) -> MpsStatus:
+    """The status of MPS on a host, in one exchange."""
+    return read_status(programs.checked(transport, script_for(session, target), "reading the MPS status", timeout_s=60.0))
+
+
+def script_for(session: Session, target: Host) -> Script:
+    """The script whose answer `read_status` reads, users of the GPU included."""
+    settings = session.settings
+    return status_script(
+        daemon_container(settings),
+        worker=settings.worker.name if settings.mps.topology == "containers" else "",
+        users=True,
+        driver_dir=target.driver_dir or DRIVER_DIR.path,
+    )
+
+
+def document(session: Session, status: MpsStatus) -> dict[str, Any]:
+    """The document of `--json`."""
     server = {"state": status.server_state, "pid": status.server_pid, "uid": status.server_uid} if status.server_pid is not None else None
-    container = session.settings.worker.name
-    clients = [{"pid": client.pid, "command": client.command, "container": container, "memory_mib": None} for client in status.clients]
     return {
         "daemon": status.daemon,
         "server": server,
         "compute_mode": status.compute_mode or None,
         "thread_percentage": status.thread_percentage,
-        "memory_limit": None,
-        "client_limit": None,
-        "clients": clients,
-        "outside": None,
+        "memory_limit": status.memory_limit,
+        "client_limit": client_limit(status),
+        "clients": _listed(status.clients),
+        "outside": _listed(status.outside),
+        "topology": session.settings.mps.topology,
+        "cpus": status.cpus or None,
+        "gpu": status.gpu or None,
+        "proof": dict(status.proof) or None,
     }
 
 
-def _text(session: Session, status: MpsStatus) -> str:
+def client_limit(status: MpsStatus) -> int | None:
+    """Contexts that one server takes; None where the GPU or the driver is not known.
+
+    16 before Volta, 48 from it on, 60 with CUDA 13.1 and later (NVIDIA MPS guide; 48 on CUDA 13.0 measured: docs/facts.md).
+    """
+    capability = min((gpu.compute_capability for gpu in status.gpus if gpu.compute_capability), default=None)
+    if capability is None or status.cuda is None:
+        return None
+    return 16 if capability < (7, 0) else 48 if status.cuda < (13, 1) else 60
+
+
+def _listed(users: Sequence[MpsClient]) -> list[dict[str, Any]]:
+    return [{"pid": user.pid, "command": user.command, "container": user.container, "memory_mib": user.memory_mib} for user in users]
+
+
+def text(session: Session, status: MpsStatus) -> str:
+    """The same for people."""
     if not status.container_running:
         return f"the worker container is not running: {session.program_argv0} dev.up"
     if not status.daemon:
         said = f" ({status.said})" if status.said else ""
-        return f"no MPS daemon answers in the container{said}: {session.program_argv0} mps.enable"
-    lines = [
-        "daemon             answers",
-        f"server             {status.server_state or 'none yet: the first client starts it'}"
-        + (f" (pid {status.server_pid}, uid {status.server_uid})" if status.server_pid else ""),
-        f"compute mode       {status.compute_mode or '-'}",
-        f"thread percentage  {status.thread_percentage:g}",
-        f"clients            {len(status.clients)}",
+        lines = [f"no MPS daemon answers in the container{said}: {session.program_argv0} mps.enable"]
+        return "\n".join([*lines, *_table("these use the GPU without MPS", status.outside)])
+    limit = client_limit(status)
+    rows = [
+        ("daemon", f"answers (pid {status.daemon_pid})" if status.daemon_pid else "answers"),
+        ("server", _server(status)),
+        ("proof", _proof(status)),
+        ("compute mode", status.compute_mode or "not known"),
+        ("thread percentage", f"{status.thread_percentage:g} for each client"),
+        ("memory limit", f"{status.memory_limit} for each client" if status.memory_limit else "none"),
+        *([("cpus", status.cpus)] if status.cpus not in {"", "all"} else []),
+        *([("gpu", status.gpu)] if status.gpu else []),
+        ("clients", f"{len(status.clients)}" + (f" of {limit}" if limit else "")),
     ]
-    return "\n".join([*lines, *(f"  {client.pid:>7}  {client.command}" for client in status.clients)])
+    lines = [f"{name:<18} {value}" for name, value in rows]
+    return "\n".join([*lines, *_table("", status.clients), *_table("these use the GPU outside MPS: restart them", status.outside)])
+
+
+def _server(status: MpsStatus) -> str:
+    if status.server_pid is None:
+        return "none yet: the first client starts it"
+    return f"{status.server_state} (pid {status.server_pid}, uid {status.server_uid})"
+
+
+def _proof(status: MpsStatus) -> str:
+    """What the probe clients said; one line for all that are attached."""
+    if not status.proof:
+        return "not tried on this server: mps.enable tries it"
+    if status.attached:
+        count = len(status.proof)
+        return status.proof[0][1] if count == 1 else f"a client of each of {count} containers was attached"
+    return "; ".join(f"{box}: {said}" for box, said in status.proof if not said.startswith("attached"))
+
+
+def _table(title: str, users: Sequence[MpsClient]) -> list[str]:
+    """One line for each process, with its memory where it is known."""
+    if not users:
+        return []
+    home = max(len(user.container) for user in users)
+    rows = [f"  {user.pid:>7}  {user.container:<{home}}  {_memory(user):>9}  {user.command}" for user in users]
+    return [title, *rows] if title else rows
+
+
+def _memory(user: MpsClient) -> str:
+    return "-" if user.memory_mib is None else f"{user.memory_mib} MiB"

@@ -14,26 +14,32 @@ if TYPE_CHECKING:
 
 @command(Shape("mps.enable", targets=True))
 def enable(run: Run) -> Done:
-    """Start the MPS daemon and prove that it answers."""
+    """Start the MPS daemon as the settings plan it, and prove that a client attaches.
+
+    Run again, it changes nothing. A changed plan takes effect once the clients have ended.
+    """
     from provision import app
 
     return app.mps_enable(run.session, targets=run.targets)
 
 
-@command(Shape("mps.status", targets=True, result=True))
-def status(run: Run) -> Done:
-    """Show daemon, server, compute mode and clients."""
+@command(
+    Shape("mps.status", targets=True, result=True),
+    about={"strict": "end with 1 when a process uses the GPU outside MPS, or the server is not ACTIVE"},
+)
+def status(run: Run, *, strict: bool = False) -> Done:
+    """Show daemon, server, clients, and who uses the GPU outside MPS."""
     from provision import app
 
-    return app.mps_status(run.session, targets=run.targets)
+    return app.mps_status(run.session, targets=run.targets, strict=strict)
 
 
-@command(Shape("mps.disable", targets=True))
-def disable(run: Run) -> Done:
-    """Stop the MPS daemon and leave all as it was found."""
+@command(Shape("mps.disable", targets=True), about={"force": "terminate clients that are still attached"})
+def disable(run: Run, *, force: bool = False) -> Done:
+    """Stop the MPS daemon once its clients have ended, and leave all as it was found."""
     from provision import app
 
-    return app.mps_disable(run.session, targets=run.targets)
+    return app.mps_disable(run.session, targets=run.targets, force=force)
 
 
 @command(

@@ -1,38 +1,61 @@
-"""MPS in the worker container, on or off. Pure."""
+"""MPS for the worker, on or off, in either topology. Pure."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from provision.model import Host
+from provision.recipes.worker import DAEMON_SUFFIX, daemon_container
 from provision.resource import Resource
-from provision.resources import MpsAsChosen, MpsDaemon
+from provision.resources import ComputeMode, MpsAsChosen, MpsDaemon
 from provision.resources.boot import fragment
+from provision.resources.gpu import DRIVER_DIR
 from provision.settings import Settings
 
 FRAGMENT = "30-mps.sh"
 
 
-def mps(settings: Settings, *, present: bool = True) -> list[Resource]:
-    """The daemon, and the step that starts it again after a boot."""
-    daemon = MpsDaemon(
-        name="mps",
-        at_boot=present,
-        present=present,
-        container=settings.worker.name,
-        thread_percentage=settings.mps.thread_percentage or 100,
-    )
-    return [daemon, fragment("mps-steps", FRAGMENT, [daemon])]
+def _plan(settings: Settings) -> dict[str, Any]:
+    """What the settings ask of the daemon, and where it lives."""
+    mps, worker = settings.mps, settings.worker.name
+    return {
+        "container": daemon_container(settings),
+        "worker": worker if mps.topology == "containers" else "",
+        "thread_percentage": mps.thread_percentage or 100,
+        "memory_limit": mps.memory_limit,
+        "cpus": mps.cpus,
+        "gpu": mps.gpu,
+    }
 
 
-def no_mps() -> list[Resource]:
-    """Nothing that would start the daemon at a boot. The daemon itself ends with its container."""
-    return [fragment("mps-steps", FRAGMENT, [])]
+def mps(
+    settings: Settings, *, present: bool = True, force: bool = False, host: Host | None = None, needs: tuple[str, ...] = ()
+) -> list[Resource]:
+    """The compute mode, the daemon, and the step that brings both back after a boot; `needs` are the containers."""
+    daemon = MpsDaemon(name="mps", needs=needs, at_boot=present, present=present, force=force, **_plan(settings))
+    if not present:
+        return [daemon, *no_mps(settings, host=host)]
+    mode = compute_mode(settings, "exclusive" if settings.mps.exclusive else "default", host)
+    return [mode, daemon, fragment("mps-steps", FRAGMENT, [mode, daemon])]
+
+
+def compute_mode(settings: Settings, wanted: Any, host: Host | None) -> ComputeMode:
+    """The GPU's compute mode, as `ComputeMode` says."""
+    folder = (host.driver_dir if host else None) or DRIVER_DIR.path
+    return ComputeMode(name="compute-mode", at_boot=wanted == "exclusive", wanted=wanted, gpu=settings.mps.gpu or "", directory=folder)
+
+
+def no_mps(settings: Settings, *, host: Host | None = None) -> list[Resource]:
+    """The compute mode as it was found, and nothing that would start MPS at a boot. A daemon ends with its container."""
+    return [compute_mode(settings, "", host), fragment("mps-steps", FRAGMENT, [])]
+
+
+def elsewhere(settings: Settings, *, force: bool = False) -> Resource:
+    """No daemon where the other topology has one; its clients have to leave first."""
+    other = settings.worker.name if settings.mps.topology == "containers" else settings.worker.name + DAEMON_SUFFIX
+    return MpsDaemon(name="mps-elsewhere", container=other, present=False, alone=True, force=force)
 
 
 def kept(settings: Settings) -> Resource:
     """MPS as it was chosen on this host: a container that was recreated gets its daemon back."""
-    return MpsAsChosen(
-        name="mps-as-chosen",
-        needs=("container",),
-        container=settings.worker.name,
-        thread_percentage=settings.mps.thread_percentage or 100,
-        fragment=FRAGMENT,
-    )
+    return MpsAsChosen(name="mps-as-chosen", needs=("container", "siblings"), fragment=FRAGMENT, **_plan(settings))

@@ -1,17 +1,24 @@
-"""The worker: its image, built or pulled, and the container in which code runs. Pure."""
+"""The worker: its image, built or pulled, and the container, or containers, in which code runs. Pure.
+
+Two topologies. `container`: one container, in which programs run side by side and MPS with them. `containers`, as
+Dataflow has it: one worker container for each SDK process, and one for the MPS daemon, whose PID and IPC namespaces and
+pipe folder the workers share (measured: docs/facts.md).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from provision.model import Host
 from provision.resource import Resource
-from provision.resources import BuiltImage, Container, NoContainer, PulledImage
+from provision.resources import BuiltImage, Container, NoContainer, PulledImage, Siblings
 from provision.resources.boot import fragment
 from provision.resources.gpu import DRIVER_DIR
 from provision.settings import Settings
 
 FRAGMENT = "20-worker.sh"
+DAEMON_SUFFIX = "-mps"
+"""What the name of the MPS daemon's container ends with, and of the volume with its pipe folder."""
 
 
 @dataclass(frozen=True)
@@ -32,23 +39,50 @@ def image(built: WorkerImage) -> Resource:
 
 
 def container(settings: Settings, built: WorkerImage, *, host: Host | None = None) -> Container:
-    """The container as the settings describe it."""
+    """The first worker container as the settings describe it."""
+    apart = settings.mps.topology == "containers"
     changes = ("driver", "driver-mount") if settings.gpu else ()
+    pipes = (f"{settings.worker.name}{DAEMON_SUFFIX}:{settings.mps.pipe_dir}",) if apart else ()
+    outside = ("image", "nvidia-smi") if settings.gpu else ("image",)
     return Container(
         name="container",
-        needs=("image", "nvidia-smi") if settings.gpu else ("image",),
+        needs=(*outside, "mps-container") if apart else outside,
         on_change_of=changes,
         at_boot=True,
         container=settings.worker.name,
         image=built.reference,
         env={**mps_environment(settings), **settings.worker.env},
-        volumes=tuple(settings.worker.volumes),
+        volumes=(*settings.worker.volumes, *pipes),
         shm_size=settings.worker.shm_size,
         privileged=settings.worker.privileged,
         gpu=bool(settings.gpu),
         processes=settings.worker.processes,
         driver_dir=(host.driver_dir if host else None) or DRIVER_DIR.path,
+        joins=settings.worker.name + DAEMON_SUFFIX if apart else "",
     )
+
+
+def containers(settings: Settings, built: WorkerImage, *, host: Host | None = None) -> list[Resource]:
+    """Every container of the topology, in the order in which they depend on one another; those of the other one are gone."""
+    first = container(settings, built, host=host)
+    siblings = Siblings(name="siblings", needs=("container",), at_boot=bool(first.joins), first=first, count=settings.worker.processes)
+    if not first.joins:
+        return [first, siblings, _no_daemon_container(settings, needs=("container", "siblings"))]
+    needs = tuple(name for name in first.needs if name != "mps-container")
+    own = replace(first, name="mps-container", container=first.joins, needs=needs, joins="", shares=True)
+    return [own, first, replace(siblings, on_change_of=first.on_change_of)]
+
+
+def containers_alone(settings: Settings, built: WorkerImage, *, host: Host | None = None, after: tuple[str, ...] = ()) -> list[Resource]:
+    """The containers on a host whose image and driver are as they should be; they wait for `after`."""
+    boxes = containers(settings, built, host=host)
+    names = {box.name for box in boxes}
+    return [replace(box, needs=(*after, *(need for need in box.needs if need in names)), on_change_of=()) for box in boxes]
+
+
+def daemon_container(settings: Settings) -> str:
+    """The container in which the MPS daemon runs."""
+    return settings.worker.name + (DAEMON_SUFFIX if settings.mps.topology == "containers" else "")
 
 
 def mps_environment(settings: Settings) -> dict[str, str]:
@@ -57,12 +91,18 @@ def mps_environment(settings: Settings) -> dict[str, str]:
 
 
 def worker(settings: Settings, built: WorkerImage, *, host: Host | None = None) -> list[Resource]:
-    """Image, container, and the step that starts the container again after a boot. Follows the recipe `cos`."""
-    box = container(settings, built, host=host)
-    return [image(built), box, fragment("worker-steps", FRAGMENT, [box])]
+    """Image, containers, and the step that starts them again after a boot. Follows the recipe `cos`."""
+    boxes = containers(settings, built, host=host)
+    return [image(built), *boxes, fragment("worker-steps", FRAGMENT, boxes)]
+
+
+def _no_daemon_container(settings: Settings, *, needs: tuple[str, ...] = ()) -> NoContainer:
+    name = settings.worker.name + DAEMON_SUFFIX
+    return NoContainer(name="mps-container", needs=needs, container=name, volume=name)
 
 
 def no_worker(settings: Settings) -> list[Resource]:
-    """The container gone, and nothing left that would start it at a boot. Its image and workspace stay."""
+    """The containers gone, and nothing left that would start one at a boot. Image and workspace stay."""
     gone = NoContainer(name="container", container=settings.worker.name)
-    return [fragment("worker-steps", FRAGMENT, []), gone]
+    nobody = Siblings(name="siblings", first=Container(name="none", container=settings.worker.name, image=""))
+    return [fragment("worker-steps", FRAGMENT, []), nobody, gone, _no_daemon_container(settings)]

@@ -8,7 +8,7 @@ from provision.resources.docker import BuiltImage, DockerEngine, PulledImage, Re
 from provision.resources.file import Directory, File
 from provision.resources.gpu import Driver, Gpu, NvidiaSmi
 from provision.resources.mount import ExecBindMount
-from provision.resources.mps import MpsAsChosen, MpsDaemon
+from provision.resources.mps import ComputeMode, MpsAsChosen, MpsDaemon
 from provision.resources.unit import Unit
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "BootFragment",
     "BootRunner",
     "BuiltImage",
+    "ComputeMode",
     "Container",
     "Directory",
     "DockerEngine",

@@ -44,6 +44,14 @@ test -z "$joins" || echo "owner=$(docker container inspect -f '{{.Id}}' "$joins"
 # driver's mount changed under it: it keeps the mount options of its start. Anything else is recreated, and so is one
 # that joined the namespaces of a container that was replaced.
 _ENSURE = """
+if test -n "$siblings"; then
+    for box in $(docker ps --all --filter "label=provision.sibling=$name" --format '{{.Names}}'); do
+        number=${box#"$name-"}
+        case $number in '' | *[!0-9]*) continue ;; esac
+        test "$number" -le "$siblings" || docker rm --force "$box"
+    done
+    test "$siblings" -gt 1 || exit 0
+fi
 loaded=
 if test -r "$R/sys/module/nvidia/version"; then read -r loaded <"$R/sys/module/nvidia/version"; fi
 id=$(docker image inspect -f '{{.Id}}' "$image")
@@ -81,11 +89,6 @@ if test -z "$siblings"; then
     settle "$name" "$@"
     exit 0
 fi
-for box in $(docker ps --all --filter "label=provision.sibling=$name" --format '{{.Names}}'); do
-    number=${box#"$name-"}
-    case $number in '' | *[!0-9]*) continue ;; esac
-    test "$number" -le "$siblings" || docker rm --force "$box"
-done
 number=2
 while test "$number" -le "$siblings"; do
     settle "$name-$number" --label "provision.sibling=$name" "$@"

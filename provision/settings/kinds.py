@@ -99,6 +99,22 @@ def _pipe_dir(value: str) -> str:
     return value
 
 
+def _cpus(value: str) -> str:
+    """The list as the kernel prints it: ascending, without overlaps (`3,0-1` reads `0-1,3`)."""
+    allowed = "CPUs as taskset takes them, such as 0-3 or 0,2,4-5"
+    if not re.fullmatch(r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*", value, re.ASCII):
+        raise ValueError(allowed)
+    found: set[int] = set()
+    for part in value.split(","):
+        low, _, high = part.partition("-")
+        found.update(range(int(low), int(high or low) + 1))
+    if not found:
+        raise ValueError(allowed)
+    starts = sorted(cpu for cpu in found if cpu - 1 not in found)
+    ends = sorted(cpu for cpu in found if cpu + 1 not in found)
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in zip(starts, ends, strict=True))
+
+
 def _volume(value: str) -> str:
     allowed = "SRC:DST or SRC:DST:ro, where SRC is an absolute path or a volume's name and DST an absolute path"
     parts = value.split(":")
@@ -181,6 +197,11 @@ Port: TypeAlias = Annotated[int, AfterValidator(_whole(1, 65535))]
 DiskGb: TypeAlias = Annotated[int, AfterValidator(_whole(10, 65536))]
 GpuCount: TypeAlias = Annotated[int, AfterValidator(_whole(0, 16))]
 Processes: TypeAlias = Annotated[int, AfterValidator(_whole(1, 1024))]
+MemoryLimit: TypeAlias = Annotated[str, matching(r"[1-9]\d{0,6}[GM]", "a whole number of G or M, such as 4G or 512M")]
+Cpus: TypeAlias = Annotated[str, BeforeValidator(_number_as_text), AfterValidator(_cpus)]
+GpuChoice: TypeAlias = Annotated[
+    str, BeforeValidator(_number_as_text), matching(r"\d{1,2}|GPU-[0-9a-f-]{8,36}", "a GPU's index, or its UUID as nvidia-smi -L prints it")
+]
 Percentage: TypeAlias = Annotated[int, AfterValidator(_whole(1, 100))]
 
 Places: TypeAlias = Annotated[tuple[Place, ...], Strict(False)]

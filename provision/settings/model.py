@@ -89,6 +89,16 @@ class MpsSettings(_Model):
     """`CUDA_MPS_LOG_DIRECTORY` on the host and in the container."""
     thread_percentage: kinds.Percentage | None = None
     """Default share of the GPU's threads that one client may use; empty = all."""
+    memory_limit: kinds.MemoryLimit | None = None
+    """GPU memory that one client may allocate, such as 4G or 512M; empty = all."""
+    topology: Literal["container", "containers"] = "container"
+    """Where clients run: side by side in one container, or each in a container of its own beside the daemon's, as on Dataflow."""
+    cpus: kinds.Cpus | None = None
+    """CPUs that the control daemon and its server are pinned to, such as 0-1; empty = all of the container."""
+    gpu: kinds.GpuChoice | None = None
+    """The GPU that is shared where the host has several: its index or its UUID; empty = all of them."""
+    exclusive: bool = False
+    """Set the compute mode EXCLUSIVE_PROCESS meanwhile: a process that misses the daemon fails instead of running without MPS."""
 
 
 class DataflowSettings(_Model):
@@ -223,6 +233,12 @@ class Settings(_Model):
                 "disk_gb",
                 f"under {GPU_DISK_MIN_GB} GB the disk fills while the worker image is pulled: GPU images are large",
                 f"set provision.disk_gb to {GPU_DISK_MIN_GB} or more",
+            )
+        if self.mps.gpu is not None and "CUDA_VISIBLE_DEVICES" in self.worker.env:
+            raise _impossible(
+                "mps.gpu",
+                "the daemon chooses the GPU, and a client that is told CUDA_VISIBLE_DEVICES as well finds none",
+                "remove CUDA_VISIBLE_DEVICES from provision.worker.env",
             )
         if not self.zones:
             raise _impossible("zones", "without a zone there is nowhere to put the VM", "name at least one zone, such as us-central1-a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -24,9 +25,10 @@ def box(cos: MockHost) -> MockHost:
         "sudo cos-extensions install gpu; sudo mount --bind /var/lib/nvidia /var/lib/nvidia; sudo mount -o remount,exec /var/lib/nvidia"
     )
     options = (
-        f'--device "{R}/dev/nvidia0" --device /dev/nvidiactl --volume "{R}"/var/lib/nvidia/bin:/usr/local/nvidia/bin:ro '
-        f'--volume "{R}"/var/lib/nvidia/lib64:/usr/local/nvidia/lib64:ro --env LD_LIBRARY_PATH=/usr/local/nvidia/lib64 '
-        "--env PATH=/usr/local/nvidia/bin:/usr/bin --env CUDA_MPS_PIPE_DIRECTORY=/run/mps --env CUDA_MPS_LOG_DIRECTORY=/run/log"
+        f'--device "{R}/dev/nvidia0" --device /dev/nvidiactl --device /dev/nvidia-uvm '
+        f'--volume "{R}"/var/lib/nvidia/bin:/usr/local/nvidia/bin:ro --volume "{R}"/var/lib/nvidia/lib64:/usr/local/nvidia/lib64:ro '
+        "--env LD_LIBRARY_PATH=/usr/local/nvidia/lib64 --env PATH=/usr/local/nvidia/bin:/usr/bin "
+        "--env CUDA_MPS_PIPE_DIRECTORY=/run/mps --env CUDA_MPS_LOG_DIRECTORY=/run/log"
     )
     done = cos.run(f"docker run -d --init --name dev --entrypoint sleep {options} python:3.11 infinity")
     assert done.status == 0, done.output
@@ -161,48 +163,201 @@ def test_an_environment_out_of_bounds_is_logged_and_ignored(box: MockHost) -> No
     assert "should be between (0.0, 100.0]" in inside(box, 'cat "$PROVISION_MOCK_ROOT/run/log/control.log"').output
 
 
-CLIENT = """\
-import json, os, socket, sys, time
-os.chdir(os.environ["PROVISION_MOCK_ROOT"] + "/run/mps")
-held = socket.socket(socket.AF_UNIX)
-held.connect("control")
-held.sendall(json.dumps({"attach": os.getpid()}).encode() + b"\\n")
-print(json.loads(held.recv(1000))["text"], os.getpid(), flush=True)
-print(held.recv(1000).decode(), flush=True)
+CLIENT = """
+import ctypes, os, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+device, context = ctypes.c_int(), ctypes.c_void_p()
+def call(name, *values):
+    return getattr(cuda, name)(*values)
+first = call("cuInit", 0) or call("cuDeviceGet", ctypes.byref(device), 0) or call("cuCtxCreate_v2", ctypes.byref(context), 0, device)
+print(first, os.getpid(), flush=True)
+for line in sys.stdin:
+    words = line.split()
+    if words[0] == "alloc":
+        print(call("cuMemAlloc_v2", ctypes.byref(context), int(words[1])), flush=True)
+    else:
+        print(call(words[0]), flush=True)
 """
 
 
+class Program:
+    """A CUDA program of the container that does what it is told, a driver call a line."""
+
+    def __init__(self, client: paramiko.SSHClient, words: str) -> None:
+        self._feed, self._out, _ = client.exec_command(f"docker exec -i {words} python -u -c {shlex.quote(CLIENT)}")
+        self.held = client
+
+    def started(self) -> int:
+        """What the first calls gave, once they have ended; 0 is well. `pid` is known then."""
+        status, pid = self._out.readline().split()
+        self.pid = str(pid)
+        return int(status)
+
+    def call(self, line: str) -> int:
+        """The status of one more call."""
+        self._feed.write(line + "\n")
+        self._feed.flush()
+        return int(self._out.readline())
+
+    def end(self) -> None:
+        """Let it end, and wait until it has."""
+        self._feed.channel.shutdown_write()
+        self._out.channel.recv_exit_status()
+
+
 @contextmanager
-def attached(box: MockHost) -> Iterator[tuple[str, paramiko.ChannelFile]]:
-    """A program of the container that holds a connection as an MPS client does: its process, and what it prints."""
+def program(box: MockHost, words: str = "dev", *, starts: int | None = 0) -> Iterator[Program]:
+    """A program that has started with this status; None for one that is not waited for."""
     with connect(box) as client:
-        feed, out, _ = client.exec_command("docker exec -i dev python -")
-        feed.write(CLIENT)
-        feed.channel.shutdown_write()
-        state, pid = out.readline().split()
-        assert state == "ACTIVE"
-        yield pid, out
+        made = Program(client, words)
+        if starts is not None:
+            assert made.started() == starts
+        yield made
 
 
 def test_clients_are_listed_and_hold_up_a_quit(box: MockHost) -> None:
     inside(box, "nvidia-cuda-mps-control -d")
-    with attached(box) as (pid, _):
+    with program(box) as client:
         (server,) = asked(box, "get_server_list")
-        assert asked(box, f"get_client_list {server}") == [pid]
-        assert asked(box, "ps")[1].split()[0] == pid
+        assert asked(box, f"get_client_list {server}") == [client.pid]
+        assert asked(box, "ps")[1].split()[0] == client.pid
         assert "will not shutdown" in asked(box, f"shutdown_server {server}")[0]
-        forced = inside(box, "echo quit -t 0 | nvidia-cuda-mps-control")
-        assert forced.status == 1, "a quit that had to force is no success"
+        assert asked(box, "quit -t 0") == []
+        assert client.call("cuCtxSynchronize") == 806, "its server was ended under it"
 
 
 def test_a_terminated_client_is_told_so(box: MockHost) -> None:
     inside(box, "nvidia-cuda-mps-control -d")
-    with attached(box) as (pid, out):
+    with program(box) as client:
         (server,) = asked(box, "get_server_list")
-        assert asked(box, f"terminate_client {server} {pid}") == ["0"]
-        assert "810" in out.readline()
-        assert asked(box, f"get_client_list {server}", f"terminate_client {server} {pid}") == ["1"]
+        assert asked(box, f"terminate_client {server} {client.pid}") == ["0"]
+        assert client.call("cuCtxSynchronize") == 810
+        assert asked(box, f"get_client_list {server}", f"terminate_client {server} {client.pid}") == ["1"]
         assert asked(box, "quit") == []
+
+
+def test_a_client_without_a_daemon_runs_and_says_nothing(box: MockHost) -> None:
+    with program(box) as client:
+        assert client.call("cuCtxSynchronize") == 0
+        inside(box, "nvidia-cuda-mps-control -d; echo start_server -uid 0 | nvidia-cuda-mps-control")
+        (server,) = asked(box, "get_server_list")
+        assert asked(box, f"get_client_list {server}") == []
+        assert client.pid in box.run("docker top dev -eo pid").output.split()
+        smi = "env LD_LIBRARY_PATH=/var/lib/nvidia/lib64 $PROVISION_MOCK_ROOT/var/lib/nvidia/bin/nvidia-smi"
+        assert box.run(f"{smi} --query-compute-apps=pid,used_memory --format=csv,noheader").output == f"{client.pid}, [N/A]\n"
+
+
+def test_a_daemon_killed_under_its_clients_takes_the_server_along(box: MockHost) -> None:
+    inside(box, "nvidia-cuda-mps-control -d")
+    with program(box) as client:
+        inside(box, 'kill -KILL "$(cat "$PROVISION_MOCK_ROOT/run/mps/nvidia-cuda-mps-control.pid")"')
+        assert eventually(lambda: client.call("cuCtxSynchronize") == 806)
+        with program(box) as newcomer:
+            assert newcomer.call("cuCtxSynchronize") == 0, "without MPS, and without a word"
+
+
+def test_a_second_user_waits_in_silence_until_the_first_ones_clients_are_gone(box: MockHost) -> None:
+    inside(box, "nvidia-cuda-mps-control -d")
+    with program(box) as first, program(box, "--user 1000 dev", starts=None) as second:
+        assert eventually(
+            lambda: "from user 1000: Server is not ready" in inside(box, 'cat "$PROVISION_MOCK_ROOT/run/log/control.log"').output
+        )
+        (server,) = asked(box, "get_server_list")
+        assert asked(box, f"get_client_list {server}") == [first.pid]
+        first.end()
+        assert second.started() == 0
+        (other,) = asked(box, "get_server_list")
+        assert (other != server, asked(box, f"get_client_list {other}")) == (True, [second.pid])
+
+
+def test_with_a_server_for_every_user_nobody_waits(box: MockHost) -> None:
+    inside(box, "nvidia-cuda-mps-control -M -d")
+    with program(box), program(box, "--user 1000 dev") as second:
+        assert second.call("cuCtxSynchronize") == 0
+
+
+def test_an_illegal_address_in_one_client_is_everybodys(box: MockHost) -> None:
+    inside(box, "nvidia-cuda-mps-control -d")
+    with program(box) as bad, program(box) as good:
+        assert bad.call("cuLaunchKernel") == 700
+        assert eventually(lambda: good.call("cuCtxSynchronize") == 700)
+        (server,) = asked(box, "get_server_list")
+        assert asked(box, f"get_server_status {server}") == ["ACTIVE"]
+        with program(box) as newcomer:
+            assert newcomer.call("cuCtxSynchronize") == 0
+
+
+MANY = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+device, context = ctypes.c_int(), ctypes.c_void_p()
+cuda.cuInit(0)
+print([cuda.cuCtxCreate_v2(ctypes.byref(context), 0, device) for _ in range(50)].count(808))
+"""
+
+
+def test_the_49th_context_is_refused(box: MockHost) -> None:
+    inside(box, "nvidia-cuda-mps-control -d")
+    assert box.run(f"docker exec dev python -c {shlex.quote(MANY)}").output == "2\n"
+
+
+def test_a_memory_limit_is_the_clients_own(box: MockHost) -> None:
+    inside(box, "nvidia-cuda-mps-control -d; echo set_default_device_pinned_mem_limit 0 512M | nvidia-cuda-mps-control")
+    with program(box) as one, program(box) as two:
+        assert [one.call(f"alloc {400 << 20}"), two.call(f"alloc {400 << 20}"), one.call(f"alloc {200 << 20}")] == [0, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("daemon", "client", "status"), [("", "0", 0), ("0", "0", 0), ("0", "1", 100), ("GPU-00000000", "GPU-00000000", 0)]
+)
+def test_a_gpu_is_chosen_once(box: MockHost, daemon: str, client: str, status: int) -> None:
+    inside(box, f"{f'CUDA_VISIBLE_DEVICES={daemon}' if daemon else ''} nvidia-cuda-mps-control -d")
+    with program(box, f"--env CUDA_VISIBLE_DEVICES={client} dev", starts=status):
+        pass
+
+
+def test_a_client_of_another_namespace_has_no_number(box: MockHost) -> None:
+    """Measured: without the daemon's PID namespace it works, and is listed as PID 0 and command `?`."""
+    options = (
+        f'--device "{R}/dev/nvidia0" --device /dev/nvidiactl --device /dev/nvidia-uvm --env PATH=/usr/local/nvidia/bin:/usr/bin '
+        f'--volume "{R}"/var/lib/nvidia/bin:/usr/local/nvidia/bin:ro --volume "{R}"/var/lib/nvidia/lib64:/usr/local/nvidia/lib64:ro '
+        "--env LD_LIBRARY_PATH=/usr/local/nvidia/lib64 --env CUDA_MPS_PIPE_DIRECTORY=/pipe --volume shared:/pipe --entrypoint sleep"
+    )
+    box.run(f"docker run -d --init --ipc shareable --name daemon {options} python:3.11 infinity")
+    box.run(f"docker run -d --name apart {options} python:3.11 infinity")
+    joined = box.run(f"docker run -d --pid container:daemon --ipc container:daemon --name joined {options} python:3.11 infinity")
+    assert joined.status == 0, joined.output
+    assert box.run("docker exec daemon nvidia-cuda-mps-control -d").status == 0
+    with program(box, "apart"), program(box, "joined") as seen:
+        listed = box.run("docker exec -i daemon nvidia-cuda-mps-control", stdin=b"ps\n").output.splitlines()[1:]
+        assert [(line.split()[0], line.split()[-1]) for line in listed] == [("0", "?"), (seen.pid, listed[1].split()[-1])]
+    box.run("docker stop daemon")
+    assert box.run("docker container inspect -f '{{.State.Running}}' joined apart").output.split() == ["false", "true"]
+    assert "non running container" in box.run("docker start joined").output
+
+
+def test_namespaces_that_cannot_be_joined(box: MockHost) -> None:
+    started = box.run("docker run -d --name other --ipc container:dev --entrypoint sleep python:3.11 infinity")
+    assert "non-shareable IPC" in started.output
+    started = box.run("docker run -d --name third --pid container:nobody --entrypoint sleep python:3.11 infinity")
+    assert "No such container: nobody" in started.output
+
+
+def test_in_the_foreground_it_logs_to_standard_output(box: MockHost) -> None:
+    with connect(box) as client:
+        _, out, _ = client.exec_command("docker exec -i dev nvidia-cuda-mps-control -f")
+        assert "Starting control daemon using socket" in out.readline()
+        assert inside(box, 'ls "$PROVISION_MOCK_ROOT/run/log"').output == ""
+        assert asked(box, "quit") == []
+
+
+def test_exclusive_process_without_a_daemon_fails_every_second_program(box: MockHost) -> None:
+    box.run("sudo env LD_LIBRARY_PATH=/var/lib/nvidia/lib64 $PROVISION_MOCK_ROOT/var/lib/nvidia/bin/nvidia-smi -c 3")
+    with program(box), program(box, starts=46):
+        pass
+    inside(box, "nvidia-cuda-mps-control -d")
+    with program(box), program(box):
+        pass
 
 
 def test_the_daemon_ends_with_its_container(box: MockHost) -> None:

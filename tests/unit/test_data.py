@@ -49,7 +49,9 @@ def scripts(case: Case) -> Iterator[tuple[str, Script]]:
     for name, made in (("probe", case.resource.probe()), ("ensure", case.resource.ensure(case.facts))):
         if made is not None:
             yield f"{case.name}/{name}", made
-            yield from ((f"{case.name}/{name}-body", script(str(value))) for key, value in made.bindings if key == "body")
+            yield from (
+                (f"{case.name}/{name}-body", script(str(value))) for key, value in made.bindings if key in {"body", "prove", "note"}
+            )
 
 
 def refused(resource: Resource, output: str) -> str:

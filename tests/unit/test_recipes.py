@@ -15,9 +15,10 @@ from provision.errors import ProvisionError, RecipeError, SettingsError
 from provision.model import Facts, Host, State
 from provision.recipes import WorkerImage, cos, extras, load, mps, worker
 from provision.recipes.cos import registries
-from provision.recipes.worker import no_worker
+from provision.recipes.mps import elsewhere
+from provision.recipes.worker import containers_alone, no_worker
 from provision.resource import Resource, compare, waves
-from provision.resources import BootFragment, BootRunner, Container, Directory, Driver, File, MpsDaemon
+from provision.resources import BootFragment, BootRunner, Container, Directory, Driver, File, MpsDaemon, Siblings
 from provision.resources.boot import BOOT_SCRIPT, fragment, fragment_text
 from provision.settings import Settings
 from provision.shell import Section, section_text
@@ -107,10 +108,55 @@ def test_mps_off_and_no_worker_leave_nothing_to_start_at_a_boot() -> None:
         assert not any(resource.at_boot for resource in resources)
 
 
-def test_mps_takes_its_share_from_the_settings() -> None:
-    (daemon, _) = mps(settings(mps={"thread_percentage": 12}))
+def test_mps_takes_its_plan_from_the_settings() -> None:
+    plan = {"thread_percentage": 12, "memory_limit": "4G", "cpus": "3,0-1", "gpu": 1, "exclusive": True}
+    mode, daemon, boot = mps(settings(mps=plan))
     assert isinstance(daemon, MpsDaemon)
-    assert daemon.desired(COS) == {"daemon": True, "server": "ACTIVE", "thread_percentage": 12.0}
+    wanted = {"daemon": True, "thread_percentage": 12.0, "memory_limit": "4G", "cpus": "0-1,3", "gpu": "1"}
+    assert daemon.desired(COS) == {**wanted, "server": "ACTIVE", "proof": "current"}
+    assert mode.desired(COS) == {"mode": "Exclusive_Process", "changed_by_us": True}
+    assert isinstance(boot, BootFragment)
+    assert [step.name for step in boot.steps] == ["compute-mode", "mps"]
+
+
+def test_without_being_asked_no_compute_mode_is_set_at_a_boot() -> None:
+    mode, _, boot = mps(settings())
+    assert mode.desired(COS) == {"changed_by_us": False, "usable": True}
+    assert isinstance(boot, BootFragment)
+    assert [step.name for step in boot.steps] == ["mps"]
+
+
+APART = {"mps": {"topology": "containers"}, "worker": {"name": "box", "processes": 3, "image": PULLED.reference}}
+
+
+def test_in_containers_the_daemon_comes_first_and_the_workers_join_it() -> None:
+    boxes = {resource.name: resource for resource in worker(settings(**APART), PULLED)}
+    own, first, others = boxes["mps-container"], boxes["container"], boxes["siblings"]
+    assert isinstance(own, Container)
+    assert isinstance(first, Container)
+    assert isinstance(others, Siblings)
+    assert list(boxes) == ["image", "mps-container", "container", "siblings", "worker-steps"]
+    assert (own.container, own.shares, own.joins) == ("box-mps", True, "")
+    assert (first.container, first.joins, others.names(COS)) == ("box", "box-mps", ["box", "box-2", "box-3"])
+    assert "box-mps:/run/mps/pipe" in own.volumes
+    assert own.volumes == first.volumes
+    daemon = mps(settings(**APART))[1]
+    assert isinstance(daemon, MpsDaemon)
+    assert (daemon.container, daemon.worker) == ("box-mps", "box")
+
+
+def test_one_container_asks_for_the_others_to_be_gone() -> None:
+    boxes = {resource.name: resource for resource in worker(settings(), PULLED)}
+    assert (boxes["siblings"].desired(COS), boxes["mps-container"].desired(COS)) == (None, None)
+    assert not boxes["siblings"].at_boot
+
+
+@pytest.mark.parametrize("topology", ["container", "containers"])
+def test_mps_on_a_running_container_is_one_wave_of_its_own(topology: str) -> None:
+    chosen = settings(mps={"topology": topology})
+    boxes = containers_alone(chosen, PULLED, after=("mps-elsewhere",))
+    whole = [elsewhere(chosen), *boxes, *mps(chosen, needs=tuple(box.name for box in boxes))]
+    assert [resource.name for resource in waves(whole)[-1]][-2:] == ["mps", "mps-steps"]
 
 
 # --- a boot ------------------------------------------------------------------------------------------------------

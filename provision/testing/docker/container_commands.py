@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any
 
-from . import containers, flags, program
+from . import containers, flags, processes, program
 from . import create as creation
 from .store import DockerError, Record, Store, complain, daemon_error, normal, say, unpack
 from .table import Words, command, formatted, need
@@ -211,6 +211,20 @@ def exec_(store: Store, words: Words) -> int:
     options, rest = flags.parse("exec", flags.EXEC, words, stop_at_word=True)
     need("exec", rest, 2)
     return containers.run_in(store, store.container_or_fail(rest[0]), options, rest[1:])
+
+
+@command("top", "container top")
+def top(store: Store, words: Words) -> int:
+    """`docker top NAME -eo pid`: PIDs as the host numbers them."""
+    need("top", words, 1)
+    if words[1:] != ["-eo", "pid"]:
+        raise DockerError("docker: the mock does not simulate `docker top` but with `-eo pid`")
+    record = store.container_or_fail(words[0])
+    if not containers.state_of(store, record)["Running"]:
+        daemon_error(f"container {record['Id']} is not running")
+    for line in ("PID", *map(str, sorted(processes.members(record["Id"])))):
+        say(line)
+    return 0
 
 
 @command("logs", "container logs")

@@ -27,6 +27,8 @@ _CDI = (
 def state_of(store: Store, record: Record) -> Record:
     """The record's State as it is now: the processes decide."""
     state = record["State"]
+    if state["Status"] == "running" and _namespace_ended(store, record):
+        processes.end(record["Id"], state["Pid"], state["Ticks"], number=signal.SIGKILL, grace_s=5)
     if state["Status"] == "running" and not processes.alive(state["Pid"], state["Ticks"]):
         state.update(Status="exited", Running=False, Pid=0, ExitCode=_exit_code(store, record), FinishedAt=now())
         store.save("containers", record["Id"], record)
@@ -47,6 +49,33 @@ def _exit_code(store: Store, record: Record) -> int:
     return 255
 
 
+def _namespace_ended(store: Store, record: Record) -> bool:
+    """The first process of a PID namespace takes every other one along when it ends, those of other containers too."""
+    kind, _, name = record["HostConfig"]["PidMode"].partition(":")
+    if kind != "container":
+        return False
+    owner = store.container(name)
+    return owner is None or owner["State"]["StartedAt"] != record["State"].get("Joined") or not state_of(store, owner)["Running"]
+
+
+def _joined(store: Store, record: Record) -> str:
+    """When the container whose namespaces it joins was started; empty for none. Raises what the daemon refuses."""
+    started = ""
+    for key, what in (("PidMode", "PID"), ("IpcMode", "IPC")):
+        kind, _, name = record["HostConfig"][key].partition(":")
+        if kind != "container":
+            continue
+        owner = store.container_or_fail(name)
+        if not state_of(store, owner)["Running"]:
+            daemon_error(f"cannot join {what} of a non running container: {owner['Id']}", 125)
+        if key == "IpcMode" and owner["HostConfig"]["IpcMode"] != "shareable":
+            daemon_error(
+                f"can't join IPC of container {owner['Id']}: non-shareable IPC (hint: use IpcMode:shareable for the donor container)", 125
+            )
+        started = owner["State"]["StartedAt"] if key == "PidMode" else started
+    return started
+
+
 def start(store: Store, record: Record, *, attach: bool = False, interactive: bool = False) -> int:
     """Start the main process. Attached, wait for it and return its status, else return 0."""
     if state_of(store, record)["Status"] == "running":
@@ -54,6 +83,7 @@ def start(store: Store, record: Record, *, attach: bool = False, interactive: bo
     _prepare_devices(store, record)
     if record["HostConfig"]["DeviceRequests"]:
         daemon_error(_CDI, 125)
+    joined = _joined(store, record)
     for mount in record["Mounts"]:
         _bind(store, record, mount)
     program = [record["Path"], *record["Args"]]
@@ -76,6 +106,7 @@ def start(store: Store, record: Record, *, attach: bool = False, interactive: bo
         "Pid": pid,
         "Ticks": processes.start_ticks(pid),
         "Supervisor": supervisor,
+        "Joined": joined,
         "ExitCode": 0,
         "Error": "",
         "StartedAt": now(),

@@ -30,7 +30,6 @@ _REAL = frozenset(
         "search",
         "stats",
         "swarm",
-        "top",
         "unpause",
         "update",
     ]

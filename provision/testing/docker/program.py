@@ -25,7 +25,18 @@ def environment_of(store: Store, record: Record, extra: list[str], user: str | N
     who = (user or record["Config"]["User"] or "root").partition(":")[0]
     values.update({"PROVISION_MOCK_ROOT": rootfs, "PROVISION_MOCK_STATE": store.state, processes.MARK: record["Id"]})
     values["PROVISION_MOCK_SUDO"] = "1" if who in ("root", "0") else ""
+    values["PROVISION_MOCK_UID"] = "0" if who == "root" else who if who.isdigit() else "1000"
+    values["PROVISION_MOCK_PIDNS"] = namespace_of(store, record)
     return values
+
+
+def namespace_of(store: Store, record: Record) -> str:
+    """Whose processes it sees: its own, those of the container that it joined, or the host's."""
+    kind, _, name = record["HostConfig"]["PidMode"].partition(":")
+    if kind == "host":
+        return "host"
+    joined = store.container(name) if kind == "container" else None
+    return str((joined or record)["Id"])
 
 
 def in_rootfs(store: Store, record: Record, word: str) -> str:

@@ -1,11 +1,12 @@
 """The control daemon: one real process with its sockets, its servers (real processes too), its five files.
 
 What it answers was observed on driver 550 (without a GPU) and 580 (with one), and is told by NVIDIA's MPS guide; see
-docs/facts.md. A program is listed as a client while it holds a connection on `control` that began with `attach PID`.
+docs/facts.md. A program is listed as a client while it holds a connection on `control` that began with `attach`; the
+stand-in for libcuda (`cuda`) does so.
 """
 
 # a process for every question: it starts twice as fast without pathlib:
-# ruff: noqa: PTH108, PTH115, PTH123
+# ruff: noqa: PTH108, PTH123
 
 from __future__ import annotations
 
@@ -21,29 +22,19 @@ import subprocess
 import time
 from collections.abc import Callable
 
+from .cuda import chosen, uuid
 from .place import Message, Place
-
-_READY_S = 0.05
-
-
-class Server:
-    """One MPS server: its process, its user, its limits, its clients."""
-
-    def __init__(self, process: subprocess.Popen[bytes], uid: int, percentage: float) -> None:
-        self.process = process
-        self.pid = process.pid
-        self.uid = uid
-        self.percentage = percentage
-        self.memory: dict[str, str] = {}
-        self.clients: dict[int, socket.socket] = {}
-        self.born = time.monotonic()
+from .servers import CONTEXTS, Client, Server
 
 
 class Daemon:
     """State and answers. `serve` runs until `quit` or a signal."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, *, foreground: bool = False, every_user: bool = False) -> None:
         self.place = place
+        self._foreground = foreground
+        self._every_user = every_user
+        self._pending: list[tuple[socket.socket, Message]] = []
         self.percentage = 100.0
         self.memory: dict[str, str] = {}
         self.priority = 0
@@ -58,6 +49,8 @@ class Daemon:
     def prepare(self, lock: int) -> None:
         """Make the five files; `lock` is held for life."""
         self._lock = lock
+        with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
+            file.write("nvidia-cuda-mps-control")
         self._open_log()
         for name in ("control", "control_privileged"):
             with contextlib.suppress(FileNotFoundError):
@@ -90,9 +83,13 @@ class Daemon:
             for key, _ in self._selector.select(0.02):
                 key.data(key.fileobj)
             self._reap()
+            self._serve_pending()
             self._try_to_quit()
 
     def _open_log(self) -> None:
+        if self._foreground:  # then it logs to standard output, and makes no control.log
+            self._log_file = 1
+            return
         with contextlib.suppress(OSError):
             self._log_file = os.open(f"{self.place.logs}/control.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
@@ -117,8 +114,8 @@ class Daemon:
             return
         for line in data.splitlines():
             message: Message = json.loads(line)
-            if "attach" in message:
-                self._attach(client, int(message["attach"]))
+            if "line" not in message:
+                self._client_says(client, message)
                 continue
             answer = self.answer(str(message["line"]), bool(message["root"]), client)
             if answer is not None:
@@ -127,30 +124,81 @@ class Daemon:
     def _drop(self, client: socket.socket) -> None:
         self._selector.unregister(client)
         client.close()
+        self._pending = [each for each in self._pending if each[0] is not client]
         for server in self.servers.values():
-            server.clients = {pid: held for pid, held in server.clients.items() if held is not client}
+            server.forget(client)
 
-    def _attach(self, client: socket.socket, pid: int) -> None:
-        self.log("Accepting connection...")
-        self.log(f"NEW CLIENT {pid} from user 0: Server is not ready, push client to pending list")
-        server = next(iter(self.servers.values()), None) or self._start(0)
-        if server is not None:
-            server.clients[pid] = client
-        client.sendall(json.dumps({"text": "ACTIVE" if server else "FAILED"}).encode() + b"\n")
+    # --- clients ---
+
+    def _client_says(self, link: socket.socket, message: Message) -> None:
+        if "attach" in message:
+            self.log("Accepting connection...")
+            self.log("User did not send valid credentials")  # before every good client, and means nothing
+            self.log("Accepting connection...")
+            self._pending.append((link, message))
+            self._serve_pending(first=True)
+            return
+        server = next((each for each in self.servers.values() if any(client.link is link for client in each.clients)), None)
+        if server is None:
+            return
+        client = next(each for each in server.clients if each.link is link)
+        if message.get("illegal"):
+            for other in server.clients:
+                if other is not client:
+                    other.tell(sticky=700)
+            return
+        most = CONTEXTS[self.place.capability() >= (7, 0)]
+        if message["context"] and server.contexts >= most:
+            self.log(f"Server {server.pid} refuses a context: {most} are in use")
+            client.tell(code=808)
+            return
+        client.contexts += 1 if message["context"] else -1
+        client.tell(code=0)
+
+    def _serve_pending(self, *, first: bool = False) -> None:
+        """Attach who waits: one user at a time, unless the daemon serves every user. Whoever is of another user waits in silence."""
+        for link, message in list(self._pending):
+            uid, pid = int(message["uid"]), int(message["attach"])
+            server = next(iter(self.servers.values()), None)
+            if server is not None and server.uid != uid and not self._every_user:
+                if server.clients:
+                    if first:
+                        self.log(f"NEW CLIENT {pid} from user {uid}: Server is not ready, push client to pending list")
+                    continue
+                self._end_server(server)
+                server = None
+            if server is None:
+                self.log(f"NEW CLIENT {pid} from user {uid}: Server is not ready, push client to pending list")
+                server = self._start(uid)
+            else:
+                self.log(f"NEW CLIENT {pid} from user {uid}: Server already exists")
+            self._pending.remove((link, message))
+            self._attach(link, server, message)
+
+    def _attach(self, link: socket.socket, server: Server | None, message: Message) -> None:
+        client = Client(link, int(message["attach"]), same_namespace=message["namespace"] == self.place.namespace)
+        if server is None or self.place.fault("mps_server_fault"):
+            client.tell(code=805 if server is None else 807)
+            return
+        server.clients.append(client)
+        client.tell(code=0, devices=self._devices(), limit_bytes=server.limit_bytes)
+
+    def _devices(self) -> list[str]:
+        """The GPUs that clients are offered: those that the daemon itself sees."""
+        return chosen([uuid(number) for number in range(self.place.gpus())], os.environ.get("CUDA_VISIBLE_DEVICES"))
 
     # --- servers ---
 
     def _start(self, uid: int) -> Server | None:
         """Start a server by PATH, as the real daemon does. Without library or GPU it dies, and control.log alone says so."""
         program = shutil.which("nvidia-cuda-mps-server")
-        works = program is not None and self.place.has_library() and self.place.gpus() > 0
+        works = program is not None and self.place.library() is not None and bool(self._devices())
         if not works or program is None:
-            self.log("Starting new server 0 for user 0")
+            self.log(f"Starting new server 0 for user {uid}")
             self.log("Server 0 exited with status 1")
             return None
         process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        server = Server(process, uid, self.percentage)
-        server.memory = dict(self.memory)
+        server = Server(process, uid, self.percentage, self.memory)
         self.servers[server.pid] = server
         self.log(f"Starting new server {server.pid} for user {uid}")
         self.log(f"NEW SERVER {server.pid}: Ready")
@@ -173,7 +221,7 @@ class Daemon:
     def _status(self, server: Server) -> str:
         if self.place.fault("mps_server_fault"):
             return "FAULT"
-        return "ACTIVE" if time.monotonic() - server.born >= _READY_S else "INITIALIZING"
+        return server.state
 
     # --- commands ---
 
@@ -205,7 +253,7 @@ class Daemon:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.place.file(name))
         with contextlib.suppress(OSError):
-            client.sendall(json.dumps({"text": "", "failed": busy}).encode() + b"\n")
+            client.sendall(json.dumps({"text": ""}).encode() + b"\n")
         self._over = True
 
     def _server(self, words: list[str]) -> Server | None:
@@ -237,11 +285,15 @@ class Daemon:
 
     def _do_get_client_list(self, words: list[str]) -> str:
         server = self._server(words)
-        return "Server not found\n" if server is None else "".join(f"{pid}\n" for pid in server.clients)
+        return "Server not found\n" if server is None else "".join(f"{client.pid}\n" for client in server.clients)
 
     def _do_get_device_client_list(self, words: list[str]) -> str:
         del words
-        return "" if not self.servers else "Device 0\n" + "".join(f"{pid}\n" for server in self.servers.values() for pid in server.clients)
+        return (
+            ""
+            if not self.servers
+            else "Device 0\n" + "".join(f"{client.pid}\n" for server in self.servers.values() for client in server.clients)
+        )
 
     def _do_ps(self, words: list[str]) -> str:
         chosen = [self._server(words[1:])] if words[:1] == ["-p"] else list(self.servers.values())
@@ -250,18 +302,17 @@ class Daemon:
             return "Server not found\n"
         lines = ["PID       ID    SERVER    DEVICE             NAMESPACE      COMMAND"]
         for server in servers:
-            for number, pid in enumerate(server.clients):
-                lines.append(f"{pid:<9} {number:<5} {server.pid:<9} GPU-00000000-c0de  {_namespace(pid):<14} {_command(pid)}")
+            for number, client in enumerate(server.clients, 1):
+                lines.append(f"{client.pid:<9} {number:<5} {server.pid:<9} {uuid(0)[:22]}  {client.namespace:<14} {client.command}")
         return "\n".join(lines) + "\n"
 
     def _do_terminate_client(self, words: list[str]) -> str:
         server = self._server(words)
-        pid = int(words[1]) if len(words) > 1 and words[1].isdigit() else -1
-        if server is None or pid not in server.clients:
+        client = server.client(int(words[1])) if server and len(words) > 1 and words[1].isdigit() else None
+        if server is None or client is None:
             return "1\n"
-        client = server.clients.pop(pid)
-        with contextlib.suppress(OSError):
-            client.sendall(json.dumps({"text": "810"}).encode() + b"\n")
+        server.clients.remove(client)
+        client.tell(sticky=810)
         return "0\n"
 
     def _do_get_default_active_thread_percentage(self, words: list[str]) -> str:
@@ -286,22 +337,22 @@ class Daemon:
         return f"{server.percentage:.1f}\n"
 
     def _do_get_default_device_pinned_mem_limit(self, words: list[str]) -> str:
-        return self.memory.get(words[0], "No limit set") + "\n" if words else "\n"
+        return _shown(self.memory.get(words[0], "")) + "\n" if words else "\n"
 
     def _do_set_default_device_pinned_mem_limit(self, words: list[str]) -> str:
         if len(words) > 1:
-            self.memory[words[0]] = _memory(words[1])
+            self.memory[words[0]] = words[1]
         return ""
 
     def _do_get_device_pinned_mem_limit(self, words: list[str]) -> str:
         server = self._server(words)
-        return "Server not found\n" if server is None or len(words) < 2 else server.memory.get(words[1], "No limit set") + "\n"
+        return "Server not found\n" if server is None or len(words) < 2 else _shown(server.memory.get(words[1], "")) + "\n"
 
     def _do_set_device_pinned_mem_limit(self, words: list[str]) -> str:
         server = self._server(words)
         if server is None or len(words) < 3:
             return "Server not found\n"
-        server.memory[words[1]] = _memory(words[2])
+        server.memory[words[1]] = words[2]
         return ""
 
     def _do_get_default_client_priority(self, words: list[str]) -> str:
@@ -322,27 +373,12 @@ def _percentage(text: str) -> float | None:
     return value if 0.0 < value <= 100.0 else None
 
 
-def _memory(text: str) -> str:
+def _shown(text: str) -> str:
     """As it reads back: whole gigabytes when there is one, `1500M` becomes `1G`."""
     number, unit = text[:-1], text[-1:].upper()
     if unit == "M" and number.isdigit() and int(number) >= 1024:
         return f"{int(number) // 1024}G"
     return text
-
-
-def _namespace(pid: int) -> str:
-    try:
-        return os.readlink(f"/proc/{pid}/ns/pid").strip("pid:[]")
-    except OSError:
-        return "0"
-
-
-def _command(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/comm") as file:
-            return file.read().strip()
-    except OSError:
-        return "?"
 
 
 def take_lock(place: Place) -> int | None:

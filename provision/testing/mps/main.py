@@ -26,7 +26,9 @@ def main(words: list[str]) -> int:
     if [word for word in rest if word not in _DAEMON_FLAGS]:
         sys.stderr.write(f"nvidia-cuda-mps-control: unrecognized option '{rest[0]}'\n")
         return 1
-    return _start(place, background="-d" in words) if "-d" in words or "-f" in words else _ask(place)
+    if "-d" not in words and "-f" not in words:
+        return _ask(place)
+    return _start(place, background="-d" in words, every_user=any(word in ("-multiuser-server", "-M", "-m") for word in rest))
 
 
 def _make(path: str, mode: int) -> bool:
@@ -41,7 +43,7 @@ def _make(path: str, mode: int) -> bool:
     return True
 
 
-def _start(place: Place, *, background: bool) -> int:
+def _start(place: Place, *, background: bool, every_user: bool) -> int:
     if len(place.pipe_name) > PIPE_LIMIT:
         return 1  # and no word about it
     if not _make(place.pipe, 0o777):
@@ -58,7 +60,7 @@ def _start(place: Place, *, background: bool) -> int:
         return 0
     if place.fault("mps_daemon_dies"):
         os._exit(1)
-    daemon = Daemon(place)
+    daemon = Daemon(place, foreground=not background, every_user=every_user)
     daemon.prepare(lock)
     if background:
         os.write(_READY[1], b"x")
@@ -93,7 +95,6 @@ def _ask(place: Place) -> int:
     except OSError:
         sys.stderr.write("Cannot find MPS control daemon process\n")
         return 1
-    status = 0
     with connection, connection.makefile("rb") as answers:
         for line in sys.stdin:
             answer = _one(connection, answers, {"line": line.strip(), "root": place.is_root})
@@ -101,8 +102,7 @@ def _ask(place: Place) -> int:
                 break
             sys.stdout.write(str(answer["text"]))
             sys.stdout.flush()
-            status = 1 if answer.get("failed") else status
-    return status
+    return 0
 
 
 def _one(connection: socket.socket, answers: object, message: dict[str, object]) -> dict[str, object] | None:

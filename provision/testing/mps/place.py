@@ -1,7 +1,7 @@
-"""Where daemon and tool meet: the directories of the environment, led below the root of the host or container."""
+"""Where daemon, tool and clients meet: the directories of the environment, led below the root of the host or container."""
 
 # a process for every question: it starts twice as fast without pathlib:
-# ruff: noqa: PTH110, PTH118, PTH123, PTH208
+# ruff: noqa: PTH110, PTH115, PTH118, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ PIPE_LIMIT = 107 - len("/control_privileged")
 class Place:
     """The directories as the environment names them, and where they lie on this machine."""
 
-    def __init__(self) -> None:
+    def __init__(self, state: str | None = None) -> None:
         self.root = os.environ.get("PROVISION_MOCK_ROOT", "")
-        self.state = os.environ.get("PROVISION_MOCK_STATE", "/run/provision-mock")
+        self.state = state or os.environ.get("PROVISION_MOCK_STATE", "/run/provision-mock")
         self.pipe_name = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")  # noqa: S108 - the default that NVIDIA names
         self.log_name = os.environ.get("CUDA_MPS_LOG_DIRECTORY", "/var/log/nvidia-mps")
         self.pipe = self.real(self.pipe_name)
@@ -39,7 +39,23 @@ class Place:
     @property
     def is_root(self) -> bool:
         """True for the user 0 of the host or container."""
-        return bool(os.environ.get("PROVISION_MOCK_SUDO")) if self.root else os.geteuid() == 0
+        return self.uid == 0
+
+    @property
+    def uid(self) -> int:
+        """The user as the host or the container numbers it."""
+        if not self.root:
+            return os.geteuid()
+        return 0 if os.environ.get("PROVISION_MOCK_SUDO") else int(os.environ.get("PROVISION_MOCK_UID", "1000"))
+
+    @property
+    def namespace(self) -> str:
+        """Names the PID namespace: the kernel's, and the container whose processes this one sees."""
+        try:
+            kernel = os.readlink("/proc/self/ns/pid")
+        except OSError:
+            kernel = ""
+        return kernel + os.environ.get("PROVISION_MOCK_PIDNS", "")
 
     def socket_at(self, name: str, action: str) -> socket.socket:
         """A UNIX socket bound or connected by its name alone: the whole path may be longer than a socket's may."""
@@ -63,12 +79,38 @@ class Place:
             return 0
         return sum(name[6:].isdigit() for name in os.listdir(self.root + "/dev") if name.startswith("nvidia"))
 
-    def has_library(self) -> bool:
-        """True when the dynamic linker would find libcuda.so.1."""
+    def capability(self) -> tuple[int, int]:
+        """The GPU's compute capability."""
+        with contextlib.suppress(OSError, ValueError), open(f"{self.state}/gpu") as file:
+            values = dict(line.strip().split("=", 1) for line in file if "=" in line)
+            major, _, minor = values["GPU_CC"].strip("'").partition(".")
+            return int(major), int(minor)
+        return 0, 0
+
+    def compute_mode(self) -> str:
+        """The mode of the first GPU."""
+        with contextlib.suppress(OSError), open(f"{self.state}/compute_mode.0") as file:
+            return file.read().strip()
+        return "Default"
+
+    def users(self) -> list[int]:
+        """Processes that use the GPU and still live; what the dead left is removed."""
+        found = []
+        with contextlib.suppress(OSError):
+            for name in os.listdir(f"{self.state}/cuda"):
+                if os.path.exists(f"/proc/{name}"):
+                    found.append(int(name))
+                else:
+                    os.unlink(f"{self.state}/cuda/{name}")  # noqa: PTH108
+        return found
+
+    def library(self) -> str | None:
+        """What the dynamic linker would find as libcuda.so.1."""
         folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
         with contextlib.suppress(OSError), open(self.root + "/etc/ld.so.conf") as file:
             folders += file.read().split()
-        return any(os.path.exists(self.real(folder) + "/libcuda.so.1") for folder in folders)
+        paths = (self.real(folder) + "/libcuda.so.1" for folder in folders)
+        return next((path for path in paths if os.path.exists(path)), None)
 
 
 Message = dict[str, Any]

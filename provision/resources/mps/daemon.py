@@ -1,0 +1,198 @@
+"""The MPS control daemon: started, planned, proven; or drained and gone. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from provision.model import Facts, State
+from provision.resource import Diagnosis, Resource
+from provision.resources.mps import inside
+from provision.resources.mps.status import MpsStatus, read_status, status_script
+from provision.shell import Argument, Script, fields, script
+
+DRAIN_S = 20
+"""How long clients may take to leave before a daemon is restarted or ended; whoever stays is named."""
+
+_ENABLE = """
+docker exec "$name" sh -eu -c "$body" provision "$gpu" "$percentage" "$memory" "$cpus" "$device" "$drain_s"
+test -n "$gpu" || exit 0
+boxes=$name
+test -z "$worker" || boxes=$(echo "$worker"; docker ps --filter "label=provision.sibling=$worker" --format '{{.Names}}' | sort)
+prove() {
+    answer=$(docker exec "$1" sh -c "$prove" provision "$client" 2>&1) || true
+    echo "$1: $(printf '%s\\n' "$answer" | tail -n 1)"
+}
+said=$(
+    count=0
+    for box in $boxes; do
+        prove "$box" &
+        count=$((count + 1))
+        test "$((count % 8))" -ne 0 || wait
+    done
+    wait
+)
+printf '%s\\n' "$said"
+if printf '%s\\n' "$said" | grep -qvE '^[^:]*: (attached|unproven)'; then
+    echo 'the probe client is not attached to the server'
+    exit 1
+fi
+key=$(printf '%s\\n' "$boxes" | xargs docker container inspect -f '{{.Id}}{{.State.StartedAt}}' 2>/dev/null | cksum | tr -d ' \\n')
+printf '%s\\n' "$said" | docker exec -i "$name" sh -eu -c "$note" provision "$key"
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MpsDaemon(Resource):
+    """A control daemon as planned and, where there is a GPU, a server that is ACTIVE and proven by a client of each container.
+
+    `container` is the daemon's; `worker` the first worker container where that is another one (its siblings count as
+    well). `cpus` pins the daemon (a list as taskset takes it), `gpu` is the one it serves (UUID or index; empty = all),
+    `memory_limit` what a client may allocate of it (`4G`, `512M`). A changed plan ends the daemon once its clients have left.
+
+    With `present=False`: no daemon, no server, and what enabling made is gone. Clients have `drain_s` seconds to leave, then
+    they are named; with `force` they are terminated by MPS itself, since a client that is killed with work in flight is
+    undefined for all (NVIDIA MPS guide). With `alone`, a container that joins another one's namespaces is left alone.
+    """
+
+    container: str
+    worker: str = ""
+    present: bool = True
+    thread_percentage: int = 100
+    memory_limit: str | None = None
+    cpus: str | None = None
+    gpu: str | None = None
+    force: bool = False
+    alone: bool = False
+    drain_s: int = DRAIN_S
+    timeout_s: float = 240.0
+
+    def probe(self) -> Script:
+        """Ask the daemon."""
+        return status_script(self.container, worker=self.worker, alone=self.alone, device=self.gpu or "")
+
+    def read(self, text: str) -> State | None:
+        """`{"daemon", "server", "thread_percentage", "memory_limit", "cpus", "gpu", "proof"}`; None without a daemon.
+
+        `{"daemon": False, "left"}` where none answers and processes of one are still there.
+        """
+        status = read_status(text)
+        if not status.daemon:
+            return {"daemon": False, "left": status.left} if status.left else None
+        return {
+            "daemon": True,
+            "server": status.server_state,
+            "thread_percentage": status.thread_percentage,
+            "memory_limit": status.memory_limit,
+            "cpus": status.cpus,
+            "gpu": self._gpu(status),
+            "proof": "current" if status.proof else "none",
+        }
+
+    def _gpu(self, status: MpsStatus) -> str:
+        """The GPU in the terms of the settings."""
+        indices = {uuid: index for index, uuid in status.gpu_indices}
+        return indices.get(status.gpu, status.gpu)
+
+    def desired(self, facts: Facts) -> State | None:
+        """A daemon as planned, an ACTIVE server, and a client that was tried on it; only a daemon where there is no GPU."""
+        if not self.present:
+            return None
+        wanted: State = {
+            "daemon": True,
+            "thread_percentage": float(self.thread_percentage),
+            "memory_limit": self.memory_limit,
+            "cpus": self.cpus or "all",
+            "gpu": self.gpu or "",
+        }
+        return {**wanted, "server": "ACTIVE", "proof": "current"} if _has_gpu(facts) else wanted
+
+    def ensure(self, facts: Facts) -> Script | None:
+        """Directories, daemon, defaults, server, a client of each container; or drain, quit, clean up."""
+        if not self.present:
+            return script(
+                'docker exec "$name" sh -eu -c "$body" provision "$force" "$drain_s"',
+                name=self.container,
+                body=inside.DISABLE,
+                force="yes" if self.force else "",
+                drain_s=self.drain_s,
+            )
+        plan: dict[str, Argument] = {
+            "gpu": "yes" if _has_gpu(facts) else "",
+            "percentage": self.thread_percentage,
+            "memory": self.memory_limit or "",
+            "cpus": self.cpus or "",
+            "device": self.gpu or "",
+            "drain_s": self.drain_s,
+        }
+        return script(
+            _ENABLE,
+            argv=None,
+            name=self.container,
+            worker=self.worker,
+            body=inside.ENABLE,
+            prove=inside.PROVE,
+            client=inside.CLIENT,
+            note=inside.NOTE,
+            **plan,
+        )
+
+    def diagnose(self, output: str, actual: State | None) -> Diagnosis | None:  # noqa: ARG002
+        """The texts of the control tool, of Docker, and of our own steps."""
+        if "No such container" in output or "is not running" in output:
+            return Diagnosis("the worker container is not running", "invoke dev.up")
+        if "not found" in output and "nvidia-cuda-mps-control" in output:
+            return Diagnosis("the container has no MPS binaries on its PATH", "invoke dev.up   (mounts the driver folder)")
+        if "ermission denied" in output:
+            return Diagnosis(
+                "the MPS binaries are not executable: the driver folder is mounted noexec", "invoke vm.provision, then invoke dev.up"
+            )
+        return _own_diagnosis(output)
+
+
+def _own_diagnosis(output: str) -> Diagnosis | None:
+    """What our own steps say when they give up."""
+    if "processes are still attached" in output:
+        return Diagnosis("programs are still attached to MPS", "let them end, or invoke mps.disable --force")
+    if "there is no such GPU" in output:
+        return Diagnosis("the GPU that mps.gpu names is not there", "invoke dev.exec -- nvidia-smi -L")
+    if "failed to set pid" in output or "failed to set affinity" in output or "failed to parse CPU list" in output:
+        return Diagnosis("the CPUs that mps.cpus names are not there", "invoke dev.exec -- nproc")
+    if "the image has no taskset" in output:
+        return Diagnosis("mps.cpus needs taskset, which the image has not", "add util-linux to worker.apt, or remove mps.cpus")
+    if "the MPS server is not ACTIVE" in output:
+        return Diagnosis("the MPS server did not become ACTIVE", "invoke dev.exec -- sh -c 'cat $CUDA_MPS_LOG_DIRECTORY/control.log'")
+    if re.search(r": (failed|outside): .*\n", output) or "probe client is not attached" in output:
+        return Diagnosis("a CUDA program of the container does not attach to MPS", "invoke mps.doctor")
+    if re.search(r"mkdir: .*(File exists|Not a directory)", output):
+        return Diagnosis("a file is where a folder of MPS should be", "set mps.pipe_dir and mps.log_dir to other folders")
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MpsAsChosen(MpsDaemon):
+    """MPS on where it was enabled on this host, whatever it is where it was not.
+
+    A host remembers the choice by the boot fragment `fragment`; a container that was recreated gets its daemon back.
+    """
+
+    fragment: str
+
+    def probe(self) -> Script:
+        """Ask the daemon, where it is wanted."""
+        return status_script(self.container, worker=self.worker, if_enabled=self.fragment, device=self.gpu or "")
+
+    def read(self, text: str) -> State | None:
+        """`{"chosen", "as_chosen"}`."""
+        chosen = fields(text).get("enabled") != "no"
+        status = read_status(text)
+        well = status.daemon and (not status.server_state or (status.server_state == "ACTIVE" and bool(status.proof)))
+        return {"chosen": "on" if chosen else "off", "as_chosen": not chosen or well}
+
+    def desired(self, facts: Facts) -> State | None:  # noqa: ARG002
+        """`{"as_chosen": True}`."""
+        return {"as_chosen": True}
+
+
+def _has_gpu(facts: Facts) -> bool:
+    return bool(facts.gpus or facts.driver_loaded)

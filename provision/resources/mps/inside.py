@@ -1,0 +1,289 @@
+"""What is run inside the daemon's container. Text for `sh -c`, whose environment names the pipe and log directories. Pure.
+
+Sources: the NVIDIA MPS guide (control commands, environment, server states); nvidia-cuda-mps-control(1); measured:
+docs/facts.md. The control tool exits 0 for unknown commands, missing servers and refused privileges alike, and neither a
+socket file nor a pid file proves anything, so only what it prints counts, and a process counts where it is alive (not a
+zombie), bears the name and has this very pipe directory in its environment.
+"""
+
+from __future__ import annotations
+
+_PRELUDE = """
+R=${PROVISION_MOCK_ROOT-}
+pipe=$CUDA_MPS_PIPE_DIRECTORY
+notes=$R/run/provision-mps
+ask() { echo "$1" | timeout 10 nvidia-cuda-mps-control 2>&1 || true; }
+first() { ask "$1" | head -n 1; }
+numeric() { case $1 in '' | *[!0-9.]*) return 1 ;; esac; }
+answers() { numeric "$(ask get_default_active_thread_percentage)"; }
+servers() { for pid in $(ask get_server_list); do case $pid in *[!0-9]*) ;; *) echo "$pid" ;; esac; done; }
+clients() {
+    for server in $(servers); do
+        for client in $(ask "get_client_list $server"); do
+            case $client in *[!0-9]*) ;; *) echo "$server $client" ;; esac
+        done
+    done
+}
+environment() { tr '\\0' '\\n' <"/proc/$1/environ" 2>/dev/null; }
+value() { environment "$1" | sed -n "s/^$2=//p"; }
+affinity() { sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' "/proc/$1/status"; }
+ours() {
+    { read -r comm <"/proc/$1/comm" && read -r _ _ state _ <"/proc/$1/stat"; } 2>/dev/null || return 1
+    case $comm/$state in nvidia-cuda-mps*/[!ZX]*) ;; *) return 1 ;; esac
+    environment "$1" | grep -qxF "CUDA_MPS_PIPE_DIRECTORY=$pipe" || return 1
+    test -z "$R" || environment "$1" | grep -qxF "PROVISION_MOCK_ROOT=$R"
+}
+live() { for process in /proc/[0-9]*; do ! ours "${process#/proc/}" || echo "${process#/proc/}"; done; }
+daemon() {
+    pid=$(cat "$R$pipe/nvidia-cuda-mps-control.pid" 2>/dev/null) || return 1
+    ours "$pid" && echo "$pid"
+}
+stamp() { for server in $(servers); do echo "$server:$(cut -d ' ' -f 22 "/proc/$server/stat" 2>/dev/null)"; done | tail -n 1; }
+"""
+
+STATUS = (
+    _PRELUDE
+    + """
+said=$(first get_default_active_thread_percentage)
+echo "percentage=$said"
+numeric "$said" || {
+    echo "left=$(live | tr '\\n' ' ')"
+    exit 0
+}
+if pid=$(daemon); then
+    cpus=$(affinity "$pid")
+    test "$cpus" != "$(affinity self)" || cpus=all
+    echo "daemon=$pid"
+    echo "cpus=$cpus"
+    echo "visible=$(value "$pid" CUDA_VISIBLE_DEVICES)"
+    echo "planned_memory=$(value "$pid" PROVISION_MPS_MEMORY)"
+fi
+case $2 in '' | GPU-*) ;; *) echo "indices=$(nvidia-smi --query-gpu=index,uuid --format=csv,noheader | tr -d ' ' | tr '\\n' ' ')" ;; esac
+echo "memory=$(first 'get_default_device_pinned_mem_limit 0')"
+for server in $(servers); do
+    echo "server.$server=$(first "get_server_status $server")"
+    echo "share.$server=$(first "get_active_thread_percentage $server")"
+    echo "memory.$server=$(first "get_device_pinned_mem_limit $server 0")"
+    echo "uid.$server=$(sed -n 's/^Uid:[[:space:]]*\\([0-9]*\\).*/\\1/p' "/proc/$server/status" 2>/dev/null || true)"
+done
+if test -r "$notes/proof" && read -r proven <"$notes/proof" && test "$proven" = "$(stamp):$1"; then
+    echo "proof=current"
+    sed -n '2,$s/^\\([^:]*\\): /proven.\\1=/p' "$notes/proof"
+fi
+test -n "$3" || exit 0
+clients | while read -r _ client; do echo "client.$client=$(tr '\\0' ' ' <"/proc/$client/cmdline" 2>/dev/null || true)"; done
+"""
+)
+"""Arguments: key of the containers, GPU that was chosen, whether to list clients."""
+
+_ENDING = """
+attached() { clients | cut -d ' ' -f 2 | tr '\\n' ' '; }
+drain() {
+    waited=0
+    while busy=$(attached) && test -n "$busy"; do
+        test "$waited" -lt "$1" || return 1
+        test "$((waited % 5))" -ne 0 || echo "waiting for processes to end: $busy"
+        waited=$((waited + 1))
+        sleep 1
+    done
+}
+end() {
+    patience=0
+    if answers; then
+        patience=50
+        echo 'quit -t 10' | timeout 30 nvidia-cuda-mps-control || true
+    fi
+    tries=0
+    while left=$(live) && test -n "$left"; do
+        case $((tries - patience)) in
+            0) for pid in $left; do kill -TERM "$pid" 2>/dev/null || true; done ;;
+            20) for pid in $left; do kill -KILL "$pid" 2>/dev/null || true; done ;;
+            60) echo "processes of MPS do not end: $left"; exit 1 ;;
+        esac
+        tries=$((tries + 1))
+        sleep 0.1
+    done
+}
+"""
+
+ENABLE = (
+    _PRELUDE
+    + _ENDING
+    + """
+gpu=$1 percentage=$2 memory=$3 cpus=$4 device=$5 patience_s=$6
+case $device in
+    '' | GPU-*) ;;
+    *)
+        found=$(nvidia-smi -i "$device" --query-gpu=uuid --format=csv,noheader 2>&1 | head -n 1 || true)
+        case $found in GPU-*) device=$found ;; *) echo "there is no such GPU: $device ($found)"; exit 1 ;; esac
+        ;;
+esac
+same() { numeric "$1" && test "$(printf '%.1f' "$1")" = "$(printf '%.1f' "$2")"; }
+as_planned() {
+    pid=$(daemon) || return 1
+    share=$(first get_default_active_thread_percentage)
+    limit=$(first 'get_default_device_pinned_mem_limit 0')
+    for server in $(servers); do
+        test "$(first "get_server_status $server")" != FAULT || return 1
+        share=$(first "get_active_thread_percentage $server")
+        limit=$(first "get_device_pinned_mem_limit $server 0")
+    done
+    same "$share" "$percentage" || return 1
+    case $memory/$limit in /[0-9]*) return 1 ;; esac
+    test "$(value "$pid" PROVISION_MPS_MEMORY)" = "$memory" || return 1
+    test "$(value "$pid" CUDA_VISIBLE_DEVICES)" = "$device" || return 1
+    test "$(affinity "$pid")" = "${cpus:-$(affinity self)}"
+}
+folder() {
+    if test -d "$R$1"; then
+        for name in control control_lock control_privileged log nvidia-cuda-mps-control.pid control.log server.log; do
+            test -e "$R$1/$name" || echo "$R$1/$name" >>"$notes/files"
+        done
+        return 0
+    fi
+    mkdir -p "$R$1"
+    echo "$R$1" >>"$notes/folders"
+}
+start() {
+    set -- nvidia-cuda-mps-control -d
+    if test -n "$cpus"; then
+        command -v taskset >/dev/null || { echo 'the image has no taskset, which mps.cpus needs'; exit 1; }
+        set -- taskset -c "$cpus" "$@"
+    fi
+    if test -n "$device"; then export CUDA_VISIBLE_DEVICES="$device"; else unset CUDA_VISIBLE_DEVICES; fi
+    PROVISION_MPS_MEMORY=$memory "$@" </dev/null
+}
+fails() {
+    echo "$1"
+    tail -n 5 "$R$CUDA_MPS_LOG_DIRECTORY/control.log" 2>/dev/null || true
+    exit 1
+}
+if ! answers || ! as_planned; then
+    if answers; then
+        drain "$patience_s" || { echo "processes are still attached: $busy"; exit 1; }
+    fi
+    end
+    if ! test -d "$notes"; then
+        mkdir -p "$notes"
+        folder "$CUDA_MPS_PIPE_DIRECTORY"
+        folder "$CUDA_MPS_LOG_DIRECTORY"
+    fi
+    mkdir -p "$R$CUDA_MPS_PIPE_DIRECTORY" "$R$CUDA_MPS_LOG_DIRECTORY"
+    chmod 0777 "$R$CUDA_MPS_PIPE_DIRECTORY"
+    start
+    tries=0
+    until answers; do
+        test "$tries" -lt 50 || fails "the control daemon does not answer: $(first get_server_list)"
+        tries=$((tries + 1))
+        sleep 0.2
+    done
+    ask "set_default_active_thread_percentage $percentage" >/dev/null
+    same "$(first get_default_active_thread_percentage)" "$percentage" || fails 'the control daemon refuses the thread percentage'
+    if test -n "$memory"; then
+        count=1
+        test -n "$device" || count=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true)
+        ordinal=0
+        while test "$ordinal" -lt "$count"; do
+            ask "set_default_device_pinned_mem_limit $ordinal $memory" >/dev/null
+            ordinal=$((ordinal + 1))
+        done
+        numeric "$(first 'get_default_device_pinned_mem_limit 0' | tr -d 'GM')" || fails 'the control daemon refuses the memory limit'
+    fi
+fi
+test -n "$gpu" || exit 0
+test -n "$(servers)" || ask "start_server -uid $(id -u)"
+tries=0
+while :; do
+    state=
+    for server in $(servers); do state=$(first "get_server_status $server"); done
+    test "$state" != ACTIVE || exit 0
+    test "$tries" -lt 150 || break
+    tries=$((tries + 1))
+    sleep 0.2
+done
+fails "the MPS server is not ACTIVE: ${state:-no server}"
+"""
+)
+"""Arguments: whether there is a GPU, thread percentage, memory limit, CPUs, GPU, seconds that clients have to end.
+
+The order is that of facts: directories, daemon, defaults (they hold for the next server alone), server, ACTIVE. A daemon
+that is not as planned, or whose server is in FAULT, is ended once its clients have left; so is one that does not answer.
+"""
+
+NOTE = (
+    _PRELUDE
+    + """
+mkdir -p "$notes"
+{
+    echo "$(stamp):$1"
+    cat
+} >"$notes/proof"
+"""
+)
+"""Argument: key of the containers. Standard input: what their clients said."""
+
+DISABLE = (
+    _PRELUDE
+    + _ENDING
+    + """
+force=$1 patience_s=$2
+if answers; then
+    if test -n "$force"; then
+        clients | while read -r server client; do echo "terminating $client: $(first "terminate_client $server $client")"; done
+    elif ! drain "$patience_s"; then
+        echo "processes are still attached: $busy"
+        exit 1
+    fi
+fi
+end
+if test -r "$notes/folders"; then while IFS= read -r path; do rm -rf "$path"; done <"$notes/folders"; fi
+if test -r "$notes/files"; then while IFS= read -r path; do rm -f "$path"; done <"$notes/files"; fi
+rm -rf "$notes"
+"""
+)
+"""Arguments: whether to end clients that run, seconds that they have to end by themselves."""
+
+PROVE = """
+unset CUDA_VISIBLE_DEVICES
+for python in python3 python; do
+    command -v "$python" >/dev/null 2>&1 || continue
+    timeout -k 2 30 "$python" -c "$1"
+    case $? in 124 | 137) echo 'failed: CUDA gave no answer within 30 s; does a server of another user hold the GPU?' ;; esac
+    exit 0
+done
+echo 'unproven: the image has no Python to try it with'
+"""
+"""Argument: `CLIENT`. Runs in a worker container, as any program of it does."""
+
+CLIENT = """
+import ctypes, os, subprocess, sys, time
+
+def ask(line):
+    done = subprocess.run(["nvidia-cuda-mps-control"], input=line.encode(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=10)
+    return done.stdout.decode(errors="replace").split()
+
+def call(name, *values):
+    status = getattr(cuda, name)(*values)
+    if status:
+        sys.exit(print(f"failed: {name} gives {status}"))
+
+try:
+    cuda = ctypes.CDLL("libcuda.so.1")
+except OSError as error:
+    sys.exit(print(f"failed: {error}"))
+device, context, count = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
+call("cuInit", 0)
+call("cuDeviceGet", ctypes.byref(device), 0)
+call("cuCtxCreate_v2", ctypes.byref(context), 0, device)
+seen = cuda.cuDeviceGetAttribute(ctypes.byref(count), 16, device) == 0
+me = str(os.getpid())
+for _ in range(20):
+    if any(me in ask(f"get_client_list {server}") for server in ask("get_server_list") if server.isdigit()):
+        sys.exit(print(f"attached: process {me}" + (f" sees {count.value} multiprocessors" if seen else "")))
+    time.sleep(0.1)
+print(f"outside: process {me} uses the GPU and no server lists it")
+"""
+"""A CUDA client of the driver API in plain Python, without any framework: makes a context, and looks itself up.
+
+16 is CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT (cuda.h), which shows a thread percentage in force.
+"""

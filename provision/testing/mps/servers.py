@@ -1,0 +1,84 @@
+"""Servers of the control daemon and their clients."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import subprocess
+import time
+from typing import Any
+
+READY_S = 0.05
+CONTEXTS = {True: 48, False: 16}
+"""Contexts that a server takes, from Volta on and before (MPS guide; 48 measured on CUDA 13.0)."""
+
+
+class Client:
+    """A program that holds a connection. Its PID reads 0 where it lives in another PID namespace than the daemon."""
+
+    def __init__(self, link: socket.socket, pid: int, *, same_namespace: bool) -> None:
+        self.link = link
+        self.pid = pid if same_namespace else 0
+        self.contexts = 0
+
+    def tell(self, **message: Any) -> None:
+        """Send a line; a client that has gone hears nothing."""
+        with contextlib.suppress(OSError):
+            self.link.sendall(json.dumps(message).encode() + b"\n")
+
+    @property
+    def command(self) -> str:
+        """What `ps` shows of it."""
+        try:
+            with open(f"/proc/{self.pid}/comm") as file:  # noqa: PTH123 - starts faster
+                return file.read().strip()
+        except OSError:
+            return "?"
+
+    @property
+    def namespace(self) -> str:
+        """The inode of its PID namespace."""
+        try:
+            return os.readlink(f"/proc/{self.pid}/ns/pid").strip("pid:[]")  # noqa: PTH115
+        except OSError:
+            return "0"
+
+
+class Server:
+    """One MPS server: its process, its user, its limits, its clients."""
+
+    def __init__(self, process: subprocess.Popen[bytes], uid: int, percentage: float, memory: dict[str, str]) -> None:
+        self.process = process
+        self.pid = process.pid
+        self.uid = uid
+        self.percentage = percentage
+        self.memory = dict(memory)
+        self.clients: list[Client] = []
+        self.born = time.monotonic()
+
+    @property
+    def state(self) -> str:
+        """INITIALIZING for a moment, then ACTIVE."""
+        return "ACTIVE" if time.monotonic() - self.born >= READY_S else "INITIALIZING"
+
+    @property
+    def contexts(self) -> int:
+        """Contexts of all its clients."""
+        return sum(client.contexts for client in self.clients)
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """What one client may allocate on device 0."""
+        found = re.fullmatch(r"(\d+)([GM])", self.memory.get("0", ""))
+        return int(found[1]) << {"G": 30, "M": 20}[found[2]] if found else None
+
+    def client(self, pid: int) -> Client | None:
+        """The client with this PID."""
+        return next((each for each in self.clients if each.pid == pid), None)
+
+    def forget(self, link: socket.socket) -> None:
+        """The connection is closed."""
+        self.clients = [each for each in self.clients if each.link is not link]
