@@ -126,11 +126,11 @@ def mps_enable(session: Session, targets: Targets) -> Done:
     raise ZeroDivisionError("a bug")
 
 
-def mps_status(session: Session, targets: Targets) -> Done:
+def mps_status(session: Session, targets: Targets, *, strict: bool = False) -> Done:
     raise Unreachable("is unreachable", where="dev", why="Connection refused", fix="invoke vm.show")
 
 
-def mps_disable(session: Session, targets: Targets) -> Done:
+def mps_disable(session: Session, targets: Targets, *, force: bool = False) -> Done:
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(30)
     return Done({}, 0)
