@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from provision.app.vm import vm_show as vm_show
     from provision.app.vm_costs import vm_cost as vm_cost
     from provision.app.vm_creation import vm_create as vm_create
+    from provision.app.vm_garbage import vm_gc as vm_gc
     from provision.app.vm_hosts import vm_copy as vm_copy
     from provision.app.vm_hosts import vm_provision as vm_provision
     from provision.app.vm_hosts import vm_ssh as vm_ssh
@@ -58,6 +59,7 @@ _ELSEWHERE = {
     "vm_cost": "vm_costs",
     "vm_create": "vm_creation",
     "vm_extend": "vm_life",
+    "vm_gc": "vm_garbage",
     "vm_label": "vm_life",
     "vm_offers": "offers",
     "vm_provision": "vm_hosts",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from provision.app.mock import MOCK_PROJECT
 from provision.app.session import Session
 from provision.cloud import body
-from provision.cloud.journal import FileJournal
+from provision.cloud.journal import DELETING, INTENT, MADE, UNSURE, FileJournal
 from provision.cloud.ports import ComputeCloud
 from provision.cloud.prices import PriceList, packaged
 from provision.errors import CloudError, CloudNotFound, SettingsError
@@ -62,6 +62,24 @@ def prices_of(session: Session) -> PriceList:
 def journal_of(session: Session) -> FileJournal:
     """Where what is asked of the cloud is written down before it is asked."""
     return FileJournal(session.home / "journal.jsonl", session.settings.project or MOCK_PROJECT)
+
+
+def every_journal(session: Session) -> list[FileJournal]:
+    """The journals of all project folders of this machine, as far as they concern the settings' Google Cloud project."""
+    project = session.settings.project or MOCK_PROJECT
+    return [FileJournal(path, project) for path in sorted((session.state_dir / "projects").glob("*/journal.jsonl"))]
+
+
+def unfinished(session: Session) -> list[str]:
+    """A line for each VM that an earlier run asked for, or began to delete, and did not live to see the end of."""
+    journal = journal_of(session)
+    words = {INTENT: "was being made", UNSURE: "was asked for without an answer", DELETING: "was being deleted"}
+    remedy = f"`{session.program_argv0} vm.gc` looks"
+    return [
+        f"{entry.name} {words.get(entry.state, 'could not be deleted')} in {entry.zone} when a run ended: {remedy}"
+        for entry in journal.open()
+        if entry.state != MADE and not journal.is_claimed(entry.name)
+    ]
 
 
 def owner_of(key: KeyPair) -> str:

@@ -170,6 +170,25 @@ def delete(run: Run, *, name: str | None = None, yes: bool = False) -> Done:
     return app.vm_delete(run.session, name=_named(run, name), yes=yes, confirm=run.confirm)
 
 
+@command(
+    Shape("vm.gc"),
+    about={
+        "yes": "ask nothing",
+        "check": "say what would be deleted, delete nothing",
+        "every_key": "also what you made with another project's key: from a folder or a state that is gone, or on another machine",
+    },
+)
+def gc(run: Run, *, yes: bool = False, check: bool = False, every_key: bool = False) -> Done:
+    """Delete VMs and disks that were made here and belong to nobody.
+
+    They carry this toolkit's labels, and no journal of this machine says that a run finished making them. Asks first;
+    without a terminal it needs --yes. What carries other labels, or none, is never touched.
+    """
+    from provision import app
+
+    return app.vm_gc(run.session, yes=yes, check=check, every_key=every_key, confirm=run.confirm)
+
+
 @command(Shape("vm.ssh", targets=True, words="a command", program=True, checks=False))
 def ssh(run: Run) -> Done:
     """A shell on the host, or the command after --.

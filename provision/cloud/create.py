@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from provision.cloud import body, catalog
 from provision.cloud import journal as written
-from provision.cloud.insert import Inserted, drop, insert, resume
+from provision.cloud.insert import Inserted, drop, insert, keep, resume
 from provision.cloud.journal import Entry, Journal
 from provision.cloud.means import Means, foreign, is_ours, left_behind, new_request_id
 from provision.cloud.placement import MORE_ZONES, Blast, Candidates, Kind, Verdict, classify, itinerary, region_of
@@ -144,9 +144,10 @@ class Maker(Means):
 
         The others that such a run left are removed; those that were there before are told of and left alone.
         """
-        chosen, *others = sorted(existing, key=lambda vm: (vm.status in HALTED, vm.created, vm.zone))
+        taken_up = {vm.instance_id for vm in resumed}
+        chosen, *others = sorted(existing, key=lambda vm: (vm.instance_id in taken_up, vm.status in HALTED, vm.created, vm.zone))
         for vm in others:
-            if any(vm.instance_id == other.instance_id for other in resumed):
+            if vm.instance_id in taken_up:
                 self.note(f"{vm.name} was made in {chosen.zone} and in {vm.zone}: the one in {vm.zone} is deleted")
                 drop(self, vm)
             else:
@@ -219,6 +220,7 @@ class Maker(Means):
         """A VM is there: the first is kept, a later one removed unless another run made it."""
         is_first = finish.is_first(made)
         if is_first and made.is_new:
+            keep(self, made.vm)
             search.tried.append(Attempt(made.vm.zone, "created"))
         elif made.is_new:
             drop(self, made.vm)

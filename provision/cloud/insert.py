@@ -27,7 +27,8 @@ def insert(means: Means, spec: VmSpec, zone: str) -> Inserted:
     """The VM, made in `zone`: intent on disk, insert, and on a refusal everything removed that it may have made.
 
     A lost answer is no refusal: the insert is looked up by its requestId, and a VM that it made is kept. One of ours that
-    another run made meanwhile is taken as it is. Raises the refusal, or CleanupFailed when it may have left something.
+    another run made meanwhile is taken as it is. `keep` or `drop` then says what is to become of a new one. Raises the
+    refusal, or CleanupFailed when it may have left something.
     """
     request_id = means.new_id()
     marked = replace(spec, labels={**spec.labels, body.REQUEST_LABEL: request_id})
@@ -43,8 +44,14 @@ def insert(means: Means, spec: VmSpec, zone: str) -> Inserted:
         means.note(f"{spec.name} may be in the making in {zone}: vm.create takes it up again, vm.delete removes it")
         raise
     is_new = is_of(vm, request_id)
-    means.journal.mark(request_id, written.MADE if is_new else written.GONE)
+    if not is_new:
+        means.journal.mark(request_id, written.GONE)
     return Inserted(vm, is_new)
+
+
+def keep(means: Means, vm: Vm) -> None:
+    """Write down that a VM that this run made is wanted: until then its intent stays open, and a killed run leaves a stray."""
+    means.journal.mark(vm.labels[body.REQUEST_LABEL], written.MADE)
 
 
 def is_of(vm: Vm | None, request_id: str) -> bool:

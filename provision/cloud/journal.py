@@ -64,6 +64,10 @@ class Journal(Protocol):
         """While it lasts, no other run on this machine makes or removes a VM of this name; one that does is waited for."""
         ...
 
+    def is_claimed(self, name: str) -> bool:
+        """True while a run on this machine makes or removes a VM of this name."""
+        ...
+
 
 class FileJournal:
     """A Journal in a file (mode 0600). Lines are appended whole, so that several processes may share it."""
@@ -119,18 +123,27 @@ class FileJournal:
 
         The system itself gives the claim of a killed run back, so an open intent that is read under it is nobody's.
         """
-        folder = self._path.parent / "claims"
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / f"{self._project}.{name}", os.O_RDWR | os.O_CREAT, 0o600)
+        handle = self._claim_file(name)
         try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not _locked(handle):
                 note(f"another run is making or deleting {name}: waiting for it")
                 fcntl.flock(handle, fcntl.LOCK_EX)
             yield
         finally:
             os.close(handle)
+
+    def is_claimed(self, name: str) -> bool:
+        """True while a run on this machine makes or removes a VM of this name."""
+        handle = self._claim_file(name)
+        try:
+            return not _locked(handle)
+        finally:
+            os.close(handle)
+
+    def _claim_file(self, name: str) -> int:
+        folder = self._path.parent / "claims"
+        folder.mkdir(parents=True, exist_ok=True)
+        return os.open(folder / f"{self._project}.{name}", os.O_RDWR | os.O_CREAT, 0o600)
 
     def _lines(self) -> Iterator[dict[str, Any]]:
         try:
@@ -157,6 +170,15 @@ class FileJournal:
             os.close(handle)
         if is_new:
             _sync_folder(self._path.parent)
+
+
+def _locked(handle: int) -> bool:
+    """Take the lock if nobody holds it."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _ends_whole(handle: int) -> bool:

@@ -1,0 +1,100 @@
+"""A run that dies at its k-th step: a process of its own, ended without a word, as by `kill -9` or a lost battery.
+
+A step is one HTTP request or one line of the journal. It is imported by the fork server, so that a run costs a fork.
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from provision.cloud.client import compute
+from provision.cloud.create import Maker
+from provision.cloud.gce import GceCloud
+from provision.cloud.journal import FileJournal
+from provision.model import VmSpec
+
+for _name in ("Instances", "Images", "AcceleratorTypes", "ZoneOperations", "Disks"):
+    getattr(compute(), f"{_name}Client")  # what a fork should find imported
+
+DIED = 137
+"""Exit status of a run that reached its step."""
+OWNER = "me-0123456789ab"
+SPEC = VmSpec(
+    name="dev",
+    machine_type="n1-standard-8",
+    gpu="nvidia-tesla-t4",
+    gpu_count=1,
+    disk_gb=200,
+    image="cos-125-19216-655-28",
+    image_project="cos-cloud",
+    ttl_s=8 * 3600,
+    labels={"provision-owner": OWNER},
+    metadata={},
+)
+ZONES = ("us-central1-a", "us-central1-b", "us-east1-c")
+
+
+@dataclass(frozen=True)
+class Doom:
+    """Death at step number `step` (from 1), before it takes effect or right after it did."""
+
+    step: int
+    after: bool
+
+
+def maker(endpoint: str, journal: Path) -> Maker:
+    """What a run works with; nobody listens."""
+    return Maker(cloud=GceCloud("demo", endpoint), journal=FileJournal(journal, "demo"), emit=lambda event: None, sleep=lambda _s: None)
+
+
+VERBS: dict[str, Callable[[Maker], object]] = {
+    "create": lambda maker: maker.create(SPEC, ZONES),
+    "create in a race": lambda maker: maker.create(SPEC, ZONES, width=2),
+    "delete": lambda maker: maker.delete_everywhere("dev", OWNER),
+}
+
+
+def run(verb: str, endpoint: str, journal: Path, doom: Doom) -> None:
+    """The process: ends with DIED at its step, with 0 when it has fewer steps."""
+    count = itertools.count(1)
+    lock = threading.Lock()
+
+    def doomed(act: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*args: Any, **words: Any) -> Any:
+            with lock:
+                mine = next(count) == doom.step
+            if mine and not doom.after:
+                os._exit(DIED)
+            result = act(*args, **words)
+            if mine:
+                os._exit(DIED)
+            return result
+
+        return wrapped
+
+    requests.Session.send = doomed(requests.Session.send)  # type: ignore[method-assign]
+    FileJournal._append = doomed(FileJournal._append)  # type: ignore[method-assign]
+    VERBS[verb](maker(endpoint, journal))
+    os._exit(0)
+
+
+def start(verb: str, endpoint: str, journal: Path, doom: Doom) -> int:
+    """Run it in a process of its own; its exit status."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.emulator.doomed"])
+    process = context.Process(target=run, args=(verb, endpoint, journal, doom))
+    process.start()
+    process.join(60)
+    status = process.exitcode
+    process.close()
+    assert status is not None
+    return status

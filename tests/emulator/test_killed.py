@@ -1,0 +1,118 @@
+"""A run killed at every step, before and after it took effect: the journal knows what may exist, and any next command settles it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from provision.cloud import strays
+from provision.cloud.create import Maker
+from provision.cloud.journal import GONE, MADE
+from provision.testing.compute import ComputeEmulator, Fault, NullBackend, stock_out
+from tests.emulator.doomed import DIED, OWNER, SPEC, VERBS, ZONES, Doom, maker, start
+
+pytestmark = pytest.mark.timeout(600)
+
+LEFT = stock_out("us-central1-a", leaves_vm=True)
+SCENARIOS: dict[str, tuple[str, tuple[Fault, ...], float]] = {
+    "create": ("create", (), 0.0),
+    "create, second zone": ("create", (LEFT,), 0.0),
+    "create, slow": ("create", (stock_out("us-central1-a"),), 0.3),
+    "create in a race": ("create in a race", (), 0.0),
+    "delete": ("delete", (), 0.0),
+    "delete, slow": ("delete", (), 0.3),
+}
+"""Verb, faults, seconds that operations take."""
+MOST_STEPS = 60
+
+
+def created_next(run: Maker) -> None:
+    made = run.create(SPEC, ZONES)
+    assert made.vm.status == "RUNNING"
+    (entry,) = run.journal.open()
+    assert (entry.state, entry.name, entry.zone) == (MADE, "dev", made.vm.zone)
+    assert [vm.zone for vm in run.cloud.list({})] == [made.vm.zone]
+
+
+def deleted_next(run: Maker) -> None:
+    run.delete_everywhere("dev", OWNER)
+    assert (run.cloud.list({}), run.journal.open()) == ([], [])
+
+
+def collected_next(run: Maker) -> None:
+    found = strays.survey(run, lambda owner: owner == OWNER, run.journal.open())
+    for stray in found.strays:
+        assert strays.remove(run, stray)
+    for entry in found.settled:
+        run.journal.mark(entry.request_id, GONE)
+    kept = [(entry.state, entry.name, entry.zone) for entry in run.journal.open()]
+    assert kept == [(MADE, vm.name, vm.zone) for vm in run.cloud.list({})]
+    assert len(run.cloud.disks({"provision-owner": OWNER})) == len(kept)
+
+
+NEXT: dict[str, Callable[[Maker], None]] = {"create": created_next, "delete": deleted_next, "gc": collected_next}
+
+
+@contextmanager
+def killed(scenario: str, folder: Path, doom: Doom) -> Iterator[tuple[bool, ComputeEmulator, Maker]]:
+    """(It reached its step, the world it left, a next run over the same journal)."""
+    verb, faults, operation_s = SCENARIOS[scenario]
+    journal = folder / f"{doom.step}-{doom.after}" / "journal.jsonl"
+    with ComputeEmulator(NullBackend(), operation_s=operation_s) as emulator:
+        if verb == "delete":
+            before = maker(emulator.endpoint, journal)
+            before.create(SPEC, ZONES)
+            before.cloud.close()  # type: ignore[attr-defined]
+        emulator.faults.add(*faults)
+        died = start(verb, emulator.endpoint, journal, doom) == DIED
+        following = maker(emulator.endpoint, journal)
+        yield died, emulator, following
+        following.cloud.close()  # type: ignore[attr-defined]
+
+
+def dooms() -> Iterator[Doom]:
+    for step in range(1, MOST_STEPS):
+        yield Doom(step, after=False)
+        yield Doom(step, after=True)
+
+
+def settle(scenario: str, following: str, folder: Path, doom: Doom) -> bool:
+    """Kill, look, run the next command, look; False when the run was over before it reached its step."""
+    with killed(scenario, folder, doom) as (died, emulator, run):
+        if not died:
+            return False
+        known = {(entry.name, entry.zone) for entry in run.journal.open()}
+        there = {(instance["name"], instance["zone"].rsplit("/", 1)[-1]) for instance in emulator.instances("demo")}
+        assert there <= known, f"an orphan after {doom}"
+        emulator.faults.clear()
+        NEXT[following](run)
+        return True
+
+
+@pytest.mark.parametrize("scenario", ["create, second zone", "delete"])
+def test_killed_at_every_step_the_next_command_settles_it(scenario: str, tmp_path: Path) -> None:
+    steps = 0
+    for number, doom in enumerate(dooms()):
+        if not settle(scenario, [*NEXT][(number // 2 + doom.after) % len(NEXT)], tmp_path, doom):
+            break
+        steps += 1
+    assert steps >= 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("following", NEXT)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_every_scenario_killed_at_every_step_is_settled_by_every_next_command(scenario: str, following: str, tmp_path: Path) -> None:
+    steps = 0
+    for doom in dooms():
+        if not settle(scenario, following, tmp_path, doom):
+            break
+        steps += 1
+    assert steps >= 8
+
+
+def test_every_verb_is_killed() -> None:
+    assert {verb for verb, _faults, _s in SCENARIOS.values()} == set(VERBS)

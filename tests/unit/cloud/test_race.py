@@ -1,0 +1,145 @@
+"""Several zones asked at once, in every order in which their answers can come: one VM is kept, the journal tells the truth."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count, permutations, product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.cloud.body import OWNER_LABEL
+from provision.cloud.create import Created, Maker
+from provision.cloud.gce import GceCloud
+from provision.cloud.journal import LEFT_BEHIND, MADE, FileJournal
+from provision.cloud.ports import Ended
+from provision.cloud.race import Finish, race
+from provision.cloud.refusal import CONNECTION_LOST, CloudRefused, Refusal
+from provision.errors import CleanupFailed, NoCapacity
+from provision.model import Vm, VmSpec
+
+ZONES = ("us-central1-a", "us-central1-b", "us-east1-c")
+OUTCOMES = ("made", "refused", "lost, made", "lost")
+SPEC = VmSpec(
+    name="dev",
+    machine_type="n1-standard-8",
+    gpu="nvidia-tesla-t4",
+    gpu_count=1,
+    disk_gb=200,
+    image="cos-125-lts",
+    image_project="cos-cloud",
+    ttl_s=3600,
+    labels={OWNER_LABEL: "me"},
+    metadata={},
+)
+
+
+class Scripted(GceCloud):
+    """A cloud whose inserts end in a scripted order, each with a scripted outcome; nothing is ever sent."""
+
+    def __init__(self, outcomes: Mapping[str, str], order: Sequence[str], broken: Sequence[str] = ()) -> None:
+        super().__init__("demo", "http://127.0.0.1:9")
+        self.vms: dict[str, Vm] = {}
+        self.most = 0
+        self._outcomes = outcomes
+        self._broken = broken
+        self._begun = threading.Barrier(len(order))
+        self._turns = {zone: threading.Event() for zone in order}
+        self._after = dict(zip(order, [*order[1:], None], strict=True))
+        self._turns[order[0]].set()
+
+    def zones_offering(self, gpu: str | None) -> Sequence[str]:
+        return ZONES
+
+    def list(self, labels: Mapping[str, str]) -> Sequence[Vm]:
+        return [*self.vms.values()]
+
+    def create(self, spec: VmSpec, zone: str, *, request_id: str) -> Vm:
+        self._begun.wait(10)
+        assert self._turns[zone].wait(10)
+        outcome = self._outcomes[zone]
+        try:
+            if "made" in outcome:
+                self.vms[zone] = Vm(name=spec.name, zone=zone, status="RUNNING", machine_type="m", instance_id=zone, labels=spec.labels)
+                self.most = max(self.most, len(self.vms))
+            if outcome == "refused":
+                raise CloudRefused("no", refusal=Refusal(code="ZONE_RESOURCE_POOL_EXHAUSTED", message="none", final=True))
+            if "lost" in outcome:
+                raise CloudRefused("no", refusal=Refusal(code=CONNECTION_LOST, message="reset"))
+            return self.vms[zone]
+        finally:
+            following = self._after[zone]
+            if following is not None:
+                self._turns[following].set()
+
+    def ended(self, zone: str, request_id: str) -> Ended | None:
+        return Ended() if zone in self.vms else None
+
+    def get(self, name: str, zone: str) -> Vm | None:
+        return self.vms.get(zone)
+
+    def delete(self, name: str, zone: str, *, request_id: str) -> bool:
+        if zone in self._broken:
+            raise CloudRefused("no", refusal=Refusal(code="backendError", message="no", http_status=503))
+        return self.vms.pop(zone, None) is not None
+
+
+def run(cloud: Scripted, folder: Path) -> tuple[Maker, Created | Exception]:
+    maker = Maker(cloud=cloud, journal=FileJournal(folder / "journal.jsonl", "demo"), emit=lambda event: None)
+    try:
+        return maker, maker.create(SPEC, ZONES, width=3)
+    except (NoCapacity, CleanupFailed, CloudRefused) as error:
+        return maker, error
+
+
+def interleavings() -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    yield from product(permutations(ZONES), product(OUTCOMES, repeat=3))
+
+
+def test_every_interleaving_keeps_one_vm_that_the_journal_names(tmp_path: Path) -> None:
+    number = count()
+    most = 0
+    for order, outcomes in interleavings():
+        cloud = Scripted(dict(zip(ZONES, outcomes, strict=True)), order)
+        maker, ended = run(cloud, tmp_path / str(next(number)))
+        most = max(most, cloud.most)
+        states = [(entry.state, entry.zone) for entry in maker.journal.open() if entry.state != "unsure"]
+        if any("made" in outcome for outcome in outcomes):
+            assert isinstance(ended, Created)
+            assert [*cloud.vms] == [ended.vm.zone]
+            assert states == [(MADE, ended.vm.zone)]
+            assert {attempt.zone for attempt in ended.tried} == set(ZONES)
+        else:
+            assert isinstance(ended, NoCapacity)
+            assert (cloud.vms, states) == ({}, [])
+    assert next(number) == 6 * 4**3
+    assert most > 1  # several did exist for a moment
+
+
+@pytest.mark.parametrize("order", [*permutations(ZONES)])
+def test_one_that_cannot_be_removed_is_named_beside_the_one_that_was_kept(order: tuple[str, ...], tmp_path: Path) -> None:
+    cloud = Scripted(dict.fromkeys(ZONES, "made"), order, broken=ZONES)
+    maker, ended = run(cloud, tmp_path)
+    assert isinstance(ended, CleanupFailed)
+    assert ended.exit_code == 6
+    (kept,) = [entry.zone for entry in maker.journal.open() if entry.state == MADE]
+    assert f"dev was made in {kept} and kept: it bills as well" in ended.why
+    left = {entry.zone for entry in maker.journal.open() if entry.state == LEFT_BEHIND}
+    assert left == set(ZONES) - {kept}
+    assert set(cloud.vms) == set(ZONES)
+
+
+def test_a_race_waits_for_all_and_raises_what_one_raised() -> None:
+    seen: list[str] = []
+
+    def one(zone: str, finish: Finish[Any]) -> None:
+        seen.append(zone)
+        if zone == "b":
+            raise ValueError(zone)
+        finish.is_first(zone)
+
+    with pytest.raises(ValueError, match="b"):
+        race(one, ["a", "b", "c"])
+    assert sorted(seen) == ["a", "b", "c"]
