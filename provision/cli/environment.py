@@ -1,9 +1,10 @@
-"""What is arranged around Invoke: the variables that set settings, INVOKE_PROVISION_KEY as it would name them, and byte code."""
+"""What is arranged around Invoke: variables that set settings (INVOKE_PROVISION_KEY), standard streams, byte code."""
 
 from __future__ import annotations
 
 import atexit
 import gc
+import os
 import sys
 from collections.abc import MutableMapping
 
@@ -19,6 +20,24 @@ def hide_environment(env: MutableMapping[str, str]) -> None:
     """
     for name in [name for name in env if name.startswith(ENV_PREFIX)]:
         env["_" + name] = env.pop(name)
+
+
+def open_closed_streams() -> None:
+    """Let standard streams that our caller closed (`<&-`, cron) lead nowhere, as sshd does: Python says None of them.
+
+    Their numbers must not go to the next file that is opened either, which children would then write to.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            try:
+                os.fstat(number)
+            except OSError:
+                nothing = os.open(os.devnull, os.O_RDWR)  # the lowest free number
+                os.dup2(nothing, number)
+                os.set_inheritable(number, True)
+                if nothing != number:
+                    os.close(nothing)
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - lives as long as we do
 
 
 def keep_byte_code() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeGuard
 
 from invoke.context import Context
 from invoke.exceptions import Exit
@@ -23,6 +24,8 @@ from provision.cli.flags import TARGETS, Body, Shape
 from provision.cli.output import Output, give_up_stdout
 from provision.errors import EXIT_FAILED, Interrupted, ProvisionError, UsageError
 from provision.settings import Settings
+
+_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,10 @@ def execute(shape: Shape, body: Body, context: Context, given: dict[str, Any]) -
     except BrokenPipeError:
         give_up_stdout()
         code = EXIT_FAILED
+    except OSError as error:
+        give_up_stdout()
+        unwritten = ProvisionError("standard output could not be written", where=shape.name, why=str(error), fix="df -h")
+        code = replace(output, as_json=False).failed(unwritten)
     if code:
         raise Exit(code=code)
 
@@ -58,7 +65,6 @@ def _run(shape: Shape, body: Body, context: Context, given: dict[str, Any], outp
     try:
         with output.kept_pure(), _interruptible(), _prepared(shape, context, given, output) as run:
             done = body(run, **given)
-        return output.done(done.document, done.text, done.exit_code)
     except ProvisionError as error:
         return output.failed(error)
     except KeyboardInterrupt:
@@ -66,7 +72,24 @@ def _run(shape: Shape, body: Body, context: Context, given: dict[str, Any], outp
     except BrokenPipeError:
         raise
     except Exception as error:  # noqa: BLE001 - the last resort: no traceback unless asked for
-        return output.failed(_internal(shape, error))
+        return output.failed(_refused_here(error) if _is_refusal(error) else _internal(shape, error))
+    return output.done(done.document, done.text, done.exit_code)
+
+
+def _is_refusal(error: Exception) -> TypeGuard[OSError]:
+    """A file of this machine that cannot be had, or a disk that takes no more: nobody's mistake in the program."""
+    return isinstance(error, OSError) and (error.filename is not None or error.errno in _DISK_ERRORS)
+
+
+def _refused_here(error: OSError) -> ProvisionError:
+    wrapped = ProvisionError(
+        "this machine refuses a file",
+        where=str(error.filename or ""),
+        why=error.strerror or str(error),
+        fix="df -h, ls -l; XDG_STATE_HOME=FOLDER keeps the state elsewhere",
+    )
+    wrapped.__cause__ = error
+    return wrapped
 
 
 def _internal(shape: Shape, error: Exception) -> ProvisionError:

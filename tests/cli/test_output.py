@@ -299,3 +299,36 @@ def test_a_run_leaves_its_journal(cli: Cli, tmp_path: Path) -> None:
     assert file.stat().st_mode & 0o077 == 0
     assert '"task": "vm.provision"' in file.read_text().splitlines()[0]
     assert '"event": "run-finished"' in file.read_text().splitlines()[-1]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_standard_stream_leads_nowhere(project: Path, argv: Callable[..., list[str]], program: str, closed: str) -> None:
+    """As under cron: nothing is an error of ours, and a child's words go into no file that we opened."""
+    line = f'exec "$@" {closed}'
+    for words, code in ((("vm.show", "--json"), 0), (("vm.delete",), 2)):
+        done = subprocess.run(["sh", "-c", line, "sh", *argv(program, *words)], cwd=project, capture_output=True, text=True, check=False)
+        assert (done.returncode, "Error" in done.stderr) == (code, False), done.stderr
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_full_disk_behind_standard_output_is_said(
+    project: Path, argv: Callable[..., list[str]], program: str, flags: tuple[str, ...]
+) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(argv(program, "vm.list", *flags), cwd=project, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert "error: vm.list: standard output could not be written\n  why: [Errno 28] No space left on device\n  try: df -h\n" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_state_that_cannot_be_written_is_no_mistake_of_the_program(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    ended = cli("mock.up", env={"XDG_STATE_HOME": str(tmp_path / "file")})
+    assert ended.code == 1
+    assert ended.three_lines[:2] == [
+        f"error: {tmp_path}/file/provision: this machine refuses a file",
+        "  why: Not a directory",
+    ]
+    assert "XDG_STATE_HOME" in ended.three_lines[2]
