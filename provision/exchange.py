@@ -18,6 +18,8 @@ _KEPT_STDERR_BYTES = 16 * 2**10
 _TIMEOUT_STATUSES = frozenset({124, 137, 143})
 """GNU timeout ends with 124, or 137 when it had to kill; busybox passes 143 on."""
 _GRACE_S = 30.0
+_COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+"""Docker's legacy builder writes what failed in red, terminal or not."""
 _SUDO_REFUSES = re.compile(r"sudo: .*(password|terminal) is required|in the sudoers file|may not run sudo|Sorry, user \S+ is not allowed")
 
 
@@ -51,8 +53,8 @@ class Reply:
 
 
 def tail(text: str, lines: int = TAIL_LINES) -> str:
-    """The last lines of what a command printed, without empty ones at the end."""
-    return "\n".join(text.rstrip().splitlines()[-lines:])
+    """The last lines of what a command printed, without empty ones at the end and without its colours."""
+    return "\n".join(_COLOURS.sub("", text).rstrip().splitlines()[-lines:])
 
 
 class _Conversation:

@@ -30,7 +30,8 @@ fi
 """
 
 # Written beside the target and renamed, so that a reader never sees half a file and a full disk leaves the old one.
-# Until its permissions are set nobody else can read it, and `mv` is kept from moving it into a directory.
+# Until its permissions are set nobody else can read it, and `mv` is kept from moving it into a directory. What a run that
+# was killed left there goes: its name ends with the number of a process that is no more.
 _ENSURE = """
 if test -d "$path"; then
     echo "the path is a directory, a file is wanted"
@@ -41,6 +42,10 @@ test -d "$dir/" || mkdir -p "$dir"
 umask 077
 new="$path.provision.$$"
 trap 'rm -f "$new"' EXIT
+trap 'exit 143' TERM HUP INT
+for old in "$path".provision.[0-9]*; do
+    test ! -e "$old" || kill -0 "${old##*.}" 2>/dev/null || rm -f "$old"
+done
 printf '%s' "$data" | base64 -d >"$new"
 test "$(wc -c <"$new")" -eq "$size"
 chmod "$mode" "$new"

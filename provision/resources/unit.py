@@ -23,6 +23,10 @@ _ENSURE = """
 mkdir -p "${path%/*}"
 new="$path.provision.$$"
 trap 'rm -f "$new"' EXIT
+trap 'exit 143' TERM HUP INT
+for old in "$path".provision.[0-9]*; do
+    test ! -e "$old" || kill -0 "${old##*.}" 2>/dev/null || rm -f "$old"
+done
 printf '%s' "$data" | base64 -d >"$new"
 chmod 0644 "$new"
 if ! cmp -s "$new" "$path"; then

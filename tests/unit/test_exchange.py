@@ -163,3 +163,8 @@ def test_failures() -> None:
 def test_a_tail() -> None:
     assert tail("a\nb\n\n\n", 1) == "b"
     assert tail("", 3) == ""
+
+
+def test_a_tail_has_no_colours() -> None:
+    """Docker's legacy builder says what failed in red; the reason of an error stands in JSON, too."""
+    assert tail("\x1b[91mE: Unable to locate package x\n\x1b[0mstatus 100\x1b[K\n\x1b[0m") == "E: Unable to locate package x\nstatus 100"
