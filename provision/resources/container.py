@@ -21,7 +21,9 @@ WORKSPACE = "/workspace"
 NOFILE = "16384:16384"
 """Open files of the container: NVIDIA recommends at least 16384 for MPS; more is refused without CAP_SYS_RESOURCE."""
 
-# What a container was made from, as its labels tell.
+# What a container was made from, as its labels tell. The driver is what a container found of it when it started: the loaded
+# version, how its folder is mounted, and which folder it is (its inode), since the installer makes the folders anew. So a
+# run that was cut between a new driver and the container is made up for by the next one.
 _LABELS = (
     '{{index .Config.Labels "provision.spec"}}|{{index .Config.Labels "provision.driver"}}|{{index .Config.Labels "provision.joined"}}'
 )
@@ -36,12 +38,20 @@ printf '%s\\n' "$found"
 echo "image=$(docker image inspect -f '{{.Id}}' "$image" 2>/dev/null)"
 loaded=
 if test -r "$R/sys/module/nvidia/version"; then read -r loaded <"$R/sys/module/nvidia/version"; fi
+if test -n "$folder"; then
+    case ,$(findmnt -rno OPTIONS -M "$folder" 2>/dev/null | tail -n 1), in
+        ,,) mount='none' ;;
+        *,noexec,*) mount='noexec' ;;
+        *) mount='exec' ;;
+    esac
+    loaded=$loaded/$mount:$(stat -c %i "$folder/lib64" 2>/dev/null || true)
+fi
 echo "driver=$loaded"
 test -z "$joins" || echo "owner=$(docker container inspect -f '{{.Id}}' "$joins" 2>/dev/null)"
 """
 
 # A container whose specification, image and driver are current is only started (after a boot), or restarted when the
-# driver's mount changed under it: it keeps the mount options of its start. Anything else is recreated, and so is one
+# driver was made anew under it. Anything else is recreated, and so is one
 # that joined the namespaces of a container that was replaced.
 _ENSURE = """
 if test -n "$siblings"; then
@@ -54,6 +64,14 @@ if test -n "$siblings"; then
 fi
 loaded=
 if test -r "$R/sys/module/nvidia/version"; then read -r loaded <"$R/sys/module/nvidia/version"; fi
+if test -n "$folder"; then
+    case ,$(findmnt -rno OPTIONS -M "$folder" 2>/dev/null | tail -n 1), in
+        ,,) mount='none' ;;
+        *,noexec,*) mount='noexec' ;;
+        *) mount='exec' ;;
+    esac
+    loaded=$loaded/$mount:$(stat -c %i "$folder/lib64" 2>/dev/null || true)
+fi
 id=$(docker image inspect -f '{{.Id}}' "$image")
 owner=
 test -z "$joins" || owner=$(docker container inspect -f '{{.Id}}' "$joins")
@@ -130,6 +148,11 @@ class Container(Resource):
         """The Docker volume that holds the user's code; unlike a folder of /var it is executable."""
         return f"{self.container}-workspace"
 
+    @property
+    def folder(self) -> Argument:
+        """The driver's folder on the host; empty without a GPU."""
+        return RemotePath(self.driver_dir) if self.gpu else ""
+
     def environment(self, facts: Facts) -> dict[str, str]:
         """What every process in the container sees, user's values last.
 
@@ -171,7 +194,19 @@ class Container(Resource):
 
     def probe(self) -> Script:
         """Running, its image, its labels; the current image of that name; the loaded driver; the container it joins."""
-        return script(_PROBE, siblings="", name=self.container, image=self.image, labels=_LABELS, joins=self.joins)
+        return self.look(siblings="")
+
+    def look(self, *, siblings: str) -> Script:
+        """The probe of this container, or of those that carry the label of its siblings."""
+        return script(
+            _PROBE,
+            siblings=siblings,
+            name=self.container,
+            image=self.image,
+            labels=_LABELS,
+            joins=self.joins,
+            folder=self.folder,
+        )
 
     def read(self, text: str) -> State | None:
         """`{"running", "spec", "image", "driver"}`, the last two `current` or `stale`; None without a container.
@@ -196,7 +231,8 @@ class Container(Resource):
     def bindings(self, facts: Facts) -> dict[str, Argument]:
         """What the scripts that make it read."""
         devices = "yes" if self.gpu and not self.privileged else ""
-        return {"image": self.image, "spec": self.spec(facts), "devices": devices, "joins": self.joins, "labels": _LABELS}
+        words: dict[str, Argument] = {"image": self.image, "spec": self.spec(facts), "devices": devices, "joins": self.joins}
+        return {**words, "labels": _LABELS, "folder": self.folder}
 
     def diagnose(self, output: str, actual: State | None) -> Diagnosis | None:  # noqa: ARG002
         """No image, no `sleep` in it, no device nodes, full disk."""
@@ -245,8 +281,7 @@ class Siblings(Resource):
 
     def probe(self) -> Script:
         """Every container with the label of a sibling."""
-        first = self.first
-        return script(_PROBE, siblings="yes", name=first.container, image=first.image, labels=_LABELS, joins=first.joins)
+        return self.first.look(siblings="yes")
 
     def read(self, text: str) -> State | None:
         """`{"count", "running"}`, and what `Container` reads; where they differ, the spec is `mixed`, anything else `stale`."""

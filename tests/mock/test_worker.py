@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from provision import engine, templating
 from provision.hosts import ssh
 from provision.hosts.known_hosts import KnownHosts
@@ -81,6 +83,27 @@ def test_somebody_elses_container_of_that_name_is_left_alone() -> None:
         assert mock.run("sudo docker container inspect -f '{{.Id}} {{.State.Running}}' worker").output == before
         other = settings(image=REF, name="mine")
         assert not run(mock, recipe(mock, other)).failed
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        'cp -R "$dir/lib64" "$dir/new" && rm -r "$dir/lib64" && mv "$dir/new" "$dir/lib64"',
+        'umount "$dir" && mount --bind "$dir" "$dir"',
+    ],
+    ids=["installed again", "mounted noexec"],
+)
+def test_what_a_cut_run_did_to_the_driver_folder_is_made_up_for(change: str) -> None:
+    """No cause is seen to change any more, but the container was started with another folder, or other mount options."""
+    with MockHost() as mock:
+        wanted = settings(image=REF)
+        before = run(mock, recipe(mock, wanted))
+        assert not before.failed
+        done = mock.run(f"sudo sh -c 'dir=$PROVISION_MOCK_ROOT/var/lib/nvidia; {change}'")
+        assert done.status == 0, done.output
+        container = next(each for each in recipe(mock, wanted) if each.name == "container")
+        found = outcome(run(mock, [replace(container, needs=(), on_change_of=())]), "container")
+        assert (found.status, [change.key for change in found.diff]) == (Status.CHANGED, ["driver"])
 
 
 def test_a_thread_percentage_goes_back_when_it_is_unset() -> None:
