@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from provision.app.mps import mps_disable as mps_disable
     from provision.app.mps import mps_enable as mps_enable
     from provision.app.mps import mps_status as mps_status
+    from provision.app.mps_advice import mps_explain as mps_explain
+    from provision.app.mps_advice import mps_plan as mps_plan
     from provision.app.offers import vm_offers as vm_offers
     from provision.app.vm import vm_delete as vm_delete
     from provision.app.vm import vm_list as vm_list
@@ -55,6 +57,8 @@ _NOUNS = frozenset({"vm", "inventory", "image", "dev", "mps", "mock", "demo"})
 _ELSEWHERE = {
     "mps_asked": "benchmark",
     "mps_bench": "benchmark",
+    "mps_explain": "mps_advice",
+    "mps_plan": "mps_advice",
     "vm_copy": "vm_hosts",
     "vm_cost": "vm_costs",
     "vm_create": "vm_creation",

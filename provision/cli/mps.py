@@ -12,6 +12,25 @@ if TYPE_CHECKING:
     from provision.cli.execution import Run
 
 
+@command(
+    Shape("mps.plan", targets=True, result=True, checks=False),
+    about={
+        "clients": "how many processes there will be, instead of as many as fit",
+        "peak_memory": "GPU memory of one process at its peak, as nvidia-smi shows it without MPS: 900m, 2g",
+        "measure": "a command that is run once in the container to see what one process needs",
+    },
+)
+def plan(run: Run, clients: str | None = None, peak_memory: str | None = None, measure: str | None = None) -> Done:
+    """Say how many processes the GPU can share, and with which limits.
+
+    Every number comes with its reason; nothing is changed. `--measure "python x.py"` runs the command once and reads
+    its peak memory and how busy it keeps the GPU.
+    """
+    from provision import app
+
+    return app.mps_plan(run.session, targets=run.targets, clients=clients, peak_memory=peak_memory, measure=measure)
+
+
 @command(Shape("mps.enable", targets=True))
 def enable(run: Run) -> Done:
     """Start the MPS daemon as the settings plan it, and prove that a client attaches.
@@ -87,3 +106,17 @@ def bench(
         with_chart=not no_chart,
     )
     return app.mps_bench(run.session, targets=run.targets, asked=asked)
+
+
+@command(
+    Shape("mps.explain", result=True),
+    about={"text": "the error text itself", "file": "a file that holds it, such as a log; - is standard input"},
+)
+def explain(run: Run, text: str | None = None, file: str | None = None) -> Done:
+    """Say what an error text or a log means, and what to do.
+
+    NVIDIA's MPS alone: Apple's of the same name is told apart. Exit status 1 when nothing in it is known.
+    """
+    from provision import app
+
+    return app.mps_explain(run.session, text=text, file=file)

@@ -1,0 +1,221 @@
+"""Advice: how to share the GPU, and what an error text means."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from provision.app import converging, programs
+from provision.app.session import Done, Session, Targets
+from provision.errors import EXIT_FAILED, CommandFailed, ProvisionError, UsageError
+from provision.model import Host, Transport
+from provision.mps import probe
+from provision.mps.explain import Match, explain
+from provision.mps.measure import MEASURE, Measured, measured
+from provision.mps.plan import HostFacts, Plan, Workload, plan
+from provision.report.checks import wrapped
+from provision.report.text import clean
+
+_LARGEST_BYTES = 64 << 20
+_LABEL = 10
+_COLUMN = 20
+_TRAP = "a thread for each core in every process was up to 64 times slower"
+
+
+def mps_plan(session: Session, targets: Targets, clients: str | None, peak_memory: str | None, measure: str | None) -> Done:
+    """How many processes, with which share and limits, from the host's facts and what one process needs."""
+    wanted = None if clients is None else _clients(clients)
+    peak = None if peak_memory is None else _size_mib(peak_memory)
+    target = converging.host(session, targets)
+    with contextlib.closing(converging.connect(session, target)) as transport:
+        text = programs.checked(transport, probe.host_facts_script(session.settings.worker.name), "looking at the GPU", timeout_s=90.0)
+        if not probe.is_running(text):
+            raise programs.not_running(session, transport)
+        if measure is not None and probe.is_mock(text):
+            why = "this is a mock: its GPU computes nothing, and no figure is made up"
+            raise UsageError("--measure needs a GPU", where=target.name, why=why, fix=f"{session.program_argv0} mps.plan --peak-memory=2g")
+        with _at(target):
+            facts = probe.host_facts(text)
+        run = None if measure is None else _measure(session, transport, measure)
+    work = run.workload(wanted) if run else Workload(clients=wanted)
+    work = work if peak is None else replace(work, peak_memory_mib=peak)
+    made = plan(facts, work)
+    document = {"host": asdict(facts), "workload": asdict(work), "plan": _plan_document(made), "measured": asdict(run) if run else None}
+    return Done(document, 0, "\n".join(_plan_lines(facts, work, run, made)))
+
+
+@contextlib.contextmanager
+def _at(target: Host) -> Iterator[None]:
+    """Say on which host an answer could not be read."""
+    try:
+        yield
+    except ProvisionError as error:
+        error.where = f"{target.name}: {error.where}"
+        raise
+
+
+def _clients(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text[:6]) > 0 and len(text) < 6):
+        raise UsageError(f"{text!r} is no number for it", where="--clients", why="allowed: a whole number of at least 1", fix="--clients=4")
+    return int(text)
+
+
+def _size_mib(text: str) -> int:
+    found = re.fullmatch(r"(\d{1,7}(?:\.\d{1,3})?)\s*(m|g)?(?:i?b)?", text.strip().lower(), re.ASCII)
+    if found is None:
+        why = "allowed: a size such as 900m, 2g or 1.5g"
+        raise UsageError(f"{text!r} is no size", where="--peak-memory", why=why, fix="--peak-memory=2g")
+    return round(float(found[1]) * (1024 if found[2] == "g" else 1))
+
+
+def _measure(session: Session, transport: Transport, command: str) -> Measured:
+    """Run the command once, its output to standard error. Raises `CommandFailed` when it ends with another status than 0."""
+    out = bytearray()
+    quiet = replace(session, stdout=out.extend)
+    done = programs.run(quiet, transport, session.settings.worker.name, ["sh", "-c", MEASURE, "provision", command])
+    if done.exit_code != 0:
+        why = f"{command}: status {done.exit_code}; its output stands above"
+        fix = f"{session.program_argv0} dev.exec -- {command}"
+        raise CommandFailed("the program to be measured failed", where=transport.host.name, why=why, fix=fix)
+    with _at(transport.host):
+        return measured(out.decode("utf-8", "replace"))
+
+
+def _plan_document(made: Plan) -> dict[str, Any]:
+    def bound(value: float, reason: str) -> dict[str, Any]:
+        return {"value": round(value, 2), "reason": reason}
+
+    return {
+        **asdict(made),
+        "speedup": bound(*made.speedup),
+        "bounds": [bound(*each) for each in made.bounds],
+        "advice": [each._asdict() for each in made.advice],
+        "worthwhile": made.worthwhile,
+    }
+
+
+# --- the plan in words -------------------------------------------------------------------------------------------
+
+
+def _plan_lines(facts: HostFacts, work: Workload, run: Measured | None, made: Plan) -> list[str]:
+    rows = [*_host_rows(facts), *_load_rows(work, run), ("", ""), *_number_rows(facts, made)]
+    lines = [f"{label:<{_COLUMN}}" + "\n".join(wrapped(text, _COLUMN)) if label else "" for label, text in rows]
+    advice = [f"{each.level:<{_COLUMN}}" + "\n".join(wrapped(each.text, _COLUMN)) for each in made.advice]
+    verdict = [] if made.worthwhile else ["", "MPS is the wrong tool here; what follows after stop says why."]
+    return [*lines, *verdict, *([""] if advice else []), *advice]
+
+
+def _dotted(version: Sequence[int] | None) -> str:
+    return ".".join(map(str, version)) if version else "unknown"
+
+
+def _mib(value: int | None) -> str:
+    return "unknown" if value is None else f"{value:,} MiB"
+
+
+def _host_rows(facts: HostFacts) -> list[tuple[str, str]]:
+    sms = "an unknown number of" if facts.sm_count is None else str(facts.sm_count)
+    source = {"driver": "", "table": " (by its name)", "": ""}[facts.sm_source]
+    capability, cuda = _dotted(facts.compute_capability), _dotted(facts.cuda)
+    return [
+        ("GPU", f"{facts.gpu}, compute capability {capability}, {sms} multiprocessors{source}, CUDA {cuda}, driver {facts.driver}"),
+        ("memory", f"{_mib(facts.memory_total_mib)}, {_mib(facts.memory_free_mib)} free"),
+        ("machine", f"{facts.vcpus} vCPUs, /dev/shm {_mib(facts.shm_mib)}"),
+    ]
+
+
+def _load_rows(work: Workload, run: Measured | None) -> list[tuple[str, str]]:
+    known = []
+    if work.peak_memory_mib is not None:
+        known.append(f"{_mib(work.peak_memory_mib)} at its peak")
+    if work.activity is not None:
+        kind = (
+            "SM activity, counted by the GPU"
+            if work.activity_kind == "sm"
+            else "of the time some kernel ran (time utilisation, not SM activity)"
+        )
+        known.append(f"{work.activity:.0%} {kind}")
+    if work.cores is not None:
+        known.append(f"{work.cores:.1f} cores")
+    if run is not None:
+        known.append(f"measured in a run of {run.seconds:.1f} s")
+    return [("one process", ", ".join(known) or "nothing is known of it")]
+
+
+def _number_rows(facts: HostFacts, made: Plan) -> list[tuple[str, str]]:
+    share = f"{made.thread_percentage} %"
+    share += f", {made.sms_per_client} of {facts.sm_count} multiprocessors" if made.sms_per_client is not None else ""
+    expected = "unknown" if made.expected_memory_mib is None else f"{_mib(made.expected_memory_mib)} for all"
+    context = "" if made.context_mib is None else f", of it {made.context_mib} MiB for the context of each"
+    limit = (
+        "unknown"
+        if made.memory_limit_mib is None
+        else f"{_mib(made.memory_limit_mib)} each when shared evenly; none is needed where all workers are yours"
+    )
+    return [
+        ("clients", f"{made.clients}: {made.clients_reason} (limit of the server: {made.client_limit})"),
+        ("thread percentage", f"{share}: {made.percentage_reason}"),
+        ("expected memory", expected + context),
+        ("memory limit", limit),
+        ("TensorFlow limit", f"{_mib(made.tensorflow_limit_mib)} for its logical device, which leaves out the context"),
+        ("OpenMP threads", f"{made.omp_threads} for each (OMP_NUM_THREADS, MKL_NUM_THREADS, OPENBLAS_NUM_THREADS): {_TRAP}"),
+        ("throughput", f"at most {made.speedup.value:.1f} times one process, usually 0.75 to 0.95 of that ({made.speedup.reason})"),
+        ("to apply", _apply(made)),
+    ]
+
+
+def _apply(made: Plan) -> str:
+    """The settings that follow from the plan."""
+    if made.thread_percentage == 100:
+        return "leave provision.mps.thread_percentage unset, then invoke mps.enable"
+    return f"set provision.mps.thread_percentage to {made.thread_percentage}, then invoke mps.enable"
+
+
+# --- error texts -------------------------------------------------------------------------------------------------
+
+
+def mps_explain(session: Session, text: str | None, file: str | None) -> Done:
+    """Causes and remedies for an error text or a log; exit status 1 when nothing in it is known."""
+    given = _given(session, text, file)
+    found = explain(given)
+    document = {"matches": [match.as_dict() for match in found]}
+    if found:
+        return Done(document, 0, "\n\n".join("\n".join(_told(match)) for match in found))
+    program = session.program_argv0
+    known = f"nothing in it is known; {program} mps.doctor looks at the host itself"
+    return Done(document, EXIT_FAILED, known if given.strip() else "there is no text to explain")
+
+
+def _given(session: Session, text: str | None, file: str | None) -> str:
+    if (text is None) == (file is None):
+        raise UsageError(
+            "needs a text or a file, and not both",
+            where="mps.explain",
+            why="--text is the text itself, --file where it is read from, - for standard input",
+            fix=f"{session.program_argv0} mps.explain --text 'Error 805'",
+        )
+    if text is not None:
+        return text
+    try:
+        if file == "-":
+            return sys.stdin.buffer.read(_LARGEST_BYTES).decode("utf-8", "replace")
+        with Path(str(file)).expanduser().open("rb") as opened:
+            return opened.read(_LARGEST_BYTES).decode("utf-8", "replace")
+    except OSError as error:
+        raise UsageError(
+            "the file cannot be read", where=str(file), why=error.strerror or str(error), fix="--file - reads it from a pipe"
+        ) from error
+
+
+def _told(match: Match) -> list[str]:
+    times = f", {match.times} lines" if match.times > 1 else ""
+    line = clean(match.text)
+    shown = line if len(line) <= 88 else f"{line[:87]}…"
+    parts = (("cause", match.row.cause), ("remedy", match.row.remedy))
+    rest = [f"  {label:<{_LABEL - 2}}" + "\n".join(wrapped(text, _LABEL)) for label, text in parts]
+    return [shown, f"  {'line':<{_LABEL - 2}}{match.line}{times}", *rest]

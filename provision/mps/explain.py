@@ -1,0 +1,88 @@
+"""Error text and logs -> cause and remedy, by the table data/explanations.toml. Pure."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+LONGEST_LINE = 2_000
+"""Characters of a line that are looked at: a minified page on one line should not be matched for seconds."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the table."""
+
+    id: str
+    says: str
+    match: tuple[re.Pattern[str], ...]
+    unless: tuple[re.Pattern[str], ...]
+    cause: str
+    remedy: str
+    harmless: bool = False
+
+    def fits(self, line: str) -> bool:
+        """True where the line says what this row is about."""
+        return any(each.search(line) for each in self.match) and not any(each.search(line) for each in self.unless)
+
+
+@dataclass(frozen=True)
+class Match:
+    """A row that fits: the first line that it was found in, and how many lines it fits."""
+
+    row: Row
+    text: str
+    line: int
+    times: int = 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """The match as `--json` prints it."""
+        return {
+            "text": self.text,
+            "cause": self.row.cause,
+            "remedy": self.row.remedy,
+            "id": self.row.id,
+            "harmless": self.row.harmless,
+            "line": self.line,
+            "times": self.times,
+        }
+
+
+def _row(table: Mapping[str, Any]) -> Row:
+    def patterns(key: str) -> tuple[re.Pattern[str], ...]:
+        return tuple(re.compile(pattern, re.IGNORECASE | re.ASCII) for pattern in table.get(key, ()))
+
+    return Row(
+        table["id"],
+        table["says"],
+        patterns("match"),
+        patterns("unless"),
+        table["cause"],
+        table["remedy"],
+        table.get("harmless", False),
+    )
+
+
+@cache
+def rows() -> Sequence[Row]:
+    """Every row, in the table's order."""
+    text = resources.files("provision.mps").joinpath("data/explanations.toml").read_text(encoding="utf-8")
+    return tuple(_row(table) for table in tomllib.loads(text)["row"])
+
+
+def explain(text: str) -> tuple[Match, ...]:
+    """The rows that fit `text`, harmless ones last, else in the order in which they appear in it; each once."""
+    found: dict[str, Match] = {}
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.strip()[:LONGEST_LINE]
+        for row in rows():
+            if not row.fits(line):
+                continue
+            before = found.get(row.id)
+            found[row.id] = Match(row, before.text, before.line, before.times + 1) if before else Match(row, line, number)
+    return tuple(sorted(found.values(), key=lambda match: (match.row.harmless, match.line)))

@@ -1,0 +1,80 @@
+"""What a checker found: one record for each check, as a document and as aligned lines. Pure.
+
+Every checker (`mps.doctor` and its kin) prints the same document: `{"ok", "checks": [{id, status, what, why, fix}]}`.
+"""
+
+from __future__ import annotations
+
+import enum
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from provision.report.text import clean
+
+WIDTH = 100
+"""Columns that text for people is wrapped to."""
+
+
+class Verdict(enum.StrEnum):
+    """How one check ended. `unknown`: it could not be looked at, which is never good news."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: what it found, why it thinks so, one thing to do."""
+
+    id: str
+    status: Verdict
+    what: str
+    why: str = ""
+    fix: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        """The check as `--json` prints it."""
+        return {"id": self.id, "status": self.status.value, "what": self.what, "why": self.why, "fix": self.fix}
+
+
+def count(checks: Sequence[Check], verdict: Verdict) -> int:
+    """How many ended so."""
+    return sum(check.status is verdict for check in checks)
+
+
+def checks_document(checks: Sequence[Check]) -> dict[str, Any]:
+    """`ok` is true where nothing failed and nothing stayed unknown; warnings do not count."""
+    ok = not count(checks, Verdict.FAIL) and not count(checks, Verdict.UNKNOWN)
+    return {"ok": ok, "checks": [check.as_dict() for check in checks]}
+
+
+def wrapped(text: str, indent: int, *, width: int = WIDTH) -> list[str]:
+    """The text in lines of at most `width`, all but the first indented."""
+    blank = " " * indent
+    lines = [
+        line
+        for part in text.split("\n")
+        for line in textwrap.wrap(clean(part), max(20, width - indent), break_long_words=False, break_on_hyphens=False) or [""]
+    ]
+    return [(blank if number else "") + line for number, line in enumerate(lines)]
+
+
+def checks_lines(checks: Sequence[Check], *, width: int = WIDTH) -> list[str]:
+    """A line for each check, with reason and remedy below those that are not ok; then how many ended how."""
+    names = max((len(check.id) for check in checks), default=0)
+    lines: list[str] = []
+    for check in checks:
+        head = f"{check.status.value:<9}{check.id:<{names}}  "
+        lines += [head + wrapped(check.what, len(head), width=width)[0], *wrapped(check.what, len(head), width=width)[1:]]
+        if check.status is Verdict.OK:
+            continue
+        for label, text in (("why: ", check.why), ("try: ", check.fix)):
+            if text:
+                first, *rest = wrapped(text, 14, width=width)
+                lines += [f"{'':9}{label}{first}", *rest]
+    totals = ", ".join(f"{number} {verdict.value}" for verdict in Verdict if (number := count(checks, verdict)))
+    return [*lines, "", f"{len(checks)} checks: {totals}"]

@@ -1,0 +1,78 @@
+"""mps.plan and mps.explain on the mock: one exchange, every number with its reason, and nothing made up."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from provision import app
+from provision.app import Session, Targets
+from provision.errors import HostError, UsageError
+from provision.settings import Settings
+from provision.testing import MockHost
+from tests.mock.workers import settled
+
+HERE = Targets()
+
+
+def test_a_plan_from_what_the_host_says(tmp_path: Path) -> None:
+    with MockHost(gpu="nvidia-l4") as mock, settled(mock, tmp_path) as session:
+        mock.stats.reset()
+        done = app.mps_plan(session, HERE, clients=None, peak_memory="2g", measure=None)
+        assert mock.stats.exchanges == 1
+        document = json.loads(json.dumps(done.document))
+        assert document["host"]["gpu"] == "NVIDIA L4"
+        assert (document["host"]["sm_count"], document["host"]["sm_source"]) == (58, "table")
+        assert document["workload"]["peak_memory_mib"] == 2048
+        assert document["plan"]["clients"] == min(8, document["host"]["vcpus"])
+        assert document["measured"] is None
+        assert "as Dataflow does" in done.text
+        assert max(map(len, done.text.splitlines())) <= 100
+
+
+def test_a_wish_is_planned_for(tmp_path: Path) -> None:
+    with MockHost() as mock, settled(mock, tmp_path) as session:
+        done = app.mps_plan(session, HERE, clients="60", peak_memory=None, measure=None)
+        assert done.document["plan"]["clients"] == 46
+        assert "60 clients were asked for, 46 are possible" in " ".join(done.text.split())
+
+
+def test_the_mock_never_makes_up_a_measurement(tmp_path: Path) -> None:
+    """Nor does one that is reached like any other SSH host."""
+    with MockHost() as mock, settled(mock, tmp_path) as session, pytest.raises(UsageError, match="needs a GPU"):
+        app.mps_plan(session, HERE, clients=None, peak_memory=None, measure="true")
+
+
+def test_without_a_container_it_says_what_to_start(tmp_path: Path) -> None:
+    with MockHost() as mock, settled(mock, tmp_path, container=False) as session, pytest.raises(HostError, match="not running") as caught:
+        app.mps_plan(session, HERE, clients=None, peak_memory=None, measure=None)
+    assert "dev.up" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("flags", "where"), [({"clients": "0"}, "--clients"), ({"clients": "x"}, "--clients"), ({"peak_memory": "much"}, "--peak-memory")]
+)
+def test_flags_that_are_no_numbers_are_refused_before_anything_else(tmp_path: Path, flags: dict[str, str], where: str) -> None:
+    session = Session(Settings(), tmp_path, tmp_path)
+    with pytest.raises(UsageError) as caught:
+        app.mps_plan(session, HERE, **{"clients": None, "peak_memory": None, "measure": None, **flags})
+    assert caught.value.where == where
+
+
+def test_explaining_needs_no_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(Settings(), tmp_path, tmp_path)
+    done = app.mps_explain(session, text="Error 805\n", file=None)
+    assert (done.exit_code, done.document["matches"][0]["id"]) == (0, "805")
+    log = tmp_path / "control.log"
+    log.write_text("[x] User did not send valid credentials\n")
+    assert app.mps_explain(session, text=None, file=str(log)).document["matches"][0]["harmless"]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"torch.mps \xff\n")))
+    assert app.mps_explain(session, text=None, file="-").document["matches"][0]["id"] == "apple"
+    unknown = app.mps_explain(session, text="all is well", file=None)
+    assert (unknown.exit_code, unknown.document, "mps.doctor" in unknown.text) == (1, {"matches": []}, True)
+    for given in ({"text": None, "file": None}, {"text": "a", "file": "b"}, {"text": None, "file": str(tmp_path / "absent")}):
+        with pytest.raises(UsageError):
+            app.mps_explain(session, **given)

@@ -1,0 +1,42 @@
+"""A mock host with its worker container up, reached as any SSH host of the settings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from provision import engine, templating
+from provision.app import Session
+from provision.hosts import ssh
+from provision.hosts.known_hosts import KnownHosts
+from provision.recipes import WorkerImage, cos, worker
+from provision.settings import Settings
+from provision.settings.model import HostSettings
+from provision.testing import MockHost
+
+REF = "us-docker.pkg.dev/project/repo/image:1"
+
+
+def settings_for(mock: MockHost) -> Settings:
+    """Settings whose host `dev` is the mock."""
+    where = mock.host
+    entry = HostSettings(address=where.address, port=where.port, user=where.user, identity=where.identity, host_key=where.host_key)
+    made = Settings.from_levels([])
+    return made.model_copy(update={"hosts": {"dev": entry}, "worker": made.worker.model_copy(update={"image": REF})})
+
+
+@contextmanager
+def settled(mock: MockHost, folder: Path, *, container: bool = True) -> Iterator[Session]:
+    """A session whose one host is the mock, provisioned, with the worker container running unless told otherwise."""
+    settings = settings_for(mock)
+    host = cos(settings, host=mock.host, boot_unit=templating.boot_unit(project_dir=None))
+    recipe = [*host, *(worker(settings, WorkerImage(REF), host=mock.host) if container else [])]
+    transport = ssh.connect(mock.host, known_hosts=KnownHosts(Path("/nonexistent/known_hosts")))
+    try:
+        report = engine.converge(transport, recipe, lambda event: None, clock=time.monotonic)
+    finally:
+        transport.close()
+    assert not report.failed, str(report)
+    yield Session(settings, folder / "state", folder, environ={})

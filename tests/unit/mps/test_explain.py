@@ -1,0 +1,48 @@
+"""Error text -> cause and remedy: what people paste, and a table whose every row is reached by it."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.mps.explain import LONGEST_LINE, explain, rows
+
+CASES = tomllib.loads((Path(__file__).parents[2] / "data" / "mps" / "explain.toml").read_text(encoding="utf-8"))["case"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["text"].strip()[:40])
+def test_what_was_pasted_is_explained(case: Mapping[str, Any]) -> None:
+    assert [match.row.id for match in explain(case["text"])] == case["ids"]
+
+
+def test_every_row_is_reached_by_a_case() -> None:
+    ids = [row.id for row in rows()]
+    assert len(set(ids)) == len(ids) > 30
+    assert set(ids) == {name for case in CASES for name in case["ids"]}
+
+
+def test_a_match_names_its_first_line_and_counts_the_others() -> None:
+    (match,) = explain("fine\nError 805\nfine\n  Error 805  \n")
+    assert match.as_dict().items() >= {"text": "Error 805", "line": 2, "times": 2, "harmless": False, "id": "805"}.items()
+    assert "pipe directory" in match.as_dict()["cause"]
+
+
+def test_a_log_of_a_good_day_holds_nothing_harmful() -> None:
+    text = (Path(__file__).parents[2] / "data" / "mps" / "parse" / "v2_580.toml").read_text(encoding="utf-8")
+    log = text[text.index("NEW SERVER 597: Ready") : text.index("Server 597 has 4")]
+    assert [match.row.id for match in explain(log) if not match.row.harmless] == []
+
+
+@given(st.text() | st.lists(st.sampled_from([case["text"] for case in CASES])).map("\n".join))
+def test_any_text_is_explained_or_not(text: str) -> None:
+    assert len(explain(text)) <= len(rows())
+
+
+def test_a_page_on_one_line_is_not_matched_for_long() -> None:
+    assert explain("x" * LONGEST_LINE + "Error 805") == ()

@@ -1,0 +1,89 @@
+"""What one measured run showed."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.errors import ProvisionError
+from provision.mps.measure import MEASURE, Measured, measured
+
+DATA = Path(__file__).parents[2] / "data" / "mps" / "measure"
+
+
+def recorded(name: str) -> str:
+    return (DATA / f"{name}.txt").read_text(encoding="utf-8")
+
+
+def test_the_gpus_own_count_is_taken_where_there_is_one() -> None:
+    assert measured(recorded("hopper")) == Measured(0, 9.5, 1210, 0.12, "sm", 1.0, 3)
+
+
+def test_else_the_time_in_which_a_kernel_ran_is_and_says_so() -> None:
+    """From the first busy sample to the last: 40, 60, 0, 20."""
+    assert measured(recorded("older")) == Measured(0, 4.0, 900, 0.3, "time", 1.0, 4)
+
+
+def test_too_few_samples_of_the_gpus_own_count_are_no_figure() -> None:
+    short = "\n".join(line for line in recorded("hopper").splitlines() if not line.endswith((" 11 ", " 13 ")))
+    assert measured(short).activity_kind == "time"
+
+
+def test_a_run_becomes_a_workload() -> None:
+    work = measured(recorded("hopper")).workload(5)
+    assert (work.clients, work.peak_memory_mib, work.activity_kind, work.cores) == (5, 1210, "sm", 1.0)
+
+
+def test_a_program_that_left_the_gpu_alone_is_no_measurement() -> None:
+    with pytest.raises(ProvisionError, match="did not use the GPU"):
+        measured("before=5\nmemory 5, 0\nmemory 5, 0\n")
+    with pytest.raises(ProvisionError, match="tells nothing of this GPU"):
+        measured("before=[N/A]\nmemory [N/A], [N/A]\n")
+
+
+@given(st.lists(st.sampled_from([*recorded("hopper").splitlines(), *recorded("older").splitlines()]) | st.text()).map("\n".join))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        found = measured(text)
+    except ProvisionError:
+        return
+    assert found.activity is None or 0.0 <= found.activity <= 1.0
+    assert found.cores is None or found.cores > 0
+
+
+SMI = """#!/bin/sh
+case "$*" in
+    *-lms*) while :; do printf '%s, 50\\n' "$(cat "$HOME/used")"; sleep 0.05; done ;;
+    *memory.used*) cat "$HOME/used" ;;
+    dmon*) exit 1 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_the_script_runs_the_command_once_and_tells_its_status_and_figures(tmp_path: Path, shell: str) -> None:
+    smi = tmp_path / "bin" / "nvidia-smi"
+    smi.parent.mkdir()
+    smi.write_text(SMI)
+    smi.chmod(0o755)
+    (tmp_path / "used").write_text("7\n")
+    command = "echo once >>$HOME/runs; echo 900 >$HOME/used; echo spoken; sleep 0.4; echo 7 >$HOME/used; exit 3"
+    env = {"PATH": f"{smi.parent}:/usr/local/bin:/usr/bin:/bin", "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [shell, "-c", MEASURE, "provision", command],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 3
+    assert done.stderr.replace("Terminated\n", "") == "spoken\n"
+    assert (tmp_path / "runs").read_text() == "once\n"
+    found = measured(done.stdout)
+    assert (found.status, found.peak_memory_mib, found.activity_kind, found.activity) == (3, 893, "time", 0.5)

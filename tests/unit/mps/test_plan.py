@@ -1,0 +1,230 @@
+"""The plan: what was measured is what it foretells, and what it must never say, whatever the host."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.mps.plan import LEAST_SMS, SPARE_CLIENTS, HostFacts, Plan, Workload, client_limit, context_mib, plan, sms_at, sms_of
+
+H200 = HostFacts(
+    gpu="NVIDIA H200",
+    driver="580.159.04",
+    compute_capability=(9, 0),
+    cuda=(13, 0),
+    memory_total_mib=143771,
+    memory_free_mib=143000,
+    sm_count=132,
+    sm_source="driver",
+    vcpus=16,
+    shm_mib=1024,
+    compute_mode="Default",
+)
+L4 = replace(H200, gpu="NVIDIA L4", compute_capability=(8, 9), memory_total_mib=23034, memory_free_mib=22563, sm_count=58, vcpus=8)
+LIGHT = Workload(peak_memory_mib=900, activity=0.05, activity_kind="sm")
+
+
+def told(made: Plan, level: str) -> str:
+    return "\n".join(each.text for each in made.advice if each.level == level)
+
+
+# --- what was measured ---
+
+
+@pytest.mark.parametrize(("percentage", "sms"), [(100, 132), (30, 38), (25, 32), (12, 14), (10, 12)])
+def test_shares_are_cut_down_to_what_the_driver_showed(percentage: int, sms: int) -> None:
+    assert sms_at(percentage, 132) == sms
+
+
+@pytest.mark.parametrize(("sms", "mib"), [(132, 517), (32, 144), (14, 79), (12, 72)])
+def test_contexts_are_as_large_as_the_driver_showed(sms: int, mib: int) -> None:
+    assert context_mib(sms) == pytest.approx(mib, abs=4)
+
+
+def test_sixteen_light_trainings_on_the_measured_machine_get_the_best_measured_setting() -> None:
+    """16 light MLPs on an H200 were fastest at 200/N: 2.25 s against 2.30 at 100/N and 2.48 without a cap (docs/facts.md)."""
+    made = plan(H200, LIGHT)
+    assert (made.clients, made.thread_percentage, made.sms_per_client) == (16, 13, 16)
+    assert made.omp_threads == 1
+    assert made.worthwhile
+    assert made.speedup == (16.0, "16 processes")
+    assert "200/N" in made.percentage_reason
+
+
+def test_threads_of_a_worker_are_the_cores_divided_among_them() -> None:
+    assert plan(H200, Workload(clients=4)).omp_threads == 4
+    assert plan(H200, Workload(clients=40)).omp_threads == 1
+
+
+@pytest.mark.parametrize(
+    ("capability", "cuda", "limit"),
+    [((6, 1), (12, 2), 16), ((7, 0), (12, 2), 48), ((9, 0), (13, 0), 48), ((9, 0), (13, 1), 60), (None, None, 48)],
+)
+def test_the_client_limit_follows_from_gpu_and_cuda(capability: tuple[int, int] | None, cuda: tuple[int, int] | None, limit: int) -> None:
+    assert client_limit(capability, cuda) == limit
+
+
+# --- the choice of the share ---
+
+
+def test_a_load_that_is_not_known_gets_no_cap() -> None:
+    made = plan(H200, Workload(clients=8))
+    assert made.thread_percentage == 100
+    assert "no cap" in made.percentage_reason
+    assert "--measure" in told(made, "note")
+
+
+def test_a_load_that_needs_more_than_twice_its_share_gets_no_cap() -> None:
+    assert plan(H200, Workload(clients=8, activity=0.4, activity_kind="sm")).thread_percentage == 100
+
+
+def test_contexts_shrink_where_the_memory_is_short() -> None:
+    small = replace(H200, memory_total_mib=8000, memory_free_mib=8000)
+    made = plan(small, Workload(clients=16))
+    assert made.clients == 16
+    assert made.thread_percentage == 13
+    assert "do not fit" in made.percentage_reason
+    smaller = plan(replace(small, memory_total_mib=1700, memory_free_mib=1700), Workload(clients=16))
+    assert (smaller.clients, smaller.thread_percentage) == (16, 7)
+    assert "100/N" in smaller.percentage_reason
+
+
+def test_a_share_never_falls_below_two_multiprocessors() -> None:
+    a16 = replace(L4, gpu="NVIDIA A16", sm_count=10, vcpus=46)
+    made = plan(a16, Workload(clients=30, activity=0.01, activity_kind="sm"))
+    assert (made.thread_percentage, made.sms_per_client) == (20, 2)
+    assert "the least" in made.percentage_reason
+
+
+# --- when it is the wrong tool ---
+
+
+def test_one_busy_process_is_told_to_stay_alone() -> None:
+    made = plan(H200, Workload(activity=0.9, activity_kind="sm"))
+    assert not made.worthwhile
+    assert "90%" in told(made, "stop")
+    assert made.speedup.value == pytest.approx(1 / 0.9)
+
+
+def test_time_utilisation_bounds_nothing() -> None:
+    made = plan(H200, Workload(activity=0.95, activity_kind="time", peak_memory_mib=800))
+    assert made.worthwhile
+    assert made.clients == 16
+    assert made.speedup.value == 16
+    assert "cannot be foretold" in told(made, "note")
+
+
+def test_a_host_bound_process_bounds_the_gain_by_its_cores() -> None:
+    made = plan(H200, Workload(activity=0.02, activity_kind="sm", cores=4.0))
+    assert made.speedup.value == 4.0
+    assert "4.0 cores" in made.speedup.reason
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"mig": True}, "MIG"),
+        ({"compute_capability": (6, 0)}, "Volta"),
+        ({"compute_mode": "Prohibited"}, "PROHIBITED"),
+        ({"vcpus": 1}, "nothing to share"),
+    ],
+)
+def test_what_cannot_work_is_said(change: dict[str, object], text: str) -> None:
+    made = plan(replace(L4, **change), Workload())  # type: ignore[arg-type]
+    assert not made.worthwhile
+    assert text in told(made, "stop")
+
+
+def test_a_wish_beyond_limit_memory_or_cores_is_cut_or_warned_about() -> None:
+    assert "100 clients were asked for, 46 are possible" in told(plan(H200, Workload(clients=100)), "warn")
+    assert "slow one another down" in told(plan(L4, Workload(clients=20)), "warn")
+    made = plan(L4, Workload(clients=8, peak_memory_mib=6000))
+    assert (made.clients, made.clients_reason) == (3, "so many fit into the GPU's memory")
+    assert "even one process does not fit" in told(plan(L4, Workload(peak_memory_mib=30_000)), "stop")
+
+
+# --- whatever the host ---
+
+MAYBE_MIB = st.none() | st.integers(0, 2_000_000)
+HOSTS = st.builds(
+    HostFacts,
+    compute_capability=st.none() | st.tuples(st.integers(3, 13), st.integers(0, 9)),
+    cuda=st.none() | st.tuples(st.integers(10, 14), st.integers(0, 9)),
+    memory_total_mib=MAYBE_MIB,
+    memory_free_mib=MAYBE_MIB,
+    sm_count=st.none() | st.integers(1, 300),
+    vcpus=st.integers(1, 400),
+    shm_mib=st.none() | st.integers(0, 100_000),
+    compute_mode=st.sampled_from(["", "Default", "Exclusive_Process", "Prohibited"]),
+    mig=st.booleans(),
+)
+LOADS = st.builds(
+    Workload,
+    clients=st.none() | st.integers(1, 500),
+    peak_memory_mib=st.none() | st.integers(0, 200_000),
+    activity=st.none() | st.floats(0.0, 1.0),
+    activity_kind=st.sampled_from(["", "sm", "time"]),
+    cores=st.none() | st.floats(0.001, 64.0),
+)
+
+
+@given(HOSTS, LOADS)
+def test_every_plan_keeps_its_limits(host: HostFacts, work: Workload) -> None:
+    made = plan(host, work)
+    assert 1 <= made.clients <= made.client_limit - SPARE_CLIENTS
+    assert work.clients is None or made.clients <= work.clients
+    assert work.clients is not None or made.clients <= host.vcpus
+    assert 1 <= made.thread_percentage <= 100
+    assert made.clients > 1 or made.thread_percentage == 100
+    assert host.sm_count is None or made.sms_per_client is not None
+    assert made.sms_per_client is None or host.sm_count is None or made.sms_per_client >= min(LEAST_SMS, host.sm_count)
+    assert made.omp_threads >= 1
+    assert made.omp_threads * made.clients <= max(host.vcpus, made.clients)
+    assert made.memory_limit_mib is None or made.memory_limit_mib * made.clients <= (host.memory_total_mib or 0)
+    assert made.tensorflow_limit_mib is None or 0 <= made.tensorflow_limit_mib <= (made.memory_limit_mib or 0)
+    assert 1.0 <= made.speedup.value <= made.clients
+    assert made.clients_reason
+    assert made.percentage_reason
+    assert made == plan(host, work)
+
+
+@given(HOSTS, LOADS)
+def test_what_fits_is_within_the_memory(host: HostFacts, work: Workload) -> None:
+    made = plan(host, work)
+    free = host.memory_total_mib if host.memory_free_mib is None else host.memory_free_mib
+    if made.worthwhile and made.expected_memory_mib is not None and free is not None:
+        assert made.expected_memory_mib <= free
+
+
+@given(HOSTS, LOADS, st.integers(0, 100_000))
+def test_more_memory_never_means_fewer_clients(host: HostFacts, work: Workload, more: int) -> None:
+    if host.memory_free_mib is not None:
+        assert plan(replace(host, memory_free_mib=host.memory_free_mib + more), work).clients >= plan(host, work).clients
+
+
+@given(HOSTS, LOADS, st.integers(0, 100_000))
+def test_a_larger_process_never_means_more_clients(host: HostFacts, work: Workload, more: int) -> None:
+    peak = work.peak_memory_mib or 0
+    small, large = (plan(host, replace(work, peak_memory_mib=value)) for value in (peak, peak + more))
+    assert large.clients <= small.clients
+
+
+@pytest.mark.parametrize(
+    ("name", "sms"),
+    [
+        *(("Tesla T4", 40), ("NVIDIA L4", 58), ("NVIDIA A100-SXM4-40GB", 108), ("NVIDIA H100 80GB HBM3", 132), ("NVIDIA H100 PCIe", 114)),
+        *(("NVIDIA H200", 132), ("Tesla V100-SXM2-16GB", 80), ("NVIDIA B200", 148), ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 188)),
+        *(("Tesla P4", 20), ("Tesla P100-PCIE-16GB", 56), ("NVIDIA L40S", 142), ("Quadro of tomorrow", None)),
+    ],
+)
+def test_multiprocessors_are_known_by_name(name: str, sms: int | None) -> None:
+    assert sms_of(name) == sms
+
+
+def test_every_gpu_of_compute_engine_is_known_by_name() -> None:
+    from provision.testing.gpus import MODELS
+
+    assert [gpu.name for gpu in MODELS.values() if sms_of(gpu.name) is None] == []
