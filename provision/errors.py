@@ -24,7 +24,7 @@ ProvisionError                                              exit
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -66,7 +66,7 @@ class ProvisionError(Exception):
             lines.append(f"  try: {_indent(self.fix)}")
         return "\n".join(lines)
 
-    def as_dict(self) -> dict[str, str]:
+    def as_dict(self) -> dict[str, Any]:
         """The error as `--json` prints it."""
         return {"what": self.what, "where": self.where, "why": self.why, "fix": self.fix}
 
@@ -117,6 +117,11 @@ class NoCapacity(CloudError):
     def __init__(self, what: str, *, where: str = "", why: str = "", fix: str = "", tried: Sequence[tuple[str, str, str]] = ()) -> None:
         super().__init__(what, where=where, why=why, fix=fix)
         self.tried = tuple(tried)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The error as `--json` prints it, with every zone that was asked."""
+        tried = [{"zone": zone, "result": result, "reason": reason} for zone, result, reason in self.tried]
+        return {**super().as_dict(), "tried": tried}
 
 
 class CleanupFailed(ProvisionError):

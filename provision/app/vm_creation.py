@@ -13,7 +13,7 @@ from provision.app.session import Done, Session, Targets
 from provision.app.vm_documents import document, static_document
 from provision.app.vm_reach import Patience, bills, reach, still_there
 from provision.cloud import body, catalog, scheduling
-from provision.cloud.create import HALTED, Created, create_vm, fits
+from provision.cloud.create import HALTED, Created, create_vm, fits, table_of
 from provision.cloud.ports import ComputeCloud
 from provision.errors import EXIT_WOULD_CHANGE, UsageError
 from provision.hosts.keys import KeyPair, ensure_key
@@ -23,22 +23,30 @@ from provision.resources import BootFragment
 from provision.resources.boot import BOOT_TEXT
 
 
-def vm_create(session: Session, name: str, targets: Targets, *, patience: Patience | None = None) -> Done:
+def vm_create(
+    session: Session, name: str, targets: Targets, *, count: int = 1, parallel_zones: int = 1, patience: Patience | None = None
+) -> Done:
     """Make the VM, wait for SSH, pin its host keys, provision it, verify it. Run again: no change.
 
-    `targets.host` is the name, where given. Whatever fails once the VM runs says that it runs.
+    `targets.host` is the name, where given; with a `count` above 1 the VMs are NAME-1, NAME-2 and so on.
+    `parallel_zones` zones are asked at once. Whatever fails once the VM runs says that it runs.
     """
     name = _chosen(session, name, targets)
+    if count > 1:
+        from provision.app.vm_several import create_several
+
+        return create_several(session, name, targets, count=count, parallel_zones=parallel_zones, patience=patience)
     if name in session.settings.hosts:
         session.emit(Note(f"{name} is a host of the settings: there is nothing to create"))
         return _provisioned(session, name, targets, static_document(session, name), changed=False)
     cloud = cloud_of(session)
     key = ensure_key(session.home / "key")
-    spec = _spec(session, name, key)
+    spec = spec_of(session, name, key)
     patience = patience or Patience.of(session)
     if targets.check:
         return _check(session, cloud, spec, targets, patience)
-    created = create_vm(cloud, spec, session.settings.zones, journal_of(session), session.emit)
+    created = create_vm(cloud, spec, session.settings.zones, journal_of(session), session.emit, width=parallel_zones)
+    tell_zones(session, created)
     with still_there(session, created.vm):
         reach(session, cloud, created.vm, patience)
         done = _provisioned(session, name, targets, document(created.vm), changed=created.changed, tried=_tried(created))
@@ -61,6 +69,12 @@ def _provisioned(
     chosen = converging.hosts(session, Targets(host=name))
     finished = converging.converge(session, targets, chosen, lambda target: converging.cos_recipe(session, target), f"vm.create {name}")
     return converging.done(finished, check=targets.check, vm=vm, changed=changed, tried=tried or [])
+
+
+def tell_zones(session: Session, created: Created) -> None:
+    """Every zone that was asked with its verbatim reason, where it was not the first that took the VM."""
+    if len(created.tried) > 1:
+        session.emit(Note(f"zones asked for {created.vm.name}:\n{table_of(created.tried)}"))
 
 
 def _tried(created: Created) -> list[dict[str, Any]]:
@@ -87,7 +101,8 @@ def _would(text: str, vm: Vm | None) -> Done:
     return Done({"vm": None if vm is None else document(vm), "changed": True, "tried": [], "hosts": {}}, EXIT_WOULD_CHANGE, text)
 
 
-def _spec(session: Session, name: str, key: KeyPair) -> VmSpec:
+def spec_of(session: Session, name: str, key: KeyPair) -> VmSpec:
+    """What the settings ask the cloud for, under that name."""
     settings = session.settings
     machine_type = catalog.machine_for(settings.gpu, settings.gpu_count, settings.machine_type, settings.dataflow.machine_type)
     model = scheduling.model_for(settings.provisioning, settings.reservation, machine_type)

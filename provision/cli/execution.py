@@ -149,15 +149,15 @@ def _targets(taken: Mapping[str, Any]) -> app.Targets:
     return app.Targets(
         host=taken.get("host"),
         limit=taken.get("limit"),
-        forks=_number("--forks", taken.get("forks"), least=1) or fleet.DEFAULT_FORKS,
-        serial=_number("--serial", taken.get("serial"), least=1),
-        max_fail=_number("--max-fail", taken.get("max_fail"), least=0),
+        forks=number("--forks", taken.get("forks"), least=1) or fleet.DEFAULT_FORKS,
+        serial=number("--serial", taken.get("serial"), least=1),
+        max_fail=number("--max-fail", taken.get("max_fail"), least=0),
         check=bool(taken.get("check")),
         diff=bool(taken.get("diff")),
     )
 
 
-def _number(flag: str, text: str | None, *, least: int) -> int | None:
+def number(flag: str, text: str | None, *, least: int) -> int | None:
     """The whole number that a flag's text says, None when it was not given; Invoke would turn a bad one into a traceback."""
     if text is None:
         return None

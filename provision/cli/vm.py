@@ -12,22 +12,36 @@ if TYPE_CHECKING:
     from provision.cli.execution import Run
 
 _NAMES = {"name": "the VM, instead of the one of the settings; several with commas, or with * and ?"}
-_PLACEMENT = ("name", "zones", "machine_type", "gpu", "ttl")
+_PLACEMENT = ("name", "zones", "machine_type", "gpu", "ttl", "provisioning")
 
 
 def _named(run: Run, name: str | None) -> str:
     return run.settings.name if name is None else name
 
 
-@command(Shape("vm.create", targets=True, settings=_PLACEMENT))
-def create(run: Run) -> Done:
+@command(
+    Shape("vm.create", targets=True, settings=_PLACEMENT),
+    about={
+        "count": "how many VMs; two or more are named NAME-1, NAME-2 and so on",
+        "parallel_zones": "ask so many zones at once, keep the first VM and delete the others; one after another unless told otherwise",
+    },
+)
+def create(run: Run, *, count: str | None = None, parallel_zones: str | None = None) -> Done:
     """Create the GPU VM, provision and verify it.
 
-    Zones are asked in the order of the settings until one has the machine. Run again, it changes nothing.
+    Zones are asked in the order of the settings until one has the machine. Run again, it changes nothing. With --count,
+    VMs are made side by side, each in the first zone that takes it; what could not be made is named beside what was.
     """
     from provision import app
+    from provision.cli.execution import number
 
-    return app.vm_create(run.session, name=run.settings.name, targets=run.targets)
+    return app.vm_create(
+        run.session,
+        name=run.settings.name,
+        targets=run.targets,
+        count=number("--count", count, least=1) or 1,
+        parallel_zones=number("--parallel-zones", parallel_zones, least=1) or 1,
+    )
 
 
 @command(Shape("vm.provision", targets=True))

@@ -32,11 +32,11 @@ from provision.report import hosts_document
 __all__ = ["Done", "Session", "Targets"]
 
 
-def vm_create(session: Session, name: str, targets: Targets) -> Done:
+def vm_create(session: Session, name: str, targets: Targets, *, count: int, parallel_zones: int) -> Done:
     settings = session.settings.model_dump(mode="json")
     text = f"{name} in {', '.join(settings['zones'])}"
     where = {"project_dir": str(session.project_dir), "state_dir": str(session.state_dir), "argv0": session.program_argv0}
-    return Done({"name": name, "targets": asdict(targets), "settings": settings, **where}, 0, text)
+    return Done({"name": name, "targets": asdict(targets), "settings": settings, "count": [count, parallel_zones], **where}, 0, text)
 
 
 def vm_provision(session: Session, targets: Targets) -> Done:

@@ -17,7 +17,7 @@ from provision.cloud.journal import LEFT_BEHIND, MADE, FileJournal
 from provision.cloud.ports import Ended
 from provision.cloud.race import Finish, race
 from provision.cloud.refusal import CONNECTION_LOST, CloudRefused, Refusal
-from provision.errors import CleanupFailed, NoCapacity
+from provision.errors import CleanupFailed, CloudError, NoCapacity
 from provision.model import Vm, VmSpec
 
 ZONES = ("us-central1-a", "us-central1-b", "us-east1-c")
@@ -52,6 +52,9 @@ class Scripted(GceCloud):
 
     def zones_offering(self, gpu: str | None) -> Sequence[str]:
         return ZONES
+
+    def quotas(self, regions: Sequence[str]) -> Any:
+        raise CloudError("not known")
 
     def list(self, labels: Mapping[str, str]) -> Sequence[Vm]:
         return [*self.vms.values()]

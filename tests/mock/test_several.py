@@ -1,0 +1,98 @@
+"""Several VMs at once, and one VM asked of several zones at once, through the use cases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provision import app
+from provision.app import Done, Targets
+from provision.app.clouds import journal_of
+from provision.app.vm_reach import Patience
+from provision.cloud.journal import MADE
+from provision.errors import EXIT_CLOUD, EXIT_WOULD_CHANGE, NoCapacity, UsageError
+from provision.testing.compute import stock_out
+from tests.mock.project import HERE, ZONE, Project
+
+pytestmark = pytest.mark.timeout(240)
+
+QUICK = Patience(host_keys_s=5.0, ssh_s=20.0, pause_s=0.05, attributes_pause_s=0.05)
+
+
+def create(project: Project, count: int = 1, targets: Targets = HERE, **more: Any) -> Done:
+    return app.vm_create(project.session, "dev", targets, count=count, patience=QUICK, **more)
+
+
+def test_several_are_made_provisioned_as_a_fleet_and_found_again(project: Project) -> None:
+    foretold = create(project, 2, Targets(check=True))
+    assert (foretold.exit_code, foretold.text) == (EXIT_WOULD_CHANGE, "would create dev-1, dev-2")
+    done = create(project, 2)
+    assert (done.exit_code, done.document["changed"]) == (0, True)
+    assert done.text == f"2 of 2 VMs: dev-1 ({ZONE}), dev-2 ({ZONE})"
+    assert [(vm["name"], vm["status"], vm["tried"]) for vm in done.document["vms"]] == [
+        (name, "RUNNING", [{"zone": ZONE, "result": "created", "reason": ""}]) for name in ("dev-1", "dev-2")
+    ]
+    assert set(done.document["hosts"]) == {"dev-1", "dev-2"}
+    again = create(project, 2)
+    assert (again.exit_code, again.document["changed"]) == (0, False)
+    assert {host["changed"] for host in again.document["hosts"].values()} == {0}
+    assert create(project, 2, Targets(check=True)).exit_code == 0
+    assert sorted(project.listed()) == [("dev-1", "RUNNING"), ("dev-2", "RUNNING")]
+
+
+def test_what_was_made_is_provisioned_and_what_was_not_is_told(project: Project) -> None:
+    project.cloud.emulator.faults.add(replace(stock_out(), name="dev-2"))
+    done = create(project, 2)
+    assert (done.exit_code, done.document["error"]["what"]) == (EXIT_CLOUD, "no zone had g2-standard-8 + 1 x nvidia-l4")
+    made, missing = done.document["vms"]
+    assert (made["name"], made["status"], missing["name"], missing["changed"]) == ("dev-1", "RUNNING", "dev-2", False)
+    assert [row["result"] for row in missing["tried"]] == ["capacity"] * 3
+    assert done.text.splitlines()[0] == f"1 of 2 VMs: dev-1 ({ZONE})"
+    assert set(done.document["hosts"]) == {"dev-1"}
+    assert done.document["hosts"]["dev-1"]["failed"] == 0
+    assert [(entry.name, entry.state) for entry in journal_of(project.session).open()] == [("dev-1", MADE)]
+
+
+def test_one_of_them_that_does_not_answer_is_told_beside_the_others(project: Project) -> None:
+    create(project, 2)
+    project.cloud.host("dev-2").faults.refuse_auth = True
+    done = app.vm_create(project.session, "dev", HERE, count=2, patience=replace(QUICK, ssh_s=0.2))
+    assert done.exit_code == 4
+    assert "error" in done.document["vms"][1]
+    assert set(done.document["hosts"]) == {"dev-1"}
+
+
+def test_a_name_of_the_settings_is_not_made(project: Project) -> None:
+    hosts = type(project.settings).from_levels([]).model_copy(update={"hosts": {"dev-2": object()}})
+    project.settings = hosts
+    with pytest.raises(UsageError, match="dev-2 is a host of the settings"):
+        create(project, 2)
+    project.settings = project.settings.model_copy(update={"hosts": {}})
+    assert project.listed() == []
+
+
+def test_several_zones_at_once_leave_one_vm(project: Project) -> None:
+    done = create(project, parallel_zones=3)
+    assert done.exit_code == 0
+    results = sorted(row["result"] for row in done.document["tried"])
+    assert results.count("created") == 1
+    assert set(results) <= {"created", "dropped"}
+    assert project.listed() == [("dev", "RUNNING")]
+    (entry,) = journal_of(project.session).open()
+    assert (entry.state, entry.zone) == (MADE, done.document["vm"]["zone"])
+
+
+def test_every_zone_that_was_asked_is_told_with_its_reason(project: Project) -> None:
+    project.cloud.emulator.faults.add(stock_out(ZONE))
+    create(project)
+    (table,) = [note for note in project.notes if note.startswith("zones asked for dev:")]
+    first, second = table.splitlines()[1:]
+    assert first.startswith(f"{ZONE}  capacity  ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS: The zone")
+    assert second == "us-central1-b  created"
+    assert app.vm_delete(project.session, "dev", yes=True, confirm=None).exit_code == 0
+    project.cloud.emulator.faults.add(stock_out())
+    with pytest.raises(NoCapacity) as caught:
+        create(project)
+    assert [row["zone"] for row in caught.value.as_dict()["tried"]] == ["us-central1-a", "us-central1-b", "us-central1-c"]
