@@ -5,22 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from provision import templating
 from provision.app import converging
-from provision.app.clouds import cloud_of, journal_of, ours, owner_of
-from provision.app.machines import USER
+from provision.app.clouds import cloud_of, journal_of, ours
 from provision.app.session import Done, Session, Targets
 from provision.app.vm_documents import document, static_document
 from provision.app.vm_reach import Patience, bills, reach, still_there
-from provision.cloud import body, catalog, scheduling
-from provision.cloud.create import HALTED, Created, create_vm, fits, table_of
+from provision.app.vm_spec import spec_of, tell_zones
+from provision.cloud import body
+from provision.cloud.create import HALTED, Created, create_vm, fits
 from provision.cloud.ports import ComputeCloud
 from provision.errors import EXIT_WOULD_CHANGE, UsageError
-from provision.hosts.keys import KeyPair, ensure_key
-from provision.model import Facts, Note, Vm, VmSpec
-from provision.recipes import cos
-from provision.resources import BootFragment
-from provision.resources.boot import BOOT_TEXT
+from provision.hosts.keys import ensure_key
+from provision.model import Note, Vm, VmSpec
 
 
 def vm_create(
@@ -71,12 +67,6 @@ def _provisioned(
     return converging.done(finished, check=targets.check, vm=vm, changed=changed, tried=tried or [])
 
 
-def tell_zones(session: Session, created: Created) -> None:
-    """Every zone that was asked with its verbatim reason, where it was not the first that took the VM."""
-    if len(created.tried) > 1:
-        session.emit(Note(f"zones asked for {created.vm.name}:\n{table_of(created.tried)}"))
-
-
 def _tried(created: Created) -> list[dict[str, Any]]:
     return [attempt.as_dict() for attempt in created.tried]
 
@@ -99,42 +89,3 @@ def _check(session: Session, cloud: ComputeCloud, spec: VmSpec, targets: Targets
 
 def _would(text: str, vm: Vm | None) -> Done:
     return Done({"vm": None if vm is None else document(vm), "changed": True, "tried": [], "hosts": {}}, EXIT_WOULD_CHANGE, text)
-
-
-def spec_of(session: Session, name: str, key: KeyPair) -> VmSpec:
-    """What the settings ask the cloud for, under that name."""
-    settings = session.settings
-    machine_type = catalog.machine_for(settings.gpu, settings.gpu_count, settings.machine_type, settings.dataflow.machine_type)
-    model = scheduling.model_for(settings.provisioning, settings.reservation, machine_type)
-    return VmSpec(
-        name=name,
-        machine_type=machine_type,
-        gpu=settings.gpu,
-        gpu_count=settings.gpu_count if settings.gpu else 0,
-        disk_gb=settings.disk_gb,
-        image=settings.image,
-        image_project=body.COS_PROJECT,
-        ttl_s=settings.ttl_s,
-        labels={body.OWNER_LABEL: owner_of(key)},
-        external_ip=settings.ssh == "direct",
-        metadata=body.standard_metadata(user=USER, public_key=key.public_line, user_data=user_data(session)),
-        provisioning_model=model,
-        termination_action=settings.ttl_action.upper(),
-        request_valid_s=scheduling.wait_for(model, settings.capacity_wait_s),
-        reservation=settings.reservation,
-    )
-
-
-def user_data(session: Session) -> str:
-    """cloud-init user-data: the boot unit, and a seed of the boot script for the first boot.
-
-    The steps are those of the recipe for a host that says ID=cos; what provisioning writes later replaces the seed.
-    """
-    unit = templating.boot_unit(project_dir=session.project_dir)
-    recipe = cos(session.settings, boot_unit=unit, extras=())
-    files = {"boot.sh": BOOT_TEXT}
-    for resource in recipe:
-        if isinstance(resource, BootFragment):
-            content = (resource.desired(Facts(os_id="cos")) or {}).get("content", "")
-            files[f"boot.d/{resource.file}"] = str(content)
-    return templating.user_data(files, project_dir=session.project_dir)

@@ -10,9 +10,9 @@ from provision.app import converging
 from provision.app.clouds import cloud_of, journal_of
 from provision.app.session import Done, Session, Targets
 from provision.app.vm_choice import Act, each
-from provision.app.vm_creation import spec_of, tell_zones
 from provision.app.vm_documents import document
 from provision.app.vm_reach import Patience, bills, reach, still_there
+from provision.app.vm_spec import spec_of, tell_zones
 from provision.cloud import body
 from provision.cloud.create import Attempt, Created, create_vm
 from provision.cloud.ports import ComputeCloud

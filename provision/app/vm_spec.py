@@ -1,0 +1,60 @@
+"""What the settings ask the cloud for, and what is told of the zones that were asked."""
+
+from __future__ import annotations
+
+from provision import templating
+from provision.app.clouds import owner_of
+from provision.app.machines import USER
+from provision.app.session import Session
+from provision.cloud import body, catalog, scheduling
+from provision.cloud.create import Created, table_of
+from provision.hosts.keys import KeyPair
+from provision.model import Facts, Note, VmSpec
+from provision.recipes import cos
+from provision.resources import BootFragment
+from provision.resources.boot import BOOT_TEXT
+
+
+def spec_of(session: Session, name: str, key: KeyPair) -> VmSpec:
+    """What the settings ask the cloud for, under that name."""
+    settings = session.settings
+    machine_type = catalog.machine_for(settings.gpu, settings.gpu_count, settings.machine_type, settings.dataflow.machine_type)
+    model = scheduling.model_for(settings.provisioning, settings.reservation, machine_type)
+    return VmSpec(
+        name=name,
+        machine_type=machine_type,
+        gpu=settings.gpu,
+        gpu_count=settings.gpu_count if settings.gpu else 0,
+        disk_gb=settings.disk_gb,
+        image=settings.image,
+        image_project=body.COS_PROJECT,
+        ttl_s=settings.ttl_s,
+        labels={body.OWNER_LABEL: owner_of(key)},
+        external_ip=settings.ssh == "direct",
+        metadata=body.standard_metadata(user=USER, public_key=key.public_line, user_data=user_data(session)),
+        provisioning_model=model,
+        termination_action=settings.ttl_action.upper(),
+        request_valid_s=scheduling.wait_for(model, settings.capacity_wait_s),
+        reservation=settings.reservation,
+    )
+
+
+def user_data(session: Session) -> str:
+    """cloud-init user-data: the boot unit, and a seed of the boot script for the first boot.
+
+    The steps are those of the recipe for a host that says ID=cos; what provisioning writes later replaces the seed.
+    """
+    unit = templating.boot_unit(project_dir=session.project_dir)
+    recipe = cos(session.settings, boot_unit=unit, extras=())
+    files = {"boot.sh": BOOT_TEXT}
+    for resource in recipe:
+        if isinstance(resource, BootFragment):
+            content = (resource.desired(Facts(os_id="cos")) or {}).get("content", "")
+            files[f"boot.d/{resource.file}"] = str(content)
+    return templating.user_data(files, project_dir=session.project_dir)
+
+
+def tell_zones(session: Session, created: Created) -> None:
+    """Every zone that was asked with its verbatim reason, where it was not the first that took the VM."""
+    if len(created.tried) > 1:
+        session.emit(Note(f"zones asked for {created.vm.name}:\n{table_of(created.tried)}"))
