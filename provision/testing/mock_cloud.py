@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -31,6 +32,7 @@ class HostPark:
         self.running: dict[tuple[str, str], MockHost] = {}
         self.publish: Callable[[str, str, str, str], None] = lambda *_: None
         self.print_serial: Callable[[str, str, str], None] = lambda *_: None
+        self.guest_stopped: Callable[[str, str], None] = lambda *_: None
         self.on_activity: Callable[[], None] = lambda: None
         self._seen: dict[tuple[str, str], tuple[int, dict[str, str]]] = {}
 
@@ -59,10 +61,11 @@ class HostPark:
 
     def halt(self, name: str, zone: str) -> None:
         """Stop the host and keep its disk."""
-        self.watch()
-        self._seen.pop((zone, name), None)
-        if (host := self.running.pop((zone, name), None)) is not None:
+        if (host := self.running.get((zone, name))) is not None:
+            self._hand_on(name, zone, host)
+            del self.running[zone, name]
             host.stop()
+        self._seen.pop((zone, name), None)
 
     def destroy(self, name: str, zone: str) -> None:
         """Remove the host and its disk."""
@@ -71,20 +74,29 @@ class HostPark:
         host.destroy()
 
     def watch(self) -> None:
-        """Hand on what guests wrote since the last look: guest attributes and the console."""
+        """Do what guests asked for since the last look: reboot, power off, guest attributes, the console."""
         for (zone, name), host in list(self.running.items()):
+            if (host.state / "poweroff").exists():
+                (host.state / "poweroff").unlink()
+                with suppress(KeyError):  # somebody else stopped it at the same time
+                    self.guest_stopped(name, zone)
+                continue
             if (host.state / "reboot").exists():
                 (host.state / "reboot").unlink()
                 host.reboot()
-            position, known = self._seen.get((zone, name), (0, {}))
-            text = host.console
-            if len(text) > position:
-                self.print_serial(name, zone, text[position:])
-            attributes = host.guest_attributes
-            for key, value in attributes.items():
-                if known.get(key) != value:
-                    self.publish(name, zone, key, value)
-            self._seen[zone, name] = (len(text), attributes)
+            self._hand_on(name, zone, host)
+
+    def _hand_on(self, name: str, zone: str, host: MockHost) -> None:
+        """What the guest wrote since the last look."""
+        position, known = self._seen.get((zone, name), (0, {}))
+        text = host.console
+        if len(text) > position:
+            self.print_serial(name, zone, text[position:])
+        attributes = host.guest_attributes
+        for key, value in attributes.items():
+            if known.get(key) != value:
+                self.publish(name, zone, key, value)
+        self._seen[zone, name] = (len(text), attributes)
 
     def stop(self) -> None:
         """Stop every host and keep the disks."""
@@ -107,6 +119,7 @@ class MockCloud:
         self.emulator = ComputeEmulator(self.hosts, port=port)
         self.hosts.publish = self.emulator.publish
         self.hosts.print_serial = self.emulator.print_serial
+        self.hosts.guest_stopped = self.emulator.guest_stopped
         self.on_change: Callable[[], None] = lambda: None
         self._record = folder / "world.json"
         self._written = ""

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import requests
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1
 
@@ -98,6 +99,37 @@ def test_a_host_reboots_when_it_is_told_to(mock_cloud: MockCloud, key: tuple[str
     boot_id = host.path("/proc/sys/kernel/random/boot_id")
     assert eventually(lambda: boot_id.exists() and boot_id.read_text() not in ("", before))
     assert eventually(lambda: host.run("true").status == 0)
+
+
+def test_a_guest_that_powers_off_is_a_stopped_instance(mock_cloud: MockCloud, key: tuple[str, str]) -> None:
+    """As with a VM that stops itself when idle; its disk stays, and it can be started again."""
+    insert(mock_cloud.endpoint, "dev", ssh_keys=f"ed:{key[1]}")
+    client = client_of(mock_cloud.endpoint)
+    host = mock_cloud.host("dev")
+    assert host.run("poweroff").status == 1, "without root"
+    assert host.run("echo kept >~/x; sudo poweroff").status == 0
+    assert eventually(lambda: client.get(project="p", zone=ZONE, instance="dev").status == "TERMINATED")
+    assert eventually(lambda: not mock_cloud.ssh_ports)
+    client.start_unary(project="p", zone=ZONE, instance="dev")
+    assert eventually(lambda: client.get(project="p", zone=ZONE, instance="dev").status == "RUNNING")
+    assert mock_cloud.host("dev").run("cat x").output == "kept\n"
+
+
+def test_time_that_is_skipped_ends_run_times_while_hosts_run_on(mock_cloud: MockCloud, key: tuple[str, str]) -> None:
+    """The side door of the running mock: hours of the cloud's time pass, the shells do not notice."""
+    insert(mock_cloud.endpoint, "limited", ssh_keys=f"ed:{key[1]}")
+    client = client_of(mock_cloud.endpoint)
+    client.stop_unary(project="p", zone=ZONE, instance="limited")
+    assert eventually(lambda: client.get(project="p", zone=ZONE, instance="limited").status == "TERMINATED")
+    limit = compute_v1.Scheduling(max_run_duration=compute_v1.Duration(seconds=3600), instance_termination_action="DELETE")
+    client.set_scheduling_unary(project="p", zone=ZONE, instance="limited", scheduling_resource=limit)
+    client.start_unary(project="p", zone=ZONE, instance="limited")
+    assert eventually(lambda: client.get(project="p", zone=ZONE, instance="limited").status == "RUNNING")
+    insert(mock_cloud.endpoint, "free", ssh_keys=f"ed:{key[1]}")
+    answer = requests.post(f"{mock_cloud.endpoint}/emulator/clock", json={"advance_s": 3600}, timeout=10)
+    assert answer.status_code == 200
+    assert [vm.name for vm in client.list(project="p", zone=ZONE)] == ["free"]
+    assert mock_cloud.host("free").run("true").status == 0
 
 
 def test_stop_start_and_delete(mock_cloud: MockCloud, key: tuple[str, str]) -> None:
