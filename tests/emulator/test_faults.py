@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,8 @@ import requests
 from google.api_core import exceptions
 from google.cloud import compute_v1
 
-from provision.testing.compute import ComputeEmulator, SimulatedClock
+from provision.cloud.gce import GceCloud
+from provision.testing.compute import METHODS, ComputeEmulator, SimulatedClock
 from provision.testing.compute.scripts import FAULTS, read
 from tests.emulator.speaking import PROJECT, ZONE, Google, error_of, get, gpu_vm
 
@@ -136,6 +139,21 @@ def test_a_silent_server_lets_go_when_it_ends(google: Google, free_emulator: Com
         requests.get(f"{free_emulator.endpoint}/compute/v1/projects/{PROJECT}/zones", timeout=0.2)
 
 
+# --- the API of tomorrow ----------------------------------------------------------------------------------------------
+
+
+def test_fields_and_words_that_nobody_knows_yet(google: Google, emulator: ComputeEmulator, cloud: GceCloud) -> None:
+    """Neither Google's client nor ours stumbles over what a later API says."""
+    google.insert()
+    emulator.script({"call": "instances.get", "fault": "future", "fields": {"status": "HIBERNATING"}})
+    emulator.script({"call": "*List", "fault": "future"})
+    assert get(emulator, f"projects/{PROJECT}/zones/{ZONE}/instances/dev")["disks"][0]["fieldOfTomorrow"] == {"value": 1}
+    assert google.status() == "HIBERNATING"
+    found = cloud.get("dev", ZONE)
+    assert found is not None
+    assert (found.status, [vm.name for vm in cloud.list({})]) == ("HIBERNATING", ["dev"])
+
+
 # --- lists ------------------------------------------------------------------------------------------------------------
 
 
@@ -207,9 +225,16 @@ def test_a_script_that_means_nothing_is_refused(free_emulator: ComputeEmulator, 
 
 def test_every_fault_has_a_test() -> None:
     rows = [row for row, _ in OPERATIONS.values()] + [row for row, _, _ in ANSWERS.values()]
-    elsewhere = {"slow", "never", "stale", "unreachable", "hang"}
+    elsewhere = {"slow", "never", "stale", "unreachable", "hang", "future"}
     assert {str(row["fault"]) for row in rows} | elsewhere == set(FAULTS)
     assert read({"fault": "hang", "seconds": 5})[0].seconds == 5
+
+
+def test_every_fault_is_on_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "mock.md").read_text(encoding="utf-8")
+    words = {word for make in FAULTS.values() for word in inspect.signature(make).parameters}
+    assert sorted(word for word in {*FAULTS, *words} if f"`{word}`" not in page) == []
+    assert sorted(method for method in METHODS if f"`{method.partition('.')[0]}`" not in page) == []
 
 
 # --- the side door ----------------------------------------------------------------------------------------------------

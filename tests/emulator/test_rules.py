@@ -149,6 +149,14 @@ def test_a_body_that_is_no_object_is_a_parse_error(free_emulator: ComputeEmulato
     assert answer.json()["error"]["errors"][0]["reason"] == "parseError"
 
 
+@pytest.mark.parametrize("headers", [{"Origin": "https://example.com"}, {"Host": "rebound.example.com:80"}])
+def test_a_page_of_the_web_is_not_answered(free_emulator: ComputeEmulator, headers: dict[str, str]) -> None:
+    """User-data of an instance of the mock runs on this machine; a browser must not carry it here."""
+    for path in ("compute/v1/projects/demo/zones", "emulator/faults"):
+        assert requests.get(f"{free_emulator.endpoint}/{path}", headers=headers, timeout=10).status_code == 403
+    assert requests.get(free_emulator.endpoint.replace("127.0.0.1", "localhost") + "/emulator/faults", timeout=10).status_code == 200
+
+
 # --- requestId ------------------------------------------------------------------------------------------------------
 
 REQUEST_ID = "11111111-2222-4333-8444-555555555555"

@@ -4,9 +4,12 @@ from provision.testing.compute.backend import HostBackend, NullBackend
 from provision.testing.compute.catalogue import Catalogue
 from provision.testing.compute.clock import Clock, SimulatedClock, SystemClock
 from provision.testing.compute.faults import Fault, FaultBook, FaultKind, html_502, http_error, quota, silent, stock_out
+from provision.testing.compute.quotas import Quotas
+from provision.testing.compute.routes import METHODS
 from provision.testing.compute.server import Call, ComputeEmulator
 
 __all__ = [
+    "METHODS",
     "Call",
     "Catalogue",
     "Clock",
@@ -16,6 +19,7 @@ __all__ = [
     "FaultKind",
     "HostBackend",
     "NullBackend",
+    "Quotas",
     "SimulatedClock",
     "SystemClock",
     "html_502",

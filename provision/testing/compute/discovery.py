@@ -130,7 +130,7 @@ class Discovery:
 
     def judge_reply(self, call: Call) -> list[str]:
         """What is wrong with a reply: of the method's schema, or an error envelope of the reply's own status."""
-        if call.reply is None:
+        if call.reply is None or call.future:
             return []
         if call.status < 400 and call.api not in self._methods:
             return [f"{call} was answered and is no method of the API"]

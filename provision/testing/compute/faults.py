@@ -40,6 +40,8 @@ class FaultKind(enum.StrEnum):
     """No answer ever comes, until the client gives up; the call has no effect."""
     MUTE_AFTER = "mute_after"
     """The call takes effect; no answer ever comes."""
+    FUTURE = "future"
+    """The answer has fields that the API does not have yet; `text` is a JSON object of values that are laid over it."""
     UNREACHABLE = "unreachable"
     """The zone is missing in an aggregated list, with a warning that says so."""
 

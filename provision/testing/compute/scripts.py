@@ -10,6 +10,7 @@ other words are the fault's own.
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -67,6 +68,10 @@ def _malformed(*, text: str = '{"kind": "compute#operation", "name": ', before: 
     return Fault(kind=FaultKind.BODY if before else FaultKind.BODY_AFTER, http_status=200, text=text)
 
 
+def _future(*, fields: Mapping[str, Any] | None = None) -> Fault:
+    return Fault(kind=FaultKind.FUTURE, text=json.dumps(dict(fields or {})))
+
+
 def _seconds(kind: FaultKind) -> Callable[..., Fault]:
     def make(*, seconds: float) -> Fault:
         return Fault(kind=kind, seconds=seconds)
@@ -90,6 +95,7 @@ FAULTS: Mapping[str, Callable[..., Fault]] = {
     "stale": _stale,
     "html_502": _html_502,
     "malformed": _malformed,
+    "future": _future,
     "slow": _seconds(FaultKind.SLOW),
     "hang": _seconds(FaultKind.HANG),
     "never": _plain(FaultKind.NEVER),

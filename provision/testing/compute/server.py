@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import select
 import socket
-import struct
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -24,16 +22,15 @@ from provision.testing.compute.catalogue import Catalogue, Links
 from provision.testing.compute.clock import Clock, SystemClock
 from provision.testing.compute.durations import Durations
 from provision.testing.compute.errors import ApiError, Json
-from provision.testing.compute.faults import BEFORE, Fault, FaultBook, FaultKind
+from provision.testing.compute.faults import BEFORE, FaultBook, FaultKind
 from provision.testing.compute.lifecycle import GUEST_STOP, HOST_ERROR, PREEMPTED
 from provision.testing.compute.quotas import Quotas
 from provision.testing.compute.routes import PREFIX, ROUTES
+from provision.testing.compute.wire import MUTE, RESET, Answer, json_body, json_value, reset, spoilt
 from provision.testing.compute.world import World
 
 _Environ: TypeAlias = dict[str, Any]
 CALLS_KEPT = 10_000
-RESET = 0
-"""Status of a call whose connection was reset."""
 CONTROL = "/emulator"
 """Below it the emulator itself is steered; see `control`."""
 SILENCE_LOOK_S = 0.05
@@ -41,14 +38,12 @@ SILENCE_LOOK_S = 0.05
 STOP_POLL_S = 0.02
 """How often the server looks whether it is to stop."""
 
-_SILENT = frozenset({FaultKind.RESET_BEFORE, FaultKind.RESET_AFTER, FaultKind.MUTE_BEFORE, FaultKind.MUTE_AFTER})
-
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
     """One request that arrived. `api` is the method id (`instances.insert`); `reply` is None when no JSON was sent back.
 
-    `status` is 0 when the connection was reset.
+    `status` is 0 when the connection was reset; `future` says that the reply had fields of a later API on purpose.
     """
 
     verb: str
@@ -58,6 +53,7 @@ class Call:
     body: Json | None
     status: int
     reply: Json | None
+    future: bool = False
 
     def __str__(self) -> str:
         return f"{self.verb} {self.path}"
@@ -206,6 +202,8 @@ class ComputeEmulator:
     # --- one request ------------------------------------------------------------------------------------------------
 
     def _application(self, environ: _Environ, start_response: Any) -> Iterable[bytes]:
+        if _from_a_browser(environ):
+            return Answer(403, None, "no pages of the web here\n").response()(environ, start_response)
         if environ["PATH_INFO"].startswith(CONTROL):
             return self._controlled(environ)(environ, start_response)
         request = Request(environ)
@@ -218,32 +216,32 @@ class ComputeEmulator:
             path, query = request.path.removeprefix(f"{PREFIX}/"), request.args.to_dict()
             answer = self._answer(Ask(method=api, path=path, query=query, body=body or {}, fault=fault, unreachable=hidden, **words))
         except ApiError as error:
-            answer = _Answer(error.status, error.envelope())
+            answer = Answer(error.status, error.envelope())
         except HTTPException as error:
             message = f"{request.method} {request.path}: {error.name}"
-            answer = _Answer(error.code or 500, ApiError(error.code or 500, "notFound", message).envelope())
-        answer = _spoilt(answer, fault)
+            answer = Answer(error.code or 500, ApiError(error.code or 500, "notFound", message).envelope())
+        answer = spoilt(answer, fault)
         query = request.args.to_dict()
-        self.calls.append(
-            Call(verb=request.method, path=request.path, api=api, query=query, body=body, status=answer.status, reply=answer.reply)
-        )
+        future = fault is not None and fault.kind is FaultKind.FUTURE
+        arrived: Json = {"verb": request.method, "path": request.path, "api": api, "query": query, "body": body}
+        self.calls.append(Call(**arrived, status=answer.status, reply=answer.reply, future=future))
         if answer.status == RESET:
             connection: socket.socket = environ["werkzeug.socket"]
-            if fault is not None and fault.kind in {FaultKind.MUTE_BEFORE, FaultKind.MUTE_AFTER}:
+            if fault is not None and fault.kind in MUTE:
                 self._keep_silent(connection)
-            _reset_connection(connection)
+            reset(connection)
         return answer.response()(environ, start_response)
 
-    def _answer(self, ask: Ask) -> _Answer:
+    def _answer(self, ask: Ask) -> Answer:
         fault = ask.fault
         if fault is not None and fault.kind is FaultKind.HTTP:
             raise fault.as_error()
         if fault is not None and fault.kind in BEFORE:
-            return _Answer(200, None)
+            return Answer(200, None)
         reply = self._api.answer(ask)
         if fault is not None and fault.kind is FaultKind.HANG:
             self.clock.sleep(fault.seconds)
-        return _Answer(200, reply)
+        return Answer(200, reply)
 
     def _controlled(self, environ: _Environ) -> Response:
         """A request that steers the emulator itself."""
@@ -251,8 +249,8 @@ class ComputeEmulator:
         try:
             reply = control.answer(self, request.method, request.path.removeprefix(CONTROL), json_value(request.get_data()))
         except ApiError as error:
-            return _Answer(error.status, error.envelope()).response()
-        return _Answer(200, reply).response()
+            return Answer(error.status, error.envelope()).response()
+        return Answer(200, reply).response()
 
     def _keep_silent(self, connection: socket.socket) -> None:
         """Until the client hangs up, or the emulator ends."""
@@ -262,47 +260,7 @@ class ComputeEmulator:
                 return
 
 
-@dataclass(frozen=True)
-class _Answer:
-    status: int
-    reply: Json | None
-    text: str = ""
-
-    def response(self) -> Response:
-        """JSON, or the text of a fault."""
-        if self.reply is None:
-            return Response(self.text, self.status, content_type="text/html; charset=UTF-8")
-        return Response(json.dumps(self.reply), self.status, content_type="application/json; charset=UTF-8")
-
-
-def _spoilt(answer: _Answer, fault: Fault | None) -> _Answer:
-    """What a fault makes of an answer on its way back."""
-    if fault is None:
-        return answer
-    if fault.kind in _SILENT:
-        return _Answer(RESET, None)
-    if fault.kind in {FaultKind.BODY, FaultKind.BODY_AFTER}:
-        return _Answer(fault.http_status or 200, None, fault.text)
-    return answer
-
-
-def json_body(data: bytes) -> Json | None:
-    """A request's body; None for an empty one, 400 for what is no JSON object."""
-    body = json_value(data)
-    if body is not None and not isinstance(body, dict):
-        raise ApiError(400, "parseError", "Invalid JSON payload received. Expected an object.")
-    return body
-
-
-def json_value(data: bytes) -> Any:
-    """The JSON value of a request; None for an empty one, 400 for anything else."""
-    try:
-        return json.loads(data) if data else None
-    except ValueError as error:
-        raise ApiError(400, "parseError", f"Invalid JSON payload received. {error}") from None
-
-
-def _reset_connection(connection: socket.socket) -> None:
-    """Have the connection end without an answer: werkzeug takes the ConnectionError for the client's doing."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    raise ConnectionResetError("scripted reset")
+def _from_a_browser(environ: _Environ) -> bool:
+    """Whether some page of the web sent it: an instance's user-data runs on this machine, so whoever may insert may run programs."""
+    host = environ.get("HTTP_HOST", "").rpartition(":")[0]
+    return "HTTP_ORIGIN" in environ or host not in {"127.0.0.1", "localhost"}
