@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from provision.app import mock, trust
@@ -15,8 +15,6 @@ from provision.hosts.inventory import Traits
 from provision.hosts.keys import ensure_key
 from provision.model import Host, Vm
 
-USER = "provision"
-"""Account that the key in an instance's metadata makes: with sudo and Docker (guest agent's defaults)."""
 SSH_PORT = 22
 STATIC = "static"
 """State of a host of the settings, which nobody starts or stops here."""
@@ -74,9 +72,7 @@ def listed(session: Session) -> list[Machine]:
     """
     static = [Machine(host=host, source="settings", state=STATIC) for host in _static(session)]
     taken = {machine.host.name for machine in static}
-    vms = [vm for vm in _vms(session) if vm.name not in taken]
-    known = {record.instance_id: record for record in _records(session).all()}
-    records = [replace(known.get(vm.instance_id) or record_of(vm, SSH_PORT), address=address_of(vm)) for vm in vms]
+    vms, records = _vms(session, taken)
     hosts = refreshed(session, _hosts_of(session, records))
     return [*static, *(_machine_of(host, vm) for host, vm in zip(hosts, vms, strict=True))]
 
@@ -105,14 +101,20 @@ def _as_root(target: Host) -> Host:
     return replace(target, become="none") if is_root else target
 
 
-def _vms(session: Session) -> Sequence[Vm]:
-    key = session.home / "key"
-    if not key.exists() or (session.settings.cloud == "mock" and not mock.exists(session)):
-        return []
+def _vms(session: Session, taken: Collection[str]) -> tuple[list[Vm], list[VmRecord]]:
+    """Our VMs, and how each is reached: as is remembered, or else (another copy of the project made it) as it says."""
+    path = session.home / "key"
+    if not path.exists() or (session.settings.cloud == "mock" and not mock.exists(session)):
+        return [], []
+    from provision.app.access import user_of
     from provision.app.clouds import cloud_of, owner_of
     from provision.cloud.body import OWNER_LABEL
 
-    return cloud_of(session).list({OWNER_LABEL: owner_of(ensure_key(key))})
+    cloud, key = cloud_of(session), ensure_key(path)
+    vms = [vm for vm in cloud.list({OWNER_LABEL: owner_of(key)}) if vm.name not in taken]
+    known = {record.instance_id: record for record in _records(session).all()}
+    records = [known.get(vm.instance_id) or record_of(vm, user_of(cloud, vm, key), SSH_PORT) for vm in vms]
+    return vms, [replace(record, address=address_of(vm)) for record, vm in zip(records, vms, strict=True)]
 
 
 def _machine_of(host: Host, vm: Vm) -> Machine:
@@ -129,14 +131,14 @@ def _machine_of(host: Host, vm: Vm) -> Machine:
     )
 
 
-def record_of(vm: Vm, port: int) -> VmRecord:
+def record_of(vm: Vm, user: str, port: int) -> VmRecord:
     """How a VM is reached, as the tasks on it will read it."""
     return VmRecord(
         name=vm.name,
         zone=vm.zone,
         address=address_of(vm),
         port=port,
-        user=USER,
+        user=user,
         instance_id=vm.instance_id,
         key_alias=trust.key_alias(vm.instance_id),
         created=vm.created,

@@ -6,13 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from provision.app import converging
-from provision.app.clouds import cloud_of, journal_of, ours
+from provision.app.access import wants_os_login
+from provision.app.clouds import cloud_of, ours
 from provision.app.session import Done, Session, Targets
 from provision.app.vm_documents import document, static_document
 from provision.app.vm_reach import Patience, bills, reach, still_there
-from provision.app.vm_spec import spec_of, tell_zones
+from provision.app.vm_spec import made, spec_of
 from provision.cloud import body
-from provision.cloud.create import HALTED, Created, create_vm, fits
+from provision.cloud.create import HALTED, Created, fits
 from provision.cloud.ports import ComputeCloud
 from provision.errors import EXIT_WOULD_CHANGE, UsageError
 from provision.hosts.keys import ensure_key
@@ -37,12 +38,11 @@ def vm_create(
         return _provisioned(session, name, targets, static_document(session, name), changed=False)
     cloud = cloud_of(session)
     key = ensure_key(session.home / "key")
-    spec = spec_of(session, name, key)
+    spec = spec_of(session, name, key, os_login=wants_os_login(session, cloud))
     patience = patience or Patience.of(session)
     if targets.check:
         return _check(session, cloud, spec, targets, patience)
-    created = create_vm(cloud, spec, session.settings.zones, journal_of(session), session.emit, width=parallel_zones)
-    tell_zones(session, created)
+    created = made(session, cloud, spec, width=parallel_zones)
     with still_there(session, created.vm):
         reach(session, cloud, created.vm, patience)
         done = _provisioned(session, name, targets, document(created.vm), changed=created.changed, tried=_tried(created))

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 from tenacity import Retrying, retry_if_exception_type, retry_if_not_exception_type, stop_after_attempt, stop_after_delay, wait_fixed
 
-from provision.app import converging, machines, trust
+from provision.app import access, converging, machines, trust
 from provision.app.session import Session
 from provision.app.state import VmRecords
 from provision.cloud.ports import ComputeCloud
 from provision.errors import HostKeyMismatch, Interrupted, ProvisionError, TunnelRefused, Unreachable
+from provision.hosts.keys import ensure_key
 from provision.hosts.known_hosts import HostKey, KnownHosts
 from provision.model import Host, Note, Vm
 
@@ -78,10 +79,15 @@ def reach(session: Session, cloud: ComputeCloud, vm: Vm, patience: Patience) -> 
     """Remember how the VM is reached, pin its host keys, and wait until it answers on SSH."""
     if not vm.address and not vm.internal_address:
         raise Unreachable("the VM has no address", where=vm.name, why=f"status {vm.status}", fix=f"invoke vm.show --name {vm.name}")
-    VmRecords(session.home / "vms.json").put(machines.record_of(vm, cloud.ssh_port(vm)))
+    user = access.user_of(cloud, vm, ensure_key(session.home / "key"))
+    VmRecords(session.home / "vms.json").put(machines.record_of(vm, user, cloud.ssh_port(vm)))
     target = next(host for host in machines.remembered(session) if host.name == vm.name)
     _pin(session, cloud, vm, target, patience)
-    patience.rereading(lambda: patience.retrying(converging.connect, session, target, cloud=cloud)).close()
+    try:
+        patience.rereading(lambda: patience.retrying(converging.connect, session, target, cloud=cloud)).close()
+    except Unreachable as error:
+        access.explain(session, user, error)
+        raise
 
 
 def _pin(session: Session, cloud: ComputeCloud, vm: Vm, target: Host, patience: Patience) -> None:

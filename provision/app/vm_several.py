@@ -7,14 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from provision.app import converging
-from provision.app.clouds import cloud_of, journal_of
+from provision.app.access import wants_os_login
+from provision.app.clouds import cloud_of
 from provision.app.session import Done, Session, Targets
 from provision.app.vm_choice import Act, each
 from provision.app.vm_documents import document
 from provision.app.vm_reach import Patience, bills, reach, still_there
-from provision.app.vm_spec import spec_of, tell_zones
+from provision.app.vm_spec import made, spec_of
 from provision.cloud import body
-from provision.cloud.create import Attempt, Created, create_vm
+from provision.cloud.create import Attempt, Created
 from provision.cloud.ports import ComputeCloud
 from provision.errors import EXIT_WOULD_CHANGE, NoCapacity, ProvisionError, UsageError, worst_exit
 from provision.hosts.keys import ensure_key
@@ -36,14 +37,15 @@ def create_several(
             f"{taken[0]} is a host of the settings", where="--count", why="there is nothing to create", fix="choose another --name"
         )
     cloud = cloud_of(session)
-    specs = [spec_of(session, each_name, ensure_key(session.home / "key")) for each_name in names]
+    os_login = wants_os_login(session, cloud)
+    specs = [spec_of(session, each_name, ensure_key(session.home / "key"), os_login=os_login) for each_name in names]
     for spec in specs:
         body.check_spec(spec)
     if targets.check:
         return _check(session, cloud, specs, targets)
-    acts = each(specs, lambda spec: _made(session, cloud, spec, parallel_zones))
-    made = [act.value for act in acts if act.value is not None]
-    reached = _ends([created.vm for created in made], lambda vm: _reached(session, cloud, vm, patience))
+    acts = each(specs, lambda spec: made(session, cloud, spec, width=parallel_zones))
+    running = [act.value.vm for act in acts if act.value is not None]
+    reached = _ends(running, lambda vm: _reached(session, cloud, vm, patience))
     return _provisioned(session, targets, acts, reached)
 
 
@@ -55,12 +57,6 @@ def _ends(vms: list[Vm], work: Callable[[Vm], None]) -> list[Act[Vm, None]]:
         return each(vms, work)
     except ProvisionError as error:
         return [Act(vms[0], error=error)]
-
-
-def _made(session: Session, cloud: ComputeCloud, spec: VmSpec, parallel_zones: int) -> Created:
-    created = create_vm(cloud, spec, session.settings.zones, journal_of(session), session.emit, width=parallel_zones)
-    tell_zones(session, created)
-    return created
 
 
 def _reached(session: Session, cloud: ComputeCloud, vm: Vm, patience: Patience | None) -> None:
@@ -105,8 +101,8 @@ def _tried(error: ProvisionError | None) -> list[dict[str, str]]:
 
 def _told(acts: list[Act[VmSpec, Created]], unreached: dict[str, ProvisionError]) -> str:
     failed = [str(act.error) for act in acts if act.error is not None] + [str(error) for error in unreached.values()]
-    made = [act.value.vm for act in acts if act.value is not None and act.item.name not in unreached]
-    head = [f"{len(made)} of {len(acts)} VMs: {', '.join(f'{vm.name} ({vm.zone})' for vm in made) or 'none'}"]
+    vms = [act.value.vm for act in acts if act.value is not None and act.item.name not in unreached]
+    head = [f"{len(vms)} of {len(acts)} VMs: {', '.join(f'{vm.name} ({vm.zone})' for vm in vms) or 'none'}"]
     return "\n".join([*head, *failed])
 
 

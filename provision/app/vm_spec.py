@@ -1,13 +1,17 @@
-"""What the settings ask the cloud for, and what is told of the zones that were asked."""
+"""What the settings ask the cloud for, the asking, and what is told of the zones that were asked."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from provision import templating
-from provision.app.clouds import owner_of
-from provision.app.machines import USER
+from provision.app.access import USER
+from provision.app.clouds import journal_of, owner_of
 from provision.app.session import Session
-from provision.cloud import body, catalog, scheduling
-from provision.cloud.create import Created, table_of
+from provision.cloud import body, catalog, oslogin, scheduling
+from provision.cloud.create import Created, create_vm, table_of
+from provision.cloud.ports import ComputeCloud
+from provision.cloud.refusal import CloudRefused
 from provision.hosts.keys import KeyPair
 from provision.model import Facts, Note, VmSpec
 from provision.recipes import cos
@@ -15,8 +19,8 @@ from provision.resources import BootFragment
 from provision.resources.boot import BOOT_TEXT
 
 
-def spec_of(session: Session, name: str, key: KeyPair) -> VmSpec:
-    """What the settings ask the cloud for, under that name."""
+def spec_of(session: Session, name: str, key: KeyPair, *, os_login: bool) -> VmSpec:
+    """What the settings ask the cloud for, under that name; the key is in its metadata, or with OS Login is not."""
     settings = session.settings
     machine_type = catalog.machine_for(settings.gpu, settings.gpu_count, settings.machine_type, settings.dataflow.machine_type)
     model = scheduling.model_for(settings.provisioning, settings.reservation, machine_type)
@@ -31,7 +35,7 @@ def spec_of(session: Session, name: str, key: KeyPair) -> VmSpec:
         ttl_s=settings.ttl_s,
         labels={body.OWNER_LABEL: owner_of(key)},
         external_ip=settings.ssh == "direct",
-        metadata=body.standard_metadata(user=USER, public_key=key.public_line, user_data=user_data(session)),
+        metadata=body.standard_metadata(user=USER, public_key=key.public_line, user_data=user_data(session), os_login=os_login),
         provisioning_model=model,
         termination_action=settings.ttl_action.upper(),
         request_valid_s=scheduling.wait_for(model, settings.capacity_wait_s),
@@ -54,7 +58,27 @@ def user_data(session: Session) -> str:
     return templating.user_data(files, project_dir=session.project_dir)
 
 
-def tell_zones(session: Session, created: Created) -> None:
+def made(session: Session, cloud: ComputeCloud, spec: VmSpec, *, width: int) -> Created:
+    """The VM, made or found, `width` zones asked at once.
+
+    It is asked for once more where a policy of the organisation wants OS Login, which the project's metadata need not say.
+    """
+    try:
+        created = create_vm(cloud, spec, session.settings.zones, journal_of(session), session.emit, width=width)
+    except CloudRefused as error:
+        if not oslogin.is_forced(error):
+            raise
+        if session.settings.os_login == "off":
+            error.fix = "set provision.os_login: auto"
+            raise
+        session.emit(Note("a policy of the organisation wants OS Login: asking for the VM with it"))
+        asked = replace(spec, metadata=oslogin.instead_of_key(spec.metadata))
+        created = create_vm(cloud, asked, session.settings.zones, journal_of(session), session.emit, width=width)
+    _tell_zones(session, created)
+    return created
+
+
+def _tell_zones(session: Session, created: Created) -> None:
     """Every zone that was asked with its verbatim reason, where it was not the first that took the VM."""
     if len(created.tried) > 1:
         session.emit(Note(f"zones asked for {created.vm.name}:\n{table_of(created.tried)}"))

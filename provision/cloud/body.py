@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from provision.cloud import catalog
+from provision.cloud import catalog, oslogin
 from provision.cloud import scheduling as scheduled
 from provision.cloud.ports import ANY, Disk
 from provision.errors import SettingsError
@@ -56,21 +56,22 @@ def image_ref(image: str, project: str = "") -> ImageRef:
     return ImageRef(project or COS_PROJECT, image, COS_FAMILY.match(image) is not None)
 
 
-def standard_metadata(*, user: str, public_key: str, user_data: str = "") -> dict[str, str]:
+def standard_metadata(*, user: str, public_key: str, user_data: str = "", os_login: bool = False) -> dict[str, str]:
     """The metadata of a GPU VM on Container-Optimized OS.
 
     `public_key` is one line `TYPE BASE64 [COMMENT]`, put in at creation so that no propagation is waited for. Updates are
-    off, since with them a reboot can change the build and lose the driver ("Automatic updates"). OS Login is off for this
-    VM: where the project has it on, keys in metadata are ignored without a word ("Set up OS Login").
+    off, since with them a reboot can change the build and lose the driver ("Automatic updates"). What is said of OS Login is said
+    for this VM, whatever the project's metadata says; where it is on, keys in metadata are ignored without a word, so there is none.
     """
-    kind, blob, *comment = public_key.split()
     items = {
-        "ssh-keys": f"{user}:{kind} {blob} {' '.join(comment) or user}",
         "cos-update-strategy": "update_disabled",
         "enable-guest-attributes": "TRUE",
-        "enable-oslogin": "FALSE",
+        oslogin.KEY: "TRUE" if os_login else "FALSE",
         "serial-port-logging-enable": "TRUE",
     }
+    if not os_login:
+        kind, blob, *comment = public_key.split()
+        items["ssh-keys"] = f"{user}:{kind} {blob} {' '.join(comment) or user}"
     return {**items, "user-data": user_data} if user_data else items
 
 

@@ -33,6 +33,9 @@ SERVER_WAIT_S = 120.0
 """Longest time that one `zoneOperations.wait` is held by the server (Compute Engine API, zoneOperations.wait)."""
 LOGIN = "gcloud auth application-default login"
 _CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
+_EMAIL = "https://www.googleapis.com/auth/userinfo.email"
+_OPENID = "https://openidconnect.googleapis.com"
+_OS_LOGIN = "OsLoginServiceClient"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _PACKAGE = "google.cloud.compute_v1"
 
@@ -127,6 +130,37 @@ class ComputeClient:
         if refusal is not None:
             raise refused(what, refusal, where=where, project=self.project)
 
+    def account(self) -> str:
+        """The e-mail address that the credentials belong to. Raises `CloudAuthError` where they do not tell."""
+        what, credentials = "whose the credentials are could not be asked", self._authorized()
+        known = str(getattr(credentials, "service_account_email", "") or getattr(credentials, "account", "") or "")
+        if "@" in known:
+            return known
+        url = f"{self.endpoint or _OPENID}/v1/userinfo"
+        reply = self._call(what, url, lambda: self._session().get(url, timeout=self._request_timeout_s))
+        email = str(reply.json().get("email", "")) if reply.ok else ""
+        if not email:
+            fix = f"{LOGIN} --scopes=openid,{_EMAIL},{_CLOUD_PLATFORM}"
+            raise CloudAuthError("the credentials do not say whose they are", why=f"{url}: {reply.status_code} {reply.reason}", fix=fix)
+        return email
+
+    def import_ssh_key(self, account: str, public_key: str) -> dict[str, Any]:
+        """Let `account` log in with a key where OS Login is on; its login profile as the API's JSON."""
+        request = {"parent": f"users/{account}", "ssh_public_key": {"key": public_key}, "project_id": self.project}
+
+        def send() -> Any:
+            return self._client(_OS_LOGIN).import_ssh_public_key(request=request, retry=None, timeout=self._request_timeout_s)
+
+        profile: dict[str, Any] = as_json(self._call("OS Login did not take the key", account, send)).get("loginProfile", {})
+        return profile
+
+    def _session(self) -> Any:
+        from google.auth.transport.requests import AuthorizedSession
+
+        session = AuthorizedSession(self._authorized())  # type: ignore[no-untyped-call]
+        session.trust_env = not self._is_local
+        return session
+
     def _wait(self, operation: str, zone: str, what: str, where: str) -> dict[str, Any]:
         request = {"project": self.project, "zone": zone, "operation": operation}
         timeout_s = self._request_timeout_s + SERVER_WAIT_S
@@ -164,18 +198,33 @@ class ComputeClient:
             return self._clients[name]
 
     def _new_client(self, name: str) -> Any:
-        if self._credentials is None:
-            self._credentials = _anonymous() if self.endpoint else _default_credentials()
-        options = {"api_endpoint": self.endpoint} if self.endpoint else None
-        client = getattr(compute(), name)(credentials=self._credentials, client_options=options)
-        if self.endpoint and urlsplit(self.endpoint).hostname in _LOOPBACK:
+        words: dict[str, Any] = {"credentials": self._authorized()}
+        if self.endpoint:
+            words["client_options"] = {"api_endpoint": self.endpoint}
+        client = _os_login_client()(transport="rest", **words) if name == _OS_LOGIN else getattr(compute(), name)(**words)
+        if self._is_local:
             # requests would send even loopback traffic to a proxy of the environment; there is no public switch.
             client.transport._session.trust_env = False  # noqa: SLF001
         return client
 
+    @property
+    def _is_local(self) -> bool:
+        return bool(self.endpoint) and urlsplit(self.endpoint).hostname in _LOOPBACK
+
+    def _authorized(self) -> Any:
+        if self._credentials is None:
+            self._credentials = _anonymous() if self.endpoint else _default_credentials()
+        return self._credentials
+
 
 def _passes_by(error: BaseException) -> bool:
     return isinstance(error, CloudRefused) and classify(error.refusal).retry
+
+
+def _os_login_client() -> Any:
+    from google.cloud.oslogin_v1 import OsLoginServiceClient
+
+    return OsLoginServiceClient
 
 
 def message(name: str, resource: Mapping[str, Any]) -> Any:

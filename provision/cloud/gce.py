@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from provision.cloud import body, catalog
+from provision.cloud import body, catalog, oslogin
 from provision.cloud.client import ComputeClient, as_json, message
 from provision.cloud.placement import Kind, classify, refused
 from provision.cloud.ports import MOCK_PORT_ATTRIBUTE, Disk, Ended
@@ -164,6 +164,16 @@ class GceCloud:
                 return {}
             raise
         return {item["key"]: item.get("value", "") for item in found.get("queryValue", {}).get("items", [])}
+
+    def project_metadata(self) -> Mapping[str, str]:
+        """Metadata of the project, which each of its instances sees under its own."""
+        found = self.client.read("ProjectsClient", "get", "the project could not be read", self.project)
+        return {item["key"]: item.get("value", "") for item in found.get("commonInstanceMetadata", {}).get("items", ())}
+
+    def os_login(self, public_key: str) -> str:
+        """Let whoever the credentials belong to log in with the key where OS Login is on; their user name there."""
+        account = self.client.account()
+        return oslogin.username(self.client.import_ssh_key(account, public_key), account)
 
     def ssh_port(self, vm: Vm) -> int:
         """22, or where a mock host listens: the emulator publishes that as a guest attribute."""

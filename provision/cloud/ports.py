@@ -67,6 +67,14 @@ class ComputeCloud(Cloud, Protocol):
         """The guest attributes below `namespace` ("hostkeys/"); empty while the guest has published none."""
         ...
 
+    def project_metadata(self) -> Mapping[str, str]:
+        """Metadata of the project, which each of its instances sees under its own."""
+        ...
+
+    def os_login(self, public_key: str) -> str:
+        """Let whoever the credentials belong to log in with the key where OS Login is on; their user name there."""
+        ...
+
     def ssh_port(self, vm: Vm) -> int:
         """The port where the VM's SSH server listens."""
         ...

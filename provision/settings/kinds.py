@@ -6,7 +6,7 @@ import base64
 import binascii
 import re
 from collections.abc import Callable
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Strict
 
@@ -73,6 +73,11 @@ def _wait(value: str) -> str:
 
 def _none_word(value: object) -> object:
     return None if value == "none" else value
+
+
+def _switch_word(value: object) -> object:
+    """YAML reads a bare `on` and `off` as true and false."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
 def _number_as_text(value: object) -> object:
@@ -205,6 +210,7 @@ GpuChoice: TypeAlias = Annotated[
 Percentage: TypeAlias = Annotated[int, AfterValidator(_whole(1, 100))]
 
 Places: TypeAlias = Annotated[tuple[Place, ...], Strict(False)]
+OsLogin: TypeAlias = Annotated[Literal["auto", "on", "off"], BeforeValidator(_switch_word)]
 Registries: TypeAlias = Annotated[tuple[Registry, ...], Strict(False)]
 Recipes: TypeAlias = Annotated[tuple[Recipe, ...], Strict(False)]
 Requirements: TypeAlias = Annotated[tuple[Requirement, ...], Strict(False)]

@@ -180,6 +180,8 @@ class Settings(_Model):
     """With `provisioning: flex-start`, how long each zone may look for capacity; empty = 10m."""
     reservation: kinds.Name | None = None
     """Reservation that the VM's capacity comes from; empty = any that fits, as Compute Engine does by itself."""
+    os_login: kinds.OsLogin = "auto"
+    """Log in to VMs through OS Login (on), with a key in their metadata (off), or as the project's metadata says (auto)."""
     driver: kinds.Driver = "default"
     """Version of the GPU driver."""
     registries: kinds.Registries = ()

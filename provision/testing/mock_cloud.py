@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from provision.cloud import oslogin
 from provision.testing.compute import ComputeEmulator
 from provision.testing.mock_host import MockHost
 
@@ -34,6 +35,8 @@ class HostPark:
         self.print_serial: Callable[[str, str, str], None] = lambda *_: None
         self.guest_stopped: Callable[[str, str], None] = lambda *_: None
         self.on_activity: Callable[[], None] = lambda: None
+        self.logins: Callable[[], tuple[tuple[str, str], ...]] = tuple
+        self._os_login: set[tuple[str, str]] = set()
         self._seen: dict[tuple[str, str], tuple[int, dict[str, str]]] = {}
 
     def _disk(self, name: str, zone: str) -> Path:
@@ -45,7 +48,7 @@ class HostPark:
         """Start the host on its disk and return where its SSH server listens."""
         disk = self._disk(name, zone)
         record = disk / "port"
-        keys = authorized(metadata)
+        keys = self.logins() if oslogin.is_on(metadata) else authorized(metadata)
         user = keys[0][0] if keys else "user"
         port = int(record.read_text()) if record.exists() else 0
         host = MockHost(name=name, user=user, gpu=gpu, folder=disk, authorize=keys, metadata=metadata, port=port)
@@ -54,10 +57,17 @@ class HostPark:
         host.server.on_activity = self.on_activity
         (host.state / "watched").touch()
         self.running[zone, name] = host
+        (self._os_login.add if oslogin.is_on(metadata) else self._os_login.discard)((zone, name))
         if metadata.get("enable-guest-attributes", "").upper() == "TRUE" and (key := host.host.host_key):
             kind, _, data = key.partition(" ")
             self.publish(name, zone, f"hostkeys/{kind}", data)
         return "127.0.0.1", host.host.port
+
+    def admit(self, user: str, line: str) -> None:
+        """OS Login let somebody in with a key: hosts that use it take it at once."""
+        for place, host in list(self.running.items()):
+            if place in self._os_login:
+                host.authorize(user, line)
 
     def halt(self, name: str, zone: str) -> None:
         """Stop the host and keep its disk."""
@@ -118,6 +128,8 @@ class MockCloud:
         self.hosts = HostPark(folder / "hosts")
         self.emulator = ComputeEmulator(self.hosts, port=port)
         self.hosts.publish = self.emulator.publish
+        self.hosts.logins = lambda: self.emulator.logins.keys
+        self.emulator.logins.on_import = self.hosts.admit
         self.hosts.print_serial = self.emulator.print_serial
         self.hosts.guest_stopped = self.emulator.guest_stopped
         self.on_change: Callable[[], None] = lambda: None

@@ -271,3 +271,10 @@ def test_a_static_host_becomes_the_record_the_program_works_with() -> None:
 def test_what_is_no_host_key(key: str) -> None:
     with pytest.raises(ValidationError):
         HostSettings(address="x", host_key=key)
+
+
+@pytest.mark.parametrize(("written", "value"), [(True, "on"), (False, "off"), ("auto", "auto"), ("on", "on")])
+def test_on_and_off_may_be_written_bare_although_yaml_reads_them_as_booleans(written: object, value: str) -> None:
+    assert Settings.model_validate({"os_login": written}).os_login == value
+    with pytest.raises(ValueError, match="os_login"):
+        Settings.model_validate({"os_login": "maybe"})

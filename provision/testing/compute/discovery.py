@@ -24,28 +24,31 @@ if TYPE_CHECKING:
     from provision.testing.compute.server import Call
 
 _ENDPOINT = re.compile(rb"http://127\.0\.0\.1:\d+")
+USERINFO = "userinfo"
+"""OpenID Connect's, which no discovery document describes."""
 _INT_RANGES = {"int32": (-(2**31), 2**31 - 1), "uint32": (0, 2**32 - 1)}
 
 
-def _document_path() -> Path | None:
+def _documents() -> Path | None:
     package = importlib.util.find_spec("googleapiclient")
     if package is None or package.origin is None or importlib.util.find_spec("jsonschema") is None:
         return None
-    return Path(package.origin).parent / "discovery_cache" / "documents" / "compute.v1.json"
+    return Path(package.origin).parent / "discovery_cache" / "documents"
 
 
 def available() -> bool:
     """True where the extra `testing` is installed."""
-    return _document_path() is not None
+    return _documents() is not None
 
 
 @cache
 def discovery() -> Discovery:
     """The judge, read once; ModuleNotFoundError where the extra `testing` is missing."""
-    path = _document_path()
-    if path is None:
+    folder = _documents()
+    if folder is None:
         raise ModuleNotFoundError("google-api-python-client and jsonschema are needed: pip install 'provision-gpu[testing]'")
-    return Discovery(json.loads(path.read_text(encoding="utf-8")))
+    compute, login = (json.loads((folder / f"{name}.v1.json").read_text(encoding="utf-8")) for name in ("compute", "oslogin"))
+    return Discovery(compute, oslogin=login)
 
 
 def as_json_schema(schema: Mapping[str, Any]) -> Json:
@@ -72,9 +75,12 @@ def as_json_schema(schema: Mapping[str, Any]) -> Json:
 
 
 class Discovery:
-    """A discovery document: its methods, and its schemas made into validators when they are first needed."""
+    """A discovery document: its methods, and its schemas made into validators when they are first needed.
 
-    def __init__(self, document: Mapping[str, Any]) -> None:
+    Methods of `others` are known as theirs (`oslogin.users.getLoginProfile`).
+    """
+
+    def __init__(self, document: Mapping[str, Any], **others: Mapping[str, Any]) -> None:
         self.revision = str(document["revision"])
         self._definitions = {name: as_json_schema(schema) for name, schema in document["schemas"].items()}
         self._required: dict[str, dict[str, list[str]]] = {}
@@ -85,7 +91,13 @@ class Discovery:
         self._methods = {
             f"{resource}.{name}": method for resource, entry in document["resources"].items() for name, method in entry["methods"].items()
         }
-        self._common = set(document["parameters"])
+        for api, other in others.items():
+            self._definitions |= {
+                name: as_json_schema(schema) for name, schema in other["schemas"].items() if name not in self._definitions
+            }
+            for resource, entry in other["resources"].items():
+                self._methods |= {f"{api}.{resource}.{name}": method for name, method in entry.get("methods", {}).items()}
+        self._common = {*document["parameters"], "$alt"}  # a system parameter may be written with a dollar sign
         self._validators: dict[str, Draft7Validator] = {}
         self._fine: set[bytes] = set()
 
@@ -117,6 +129,8 @@ class Discovery:
 
     def judge_request(self, call: Call) -> list[str]:
         """What is wrong with the path, the parameters or the body that a client sent."""
+        if call.api == USERINFO:
+            return []
         if call.api not in self._methods:
             return [f"{call} is no method of the API"]
         method = self._methods[call.api]
@@ -130,7 +144,7 @@ class Discovery:
 
     def judge_reply(self, call: Call) -> list[str]:
         """What is wrong with a reply: of the method's schema, or an error envelope of the reply's own status."""
-        if call.reply is None or call.future:
+        if call.reply is None or call.future or call.api == USERINFO:
             return []
         if call.status < 400 and call.api not in self._methods:
             return [f"{call} was answered and is no method of the API"]
@@ -150,7 +164,7 @@ class Discovery:
         bad = [
             name
             for name, word in zip(names, match.groups(), strict=True)
-            if not re.fullmatch(method["parameters"][name].get("pattern", ".*"), word)
+            if not re.fullmatch(method["parameters"].get(name, {}).get("pattern", ".*"), word)
         ]
         return [f"{name} does not match {method['parameters'][name]['pattern']}" for name in bad]
 

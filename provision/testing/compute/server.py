@@ -15,7 +15,7 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.wrappers import Request, Response
 
-from provision.testing.compute import control, scripts
+from provision.testing.compute import control, oslogin, scripts
 from provision.testing.compute.api import Api, Ask
 from provision.testing.compute.backend import HostBackend, NullBackend
 from provision.testing.compute.catalogue import Catalogue, Links
@@ -24,6 +24,7 @@ from provision.testing.compute.durations import Durations
 from provision.testing.compute.errors import ApiError, Json
 from provision.testing.compute.faults import BEFORE, FaultBook, FaultKind
 from provision.testing.compute.lifecycle import GUEST_STOP, HOST_ERROR, PREEMPTED
+from provision.testing.compute.oslogin import Logins
 from provision.testing.compute.quotas import Quotas
 from provision.testing.compute.routes import PREFIX, ROUTES
 from provision.testing.compute.wire import MUTE, RESET, Answer, json_body, json_value, reset, spoilt
@@ -159,6 +160,11 @@ class ComputeEmulator:
         """Metadata of the project, seen by all its instances (`enable-oslogin`, `block-project-ssh-keys` …); may be changed."""
         return self._world.store.project_metadata
 
+    @property
+    def logins(self) -> Logins:
+        """Who may log in where `enable-oslogin` is on."""
+        return self._world.store.logins
+
     def script(self, rows: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> None:
         """Add bad luck from plain data: `{"zone": …, "call": …, "nth": …, "fault": …}`; see `scripts`. ValueError for nonsense."""
         self.faults.add(*scripts.read(rows))
@@ -209,11 +215,13 @@ class ComputeEmulator:
         request = Request(environ)
         api, body, fault = "", None, None
         try:
-            api, words = ROUTES.bind_to_environ(environ).match()
+            routes = oslogin.ROUTES if request.path.startswith(oslogin.PREFIX) else ROUTES
+            api, words = routes.bind_to_environ(environ).match()
             body = json_body(request.get_data())
             fault = self.faults.take(api, words.get("zone", ""), words.get("name", "") or (body or {}).get("name", ""))
             hidden = self.faults.unreachable(api, self._zones) if api.endswith(".aggregatedList") else frozenset()
             path, query = request.path.removeprefix(f"{PREFIX}/"), request.args.to_dict()
+            words = {"project": query.get("projectId", ""), **words}
             answer = self._answer(Ask(method=api, path=path, query=query, body=body or {}, fault=fault, unreachable=hidden, **words))
         except ApiError as error:
             answer = Answer(error.status, error.envelope())
@@ -238,7 +246,7 @@ class ComputeEmulator:
             raise fault.as_error()
         if fault is not None and fault.kind in BEFORE:
             return Answer(200, None)
-        reply = self._api.answer(ask)
+        reply = self.logins.answer(ask.method, ask.name, ask.body) if ask.method in oslogin.METHODS else self._api.answer(ask)
         if fault is not None and fault.kind is FaultKind.HANG:
             self.clock.sleep(fault.seconds)
         return Answer(200, reply)

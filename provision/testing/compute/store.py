@@ -14,6 +14,7 @@ from provision.testing.compute.catalogue import Catalogue, Links
 from provision.testing.compute.clock import timestamp
 from provision.testing.compute.errors import Json, OperationFailure, already_exists, invalid_field, not_found
 from provision.testing.compute.machine import OFF, Machine
+from provision.testing.compute.oslogin import Logins
 from provision.testing.compute.quotas import Quotas, Usage
 from provision.testing.compute.resources import Place
 
@@ -26,6 +27,7 @@ class Store:
         self.links = Links("")
         self.quotas = Quotas()
         self.project_metadata: dict[str, str] = {}
+        self.logins = Logins()
         self.machines: dict[Place, Machine] = {}
         self.items: dict[Place, Json] = {}
         """Disks and reservations."""

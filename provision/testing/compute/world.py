@@ -223,16 +223,18 @@ class World:
             self.store.items.clear()
 
     def snapshot(self) -> Json:
-        """Instances, disks, reservations and project metadata as JSON."""
+        """Instances, disks, reservations, project metadata and OS Login's keys as JSON."""
         with self._lock:
             items = [[at.project, at.zone, at.name, at.collection, resource] for at, resource in self.store.items.items()]
             machines = [machine.as_json() for machine in self.store.machines.values()]
-            return {"instances": machines, "items": deepcopy(items), "metadata": dict(self.store.project_metadata)}
+            project = {"metadata": dict(self.store.project_metadata), "logins": self.store.logins.snapshot()}
+            return {"instances": machines, "items": deepcopy(items), **project}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Take everything up again; instances that ran boot, as after a loss of power, and keep their time limit."""
         with self._lock:
             self.store.project_metadata.update(saved["metadata"])
+            self.store.logins.restore(saved.get("logins", {}))
             for *place, resource in saved["items"]:
                 self.store.items[Place(*place)] = deepcopy(resource)
             for machine in map(Machine.from_json, saved["instances"]):

@@ -1,0 +1,65 @@
+"""OS Login through google-cloud-os-login, unmodified: whose the credentials are, keys, user names."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from provision.cloud.gce import GceCloud
+from provision.cloud.refusal import CloudRefused
+from provision.errors import CloudAuthError
+from provision.testing.compute import ComputeEmulator, Fault, FaultKind, http_error
+from provision.testing.compute.oslogin import username
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBhAqcVaWAMCSKt6NHhRBhFcyISvgC0pbZAKHPHg2zxL provision"
+
+
+def test_a_key_is_imported_under_the_credentials_account(emulator: ComputeEmulator, cloud: GceCloud) -> None:
+    assert cloud.os_login(KEY) == "me_example_com"
+    assert emulator.counted() == ["userinfo", "oslogin.users.importSshPublicKey"]
+    assert emulator.logins.keys == (("me_example_com", KEY),)
+    assert emulator.calls[-1].query["projectId"] == "demo"
+
+
+def test_importing_twice_keeps_one_key(emulator: ComputeEmulator, cloud: GceCloud) -> None:
+    cloud.os_login(KEY)
+    cloud.os_login(KEY)
+    assert len(emulator.logins.keys) == 1
+
+
+def test_a_service_account_need_not_be_asked_who_it_is(emulator: ComputeEmulator, cloud: GceCloud) -> None:
+    cloud.client._credentials = SimpleNamespace(service_account_email="ci@demo.iam.gserviceaccount.com")
+    assert cloud.client.account() == "ci@demo.iam.gserviceaccount.com"
+    assert emulator.counted() == []
+    assert username("ci@demo.iam.gserviceaccount.com").startswith("sa_")
+
+
+def test_another_account_may_not_be_written_to(cloud: GceCloud) -> None:
+    with pytest.raises(CloudAuthError, match="OS Login did not take the key"):
+        cloud.client.import_ssh_key("you@example.com", KEY)
+
+
+def test_a_key_that_is_none_is_refused(cloud: GceCloud) -> None:
+    with pytest.raises(CloudRefused, match="OS Login did not take the key"):
+        cloud.os_login("nonsense")
+
+
+def test_credentials_that_do_not_say_whose_they_are(emulator: ComputeEmulator, cloud: GceCloud) -> None:
+    emulator.faults.add(Fault(kind=FaultKind.HTTP, call="userinfo", http_status=403, code="forbidden", message="no scope"))
+    with pytest.raises(CloudAuthError, match="do not say whose they are") as caught:
+        cloud.os_login(KEY)
+    assert "--scopes=openid,https://www.googleapis.com/auth/userinfo.email" in caught.value.fix
+
+
+def test_what_passes_by_is_tried_again(emulator: ComputeEmulator, cloud: GceCloud) -> None:
+    emulator.faults.add(http_error(503, "backendError", "try again", call="oslogin.*", times=2))
+    emulator.faults.add(Fault(kind=FaultKind.RESET_BEFORE, call="userinfo", times=1))
+    assert cloud.os_login(KEY) == "me_example_com"
+    assert emulator.counted().count("oslogin.users.importSshPublicKey") == 3
+
+
+def test_the_projects_metadata(emulator: ComputeEmulator, cloud: GceCloud) -> None:
+    assert cloud.project_metadata() == {}
+    emulator.project_metadata["enable-oslogin"] = "TRUE"
+    assert cloud.project_metadata() == {"enable-oslogin": "TRUE"}
