@@ -53,8 +53,7 @@ def user_data(session: Session) -> str:
     files = {"boot.sh": BOOT_TEXT}
     for resource in recipe:
         if isinstance(resource, BootFragment):
-            content = (resource.desired(Facts(os_id="cos")) or {}).get("content", "")
-            files[f"boot.d/{resource.file}"] = str(content)
+            files[f"boot.d/{resource.file}"] = resource.text(Facts(os_id="cos"))
     return templating.user_data(files, project_dir=session.project_dir)
 
 

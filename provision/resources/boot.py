@@ -64,21 +64,26 @@ def fragment_text(resources: Sequence[Resource], facts: Facts) -> str:
 class BootFragment(Resource):
     """`boot.d/NAME`: the `at_boot` steps of one recipe. With no `steps` the fragment should be absent.
 
-    Only root reads it: a step may hold a secret.
+    Only root reads it, and no diff shows it: a step may hold a secret, or what the user put into `worker.env`.
     """
 
     file: str
     steps: tuple[Resource, ...]
 
+    def text(self, facts: Facts) -> str:
+        """What stands in it on a host of these facts."""
+        return fragment_text(self.steps, facts)
+
     def _file(self, facts: Facts) -> File:
-        return File(name=self.name, path=str(FRAGMENTS / self.file), content=fragment_text(self.steps, facts), mode="0600")
+        data = self.text(facts).encode("utf-8", "surrogateescape")  # as bytes: compared by digest
+        return File(name=self.name, path=str(FRAGMENTS / self.file), content=data, mode="0600")
 
     def probe(self) -> Script:
-        """The fragment's text."""
+        """The fragment's permissions and digest."""
         return self._file(Facts()).probe()
 
     def read(self, text: str) -> State | None:
-        """`{"mode", "content"}`."""
+        """`{"mode", "sha256"}`."""
         return self._file(Facts()).read(text)
 
     def desired(self, facts: Facts) -> State | None:

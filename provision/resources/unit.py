@@ -15,7 +15,7 @@ _DIR = RemotePath("/etc/systemd/system")
 _PROBE = """
 test -f "$path" || exit 0
 echo "enabled=$(systemctl is-enabled "$unit" 2>/dev/null)"
-echo "active=$(systemctl is-active "$unit" 2>/dev/null)"
+systemctl show --property=ActiveState,NeedDaemonReload "$unit" 2>/dev/null
 echo "content="
 base64 <"$path"
 """
@@ -29,10 +29,12 @@ for old in "$path".provision.[0-9]*; do
 done
 printf '%s' "$data" | base64 -d >"$new"
 chmod 0644 "$new"
+reload=no
 if ! cmp -s "$new" "$path"; then
     mv -f "$new" "$path"
-    systemctl daemon-reload
+    reload=yes
 fi
+case $reload/$(systemctl show --property=NeedDaemonReload "$unit" 2>/dev/null) in *yes*) systemctl daemon-reload ;; esac
 if test -n "$enabled"; then systemctl enable "$unit"; fi
 if test -n "$active"; then systemctl restart "$unit"; fi
 """
@@ -40,7 +42,7 @@ if test -n "$active"; then systemctl restart "$unit"; fi
 
 @dataclass(frozen=True, kw_only=True)
 class Unit(Resource):
-    """A unit file under /etc/systemd/system, enabled, and running where `active`.
+    """A unit file under /etc/systemd/system, known to systemd as it is, enabled, and running where `active`.
 
     On Container-Optimized OS /etc is lost at a reboot and enabling with it (Google: "Disks and file system
     overview"): there cloud-init writes the unit again at every boot.
@@ -56,11 +58,11 @@ class Unit(Resource):
         return _DIR / self.unit
 
     def probe(self) -> Script:
-        """The file, and whether systemd calls it enabled and active."""
+        """The file, and whether systemd calls it enabled and active, and has read what it says now."""
         return script(_PROBE, path=self._path, unit=self.unit)
 
     def read(self, text: str) -> State | None:
-        """`{"content", "enabled", "active"}`."""
+        """`{"content", "loaded", "enabled", "active"}`; not loaded is what a run leaves that was cut before `daemon-reload`."""
         if not text.strip():
             return None
         head, _, encoded = text.partition("content=\n")
@@ -70,11 +72,12 @@ class Unit(Resource):
         except binascii.Error as error:
             raise ProbeUnreadable("the unit file did not come back whole", where=self.unit, why=str(error)) from error
         enabled = found.get("enabled", "").startswith(("enabled", "static", "alias"))
-        return {"content": content, "enabled": enabled, "active": found.get("active") == "active"}
+        loaded, active = found.get("NeedDaemonReload") != "yes", found.get("ActiveState") == "active"
+        return {"content": content, "loaded": loaded, "enabled": enabled, "active": active}
 
     def desired(self, facts: Facts) -> State:  # noqa: ARG002
-        """The content; enabled and active where asked for."""
-        wanted: dict[str, str | bool] = {"content": self.content}
+        """The content, loaded; enabled and active where asked for."""
+        wanted: dict[str, str | bool] = {"content": self.content, "loaded": True}
         if self.enabled:
             wanted["enabled"] = True
         if self.active:

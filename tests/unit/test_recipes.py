@@ -17,7 +17,7 @@ from provision.recipes import WorkerImage, cos, extras, load, mps, worker
 from provision.recipes.cos import registries
 from provision.recipes.mps import elsewhere
 from provision.recipes.worker import containers_alone, no_worker
-from provision.resource import Resource, compare, waves
+from provision.resource import Resource, compare, describe, waves
 from provision.resources import BootFragment, BootRunner, Container, Directory, Driver, File, MpsDaemon, Siblings
 from provision.resources.boot import BOOT_SCRIPT, fragment, fragment_text
 from provision.settings import Settings
@@ -106,6 +106,15 @@ def test_mps_off_and_no_worker_leave_nothing_to_start_at_a_boot() -> None:
         (boot,) = [resource for resource in resources if isinstance(resource, BootFragment)]
         assert boot.desired(COS) is None
         assert not any(resource.at_boot for resource in resources)
+
+
+def test_no_diff_shows_what_a_step_is_given() -> None:
+    resources = worker(settings(worker={"env": {"TOKEN": "it is mine"}}), BUILT)
+    (boot,) = [resource for resource in resources if isinstance(resource, BootFragment)]
+    assert "it is mine" in boot.text(COS)
+    changes = compare(None, boot.desired(COS)) + compare(boot.read("mode=600\nsha256=0\n"), boot.desired(COS))
+    assert [change.key for change in changes] == ["mode", "sha256", "sha256"]
+    assert "it is mine" not in "\n".join(line for change in changes for line in describe(change))
 
 
 def test_mps_takes_its_plan_from_the_settings() -> None:
