@@ -106,7 +106,8 @@ DOCKER_CONFIG=$config docker-credential-gcr configure-docker --overwrite "--regi
         )
 
 
-# Hosts without the credential helper keep the login that root has there.
+# Hosts without the credential helper keep the login that root has there. Older builds go once the new one is there, as long
+# as no container is made of them, which Docker itself refuses: each is gigabytes. The new one keeps the layers they share.
 _PULL = """
 if test -r "$config/config.json"; then export DOCKER_CONFIG="$config"; fi
 docker pull "$ref"
@@ -114,6 +115,9 @@ docker pull "$ref"
 _BUILD = """
 if test -r "$config/config.json"; then export DOCKER_CONFIG="$config"; fi
 printf '%s' "$context" | base64 -d | docker build --tag "$ref" --label "provision.context=$digest" -
+docker image ls --format '{{.Repository}}:{{.Tag}}' "${ref%:*}" | while read -r old; do
+    test "$old" = "$ref" || ! docker image rm "$old" >/dev/null 2>&1 || echo "removed $old, which no container uses"
+done
 """
 
 

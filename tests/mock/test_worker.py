@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -83,6 +85,31 @@ def test_somebody_elses_container_of_that_name_is_left_alone() -> None:
         assert mock.run("sudo docker container inspect -f '{{.Id}} {{.State.Running}}' worker").output == before
         other = settings(image=REF, name="mine")
         assert not run(mock, recipe(mock, other)).failed
+
+
+def built(number: int) -> WorkerImage:
+    stream = io.BytesIO()
+    text = f"FROM ubuntu\nLABEL number={number}\n".encode()
+    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
+        entry = tarfile.TarInfo("Dockerfile")
+        entry.size = len(text)
+        archive.addfile(entry, io.BytesIO(text))
+    return WorkerImage(f"provision/worker:{number}", stream.getvalue(), str(number))
+
+
+def test_older_builds_go_unless_a_container_is_made_of_them() -> None:
+    with MockHost() as mock:
+        host = cos(settings(), host=mock.host, boot_unit=templating.boot_unit(project_dir=None))
+        assert mock.run("sudo docker pull ubuntu").status == 0
+
+        def tags() -> str:
+            return mock.run("sudo docker image ls --format '{{.Tag}}' provision/worker").output
+
+        for number, left in ((1, "1"), (2, "1 2"), (3, "2 3")):
+            report = run(mock, [*host, *worker(settings(), built(number), host=mock.host)])
+            assert not report.failed, str(report)
+            assert sorted(tags().split()) == left.split()
+        assert mock.run("sudo docker image inspect ubuntu").status == 0
 
 
 @pytest.mark.parametrize(
