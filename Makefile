@@ -60,8 +60,9 @@ test-busybox: $(STAMP_TESTING) ## the mock tests with busybox as the host's only
 	PROVISION_TEST_BUSYBOX=$$(.ci/busybox)/busybox $(PYTEST) -n $(WORKERS) -m busybox -p no:cacheprovider
 
 .PHONY: lab lab-test
-lab: lab-test ## the tests on real sshd, Docker and mounts; needs root and what .ci/packages installs
-lab-test: $(STAMP_TESTING)
+lab: $(STAMP_TESTING) ## bring up a host laid out as Container-Optimized OS: real sshd, Docker, mounts; needs root
+	@lab/lab up
+lab-test: $(STAMP_TESTING) ## the tests on such hosts, each brought up and removed; needs root and what .ci/packages installs
 	PROVISION_LAB_REQUIRED=1 PROVISION_CLOUD_INIT=$(CURDIR)/.ci/cloud-init $(PYTEST) tests/lab -p no:cacheprovider
 
 .PHONY: test-examples

@@ -98,19 +98,21 @@ def _program(session: Session, file: str, names: Sequence[str]) -> list[str]:
 
 
 def _relative(session: Session, file: str) -> Path:
-    """FILE as it is called in the project. Raises `UsageError` for one that is not there, or lies elsewhere."""
-    path = session.project_dir / file
-    try:
-        relative = path.resolve().relative_to(session.project_dir.resolve())
-    except ValueError:
-        raise UsageError(
-            "FILE must lie in the project", where=file, why=f"the project is {session.project_dir}", fix="copy it into the project"
-        ) from None
-    if not path.is_file():
-        raise UsageError(
-            "there is no such file", where=file, why=f"looked in {session.project_dir}", fix=f"ls {shlex.quote(str(Path(file).parent))}"
-        )
-    return relative
+    """FILE as the project calls it; it may be named from the current folder, as a shell completes it, or from the project's.
+
+    Raises `UsageError` for one that is not there, or lies elsewhere.
+    """
+    folders = list(dict.fromkeys((Path.cwd(), session.project_dir)))
+    found = [path.resolve() for folder in folders if (path := folder / file).is_file()]
+    if not found:
+        why = f"looked in {' and '.join(map(str, folders))}"
+        raise UsageError("there is no such file", where=file, why=why, fix=f"ls {shlex.quote(str(Path(file).parent))}")
+    root = session.project_dir.resolve()
+    inside = next((path for path in found if path.is_relative_to(root)), None)
+    if inside is None:
+        why = f"the project is {session.project_dir}"
+        raise UsageError("FILE must lie in the project", where=file, why=why, fix="copy it into the project")
+    return inside.relative_to(root)
 
 
 _SHELL = """

@@ -182,3 +182,19 @@ def test_a_copy_goes_to_every_host_and_says_where_it_did_not(tmp_path: Path, cos
         assert stopped.exit_code == 1
         assert stopped.document["copied"] == []
         assert stopped.document["not_started"] == ["box1", "box2"]
+
+
+def test_a_file_is_named_from_here_or_from_the_project(loop: Loop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    session, _ = loop.session()
+    (loop.project / "deep er").mkdir()
+    (loop.project / "deep er/it's.py").write_text("import sys; print(sys.argv[0])")
+    (loop.project / "top.py").write_text("print('top')")
+    (tmp_path / "outside.py").write_text("print('outside')")
+    app.dev_up(session, HERE)
+    monkeypatch.chdir(loop.project / "deep er")
+    assert [loop.run(name) for name in ("it's.py", "deep er/it's.py", "../top.py", "top.py")] == ["deep er/it's.py\n"] * 2 + ["top\n"] * 2
+    with pytest.raises(UsageError, match="must lie in the project"):
+        loop.run(str(tmp_path / "outside.py"))
+    with pytest.raises(UsageError, match="no such file") as raised:
+        loop.run("nope.py")
+    assert raised.value.why == f"looked in {loop.project}/deep er and {loop.project}"
