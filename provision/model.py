@@ -274,7 +274,7 @@ class Vm:
     """What happens at the end of its time, or when it is pre-empted: STOP or DELETE."""
     provisioning_model: str = "STANDARD"
     disk_gb: int = 0
-    """Size of all its disks; 0 when the cloud does not say."""
+    """Size of its disks, Local SSDs left out, which the machine brings; 0 when the cloud does not say."""
     image: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)

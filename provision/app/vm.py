@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from provision.app import trust
-from provision.app.clouds import cloud_of, find, journal_of, owner_of, refuse_orphan, unfinished
+from provision.app.clouds import cloud_of, find, journal_of, owner_of, prices_of, refuse_orphan, unfinished
 from provision.app.session import Done, Session
 from provision.app.state import VmRecords
 from provision.app.vm_choice import chosen, each, is_pattern, names_of
@@ -20,10 +20,10 @@ from provision.model import Note, Vm
 
 def vm_list(session: Session) -> Done:
     """The VMs that this project made, over all zones; what a run that ended early may have left is named beside them."""
-    cloud = cloud_of(session)
+    cloud, prices = cloud_of(session), prices_of(session)
     for line in unfinished(session):
         session.emit(Note(line))
-    vms = [document(vm) for vm in cloud.list({body.OWNER_LABEL: owner_of(ensure_key(session.home / "key"))})]
+    vms = [document(vm, prices) for vm in cloud.list({body.OWNER_LABEL: owner_of(ensure_key(session.home / "key"))})]
     return Done({"vms": vms}, text=table(vms) if vms else "no VMs")
 
 
@@ -33,7 +33,7 @@ def vm_show(session: Session, name: str) -> Done:
         shown = static_document(session, name)
     else:
         vm = find(session, cloud_of(session), name)
-        shown = {**document(vm), "image": vm.image, "labels": dict(vm.labels), "created": vm.created}
+        shown = {**document(vm, prices_of(session)), "image": vm.image, "labels": dict(vm.labels), "created": vm.created}
     text = "\n".join(f"{key:13} {cell(value)}" for key, value in shown.items())
     return Done({"vm": shown}, text=text)
 

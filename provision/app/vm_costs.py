@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from provision.app.clouds import cloud_of, owner_of
+from provision.app.clouds import cloud_of, owner_of, prices_of
 from provision.app.session import Done, Session
-from provision.app.vm_cost import HOUR_S, cost_usd, ran_s, rate_of
 from provision.app.vm_documents import aligned, span, ttl_left_s, usd
+from provision.app.vm_rates import HOUR_S, cost_usd, ran_s, rate_of
 from provision.cloud import body
 from provision.cloud.create import HALTED
+from provision.cloud.prices import PriceList
 from provision.hosts.keys import ensure_key
 from provision.model import Vm
 
 
 def vm_cost(session: Session) -> Done:
     """Every VM that this project made: what it costs an hour, has cost, and will have cost when its time ends. Estimates."""
-    cloud = cloud_of(session)
-    vms = [_row(vm) for vm in cloud.list({body.OWNER_LABEL: owner_of(ensure_key(session.home / "key"))})]
-    total = {key: _sum([vm[key] for vm in vms]) for key in ("usd_per_hour", "cost_usd", "cost_by_ttl_usd")}
-    return Done({"vms": vms, "total": total}, text=_text(vms, total) if vms else "no VMs")
+    cloud, prices = cloud_of(session), prices_of(session)
+    bill = summed(cloud.list({body.OWNER_LABEL: owner_of(ensure_key(session.home / "key"))}), prices)
+    return Done(bill, text=_text(bill) if bill["vms"] else "no VMs")
 
 
-def _row(vm: Vm) -> dict[str, Any]:
+def summed(vms: Sequence[Vm], prices: PriceList) -> dict[str, Any]:
+    """Each VM's bill, and the sums."""
+    rows = [_row(vm, prices) for vm in vms]
+    total = {key: _sum([row[key] for row in rows]) for key in ("usd_per_hour", "cost_usd", "cost_by_ttl_usd")}
+    return {"vms": rows, "total": total, "prices_as_of": prices.as_of}
+
+
+def _row(vm: Vm, prices: PriceList) -> dict[str, Any]:
     """A VM's bill. One that is stopped costs its disk; one without a time limit has no end to sum up to."""
-    rate, cost, left_s = rate_of(vm), cost_usd(vm), ttl_left_s(vm)
+    rate, cost, left_s = rate_of(vm, prices), cost_usd(vm, prices), ttl_left_s(vm)
     halted = vm.status in HALTED
     hourly = rate.disk if halted else _sum([rate.machine, rate.disk])
     by_ttl = cost + hourly * left_s / HOUR_S if cost is not None and hourly is not None and left_s is not None else None
@@ -47,7 +55,8 @@ def _sum(amounts: list[float | None]) -> float | None:
     return round(sum(known), 4) if len(known) == len(amounts) else None
 
 
-def _text(vms: list[dict[str, Any]], total: dict[str, float | None]) -> str:
+def _text(bill: Mapping[str, Any]) -> str:
+    vms, total = bill["vms"], bill["total"]
     head = ("name", "status", "since", "ran", "an hour", "so far", "ttl left", "by then")
     rows = [
         (
@@ -63,4 +72,6 @@ def _text(vms: list[dict[str, Any]], total: dict[str, float | None]) -> str:
         for vm in vms
     ]
     end = ("total", "", "", "", usd(total["usd_per_hour"]), usd(total["cost_usd"]), "", usd(total["cost_by_ttl_usd"]))
-    return aligned([head, *rows, *([end] if len(vms) > 1 else [])], right=(3, 4, 5, 6, 7))
+    table = aligned([head, *rows, *([end] if len(vms) > 1 else [])], right=(3, 4, 5, 6, 7))
+    basis = f"estimates by the price list of {bill['prices_as_of']}, without traffic and taxes"
+    return f"{table}\n{basis}: the present or last run, and the disk since it was made"

@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from provision.app.session import Session
-from provision.app.vm_cost import cost_usd, seconds_since, seconds_until
+from provision.app.vm_rates import cost_usd, seconds_since, seconds_until
 from provision.cloud.create import HALTED
+from provision.cloud.prices import PriceList
 from provision.model import Vm
 
 
@@ -25,7 +26,7 @@ def static_document(session: Session, name: str) -> dict[str, Any]:
     }
 
 
-def document(vm: Vm) -> dict[str, Any]:
+def document(vm: Vm, prices: PriceList | None = None) -> dict[str, Any]:
     """A VM for `--json`; ages and times left in seconds, costs in US dollars."""
     return {
         "name": vm.name,
@@ -36,7 +37,7 @@ def document(vm: Vm) -> dict[str, Any]:
         "address": vm.address,
         "instance_id": vm.instance_id,
         "age_s": seconds_since(vm.created),
-        "cost_usd": cost_usd(vm),
+        "cost_usd": cost_usd(vm, prices),
         "ttl_left_s": ttl_left_s(vm),
     }
 

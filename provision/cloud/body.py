@@ -169,7 +169,7 @@ def vm_from_json(resource: Mapping[str, Any]) -> Vm:
         stops_at=resource.get("resourceStatus", {}).get("scheduling", {}).get("terminationTimestamp", ""),
         termination_action=scheduling.get("instanceTerminationAction", ""),
         provisioning_model=scheduling.get("provisioningModel", "STANDARD"),
-        disk_gb=sum(int(disk.get("diskSizeGb", 0)) for disk in resource.get("disks", ())),
+        disk_gb=sum(int(disk.get("diskSizeGb", 0)) for disk in resource.get("disks", ()) if disk.get("type") != "SCRATCH"),
         image=_image(boot, resource.get("labels", {})),
         labels=dict(resource.get("labels", {})),
         metadata=metadata,

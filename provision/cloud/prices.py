@@ -93,6 +93,13 @@ def price_per_hour(shape: Shape, zone: str, provisioning: str = "STANDARD", pric
     return None if usd is None else Price(usd, prices.as_of)
 
 
+def disk_per_hour(machine_type: str, disk_gb: float, zone: str, prices: PriceList | None = None) -> Price | None:
+    """What its disks of `disk_gb` in all cost, running or not, of the type that we give this machine type; None when it is not listed."""
+    prices = prices or packaged()
+    rate = prices.rate(region_of(zone), f"{catalog.default_disk_type(machine_type)}-gb", "STANDARD")
+    return None if rate is None else Price(rate * disk_gb, prices.as_of)
+
+
 def _usd(shape: Shape, region: str, provisioning: str, prices: PriceList) -> float | None:
     def rate(name: str) -> float | None:
         return prices.rate(region, name, provisioning)

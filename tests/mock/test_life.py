@@ -320,3 +320,53 @@ def test_a_host_of_the_settings_is_waited_for(project: Project) -> None:
     with pytest.raises(HostKeyMismatch):
         app.vm_wait(project.session, "other", until="ssh", clock=Hand().time)
     assert issubclass(HostKeyMismatch, ProvisionError)
+
+
+# --- more time ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_vm_gets_more_time(project: Project) -> None:
+    project.create()
+    project.stop()
+    done = app.vm_extend(project.session, "2h", "dev")
+    assert (done.exit_code, done.document["changed"], done.text) == (0, True, "dev: 10h00m from its next start")
+    (sent,) = [call.body for call in project.cloud.emulator.calls if call.api == "instances.setScheduling"]
+    assert sent is not None
+    assert sent["maxRunDuration"] == {"seconds": str(10 * 3600)}
+    assert (sent["onHostMaintenance"], sent["automaticRestart"], sent["instanceTerminationAction"]) == ("TERMINATE", True, "STOP")
+
+
+def test_the_limit_of_a_running_vm_is_changed_while_it_is_stopped(project: Project) -> None:
+    """As the API documents it: setScheduling "on a stopped instance" only. The refusal is verbatim, and what can be done stands below."""
+    project.create()
+    with pytest.raises(CloudError) as caught:
+        app.vm_extend(project.session, "2h", "dev")
+    assert caught.value.exit_code == EXIT_CLOUD
+    assert "--name dev --restart" in caught.value.fix
+    assert project.listed() == [("dev", "RUNNING")]
+
+    done = app.vm_extend(project.session, "2h", "dev", restart=True, patience=QUICK)
+    assert (done.exit_code, done.document["changed"]) == (0, True)
+    assert set(statuses(done).values()) <= {"ok", "changed"}
+    left_s = done.document["vms"][0]["ttl_left_s"]
+    assert 10 * 3600 - 120 < left_s <= 10 * 3600, "what it had left, and two hours"
+
+
+def test_time_that_cannot_be_had(project: Project) -> None:
+    for wrong in ("soon", "none", "5s"):
+        with pytest.raises(UsageError):
+            app.vm_extend(project.session, wrong, "dev")
+    project.settings = project.settings.model_copy(update={"ttl": "none"})
+    project.create()
+    calls(project)
+    done = app.vm_extend(project.session, "2h", "dev")
+    assert (done.document["changed"], done.text, calls(project)) == (False, "dev: no change", ["instances.aggregatedList"])
+    assert "dev has no time limit: nothing to extend" in project.notes
+
+
+def test_more_time_than_the_cloud_takes(project: Project) -> None:
+    project.create()
+    project.stop()
+    with pytest.raises(UsageError, match="too long") as caught:
+        app.vm_extend(project.session, "120d", "dev")
+    assert "at most 120 days" in caught.value.why

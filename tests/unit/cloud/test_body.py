@@ -154,7 +154,7 @@ def test_an_instance_is_read() -> None:
         stops_at="2026-11-07T02:02:03.456-08:00",
         termination_action="DELETE",
         provisioning_model="SPOT",
-        disk_gb=575,
+        disk_gb=200,
         image="cos-125-19216-655-28",
         labels={"provision-image": "cos-125-19216-655-28"},
         metadata={"a": "b", "empty": ""},

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from provision.cloud.catalog import Shape, bundled_machine_types, gpu_types
-from provision.cloud.prices import PriceList, packaged, price_line, price_per_hour, usd
+from provision.cloud.prices import PriceList, disk_per_hour, packaged, price_line, price_per_hour, usd
 from provision.errors import SettingsError
 
 L4 = Shape("g2-standard-8", "nvidia-l4", 1)
@@ -67,7 +67,7 @@ def test_spot_is_cheaper_than_on_demand() -> None:
 def test_the_names_of_the_list_are_known() -> None:
     """A misspelt name would be a price that is never found."""
     families = {name.rsplit("-", 1)[0] for name in bundled_machine_types()} | set(bundled_machine_types())
-    known = set(gpu_types()) | families | {"n1-vcpu", "n1-gb", "g2-vcpu"}
+    known = set(gpu_types()) | families | {"n1-vcpu", "n1-gb", "g2-vcpu", "pd-balanced-gb"}
     assert {name for rates in packaged().regions.values() for name in rates} <= known
 
 
@@ -114,3 +114,12 @@ def test_the_line_before_something_is_created() -> None:
 @pytest.mark.parametrize(("amount", "text"), [(0, "$0.00"), (0.004, "$0.004"), (0.854, "$0.85"), (88.49, "$88.49")])
 def test_dollars(amount: float, text: str) -> None:
     assert usd(amount) == text
+
+
+def test_disks_cost_whether_the_machine_runs_or_not() -> None:
+    disk = disk_per_hour("g2-standard-8", 200, "us-central1-a")
+    assert disk is not None
+    assert disk.over(730 * 3600) == pytest.approx(20.0, rel=1e-3), "0.10 a GB and month"
+    assert disk_per_hour("a4-highgpu-8g", 200, "us-central1-a") is None, "Hyperdisk is not in the list"
+    assert disk_per_hour("g2-standard-8", 200, "mars-north1-a") is None
+    assert all("pd-balanced-gb" in rates for rates in packaged().regions.values())

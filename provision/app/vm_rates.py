@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from provision.cloud.catalog import Shape
 from provision.cloud.create import HALTED
+from provision.cloud.prices import PriceList, disk_per_hour, price_per_hour
+from provision.errors import SettingsError
 from provision.model import Vm
 
 HOUR_S = 3600.0
@@ -21,10 +24,15 @@ class Rate:
     """Its disks: billed from its making to its deletion."""
 
 
-def rate_of(vm: Vm) -> Rate:
-    """What the VM costs an hour, as the price list of the package has it."""
-    del vm
-    return Rate(None, None)
+def rate_of(vm: Vm, prices: PriceList | None = None) -> Rate:
+    """What the VM costs an hour, by a price list; the packaged one unless another is given."""
+    shape = Shape(vm.machine_type, vm.gpu, vm.gpu_count)
+    try:
+        machine = price_per_hour(shape, vm.zone, vm.provisioning_model, prices)
+    except SettingsError:  # a GPU that the catalogue does not know has no price either
+        machine = None
+    disk = disk_per_hour(vm.machine_type, vm.disk_gb, vm.zone, prices)
+    return Rate(None if machine is None else machine.usd_per_hour, None if disk is None else disk.usd_per_hour)
 
 
 def seconds_since(timestamp: str) -> int | None:
@@ -56,9 +64,9 @@ def ran_s(vm: Vm) -> int | None:
     return None if since is None or stopped is None else max(0, since - stopped)
 
 
-def cost_usd(vm: Vm) -> float | None:
+def cost_usd(vm: Vm, prices: PriceList | None = None) -> float | None:
     """What its present or last run has cost, and its disk since it was made; None where a price or a time is not known."""
-    rate, run_s, age_s = rate_of(vm), ran_s(vm), seconds_since(vm.created)
+    rate, run_s, age_s = rate_of(vm, prices), ran_s(vm), seconds_since(vm.created)
     if rate.machine is None or rate.disk is None or run_s is None or age_s is None:
         return None
     return round((rate.machine * run_s + rate.disk * age_s) / HOUR_S, 4)

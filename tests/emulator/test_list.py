@@ -1,0 +1,46 @@
+"""A list of 500 VMs: what it asks of the API. How long it takes is measured in bench/."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from provision import app
+from provision.app import Session
+from provision.app.clouds import owner_of
+from provision.cloud.gce import GceCloud
+from provision.hosts.keys import ensure_key
+from provision.model import VmSpec
+from provision.settings import Settings
+from provision.testing.compute import ComputeEmulator
+from tests.emulator.vms import multiply
+
+ZONES = ("us-central1-a", "us-central1-b", "europe-west4-a")
+
+
+@pytest.fixture
+def session(tmp_path: Path, cloud: GceCloud, monkeypatch: pytest.MonkeyPatch) -> Session:
+    for module in ("vm", "vm_costs"):
+        monkeypatch.setattr(f"provision.app.{module}.cloud_of", lambda _session: cloud)
+    return Session(Settings.model_validate({"project": "demo-project"}), tmp_path / "state", tmp_path)
+
+
+def test_five_hundred_vms_cost_one_call(
+    emulator: ComputeEmulator, cloud: GceCloud, session: Session, make_spec: Callable[..., VmSpec]
+) -> None:
+    owner = {"provision-owner": owner_of(ensure_key(session.home / "key"))}
+    cloud.create(make_spec(name="dev", labels=owner), "us-central1-a", request_id="6f8c2d8e-5d7e-4a39-9d52-6b8b2f0d8a11")
+    multiply(emulator, 500, ZONES)
+    emulator.calls.clear()
+    done = app.vm_list(session)
+    assert emulator.counted() == ["instances.aggregatedList"]
+    assert len({vm["name"] for vm in done.document["vms"]}) == 500
+    assert len(done.text.splitlines()) == 501
+    assert all(vm["cost_usd"] is not None and vm["gpu"] == "nvidia-tesla-t4" for vm in done.document["vms"])
+
+    emulator.calls.clear()
+    bill = app.vm_cost(session).document
+    assert emulator.counted() == ["instances.aggregatedList"]
+    assert bill["total"]["usd_per_hour"] == pytest.approx(sum(vm["usd_per_hour"] for vm in bill["vms"]), abs=0.1)

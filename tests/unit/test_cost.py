@@ -1,0 +1,105 @@
+"""What VMs cost: sums that a reader can do by hand, on a clock that stands still."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from provision.app import vm_rates
+from provision.app.vm_costs import summed
+from provision.app.vm_documents import aligned, span, table, ttl_left_s, usd
+from provision.app.vm_rates import Rate, cost_usd, ran_s, rate_of
+from provision.cloud.prices import PriceList
+from provision.model import Vm
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+PRICES = PriceList("2026-01-01", {"us-central1": {"g2-standard-8": (1.0, 0.25), "pd-balanced-gb": (0.001, 0.001)}})
+VM = Vm(name="dev", zone="us-central1-a", status="RUNNING", machine_type="g2-standard-8", gpu="nvidia-l4", gpu_count=1, disk_gb=200)
+
+
+def ago(**span_: float) -> str:
+    return (NOW - timedelta(**span_)).isoformat()
+
+
+@pytest.fixture(autouse=True)
+def stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
+            del tz
+            return NOW
+
+    monkeypatch.setattr(vm_rates, "datetime", Clock)
+
+
+def test_a_running_vm_costs_its_machine_since_it_was_started_and_its_disk_since_it_was_made() -> None:
+    vm = replace(VM, created=ago(hours=10), started=ago(hours=3), stopped=ago(hours=5))
+    assert ran_s(vm) == 3 * 3600
+    assert cost_usd(vm, PRICES) == 3 * 1.0 + 10 * 0.2
+    assert cost_usd(replace(vm, provisioning_model="SPOT"), PRICES) == 3 * 0.25 + 10 * 0.2
+    assert cost_usd(replace(vm, started="", created=ago(hours=2)), PRICES) == 2 * 1.0 + 2 * 0.2
+
+
+def test_a_stopped_vm_costs_its_disk_and_what_its_last_run_cost() -> None:
+    vm = replace(VM, status="TERMINATED", created=ago(hours=10), started=ago(hours=8), stopped=ago(hours=6))
+    assert (ran_s(vm), cost_usd(vm, PRICES)) == (2 * 3600, 2 * 1.0 + 10 * 0.2)
+    row = summed([vm], PRICES)["vms"][0]
+    assert (row["usd_per_hour"], row["since"], row["cost_by_ttl_usd"]) == (0.2, vm.stopped, None)
+
+
+@pytest.mark.parametrize(
+    "vm",
+    [
+        replace(VM, zone="mars-north1-a", created=ago(hours=1)),
+        replace(VM, machine_type="a4-highgpu-8g", created=ago(hours=1)),
+        replace(VM, gpu="nvidia-of-next-year", machine_type="n1-standard-8", created=ago(hours=1)),
+        replace(VM, provisioning_model="FLEX_START", created=ago(hours=1)),
+        replace(VM, created=""),
+        replace(VM, created="yesterday"),
+        replace(VM, status="TERMINATED", created=ago(hours=1)),
+    ],
+)
+def test_what_is_not_known_has_no_cost(vm: Vm) -> None:
+    assert cost_usd(vm, PRICES) is None
+
+
+def test_the_packaged_list_knows_the_default_machine() -> None:
+    rate = rate_of(VM)
+    assert rate.machine is not None
+    assert rate.disk is not None
+    assert 0.5 < rate.machine < 2
+    assert 0.01 < rate.disk < 0.1
+    assert rate_of(replace(VM, zone="mars-north1-a")) == Rate(None, None)
+
+
+def test_by_the_end_of_its_time() -> None:
+    running = replace(VM, created=ago(hours=3), started=ago(hours=3), ttl_s=8 * 3600)
+    endless = replace(VM, name="endless", created=ago(hours=1), started=ago(hours=1))
+    bill = summed([running, endless], PRICES)
+    first, second = bill["vms"]
+    assert (first["cost_usd"], first["usd_per_hour"], first["cost_by_ttl_usd"]) == (3.6, 1.2, 9.6)
+    assert (second["cost_usd"], second["cost_by_ttl_usd"]) == (1.2, None)
+    assert bill["total"] == {"usd_per_hour": 2.4, "cost_usd": 4.8, "cost_by_ttl_usd": None}
+    assert summed([], PRICES)["total"] == {"usd_per_hour": 0, "cost_usd": 0, "cost_by_ttl_usd": 0}
+
+
+def test_the_time_left_is_what_the_cloud_says() -> None:
+    vm = replace(VM, created=ago(hours=9), started=ago(hours=3), ttl_s=8 * 3600)
+    assert ttl_left_s(vm) == 5 * 3600
+    assert ttl_left_s(replace(vm, stops_at=(NOW + timedelta(hours=6)).isoformat())) == 6 * 3600
+    assert ttl_left_s(replace(vm, stops_at=ago(seconds=1))) == 0
+    assert ttl_left_s(replace(vm, status="TERMINATED")) is None
+    assert ttl_left_s(replace(vm, ttl_s=None)) is None
+
+
+def test_for_people() -> None:
+    assert [span(seconds) for seconds in (None, 0, 307, 3900, 90_000, 10 * 86400)] == ["-", "0m00s", "5m07s", "1h05m", "1d01h", "10d00h"]
+    assert [usd(amount) for amount in (None, 0.0, 1234.5)] == ["-", "$0.00", "$1,234.50"]
+    assert aligned([("a", "b"), ("long", "1")], right=(1,)) == "a     b\nlong  1"
+    row = {"name": "dev", "status": "RUNNING", "zone": "us-central1-a", "gpu": None, "age_s": 60, "cost_usd": 1.5, "ttl_left_s": None}
+    assert table([row]).splitlines() == [
+        "name  status   zone           gpu  age     cost  ttl left",
+        "dev   RUNNING  us-central1-a  -    1m00s  $1.50  -",
+    ]
