@@ -9,7 +9,7 @@ from provision.app.clouds import cloud_of, find, journal_of, owner_of, prices_of
 from provision.app.session import Done, Session
 from provision.app.state import VmRecords
 from provision.app.vm_choice import chosen, each, is_pattern, names_of
-from provision.app.vm_documents import cell, document, static_document, table
+from provision.app.vm_documents import cell, document, say_overdue, static_document, table
 from provision.cloud import body
 from provision.cloud.create import delete_vm
 from provision.cloud.ports import ComputeCloud
@@ -23,7 +23,9 @@ def vm_list(session: Session) -> Done:
     cloud, prices = cloud_of(session), prices_of(session)
     for line in unfinished(session):
         session.emit(Note(line))
-    vms = [document(vm, prices) for vm in cloud.list({body.OWNER_LABEL: owner_of(ensure_key(session.home / "key"))})]
+    found = cloud.list({body.OWNER_LABEL: owner_of(ensure_key(session.home / "key"))})
+    say_overdue(session, found)
+    vms = [document(vm, prices) for vm in found]
     return Done({"vms": vms}, text=table(vms) if vms else "no VMs")
 
 

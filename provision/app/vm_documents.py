@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from provision.app.session import Session
-from provision.app.vm_rates import cost_usd, seconds_since, seconds_until
+from provision.app.vm_rates import cost_usd, overdue, seconds_since, seconds_until
 from provision.cloud.create import HALTED
 from provision.cloud.prices import PriceList
-from provision.model import Vm
+from provision.model import Note, Vm
 
 
 def static_document(session: Session, name: str) -> dict[str, Any]:
@@ -60,6 +60,15 @@ def table(vms: Sequence[Mapping[str, Any]]) -> str:
         for vm in vms
     ]
     return aligned([head, *rows], right=(5,))
+
+
+def say_overdue(session: Session, vms: Sequence[Vm]) -> None:
+    """Name the VMs that are stopped for longer than `idle_delete`, and what deletes them."""
+    late = overdue(vms, session.settings.idle_delete_s)
+    if late:
+        command = f"{session.program_argv0} vm.delete --name {','.join(vm.name for vm in late)}"
+        named = ", ".join(f"{vm.name} ({span(seconds_since(vm.stopped))})" for vm in late)
+        session.emit(Note(f"stopped for longer than idle_delete ({session.settings.idle_delete}): {named}; `{command}`"))
 
 
 def aligned(rows: Sequence[Sequence[str]], *, right: Collection[int] = ()) -> str:

@@ -8,8 +8,8 @@ from provision.app import trust
 from provision.app.clouds import cloud_of, every_journal, journal_of, owner_of
 from provision.app.session import Done, Session
 from provision.app.state import VmRecords
-from provision.app.vm_rates import seconds_since
 from provision.app.vm_documents import aligned, span
+from provision.app.vm_rates import seconds_since
 from provision.cloud import journal as written
 from provision.cloud.create import Maker
 from provision.cloud.strays import DISK, Stray, Survey, remove, survey

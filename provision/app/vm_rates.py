@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -62,6 +63,14 @@ def ran_s(vm: Vm) -> int | None:
         return since
     stopped = seconds_since(vm.stopped)
     return None if since is None or stopped is None else max(0, since - stopped)
+
+
+def overdue(vms: Sequence[Vm], idle_delete_s: int | None) -> list[Vm]:
+    """Those that are stopped for longer than `idle_delete_s`. Nothing in the cloud deletes a stopped VM: somebody has to."""
+    if idle_delete_s is None:
+        return []
+    stopped_s = {vm.name: seconds_since(vm.stopped) for vm in vms if vm.status in HALTED}
+    return [vm for vm in vms if (age_s := stopped_s.get(vm.name)) is not None and age_s >= idle_delete_s]
 
 
 def cost_usd(vm: Vm, prices: PriceList | None = None) -> float | None:

@@ -14,7 +14,7 @@ from provision.cloud.ports import ComputeCloud
 from provision.cloud.refusal import CloudRefused
 from provision.hosts.keys import KeyPair
 from provision.model import Facts, Note, VmSpec
-from provision.recipes import cos
+from provision.recipes import cos, idle_texts
 from provision.resources import BootFragment
 from provision.resources.boot import BOOT_TEXT
 
@@ -49,7 +49,7 @@ def user_data(session: Session) -> str:
     The steps are those of the recipe for a host that says ID=cos; what provisioning writes later replaces the seed.
     """
     unit = templating.boot_unit(project_dir=session.project_dir)
-    recipe = cos(session.settings, boot_unit=unit, extras=())
+    recipe = cos(session.settings, boot_unit=unit, idle=idle_texts(session.settings, session.project_dir), extras=())
     files = {"boot.sh": BOOT_TEXT}
     for resource in recipe:
         if isinstance(resource, BootFragment):

@@ -20,7 +20,7 @@ from provision.settings import Settings
 
 Recipe: TypeAlias = Callable[[Settings], Sequence[Resource]]
 
-__all__ = ["Recipe", "WorkerImage", "cos", "extras", "host_recipe", "load", "mps", "worker"]
+__all__ = ["Recipe", "WorkerImage", "cos", "extras", "host_recipe", "idle_texts", "load", "mps", "worker"]
 
 
 def load(reference: str, project_dir: Path) -> Recipe:
@@ -71,7 +71,16 @@ def _resources(reference: str, recipe: Recipe, settings: Settings) -> list[Resou
     return resources
 
 
+def idle_texts(settings: Settings, project_dir: Path | None) -> dict[str, str]:
+    """The files that power a VM off when nobody used it for `idle_stop`: `script`, `service`, `timer`."""
+    files = {"script": "idle.sh.j2", "service": "provision-idle.service.j2", "timer": "provision-idle.timer.j2"}
+    values = {"limit_s": settings.idle_stop_s or 0}
+    return {key: templating.render(name, values, project_dir=project_dir) for key, name in files.items()}
+
+
 def host_recipe(settings: Settings, project_dir: Path, *, host: Host | None = None) -> list[Resource]:
     """What `vm.provision` brings a host to: the built-in recipe, then the user's own ones."""
     unit = templating.boot_unit(project_dir=project_dir)
-    return cos(settings, host=host, boot_unit=unit, extras=extras(settings, project_dir))
+    made_here = host is None or host.name not in settings.hosts
+    idle = idle_texts(settings, project_dir) if made_here else None
+    return cos(settings, host=host, boot_unit=unit, idle=idle, extras=extras(settings, project_dir))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from provision.model import Host
 from provision.resource import Resource
-from provision.resources import BootRunner, DockerEngine, Driver, ExecBindMount, Gpu, NvidiaSmi, RegistryLogin, Unit
+from provision.resources import BootRunner, DockerEngine, Driver, ExecBindMount, Gpu, IdleStop, NvidiaSmi, RegistryLogin, Unit
 from provision.resources.boot import BootEnded, fragment
 from provision.resources.gpu import DRIVER_DIR
 from provision.settings import Settings
@@ -16,11 +16,14 @@ BOOT_UNIT = "provision-boot.service"
 _GOOGLE_REGISTRY = re.compile(r"(?:[a-z0-9-]+\.)*(?:gcr\.io|pkg\.dev)\Z")
 
 
-def cos(settings: Settings, *, host: Host | None = None, boot_unit: str, extras: Sequence[Resource] = ()) -> list[Resource]:
+def cos(
+    settings: Settings, *, host: Host | None = None, boot_unit: str, idle: Mapping[str, str] | None = None, extras: Sequence[Resource] = ()
+) -> list[Resource]:
     """A Container-Optimized OS host with a GPU, in the order in which its parts depend on one another.
 
     On a host with a driver of its own (`driver: present`) the installation becomes a check. `boot_unit` is the text
-    of the unit that runs the boot script; `extras` are the user's own resources, which come last.
+    of the unit that runs the boot script, `idle` the files of `idle_stop` for a VM that was made here (no other host is
+    ever powered off by us); `extras` are the user's own resources, which come last.
     """
     gpu: list[Resource] = [Gpu(name="gpu", count=settings.gpu_count)] if settings.gpu else []
     first = [BootEnded(name="boot", unit=BOOT_UNIT), *gpu]
@@ -30,8 +33,17 @@ def cos(settings: Settings, *, host: Host | None = None, boot_unit: str, extras:
     unit = Unit(name="boot-unit", needs=needs, unit=BOOT_UNIT, content=boot_unit, at_boot=True)
     steps = [*_gpu_steps(settings, host, needs), login]
     runner = BootRunner(needs=needs)
-    boot_steps = fragment("boot-steps", "10-host.sh", [engine, *steps, unit, *extras], needs=needs)
-    return [*first, engine, runner, boot_steps, unit, *steps, *_proof(settings, host), *extras]
+    stop = _idle_stop(settings, idle, needs)
+    boot_steps = fragment("boot-steps", "10-host.sh", [*stop, engine, *steps, unit, *extras], needs=needs)
+    return [*first, engine, runner, boot_steps, unit, *stop, *steps, *_proof(settings, host), *extras]
+
+
+def _idle_stop(settings: Settings, idle: Mapping[str, str] | None, needs: tuple[str, ...]) -> list[Resource]:
+    """First of the boot's steps: a boot that fails later must not leave a VM that nobody uses and nothing stops."""
+    if idle is None:
+        return []
+    wanted = settings.idle_stop_s is not None
+    return [IdleStop(name="idle-stop", needs=needs, at_boot=wanted, present=wanted, texts=idle)]
 
 
 def _gpu_steps(settings: Settings, host: Host | None, needs: tuple[str, ...]) -> list[Resource]:

@@ -7,6 +7,7 @@ from provision.resources.container import Container, NoContainer, Siblings
 from provision.resources.docker import BuiltImage, DockerEngine, PulledImage, RegistryLogin
 from provision.resources.file import Directory, File
 from provision.resources.gpu import Driver, Gpu, NvidiaSmi
+from provision.resources.idle import IdleStop
 from provision.resources.mount import ExecBindMount
 from provision.resources.mps import ComputeMode, MpsAsChosen, MpsDaemon
 from provision.resources.unit import Unit
@@ -24,6 +25,7 @@ __all__ = [
     "ExecBindMount",
     "File",
     "Gpu",
+    "IdleStop",
     "MpsAsChosen",
     "MpsDaemon",
     "NoContainer",

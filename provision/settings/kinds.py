@@ -16,6 +16,10 @@ TTL_MIN_S = 30
 TTL_MAX_S = 120 * 86400
 """Bounds of `maxRunDuration` (Compute Engine, "Limit the run time of a VM")."""
 
+IDLE_MIN_S = 5 * 60
+"""The VM looks once a minute: less would be a guess."""
+IDLE_MAX_S = 365 * 86400
+
 SUN_PATH_ROOM = 88
 """Longest MPS pipe folder, bytes: a Unix socket's path holds 107, and the longest name that MPS appends is `/control_privileged`."""
 
@@ -50,6 +54,22 @@ def ttl_seconds(text: str) -> int | None:
     if not TTL_MIN_S <= total_s <= TTL_MAX_S:
         raise ValueError('a time such as 8h, 90m or 1d12h, from 30s to 120d (the cloud\'s own bounds), or "none"')
     return total_s
+
+
+def idle_seconds(text: str) -> int | None:
+    """Seconds without use such as `45m` or `7d`; None for `none`. Raises ValueError with what is allowed."""
+    if text == "none":
+        return None
+    match = _TTL.fullmatch(text)
+    total_s = sum(int(number or 0) * unit_s for number, unit_s in zip(match.groups(), _TTL_UNITS_S, strict=True)) if match else 0
+    if not IDLE_MIN_S <= total_s <= IDLE_MAX_S:
+        raise ValueError('a time such as 45m, 2h or 7d, from 5m to 365d, or "none"')
+    return total_s
+
+
+def _idle(value: str) -> str:
+    idle_seconds(value)
+    return value
 
 
 def _ttl(value: str) -> str:
@@ -165,6 +185,7 @@ OptionalGpu: TypeAlias = Annotated[Gpu | None, BeforeValidator(_none_word)]
 CosImage: TypeAlias = Annotated[
     str, matching(r"cos-[a-z0-9]([-a-z0-9]{0,58}[a-z0-9])?", "a family or an image of cos-cloud, such as cos-125-lts")
 ]
+Idle: TypeAlias = Annotated[str, AfterValidator(_idle)]
 Ttl: TypeAlias = Annotated[str, AfterValidator(_ttl)]
 Wait: TypeAlias = Annotated[str, AfterValidator(_wait)]
 Driver: TypeAlias = Annotated[

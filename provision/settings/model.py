@@ -174,6 +174,10 @@ class Settings(_Model):
     """The way to the VM: its external address, or a tunnel of Identity-Aware Proxy through `gcloud`; it has no such address then."""
     ttl_action: Literal["stop", "delete"] = "stop"
     """What the cloud does at the end of the time to live, and when it takes a Spot VM back."""
+    idle_stop: kinds.Idle = "none"
+    """A VM made here powers itself off when nobody used it for so long (GPU, terminals, runs); "none" = never."""
+    idle_delete: kinds.Idle = "none"
+    """`vm.list` names VMs that are stopped for so long, with the command that deletes them; "none" = never."""
     provisioning: Literal["standard", "spot", "flex-start"] = "standard"
     """How the VM is bought: at any time, cheaper until the cloud takes it back, or once capacity is found, for at most seven days."""
     capacity_wait: kinds.Wait | None = None
@@ -205,6 +209,16 @@ class Settings(_Model):
         if check is not None:
             _run(check, settings, merged)
         return settings
+
+    @property
+    def idle_stop_s(self) -> int | None:
+        """Seconds of no use after which a VM powers itself off; None = never."""
+        return kinds.idle_seconds(self.idle_stop)
+
+    @property
+    def idle_delete_s(self) -> int | None:
+        """Seconds after which a VM that is stopped is one to delete; None = never."""
+        return kinds.idle_seconds(self.idle_delete)
 
     @property
     def ttl_s(self) -> int | None:

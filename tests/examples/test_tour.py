@@ -23,6 +23,7 @@ BANNER = re.compile(r"(?m)^mock: .*\n")
 VARYING = (
     (re.compile(r" +\d+\.\d+ s$", re.MULTILINE), ""),
     (re.compile(r"\b\d+h\d\dm\b|\b\d+m\d\ds\b"), "SPAN"),
+    (re.compile(r"\$\d\.\d\d\b"), "$N.NN"),
     (re.compile(r"\bpid \d+, uid \d+"), "pid N, uid N"),
     (re.compile(r"\bworker:[0-9a-f]{12}\b"), "worker:DIGEST"),
 )
@@ -125,7 +126,8 @@ CALLS = """
     inventory.ansible; image.render; image.build; dev.up; dev.devcontainer
     dev.run hello.py; dev.exec -- true; vm.ssh -- true; vm.copy hello.py /home/provision
     mps.plan; mps.explain --text torch.mps; mps.enable; mps.status; mps.disable; dev.down
-    vm.offers --gpu l4; vm.cost; vm.serial; vm.label team=ml; vm.stop; vm.extend 2h; vm.start; vm.reset; vm.wait; vm.delete --yes; vm.gc; mock.down
+    vm.offers --gpu l4; vm.cost; vm.serial; vm.label team=ml; vm.stop; vm.extend 2h; vm.start; vm.reset; vm.wait
+    vm.delete --yes; vm.gc; mock.down
 """
 
 

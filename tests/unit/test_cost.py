@@ -10,7 +10,7 @@ import pytest
 from provision.app import vm_rates
 from provision.app.vm_costs import summed
 from provision.app.vm_documents import aligned, span, table, ttl_left_s, usd
-from provision.app.vm_rates import Rate, cost_usd, ran_s, rate_of
+from provision.app.vm_rates import Rate, cost_usd, overdue, ran_s, rate_of
 from provision.cloud.prices import PriceList
 from provision.model import Vm
 
@@ -103,3 +103,11 @@ def test_for_people() -> None:
         "name  status   zone           gpu  age     cost  ttl left",
         "dev   RUNNING  us-central1-a  -    1m00s  $1.50  -",
     ]
+
+
+def test_what_is_stopped_for_too_long() -> None:
+    old = replace(VM, name="old", status="TERMINATED", stopped=ago(days=8))
+    recent = replace(VM, name="recent", status="TERMINATED", stopped=ago(days=6))
+    again = replace(VM, name="again", status="RUNNING", stopped=ago(days=9))
+    assert overdue([old, recent, again, VM], 7 * 86400) == [old]
+    assert overdue([old], None) == []

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from provision.errors import SettingsError
 from provision.settings import HostSettings, Level, Settings, env_levels
-from provision.settings.kinds import TTL_MAX_S, TTL_MIN_S, ttl_seconds
+from provision.settings.kinds import TTL_MAX_S, TTL_MIN_S, idle_seconds, ttl_seconds
 from provision.settings.levels import merge
 
 KEY = "ssh-ed25519 " + base64.b64encode(b"\0\0\0\x0bssh-ed25519\0\0\0 " + bytes(32)).decode()
@@ -90,6 +90,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"worker": {"python": 3.1}}, "provision.worker.python is 3.1", "in quotes"),
     ({"driver": 535}, "provision.driver is 535", "in quotes"),
     ({"ttl": "5"}, "provision.ttl is '5'", "change or remove provision.ttl"),
+    ({"idle_stop": "4m"}, "provision.idle_stop is '4m'", "change or remove provision.idle_stop"),
+    ({"idle_delete": "soon"}, "provision.idle_delete is 'soon'", "change or remove provision.idle_delete"),
     ({"ttl": "121d"}, "provision.ttl is '121d'", "change or remove provision.ttl"),
     ({"hosts": {"ws": {"address": "x", "become": False}}}, "provision.hosts.ws.become is False", '"none" in quotes'),
     ({"hosts": {"ws": {"address": "-oProxyCommand=x"}}}, "provision.hosts.ws.address is '-oProxyCommand=x'", "change"),
@@ -278,3 +280,10 @@ def test_on_and_off_may_be_written_bare_although_yaml_reads_them_as_booleans(wri
     assert Settings.model_validate({"os_login": written}).os_login == value
     with pytest.raises(ValueError, match="os_login"):
         Settings.model_validate({"os_login": "maybe"})
+
+
+def test_time_without_use() -> None:
+    assert [idle_seconds(text) for text in ("none", "5m", "45m", "7d", "1d12h")] == [None, 300, 2700, 604_800, 129_600]
+    settings = Settings.model_validate({"idle_stop": "45m", "idle_delete": "7d"})
+    assert (settings.idle_stop_s, settings.idle_delete_s) == (2700, 604_800)
+    assert (Settings().idle_stop_s, Settings().idle_delete_s) == (None, None)

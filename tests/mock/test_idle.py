@@ -1,0 +1,81 @@
+"""`idle_stop` on the mock: installed at creation, back after a boot, and a VM that nobody uses powers itself off."""
+
+from __future__ import annotations
+
+import pytest
+
+from provision import app
+from provision.app import Targets
+from provision.app.vm_reach import Patience
+from provision.model import Host
+from provision.recipes import host_recipe
+from provision.testing import MockHost
+from tests.mock.driving import eventually
+from tests.mock.project import Project
+
+pytestmark = pytest.mark.timeout(240)
+
+LIMIT_S = 45 * 60
+QUICK = Patience(host_keys_s=5.0, ssh_s=20.0, pause_s=0.05, attributes_pause_s=0.05)
+TIMER = "systemctl is-active provision-idle.timer"
+
+
+@pytest.fixture
+def idle(project: Project) -> Project:
+    project.settings = project.settings.model_validate({"idle_stop": "45m"})
+    made = project.create()
+    assert made.exit_code == 0
+    assert {result["resource"]: result["status"] for result in made.document["hosts"]["dev"]["results"]}["idle-stop"] == "ok"
+    return project
+
+
+def look(host: MockHost, uptime_s: int) -> None:
+    """What the timer does every minute, at that uptime."""
+    host.put("/proc/uptime", f"{uptime_s}.00 0.00\n")
+    assert host.run("sudo systemctl start provision-idle.service").status == 0
+
+
+def test_a_vm_that_nobody_uses_is_terminated(idle: Project) -> None:
+    host = idle.cloud.host("dev")
+    assert host.run(TIMER).output == "active\n", "the first boot installed it, before anybody came"
+    look(host, 100)
+    look(host, 100 + LIMIT_S - 60)
+    assert idle.listed() == [("dev", "RUNNING")]
+    look(host, 100 + LIMIT_S)
+    assert eventually(lambda: idle.listed() == [("dev", "TERMINATED")])
+    assert "not used for 45 min: powering off (idle_stop)" in app.vm_serial(idle.session, "dev").text
+
+    started = app.vm_start(idle.session, "dev", patience=QUICK)
+    assert started.exit_code == 0
+    host = idle.cloud.host("dev")
+    assert host.run(TIMER).output == "active\n", "the boot brought it back"
+    look(host, 50)
+    assert idle.listed() == [("dev", "RUNNING")], "a boot is use"
+
+
+def test_a_gpu_that_computes_keeps_it(idle: Project) -> None:
+    host = idle.cloud.host("dev")
+    look(host, 100)
+    (host.state / "utilization.0").write_text("7")
+    look(host, 100 + LIMIT_S)
+    assert not (host.state / "poweroff").exists()
+    assert idle.listed() == [("dev", "RUNNING")]
+
+
+def test_taken_away_where_the_settings_no_longer_want_it(idle: Project) -> None:
+    idle.settings = idle.settings.model_validate({})
+    done = app.vm_provision(idle.session, Targets())
+    assert (done.exit_code, {r["resource"] for r in done.document["hosts"]["dev"]["results"] if r["status"] == "changed"}) == (
+        0,
+        {"boot-steps", "idle-stop"},
+    )
+    host = idle.cloud.host("dev")
+    assert host.run(TIMER).output == "inactive\n"
+    assert not host.path("/var/lib/provision/idle.sh").exists()
+
+
+def test_no_host_of_the_settings_is_ever_powered_off(project: Project) -> None:
+    settings = project.settings.model_validate({"idle_stop": "45m", "hosts": {"box": {"address": "box.invalid"}}})
+    for host, has in ((None, True), (Host(name="dev", address="a"), True), (Host(name="box", address="box.invalid"), False)):
+        names = [resource.name for resource in host_recipe(settings, project.folder, host=host)]
+        assert ("idle-stop" in names) is has

@@ -1,0 +1,239 @@
+"""idle.sh: what counts as use of a VM and what does not, on a faked uptime, under every shell."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from provision.recipes import idle_texts
+from provision.settings import Settings
+from provision.shell import lifeline, script
+from tests.shells.worlds import Scratch
+
+LIMIT_S = 45 * 60
+MINUTE = 60
+
+
+_SMI = """#!/bin/sh
+test "$LD_LIBRARY_PATH" = "$PROVISION_MOCK_ROOT/var/lib/nvidia/lib64" || exit 9
+case $1 in
+    --query-gpu=utilization.gpu) cat '{folder}/percents' ;;
+    --query-compute-apps=pid) cat '{folder}/apps' ;;
+esac
+exit {status}
+"""
+
+
+@dataclass
+class Idle:
+    """A VM whose uptime, GPU, terminals and processes a test sets."""
+
+    scratch: Scratch
+    uptime_s: int = 1000
+    processes: int = 0
+    started: float = field(default_factory=time.time)
+
+    def __post_init__(self) -> None:
+        driver = self.root / "var/lib/nvidia/bin"
+        driver.mkdir(parents=True)
+        (self.root / "dev/pts").mkdir(parents=True)
+        (self.root / "dev/pts/ptmx").touch()
+        self.gpu("0")
+        self.boot("active")
+        self.scratch.tools.joinpath("systemctl").write_text(
+            '#!/bin/sh\ncase $1 in\n    is-active) cat "$BOOT" ;;\n    *) echo "$@" >>"$ASKED" ;;\nesac\n'
+        )
+        self.scratch.tools.joinpath("systemctl").chmod(0o755)
+        self.file = self.scratch.tools / "idle.sh"
+        self.file.write_text(idle_texts(Settings.model_validate({"idle_stop": "45m"}), None)["script"])
+
+    @property
+    def root(self) -> Path:
+        return self.scratch.root
+
+    def gpu(self, percents: str, apps: str = "", *, status: int = 0) -> None:
+        """What nvidia-smi answers; its library has to be on its path, as on the host."""
+        folder = self.scratch.tools
+        (folder / "percents").write_text(f"{percents}\n")
+        (folder / "apps").write_text(apps)
+        program = self.root / "var/lib/nvidia/bin/nvidia-smi"
+        program.write_text(_SMI.format(folder=folder, status=status))
+        program.chmod(0o755)
+
+    def boot(self, state: str) -> None:
+        (self.scratch.tools / "boot-state").write_text(f"{state}\n")
+
+    def terminal(self, number: int, *, read_s: float, written_s: float) -> None:
+        """A terminal that was read and written so many seconds ago."""
+        path = self.root / "dev/pts" / str(number)
+        path.touch()
+        now = time.time()
+        os.utime(path, (now - read_s, now - written_s))
+
+    def process(self, *words: str) -> None:
+        self.processes += 1
+        folder = self.root / "proc" / str(100 + self.processes)
+        folder.mkdir(parents=True)
+        (folder / "cmdline").write_bytes(b"".join(word.encode() + b"\0" for word in words))
+
+    def after(self, seconds: int) -> str:
+        """Look again so much later; `off` where the VM was powered off."""
+        self.uptime_s += seconds
+        (self.root / "proc/uptime").write_text(f"{self.uptime_s}.42 7.00\n")
+        asked = self.scratch.tools / "asked"
+        asked.unlink(missing_ok=True)
+        world = self.scratch.world
+        path = os.pathsep.join([str(self.scratch.tools), world.path])
+        done = world.run(
+            'exec sh "$1" "$2"',
+            str(self.file),
+            str(LIMIT_S),
+            PATH=path,
+            PROVISION_MOCK_ROOT=str(self.root),
+            BOOT=str(self.scratch.tools / "boot-state"),
+            ASKED=str(asked),
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        if not asked.exists():
+            assert done.stdout == b""
+            return "on"
+        assert asked.read_text() == "poweroff\n"
+        return "off: " + done.stdout.decode().strip()
+
+
+@pytest.fixture
+def idle(scratch: Scratch) -> Idle:
+    return Idle(scratch)
+
+
+def test_all_idle(idle: Idle) -> None:
+    assert idle.after(0) == "on", "the boot is use"
+    assert idle.after(LIMIT_S - 1) == "on"
+    assert idle.after(1) == "off: provision: not used for 45 min: powering off (idle_stop)"
+
+
+def test_the_gpu_computes(idle: Idle) -> None:
+    idle.after(0)
+    idle.gpu("0\n1")
+    assert idle.after(LIMIT_S) == "on"
+    idle.gpu("0\n0")
+    assert idle.after(LIMIT_S - MINUTE) == "on"
+    assert idle.after(MINUTE).startswith("off")
+
+
+@pytest.mark.parametrize(("apps", "end"), [("4711\n", "on"), ("", "off")])
+def test_a_gpu_that_does_not_tell_is_busy_while_a_process_is_on_it(idle: Idle, apps: str, end: str) -> None:
+    idle.after(0)
+    idle.gpu("[N/A]", apps)
+    assert idle.after(LIMIT_S).startswith(end)
+
+
+def test_a_process_that_only_holds_memory_of_a_gpu_that_tells_is_no_use(idle: Idle) -> None:
+    idle.after(0)
+    idle.gpu("0", "4711\n")
+    assert idle.after(LIMIT_S).startswith("off")
+
+
+def test_a_driver_that_fails_is_no_use(idle: Idle) -> None:
+    idle.after(0)
+    idle.gpu("99", status=9)
+    assert idle.after(LIMIT_S).startswith("off")
+    (idle.root / "var/lib/nvidia/bin/nvidia-smi").unlink()
+    assert idle.after(LIMIT_S).startswith("off")
+
+
+@pytest.mark.parametrize(("read_s", "written_s"), [(10, 9000), (9000, 10)])
+def test_somebody_types_or_something_is_printed(idle: Idle, read_s: float, written_s: float) -> None:
+    idle.after(0)
+    idle.terminal(0, read_s=9000, written_s=9000)
+    idle.terminal(1, read_s=read_s, written_s=written_s)
+    assert idle.after(LIMIT_S) == "on"
+    idle.terminal(1, read_s=LIMIT_S - 30, written_s=9000)
+    assert idle.after(LIMIT_S) == "on"
+    idle.terminal(1, read_s=LIMIT_S + 30, written_s=9000)
+    assert idle.after(LIMIT_S).startswith("off")
+
+
+def test_a_shell_left_open_is_no_use(idle: Idle) -> None:
+    idle.after(0)
+    idle.terminal(0, read_s=LIMIT_S, written_s=LIMIT_S)
+    idle.process("-bash")
+    assert idle.after(LIMIT_S).startswith("off")
+
+
+def test_a_clock_that_was_set_back_is_use(idle: Idle) -> None:
+    idle.after(0)
+    idle.terminal(0, read_s=-5000, written_s=-5000)
+    assert idle.after(LIMIT_S) == "on"
+
+
+def test_a_run_of_ours(idle: Idle) -> None:
+    """The very words under which dev.run, dev.exec and every exchange run on a host, with and without sudo."""
+    for become in ("none", "sudo"):
+        command, _stdin = lifeline(script("sleep 1000"), become=become)
+        idle.after(0)
+        idle.process(*shlex.split(command.removeprefix("exec ")))
+        assert idle.after(2 * LIMIT_S) == "on"
+        shutil.rmtree(idle.root / "proc" / str(100 + idle.processes))
+        assert idle.after(LIMIT_S).startswith("off")
+
+
+def test_an_open_ide_connection_is_no_use(idle: Idle) -> None:
+    idle.after(0)
+    idle.process("sshd: provision@notty")
+    idle.process("sh", "-c", "exec 3<&0 </dev/null; not ours")
+    idle.process("/home/provision/.vscode-server/bin/node", "--max-old-space-size=2048", "server-main.js", "--connection-token=x")
+    idle.process("python", "-m", "ipykernel_launcher", "-f", "kernel.json")
+    assert idle.after(LIMIT_S).startswith("off")
+
+
+def test_the_boot_is_use(idle: Idle) -> None:
+    idle.boot("activating")
+    assert idle.after(0) == "on"
+    assert idle.after(2 * LIMIT_S) == "on"
+    idle.boot("failed")
+    assert idle.after(LIMIT_S).startswith("off")
+
+
+def test_without_gpu_and_terminals(idle: Idle) -> None:
+    shutil.rmtree(idle.root / "dev/pts")
+    shutil.rmtree(idle.root / "var/lib/nvidia")
+    assert idle.after(0) == "on"
+    assert idle.after(LIMIT_S).startswith("off")
+
+
+def test_a_torn_record_is_use(idle: Idle) -> None:
+    idle.after(0)
+    (idle.root / "run/provision/last-used").write_text("")
+    assert idle.after(LIMIT_S) == "on"
+
+
+@pytest.mark.lint
+def test_shellcheck_has_nothing_to_say(tmp_path: Path) -> None:
+    shellcheck = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.defpath}")
+    if shellcheck is None:
+        pytest.skip("shellcheck is part of the development lock file")
+    file = tmp_path / "idle.sh"
+    file.write_text(idle_texts(Settings.model_validate({"idle_stop": "45m"}), None)["script"])
+    done = subprocess.run([shellcheck, str(file)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
+def test_systemd_finds_the_units_valid(tmp_path: Path) -> None:
+    files = idle_texts(Settings.model_validate({"idle_stop": "45m"}), None)
+    for name in ("service", "timer"):
+        (tmp_path / f"provision-idle.{name}").write_text(files[name])
+    words = ["systemd-analyze", "verify", str(tmp_path / "provision-idle.service"), str(tmp_path / "provision-idle.timer")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert "provision-idle" not in done.stderr, done.stderr
+    (tmp_path / "provision-idle.timer").write_text(files["timer"].replace("OnBootSec=1min", "OnBootSec=soon"))
+    assert "provision-idle.timer" in subprocess.run(words, capture_output=True, text=True, check=False).stderr, "the check can fail"
