@@ -61,6 +61,8 @@ class Asked:
     workload: str | None = None
     output: Path = Path("mps-bench")
     with_chart: bool = True
+    pinned: bool = True
+    """Each client is kept on cores of its own, where `taskset` can."""
 
     def __post_init__(self) -> None:
         if self.workload is not None and self.workload not in WORKLOADS:
@@ -94,6 +96,9 @@ class _Place:
     @property
     def cpus(self) -> tuple[int, ...]:
         return bench.cpu_list(self.about.get("cpus", ""))
+
+    def pins(self, asked: Asked) -> bool:
+        return asked.pinned and self.about.get("taskset") == "yes"
 
 
 def mps_bench(session: Session, targets: Targets, asked: Asked) -> Done:
@@ -204,7 +209,7 @@ def _steps(asked: Asked, keys: Sequence[Key], runs: Sequence[Pilot]) -> int:
 def _run(place: _Place, asked: Asked, key: Key, steps: int) -> tuple[Sample, float]:
     """One cell, once: its sample, and how long it took in all."""
     cpus = place.cpus
-    fixed_sets = bench.core_sets(cpus if place.about.get("taskset") == "yes" else (), key.clients)
+    fixed_sets = bench.core_sets(cpus if place.pins(asked) else (), key.clients)
     if asked.command is None:
         words: tuple[str, ...] = ("python3", f"{place.folder}/workload.py")
     else:
@@ -240,7 +245,7 @@ def _finished(place: _Place, asked: Asked, steps: int | None, results: Results) 
         "compute_mode": place.about.get("compute_mode", "").strip() or None,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpus": len(place.cpus) or None,
-        "core_sets": place.about.get("taskset") == "yes",
+        "core_sets": place.pins(asked),
         "program": asked.command or f"built-in {place.workload}: {_ABOUT[place.workload]}",
         "steps": steps,
         "rounds": asked.rounds,
@@ -284,6 +289,7 @@ def mps_asked(
     workload: str | None = None,
     output: str | None = None,
     with_chart: bool = True,
+    pinned: bool = True,
 ) -> Asked:
     """The flags of `mps.bench` as values. Raises `UsageError` naming the flag."""
     plain = Asked()
@@ -298,6 +304,7 @@ def mps_asked(
         workload=workload,
         output=plain.output if output is None else Path(output),
         with_chart=with_chart,
+        pinned=pinned,
     )
 
 

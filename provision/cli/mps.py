@@ -72,6 +72,7 @@ def disable(run: Run, *, force: bool = False) -> Done:
         "budget": "find the number of steps with which all of it takes about so long: 6m",
         "steps": "steps of the program, 3000 unless told otherwise",
         "output": "folder for JSON, report and charts, mps-bench unless told otherwise",
+        "unpinned": "do not keep each process on cores of its own",
         "no_chart": "draw no charts, for which matplotlib is needed",
     },
 )
@@ -86,6 +87,7 @@ def bench(
     budget: str | None = None,
     steps: str | None = None,
     output: str | None = None,
+    unpinned: bool = False,
     no_chart: bool = False,
 ) -> Done:
     """Measure n processes at once with and without MPS.
@@ -104,6 +106,7 @@ def bench(
         steps=steps,
         output=output,
         with_chart=not no_chart,
+        pinned=not unpinned,
     )
     return app.mps_bench(run.session, targets=run.targets, asked=asked)
 

@@ -99,7 +99,7 @@ done
 
 ready() { find "$folder" -maxdepth 1 \( -name 'ready.*' -o -name 'end.*' \) | sed 's/.*[.]//' | sort -u | wc -l; }
 until test "$(ready)" -ge "$clients"; do sleep 0.05; done
-nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -lms 250 >"$folder/memory" 2>/dev/null &
+nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -lms 500 >"$folder/memory" 2>/dev/null &
 sampler=$!
 
 # Which clients the daemon lists: their processes carry the client's number in their environment.
@@ -125,14 +125,15 @@ sleep 0.1
 date '+go %s.%N'
 exec 8<>"$folder/go"
 whole() { test -n "$percentage" && test "$(echo "$seen" | wc -w)" -ge "$clients"; }
-while :; do
-    ended=$(find "$folder" -maxdepth 1 -name 'end.*' | wc -l)
-    test "$ended" -lt "$clients" || break
-    whole || test "$barrier" = program || look
-    sleep 0.05
+# Whoever has a core of its own is not to share it with this shell: it looks no longer than it must, then waits.
+until test "$barrier" = program || whole; do
+    test "$(find "$folder" -maxdepth 1 -name 'end.*' | wc -l)" -lt "$clients" || break
+    look
+    test -n "$percentage" || break
+    sleep 0.2
 done
-exec 8>&-
 wait $pids
+exec 8>&-
 echo "seen $seen"
 kill "$sampler" 2>/dev/null
 echo "peak $(sort -n "$folder/memory" | tail -n 1)"
