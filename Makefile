@@ -65,6 +65,10 @@ lab: $(STAMP_TESTING) ## bring up a host laid out as Container-Optimized OS: rea
 lab-test: $(STAMP_TESTING) ## the tests on such hosts, each brought up and removed; needs root and what .ci/packages installs
 	PROVISION_LAB_REQUIRED=1 PROVISION_CLOUD_INIT=$(CURDIR)/.ci/cloud-init $(PYTEST) tests/lab -p no:cacheprovider
 
+.PHONY: gpu
+gpu: $(STAMP_TESTING) ## the acceptance run of MPS on this machine's own NVIDIA GPU; as root, with a Docker Engine; needs no network
+	PROVISION_LAB_REQUIRED=1 PROVISION_LAB_GPU=real PROVISION_LAB_BEAM=standin $(PYTEST) tests/gpu -p no:cacheprovider -v
+
 .PHONY: test-examples
 test-examples: $(STAMP_TESTING) ## the projects under examples/ as their users run them: own tests, then the tasks on the mock
 	$(PYTEST) tests/examples -m 'not lint' -p no:cacheprovider

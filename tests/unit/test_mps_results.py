@@ -1,0 +1,49 @@
+"""What docs/mps.md says was measured is what the committed results say, and the results are what was wanted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+H200: dict[str, Any] = json.loads((ROOT / "bench" / "results" / "mps-h200.json").read_text())
+MODES = ("none", "mps", "100/N", "200/N")
+
+
+def cells(results: dict[str, Any]) -> dict[tuple[str, int], dict[str, Any]]:
+    return {(cell["mode"], cell["clients"]): cell for cell in results["cells"]}
+
+
+def row(clients: int) -> str:
+    found = cells(H200)
+    mine = [found.get((mode, clients)) for mode in MODES]
+    texts = [f"{cell['median_s']:.2f} ({min(cell['makespan_s']):.2f}-{max(cell['makespan_s']):.2f})" if cell else "" for cell in mine]
+    best = min(cell["median_s"] for cell in mine[1:] if cell)
+    return f"| {clients} | {' | '.join(texts)} | {found['none', clients]['median_s'] / best:.2f} |"
+
+
+@pytest.mark.parametrize("clients", [1, 5, 10, 16])
+def test_the_page_shows_the_committed_figures(clients: int) -> None:
+    rows = [line for line in (ROOT / "docs" / "mps.md").read_text().splitlines() if line.startswith(f"| {clients} | ")]
+    assert rows == [row(clients)]
+
+
+def test_every_cell_has_three_rounds_and_none_failed() -> None:
+    assert {len(cell["makespan_s"]) for cell in H200["cells"]} == {3}
+    assert H200["failures"] == []
+    assert {"gpu", "driver", "date", "cpus", "steps", "program"} <= set(H200)
+
+
+@pytest.mark.parametrize(("clients", "times"), [(10, 1.5), (16, 3.0)])
+def test_mps_is_as_much_faster_as_the_seeds_experiment_promises(clients: int, times: float) -> None:
+    found = cells(H200)
+    best = min(found[mode, clients]["median_s"] for mode in MODES[1:])
+    assert found["none", clients]["median_s"] / best >= times
+
+
+def test_sixteen_processes_with_mps_take_no_longer_than_one_without() -> None:
+    found = cells(H200)
+    assert min(found[mode, 16]["median_s"] for mode in MODES[1:]) <= 1.10 * found["none", 1]["median_s"]
