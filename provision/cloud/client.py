@@ -58,6 +58,7 @@ class ComputeClient:
         attempts: int = 6,
         request_timeout_s: float = 60.0,
         operation_timeout_s: float = 900.0,
+        server_wait_s: float = SERVER_WAIT_S,
     ) -> None:
         self.project = project
         self.endpoint = endpoint
@@ -66,6 +67,7 @@ class ComputeClient:
         self.operation_timeout_s = operation_timeout_s
         self._attempts = attempts
         self._request_timeout_s = request_timeout_s
+        self._server_wait_s = server_wait_s
         self._clients: dict[str, Any] = {}
         self._credentials: Any = None
         self._lock = threading.Lock()
@@ -163,7 +165,7 @@ class ComputeClient:
 
     def _wait(self, operation: str, zone: str, what: str, where: str) -> dict[str, Any]:
         request = {"project": self.project, "zone": zone, "operation": operation}
-        timeout_s = self._request_timeout_s + SERVER_WAIT_S
+        timeout_s = self._request_timeout_s + self._server_wait_s
 
         def send() -> Any:
             return self._client("ZoneOperationsClient").wait(request=request, retry=None, timeout=timeout_s)

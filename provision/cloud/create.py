@@ -89,7 +89,7 @@ class Maker(Means):
         with self.journal.claim(spec.name, self.note):
             resumed = self._resume(spec.name)
             named = [vm for vm in self.cloud.list({body.OWNER_LABEL: ANY}) if vm.name == spec.name]
-            existing = [vm for vm in named if is_ours(vm, owner)] or resumed
+            existing = [vm for vm in named if is_ours(vm, owner)] or resumed or self._unlisted(spec.name, named)
             if existing:
                 return self._keep(spec, self._only_one(existing, resumed))
             _refuse_namesake(named, owner)
@@ -123,10 +123,7 @@ class Maker(Means):
         with self.journal.claim(name, self.note):
             resumed = self._resume(name)
             listed = [vm for vm in self.cloud.list({body.OWNER_LABEL: owner}) if vm.name == name]
-            zones = {vm.zone for vm in listed}
-            unlisted = [entry for entry in self._entries(name) if entry.state == written.MADE and entry.zone not in zones]
-            resumed += [vm for entry in unlisted if (vm := resume(self, entry)) is not None]
-            found = {vm.zone: vm for vm in (*resumed, *listed) if is_ours(vm, owner)}
+            found = {vm.zone: vm for vm in (*self._unlisted(name, listed), *resumed, *listed) if is_ours(vm, owner)}
             return [vm for zone, vm in sorted(found.items()) if self.delete(name, zone, owner)]
 
     # --- what is there already --------------------------------------------------------------------------------------
@@ -138,6 +135,12 @@ class Maker(Means):
         """The VMs that earlier runs asked for under this name without living to see them; their entries are settled."""
         doubtful = [entry for entry in self._entries(name) if entry.state != written.MADE]
         return [vm for entry in doubtful if (vm := resume(self, entry)) is not None]
+
+    def _unlisted(self, name: str, listed: Sequence[Vm]) -> list[Vm]:
+        """VMs that the journal calls made and the list does not show; they are asked for by name before they are taken for gone."""
+        zones = {vm.zone for vm in listed}
+        unlisted = [entry for entry in self._entries(name) if entry.state == written.MADE and entry.zone not in zones]
+        return [vm for entry in unlisted if (vm := resume(self, entry)) is not None]
 
     def _only_one(self, existing: Sequence[Vm], resumed: Sequence[Vm]) -> Vm:
         """Of several VMs of ours with one name the one to keep: a run that asked several zones at once was killed.

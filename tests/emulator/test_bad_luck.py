@@ -1,0 +1,179 @@
+"""Every call of create and delete with every fault: the exit code is right, and the world holds exactly the VMs that the journal says."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from provision.cloud.create import Maker
+from provision.cloud.gce import GceCloud
+from provision.cloud.journal import GONE, LEFT_BEHIND, MADE, FileJournal
+from provision.errors import EXIT_CLOUD, EXIT_LEFT_BEHIND, EXIT_OK, ProvisionError
+from provision.model import VmSpec
+from provision.testing.compute import ComputeEmulator, Fault, FaultKind, NullBackend, SimulatedClock, html_502, http_error, stock_out
+from tests.emulator.test_killed import KILLED
+from tests.emulator.test_killed import NEXT as FOLLOWING
+
+MakeSpec = Callable[..., VmSpec]
+ZONES = ("us-central1-a", "us-central1-b")
+ATTEMPTS = 3
+PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+
+CALLS = (
+    "instances.aggregatedList",
+    "acceleratorTypes.aggregatedList",
+    "images.getFromFamily",
+    "instances.insert",
+    "zoneOperations.wait",
+    "zoneOperations.list",
+    "instances.get",
+    "instances.delete",
+)
+FAULTS: dict[str, Fault] = {
+    "reset before": Fault(kind=FaultKind.RESET_BEFORE),
+    "reset after": Fault(kind=FaultKind.RESET_AFTER),
+    "time-out before": Fault(kind=FaultKind.MUTE_BEFORE),
+    "time-out after": Fault(kind=FaultKind.MUTE_AFTER),
+    "429": http_error(429, "rateLimitExceeded", "Too many"),
+    "500": http_error(500, "backendError", "Backend Error"),
+    "503": http_error(503, "backendError", "Unavailable"),
+    "page of a proxy": html_502(),
+    "malformed": Fault(kind=FaultKind.BODY, text="{"),
+    "malformed after": Fault(kind=FaultKind.BODY_AFTER, text="{"),
+}
+TIMES = (1, ATTEMPTS, None)
+"""Once; as often as a request is sent; for ever."""
+COMMANDS = ("create", "create, first zone empty", "delete")
+
+
+class Luck(NamedTuple):
+    """One combination."""
+
+    command: str
+    call: str
+    fault: str
+    times: int | None
+
+
+MATRIX = tuple(Luck(*each) for each in product(COMMANDS, CALLS, FAULTS, TIMES))
+SOME = tuple(
+    luck for luck in MATRIX if luck.command != "create" and luck.times != ATTEMPTS and luck.fault in ("reset after", "500", "malformed")
+)
+"""A part that `make test` runs: each call, once and for ever, with an answer lost, an error and no answer at all."""
+
+
+@dataclass
+class World:
+    """An emulator, what a command works with, and the means to look at both."""
+
+    emulator: ComputeEmulator
+    maker: Maker
+    journal: FileJournal
+    spec: VmSpec
+
+    def there(self) -> set[tuple[str, str]]:
+        return {(instance["name"], instance["zone"].rsplit("/", 1)[-1]) for instance in self.emulator.instances("demo")}
+
+    def known(self, *states: str) -> set[tuple[str, str]]:
+        return {(entry.name, entry.zone) for entry in self.journal.open() if not states or entry.state in states}
+
+    def run(self, command: str) -> ProvisionError | None:
+        try:
+            if command == "delete":
+                self.maker.delete_everywhere("dev", "me")
+            else:
+                self.maker.create(self.spec, ZONES)
+        except ProvisionError as error:
+            return error
+        return None
+
+
+@contextmanager
+def world(folder: Path, spec: VmSpec) -> Iterator[World]:
+    clock = SimulatedClock()
+    with ComputeEmulator(NullBackend(), clock=clock) as emulator:
+        limits = {"attempts": ATTEMPTS, "request_timeout_s": 0.05, "server_wait_s": 0.0}
+        cloud = GceCloud("demo", emulator.endpoint, now=clock.now, sleep=clock.sleep, **limits)
+        journal = FileJournal(folder / "journal.jsonl", "demo")
+        yield World(emulator, Maker(cloud=cloud, journal=journal, emit=lambda event: None, sleep=clock.sleep), journal, spec)
+        cloud.close()
+
+
+def suffer(folder: Path, spec: VmSpec, luck: Luck) -> int:
+    """Run the command under its fault, look at exit code, world and journal, then delete; the exit code."""
+    with world(folder, spec) as here:
+        if luck.command == "delete":
+            assert here.run("create") is None
+        fault = replace(FAULTS[luck.fault], call=luck.call, times=luck.times)
+        here.emulator.faults.add(fault, *([stock_out(ZONES[0], leaves_vm=True)] if "empty" in luck.command else []))
+        failure = here.run(luck.command)
+        code = EXIT_OK if failure is None else failure.exit_code
+        there, known = here.there(), here.known()
+        assert there <= known, f"an orphan: {there - known}"
+        assert here.known(MADE) <= there
+        if code == EXIT_OK:
+            assert there == known - here.known("unsure") == (set() if luck.command == "delete" else here.known(MADE))
+        elif code == EXIT_LEFT_BEHIND:
+            assert failure is not None
+            zone, name = failure.where.split("/")
+            assert (name, zone) in here.known(LEFT_BEHIND)
+        else:
+            assert code == EXIT_CLOUD
+            assert there == here.known(MADE) if luck.command == "delete" else there == set()
+        if luck.times == 1:
+            assert code == EXIT_OK
+        here.emulator.faults.clear()
+        assert here.run("delete") is None
+        assert (here.there(), here.known()) == (set(), set())
+        assert {entry.state for entry in here.journal.entries()} <= {GONE}
+        return code
+
+
+def name_of(luck: Luck) -> str:
+    return f"{luck.command}-{luck.call}-{luck.fault}-{luck.times or 'ever'}"
+
+
+@pytest.mark.parametrize("luck", SOME, ids=name_of)
+def test_bad_luck(luck: Luck, make_spec: MakeSpec, tmp_path: Path) -> None:
+    suffer(tmp_path, make_spec(), luck)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_all_bad_luck(command: str, call: str, make_spec: MakeSpec, tmp_path: Path) -> None:
+    codes = Counter(
+        suffer(tmp_path / str(number), make_spec(), luck)
+        for number, luck in enumerate(MATRIX)
+        if (luck.command, luck.call) == (command, call)
+    )
+    assert codes.total() == len(FAULTS) * len(TIMES)
+
+
+def test_no_call_of_create_and_delete_is_missing(make_spec: MakeSpec, tmp_path: Path) -> None:
+    """Whatever they send, on their best day and after a lost answer, is in the matrix."""
+    with world(tmp_path, make_spec()) as here:
+        lost = Fault(kind=FaultKind.RESET_AFTER, call="instances.insert", zone=ZONES[1], times=ATTEMPTS)
+        here.emulator.faults.add(stock_out(ZONES[0], leaves_vm=True), lost)
+        assert here.run("create") is None
+        assert here.run("delete") is None
+        assert set(here.emulator.counted()) == set(CALLS)
+
+
+def test_the_page_says_how_many_combinations_there_are() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    rows = dict(re.findall(r"(?m)^\| ([^|`]+?) +\| ([\d,]+) \|", text))
+    assert rows == {
+        "commands, calls, faults, and how often": f"{len(MATRIX):,}",
+        "runs killed, each settled by the next command": f"{2 * sum(KILLED.values()) * len(FOLLOWING):,}",
+        "VMs that no journal named": "0",
+    }
