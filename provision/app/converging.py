@@ -50,7 +50,8 @@ def _one(session: Session, everything: Sequence[Host], name: str) -> Host:
     found = next((each for each in everything if each.name == name), None)
     if found is None:
         known = ", ".join(each.name for each in everything)
-        why = f"known hosts: {known}" if known else "no VM was made yet, and the settings name no hosts"
+        none = f"no VM was made yet in the project {session.project_dir}, and its settings name no hosts"
+        why = f"known hosts: {known}" if known else none
         fix = f"{session.program_argv0} vm.create --name {name}" + (", or --host NAME" if known else "")
         raise UsageError(f"there is no host named {name}", why=why, fix=fix)
     return found

@@ -27,7 +27,7 @@ def up(run: Run) -> Done:
 def exec_(run: Run) -> Done:
     """Run the command after -- in the container.
 
-    Its output is streamed and its status returned; 125 when it could not be run.
+    Its output is streamed and its status returned; 125 when it could not be run. It reads nothing: dev.shell is for that.
     """
     from provision import app
 
@@ -38,7 +38,8 @@ def exec_(run: Run) -> Done:
 def run(run: Run, file: str) -> Done:
     """Send the project and run FILE -- ARGS in the container.
 
-    What git would track is sent. Output is streamed and the program's status returned; 125 when it could not be run.
+    What git would track is sent. Output is streamed and the program's status returned; 125 when it could not be run. The
+    program reads nothing; dev.shell is for that.
     """
     from provision import app
 

@@ -212,11 +212,14 @@ def _pump(channel: Any, stdin: int, stdout: int) -> None:
             return
         if stdin in readable:
             data = os.read(stdin, _CHUNK_BYTES)
-            if data:
-                channel.sendall(data)
-            else:
-                sources.remove(stdin)
-                channel.shutdown_write()
+            try:
+                if data:
+                    channel.sendall(data)
+                else:
+                    sources.remove(stdin)
+                    channel.shutdown_write()
+            except OSError:  # the program has ended; the last of its output and its status are still to come
+                sources = [channel]
 
 
 def _copy_output(channel: Any, stdout: int) -> bool:

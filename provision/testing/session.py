@@ -154,6 +154,7 @@ class Session:
         for thread in (feeder, *carriers):
             thread.start()
         status = self._wait(process, channel)
+        self._close_stdin()  # as sshd does: what the command left behind reads its end
         if status is not None:
             _send_status(channel, status, carriers)
 

@@ -21,12 +21,6 @@ from provision.testing.relay import Network
 Fixture = Any
 
 
-def not_yet_on_the_mock(transport: Transport, reason: str) -> None:
-    """Where the mock host differs from OpenSSH, the mock is wrong."""
-    if transport.host.name == "mock":
-        pytest.xfail(f"the mock host: {reason}")
-
-
 def test_both_streams_and_the_status_arrive(transport: Transport, got: Fixture) -> None:
     assert transport.exchange("echo out; echo err >&2; exit 3", **got.sinks, timeout_s=20) == 3
     assert (bytes(got.out), bytes(got.err)) == (b"out\n", b"err\n")
@@ -43,7 +37,6 @@ def test_death_by_a_signal_is_128_and_its_number(transport: Transport, got: Fixt
 
 
 def test_the_input_stays_open_until_the_command_ends(transport: Transport, got: Fixture) -> None:
-    not_yet_on_the_mock(transport, "it keeps the input of an ended command open for what that left behind")
     command = "exec 3<&0; read line; echo $line; { cat <&3; echo ended; } & sleep 0.4; kill $!; echo done"
     assert transport.exchange(f"exec sh -c {quote(command)}", b"first\n", **got.sinks, timeout_s=20) == 0
     assert bytes(got.out) == b"first\ndone\n"
@@ -96,7 +89,6 @@ def test_a_command_that_does_not_end_is_given_up_in_time(transport: Transport, g
 
 @pytest.mark.parametrize("command", ["yes", "yes >&2"])
 def test_a_command_that_prints_for_ever_is_given_up_in_time(transport: Transport, command: str) -> None:
-    not_yet_on_the_mock(transport, "its threads end with a traceback when a client leaves in the middle of a flood")
     seen: list[int] = []
     started = time.monotonic()
     with pytest.raises(CommandTimeout):
@@ -108,7 +100,6 @@ def test_a_command_that_prints_for_ever_is_given_up_in_time(transport: Transport
 
 
 def test_a_flood_on_one_stream_does_not_starve_the_other(transport: Transport) -> None:
-    not_yet_on_the_mock(transport, "its threads end with a traceback when a client leaves in the middle of a flood")
     seen: list[bytes] = []
     with pytest.raises(CommandTimeout):
         transport.exchange("echo here >&2; yes", on_stdout=lambda data: None, on_stderr=seen.append, timeout_s=1)
@@ -149,7 +140,6 @@ def test_a_sink_that_fails_ends_the_exchange_and_not_the_connection(transport: T
 
 
 def test_several_threads_use_one_connection(transport: Transport) -> None:
-    not_yet_on_the_mock(transport, "it forgets a session that was opened and not used yet when the next one is opened")
     results: dict[int, tuple[int, bytes]] = {}
 
     def work(number: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import os
 import pty
@@ -17,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paramiko import Channel
 
 from provision.errors import UsageError
 from provision.hosts.known_hosts import KnownHosts
-from provision.hosts.terminal import interactive, pinned_file, remote_command, ssh_arguments
+from provision.hosts.ssh import connect
+from provision.hosts.terminal import attach, interactive, pinned_file, remote_command, ssh_arguments
 from provision.model import Host
 from provision.shell import RemotePath, command, script
 
@@ -279,3 +283,19 @@ def test_an_identity_in_a_folder_with_odd_characters_is_used(sshd: Fixture, tmp_
     host = sshd.host(identity=str(folder / "key"), host_key=None, become="none")
     assert interactive(host, script("echo in"), known_hosts=known, environ=os.environ) == 0
     assert capfd.readouterr().out == "in\n"
+
+
+def test_a_program_that_ends_before_it_has_read_all_is_no_error(sshd: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with `yes | provision vm.ssh -- head -1` where the system has no ssh."""
+    ours, theirs = os.pipe()
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.write(theirs, b"y\n" * 100)
+
+    def ended(*_: object) -> None:
+        raise OSError(errno.EPIPE, "Socket is closed")
+
+    monkeypatch.setattr(Channel, "sendall", ended)
+    with contextlib.closing(connect(sshd.host(become="none"), known_hosts=sshd.known_hosts)) as transport:
+        assert attach(transport, "exit 3", term="dumb", stdin=ours, stdout=nowhere) == 3
+    for handle in (ours, theirs, nowhere):
+        os.close(handle)
