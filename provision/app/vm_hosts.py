@@ -12,7 +12,7 @@ from provision import fleet, templating
 from provision.app import converging, machines, programs, trust
 from provision.app.session import Done, Session, Targets
 from provision.dev.sync import owned_by_root
-from provision.errors import CommandFailed, UsageError
+from provision.errors import CommandFailed, HostKeyMismatch, UsageError
 from provision.fleet import Cancel
 from provision.hosts import terminal
 from provision.model import Emit, Host, HostConnected, HostReport, HostStarted, Outcome, ResourceFinished, Status, Transport
@@ -32,12 +32,20 @@ def vm_ssh(session: Session, targets: Targets, words: Sequence[str] = ()) -> Don
 
 def enter(session: Session, target: Host, body: Script | None, *, become: bool) -> int:
     """An interactive session: a login shell, or `body` on the host's terminal, as root with `become`. The status it ended with."""
-    return terminal.interactive(target, body, known_hosts=trust.known_hosts(session), environ=session.environ, become=become)
+
+    def once() -> int:
+        return terminal.interactive(target, body, known_hosts=trust.known_hosts(session), environ=session.environ, become=become)
+
+    try:
+        return once()
+    except HostKeyMismatch as mismatch:
+        trust.published_anew(session, None, target, mismatch)
+        return once()
 
 
 def vm_ssh_config(session: Session) -> Done:
     """An ssh_config fragment for every host that is reached over SSH."""
-    hosts = [target for target in machines.remembered(session) if not target.is_local]
+    hosts = machines.refreshed(session, [target for target in machines.remembered(session) if not target.is_local])
     session.home.mkdir(parents=True, exist_ok=True)
     trust.pin_settings(session, hosts)
     text = templating.ssh_config(

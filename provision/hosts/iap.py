@@ -25,7 +25,7 @@ _PERIMETER = "protoPayload.metadata.vpcServiceControlsUniqueId:*"
 def tunnel(name: str, *, project: str, zone: str, port: int = 22, program: str = PROGRAM) -> tuple[str, ...]:
     """The words of the program whose standard input and output are a connection to the VM's port."""
     where = ("--project", project, "--zone", zone)
-    return (program, "compute", "start-iap-tunnel", name, str(port), "--listen-on-stdin", *where, "--verbosity=warning")
+    return (program, "compute", "start-iap-tunnel", name, str(port), "--listen-on-stdin", *where, "--verbosity=error")
 
 
 def explained(host: Host, why: str) -> Unreachable:

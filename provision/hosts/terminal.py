@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provision.errors import Unreachable
+from provision.errors import HostKeyMismatch, Unreachable
 from provision.hosts import dial, iap
 from provision.hosts.known_hosts import KnownHosts, pin_name
 from provision.hosts.ssh_config import SshConfig
@@ -43,6 +43,7 @@ _SSH_FAILED = 255
 """ssh(1), EXIT STATUS: that of the remote command, or 255 if an error occurred."""
 _CONNECT_S = 10
 _SAID_LINES = 5
+_VERIFICATION_FAILED = "Host key verification failed"
 
 
 def interactive(
@@ -58,7 +59,7 @@ def interactive(
 
     `body` runs as root where the host's `become` says how, unless `become` is False. Without a terminal on standard
     input none is asked for on the host. `ssh` is the program to use; None, or one that is not there, means paramiko.
-    Raises `Unreachable` when the host was not reached.
+    Raises `Unreachable` when the host was not reached, `HostKeyMismatch` when its key was not accepted.
 
     `ssh` ends with 255 when it did not get there, and a program may, too. Then the same `ssh` is asked once more, without
     a terminal, to run `true`: when that fails with 255 as well, nobody got there; otherwise 255 is the program's.
@@ -74,12 +75,19 @@ def interactive(
         words = ssh_arguments(host, pins=pins, environ=environ, terminal=sys.stdin.isatty(), remote=remote)
         status = _run([program, *words], environ)
         if status == _SSH_FAILED:
-            _check_reached(program, host, ssh_arguments(host, pins=pins, environ=environ, terminal=False, remote="true"), environ)
+            _check_reached(program, host, pins, known_hosts.own, environ)
         return status
 
 
-def _check_reached(program: str, host: Host, words: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Raise `Unreachable`, with what ssh says, when it does not get to the host without asking anybody."""
+def _check_reached(program: str, host: Host, pins: Path | None, own: Path, environ: Mapping[str, str]) -> None:
+    """Raise `Unreachable`, with what ssh says, when it does not get to the host without asking anybody.
+
+    `pins` is gone by the time that somebody tries the command of the error: that one names the file that stays.
+    """
+    words, lasting = (
+        ssh_arguments(host, pins=file, environ=environ, terminal=False, remote="true") for file in (pins, own if host.key_alias else None)
+    )
+    fix = shlex.join([program, "-v", *lasting])
     command = [program, "-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_S}", *words]
     try:
         again = subprocess.run(
@@ -88,11 +96,18 @@ def _check_reached(program: str, host: Host, words: Sequence[str], environ: Mapp
         said, reached = again.stderr.decode("utf-8", "replace").strip(), again.returncode != _SSH_FAILED
     except subprocess.TimeoutExpired:
         said, reached = f"no answer after {4 * _CONNECT_S} s", False
+    if not reached and _VERIFICATION_FAILED in said:
+        raise HostKeyMismatch("the host's key is not the pinned one", where=host.name, why=_essence(said, str(pins)), fix=fix)
     if not reached:
         why = "\n".join(said.splitlines()[-_SAID_LINES:]) or f"{program} ended with status {_SSH_FAILED}"
         if host.proxy:
             raise iap.explained(host, why)
-        raise Unreachable("ssh did not get there", where=host.name, why=why, fix=shlex.join([program, "-v", *words]))
+        raise Unreachable("ssh did not get there", where=host.name, why=why, fix=fix)
+
+
+def _essence(said: str, gone: str) -> str:
+    """What ssh says of a key, without its frame of at-signs and its advice about a file that is gone."""
+    return "\n".join(line for line in said.splitlines() if line.strip() and not line.startswith("@") and gone not in line)
 
 
 def remote_command(body: Script, *, become: bool) -> str:

@@ -42,6 +42,7 @@ exec "$python" -m provision.testing.gcloud "$folder" "$@"
 
 def install(folder: Path) -> Path:
     """Put the program into `folder`, which holds a mock's record, and return its path."""
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder.resolve() / "gcloud"
     package = str(Path(__file__).resolve().parents[2])
     text = script(_PROGRAM, package=package, python=sys.executable, folder=str(folder.resolve())).render()

@@ -47,7 +47,7 @@ def test_the_vm_has_no_external_address_and_is_provisioned_through_the_tunnel(tu
     target = converging.host(tunnelled.session, Targets(host="dev"))
     assert target.address == instance["networkInterfaces"][0]["networkIP"]
     words = ("compute", "start-iap-tunnel", "dev", "22", "--listen-on-stdin", "--project", "mock-project", "--zone", ZONE)
-    assert target.proxy == (str(folder(tunnelled).resolve() / "gcloud"), *words, "--verbosity=warning")
+    assert target.proxy == (str(folder(tunnelled).resolve() / "gcloud"), *words, "--verbosity=error")
     again = tunnelled.create()
     assert (again.exit_code, again.document["changed"]) == (0, False)
 

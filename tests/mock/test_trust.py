@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -120,6 +121,24 @@ def test_another_key_than_the_published_one_is_an_alarm(project: Project) -> Non
     with pytest.raises(HostKeyMismatch) as caught:
         project.create()
     assert caught.value.exit_code == EXIT_UNREACHABLE
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="this machine has no ssh")
+def test_a_shell_reads_the_keys_again_too(project: Project) -> None:
+    made = project.create()
+    alias = f"compute.{made.document['vm']['instance_id']}"
+    KnownHosts(project.session.home / "known_hosts").forget(alias)
+    KnownHosts(project.session.home / "known_hosts").pin(alias, OTHER)
+    assert app.vm_ssh(project.session, Targets(), ["sh", "-c", "exit 3"]).exit_code == 3
+    assert RENEWED in project.notes
+    project.cloud.host("dev").change_host_key()
+    with pytest.raises(HostKeyMismatch, match="is not the pinned one") as caught:
+        app.vm_ssh(project.session, Targets(), ["true"])
+    assert "published by the VM: ssh-ed25519 SHA256:" in caught.value.why
+    assert "Host key verification failed" in caught.value.why
+    assert "@@" not in caught.value.why
+    assert str(project.session.home / "known_hosts") in caught.value.fix
+    assert "/tmp/provision-" not in caught.value.why + caught.value.fix
 
 
 def test_another_instance_of_the_same_name_is_not_asked_for_its_keys(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
