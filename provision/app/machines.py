@@ -86,9 +86,9 @@ def matched(session: Session, pattern: str, choose: Callable[[Sequence[Host], st
 
 def refreshed(session: Session, hosts: Sequence[Host]) -> list[Host]:
     """The hosts where they listen now: those of a mock that was stopped come up again on other ports."""
-    if session.settings.cloud != "mock" or all(host.name in session.settings.hosts for host in hosts):
-        return list(hosts)
-    return [host if host.name in session.settings.hosts else mock.refreshed(session, host) for host in hosts]
+    mocked = [host for host in hosts if session.settings.cloud == "mock" and host.name not in session.settings.hosts]
+    now = {host.name: host for host in mock.refreshed(session, mocked)} if mocked else {}
+    return [now.get(host.name, host) for host in hosts]
 
 
 def _static(session: Session) -> list[Host]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,13 +31,13 @@ def exists(session: Session) -> bool:
     return _folder(session).is_dir()
 
 
-def refreshed(session: Session, host: Host) -> Host:
-    """The mock host where it listens now: a mock that was stopped comes up again, with its state, on other ports."""
+def refreshed(session: Session, hosts: Sequence[Host]) -> list[Host]:
+    """The mock hosts where they listen now: a mock that was stopped comes up again, with its state, on other ports."""
     from provision.testing import daemon
 
     session.say_once(BANNER)
     state = daemon.up(_folder(session))
-    return replace(host, port=state.ssh_ports.get(host.name, host.port))
+    return [replace(host, port=state.ssh_ports.get(host.name, host.port)) for host in hosts]
 
 
 def gcloud(session: Session) -> str:
