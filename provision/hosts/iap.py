@@ -36,7 +36,7 @@ def explained(host: Host, why: str) -> Unreachable:
     kind: type[Unreachable] = Unreachable
     match said[1] if said else None:
         case "4003":
-            what = "nothing answers at the end of the tunnel: the VM boots, or no firewall rule lets the tunnel in"
+            what = "nothing answers at the end of the tunnel"
             rule = f"--project {project} --allow tcp:22 --source-ranges {SOURCE_RANGE}"
             fix = f"gcloud compute firewall-rules create allow-iap-ssh {rule}"
         case "4033":
@@ -44,7 +44,7 @@ def explained(host: Host, why: str) -> Unreachable:
             role = "--member user:YOU --role roles/iap.tunnelResourceAccessor"
             fix = f"gcloud projects add-iam-policy-binding {project} {role}"
         case "4047":
-            what = "the tunnel does not find the VM: it is stopped, gone, or was made a moment ago"
+            what = "the tunnel does not find the VM"
             fix = f"invoke vm.show --name {name}"
         case "4054":
             kind, what = TunnelRefused, "a policy of the organisation forbids the tunnel"
@@ -52,7 +52,7 @@ def explained(host: Host, why: str) -> Unreachable:
         case _ if _LOGIN in why:
             kind, what, fix = TunnelRefused, "gcloud is not logged in", _LOGIN
         case _ if _is_missing(host.proxy, why):
-            kind, what = TunnelRefused, "the program gcloud is not installed, and tunnels need it"
+            kind, what = TunnelRefused, "gcloud is not installed, and tunnels need it"
             fix = "install the Google Cloud CLI (docs.cloud.google.com/sdk/docs/install), or set provision.ssh: direct"
         case _:
             what = "no SSH connection through the tunnel"
