@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from provision.app.mps import mps_status as mps_status
     from provision.app.mps_advice import mps_explain as mps_explain
     from provision.app.mps_advice import mps_plan as mps_plan
+    from provision.app.mps_checks import mps_doctor as mps_doctor
     from provision.app.offers import vm_offers as vm_offers
     from provision.app.vm import vm_delete as vm_delete
     from provision.app.vm import vm_list as vm_list
@@ -57,6 +58,7 @@ _NOUNS = frozenset({"vm", "inventory", "image", "dev", "mps", "mock", "demo"})
 _ELSEWHERE = {
     "mps_asked": "benchmark",
     "mps_bench": "benchmark",
+    "mps_doctor": "mps_checks",
     "mps_explain": "mps_advice",
     "mps_plan": "mps_advice",
     "vm_copy": "vm_hosts",

@@ -123,3 +123,14 @@ def explain(run: Run, text: str | None = None, file: str | None = None) -> Done:
     from provision import app
 
     return app.mps_explain(run.session, text=text, file=file)
+
+
+@command(Shape("mps.doctor", targets=True, result=True, words="pipeline options", checks=False))
+def doctor(run: Run) -> Done:
+    """Check everything that MPS rests on, in order, each with a remedy.
+
+    Pipeline options after -- are checked too. Exit status 0: healthy, 1: warnings, 2: broken, 3: something could not be told.
+    """
+    from provision import app
+
+    return app.mps_doctor(run.session, targets=run.targets, options=run.words)

@@ -96,6 +96,10 @@ def _make_rootfs(store: Store, record: Record) -> None:
         shutil.copytree(rootfs, folder, symlinks=True)
     for place in (*_FOLDERS, record["Config"]["WorkingDir"] or "/"):
         os.makedirs(folder + place, exist_ok=True)
+    if "alpine" in record["Config"]["Image"]:  # no glibc there: what brings its own loader's name with it does not start
+        os.makedirs(f"{folder}/etc", exist_ok=True)
+        with open(f"{folder}/etc/alpine-release", "w") as file:
+            file.write("3.22.1\n")
 
 
 def _check(store: Store, options: dict[str, Any], name: str) -> None:

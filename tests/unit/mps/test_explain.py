@@ -46,3 +46,9 @@ def test_any_text_is_explained_or_not(text: str) -> None:
 
 def test_a_page_on_one_line_is_not_matched_for_long() -> None:
     assert explain("x" * LONGEST_LINE + "Error 805") == ()
+
+
+def test_the_page_lists_every_row() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "mps.md").read_text(encoding="utf-8")
+    missing = [row.id for row in rows() if f"| {row.says} | {row.cause} | {row.remedy} |" not in page]
+    assert missing == []

@@ -1,0 +1,82 @@
+"""mps.doctor: everything that MPS rests on, looked at in one exchange."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+
+from provision.app import converging
+from provision.app.mps import script_for
+from provision.app.session import Done, Session, Targets
+from provision.errors import ProvisionError
+from provision.exchange import Answer, exchange
+from provision.model import Host, Transport
+from provision.mps.doctor import diagnose, exit_code, numbered
+from provision.mps.look import Daemon, found, look_script, workers_script
+from provision.report.checks import checks_document, checks_lines
+from provision.resources.gpu import DRIVER_DIR
+from provision.resources.mps import MpsStatus, read_status
+from provision.resources.mps.inside import CLIENT, PROVE
+from provision.shell import Script, Section, script
+
+_PROBE = """
+test "$(docker container inspect -f '{{.State.Running}}' "$name" 2>/dev/null)" = true || exit 0
+docker exec "$name" sh -c "$body" provision "$client" 2>/dev/null | tail -n 1
+"""
+
+
+def mps_doctor(session: Session, targets: Targets, options: Sequence[str] = ()) -> Done:
+    """Every check, in order, each with a remedy. Exit status 0 healthy, 1 warnings, 2 broken, 3 cannot tell."""
+    target = converging.host(session, targets)
+    with closing(converging.connect(session, target)) as transport:
+        answers = _asked(session, target, transport)
+    seen = found(_text(answers, "look"), _text(answers, "workers"))
+    status, said = _status(_text(answers, "status"))
+    wanted = session.settings.mps.thread_percentage
+    whole = replace(seen, daemon=_daemon(status, said), probe=_text(answers, "probe").strip(), options=options, wanted_percentage=wanted)
+    checks = diagnose(whole)
+    return Done(checks_document(checks), exit_code(checks), "\n".join(checks_lines(numbered(checks))))
+
+
+def _asked(session: Session, target: Host, transport: Transport) -> Mapping[str, Answer]:
+    """Everything in one exchange. The clients of the status are counted before the probe joins them."""
+    name = session.settings.worker.name
+    scripts: list[tuple[str, Script, float]] = [
+        ("look", look_script(name, target.driver_dir or DRIVER_DIR.path), 120.0),
+        ("workers", workers_script(), 60.0),
+        ("status", script_for(session, target), 60.0),
+        ("probe", script(_PROBE, name=name, body=PROVE, client=CLIENT), 60.0),
+    ]
+    reply = exchange(transport, [Section(key, body, limit_s) for key, body, limit_s in scripts], clock=time.monotonic)
+    if reply.error is not None:
+        raise reply.error
+    return reply.answers
+
+
+def _text(answers: Mapping[str, Answer], key: str) -> str:
+    return answers[key].output if key in answers else ""
+
+
+def _status(text: str) -> tuple[MpsStatus, str]:
+    """The status, and why it could not be read: a doctor does not fall ill of a broken table."""
+    try:
+        return read_status(text), ""
+    except ProvisionError as error:
+        return MpsStatus(), f"{error.what}: {error.why}"
+
+
+def _daemon(status: MpsStatus, said: str) -> Daemon:
+    return Daemon(
+        answers=status.daemon,
+        said=said or status.said,
+        server_state=status.server_state,
+        server_uid=status.server_uid,
+        thread_percentage=status.thread_percentage,
+        memory_limit=status.memory_limit,
+        clients=[client.pid for client in status.clients],
+        outside=[f"{user.pid} {user.command}" + (f" ({user.container})" if user.container else "") for user in status.outside],
+        gpus=status.gpus,
+        cuda=status.cuda,
+    )

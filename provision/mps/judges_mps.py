@@ -1,0 +1,201 @@
+"""What the checks of `mps.doctor` make of MPS itself: daemon, server, clients, shares. Pure; in the order of `doctor.CHECKS`."""
+
+from __future__ import annotations
+
+import re
+
+from provision.mps.judged import Judged, fail, ok, unknown, warn
+from provision.mps.look import Found
+from provision.mps.plan import LEAST_SMS, SPARE_CLIENTS, client_limit, sms_at, sms_of
+
+LEAST_FREE = 0.05
+"""Share of the GPU's memory below which the next client finds none."""
+ACCELERATOR = "worker_accelerator=type:nvidia-l4;count:1;install-nvidia-driver;use_nvidia_mps"
+
+
+def daemon(found: Found) -> Judged:
+    """It answers a query with a number: exit statuses and socket files prove nothing."""
+    if found.daemon.answers:
+        return ok("answers")
+    return fail(
+        "no control daemon answers",
+        found.daemon.said or "it printed nothing",
+        "invoke mps.enable   (files of an earlier daemon do no harm)",
+    )
+
+
+def one_daemon(found: Found) -> Judged:
+    """One live daemon for the pipe directory, and no corpses. A server is a child of its daemon."""
+    pipe, pids = found.value("pipe"), {each.pid for each in found.processes}
+    alive = [each for each in found.processes if each.state not in {"Z", "X"} and each.parent not in pids]
+    daemons = [each.pid for each in alive if each.pipe == pipe]
+    elsewhere = [each for each in alive if each.pipe != pipe]
+    zombies = sum(each.state == "Z" for each in found.processes)
+    end = f"kill {' '.join(map(str, daemons))}   (in the container), then invoke mps.enable"
+    if len(daemons) > 1:
+        return fail(f"{len(daemons)} daemons have {pipe}", "the directory, and the lock in it, was removed under one of them", end)
+    if daemons and not found.daemon.answers:
+        return fail(f"daemon {daemons[0]} lives and does not answer", "its sockets were removed, or it is stuck", end)
+    if elsewhere:
+        why = f"process {elsewhere[0].pid} has {elsewhere[0].pipe or 'the default one'}: whoever names another directory does not meet it"
+        return warn("there is a daemon of another pipe directory", why, f"kill {elsewhere[0].pid}   (in the container), if nobody needs it")
+    if zombies:
+        why = "process 1 of the container does not reap, so pgrep and kill -0 still find them"
+        return warn(f"{zombies} ended processes of MPS are zombies", why, "invoke dev.up   (its containers run with --init)")
+    return ok("one daemon" if daemons else "no daemon, and none left over")
+
+
+def control_log(found: Found) -> Judged:
+    """Servers that end as soon as they start leave their only trace here."""
+    log = found.control
+    if log.respawns:
+        why = f"servers {', '.join(str(pid) for pid, _ in log.ended[-3:])} ended with a failure, one after the other"
+        return fail("the server ends each time it is started", why, "look at checks 2, 4, 5 and 8; then invoke mps.disable and mps.enable")
+    if log.fatal:
+        why = f"{log.fatal} times since the daemon started"
+        return fail("a server met a fatal exception", why, "look at checks 4 and 5; then invoke vm.provision and invoke dev.up")
+    if log.refused_uids:
+        users = ", ".join(map(str, log.refused_uids))
+        return warn(f"commands of user {users} were refused", "settings are for root and for the daemon's user", "run them as root")
+    return ok("nothing unusual" if log.socket else "empty")
+
+
+def server(found: Found) -> Judged:
+    """ACTIVE, of the user whose workers wait for it: one user at a time."""
+    state, uid = found.daemon.server_state, found.daemon.server_uid
+    if state == "FAULT" or found.server.fault:
+        suspect = f"; the first client that failed is process {found.server.suspect}" if found.server.suspect else ""
+        fix = "stop all workers on this GPU: the server recovers when the last one ends; else invoke mps.disable --force, then mps.enable"
+        return fail("the server is in FAULT", f"a client's fatal fault reaches every client{suspect}", fix)
+    waiting = [user for user in found.control.pending_uids if uid is not None and user != uid]
+    if waiting:
+        why = f"the server is that of user {uid}, and serves one at a time"
+        return fail(f"clients of user {', '.join(map(str, waiting))} wait", why, "run daemon and workers as one user")
+    if not state:
+        return fail("the daemon has no server", "the next client starts it; one that was started is gone", "invoke mps.enable")
+    if state != "ACTIVE":
+        return warn(
+            f"the server is {state}", "clients are kept waiting", "wait 30 s; sudo nvidia-smi -pm 1   (on the host) makes it faster"
+        )
+    return ok(f"ACTIVE, user {uid}" if uid is not None else "ACTIVE")
+
+
+def environment(found: Found) -> Judged:
+    """The workers' variables: another pipe directory is a silent fall-back, a device index after the remap an error."""
+    everyone = [*((f"process {each.pid}", each.environment) for each in found.workers), ("the container", found.environment)]
+    pipe = found.value("pipe")
+    for who, variables in everyone:
+        theirs = variables.get("CUDA_MPS_PIPE_DIRECTORY")
+        if who != "the container" and theirs != pipe:
+            why = f"it has {theirs or 'none'}, the daemon {pipe}: it runs without MPS and reports nothing"
+            return fail(
+                f"{who} names another pipe directory",
+                why,
+                "start it with dev.exec or dev.run, or with the container's CUDA_MPS_PIPE_DIRECTORY",
+            )
+        visible = variables.get("CUDA_VISIBLE_DEVICES", "")
+        if visible and not visible.startswith(("GPU-", "MIG-")):
+            why = f"{visible} counts the daemon's devices from 0 again: an index that is not there is an error"
+            return warn(f"{who} has CUDA_VISIBLE_DEVICES={visible}", why, "unset CUDA_VISIBLE_DEVICES in workers, or use the GPU's UUID")
+        for name in ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_DEVICE_MAX_CONNECTIONS"):
+            if variables.get(name):
+                why = "more connections make fewer clients fit" if "CONNECTIONS" in name else "it lowers what the server grants"
+                return warn(f"{who} has {name}={variables[name]}", why, f"unset {name}, unless it is meant")
+    return ok(f"{len(found.workers)} processes run CUDA, all in order" if found.workers else "nothing unusual")
+
+
+def attachment(found: Found) -> Judged:
+    """A CUDA client that is in the server's list, and nobody who is not."""
+    said = found.probe
+    if said.startswith(("outside", "failed")):
+        fix = (
+            "invoke mps.disable, then invoke mps.enable; the checks above say why"
+            if said.startswith("outside")
+            else f"invoke mps.explain --text '{said[:60]}'"
+        )
+        return fail("a probe client is not attached to the server", said, fix)
+    if found.daemon.outside:
+        names = "; ".join(found.daemon.outside[:4])
+        return fail(
+            f"{len(found.daemon.outside)} processes use the GPU outside MPS", names, "start them again, now that the daemon answers"
+        )
+    if said.startswith("attached"):
+        return ok(said)
+    return unknown(
+        "whether a client attaches was not seen", said or "the probe client did not run", "invoke dev.exec -- python3 -c 'import ctypes'"
+    )
+
+
+def clients(found: Found) -> Judged:
+    """Two fewer than the limit: a probe and a debugger want room."""
+    number = len(found.daemon.clients)
+    capability = found.daemon.gpus[0].compute_capability if found.daemon.gpus else None
+    limit = client_limit(capability, found.daemon.cuda)
+    if number > limit - SPARE_CLIENTS:
+        why = f"the server takes {limit}; the next ones get error 808"
+        return warn(f"{number} clients", why, f"run {limit - SPARE_CLIENTS} workers or fewer, one context each: invoke mps.plan")
+    return ok(f"{number} of {limit}")
+
+
+def share(found: Found) -> Judged:
+    """The percentage in force: that of the settings, at least two multiprocessors, no cap on a client alone."""
+    percentage = found.daemon.thread_percentage
+    if percentage is None:
+        return unknown("the thread percentage is not told")
+    if found.wanted_percentage is not None and abs(percentage - found.wanted_percentage) >= 0.1:
+        why = f"the settings say {found.wanted_percentage}"
+        return warn(f"the thread percentage in force is {percentage:g}", why, "invoke mps.enable   (a server keeps the one of its start)")
+    total = sms_of(found.daemon.gpus[0].name) if found.daemon.gpus else None
+    if total is not None and sms_at(percentage, total) < LEAST_SMS:
+        why = f"{percentage:g} % of {total} is less than {LEAST_SMS}"
+        return fail(
+            "the share rounds to nothing",
+            f"{why}: contexts fail with error 46",
+            "set provision.mps.thread_percentage higher: invoke mps.plan",
+        )
+    if percentage < 100 and len(found.daemon.clients) == 1:
+        fix = "unset provision.mps.thread_percentage, then invoke mps.enable"
+        return warn(f"one client, held to {percentage:g} %", "nobody else uses the rest", fix)
+    sms = f", {sms_at(percentage, total)} of {total} multiprocessors" if total is not None else ""
+    return ok(f"{percentage:g} %{sms}")
+
+
+def memory(found: Found) -> Judged:
+    """Room on the card, and frameworks that do not take all of it."""
+    first = found.daemon.gpus[0]
+    free, total = first.memory_free_mib, first.memory_total_mib
+    if free is None or total is None:
+        return unknown("the GPU's memory is not told")
+    if free < total * LEAST_FREE:
+        why = f"{free} of {total} MiB are free"
+        return warn("the GPU's memory is nearly used up", why, "run fewer workers: invoke mps.plan --peak-memory=…")
+    if found.environment.get("TF_FORCE_GPU_ALLOW_GROWTH", "").lower() not in {"true", "1"}:
+        why = "TensorFlow takes the whole card at its start, and the next worker gets nothing"
+        return warn(
+            "TF_FORCE_GPU_ALLOW_GROWTH is not set", why, "invoke dev.up   (sets it), and XLA_PYTHON_CLIENT_PREALLOCATE=false for JAX"
+        )
+    limit = f", {found.daemon.memory_limit} for each client" if found.daemon.memory_limit else ""
+    return ok(f"{free:,} of {total:,} MiB free{limit}")
+
+
+def pipeline(found: Found) -> Judged:
+    """What Dataflow asks of a job with MPS."""
+    if not found.options:
+        return ok("no pipeline options were given; mps.doctor -- OPTIONS checks them")
+    text = " ".join(found.options)
+    accelerator = re.search(r"worker_accelerator=([^\s\"']*)", text)
+    if "no_use_multiple_sdk_containers" in text:
+        why = "it leaves one process for all vCPUs, so MPS has nothing to share"
+        return fail("--experiments=no_use_multiple_sdk_containers is set", why, "remove it from the pipeline's options")
+    if "enable_prime" in text:
+        return fail("Dataflow Prime is on", "it does not support MPS", "remove enable_prime from --dataflow_service_options")
+    if accelerator is None:
+        return warn(
+            "no worker_accelerator among the options", "without it the workers have no GPU", f"--dataflow_service_options={ACCELERATOR}"
+        )
+    number = re.search(r"(?:^|;)count:(\d{1,6})(?:;|$)", accelerator[1])
+    if number is None or number[1] != "1":
+        return fail(f"count is {number[1] if number else 'not given'}", "MPS is for workers with one GPU", "count:1 in worker_accelerator")
+    if "use_nvidia_mps" not in accelerator[1]:
+        return warn("use_nvidia_mps is not asked for", "workers time-slice the GPU", "append ;use_nvidia_mps to worker_accelerator")
+    return ok("the options fit")

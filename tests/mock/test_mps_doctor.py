@@ -1,0 +1,204 @@
+"""mps.doctor on the mock: each fault is really injected, found by the right check, and gone when it is mended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision import app
+from provision.app import Done, Session, Targets
+from provision.testing import MockHost
+from tests.mock.driving import connect, eventually
+from tests.mock.workers import settled
+
+HERE = Targets()
+R = "$PROVISION_MOCK_ROOT"
+
+
+@dataclass(frozen=True)
+class Box:
+    """A host with a worker container, and a session that leads to it."""
+
+    mock: MockHost
+    session: Session
+
+    def inside(self, source: str) -> None:
+        done = self.mock.run("sudo docker exec -i worker sh -s", stdin=source.encode())
+        assert done.status == 0, done.output
+
+    def examined(self) -> Done:
+        return app.mps_doctor(self.session, HERE)
+
+
+@pytest.fixture(scope="module")
+def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
+    folder = tmp_path_factory.mktemp("doctor")
+    with MockHost() as mock, settled(mock, folder) as session:
+        yield Box(mock, session)
+
+
+def found(done: Done, status: str) -> dict[str, dict[str, Any]]:
+    return {check["id"]: check for check in done.document["checks"] if check["status"] == status}
+
+
+def enable(box: Box) -> None:
+    assert app.mps_enable(box.session, HERE).exit_code == 0
+
+
+def test_before_mps_is_enabled_one_check_fails_and_says_what_to_do(box: Box) -> None:
+    box.mock.stats.reset()
+    done = box.examined()
+    assert box.mock.stats.exchanges == 1
+    assert list(found(done, "fail")) == ["daemon"]
+    assert "mps.enable" in found(done, "fail")["daemon"]["fix"]
+    assert list(found(done, "unknown")) == ["server", "attachment", "clients", "share"]
+    assert (done.exit_code, done.document["ok"]) == (2, False)
+
+
+def test_enabled_it_is_healthy_and_a_client_is_attached(box: Box) -> None:
+    enable(box)
+    done = box.examined()
+    assert {**found(done, "fail"), **found(done, "unknown"), **found(done, "warn")} == {}, done.text
+    assert (done.exit_code, done.document["ok"]) == (0, True)
+    assert found(done, "ok")["attachment"]["what"].startswith("attached: process")
+
+
+def test_a_job_that_leaves_one_process_has_nothing_to_share(box: Box) -> None:
+    done = app.mps_doctor(box.session, HERE, options=["--experiments=no_use_multiple_sdk_containers"])
+    assert list(found(done, "fail")) == ["pipeline"]
+
+
+@contextmanager
+def state_file(box: Box, name: str, text: str) -> Iterator[None]:
+    path = box.mock.faults.folder.parent / name
+    before = path.read_text() if path.exists() else None
+    path.write_text(text)
+    try:
+        yield
+    finally:
+        path.unlink() if before is None else path.write_text(before)
+
+
+@contextmanager
+def fault(box: Box, name: str) -> Iterator[None]:
+    box.mock.faults.set(name)
+    try:
+        yield
+    finally:
+        box.mock.faults.clear(name)
+
+
+@contextmanager
+def done_and_undone(box: Box, do: str, undo: str) -> Iterator[None]:
+    assert box.mock.run(do).status == 0
+    try:
+        yield
+    finally:
+        assert box.mock.run(undo).status == 0
+
+
+HOLDER = (
+    "import ctypes, sys; cuda = ctypes.CDLL('libcuda.so.1'); context = ctypes.c_void_p(); "
+    "print(cuda.cuInit(0), cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0), flush=True); sys.stdin.read()"
+)
+
+
+@contextmanager
+def worker_elsewhere(box: Box) -> Iterator[None]:
+    """A program that runs CUDA with another pipe directory: it runs without MPS, and reports nothing."""
+    with connect(box.mock) as client:
+        words = "sudo docker exec -i -e CUDA_MPS_PIPE_DIRECTORY=/tmp/elsewhere worker python3 -c"
+        feed, out, _ = client.exec_command(f'{words} "{HOLDER}"')
+        assert out.readline().split() == ["0", "0"]
+        yield
+        feed.channel.shutdown_write()
+        out.channel.recv_exit_status()
+
+
+def _in(source: str) -> str:
+    return f"sudo docker exec worker sh -c '{source}'"
+
+
+NODE = "$PROVISION_MOCK_ROOT/dev/nvidia-uvm"
+XID = "[  101.5] NVRM: Xid (PCI:0000:00:04): 31, pid=4281, name=python3, MMU Fault\n"
+FAULTS: dict[str, tuple[Callable[[Box], Any], str, str, str]] = {
+    "a fault of a client": (lambda box: fault(box, "mps_server_fault"), "fail", "server", "stop all workers"),
+    "the driver is of another version": (lambda box: state_file(box, "module", "570.211.01\n"), "fail", "driver", "vm.provision"),
+    "the kernel tells of a fault": (lambda box: state_file(box, "dmesg", XID), "warn", "kernel-log", "vm.reset"),
+    "a worker names another pipe directory": (worker_elsewhere, "fail", "environment", "dev.exec"),
+    "the mode is prohibited": (
+        lambda box: done_and_undone(box, _in("nvidia-smi -c 2"), _in("nvidia-smi -c 0")),
+        *("fail", "compute-mode", "nvidia-smi -c 0"),
+    ),
+    "the pipe directory is closed to others": (
+        lambda box: done_and_undone(box, _in("chmod 0700 $PROVISION_MOCK_ROOT/run/mps"), _in("chmod 0755 $PROVISION_MOCK_ROOT/run/mps")),
+        *("fail", "pipe-directory", "chmod 0755 /run/mps"),
+    ),
+    "a device node is gone": (
+        lambda box: done_and_undone(
+            box,
+            _in("mv $PROVISION_MOCK_ROOT/dev/nvidia-uvm $PROVISION_MOCK_ROOT/dev/x"),
+            _in("mv $PROVISION_MOCK_ROOT/dev/x $PROVISION_MOCK_ROOT/dev/nvidia-uvm"),
+        ),
+        *("fail", "devices", "dev.up"),
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_found_by_its_check_and_gone_when_it_is_mended(box: Box, name: str) -> None:
+    inject, status, check, fix = FAULTS[name]
+    with inject(box):
+        done = box.examined()
+        assert check in found(done, status), done.text
+        assert fix in found(done, status)[check]["fix"]
+        assert done.exit_code == (2 if status == "fail" else 1), done.text
+    assert eventually(lambda: box.examined().exit_code == 0), box.examined().text
+
+
+def test_who_uses_the_gpu_outside_mps_is_named(box: Box) -> None:
+    with worker_elsewhere(box):
+        attachment = found(box.examined(), "fail")["attachment"]
+        assert "outside MPS" in attachment["what"]
+        assert "libcuda.so.1" in attachment["why"]
+
+
+@pytest.mark.slow
+def test_a_daemon_that_was_killed_is_missed(box: Box) -> None:
+    box.inside(f'kill -KILL "$(cat "{R}/run/mps/pipe/nvidia-cuda-mps-control.pid")"')
+    done = box.examined()
+    assert list(found(done, "fail")) == ["daemon"]
+    enable(box)
+    assert box.examined().exit_code == 0
+
+
+@pytest.mark.slow
+def test_two_daemons_are_counted(box: Box) -> None:
+    """A directory removed under a living daemon leaves it unreachable, and the next one starts beside it."""
+    box.inside(f'rm -rf "{R}/run/mps/pipe"; nvidia-cuda-mps-control -d; echo start_server -uid 0 | nvidia-cuda-mps-control')
+    one = found(box.examined(), "fail")["one-daemon"]
+    assert one["what"].startswith("2 daemons")
+    box.inside(one["fix"].partition("   (")[0])
+    enable(box)
+    assert box.examined().exit_code == 0
+
+
+def test_a_container_that_does_not_run_stops_the_chain(box: Box) -> None:
+    with done_and_undone(box, "sudo docker stop worker", "sudo docker start worker"):
+        done = box.examined()
+        assert list(found(done, "fail")) == ["container"]
+        assert len(found(done, "unknown")) == 19
+
+
+def test_an_image_without_glibc_is_told_apart(tmp_path: Path) -> None:
+    ref = "us-docker.pkg.dev/project/repo/python:3.11-alpine"
+    with MockHost() as mock, settled(mock, tmp_path, image=ref) as session:
+        done = app.mps_doctor(session, HERE)
+        assert "Alpine" in found(done, "fail")["container"]["fix"]
+        assert mock.run("sudo docker exec worker nvidia-cuda-mps-control -v").status == 127

@@ -1,0 +1,162 @@
+"""The doctor's verdicts: probe output -> verdict, one case at a time, and what the chain makes of a failure."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.mps import parse
+from provision.mps.doctor import CHECKS, EXIT_BROKEN, EXIT_CANNOT_TELL, EXIT_HEALTHY, EXIT_WARNINGS, diagnose, exit_code, numbered
+from provision.mps.look import Daemon, Found, found
+from provision.report.checks import Check, Verdict, checks_document, checks_lines
+
+DATA = Path(__file__).parents[2] / "data" / "mps" / "doctor"
+LOOK = (DATA / "look.txt").read_text(encoding="utf-8")
+WORKERS = (DATA / "workers.txt").read_text(encoding="utf-8")
+CASES = tomllib.loads((DATA / "cases.toml").read_text(encoding="utf-8"))["case"]
+GPU = parse.SmiGpu(0, "GPU-1", "NVIDIA H100 80GB HBM3", "580.159.04", 81559, 804, 80275, (9, 0), "Default", False, 6, True, "0")
+DAEMON = Daemon(
+    answers=True, said="100.0", server_state="ACTIVE", server_uid=0, thread_percentage=100.0, clients=(609,), gpus=(GPU,), cuda=(13, 0)
+)
+ATTACHED = "attached: process 9 sees 132 multiprocessors"
+
+
+def changed(text: str, lines: Mapping[str, str], rows: list[str], drop: list[str]) -> str:
+    kept = [line for line in text.splitlines() if line.partition("=")[0] not in lines and line.partition("|")[0] not in drop]
+    return "\n".join([*kept, *(f"{key}={value}" for key, value in lines.items()), *rows]) + "\n"
+
+
+def plain(value: Any) -> Any:
+    match value:
+        case "<none>":
+            return None
+        case list():
+            return tuple(value)
+        case {"count": int(count)}:
+            return tuple(range(100, 100 + count))
+        case _:
+            return value
+
+
+def host(case: Mapping[str, Any]) -> Found:
+    """A healthy host with what the case changes."""
+    looked = changed(LOOK, case.get("look", {}), case.get("rows", []), case.get("drop", []))
+    workers = changed(WORKERS, case.get("workers", {}), case.get("worker_rows", []), [])
+    gpu = replace(GPU, **{key: plain(value) for key, value in case.get("gpu", {}).items()})
+    daemon = replace(DAEMON, gpus=(gpu,))
+    daemon = replace(daemon, **{key: plain(value) for key, value in case.get("daemon", {}).items()})
+    return replace(
+        found(looked, workers),
+        daemon=daemon,
+        probe=case.get("probe", ATTACHED),
+        options=tuple(case.get("options", ())),
+        wanted_percentage=case.get("wanted"),
+    )
+
+
+def verdict(checks: tuple[Check, ...], name: str) -> Check:
+    return next(check for check in checks if check.id == name)
+
+
+def test_a_healthy_host_is_healthy() -> None:
+    checks = diagnose(host({}))
+    assert [check for check in checks if check.status is not Verdict.OK] == []
+    assert exit_code(checks) == EXIT_HEALTHY
+    assert checks_document(checks)["ok"] is True
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{number}-{case['check']}-{case['want']}" for number, case in enumerate(CASES)])
+def test_what_was_found_is_judged(case: Mapping[str, Any]) -> None:
+    """The check alone is asked: what it rests on may have failed for the same reason."""
+    spec = next(spec for spec in CHECKS if spec.id == case["check"])
+    judged = spec.judge(host(case))
+    assert judged.status.value == case["want"], judged
+    assert re.search(case.get("says", ""), f"{judged.what}\n{judged.why}\n{judged.fix}"), judged
+    if judged.status is Verdict.FAIL or judged.status is Verdict.WARN:
+        assert judged.why
+        assert judged.fix
+
+
+def test_every_check_is_judged_both_ways() -> None:
+    bad = {case["check"] for case in CASES if case["want"] != "ok"}
+    assert bad == {spec.id for spec in CHECKS}
+
+
+def test_the_checks_are_the_twenty_two_in_order() -> None:
+    assert [spec.number for spec in CHECKS] == list(range(1, 23))
+    seen: set[str] = set()
+    for spec in CHECKS:
+        assert set(spec.needs) <= seen
+        seen.add(spec.id)
+
+
+def test_what_rests_on_a_failure_is_not_judged() -> None:
+    checks = diagnose(host({"look": {"running": "false"}}))
+    assert verdict(checks, "container").status is Verdict.FAIL
+    others = {check.id: check.status for check in checks if check.id not in {"container", "pipeline", "kernel-log"}}
+    assert set(others.values()) == {Verdict.UNKNOWN}
+    assert exit_code(checks) == EXIT_BROKEN
+    assert "rests on container" in verdict(checks, "devices").what
+
+
+def test_no_daemon_leaves_what_lies_above_it_alone() -> None:
+    checks = diagnose(host({"daemon": {"answers": False, "said": "Cannot find"}, "drop": ["process"]}))
+    assert [check.id for check in checks if check.status is Verdict.FAIL] == ["daemon"]
+    assert [check.id for check in checks if check.status is Verdict.UNKNOWN] == ["server", "attachment", "clients", "share"]
+
+
+@pytest.mark.parametrize(
+    ("case", "code"),
+    [
+        ({}, EXIT_HEALTHY),
+        ({"look": {"files": "1024"}}, EXIT_WARNINGS),
+        ({"look": {"files": "1024"}, "workers": {"kernel": ""}}, EXIT_CANNOT_TELL),
+        ({"probe": ""}, EXIT_CANNOT_TELL),
+        ({"look": {"server": ""}, "workers": {"kernel": ""}}, EXIT_BROKEN),
+    ],
+)
+def test_it_is_never_healthy_where_it_cannot_tell(case: Mapping[str, Any], code: int) -> None:
+    checks = diagnose(host(case))
+    assert exit_code(checks) == code
+    assert checks_document(checks)["ok"] is (code in {EXIT_HEALTHY, EXIT_WARNINGS})
+
+
+def test_nothing_at_all_is_no_good_news() -> None:
+    checks = diagnose(Found())
+    assert exit_code(checks) == EXIT_BROKEN
+    assert not any(check.status is Verdict.OK for check in checks if check.id != "pipeline")
+
+
+LINES = st.lists(st.sampled_from([*LOOK.splitlines(), *WORKERS.splitlines()]) | st.text(max_size=40), max_size=40).map("\n".join)
+
+
+@given(
+    looked=LINES, workers=LINES, probe=st.sampled_from(["", ATTACHED, "outside", "failed: x"]), daemon=st.sampled_from([Daemon(), DAEMON])
+)
+def test_any_answer_is_judged(looked: str, workers: str, probe: str, daemon: Daemon) -> None:
+    checks = diagnose(replace(found(looked, workers), daemon=daemon, probe=probe))
+    assert [check.id for check in checks] == [spec.id for spec in CHECKS]
+    assert exit_code(checks) in range(4)
+
+
+def test_the_lines_fit_and_say_why_and_what_to_do() -> None:
+    checks = numbered(diagnose(host({"daemon": {"answers": False, "said": "Cannot find MPS control daemon process"}})))
+    lines = checks_lines(checks)
+    assert max(map(len, lines)) <= 100
+    at = next(number for number, line in enumerate(lines) if line.startswith("fail     10 daemon"))
+    assert lines[at + 1].strip() == "why: Cannot find MPS control daemon process"
+    assert lines[at + 2].strip().startswith("try: invoke mps.enable")
+    assert re.fullmatch(r"22 checks: \d+ ok, \d fail, \d unknown", lines[-1])
+
+
+def test_the_page_lists_every_check() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "mps.md").read_text(encoding="utf-8")
+    assert [spec.id for spec in CHECKS if f"| {spec.number} | `{spec.id}` |" not in page] == []
