@@ -116,6 +116,7 @@ check_loaded "$version"
 """
 
 # A workstation keeps its own driver; its libraries are gathered into one folder, since a container mounts folders.
+# Those of 64 bits, by what ldconfig says of them: where a distribution keeps the others differs (/usr/lib on Fedora and SUSE).
 # Each is put in place by a rename: writing into a library that is mapped kills the programs that use it.
 _PRESENT_ENSURE = """
 if ! test -r "$R/sys/module/nvidia/version"; then
@@ -130,9 +131,9 @@ for tool in nvidia-smi nvidia-cuda-mps-control nvidia-cuda-mps-server nvidia-deb
     path=$(command -v "$tool" || true)
     test -z "$path" || test "$path" = "$dir/bin/$tool" || put "$path" "$dir/bin/$tool"
 done
-ldconfig -p | sed -n 's/.*=> //p' |
+ldconfig -p | sed -n 's/.*([^)]*64[^)]*) => //p' |
     grep -E '/lib(cuda|nvidia|nvcuvid|nvoptix|cudadebugger|EGL_nvidia|GLX_nvidia|GLESv[12].*_nvidia)[^/]*\\.so' |
-    grep -v -E '/(i386|lib32)' | while read -r library; do
+    while read -r library; do
         target=$dir/lib64/${library##*/}
         test "$library" = "$target" || put "$library" "$target"
     done
