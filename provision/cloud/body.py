@@ -199,6 +199,7 @@ def drift(spec: VmSpec, vm: Vm) -> dict[str, tuple[Scalar, Scalar]]:
         "machine_type": (vm.machine_type, spec.machine_type),
         "gpu": (vm.gpu, asked_gpu),
         "gpu_count": (vm.gpu_count, spec.gpu_count),
+        "provisioning": (vm.provisioning_model, spec.provisioning_model),
     }
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 

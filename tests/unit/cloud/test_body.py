@@ -190,8 +190,9 @@ def test_any_field_but_the_name_may_be_missing(field: str) -> None:
 
 
 def test_drift_is_what_only_a_new_vm_could_change() -> None:
-    vm = vm_from_json(RESOURCE)
+    vm = replace(vm_from_json(RESOURCE), provisioning_model="STANDARD")
     assert drift(replace(SPEC, gpu="t4", gpu_count=2), vm) == {}
+    assert drift(replace(SPEC, gpu_count=2, provisioning_model="SPOT"), vm) == {"provisioning": ("STANDARD", "SPOT")}
     assert drift(replace(SPEC, machine_type="n1-standard-16"), vm) == {
         "machine_type": ("n1-standard-8", "n1-standard-16"),
         "gpu_count": (2, 1),
@@ -201,6 +202,7 @@ def test_drift_is_what_only_a_new_vm_could_change() -> None:
 
 def test_a_filter_joins_its_labels() -> None:
     assert labels_filter({}) == ""
+    assert labels_filter({"a": "*"}) == "(labels.a:*)"
     assert labels_filter({"b": "2", "a": "1"}) == '(labels.a="1") AND (labels.b="2")'
 
 
