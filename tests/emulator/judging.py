@@ -53,4 +53,5 @@ def judged(patch: pytest.MonkeyPatch) -> Iterator[Traffic]:
     patch.setattr(ComputeEmulator, "start", noted)
     patch.setattr(daemon, "_end", asked)
     yield traffic
-    assert traffic.faults() == []
+    if faults := traffic.faults():
+        pytest.fail("not as the discovery document has it:\n" + "\n".join(faults), pytrace=False)

@@ -236,6 +236,15 @@ def test_a_list_comes_in_pages(instances: Any, emulator: ComputeEmulator, make_s
     assert len(emulator.calls) == 3
 
 
+def test_a_list_can_begin_with_the_youngest(instances: Any, emulator: ComputeEmulator, clock: SimulatedClock, make_spec: MakeSpec) -> None:
+    for name in ("b", "c", "a"):
+        insert(instances, make_spec(name=name))
+        clock.advance(1)
+    path = f"projects/demo/zones/{ZONE}/instances"
+    orders = [get_json(emulator, path, orderBy=order)["items"] for order in ("name", "creationTimestamp desc")]
+    assert [[vm["name"] for vm in items] for items in orders] == [["a", "b", "c"], ["a", "c", "b"]]
+
+
 def test_an_aggregated_list_shows_empty_scopes(instances: Any, emulator: ComputeEmulator, make_spec: MakeSpec) -> None:
     insert(instances, make_spec())
     items = get_json(emulator, "projects/demo/aggregated/instances")["items"]
@@ -262,7 +271,8 @@ def test_lists_are_filtered(instances: Any, emulator: ComputeEmulator, make_spec
 
 
 @pytest.mark.parametrize(
-    "query", [{"filter": "name > 3"}, {"filter": "(name=a"}, {"maxResults": "501"}, {"pageToken": "?"}, {"filter": "a OR b"}]
+    "query",
+    [{"filter": "name > 3"}, {"filter": "(name=a"}, {"maxResults": "501"}, {"pageToken": "?"}, {"filter": "a OR b"}, {"orderBy": "status"}],
 )
 def test_a_list_that_is_not_understood_is_refused(free_emulator: ComputeEmulator, query: dict[str, str]) -> None:
     path = f"{free_emulator.endpoint}/compute/v1/projects/demo/zones/{ZONE}/instances"

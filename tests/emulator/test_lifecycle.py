@@ -117,6 +117,13 @@ def test_a_guest_that_powers_off_stays_off(google: Google, emulator: ComputeEmul
     assert google.events()[-1] == "compute.instances.guestTerminate"
 
 
+def test_only_spot_vms_are_preempted(google: Google, emulator: ComputeEmulator) -> None:
+    google.insert()
+    with pytest.raises(ValueError, match="dev is no Spot VM"):
+        emulator.preempt("dev", ZONE)
+    assert google.status() == "RUNNING"
+
+
 def test_nothing_befalls_what_does_not_run(emulator: ComputeEmulator) -> None:
     with pytest.raises(KeyError, match="no running instance"):
         emulator.preempt("dev", ZONE)
@@ -222,6 +229,7 @@ BAD: dict[str, tuple[Body, str]] = {
     "two limits": (scheduling(**LIMITED, terminationTime="2027-01-01T00:00:00Z"), "Only one of"),
     "a time that has passed": (scheduling(terminationTime="2020-01-01T00:00:00Z", instanceTerminationAction="STOP"), "in the future"),
     "a time that is none": (scheduling(terminationTime="tomorrow", instanceTerminationAction="STOP"), "RFC 3339"),
+    "bound to no reservation": (scheduling(provisioningModel="RESERVATION_BOUND"), "requires a specific reservation"),
     "flex-start without an end": (scheduling(provisioningModel="FLEX_START", automaticRestart=False), "at most 7 days"),
     "flex-start for long": ({**FLEX, "maxRunDuration": {"seconds": str(7 * 86_400 + 1)}}, "at most 7 days"),
     "flex-start that restarts": ({**FLEX, "automaticRestart": True}, "automaticRestart must be false"),

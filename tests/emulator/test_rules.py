@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
@@ -155,6 +157,18 @@ def test_a_page_of_the_web_is_not_answered(free_emulator: ComputeEmulator, heade
     for path in ("compute/v1/projects/demo/zones", "emulator/faults"):
         assert requests.get(f"{free_emulator.endpoint}/{path}", headers=headers, timeout=10).status_code == 403
     assert requests.get(free_emulator.endpoint.replace("127.0.0.1", "localhost") + "/emulator/faults", timeout=10).status_code == 200
+
+
+def test_half_a_request_is_none(free_emulator: ComputeEmulator) -> None:
+    """A client that is killed while it sends: nothing happens, and nothing is counted."""
+    address, _, port = free_emulator.endpoint.removeprefix("http://").partition(":")
+    path = f"/compute/v1/projects/demo/zones/{ZONE}/instances"
+    with socket.create_connection((address, int(port)), timeout=10) as connection:
+        connection.sendall(f"POST {path} HTTP/1.1\r\nHost: {address}:{port}\r\nContent-Length: 100\r\n\r\n{{".encode())
+        connection.shutdown(socket.SHUT_WR)
+        with suppress(ConnectionResetError):
+            assert connection.recv(1) == b""
+    assert (list(free_emulator.calls), free_emulator.instances("demo")) == ([], [])
 
 
 # --- requestId ------------------------------------------------------------------------------------------------------

@@ -67,6 +67,7 @@ class Catalogue:
     def __init__(self, zones: Mapping[str, Sequence[str]] | None = None, images: Sequence[Mapping[str, str]] | None = None) -> None:
         world = _world()
         self._zones: dict[str, tuple[str, ...]] = {name: tuple(gpus) for name, gpus in (zones or world["zones"]).items()}
+        self._shapes: dict[str, dict[str, MachineType]] = {}
         self._images: tuple[Mapping[str, str], ...] = tuple(images if images is not None else world["images"])
 
     @property
@@ -92,8 +93,9 @@ class Catalogue:
 
     def machine(self, zone: str, name: str) -> MachineType | None:
         """A machine type of a zone, custom N1 types included."""
-        found = next((machine for machine in self.machines_in(zone) if machine.name == name), None)
-        return found or catalog.parse_n1(name)
+        if zone not in self._shapes:
+            self._shapes[zone] = {machine.name: machine for machine in self.machines_in(zone)}
+        return self._shapes[zone].get(name) or catalog.parse_n1(name)
 
     # --- resources as the API writes them ---------------------------------------------------------------------------
 

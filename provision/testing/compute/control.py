@@ -83,7 +83,8 @@ def answer(emulator: Controlled, verb: str, path: str, body: Any) -> Json:
 
 
 def _faults(emulator: Controlled, _body: Any) -> Json:
-    return {"faults": [{**asdict(armed.fault), "seen": armed.seen, "hits": armed.hits} for armed in emulator.faults.armed()]}
+    rows = [(armed.fault.said or asdict(armed.fault), armed) for armed in emulator.faults.armed()]
+    return {"faults": [{**row, "seen": armed.seen, "hits": armed.hits} for row, armed in rows]}
 
 
 def _add_faults(emulator: Controlled, body: Any) -> Json:
@@ -107,8 +108,9 @@ def _advance(emulator: Controlled, body: Mapping[str, Any]) -> Json:
 
 
 def _set_quota(emulator: Controlled, body: Mapping[str, Any]) -> Json:
-    emulator.quotas.set(str(body["metric"]), float(body["limit"]), body.get("region"))
-    return {"limits": emulator.quotas.limits(body.get("region"))}
+    metric, limit, region = str(body["metric"]), float(body["limit"]), body.get("region")
+    emulator.quotas.set(metric, limit, region)
+    return {"metric": metric, "limit": limit, "region": region}
 
 
 def _set_metadata(emulator: Controlled, body: Mapping[str, str]) -> Json:

@@ -75,16 +75,21 @@ class Fault:
     """For `instances.bulkInsert`: so many VMs are made before this error."""
     text: str = ""
     seconds: float = 0.0
+    said: Mapping[str, Any] = field(default_factory=dict)
+    """The row of plain data that it was read from."""
 
     def matches(self, call: str, zone: str, name: str) -> bool:
         """True when the rule concerns this call, its budget aside."""
         return fnmatchcase(call, self.call) and fnmatchcase(zone, self.zone) and fnmatchcase(name, self.name)
 
-    def at(self, zone: str) -> Fault:
-        """The same where it hits: `{zone}` and `{region}` in its texts are those of the call."""
+    def at(self, zone: str, machine_type: str = "") -> Fault:
+        """The same where it hits: `{zone}`, `{region}` and `{vmType}` in its texts are those of the call."""
+        words = {"{zone}": zone, "{region}": region_of(zone) if zone else "", "{vmType}": machine_type}
 
         def filled(text: str) -> str:
-            return text.replace("{zone}", zone).replace("{region}", region_of(zone) if zone else "")
+            for word, value in words.items():
+                text = text.replace(word, value)
+            return text
 
         return replace(self, message=filled(self.message), details=json.loads(filled(json.dumps(list(self.details)))))
 
@@ -135,14 +140,14 @@ class FaultBook:
             return [replace(armed) for armed in self._armed]
 
     def take(self, call: str, zone: str = "", name: str = "") -> Fault | None:
-        """The rule that hits this call, its budget charged."""
+        """The rule that hits this call, its budget charged; `Fault.at` says it in the words of the call."""
         with self._lock:
             concerned = [a for a in self._armed if a.fault.kind is not FaultKind.UNREACHABLE and a.fault.matches(call, zone, name)]
             up = [armed for armed in concerned if armed.count()]
             if not up:
                 return None
             up[0].hits += 1
-            return up[0].fault.at(zone)
+            return up[0].fault
 
     def unreachable(self, call: str, zones: Iterable[str]) -> frozenset[str]:
         """The zones that an aggregated list does not show, the budgets of their rules charged."""
@@ -163,7 +168,7 @@ def stock_out(
 
     `available` becomes the hint `zonesAvailable` of the error's details.
     """
-    metadatas = {"vmType": "n1-standard-8", "attachment": "", "zone": "{zone}", "zonesAvailable": ",".join(available)}
+    metadatas = {"vmType": "{vmType}", "attachment": "", "zone": "{zone}", "zonesAvailable": ",".join(available)}
     info = {"errorInfo": {"reason": "resource_availability", "domain": "compute.googleapis.com", "metadatas": metadatas}}
     return Fault(
         kind=FaultKind.OPERATION,

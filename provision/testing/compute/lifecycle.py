@@ -154,7 +154,9 @@ VERBS: Mapping[str, Callable[[Store, Machine, Mapping[str, Any]], Plan]] = {
 
 
 def preempt(store: Store, machine: Machine) -> Plan:
-    """A Spot VM is taken back: STOPPING, then stopped or deleted as its termination action says."""
+    """A Spot VM is taken back: STOPPING, then stopped or deleted as its termination action says. Others are never: ValueError."""
+    if machine.scheduling["provisioningModel"] != "SPOT":
+        raise ValueError(f"{machine.place.name} is no Spot VM, and only those are pre-empted")
     return end_of_time(store, machine)
 
 

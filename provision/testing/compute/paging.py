@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from provision.testing.compute.errors import Json, invalid
@@ -37,9 +37,19 @@ def _start(query: Mapping[str, str]) -> int:
         raise invalid(f"Invalid value for field 'pageToken': '{token}'.") from None
 
 
+def ordered(items: Sequence[T], query: Mapping[str, str], born: Callable[[T], str]) -> Sequence[T]:
+    """As `orderBy` says: by name, as the items come, or "creationTimestamp desc"; nothing else is supported by the API."""
+    order = query.get("orderBy", "name")
+    if order == "creationTimestamp desc":
+        return sorted(items, key=born, reverse=True)
+    if order not in {"", "name"}:
+        raise invalid(f"Invalid value for field 'orderBy': '{order}'. Must be 'name' or 'creationTimestamp desc'.")
+    return items
+
+
 def listing(kind: str, path: str, items: Sequence[Json], query: Mapping[str, str]) -> Json:
     """A list reply; `items` is absent when there are none, as in the API."""
-    shown, token = page(items, query)
+    shown, token = page(ordered(items, query, lambda item: str(item.get("creationTimestamp", ""))), query)
     reply: Json = {"kind": kind, "id": path, "selfLink": path}
     if shown:
         reply["items"] = list(shown)
@@ -61,7 +71,7 @@ def aggregated(
     A scope without items carries the warning NO_RESULTS_ON_PAGE, one that did not answer UNREACHABLE; the latter are also
     named at the end of the reply.
     """
-    shown, token = page(items, query)
+    shown, token = page(ordered(items, query, lambda pair: str(pair[1].get("creationTimestamp", ""))), query)
     reply: Json = {"kind": kind, "id": path, "selfLink": path, "items": {}}
     by_zone: dict[str, list[Json]] = {}
     for zone, item in shown:

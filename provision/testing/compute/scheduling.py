@@ -33,6 +33,8 @@ def check(body: Mapping[str, Any], machine: MachineType, *, has_gpu: bool, now: 
     if model == "SPOT" and scheduling.get("automaticRestart", True):
         raise invalid("Scheduling option automaticRestart must be false when the provisioning model is SPOT.")
     _check_limit(scheduling, model, now)
+    if model == "RESERVATION_BOUND" and body.get("reservationAffinity", {}).get("consumeReservationType") != "SPECIFIC_RESERVATION":
+        raise invalid("The provisioning model RESERVATION_BOUND requires a specific reservation.")
     if model == "FLEX_START":
         _check_flex_start(body, scheduling)
     if machine.provisioning and model not in machine.provisioning:

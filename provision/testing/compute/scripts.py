@@ -129,7 +129,7 @@ def _read(row: Mapping[str, Any]) -> Fault:
         allowed = ", ".join((*_PLACE, *inspect.signature(FAULTS[kind]).parameters))
         raise ValueError(f"fault {kind!r} does not go with {', '.join(own) or 'nothing more'} (its words: {allowed})") from None
     after, times = _window(row.get("nth"))
-    return replace(fault, zone=zone, call=call, name=name, after=after, times=times)
+    return replace(fault, zone=zone, call=call, name=name, after=after, times=times, said=dict(row))
 
 
 def _default_call(fault: str) -> str:

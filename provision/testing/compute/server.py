@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import ClientDisconnected, HTTPException
 from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.wrappers import Request, Response
 
+from provision.cloud.body import last
 from provision.testing.compute import control, oslogin, scripts
 from provision.testing.compute.api import Api, Ask
 from provision.testing.compute.backend import HostBackend, NullBackend
@@ -22,7 +23,7 @@ from provision.testing.compute.catalogue import Catalogue, Links
 from provision.testing.compute.clock import Clock, SystemClock
 from provision.testing.compute.durations import Durations
 from provision.testing.compute.errors import ApiError, Json
-from provision.testing.compute.faults import BEFORE, FaultBook, FaultKind
+from provision.testing.compute.faults import BEFORE, Fault, FaultBook, FaultKind
 from provision.testing.compute.lifecycle import GUEST_STOP, HOST_ERROR, PREEMPTED
 from provision.testing.compute.oslogin import Logins
 from provision.testing.compute.quotas import Quotas
@@ -152,7 +153,7 @@ class ComputeEmulator:
 
     @property
     def quotas(self) -> Quotas:
-        """The limits in force: `quotas.set("NVIDIA_L4_GPUS", 0, "us-east1")`, `quotas.lift()`."""
+        """The limits in force, which inserts and starts meet: `quotas.set("NVIDIA_L4_GPUS", 0, "us-east1")`, `quotas.lift()`."""
         return self._world.store.quotas
 
     @property
@@ -172,7 +173,7 @@ class ComputeEmulator:
     # --- what nobody asks for ---------------------------------------------------------------------------------------
 
     def preempt(self, name: str, zone: str) -> None:
-        """Take a running VM back as Compute Engine does with Spot VMs: STOPPING, then TERMINATED or deleted."""
+        """Take a running Spot VM back: STOPPING, then TERMINATED or deleted. ValueError for a VM that is none."""
         self._world.happens(PREEMPTED, name, zone)
 
     def break_host(self, name: str, zone: str) -> None:
@@ -218,13 +219,15 @@ class ComputeEmulator:
             routes = oslogin.ROUTES if request.path.startswith(oslogin.PREFIX) else ROUTES
             api, words = routes.bind_to_environ(environ).match()
             body = json_body(request.get_data())
-            fault = self.faults.take(api, words.get("zone", ""), words.get("name", "") or (body or {}).get("name", ""))
+            fault = self._fault(api, words, body or {})
             hidden = self.faults.unreachable(api, self._zones) if api.endswith(".aggregatedList") else frozenset()
             path, query = request.path.removeprefix(f"{PREFIX}/"), request.args.to_dict()
             words = {"project": query.get("projectId", ""), **words}
             answer = self._answer(Ask(method=api, path=path, query=query, body=body or {}, fault=fault, unreachable=hidden, **words))
         except ApiError as error:
             answer = Answer(error.status, error.envelope())
+        except ClientDisconnected:  # half a request is none
+            reset(environ["werkzeug.socket"])
         except HTTPException as error:
             message = f"{request.method} {request.path}: {error.name}"
             answer = Answer(error.code or 500, ApiError(error.code or 500, "notFound", message).envelope())
@@ -239,6 +242,12 @@ class ComputeEmulator:
                 self._keep_silent(connection)
             reset(connection)
         return answer.response()(environ, start_response)
+
+    def _fault(self, api: str, words: Mapping[str, str], body: Json) -> Fault | None:
+        zone = words.get("zone", "")
+        fault = self.faults.take(api, zone, words.get("name", "") or str(body.get("name", "")))
+        asked = body.get("instanceProperties") or body
+        return None if fault is None else fault.at(zone, last(str(asked.get("machineType", ""))))
 
     def _answer(self, ask: Ask) -> Answer:
         fault = ask.fault

@@ -64,15 +64,21 @@ class Store:
         """The instances of this name and zone, in whatever project."""
         return [machine for place, machine in self.machines.items() if (place.zone, place.name) == (zone, name)]
 
-    def usage(self, project: str, region: str | None = None, *, without: Collection[Place] = ()) -> Usage:
-        """Quota usage of a project by metric, of one region or of all; `without` are instances and disks not to be counted."""
+    def usages(self, project: str, *, without: Collection[Place] = ()) -> dict[str, Usage]:
+        """Quota usage of a project, by region and metric; `without` are instances and disks not to be counted."""
+        rows: dict[str, list[Usage]] = {}
+        for place, machine in self.machines.items():
+            if place.project == project and place not in without and machine.status not in OFF:
+                rows.setdefault(region_of(place.zone), []).append(self.takes(machine))
+        for place, item in self.items.items():
+            if place.project == project and place not in without and place.collection == disks.COLLECTION:
+                rows.setdefault(region_of(place.zone), []).append(quotas.of_disk(item))
+        return {region: quotas.total(taken) for region, taken in rows.items()}
 
-        def counts(place: Place) -> bool:
-            return place.project == project and place not in without and region in {None, region_of(place.zone)}
-
-        rows = [self.takes(machine) for place, machine in self.machines.items() if counts(place) and machine.status not in OFF]
-        held = ((place, item) for place, item in self.items.items() if place.collection == disks.COLLECTION)
-        return quotas.total([*rows, *(quotas.of_disk(disk) for place, disk in held if counts(place))])
+    def usage(self, project: str, region: str | None = None) -> Usage:
+        """Quota usage of a project by metric, of one region or of all."""
+        usages = self.usages(project)
+        return quotas.total(usages.values()) if region is None else usages.get(region, {})
 
     def takes(self, machine: Machine) -> Usage:
         """What an instance takes from the quotas while it is not stopped."""
@@ -84,9 +90,8 @@ class Store:
         region, project = region_of(machine.place.zone), machine.place.project
         own = [at for at in self._disks_of(machine) if with_disks]
         wanted = quotas.total([self.takes(machine), *(quotas.of_disk(self.items[at]) for at in own)])
-        others = {machine.place, *own}
-        used, in_region = self.usage(project, without=others), self.usage(project, region, without=others)
-        metric = self.quotas.exceeded(wanted, used, in_region, region)
+        usages = self.usages(project, without={machine.place, *own})
+        metric = self.quotas.exceeded(wanted, quotas.total(usages.values()), usages.get(region, {}), region)
         if metric is not None:
             return self.quotas.refusal(metric, region)
         name = reservations.specific_name(machine.resource)

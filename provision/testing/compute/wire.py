@@ -6,7 +6,7 @@ import json
 import socket
 import struct
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from werkzeug.wrappers import Response
 
@@ -73,7 +73,7 @@ def json_value(data: bytes) -> Any:
         raise ApiError(400, "parseError", f"Invalid JSON payload received. {error}") from None
 
 
-def reset(connection: socket.socket) -> None:
+def reset(connection: socket.socket) -> NoReturn:
     """Have the connection end without an answer: werkzeug takes the ConnectionError for the client's doing."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    raise ConnectionResetError("scripted reset")
+    raise ConnectionResetError("the emulator resets the connection")
