@@ -24,8 +24,10 @@ from pathlib import Path
 from lab.programs import PATH
 from provision.dataflow.image import DEFAULT_BEAM, ImageSpec
 
-FORMAT = 5
+FORMAT = 6
 """Changes with what is put into the image, so that an older one is not taken from the cache."""
+CUDA_STANDIN = "/usr/local/nvidia/lib64/.lab/packages/mps_standin/site"
+"""Where the driver's stand-ins have their libcuda for Python; no such folder comes with a real driver, and then nothing is changed."""
 _PROGRAMS = """
     [ awk basename bash cat chgrp chmod chown cmp comm cp cut date dd df diff dirname du echo env expr false find grep gzip head
     hostname id install join kill ldconfig ln ls mkdir mkfifo mknod mktemp mv nice nl nohup nproc od paste pgrep printenv printf ps pwd
@@ -140,6 +142,7 @@ class _Root:
             self.folder(name, mode)
         self.userland(busybox)
         self.python(python)
+        self.file(f"{python.purelib}/provision-lab.pth", f"{CUDA_STANDIN}\n".encode())
         with zipfile.ZipFile(python.pip_wheel) as wheel:
             for entry in wheel.infolist():
                 self.file(f"{python.purelib}/{entry.filename}", wheel.read(entry))

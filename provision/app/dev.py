@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from provision import templating
-from provision.app import converging, programs
+from provision.app import clients, converging, programs
 from provision.app.image import worker_image
 from provision.app.session import Done, Session, Targets
 from provision.app.vm_hosts import enter
@@ -44,17 +44,24 @@ def dev_down(session: Session, targets: Targets) -> Done:
     return converging.run(session, targets, recipe, "dev.down")
 
 
-def dev_exec(session: Session, targets: Targets, words: Sequence[str]) -> Done:
-    """Run a command in the container, its output streamed; returns its status."""
+def dev_exec(session: Session, targets: Targets, words: Sequence[str], *, count: int | None = None) -> Done:
+    """Run a command in the container, its output streamed; returns its status, the worst one of `count` at once."""
     transport = converging.connect(session, converging.host(session, targets))
     try:
-        return programs.run(session, transport, session.settings.worker.name, words)
+        return _run(session, transport, words, count)
     finally:
         transport.close()
 
 
-def dev_run(session: Session, targets: Targets, file: str, words: Sequence[str] = ()) -> Done:
-    """Send the project's files and run one of them in the container; returns its status."""
+def _run(session: Session, transport: Transport, words: Sequence[str], count: int | None) -> Done:
+    """Once, with what it prints as it is; or `count` times at once."""
+    if count is None:
+        return programs.run(session, transport, session.settings.worker.name, words)
+    return clients.run(session, transport, words, count)
+
+
+def dev_run(session: Session, targets: Targets, file: str, words: Sequence[str] = (), *, count: int | None = None) -> Done:
+    """Send the project's files and run one of them in the container, `count` times at once where that is given."""
     names = sync.project_files(session.project_dir)
     program = _program(session, file, names)
     stage = sync.new_stage()
@@ -62,7 +69,7 @@ def dev_run(session: Session, targets: Targets, file: str, words: Sequence[str] 
     transport = converging.connect(session, converging.host(session, targets))
     try:
         send_project(session, transport, packed, stage)
-        return programs.run(session, transport, session.settings.worker.name, [*program, *words])
+        return _run(session, transport, [*program, *words], count)
     finally:
         transport.close()
 

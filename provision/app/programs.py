@@ -16,7 +16,7 @@ LONGEST_RUN_S = 30 * 86_400.0
 """A user's program has no time limit of ours; the transport wants a number."""
 
 # `docker exec` hands no signal on, so the processes of a run are found by a variable that all of them inherit.
-_END = """
+END = """
 for signal in TERM KILL; do
     for process in /proc/[0-9]*; do
         if tr '\\0' '\\n' <"$process/environ" 2>/dev/null | grep -qxF "PROVISION_RUN=$1"; then
@@ -36,7 +36,7 @@ wait "$!"
 
 def in_container(container: str, words: Sequence[str], token: str) -> Script:
     """The script that runs `words` in the container and ends them when it is told to end."""
-    return script(_RUN, argv=words, name=container, token=token, dir=WORKSPACE, end=_END)
+    return script(_RUN, argv=words, name=container, token=token, dir=WORKSPACE, end=END)
 
 
 class _Told:

@@ -23,27 +23,44 @@ def up(run: Run) -> Done:
     return app.dev_up(run.session, targets=run.targets)
 
 
-@command(Shape("dev.exec", targets=True, words="a command", words_required=True, program=True, checks=False))
-def exec_(run: Run) -> Done:
+@command(
+    Shape("dev.exec", targets=True, words="a command", words_required=True, program=True, checks=False),
+    about={"clients": "run it so often at once, started together, each line with its number in front"},
+)
+def exec_(run: Run, *, clients: str | None = None) -> Done:
     """Run the command after -- in the container.
 
-    Its output is streamed and its status returned; 125 when it could not be run. It reads nothing: dev.shell is for that.
+    Its output is streamed and its status returned, of several the worst; 125 when it could not be run. It reads nothing:
+    dev.shell is for that.
     """
     from provision import app
 
-    return app.dev_exec(run.session, targets=run.targets, words=run.words)
+    return app.dev_exec(run.session, targets=run.targets, words=run.words, count=_count(clients))
 
 
-@command(Shape("dev.run", targets=True, words="arguments", program=True, checks=False), about={"file": "a Python file of the project"})
-def run(run: Run, file: str) -> Done:
+@command(
+    Shape("dev.run", targets=True, words="arguments", program=True, checks=False),
+    about={
+        "file": "a Python file of the project",
+        "clients": "run it so often at once, started together, each line with its number in front",
+    },
+)
+def run(run: Run, file: str, *, clients: str | None = None) -> Done:
     """Send the project and run FILE -- ARGS in the container.
 
-    What git would track is sent. Output is streamed and the program's status returned; 125 when it could not be run. The
-    program reads nothing; dev.shell is for that.
+    What git would track is sent. Output is streamed and the program's status returned, of several the worst; 125 when it
+    could not be run. The program reads nothing; dev.shell is for that.
     """
     from provision import app
 
-    return app.dev_run(run.session, targets=run.targets, file=file, words=run.words)
+    return app.dev_run(run.session, targets=run.targets, file=file, words=run.words, count=_count(clients))
+
+
+def _count(text: str | None) -> int | None:
+    """The number of programs; None where `--clients` was not given."""
+    from provision.cli.execution import number
+
+    return number("--clients", text, least=1)
 
 
 @command(Shape("dev.shell", targets=True, program=True, checks=False))

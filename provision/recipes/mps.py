@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from provision.model import Host
@@ -35,7 +36,7 @@ def mps(
     daemon = MpsDaemon(name="mps", needs=needs, at_boot=present, present=present, force=force, **_plan(settings))
     if not present:
         return [daemon, *no_mps(settings, host=host)]
-    mode = compute_mode(settings, "exclusive" if settings.mps.exclusive else "default", host)
+    mode = replace(compute_mode(settings, "exclusive" if settings.mps.exclusive else "default", host), needs=needs)
     return [mode, daemon, fragment("mps-steps", FRAGMENT, [mode, daemon])]
 
 

@@ -74,10 +74,11 @@ def containers(settings: Settings, built: WorkerImage, *, host: Host | None = No
 
 
 def containers_alone(settings: Settings, built: WorkerImage, *, host: Host | None = None, after: tuple[str, ...] = ()) -> list[Resource]:
-    """The containers on a host whose image and driver are as they should be; they wait for `after`."""
+    """The containers, with their step at a boot, on a host whose image and driver are as they should be; they wait for `after`."""
     boxes = containers(settings, built, host=host)
     names = {box.name for box in boxes}
-    return [replace(box, needs=(*after, *(need for need in box.needs if need in names)), on_change_of=()) for box in boxes]
+    alone = [replace(box, needs=(*after, *(need for need in box.needs if need in names)), on_change_of=()) for box in boxes]
+    return [*alone, fragment("worker-steps", FRAGMENT, boxes)]
 
 
 def daemon_container(settings: Settings) -> str:

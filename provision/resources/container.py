@@ -20,6 +20,8 @@ from provision.shell import Argument, RemotePath, Script, fields, join, quote, s
 WORKSPACE = "/workspace"
 NOFILE = "16384:16384"
 """Open files of the container: NVIDIA recommends at least 16384 for MPS; more is refused without CAP_SYS_RESOURCE."""
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""What the libraries under the frameworks read to know how many threads they may have."""
 
 # What a container was made from, as its labels tell. The driver is what a container found of it when it started: the loaded
 # version, how its folder is mounted, and which folder it is (its inode), since the installer makes the folders anew. So a
@@ -160,8 +162,7 @@ class Container(Resource):
         measured up to 64 times slower (docs/facts.md).
         """
         threads = str(max(1, facts.cpus // (self.processes or facts.cpus or 1)))
-        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-        return {"TF_FORCE_GPU_ALLOW_GROWTH": "true", **dict.fromkeys(names, threads), **self.env}
+        return {"TF_FORCE_GPU_ALLOW_GROWTH": "true", **dict.fromkeys(THREAD_VARIABLES, threads), **self.env}
 
     def arguments(self, facts: Facts) -> list[Argument]:
         """The options of `docker run`, devices aside."""

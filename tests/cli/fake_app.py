@@ -94,14 +94,14 @@ def vm_copy(session: Session, targets: Targets, src: str, dst: str) -> Done:
     return Done({"src": src, "dst": dst, "host": targets.host}, 0)
 
 
-def dev_exec(session: Session, targets: Targets, words: Sequence[str]) -> Done:
+def dev_exec(session: Session, targets: Targets, words: Sequence[str], *, count: int | None = None) -> Done:
     session.stdout("\0".join(words).encode("utf-8", "surrogateescape"))
     session.stderr(b"program's stderr\n")
     status = int(words[1]) if words[:1] == ["exit"] or words[:1] == ("exit",) else 0
     return Done({"status": status, "failed_in": "program" if status else None}, status)
 
 
-def dev_run(session: Session, targets: Targets, file: str, words: Sequence[str] = ()) -> Done:
+def dev_run(session: Session, targets: Targets, file: str, words: Sequence[str] = (), *, count: int | None = None) -> Done:
     return Done({"file": file, "words": list(words)}, 0)
 
 

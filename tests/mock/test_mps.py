@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
-import paramiko
 import pytest
 
 from provision.testing import MockHost, Result
 from provision.testing.daemon import start_ticks
+from tests.mock import sharing
 from tests.mock.driving import connect, eventually
+from tests.mock.sharing import Program
 
 pytestmark = pytest.mark.busybox
 
@@ -163,56 +163,8 @@ def test_an_environment_out_of_bounds_is_logged_and_ignored(box: MockHost) -> No
     assert "should be between (0.0, 100.0]" in inside(box, 'cat "$PROVISION_MOCK_ROOT/run/log/control.log"').output
 
 
-CLIENT = """
-import ctypes, os, sys
-cuda = ctypes.CDLL("libcuda.so.1")
-device, context = ctypes.c_int(), ctypes.c_void_p()
-def call(name, *values):
-    return getattr(cuda, name)(*values)
-first = call("cuInit", 0) or call("cuDeviceGet", ctypes.byref(device), 0) or call("cuCtxCreate_v2", ctypes.byref(context), 0, device)
-print(first, os.getpid(), flush=True)
-for line in sys.stdin:
-    words = line.split()
-    if words[0] == "alloc":
-        print(call("cuMemAlloc_v2", ctypes.byref(context), int(words[1])), flush=True)
-    else:
-        print(call(words[0]), flush=True)
-"""
-
-
-class Program:
-    """A CUDA program of the container that does what it is told, a driver call a line."""
-
-    def __init__(self, client: paramiko.SSHClient, words: str) -> None:
-        self._feed, self._out, _ = client.exec_command(f"docker exec -i {words} python -u -c {shlex.quote(CLIENT)}")
-        self.held = client
-
-    def started(self) -> int:
-        """What the first calls gave, once they have ended; 0 is well. `pid` is known then."""
-        status, pid = self._out.readline().split()
-        self.pid = str(pid)
-        return int(status)
-
-    def call(self, line: str) -> int:
-        """The status of one more call."""
-        self._feed.write(line + "\n")
-        self._feed.flush()
-        return int(self._out.readline())
-
-    def end(self) -> None:
-        """Let it end, and wait until it has."""
-        self._feed.channel.shutdown_write()
-        self._out.channel.recv_exit_status()
-
-
-@contextmanager
-def program(box: MockHost, words: str = "dev", *, starts: int | None = 0) -> Iterator[Program]:
-    """A program that has started with this status; None for one that is not waited for."""
-    with connect(box) as client:
-        made = Program(client, words)
-        if starts is not None:
-            assert made.started() == starts
-        yield made
+def program(box: MockHost, words: str = "dev", *, starts: int | None = 0) -> AbstractContextManager[Program]:
+    return sharing.program(box, words, starts=starts)
 
 
 def test_clients_are_listed_and_hold_up_a_quit(box: MockHost) -> None:

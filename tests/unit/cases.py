@@ -114,5 +114,5 @@ def _value(value: Any) -> Any:
 @cache
 def cases() -> tuple[Case, ...]:
     """Every case, by name."""
-    paths = sorted(DATA.glob("*/*.toml"))
+    paths = sorted(path for path in DATA.glob("*/*.toml") if path.parent.name != "mps")  # those are texts of MPS, no resource
     return tuple(Case(path, tomllib.loads(path.read_text(encoding="utf-8"))) for path in paths)

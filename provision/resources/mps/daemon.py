@@ -15,7 +15,7 @@ DRAIN_S = 20
 """How long clients may take to leave before a daemon is restarted or ended; whoever stays is named."""
 
 _ENABLE = """
-docker exec "$name" sh -eu -c "$body" provision "$gpu" "$percentage" "$memory" "$cpus" "$device" "$drain_s"
+docker exec "$name" sh -eu -c "$body" provision "$gpu" "$percentage" "$memory" "$cpus" "$device" "$drain_s" "$ready_s"
 test -n "$gpu" || exit 0
 boxes=$name
 test -z "$worker" || boxes=$(echo "$worker"; docker ps --filter "label=provision.sibling=$worker" --format '{{.Names}}' | sort)
@@ -50,6 +50,8 @@ class MpsDaemon(Resource):
     well). `cpus` pins the daemon (a list as taskset takes it), `gpu` is the one it serves (UUID or index; empty = all),
     `memory_limit` what a client may allocate of it (`4G`, `512M`). A changed plan ends the daemon once its clients have left.
 
+    The server has `ready_s` seconds to be ACTIVE.
+
     With `present=False`: no daemon, no server, and what enabling made is gone. Clients have `drain_s` seconds to leave, then
     they are named; with `force` they are terminated by MPS itself, since a client that is killed with work in flight is
     undefined for all (NVIDIA MPS guide). With `alone`, a container that joins another one's namespaces is left alone.
@@ -65,6 +67,7 @@ class MpsDaemon(Resource):
     force: bool = False
     alone: bool = False
     drain_s: int = DRAIN_S
+    ready_s: int = 30
     timeout_s: float = 240.0
 
     def probe(self) -> Script:
@@ -124,6 +127,7 @@ class MpsDaemon(Resource):
             "cpus": self.cpus or "",
             "device": self.gpu or "",
             "drain_s": self.drain_s,
+            "ready_s": self.ready_s,
         }
         return script(
             _ENABLE,

@@ -110,7 +110,7 @@ ENABLE = (
     _PRELUDE
     + _ENDING
     + """
-gpu=$1 percentage=$2 memory=$3 cpus=$4 device=$5 patience_s=$6
+gpu=$1 percentage=$2 memory=$3 cpus=$4 device=$5 patience_s=$6 ready_s=$7
 case $device in
     '' | GPU-*) ;;
     *)
@@ -197,14 +197,14 @@ while :; do
     state=
     for server in $(servers); do state=$(first "get_server_status $server"); done
     test "$state" != ACTIVE || exit 0
-    test "$tries" -lt 150 || break
+    test "$tries" -lt "$((5 * ready_s))" || break
     tries=$((tries + 1))
     sleep 0.2
 done
 fails "the MPS server is not ACTIVE: ${state:-no server}"
 """
 )
-"""Arguments: whether there is a GPU, thread percentage, memory limit, CPUs, GPU, seconds that clients have to end.
+"""Arguments: whether there is a GPU, thread percentage, memory limit, CPUs, GPU, seconds that clients have to end and a server to begin.
 
 The order is that of facts: directories, daemon, defaults (they hold for the next server alone), server, ACTIVE. A daemon
 that is not as planned, or whose server is in FAULT, is ended once its clients have left; so is one that does not answer.

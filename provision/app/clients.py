@@ -1,0 +1,236 @@
+"""The same program several times at once: started together, told apart, ended together.
+
+As in the experiment that MPS is judged by: n processes that begin on one barrier, each with its share of the CPU's
+threads. They run side by side in the worker container, or spread over the worker containers where there are several.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from provision.app import programs
+from provision.app.session import Done, Session
+from provision.errors import HostError
+from provision.model import Sink, Transport
+from provision.resources.container import THREAD_VARIABLES, WORKSPACE
+from provision.shell import Script, lifeline, script
+
+BARRIER_S = 60
+"""How long programs wait for one another before they give up: one that cannot be started would hold up all."""
+
+# Every program has a shell of its own in its container. It leaves a file when it is there, waits until all files are, and
+# says on standard error when its program began (seconds since 1970, and since the machine's start) and how it ended.
+_ONE = """
+R=${PROVISION_MOCK_ROOT-}
+token=$1 number=$2 count=$3 patience_s=$4 meeting=$R$5 box=$6
+test -z "$7" || unset CUDA_VISIBLE_DEVICES
+shift 7
+there() {
+    set -- "$meeting"/*
+    test "$#" -ge "$count"
+}
+uptime() {
+    read -r up _ </proc/uptime
+    echo "$up"
+}
+mkdir -p "$meeting"
+: >"$meeting/$number"
+deadline=$(($(date +%s) + patience_s))
+until there; do
+    test "$(date +%s)" -lt "$deadline" || {
+        echo "$token late $number" >&2
+        exit 125
+    }
+    sleep 0.02
+done
+echo "$token begin $number $(date +%s) $(uptime) $box" >&2
+status=0
+"$@" </dev/null || status=$?
+echo "$token end $number $(uptime) $status" >&2
+exit "$status"
+"""
+
+# Each line gets its program's number in front: `read` takes a line as soon as it is there, in every shell; sed and awk of
+# some systems wait for more.
+_ALL = """
+test "$(docker container inspect -f '{{.State.Running}}' "$name" 2>/dev/null)" = true || { echo "$token not-running" >&2; exit 125; }
+boxes=$(echo "$name"; docker ps --filter "label=provision.sibling=$name" --format '{{.Names}}' | sort)
+over() {
+    for box in $boxes; do docker exec "$box" sh -c "$end" provision "$token" & done
+    wait
+}
+trap 'over; exit 143' TERM HUP INT
+cores=$(grep -c '^processor' "$R/proc/cpuinfo" 2>/dev/null || nproc)
+share=$((cores / count))
+test "$share" -ge 1 || share=1
+environment=
+for variable in $threads; do environment="$environment --env $variable=$share"; done
+for variable in $more; do environment="$environment --env $variable"; done
+marked() { while IFS= read -r line || test -n "$line"; do printf '[%s] %s\\n' "$1" "$line"; done; }
+one() {
+    box=$1 number=$2
+    shift 2
+    {
+        # shellcheck disable=SC2086 # words without blanks
+        docker exec $environment --env "PROVISION_RUN=$token" --workdir "$dir" "$box" sh -c "$body" provision \\
+            "$token" "$number" "$count" "$patience_s" "$dir/.provision-$token" "$box" "$hidden" "$@" 2>&3 | marked "$number"
+    } 3>&1 >&4 | marked "$number" >&2
+}
+exec 4>&1
+number=1
+while test "$number" -le "$count"; do
+    for box in $boxes; do
+        test "$number" -le "$count" || break
+        one "$box" "$number" "$@" &
+        number=$((number + 1))
+    done
+done
+wait
+docker exec "$name" sh -c 'rm -rf "${PROVISION_MOCK_ROOT-}$1"' provision "$dir/.provision-$token"
+"""
+
+
+def in_containers(session: Session, words: Sequence[str], count: int, token: str) -> Script:
+    """The script that runs `words` so often, and ends them all when it is told to end.
+
+    Threads that the settings do not set are shared out: several processes with a thread per core each were measured up to
+    64 times slower (docs/facts.md).
+    """
+    worker = session.settings.worker
+    return script(
+        _ALL,
+        argv=words,
+        name=worker.name,
+        token=token,
+        count=count,
+        dir=WORKSPACE,
+        end=programs.END,
+        body=_ONE,
+        patience_s=BARRIER_S,
+        threads=" ".join(name for name in THREAD_VARIABLES if name not in worker.env),
+        more="" if "PYTHONUNBUFFERED" in worker.env else "PYTHONUNBUFFERED=1",
+        hidden="yes" if session.settings.mps.gpu else "",
+    )
+
+
+@dataclass
+class Client:
+    """One of the programs. Times in seconds since 1970 and since the machine's start; None for what was not heard."""
+
+    number: int
+    container: str = ""
+    started: int | None = None
+    began_s: float | None = None
+    ended_s: float | None = None
+    status: int | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it ran."""
+        return None if self.began_s is None or self.ended_s is None else round(self.ended_s - self.began_s, 2)
+
+    def as_dict(self) -> dict[str, object]:
+        """For the document of `--json`."""
+        stamp = None if self.started is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started))
+        return {"client": self.number, "container": self.container, "started": stamp, "seconds": self.seconds, "status": self.status}
+
+
+class Told:
+    """Standard error of all programs: the user's lines go on, ours are taken out and become records."""
+
+    def __init__(self, token: str, count: int, sink: Sink) -> None:
+        self._sink = sink
+        self._rest = b""
+        self._ours = re.compile(rf"(?:\[(\d+)\] )?{token} (\S+) ?(.*)")
+        self.clients = [Client(number) for number in range(1, count + 1)]
+        self.not_running = False
+        self.late = 0
+
+    def __call__(self, data: bytes) -> None:
+        """Take some bytes, in whatever pieces they come."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            found = self._ours.fullmatch(line.decode("utf-8", "replace"))
+            if found is None:
+                self._sink(line + b"\n")
+            else:
+                self._record(found[2], found[3].split())
+
+    def _record(self, what: str, words: Sequence[str]) -> None:
+        match what, words:
+            case "not-running", _:
+                self.not_running = True
+            case "late", _:
+                self.late += 1
+            case "begin", [number, since_1970, uptime, box]:
+                client = self.clients[int(number) - 1]
+                client.started, client.began_s, client.container = int(since_1970), float(uptime), box
+                self._say(client, f"starts {_clock(client.started)}")
+            case "end", [number, uptime, status]:
+                client = self.clients[int(number) - 1]
+                client.ended_s, client.status = float(uptime), int(status)
+                self._say(client, f"ends after {client.seconds:.2f} s, status {status}")
+
+    def _say(self, client: Client, text: str) -> None:
+        self._sink(f"[{client.number}] {text}\n".encode())
+
+    def close(self) -> None:
+        """Hand on what came without a line end."""
+        if self._rest:
+            self._sink(self._rest)
+
+
+def run(session: Session, transport: Transport, words: Sequence[str], count: int) -> Done:
+    """Run `words` so often at once, each line with its program's number in front; returns the worst status.
+
+    Failures of ours are raised: no container, or programs that did not all come to the start.
+    """
+    token = secrets.token_hex(8)
+    told = Told(token, count, session.stderr)
+    command, stdin = lifeline(in_containers(session, words, count, token), become=transport.host.become)
+    transport.exchange(command, stdin, on_stdout=session.stdout, on_stderr=told, timeout_s=programs.LONGEST_RUN_S)
+    told.close()
+    if told.not_running:
+        raise programs.not_running(session, transport)
+    there = sum(client.began_s is not None for client in told.clients)
+    if there < count:
+        why = f"{there} of {count} came to the start within {BARRIER_S} s"
+        raise HostError("not every program could be started", where=transport.host.name, why=why, fix="--clients with a smaller number")
+    return finished(told.clients)
+
+
+def finished(clients: Sequence[Client]) -> Done:
+    """The end of them all; one that ended without a word was killed (137)."""
+    for client in clients:
+        client.status = 137 if client.status is None else client.status
+    worst = max(client.status or 0 for client in clients)
+    ends = [client.ended_s for client in clients if client.ended_s is not None]
+    begins = [client.began_s for client in clients if client.began_s is not None]
+    makespan = round(max(ends) - min(begins), 2) if ends and begins else None
+    document = {
+        "status": worst,
+        "failed_in": "program" if worst else None,
+        "seconds": makespan,
+        "clients": [client.as_dict() for client in clients],
+    }
+    return Done(document, worst, _table(clients, makespan))
+
+
+def _table(clients: Sequence[Client], makespan: float | None) -> str:
+    home = max(9, *(len(client.container) for client in clients))
+    lines = [f"client  {'container':<{home}}  started   seconds  status"]
+    for client in clients:
+        spent = "-" if client.seconds is None else f"{client.seconds:.2f}"
+        started = "-" if client.started is None else _clock(client.started)
+        lines.append(f"{client.number:>6}  {client.container:<{home}}  {started:<8}  {spent:>7}  {client.status:>6}")
+    failed = sum(bool(client.status) for client in clients)
+    end = f"all of them took {makespan:.2f} s" if makespan is not None else "none of them told its end"
+    return "\n".join([*lines, f"{end}, {failed} failed" if failed else end])
+
+
+def _clock(seconds: int) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(seconds))

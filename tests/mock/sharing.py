@@ -1,0 +1,132 @@
+"""A mock host whose GPU is shared, driven through the use cases; CUDA programs of its containers that do what they are told."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import paramiko
+
+from provision import app
+from provision.app import Done, Session, Targets
+from provision.settings import Settings
+from provision.testing import MockHost
+from tests.mock.driving import connect
+
+HERE = Targets()
+IMAGE = "us-docker.pkg.dev/project/repo/image:1"
+
+PROGRAM = """
+import ctypes, os, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+device, context = ctypes.c_int(), ctypes.c_void_p()
+def call(name, *values):
+    return getattr(cuda, name)(*values)
+first = call("cuInit", 0) or call("cuDeviceGet", ctypes.byref(device), 0) or call("cuCtxCreate_v2", ctypes.byref(context), 0, device)
+print(first, os.getpid(), flush=True)
+for line in sys.stdin:
+    words = line.split()
+    if words[0] == "alloc":
+        print(call("cuMemAlloc_v2", ctypes.byref(context), int(words[1])), flush=True)
+    else:
+        print(call(words[0]), flush=True)
+"""
+
+
+class Program:
+    """A CUDA program of a container that does what it is told, a driver call a line."""
+
+    def __init__(self, client: paramiko.SSHClient, words: str) -> None:
+        self._feed, self._out, _ = client.exec_command(f"docker exec -i {words} python -u -c {shlex.quote(PROGRAM)}")
+
+    def started(self) -> int:
+        """What the first calls gave, once they have ended; 0 is well. `pid` is known then."""
+        status, pid = self._out.readline().split()
+        self.pid = str(pid)
+        return int(status)
+
+    def call(self, line: str) -> int:
+        """The status of one more call."""
+        self._feed.write(line + "\n")
+        self._feed.flush()
+        return int(self._out.readline())
+
+    def end(self) -> None:
+        """Let it end, and wait until it has."""
+        self._feed.channel.shutdown_write()
+        self._out.channel.recv_exit_status()
+
+
+@contextmanager
+def program(host: MockHost, words: str, *, starts: int | None = 0) -> Iterator[Program]:
+    """A program that has started with this status; None for one that is not waited for. Ends when it is no longer needed."""
+    with connect(host) as client:
+        made = Program(client, words)
+        if starts is not None:
+            assert made.started() == starts
+        yield made
+        made.end()
+
+
+class Shared:
+    """A project whose host is the mock."""
+
+    def __init__(self, folder: Path, host: MockHost, **settings: Any) -> None:
+        self.host = host
+        self.folder = folder
+        where = host.host
+        box = {"address": where.address, "port": where.port, "user": where.user, "identity": str(where.identity)}
+        self.base: dict[str, Any] = {"name": "box", "hosts": {"box": {**box, "host_key": where.host_key}}, "worker": {"image": IMAGE}}
+        self.out = bytearray()
+        self.err = bytearray()
+        self.set(**settings)
+
+    def set(self, *, worker: dict[str, Any] | None = None, **mps: Any) -> None:
+        """Other settings of MPS, and of the worker."""
+        made = {**self.base, "mps": mps, "worker": {**self.base["worker"], **(worker or {})}}
+        self.settings = Settings.model_validate(made)
+
+    @property
+    def session(self) -> Session:
+        """A fresh session, as each command has its own."""
+        self.out.clear()
+        self.err.clear()
+        folder = self.folder / "project"
+        folder.mkdir(exist_ok=True)
+        return Session(
+            self.settings, self.folder / "state", folder, stdout=self.out.extend, stderr=self.err.extend, environ=dict(os.environ)
+        )
+
+    def up(self) -> Done:
+        return app.dev_up(self.session, HERE)
+
+    def enable(self) -> dict[str, Any]:
+        """`mps.enable`, which must do well: the host's part of the document."""
+        done = app.mps_enable(self.session, HERE)
+        assert done.exit_code == 0, done.document
+        return dict(done.document["hosts"]["box"])
+
+    def refused(self, done: Done) -> dict[str, str]:
+        """The first error of a run that failed."""
+        assert done.exit_code == 1, done.document
+        errors = [result["error"] for result in done.document["hosts"]["box"]["results"] if result.get("error")]
+        return dict(errors[0])
+
+    def status(self, *, strict: bool = False) -> Done:
+        return app.mps_status(self.session, HERE, strict=strict)
+
+    def inside(self, source: str, *, box: str = "worker") -> str:
+        """What shell source prints in a container."""
+        return self.host.run(f"docker exec -i {box} sh -s", stdin=source.encode()).output
+
+    def program(self, words: str = "worker", *, starts: int | None = 0) -> Any:
+        return program(self.host, words, starts=starts)
+
+
+def changed(report: dict[str, Any]) -> list[str]:
+    """The resources that a run changed."""
+    return [result["resource"] for result in report["results"] if result["status"] == "changed"]

@@ -1,0 +1,144 @@
+"""The same program several times at once: `dev.exec --clients`, `dev.run --clients`."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from provision import app
+from provision.app import clients
+from provision.errors import HostError, Unreachable
+from provision.testing import MockHost
+from tests.mock.driving import SHELL, eventually
+from tests.mock.sharing import HERE, Shared
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    """A host with eight CPUs and a running container."""
+    with MockHost(shell=SHELL) as host:
+        made = Shared(tmp_path_factory.mktemp("clients"), host)
+        assert made.up().exit_code == 0
+        yield made
+
+
+def test_they_start_together_are_told_apart_and_the_worst_status_counts(box: Shared) -> None:
+    source = 'echo "it\'s $0"; echo "to stderr" >&2; printf "no line end"; exit 3'
+    done = app.dev_exec(box.session, HERE, ["sh", "-c", source, "a 'b' $(c)"], count=3)
+    lines = box.out.decode().splitlines()
+    for number in "123":
+        assert lines.count(f"[{number}] it's a 'b' $(c)") == 1
+        assert lines.count(f"[{number}] no line end") == 1
+        assert f"[{number}] to stderr" in box.err.decode().splitlines()
+    assert len(lines) == 6
+    assert (done.exit_code, done.document["failed_in"]) == (3, "program")
+    found = done.document["clients"]
+    assert [(each["client"], each["container"], each["status"]) for each in found] == [(number, "worker", 3) for number in (1, 2, 3)]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", each["started"]) and each["seconds"] >= 0 for each in found)
+    assert re.search(r"(?m)^ +2  worker +\d\d:\d\d:\d\d +\d+\.\d\d +3$", done.text)
+    assert "3 failed" in done.text
+    assert re.search(r"(?m)^\[2\] starts \d\d:\d\d:\d\d$", box.err.decode())
+    assert re.search(r"(?m)^\[2\] ends after \d+\.\d\d s, status 3$", box.err.decode())
+    assert box.inside('ls -A "$PROVISION_MOCK_ROOT/workspace"') == ""
+
+
+MEET = """
+import os, pathlib, sys, time
+mine = pathlib.Path(f"here-{os.getpid()}")
+mine.write_text("")
+deadline = time.monotonic() + 30
+while len(list(pathlib.Path().glob("here-*"))) < 4 and time.monotonic() < deadline:
+    time.sleep(0.01)
+print(len(list(pathlib.Path().glob("here-*"))), os.environ["OMP_NUM_THREADS"], os.environ["MKL_NUM_THREADS"])
+"""
+
+
+def test_each_gets_its_share_of_the_threads_unless_told_otherwise(box: Shared) -> None:
+    project = box.folder / "project"
+    project.mkdir(exist_ok=True)
+    subprocess.run(["git", "init", "-q", str(project)], check=True)
+    (project / "meet.py").write_text(MEET)
+    box.set(worker={"env": {"MKL_NUM_THREADS": "5"}})
+    box.up()
+    done = app.dev_run(box.session, HERE, "meet.py", count=4)
+    assert (done.exit_code, done.document["failed_in"]) == (0, None)
+    assert sorted(box.out.decode().splitlines()) == [f"[{number}] 4 2 5" for number in range(1, 5)], "all four ran at once"
+    box.set()
+    box.up()
+    app.dev_exec(box.session, HERE, ["printenv", "OMP_NUM_THREADS"], count=20)
+    assert set(box.out.decode().split()[1::2]) == {"1"}, "never none"
+
+
+def test_what_cannot_be_run_says_so_for_each(box: Shared) -> None:
+    done = app.dev_exec(box.session, HERE, ["no-such-program"], count=2)
+    assert done.exit_code == 127
+    assert box.err.decode().count("not found") == 2
+    with pytest.raises(HostError, match="the worker container is not running"):
+        app.dev_exec(_other(box), HERE, ["true"], count=2)
+
+
+def _other(box: Shared) -> app.Session:
+    made = Shared(box.folder, box.host)
+    made.set(worker={"name": "nobody"})
+    return made.session
+
+
+def test_who_does_not_come_to_the_start_holds_up_nobody_for_ever(box: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "BARRIER_S", 1)
+    monkeypatch.setattr(clients, "_ALL", clients._ALL.replace('while test "$number" -le "$count"', 'while test "$number" -lt "$count"'))
+    with pytest.raises(HostError, match="not every program could be started") as caught:
+        app.dev_exec(box.session, HERE, ["true"], count=3)
+    assert caught.value.why == "0 of 3 came to the start within 1 s"
+
+
+def test_a_program_that_is_killed_has_its_status(box: Shared) -> None:
+    done = app.dev_exec(box.session, HERE, ["sh", "-c", "kill -KILL $$"], count=2)
+    assert [each["status"] for each in done.document["clients"]] == [137, 137]
+
+
+def test_the_end_of_the_connection_ends_them_all(box: Shared) -> None:
+    ended: list[Unreachable] = []
+
+    def run() -> None:
+        try:
+            app.dev_exec(session, HERE, ["sh", "-c", "echo here; sleep 77.77"], count=3)
+        except Unreachable as error:
+            ended.append(error)
+
+    session = box.session
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert eventually(lambda: box.out.count(b"here") == 3, 30)
+    box.host.server.drop_connections()
+    thread.join(30)
+    assert ended
+    assert eventually(
+        lambda: box.inside("cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c 'sleep 77[.]77'").strip() == "0", 30
+    )
+
+
+@pytest.mark.slow
+def test_in_containers_they_are_spread(box: Shared) -> None:
+    box.set(topology="containers", worker={"processes": 2})
+    box.up()
+    done = app.dev_exec(box.session, HERE, ["true"], count=3)
+    assert [each["container"] for each in done.document["clients"]] == ["worker", "worker-2", "worker"]
+    box.set()
+    box.up()
+
+
+def test_pieces_of_a_stream_are_put_together() -> None:
+    said = bytearray()
+    told = clients.Told("t0k", 1, said.extend)
+    for byte in b"[1] t0k begin 1 1700000000 10.00 worker\n[1] user's t0k line\n[1] t0k end 1 12.50 0\nrest":
+        told(bytes([byte]))
+    told.close()
+    text = said.decode()
+    assert re.fullmatch(r"\[1\] starts \d\d:\d\d:\d\d\n\[1\] user's t0k line\n\[1\] ends after 2.50 s, status 0\nrest", text)
+    assert clients.finished(told.clients).document["seconds"] == 2.5

@@ -1,0 +1,292 @@
+"""MPS through the use cases: planned, proven, seen by others, ended; and everything that may be in its way."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from provision import app
+from provision.app import Targets
+from provision.testing import MockHost
+from tests.mock.driving import eventually
+from tests.mock.sharing import HERE, Shared, changed
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+R = "$PROVISION_MOCK_ROOT"
+recipe = importlib.import_module("provision.recipes.mps")
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    """A host with two GPUs and a running container."""
+    with MockHost(gpu_count=2, cpus=3) as host:
+        made = Shared(tmp_path_factory.mktemp("shared"), host)
+        assert made.up().exit_code == 0
+        yield made
+
+
+@pytest.fixture
+def gpu(prepared: Shared, monkeypatch: pytest.MonkeyPatch) -> Shared:
+    """That host with MPS off and nothing left of another test; clients have a second to leave."""
+    prepared.set()
+    assert app.mps_disable(prepared.session, HERE, force=True).exit_code == 0
+    assert prepared.up().exit_code == 0
+    plan = recipe._plan
+    monkeypatch.setattr(recipe, "_plan", lambda settings: {**plan(settings), "drain_s": 1, "ready_s": 2})
+    return prepared
+
+
+def test_on_a_running_container_two_exchanges_enable_and_prove_it(gpu: Shared) -> None:
+    report = gpu.enable()
+    assert (changed(report), report["round_trips"]) == (["mps", "mps-steps"], 2)
+    done = gpu.status(strict=True)
+    assert done.exit_code == 0
+    found = done.document
+    assert (found["daemon"], found["server"]["state"]) == (True, "ACTIVE")
+    assert found["server"]["uid"] is not None
+    assert found["proof"]["worker"].startswith("attached: process ")
+    assert (found["thread_percentage"], found["memory_limit"], found["compute_mode"], found["client_limit"]) == (100.0, None, "Default", 48)
+    assert (found["clients"], found["outside"]) == ([], [])
+    again = gpu.enable()
+    assert (changed(again), again["round_trips"]) == ([], 1)
+    assert gpu.status().document["server"] == found["server"]
+
+
+def test_a_changed_plan_starts_anew_and_is_proven_again(gpu: Shared) -> None:
+    gpu.enable()
+    servers = [gpu.status().document["server"]["pid"]]
+    plans: list[dict[str, Any]] = [
+        {"thread_percentage": 25},
+        {"thread_percentage": 25, "memory_limit": "1536M"},
+        {"thread_percentage": 25, "memory_limit": "1100M"},  # reads back as 1G, as the one before does
+        {"cpus": "0", "gpu": "1"},
+        {"gpu": "GPU-00000000-c0de-4b1d-8000-000000000000"},
+    ]
+    for plan in plans:
+        gpu.set(**plan)
+        assert changed(gpu.enable())[:1] == ["mps"], plan
+        found = gpu.status(strict=True)
+        assert found.exit_code == 0
+        assert found.document["memory_limit"] == plan.get("memory_limit")
+        assert found.document["thread_percentage"] == float(plan.get("thread_percentage", 100))
+        assert found.document["cpus"] == plan.get("cpus", "all")
+        servers.append(found.document["server"]["pid"])
+    assert len(set(servers)) == len(servers)
+    assert changed(gpu.enable()) == []
+    pid = gpu.inside(f'cat "{R}/run/mps/pipe/nvidia-cuda-mps-control.pid"')
+    assert "CUDA_VISIBLE_DEVICES=GPU-00000000-" in gpu.inside(f"tr '\\0' '\\n' </proc/{pid}/environ")
+    assert gpu.inside("printenv CUDA_VISIBLE_DEVICES") == "", "clients are never told"
+    with gpu.program() as client:
+        assert client.call(f"alloc {1 << 40}") == 0
+
+
+def test_what_the_host_does_not_have_is_refused(gpu: Shared) -> None:
+    gpu.set(gpu=7)
+    assert gpu.refused(app.mps_enable(gpu.session, HERE))["what"] == "the GPU that mps.gpu names is not there"
+    gpu.set(cpus="900")
+    assert gpu.refused(app.mps_enable(gpu.session, HERE))["what"] == "the CPUs that mps.cpus names are not there"
+
+
+def test_clients_that_stay_are_named_and_only_force_ends_them(gpu: Shared) -> None:
+    gpu.enable()
+    with gpu.program() as client:
+        gpu.set(thread_percentage=50)
+        refused = gpu.refused(app.mps_enable(gpu.session, HERE))
+        assert (refused["what"], refused["fix"]) == ("programs are still attached to MPS", "let them end, or invoke mps.disable --force")
+        assert client.pid in refused["why"]
+        assert client.pid in gpu.refused(app.mps_disable(gpu.session, HERE))["why"]
+        assert client.call("cuCtxSynchronize") == 0
+        found = gpu.status().document
+        assert [(each["pid"], each["container"]) for each in found["clients"]] == [(int(client.pid), "worker")]
+        assert "python" in found["clients"][0]["command"]
+        assert app.mps_disable(gpu.session, HERE, force=True).exit_code == 0
+        assert client.call("cuCtxSynchronize") == 810
+    assert gpu.inside(f'ls -d "{R}"/run/mps/pipe "{R}"/run/mps/log "{R}"/run/provision-mps 2>/dev/null') == ""
+    assert gpu.status().document["daemon"] is False
+    assert changed(dict(app.mps_disable(gpu.session, HERE).document["hosts"]["box"])) == []
+
+
+def test_a_client_that_leaves_in_time_lets_the_new_plan_in(gpu: Shared) -> None:
+    gpu.enable()
+    gpu.set(thread_percentage=50)
+    with gpu.program() as client:
+        client.end()
+    assert changed(gpu.enable()) == ["mps", "mps-steps"]
+
+
+def test_who_uses_the_gpu_outside_is_named(gpu: Shared) -> None:
+    with gpu.program() as early:  # no daemon yet: it runs without MPS and says nothing
+        gpu.enable()
+        with gpu.program() as late:
+            assert gpu.status().exit_code == 0
+            done = gpu.status(strict=True)
+            assert done.exit_code == 1
+            assert [(each["pid"], each["container"]) for each in done.document["outside"]] == [(int(early.pid), "worker")]
+            assert [each["pid"] for each in done.document["clients"]] == [int(late.pid)]
+            assert "outside MPS" in done.text
+        assert app.mps_disable(gpu.session, HERE).exit_code == 0
+        assert "these use the GPU without MPS" in gpu.status().text
+    assert gpu.status().document["outside"] == []
+
+
+def test_the_compute_mode_is_set_on_request_and_always_restored(gpu: Shared) -> None:
+    def mode() -> list[str]:
+        smi = f"sudo env LD_LIBRARY_PATH=/var/lib/nvidia/lib64 {R}/var/lib/nvidia/bin/nvidia-smi"
+        return gpu.host.run(f"{smi} --query-gpu=compute_mode --format=csv,noheader").output.split()
+
+    gpu.set(exclusive=True)
+    report = gpu.enable()
+    assert (changed(report), report["round_trips"]) == (["compute-mode", "mps", "mps-steps"], 2)
+    assert mode() == ["Exclusive_Process"] * 2
+    with gpu.program(), gpu.program():
+        pass
+    gpu.set()
+    assert "compute-mode" in changed(gpu.enable())
+    assert mode() == ["Default"] * 2
+    gpu.set(exclusive=True, gpu=1)
+    gpu.enable()
+    assert mode() == ["Default", "Exclusive_Process"]
+    assert app.dev_down(gpu.session, HERE).exit_code == 0
+    assert mode() == ["Default"] * 2, "a second process would fail without the daemon"
+
+    gpu.host.run(f"sudo env LD_LIBRARY_PATH=/var/lib/nvidia/lib64 {R}/var/lib/nvidia/bin/nvidia-smi -c 2")
+    gpu.set()
+    gpu.up()
+    refused = gpu.refused(app.mps_enable(gpu.session, HERE))
+    assert refused["what"] == "the compute mode of the GPU is PROHIBITED: no process may use it"
+    assert mode() == ["Prohibited"] * 2
+    gpu.host.run(f"sudo env LD_LIBRARY_PATH=/var/lib/nvidia/lib64 {R}/var/lib/nvidia/bin/nvidia-smi -c 0")
+
+
+def test_what_is_left_of_another_daemon_is_in_nobodys_way(gpu: Shared) -> None:
+    pipe = f"{R}/run/mps/pipe"
+    kill = f'kill -KILL "$(cat "{pipe}/nvidia-cuda-mps-control.pid")"'
+
+    gpu.enable()
+    gpu.inside(kill)  # all its files stay, and its server dies with it
+    assert eventually(lambda: gpu.status().document["daemon"] is False)
+    assert changed(gpu.enable()) == ["mps"]
+
+    gpu.inside(f'rm -rf "{pipe}"')  # a daemon that nobody reaches
+    assert changed(gpu.enable()) == ["mps"]
+    assert gpu.status(strict=True).exit_code == 0
+    assert len(_processes(gpu)) == 2, "the orphan is gone, and with it its server"
+
+    gpu.inside(f'rm -rf "{pipe}"')
+    off = dict(app.mps_disable(gpu.session, HERE).document["hosts"]["box"])
+    assert "mps" in changed(off)
+    assert _processes(gpu) == []
+
+    gpu.inside(f'mkdir -p "{pipe}"; : >"{pipe}/control"; echo 1 >"{pipe}/nvidia-cuda-mps-control.pid"')  # foreign files
+    gpu.enable()
+    assert app.mps_disable(gpu.session, HERE).exit_code == 0
+    assert gpu.inside(f'ls "{pipe}"').split() == ["control"], "the daemon itself removes its pid file"
+
+    gpu.inside(f'rm -rf "{pipe}"; : >"{pipe}"')
+    assert gpu.refused(app.mps_enable(gpu.session, HERE))["what"] == "a file is where a folder of MPS should be"
+    gpu.inside(f'rm -f "{pipe}"')
+
+    gpu.inside("nvidia-cuda-mps-control -d 2>/dev/null || { mkdir -p /run/mps; }")
+    gpu.enable()  # whether somebody started one by hand or not
+    assert gpu.status(strict=True).exit_code == 0
+
+
+def _processes(gpu: Shared) -> list[str]:
+    """Processes of MPS in the container that live."""
+    source = f"""
+for process in /proc/[0-9]*; do
+    read -r name <"$process/comm" && case $name in nvidia-cuda-mps*) ;; *) continue ;; esac
+    tr '\\0' '\\n' <"$process/environ" | grep -qx "PROVISION_MOCK_ROOT={R}" && read -r pid _ state _ <"$process/stat" && echo "$pid$state"
+done 2>/dev/null"""
+    return [line for line in gpu.inside(source).split() if not line.endswith("Z")]
+
+
+ZOMBIE = """
+import os, sys, time
+if os.fork() == 0:
+    open("/proc/self/comm", "w").write("nvidia-cuda-mps-control")
+    os._exit(0)
+print("made", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_zombies_are_no_daemons(gpu: Shared) -> None:
+    gpu.host.put("/tmp/zombie.py", ZOMBIE)
+    gpu.inside(f'python "{gpu.host.root_path}/tmp/zombie.py" </dev/null & sleep 0; true')
+    gpu.enable()
+    assert app.mps_disable(gpu.session, HERE).exit_code == 0
+
+
+def test_a_restarted_container_gets_its_daemon_back(gpu: Shared) -> None:
+    gpu.enable()
+    before = gpu.status().document["server"]["pid"]
+    gpu.host.run("docker restart --time 0 worker")
+    assert gpu.status().document["daemon"] is False
+    assert changed(dict(gpu.up().document["hosts"]["box"])) == ["mps-as-chosen"]
+    found = gpu.status(strict=True)
+    assert (found.exit_code, found.document["server"]["pid"] != before) == (0, True)
+
+
+def test_without_python_it_is_said_that_nothing_was_proven(gpu: Shared) -> None:
+    tools = gpu.host.folder / "mock/container-bin"
+    names = ("python", "python3")
+    for name in names:
+        (tools / name).rename(tools / f"no-{name}")
+    try:
+        gpu.enable()
+        assert gpu.status().document["proof"]["worker"] == "unproven: the image has no Python to try it with"
+        assert "worker: unproven" in gpu.status().text
+    finally:
+        for name in names:
+            (tools / f"no-{name}").rename(tools / name)
+
+
+def test_a_container_that_cannot_reach_the_daemon_is_no_success(gpu: Shared) -> None:
+    gpu.host.faults.set("mps_server_fault")
+    try:
+        done = app.mps_enable(gpu.session, Targets())
+        assert gpu.refused(done)["what"] == "the MPS server did not become ACTIVE"
+    finally:
+        gpu.host.faults.clear("mps_server_fault")
+
+
+def test_a_container_for_each_worker_as_on_dataflow(gpu: Shared) -> None:
+    gpu.enable()
+    with gpu.program() as client:
+        gpu.set(topology="containers")
+        assert client.pid in gpu.refused(app.mps_enable(gpu.session, HERE))["why"], "clients leave first"
+    report = gpu.enable()
+    assert changed(report) == ["mps-elsewhere", "mps-container", "container", "siblings", "worker-steps", "mps", "mps-steps"]
+    again = gpu.enable()
+    assert (changed(again), again["round_trips"]) == ([], 1)
+    names = gpu.host.run("docker ps --format '{{.Names}}'").output.split()
+    assert sorted(names) == ["worker", "worker-2", "worker-3", "worker-mps"], "one for each CPU, and the daemon's"
+    found = gpu.status(strict=True)
+    assert found.exit_code == 0
+    assert [said.split(":")[0] for said in found.document["proof"].values()] == ["attached"] * 3
+    with gpu.program("worker-2") as one, gpu.program("worker-3") as two:
+        clients = gpu.status().document["clients"]
+        assert sorted((each["pid"], each["container"]) for each in clients) == sorted(
+            [(int(one.pid), "worker-2"), (int(two.pid), "worker-3")]
+        )
+    unchanged = gpu.up().document["hosts"]["box"]
+    assert changed(dict(unchanged)) == []
+    assert app.mps_disable(gpu.session, HERE).exit_code == 0
+    assert gpu.enable()["round_trips"] == 2, "in this topology, too"
+
+    gpu.host.run("docker stop --time 0 worker-mps")  # the first process of everybody's namespace
+    assert gpu.host.run("docker ps --quiet").output == ""
+    assert changed(gpu.enable()) == ["mps-container", "container", "siblings", "mps"]
+    gpu.host.run("docker rm -f worker-mps")
+    assert changed(gpu.enable()) == ["mps-container", "container", "siblings", "mps"]
+
+    gpu.set(topology="containers", worker={"processes": 2})
+    assert "siblings" in changed(gpu.enable())
+    gpu.set()
+    assert changed(gpu.enable())[0] == "mps-elsewhere"
+    assert gpu.host.run("docker ps --all --format '{{.Names}}'").output.split() == ["worker"]
+    assert gpu.status(strict=True).exit_code == 0
