@@ -168,7 +168,7 @@ class _Run:
         if self.check and (uncertain := self._uncertain(resource)):
             return Outcome(name, Status.UNKNOWN, note=f"depends on {', '.join(uncertain)}, which would change")
         if not diff and body is None:
-            return Outcome(name, Status.OK)
+            return Outcome(name, Status.OK, note=resource.remark(self.states[name]))
         if self._halted() and not self.check:
             return Outcome(name, Status.UNKNOWN if self.error else Status.SKIPPED, diff, note="not started")
         if body is None:

@@ -56,6 +56,10 @@ class Resource(ABC):
         """The meaning of a failure: what `ensure` printed and what was read afterwards."""
         return None
 
+    def remark(self, actual: State | None) -> str:  # noqa: ARG002 - a hook
+        """What people should know of a state that is as desired; empty when there is nothing to say."""
+        return ""
+
     @property
     def dependencies(self) -> tuple[str, ...]:
         """Every earlier resource this one looks at."""

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from provision.app.vm_hosts import vm_provision as vm_provision
     from provision.app.vm_hosts import vm_ssh as vm_ssh
     from provision.app.vm_hosts import vm_ssh_config as vm_ssh_config
+    from provision.app.vm_hosts import vm_user_data as vm_user_data
     from provision.app.vm_life import vm_extend as vm_extend
     from provision.app.vm_life import vm_label as vm_label
     from provision.app.vm_life import vm_reset as vm_reset
@@ -75,6 +76,7 @@ _ELSEWHERE = {
     "vm_ssh_config": "vm_hosts",
     "vm_start": "vm_life",
     "vm_stop": "vm_life",
+    "vm_user_data": "vm_hosts",
     "vm_wait": "vm_watch",
 }
 """The module of a use case that is not in the one named after its noun."""

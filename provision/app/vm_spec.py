@@ -43,13 +43,15 @@ def spec_of(session: Session, name: str, key: KeyPair, *, os_login: bool) -> VmS
     )
 
 
-def user_data(session: Session) -> str:
+def user_data(session: Session, *, powers_off: bool = True) -> str:
     """cloud-init user-data: the boot unit, and a seed of the boot script for the first boot.
 
     The steps are those of the recipe for a host that says ID=cos; what provisioning writes later replaces the seed.
+    Without `powers_off` there is no `idle_stop` in it: for a machine that was not made here.
     """
     unit = templating.boot_unit(project_dir=session.project_dir)
-    recipe = cos(session.settings, boot_unit=unit, idle=idle_texts(session.settings, session.project_dir), extras=())
+    idle = idle_texts(session.settings, session.project_dir) if powers_off else None
+    recipe = cos(session.settings, boot_unit=unit, idle=idle, extras=())
     files = {"boot.sh": BOOT_TEXT}
     for resource in recipe:
         if isinstance(resource, BootFragment):

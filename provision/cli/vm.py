@@ -222,6 +222,17 @@ def ssh_config(run: Run) -> Done:
     return app.vm_ssh_config(run.session)
 
 
+@command(Shape("vm.user-data", result=True))
+def user_data(run: Run) -> Done:
+    """Print cloud-init user-data for a VM made elsewhere.
+
+    With it in the VM's metadata, each boot of Container-Optimized OS brings back what provisioning set up.
+    """
+    from provision import app
+
+    return app.vm_user_data(run.session)
+
+
 @command(
     Shape("vm.copy", targets=True, checks=False), about={"src": "a file or folder here, or gs://BUCKET/PATH", "dst": "a folder on the host"}
 )

@@ -26,7 +26,7 @@ def cos(
     ever powered off by us); `extras` are the user's own resources, which come last.
     """
     gpu: list[Resource] = [Gpu(name="gpu", count=settings.gpu_count)] if settings.gpu else []
-    first = [BootEnded(name="boot", unit=BOOT_UNIT), *gpu]
+    first = [BootEnded(name="boot", unit=BOOT_UNIT, asks_caller=host is not None and host.name in settings.hosts), *gpu]
     needs = tuple(resource.name for resource in first)
     engine = DockerEngine(name="docker", needs=needs, at_boot=True)
     login = RegistryLogin(name="registry-login", needs=needs, at_boot=True, registries=registries(settings))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from provision.model import Facts, State
+from provision.model import Facts, Scalar, State
 from provision.resource import Resource
 from provision.resources.file import File
 from provision.shell import ARGUMENT_LIMIT_BYTES, RemotePath, Script, Section, duration, fields, quote, script, section_text
@@ -103,6 +103,21 @@ def fragment(name: str, file: str, resources: Sequence[Resource], *, needs: tupl
     return BootFragment(name=name, needs=needs, file=file, steps=steps)
 
 
+# The metadata server says what cloud-init will be given at the next boot; what it was given at this one may be older.
+_ENDED = """
+echo "state=$(systemctl is-active "$unit" 2>/dev/null)"
+echo "job=$(systemctl show --property Job --value "$unit" 2>/dev/null)"
+if test -n "$asks" && grep -q '^ID="*cos"*$' "$R/etc/os-release" 2>/dev/null; then
+    ask() {
+        curl -sf -m 3 -H 'Metadata-Flavor: Google' "http://metadata.google.internal/computeMetadata/v1/instance/$1" 2>/dev/null
+    }
+    if ask attributes/user-data | grep -q "$unit"; then echo "called=yes"; else echo "called=no"; fi
+    echo "instance=$(ask name)"
+    echo "zone=$(ask zone)"
+fi
+"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class BootEnded(Resource):
     """The boot unit is not under way: two at the same steps would be in each other's way.
@@ -112,21 +127,32 @@ class BootEnded(Resource):
 
     unit: str
     timeout_s: float = 1800.0
+    asks_caller: bool = False
+    """Look whether anything starts the unit at a boot. Container-Optimized OS forgets /etc: only user-data does, which a
+    machine that was not made here may lack."""
 
     def probe(self) -> Script:
         """What systemd says of it; a oneshot unit that runs is `activating`, one that waits to be started has a job."""
-        return script(
-            """
-echo "state=$(systemctl is-active "$unit" 2>/dev/null)"
-echo "job=$(systemctl show --property Job --value "$unit" 2>/dev/null)"
-""",
-            unit=self.unit,
-        )
+        return script(_ENDED, unit=self.unit, asks="yes" if self.asks_caller else "")
 
     def read(self, text: str) -> State | None:
-        """`{"under_way"}`."""
+        """`{"under_way"}`, and where it was asked on Container-Optimized OS `{"called", "instance", "zone"}`."""
         found = fields(text)
-        return {"under_way": found.get("state", "").strip() == "activating" or found.get("job", "").strip().strip("0").isdigit()}
+        state: dict[str, Scalar] = {
+            "under_way": found.get("state", "").strip() == "activating" or found.get("job", "").strip().strip("0").isdigit()
+        }
+        if "called" in found:
+            zone = found.get("zone", "").strip().rpartition("/")[2]
+            state |= {"called": found["called"].strip() == "yes", "instance": found.get("instance", "").strip(), "zone": zone}
+        return state
+
+    def remark(self, actual: State | None) -> str:
+        """That a reboot would undo everything, and the command that puts the user-data there."""
+        if actual is None or actual.get("called", True):
+            return ""
+        name, zone = actual.get("instance") or "INSTANCE", actual.get("zone") or "ZONE"
+        put = f"gcloud compute instances add-metadata {name} --zone {zone} --metadata-from-file user-data=user-data"
+        return f"nothing brings this host back after a reboot: invoke vm.user-data > user-data && {put}"
 
     def desired(self, facts: Facts) -> State:  # noqa: ARG002
         """`{"under_way": False}`."""

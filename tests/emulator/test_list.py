@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.listing import multiply
 from provision import app
 from provision.app import Session
 from provision.app.clouds import owner_of
@@ -15,7 +16,6 @@ from provision.hosts.keys import ensure_key
 from provision.model import VmSpec
 from provision.settings import Settings
 from provision.testing.compute import ComputeEmulator
-from tests.emulator.vms import multiply
 
 ZONES = ("us-central1-a", "us-central1-b", "europe-west4-a")
 

@@ -1,0 +1,48 @@
+"""A Container-Optimized OS machine that was not made here: what it lacks after a reboot is said, with the command that mends it."""
+
+from __future__ import annotations
+
+import pytest
+
+from provision import app
+from provision.app import Done, Targets
+from provision.testing import MockHost
+from tests.mock.project import Project
+
+pytestmark = pytest.mark.timeout(240)
+
+BOX = Targets(host="box")
+
+
+def remark(done: Done) -> str:
+    (boot,) = [result for result in done.document["hosts"]["box"]["results"] if result["resource"] == "boot"]
+    assert boot["status"] == "ok"
+    return str(boot.get("note", ""))
+
+
+def test_user_data_is_asked_for_and_brings_the_host_back(project: Project, cos: MockHost) -> None:
+    where = cos.host
+    entry = {"address": where.address, "port": where.port, "user": where.user, "identity": where.identity, "host_key": where.host_key}
+    project.settings = project.settings.model_validate({"hosts": {"box": entry}, "idle_stop": "45m"})
+    first = app.vm_provision(project.session, BOX)
+    assert first.exit_code == 0
+    said = remark(first)
+    assert said.startswith("nothing brings this host back after a reboot: invoke vm.user-data > user-data && gcloud compute instances ")
+    assert "add-metadata mock --zone mock --metadata-from-file user-data=user-data" in said
+    cos.reboot()
+    assert app.vm_provision(project.session, Targets(host="box", check=True)).exit_code == 3, "as it said"
+
+    text = app.vm_user_data(project.session).document["user_data"]
+    assert text.startswith("#cloud-config")
+    cos.put_user_data(text)
+    assert remark(app.vm_provision(project.session, BOX)) == ""
+    cos.reboot()
+    assert cos.wait_for_unit("provision-boot.service") == "active"
+    check = app.vm_provision(project.session, Targets(host="box", check=True))
+    assert (check.exit_code, check.document["hosts"]["box"]["round_trips"]) == (0, 1)
+    assert cos.run("systemctl is-active provision-idle.timer").output == "inactive\n", "no host of the settings powers itself off"
+
+
+def test_a_vm_made_here_has_nothing_to_be_told(project: Project) -> None:
+    made = project.create()
+    assert [result.get("note", "") for result in made.document["hosts"]["dev"]["results"] if result["resource"] == "boot"] == [""]
