@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import io
 import os
 import sys
 from collections.abc import MutableMapping
@@ -22,10 +23,11 @@ def hide_environment(env: MutableMapping[str, str]) -> None:
         env["_" + name] = env.pop(name)
 
 
-def open_closed_streams() -> None:
+def ready_streams() -> None:
     """Let standard streams that our caller closed (`<&-`, cron) lead nowhere, as sshd does: Python says None of them.
 
-    Their numbers must not go to the next file that is opened either, which children would then write to.
+    Their numbers must not go to the next file that is opened either, which children would then write to. And whatever the
+    locale, standard output takes every letter.
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
@@ -38,6 +40,8 @@ def open_closed_streams() -> None:
                 if nothing != number:
                     os.close(nothing)
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - lives as long as we do
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def keep_byte_code() -> None:

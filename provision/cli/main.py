@@ -8,7 +8,7 @@ from pathlib import Path
 
 from invoke.program import Program
 
-from provision.cli.environment import hide_environment, keep_byte_code, open_closed_streams
+from provision.cli.environment import hide_environment, keep_byte_code, ready_streams
 from provision.cli.namespace import namespace
 
 
@@ -30,7 +30,7 @@ class _Program(Program):
 def main() -> None:
     """Run the program on the process's own command line and exit."""
     hide_environment(os.environ)
-    open_closed_streams()
+    ready_streams()
     program = _Program(namespace=namespace(), name="provision", binary="provision", binary_names=["provision"])
     try:
         try:

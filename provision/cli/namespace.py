@@ -10,7 +10,7 @@ from types import TracebackType
 from invoke.collection import Collection
 
 from provision.cli import demo, dev, image, inventory, mock, mps, vm
-from provision.cli.environment import hide_environment, open_closed_streams
+from provision.cli.environment import hide_environment, ready_streams
 
 
 def namespace() -> Collection:
@@ -31,7 +31,7 @@ def namespace_for(tasks_file: str) -> Collection:
     path = Path(tasks_file).absolute()
     project_dir = path.parent.parent if path.name == "__init__.py" else path.parent
     hide_environment(os.environ)
-    open_closed_streams()
+    ready_streams()
     previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -73,7 +73,12 @@ class Output:
         return code
 
     def _document(self, document: Mapping[str, object]) -> None:
-        print(json.dumps(document, ensure_ascii=False, default=str), flush=True)
+        text = json.dumps(document, ensure_ascii=False, default=str)
+        try:
+            text.encode(sys.stdout.encoding or "utf-8")
+        except UnicodeEncodeError:  # another locale, or a file name that is not UTF-8
+            text = json.dumps(document, default=str)
+        print(text, flush=True)
 
 
 _INTERRUPTED = 130

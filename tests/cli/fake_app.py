@@ -72,7 +72,7 @@ def vm_show(session: Session, name: str) -> Done:
     sys.stdout.write("a line of Python's\n")
     sys.stdout.flush()
     subprocess.run(["sh", "-c", "echo a line of a child"], check=True)
-    return Done({"vm": {"name": name, "note": "schön"}}, 0, f"VM {name}")
+    return Done({"vm": {"name": name, "note": "schön"}}, 0, f"VM {name}, schön")
 
 
 def vm_delete(session: Session, name: str, *, yes: bool, confirm: Callable[[str], bool] | None) -> Done:

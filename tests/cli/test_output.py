@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import signal
@@ -332,3 +333,14 @@ def test_state_that_cannot_be_written_is_no_mistake_of_the_program(cli: Cli, tmp
         "  why: Not a directory",
     ]
     assert "XDG_STATE_HOME" in ended.three_lines[2]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_letters_that_the_locale_lacks_end_nothing(project: Path, argv: Callable[..., list[str]], program: str) -> None:
+    """The note holds an ö, which ASCII has not."""
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(argv(program, "vm.show", "--json"), cwd=project, env=env, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"vm": {"name": "dev", "note": "sch\u00f6n"}}
+    people = subprocess.run(argv(program, "vm.show"), cwd=project, env=env, capture_output=True, check=False)
+    assert (people.returncode, people.stdout.splitlines()[-1]) == (0, b"VM dev, sch\\xf6n"), people.stderr
