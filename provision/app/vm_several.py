@@ -19,7 +19,7 @@ from provision.cloud.create import Attempt, Created
 from provision.cloud.ports import ComputeCloud
 from provision.errors import EXIT_WOULD_CHANGE, NoCapacity, ProvisionError, UsageError, worst_exit
 from provision.hosts.keys import ensure_key
-from provision.model import Note, Vm, VmSpec
+from provision.model import Event, Note, Vm, VmSpec
 
 
 def create_several(
@@ -43,10 +43,19 @@ def create_several(
         body.check_spec(spec)
     if targets.check:
         return _check(session, cloud, specs, targets)
-    acts = each(specs, lambda spec: made(session, cloud, spec, width=parallel_zones))
+    acts = each(specs, lambda spec: made(_as(session, spec.name), cloud, spec, width=parallel_zones))
     running = [act.value.vm for act in acts if act.value is not None]
     reached = _ends(running, lambda vm: _reached(session, cloud, vm, patience))
     return _provisioned(session, targets, acts, reached)
+
+
+def _as(session: Session, name: str) -> Session:
+    """The session, whose notes say which VM they are about: several search at once."""
+
+    def emit(event: Event) -> None:
+        session.emit(replace(event, host=name) if isinstance(event, Note) and not event.host else event)
+
+    return replace(session, emit=emit)
 
 
 def _ends(vms: list[Vm], work: Callable[[Vm], None]) -> list[Act[Vm, None]]:

@@ -13,6 +13,7 @@ from provision.app.clouds import journal_of
 from provision.app.vm_reach import Patience
 from provision.cloud.journal import MADE
 from provision.errors import EXIT_CLOUD, EXIT_WOULD_CHANGE, NoCapacity, UsageError
+from provision.model import Note
 from provision.testing.compute import stock_out
 from tests.mock.project import HERE, ZONE, Project
 
@@ -35,6 +36,7 @@ def test_several_are_made_provisioned_as_a_fleet_and_found_again(project: Projec
         (name, "RUNNING", [{"zone": ZONE, "result": "created", "reason": ""}]) for name in ("dev-1", "dev-2")
     ]
     assert set(done.document["hosts"]) == {"dev-1", "dev-2"}
+    assert {event.host for event in project.events if isinstance(event, Note) and event.text.startswith("asking")} == {"dev-1", "dev-2"}
     again = create(project, 2)
     assert (again.exit_code, again.document["changed"]) == (0, False)
     assert {host["changed"] for host in again.document["hosts"].values()} == {0}
