@@ -184,7 +184,13 @@ def test_scheduling_is_changed_while_stopped_alone(google: Google, clock: Simula
     with pytest.raises(BadRequest, match="must be stopped"):
         schedule(google, max_run_duration=compute_v1.Duration(seconds=7200))
     google.call("stop")
-    schedule(google, max_run_duration=compute_v1.Duration(seconds=7200))
+    schedule(
+        google,
+        max_run_duration=compute_v1.Duration(seconds=7200),
+        instance_termination_action="STOP",
+        on_host_maintenance="TERMINATE",
+        automatic_restart=True,
+    )
     changed = google.vm().scheduling
     assert (changed.max_run_duration.seconds, changed.instance_termination_action, changed.on_host_maintenance) == (
         7200,
@@ -196,12 +202,15 @@ def test_scheduling_is_changed_while_stopped_alone(google: Google, clock: Simula
     assert google.status() == "RUNNING"
 
 
-def test_a_limit_can_be_removed(google: Google, free_emulator: ComputeEmulator) -> None:
+def test_what_is_not_sent_again_is_gone(google: Google) -> None:
+    """The options are replaced as a whole: so a limit is taken away, and so a GPU VM's maintenance policy is lost by mistake."""
     google.insert(gpu_vm(scheduling=scheduling(**LIMITED)))
     google.call("stop")
-    answer = send(free_emulator, "POST", f"{INSTANCE}/setScheduling", {"maxRunDuration": None, "instanceTerminationAction": None})
-    assert answer.status_code == 200  # null is how JSON says "none"; the discovery document has no word for it
-    assert not google.vm().scheduling.max_run_duration.seconds
+    with pytest.raises(BadRequest, match="do not support live migration"):
+        schedule(google, max_run_duration=compute_v1.Duration(seconds=7200), instance_termination_action="STOP")
+    schedule(google, on_host_maintenance="TERMINATE", automatic_restart=False)
+    changed = google.vm().scheduling
+    assert (changed.max_run_duration.seconds, changed.automatic_restart) == (0, False)
 
 
 def test_a_change_of_scheduling_has_to_be_possible(google: Google) -> None:
@@ -209,6 +218,11 @@ def test_a_change_of_scheduling_has_to_be_possible(google: Google) -> None:
     google.call("stop")
     with pytest.raises(BadRequest, match="do not support live migration"):
         schedule(google, on_host_maintenance="MIGRATE")
+
+
+def l4_vm(**changed: Any) -> Body:
+    """A machine type that brings its GPU."""
+    return gpu_vm(machineType=f"zones/{ZONE}/machineTypes/g2-standard-8", guestAccelerators=[], **changed)
 
 
 FLEX = scheduling(provisioningModel="FLEX_START", automaticRestart=False, **LIMITED)
@@ -230,6 +244,7 @@ BAD: dict[str, tuple[Body, str]] = {
     "a time that has passed": (scheduling(terminationTime="2020-01-01T00:00:00Z", instanceTerminationAction="STOP"), "in the future"),
     "a time that is none": (scheduling(terminationTime="tomorrow", instanceTerminationAction="STOP"), "RFC 3339"),
     "bound to no reservation": (scheduling(provisioningModel="RESERVATION_BOUND"), "requires a specific reservation"),
+    "flex-start on N1": (FLEX, "n1-standard-8 cannot be used with the provisioning model FLEX_START"),
     "flex-start without an end": (scheduling(provisioningModel="FLEX_START", automaticRestart=False), "at most 7 days"),
     "flex-start for long": ({**FLEX, "maxRunDuration": {"seconds": str(7 * 86_400 + 1)}}, "at most 7 days"),
     "flex-start that restarts": ({**FLEX, "automaticRestart": True}, "automaticRestart must be false"),
@@ -238,7 +253,8 @@ BAD: dict[str, tuple[Body, str]] = {
 
 @pytest.mark.parametrize("name", GOOD)
 def test_good_scheduling_is_accepted_and_shown(google: Google, name: str) -> None:
-    assert error_of(google.insert(gpu_vm(scheduling=GOOD[name]))) == (0, "")
+    vm = l4_vm(scheduling=FLEX) if GOOD[name] is FLEX else gpu_vm(scheduling=GOOD[name])
+    assert error_of(google.insert(vm)) == (0, "")
     shown = google.vm().scheduling
     assert shown.preemptible == (shown.provisioning_model == "SPOT")
 
@@ -246,12 +262,13 @@ def test_good_scheduling_is_accepted_and_shown(google: Google, name: str) -> Non
 @pytest.mark.parametrize("name", BAD)
 def test_bad_scheduling_is_refused(free_emulator: ComputeEmulator, name: str) -> None:
     options, words = BAD[name]
-    answer = send(free_emulator, "POST", INSTANCE.rpartition("/")[0], gpu_vm(scheduling=options))
+    vm = l4_vm if options.get("provisioningModel") == "FLEX_START" and name != "flex-start on N1" else gpu_vm
+    answer = send(free_emulator, "POST", INSTANCE.rpartition("/")[0], vm(scheduling=options))
     assert answer.status_code == 400
     assert words in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(("wait_s", "status"), [(0, 200), (90, 200), (7200, 200), (89, 400), (7201, 400)])
 def test_a_flex_start_request_waits_for_a_while(free_emulator: ComputeEmulator, wait_s: int, status: int) -> None:
-    body = gpu_vm(scheduling=FLEX, params={"requestValidForDuration": {"seconds": str(wait_s)}})
+    body = l4_vm(scheduling=FLEX, params={"requestValidForDuration": {"seconds": str(wait_s)}})
     assert send(free_emulator, "POST", INSTANCE.rpartition("/")[0], body).status_code == status

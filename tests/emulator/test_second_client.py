@@ -13,6 +13,12 @@ from provision.testing.compute import ComputeEmulator
 from tests.emulator.speaking import PROJECT, ZONE, gpu_vm
 
 AT = {"project": PROJECT, "zone": ZONE}
+LIMITED = {
+    "maxRunDuration": {"seconds": "60"},
+    "instanceTerminationAction": "STOP",
+    "onHostMaintenance": "TERMINATE",
+    "automaticRestart": True,
+}
 
 
 @pytest.fixture
@@ -52,7 +58,7 @@ def test_the_life_of_an_instance(compute: Any, emulator: ComputeEmulator) -> Non
     found = vms.getGuestAttributes(**dev, queryPath="hostkeys/").execute()
     assert found["queryValue"]["items"] == [{"namespace": "hostkeys", "key": "ssh-ed25519", "value": "AAAA"}]
     done(compute, vms.stop(**dev))
-    done(compute, vms.setScheduling(**dev, body={"maxRunDuration": {"seconds": "60"}, "instanceTerminationAction": "STOP"}))
+    done(compute, vms.setScheduling(**dev, body=LIMITED))
     done(compute, vms.start(**dev))
     done(compute, vms.reset(**dev))
     done(compute, vms.simulateMaintenanceEvent(**dev))

@@ -105,16 +105,13 @@ def set_metadata(_store: Store, machine: Machine, body: Mapping[str, Any]) -> Pl
 
 
 def set_scheduling(store: Store, machine: Machine, body: Mapping[str, Any]) -> Plan:
-    """Change the scheduling options that are given; null removes one.
+    """Replace the scheduling options, all of them: what is not sent is as in a new instance.
 
     "You can only call this method on a stopped instance" (Compute Engine API, instances.setScheduling).
     """
     if machine.status != "TERMINATED":
         raise ApiError(400, "resourceNotReady", f"The resource '{machine.place.path}' is not ready: it must be stopped (TERMINATED).")
-    options = {**machine.scheduling, **deepcopy(dict(body))}
-    options = {key: value for key, value in options.items() if value is not None}
-    if "provisioningModel" not in body and "preemptible" in body:
-        options.pop("provisioningModel")
+    options = deepcopy({key: value for key, value in body.items() if value is not None})
     shape = store.catalogue.machine(machine.place.zone, last(machine.resource["machineType"]))
     if shape is not None:
         whole = {**machine.resource, "scheduling": options}

@@ -36,7 +36,7 @@ def check(body: Mapping[str, Any], machine: MachineType, *, has_gpu: bool, now: 
     if model == "RESERVATION_BOUND" and body.get("reservationAffinity", {}).get("consumeReservationType") != "SPECIFIC_RESERVATION":
         raise invalid("The provisioning model RESERVATION_BOUND requires a specific reservation.")
     if model == "FLEX_START":
-        _check_flex_start(body, scheduling)
+        _check_flex_start(body, scheduling, machine)
     if machine.provisioning and model not in machine.provisioning:
         raise invalid(f"Machine type {machine.name} requires one of the provisioning models {', '.join(machine.provisioning)}.")
 
@@ -60,7 +60,9 @@ def _check_limit(scheduling: Mapping[str, Any], model: str, now: float) -> None:
         raise invalid_field("scheduling.terminationTime", until, "Must be between 30 seconds and 120 days in the future.")
 
 
-def _check_flex_start(body: Mapping[str, Any], scheduling: Mapping[str, Any]) -> None:
+def _check_flex_start(body: Mapping[str, Any], scheduling: Mapping[str, Any], machine: MachineType) -> None:
+    if machine.gpu_count == 0 or machine.series in {"a4x", "g4"}:
+        raise invalid(f"Machine type {machine.name} cannot be used with the provisioning model FLEX_START.")
     seconds = scheduling.get("maxRunDuration", {}).get("seconds")
     if seconds is None or int(seconds) > FLEX_MAX_S:
         raise invalid("Flex-start VMs require a maxRunDuration of at most 7 days.")
