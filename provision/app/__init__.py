@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from provision.app.mps_advice import mps_explain as mps_explain
     from provision.app.mps_advice import mps_plan as mps_plan
     from provision.app.mps_checks import mps_doctor as mps_doctor
+    from provision.app.mps_watch import mps_top as mps_top
     from provision.app.offers import vm_offers as vm_offers
     from provision.app.vm import vm_delete as vm_delete
     from provision.app.vm import vm_list as vm_list
@@ -62,6 +63,7 @@ _ELSEWHERE = {
     "mps_doctor": "mps_checks",
     "mps_explain": "mps_advice",
     "mps_plan": "mps_advice",
+    "mps_top": "mps_watch",
     "vm_copy": "vm_hosts",
     "vm_cost": "vm_costs",
     "vm_create": "vm_creation",

@@ -53,6 +53,24 @@ def status(run: Run, *, strict: bool = False) -> Done:
     return app.mps_status(run.session, targets=run.targets, strict=strict)
 
 
+@command(Shape("mps.top", targets=True, result=True, streams=True))
+def top(run: Run) -> Done:
+    """Watch clients, memory and the GPU's activity, until q or Ctrl-C.
+
+    Without a terminal, and with --json, it looks once.
+    """
+    import sys
+
+    from provision import app
+
+    if run.confirm is None or not sys.stdout.isatty():
+        return app.mps_top(run.session, targets=run.targets)
+    from provision.report.screen import Screen
+
+    with Screen() as screen:
+        return app.mps_top(run.session, targets=run.targets, view=screen)
+
+
 @command(Shape("mps.disable", targets=True), about={"force": "terminate clients that are still attached"})
 def disable(run: Run, *, force: bool = False) -> Done:
     """Stop the MPS daemon once its clients have ended, and leave all as it was found."""

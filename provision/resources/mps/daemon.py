@@ -167,7 +167,7 @@ def _own_diagnosis(output: str) -> Diagnosis | None:
     if "the MPS server is not ACTIVE" in output:
         return Diagnosis("the MPS server did not become ACTIVE", "invoke dev.exec -- sh -c 'cat $CUDA_MPS_LOG_DIRECTORY/control.log'")
     if re.search(r": (failed|outside): .*\n", output) or "probe client is not attached" in output:
-        return Diagnosis("a CUDA program of the container does not attach to MPS", "invoke mps.status --strict")
+        return Diagnosis("a CUDA program of the container does not attach to MPS", "invoke mps.doctor")
     if re.search(r"mkdir: .*(File exists|Not a directory)", output):
         return Diagnosis("a file is where a folder of MPS should be", "set mps.pipe_dir and mps.log_dir to other folders")
     return None

@@ -1,0 +1,126 @@
+"""The live view of MPS: one exchange for its whole life, frames that follow what happens, a clean end."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from provision import app
+from provision.app.mps_watch import Frames
+from provision.errors import Unreachable
+from provision.resources.mps import MpsStatus
+from provision.testing import MockHost
+from tests.mock.sharing import HERE, Shared
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    """A host on which MPS is on."""
+    with MockHost() as host:
+        made = Shared(tmp_path_factory.mktemp("top"), host)
+        assert made.up().exit_code == 0
+        made.enable()
+        yield made
+
+
+@dataclass
+class Scripted:
+    """A view whose user does something once a frame shows it."""
+
+    react: Callable[[str], str]
+    shown: list[str] = field(default_factory=list)
+    keys: str = ""
+
+    def show(self, text: str) -> None:
+        self.shown.append(text)
+        self.keys = self.react(text)
+
+    def pressed(self, timeout_s: float) -> str:
+        time.sleep(timeout_s)
+        keys, self.keys = self.keys, ""
+        return keys
+
+
+def test_frames_follow_what_happens_over_one_exchange(box: Shared) -> None:
+    before = box.host.stats.exchanges
+    with box.program() as client:
+        opened = box.host.stats.exchanges - before
+        view = Scripted(lambda text: "q" if len(view.shown) >= 3 and client.pid in text else "")
+        done = app.mps_top(box.session, HERE, view=view, every_s=0.05)
+    assert done.exit_code == 0
+    assert len(view.shown) >= 3
+    assert [each["pid"] for each in done.document["clients"]] == [int(client.pid)]
+    assert "NVIDIA L4" in view.shown[0]
+    assert "busy - of the time" in view.shown[0], "the mock measures nothing"
+    assert box.host.stats.exchanges - before - opened == 1
+
+
+def test_ctrl_c_is_an_end_as_good_as_any(box: Shared) -> None:
+    def interrupt(text: str) -> str:
+        raise KeyboardInterrupt
+
+    assert app.mps_top(box.session, HERE, view=Scripted(interrupt)).exit_code == 0
+
+
+def test_a_lost_connection_is_told(box: Shared) -> None:
+    def cut(text: str) -> str:
+        box.host.server.drop_connections()
+        return ""
+
+    with pytest.raises(Unreachable):
+        app.mps_top(box.session, HERE, view=Scripted(cut), every_s=0.05)
+
+
+def test_without_a_terminal_it_looks_once(box: Shared) -> None:
+    done = app.mps_top(box.session, HERE)
+    assert done.document["server"]["state"] == "ACTIVE"
+    assert "thread percentage  100 for each client" in done.text
+
+
+def test_frames_are_found_in_any_pieces() -> None:
+    frames = Frames("m4rk")
+    for byte in b"container=true\npercentage=50.0\nm4rk\ncontainer=false\nm4rk\ncont":
+        frames.feed(bytes([byte]))
+    found = [frames.found.get_nowait() for _ in range(2)]
+    assert all(isinstance(each, MpsStatus) for each in found)
+    assert frames.found.empty()
+
+
+SHOW = """
+from provision.report.screen import Screen
+with Screen() as screen:
+    screen.show("one\\n\\x1b[31mtwo\\n" + "x" * 500)
+    while "q" not in screen.pressed(0.1):
+        pass
+print("after")
+"""
+
+
+def test_the_screen_comes_back_and_keys_are_not_shown(tmp_path: Path) -> None:
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", SHOW], stdin=terminal, stdout=terminal, stderr=terminal, env={**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    )
+    os.close(terminal)
+    said = b""
+    while b"two" not in said:
+        said += os.read(controller, 4096)
+    os.write(controller, b"zq")
+    while b"after" not in said:
+        said += os.read(controller, 4096)
+    assert process.wait(20) == 0
+    os.close(controller)
+    assert b"\x1b[?1049h" in said
+    assert said.index(b"\x1b[?1049l") < said.index(b"after")
+    assert b"\x1b[31m" not in said
+    assert b"zq" not in said
