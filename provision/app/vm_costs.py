@@ -75,5 +75,5 @@ def _text(bill: Mapping[str, Any]) -> str:
     ]
     end = ("total", "", "", "", usd(total["usd_per_hour"]), usd(total["cost_usd"]), "", usd(total["cost_by_ttl_usd"]))
     table = aligned([head, *rows, *([end] if len(vms) > 1 else [])], right=(3, 4, 5, 6, 7))
-    basis = f"estimates by the price list of {bill['prices_as_of']}, without traffic and taxes"
-    return f"{table}\n{basis}: the present or last run, and the disk since it was made"
+    basis = f"estimates by the price list of {bill['prices_as_of']}, without traffic and taxes:"
+    return f"{table}\n{basis}\nthe present run or the last one, and the disk since it was made"

@@ -139,11 +139,11 @@ def vm_extend(session: Session, duration: str, name: str, *, restart: bool = Fal
             session.emit(Note(f"{vm.name} has no time limit: nothing to extend"))
             return vm, False
         if vm.status in HALTED or not restart:
-            return _extended(session, cloud, vm, _within(vm, vm.ttl_s + more_s)), True
+            return _extended(session, cloud, vm, _within(vm, vm.ttl_s + more_s), duration), True
         left_s = ttl_left_s(vm)
         session.emit(Note(f"stopping {vm.name}: its time to live is changed while it is stopped"))
         stopped = cloud.stop(vm.name, vm.zone, request_id=new_request_id())
-        _extended(session, cloud, stopped, _within(vm, (vm.ttl_s if left_s is None else left_s) + more_s))
+        _extended(session, cloud, stopped, _within(vm, (vm.ttl_s if left_s is None else left_s) + more_s), duration)
         session.emit(Note(f"starting {vm.name} in {vm.zone}"))
         return cloud.start(vm.name, vm.zone, request_id=new_request_id()), True
 
@@ -169,14 +169,13 @@ def _within(vm: Vm, ttl_s: int) -> int:
     return ttl_s
 
 
-def _extended(session: Session, cloud: ComputeCloud, vm: Vm, ttl_s: int) -> Vm:
+def _extended(session: Session, cloud: ComputeCloud, vm: Vm, ttl_s: int, duration: str) -> Vm:
     try:
         return cloud.set_ttl(vm.name, vm.zone, ttl_s, request_id=new_request_id())
     except CloudRefused as error:
         if vm.status not in HALTED and error.refusal.http_status in (400, 412):
-            error.fix = (
-                f"{session.program_argv0} vm.extend DURATION --name {vm.name} --restart, which stops the VM, changes it and starts it again"
-            )
+            command = f"{session.program_argv0} vm.extend {duration} --name {vm.name} --restart"
+            error.fix = f"{command}   (stops the VM, changes the limit, starts it again)"
         raise
 
 
