@@ -16,6 +16,7 @@ from provision.errors import CloudNotFound
 from provision.model import Vm, VmSpec
 
 SSH_PORT = 22
+HTTP_BAD_REQUEST = 400
 HTTP_STALE = 412
 """What a change answers that carries the fingerprint of something that has changed since it was read."""
 LABEL_ATTEMPTS = 5
@@ -208,8 +209,7 @@ class GceCloud:
         An operation names the requestId it came with as its `clientOperationId` (Compute Engine API, zoneOperations).
         """
         what, where = "the operation could not be looked up", f"{zone}/{request_id}"
-        words = {"zone": zone, "filter": f'clientOperationId="{request_id}"'}
-        for operation in self.client.pages("ZoneOperationsClient", "list", what, where, as_json, **words):
+        for operation in self._operations_of(zone, request_id, what, where):
             try:
                 self.client.finish(operation, zone, what, where)
             except CloudRefused as error:
@@ -218,6 +218,18 @@ class GceCloud:
                 return Ended(error)
             return Ended()
         return None
+
+    def _operations_of(self, zone: str, request_id: str, what: str, where: str) -> Sequence[Mapping[str, Any]]:
+        """The operations that carry the requestId; should the API not filter by it (400), all of the zone are looked through."""
+        words = {"zone": zone, "max_results": 500}
+        try:
+            chosen = {**words, "filter": f'clientOperationId="{request_id}"'}
+            found = self.client.pages("ZoneOperationsClient", "list", what, where, as_json, **chosen)
+        except CloudRefused as error:
+            if error.refusal.http_status != HTTP_BAD_REQUEST:
+                raise
+            found = self.client.pages("ZoneOperationsClient", "list", what, where, as_json, **words)
+        return [operation for operation in found if operation.get("clientOperationId") == request_id]
 
     def disks(self, labels: Mapping[str, str]) -> Sequence[Disk]:
         """All disks of the project that carry `labels`, over all zones, by zone and name."""

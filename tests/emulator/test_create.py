@@ -359,6 +359,18 @@ def test_an_insert_whose_answers_were_all_lost_is_found_by_its_request_id(
     assert emulator.counted().count("instances.insert") == 6
 
 
+def test_an_api_that_does_not_filter_operations_is_asked_for_all_of_them(
+    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+) -> None:
+    emulator.faults.add(
+        Fault(kind=FaultKind.RESET_AFTER, zone="us-central1-a"),
+        http_error(400, "invalid", "Invalid list filter expression.", call="zoneOperations.list"),
+    )
+    made = maker.create(make_spec(), ZONES)
+    assert (made.vm.zone, made.tried) == ("us-central1-a", (Attempt("us-central1-a", "created"),))
+    assert emulator.counted().count("zoneOperations.list") == 2
+
+
 def test_a_lost_answer_does_not_hide_the_refusal(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
     emulator.faults.add(Fault(kind=FaultKind.RESET_BEFORE, call="zoneOperations.wait", zone="us-central1-a"), stock_out("us-central1-a"))
     made = maker.create(make_spec(), ZONES)
