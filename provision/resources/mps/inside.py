@@ -24,7 +24,7 @@ clients() {
         done
     done
 }
-environment() { tr '\\0' '\\n' <"/proc/$1/environ" 2>/dev/null; }
+environment() { { tr '\\0' '\\n' <"/proc/$1/environ"; } 2>/dev/null; }
 value() { environment "$1" | sed -n "s/^$2=//p"; }
 affinity() { sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' "/proc/$1/status"; }
 ours() {
@@ -71,7 +71,7 @@ if test -r "$notes/proof" && read -r proven <"$notes/proof" && test "$proven" = 
     sed -n '2,$s/^\\([^:]*\\): /proven.\\1=/p' "$notes/proof"
 fi
 test -n "$3" || exit 0
-clients | while read -r _ client; do echo "client.$client=$(tr '\\0' ' ' <"/proc/$client/cmdline" 2>/dev/null || true)"; done
+clients | while read -r _ client; do echo "client.$client=$({ tr '\\0' ' ' <"/proc/$client/cmdline"; } 2>/dev/null || true)"; done
 """
 )
 """Arguments: key of the containers, GPU that was chosen, whether to list clients."""

@@ -1,0 +1,72 @@
+"""MPS on the lab: real containers and namespaces, with the driver's stand-ins, or with a real GPU where the machine has one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.base_image import BaseImage
+from lab.machine import Lab
+from provision import app
+from provision.app import Session, Targets
+from provision.settings import Level, Settings
+
+HERE = Targets()
+
+
+@pytest.fixture
+def sessions(lab: Lab, image: BaseImage, tmp_path: Path) -> Iterator[Any]:
+    """Makes sessions on the lab; settings of MPS and of the worker are given."""
+    host = lab.host
+    entry = {"address": host.address, "port": host.port, "user": host.user, "identity": host.identity, "host_key": host.host_key}
+    project = tmp_path / "project"
+    project.mkdir()
+    said = bytearray()
+
+    def session(**mps: Any) -> Session:
+        data = {"name": "lab", "hosts": {"lab": entry}, "worker": {"python": image.python, "processes": 2}, "mps": mps}
+        settings = Settings.from_levels([Level("test", data)])
+        said.clear()
+        return Session(settings, tmp_path / "state", project, stdout=said.extend, stderr=said.extend, environ=dict(os.environ))
+
+    session.said = said  # type: ignore[attr-defined]
+    yield session
+    assert app.mps_disable(session(), HERE, force=True).exit_code == 0
+    assert app.dev_down(session(), HERE).exit_code == 0
+
+
+def _well(done: app.Done) -> dict[str, Any]:
+    assert done.exit_code == 0, done.document
+    return dict(done.document["hosts"]["lab"])
+
+
+def test_both_topologies_are_proven_and_several_programs_attach(sessions: Any) -> None:
+    _well(app.vm_provision(sessions(), HERE))
+    _well(app.image_build(sessions(), HERE))
+    _well(app.dev_up(sessions(), HERE))
+    assert _well(app.mps_enable(sessions(), HERE))["round_trips"] <= 3
+    found = app.mps_status(sessions(), HERE, strict=True)
+    assert found.exit_code == 0, found.document
+    assert found.document["proof"]["worker"].startswith("attached: process ")
+
+    done = app.dev_exec(sessions(), HERE, ["printenv", "OMP_NUM_THREADS"], count=3)
+    assert (done.exit_code, [each["status"] for each in done.document["clients"]]) == (0, [0, 0, 0])
+    assert b"[1] " in sessions.said
+
+    apart = {"topology": "containers", "thread_percentage": 50}
+    report = _well(app.mps_enable(sessions(**apart), HERE))
+    assert [each["resource"] for each in report["results"] if each["status"] == "changed"][-2:] == ["mps", "mps-steps"]
+    found = app.mps_status(sessions(**apart), HERE, strict=True)
+    assert found.exit_code == 0, found.document
+    assert sorted(found.document["proof"]) == ["worker", "worker-2"]
+    assert all(said.startswith("attached: process ") for said in found.document["proof"].values()), found.document["proof"]
+    assert found.document["thread_percentage"] == 50.0
+    assert _well(app.mps_enable(sessions(**apart), HERE))["round_trips"] == 1
+    assert _well(app.dev_up(sessions(**apart), HERE))["changed"] == 0
+
+    assert [each for each in _well(app.mps_enable(sessions(), HERE))["results"] if each["status"] == "failed"] == []
+    assert app.mps_status(sessions(), HERE, strict=True).exit_code == 0
