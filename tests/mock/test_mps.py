@@ -122,7 +122,7 @@ def test_a_server_becomes_active_and_keeps_the_percentage_of_its_start(box: Mock
     (server,) = asked(box, "get_server_list")
     assert asked(box, f"get_active_thread_percentage {server}") == ["25.0"]
     assert eventually(lambda: asked(box, f"get_server_status {server}") == ["ACTIVE"])
-    assert asked(box, "get_server_status 1", f"get_client_list {server}") == ["Server not found"]
+    assert asked(box, "get_server_status 1", f"get_client_list {server}") == ["Server 1 not found"]
     box.faults.set("mps_server_fault")
     assert asked(box, f"get_server_status {server}") == ["FAULT"]
     assert "NEW SERVER" in inside(box, 'cat "$PROVISION_MOCK_ROOT/run/log/control.log"').output
@@ -154,7 +154,10 @@ def test_directories_that_cannot_be(box: MockHost) -> None:
 def test_another_user_may_ask_but_not_change(box: MockHost) -> None:
     inside(box, "nvidia-cuda-mps-control -d")
     other = "docker exec -i -u 1000 dev nvidia-cuda-mps-control"
-    assert box.run(other, stdin=b"get_default_active_thread_percentage\nquit\n") == (0, "100.0\nInsufficient privileges\n")
+    assert box.run(other, stdin=b"get_default_active_thread_percentage\nquit\n") == (
+        0,
+        "100.0\nNot enough privilege to execute quit command\n",
+    )
 
 
 def test_an_environment_out_of_bounds_is_logged_and_ignored(box: MockHost) -> None:
@@ -173,7 +176,8 @@ def test_clients_are_listed_and_hold_up_a_quit(box: MockHost) -> None:
         (server,) = asked(box, "get_server_list")
         assert asked(box, f"get_client_list {server}") == [client.pid]
         assert asked(box, "ps")[1].split()[0] == client.pid
-        assert "will not shutdown" in asked(box, f"shutdown_server {server}")[0]
+        assert asked(box, f"shutdown_server {server}") == []
+        assert "will not shutdown" in inside(box, 'cat "$PROVISION_MOCK_ROOT/run/log/control.log"').output
         assert asked(box, "quit -t 0") == []
         assert client.call("cuCtxSynchronize") == 806, "its server was ended under it"
 
@@ -184,7 +188,7 @@ def test_a_terminated_client_is_told_so(box: MockHost) -> None:
         (server,) = asked(box, "get_server_list")
         assert asked(box, f"terminate_client {server} {client.pid}") == ["0"]
         assert client.call("cuCtxSynchronize") == 810
-        assert asked(box, f"get_client_list {server}", f"terminate_client {server} {client.pid}") == ["1"]
+        assert asked(box, f"get_client_list {server}", f"terminate_client {server} {client.pid}") == [f"Invalid process {client.pid}!", "1"]
         assert asked(box, "quit") == []
 
 

@@ -19,9 +19,7 @@ answers() { numeric "$(ask get_default_active_thread_percentage)"; }
 servers() { for pid in $(ask get_server_list); do case $pid in *[!0-9]*) ;; *) echo "$pid" ;; esac; done; }
 clients() {
     for server in $(servers); do
-        for client in $(ask "get_client_list $server"); do
-            case $client in *[!0-9]*) ;; *) echo "$server $client" ;; esac
-        done
+        ask "get_client_list $server" | sed -n "s/^[0-9][0-9]*\\$/$server &/p"
     done
 }
 environment() { { tr '\\0' '\\n' <"/proc/$1/environ"; } 2>/dev/null; }

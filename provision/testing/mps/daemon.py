@@ -22,6 +22,7 @@ import subprocess
 import time
 from collections.abc import Callable
 
+from .answers import REFUSED, missing, percentage, shown
 from .cuda import chosen, uuid
 from .place import Message, Place
 from .servers import CONTEXTS, Client, Server
@@ -70,7 +71,7 @@ class Daemon:
         text = os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
         if text is None:
             return
-        value = _percentage(text)
+        value = percentage(text)
         if value is None:
             self.log(f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE {text} should be between (0.0, 100.0]")
         else:
@@ -117,7 +118,7 @@ class Daemon:
             if "line" not in message:
                 self._client_says(client, message)
                 continue
-            answer = self.answer(str(message["line"]), bool(message["root"]), client)
+            answer = self.answer(str(message["line"]), int(message["uid"]), client)
             if answer is not None:
                 client.sendall(json.dumps({"text": answer}).encode() + b"\n")
 
@@ -225,14 +226,16 @@ class Daemon:
 
     # --- commands ---
 
-    def answer(self, line: str, root: bool, client: socket.socket) -> str | None:
+    def answer(self, line: str, uid: int, client: socket.socket) -> str | None:
         """What the tool prints for a line; None when the answer comes later."""
         words = line.split()
         if not words:
             return ""
         name, rest = words[0], words[1:]
-        if not root and (name.startswith(("set_", "start_", "shutdown_", "terminate_")) or name == "quit"):
-            return "Insufficient privileges\n"
+        if uid != 0 and name == "quit":
+            return "Not enough privilege to execute quit command\n"
+        if uid != 0 and name.startswith(("set_", "start_", "shutdown_", "terminate_")):
+            return REFUSED.format(uid=uid)
         if name == "quit":
             self._quitting = (client, time.monotonic() + float(rest[1]) if rest[:1] == ["-t"] and len(rest) > 1 else None)
             return None
@@ -265,11 +268,11 @@ class Daemon:
 
     def _do_get_server_status(self, words: list[str]) -> str:
         server = self._server(words)
-        return "Server not found\n" if server is None else self._status(server) + "\n"
+        return missing(words) if server is None else self._status(server) + "\n"
 
     def _do_start_server(self, words: list[str]) -> str:
         if words[:1] != ["-uid"] or len(words) < 2 or not words[1].isdigit():
-            return "Usage: start_server -uid <user id>\n"
+            return "A user id (UID) is required to start a new server\n"
         if not self.servers:
             self._start(int(words[1]))
         return ""
@@ -277,29 +280,27 @@ class Daemon:
     def _do_shutdown_server(self, words: list[str]) -> str:
         server = self._server(words)
         if server is None:
-            return "Server not found\n"
+            return missing(words)
         if server.clients and "-f" not in words:
-            return f"Server {server.pid} has {len(server.clients)} active worker threads. Server will not shutdown.\n"
+            self.log(f"Server {server.pid} has {len(server.clients)} active worker threads. Server will not shutdown.")
+            return ""
         self._end_server(server)
         return ""
 
     def _do_get_client_list(self, words: list[str]) -> str:
         server = self._server(words)
-        return "Server not found\n" if server is None else "".join(f"{client.pid}\n" for client in server.clients)
+        return missing(words) if server is None else "".join(f"{client.pid}\n" for client in server.clients)
 
     def _do_get_device_client_list(self, words: list[str]) -> str:
         del words
-        return (
-            ""
-            if not self.servers
-            else "Device 0\n" + "".join(f"{client.pid}\n" for server in self.servers.values() for client in server.clients)
-        )
+        clients = [client for server in self.servers.values() for client in server.clients]
+        return "" if not clients else f"[0] 00:00.0, {self.place.gpu_name()}\n" + "".join(f"{client.pid}.1\n" for client in clients)
 
     def _do_ps(self, words: list[str]) -> str:
         chosen = [self._server(words[1:])] if words[:1] == ["-p"] else list(self.servers.values())
         servers = [server for server in chosen if server is not None]
         if not servers:
-            return "Server not found\n"
+            return "Server not found\n" if words[:1] != ["-p"] else missing(words[1:]) * 2 + "\n"
         lines = ["PID       ID    SERVER    DEVICE             NAMESPACE      COMMAND"]
         for server in servers:
             for number, client in enumerate(server.clients, 1):
@@ -309,8 +310,10 @@ class Daemon:
     def _do_terminate_client(self, words: list[str]) -> str:
         server = self._server(words)
         client = server.client(int(words[1])) if server and len(words) > 1 and words[1].isdigit() else None
-        if server is None or client is None:
-            return "1\n"
+        if server is None:
+            return missing(words) + missing(words).replace("\n", "!\n") + "1\n"
+        if client is None:
+            return f"Invalid process {words[1] if len(words) > 1 else 0}!\n1\n"
         server.clients.remove(client)
         client.tell(sticky=810)
         return "0\n"
@@ -320,24 +323,24 @@ class Daemon:
         return f"{self.percentage:.1f}\n"
 
     def _do_set_default_active_thread_percentage(self, words: list[str]) -> str:
-        value = _percentage(words[0]) if words else None
+        value = percentage(words[0]) if words else None
         self.percentage = self.percentage if value is None else value  # a bad one prints the old value, and all is well
         return f"{self.percentage:.1f}\n"
 
     def _do_get_active_thread_percentage(self, words: list[str]) -> str:
         server = self._server(words)
-        return "Server not found\n" if server is None else f"{server.percentage:.1f}\n"
+        return missing(words) if server is None else f"{server.percentage:.1f}\n"
 
     def _do_set_active_thread_percentage(self, words: list[str]) -> str:
         server = self._server(words)
         if server is None:
-            return "Server not found\n"
-        value = _percentage(words[1]) if len(words) > 1 else None
+            return missing(words)
+        value = percentage(words[1]) if len(words) > 1 else None
         server.percentage = server.percentage if value is None else value
         return f"{server.percentage:.1f}\n"
 
     def _do_get_default_device_pinned_mem_limit(self, words: list[str]) -> str:
-        return _shown(self.memory.get(words[0], "")) + "\n" if words else "\n"
+        return shown(self.memory.get(words[0], "")) if words else ""
 
     def _do_set_default_device_pinned_mem_limit(self, words: list[str]) -> str:
         if len(words) > 1:
@@ -346,12 +349,12 @@ class Daemon:
 
     def _do_get_device_pinned_mem_limit(self, words: list[str]) -> str:
         server = self._server(words)
-        return "Server not found\n" if server is None or len(words) < 2 else _shown(server.memory.get(words[1], "")) + "\n"
+        return missing(words) if server is None or len(words) < 2 else shown(server.memory.get(words[1], ""))
 
     def _do_set_device_pinned_mem_limit(self, words: list[str]) -> str:
         server = self._server(words)
         if server is None or len(words) < 3:
-            return "Server not found\n"
+            return missing(words)
         server.memory[words[1]] = words[2]
         return ""
 
@@ -360,25 +363,10 @@ class Daemon:
         return f"{self.priority}\n"
 
     def _do_set_default_client_priority(self, words: list[str]) -> str:
-        if words[:1] in (["0"], ["1"]):
-            self.priority = int(words[0])
-        return f"{self.priority}\n"
-
-
-def _percentage(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if 0.0 < value <= 100.0 else None
-
-
-def _shown(text: str) -> str:
-    """As it reads back: whole gigabytes when there is one, `1500M` becomes `1G`."""
-    number, unit = text[:-1], text[-1:].upper()
-    if unit == "M" and number.isdigit() and int(number) >= 1024:
-        return f"{int(number) // 1024}G"
-    return text
+        if words[:1] not in (["0"], ["1"]):
+            return "Invalid priority value - must be 0 or 1!\n"
+        self.priority = int(words[0])
+        return ""
 
 
 def take_lock(place: Place) -> int | None:

@@ -21,7 +21,7 @@ def main(words: list[str]) -> int:
     place = Place()
     rest = [word for word in words if word not in ("-d", "-f")]
     if rest == ["-v"]:
-        sys.stdout.write("CUDA MPS Control binary version: 13000\n")
+        sys.stdout.write("CUDA MPS Control for Linux/Unix/QNX. Binary version: 13000\nCopyright (C) 2003 - 2025 NVIDIA Corporation.\n\n")
         return 0
     if [word for word in rest if word not in _DAEMON_FLAGS]:
         sys.stderr.write(f"nvidia-cuda-mps-control: unrecognized option '{rest[0]}'\n")
@@ -97,7 +97,7 @@ def _ask(place: Place) -> int:
         return 1
     with connection, connection.makefile("rb") as answers:
         for line in sys.stdin:
-            answer = _one(connection, answers, {"line": line.strip(), "root": place.is_root})
+            answer = _one(connection, answers, {"line": line.strip(), "uid": place.uid})
             if answer is None:
                 break
             sys.stdout.write(str(answer["text"]))

@@ -79,13 +79,19 @@ class Place:
             return 0
         return sum(name[6:].isdigit() for name in os.listdir(self.root + "/dev") if name.startswith("nvidia"))
 
+    def _gpu(self, key: str) -> str:
+        with contextlib.suppress(OSError), open(f"{self.state}/gpu") as file:
+            return dict(line.strip().split("=", 1) for line in file if "=" in line).get(key, "").strip("'\"")
+        return ""
+
+    def gpu_name(self) -> str:
+        """The GPU as nvidia-smi calls it."""
+        return self._gpu("GPU_NAME")
+
     def capability(self) -> tuple[int, int]:
         """The GPU's compute capability."""
-        with contextlib.suppress(OSError, ValueError), open(f"{self.state}/gpu") as file:
-            values = dict(line.strip().split("=", 1) for line in file if "=" in line)
-            major, _, minor = values["GPU_CC"].strip("'").partition(".")
-            return int(major), int(minor)
-        return 0, 0
+        major, _, minor = self._gpu("GPU_CC").partition(".")
+        return int(major or 0), int(minor or 0)
 
     def compute_mode(self) -> str:
         """The mode of the first GPU."""

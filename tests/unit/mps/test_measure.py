@@ -23,6 +23,13 @@ def test_the_gpus_own_count_is_taken_where_there_is_one() -> None:
     assert measured(recorded("hopper")) == Measured(0, 9.5, 1210, 0.12, "sm", 1.0, 3)
 
 
+def test_runs_recorded_on_an_h100_are_told_apart() -> None:
+    """A light training keeps 3 % of the multiprocessors busy, large matrix products 88 %."""
+    light, heavy = measured(recorded("h100_mlp")), measured(recorded("h100_matmul"))
+    assert (light.activity_kind, light.activity, light.peak_memory_mib, light.cores) == ("sm", 0.031, 839, 1.0)
+    assert (heavy.activity_kind, heavy.activity, heavy.peak_memory_mib) == ("sm", 0.88125, 1011)
+
+
 def test_else_the_time_in_which_a_kernel_ran_is_and_says_so() -> None:
     """From the first busy sample to the last: 40, 60, 0, 20."""
     assert measured(recorded("older")) == Measured(0, 4.0, 900, 0.3, "time", 1.0, 4)

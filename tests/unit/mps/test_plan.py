@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -228,3 +229,12 @@ def test_every_gpu_of_compute_engine_is_known_by_name() -> None:
     from provision.testing.gpus import MODELS
 
     assert [gpu.name for gpu in MODELS.values() if sms_of(gpu.name) is None] == []
+
+
+@pytest.mark.parametrize(("name", "clients", "percentage", "worthwhile"), [("h100_mlp", 16, 13, True), ("h100_matmul", 3, 100, False)])
+def test_what_was_measured_on_an_h100_becomes_a_plan(name: str, clients: int, percentage: int, worthwhile: bool) -> None:
+    from provision.mps.measure import measured
+
+    text = (Path(__file__).parents[2] / "data" / "mps" / "measure" / f"{name}.txt").read_text(encoding="utf-8")
+    made = plan(H200, measured(text).workload(None))
+    assert (made.clients, made.thread_percentage, made.worthwhile) == (clients, percentage, worthwhile)
