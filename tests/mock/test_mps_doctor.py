@@ -50,7 +50,15 @@ def enable(box: Box) -> None:
     assert app.mps_enable(box.session, HERE).exit_code == 0
 
 
+@pytest.fixture
+def enabled(box: Box) -> Box:
+    """The same with MPS on, whatever ran before."""
+    enable(box)
+    return box
+
+
 def test_before_mps_is_enabled_one_check_fails_and_says_what_to_do(box: Box) -> None:
+    assert app.mps_disable(box.session, HERE).exit_code == 0
     box.mock.stats.reset()
     done = box.examined()
     assert box.mock.stats.exchanges == 1
@@ -60,16 +68,15 @@ def test_before_mps_is_enabled_one_check_fails_and_says_what_to_do(box: Box) -> 
     assert (done.exit_code, done.document["ok"]) == (2, False)
 
 
-def test_enabled_it_is_healthy_and_a_client_is_attached(box: Box) -> None:
-    enable(box)
-    done = box.examined()
+def test_enabled_it_is_healthy_and_a_client_is_attached(enabled: Box) -> None:
+    done = enabled.examined()
     assert {**found(done, "fail"), **found(done, "unknown"), **found(done, "warn")} == {}, done.text
     assert (done.exit_code, done.document["ok"]) == (0, True)
     assert found(done, "ok")["attachment"]["what"].startswith("attached: process")
 
 
-def test_a_job_that_leaves_one_process_has_nothing_to_share(box: Box) -> None:
-    done = app.mps_doctor(box.session, HERE, options=["--experiments=no_use_multiple_sdk_containers"])
+def test_a_job_that_leaves_one_process_has_nothing_to_share(enabled: Box) -> None:
+    done = app.mps_doctor(enabled.session, HERE, options=["--experiments=no_use_multiple_sdk_containers"])
     assert list(found(done, "fail")) == ["pipeline"]
 
 
@@ -152,41 +159,41 @@ FAULTS: dict[str, tuple[Callable[[Box], Any], str, str, str]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_found_by_its_check_and_gone_when_it_is_mended(box: Box, name: str) -> None:
+def test_a_fault_is_found_by_its_check_and_gone_when_it_is_mended(enabled: Box, name: str) -> None:
     inject, status, check, fix = FAULTS[name]
-    with inject(box):
-        done = box.examined()
+    with inject(enabled):
+        done = enabled.examined()
         assert check in found(done, status), done.text
         assert fix in found(done, status)[check]["fix"]
         assert done.exit_code == (2 if status == "fail" else 1), done.text
-    assert eventually(lambda: box.examined().exit_code == 0), box.examined().text
+    assert eventually(lambda: enabled.examined().exit_code == 0), enabled.examined().text
 
 
-def test_who_uses_the_gpu_outside_mps_is_named(box: Box) -> None:
-    with worker_elsewhere(box):
-        attachment = found(box.examined(), "fail")["attachment"]
+def test_who_uses_the_gpu_outside_mps_is_named(enabled: Box) -> None:
+    with worker_elsewhere(enabled):
+        attachment = found(enabled.examined(), "fail")["attachment"]
         assert "outside MPS" in attachment["what"]
         assert "libcuda.so.1" in attachment["why"]
 
 
 @pytest.mark.slow
-def test_a_daemon_that_was_killed_is_missed(box: Box) -> None:
-    box.inside(f'kill -KILL "$(cat "{R}/run/mps/pipe/nvidia-cuda-mps-control.pid")"')
-    done = box.examined()
+def test_a_daemon_that_was_killed_is_missed(enabled: Box) -> None:
+    enabled.inside(f'kill -KILL "$(cat "{R}/run/mps/pipe/nvidia-cuda-mps-control.pid")"')
+    done = enabled.examined()
     assert list(found(done, "fail")) == ["daemon"]
-    enable(box)
-    assert box.examined().exit_code == 0
+    enable(enabled)
+    assert enabled.examined().exit_code == 0
 
 
 @pytest.mark.slow
-def test_two_daemons_are_counted(box: Box) -> None:
+def test_two_daemons_are_counted(enabled: Box) -> None:
     """A directory removed under a living daemon leaves it unreachable, and the next one starts beside it."""
-    box.inside(f'rm -rf "{R}/run/mps/pipe"; nvidia-cuda-mps-control -d; echo start_server -uid 0 | nvidia-cuda-mps-control')
-    one = found(box.examined(), "fail")["one-daemon"]
+    enabled.inside(f'rm -rf "{R}/run/mps/pipe"; nvidia-cuda-mps-control -d; echo start_server -uid 0 | nvidia-cuda-mps-control')
+    one = found(enabled.examined(), "fail")["one-daemon"]
     assert one["what"].startswith("2 daemons")
-    box.inside(one["fix"].partition("   (")[0])
-    enable(box)
-    assert box.examined().exit_code == 0
+    enabled.inside(one["fix"].partition("   (")[0])
+    enable(enabled)
+    assert enabled.examined().exit_code == 0
 
 
 def test_a_container_that_does_not_run_stops_the_chain(box: Box) -> None:
