@@ -125,7 +125,7 @@ CALLS = """
     mock.up; mock.status; vm.create; vm.provision; vm.list; vm.show; vm.ssh-config; vm.user-data; inventory.list
     inventory.ansible; image.render; image.build; dev.up; dev.devcontainer
     dev.run hello.py; dev.exec -- true; vm.ssh -- true; vm.copy hello.py /home/provision
-    mps.plan; mps.explain --text torch.mps; mps.enable; mps.status; mps.doctor; mps.disable; dev.down
+    mps.plan; mps.explain --text torch.mps; mps.enable; mps.status; mps.top; mps.doctor; mps.disable; dev.down
     vm.offers --gpu l4; vm.cost; vm.serial; vm.label team=ml; vm.stop; vm.extend 2h; vm.start; vm.reset; vm.wait
     vm.delete --yes; vm.gc; mock.down
 """
