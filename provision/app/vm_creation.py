@@ -11,8 +11,9 @@ from provision.app.clouds import cloud_of, ours
 from provision.app.session import Done, Session, Targets
 from provision.app.vm_documents import document, static_document
 from provision.app.vm_reach import Patience, bills, reach, still_there
-from provision.app.vm_spec import made, spec_of
+from provision.app.vm_spec import made, maker_of, spec_of
 from provision.cloud import body
+from provision.cloud.catalog import Shape
 from provision.cloud.create import HALTED, Created, fits
 from provision.cloud.ports import ComputeCloud
 from provision.errors import EXIT_WOULD_CHANGE, UsageError
@@ -76,8 +77,8 @@ def _check(session: Session, cloud: ComputeCloud, spec: VmSpec, targets: Targets
     body.check_spec(spec)
     vm = ours(cloud, spec.name, spec.labels[body.OWNER_LABEL])
     if vm is None:
-        shape = spec.machine_type + (f" + {spec.gpu_count} x {spec.gpu}" if spec.gpu else "")
-        return _would(f"would create {spec.name}: {shape}", None)
+        maker_of(session, cloud).foretell(spec, session.settings.zones)
+        return _would(f"would create {spec.name}: {Shape.of(spec)}", None)
     fits(spec, vm)
     if vm.status in HALTED:
         return _would(f"would start {vm.name} in {vm.zone}", vm)

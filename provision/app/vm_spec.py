@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from provision import templating
 from provision.app.access import USER
-from provision.app.clouds import journal_of, owner_of
+from provision.app.clouds import journal_of, owner_of, prices_of
 from provision.app.session import Session
 from provision.cloud import body, catalog, oslogin, scheduling
-from provision.cloud.create import Created, create_vm, table_of
+from provision.cloud.create import Created, Maker, table_of
 from provision.cloud.ports import ComputeCloud
 from provision.cloud.refusal import CloudRefused
 from provision.hosts.keys import KeyPair
@@ -59,13 +59,18 @@ def user_data(session: Session, *, powers_off: bool = True) -> str:
     return templating.user_data(files, project_dir=session.project_dir)
 
 
+def maker_of(session: Session, cloud: ComputeCloud) -> Maker:
+    """Who makes VMs: with the project's journal and the price list of the settings."""
+    return Maker(cloud=cloud, journal=journal_of(session), emit=session.emit, prices=prices_of(session))
+
+
 def made(session: Session, cloud: ComputeCloud, spec: VmSpec, *, width: int) -> Created:
     """The VM, made or found, `width` zones asked at once.
 
     It is asked for once more where a policy of the organisation wants OS Login, which the project's metadata need not say.
     """
     try:
-        created = create_vm(cloud, spec, session.settings.zones, journal_of(session), session.emit, width=width)
+        created = maker_of(session, cloud).create(spec, session.settings.zones, width=width)
     except CloudRefused as error:
         if not oslogin.is_forced(error):
             raise
@@ -74,7 +79,7 @@ def made(session: Session, cloud: ComputeCloud, spec: VmSpec, *, width: int) -> 
             raise
         session.emit(Note("a policy of the organisation wants OS Login: asking for the VM with it"))
         asked = replace(spec, metadata=oslogin.instead_of_key(spec.metadata))
-        created = create_vm(cloud, asked, session.settings.zones, journal_of(session), session.emit, width=width)
+        created = maker_of(session, cloud).create(asked, session.settings.zones, width=width)
     _tell_zones(session, created)
     return created
 

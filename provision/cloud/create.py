@@ -8,17 +8,21 @@ from dataclasses import dataclass, field
 
 from provision.cloud import body, catalog
 from provision.cloud import journal as written
+from provision.cloud.catalog import Shape
 from provision.cloud.insert import Inserted, drop, insert, keep, resume
 from provision.cloud.journal import Entry, Journal
 from provision.cloud.means import Means, foreign, is_ours, left_behind, new_request_id
 from provision.cloud.placement import MORE_ZONES, Blast, Candidates, Kind, Verdict, classify, itinerary, region_of
+from provision.cloud.plan import plan_lines
 from provision.cloud.ports import ANY, ComputeCloud
+from provision.cloud.prices import PriceList, packaged
+from provision.cloud.quota import no_room, short_zones
 from provision.cloud.race import Finish, race
 from provision.cloud.refusal import CloudRefused
 from provision.errors import CleanupFailed, CloudError, NoCapacity, SettingsError
 from provision.model import Emit, Vm, VmSpec
 
-__all__ = ["HALTED", "Attempt", "Created", "Maker", "create_vm", "delete_vm", "fits", "new_request_id", "table_of"]
+__all__ = ["HALTED", "Attempt", "Created", "Maker", "delete_vm", "fits", "new_request_id", "table_of"]
 
 HALTED = frozenset({"TERMINATED", "STOPPED"})
 """Status words of a VM that does not run and can be started (Compute Engine, "Instance life cycle")."""
@@ -71,7 +75,9 @@ class _Search:
 
 @dataclass(frozen=True, kw_only=True)
 class Maker(Means):
-    """Makes, keeps and removes VMs by name."""
+    """Makes, keeps and removes VMs by name; `prices` is what the plan is priced by."""
+
+    prices: PriceList = field(default_factory=packaged, repr=False)
 
     def create(self, spec: VmSpec, places: Sequence[str], *, width: int = 1) -> Created:
         """The VM of `spec`, made in the first zone of `places` that takes it; one of the same name and owner is found and kept.
@@ -94,6 +100,12 @@ class Maker(Means):
                 return self._keep(spec, self._only_one(existing, resumed))
             _refuse_namesake(named, owner)
             return self._place(spec, places, width)
+
+    def foretell(self, spec: VmSpec, places: Sequence[str]) -> None:
+        """Tell what `create` would do where there is no such VM yet, and raise what it would raise before anything is asked for."""
+        search = self._planned(spec, places)
+        if not search.candidates.zones:
+            raise _failure(spec, search)
 
     def delete(self, name: str, zone: str, owner: str) -> bool:
         """Remove our VM and its boot disk and wait until it is gone; False when there was none. Another's VM is refused.
@@ -168,7 +180,7 @@ class Maker(Means):
     # --- from zone to zone ------------------------------------------------------------------------------------------
 
     def _place(self, spec: VmSpec, places: Sequence[str], width: int) -> Created:
-        search = self._itinerary(spec, places)
+        search = self._planned(spec, places)
         while zones := search.candidates.next(width):
             if len(zones) == 1:
                 finish: Finish[Inserted] = Finish()
@@ -189,6 +201,31 @@ class Maker(Means):
         misfits = {zone: misfit for zone in plan.zones if (misfit := _misfit(spec, zone)) is not None}
         tried += [Attempt(zone, Kind.NOT_OFFERED.value, misfit) for zone, misfit in misfits.items()]
         return _Search(Candidates.of(zone for zone in plan.zones if zone not in misfits), tried)
+
+    def _planned(self, spec: VmSpec, places: Sequence[str]) -> _Search:
+        """The zones worth asking, told with the plan and its price before the first of them is asked."""
+        search = self._itinerary(spec, places)
+        if search.candidates.zones:
+            self._skip_short(spec, search)
+            for line in plan_lines(spec, search.candidates.zones, self.prices):
+                self.note(line)
+        return search
+
+    def _skip_short(self, spec: VmSpec, search: _Search) -> None:
+        """Pass over the zones whose quota is surely short; raises QuotaRefused when none is left. Unreadable quotas stop nothing."""
+        zones = search.candidates.zones
+        try:
+            quotas = self.cloud.quotas(list(dict.fromkeys(map(region_of, zones))))
+        except CloudError as error:
+            self.note(f"{error.what}, so they are not checked: {error.why}")
+            return
+        short = short_zones(quotas, Shape.of(spec), zones, provisioning=spec.provisioning_model)
+        if len(short) == len(zones):
+            raise no_room(Shape.of(spec), short, self.cloud.project)
+        for zone, why in short.items():
+            self.note(f"{zone}: {Kind.QUOTA.value}: {why}")
+        search.tried += [Attempt(zone, Kind.QUOTA.value, why) for zone, why in short.items()]
+        search.candidates = Candidates.of(zone for zone in zones if zone not in short)
 
     def _race(self, spec: VmSpec, zones: Sequence[str], search: _Search) -> Finish[Inserted]:
         try:
@@ -288,11 +325,6 @@ def _failure(spec: VmSpec, search: _Search) -> CloudError | SettingsError:
 
 def _shape(spec: VmSpec) -> str:
     return f"{spec.machine_type} + {spec.gpu_count} x {spec.gpu}" if spec.gpu else spec.machine_type
-
-
-def create_vm(cloud: ComputeCloud, spec: VmSpec, places: Sequence[str], journal: Journal, emit: Emit, *, width: int = 1) -> Created:
-    """The VM of `spec` in the first zone of `places` that takes it; see `Maker.create`."""
-    return Maker(cloud=cloud, journal=journal, emit=emit).create(spec, places, width=width)
 
 
 def delete_vm(cloud: ComputeCloud, name: str, owner: str, journal: Journal, emit: Emit) -> list[Vm]:

@@ -7,10 +7,11 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from provision.cloud import body, catalog, oslogin
+from provision.cloud import body, catalog, live, oslogin
 from provision.cloud.client import ComputeClient, as_json, message
 from provision.cloud.placement import Kind, classify, refused
 from provision.cloud.ports import MOCK_PORT_ATTRIBUTE, Disk, Ended
+from provision.cloud.quota import Quotas
 from provision.cloud.refusal import WAITED_IN_VAIN, CloudRefused, Refusal
 from provision.errors import CloudNotFound
 from provision.model import Vm, VmSpec
@@ -193,6 +194,10 @@ class GceCloud:
             words = {"project": ref.project, "family": ref.name}
             self._images[ref] = self.client.read("ImagesClient", "get_from_family", what, f"{ref.project}/{ref.name}", **words)["name"]
         return body.ImageRef(ref.project, self._images[ref], False)
+
+    def quotas(self, regions: Sequence[str]) -> Quotas:
+        """The quotas of the project and of `regions`; two calls."""
+        return live.quotas(self.client, regions)
 
     def zones_offering(self, gpu: str | None) -> Sequence[str]:
         """The zones that list the accelerator type, by name; every zone for None."""

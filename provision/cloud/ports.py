@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from provision.cloud.quota import Quotas
 from provision.errors import CloudError
 from provision.model import Cloud, Vm
 
@@ -77,6 +78,15 @@ class ComputeCloud(Cloud, Protocol):
 
     def ssh_port(self, vm: Vm) -> int:
         """The port where the VM's SSH server listens."""
+        ...
+
+    @property
+    def project(self) -> str:
+        """Who pays."""
+        ...
+
+    def quotas(self, regions: Sequence[str]) -> Quotas:
+        """The quotas of the project and of `regions`."""
         ...
 
     def zones_offering(self, gpu: str | None) -> Sequence[str]:

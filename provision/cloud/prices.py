@@ -132,15 +132,3 @@ def _sum(*parts: tuple[float | None, float]) -> float | None:
 def usd(amount: float) -> str:
     """An amount for people: `$0.85`, `$12.40`; `$0.004` where cents would say nothing."""
     return f"${amount:.2f}" if amount >= 0.1 or amount == 0 else f"${amount:.3f}"
-
-
-def price_line(shape: Shape, zone: str, provisioning: str = "STANDARD", *, ttl_s: int | None, prices: PriceList | None = None) -> str:
-    """What is said of the cost before something is created: per hour, and up to the time to live where there is one."""
-    price = price_per_hour(shape, zone, provisioning, prices)
-    listed = (prices or packaged()).as_of
-    if price is None:
-        return f"price: not in the price list of {listed} for {shape} in {region_of(zone)}"
-    spot = " as Spot" if provisioning == "SPOT" else ""
-    until = f", {usd(price.over(ttl_s))} until its time to live stops it" if ttl_s is not None else ""
-    where = f"in {region_of(zone)}{until} (list of {price.as_of}, without disk and traffic)"
-    return f"price: about {usd(price.usd_per_hour)} an hour{spot} {where}"

@@ -167,7 +167,7 @@ def short_zones(quotas: Quotas, shape: Shape, zones: Iterable[str], *, count: in
     return {zone: "; ".join(map(str, verdicts)) for zone, verdicts in short.items() if verdicts}
 
 
-def refusal(shape: Shape, short: Mapping[str, str], project: str) -> QuotaRefused:
+def no_room(shape: Shape, short: Mapping[str, str], project: str) -> QuotaRefused:
     """The error when no zone is left: every region's numbers, and where to ask for more."""
     reasons = dict.fromkeys(short.values())
     return QuotaRefused(

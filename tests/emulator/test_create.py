@@ -65,11 +65,68 @@ def test_the_first_zone_takes_it(emulator: ComputeEmulator, maker: Maker, journa
     assert emulator.counted() == [
         "instances.aggregatedList",
         "acceleratorTypes.aggregatedList",
+        "projects.get",
+        "regions.list",
         "images.getFromFamily",
         "instances.insert",
         "zoneOperations.wait",
         "instances.get",
     ]
+
+
+def test_plan_and_price_are_told_before_anything_is_asked_for(maker: Maker, make_spec: MakeSpec, said: list[str]) -> None:
+    maker.create(make_spec(), ZONES)
+    assert said[:4] == [
+        "plan:  dev, n1-standard-8 + 1 x nvidia-tesla-t4, 200 GB pd-balanced, cos-125-lts, stopped after 8h",
+        "zones: us-central1-a, us-central1-b, us-east1-c, us-west1-b and 1 more",
+        "price: about $0.76 an hour, $6.06 in 8h, with its disk (us-central1, list of 2025-03-06)",
+        "asking us-central1-a for n1-standard-8 + 1 x nvidia-tesla-t4",
+    ]
+
+
+# --- quotas ---------------------------------------------------------------------------------------------------------
+
+
+def test_zones_of_a_region_without_quota_are_passed_over_with_the_numbers(
+    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec, said: list[str]
+) -> None:
+    emulator.quotas.set("NVIDIA_T4_GPUS", 0, "us-central1")
+    made = maker.create(make_spec(), ZONES)
+    why = "NVIDIA_T4_GPUS in us-central1: limit 0, in use 0, needed 1"
+    assert made.tried == (
+        Attempt("us-central1-a", "quota", why),
+        Attempt("us-central1-b", "quota", why),
+        Attempt("us-east1-c", "created"),
+    )
+    assert f"us-central1-a: quota: {why}" in said
+    assert ["/zones/us-east1-c/" in call.path for call in emulator.calls if call.api == "instances.insert"] == [True]
+
+
+@pytest.mark.parametrize(("metric", "where"), [("GPUS_ALL_REGIONS", "over all regions"), ("NVIDIA_T4_GPUS", "in us-west1")])
+def test_without_quota_anywhere_nothing_is_asked_for(
+    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec, metric: str, where: str
+) -> None:
+    emulator.quotas.set(metric, 0)
+    for attempt in (maker.create, maker.foretell):
+        with pytest.raises(QuotaRefused) as caught:
+            attempt(make_spec(), ZONES)
+        assert f"{metric} {where}: limit 0, in use 0, needed 1" in caught.value.why.splitlines()
+        assert "quotas?project=demo" in caught.value.fix
+    assert "instances.insert" not in emulator.counted()
+    assert maker.journal.open() == []
+
+
+def test_a_quota_that_cannot_tell_stops_nothing(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
+    """Spot draws on the preemptible metrics; what is not granted there may be had otherwise."""
+    emulator.quotas.set("NVIDIA_T4_GPUS", 0, "us-central1")
+    made = maker.create(make_spec(provisioning_model="SPOT"), ZONES)
+    assert made.vm.zone == "us-central1-a"
+
+
+def test_quotas_that_may_not_be_read_stop_nothing(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec, said: list[str]) -> None:
+    emulator.faults.add(http_error(403, "forbidden", "Required 'compute.projects.get' permission", call="projects.get"))
+    assert maker.create(make_spec(), ZONES).vm.zone == "us-central1-a"
+    assert any("so they are not checked" in line and "compute.projects.get" in line for line in said)
 
 
 def test_again_is_no_change_and_one_call(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from provision.cloud.catalog import Shape, bundled_machine_types, gpu_types
-from provision.cloud.prices import PriceList, disk_per_hour, packaged, price_line, price_per_hour, usd
+from provision.cloud.prices import PriceList, disk_per_hour, packaged, price_per_hour, usd
 from provision.errors import SettingsError
 
 L4 = Shape("g2-standard-8", "nvidia-l4", 1)
@@ -98,17 +98,6 @@ def test_a_broken_list_is_named(text: str, why: str) -> None:
         PriceList.from_text(text, "mine.json")
     assert caught.value.where == "mine.json"
     assert why in caught.value.why
-
-
-def test_the_line_before_something_is_created() -> None:
-    assert price_line(L4, "us-central1-a", ttl_s=8 * 3600) == (
-        "price: about $0.85 an hour in us-central1, $6.83 until its time to live stops it (list of 2025-03-06, without disk and traffic)"
-    )
-    assert price_line(L4, "us-central1-a", "SPOT", ttl_s=None) == (
-        "price: about $0.34 an hour as Spot in us-central1 (list of 2025-03-06, without disk and traffic)"
-    )
-    missing = "price: not in the price list of 2025-03-06 for g2-standard-8 + 1 x nvidia-l4 in mars-north1"
-    assert price_line(L4, "mars-north1-a", ttl_s=3600) == missing
 
 
 @pytest.mark.parametrize(("amount", "text"), [(0, "$0.00"), (0.004, "$0.004"), (0.854, "$0.85"), (88.49, "$88.49")])

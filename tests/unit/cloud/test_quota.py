@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from provision.cloud.catalog import Shape
-from provision.cloud.quota import Quota, Quotas, Room, Verdict, by_metric, judge, refusal, short_of, short_zones, worst
+from provision.cloud.quota import Quota, Quotas, Room, Verdict, by_metric, judge, no_room, short_of, short_zones, worst
 from provision.errors import EXIT_CLOUD
 
 HERE = "us-central1"
@@ -106,7 +106,7 @@ def test_zones_of_a_region_without_room_are_named_with_the_numbers() -> None:
     )
     short = short_zones(have, L4, ["us-central1-a", "us-east1-b", "us-central1-b", "us-central1-a"])
     assert short == dict.fromkeys(("us-central1-a", "us-central1-b"), "NVIDIA_L4_GPUS in us-central1: limit 0, in use 0, needed 1")
-    error = refusal(L4, short, "demo")
+    error = no_room(L4, short, "demo")
     assert error.exit_code == EXIT_CLOUD
     assert (error.where, error.why) == ("us-central1", "NVIDIA_L4_GPUS in us-central1: limit 0, in use 0, needed 1")
     assert "project=demo" in error.fix

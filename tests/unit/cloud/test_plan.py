@@ -1,0 +1,53 @@
+"""The plan before anything is asked for, in two lines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from provision.cloud.plan import plan_lines, span
+from provision.cloud.prices import packaged
+from provision.model import VmSpec
+
+SPEC = VmSpec(
+    name="dev",
+    machine_type="g2-standard-8",
+    gpu="nvidia-l4",
+    gpu_count=1,
+    disk_gb=200,
+    image="cos-125-lts",
+    image_project="cos-cloud",
+    ttl_s=8 * 3600,
+    labels={},
+    metadata={},
+)
+
+
+def test_where_it_goes_and_what_it_costs() -> None:
+    assert plan_lines(SPEC, ["us-central1-a", "us-east1-b"], packaged()) == [
+        "plan:  dev, g2-standard-8 + 1 x nvidia-l4, 200 GB pd-balanced, cos-125-lts, stopped after 8h",
+        "zones: us-central1-a, us-east1-b",
+        "price: about $0.88 an hour, $7.05 in 8h, with its disk (us-central1, list of 2025-03-06)",
+    ]
+
+
+def test_what_is_unusual_is_said() -> None:
+    spot = replace(SPEC, provisioning_model="SPOT", ttl_s=5400, termination_action="DELETE")
+    plan, _zones, price = plan_lines(spot, ["us-central1-a"], packaged())
+    assert "nvidia-l4 as Spot, " in plan
+    assert plan.endswith("deleted after 1h30m")
+    assert price.startswith("price: about $0.37 an hour, $0.55 in 1h30m, with its disk")
+    plan, _zones, price = plan_lines(replace(SPEC, ttl_s=None), ["mars-north1-a"], packaged())
+    assert plan.endswith("no time to live")
+    assert price == "price: unknown: mars-north1 has none for it in the list of 2025-03-06"
+
+
+def test_many_zones_are_counted() -> None:
+    zones = [f"us-central{number}-a" for number in range(9)]
+    assert plan_lines(SPEC, zones, packaged())[1] == "zones: us-central0-a, us-central1-a, us-central2-a, us-central3-a and 5 more"
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0s"), (90, "1m30s"), (28_800, "8h"), (129_600, "1d12h")])
+def test_a_span(seconds: int, text: str) -> None:
+    assert span(seconds) == text
