@@ -13,6 +13,7 @@ from provision.app.session import Done, Session, Targets
 if TYPE_CHECKING:
     from provision.app.benchmark import mps_asked as mps_asked
     from provision.app.benchmark import mps_bench as mps_bench
+    from provision.app.checkup import doctor as doctor
     from provision.app.demo import demo as demo
     from provision.app.dev import dev_devcontainer as dev_devcontainer
     from provision.app.dev import dev_down as dev_down
@@ -56,8 +57,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Done", "Session", "Targets"]
 
-_NOUNS = frozenset({"vm", "inventory", "image", "dev", "mps", "mock", "demo"})
+_NOUNS = frozenset({"vm", "inventory", "image", "dev", "mps", "mock", "demo", "doctor"})
 _ELSEWHERE = {
+    "doctor": "checkup",
     "mps_asked": "benchmark",
     "mps_bench": "benchmark",
     "mps_doctor": "mps_checks",

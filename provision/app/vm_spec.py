@@ -21,6 +21,12 @@ from provision.resources.boot import BOOT_TEXT
 
 def spec_of(session: Session, name: str, key: KeyPair, *, os_login: bool) -> VmSpec:
     """What the settings ask the cloud for, under that name; the key is in its metadata, or with OS Login is not."""
+    metadata = body.standard_metadata(user=USER, public_key=key.public_line, user_data=user_data(session), os_login=os_login)
+    return replace(wanted(session, name), labels={body.OWNER_LABEL: owner_of(key)}, metadata=metadata)
+
+
+def wanted(session: Session, name: str) -> VmSpec:
+    """The VM that the settings ask for, without what makes it ours and what its boot needs."""
     settings = session.settings
     machine_type = catalog.machine_for(settings.gpu, settings.gpu_count, settings.machine_type, settings.dataflow.machine_type)
     model = scheduling.model_for(settings.provisioning, settings.reservation, machine_type)
@@ -33,9 +39,9 @@ def spec_of(session: Session, name: str, key: KeyPair, *, os_login: bool) -> VmS
         image=settings.image,
         image_project=body.COS_PROJECT,
         ttl_s=settings.ttl_s,
-        labels={body.OWNER_LABEL: owner_of(key)},
+        labels={},
+        metadata={},
         external_ip=settings.ssh == "direct",
-        metadata=body.standard_metadata(user=USER, public_key=key.public_line, user_data=user_data(session), os_login=os_login),
         provisioning_model=model,
         termination_action=settings.ttl_action.upper(),
         request_valid_s=scheduling.wait_for(model, settings.capacity_wait_s),

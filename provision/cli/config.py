@@ -54,6 +54,7 @@ def _fits_the_catalogue(settings: Settings) -> None:
         wait_s=scheduling.wait_for(model, settings.capacity_wait_s),
         reservation=settings.reservation,
     )
+    catalog.check_driver(settings.gpu, settings.driver)
 
 
 def file_levels(project_dir: Path, env: Mapping[str, str], runtime: str | None = None) -> list[Level]:

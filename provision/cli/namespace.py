@@ -9,7 +9,7 @@ from types import TracebackType
 
 from invoke.collection import Collection
 
-from provision.cli import demo, dev, image, inventory, mock, mps, vm
+from provision.cli import demo, dev, doctor, image, inventory, mock, mps, vm
 from provision.cli.environment import hide_environment, ready_streams
 
 
@@ -19,6 +19,7 @@ def namespace() -> Collection:
     for noun in (vm, inventory, image, dev, mps, mock):
         root.add_collection(Collection.from_module(noun))
     root.add_task(demo.demo)
+    root.add_task(doctor.doctor)
     return root
 
 

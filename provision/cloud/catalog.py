@@ -111,6 +111,12 @@ class GpuType:
     cos_supported: bool
     cos_min_milestone: int | None
     cos_basis: str
+    cos_avoid_milestones: tuple[int, ...] = ()
+    """Milestones of Container-Optimized OS with known trouble."""
+    min_driver: int = 0
+    """Oldest driver branch that drives it (535 of R535); 0: none is known."""
+    max_driver: int = 0
+    """Newest driver branch that drives it; 0: none is known."""
 
     @property
     def bundled(self) -> bool:
@@ -132,6 +138,9 @@ def _gpu_type(row: Mapping[str, Any]) -> GpuType:
         cos_supported=row["cos_support"]["supported"],
         cos_min_milestone=row["cos_support"]["min_milestone"],
         cos_basis=row["cos_support"]["basis"],
+        cos_avoid_milestones=tuple(row["cos_support"].get("avoid_milestones", ())),
+        min_driver=row.get("driver_branches", {}).get("min", 0),
+        max_driver=row.get("driver_branches", {}).get("max", 0),
     )
 
 
@@ -265,6 +274,21 @@ def validate_shape(gpu: str | None, count: int, machine_type: str, disk_gb: int,
     else:
         _check_n1(found, count, machine_type, zone)
     _check_disk(disk_gb, MIN_GPU_DISK_GB, "driver, CUDA libraries and one GPU image do not fit into less")
+
+
+def driver_branch(driver: str) -> int | None:
+    """The branch of `R535` or `535.183.01`; None for `default` and `latest`, which the image decides."""
+    found = re.match(r"R?(\d{3})(?:\.|\Z)", driver)
+    return int(found[1]) if found else None
+
+
+def check_driver(gpu: str | None, driver: str) -> None:
+    """Refuse a driver that is too old for the GPU; SettingsError names the setting."""
+    branch = driver_branch(driver)
+    least = gpu_type(gpu).min_driver if gpu else 0
+    if branch is not None and branch < least:
+        why = f"{gpu_type(str(gpu)).accelerator} needs a driver of branch R{least} or newer"
+        raise SettingsError(f"the driver {driver} is too old for the GPU", where="driver", why=why, fix="set driver: default")
 
 
 def _check_supported(gpu: GpuType) -> None:

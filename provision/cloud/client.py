@@ -299,6 +299,14 @@ def _default_credentials() -> Any:
     return credentials
 
 
+def credentials_in_use() -> str:
+    """Whose Application Default Credentials there are, for people; nothing is asked of Google. Raises CloudAuthError for none."""
+    credentials = _default_credentials()
+    whose = getattr(credentials, "service_account_email", "") or getattr(credentials, "account", "")
+    kind = type(credentials).__module__.rpartition(".")[2]
+    return f"{kind} ({whose})" if whose else kind
+
+
 def as_json(message: Any) -> dict[str, Any]:
     """A reply as the API's JSON (camelCase, 64-bit integers as strings, enums by name), defaults left out."""
     resource: dict[str, Any] = _json_format().MessageToDict(type(message).pb(message))

@@ -16,7 +16,7 @@ from provision.cloud.placement import MORE_ZONES, Blast, Candidates, Kind, Verdi
 from provision.cloud.plan import plan_lines
 from provision.cloud.ports import ANY, ComputeCloud
 from provision.cloud.prices import PriceList, packaged
-from provision.cloud.quota import no_room, short_zones
+from provision.cloud.quota import no_room, short_zones, untold
 from provision.cloud.race import Finish, race
 from provision.cloud.refusal import CloudRefused
 from provision.errors import CleanupFailed, CloudError, NoCapacity, SettingsError
@@ -224,6 +224,8 @@ class Maker(Means):
             raise no_room(Shape.of(spec), short, self.cloud.project)
         for zone, why in short.items():
             self.note(f"{zone}: {Kind.QUOTA.value}: {why}")
+        for line in untold(quotas, Shape.of(spec), (zone for zone in zones if zone not in short), provisioning=spec.provisioning_model):
+            self.note(line)
         search.tried += [Attempt(zone, Kind.QUOTA.value, why) for zone, why in short.items()]
         search.candidates = Candidates.of(zone for zone in zones if zone not in short)
 

@@ -89,3 +89,13 @@ def image(client: ComputeClient, ref: ImageRef) -> dict[str, Any]:
 def image_ref(image: str) -> ImageRef:
     """What the setting `image` names."""
     return body.image_ref(image)
+
+
+def firewalls(client: ComputeClient) -> list[dict[str, Any]]:
+    """Every firewall rule of the project."""
+    return client.pages("FirewallsClient", "list", "the firewall rules could not be listed", client.project, as_json, max_results=_PAGE)
+
+
+def network(client: ComputeClient, name: str) -> dict[str, Any]:
+    """The network of this name. Raises CloudNotFound when there is none."""
+    return client.read("NetworksClient", "get", "the network could not be read", f"{client.project}/{name}", network=name)

@@ -167,6 +167,12 @@ def short_zones(quotas: Quotas, shape: Shape, zones: Iterable[str], *, count: in
     return {zone: "; ".join(map(str, verdicts)) for zone, verdicts in short.items() if verdicts}
 
 
+def untold(quotas: Quotas, shape: Shape, zones: Iterable[str], *, provisioning: str = "STANDARD") -> list[str]:
+    """A line for each region of `zones` whose quota of GPUs cannot be told: that is not the same as enough."""
+    verdicts = [judge(quotas, shape, region, provisioning=provisioning) for region in dict.fromkeys(map(region_of, zones))]
+    return [f"quota: cannot tell: {found[0]}" for found in verdicts if shape.gpu and found[0].room is Room.UNKNOWN]
+
+
 def no_room(shape: Shape, short: Mapping[str, str], project: str) -> QuotaRefused:
     """The error when no zone is left: every region's numbers, and where to ask for more."""
     reasons = dict.fromkeys(short.values())

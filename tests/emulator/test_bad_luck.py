@@ -30,6 +30,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 CALLS = (
     "instances.aggregatedList",
     "acceleratorTypes.aggregatedList",
+    "projects.get",
+    "regions.get",
     "images.getFromFamily",
     "instances.insert",
     "zoneOperations.wait",

@@ -74,3 +74,14 @@ def test_an_answer_that_never_comes_is_an_error(clock: object) -> None:
         live.accelerators(lost)
     assert caught.value.what == "the accelerator types could not be listed"
     lost.close()
+
+
+def test_the_network_and_its_rules(client: ComputeClient, emulator: ComputeEmulator) -> None:
+    assert live.network(client, "default")["autoCreateSubnetworks"] is True
+    with pytest.raises(CloudNotFound):
+        live.network(client, "other")
+    rules = {rule["name"]: rule for rule in live.firewalls(client)}
+    assert rules["default-allow-ssh"]["allowed"] == [{"IPProtocol": "tcp", "ports": ["22"]}]
+    assert rules["default-allow-ssh"]["sourceRanges"] == ["0.0.0.0/0"]
+    emulator.firewalls[:] = [{"name": "none", "sourceRanges": ["10.0.0.0/8"], "denied": [{"IPProtocol": "all"}]}]
+    assert [rule["name"] for rule in live.firewalls(client)] == ["none"]

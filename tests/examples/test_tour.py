@@ -122,7 +122,7 @@ def documented() -> dict[str, set[str]]:
 
 
 CALLS = """
-    mock.up; mock.status; vm.create; vm.provision; vm.list; vm.show; vm.ssh-config; vm.user-data; inventory.list
+    doctor; mock.up; mock.status; vm.create; vm.provision; vm.list; vm.show; vm.ssh-config; vm.user-data; inventory.list
     inventory.ansible; image.render; image.build; dev.up; dev.devcontainer
     dev.run hello.py; dev.exec -- true; vm.ssh -- true; vm.copy hello.py /home/provision
     mps.plan; mps.explain --text torch.mps; mps.enable; mps.status; mps.top; mps.doctor; mps.disable; dev.down

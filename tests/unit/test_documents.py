@@ -20,7 +20,7 @@ from tests.examples.pages import ROOT, blocks, name_of, pages, without_code
 
 TASKS = frozenset(namespace().task_names)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)", re.MULTILINE)
-_TASK = re.compile(r"\b(?:invoke|provision) ([a-z]+\.[a-z][a-z-]*|demo\b)(?![\w/])")
+_TASK = re.compile(r"\b(?:invoke|provision) ([a-z]+\.[a-z][a-z-]*|demo\b|doctor\b)(?![\w/])")
 
 
 # --- links -------------------------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ def test_the_tasks_that_it_calls_exist(page: Path) -> None:
 
 
 def test_the_readme_names_every_task() -> None:
-    assert sorted(TASKS - set(re.findall(r"`([a-z]+\.[a-z-]+|demo)", (ROOT / "README.md").read_text(encoding="utf-8")))) == []
+    assert sorted(TASKS - set(re.findall(r"`([a-z]+\.[a-z-]+|demo|doctor)", (ROOT / "README.md").read_text(encoding="utf-8")))) == []
 
 
 @pytest.mark.parametrize("page", pages(), ids=name_of)

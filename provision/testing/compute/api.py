@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from provision.testing.compute import lifecycle
+from provision.testing.compute import lifecycle, networks
 from provision.testing.compute.catalogue import Catalogue, Links
 from provision.testing.compute.errors import ApiError, Json, invalid_field, not_found
 from provision.testing.compute.faults import Fault
@@ -63,6 +63,7 @@ class Api:
     def __init__(self, world: World, catalogue: Catalogue) -> None:
         self._world = world
         self._catalogue = catalogue
+        self.firewalls: list[Json] = [dict(rule) for rule in networks.DEFAULT_RULES]
         self._methods: dict[str, _Method] = {**self._offers(), **self._holdings(), **self._instances()}
 
     def answer(self, ask: Ask) -> Json:
@@ -93,6 +94,8 @@ class Api:
             "images.get": lambda ask: offers.image(links(), ask.project, ask.name),
             "images.getFromFamily": lambda ask: offers.image_of_family(links(), ask.project, ask.name),
             "images.list": lambda ask: self._list("image", ask, offers.images(links(), ask.project)),
+            "networks.get": lambda ask: networks.network(links(), ask.project, ask.name),
+            "firewalls.list": lambda ask: self._list("firewall", ask, networks.firewalls(links(), ask.project, self.firewalls)),
         }
 
     def _holdings(self) -> dict[str, _Method]:

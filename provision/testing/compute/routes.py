@@ -29,6 +29,8 @@ def _rules() -> Iterator[Rule]:
     yield rule("GET", f"{_GLOBAL}/global/images", "images.list")
     yield rule("GET", f"{_GLOBAL}/global/images/<name>", "images.get")
     yield rule("GET", f"{_GLOBAL}/global/images/family/<name>", "images.getFromFamily")
+    yield rule("GET", f"{_GLOBAL}/global/networks/<name>", "networks.get")
+    yield rule("GET", f"{_GLOBAL}/global/firewalls", "firewalls.list")
     for collection in _ZONAL_READS:
         yield rule("GET", f"{_ZONE}/{collection}", f"{collection}.list")
         yield rule("GET", f"{_ZONE}/{collection}/<name>", f"{collection}.get")

@@ -157,6 +157,11 @@ class ComputeEmulator:
         return self._world.store.quotas
 
     @property
+    def firewalls(self) -> list[dict[str, Any]]:
+        """The rules of the network `default`, each with what it says otherwise than these do; may be changed."""
+        return self._api.firewalls
+
+    @property
     def project_metadata(self) -> dict[str, str]:
         """Metadata of the project, seen by all its instances (`enable-oslogin`, `block-project-ssh-keys` …); may be changed."""
         return self._world.store.project_metadata

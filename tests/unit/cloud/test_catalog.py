@@ -8,7 +8,9 @@ import pytest
 
 from provision.cloud.catalog import (
     bundled_machine_types,
+    check_driver,
     default_disk_type,
+    driver_branch,
     gpu_type,
     gpu_types,
     machine_for,
@@ -158,3 +160,20 @@ def test_what_is_no_n1_type_is_none(name: str) -> None:
 
 def test_every_predefined_n1_type_is_read_back() -> None:
     assert [machine for machine in n1_predefined() if parse_n1(machine.name) != machine] == []
+
+
+@pytest.mark.parametrize(
+    ("driver", "branch"), [("R535", 535), ("535.183.01", 535), ("580.95.05", 580), ("default", None), ("latest", None)]
+)
+def test_the_branch_of_a_driver(driver: str, branch: int | None) -> None:
+    assert driver_branch(driver) == branch
+
+
+@pytest.mark.parametrize(("gpu", "driver"), [("nvidia-b200", "R535"), ("nvidia-l4", "R470"), ("nvidia-h100-80gb", "515.65.01")])
+def test_a_driver_that_is_too_old_is_refused(gpu: str, driver: str) -> None:
+    with pytest.raises(SettingsError, match="too old") as caught:
+        check_driver(gpu, driver)
+    assert caught.value.where == "driver"
+    check_driver(gpu, "default")
+    check_driver(gpu, "R580")
+    check_driver(None, driver)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from provision.cloud.catalog import Shape
-from provision.cloud.quota import Quota, Quotas, Room, Verdict, by_metric, judge, no_room, short_of, short_zones, worst
+from provision.cloud.quota import Quota, Quotas, Room, Verdict, by_metric, judge, no_room, short_of, short_zones, untold, worst
 from provision.errors import EXIT_CLOUD
 
 HERE = "us-central1"
@@ -110,6 +110,13 @@ def test_zones_of_a_region_without_room_are_named_with_the_numbers() -> None:
     assert error.exit_code == EXIT_CLOUD
     assert (error.where, error.why) == ("us-central1", "NVIDIA_L4_GPUS in us-central1: limit 0, in use 0, needed 1")
     assert "project=demo" in error.fix
+
+
+def test_what_cannot_be_told_is_said_once_for_each_region() -> None:
+    lines = untold(quotas(), H100, ["us-central1-a", "us-central1-c", "us-east1-d"])
+    assert [line.split(" (")[0] for line in lines] == [f"quota: cannot tell: nvidia-h100-80gb in {region}" for region in (HERE, "us-east1")]
+    assert untold(quotas(NVIDIA_L4_GPUS=(8, 0), CPUS=(64, 0)), L4, ["us-central1-a"]) == []
+    assert untold(quotas(), Shape("n1-standard-8"), ["us-central1-a"]) == []
 
 
 def test_the_worst_is_told_when_only_one_can_be() -> None:

@@ -1,0 +1,23 @@
+"""Everything that can be checked before money is spent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from provision.cli.adapter import command
+from provision.cli.flags import Shape
+
+if TYPE_CHECKING:
+    from provision.app import Done
+    from provision.cli.execution import Run
+
+
+@command(Shape("doctor", result=True, settings=("zones", "machine_type", "gpu")))
+def doctor(run: Run) -> Done:
+    """Check all that can be checked before money is spent.
+
+    Credentials, project, zones, quotas, image, network, tools: each line with its fact, and its remedy where something is wrong.
+    """
+    from provision import app
+
+    return app.doctor(run.session)

@@ -1,0 +1,167 @@
+"""`doctor`: each check with its fact, each failure with its remedy, and none of them hides another."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from provision import app
+from provision.app import Done
+from provision.cloud.client import LOGIN
+from provision.errors import CloudAuthError
+from provision.settings import Level, Settings
+from provision.testing.compute import html_502, http_error
+from tests.mock.offering import Looker, looker
+
+__all__ = ["looker"]
+SURE = {
+    "settings",
+    "driver",
+    "key",
+    "tools",
+    "left-behind",
+    "credentials",
+    "project",
+    "zones",
+    "quota-us-central1",
+    "image",
+    "firewall",
+    "price",
+}
+
+
+def statuses(done: Done) -> dict[str, str]:
+    return {check["id"]: check["status"] for check in done.document["checks"]}
+
+
+def told(done: Done, name: str) -> dict[str, str]:
+    found: dict[str, str] = next(check for check in done.document["checks"] if check["id"] == name)
+    return found
+
+
+def test_all_is_well_on_a_fresh_mock(looker: Looker) -> None:
+    done = app.doctor(looker.session())
+    assert (done.exit_code, done.document["ok"]) == (0, True)
+    assert statuses(done) == {**dict.fromkeys(SURE, "ok"), "tools": statuses(done)["tools"]}
+    assert {tuple(check) for check in done.document["checks"]} == {("id", "status", "what", "why", "fix")}
+    assert max(map(len, done.text.splitlines())) <= 100
+    assert not (looker.state_dir / "projects").exists(), "nothing was written"
+
+
+def test_it_asks_eight_things_of_the_cloud_and_changes_nothing(looker: Looker) -> None:
+    app.doctor(looker.session(zones=["us-central1", "us-east1", "europe-west4-a"]))
+    apis = [call.api for call in looker.emulator.calls]
+    assert sorted(apis) == sorted(
+        [
+            "projects.get",
+            "machineTypes.aggregatedList",
+            "acceleratorTypes.aggregatedList",
+            "projects.get",
+            "regions.list",
+            "images.getFromFamily",
+            "networks.get",
+            "firewalls.list",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "what", "fix"),
+    [
+        (
+            "accessNotConfigured",
+            "Compute Engine API has not been used in project 1 before or it is disabled.",
+            "API is not enabled",
+            "services enable",
+        ),
+        ("forbidden", "Required 'compute.projects.get' permission for 'projects/mock-project'", "may not read", "add-iam-policy-binding"),
+    ],
+)
+def test_a_project_that_refuses_is_told_from_an_api_that_is_off(looker: Looker, code: str, message: str, what: str, fix: str) -> None:
+    looker.emulator.faults.add(http_error(403, code, message, call="projects.get", times=None))
+    done = app.doctor(looker.session())
+    assert done.exit_code == 1
+    assert what in told(done, "project")["what"]
+    assert message in told(done, "project")["why"]
+    assert fix in told(done, "project")["fix"]
+    assert {statuses(done)[name] for name in ("zones", "quota", "image", "firewall")} == {"unknown"}
+    assert statuses(done)["price"] == "ok"
+
+
+def test_one_failing_check_hides_no_other(looker: Looker) -> None:
+    looker.emulator.quotas.set("NVIDIA_L4_GPUS", 0)
+    looker.emulator.firewalls[:] = []
+    looker.emulator.faults.add(html_502(call="acceleratorTypes.aggregatedList", times=1))  # read again by itself
+    (looker.session().home).mkdir(parents=True)
+    (looker.session().home / "key").write_text("x")
+    (looker.session().home / "key").chmod(0o644)
+    done = app.doctor(looker.session(ttl="none", image="cos-117-lts"))
+    assert done.exit_code == 1
+    assert done.document["ok"] is False
+    bad = {name: status for name, status in statuses(done).items() if status != "ok" and name != "tools"}
+    assert bad == {"ttl": "warn", "key": "warn", "quota-us-central1": "fail", "image": "fail", "firewall": "fail"}
+    assert "limit 0" in told(done, "quota-us-central1")["why"]
+    assert told(done, "firewall")["fix"].startswith("gcloud compute firewall-rules create")
+
+
+def test_a_part_of_the_cloud_that_does_not_answer_fails_alone(looker: Looker) -> None:
+    looker.emulator.faults.add(
+        http_error(403, "forbidden", "Required 'compute.firewalls.list' permission", call="firewalls.list", times=None)
+    )
+    done = app.doctor(looker.session())
+    assert statuses(done)["firewall"] == "unknown"
+    assert "compute.firewalls.list" in told(done, "firewall")["why"]
+    assert (done.exit_code, statuses(done)["zones"], statuses(done)["image"]) == (0, "ok", "ok")
+
+
+def test_zones_without_the_gpu(looker: Looker) -> None:
+    done = app.doctor(looker.session(zones=["europe-west4-d"]))
+    assert statuses(done)["zones"] == "fail"
+    assert "us-central1-a" in told(done, "zones")["fix"]
+    assert statuses(done)["quota"] == "unknown"
+
+
+def gce(looker: Looker, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Done:
+    """The doctor of somebody with a project and without credentials."""
+
+    def none() -> str:
+        raise CloudAuthError("no credentials for Google Cloud", why="File was not found.", fix=LOGIN)
+
+    monkeypatch.setattr("provision.app.checkup.credentials_in_use", none)
+    return app.doctor(looker.session(project="my-project-1", **settings))
+
+
+def test_without_credentials_what_lies_here_is_checked_all_the_same(looker: Looker, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = "us-docker.pkg.dev/my-project-1/repo/worker:1"
+    done = gce(looker, monkeypatch, ssh="iap", gpu="nvidia-tesla-v100", driver="latest", worker={"image": image})
+    assert done.exit_code == 1
+    found = statuses(done)
+    assert (found["credentials"], told(done, "credentials")["fix"]) == ("fail", LOGIN)
+    assert {found[name] for name in ("zones", "quota", "image", "firewall", "registries", "egress")} == {"unknown"}
+    assert (found["driver"], told(done, "driver")["fix"]) == ("warn", "set provision.driver: R580")
+    assert "us-docker.pkg.dev" in told(done, "registries")["what"]
+    assert found["gcloud"] in {"ok", "fail"}
+    assert looker.emulator.counted() == []
+
+
+def test_a_price_that_is_not_known_is_not_made_up(looker: Looker) -> None:
+    assert statuses(app.doctor(looker.session(zones=["everywhere"])))["price"] == "unknown"
+    (looker.folder / "p.json").write_text(json.dumps({"as_of": "2026-01-01", "regions": {}}))
+    done = app.doctor(looker.session(prices="p.json"))
+    assert (statuses(done)["price"], done.exit_code) == ("unknown", 0)
+
+
+def test_a_price_list_that_cannot_be_read_fails_its_own_check(looker: Looker) -> None:
+    done = app.doctor(looker.session(prices="none.json"))
+    assert (statuses(done)["price"], done.exit_code) == ("fail", 1)
+
+
+def test_a_machine_unlike_the_jobs_is_a_warning(looker: Looker) -> None:
+    done = app.doctor(looker.session(machine_type="g2-standard-8", dataflow={"machine_type": "g2-standard-4"}))
+    assert (statuses(done)["dataflow"], done.exit_code) == ("warn", 0)
+
+
+def test_the_settings_of_the_tests_are_the_defaults() -> None:
+    assert Settings.from_levels([Level("test", {})]).gpu == "nvidia-l4"

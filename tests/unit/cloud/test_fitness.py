@@ -1,0 +1,152 @@
+"""Zones, quotas, image and firewall, judged from what the API says of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from provision.cloud.catalog import Shape
+from provision.cloud.fitness import ANYWHERE, firewall_check, image_check, milestone, quota_checks, zone_check
+from provision.cloud.quota import Quota, Quotas
+from provision.report.checks import Verdict
+
+L4 = Shape("g2-standard-8", "nvidia-l4", 1)
+H100 = Shape("a3-highgpu-8g", "nvidia-h100-80gb", 8)
+G4 = Shape("g4-standard-48", "nvidia-rtx-pro-6000", 1)
+TUNNELS = "35.235.240.0/20"
+
+
+# --- zones ---------------------------------------------------------------------------------------------------------
+
+HAVE_L4 = ["us-central1-a", "us-central1-b", "us-east1-b"]
+
+
+def test_zones_that_offer_both_are_named_in_the_order_of_asking() -> None:
+    check, zones = zone_check(L4, ["us-east1", "us-central1-a"], HAVE_L4, HAVE_L4)
+    assert (check.status, zones) == (Verdict.OK, ("us-east1-b", "us-central1-a"))
+    assert "us-east1-b, us-central1-a" in check.what
+
+
+def test_some_that_do_not_are_a_warning_and_none_that_does_a_failure() -> None:
+    check, zones = zone_check(L4, ["us-central1-a", "us-central1-b", "us-west1-z"], HAVE_L4, ["us-central1-a"])
+    assert (check.status, zones) == (Verdict.WARN, ("us-central1-a",))
+    assert check.why == "us-west1-z does not list nvidia-l4; us-central1-b does not list g2-standard-8"
+    check, zones = zone_check(L4, ["us-west1-z"], HAVE_L4, HAVE_L4)
+    assert (check.status, zones) == (Verdict.FAIL, ())
+    assert check.fix == "set provision.zones to some of: us-central1-a, us-central1-b, us-east1-b"
+
+
+# --- quotas --------------------------------------------------------------------------------------------------------
+
+
+def quotas(**l4: float) -> Quotas:
+    def rows(limit: float) -> dict[str, Quota]:
+        return {"NVIDIA_L4_GPUS": Quota("NVIDIA_L4_GPUS", limit, 0), "CPUS": Quota("CPUS", 64, 0)}
+
+    project = {"GPUS_ALL_REGIONS": Quota("GPUS_ALL_REGIONS", 8, 0)}
+    return Quotas(project, {name.replace("_", "-"): rows(limit) for name, limit in l4.items()})
+
+
+def test_a_region_that_is_short_is_a_warning_while_another_has_room() -> None:
+    zones = ["us-central1-a", "us-east1-b"]
+    checks = quota_checks(quotas(us_central1=0, us_east1=1), L4, zones, "STANDARD", "demo")
+    assert [(check.id, check.status) for check in checks] == [("quota-us-central1", Verdict.WARN), ("quota-us-east1", Verdict.OK)]
+    assert checks[0].why == "NVIDIA_L4_GPUS in us-central1: limit 0, in use 0, needed 1"
+    assert "project=demo" in checks[0].fix
+    checks = quota_checks(quotas(us_central1=0, us_east1=0), L4, zones, "STANDARD", "demo")
+    assert {check.status for check in checks} == {Verdict.FAIL}
+
+
+def test_what_has_no_metric_is_unknown_and_not_well() -> None:
+    [check] = quota_checks(quotas(us_central1=8), H100, ["us-central1-a"], "STANDARD", "demo")
+    assert check.status is Verdict.UNKNOWN
+    assert "Cloud Quotas" in check.why
+
+
+# --- the image -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("cos-125-lts", 125),
+        ("cos-125-19216-655-28", 125),
+        ("cos-stable-129-19506-448-36", 129),
+        ("cos-arm64-125-19216-655-28", 125),
+        ("cos-arm64-stable-129-19506-448-36", 129),
+        ("cos-stable", None),
+        ("debian-12", None),
+    ],
+)
+def test_the_milestone_in_a_name(name: str, number: int | None) -> None:
+    assert milestone(name) == number
+
+
+@pytest.mark.parametrize(
+    ("image", "shape", "status", "told"),
+    [
+        ({"name": "cos-125-19216-655-28"}, L4, Verdict.OK, "milestone 125"),
+        ({"name": "cos-125-19216-655-28", "deprecated": {"state": "DEPRECATED"}}, L4, Verdict.WARN, "deprecated"),
+        ({"name": "cos-125-19216-655-28", "deprecated": {"state": "OBSOLETE"}}, L4, Verdict.FAIL, "no longer"),
+        ({"name": "cos-arm64-125-1-2-3", "architecture": "ARM64"}, L4, Verdict.FAIL, "Arm"),
+        ({"name": "cos-arm64-125-1-2-3", "architecture": "ARM64"}, Shape("n1-standard-8"), Verdict.OK, "125"),
+        ({"name": "cos-dev-133-1-2-3", "family": "cos-dev"}, L4, Verdict.FAIL, "dev channel"),
+        ({"name": "cos-121-18867-584-23"}, G4, Verdict.FAIL, "too old"),
+        ({"name": "cos-125-19216-655-28"}, H100, Verdict.WARN, "trouble"),
+        ({"name": "cos-121-18867-584-23"}, H100, Verdict.OK, "milestone 121"),
+    ],
+)
+def test_an_image(image: dict[str, Any], shape: Shape, status: Verdict, told: str) -> None:
+    check = image_check(image, shape)
+    assert (check.id, check.status) == ("image", status)
+    assert told in check.what
+    assert bool(check.fix) is (status is not Verdict.OK)
+
+
+# --- the firewall --------------------------------------------------------------------------------------------------
+
+
+def rule(name: str, ranges: list[str] | None = None, **more: Any) -> dict[str, Any]:
+    made: dict[str, Any] = {"name": name, "network": "https://x/projects/demo/global/networks/default", "direction": "INGRESS"}
+    made |= {"priority": 1000, "allowed": [{"IPProtocol": "tcp", "ports": ["22"]}]} | more
+    return made | ({"sourceRanges": ranges} if ranges else {})
+
+
+OPEN, INSIDE, TUNNEL = rule("open", [ANYWHERE]), rule("inside", ["10.0.0.0/8"]), rule("tunnel", [TUNNELS])
+CLOSED = {key: value for key, value in rule("closed", [ANYWHERE], denied=[{"IPProtocol": "all"}], priority=500).items() if key != "allowed"}
+
+
+@pytest.mark.parametrize(
+    ("rules", "source", "status"),
+    [
+        ([OPEN], ANYWHERE, Verdict.OK),
+        ([OPEN], TUNNELS, Verdict.OK),
+        ([TUNNEL], TUNNELS, Verdict.OK),
+        ([INSIDE, OPEN], ANYWHERE, Verdict.OK),
+        ([rule("all", [ANYWHERE], allowed=[{"IPProtocol": "all"}])], ANYWHERE, Verdict.OK),
+        ([rule("range", [ANYWHERE], allowed=[{"IPProtocol": "tcp", "ports": ["80", "20-25"]}])], ANYWHERE, Verdict.OK),
+        ([rule("no-range")], ANYWHERE, Verdict.OK),
+        ([INSIDE], ANYWHERE, Verdict.WARN),
+        ([TUNNEL], ANYWHERE, Verdict.WARN),
+        ([INSIDE], TUNNELS, Verdict.WARN),
+        ([], ANYWHERE, Verdict.FAIL),
+        ([OPEN, CLOSED], ANYWHERE, Verdict.FAIL),
+        ([OPEN, {**CLOSED, "priority": 1000}], ANYWHERE, Verdict.FAIL),
+        ([OPEN, {**CLOSED, "priority": 2000}], ANYWHERE, Verdict.OK),
+        ([OPEN, {**CLOSED, "disabled": True}], ANYWHERE, Verdict.OK),
+        ([rule("off", [ANYWHERE], disabled=True)], ANYWHERE, Verdict.FAIL),
+        ([rule("out", [ANYWHERE], direction="EGRESS")], ANYWHERE, Verdict.FAIL),
+        ([rule("tagged", [ANYWHERE], targetTags=["web"])], ANYWHERE, Verdict.FAIL),
+        ([rule("from-tags", None, sourceTags=["web"])], ANYWHERE, Verdict.FAIL),
+        ([rule("elsewhere", [ANYWHERE], network="https://x/projects/demo/global/networks/other")], ANYWHERE, Verdict.FAIL),
+        ([rule("web", [ANYWHERE], allowed=[{"IPProtocol": "tcp", "ports": ["80"]}])], ANYWHERE, Verdict.FAIL),
+        ([rule("ping", [ANYWHERE], allowed=[{"IPProtocol": "icmp"}])], ANYWHERE, Verdict.FAIL),
+        ([rule("six", ["::/0"])], ANYWHERE, Verdict.WARN),
+    ],
+)
+def test_the_firewall(rules: list[dict[str, Any]], source: str, status: Verdict) -> None:
+    check = firewall_check(rules, "default", source, "demo")
+    assert check.status is status, check
+    if status is Verdict.FAIL:
+        assert f"--allow tcp:22 --source-ranges {source} --project demo" in check.fix
