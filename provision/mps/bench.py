@@ -38,7 +38,7 @@ class Key:
 
     @property
     def percentage(self) -> int | None:
-        """Default active thread percentage of the cell; None without MPS."""
+        """Default active thread percentage of the cell; None without MPS. 200/N is rounded up, as `mps.plan` does."""
         match self.mode:
             case "none":
                 return None
@@ -47,7 +47,7 @@ class Key:
             case "100/N":
                 return max(1, 100 // self.clients)
             case _:
-                return min(100, max(1, 200 // self.clients))
+                return min(100, math.ceil(200 / self.clients))
 
     def __str__(self) -> str:
         return f"{self.mode} x {self.clients}"

@@ -36,6 +36,10 @@ def one_daemon(found: Found) -> Judged:
         return fail(f"{len(daemons)} daemons have {pipe}", "the directory, and the lock in it, was removed under one of them", end)
     if daemons and not found.daemon.answers:
         return fail(f"daemon {daemons[0]} lives and does not answer", "its sockets were removed, or it is stuck", end)
+    serverless = found.number("serverless")
+    if serverless and found.daemon.server_state != "ACTIVE":  # some drivers find it beside the daemon all the same
+        why = "it was started with a PATH without the driver's bin folder, and starts its server by name: servers end with status 1"
+        return fail(f"daemon {serverless} finds no nvidia-cuda-mps-server on its PATH", why, "invoke mps.disable, then invoke mps.enable")
     if elsewhere:
         why = f"process {elsewhere[0].pid} has {elsewhere[0].pipe or 'the default one'}: whoever names another directory does not meet it"
         return warn("there is a daemon of another pipe directory", why, f"kill {elsewhere[0].pid}   (in the container), if nobody needs it")

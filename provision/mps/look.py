@@ -17,6 +17,7 @@ WATCHED = (
 )
 """Variables of workers that matter to MPS."""
 
+# GNU's nproc takes OMP_NUM_THREADS, which every worker has, for the number of cores.
 # Directories are walked up to the root: the server is forked, becomes the client's user and has to pass all of them.
 _INSIDE = """
 R=${PROVISION_MOCK_ROOT-}
@@ -60,11 +61,14 @@ for process in /proc/[0-9]*; do
     root=$(tr '\\0' '\\n' <"$process/environ" 2>/dev/null | sed -n 's/^PROVISION_MOCK_ROOT=//p')
     test "$root" = "$R" || continue
     echo "process|${process#/proc/}|$parent|$state|$place"
+    case $state in Z | X) continue ;; esac
+    paths=$(tr '\\0' '\\n' <"$process/environ" 2>/dev/null | sed -n 's/^PATH=//p')
+    test -z "$paths" || (PATH=$paths && command -v nvidia-cuda-mps-server >/dev/null) || echo "serverless=${process#/proc/}"
 done
 echo "shm=$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print int($2 / 1024) " " int($4 / 1024) }')"
 echo "files=$(ulimit -n)"
 echo "pids=$(cat /sys/fs/cgroup/pids.max 2>/dev/null || true)"
-echo "cpus=$(nproc 2>/dev/null || grep -c ^processor /proc/cpuinfo)"
+echo "cpus=$(unset OMP_NUM_THREADS OMP_THREAD_LIMIT && nproc 2>/dev/null || grep -c ^processor /proc/cpuinfo)"
 echo "load=$(cut -d ' ' -f 1 /proc/loadavg 2>/dev/null || true)"
 echo "uid=$(id -u)"
 for name in $1; do env | sed -n "s/^$name=/own|$name|/p"; done

@@ -8,9 +8,10 @@ from provision.mps.parse import GPU_QUERY
 from provision.mps.plan import HostFacts, sms_of
 from provision.shell import Script, fields, script
 
+# GNU's nproc takes OMP_NUM_THREADS, which every worker has, for the number of cores.
 # The client runs outside of MPS (its pipe directory does not exist), else it would see the share that is in force.
 _INSIDE = """
-echo "vcpus=$(nproc 2>/dev/null || grep -c ^processor /proc/cpuinfo)"
+echo "vcpus=$(unset OMP_NUM_THREADS OMP_THREAD_LIMIT && nproc 2>/dev/null || grep -c ^processor /proc/cpuinfo)"
 echo "shm_mib=$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print int($2 / 1024) }')"
 echo "gpu=$(timeout 20 nvidia-smi "--query-gpu=$1" --format=csv,noheader,nounits 2>&1 | head -n 1)"
 echo "banner=$(timeout 20 nvidia-smi 2>/dev/null | grep -m 1 'CUDA' || true)"

@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 H200: dict[str, Any] = json.loads((ROOT / "bench" / "results" / "mps-h200.json").read_text())
+ACCEPTANCE: dict[str, Any] = json.loads((ROOT / "bench" / "results" / "mps-acceptance-h200.json").read_text())
 MODES = ("none", "mps", "100/N", "200/N")
 
 
@@ -47,3 +48,16 @@ def test_mps_is_as_much_faster_as_the_seeds_experiment_promises(clients: int, ti
 def test_sixteen_processes_with_mps_take_no_longer_than_one_without() -> None:
     found = cells(H200)
     assert min(found[mode, 16]["median_s"] for mode in MODES[1:]) <= 1.10 * found["none", 1]["median_s"]
+
+
+def test_the_plan_chose_the_best_cell() -> None:
+    """200/16 is 12.5: the plan rounds it up, and the benchmark of that day rounded it down."""
+    plan, best = ACCEPTANCE["plan"]["plan"], H200["best"]
+    assert (plan["clients"], best["mode"]) == (best["clients"], "200/N")
+    assert abs(plan["thread_percentage"] - best["thread_percentage"]) <= 1
+
+
+def test_enabling_took_two_seconds_and_three_round_trips_at_most() -> None:
+    enable = ACCEPTANCE["enable"]
+    assert max(enable["seconds"], *enable["again_s"]) <= 2.0
+    assert enable["round_trips"] <= 3

@@ -107,15 +107,36 @@ class Cuda:
         self._hear()
         return self._sticky
 
-    def cuMemAlloc_v2(self, pointer: Any, size: int) -> int:
-        """Memory within the client's limit."""
+    def cuMemAlloc_v2(self, pointer: Any, size: Any) -> int:
+        """Memory within the client's limit; `size` in bytes, a number or a ctypes integer."""
         self._hear()
         if self._sticky:
             return self._sticky
-        if self._limit_bytes is not None and self._allocated + size > self._limit_bytes:
+        wanted = int(getattr(size, "value", size))
+        if self._limit_bytes is not None and self._allocated + wanted > self._limit_bytes:
             return OUT_OF_MEMORY
-        self._allocated += size
+        self._allocated += wanted
         _set(pointer, 1)
+        return 0
+
+    def cuMemsetD8_v2(self, pointer: Any, value: Any, count: Any) -> int:
+        """Work of some kind: it ends as synchronizing would."""
+        del pointer, value, count
+        return self.cuCtxSynchronize()
+
+    def cuModuleLoadData(self, module: Any, image: Any) -> int:
+        """Any module is taken."""
+        del image
+        return self._made(module)
+
+    def cuModuleGetFunction(self, function: Any, module: Any, name: Any) -> int:
+        """Any function is found."""
+        del module, name
+        return self._made(function)
+
+    def cuGetErrorName(self, status: int, text: Any) -> int:
+        """The number stands for the name."""
+        _set(text, f"CUDA_ERROR_{status}".encode())
         return 0
 
     def cuLaunchKernel(self, *arguments: Any) -> int:
@@ -134,6 +155,12 @@ class Cuda:
         return self._sticky
 
     # --- how it gets there ---
+
+    def _made(self, what: Any) -> int:
+        self._hear()
+        if not self._sticky:
+            _set(what, 1)
+        return self._sticky
 
     def _connect(self) -> socket.socket | None:
         try:
@@ -203,7 +230,7 @@ def chosen(present: list[str], wanted: str | None) -> list[str]:
     return found
 
 
-def _set(reference: Any, value: int) -> None:
+def _set(reference: Any, value: int | bytes) -> None:
     """Write through `byref(x)`, or to a pointer."""
     target = getattr(reference, "_obj", None)
     if target is not None:

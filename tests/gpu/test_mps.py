@@ -1,0 +1,343 @@
+"""The acceptance run of MPS on a real GPU: made, proven, broken in eight ways and diagnosed, measured, and nothing left.
+
+The tests follow one another on one machine, as a user's day does; each leaves MPS as it found it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import statistics
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.machine import Lab
+from lab.programs import find_programs
+from tests.gpu.conftest import RESULTS, Machine, frameworks
+
+FIGURES: dict[str, Any] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def figures() -> Iterator[None]:
+    """Write down what was measured, where a folder for it was named."""
+    yield
+    if RESULTS and FIGURES:
+        Path(RESULTS).mkdir(parents=True, exist_ok=True)
+        figures = {"date": datetime.now(UTC).isoformat(timespec="seconds"), **FIGURES}
+        (Path(RESULTS) / "gpu.json").write_text(json.dumps(figures, indent=1) + "\n")
+
+
+@pytest.fixture
+def mended(machine: Machine) -> Iterator[None]:
+    """MPS as it was before the test, whatever the test did to it, and however it ended."""
+    yield
+    machine.configure()
+    machine("mps.disable", "--force")
+    assert enabled(machine)["server"]["state"] == "ACTIVE"
+
+
+@contextlib.contextmanager
+def client(machine: Machine, *words: str, env: str = "") -> Iterator[subprocess.Popen[str]]:
+    """A CUDA client in the container that has its context; ended with the block."""
+    shell = f"exec env {env} python3 client.py {' '.join(words)}"
+    child = machine.start("dev.exec", "--", "sh", "-c", shell)
+    assert child.stdout is not None
+    try:
+        assert child.stdout.readline() == "ready\n", child.communicate(timeout=60)
+        yield child
+    finally:
+        child.terminate()
+        child.communicate(timeout=60)
+
+
+def checks(machine: Machine, *words: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    """What the doctor says: its exit status, and each check by name."""
+    ended = machine("mps.doctor", "--json", *words)
+    return ended.status, {check["id"]: check for check in ended.document["checks"]}
+
+
+def explained(machine: Machine, text: str) -> str:
+    """The cause and the remedy of an error text."""
+    found = machine.ok("mps.explain", "--text", text)["matches"]
+    return " ".join(f"{match['cause']} {match['remedy']}" for match in found)
+
+
+def archive(busybox: bytes) -> bytes:
+    """An image with busybox and nothing else, as a tar."""
+    names = (
+        "sh",
+        "awk",
+        "cat",
+        "cut",
+        "date",
+        "df",
+        "env",
+        "grep",
+        "head",
+        "id",
+        "ls",
+        "readlink",
+        "sed",
+        "sleep",
+        "sort",
+        "stat",
+        "tail",
+        "tr",
+    )
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        program = tarfile.TarInfo("bin/busybox")
+        program.size, program.mode = len(busybox), 0o755
+        tar.addfile(program, io.BytesIO(busybox))
+        for name in names:
+            link = tarfile.TarInfo(f"bin/{name}")
+            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+            tar.addfile(link)
+    return buffer.getvalue()
+
+
+def enabled(machine: Machine) -> dict[str, Any]:
+    machine.ok("mps.enable")
+    return machine.ok("mps.status")
+
+
+def test_the_container_has_the_real_driver(machine: Machine) -> None:
+    assert machine.ok("dev.up")["hosts"]["lab"]["failed"] == 0
+    listed = machine.inside("nvidia-smi -L")
+    assert listed.startswith("GPU 0: NVIDIA ")
+    driver = machine.inside("nvidia-smi --query-gpu=driver_version --format=csv,noheader").strip()
+    FIGURES.update(gpu=listed.split(":")[1].split("(")[0].strip(), driver=driver)
+    ended = machine("dev.run", "client.py", "--", "hold")
+    assert (ended.status, ended.out) == (0, "ready\ndone\n"), ended
+
+
+# --- one container -----------------------------------------------------------------------------------------------
+
+
+def test_mps_is_enabled_and_proven(machine: Machine) -> None:
+    ended = machine("mps.enable", "--json")
+    assert ended.status == 0, ended
+    host = ended.document["hosts"]["lab"]
+    assert host["changed"] >= 1
+    assert host["round_trips"] <= 3
+    FIGURES["enable"] = {
+        "seconds": round(host["seconds"], 2),
+        "round_trips": host["round_trips"],
+        "whole_command_s": round(ended.seconds, 2),
+    }
+    status = machine.ok("mps.status", "--strict")
+    assert (status["daemon"], status["server"]["state"], status["outside"]) == (True, "ACTIVE", [])
+    assert "attached" in str(status["proof"])
+    assert machine.ok("mps.enable")["hosts"]["lab"]["changed"] == 0
+
+
+def test_enabling_on_a_running_container_takes_two_seconds(machine: Machine) -> None:
+    seconds = []
+    for _ in range(3):
+        machine.ok("mps.disable")
+        seconds.append(machine.ok("mps.enable")["hosts"]["lab"]["seconds"])
+    FIGURES["enable"]["again_s"] = [round(value, 2) for value in seconds]
+    assert statistics.median(seconds) <= 2.0
+
+
+def test_real_clients_are_attached_and_named(machine: Machine) -> None:
+    with client(machine, "hold", "30"), client(machine, "hold", "30"), client(machine, "hold", "30"):
+        status = machine.ok("mps.status", "--strict")
+    assert len(status["clients"]) == 3
+    assert all("client.py" in each["command"] and each["pid"] > 1 and each["container"] == "worker" for each in status["clients"])
+    assert status["client_limit"] == 48
+
+
+def test_the_doctor_finds_it_healthy(machine: Machine) -> None:
+    with client(machine, "hold", "30"):
+        code, found = checks(machine)
+    bad = {name: check for name, check in found.items() if check["status"] in {"fail", "unknown"}}
+    assert (code in {0, 1}, bad) == (True, {}), json.dumps(found, indent=1)
+    FIGURES["doctor"] = {name: f"{check['status']}: {check['what']}" for name, check in found.items()}
+
+
+# --- eight faults, each with its remedy -----------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("mended")
+def test_a_daemon_that_was_killed(machine: Machine) -> None:
+    with client(machine, "hold", "60") as child:
+        machine.inside("kill -9 $(cat $CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid)")
+        out, err = child.communicate(timeout=60)
+    assert "806" in out + err, "the server dies with its daemon"
+    assert "server" in explained(machine, out)
+    with client(machine, "hold", "30"):
+        code, found = checks(machine)
+        outside = machine("mps.status", "--json").document["outside"]
+    assert (code, found["daemon"]["status"]) == (2, "fail")
+    assert "mps.enable" in found["daemon"]["fix"]
+    assert len(outside) == 1, "a new client runs without MPS and says nothing"
+
+
+@pytest.mark.usefixtures("mended")
+def test_a_client_over_the_limit(machine: Machine) -> None:
+    ended = machine("dev.exec", "--clients", "50", "--json", "--", "python3", "client.py", "hold", "25")
+    statuses = sorted(each["status"] for each in ended.document["clients"])
+    assert statuses.count(0) <= 48, ended
+    assert statuses.count(40) >= 2, ended
+    text = ended.err
+    assert "808" in text
+    assert "48" in explained(machine, "error 808 CUDA_ERROR_MPS_MAX_CLIENTS_REACHED") or "reduce" in explained(machine, "Error 808").lower()
+
+
+@pytest.mark.usefixtures("mended")
+def test_a_second_user(machine: Machine, lab: Lab) -> None:
+    with client(machine, "hold", "40"):
+        words = ["docker", "exec", "-d", "-u", "1000", "-w", "/workspace", "worker", "python3", "client.py", "hold", "3"]
+        lab.exec_inside(*words)
+        machine.eventually(lambda: "pending" in machine.inside("cat $CUDA_MPS_LOG_DIRECTORY/control.log"), "the second user waits")
+        code, found = checks(machine)
+    told = json.dumps([check for check in found.values() if check["status"] in {"warn", "fail"}]).lower()
+    assert code in {1, 2}
+    assert "user" in told or "uid" in told, told
+    machine.eventually(lambda: not machine.inside("pgrep -f '[c]lient.py hold' || true").strip(), "it has its turn, and ends")
+
+
+@pytest.mark.usefixtures("mended")
+def test_a_client_with_another_pipe_directory(machine: Machine) -> None:
+    with client(machine, "hold", "30", env="CUDA_MPS_PIPE_DIRECTORY=/tmp/elsewhere"):
+        code, found = checks(machine)
+        strict = machine("mps.status", "--strict", "--json")
+    assert code == 2
+    assert found["environment"]["status"] == "fail" or found["attachment"]["status"] == "fail"
+    assert "/tmp/elsewhere" in json.dumps(found)
+    assert (strict.status, [each["command"] for each in strict.document["outside"]]) == (1, ["python3 client.py hold 30"])
+
+
+@pytest.mark.usefixtures("mended")
+def test_an_index_that_the_daemon_has_remapped(machine: Machine) -> None:
+    machine.configure(mps={"gpu": "0"})
+    enabled(machine)
+    ended = machine("dev.exec", "--", "sh", "-c", "CUDA_VISIBLE_DEVICES=1 python3 client.py hold")
+    assert (ended.status, "error 100" in ended.out) == (40, True), ended
+    assert "CUDA_VISIBLE_DEVICES" in explained(machine, ended.out)
+
+
+@pytest.mark.usefixtures("mended")
+def test_a_server_that_the_daemon_does_not_find(machine: Machine) -> None:
+    machine.ok("mps.disable")
+    start = "mkdir -p $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY; PATH=/usr/bin:/bin /usr/local/nvidia/bin/nvidia-cuda-mps-control -d"
+    machine.inside(start)
+    machine.start("dev.exec", "--", "timeout", "10", "python3", "client.py", "hold").communicate(timeout=60)
+    code, found = checks(machine)
+    told = json.dumps([check for check in found.values() if check["status"] == "fail"])
+    assert code == 2
+    machine.inside("echo quit | nvidia-cuda-mps-control; rm -rf $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY", status=None)
+    assert "PATH" in told, told
+
+
+@pytest.mark.usefixtures("mended")
+def test_an_illegal_address_in_one_client_hits_the_others(machine: Machine) -> None:
+    with client(machine, "hold", "40") as other:
+        broken = machine("dev.exec", "--", "python3", "client.py", "fault")
+        out, _ = other.communicate(timeout=60)
+    assert (broken.status, "error 700" in broken.out) == (40, True), broken
+    assert "error 7" in out, "the fault of one is reported to all"
+    assert "all" in explained(machine, out)
+    assert machine.ok("mps.status")["server"]["state"] == "ACTIVE"
+    with client(machine, "hold", "10"):
+        assert len(machine.ok("mps.status", "--strict")["clients"]) == 1
+
+
+def test_an_image_without_glibc(machine: Machine, lab: Lab) -> None:
+    """As Alpine: programs of the driver are linked to glibc, which such an image lacks."""
+    busybox = find_programs(lab.engine).busybox.read_bytes()
+    lab.exec_inside("docker", "import", "-", "alpine-like", stdin=archive(busybox))
+    driver = ["-v", "/var/lib/nvidia/bin:/usr/local/nvidia/bin:ro", "-v", "/var/lib/nvidia/lib64:/usr/local/nvidia/lib64:ro"]
+    env = ["-e", "PATH=/usr/local/nvidia/bin:/bin", "-e", "LD_LIBRARY_PATH=/usr/local/nvidia/lib64"]
+    run = ["docker", "run", "-d", "--name", "alpine", "--network", "host", "--privileged", *driver, *env]
+    lab.exec_inside(*run, "alpine-like", "/bin/busybox", "sleep", "600")
+    machine.configure(worker={**machine.settings["worker"], "name": "alpine"})
+    try:
+        code, found = checks(machine)
+    finally:
+        machine.configure()
+        lab.exec_inside("docker", "rm", "-f", "alpine")
+    assert code == 2
+    assert found["container"]["status"] == "fail", json.dumps(found, indent=1)
+    assert "glibc" in json.dumps(found["container"])
+
+
+# --- measured ----------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_from_one_run(machine: Machine) -> None:
+    workload = "mlp" if frameworks()[1] else "driver"
+    source = Path(__file__).parents[2] / "provision" / "mps" / "workloads" / f"{workload}.py"
+    (machine.project / "work.py").write_text(source.read_text())
+    stand_in = "PROVISION_BENCH_STEPS=6000 PROVISION_BENCH_CLIENT=0 PROVISION_BENCH_READY=/dev/null PROVISION_BENCH_GO=/dev/null"
+    (machine.project / "plan.sh").write_text(f"{stand_in} PROVISION_BENCH_TIMES=/dev/null exec python3 work.py\n")
+    machine("dev.run", "plan.sh", timeout_s=120)
+    plan = machine.ok("mps.plan", "--measure", "sh plan.sh")
+    FIGURES["plan"] = plan
+
+
+def test_a_short_benchmark_proves_attachment(machine: Machine) -> None:
+    words = ("--workload", "driver", "--clients", "1,8", "--modes", "none,mps", "--rounds", "1", "--steps", "2000", "--no-chart")
+    document = machine.ok("mps.bench", *words, timeout_s=400)
+    assert document["failures"] == []
+    found = {(cell["mode"], cell["clients"]): cell for cell in document["cells"]}
+    FIGURES["bench"] = document["cells"]
+    assert found["mps", 8]["times_none"] > 1.5
+
+
+def test_a_client_sees_its_share_of_the_gpu(machine: Machine) -> None:
+    machine.configure(mps={"thread_percentage": 12})
+    try:
+        status = enabled(machine)
+        assert status["thread_percentage"] == pytest.approx(12.0)
+    finally:
+        machine.configure()
+    assert enabled(machine)["thread_percentage"] == pytest.approx(100.0)
+
+
+def test_disabled_nothing_is_left(machine: Machine) -> None:
+    machine.ok("mps.disable")
+    assert machine.inside("pgrep -f '[n]vidia-cuda-mps' || true") == ""
+    assert machine.inside("ls -d $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY 2>/dev/null || true") == ""
+    assert machine.inside("nvidia-smi --query-gpu=compute_mode --format=csv,noheader").strip() == "Default"
+    assert machine.ok("mps.disable")["hosts"]["lab"]["changed"] == 0
+
+
+# --- a container for the daemon, and one for each worker --------------------------------------------------------------
+
+
+def test_the_topology_of_dataflow(machine: Machine, lab: Lab) -> None:
+    machine.configure(mps={"topology": "containers"}, worker={**machine.settings["worker"], "processes": 3})
+    try:
+        machine.ok("dev.up")
+        ended = machine("mps.enable", "--json")
+        assert ended.status == 0, ended
+        FIGURES["containers"] = {"seconds": round(ended.document["hosts"]["lab"]["seconds"], 2)}
+        status = machine.ok("mps.status", "--strict")
+        assert "attached" in str(status["proof"])
+        run = machine.start("dev.exec", "--clients", "3", "--", "python3", "client.py", "hold", "15")
+        try:
+            found = machine.eventually(
+                lambda: status if len((status := machine.ok("mps.status"))["clients"]) == 3 else None, "three clients are attached"
+            )
+        finally:
+            out, err = run.communicate(timeout=120)
+        assert run.returncode == 0, out + err
+        assert all(each["pid"] > 1 and "client.py" in each["command"] for each in found["clients"]), "PIDs are true"
+        assert len({each["container"] for each in found["clients"]}) == 3, "one in each container"
+        lab.reboot()
+        assert lab.wait_for_unit("provision-boot.service") == "active"
+        machine.eventually(lambda: machine("mps.status", "--strict").status == 0, "a boot brings it back", timeout_s=120)
+    finally:
+        machine("mps.disable", "--force")
+        machine.configure()
+    machine.ok("dev.up")
