@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from provision.app import trust
 from provision.app.clouds import cloud_of, every_journal, journal_of, owner_of
@@ -10,9 +11,10 @@ from provision.app.session import Done, Session
 from provision.app.state import VmRecords
 from provision.app.vm_documents import aligned, span
 from provision.app.vm_rates import seconds_since
+from provision.cloud import body
 from provision.cloud import journal as written
 from provision.cloud.create import Maker
-from provision.cloud.strays import DISK, Stray, Survey, remove, survey
+from provision.cloud.strays import DISK, Stray, Survey, remove, settle, survey
 from provision.errors import EXIT_WOULD_CHANGE, CleanupFailed, UsageError, worst_exit
 from provision.hosts.keys import ensure_key
 from provision.model import Note
@@ -33,10 +35,13 @@ def vm_gc(session: Session, *, yes: bool, check: bool, every_key: bool = False, 
     pairs = [(journal, entry) for journal in every_journal(session) for entry in journal.open()]
     busy = [entry.name for journal, entry in pairs if journal.is_claimed(entry.name)]
     found = survey(maker, is_owner, [entry for _, entry in pairs], busy)
+    # A run that began after the journals were read wrote its intent before its VM could be listed.
+    still = [stray for stray in found.strays if not _is_worked_on(session, stray) and not _was_made(session, stray)]
+    found = replace(found, strays=tuple(still))
     if check:
         return _found(found, EXIT_WOULD_CHANGE if found.strays else 0)
-    for entry in found.settled:
-        maker.journal.mark(entry.request_id, written.GONE)
+    mine = {entry.request_id for entry in maker.journal.open()}
+    settle(maker, [entry for entry in found.settled if entry.request_id in mine])
     if not found.strays:
         return _found(found, 0)
     session.emit(Note(_table(found.strays)))
@@ -46,13 +51,28 @@ def vm_gc(session: Session, *, yes: bool, check: bool, every_key: bool = False, 
     return _removed(session, maker, found)
 
 
+def _is_worked_on(session: Session, stray: Stray) -> bool:
+    return any(journal.is_claimed(stray.name) for journal in every_journal(session))
+
+
+def _was_made(session: Session, stray: Stray) -> bool:
+    """A run of this machine finished making this very VM since the survey began."""
+    request_id = stray.vm.labels.get(body.REQUEST_LABEL) if stray.vm is not None else None
+    return any(
+        entry.request_id == request_id and entry.state == written.MADE for journal in every_journal(session) for entry in journal.open()
+    )
+
+
 def _removed(session: Session, maker: Maker, found: Survey) -> Done:
+    """What was removed. Minutes may have passed since the survey: what a run has made its own meanwhile is left alone."""
     removed: list[Stray] = []
     errors: list[CleanupFailed] = []
     for stray in found.strays:
         try:
             with maker.journal.claim(stray.name, maker.note):
-                if remove(maker, stray):
+                if _was_made(session, stray):
+                    session.emit(Note(f"{stray.name} is wanted by now: left alone"))
+                elif remove(maker, stray):
                     removed.append(stray)
         except CleanupFailed as error:
             errors.append(error)

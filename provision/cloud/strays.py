@@ -6,6 +6,7 @@ A VM belongs to somebody while a journal of this machine says that it was made; 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from provision.cloud import body
@@ -47,10 +48,11 @@ class Stray:
 
 @dataclass(frozen=True)
 class Survey:
-    """What was found: strays, and entries of the journal of which nothing is left."""
+    """What was found: strays, and entries of which the list shows nothing."""
 
     strays: tuple[Stray, ...]
     settled: tuple[Entry, ...]
+    """To be asked for by name (`settle`): a zone that does not answer is missing in the list, and its VMs run on."""
 
 
 def survey(means: Means, is_owner: Callable[[str], bool], entries: Sequence[Entry], busy: Iterable[str] = ()) -> Survey:
@@ -69,6 +71,14 @@ def survey(means: Means, is_owner: Callable[[str], bool], entries: Sequence[Entr
     strays += [_stray_disk(disk) for disk in disks if not disk.users and not _is_wanted(disk, entries, vms, set(busy))]
     there = {(vm.name, vm.zone) for vm in vms}
     return Survey(tuple(strays), tuple(entry for entry in at_rest if (entry.name, entry.zone) not in there))
+
+
+def settle(means: Means, entries: Iterable[Entry]) -> None:
+    """Write down as gone the entries of which their zone says that nothing is there; one that does not answer settles nothing."""
+    for entry in entries:
+        with suppress(CloudError):
+            if means.cloud.get(entry.name, entry.zone) is None:
+                means.journal.mark(entry.request_id, written.GONE)
 
 
 def _stray_vm(vm: Vm, entries: Sequence[Entry]) -> Stray | None:

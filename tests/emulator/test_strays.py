@@ -80,6 +80,27 @@ def test_an_entry_of_which_nothing_is_there_is_settled(maker: Maker, make_spec: 
     assert (survey.strays, [entry.request_id for entry in survey.settled]) == ((), [request_id])
 
 
+def test_a_vm_in_a_zone_that_no_list_shows_stays_in_the_journal(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
+    maker.create(make_spec(), [ZONE])
+    emulator.script({"zone": ZONE, "fault": "unreachable"})
+    survey = strays.survey(maker, lambda owner: owner == "me", maker.journal.open())
+    strays.settle(maker, survey.settled)
+    assert [entry.state for entry in maker.journal.open()] == [MADE]
+    emulator.faults.clear()
+    assert found(maker) == []
+
+
+def test_a_zone_that_does_not_answer_settles_nothing(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
+    maker.journal.intent(make_spec(), ZONE, maker.new_id())
+    survey = strays.survey(maker, lambda owner: owner == "me", maker.journal.open())
+    emulator.faults.add(http_error(503, "backendError", "no", call="instances.get", times=None))
+    strays.settle(maker, survey.settled)
+    assert len(maker.journal.open()) == 1
+    emulator.faults.clear()
+    strays.settle(maker, survey.settled)
+    assert maker.journal.open() == []
+
+
 def test_a_vm_that_was_made_anew_since_it_was_found_is_left_alone(maker: Maker, cloud: GceCloud, make_spec: MakeSpec) -> None:
     cloud.create(make_spec(), ZONE, request_id=maker.new_id())
     (stray,) = strays.survey(maker, lambda owner: owner == "me", ()).strays

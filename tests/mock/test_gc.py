@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from provision import app
-from provision.app import Done
+from provision.app import Done, vm_garbage
 from provision.app.clouds import cloud_of, journal_of, owner_of
 from provision.app.state import VmRecords
 from provision.cloud.create import new_request_id
@@ -88,6 +90,33 @@ def test_from_a_renamed_folder_no_second_vm_is_made_and_none_is_collected(projec
     assert collect(project, yes=True).document["strays"] == []
     # The journal of the folder's old name still says that it belongs to somebody.
     assert collect(project, yes=True, every_key=True).document["strays"] == []
+
+
+@pytest.mark.parametrize("late", ["survey", "answer"])
+def test_what_a_run_finishes_meanwhile_is_not_taken_from_it(project: Project, monkeypatch: pytest.MonkeyPatch, late: str) -> None:
+    """The VM is listed while its run still works on it; the run ends well before somebody says yes."""
+    killed_after_insert(project, ZONE)
+    real = vm_garbage.survey
+
+    def meanwhile() -> None:
+        journal = journal_of(project.session)
+        journal.mark(journal.open()[0].request_id, MADE)
+
+    def survey(*words: Any) -> Any:
+        found = real(*words)
+        assert [stray.name for stray in found.strays] == ["dev"]
+        if late == "survey":
+            meanwhile()
+        return found
+
+    def confirm(_question: str) -> bool:
+        meanwhile()
+        return True
+
+    monkeypatch.setattr(vm_garbage, "survey", survey)
+    done = app.vm_gc(project.session, yes=False, check=False, confirm=confirm)
+    assert done.document["deleted"] == []
+    assert project.listed() == [("dev", "RUNNING")]
 
 
 def test_a_lost_state_folder_leaves_strays_that_only_every_key_finds(project: Project) -> None:
