@@ -11,7 +11,7 @@ from provision.app.clouds import cloud_of, ours
 from provision.app.session import Done, Session, Targets
 from provision.app.vm_documents import document, static_document
 from provision.app.vm_reach import Patience, bills, reach, still_there
-from provision.app.vm_spec import made, maker_of, spec_of
+from provision.app.vm_spec import made, maker_of, spec_of, telling_what_bills
 from provision.cloud import body
 from provision.cloud.catalog import Shape
 from provision.cloud.create import HALTED, Created, fits
@@ -43,7 +43,8 @@ def vm_create(
     patience = patience or Patience.of(session)
     if targets.check:
         return _check(session, cloud, spec, targets, patience)
-    created = made(session, cloud, spec, width=parallel_zones)
+    with telling_what_bills(session, [name]):
+        created = made(session, cloud, spec, width=parallel_zones)
     with still_there(session, created.vm):
         reach(session, cloud, created.vm, patience)
         done = _provisioned(session, name, targets, document(created.vm), changed=created.changed, tried=_tried(created))

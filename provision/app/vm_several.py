@@ -13,7 +13,7 @@ from provision.app.session import Done, Session, Targets
 from provision.app.vm_choice import Act, each
 from provision.app.vm_documents import document
 from provision.app.vm_reach import Patience, bills, reach, still_there
-from provision.app.vm_spec import made, spec_of
+from provision.app.vm_spec import made, spec_of, telling_what_bills
 from provision.cloud import body
 from provision.cloud.create import Attempt, Created
 from provision.cloud.ports import ComputeCloud
@@ -43,9 +43,10 @@ def create_several(
         body.check_spec(spec)
     if targets.check:
         return _check(session, cloud, specs, targets)
-    acts = each(specs, lambda spec: made(_as(session, spec.name), cloud, spec, width=parallel_zones))
-    running = [act.value.vm for act in acts if act.value is not None]
-    reached = _ends(running, lambda vm: _reached(session, cloud, vm, patience))
+    with telling_what_bills(session, names):
+        acts = each(specs, lambda spec: made(_as(session, spec.name), cloud, spec, width=parallel_zones))
+        running = [act.value.vm for act in acts if act.value is not None]
+        reached = _ends(running, lambda vm: _reached(session, cloud, vm, patience))
     return _provisioned(session, targets, acts, reached)
 
 

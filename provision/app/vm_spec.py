@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from provision import templating
@@ -10,8 +12,10 @@ from provision.app.clouds import journal_of, owner_of, prices_of
 from provision.app.session import Session
 from provision.cloud import body, catalog, oslogin, scheduling
 from provision.cloud.create import Created, Maker, table_of
+from provision.cloud.journal import MADE
 from provision.cloud.ports import ComputeCloud
 from provision.cloud.refusal import CloudRefused
+from provision.errors import Interrupted
 from provision.hosts.keys import KeyPair
 from provision.model import Facts, Note, VmSpec
 from provision.recipes import cos, idle_texts
@@ -68,6 +72,22 @@ def user_data(session: Session, *, powers_off: bool = True) -> str:
 def maker_of(session: Session, cloud: ComputeCloud) -> Maker:
     """Who makes VMs: with the project's journal and the price list of the settings."""
     return Maker(cloud=cloud, journal=journal_of(session), emit=session.emit, prices=prices_of(session))
+
+
+@contextmanager
+def telling_what_bills(session: Session, names: Sequence[str]) -> Iterator[None]:
+    """Ctrl-C while VMs are made says which of them exist or may appear: the journal has what was asked for."""
+    try:
+        yield
+    except (KeyboardInterrupt, Interrupted) as error:
+        asked = [entry for entry in journal_of(session).open() if entry.name in names]
+        runs = "runs" if session.settings.cloud == "mock" else "runs and bills"
+        lines = [f"{entry.name} {runs if entry.state == MADE else 'may be in the making'} in {entry.zone}" for entry in asked]
+        left = ",".join(dict.fromkeys(entry.name for entry in asked))
+        if asked:
+            lines.append(f"the same command continues; `{session.program_argv0} vm.delete --name {left}` removes what is there")
+        why = "\n".join(lines) or "nothing was asked for yet"
+        raise Interrupted("interrupted", where=", ".join(names), why=why, fix=f"{session.program_argv0} vm.list") from error
 
 
 def made(session: Session, cloud: ComputeCloud, spec: VmSpec, *, width: int) -> Created:

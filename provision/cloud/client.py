@@ -104,15 +104,16 @@ class ComputeClient:
         *,
         client: str = "InstancesClient",
         extra_s: float = 0.0,
+        attempts: int | None = None,
         **words: Any,
     ) -> None:
-        """Send one change under one requestId, as often as needed, and wait for its end, `extra_s` longer than usual."""
+        """Send one change under one requestId, as often as needed (at most `attempts` times), and wait for its end, `extra_s` longer."""
         request = {"project": self.project, "zone": zone, "request_id": request_id, **words}
 
         def send() -> Any:
             return getattr(self._client(client), f"{verb}_unary")(request=request, retry=None, timeout=self._request_timeout_s)
 
-        operation = as_json(self._call(what, where, send))
+        operation = as_json(self._call(what, where, send, attempts))
         self.finish(operation, zone, what, where, extra_s=extra_s)
 
     def finish(self, operation: Mapping[str, Any], zone: str, what: str, where: str, *, extra_s: float = 0.0) -> None:
@@ -172,7 +173,7 @@ class ComputeClient:
 
         return as_json(self._call(what, where, send))
 
-    def _call(self, what: str, where: str, send: Callable[[], T]) -> T:
+    def _call(self, what: str, where: str, send: Callable[[], T], attempts: int | None = None) -> T:
         """One request with retries of what passes by itself: lost connections, 5xx, rate limits."""
 
         def once() -> T:
@@ -185,7 +186,7 @@ class ComputeClient:
                 raise refused(what, refusal, where=where, project=self.project) from error
 
         retrying = tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(self._attempts),
+            stop=tenacity.stop_after_attempt(attempts or self._attempts),
             wait=tenacity.wait_exponential(multiplier=0.2, max=10) + tenacity.wait_random(0, 0.1),
             retry=tenacity.retry_if_exception(_passes_by),
             sleep=self.sleep,

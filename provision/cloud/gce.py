@@ -139,12 +139,14 @@ class GceCloud:
     def set_ttl(self, name: str, zone: str, ttl_s: int, *, request_id: str) -> Vm:
         """Give the VM another time limit, counted from its start; everything else about its scheduling stays.
 
-        The API takes this of a stopped VM only (instances.setScheduling): of a running one it may be refused.
+        The API takes this of a stopped VM only (instances.setScheduling): a running one is asked for once, since waiting stops none.
         """
         what, where = "the time to live was not changed", f"{zone}/{name}"
         found = self.client.read("InstancesClient", "get", what, where, zone=zone, instance=name)
         scheduling = message("Scheduling", body.limited(found.get("scheduling", {}), ttl_s))
-        self.client.mutate("set_scheduling", what, where, zone, request_id, instance=name, scheduling_resource=scheduling)
+        words = {"instance": name, "scheduling_resource": scheduling}
+        attempts = 1 if found.get("status") == "RUNNING" else None
+        self.client.mutate("set_scheduling", what, where, zone, request_id, attempts=attempts, **words)
         return self._require(name, zone)
 
     def serial(self, name: str, zone: str, *, start: int = 0) -> tuple[str, int]:

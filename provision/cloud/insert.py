@@ -40,9 +40,6 @@ def insert(means: Means, spec: VmSpec, zone: str) -> Inserted:
         if made is None:
             raise
         vm = made
-    except KeyboardInterrupt:
-        means.note(f"{spec.name} may be in the making in {zone}: vm.create takes it up again, vm.delete removes it")
-        raise
     is_new = is_of(vm, request_id)
     if not is_new:
         means.journal.mark(request_id, written.GONE)

@@ -343,6 +343,7 @@ def test_the_limit_of_a_running_vm_is_changed_while_it_is_stopped(project: Proje
         app.vm_extend(project.session, "2h", "dev")
     assert caught.value.exit_code == EXIT_CLOUD
     assert caught.value.fix.startswith("invoke vm.extend 2h --name dev --restart")
+    assert project.cloud.emulator.counted().count("instances.setScheduling") == 1
     assert project.listed() == [("dev", "RUNNING")]
 
     done = app.vm_extend(project.session, "2h", "dev", restart=True, patience=QUICK)

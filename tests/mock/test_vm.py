@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -139,6 +140,37 @@ def test_ctrl_c_while_waiting_names_the_vm(project: Project, monkeypatch: pytest
     assert project.listed() == [("dev", "RUNNING")]
     continued = project.create()
     assert (continued.exit_code, continued.document["changed"]) == (0, False)
+
+
+@pytest.mark.parametrize(("width", "count", "asked"), [(1, 1, ["dev"]), (2, 1, ["dev", "dev"]), (1, 2, ["dev-1", "dev-2"])])
+def test_ctrl_c_while_the_cloud_is_asked_says_what_may_appear(
+    project: Project, monkeypatch: pytest.MonkeyPatch, width: int, count: int, asked: list[str]
+) -> None:
+    both_asked = threading.Barrier(len(asked))
+
+    def interrupt(*_: object, **__: object) -> None:
+        both_asked.wait(60)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GceCloud, "create", interrupt)
+        with pytest.raises(Interrupted) as caught:
+            app.vm_create(project.session, "dev", HERE, count=count, parallel_zones=width)
+    *lines, remedy = caught.value.why.splitlines()
+    assert caught.value.exit_code == EXIT_INTERRUPTED
+    assert sorted(line.split(" in us-")[0] for line in lines) == [f"{name} may be in the making" for name in asked]
+    assert remedy.endswith(f"vm.delete --name {','.join(dict.fromkeys(asked))}` removes what is there")
+    assert project.listed() == []
+
+
+def test_ctrl_c_before_anything_was_asked_for_says_so(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(GceCloud, "zones_offering", interrupt)
+    with pytest.raises(Interrupted) as caught:
+        project.create()
+    assert caught.value.why == "nothing was asked for yet"
 
 
 def test_provisioning_that_fails_names_the_vm(project: Project) -> None:
