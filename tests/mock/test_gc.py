@@ -10,6 +10,7 @@ from provision import app
 from provision.app import Done, vm_garbage
 from provision.app.clouds import cloud_of, journal_of, owner_of
 from provision.app.state import VmRecords
+from provision.cloud import strays
 from provision.cloud.create import new_request_id
 from provision.cloud.journal import INTENT, MADE
 from provision.errors import EXIT_WOULD_CHANGE, CloudError, UsageError
@@ -96,7 +97,7 @@ def test_from_a_renamed_folder_no_second_vm_is_made_and_none_is_collected(projec
 def test_what_a_run_finishes_meanwhile_is_not_taken_from_it(project: Project, monkeypatch: pytest.MonkeyPatch, late: str) -> None:
     """The VM is listed while its run still works on it; the run ends well before somebody says yes."""
     killed_after_insert(project, ZONE)
-    real = vm_garbage.survey
+    real = strays.survey
 
     def meanwhile() -> None:
         journal = journal_of(project.session)
