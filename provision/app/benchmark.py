@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from provision.app import converging, programs
+from provision.app.mps import look
 from provision.app.session import Done, Session, Targets
 from provision.errors import EXIT_FAILED, HostError, ProvisionError, UsageError
 from provision.model import Note, Transport
@@ -35,8 +36,6 @@ python3 -c 'import importlib.util as u; print("torch=%s" % ("yes" if u.find_spec
 for key in name driver_version memory.total compute_mode; do
     echo "$key=$(nvidia-smi --query-gpu="$key" --format=csv,noheader 2>/dev/null | head -n 1)"
 done
-others() { nvidia-smi --query-compute-apps=pid,process_name --format=csv,noheader 2>/dev/null | grep -v nvidia-cuda-mps-server; }
-echo "busy=$(others | tr '\\n' ';')"
 """
 _HOST_LOOK = """
 echo "mock=${PROVISION_MOCK_ROOT:+yes}"
@@ -72,6 +71,8 @@ class Asked:
             raise UsageError("--command and --workload cannot be given together", why="both say what to run", fix="leave one of them out")
         if self.budget_s is not None and self.steps is not None:
             raise UsageError("--budget and --steps cannot be given together", why="--budget finds the steps", fix="leave one of them out")
+        if self.command is not None:
+            _words(self.command)
 
     @property
     def fixed(self) -> bool:
@@ -99,6 +100,17 @@ class _Place:
 
     def pins(self, asked: Asked) -> bool:
         return asked.pinned and self.about.get("taskset") == "yes"
+
+
+def _words(command: str) -> tuple[str, ...]:
+    """The command as words. Raises `UsageError` for quotes that do not end, and for nothing at all, which would be fast."""
+    try:
+        words, why = shlex.split(command), "there is no program in it"
+    except ValueError as error:
+        words, why = [], str(error).lower()
+    if not words:
+        raise UsageError("this is no command", where=f"--command {command!r}", why=why, fix='--command "python train.py"')
+    return tuple(words)
 
 
 def mps_bench(session: Session, targets: Targets, asked: Asked) -> Done:
@@ -133,10 +145,7 @@ def _look(session: Session, transport: Transport, asked: Asked) -> _Place:
         raise HostError(
             "no GPU answers in the container", where=transport.host.name, why="nvidia-smi named none", fix="invoke vm.provision"
         )
-    if busy := about.get("busy", "").strip("; "):
-        raise HostError(
-            "other programs use the GPU: the figures would be theirs as well", where=transport.host.name, why=busy, fix="stop them"
-        )
+    _alone(session, transport, about.get("compute_mode", "").strip())
     if asked.command is None and about.get("python") != "yes":
         raise HostError(
             "the container has no python3 for the built-in program",
@@ -149,6 +158,26 @@ def _look(session: Session, transport: Transport, asked: Asked) -> _Place:
     source = resources.files("provision.mps").joinpath(f"workloads/{workload}.py").read_bytes()
     programs.checked(transport, cell.place_workload(name, place.folder, source), "sending the program", timeout_s=60.0)
     return place
+
+
+def _alone(session: Session, transport: Transport, mode: str) -> None:
+    """Refuse a GPU that others use, seen from the host: nvidia-smi in a container shows no process of another PID namespace.
+
+    And one that lets a single process in at a time, which the server of MPS may be.
+    """
+    where = transport.host.name
+    if mode.startswith(("Exclusive", "Prohibited")):
+        ours = session.settings.mps.exclusive
+        raise HostError(
+            "several processes cannot use the GPU without MPS now: nothing could be compared",
+            where=where,
+            why=f"the compute mode is {mode}",
+            fix=f"{session.program_argv0} mps.disable" if ours else "sudo nvidia-smi -c DEFAULT   (on the host)",
+        )
+    status = look(session, transport.host, transport)
+    if busy := [*status.clients, *status.outside]:
+        why = "; ".join(" ".join(filter(None, (user.container, str(user.pid), user.command))) for user in busy)
+        raise HostError("other programs use the GPU: the figures would be theirs as well", where=where, why=why, fix="stop them")
 
 
 def _measure(place: _Place, asked: Asked, keys: Sequence[Key]) -> tuple[int | None, Results]:
@@ -213,7 +242,7 @@ def _run(place: _Place, asked: Asked, key: Key, steps: int) -> tuple[Sample, flo
     if asked.command is None:
         words: tuple[str, ...] = ("python3", f"{place.folder}/workload.py")
     else:
-        words = tuple(shlex.split(asked.command.replace("{steps}", str(steps))))
+        words = _words(asked.command.replace("{steps}", str(steps)))
     one = Cell(
         clients=key.clients,
         percentage=key.percentage,

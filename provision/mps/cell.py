@@ -111,11 +111,12 @@ attached() {
         done
     done | sort -un
 }
+# Whoever was listed once counts: short programs come and go while others still start.
 seen=
 look() {
     if test -n "$percentage"; then
         found=$(attached | tr '\n' ' ')
-        test "${#found}" -le "${#seen}" || seen=$found
+        seen=$(printf '%s\n' $seen $found | sort -un | tr '\n' ' ')
     else
         seen=$(ask get_server_list | tr '\n' ' ')
     fi
@@ -140,7 +141,7 @@ echo "peak $(sort -n "$folder/memory" | tail -n 1)"
 cat "$folder"/end.*
 client=0
 while test "$client" -lt "$clients"; do
-    tail -n 1 "$folder/out.$client" | sed "s/^/said $client /"
+    printf 'said %s %s\n' "$client" "$(tail -n 1 "$folder/out.$client" | tr '\r' '\n' | tail -n 1)"
     client=$((client + 1))
 done
 pids=

@@ -146,6 +146,27 @@ def test_a_program_that_knows_no_barrier_is_held_at_its_start(container: Contain
     assert 0.45 < found.makespan_s < 5.0
 
 
+def test_clients_that_were_never_there_together_are_all_attached(container: Container) -> None:
+    """A short program is gone before the next one has its context: each was in the list once, and that is the proof."""
+    (container.bin / "brief").write_text(
+        """#!/bin/sh
+sleep "$PROVISION_BENCH_CLIENT"
+echo "$$" >"$CUDA_MPS_PIPE_DIRECTORY/clients"
+sleep 0.9
+"""
+    )
+    (container.bin / "brief").chmod(0o755)
+    assert container.sample(cell(clients=2, program="brief")).attached == {0, 1}
+
+
+@pytest.mark.parametrize("last", ["loss 0.3", "1 of 2\\rloss 0.3", "1 of 2\\rloss 0.3\\r"])
+def test_a_program_whose_last_line_has_no_end_is_measured_too(container: Container, last: str) -> None:
+    (container.bin / "open").write_text(f"#!/bin/sh\nprintf '{last}'\n")
+    (container.bin / "open").chmod(0o755)
+    found = container.sample(cell(clients=2, percentage=None, program="open"))
+    assert [end.said for end in found.ends] == ["loss 0.3", "loss 0.3"]
+
+
 def test_a_daemon_that_does_not_start_says_why(container: Container) -> None:
     with pytest.raises(CellFailed, match="could not run") as caught:
         container.sample(cell(), FAKE_NO_DAEMON="out of luck")

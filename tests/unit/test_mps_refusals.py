@@ -1,0 +1,64 @@
+"""What mps.bench refuses before it measures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provision import app
+from provision.app import Session, Targets, benchmark, converging
+from provision.errors import HostError, UsageError
+from provision.model import Host, Sink
+from provision.settings import Settings
+
+LOOKED = "mock=\nrunning=true\ncpus=0-3\npython=yes\ntorch=\nname=NVIDIA L4\ndriver_version=580.1\ncompute_mode={mode}\n"
+QUIET = "container=true\npercentage=Cannot find MPS control daemon process\nboxes=worker \n"
+BUSY = QUIET + "top|812|other\nholder|812|7|python3|python3 serve.py\n"
+
+
+class Answering:
+    """A host that gives one prepared answer after the other."""
+
+    def __init__(self, *answers: str) -> None:
+        self.answers = list(answers)
+        self.host = Host(name="box", address="box.invalid", user="me")
+
+    def exchange(self, command: str, stdin: bytes = b"", *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
+        del command, stdin, on_stderr, timeout_s
+        on_stdout(self.answers.pop(0).encode())
+        return 0
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def refusal(monkeypatch: pytest.MonkeyPatch, folder: Path, *answers: str, exclusive: bool = False) -> HostError:
+    place = Answering(*answers)
+    monkeypatch.setattr(converging, "host", lambda session, targets: place.host)
+    monkeypatch.setattr(converging, "connect", lambda session, target: place)
+    session = Session(Settings.model_validate({"mps": {"exclusive": exclusive}}), folder, folder)
+    with pytest.raises(HostError) as caught:
+        benchmark.mps_bench(session, Targets(), app.mps_asked(with_chart=False))
+    assert not place.answers
+    return caught.value
+
+
+def test_other_programs_are_seen_from_the_host_and_named_with_their_container(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """nvidia-smi in a container shows nothing of them."""
+    found = refusal(monkeypatch, tmp_path, LOOKED.format(mode="Default"), BUSY)
+    assert (found.what, found.why) == ("other programs use the GPU: the figures would be theirs as well", "other 7 python3 serve.py")
+
+
+@pytest.mark.parametrize(("ours", "fix"), [(True, "invoke mps.disable"), (False, "sudo nvidia-smi -c DEFAULT   (on the host)")])
+def test_a_gpu_that_lets_one_process_in_has_nothing_to_compare(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ours: bool, fix: str
+) -> None:
+    found = refusal(monkeypatch, tmp_path, LOOKED.format(mode="Exclusive_Process"), exclusive=ours)
+    assert (found.why, found.fix) == ("the compute mode is Exclusive_Process", fix)
+
+
+@pytest.mark.parametrize("command", ["python 'train.py", "", "  "])
+def test_a_command_of_no_words_is_refused(command: str) -> None:
+    with pytest.raises(UsageError, match="this is no command"):
+        app.mps_asked(command=command)
