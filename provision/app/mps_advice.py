@@ -103,7 +103,7 @@ def _plan_document(made: Plan) -> dict[str, Any]:
 
 
 def _plan_lines(facts: HostFacts, work: Workload, run: Measured | None, made: Plan) -> list[str]:
-    rows = [*_host_rows(facts), *_load_rows(work, run), ("", ""), *_number_rows(facts, made)]
+    rows = [*_host_rows(facts), *_load_rows(work, run), ("", ""), *_number_rows(facts, work, made)]
     lines = [f"{label:<{_COLUMN}}" + "\n".join(wrapped(text, _COLUMN)) if label else "" for label, text in rows]
     advice = [f"{each.level:<{_COLUMN}}" + "\n".join(wrapped(each.text, _COLUMN)) for each in made.advice]
     verdict = [] if made.worthwhile else ["", "MPS is the wrong tool here; what follows after stop says why."]
@@ -147,7 +147,7 @@ def _load_rows(work: Workload, run: Measured | None) -> list[tuple[str, str]]:
     return [("one process", ", ".join(known) or "nothing is known of it")]
 
 
-def _number_rows(facts: HostFacts, made: Plan) -> list[tuple[str, str]]:
+def _number_rows(facts: HostFacts, work: Workload, made: Plan) -> list[tuple[str, str]]:
     share = f"{made.thread_percentage} %"
     share += f", {made.sms_per_client} of {facts.sm_count} multiprocessors" if made.sms_per_client is not None else ""
     expected = "unknown" if made.expected_memory_mib is None else f"{_mib(made.expected_memory_mib)} for all"
@@ -157,6 +157,7 @@ def _number_rows(facts: HostFacts, made: Plan) -> list[tuple[str, str]]:
         if made.memory_limit_mib is None
         else f"{_mib(made.memory_limit_mib)} each when shared evenly; none is needed where all workers are yours"
     )
+    usual = ", usually 0.75 to 0.95 of that" if work.activity_kind == "sm" else ""
     return [
         ("clients", f"{made.clients}: {made.clients_reason} (limit of the server: {made.client_limit})"),
         ("thread percentage", f"{share}: {made.percentage_reason}"),
@@ -164,7 +165,7 @@ def _number_rows(facts: HostFacts, made: Plan) -> list[tuple[str, str]]:
         ("memory limit", limit),
         ("TensorFlow limit", f"{_mib(made.tensorflow_limit_mib)} for its logical device, which leaves out the context"),
         ("OpenMP threads", f"{made.omp_threads} for each (OMP_NUM_THREADS, MKL_NUM_THREADS, OPENBLAS_NUM_THREADS): {_TRAP}"),
-        ("throughput", f"at most {made.speedup.value:.1f} times one process, usually 0.75 to 0.95 of that ({made.speedup.reason})"),
+        ("throughput", f"at most {made.speedup.value:.1f} times one process{usual} ({made.speedup.reason})"),
         ("to apply", _apply(made)),
     ]
 

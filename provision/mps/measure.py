@@ -18,7 +18,8 @@ LEAST_BUSY_SAMPLES = 3
 """Samples of the GPU's own count below which a figure would be an accident."""
 
 # Runs in the container as `sh -c MEASURE provision COMMAND`. What the program prints goes to standard error, what was
-# sampled to standard output. `times` tells the processor time of the program and of all that it waited for.
+# sampled to standard output. It runs outside of MPS (its pipe directory does not exist), else a share in force would shrink its
+# context and its activity; not in EXCLUSIVE_PROCESS, where the server alone is let in. `times` tells the processor time of the program and of all that it waited for.
 MEASURE = """
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -28,6 +29,8 @@ nvidia-smi --query-gpu=memory.used,utilization.gpu --format=csv,noheader,nounits
 first=$!
 nvidia-smi dmon -i 0 -s u --gpm-metrics 2 >"$folder/activity" 2>/dev/null &
 second=$!
+mode=$(nvidia-smi --query-gpu=compute_mode --format=csv,noheader -i 0 2>/dev/null)
+case $mode in Exclusive*) ;; *) export CUDA_MPS_PIPE_DIRECTORY=/nonexistent ;; esac
 read -r start _ </proc/uptime
 sh -c "$1" >&2 </dev/null
 status=$?

@@ -31,6 +31,7 @@ def test_a_plan_from_what_the_host_says(tmp_path: Path) -> None:
         assert document["plan"]["clients"] == min(8, document["host"]["vcpus"])
         assert document["measured"] is None
         assert "as Dataflow does" in done.text
+        assert "usually" not in done.text, "nothing is known of the program, so nothing is foretold"
         assert max(map(len, done.text.splitlines())) <= 100
 
 

@@ -66,6 +66,7 @@ SMI = """#!/bin/sh
 case "$*" in
     *-lms*) while :; do printf '%s, 50\\n' "$(cat "$HOME/used")"; sleep 0.05; done ;;
     *memory.used*) cat "$HOME/used" ;;
+    *compute_mode*) echo "${FAKE_MODE-Default}" ;;
     dmon*) exit 1 ;;
 esac
 """
@@ -94,3 +95,18 @@ def test_the_script_runs_the_command_once_and_tells_its_status_and_figures(tmp_p
     assert (tmp_path / "runs").read_text() == "once\n"
     found = measured(done.stdout)
     assert (found.status, found.peak_memory_mib, found.activity_kind, found.activity) == (3, 893, "time", 0.5)
+
+
+@pytest.mark.parametrize(("mode", "pipe"), [("Default", "/nonexistent"), ("Exclusive_Process", "/run/mps/pipe")])
+def test_a_share_in_force_does_not_shrink_what_is_measured(tmp_path: Path, mode: str, pipe: str) -> None:
+    """The program is no client of MPS, unless the GPU lets in nobody else."""
+    smi = tmp_path / "bin" / "nvidia-smi"
+    smi.parent.mkdir()
+    smi.write_text(SMI)
+    smi.chmod(0o755)
+    (tmp_path / "used").write_text("7\n")
+    path = f"{smi.parent}:/usr/local/bin:/usr/bin:/bin"
+    env = {"PATH": path, "HOME": str(tmp_path), "FAKE_MODE": mode, "CUDA_MPS_PIPE_DIRECTORY": "/run/mps/pipe"}
+    words = ["sh", "-c", MEASURE, "provision", "echo $CUDA_MPS_PIPE_DIRECTORY"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=30, stdin=subprocess.DEVNULL)
+    assert done.stderr.splitlines()[0] == pipe
