@@ -10,6 +10,7 @@ from provision.app.image import worker_image
 from provision.app.session import Done, Session, Targets
 from provision.errors import EXIT_FAILED
 from provision.model import Host, Transport
+from provision.mps import plan
 from provision.recipes import mps
 from provision.recipes.mps import elsewhere
 from provision.recipes.worker import containers_alone, daemon_container
@@ -99,14 +100,11 @@ def document(session: Session, status: MpsStatus) -> dict[str, Any]:
 
 
 def client_limit(status: MpsStatus) -> int | None:
-    """Contexts that one server takes; None where the GPU or the driver is not known.
-
-    16 before Volta, 48 from it on, 60 with CUDA 13.1 and later (NVIDIA MPS guide; 48 on CUDA 13.0 measured: docs/facts.md).
-    """
+    """Contexts that one server takes; None where the GPU or the driver is not known."""
     capability = min((gpu.compute_capability for gpu in status.gpus if gpu.compute_capability), default=None)
     if capability is None or status.cuda is None:
         return None
-    return 16 if capability < (7, 0) else 48 if status.cuda < (13, 1) else 60
+    return plan.client_limit(capability, status.cuda)
 
 
 def _listed(users: Sequence[MpsClient]) -> list[dict[str, Any]]:

@@ -115,7 +115,7 @@ class Plan:
 
 
 def client_limit(compute_capability: tuple[int, int] | None, cuda: tuple[int, int] | None) -> int:
-    """Contexts that a server takes: 16 before Volta, 48 up to CUDA 13.0, 60 from CUDA 13.1 on (MPS guide)."""
+    """Contexts that a server takes: 16 before Volta, 48 up to CUDA 13.0 (measured: docs/facts.md), 60 from CUDA 13.1 on (MPS guide)."""
     if compute_capability is not None and compute_capability < VOLTA:
         return 16
     return 60 if cuda is not None and cuda >= (13, 1) else 48

@@ -83,6 +83,16 @@ def test_a_changed_plan_starts_anew_and_is_proven_again(gpu: Shared) -> None:
         assert client.call(f"alloc {1 << 40}") == 0
 
 
+def test_a_memory_limit_that_was_changed_by_hand_is_set_back(gpu: Shared) -> None:
+    gpu.set(memory_limit="1536M")
+    gpu.enable()
+    server = gpu.status().document["server"]["pid"]
+    gpu.inside(f"echo set_device_pinned_mem_limit {server} 0 512M | nvidia-cuda-mps-control")
+    assert gpu.status().document["memory_limit"] == "512M"
+    assert "mps" in changed(gpu.enable())
+    assert gpu.status().document["memory_limit"] == "1536M"
+
+
 def test_what_the_host_does_not_have_is_refused(gpu: Shared) -> None:
     gpu.set(gpu=7)
     assert gpu.refused(app.mps_enable(gpu.session, HERE))["what"] == "the GPU that mps.gpu names is not there"

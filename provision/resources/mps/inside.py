@@ -117,6 +117,14 @@ case $device in
         ;;
 esac
 same() { numeric "$1" && test "$(printf '%.1f' "$1")" = "$(printf '%.1f' "$2")"; }
+mib() { case $1 in *[!0-9]*[GM] | [GM]) ;; *G) echo "$((${1%G} * 1024))" ;; *M) echo "${1%M}" ;; esac; }
+# The tool shows whole gigabytes alone above one.
+limited() {
+    test -n "$memory" || { case $1 in [0-9]*) return 1 ;; *) return 0 ;; esac; }
+    wanted=$(mib "$memory")
+    test "$wanted" -lt 1024 || wanted=$((wanted / 1024 * 1024))
+    test "$(mib "$1")" = "$wanted"
+}
 as_planned() {
     pid=$(daemon) || return 1
     share=$(first get_default_active_thread_percentage)
@@ -127,7 +135,7 @@ as_planned() {
         limit=$(first "get_device_pinned_mem_limit $server 0")
     done
     same "$share" "$percentage" || return 1
-    case $memory/$limit in /[0-9]*) return 1 ;; esac
+    limited "$limit" || return 1
     test "$(value "$pid" PROVISION_MPS_MEMORY)" = "$memory" || return 1
     test "$(value "$pid" CUDA_VISIBLE_DEVICES)" = "$device" || return 1
     test "$(affinity "$pid")" = "${cpus:-$(affinity self)}"
