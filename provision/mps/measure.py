@@ -18,8 +18,9 @@ LEAST_BUSY_SAMPLES = 3
 """Samples of the GPU's own count below which a figure would be an accident."""
 
 # Runs in the container as `sh -c MEASURE provision COMMAND`. What the program prints goes to standard error, what was
-# sampled to standard output. It runs outside of MPS (its pipe directory does not exist), else a share in force would shrink its
-# context and its activity; not in EXCLUSIVE_PROCESS, where the server alone is let in. `times` tells the processor time of the program and of all that it waited for.
+# sampled to standard output. `times` tells the processor time of the program and of all that it waited for. The program runs
+# outside of MPS (its pipe directory does not exist), else a share in force would shrink its context and its activity; but not
+# in EXCLUSIVE_PROCESS, where the server alone is let in.
 MEASURE = """
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
