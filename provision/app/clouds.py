@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 from provision.app.mock import MOCK_PROJECT
 from provision.app.session import Session
 from provision.cloud import body
+from provision.cloud.insert import resume
 from provision.cloud.journal import DELETING, INTENT, MADE, UNSURE, FileJournal
+from provision.cloud.means import Means, is_ours
 from provision.cloud.ports import ComputeCloud
 from provision.cloud.prices import PriceList, packaged
 from provision.errors import CloudError, CloudNotFound, SettingsError
 from provision.hosts.keys import KeyPair, ensure_key
-from provision.model import Vm
+from provision.model import Note, Vm
 
 if TYPE_CHECKING:
     from provision.cloud.client import ComputeClient
@@ -93,10 +95,32 @@ def ours(cloud: ComputeCloud, name: str, owner: str) -> Vm | None:
     return next((vm for vm in cloud.list({body.OWNER_LABEL: owner}) if vm.name == name), None)
 
 
+def mine(session: Session, cloud: ComputeCloud) -> list[Vm]:
+    """Our VMs over all zones, by zone and name; one call where the list shows all that the journal knows.
+
+    A zone that does not answer is missing in the list without an error (warning UNREACHABLE), and its VMs bill on: what the
+    journal calls made and the list lacks is asked for by name, and where that fails, told.
+    """
+    owner = owner_of(ensure_key(session.home / "key"))
+    found = {(vm.zone, vm.name): vm for vm in cloud.list({body.OWNER_LABEL: owner})}
+    means = Means(cloud=cloud, journal=journal_of(session), emit=session.emit)
+    for entry in means.journal.open():
+        if entry.state != MADE or (entry.zone, entry.name) in found:
+            continue
+        try:
+            vm = resume(means, entry)
+        except CloudError as error:
+            session.emit(Note(f"{entry.name} in {entry.zone} may run and bill, it is not shown: {error.why}"))
+        else:
+            if vm is not None and is_ours(vm, owner):
+                found[vm.zone, vm.name] = vm
+    return [vm for _, vm in sorted(found.items(), key=lambda item: item[0])]
+
+
 def find(session: Session, cloud: ComputeCloud, name: str) -> Vm:
     """Our VM of this name. Raises CloudNotFound, or CloudError when one of this name carries another label."""
     owner = owner_of(ensure_key(session.home / "key"))
-    found = ours(cloud, name, owner)
+    found = next((vm for vm in mine(session, cloud) if vm.name == name), None)
     if found is None:
         refuse_orphan(session, cloud, name, owner, "describe")
         raise CloudNotFound(

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from provision.app import trust
-from provision.app.clouds import cloud_of, find, journal_of, owner_of, prices_of, refuse_orphan, unfinished
+from provision.app.clouds import cloud_of, find, journal_of, mine, owner_of, prices_of, refuse_orphan, unfinished
 from provision.app.session import Done, Session
 from provision.app.state import VmRecords
 from provision.app.vm_choice import chosen, each, is_pattern, names_of
 from provision.app.vm_documents import cell, document, say_overdue, static_document, table
-from provision.cloud import body
 from provision.cloud.create import delete_vm
 from provision.cloud.ports import ComputeCloud
 from provision.errors import UsageError, worst_exit
@@ -23,7 +22,7 @@ def vm_list(session: Session) -> Done:
     cloud, prices = cloud_of(session), prices_of(session)
     for line in unfinished(session):
         session.emit(Note(line))
-    found = cloud.list({body.OWNER_LABEL: owner_of(ensure_key(session.home / "key"))})
+    found = mine(session, cloud)
     say_overdue(session, found)
     vms = [document(vm, prices) for vm in found]
     return Done({"vms": vms}, text=table(vms) if vms else "no VMs")

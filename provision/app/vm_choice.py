@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from provision.app.clouds import owner_of, refuse_orphan
+from provision.app.clouds import mine, owner_of, refuse_orphan
 from provision.app.session import Done, Session
 from provision.app.vm_documents import document
-from provision.cloud import body
 from provision.cloud.ports import ComputeCloud
 from provision.errors import CloudNotFound, Interrupted, ProvisionError, UsageError, worst_exit
 from provision.hosts.keys import ensure_key
@@ -47,15 +46,15 @@ def chosen(session: Session, cloud: ComputeCloud, text: str, verb: str) -> list[
     """
     names = names_of(session, text)
     owner = owner_of(ensure_key(session.home / "key"))
-    mine = cloud.list({body.OWNER_LABEL: owner})
+    found = mine(session, cloud)
     for name in names:
-        if not any(fnmatch.fnmatchcase(vm.name, name) for vm in mine):
+        if not any(fnmatch.fnmatchcase(vm.name, name) for vm in found):
             if not is_pattern(name):
                 refuse_orphan(session, cloud, name, owner, verb)
-            known = ", ".join(vm.name for vm in mine)
+            known = ", ".join(vm.name for vm in found)
             why = f"VMs of this project: {known}" if known else "none carries this project's label"
             raise CloudNotFound(f"there is no VM named {name}", why=why, fix=f"{session.program_argv0} vm.list")
-    return [vm for vm in mine if any(fnmatch.fnmatchcase(vm.name, name) for name in names)]
+    return [vm for vm in found if any(fnmatch.fnmatchcase(vm.name, name) for name in names)]
 
 
 @dataclass(frozen=True)

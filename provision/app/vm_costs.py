@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from provision.app.clouds import cloud_of, owner_of, prices_of
+from provision.app.clouds import cloud_of, mine, prices_of
 from provision.app.session import Done, Session
 from provision.app.vm_documents import aligned, say_overdue, span, ttl_left_s, usd
 from provision.app.vm_rates import HOUR_S, cost_usd, ran_s, rate_of
-from provision.cloud import body
 from provision.cloud.create import HALTED
 from provision.cloud.prices import PriceList
-from provision.hosts.keys import ensure_key
 from provision.model import Vm
 
 
 def vm_cost(session: Session) -> Done:
     """Every VM that this project made: what it costs an hour, has cost, and will have cost when its time ends. Estimates."""
     cloud, prices = cloud_of(session), prices_of(session)
-    found = cloud.list({body.OWNER_LABEL: owner_of(ensure_key(session.home / "key"))})
+    found = mine(session, cloud)
     say_overdue(session, found)
     bill = summed(found, prices)
     return Done(bill, text=_text(bill) if bill["vms"] else "no VMs")

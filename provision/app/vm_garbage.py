@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from provision.app import trust
-from provision.app.clouds import cloud_of, every_journal, journal_of, owner_of
+from provision.app.clouds import cloud_of, every_journal, journal_of, mine, owner_of
 from provision.app.session import Done, Session
 from provision.app.state import VmRecords
-from provision.app.vm_documents import aligned, span
+from provision.app.vm_documents import aligned, say_overdue, span
 from provision.app.vm_rates import seconds_since
 from provision.cloud import body
 from provision.cloud import journal as written
@@ -32,6 +32,7 @@ def vm_gc(session: Session, *, yes: bool, check: bool, every_key: bool = False, 
     user = owner.rpartition("-")[0]
     is_owner = (lambda label: label.rpartition("-")[0] == user) if every_key else (lambda label: label == owner)
     maker = Maker(cloud=cloud_of(session), journal=journal_of(session), emit=session.emit)
+    say_overdue(session, mine(session, maker.cloud))
     pairs = [(journal, entry) for journal in every_journal(session) for entry in journal.open()]
     busy = [entry.name for journal, entry in pairs if journal.is_claimed(entry.name)]
     found = survey(maker, is_owner, [entry for _, entry in pairs], busy)
@@ -40,8 +41,8 @@ def vm_gc(session: Session, *, yes: bool, check: bool, every_key: bool = False, 
     found = replace(found, strays=tuple(still))
     if check:
         return _found(found, EXIT_WOULD_CHANGE if found.strays else 0)
-    mine = {entry.request_id for entry in maker.journal.open()}
-    settle(maker, [entry for entry in found.settled if entry.request_id in mine])
+    here = {entry.request_id for entry in maker.journal.open()}
+    settle(maker, [entry for entry in found.settled if entry.request_id in here])
     if not found.strays:
         return _found(found, 0)
     session.emit(Note(_table(found.strays)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from provision import app
-from provision.app import Done, Targets
+from provision.app import Done, Session, Targets
 from provision.app.state import VmRecords
 from provision.app.vm_reach import Patience
 from provision.app.vm_watch import Time
@@ -380,7 +380,8 @@ def test_what_is_stopped_for_longer_than_idle_delete_is_named(project: Project, 
     app.vm_list(project.session)
     assert not any("idle_delete" in note for note in project.notes)
     monkeypatch.setattr("provision.app.vm_documents.overdue", lambda vms, _limit_s: vms)
-    for task in (app.vm_list, app.vm_cost):
+    collect: Callable[[Session], Done] = lambda session: app.vm_gc(session, yes=False, check=True, confirm=None)  # noqa: E731
+    for task in (app.vm_list, app.vm_cost, collect):
         project.events.clear()
         task(project.session)
         (note,) = [note for note in project.notes if "idle_delete" in note]

@@ -163,6 +163,17 @@ def test_ctrl_c_while_the_cloud_is_asked_says_what_may_appear(
     assert project.listed() == []
 
 
+def test_a_vm_in_a_zone_that_the_list_leaves_out_is_shown_all_the_same(project: Project) -> None:
+    project.create()
+    project.cloud.emulator.script({"zone": ZONE, "fault": "unreachable"})
+    assert project.listed() == [("dev", "RUNNING")]
+    assert [vm["name"] for vm in app.vm_cost(project.session).document["vms"]] == ["dev"]
+    assert app.vm_show(project.session, "dev").document["vm"]["status"] == "RUNNING"
+    project.cloud.emulator.script({"call": "instances.get", "fault": "http", "http_status": 400, "reason": "invalid", "message": "no"})
+    assert project.listed() == []
+    assert project.notes[-1] == f"dev in {ZONE} may run and bill, it is not shown: invalid: no"
+
+
 def test_ctrl_c_before_anything_was_asked_for_says_so(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
