@@ -14,7 +14,7 @@ from provision.app.vm_reach import Patience, bills, reach, still_there
 from provision.app.vm_spec import made, maker_of, spec_of, telling_what_bills
 from provision.cloud import body
 from provision.cloud.catalog import Shape
-from provision.cloud.create import HALTED, Created, fits
+from provision.cloud.create import HALTED, Created, fits, other_limit
 from provision.cloud.ports import ComputeCloud
 from provision.errors import EXIT_WOULD_CHANGE, UsageError
 from provision.hosts.keys import ensure_key
@@ -81,6 +81,8 @@ def _check(session: Session, cloud: ComputeCloud, spec: VmSpec, targets: Targets
         maker_of(session, cloud).foretell(spec, session.settings.zones)
         return _would(f"would create {spec.name}: {Shape.of(spec)}", None)
     fits(spec, vm)
+    if (said := other_limit(spec, vm)) is not None:
+        session.emit(Note(said))
     if vm.status in HALTED:
         return _would(f"would start {vm.name} in {vm.zone}", vm)
     if vm.status != "RUNNING":

@@ -13,7 +13,7 @@ from provision.cloud.insert import Inserted, drop, insert, keep, resume
 from provision.cloud.journal import Entry, Journal
 from provision.cloud.means import Means, foreign, is_ours, left_behind, new_request_id
 from provision.cloud.placement import MORE_ZONES, Blast, Candidates, Kind, Verdict, classify, itinerary, region_of
-from provision.cloud.plan import plan_lines
+from provision.cloud.plan import plan_lines, span
 from provision.cloud.ports import ANY, ComputeCloud
 from provision.cloud.prices import PriceList, packaged
 from provision.cloud.quota import no_room, short_zones, untold
@@ -22,7 +22,7 @@ from provision.cloud.refusal import CloudRefused
 from provision.errors import CleanupFailed, CloudError, NoCapacity, SettingsError
 from provision.model import Emit, Vm, VmSpec
 
-__all__ = ["HALTED", "Attempt", "Created", "Maker", "delete_vm", "fits", "new_request_id", "table_of"]
+__all__ = ["HALTED", "Attempt", "Created", "Maker", "delete_vm", "fits", "new_request_id", "other_limit", "table_of"]
 
 HALTED = frozenset({"TERMINATED", "STOPPED"})
 """Status words of a VM that does not run and can be started (Compute Engine, "Instance life cycle")."""
@@ -171,6 +171,8 @@ class Maker(Means):
 
     def _keep(self, spec: VmSpec, vm: Vm, tried: Sequence[Attempt] = ()) -> Created:
         fits(spec, vm)
+        if (said := other_limit(spec, vm)) is not None:
+            self.note(said)
         if vm.status not in HALTED:
             return Created(vm, changed=False, tried=(*tried, Attempt(vm.zone, "exists")))
         self.note(f"{vm.name} is stopped in {vm.zone}: starting it")
@@ -304,6 +306,15 @@ def fits(spec: VmSpec, vm: Vm) -> None:
         why = "; ".join(f"{key} is {actual}, asked {asked}" for key, (actual, asked) in differing.items())
         fix = f"invoke vm.delete --name {vm.name}"
         raise CloudError("the VM exists with another shape", where=f"{vm.zone}/{vm.name}", why=why, fix=fix)
+
+
+def other_limit(spec: VmSpec, vm: Vm) -> str | None:
+    """What to say of a VM that ends earlier than is asked, or never; one that was given more time is as it should be."""
+    if spec.ttl_s is not None and vm.ttl_s is None:
+        return f"{vm.name} has no time limit, though the settings ask for one: it bills until it is stopped"
+    if vm.ttl_s is not None and (spec.ttl_s is None or vm.ttl_s < spec.ttl_s):
+        return f"{vm.name} keeps its time limit of {span(vm.ttl_s)}, less than the settings ask: vm.extend gives it more time"
+    return None
 
 
 def table_of(tried: Sequence[Attempt]) -> str:

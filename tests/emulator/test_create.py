@@ -451,6 +451,26 @@ def test_a_vm_that_appears_late_is_removed_with_the_rest(
     assert journal.open() == []
 
 
+@pytest.mark.parametrize(
+    ("has_s", "asked_s", "says"),
+    [
+        (7200, 10800, "dev keeps its time limit of 2h, less than"),
+        (7200, None, "dev keeps its time limit of 2h, less than"),
+        (None, 7200, "dev has no time limit"),
+        (10800, 7200, ""),
+        (7200, 7200, ""),
+    ],
+)
+def test_a_vm_that_ends_otherwise_than_asked_is_kept_and_told_of(
+    maker: Maker, make_spec: MakeSpec, said: list[str], *, has_s: int | None, asked_s: int | None, says: str
+) -> None:
+    maker.create(make_spec(ttl_s=has_s), [ZONES[0]])
+    said.clear()
+    assert not maker.create(make_spec(ttl_s=asked_s), [ZONES[0]]).changed
+    assert said == ([line for line in said if says and line.startswith(says)])
+    assert len(said) == bool(says)
+
+
 def test_ctrl_c_leaves_an_open_intent(maker: Maker, journal: FileJournal, make_spec: MakeSpec) -> None:
     class Interrupting(GceCloud):
         def create(self, spec: VmSpec, zone: str, *, request_id: str) -> Vm:
