@@ -28,7 +28,7 @@ from provision.app.clouds import cloud_of, journal_of
 from provision.app.session import Session
 from provision.app.vm_reach import Patience, reach
 from provision.app.vm_spec import spec_of
-from provision.cloud.create import create_vm, delete_vm
+from provision.cloud.create import Maker
 from provision.cloud.gce import GceCloud
 from provision.cloud.journal import FileJournal
 from provision.hosts.keys import ensure_key
@@ -87,17 +87,18 @@ def clocked() -> Iterator[Clocked]:
 def ssh_ready(folder: Path, rounds: int) -> list[Clocked]:
     """`vm.create` up to the point where the VM answers on SSH, on the embedded mock; the first round is not counted."""
     session = Session(Settings.from_levels([]), folder / "state", folder, emit=quiet, environ=dict(os.environ))
-    cloud, journal = cloud_of(session), journal_of(session)
+    cloud = cloud_of(session)
+    maker = Maker(cloud=cloud, journal=journal_of(session), emit=quiet)
     key, patience = ensure_key(session.home / "key"), Patience.of(session)
     found = []
     try:
         for _ in range(rounds + 1):
             with clocked() as clock:
                 spec = spec_of(session, "dev", key, os_login=wants_os_login(session, cloud))
-                made = create_vm(cloud, spec, [GOOD], journal, quiet)
+                made = maker.create(spec, [GOOD])
                 reach(session, cloud, made.vm, patience)
             found.append(clock)
-            delete_vm(cloud, "dev", spec.labels["provision-owner"], journal, quiet)
+            maker.delete_everywhere("dev", spec.labels["provision-owner"])
     finally:
         mock.mock_down(session)
     return found[1:]
@@ -108,12 +109,13 @@ def failover(folder: Path, spec: VmSpec, zones: tuple[str, ...], rounds: int) ->
     found = []
     with ComputeEmulator(NullBackend()) as emulator:
         emulator.faults.add(stock_out("us-central1-*"))
-        cloud, journal = GceCloud("demo", emulator.endpoint), FileJournal(folder / f"{len(zones)}.jsonl", "demo")
+        cloud = GceCloud("demo", emulator.endpoint)
+        maker = Maker(cloud=cloud, journal=FileJournal(folder / f"{len(zones)}.jsonl", "demo"), emit=quiet)
         for _ in range(rounds + 1):
             with clocked() as clock:
-                create_vm(cloud, spec, zones, journal, quiet)
+                maker.create(spec, zones)
             found.append(clock)
-            delete_vm(cloud, spec.name, spec.labels["provision-owner"], journal, quiet)
+            maker.delete_everywhere(spec.name, spec.labels["provision-owner"])
         cloud.close()
     return found[1:]
 

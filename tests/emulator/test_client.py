@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 LOOK = """
 import sys
 from provision.cloud.client import compute
@@ -23,6 +25,7 @@ def test_only_the_services_in_use_are_imported() -> None:
     assert run("print(sorted(services))") == "['instances', 'zone_operations']\n"
 
 
+@pytest.mark.slow
 def test_whoever_imports_the_package_afterwards_has_all_of_it() -> None:
     """A recipe of the user's may use the same library."""
     code = """
@@ -34,5 +37,6 @@ print(compute_v1.InstancesClient is compute().InstancesClient, compute_v1.__vers
     assert run(code) == "DisksClient DONE True\nTrue True\n"
 
 
+@pytest.mark.slow
 def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
     assert run("print(hasattr(compute(), 'NoSuchThing'), hasattr(compute(), 'InstancesClient'))") == "False True\n"

@@ -94,6 +94,7 @@ def settle(scenario: str, following: str, folder: Path, doom: Doom) -> bool:
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["create, second zone", "delete"])
 def test_killed_at_every_step_the_next_command_settles_it(scenario: str, tmp_path: Path) -> None:
     steps = 0

@@ -16,7 +16,7 @@ from provision.testing import MockHost
 from tests.mock.driving import SHELL, eventually
 from tests.mock.sharing import HERE, Shared
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

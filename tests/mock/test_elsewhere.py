@@ -9,7 +9,7 @@ from provision.app import Done, Targets
 from provision.testing import MockHost
 from tests.mock.project import Project
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
 BOX = Targets(host="box")
 

@@ -19,7 +19,7 @@ from provision.shell import command
 from provision.testing import gcloud
 from tests.mock.project import ZONE, Project
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
 
 @pytest.fixture

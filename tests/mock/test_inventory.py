@@ -21,7 +21,7 @@ from provision.settings.model import HostSettings
 from provision.testing import MockHost
 from tests.mock.project import Project
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
 
 def names(project: Project, limit: str | None = None) -> list[str]:

@@ -121,7 +121,10 @@ def test_time_that_is_skipped_ends_run_times_while_hosts_run_on(mock_cloud: Mock
     client = client_of(mock_cloud.endpoint)
     client.stop_unary(project="p", zone=ZONE, instance="limited")
     assert eventually(lambda: client.get(project="p", zone=ZONE, instance="limited").status == "TERMINATED")
-    limit = compute_v1.Scheduling(max_run_duration=compute_v1.Duration(seconds=3600), instance_termination_action="DELETE")
+    time_limit = compute_v1.Duration(seconds=3600)
+    limit = compute_v1.Scheduling(
+        max_run_duration=time_limit, instance_termination_action="DELETE", on_host_maintenance="TERMINATE", automatic_restart=False
+    )
     client.set_scheduling_unary(project="p", zone=ZONE, instance="limited", scheduling_resource=limit)
     client.start_unary(project="p", zone=ZONE, instance="limited")
     assert eventually(lambda: client.get(project="p", zone=ZONE, instance="limited").status == "RUNNING")

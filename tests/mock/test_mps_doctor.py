@@ -16,6 +16,8 @@ from provision.testing import MockHost
 from tests.mock.driving import connect, eventually
 from tests.mock.workers import settled
 
+pytestmark = pytest.mark.slow
+
 HERE = Targets()
 R = "$PROVISION_MOCK_ROOT"
 

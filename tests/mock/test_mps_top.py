@@ -20,7 +20,7 @@ from provision.resources.mps import MpsStatus
 from provision.testing import MockHost
 from tests.mock.sharing import HERE, Shared
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

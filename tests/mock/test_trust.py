@@ -15,7 +15,7 @@ from provision.errors import EXIT_UNREACHABLE, CloudError, HostKeyMismatch, Prov
 from provision.hosts.known_hosts import HostKey, KnownHosts
 from tests.mock.project import ZONE, Project
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
 OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICs4zTd2SBmzFQwbYqAShqsdwbvZo4TzuxFCzVSm9BYD"
 RENEWED = "the VM has published other host keys: pinned instead of the old ones"

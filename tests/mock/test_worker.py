@@ -97,6 +97,7 @@ def built(number: int) -> WorkerImage:
     return WorkerImage(f"provision/worker:{number}", stream.getvalue(), str(number))
 
 
+@pytest.mark.slow
 def test_older_builds_go_unless_a_container_is_made_of_them() -> None:
     with MockHost() as mock:
         host = cos(settings(), host=mock.host, boot_unit=templating.boot_unit(project_dir=None))
@@ -120,6 +121,7 @@ def test_older_builds_go_unless_a_container_is_made_of_them() -> None:
     ],
     ids=["installed again", "mounted noexec"],
 )
+@pytest.mark.slow
 def test_what_a_cut_run_did_to_the_driver_folder_is_made_up_for(change: str) -> None:
     """No cause is seen to change any more, but the container was started with another folder, or other mount options."""
     with MockHost() as mock:
@@ -133,6 +135,7 @@ def test_what_a_cut_run_did_to_the_driver_folder_is_made_up_for(change: str) -> 
         assert (found.status, [change.key for change in found.diff]) == (Status.CHANGED, ["driver"])
 
 
+@pytest.mark.slow
 def test_a_thread_percentage_goes_back_when_it_is_unset() -> None:
     with MockHost() as mock:
         wanted = settings(image=REF)
