@@ -80,7 +80,8 @@ def telling_what_bills(session: Session, names: Sequence[str]) -> Iterator[None]
     try:
         yield
     except (KeyboardInterrupt, Interrupted) as error:
-        asked = [entry for entry in journal_of(session).open() if entry.name in names]
+        known = journal_of(session).open()
+        asked = [entry for name in names for entry in known if entry.name == name]
         runs = "runs" if session.settings.cloud == "mock" else "runs and bills"
         lines = [f"{entry.name} {runs if entry.state == MADE else 'may be in the making'} in {entry.zone}" for entry in asked]
         left = ",".join(dict.fromkeys(entry.name for entry in asked))

@@ -20,6 +20,8 @@ from provision.resources import Driver, File, Gpu, NvidiaSmi
 from provision.settings import Settings
 from provision.testing import MockHost
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def host() -> Iterator[MockHost]:

@@ -18,7 +18,7 @@ from provision.hosts.keys import ensure_key
 from provision.model import VmSpec
 from tests.mock.project import ZONE, Project
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
 
 def collect(project: Project, *, yes: bool = False, check: bool = False, every_key: bool = False) -> Done:

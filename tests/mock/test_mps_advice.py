@@ -15,6 +15,8 @@ from provision.settings import Settings
 from provision.testing import MockHost
 from tests.mock.workers import settled
 
+pytestmark = pytest.mark.slow
+
 HERE = Targets()
 
 

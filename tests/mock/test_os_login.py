@@ -11,7 +11,7 @@ from provision.errors import CloudError, Unreachable
 from provision.testing.compute import http_error
 from tests.mock.project import Project
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
 FORCED = "Constraint constraints/compute.requireOsLogin violated for project mock-project. The metadata enable-oslogin must be TRUE."
 
