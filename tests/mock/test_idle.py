@@ -13,7 +13,7 @@ from provision.testing import MockHost
 from tests.mock.driving import eventually
 from tests.mock.project import Project
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
 LIMIT_S = 45 * 60
 QUICK = Patience(host_keys_s=5.0, ssh_s=20.0, pause_s=0.05, attributes_pause_s=0.05)

@@ -17,7 +17,7 @@ from provision.model import Note
 from provision.testing.compute import stock_out
 from tests.mock.project import HERE, ZONE, Project
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
 QUICK = Patience(host_keys_s=5.0, ssh_s=20.0, pause_s=0.05, attributes_pause_s=0.05)
 
