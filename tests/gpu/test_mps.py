@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import statistics
 import subprocess
 import tarfile
@@ -283,6 +284,11 @@ def test_a_plan_from_one_run(machine: Machine) -> None:
     machine("dev.run", "plan.sh", timeout_s=120)
     plan = machine.ok("mps.plan", "--measure", "sh plan.sh")
     FIGURES["plan"] = plan
+    assert plan["measured"]["status"] == 0
+    assert plan["host"]["vcpus"] == len(os.sched_getaffinity(0)), "nproc would say OMP_NUM_THREADS"
+    assert plan["host"]["sm_source"] == "driver"
+    assert plan["workload"]["peak_memory_mib"] > 0
+    assert 1 <= plan["plan"]["clients"] <= plan["plan"]["client_limit"]
 
 
 def test_a_short_benchmark_proves_attachment(machine: Machine) -> None:
