@@ -298,22 +298,12 @@ def advice(chosen: CellResult | None) -> str:
     return f"{chosen.clients} processes under MPS{limit}: {chosen.ratio:.1f} times the work of one process{faster}."
 
 
-def table(cells: Sequence[CellResult], chosen: CellResult | None) -> str:
-    """One line for each cell, for people."""
-    columns = ("clients", "mode", "threads", "makespan", "spread", "p50", "p95", "memory", "ratio", "times none")
-    rows: list[tuple[str, ...]] = [columns, *(_row(cell) for cell in cells)]
-    widths = [max(len(row[index]) for row in rows) for index in range(len(columns))]
-    marks = [" ", *("*" if cell is chosen else " " for cell in cells)]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if index == 1 else cell.rjust(width) for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
-    return "\n".join(f"{mark} {line}".rstrip() for mark, line in zip(marks, lines, strict=True))
+COLUMNS = ("clients", "mode", "threads", "makespan", "spread", "p50", "p95", "memory", "ratio", "times none")
+"""What `row` gives of a cell."""
 
 
-def _row(cell: CellResult) -> tuple[str, ...]:
+def row(cell: CellResult) -> tuple[str, ...]:
+    """A cell as people see it, in the order of `COLUMNS`."""
     return (
         str(cell.clients),
         cell.mode,
@@ -326,6 +316,20 @@ def _row(cell: CellResult) -> tuple[str, ...]:
         f"{cell.ratio:.2f}",
         "-" if cell.against_none is None else f"{cell.against_none:.2f}",
     )
+
+
+def table(cells: Sequence[CellResult], chosen: CellResult | None) -> str:
+    """One line for each cell, for people; the chosen one is marked."""
+    rows = [COLUMNS, *(row(cell) for cell in cells)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    marks = [" ", *("*" if cell is chosen else " " for cell in cells)]
+    lines = []
+    for mark, words in zip(marks, rows, strict=True):
+        padded = [
+            word.ljust(width) if name == "mode" else word.rjust(width) for name, word, width in zip(COLUMNS, words, widths, strict=True)
+        ]
+        lines.append("  ".join([f"{mark} {padded[0]}", *padded[1:]]).rstrip())
+    return "\n".join(lines)
 
 
 def document(cells: Sequence[CellResult], results: Results, about: Mapping[str, Any]) -> dict[str, Any]:

@@ -162,7 +162,7 @@ class BootEnded(Resource):
         """Wait, and say now and then what it is at."""
         return script(
             """
-waited=0
+waited=0 pause=0.2
 under_way() {
     test "$(systemctl is-active "$unit" 2>/dev/null)" != activating || return 0
     case $(systemctl show --property Job --value "$unit" 2>/dev/null) in *[1-9]*) return 0 ;; esac
@@ -173,7 +173,8 @@ while under_way; do
         echo "waiting for the boot of the host: $(journalctl --unit "$unit" --lines 1 --output cat 2>/dev/null || true)"
     fi
     waited=$((waited + 1))
-    sleep 1
+    test "$waited" -lt 15 || pause=1
+    sleep "$pause"
 done
 """,
             unit=self.unit,
