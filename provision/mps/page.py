@@ -6,7 +6,7 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from provision.mps.bench import CellResult
+from provision.mps.bench import COLUMNS, CellResult, row
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 62rem; margin: 2.5rem auto; padding: 0 1rem }
@@ -16,8 +16,6 @@ th { font-weight: 600; border-bottom: 1px solid #ccc } td:nth-child(2), th:nth-c
 tr.best td { font-weight: 600; background: #eef6f1 } dl { display: grid; grid-template-columns: 11rem auto; margin: 0 } dd { margin: 0 }
 dt { color: #666 } svg { width: 100%; height: auto } p.advice { font-size: 1.05rem } code { background: #f4f4f4; padding: 0 .25rem }
 """
-_COLUMNS = ("clients", "mode", "threads", "makespan", "from", "to", "p50", "p95", "memory", "ratio", "times none")
-
 _LEGEND = """
 Makespan: seconds from the common start until the slowest is done, median of the rounds, and their spread.
 p50, p95: of the single processes.
@@ -48,24 +46,11 @@ def report(cells: Sequence[CellResult], document: Mapping[str, Any], *, svg: str
 
 
 def _table(cells: Sequence[CellResult], chosen: Mapping[str, Any]) -> str:
-    head = "<tr>" + "".join(f"<th>{column}</th>" for column in _COLUMNS) + "</tr>"
+    head = "<tr>" + "".join(f"<th>{column}</th>" for column in COLUMNS) + "</tr>"
     rows = []
     for cell in cells:
         is_best = (cell.mode, cell.clients) == (chosen.get("mode"), chosen.get("clients"))
-        values = (
-            cell.clients,
-            cell.mode,
-            "-" if cell.percentage is None else f"{cell.percentage} %",
-            f"{cell.median_s:.2f} s",
-            f"{min(cell.makespan_s):.2f}",
-            f"{max(cell.makespan_s):.2f}",
-            f"{cell.p50_s:.2f}",
-            f"{cell.p95_s:.2f}",
-            "-" if cell.peak_memory_mib is None else f"{cell.peak_memory_mib} MiB",
-            f"{cell.ratio:.2f}",
-            "-" if cell.against_none is None else f"{cell.against_none:.2f}",
-        )
-        rows.append(f"<tr{' class=best' if is_best else ''}>" + "".join(f"<td>{_text(str(value))}</td>" for value in values) + "</tr>")
+        rows.append(f"<tr{' class=best' if is_best else ''}>" + "".join(f"<td>{_text(value)}</td>" for value in row(cell)) + "</tr>")
     return "\n".join(["<table>", head, *rows, "</table>"])
 
 
