@@ -26,8 +26,8 @@ from provision.app import mock
 from provision.app.access import wants_os_login
 from provision.app.clouds import cloud_of, journal_of
 from provision.app.session import Session
-from provision.app.vm_reach import Patience, reach
-from provision.app.vm_spec import spec_of
+from provision.app.vm.reach import Patience, reach
+from provision.app.vm.spec import spec_of
 from provision.cloud.create import Maker
 from provision.cloud.gce import GceCloud
 from provision.cloud.journal import FileJournal

@@ -66,7 +66,7 @@ def measured(folder: Path, rounds: int) -> dict[str, Any]:
         cloud.create(spec, ZONES[0], request_id="6f8c2d8e-5d7e-4a39-9d52-6b8b2f0d8a11")
         multiply(emulator, COUNT, ZONES)
         walls, whole = [], 0
-        with mock.patch("provision.app.vm.cloud_of", return_value=cloud):
+        with mock.patch("provision.app.vm.existing.cloud_of", return_value=cloud):
             for number in range(-1, rounds):  # the first imports
                 emulator.calls.clear()
                 started = time.perf_counter()

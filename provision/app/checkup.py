@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from provision.app.clouds import client_of, prices_of, unfinished
 from provision.app.session import Done, Session
-from provision.app.vm_spec import wanted
+from provision.app.vm.spec import wanted
 from provision.cloud import catalog, fitness, live
 from provision.cloud.catalog import Shape
 from provision.cloud.client import LOGIN, ComputeClient, credentials_in_use

@@ -13,8 +13,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from provision.app import dev, image, mock, mps, vm, vm_creation, vm_hosts
+from provision.app import image, mock
+from provision.app.dev import container as dev
+from provision.app.mps import control as mps
 from provision.app.session import Done, Session, Targets
+from provision.app.vm import creation as vm_creation
+from provision.app.vm import existing as vm
+from provision.app.vm import hosts as vm_hosts
 from provision.errors import ProvisionError
 from provision.model import Note
 from provision.settings import Settings

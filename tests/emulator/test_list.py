@@ -22,7 +22,7 @@ ZONES = ("us-central1-a", "us-central1-b", "europe-west4-a")
 
 @pytest.fixture
 def session(tmp_path: Path, cloud: GceCloud, monkeypatch: pytest.MonkeyPatch) -> Session:
-    for module in ("vm", "vm_costs"):
+    for module in ("vm.existing", "vm.costs"):
         monkeypatch.setattr(f"provision.app.{module}.cloud_of", lambda _session: cloud)
     return Session(Settings.model_validate({"project": "demo-project"}), tmp_path / "state", tmp_path)
 

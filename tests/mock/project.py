@@ -10,7 +10,7 @@ from typing import Any
 from provision import app
 from provision.app import Done, Session, Targets
 from provision.app.clouds import cloud_of
-from provision.app.vm_reach import Patience
+from provision.app.vm.reach import Patience
 from provision.cloud.create import new_request_id
 from provision.model import Event, Note
 from provision.settings import Settings

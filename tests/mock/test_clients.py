@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from provision import app
-from provision.app import clients
+from provision.app.dev import clients
 from provision.errors import HostError, Unreachable
 from provision.testing import MockHost
 from tests.mock.driving import SHELL, eventually

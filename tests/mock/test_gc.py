@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from provision import app
-from provision.app import Done, vm_garbage
+from provision.app import Done
 from provision.app.clouds import cloud_of, journal_of, owner_of
 from provision.app.state import VmRecords
+from provision.app.vm import garbage as vm_garbage
 from provision.cloud import strays
 from provision.cloud.create import new_request_id
 from provision.cloud.journal import INTENT, MADE

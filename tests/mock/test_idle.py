@@ -6,7 +6,7 @@ import pytest
 
 from provision import app
 from provision.app import Targets
-from provision.app.vm_reach import Patience
+from provision.app.vm.reach import Patience
 from provision.model import Host
 from provision.recipes import host_recipe
 from provision.testing import MockHost

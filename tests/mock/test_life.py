@@ -10,8 +10,8 @@ import pytest
 from provision import app
 from provision.app import Done, Session, Targets
 from provision.app.state import VmRecords
-from provision.app.vm_reach import Patience
-from provision.app.vm_watch import Time
+from provision.app.vm.reach import Patience
+from provision.app.vm.watch import Time
 from provision.errors import (
     EXIT_CLOUD,
     EXIT_USAGE,
@@ -379,7 +379,7 @@ def test_what_is_stopped_for_longer_than_idle_delete_is_named(project: Project, 
     project.settings = project.settings.model_validate({"idle_delete": "7d"})
     app.vm_list(project.session)
     assert not any("idle_delete" in note for note in project.notes)
-    monkeypatch.setattr("provision.app.vm_documents.overdue", lambda vms, _limit_s: vms)
+    monkeypatch.setattr("provision.app.vm.documents.overdue", lambda vms, _limit_s: vms)
     collect: Callable[[Session], Done] = lambda session: app.vm_gc(session, yes=False, check=True, confirm=None)  # noqa: E731
     for task in (app.vm_list, app.vm_cost, collect):
         project.events.clear()

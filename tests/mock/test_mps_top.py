@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from provision import app
-from provision.app.mps_watch import Frames
+from provision.app.mps.watch import Frames
 from provision.errors import Unreachable
 from provision.resources.mps import MpsStatus
 from provision.testing import MockHost

@@ -65,7 +65,7 @@ def test_prices_of_your_own(looker: Looker) -> None:
 
 def test_without_the_cloud_the_packaged_table_is_shown_and_said_to_be_one(looker: Looker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("provision.app.mock.endpoint", lambda _session: "http://127.0.0.1:9")
-    monkeypatch.setattr("provision.app.offers.client_of", _impatient)
+    monkeypatch.setattr("provision.app.vm.offers.client_of", _impatient)
     done = app.vm_offers(looker.session(zones=["europe-west4-a"]), gpu="l4")
     assert done.document["live"] is False
     assert "could not be listed" in done.document["why"]

@@ -10,7 +10,7 @@ import pytest
 from provision import app
 from provision.app import Done, Targets
 from provision.app.clouds import journal_of
-from provision.app.vm_reach import Patience
+from provision.app.vm.reach import Patience
 from provision.cloud.journal import MADE
 from provision.errors import EXIT_CLOUD, EXIT_WOULD_CHANGE, NoCapacity, UsageError
 from provision.model import Note

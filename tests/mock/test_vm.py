@@ -13,7 +13,7 @@ import pytest
 from provision import app
 from provision.app import Done, Targets, converging
 from provision.app.state import VmRecords
-from provision.app.vm_reach import Patience, bills
+from provision.app.vm.reach import Patience, bills
 from provision.cloud.gce import GceCloud
 from provision.errors import (
     EXIT_CLOUD,

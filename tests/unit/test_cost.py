@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from provision.app import vm_rates
-from provision.app.vm_costs import summed
-from provision.app.vm_documents import aligned, span, table, ttl_left_s, usd
-from provision.app.vm_rates import Rate, cost_usd, overdue, ran_s, rate_of
+from provision.app.vm import rates as vm_rates
+from provision.app.vm.costs import summed
+from provision.app.vm.documents import aligned, span, table, ttl_left_s, usd
+from provision.app.vm.rates import Rate, cost_usd, overdue, ran_s, rate_of
 from provision.cloud.prices import PriceList
 from provision.model import Vm
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from provision import app
-from provision.app import Session, Targets, benchmark, converging
+from provision.app import Session, Targets, converging
+from provision.app.mps import benchmark
 from provision.errors import HostError, UsageError
 from provision.model import Host, Sink
 from provision.settings import Settings

@@ -10,10 +10,10 @@ from provision.app import converging
 from provision.app.access import wants_os_login
 from provision.app.clouds import cloud_of
 from provision.app.session import Done, Session, Targets
-from provision.app.vm_choice import Act, each
-from provision.app.vm_documents import document
-from provision.app.vm_reach import Patience, bills, reach, still_there
-from provision.app.vm_spec import made, spec_of, telling_what_bills
+from provision.app.vm.choice import Act, each
+from provision.app.vm.documents import document
+from provision.app.vm.reach import Patience, bills, reach, still_there
+from provision.app.vm.spec import made, spec_of, telling_what_bills
 from provision.cloud import body
 from provision.cloud.create import Attempt, Created
 from provision.cloud.ports import ComputeCloud

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from provision.app import converging, programs
-from provision.app.mps import look
+from provision.app.mps.control import look
 from provision.app.session import Done, Session, Targets
 from provision.errors import EXIT_FAILED, HostError, ProvisionError, UsageError
 from provision.model import Note, Transport

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from provision import templating
-from provision.app import clients, converging, programs
+from provision.app import converging, programs
+from provision.app.dev import clients
 from provision.app.image import worker_image
 from provision.app.session import Done, Session, Targets
-from provision.app.vm_hosts import enter
+from provision.app.vm.hosts import enter
 from provision.dev import sync
 from provision.errors import EXIT_OURS, CommandFailed, UsageError
 from provision.model import Facts, Host, Transport

@@ -9,9 +9,9 @@ from dataclasses import replace
 from provision.app import converging
 from provision.app.clouds import cloud_of
 from provision.app.session import Done, Session, Targets
-from provision.app.vm_choice import Act, acted, chosen, each
-from provision.app.vm_documents import span, ttl_left_s
-from provision.app.vm_reach import Patience, bills, reach, still_there
+from provision.app.vm.choice import Act, acted, chosen, each
+from provision.app.vm.documents import span, ttl_left_s
+from provision.app.vm.reach import Patience, bills, reach, still_there
 from provision.cloud import scheduling
 from provision.cloud.create import HALTED, new_request_id
 from provision.cloud.ports import ComputeCloud

@@ -7,8 +7,8 @@ from typing import Any
 
 from provision.app.clouds import cloud_of, mine, prices_of
 from provision.app.session import Done, Session
-from provision.app.vm_documents import aligned, say_overdue, span, ttl_left_s, usd
-from provision.app.vm_rates import HOUR_S, cost_usd, ran_s, rate_of
+from provision.app.vm.documents import aligned, say_overdue, span, ttl_left_s, usd
+from provision.app.vm.rates import HOUR_S, cost_usd, ran_s, rate_of
 from provision.cloud.create import HALTED
 from provision.cloud.prices import PriceList
 from provision.model import Vm

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from provision.app.clouds import mine, owner_of, refuse_orphan
 from provision.app.session import Done, Session
-from provision.app.vm_documents import document
+from provision.app.vm.documents import document
 from provision.cloud.ports import ComputeCloud
 from provision.errors import CloudNotFound, Interrupted, ProvisionError, UsageError, worst_exit
 from provision.hosts.keys import ensure_key

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 
 from provision.app import converging
-from provision.app.mps import script_for
+from provision.app.mps.control import script_for
 from provision.app.session import Done, Session, Targets
 from provision.errors import ProvisionError
 from provision.exchange import Answer, exchange

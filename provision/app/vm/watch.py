@@ -11,10 +11,10 @@ from provision import engine
 from provision.app import converging
 from provision.app.clouds import cloud_of, find
 from provision.app.session import Done, Session, Targets
-from provision.app.vm_choice import names_of
-from provision.app.vm_documents import document, static_document
-from provision.app.vm_life import PASSING
-from provision.app.vm_reach import Patience, reach
+from provision.app.vm.choice import names_of
+from provision.app.vm.documents import document, static_document
+from provision.app.vm.life import PASSING
+from provision.app.vm.reach import Patience, reach
 from provision.cloud.create import HALTED
 from provision.cloud.ports import ComputeCloud
 from provision.errors import CloudError, CommandTimeout, Unreachable, UsageError

@@ -56,7 +56,7 @@ def vm_ssh_config(session: Session) -> Done:
 
 def vm_user_data(session: Session) -> Done:
     """cloud-init user-data for a Container-Optimized OS machine that was made elsewhere: what calls the boot script after each boot."""
-    from provision.app.vm_spec import user_data
+    from provision.app.vm.spec import user_data
 
     text = user_data(session, powers_off=False)
     return Done({"user_data": text}, text=text.rstrip("\n"))

@@ -9,9 +9,9 @@ from provision.app import converging
 from provision.app.access import wants_os_login
 from provision.app.clouds import cloud_of, ours
 from provision.app.session import Done, Session, Targets
-from provision.app.vm_documents import document, static_document
-from provision.app.vm_reach import Patience, bills, reach, still_there
-from provision.app.vm_spec import made, maker_of, spec_of, telling_what_bills
+from provision.app.vm.documents import document, static_document
+from provision.app.vm.reach import Patience, bills, reach, still_there
+from provision.app.vm.spec import made, maker_of, spec_of, telling_what_bills
 from provision.cloud import body
 from provision.cloud.catalog import Shape
 from provision.cloud.create import HALTED, Created, fits, other_limit
@@ -31,7 +31,7 @@ def vm_create(
     """
     name = _chosen(session, name, targets)
     if count > 1:
-        from provision.app.vm_several import create_several
+        from provision.app.vm.several import create_several
 
         return create_several(session, name, targets, count=count, parallel_zones=parallel_zones, patience=patience)
     if name in session.settings.hosts:

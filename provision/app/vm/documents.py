@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from provision.app.session import Session
-from provision.app.vm_rates import cost_usd, overdue, seconds_since, seconds_until
+from provision.app.vm.rates import cost_usd, overdue, seconds_since, seconds_until
 from provision.cloud.create import HALTED
 from provision.cloud.prices import PriceList
 from provision.model import Note, Vm

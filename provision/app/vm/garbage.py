@@ -9,8 +9,8 @@ from provision.app import trust
 from provision.app.clouds import cloud_of, every_journal, journal_of, mine, owner_of
 from provision.app.session import Done, Session
 from provision.app.state import VmRecords
-from provision.app.vm_documents import aligned, say_overdue, span
-from provision.app.vm_rates import seconds_since
+from provision.app.vm.documents import aligned, say_overdue, span
+from provision.app.vm.rates import seconds_since
 from provision.cloud import body
 from provision.cloud import journal as written
 from provision.cloud.create import Maker

@@ -9,7 +9,7 @@ import time
 from typing import Protocol
 
 from provision.app import converging
-from provision.app.mps import document, script_for, text
+from provision.app.mps.control import document, script_for, text
 from provision.app.session import Done, Session, Targets
 from provision.errors import ProvisionError
 from provision.model import Host, Transport

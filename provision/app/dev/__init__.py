@@ -1,0 +1,1 @@
+"""The worker container, and the same program in it several times."""

@@ -1,0 +1,1 @@
+"""MPS on the hosts: planned, switched, watched, judged and measured."""
