@@ -23,6 +23,7 @@ ProvisionError                                              exit
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -38,6 +39,17 @@ EXIT_OURS = 125
 EXIT_INTERRUPTED = 130
 
 _SEVERITY = (EXIT_INTERRUPTED, EXIT_LEFT_BEHIND, EXIT_CLOUD, EXIT_UNREACHABLE, EXIT_FAILED, EXIT_USAGE, EXIT_WOULD_CHANGE)
+
+
+_TASK = re.compile(r"\binvoke (?=[a-z]+\.[a-z])")
+
+
+def spoken(text: str, program: str) -> str:
+    """The tasks that a remedy names, `invoke vm.list`, as its reader starts them: `provision vm.list`.
+
+    What knows nothing of the command line (resources, tables, checks) writes `invoke`; what shows it to people or scripts calls this.
+    """
+    return _TASK.sub(lambda found: f"{program} ", text)
 
 
 def worst_exit(codes: Sequence[int]) -> int:

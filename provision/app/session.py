@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from provision.errors import UsageError
+from provision.errors import UsageError, spoken
 from provision.fleet import DEFAULT_FORKS, Pace
 from provision.model import Emit, Event, Note, Sink
 from provision.settings import Settings
@@ -50,6 +50,10 @@ class Session:
         if text not in self.said:
             self.said.add(text)
             self.emit(Note(text))
+
+    def spoken(self, text: str) -> str:
+        """A text that names our tasks, in the words with which the user calls them."""
+        return spoken(text, self.program_argv0)
 
     @property
     def home(self) -> Path:

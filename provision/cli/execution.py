@@ -46,7 +46,9 @@ class Run:
 
 def execute(shape: Shape, body: Body, context: Context, given: dict[str, Any]) -> None:
     """Run a task's body and end as Invoke expects it: by returning, or with `Exit` and our exit code."""
-    output = Output(as_json=given.pop("json"), program=shape.program, result=shape.result, debug=given.pop("debug") or _invoke_debugs())
+    output = Output(
+        as_json=given.pop("json"), program=shape.program, result=shape.result, debug=given.pop("debug") or _invoke_debugs(), argv0=argv0()
+    )
     try:
         code = _run(shape, body, context, given, output)
         sys.stdout.flush()
@@ -137,7 +139,12 @@ def _prepared(shape: Shape, context: Context, given: dict[str, Any], output: Out
     session = app.Session(settings=settings, state_dir=state_dir, project_dir=project_dir, program_argv0=argv0())
     with (
         report.reporter(
-            output.people, title="" if shape.streams else shape.name, diff=targets.diff, brief=shape.program, plain=output.as_json
+            output.people,
+            title="" if shape.streams else shape.name,
+            diff=targets.diff,
+            brief=shape.program,
+            plain=output.as_json,
+            program=argv0(),
         ) as show,
         journal.Journal(session.home / "runs", task=shape.name) as record,
     ):

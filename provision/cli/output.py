@@ -9,9 +9,12 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TextIO
+from typing import Any, TextIO
 
-from provision.errors import EXIT_OK, EXIT_OURS, EXIT_WOULD_CHANGE, ProvisionError
+from provision.errors import EXIT_OK, EXIT_OURS, EXIT_WOULD_CHANGE, ProvisionError, spoken
+
+_REMEDIES = frozenset({"fix", "remedy", "note"})
+"""Keys of documents whose text names commands."""
 
 
 @dataclass(frozen=True)
@@ -20,12 +23,14 @@ class Output:
 
     With `as_json`, standard output carries one JSON document and nothing else; with `result`, the task's result and no
     notes. With `program`, it belongs to the user's program, whose status the task returns; a failure of ours is 125 then.
+    `argv0` is how the user calls us, for the commands that remedies name.
     """
 
     as_json: bool
     program: bool = False
     result: bool = False
     debug: bool = False
+    argv0: str = "invoke"
 
     @property
     def people(self) -> TextIO:
@@ -56,13 +61,14 @@ class Output:
             extra: dict[str, object] = {"exit": exit_code} if exit_code else {}
             if self.program and exit_code:
                 extra["failed_in"] = "program"
-            self._document({**extra, **document})
+            self._document({**extra, **_spoken(document, self.argv0)})
         elif text:
             print(text, file=sys.stderr if failed or self.program else sys.stdout)
         return exit_code
 
     def failed(self, error: ProvisionError) -> int:
         """Print an error of ours; returns the exit code."""
+        error.fix = spoken(error.fix, self.argv0)
         code = EXIT_OURS if self.program and error.exit_code != _INTERRUPTED else error.exit_code
         if self.debug:
             traceback.print_exception(error, file=sys.stderr)
@@ -82,6 +88,18 @@ class Output:
 
 
 _INTERRUPTED = 130
+
+
+def _spoken(value: Any, program: str, key: str = "") -> Any:
+    """A document in which remedies name commands as the user calls them."""
+    match value:
+        case str():
+            return spoken(value, program) if key in _REMEDIES else value
+        case Mapping():
+            return {name: _spoken(each, program, name) for name, each in value.items()}
+        case list() | tuple():
+            return [_spoken(each, program, key) for each in value]
+    return value
 
 
 def _three_lines(error: ProvisionError) -> str:

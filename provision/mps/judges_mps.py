@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 from provision.mps.judged import Judged, fail, ok, unknown, warn
 from provision.mps.look import Found
@@ -115,7 +116,7 @@ def attachment(found: Found) -> Judged:
         fix = (
             "invoke mps.disable, then invoke mps.enable; the checks above say why"
             if said.startswith("outside")
-            else f"invoke mps.explain --text '{said[:60]}'"
+            else f"invoke mps.explain --text {shlex.quote(said[:60])}"
         )
         return fail("a probe client is not attached to the server", said, fix)
     if found.daemon.outside:

@@ -20,18 +20,20 @@ def reporter(
     diff: bool = False,
     brief: bool = False,
     plain: bool = False,
+    program: str = "invoke",
     env: Mapping[str, str] | None = None,
 ) -> LineReporter:
     """The reporter that suits `stream`: live on a terminal, lines elsewhere and wherever `plain` asks for them.
 
     `title` names the task that works while no host does. With `brief`, only what changed or failed is said.
+    `program` is how the user calls us.
     """
     term = (os.environ if env is None else env).get("TERM", "")
     if plain or not stream.isatty() or term in {"", "dumb"}:
-        return LineReporter(stream, diff=diff, brief=brief)
+        return LineReporter(stream, diff=diff, brief=brief, program=program)
     from provision.report.live import LiveReporter
 
-    return LiveReporter(stream, title=title, diff=diff, brief=brief)
+    return LiveReporter(stream, title=title, diff=diff, brief=brief, program=program)
 
 
 def fan_out(*subscribers: Callable[[Event], object]) -> Emit:

@@ -64,13 +64,14 @@ class LineReporter:
     """Turns events into lines `host | resource | text` and ends a run with its recap.
 
     `diff` shows what differs; `brief` is for tasks whose output is the user's program's: it says only what changed or
-    failed. Safe to call from several threads.
+    failed. `program` is how the user calls us, for the commands that remedies name. Safe to call from several threads.
     """
 
-    def __init__(self, stream: TextIO, *, diff: bool = False, brief: bool = False) -> None:
+    def __init__(self, stream: TextIO, *, diff: bool = False, brief: bool = False, program: str = "invoke") -> None:
         self._stream = Quiet(stream)
         self._diff = diff
         self._brief = brief
+        self._program = program
         self._check = False
         self._columns = text.Columns()
         self._lock = threading.RLock()
@@ -133,7 +134,7 @@ class LineReporter:
         if self._silent(outcome.status):
             return []
         prefix = self._columns.prefix(event.host, outcome.resource)
-        said = [text.outcome_line(outcome, check=self._check), *(text.diff_lines(outcome) if self._diff else [])]
+        said = [text.outcome_line(outcome, check=self._check, program=self._program), *(text.diff_lines(outcome) if self._diff else [])]
         return [(*prefix, *line) for line in said]
 
     def _silent(self, status: Status) -> bool:
@@ -143,4 +144,4 @@ class LineReporter:
         quiet = not event.interrupted and not event.not_started and not any(report.failed for report in event.reports)
         if self._brief and quiet and not self._check:
             return []
-        return [((" ", ""),), *text.recap(event, check=self._check)]
+        return [((" ", ""),), *text.recap(event, check=self._check, program=self._program)]

@@ -49,9 +49,16 @@ class LiveReporter(LineReporter):
     """Like `LineReporter`, in colour unless NO_COLOR forbids it, and with a live foot; what is as it should be is only counted."""
 
     def __init__(
-        self, stream: TextIO, *, title: str = "", diff: bool = False, brief: bool = False, clock: Callable[[], float] = time.monotonic
+        self,
+        stream: TextIO,
+        *,
+        title: str = "",
+        diff: bool = False,
+        brief: bool = False,
+        program: str = "invoke",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(stream, diff=diff, brief=brief)
+        super().__init__(stream, diff=diff, brief=brief, program=program)
         self._title = title
         self._began = clock()
         self._clock = clock

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from provision.errors import ProvisionError
+from provision.errors import ProvisionError, spoken
 from provision.model import HostReport, Outcome, RunFinished, Status
 from provision.resource import describe
 
@@ -73,14 +73,14 @@ class Columns:
         return (*head, (resource.ljust(self.resource), ""), (" | ", "faint"))
 
 
-def outcome_line(outcome: Outcome, *, check: bool) -> Line:
+def outcome_line(outcome: Outcome, *, check: bool, program: str) -> Line:
     """How a resource ended: `changed  12.3 s`, `would change: image, env`, `failed: did not converge`."""
     word = "would change" if check and outcome.status is Status.CHANGED else outcome.status.value
     why = ""
     if outcome.error is not None:
         why = outcome.error.what
     elif outcome.note:
-        why = outcome.note
+        why = spoken(outcome.note, program)
     elif outcome.status is Status.CHANGED:
         why = _keys([change.key for change in outcome.diff])
     spent = f"  {seconds(outcome.seconds)}" if outcome.seconds >= 0.005 else ""
@@ -108,7 +108,7 @@ def _diff_style(text: str) -> Style:
 # --- the end of a run --------------------------------------------------------------------------------------------
 
 
-def recap(run: RunFinished, *, check: bool) -> list[Line]:
+def recap(run: RunFinished, *, check: bool, program: str = "invoke") -> list[Line]:
     """One aligned line per host, then what was not done, then every failure again in full."""
     width = max((len(name) for name in (*(report.host for report in run.reports), *run.not_started)), default=0)
     digits = {status: max((len(str(report.count(status))) for report in run.reports), default=1) for status in Status}
@@ -119,7 +119,7 @@ def recap(run: RunFinished, *, check: bool) -> list[Line]:
         lines += [((_check_verdict(run.reports), "strong"),)]
     if run.interrupted:
         lines += [(("interrupted: what was cut reads unknown; run the same command again, it continues there", "warn"),)]
-    return lines + failures(run.reports)
+    return lines + failures(run.reports, program)
 
 
 def _recap_line(report: HostReport, width: int, digits: dict[Status, int], times: int) -> Line:
@@ -141,7 +141,7 @@ def _check_verdict(reports: Iterable[HostReport]) -> str:
     return f"check: {total} would change on {hosts} host{'s' if hosts > 1 else ''}; nothing was changed"
 
 
-def failures(reports: Iterable[HostReport]) -> list[Line]:
+def failures(reports: Iterable[HostReport], program: str = "invoke") -> list[Line]:
     """Every failure in its three lines; the same one on several hosts once, with their names."""
     groups: dict[tuple[str, str, str], list[ProvisionError]] = {}
     for report in reports:
@@ -153,7 +153,7 @@ def failures(reports: Iterable[HostReport]) -> list[Line]:
                     known.append(error)
     lines: list[Line] = []
     for errors in groups.values():
-        lines += [((" ", ""),), *_failure(errors)]
+        lines += [((" ", ""),), *_failure(errors, program)]
     return lines
 
 
@@ -161,11 +161,11 @@ def _without(host: str, text: str) -> str:
     return text.replace(host, "HOST")
 
 
-def _failure(errors: Sequence[ProvisionError]) -> list[Line]:
+def _failure(errors: Sequence[ProvisionError], program: str) -> list[Line]:
     first = errors[0]
     head = _places([error.where for error in errors if error.where])
     lines: list[Line] = [(("failed ", "bad"), (f"{head}: " if head else "", "strong"), (clean(first.what), ""))]
-    for label, text in (("why", first.why), ("try", first.fix)):
+    for label, text in (("why", first.why), ("try", spoken(first.fix, program))):
         for index, row in enumerate(text.rstrip().split("\n") if text else []):
             lines.append(((f"  {label}: " if index == 0 else "       ", "faint"), (clean(row), "")))
     return lines

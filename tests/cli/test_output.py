@@ -61,7 +61,7 @@ def test_notes_and_events_go_to_standard_error_beside_json(cli: Cli) -> None:
 
 def test_an_error_is_three_lines_and_its_own_exit_code(cli: Cli) -> None:
     ended = cli("mps.status")
-    assert ended.three_lines == ["error: dev: is unreachable", "  why: Connection refused", "  try: invoke vm.show"]
+    assert ended.three_lines == ["error: dev: is unreachable", "  why: Connection refused", "  try: provision vm.show"]
     assert ended.out == ""
     assert ended.code == 4
 
@@ -69,10 +69,21 @@ def test_an_error_is_three_lines_and_its_own_exit_code(cli: Cli) -> None:
 def test_an_error_as_json(cli: Cli) -> None:
     ended = cli("mps.status", "--json")
     assert ended.document == {
-        "error": {"what": "is unreachable", "where": "dev", "why": "Connection refused", "fix": "invoke vm.show"},
+        "error": {"what": "is unreachable", "where": "dev", "why": "Connection refused", "fix": "provision vm.show"},
         "exit": 4,
     }
     assert ended.code == 4
+
+
+@pytest.mark.parametrize("program", ["provision", "invoke"])
+def test_remedies_name_the_program_that_was_called(cli: Cli, program: str) -> None:
+    """Resources and tables write `invoke`, since they know of no command line."""
+    people = cli("vm.provision", program=program)
+    assert f"  try: {program} vm.provision --diff" in people.out.splitlines()
+    document = cli("vm.provision", "--json", program=program).document
+    assert document["error"]["fix"] == f"{program} vm.provision --diff"
+    assert [each["error"]["fix"] for each in document["hosts"]["dev"]["results"] if "error" in each] == [f"{program} vm.provision --diff"]
+    assert cli("mps.status", program=program).three_lines[2] == f"  try: {program} vm.show"
 
 
 def test_an_unforeseen_error_shows_no_traceback_unless_asked(cli: Cli) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,9 @@ def test_a_plan_from_what_the_host_says(tmp_path: Path) -> None:
         assert "as Dataflow does" in done.text
         assert "usually" not in done.text, "nothing is known of the program, so nothing is foretold"
         assert max(map(len, done.text.splitlines())) <= 100
+        told = app.mps_plan(replace(session, program_argv0="provision"), HERE, clients=None, peak_memory=None, measure=None).text
+        assert "then provision mps.enable" in told
+        assert "invoke" not in told
 
 
 def test_a_wish_is_planned_for(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,14 @@ def test_before_mps_is_enabled_one_check_fails_and_says_what_to_do(box: Box) -> 
     assert "mps.enable" in found(done, "fail")["daemon"]["fix"]
     assert list(found(done, "unknown")) == ["server", "attachment", "clients", "share"]
     assert (done.exit_code, done.document["ok"]) == (2, False)
+
+
+def test_remedies_are_in_the_words_of_the_program_that_was_called(box: Box) -> None:
+    assert app.mps_disable(box.session, HERE).exit_code == 0
+    done = app.mps_doctor(replace(box.session, program_argv0="provision"), HERE)
+    assert found(done, "fail")["daemon"]["fix"].startswith("provision mps.enable ")
+    assert "provision mps.enable" in done.text
+    assert "invoke" not in done.text
 
 
 def test_enabled_it_is_healthy_and_a_client_is_attached(enabled: Box) -> None:

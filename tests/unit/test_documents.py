@@ -62,6 +62,13 @@ def test_the_tasks_that_it_calls_exist(page: Path) -> None:
     assert sorted(set(_TASK.findall(page.read_text(encoding="utf-8"))) - TASKS) == []
 
 
+def test_the_tasks_that_remedies_call_exist() -> None:
+    sources = [path for suffix in ("py", "toml") for path in (ROOT / "provision").rglob(f"*.{suffix}")]
+    called = {task for path in sources for task in _TASK.findall(path.read_text(encoding="utf-8"))}
+    assert {"mps.doctor", "dev.up"} < called
+    assert sorted(called - TASKS) == []
+
+
 def test_the_readme_names_every_task() -> None:
     assert sorted(TASKS - set(re.findall(r"`([a-z]+\.[a-z-]+|demo|doctor)", (ROOT / "README.md").read_text(encoding="utf-8")))) == []
 

@@ -46,7 +46,7 @@ def mps_plan(session: Session, targets: Targets, clients: str | None, peak_memor
     work = work if peak is None else replace(work, peak_memory_mib=peak)
     made = plan(facts, work)
     document = {"host": asdict(facts), "workload": asdict(work), "plan": _plan_document(made), "measured": asdict(run) if run else None}
-    return Done(document, 0, "\n".join(_plan_lines(facts, work, run, made)))
+    return Done(document, 0, "\n".join(_plan_lines(session, facts, work, run, made)))
 
 
 @contextlib.contextmanager
@@ -102,8 +102,14 @@ def _plan_document(made: Plan) -> dict[str, Any]:
 # --- the plan in words -------------------------------------------------------------------------------------------
 
 
-def _plan_lines(facts: HostFacts, work: Workload, run: Measured | None, made: Plan) -> list[str]:
-    rows = [*_host_rows(facts), *_load_rows(work, run), ("", ""), *_number_rows(facts, work, made)]
+def _plan_lines(session: Session, facts: HostFacts, work: Workload, run: Measured | None, made: Plan) -> list[str]:
+    rows = [
+        *_host_rows(facts),
+        *_load_rows(work, run),
+        ("", ""),
+        *_number_rows(facts, work, made),
+        ("to apply", session.spoken(_apply(made))),
+    ]
     lines = [f"{label:<{_COLUMN}}" + "\n".join(wrapped(text, _COLUMN)) if label else "" for label, text in rows]
     advice = [f"{each.level:<{_COLUMN}}" + "\n".join(wrapped(each.text, _COLUMN)) for each in made.advice]
     verdict = [] if made.worthwhile else ["", "MPS is the wrong tool here; what follows after stop says why."]
@@ -166,7 +172,6 @@ def _number_rows(facts: HostFacts, work: Workload, made: Plan) -> list[tuple[str
         ("TensorFlow limit", f"{_mib(made.tensorflow_limit_mib)} for its logical device, which leaves out the context"),
         ("OpenMP threads", f"{made.omp_threads} for each (OMP_NUM_THREADS, MKL_NUM_THREADS, OPENBLAS_NUM_THREADS): {_TRAP}"),
         ("throughput", f"at most {made.speedup.value:.1f} times one process{usual} ({made.speedup.reason})"),
-        ("to apply", _apply(made)),
     ]
 
 
@@ -183,7 +188,7 @@ def _apply(made: Plan) -> str:
 def mps_explain(session: Session, text: str | None, file: str | None) -> Done:
     """Causes and remedies for an error text or a log; exit status 1 when nothing in it is known."""
     given = _given(session, text, file)
-    found = explain(given)
+    found = [replace(match, row=replace(match.row, remedy=session.spoken(match.row.remedy))) for match in explain(given)]
     document = {"matches": [match.as_dict() for match in found]}
     if found:
         return Done(document, 0, "\n\n".join("\n".join(_told(match)) for match in found))

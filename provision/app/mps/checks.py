@@ -36,7 +36,7 @@ def mps_doctor(session: Session, targets: Targets, options: Sequence[str] = ()) 
     status, said = _status(_text(answers, "status"))
     wanted = session.settings.mps.thread_percentage
     whole = replace(seen, daemon=_daemon(status, said), probe=_text(answers, "probe").strip(), options=options, wanted_percentage=wanted)
-    checks = diagnose(whole)
+    checks = [replace(check, fix=session.spoken(check.fix)) for check in diagnose(whole)]
     return Done(checks_document(checks), exit_code(checks), "\n".join(checks_lines(numbered(checks))))
 
 

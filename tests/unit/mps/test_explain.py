@@ -11,7 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from provision import app
+from provision.app import Session
 from provision.mps.explain import LONGEST_LINE, explain, rows
+from provision.settings import Settings
 
 CASES = tomllib.loads((Path(__file__).parents[2] / "data" / "mps" / "explain.toml").read_text(encoding="utf-8"))["case"]
 
@@ -46,6 +49,13 @@ def test_any_text_is_explained_or_not(text: str) -> None:
 
 def test_a_page_on_one_line_is_not_matched_for_long() -> None:
     assert explain("x" * LONGEST_LINE + "Error 805") == ()
+
+
+@pytest.mark.parametrize("program", ["provision", "invoke"])
+def test_remedies_are_told_in_the_words_of_the_program_that_was_called(tmp_path: Path, program: str) -> None:
+    done = app.mps_explain(Session(Settings(), tmp_path, tmp_path, program_argv0=program), text="Error 808", file=None)
+    remedy = f"run fewer workers, one context each: {program} mps.plan"
+    assert (done.document["matches"][0]["remedy"], remedy in done.text) == (remedy, True)
 
 
 def test_the_page_lists_every_row() -> None:
