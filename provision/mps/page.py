@@ -23,16 +23,19 @@ Memory: the most that the GPU held beyond what it held before. Ratio: work done,
 Times none: how many times faster than the same number of processes without MPS.
 """
 
+_SHOWN_APART = frozenset(("cells", "failures", "best", "advice", "files", "complete", "why"))
+
 
 def report(cells: Sequence[CellResult], document: Mapping[str, Any], *, svg: str | None) -> str:
     """The whole page: advice, chart, every cell, every failure, and what was measured on what."""
-    about = {key: value for key, value in document.items() if key not in {"cells", "failures", "best", "advice", "files"}}
+    about = {key: value for key, value in document.items() if key not in _SHOWN_APART}
     title = f"MPS on {document.get('gpu') or 'a GPU'}"
     parts = [
         "<!doctype html>",
         f'<html lang="en"><meta charset="utf-8"><title>{_text(title)}</title><style>{_STYLE}</style>',
         f"<h1>{_text(title)}</h1>",
         f'<p class="advice">{_text(document["advice"])}</p>',
+        "" if document.get("complete", True) else f"<p>This is a part: {_text(document['why'])}.</p>",
         "" if svg is None else svg[svg.index("<svg") :],
         "<h2>Cells</h2>",
         _table(cells, document.get("best") or {}),

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from provision.app import converging, programs
 from provision.app.mps.control import look
+from provision.app.mps.figures import Figures
 from provision.app.session import Done, Session, Targets
-from provision.errors import EXIT_FAILED, HostError, ProvisionError, UsageError
+from provision.errors import CommandTimeout, HostError, Interrupted, ProvisionError, UsageError
 from provision.model import Note, Transport
-from provision.mps import bench, cell, chart, page
-from provision.mps.bench import Key, Pilot, Results
+from provision.mps import bench, cell, chart
+from provision.mps.bench import Key, Pilot
 from provision.mps.cell import Cell, CellFailed, Sample
 from provision.shell import fields, lifeline, script
 
 WORKLOADS = ("mlp", "driver")
 _ABOUT = {"mlp": "light trainings of an MLP of MNIST's shape", "driver": "short kernels through the CUDA driver API"}
 CELL_TIMEOUT_S = 1800.0
+TIDY_TIMEOUT_S = 60.0
 PILOT_STEPS = 200
 
 _LOOK = """
@@ -41,9 +40,6 @@ _HOST_LOOK = """
 echo "mock=${PROVISION_MOCK_ROOT:+yes}"
 echo "running=$(docker container inspect -f '{{.State.Running}}' "$name" 2>/dev/null)"
 docker exec "$name" sh -c "$body" provision 2>/dev/null || true
-"""
-_REMOVE = """
-docker exec "$name" rm -rf "$folder"
 """
 
 
@@ -89,6 +85,8 @@ class _Place:
     folder: str
     about: dict[str, str]
     workload: str
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
+    """By which the processes of its cells are found."""
 
     @property
     def container(self) -> str:
@@ -116,6 +114,7 @@ def _words(command: str) -> tuple[str, ...]:
 def mps_bench(session: Session, targets: Targets, asked: Asked) -> Done:
     """Measure every cell of the grid in interleaved rounds and write JSON, chart and report. Exit status 1 when no cell gave a figure.
 
+    What was measured is written after every cell; a run that is cut (Ctrl-C, a lost connection) ends with what there is.
     Raises `UsageError` on a mock, which has nothing to measure, and `HostError` where the container cannot be measured in.
     """
     if asked.with_chart:
@@ -124,13 +123,72 @@ def mps_bench(session: Session, targets: Targets, asked: Asked) -> Done:
     transport = converging.connect(session, converging.host(session, targets))
     try:
         place = _look(session, transport, asked)
-        try:
-            steps, results = _measure(place, asked, keys)
-        finally:
-            programs.checked(transport, script(_REMOVE, name=place.container, folder=place.folder), "removing the benchmark's files")
+        figures = _figures(place, asked, keys)
+        cut = _until_cut(place, asked, keys, figures)
     finally:
         transport.close()
-    return _finished(place, asked, steps, results)
+    return figures.finish(cut)
+
+
+def _end(place: _Place) -> None:
+    """End what still runs of a cell: the next one is to have the GPU to itself."""
+    body = script('docker exec "$name" sh -c "$end" provision "$token"', name=place.container, end=programs.END, token=place.token)
+    programs.checked(place.transport, body, "ending a cell", timeout_s=TIDY_TIMEOUT_S)
+
+
+def _figures(place: _Place, asked: Asked, keys: Sequence[Key]) -> Figures:
+    """Where the results go, and what is known of them beforehand. Raises `ProvisionError` where they cannot be written."""
+    said = {key: value.strip() or None for key, value in place.about.items()}
+    about = {
+        "gpu": said.get("name"),
+        "driver": said.get("driver_version"),
+        "gpu_memory": said.get("memory.total"),
+        "compute_mode": said.get("compute_mode"),
+        "cpus": len(place.cpus) or None,
+        "core_sets": place.pins(asked),
+        "program": asked.command or f"built-in {place.workload}: {_ABOUT[place.workload]}",
+    }
+    figures = Figures(
+        folder=place.session.project_dir / asked.output,
+        shown=asked.output,
+        about=about,
+        planned=asked.rounds * len(keys),
+        rounds=asked.rounds,
+        emit=place.session.emit,
+        with_chart=asked.with_chart,
+    )
+    try:
+        figures.check()
+    except ProvisionError:
+        _tidy(place)
+        raise
+    return figures
+
+
+def _until_cut(place: _Place, asked: Asked, keys: Sequence[Key], figures: Figures) -> ProvisionError | None:
+    """Measure, and tidy up; what cut it short, which is raised where nothing was measured yet."""
+    cut: ProvisionError | None = None
+    try:
+        _measure(place, asked, keys, figures)
+    except KeyboardInterrupt:
+        cut = Interrupted("interrupted", where="mps.bench")
+    except ProvisionError as error:
+        cut = error
+    _tidy(place, running=cut is not None)
+    if cut is not None and not figures.results.samples:
+        raise cut
+    return cut
+
+
+def _tidy(place: _Place, *, running: bool = False) -> None:
+    """End what still runs of a cell that was cut, then remove the folder, into which it writes. No figure is lost for a failure here."""
+    body = script('docker exec "$name" rm -rf "$folder"', name=place.container, folder=place.folder)
+    try:
+        if running:
+            _end(place)
+        programs.checked(place.transport, body, "removing the benchmark's files", timeout_s=TIDY_TIMEOUT_S)
+    except (ProvisionError, KeyboardInterrupt):
+        place.session.emit(Note(f"may be left behind in container {place.container}: {place.folder}"))
 
 
 def _look(session: Session, transport: Transport, asked: Asked) -> _Place:
@@ -180,29 +238,28 @@ def _alone(session: Session, transport: Transport, mode: str) -> None:
         raise HostError("other programs use the GPU: the figures would be theirs as well", where=where, why=why, fix="stop them")
 
 
-def _measure(place: _Place, asked: Asked, keys: Sequence[Key]) -> tuple[int | None, Results]:
+def _measure(place: _Place, asked: Asked, keys: Sequence[Key], figures: Figures) -> None:
     """Calibrate, then every cell of every round. The first failure of one process alone ends it: nothing could be compared."""
     emit = place.session.emit
     runs = [] if asked.budget_s is None and not asked.fixed else _pilots(place, asked, keys)
     steps = _steps(asked, keys, runs)
-    results = Results()
+    figures.steps = None if asked.fixed else steps
     left = dict.fromkeys(keys, asked.rounds)
     whole_s: dict[Key, float] = bench.predicted_s(keys, runs, steps) if runs else {}
     for number, key in bench.rounds_of(keys, asked.rounds):
         try:
             sample, seconds = _run(place, asked, key, steps)
         except CellFailed as error:
-            results.failures.append((key, f"{error.what}: {error.why}"))
-            said = f"no figure: {error.what}"
-            if key == Key(bench.WITHOUT, 1) and not results.samples.get(key):
+            if not figures.results.samples:
                 raise
+            figures.took(key, f"{error.what}: {error.why}")
+            said = f"no figure: {error.what}"
         else:
-            results.samples.setdefault(key, []).append(sample)
+            figures.took(key, sample)
             whole_s[key] = seconds
             said = f"{sample.makespan_s:7.2f} s"
         left[key] -= 1
         emit(Note(f"round {number}/{asked.rounds}  {key.mode:>5} x {key.clients:<3} {said}{_left(left, whole_s)}"))
-    return (None if asked.fixed else steps), results
 
 
 def _left(left: dict[Key, int], whole_s: dict[Key, float]) -> str:
@@ -253,58 +310,22 @@ def _run(place: _Place, asked: Asked, key: Key, steps: int) -> tuple[Sample, flo
         waits=asked.command is None,
     )
     out, err = bytearray(), bytearray()
-    body = programs.in_container(place.container, cell.in_container(one, f"{place.folder}/cell"), secrets.token_hex(8))
+    body = programs.in_container(place.container, cell.in_container(one, f"{place.folder}/cell"), place.token)
     command, stdin = lifeline(body, become=place.transport.host.become)
     started = time.monotonic()
-    status = place.transport.exchange(command, stdin, on_stdout=out.extend, on_stderr=err.extend, timeout_s=CELL_TIMEOUT_S)
+    try:
+        status = place.transport.exchange(command, stdin, on_stdout=out.extend, on_stderr=err.extend, timeout_s=CELL_TIMEOUT_S)
+    except CommandTimeout as error:
+        _end(place)
+        raise CellFailed(
+            f"no end within {bench.span(CELL_TIMEOUT_S)}", where=str(key), why="it was ended", fix="--steps with a smaller number"
+        ) from error
     seconds = time.monotonic() - started
     text = out.decode("utf-8", "replace")
     if status != 0:
         why = (err.decode("utf-8", "replace") or text)[-500:].strip()
         raise CellFailed(f"the cell ended with status {status}", where=str(key), why=why)
     return cell.read_cell(text, one, str(key)), seconds
-
-
-def _finished(place: _Place, asked: Asked, steps: int | None, results: Results) -> Done:
-    cells = bench.summary(results)
-    about = {
-        "gpu": place.about.get("name", "").strip() or None,
-        "driver": place.about.get("driver_version", "").strip() or None,
-        "gpu_memory": place.about.get("memory.total", "").strip() or None,
-        "compute_mode": place.about.get("compute_mode", "").strip() or None,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "cpus": len(place.cpus) or None,
-        "core_sets": place.pins(asked),
-        "program": asked.command or f"built-in {place.workload}: {_ABOUT[place.workload]}",
-        "steps": steps,
-        "rounds": asked.rounds,
-    }
-    document = bench.document(cells, results, about)
-    files = _write(place.session, asked, cells, document)
-    document["files"] = files
-    chosen = bench.best(cells)
-    text = "\n".join([bench.table(cells, chosen), "", document["advice"], *_told(results), *(f"wrote {name}" for name in files.values())])
-    return Done(document, 0 if cells else EXIT_FAILED, text)
-
-
-def _told(results: Results) -> list[str]:
-    return [f"no figure: {key.mode} x {key.clients}: {why.splitlines()[0]}" for key, why in results.failures]
-
-
-def _write(session: Session, asked: Asked, cells: Sequence[bench.CellResult], document: dict[str, Any]) -> dict[str, str]:
-    """JSON, HTML and, where wanted, SVG and PNG below the output folder; their paths by kind."""
-    folder = session.project_dir / asked.output
-    drawn = chart.draw(cells, f"{document['gpu']}, {document['cpus']} cores, {document['program']}") if asked.with_chart and cells else {}
-    contents: dict[str, bytes] = {"json": (json.dumps(document, indent=2) + "\n").encode()}
-    contents["html"] = page.report(cells, document, svg=drawn["svg"].decode() if drawn else None).encode()
-    contents |= drawn
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for kind, data in contents.items():
-            (folder / f"mps-bench.{kind}").write_bytes(data)
-    except OSError as error:
-        raise ProvisionError("the results could not be written", where=str(folder), why=str(error), fix="--output FOLDER") from error
-    return {kind: str(asked.output / f"mps-bench.{kind}") for kind in contents}
 
 
 def mps_asked(

@@ -1,0 +1,223 @@
+"""A run of mps.bench from its first cell to its end, and to ends that come too early, on a GPU that answers by heart."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision import app
+from provision.app import Done, Session, Targets, converging
+from provision.app.mps import benchmark
+from provision.errors import CommandTimeout, ProvisionError, Unreachable
+from provision.model import Event, Host, Note, Sink
+from provision.settings import Settings
+
+LOOKED = "mock=\nrunning=true\ncpus=0-3\npython=yes\ntorch=\nname=NVIDIA L4\ndriver_version=580.1\ncompute_mode=Default\n"
+QUIET = "container=true\npercentage=Cannot find MPS control daemon process\nboxes=worker \n"
+CELL = re.compile(r"provision-bench-\w+/cell (\d+) (\S+) (\d+)")
+FOLDER = "mps-bench"
+
+
+class Gpu:
+    """A host whose cells take a second for each process without MPS, and half of that with it; `at` does something at a run."""
+
+    def __init__(self, at: dict[int, BaseException | str] | None = None) -> None:
+        self.at = at or {}
+        self.host = Host(name="box", address="box.invalid", user="me")
+        self.cells: list[str] = []
+        self.ended = 0
+        self.removed = 0
+        self.closed = False
+        self.seen: Callable[[], None] = lambda: None
+
+    def exchange(self, command: str, stdin: bytes = b"", *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
+        del stdin, on_stderr, timeout_s
+        cell = CELL.search(command)
+        if cell is not None:
+            on_stdout(self.run(int(cell[1]), cell[2].strip("'\\")).encode())
+        elif "rm -rf" in command and "nvidia-cuda-mps-control" not in command:
+            self.removed += 1
+        elif "docker top" in command:
+            on_stdout(QUIET.encode())
+        elif "Cpus_allowed_list" in command:
+            on_stdout(LOOKED.encode())
+        elif "PROVISION_RUN=$1" in command:
+            self.ended += 1
+        return 0
+
+    def run(self, clients: int, percentage: str) -> str:
+        self.seen()
+        self.cells.append(f"{clients} {percentage or '-'}")
+        said = self.at.get(len(self.cells), "")
+        if isinstance(said, BaseException):
+            raise said
+        if said:
+            return said
+        seconds = clients * (0.5 if percentage else 1.0)
+        ends = "".join(f"client {each} 100.0 {100 + seconds} 0\n" for each in range(clients))
+        seen = " ".join(map(str, range(clients))) if percentage else ""
+        return f"idle 0\ngo 100.0\nseen {seen}\npeak {clients * 100}\n{ends}done\n"
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Bench:
+    """A project in a folder, and its runs."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.events: list[Event] = []
+        self._patch = monkeypatch
+
+    def __call__(self, gpu: Gpu, *, settings: dict[str, Any] | None = None, **flags: Any) -> Done:
+        self._patch.setattr(converging, "host", lambda session, targets: gpu.host)
+        self._patch.setattr(converging, "connect", lambda session, target: gpu)
+        session = Session(Settings.model_validate(settings or {}), self.folder, self.folder, emit=self.events.append)
+        asked = {"clients": "1,2", "modes": "none,mps", "rounds": "2", "with_chart": False, **flags}
+        return benchmark.mps_bench(session, Targets(), app.mps_asked(**asked))
+
+    def file(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / FOLDER / name).read_text())
+        return found
+
+    @property
+    def files(self) -> list[str]:
+        return sorted(path.name for path in (self.folder / FOLDER).iterdir())
+
+    @property
+    def notes(self) -> list[str]:
+        return [event.text for event in self.events if isinstance(event, Note)]
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(tmp_path, monkeypatch)
+
+
+def test_a_whole_run_is_complete_and_leaves_no_part(bench: Bench) -> None:
+    gpu = Gpu()
+    done = bench(gpu)
+    assert (done.exit_code, done.document["complete"], "why" in done.document) == (0, True, False)
+    assert bench.files == ["mps-bench.html", "mps-bench.json"]
+    found = bench.file("mps-bench.json")
+    assert {key: found[key] for key in ("complete", "gpu", "rounds", "steps")} == {
+        "complete": True,
+        "gpu": "NVIDIA L4",
+        "rounds": 2,
+        "steps": 3000,
+    }
+    assert {(cell["mode"], cell["clients"]): cell["makespan_s"] for cell in found["cells"]} == {
+        ("none", 1): [1.0, 1.0],
+        ("mps", 1): [0.5, 0.5],
+        ("none", 2): [2.0, 2.0],
+        ("mps", 2): [1.0, 1.0],
+    }
+    assert (gpu.cells[0], gpu.ended, gpu.removed, gpu.closed) == ("1 -", 0, 1, True)
+
+
+def test_what_is_measured_is_on_the_disk_before_the_next_cell_begins(bench: Bench) -> None:
+    """So a killed process and a power cut lose one cell at most."""
+    counts: list[int] = []
+    gpu = Gpu()
+
+    def look() -> None:
+        if gpu.cells:
+            part = bench.file("mps-bench-partial.json")
+            assert (part["complete"], part["why"]) == (False, "still running when this was written, or killed")
+            counts.append(sum(len(cell["makespan_s"]) for cell in part["cells"]))
+
+    gpu.seen = look
+    bench(gpu)
+    assert counts == [1, 2, 3, 4, 5, 6, 7]
+
+
+CUTS = [
+    (KeyboardInterrupt(), 130, "interrupted"),
+    (Unreachable("the connection was lost", where="box", why="reset", fix="ssh box"), 4, "the connection was lost: reset"),
+]
+
+
+@pytest.mark.parametrize(("cut", "code", "why"), CUTS, ids=["ctrl-c", "connection"])
+def test_a_run_that_is_cut_ends_with_what_there_is(bench: Bench, cut: BaseException, code: int, why: str) -> None:
+    gpu = Gpu({4: cut})
+    done = bench(gpu)
+    assert (done.exit_code, done.document["complete"], done.document["why"]) == (code, False, why)
+    assert done.document["error"]["what"] == why.partition(":")[0]
+    assert bench.files == ["mps-bench-partial.html", "mps-bench-partial.json"]
+    part = bench.file("mps-bench-partial.json")
+    assert (part["complete"], part["why"], len(part["cells"])) == (False, why, 3)
+    lines = done.text.splitlines()
+    assert lines[0].split()[:2] == ["clients", "mode"]
+    assert len([line for line in lines[1:] if re.match(r"[ *] +\d", line)]) == 3
+    assert f"cut after 3 of 8 runs: {why}" in lines
+    assert "wrote mps-bench/mps-bench-partial.json" in lines
+    assert (gpu.ended, gpu.removed, gpu.closed) == (1, 1, True), "nothing runs on"
+    assert f"This is a part: {why}." in (bench.folder / FOLDER / "mps-bench-partial.html").read_text()
+
+
+def test_a_cut_run_never_replaces_a_whole_one(bench: Bench) -> None:
+    bench(Gpu())
+    before = bench.file("mps-bench.json")
+    bench(Gpu({3: KeyboardInterrupt()}))
+    assert bench.file("mps-bench.json") == before
+    assert len(bench.file("mps-bench-partial.json")["cells"]) == 2
+    bench(Gpu())
+    assert bench.files == ["mps-bench.html", "mps-bench.json"], "a whole run tidies up after the cut one"
+
+
+def test_a_run_that_is_cut_before_its_first_figure_is_an_error_as_any(bench: Bench) -> None:
+    gpu = Gpu({1: KeyboardInterrupt()})
+    with pytest.raises(ProvisionError) as caught:
+        bench(gpu)
+    assert (caught.value.exit_code, bench.files, gpu.ended, gpu.removed) == (130, [], 1, 1)
+
+
+def test_a_cell_without_end_is_ended_and_the_others_go_on(bench: Bench) -> None:
+    gpu = Gpu({2: CommandTimeout("no end after 1800 s", where="box")})
+    done = bench(gpu)
+    assert (done.exit_code, done.document["complete"], gpu.ended, len(gpu.cells)) == (0, True, 1, 8)
+    assert [failure["why"] for failure in done.document["failures"]] == ["no end within 30m00s: it was ended"]
+
+
+def test_the_same_failure_in_every_round_is_told_once(bench: Bench) -> None:
+    def fails(self: Gpu, clients: int, percentage: str) -> str:
+        return "failed out of luck\n" if (clients, percentage) == (2, "100") else run(self, clients, percentage)
+
+    run = Gpu.run
+    gpu = Gpu()
+    gpu.run = fails.__get__(gpu)  # type: ignore[method-assign]
+    done = bench(gpu)
+    assert [line for line in done.text.splitlines() if line.startswith("no figure")] == [
+        "no figure: mps x 2: the cell could not run: out of luck (2 times)"
+    ]
+
+
+def test_a_folder_that_cannot_be_written_is_found_before_anything_is_measured(bench: Bench) -> None:
+    (bench.folder / FOLDER).write_text("")
+    gpu = Gpu()
+    with pytest.raises(ProvisionError, match="the results cannot be written"):
+        bench(gpu)
+    assert (gpu.cells, gpu.removed) == ([], 1)
+
+
+def test_a_disk_that_fills_meanwhile_costs_the_files_and_not_the_figures(bench: Bench) -> None:
+    gpu = Gpu()
+
+    def fill() -> None:
+        if len(gpu.cells) == 2:
+            for path in (bench.folder / FOLDER).iterdir():
+                path.unlink()
+            (bench.folder / FOLDER).rmdir()
+
+    gpu.seen = fill
+    done = bench(gpu)
+    assert len([note for note in bench.notes if "could not be written" in note]) == 1
+    assert (done.exit_code, done.document["files"], len(done.document["cells"])) == (1, {}, 4)
+    assert done.document["error"]["what"] == "the results cannot be written"
+    assert "clients" in done.text
