@@ -75,10 +75,6 @@ class Results:
     samples: dict[Key, list[Sample]] = field(default_factory=dict)
     failures: list[tuple[Key, str]] = field(default_factory=list)
 
-    def __len__(self) -> int:
-        """How many runs of cells have ended, whichever way."""
-        return sum(map(len, self.samples.values())) + len(self.failures)
-
 
 def modes_of(text: str | None) -> tuple[str, ...]:
     """The modes that `--modes` names, in the order of MODES; `none` is always among them, since all is compared with it."""
@@ -168,26 +164,38 @@ def cpu_list(text: str) -> tuple[int, ...]:
     return tuple(cpus)
 
 
-def pilots(keys: Sequence[Key]) -> tuple[Key, ...]:
-    """The cells that tell how long all will take: one process, and the most of them without MPS and with it."""
-    most = max(key.clients for key in keys)
-    with_mps = [key for key in keys if key.clients == most and key.percentage is not None]
-    return tuple(dict.fromkeys((Key(WITHOUT, 1), Key(WITHOUT, most), *with_mps[:1])))
+def over_limit(keys: Sequence[Key], limit: int | None) -> tuple[Key, ...]:
+    """The cells with MPS that have more clients than a server takes; none where its limit is not known."""
+    return tuple(key for key in keys if limit is not None and key.percentage is not None and key.clients > limit)
+
+
+def pilots(keys: Sequence[Key]) -> tuple[tuple[Key, ...], ...]:
+    """The cells that tell how long all will take: one process, and the most of them without MPS and with it.
+
+    Each with those that take its place where it gives no figure: fewer processes, which may fit where the most do not.
+    """
+    alone = Key(WITHOUT, 1)
+    without = {key.clients: key for key in keys if key.percentage is None and key != alone}
+    with_mps: dict[int, Key] = {}
+    for key in keys:
+        if key.percentage is not None:
+            with_mps.setdefault(key.clients, key)
+    arms = (tuple(arm[count] for count in sorted(arm, reverse=True)) for arm in (without, with_mps))
+    return ((alone,), *(arm for arm in arms if arm))
 
 
 def predicted_s(keys: Sequence[Key], runs: Sequence[Pilot], steps: int) -> dict[Key, float]:
-    """About how long each cell takes, whole: straight lines between one process and the most, with and without MPS."""
+    """About how long each cell takes, whole: straight lines from one process through the pilot without MPS, or with it."""
     alone = next(run for run in runs if run.key == Key(WITHOUT, 1))
-    most = max(run.key.clients for run in runs)
-    without = next((run for run in runs if run.key == Key(WITHOUT, most)), alone)
+    without = next((run for run in runs if run.key.percentage is None and run is not alone), alone)
     with_mps = next((run for run in runs if run.key.percentage is not None), without)
     found = {}
     for key in keys:
         far = without if key.percentage is None else with_mps
-        part = (key.clients - 1) / (most - 1) if most > 1 else 0.0
+        part = (key.clients - 1) / (far.key.clients - 1) if far.key.clients > 1 else 1.0
         near_step_s, far_step_s = alone.makespan_s / alone.steps, far.makespan_s / far.steps
         overhead_s = alone.overhead_s + (far.overhead_s - alone.overhead_s) * part
-        found[key] = overhead_s + steps * (near_step_s + (far_step_s - near_step_s) * part)
+        found[key] = max(0.0, overhead_s) + steps * max(0.0, near_step_s + (far_step_s - near_step_s) * part)
     return found
 
 

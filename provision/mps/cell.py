@@ -15,12 +15,13 @@ from provision.shell import Script, payload, script
 
 # Runs in the container. $1 folder, $2 clients, $3 thread percentage (empty: no MPS), $4 steps, $5 who waits at the barrier
 # (program: it does so itself when it is ready; start: its start does), $6 threads per client, $7 core sets (one word each,
-# - for any), then the program. Clients are told apart by a variable that their children inherit, so that the daemon's list
-# can be matched with them. A read-write open of the barrier never blocks, also when no client is left to wait at it.
+# - for any), $8 how long clients may take to be ready, then the program. Clients are told apart by a variable that their
+# children inherit, so that the daemon's list can be matched with them. A read-write open of the barrier never blocks, also
+# when no client is left to wait at it.
 _CELL = r"""
 set -u
-folder=$1 clients=$2 percentage=$3 steps=$4 barrier=$5 threads=$6 sets=$7
-shift 7
+folder=$1 clients=$2 percentage=$3 steps=$4 barrier=$5 threads=$6 sets=$7 ready_s=$8
+shift 8
 umask 022
 export CUDA_MPS_PIPE_DIRECTORY="$folder/pipe" CUDA_MPS_LOG_DIRECTORY="$folder/log"
 unset CUDA_VISIBLE_DEVICES CUDA_MPS_ACTIVE_THREAD_PERCENTAGE CUDA_MPS_PINNED_DEVICE_MEM_LIMIT
@@ -29,9 +30,17 @@ numeric() { case $1 in '' | *[!0-9.]*) return 1 ;; esac; }
 numbers() { for word in $(ask "$1"); do case $word in *[!0-9]*) ;; *) echo "$word" ;; esac; done; }
 memory() { nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits 2>/dev/null | head -n 1; }
 sampler= pids=
+# A program that hangs is no child of this shell: what its client's processes inherit finds it.
+stop() {
+    kill -KILL $pids 2>/dev/null
+    for process in /proc/[0-9]*; do
+        { tr '\0' '\n' <"$process/environ"; } 2>/dev/null | grep -qxF "PROVISION_BENCH=$folder" || continue
+        kill -KILL "${process#/proc/}" 2>/dev/null
+    done
+}
 finish() {
     test -z "$sampler" || kill "$sampler" 2>/dev/null
-    for pid in $pids; do kill -KILL "$pid" 2>/dev/null; done
+    test -z "$pids" || stop
     if test -n "$percentage"; then
         ask 'quit -t 5' >/dev/null
         tries=0
@@ -98,7 +107,22 @@ for cores in $sets; do
 done
 
 ready() { find "$folder" -maxdepth 1 \( -name 'ready.*' -o -name 'end.*' \) | sed 's/.*[.]//' | sort -u | wc -l; }
-until test "$(ready)" -ge "$clients"; do sleep 0.05; done
+late() {
+    client=0
+    while test "$client" -lt "$clients"; do
+        if ! test -e "$folder/ready.$client" && ! test -e "$folder/end.$client"; then
+            said=$(tr '\r' '\n' <"$folder/out.$client" | grep . | tail -n 3)
+            printf '%s\n' "${said:-it printed nothing}" | sed "s/^/late $client /"
+        fi
+        client=$((client + 1))
+    done
+    fail "not every client was ready within $ready_s s"
+}
+deadline=$(($(date +%s) + ready_s))
+until test "$(ready)" -ge "$clients"; do
+    test "$(date +%s)" -lt "$deadline" || late
+    sleep 0.05
+done
 nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -lms 500 >"$folder/memory" 2>/dev/null &
 sampler=$!
 
@@ -149,6 +173,9 @@ finish
 echo done
 """
 
+READY_S = 300
+"""How long a built-in program may take to stand at the barrier: importing a framework from a cold disk, N times at once, takes a minute."""
+
 _INTO = """
 docker exec "$name" sh -eu -c "$body" provision "$folder" "$program"
 """
@@ -172,6 +199,7 @@ class Cell:
     """The program and its arguments."""
     waits: bool
     """The program itself waits at the barrier once it is ready; otherwise its start does."""
+    ready_s: int = READY_S
 
 
 @dataclass(frozen=True)
@@ -211,7 +239,7 @@ def in_container(cell: Cell, folder: str) -> list[str]:
     """The words to run in the container. `folder` is absolute, at most 80 bytes (AF_UNIX), and made and removed by them."""
     percentage = "" if cell.percentage is None else str(cell.percentage)
     barrier = "program" if cell.waits else "start"
-    numbers = (folder, str(cell.clients), percentage, str(cell.steps), barrier, str(cell.threads), " ".join(cell.cores))
+    numbers = (folder, str(cell.clients), percentage, str(cell.steps), barrier, str(cell.threads), " ".join(cell.cores), str(cell.ready_s))
     return ["sh", "-c", _CELL, "provision", *numbers, *cell.words]
 
 
@@ -225,7 +253,7 @@ def read_cell(text: str, cell: Cell, where: str) -> Sample:
     said = [line.split(None, 1) for line in text.splitlines() if line.strip()]
     first = {words[0]: words[1] if len(words) > 1 else "" for words in said}
     if "failed" in first:
-        raise CellFailed("the cell could not run", where=where, why=first["failed"])
+        raise CellFailed("the cell could not run", where=where, why="\n".join([first["failed"], *_late(said)]))
     ends = _ends([words[1] for words in said if words[0] == "client" and len(words) > 1], _last_lines(said))
     go = _number(first.get("go", ""))
     if "done" not in first or go is None or len(ends) != cell.clients:
@@ -267,6 +295,14 @@ def _ends(lines: Sequence[str], said: dict[int, str]) -> tuple[ClientEnd, ...]:
             continue
         ends.append(ClientEnd(int(words[0]), float(words[1]), float(words[2]), int(words[3]), said.get(int(words[0]), "")))
     return tuple(sorted(ends, key=lambda end: end.client))
+
+
+def _late(said: Sequence[Sequence[str]]) -> list[str]:
+    """The last lines of the clients that were not ready, each with its client's number; of four of them at most."""
+    lines = [words[1].split(None, 1) for words in said if words[0] == "late" and len(words) > 1]
+    numbers = list(dict.fromkeys(line[0] for line in lines))
+    shown = [f"client {line[0]}: {line[1] if len(line) > 1 else ''}" for line in lines if line[0] in numbers[:4]]
+    return [*shown, f"and {len(numbers) - 4} more"] if len(numbers) > 4 else shown
 
 
 def _last_lines(said: Sequence[Sequence[str]]) -> dict[int, str]:

@@ -137,8 +137,30 @@ def test_a_grid_that_does_not_fit_says_what_would() -> None:
 
 
 def test_the_pilots_are_the_ends_of_the_grid() -> None:
-    assert [str(key) for key in bench.pilots(KEYS)] == ["none x 1", "none x 16", "mps x 16"]
-    assert [str(key) for key in bench.pilots(bench.grid(("none",), (1,)))] == ["none x 1"]
+    assert [[str(key) for key in arm] for arm in bench.pilots(KEYS)] == [["none x 1"], ["none x 16"], ["mps x 16", "mps x 1"]]
+    assert [[str(key) for key in arm] for arm in bench.pilots(bench.grid(("none",), (1,)))] == [["none x 1"]]
+
+
+def test_where_the_most_processes_gave_no_figure_fewer_tell_how_long_it_takes() -> None:
+    keys = bench.grid(("none", "mps"), (1, 4, 16))
+    runs = (Pilot(Key("none", 1), 100, 1.0, 2.0), Pilot(Key("none", 4), 100, 4.0, 5.0), Pilot(Key("mps", 1), 100, 1.1, 3.1))
+    found = {str(key): round(seconds, 3) for key, seconds in bench.predicted_s(keys, runs, 100).items()}
+    assert (found["none x 1"], found["none x 4"], found["none x 16"]) == (2.0, 5.0, 17.0)
+    assert (found["mps x 1"], found["mps x 16"]) == (3.1, 3.1)
+
+
+@given(st.integers(1, 64), st.integers(1, 64), st.floats(0.01, 50), st.floats(0.01, 50), st.integers(0, 5000))
+def test_no_cell_is_foretold_to_take_less_than_nothing(most: int, piloted: int, alone_s: float, far_s: float, steps: int) -> None:
+    """More processes may take less than fewer; a line through them would soon be below zero."""
+    keys = bench.grid(("none", "mps"), (1, most))
+    runs = (Pilot(Key("none", 1), 200, alone_s, alone_s + 9), Pilot(Key("mps", piloted), 200, far_s, far_s + 1))
+    assert min(bench.predicted_s(keys, runs, steps).values()) >= 0.0
+
+
+def test_cells_over_the_limit_of_the_server_are_those_with_mps() -> None:
+    keys = bench.grid(("none", "mps", "200/N"), (1, 48, 49))
+    assert [str(key) for key in bench.over_limit(keys, 48)] == ["mps x 49", "200/N x 49"]
+    assert bench.over_limit(keys, None) == ()
 
 
 # --- what came of it ---------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from provision.app import Done, Session, Targets, converging
 from provision.app.mps import benchmark
 from provision.errors import CommandTimeout, ProvisionError, Unreachable
 from provision.model import Event, Host, Note, Sink
+from provision.mps.cell import CellFailed
 from provision.settings import Settings
 
 LOOKED = "mock=\nrunning=true\ncpus=0-3\npython=yes\ntorch=\nname=NVIDIA L4\ndriver_version=580.1\ncompute_mode=Default\n"
@@ -183,6 +185,43 @@ def test_a_cell_without_end_is_ended_and_the_others_go_on(bench: Bench) -> None:
     done = bench(gpu)
     assert (done.exit_code, done.document["complete"], gpu.ended, len(gpu.cells)) == (0, True, 1, 8)
     assert [failure["why"] for failure in done.document["failures"]] == ["no end within 30m00s: it was ended"]
+
+
+GPU_ROW = "gpu|0, GPU-00000000-c0de, NVIDIA L4, 580.1, 23034, 0, 23034, 8.9, Default, [N/A], 0, Disabled, 00000000:00:04.0\n"
+
+
+@pytest.mark.parametrize(
+    ("capability", "cuda", "limit"), [("6.0", "12.2", 16), ("8.9", "12.8", 48), ("9.0", "13.0", 48), ("9.0", "13.1", 60)]
+)
+def test_more_clients_than_a_server_takes_are_left_out_before_anything_is_measured(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capability: str, cuda: str, limit: int
+) -> None:
+    status = QUIET + GPU_ROW.replace("8.9", capability) + f"smi|| NVIDIA-SMI 580.1   Driver Version: 580.1   CUDA Version: {cuda} |\n"
+    monkeypatch.setattr(sys.modules[__name__], "QUIET", status)
+    gpu = Gpu()
+    done = bench(gpu, clients=f"1,{limit},{limit + 1}", budget="1h")
+    assert done.exit_code == 0
+    assert (f"{limit + 1} 100" in gpu.cells, f"{limit + 1} -" in gpu.cells, f"{limit} 100" in gpu.cells) == (False, True, True)
+    why = f"a server of MPS takes {limit} clients on this GPU with this driver"
+    assert done.document["failures"] == [{"mode": "mps", "clients": limit + 1, "why": why}]
+    assert f"no figure: mps x {limit + 1}: {why}" in done.text.splitlines()
+    first = next(index for index, note in enumerate(bench.notes) if note.startswith("left out"))
+    assert first < next(index for index, note in enumerate(bench.notes) if note.startswith("calibrating"))
+
+
+def test_a_pilot_that_fails_leaves_the_budget_to_fewer_processes(bench: Bench) -> None:
+    """Sixteen may not fit into the memory: that is a line of the table, not the end of the benchmark."""
+    gpu = Gpu({2: "failed out of memory\n"})
+    done = bench(gpu, clients="1,2,4", budget="1h")
+    assert gpu.cells[:4] == ["1 -", "4 -", "2 -", "4 100"]
+    assert "calibrating: none x 4 gives no figure: the cell could not run" in bench.notes
+    assert (done.exit_code, len(done.document["cells"])) == (0, 6)
+
+
+def test_when_one_process_alone_fails_at_once_the_reason_is_the_error(bench: Bench) -> None:
+    with pytest.raises(CellFailed) as caught:
+        bench(Gpu({1: "failed no luck\n"}), budget="1h")
+    assert caught.value.why == "no luck"
 
 
 def test_the_same_failure_in_every_round_is_told_once(bench: Bench) -> None:

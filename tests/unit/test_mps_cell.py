@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from pathlib import Path
@@ -38,6 +39,7 @@ esac
 # Attaches, says that it is ready, waits, works.
 PROGRAM = """#!/bin/sh
 test -n "${FAKE_UNATTACHED-}" || echo "$$" >>"$CUDA_MPS_PIPE_DIRECTORY/clients"
+test "$PROVISION_BENCH_CLIENT" != "${FAKE_HANGS-}" || { printf 'importing\nloading the model\n'; sleep 612.5; }
 test "$PROVISION_BENCH_CLIENT" != "${FAKE_FAILS-}" || { echo 'CUDA error 2: out of memory'; exit 3; }
 echo "$$" >"$PROVISION_BENCH_READY"
 : <"$PROVISION_BENCH_GO"
@@ -81,7 +83,9 @@ def container(tmp_path: Path) -> Container:
     return Container(tmp_path)
 
 
-def cell(clients: int = 3, percentage: int | None = 100, *, program: str = "program", cores: tuple[str, ...] = ()) -> Cell:
+def cell(
+    clients: int = 3, percentage: int | None = 100, *, program: str = "program", cores: tuple[str, ...] = (), ready_s: int = 60
+) -> Cell:
     return Cell(
         clients=clients,
         percentage=percentage,
@@ -90,6 +94,7 @@ def cell(clients: int = 3, percentage: int | None = 100, *, program: str = "prog
         cores=cores or ("-",) * clients,
         words=(program,),
         waits=program == "program",
+        ready_s=ready_s,
     )
 
 
@@ -133,6 +138,36 @@ def test_a_client_that_fails_before_the_barrier_holds_nobody_up(container: Conta
     with pytest.raises(CellFailed, match="1 of 3 clients failed") as caught:
         container.sample(cell(), FAKE_FAILS="1")
     assert caught.value.why == "client 1: status 3  CUDA error 2: out of memory"
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_a_client_that_hangs_before_the_barrier_is_named_with_what_it_said_and_ended(container: Container, shell: str) -> None:
+    with pytest.raises(CellFailed, match="the cell could not run") as caught:
+        container.sample(cell(ready_s=1), shell, FAKE_HANGS="1")
+    assert caught.value.why.splitlines() == [
+        "not every client was ready within 1 s",
+        "client 1: importing",
+        "client 1: loading the model",
+    ]
+    assert processes(container) == [], "the next cell has the GPU to itself"
+
+
+def processes(container: Container) -> list[str]:
+    """Command lines of what still runs of a cell."""
+    mark = f"PROVISION_BENCH={container.folder}".encode()
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark in (process / "environ").read_bytes().split(b"\0"):
+                found.append((process / "cmdline").read_text())
+    return found
+
+
+def test_of_many_that_hang_a_few_are_shown() -> None:
+    text = "".join(f"late {client} it printed nothing\n" for client in range(9)) + "failed not every client was ready within 9 s\n"
+    with pytest.raises(CellFailed) as caught:
+        read_cell(text, cell(clients=9), "test")
+    assert caught.value.why.splitlines()[-2:] == ["client 3: it printed nothing", "and 5 more"]
 
 
 def test_when_all_clients_fail_the_cell_ends(container: Container) -> None:

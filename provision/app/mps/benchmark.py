@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 
 from provision.app import converging, programs
-from provision.app.mps.control import look
+from provision.app.mps.control import client_limit, look
 from provision.app.mps.figures import Figures
 from provision.app.session import Done, Session, Targets
 from provision.errors import CommandTimeout, HostError, Interrupted, ProvisionError, UsageError
@@ -19,6 +19,7 @@ from provision.model import Note, Transport
 from provision.mps import bench, cell, chart
 from provision.mps.bench import Key, Pilot
 from provision.mps.cell import Cell, CellFailed, Sample
+from provision.resources.mps import MpsStatus
 from provision.shell import fields, lifeline, script
 
 WORKLOADS = ("mlp", "driver")
@@ -85,6 +86,8 @@ class _Place:
     folder: str
     about: dict[str, str]
     workload: str
+    limit: int | None = None
+    """Clients that a server of MPS takes; None where GPU or driver do not say."""
     token: str = field(default_factory=lambda: secrets.token_hex(8))
     """By which the processes of its cells are found."""
 
@@ -123,8 +126,12 @@ def mps_bench(session: Session, targets: Targets, asked: Asked) -> Done:
     transport = converging.connect(session, converging.host(session, targets))
     try:
         place = _look(session, transport, asked)
-        figures = _figures(place, asked, keys)
-        cut = _until_cut(place, asked, keys, figures)
+        possible = tuple(key for key in keys if key not in bench.over_limit(keys, place.limit))
+        figures = _figures(place, asked, possible)
+        for key in keys:
+            if key not in possible:
+                figures.leave_out(key, f"a server of MPS takes {place.limit} clients on this GPU with this driver")
+        cut = _until_cut(place, asked, possible, figures)
     finally:
         transport.close()
     return figures.finish(cut)
@@ -203,7 +210,7 @@ def _look(session: Session, transport: Transport, asked: Asked) -> _Place:
         raise HostError(
             "no GPU answers in the container", where=transport.host.name, why="nvidia-smi named none", fix="invoke vm.provision"
         )
-    _alone(session, transport, about.get("compute_mode", "").strip())
+    status = _alone(session, transport, about.get("compute_mode", "").strip())
     if asked.command is None and about.get("python") != "yes":
         raise HostError(
             "the container has no python3 for the built-in program",
@@ -212,16 +219,17 @@ def _look(session: Session, transport: Transport, asked: Asked) -> _Place:
             fix="--command PROGRAM",
         )
     workload = asked.workload or ("mlp" if about.get("torch") == "yes" else "driver")
-    place = _Place(session, transport, f"/tmp/provision-bench-{secrets.token_hex(4)}", about, workload)  # noqa: S108 - in the container
+    place = _Place(session, transport, f"/tmp/provision-bench-{secrets.token_hex(4)}", about, workload, client_limit(status))  # noqa: S108 - in the container
     source = resources.files("provision.mps").joinpath(f"workloads/{workload}.py").read_bytes()
     programs.checked(transport, cell.place_workload(name, place.folder, source), "sending the program", timeout_s=60.0)
     return place
 
 
-def _alone(session: Session, transport: Transport, mode: str) -> None:
-    """Refuse a GPU that others use, seen from the host: nvidia-smi in a container shows no process of another PID namespace.
+def _alone(session: Session, transport: Transport, mode: str) -> MpsStatus:
+    """The status of MPS, as long as nobody uses the GPU.
 
-    And one that lets a single process in at a time, which the server of MPS may be.
+    Others are seen from the host, since nvidia-smi in a container shows no process of another PID namespace. A GPU that
+    lets in a single process at a time, which the server of MPS may be, is refused as well.
     """
     where = transport.host.name
     if mode.startswith(("Exclusive", "Prohibited")):
@@ -236,6 +244,7 @@ def _alone(session: Session, transport: Transport, mode: str) -> None:
     if busy := [*status.clients, *status.outside]:
         why = "; ".join(" ".join(filter(None, (user.container, str(user.pid), user.command))) for user in busy)
         raise HostError("other programs use the GPU: the figures would be theirs as well", where=where, why=why, fix="stop them")
+    return status
 
 
 def _measure(place: _Place, asked: Asked, keys: Sequence[Key], figures: Figures) -> None:
@@ -271,11 +280,20 @@ def _left(left: dict[Key, int], whole_s: dict[Key, float]) -> str:
 
 
 def _pilots(place: _Place, asked: Asked, keys: Sequence[Key]) -> list[Pilot]:
-    runs = []
-    for key in bench.pilots(keys):
-        place.session.emit(Note(f"calibrating: {key.mode} x {key.clients}"))
-        sample, seconds = _run(place, asked, key, PILOT_STEPS)
-        runs.append(Pilot(key, 1 if asked.fixed else PILOT_STEPS, sample.makespan_s, seconds))
+    """How long the ends of the grid take. Where one gives no figure, fewer processes are tried: the grid itself will tell why."""
+    runs: list[Pilot] = []
+    for arm in bench.pilots(keys):
+        for key in arm:
+            place.session.emit(Note(f"calibrating: {key}"))
+            try:
+                sample, seconds = _run(place, asked, key, PILOT_STEPS)
+            except CellFailed as error:
+                if not runs:
+                    raise
+                place.session.emit(Note(f"calibrating: {key} gives no figure: {error.what}"))
+                continue
+            runs.append(Pilot(key, 1 if asked.fixed else PILOT_STEPS, sample.makespan_s, seconds))
+            break
     return runs
 
 

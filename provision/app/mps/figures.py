@@ -37,6 +37,8 @@ class Figures:
     with_chart: bool = True
     steps: int | None = None
     results: Results = field(default_factory=Results)
+    runs: int = 0
+    """Runs of cells that have ended, whichever way."""
     _unwritten: bool = False
 
     def check(self) -> None:
@@ -48,8 +50,14 @@ class Figures:
         except OSError as error:
             raise self._refused(error) from error
 
+    def leave_out(self, key: Key, why: str) -> None:
+        """A cell that cannot be measured, which is known beforehand."""
+        self.results.failures.append((key, why))
+        self.emit(Note(f"left out: {key}: {why}"))
+
     def took(self, key: Key, outcome: Sample | str) -> None:
         """Add the sample of a cell, or why it gave none, and write down all that there is. A full disk ends no measurement."""
+        self.runs += 1
         if isinstance(outcome, str):
             self.results.failures.append((key, outcome))
         else:
@@ -81,7 +89,7 @@ class Figures:
         lines = [bench.table(cells, bench.best(cells)), "", document["advice"], *_told(self.results)]
         if cut is not None:
             document["error"] = cut.as_dict()
-            lines += [f"cut after {len(self.results)} of {self.planned} runs: {_reason(cut)}", *([f"  try: {cut.fix}"] if cut.fix else [])]
+            lines += [f"cut after {self.runs} of {self.planned} runs: {_reason(cut)}", *([f"  try: {cut.fix}"] if cut.fix else [])]
         lines += [f"wrote {name}" for name in files.values()]
         return Done(document, cut.exit_code if cut is not None else 0 if cells else EXIT_FAILED, "\n".join(lines))
 
