@@ -20,10 +20,11 @@ def _folder(session: Session) -> Path:
 
 def endpoint(session: Session) -> str:
     """Where the emulator listens; the mock is started when it does not run."""
+    from provision.cloud.client import preload
     from provision.testing import daemon
 
     session.say_once(BANNER)
-    return daemon.up(_folder(session)).compute_endpoint
+    return daemon.up(_folder(session), meanwhile=preload).compute_endpoint
 
 
 def exists(session: Session) -> bool:

@@ -242,6 +242,11 @@ def compute() -> Any:
     return sys.modules[_PACKAGE]
 
 
+def preload() -> None:
+    """Import what every request needs, a second of processor time, while something else has to be waited for."""
+    _ = compute().InstancesClient
+
+
 def _import_sparingly() -> None:
     """Put the package into place without running its `__init__`, which would import every service.
 

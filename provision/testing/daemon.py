@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
@@ -53,9 +53,10 @@ def start_ticks(pid: int) -> str:
     return "" if fields[0] == b"Z" else fields[19].decode()
 
 
-def up(folder: Path, *, idle_s: float | None = None) -> MockState:
+def up(folder: Path, *, idle_s: float | None = None, meanwhile: Callable[[], object] | None = None) -> MockState:
     """The mock of `folder`, started in the background when it does not run. Two callers at once start one.
 
+    `meanwhile` is called while it starts, and not at all when it runs.
     Raises `ProvisionError` with the server's last lines when it does not come up.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -65,7 +66,10 @@ def up(folder: Path, *, idle_s: float | None = None) -> MockState:
             return _state(found)
         if found is not None:
             _end(folder, found)
-        return _state(_wait_until_up(folder, _launch(folder, idle_s)))
+        pid = _launch(folder, idle_s)
+        if meanwhile is not None:
+            meanwhile()
+        return _state(_wait_until_up(folder, pid))
 
 
 def status(folder: Path) -> MockState | None:

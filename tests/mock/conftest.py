@@ -71,7 +71,7 @@ def system_ssh(tmp_path: Path) -> Run:
 
 @pytest.fixture
 def project(tmp_path: Path, mock_cloud: MockCloud, monkeypatch: pytest.MonkeyPatch) -> Project:
-    def up(_folder: Path) -> daemon.MockState:
+    def up(_folder: Path, **_options: object) -> daemon.MockState:
         return daemon.MockState(os.getpid(), mock_cloud.endpoint, mock_cloud.ssh_ports, daemon.version())
 
     monkeypatch.setattr(daemon, "up", up)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import sys
 import time
-from typing import Any
 
 from . import containers, flags, processes, program
 from . import create as creation
 from .store import DockerError, Record, Store, complain, daemon_error, normal, say, unpack
 from .table import Words, command, formatted, need
+
+TYPE_CHECKING = False  # typing takes as long to import as the rest of this program
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def _new(store: Store, options: dict[str, Any], rest: Words) -> Record:
@@ -254,6 +256,8 @@ def wait(store: Store, words: Words) -> int:
 @command("cp", "container cp")
 def cp(store: Store, words: Words) -> int:
     """`docker cp`."""
+    import shutil
+
     _, rest = flags.parse("cp", flags.COPY, words)
     need("cp", rest, 2, 2)
     sides = [_side(store, word) for word in rest]

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import resource
-import shutil
 import signal
-import stat
-import subprocess
 import sys
 import time
-from typing import Any
 
 from . import processes
 from .program import environment_of, find_program, in_rootfs, rootfs_of, working_folder
 from .store import DockerError, Record, Store, complain, daemon_error, now, say
+
+TYPE_CHECKING = False  # typing takes as long to import as the rest of this program
+if TYPE_CHECKING:
+    from typing import Any
 
 _CDI = (
     "failed to create task for container: failed to create shim task: OCI runtime create failed: runc create failed: unable to start "
@@ -152,6 +151,9 @@ def _bind(store: Store, record: Record, mount: Record) -> None:
     A container keeps the options its mounts had when it started, and the installer replaces the folders. A noexec folder
     mounted read-only is executable in the container, mounted read-write it is not (measured with runc 1.1.5).
     """
+    import shutil
+    import stat
+
     source = store.real(mount["Source"])
     if not os.path.exists(source):
         os.makedirs(source)  # -v makes missing folders
@@ -179,6 +181,8 @@ def _launch(
     path: str, argv: list[str], environment: dict[str, str], cwd: str, folder: str, *, attach: bool, interactive: bool
 ) -> tuple[int, int]:
     """Start the main process under a supervisor, which writes down its exit status. Returns both pids."""
+    import subprocess
+
     read_end, write_end = os.pipe()
     sys.stdout.flush()
     supervisor = os.fork()
@@ -262,6 +266,8 @@ def boot(store: Store) -> None:
 
 def apply_limits(record: Record) -> None:
     """`--ulimit nofile=SOFT[:HARD]` for this process and what it starts. Raises runc's words where the machine forbids it."""
+    import resource
+
     for word in record["HostConfig"]["Ulimits"]:
         name, _, values = word.partition("=")
         if name == "nofile":
@@ -274,6 +280,8 @@ def apply_limits(record: Record) -> None:
 
 def run_in(store: Store, record: Record, options: dict[str, Any], command: list[str]) -> int:
     """Docker exec: a real process in the container. With a terminal it takes this one's place."""
+    import subprocess
+
     if state_of(store, record)["Status"] != "running":
         daemon_error(f"container {record['Id']} is not running")
     if options["tty"] and not sys.stdin.isatty():

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import time
-from typing import Any
 
 from .registry import pull
 from .store import DockerError, Record, Store, complain, daemon_error, new_id, normal, now
+
+TYPE_CHECKING = False  # typing takes as long to import as the rest of this program
+if TYPE_CHECKING:
+    from typing import Any
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+\Z")
 _FOLDERS = ("/tmp", "/root", "/dev/shm", "/run", "/etc", "/opt", "/home", "/usr/local/bin", "/usr/bin", "/var/log", "/var/tmp", "/var/lib")  # noqa: S108 - a container's own
@@ -90,6 +92,8 @@ def _host_config(store: Store, options: dict[str, Any]) -> Record:
 
 
 def _make_rootfs(store: Store, record: Record) -> None:
+    import shutil
+
     folder = store.folder("containers", record["Id"]) + "/rootfs"
     rootfs = store.folder("images", record["Image"]) + "/rootfs"
     if os.path.isdir(rootfs):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
-
 from .store import DockerError
+
+TYPE_CHECKING = False  # typing takes as long to import as the rest of this program
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 BOOL, ONE, MANY = "bool", "one", "many"
 Spec = dict[str, tuple[str, str]]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+
+TYPE_CHECKING = False  # typing takes as long to import as the rest of this program
+if TYPE_CHECKING:
+    from typing import Any
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|`[^`]*`|[^\s"`()]+|[()]')
 _ACTION = re.compile(r"{{-?\s*(.*?)\s*-?}}", re.DOTALL)
@@ -75,7 +78,7 @@ def _compound(pieces: list[tuple[str, str]], at: int, dot: Any, word: str, expre
     return "".join(parts), stop
 
 
-class _Anything(dict[str, Any]):
+class _Anything(dict):  # type: ignore[type-arg]
     """What a skipped block is walked with: every field is there."""
 
     def __contains__(self, key: object) -> bool:

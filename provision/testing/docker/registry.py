@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
-from typing import Any
 
 from .store import DockerError, Record, Store, complain, daemon_error, new_id, normal, now, say, which
+
+TYPE_CHECKING = False  # typing takes as long to import as the rest of this program
+if TYPE_CHECKING:
+    from typing import Any
 
 PUBLIC = ("gcr.io/cos-cloud/", "us.gcr.io/cos-cloud/", "gcr.io/google.com/cloudsdktool/")
 DEFAULT_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -168,6 +170,8 @@ def push(store: Store, ref: str) -> None:
 
 def login(store: Store, host: str, user: str, password: str) -> None:
     """Keep a password in the client's configuration."""
+    import base64
+
     folder = config_folder(store)
     if store.host_path(folder).startswith("/root"):
         raise DockerError("Error saving credentials: mkdir /root/.docker: read-only file system")

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
-import shutil
 import sys
-import tarfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
 
-Record = dict[str, Any]
+TYPE_CHECKING = False  # typing takes as long to import as the rest of this program
+if TYPE_CHECKING:
+    import tarfile
+    from typing import Any, NoReturn, TypeAlias
+
+Record: TypeAlias = "dict[str, Any]"
 
 
 class DockerError(Exception):
@@ -32,6 +33,8 @@ def daemon_error(text: str, status: int = 1) -> NoReturn:
 
 def unpack(archive: tarfile.TarFile, folder: str) -> None:
     """Unpack what came from elsewhere: nothing outside `folder`, where this Python can tell (3.11.4 and later)."""
+    import tarfile
+
     archive.extraction_filter = getattr(tarfile, "data_filter", None)
     archive.extractall(folder)  # noqa: S202 - the line above; no `filter=`, which Debian 12's 3.11.2 does not know
 
@@ -99,6 +102,8 @@ class Store:
 
     def drop(self, kind: str, key: str) -> None:
         """Remove a record with its folder."""
+        import shutil
+
         shutil.rmtree(os.path.dirname(self._file(kind, key)), ignore_errors=True)
 
     def folder(self, kind: str, key: str) -> str:
@@ -150,6 +155,8 @@ def normal(ref: str) -> str:
 
 def new_id(*parts: str) -> str:
     """64 hexadecimal digits from what is given."""
+    import hashlib
+
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
 
 

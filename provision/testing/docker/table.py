@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from .go_template import TemplateError, render
 from .store import DockerError, Store
+
+TYPE_CHECKING = False  # typing takes as long to import as the rest of this program
+if TYPE_CHECKING:
+    from typing import Any
 
 Words = list[str]
 Command = Callable[[Store, Words], int]

@@ -14,9 +14,12 @@ import json
 import os
 import select
 import socket
-from typing import Any
 
 from .place import Place
+
+TYPE_CHECKING = False  # typing takes as long to import as the rest of this program
+if TYPE_CHECKING:
+    from typing import Any
 
 OUT_OF_MEMORY = 2
 UNAVAILABLE = 46

@@ -15,10 +15,8 @@ import fcntl
 import json
 import os
 import selectors
-import shutil
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Callable
 
@@ -192,6 +190,9 @@ class Daemon:
 
     def _start(self, uid: int) -> Server | None:
         """Start a server by PATH, as the real daemon does. Without library or GPU it dies, and control.log alone says so."""
+        import shutil
+        import subprocess
+
         program = shutil.which("nvidia-cuda-mps-server")
         works = program is not None and self.place.library() is not None and bool(self._devices())
         if not works or program is None:

@@ -10,7 +10,6 @@ import os
 import socket
 import sys
 
-from .daemon import Daemon, take_lock
 from .place import PIPE_LIMIT, Place
 
 _DAEMON_FLAGS = frozenset(("-multiuser-server", "-M", "-m", "-S", "--static-partitioning"))
@@ -44,6 +43,8 @@ def _make(path: str, mode: int) -> bool:
 
 
 def _start(place: Place, *, background: bool, every_user: bool) -> int:
+    from .daemon import Daemon, take_lock  # only here: the tool needs none of it
+
     if len(place.pipe_name) > PIPE_LIMIT:
         return 1  # and no word about it
     if not _make(place.pipe, 0o777):

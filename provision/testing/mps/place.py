@@ -8,7 +8,10 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from typing import Any
+
+TYPE_CHECKING = False  # typing takes as long to import as the rest of this program
+if TYPE_CHECKING:
+    from typing import Any, TypeAlias
 
 PIPE_LIMIT = 107 - len("/control_privileged")
 
@@ -119,4 +122,4 @@ class Place:
         return next((path for path in paths if os.path.exists(path)), None)
 
 
-Message = dict[str, Any]
+Message: TypeAlias = "dict[str, Any]"

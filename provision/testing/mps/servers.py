@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import socket
-import subprocess
 import time
-from typing import Any
+
+TYPE_CHECKING = False  # typing takes as long to import as the rest of this program
+if TYPE_CHECKING:
+    import subprocess
+    from typing import Any
 
 READY_S = 0.05
 CONTEXTS = {True: 48, False: 16}
@@ -72,6 +74,8 @@ class Server:
     @property
     def limit_bytes(self) -> int | None:
         """What one client may allocate on device 0."""
+        import re
+
         found = re.fullmatch(r"(\d+)([GM])", self.memory.get("0", ""))
         return int(found[1]) << {"G": 30, "M": 20}[found[2]] if found else None
 
