@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fnmatch
 import getpass
 import hashlib
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +21,7 @@ from provision.cloud.ports import ComputeCloud
 from provision.cloud.prices import PriceList, packaged
 from provision.errors import CloudError, CloudNotFound, SettingsError
 from provision.hosts.keys import KeyPair, ensure_key
-from provision.model import Note, Vm
+from provision.model import Vm
 
 if TYPE_CHECKING:
     from provision.cloud.client import ComputeClient
@@ -95,14 +98,50 @@ def ours(cloud: ComputeCloud, name: str, owner: str) -> Vm | None:
     return next((vm for vm in cloud.list({body.OWNER_LABEL: owner}) if vm.name == name), None)
 
 
-def mine(session: Session, cloud: ComputeCloud) -> list[Vm]:
-    """Our VMs over all zones, by zone and name; one call where the list shows all that the journal knows.
+@dataclass(frozen=True)
+class Hidden:
+    """A VM of ours that the cloud would not describe, or with an empty name whatever a zone holds that did not answer."""
+
+    zone: str
+    why: str
+    name: str = ""
+
+    def __str__(self) -> str:
+        if self.name:
+            return f"{self.name} in {self.zone} is missing here, and may run and bill: {self.why}"
+        return f"VMs in {self.zone} may be missing here: {self.why}"
+
+    def error(self, session: Session) -> CloudError:
+        """For a task that is to act on it."""
+        project = f" --project {session.settings.project}" if session.settings.project else ""
+        fix = f"gcloud compute instances describe {self.name} --zone {self.zone}{project}"
+        return CloudError("the VM was made, and cannot be looked at now", where=f"{self.zone}/{self.name}", why=self.why, fix=fix)
+
+
+@dataclass(frozen=True)
+class Known:
+    """Our VMs, by zone and name, and what could not be looked at."""
+
+    vms: Sequence[Vm]
+    hidden: Sequence[Hidden] = ()
+
+    def refuse_hidden(self, session: Session, pattern: str) -> None:
+        """Raises CloudError when what a name or pattern means may be there, though the cloud did not say so."""
+        for hidden in self.hidden:
+            if hidden.name and fnmatch.fnmatchcase(hidden.name, pattern):
+                raise hidden.error(session)
+
+
+def look(session: Session, cloud: ComputeCloud) -> Known:
+    """Our VMs over all zones; one call where the list shows all that the journal knows. What is hidden is told.
 
     A zone that does not answer is missing in the list without an error (warning UNREACHABLE), and its VMs bill on: what the
-    journal calls made and the list lacks is asked for by name, and where that fails, told.
+    journal calls made and the list lacks is asked for by name.
     """
     owner = owner_of(ensure_key(session.home / "key"))
-    found = {(vm.zone, vm.name): vm for vm in cloud.list({body.OWNER_LABEL: owner})}
+    listing = cloud.listing({body.OWNER_LABEL: owner})
+    found = {(vm.zone, vm.name): vm for vm in listing.vms}
+    hidden: list[Hidden] = []
     means = Means(cloud=cloud, journal=journal_of(session), emit=session.emit)
     for entry in means.journal.open():
         if entry.state != MADE or (entry.zone, entry.name) in found:
@@ -110,18 +149,29 @@ def mine(session: Session, cloud: ComputeCloud) -> list[Vm]:
         try:
             vm = resume(means, entry)
         except CloudError as error:
-            session.emit(Note(f"{entry.name} in {entry.zone} may run and bill, it is not shown: {error.why}"))
+            hidden.append(Hidden(entry.zone, error.why or error.what, entry.name))
         else:
             if vm is not None and is_ours(vm, owner):
                 found[vm.zone, vm.name] = vm
-    return [vm for _, vm in sorted(found.items(), key=lambda item: item[0])]
+    told = {each.zone for each in hidden}
+    hidden += [Hidden(silence.zone, silence.why) for silence in listing.silent if silence.zone not in told]
+    for each in hidden:
+        session.say_once(str(each))
+    return Known([vm for _, vm in sorted(found.items(), key=lambda item: item[0])], hidden)
+
+
+def mine(session: Session, cloud: ComputeCloud) -> Sequence[Vm]:
+    """Our VMs over all zones, as `look` finds them."""
+    return look(session, cloud).vms
 
 
 def find(session: Session, cloud: ComputeCloud, name: str) -> Vm:
-    """Our VM of this name. Raises CloudNotFound, or CloudError when one of this name carries another label."""
+    """Our VM of this name. Raises CloudNotFound, or CloudError when it is hidden or carries another label."""
     owner = owner_of(ensure_key(session.home / "key"))
-    found = next((vm for vm in mine(session, cloud) if vm.name == name), None)
+    known = look(session, cloud)
+    found = next((vm for vm in known.vms if vm.name == name), None)
     if found is None:
+        known.refuse_hidden(session, name)
         refuse_orphan(session, cloud, name, owner, "describe")
         raise CloudNotFound(
             f"there is no VM named {name}", why="none of this name carries this project's label", fix=f"{session.program_argv0} vm.list"

@@ -27,14 +27,19 @@ RecipeFor = Callable[[Host], Sequence[Resource]]
 def hosts(session: Session, targets: Targets) -> list[Host]:
     """The hosts that `--host` or `--limit` choose; without either, the one that the settings name.
 
-    Nobody is asked for names; a filter asks the cloud once.
+    Nobody is asked for names; a filter asks the cloud once, and so does a name while a VM that was made is not remembered.
     """
-    if targets.limit is not None and filters(targets.limit):
-        return [machine.host for machine in machines.matched(session, targets.limit, select)]
+    if targets.limit is not None and (filters(targets.limit) or machines.is_forgotten(session)):
+        return machines.chosen(session, targets.limit)
     everything = machines.remembered(session)
     if targets.limit is not None:
         return machines.refreshed(session, select(everything, targets.limit))
-    return machines.refreshed(session, [_one(session, everything, targets.host or session.settings.name)])
+    name = targets.host or session.settings.name
+    if all(each.name != name for each in everything) and machines.is_forgotten(session):
+        found = machines.listed(session).named(session, name)
+        if found is not None:
+            return [found.host]
+    return machines.refreshed(session, [_one(session, everything, name)])
 
 
 def host(session: Session, targets: Targets) -> Host:

@@ -12,7 +12,7 @@ from provision.app import machines, trust
 from provision.app.machines import Machine
 from provision.app.session import Done, Session
 from provision.hosts import terminal
-from provision.hosts.inventory import EVERYTHING, matching
+from provision.hosts.inventory import EVERYTHING
 
 _OURS = "provision-"
 """What our own labels begin with: they tell whose a VM is, not what it is for."""
@@ -21,8 +21,10 @@ _COLUMNS = ("name", "state", "gpu", "zone", "machine type", "address", "labels")
 
 def inventory_list(session: Session, limit: str | None = None) -> Done:
     """Every host as it is now, or those that a pattern means."""
-    found = machines.matched(session, EVERYTHING if limit is None else limit, matching)
-    return Done({"hosts": [_document(machine) for machine in found]}, text=_table(found) if found else "no hosts")
+    everything = machines.listed(session)
+    found = everything.matching(session, EVERYTHING if limit is None else limit)
+    hidden = [{"name": each.name or None, "zone": each.zone, "why": each.why} for each in everything.hidden]
+    return Done({"hosts": [_document(machine) for machine in found], "hidden": hidden}, text=_table(found) if found else "no hosts")
 
 
 def _document(machine: Machine) -> dict[str, Any]:
@@ -68,7 +70,7 @@ def inventory_ansible(session: Session, limit: str | None = None) -> Done:
 
     Every host's variables stand under `_meta`, so that Ansible asks once. Groups are made of what filters ask for.
     """
-    found = machines.matched(session, EVERYTHING if limit is None else limit, matching)
+    found = machines.listed(session).matching(session, EVERYTHING if limit is None else limit)
     trust.pin_settings(session, [machine.host for machine in found])
     groups: dict[str, dict[str, list[str]]] = {}
     for machine in found:

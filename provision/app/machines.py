@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from provision.app import mock, trust
 from provision.app.session import Session
 from provision.app.state import VmRecord, VmRecords
+from provision.errors import CloudError
 from provision.hosts import iap
-from provision.hosts.inventory import Traits
+from provision.hosts.inventory import Traits, matching, names_in, nobody
 from provision.hosts.keys import ensure_key
 from provision.model import Host, Vm
+
+if TYPE_CHECKING:
+    from provision.app.clouds import Hidden
 
 SSH_PORT = 22
 STATIC = "static"
@@ -65,23 +70,68 @@ def remembered(session: Session) -> list[Host]:
     return [*static, *_hosts_of(session, records)]
 
 
-def listed(session: Session) -> list[Machine]:
-    """Every host as it is now: those of the settings, then our VMs, which the cloud is asked for in one call.
+@dataclass(frozen=True)
+class Inventory:
+    """Every host as it is now, and the VMs and zones that could not be looked at."""
+
+    machines: Sequence[Machine]
+    hidden: Sequence[Hidden] = ()
+
+    def matching(self, session: Session, pattern: str) -> list[Machine]:
+        """The hosts that a pattern means. What is hidden is never among them: whether a filter fits it cannot be known.
+
+        Raises as `provision.hosts.inventory.matching`, and CloudError for a name that is hidden.
+        """
+        machines = {machine.host.name: machine for machine in self.machines}
+        unseen = {each.name: each for each in self.hidden if each.name and each.name not in machines}
+        for name in names_in(pattern):
+            self.named(session, name)
+        hosts = [*(machine.host for machine in self.machines), *(Host(name=name, address="") for name in unseen)]
+        meant = matching(hosts, pattern, {name: machine.traits for name, machine in machines.items()})
+        return [machines[host.name] for host in meant if host.name in machines]
+
+    def named(self, session: Session, name: str) -> Machine | None:
+        """The host of this name. Raises CloudError when it is hidden."""
+        found = next((machine for machine in self.machines if machine.host.name == name), None)
+        unseen = next((each for each in self.hidden if each.name == name), None)
+        if found is None and unseen is not None:
+            raise unseen.error(session)
+        return found
+
+
+def listed(session: Session) -> Inventory:
+    """Every host as it is now: those of the settings, then our VMs, which the cloud is asked for in one call; what is hidden is told.
 
     It is not asked where it can have none of ours: before this project has a key, or a mock.
     """
     static = [Machine(host=host, source="settings", state=STATIC) for host in _static(session)]
     taken = {machine.host.name for machine in static}
-    vms, records = _vms(session, taken)
+    vms, records, hidden = _vms(session, taken)
     hosts = refreshed(session, _hosts_of(session, records))
-    return [*static, *(_machine_of(host, vm) for host, vm in zip(hosts, vms, strict=True))]
+    return Inventory([*static, *(_machine_of(host, vm) for host, vm in zip(hosts, vms, strict=True))], hidden)
 
 
-def matched(session: Session, pattern: str, choose: Callable[[Sequence[Host], str, Mapping[str, Traits]], list[Host]]) -> list[Machine]:
-    """The hosts that a pattern means, as they are now. `choose` is `select`, or `matching` where it may be none."""
-    machines = {machine.host.name: machine for machine in listed(session)}
-    hosts = [machine.host for machine in machines.values()]
-    return [machines[host.name] for host in choose(hosts, pattern, {name: machine.traits for name, machine in machines.items()})]
+def chosen(session: Session, pattern: str) -> list[Host]:
+    """The hosts to act on as they are now. Raises as `Inventory.matching`; UsageError for none, CloudError where some are hidden."""
+    everything = listed(session)
+    found = everything.matching(session, pattern)
+    if not found and everything.hidden:
+        why = "\n".join(map(str, everything.hidden))
+        raise CloudError("the pattern leaves no host that could be looked at", where=repr(pattern), why=why)
+    if not found:
+        raise nobody([machine.host for machine in everything.machines], pattern)
+    return [machine.host for machine in found]
+
+
+def is_forgotten(session: Session) -> bool:
+    """True when a VM that was made here is not among the remembered: a run was killed before it, or the file was lost."""
+    if not _may_have_vms(session):
+        return False
+    from provision.app.clouds import journal_of
+    from provision.cloud.journal import MADE
+
+    known = {host.name for host in remembered(session)}
+    return any(entry.state == MADE and entry.name not in known for entry in journal_of(session).open())
 
 
 def refreshed(session: Session, hosts: Sequence[Host]) -> list[Host]:
@@ -101,20 +151,24 @@ def _as_root(target: Host) -> Host:
     return replace(target, become="none") if is_root else target
 
 
-def _vms(session: Session, taken: Collection[str]) -> tuple[list[Vm], list[VmRecord]]:
-    """Our VMs, and how each is reached: as is remembered, or else (another copy of the project made it) as it says."""
-    path = session.home / "key"
-    if not path.exists() or (session.settings.cloud == "mock" and not mock.exists(session)):
-        return [], []
-    from provision.app.access import user_of
-    from provision.app.clouds import cloud_of, owner_of
-    from provision.cloud.body import OWNER_LABEL
+def _may_have_vms(session: Session) -> bool:
+    return (session.home / "key").exists() and (session.settings.cloud != "mock" or mock.exists(session))
 
-    cloud, key = cloud_of(session), ensure_key(path)
-    vms = [vm for vm in cloud.list({OWNER_LABEL: owner_of(key)}) if vm.name not in taken]
+
+def _vms(session: Session, taken: Collection[str]) -> tuple[list[Vm], list[VmRecord], list[Hidden]]:
+    """Our VMs; how each is reached: as is remembered, or else (another copy of the project made it) as it says; what is hidden."""
+    if not _may_have_vms(session):
+        return [], [], []
+    from provision.app.access import user_of
+    from provision.app.clouds import cloud_of, look
+
+    cloud, key = cloud_of(session), ensure_key(session.home / "key")
+    ours = look(session, cloud)
+    vms = [vm for vm in ours.vms if vm.name not in taken]
     known = {record.instance_id: record for record in _records(session).all()}
     records = [known.get(vm.instance_id) or record_of(vm, user_of(cloud, vm, key), SSH_PORT) for vm in vms]
-    return vms, [replace(record, address=address_of(vm)) for record, vm in zip(records, vms, strict=True)]
+    records = [replace(record, address=address_of(vm)) for record, vm in zip(records, vms, strict=True)]
+    return vms, records, [each for each in ours.hidden if each.name not in taken]
 
 
 def _machine_of(host: Host, vm: Vm) -> Machine:

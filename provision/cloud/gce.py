@@ -10,7 +10,7 @@ from typing import Any
 from provision.cloud import body, catalog, live, oslogin
 from provision.cloud.client import ComputeClient, as_json, message
 from provision.cloud.placement import Kind, classify, refused
-from provision.cloud.ports import MOCK_PORT_ATTRIBUTE, Disk, Ended
+from provision.cloud.ports import MOCK_PORT_ATTRIBUTE, Disk, Ended, Listing, Silence
 from provision.cloud.quota import Quotas
 from provision.cloud.refusal import WAITED_IN_VAIN, CloudRefused, Refusal
 from provision.errors import CloudNotFound
@@ -21,6 +21,8 @@ HTTP_BAD_REQUEST = 400
 HTTP_STALE = 412
 """What a change answers that carries the fingerprint of something that has changed since it was read."""
 LABEL_ATTEMPTS = 5
+EMPTY_SCOPE = "NO_RESULTS_ON_PAGE"
+"""The warning of a zone that holds nothing; any other says that something may be missing (Compute Engine API, aggregatedList)."""
 
 
 class GceCloud:
@@ -77,11 +79,7 @@ class GceCloud:
 
     def list(self, labels: Mapping[str, str]) -> Sequence[Vm]:
         """All VMs of the project that carry `labels`, over all zones, by zone and name; one call per 500."""
-        what = "the VMs could not be listed"
-        words = {"filter": body.labels_filter(labels), "max_results": 500}
-        scopes = self.client.pages("InstancesClient", "aggregated_list", what, self.project, _vms_of_scope, **words)
-        found = [vm for vms in scopes for vm in vms]
-        return sorted(found, key=lambda vm: (vm.zone, vm.name))
+        return self.listing(labels).vms
 
     def delete(self, name: str, zone: str, *, request_id: str) -> bool:
         """Delete the VM and wait until it is gone; False when there was none."""
@@ -92,6 +90,14 @@ class GceCloud:
         return True
 
     # --- beyond it (ComputeCloud) -----------------------------------------------------------------------------------
+
+    def listing(self, labels: Mapping[str, str]) -> Listing:
+        """What `list` finds, and the zones that are missing in it: such a reply is no error, it carries a warning for each."""
+        what = "the VMs could not be listed"
+        words = {"filter": body.labels_filter(labels), "max_results": 500}
+        scopes = self.client.pages("InstancesClient", "aggregated_list", what, self.project, _scope, **words)
+        vms = sorted((vm for found, _ in scopes for vm in found), key=lambda vm: (vm.zone, vm.name))
+        return Listing(vms, list(dict.fromkeys(silence for _, silence in scopes if silence is not None)))
 
     def start(self, name: str, zone: str, *, request_id: str) -> Vm:
         """Start a stopped VM and wait until it runs. It is bound to its zone by its disk: without capacity there it stays stopped."""
@@ -308,6 +314,8 @@ def _disks_of_scope(scope: Any) -> list[Disk]:
     return [body.disk_from_json(as_json(disk)) for disk in scoped.disks]
 
 
-def _vms_of_scope(scope: Any) -> list[Vm]:
-    _name, scoped = scope
-    return [body.vm_from_json(as_json(instance)) for instance in scoped.instances]
+def _scope(scope: Any) -> tuple[list[Vm], Silence | None]:
+    name, scoped = scope
+    warning = scoped.warning
+    silence = None if warning.code in ("", EMPTY_SCOPE) else Silence(body.last(name), f"{warning.code}: {warning.message}")
+    return [body.vm_from_json(as_json(instance)) for instance in scoped.instances], silence

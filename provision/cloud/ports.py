@@ -37,8 +37,28 @@ class Disk:
     labels: Mapping[str, str]
 
 
+@dataclass(frozen=True)
+class Silence:
+    """A zone whose VMs are missing in a listing, and the verbatim reason."""
+
+    zone: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Listing:
+    """VMs by zone and name, and the zones that did not answer."""
+
+    vms: Sequence[Vm]
+    silent: Sequence[Silence] = ()
+
+
 class ComputeCloud(Cloud, Protocol):
     """A cloud whose VMs can also be stopped, started and looked into. Errors are `CloudError`s."""
+
+    def listing(self, labels: Mapping[str, str]) -> Listing:
+        """What `list` finds, and where it could not look."""
+        ...
 
     def start(self, name: str, zone: str, *, request_id: str) -> Vm:
         """Start a stopped VM and wait until it runs."""

@@ -25,12 +25,22 @@ def filters(pattern: str) -> bool:
     return "=" in pattern
 
 
-def select(hosts: Sequence[Host], pattern: str, traits: Mapping[str, Traits] | None = None) -> list[Host]:
-    """The hosts that `matching` finds. Raises `UsageError` when there is none."""
-    left = matching(hosts, pattern, traits)
+def select(hosts: Sequence[Host], pattern: str) -> list[Host]:
+    """The hosts that `matching` finds by name. Raises `UsageError` when there is none."""
+    left = matching(hosts, pattern)
     if not left:
-        raise UsageError("the pattern leaves no host", where=repr(pattern), why=_known(hosts), fix="--limit '*'")
+        raise nobody(hosts, pattern)
     return left
+
+
+def nobody(hosts: Sequence[Host], pattern: str) -> UsageError:
+    """The error for a pattern that means none of the hosts."""
+    return UsageError("the pattern leaves no host", where=repr(pattern), why=_known(hosts), fix="--limit '*'")
+
+
+def names_in(pattern: str) -> list[str]:
+    """The names and globs of a pattern that widen it."""
+    return [part for part in _parts(pattern) if not _is_filter(part) and not part.startswith("!")]
 
 
 def matching(hosts: Sequence[Host], pattern: str, traits: Mapping[str, Traits] | None = None) -> list[Host]:
@@ -43,9 +53,9 @@ def matching(hosts: Sequence[Host], pattern: str, traits: Mapping[str, Traits] |
     Raises `UsageError` for a name that fits no host (a misspelt exclusion would act on the host that it was to spare), for a filter
     with an unknown key, and for a pattern without parts.
     """
-    parts = [part.strip() for part in pattern.split(",") if part.strip()]
+    parts = _parts(pattern)
     if not parts:
-        raise UsageError("the pattern leaves no host", where=repr(pattern), why=_known(hosts), fix="--limit '*'")
+        raise nobody(hosts, pattern)
     names = [part for part in parts if not _is_filter(part)]
     wanted = [part for part in names if not _excludes(hosts, part)]
     spared = [part.removeprefix("!") for part in names if _excludes(hosts, part)]
@@ -61,6 +71,10 @@ def matching(hosts: Sequence[Host], pattern: str, traits: Mapping[str, Traits] |
         and all(_has(host, key, values, traits) for key, values in narrowing.items())
         and not any(_has(host, key, values, traits) for key, values in sparing.items())
     ]
+
+
+def _parts(pattern: str) -> list[str]:
+    return [part.strip() for part in pattern.split(",") if part.strip()]
 
 
 def _is_filter(part: str) -> bool:

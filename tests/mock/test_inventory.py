@@ -15,11 +15,12 @@ from provision import app
 from provision.app import Targets
 from provision.app.clouds import cloud_of
 from provision.cloud.gce import GceCloud
-from provision.errors import UsageError
+from provision.cloud.ports import Listing
+from provision.errors import CloudError, UsageError
 from provision.settings import Settings
 from provision.settings.model import HostSettings
 from provision.testing import MockHost
-from tests.mock.project import Project
+from tests.mock.project import ZONE, Project
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
@@ -41,7 +42,7 @@ def with_desk(project: Project, host: MockHost | None = None, **more: Any) -> No
 
 
 def test_without_any_cloud_the_static_hosts_are_listed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(GceCloud, "list", lambda *_: pytest.fail("the cloud was asked"))
+    monkeypatch.setattr(GceCloud, "listing", lambda *_: pytest.fail("the cloud was asked"))
     assert app.inventory_list(project.session).text == "no hosts"
     with_desk(project)
     done = app.inventory_list(project.session, "state=static")
@@ -51,7 +52,7 @@ def test_without_any_cloud_the_static_hosts_are_listed(project: Project, monkeyp
 
 
 def test_a_real_project_without_a_key_has_no_vms(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(GceCloud, "list", lambda *_: pytest.fail("the cloud was asked"))
+    monkeypatch.setattr(GceCloud, "listing", lambda *_: pytest.fail("the cloud was asked"))
     project.settings = Settings(project="my-project")
     assert names(project) == []
 
@@ -105,6 +106,76 @@ def test_a_vm_without_a_record_is_reached_all_the_same(project: Project) -> None
     assert (done.exit_code, list(done.document["hosts"])) == (0, ["dev"])
 
 
+# --- where the cloud does not answer -------------------------------------------------------------------------------
+
+
+def hide(project: Project, *, asked_by_name: bool = True) -> None:
+    """The zone is missing in the list; what is asked of it by name is refused, too."""
+    project.cloud.emulator.script({"zone": ZONE, "fault": "unreachable"})
+    if asked_by_name:
+        project.cloud.emulator.script({"call": "instances.get", "fault": "http", "http_status": 400, "reason": "invalid", "message": "no"})
+
+
+def made(project: Project) -> None:
+    project.create()
+    (project.session.home / "mock").mkdir()
+    with_desk(project)
+
+
+def test_a_vm_that_the_list_lacks_is_asked_for_by_name(project: Project) -> None:
+    made(project)
+    hide(project, asked_by_name=False)
+    assert names(project, "state=running") == ["dev"]
+    (note,) = [note for note in project.notes if "may be missing" in note]
+    assert note.startswith(f"VMs in {ZONE} may be missing here: UNREACHABLE: The scope")
+    assert app.inventory_list(project.session).document["hidden"][0]["zone"] == ZONE
+
+
+def test_a_hidden_vm_is_named_and_no_task_takes_it_for_gone(project: Project) -> None:
+    made(project)
+    hide(project)
+    done = app.inventory_list(project.session, "!label.team=ml")
+    assert [row["name"] for row in done.document["hosts"]] == ["desk"]
+    assert done.document["hidden"] == [{"name": "dev", "zone": ZONE, "why": "invalid: no"}]
+    assert project.notes[-1] == f"dev in {ZONE} is missing here, and may run and bill: invalid: no"
+    assert names(project, "!dev") == ["desk"]
+    for pattern in ("dev", "dev,state=running"):
+        with pytest.raises(CloudError, match="cannot be looked at now") as caught:
+            names(project, pattern)
+        assert (caught.value.exit_code, caught.value.where, caught.value.why) == (5, f"{ZONE}/dev", "invalid: no")
+
+
+def test_a_filter_that_leaves_nobody_because_of_it_is_the_clouds_refusal(project: Project) -> None:
+    made(project)
+    hide(project)
+    with pytest.raises(CloudError, match="leaves no host that could be looked at") as caught:
+        app.vm_provision(project.session, Targets(limit="gpu=l4"))
+    assert (caught.value.exit_code, "invalid: no" in caught.value.why) == (5, True)
+
+
+def test_tasks_that_name_it_say_why_it_cannot_be_looked_at(project: Project) -> None:
+    made(project)
+    hide(project)
+    for pattern in ("dev", "d*"):
+        with pytest.raises(CloudError, match="cannot be looked at now") as caught:
+            app.vm_stop(project.session, pattern)
+        assert caught.value.why == "invalid: no"
+    with pytest.raises(CloudError, match="cannot be looked at now"):
+        app.vm_show(project.session, "dev")
+
+
+@pytest.mark.parametrize("targets", [Targets(host="dev", check=True), Targets(limit="d*,!desk", check=True), Targets(check=True)])
+def test_a_vm_that_was_forgotten_is_asked_for(project: Project, targets: Targets) -> None:
+    """A run that was killed before it wrote down how the VM is reached."""
+    made(project)
+    (project.session.home / "vms.json").unlink()
+    assert list(app.vm_provision(project.session, targets).document["hosts"]) == ["dev"]
+    hide(project)
+    with pytest.raises(CloudError) as caught:
+        app.vm_provision(project.session, targets)
+    assert (caught.value.exit_code, "invalid: no" in caught.value.why) == (5, True)
+
+
 def test_the_table_fits_a_terminal(project: Project) -> None:
     project.create()
     (project.session.home / "mock").mkdir()
@@ -154,7 +225,7 @@ def test_labels_become_groups(project: Project, monkeypatch: pytest.MonkeyPatch)
     project.create()
     (project.session.home / "mock").mkdir()
     vms = [replace(vm, labels={**vm.labels, "team": "ml-vision", "empty": ""}) for vm in cloud_of(project.session).list({})]
-    monkeypatch.setattr(GceCloud, "list", lambda *_: vms)
+    monkeypatch.setattr(GceCloud, "listing", lambda *_: Listing(vms))
     assert {"label_team_ml_vision", "label_empty"} <= set(ansible(project))
     assert not any("provision" in group for group in ansible(project))
     assert "team=ml-vision" in app.inventory_list(project.session).text

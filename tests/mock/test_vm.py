@@ -15,6 +15,7 @@ from provision.app import Done, Targets, converging
 from provision.app.state import VmRecords
 from provision.app.vm.reach import Patience, bills
 from provision.cloud.gce import GceCloud
+from provision.cloud.ports import Listing
 from provision.errors import (
     EXIT_CLOUD,
     EXIT_INTERRUPTED,
@@ -103,7 +104,7 @@ def test_time_left_is_counted_from_the_last_start(project: Project, monkeypatch:
 
     def left(**changed: Any) -> tuple[int, int | None]:
         vm = replace(Vm(name="dev", zone=ZONE, status="RUNNING", machine_type="m", created=ago(days=2), ttl_s=8 * 3600), **changed)
-        patch.setattr(GceCloud, "list", lambda _self, _labels: [vm])
+        patch.setattr(GceCloud, "listing", lambda _self, _labels: Listing([vm]))
         (shown,) = app.vm_list(project.session).document["vms"]
         return round(shown["age_s"] / 3600), shown["ttl_left_s"] and round(shown["ttl_left_s"] / 3600)
 
@@ -171,7 +172,7 @@ def test_a_vm_in_a_zone_that_the_list_leaves_out_is_shown_all_the_same(project: 
     assert app.vm_show(project.session, "dev").document["vm"]["status"] == "RUNNING"
     project.cloud.emulator.script({"call": "instances.get", "fault": "http", "http_status": 400, "reason": "invalid", "message": "no"})
     assert project.listed() == []
-    assert project.notes[-1] == f"dev in {ZONE} may run and bill, it is not shown: invalid: no"
+    assert project.notes[-1] == f"dev in {ZONE} is missing here, and may run and bill: invalid: no"
 
 
 def test_ctrl_c_before_anything_was_asked_for_says_so(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

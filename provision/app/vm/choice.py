@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from provision.app.clouds import mine, owner_of, refuse_orphan
+from provision.app.clouds import look, owner_of, refuse_orphan
 from provision.app.session import Done, Session
 from provision.app.vm.documents import document
 from provision.cloud.ports import ComputeCloud
@@ -42,13 +42,15 @@ def is_pattern(name: str) -> bool:
 def chosen(session: Session, cloud: ComputeCloud, text: str, verb: str) -> list[Vm]:
     """Our VMs that `--name` means, by zone and name; one call. `verb` is what gcloud would be asked to do.
 
-    Raises CloudNotFound for a name that fits none, CloudError when one of that name carries another label.
+    Raises CloudNotFound for a name that fits none, CloudError when one of that name is hidden or carries another label.
     """
     names = names_of(session, text)
     owner = owner_of(ensure_key(session.home / "key"))
-    found = mine(session, cloud)
+    listed = look(session, cloud)
+    found = listed.vms
     for name in names:
         if not any(fnmatch.fnmatchcase(vm.name, name) for vm in found):
+            listed.refuse_hidden(session, name)
             if not is_pattern(name):
                 refuse_orphan(session, cloud, name, owner, verb)
             known = ", ".join(vm.name for vm in found)
