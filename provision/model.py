@@ -19,7 +19,8 @@ State: TypeAlias = Mapping[str, Scalar]
 class Host:
     """Where scripts are sent.
 
-    `address` is an SSH host name or address, or `local` for this very machine. `host_key` is one line
+    `address` is an SSH host name or address, or `local` for this very machine. What is None (`port`, `user`, `identity`) is as
+    ssh_config says; what is not goes before it. `host_key` is one line
     ("ssh-ed25519 AAAA…"); without it the key must be pinned in a known-hosts file. `key_alias` is the name under
     which the key is pinned (an instance id for a VM, since addresses are reused). `identity` is a private key file.
     `proxy` are the words of a program whose standard input and output are the connection, where there is no direct one.
@@ -27,7 +28,7 @@ class Host:
 
     name: str
     address: str
-    port: int = 22
+    port: int | None = None
     user: str | None = None
     identity: str | None = None
     host_key: str | None = None

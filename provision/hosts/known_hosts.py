@@ -24,6 +24,7 @@ from pathlib import Path
 
 from provision.errors import HostKeyMismatch, UsageError
 from provision.model import Host
+from provision.settings.kinds import public_key
 
 _RSA = ("rsa-sha2-512", "rsa-sha2-256")
 
@@ -38,17 +39,11 @@ class HostKey:
     @classmethod
     def parse(cls, line: str) -> HostKey:
         """Read "ssh-ed25519 AAAA… comment"; raises `UsageError` for anything that is not a public key line."""
-        words = line.split()
-        if len(words) < 2:
-            raise UsageError("not a host key line", why=repr(line), fix="ssh-keyscan ADDRESS   # lines look like: ssh-ed25519 AAAA…")
         try:
-            blob = base64.b64decode(words[1], validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise UsageError("not a host key line", why=f"{line!r}: {error}", fix="paste the whole line, key included") from error
-        name_length = int.from_bytes(blob[:4], "big")
-        if blob[4 : 4 + name_length] != words[0].encode():
-            raise UsageError("not a host key line", why=f"{line!r}: the key is not of type {words[0]}", fix="paste the whole line")
-        return cls(words[0], blob)
+            return cls(*public_key(line))
+        except ValueError as error:
+            fix = "ssh-keyscan ADDRESS   # lines look like: ssh-ed25519 AAAA…"
+            raise UsageError("not a host key line", why=f"{line!r}: allowed is {error}", fix=fix) from error
 
     @property
     def line(self) -> str:
@@ -123,11 +118,11 @@ class Pins:
         return "only if the host was reinstalled: " + " && ".join(commands)
 
 
-def pin_name(address: str, port: int, alias: str | None = None) -> str:
+def pin_name(address: str, port: int | None, alias: str | None = None) -> str:
     """The name a host's key is pinned under: the alias if there is one, else the address as OpenSSH writes it."""
     if alias:
         return alias
-    return address if port == 22 else f"[{address}]:{port}"
+    return address if port in (None, 22) else f"[{address}]:{port}"
 
 
 class KnownHosts:

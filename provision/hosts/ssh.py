@@ -157,7 +157,7 @@ class _Dialer:
         if depth >= _MAX_HOPS:
             raise UsageError("the gateways lead in a circle", where=host.name, why=",".join(hops), fix="ssh -G " + host.address)
         gateways = [_gateway(hop.strip(), behind=host) for hop in hops]
-        if any(gateway.address in (host.address, connection.host) and gateway.port in (22, connection.port) for gateway in gateways):
+        if any(gateway.address in (host.address, connection.host) and gateway.port in (None, connection.port) for gateway in gateways):
             return None  # `Host *` with ProxyJump matches the gateway itself
         via: Connection | None = None
         for gateway, after in zip(gateways, [*gateways[1:], None], strict=True):
@@ -255,7 +255,7 @@ def _settings_block(host: Host) -> str:
     lines = ["Host *"]
     if host.user:
         lines.append(f"User {dial.check_user(host.user, where=host.name)}")
-    if host.port != 22:
+    if host.port is not None:
         lines.append(f"Port {host.port}")
     return "\n".join(lines) + "\n"
 
@@ -270,7 +270,7 @@ def _gateway(word: str, *, behind: Host) -> Host:
         address, _, port = address.partition(":") if address.count(":") == 1 else (address, "", "")
     if not (port or "22").isdigit():
         raise UsageError("not a gateway", where=behind.name, why=f"ProxyJump {word}", fix="ssh -G " + behind.address)
-    return Host(name=address, address=address, port=int(port or 22), user=user or None)
+    return Host(name=address, address=address, port=int(port) if port else None, user=user or None)
 
 
 def _known_hosts_files(options: Any, config: SshConfig) -> tuple[Path, ...] | None:

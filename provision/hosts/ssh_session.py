@@ -193,7 +193,8 @@ class SshTransport:
 
     def _try(self) -> str:
         user = f"{self._host.user}@" if self._host.user else ""
-        return f"ssh -p {self._host.port} {user}{self._host.address} uptime"
+        port = f"-p {self._host.port} " if self._host.port else ""
+        return f"ssh {port}{user}{self._host.address} uptime"
 
 
 class _Wake:

@@ -129,7 +129,7 @@ def ssh_arguments(
     if host.identity:
         options += [f"IdentityFile={_option_path(Path(host.identity).expanduser())}", "IdentitiesOnly=yes"]
     words = ["-t" if terminal else "-T", *(_config_file(environ))]
-    words += [] if host.port == 22 else ["-p", str(host.port)]
+    words += [] if host.port is None else ["-p", str(host.port)]
     words += ["-l", dial.check_user(host.user, where=host.name)] if host.user else []
     words += [word for option in options for word in ("-o", option)]
     return [*words, "--", dial.check_host_name(host.address, where=host.name), *([remote] if remote is not None else [])]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from collections.abc import Callable
 from typing import Annotated, Literal, TypeAlias
@@ -19,6 +18,9 @@ TTL_MAX_S = 120 * 86400
 IDLE_MIN_S = 5 * 60
 """The VM looks once a minute: less would be a guess."""
 IDLE_MAX_S = 365 * 86400
+
+KEY_TYPES = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
+"""Host keys that are checked here."""
 
 SUN_PATH_ROOM = 88
 """Longest MPS pipe folder, bytes: a Unix socket's path holds 107, and the longest name that MPS appends is `/control_privileged`."""
@@ -104,17 +106,27 @@ def _number_as_text(value: object) -> object:
     return str(value) if type(value) is int else value
 
 
-def _host_key(value: str) -> str:
-    allowed = 'one public key line: its type and its base64 text, such as "ssh-ed25519 AAAAC3Nza…"'
-    words = value.split()
+def public_key(line: str) -> tuple[str, bytes]:
+    """Type and wire-format blob of a public key line ("ssh-ed25519 AAAA… comment"). Raises ValueError with what is allowed.
+
+    A key that lost its end, or a letter of its frame, is none: taken for one, it would make the host's true key look like an attacker's.
+    """
+    words = line.split()
+    if len(words) < 2 or words[0] not in KEY_TYPES:
+        raise ValueError(f'one public key line, its type ({", ".join(KEY_TYPES)}) first, such as "ssh-ed25519 AAAAC3Nza…"')
+    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
     try:
         blob = base64.b64decode(words[1], validate=True)
-    except (IndexError, binascii.Error):
-        raise ValueError(allowed) from None
-    length = int.from_bytes(blob[:4], "big")
-    if blob[4 : 4 + length] != words[0].encode():
-        raise ValueError(allowed)
-    return " ".join(words[:2])
+        load_ssh_public_key(f"{words[0]} {words[1]}".encode())
+    except ValueError:
+        raise ValueError(f"a whole {words[0]} key: this one is cut short or garbled") from None
+    return words[0], blob
+
+
+def _host_key(value: str) -> str:
+    public_key(value)
+    return " ".join(value.split()[:2])
 
 
 def _pipe_dir(value: str) -> str:

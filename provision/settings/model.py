@@ -115,8 +115,8 @@ class HostSettings(_Model):
 
     address: kinds.Address
     """What ssh connects to, or `local` for this very machine."""
-    port: kinds.Port = 22
-    """TCP port of its SSH server."""
+    port: kinds.Port | None = None
+    """TCP port of its SSH server; empty = as ssh_config says, else 22."""
     user: kinds.User | None = None
     """Who to log in as; empty = as ssh_config says."""
     identity: kinds.LocalPath | None = None

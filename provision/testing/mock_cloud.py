@@ -61,7 +61,7 @@ class HostPark:
         if metadata.get("enable-guest-attributes", "").upper() == "TRUE" and (key := host.host.host_key):
             kind, _, data = key.partition(" ")
             self.publish(name, zone, f"hostkeys/{kind}", data)
-        return "127.0.0.1", host.host.port
+        return "127.0.0.1", host.server.port
 
     def admit(self, user: str, line: str) -> None:
         """OS Login let somebody in with a key: hosts that use it take it at once."""

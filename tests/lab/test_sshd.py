@@ -56,7 +56,7 @@ def test_another_host_key_is_refused(lab: Lab, tmp_path: Path) -> None:
 def test_sftp_is_on(lab: Lab) -> None:
     client = paramiko.SSHClient()
     client.get_host_keys().add(f"[127.0.0.1]:{lab.host.port}", "ssh-ed25519", paramiko.Ed25519Key(data=_blob(lab)))
-    client.connect("127.0.0.1", lab.host.port, "dev", key_filename=lab.host.identity, allow_agent=False, look_for_keys=False)
+    client.connect("127.0.0.1", lab.host.port or 22, "dev", key_filename=lab.host.identity, allow_agent=False, look_for_keys=False)
     try:
         with client.open_sftp() as sftp:
             with sftp.open("sent", "w") as file:

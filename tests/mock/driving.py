@@ -39,7 +39,7 @@ def connect(host: MockHost, *, port: int | None = None, user: str | None = None)
     try:
         client.connect(
             where.address,
-            where.port,
+            where.port or 22,
             user or where.user,
             key_filename=where.identity,
             sock=sock,

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from provision.errors import HostKeyMismatch, Unreachable, UsageError
+from provision.hosts import dial
 from provision.hosts.known_hosts import HostKey, KnownHosts
 from provision.hosts.ssh import connect, scan
 from provision.hosts.ssh_config import SshConfig
@@ -255,6 +256,28 @@ def test_the_settings_win_over_ssh_config(sshd: Fixture) -> None:
     assert runs(sshd.host(), sshd.known_hosts, config)
 
 
+@pytest.mark.parametrize(("port", "asked"), [(22, 22), (None, 2200)])
+def test_an_explicit_port_22_wins_over_ssh_config(port: int | None, asked: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def dialled(address: str, port: int, **_: object) -> None:
+        raise ConnectionRefusedError(f"{address} {port}")
+
+    monkeypatch.setattr(dial, "tcp", dialled)
+    host = Host(name="desk", address="192.0.2.7", port=port, user="me")
+    config = SshConfig(text="Host 192.0.2.*\n Port 2200\n User other\n")
+    with pytest.raises(Unreachable) as caught:
+        connect(host, known_hosts=KnownHosts(tmp_path / "none"), ssh_config=config)
+    assert (caught.value.what, caught.value.why) == (f"no SSH connection to me@192.0.2.7 port {asked}", f"192.0.2.7 {asked}")
+
+
+def test_an_explicit_identity_wins_over_ssh_config(sshd: Fixture, tmp_path: Path) -> None:
+    other = generate(tmp_path, "other")
+    config = SshConfig(text=f"Host *\n IdentityFile {other}\n")
+    with pytest.raises(Unreachable) as caught:
+        connect(sshd.host(identity=None), known_hosts=sshd.known_hosts, ssh_config=config)
+    assert f"refused: {other}" in caught.value.why
+    assert runs(sshd.host(), sshd.known_hosts, config)
+
+
 def test_a_broken_ssh_config_is_a_usage_error(sshd: Fixture) -> None:
     with pytest.raises(UsageError, match="ssh_config cannot be read"):
         connect(sshd.host(), known_hosts=sshd.known_hosts, ssh_config=SshConfig(text="Host 'unbalanced\n"))
@@ -400,7 +423,7 @@ def test_a_user_that_a_shell_could_read_is_refused(sshd: Fixture, user: str) -> 
 @pytest.mark.parametrize("line", ["Port many", "ConnectTimeout soon", "Host 'unbalanced", "ProxyJump gate:many"])
 def test_a_value_that_cannot_be_is_a_usage_error(sshd: Fixture, line: str) -> None:
     with pytest.raises(UsageError):
-        connect(sshd.host(port=22), known_hosts=sshd.known_hosts, ssh_config=SshConfig(text=line + "\n"))
+        connect(sshd.host(port=None), known_hosts=sshd.known_hosts, ssh_config=SshConfig(text=line + "\n"))
 
 
 @pytest.mark.parametrize("value", ["yes", "Yes", "$SSH_AUTH_SOCK", "/some/socket"])

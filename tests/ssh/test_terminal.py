@@ -273,6 +273,20 @@ def test_ssh_reads_the_arguments_as_they_are_meant(tmp_path: Path) -> None:
         assert line in printed
 
 
+def test_ssh_takes_explicit_settings_before_the_users_configuration(tmp_path: Path) -> None:
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "config").write_text("Host *\n Port 2200\n User other\n IdentityFile /their/key\n")
+
+    def seen(host: Host) -> list[str]:
+        words = ssh_arguments(host, pins=None, environ={"HOME": str(tmp_path)})
+        return subprocess.run(["ssh", "-G", *words], capture_output=True, text=True, check=True, timeout=20).stdout.splitlines()
+
+    set_here = seen(Host(name="desk", address="192.0.2.7", port=22, user="me", identity="/our/key"))
+    assert {"port 22", "user me"} <= set(set_here)
+    assert next(line for line in set_here if line.startswith("identityfile ")) == "identityfile /our/key"
+    assert {"port 2200", "user other", "identityfile /their/key"} <= set(seen(Host(name="desk", address="192.0.2.7")))
+
+
 def test_an_identity_in_a_folder_with_odd_characters_is_used(sshd: Fixture, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "a folder, 100% full"
     folder.mkdir()

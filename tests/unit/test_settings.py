@@ -6,6 +6,8 @@ import base64
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -264,15 +266,50 @@ def test_any_number_of_seconds_within_the_bounds(seconds: int) -> None:
 def test_a_static_host_becomes_the_record_the_program_works_with() -> None:
     settings = Settings.from_levels([level(hosts={"ws": {"address": "local", "driver": "present", "host_key": KEY + " me@here"}})])
     host = settings.hosts["ws"].host("ws")
-    assert (host.name, host.address, host.port, host.become, host.driver) == ("ws", "local", 22, "sudo", "present")
+    assert (host.name, host.address, host.port, host.become, host.driver) == ("ws", "local", None, "sudo", "present")
     assert host.is_local
     assert host.host_key == KEY, "a comment is no part of a key"
 
 
-@pytest.mark.parametrize("key", ["AAAA", "ssh-ed25519", "ssh-ed25519 !!!", KEY.replace("ssh-ed25519 ", "ssh-rsa "), "ssh-ed25519 AAAA"])
-def test_what_is_no_host_key(key: str) -> None:
-    with pytest.raises(ValidationError):
-        HostSettings(address="x", host_key=key)
+NO_KEYS = [
+    "AAAA",
+    "ssh-ed25519",
+    "ssh-ed25519 !!!",
+    "ssh-ed25519 AAAA",
+    KEY.replace("ssh-ed25519 ", "ssh-rsa "),
+    KEY[:-4],
+    KEY[:30] + KEY[34:],
+    KEY + "AAAA",
+    f"desk {KEY}",
+    f"ssh-ed25519-cert-v01@openssh.com {KEY.split()[1]}",
+]
+
+
+@pytest.mark.parametrize("key", NO_KEYS)
+def test_what_is_no_host_key_is_told_before_anything_connects(key: str) -> None:
+    """Cut short, it would differ from the host's own key, and read as an attack (exit 4)."""
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_levels([level(hosts={"desk": {"address": "x", "host_key": key}})])
+    error = str(caught.value)
+    assert caught.value.exit_code == 2
+    assert "provision.hosts.desk.host_key" in error
+    assert repr(key)[:40] in error
+    assert "one public key line" in error or "a whole ssh-" in error
+
+
+def generated(kind: str) -> str:
+    if kind == "rsa":
+        return rsa.generate_private_key(65537, 2048).public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    curve = ec.SECP256R1() if kind == "nistp256" else ec.SECP521R1()
+    return ec.generate_private_key(curve).public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+
+
+@pytest.mark.parametrize("kind", ["rsa", "nistp256", "nistp521"])
+def test_host_keys_of_every_kind(kind: str) -> None:
+    line = generated(kind)
+    assert HostSettings(address="x", host_key=f"{line} root@desk").host_key == line
+    with pytest.raises(ValidationError, match="cut short or garbled"):
+        HostSettings(address="x", host_key=line[:-8])
 
 
 @pytest.mark.parametrize(("written", "value"), [(True, "on"), (False, "off"), ("auto", "auto"), ("on", "on")])
