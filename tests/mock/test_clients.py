@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -118,9 +121,51 @@ def test_the_end_of_the_connection_ends_them_all(box: Shared) -> None:
     box.host.server.drop_connections()
     thread.join(30)
     assert ended
-    assert eventually(
-        lambda: box.inside("cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c 'sleep 77[.]77'").strip() == "0", 30
-    )
+    assert eventually(lambda: running(box, "sleep 77[.]77") == "0", 30)
+
+
+@contextmanager
+def ctrl_c(holds: Callable[[], bool]) -> Iterator[None]:
+    """Ctrl-C as soon as it holds."""
+
+    def press() -> None:
+        if eventually(holds, 30):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    yield
+    thread.join(30)
+
+
+@pytest.mark.parametrize("source", ["sleep 66.66", "trap '' TERM; sleep 66.66; sleep 66.66"], ids=["obeys", "ignores SIGTERM"])
+def test_ctrl_c_tells_how_far_each_came_and_leaves_nothing(box: Shared, source: str) -> None:
+    session = box.session
+    program = f"mkdir first 2>/dev/null && {{ sleep 0.3; exit 4; }}; echo here; {source}"
+    box.inside('rm -rf "$PROVISION_MOCK_ROOT/workspace/first"')
+    with ctrl_c(lambda: box.out.count(b"here") == 2 and b"status 4" in box.err):
+        done = app.dev_exec(session, HERE, ["sh", "-c", program], count=3)
+    assert (done.exit_code, done.document["failed_in"], done.document["error"]["what"]) == (130, "provision", "interrupted")
+    assert sorted(str(each["status"]) for each in done.document["clients"]) == ["4", "None", "None"]
+    assert all(each["started"] for each in done.document["clients"])
+    lines = done.text.splitlines()
+    assert len([line for line in lines if re.fullmatch(r" +\d  worker +\d\d:\d\d:\d\d +-  interrupted", line)]) == 2
+    assert len([line for line in lines if re.fullmatch(r" +\d  worker +\d\d:\d\d:\d\d +\d+\.\d\d +4", line)]) == 1
+    assert lines[-1] == "interrupted: 1 of 3 had ended, the others were ended"
+    assert len({len(line) for line in lines[:-1]}) == 1, "a table"
+    assert eventually(lambda: running(box, "sleep 66[.]66") == "0", 5)
+    assert box.inside('ls -A "$PROVISION_MOCK_ROOT/workspace" | grep provision || true') == ""
+
+
+def running(box: Shared, pattern: str) -> str:
+    """How many processes of the container there are."""
+    return box.inside(f"cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c '{pattern}'").strip()
+
+
+def test_who_never_began_is_told_apart_from_who_was_interrupted() -> None:
+    done = clients.interrupted([clients.Client(1, "worker", 1700000000, 10.0), clients.Client(2)])
+    assert [line.split()[-1] for line in done.text.splitlines()[1:3]] == ["interrupted", "started"]
+    assert done.text.splitlines()[2].endswith("not started")
 
 
 @pytest.mark.slow

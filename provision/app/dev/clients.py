@@ -6,15 +6,17 @@ threads. They run side by side in the worker container, or spread over the worke
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from provision.app import programs
 from provision.app.session import Done, Session
-from provision.errors import HostError
+from provision.errors import HostError, Interrupted, ProvisionError
 from provision.model import Sink, Transport
 from provision.resources.container import THREAD_VARIABLES, WORKSPACE
 from provision.shell import Script, lifeline, script
@@ -62,7 +64,9 @@ boxes=$(echo "$name"; docker ps --filter "label=provision.sibling=$name" --forma
 over() {
     for box in $boxes; do docker exec "$box" sh -c "$end" provision "$token" & done
     wait
+    docker exec "$name" sh -c 'rm -rf "${PROVISION_MOCK_ROOT-}$1"' provision "$dir/.provision-$token"
 }
+test -z "$ending" || { over; exit 0; }
 trap 'over; exit 143' TERM HUP INT
 cores=$(grep -c '^processor' "$R/proc/cpuinfo" 2>/dev/null || nproc)
 share=$((cores / count))
@@ -94,8 +98,8 @@ docker exec "$name" sh -c 'rm -rf "${PROVISION_MOCK_ROOT-}$1"' provision "$dir/.
 """
 
 
-def in_containers(session: Session, words: Sequence[str], count: int, token: str) -> Script:
-    """The script that runs `words` so often, and ends them all when it is told to end.
+def in_containers(session: Session, words: Sequence[str], count: int, token: str, *, ending: bool = False) -> Script:
+    """The script that runs `words` so often, and ends them all when it is told to end; with `ending`, it does that alone.
 
     Threads that the settings do not set are shared out: several processes with a thread per core each were measured up to
     64 times slower (docs/facts.md).
@@ -107,6 +111,7 @@ def in_containers(session: Session, words: Sequence[str], count: int, token: str
         name=worker.name,
         token=token,
         count=count,
+        ending="yes" if ending else "",
         dir=WORKSPACE,
         end=programs.END,
         body=_ONE,
@@ -187,12 +192,20 @@ class Told:
 def run(session: Session, transport: Transport, words: Sequence[str], count: int) -> Done:
     """Run `words` so often at once, each line with its program's number in front; returns the worst status.
 
-    Failures of ours are raised: no container, or programs that did not all come to the start.
+    Ctrl-C ends them all, and how far each came is told as well. Failures of ours are raised: no container, or programs
+    that did not all come to the start.
     """
     token = secrets.token_hex(8)
     told = Told(token, count, session.stderr)
     command, stdin = lifeline(in_containers(session, words, count, token), become=transport.host.become)
-    transport.exchange(command, stdin, on_stdout=session.stdout, on_stderr=told, timeout_s=programs.LONGEST_RUN_S)
+    try:
+        transport.exchange(command, stdin, on_stdout=session.stdout, on_stderr=told, timeout_s=programs.LONGEST_RUN_S)
+    except KeyboardInterrupt:
+        # What the end of the channel would do by itself is waited for here; a second Ctrl-C leaves it to that.
+        with contextlib.suppress(KeyboardInterrupt, ProvisionError):
+            programs.checked(transport, in_containers(session, words, count, token, ending=True), "ending the programs", timeout_s=60.0)
+        told.close()
+        return interrupted(told.clients)
     told.close()
     if told.not_running:
         raise programs.not_running(session, transport)
@@ -208,28 +221,47 @@ def finished(clients: Sequence[Client]) -> Done:
     for client in clients:
         client.status = 137 if client.status is None else client.status
     worst = max(client.status or 0 for client in clients)
-    ends = [client.ended_s for client in clients if client.ended_s is not None]
-    begins = [client.began_s for client in clients if client.began_s is not None]
-    makespan = round(max(ends) - min(begins), 2) if ends and begins else None
-    document = {
-        "status": worst,
-        "failed_in": "program" if worst else None,
-        "seconds": makespan,
-        "clients": [client.as_dict() for client in clients],
-    }
-    return Done(document, worst, _table(clients, makespan))
-
-
-def _table(clients: Sequence[Client], makespan: float | None) -> str:
-    home = max(9, *(len(client.container) for client in clients))
-    lines = [f"client  {'container':<{home}}  started   seconds  status"]
-    for client in clients:
-        spent = "-" if client.seconds is None else f"{client.seconds:.2f}"
-        started = "-" if client.started is None else _clock(client.started)
-        lines.append(f"{client.number:>6}  {client.container:<{home}}  {started:<8}  {spent:>7}  {client.status:>6}")
+    makespan = _makespan(clients)
     failed = sum(bool(client.status) for client in clients)
     end = f"all of them took {makespan:.2f} s" if makespan is not None else "none of them told its end"
-    return "\n".join([*lines, f"{end}, {failed} failed" if failed else end])
+    document = {**_document(clients), "status": worst, "failed_in": "program" if worst else None}
+    return Done(document, worst, "\n".join([*_table(clients), f"{end}, {failed} failed" if failed else end]))
+
+
+def interrupted(clients: Sequence[Client]) -> Done:
+    """How far each came until Ctrl-C; whoever had not ended by itself was ended, and has no status."""
+    error = Interrupted("interrupted", why=f"{sum(client.status is not None for client in clients)} of {len(clients)} had ended")
+    document = {**_document(clients), "status": None, "failed_in": "provision", "error": error.as_dict()}
+    return Done(document, error.exit_code, "\n".join([*_table(clients), f"interrupted: {error.why}, the others were ended"]))
+
+
+def _makespan(clients: Sequence[Client]) -> float | None:
+    """Seconds from the first start to the last end that were heard of."""
+    ends = [client.ended_s for client in clients if client.ended_s is not None]
+    begins = [client.began_s for client in clients if client.began_s is not None]
+    return round(max(ends) - min(begins), 2) if ends and begins else None
+
+
+def _document(clients: Sequence[Client]) -> dict[str, Any]:
+    return {"seconds": _makespan(clients), "clients": [client.as_dict() for client in clients]}
+
+
+def _table(clients: Sequence[Client]) -> list[str]:
+    home = max(9, *(len(client.container) for client in clients))
+    ends = [_end(client) for client in clients]
+    last = max(6, *map(len, ends))
+    lines = [f"client  {'container':<{home}}  started   seconds  {'status':>{last}}"]
+    for client, end in zip(clients, ends, strict=True):
+        spent = "-" if client.seconds is None else f"{client.seconds:.2f}"
+        started = "-" if client.started is None else _clock(client.started)
+        lines.append(f"{client.number:>6}  {client.container or '-':<{home}}  {started:<8}  {spent:>7}  {end:>{last}}")
+    return lines
+
+
+def _end(client: Client) -> str:
+    if client.status is not None:
+        return str(client.status)
+    return "not started" if client.began_s is None else "interrupted"
 
 
 def _clock(seconds: int) -> str:
