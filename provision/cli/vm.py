@@ -193,10 +193,11 @@ def delete(run: Run, *, name: str | None = None, yes: bool = False) -> Done:
     },
 )
 def gc(run: Run, *, yes: bool = False, check: bool = False, every_key: bool = False) -> Done:
-    """Delete VMs and disks that were made here and belong to nobody.
+    """Delete what belongs to nobody, or is stopped for too long.
 
-    They carry this toolkit's labels, and no journal of this machine says that a run finished making them. Asks first;
-    without a terminal it needs --yes. What carries other labels, or none, is never touched.
+    VMs and disks that carry this toolkit's labels, and no journal of this machine says that a run finished making them; and
+    VMs that are stopped for longer than the idle_delete written on them. Asks first; without a terminal it needs --yes.
+    What carries other labels, or none, is never touched.
     """
     from provision import app
 

@@ -18,6 +18,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -34,6 +36,7 @@ SERVER_WAIT_S = 120.0
 LOGIN = "gcloud auth application-default login"
 _CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 _EMAIL = "https://www.googleapis.com/auth/userinfo.email"
+_COMPUTE = "https://compute.googleapis.com"
 _OPENID = "https://openidconnect.googleapis.com"
 _OS_LOGIN = "OsLoginServiceClient"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -146,6 +149,16 @@ class ComputeClient:
             fix = f"{LOGIN} --scopes=openid,{_EMAIL},{_CLOUD_PLATFORM}"
             raise CloudAuthError("the credentials do not say whose they are", why=f"{url}: {reply.status_code} {reply.reason}", fix=fix)
         return email
+
+    def clock(self) -> datetime:
+        """The cloud's time, in whole seconds: the `Date` of a reply, which a server with a clock has to send (RFC 9110, 6.6.1)."""
+        what, url = "the cloud's time could not be read", f"{self.endpoint or _COMPUTE}/compute/v1/projects/{self.project}"
+        with self._session() as session:
+            reply = self._call(what, url, lambda: session.get(url, timeout=self._request_timeout_s))
+        try:
+            return parsedate_to_datetime(reply.headers["Date"]).astimezone(UTC)
+        except (KeyError, ValueError) as error:
+            raise CloudError(what, where=url, why=f"the reply has no Date that can be read: {error}") from error
 
     def import_ssh_key(self, account: str, public_key: str) -> dict[str, Any]:
         """Let `account` log in with a key where OS Login is on; its login profile as the API's JSON."""

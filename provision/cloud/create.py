@@ -173,11 +173,22 @@ class Maker(Means):
         fits(spec, vm)
         if (said := other_limit(spec, vm)) is not None:
             self.note(said)
+        asks, vm = self._labelled(spec, vm)
         if vm.status not in HALTED:
-            return Created(vm, changed=False, tried=(*tried, Attempt(vm.zone, "exists")))
+            return Created(vm, changed=asks, tried=(*tried, Attempt(vm.zone, "exists")))
         self.note(f"{vm.name} is stopped in {vm.zone}: starting it")
         started = self.cloud.start(vm.name, vm.zone, request_id=self.new_id())
         return Created(started, changed=True, tried=(*tried, Attempt(vm.zone, "started")))
+
+    def _labelled(self, spec: VmSpec, vm: Vm) -> tuple[bool, Vm]:
+        """Whether the VM had another `idle_delete` than `spec`, and the VM with that one on it."""
+        label, wanted = body.IDLE_DELETE_LABEL, spec.labels.get(body.IDLE_DELETE_LABEL)
+        before = vm.labels.get(label)
+        if before == wanted:
+            return False, vm
+        self.note(f"{vm.name}: idle_delete is {wanted or 'none'}, was {before or 'none'}")
+        put, remove = ({}, [label]) if wanted is None else ({label: wanted}, [])
+        return True, self.cloud.set_labels(vm.name, vm.zone, put, remove, request_id=self.new_id())
 
     # --- from zone to zone ------------------------------------------------------------------------------------------
 

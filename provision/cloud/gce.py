@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from provision.cloud import body, catalog, live, oslogin
@@ -202,6 +203,10 @@ class GceCloud:
             words = {"project": ref.project, "family": ref.name}
             self._images[ref] = self.client.read("ImagesClient", "get_from_family", what, f"{ref.project}/{ref.name}", **words)["name"]
         return body.ImageRef(ref.project, self._images[ref], False)
+
+    def clock(self) -> datetime:
+        """The cloud's own time."""
+        return self.client.clock()
 
     def quotas(self, regions: Sequence[str]) -> Quotas:
         """The quotas of the project and of `regions`; two calls."""

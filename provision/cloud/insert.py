@@ -120,7 +120,8 @@ def resume(means: Means, entry: Entry) -> Vm | None:
     """
     if entry.state == written.MADE:
         there = means.cloud.get(entry.name, entry.zone)
-        if there is None:
+        # A VM can be renamed while it is stopped: it carries its request id under any name.
+        if there is None and not means.cloud.list({body.REQUEST_LABEL: entry.request_id}):
             means.journal.mark(entry.request_id, written.GONE)
         return there
     if entry.state in (written.DELETING, written.LEFT_BEHIND):

@@ -77,6 +77,11 @@ class FileJournal:
         self._project = project
         self._now = now
 
+    @property
+    def folder(self) -> Path:
+        """Where it lies, beside whatever else is remembered of the project."""
+        return self._path.parent
+
     def intent(self, spec: VmSpec, zone: str, request_id: str) -> None:
         """Write down what is about to be asked; on return it is on disk. Metadata stays out: it may hold secrets."""
         asked = {

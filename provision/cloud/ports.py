@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 from provision.cloud.quota import Quotas
@@ -103,6 +104,10 @@ class ComputeCloud(Cloud, Protocol):
     @property
     def project(self) -> str:
         """Who pays."""
+        ...
+
+    def clock(self) -> datetime:
+        """The cloud's own time: what it has stamped is compared with it, not with a clock of ours that may be wrong."""
         ...
 
     def quotas(self, regions: Sequence[str]) -> Quotas:

@@ -177,7 +177,7 @@ class Settings(_Model):
     idle_stop: kinds.Idle = "none"
     """A VM made here powers itself off when nobody used it for so long (GPU, terminals, runs); "none" = never."""
     idle_delete: kinds.Idle = "none"
-    """`vm.list` names VMs that are stopped for so long, with the command that deletes them; "none" = never."""
+    """Written on the VM as a label: `vm.gc` deletes it, after asking, when it has been stopped for so long; "none" = never."""
     provisioning: Literal["standard", "spot", "flex-start"] = "standard"
     """How the VM is bought: at any time, cheaper until the cloud takes it back, or once capacity is found, for at most seven days."""
     capacity_wait: kinds.Wait | None = None

@@ -16,10 +16,11 @@ from typing import Any
 
 import requests
 
+from provision.cloud import strays
 from provision.cloud.client import compute
 from provision.cloud.create import Maker
 from provision.cloud.gce import GceCloud
-from provision.cloud.journal import FileJournal
+from provision.cloud.journal import GONE, FileJournal
 from provision.model import VmSpec
 
 for _name in ("Instances", "Images", "AcceleratorTypes", "ZoneOperations", "Disks"):
@@ -56,10 +57,20 @@ def maker(endpoint: str, journal: Path) -> Maker:
     return Maker(cloud=GceCloud("demo", endpoint), journal=FileJournal(journal, "demo"), emit=lambda event: None, sleep=lambda _s: None)
 
 
+def collect(run: Maker) -> None:
+    """What vm.gc does once it was told to."""
+    found = strays.survey(run, lambda owner: owner == OWNER, run.journal.open())
+    for stray in found.strays:
+        assert strays.remove(run, stray)
+    for entry in found.settled:
+        run.journal.mark(entry.request_id, GONE)
+
+
 VERBS: dict[str, Callable[[Maker], object]] = {
     "create": lambda maker: maker.create(SPEC, ZONES),
     "create in a race": lambda maker: maker.create(SPEC, ZONES, width=2),
     "delete": lambda maker: maker.delete_everywhere("dev", OWNER),
+    "gc": collect,
 }
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from provision.cloud import strays
+from provision.cloud.body import IDLE_DELETE_LABEL
 from provision.cloud.create import Maker
-from provision.cloud.journal import GONE, MADE
+from provision.cloud.journal import MADE
+from provision.model import Vm
 from provision.testing.compute import ComputeEmulator, Fault, NullBackend, stock_out
-from tests.emulator.doomed import DIED, OWNER, SPEC, VERBS, ZONES, Doom, maker, start
+from tests.emulator.doomed import DIED, OWNER, SPEC, VERBS, ZONES, Doom, collect, maker, start
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -24,10 +25,11 @@ SCENARIOS: dict[str, tuple[str, tuple[Fault, ...], float]] = {
     "create in a race": ("create in a race", (), 0.0),
     "delete": ("delete", (), 0.0),
     "delete, slow": ("delete", (), 0.3),
+    "gc, stopped": ("gc", (), 0.0),
 }
 """Verb, faults, seconds that operations take."""
 MOST_STEPS = 60
-KILLED = {"create": 9, "create, second zone": 16, "create, slow": 14, "delete": 6, "delete, slow": 6}
+KILLED = {"create": 9, "create, second zone": 16, "create, slow": 14, "delete": 6, "delete, slow": 6, "gc, stopped": 7}
 """Steps of the scenarios; each is killed at before and after. Those of a race depend on who is faster."""
 
 
@@ -45,11 +47,7 @@ def deleted_next(run: Maker) -> None:
 
 
 def collected_next(run: Maker) -> None:
-    found = strays.survey(run, lambda owner: owner == OWNER, run.journal.open())
-    for stray in found.strays:
-        assert strays.remove(run, stray)
-    for entry in found.settled:
-        run.journal.mark(entry.request_id, GONE)
+    collect(run)
     kept = [(entry.state, entry.name, entry.zone) for entry in run.journal.open()]
     assert kept == [(MADE, vm.name, vm.zone) for vm in run.cloud.list({})]
     assert len(run.cloud.disks({"provision-owner": OWNER})) == len(kept)
@@ -58,15 +56,24 @@ def collected_next(run: Maker) -> None:
 NEXT: dict[str, Callable[[Maker], None]] = {"create": created_next, "delete": deleted_next, "gc": collected_next}
 
 
+def stopped_for_long(emulator: ComputeEmulator, run: Maker, vm: Vm) -> None:
+    """Three days, where the VM asks to be deleted after two."""
+    run.cloud.set_labels(vm.name, vm.zone, {IDLE_DELETE_LABEL: "2d"}, request_id=run.new_id())
+    run.cloud.stop(vm.name, vm.zone, request_id=run.new_id())
+    emulator.clock.advance(3 * 86_400 + 60)
+
+
 @contextmanager
 def killed(scenario: str, folder: Path, doom: Doom) -> Iterator[tuple[bool, ComputeEmulator, Maker]]:
     """(It reached its step, the world it left, a next run over the same journal)."""
     verb, faults, operation_s = SCENARIOS[scenario]
     journal = folder / f"{doom.step}-{doom.after}" / "journal.jsonl"
     with ComputeEmulator(NullBackend(), operation_s=operation_s) as emulator:
-        if verb == "delete":
+        if verb in ("delete", "gc"):
             before = maker(emulator.endpoint, journal)
-            before.create(SPEC, ZONES)
+            made = before.create(SPEC, ZONES).vm
+            if verb == "gc":
+                stopped_for_long(emulator, before, made)
             before.cloud.close()  # type: ignore[attr-defined]
         emulator.faults.add(*faults)
         died = start(verb, emulator.endpoint, journal, doom) == DIED

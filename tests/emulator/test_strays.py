@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from provision.cloud import strays
+from provision.cloud import body, strays
 from provision.cloud.create import Maker
 from provision.cloud.gce import GceCloud
 from provision.cloud.journal import DELETING, GONE, INTENT, LEFT_BEHIND, MADE, UNSURE, FileJournal
 from provision.cloud.ports import Disk
 from provision.errors import CleanupFailed
-from provision.model import Vm, VmSpec
-from provision.testing.compute import ComputeEmulator, http_error
+from provision.model import Note, Vm, VmSpec
+from provision.testing.compute import ComputeEmulator, Fault, FaultKind, SimulatedClock, http_error
 
 MakeSpec = Callable[..., VmSpec]
 ZONE = "us-central1-a"
@@ -26,9 +30,21 @@ def maker(cloud: GceCloud, tmp_path: Path) -> Maker:
     return Maker(cloud=cloud, journal=FileJournal(tmp_path / "journal.jsonl", "demo"), emit=lambda event: None)
 
 
+def surveyed(maker: Maker, **words: Any) -> strays.Survey:
+    return strays.survey(maker, lambda owner: owner == "me", maker.journal.open(), **words)
+
+
 def found(maker: Maker, **words: Any) -> list[tuple[str, str, str]]:
-    survey = strays.survey(maker, lambda owner: owner == "me", maker.journal.open(), **words)
-    return [(stray.kind, stray.name, stray.why) for stray in survey.strays]
+    return [(stray.kind, stray.name, stray.why) for stray in surveyed(maker, **words).strays]
+
+
+def begun(maker: Maker, cloud: GceCloud, spec: VmSpec) -> str:
+    """What a run leaves that was killed before it saw its VM; the request id."""
+    request_id = maker.new_id()
+    marked = replace(spec, labels={**spec.labels, "provision-request": request_id})
+    maker.journal.intent(marked, ZONE, request_id)
+    cloud.create(marked, ZONE, request_id=request_id)
+    return request_id
 
 
 def test_what_a_journal_calls_made_belongs_to_somebody(maker: Maker, make_spec: MakeSpec) -> None:
@@ -83,22 +99,62 @@ def test_an_entry_of_which_nothing_is_there_is_settled(maker: Maker, make_spec: 
 def test_a_vm_in_a_zone_that_no_list_shows_stays_in_the_journal(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
     maker.create(make_spec(), [ZONE])
     emulator.script({"zone": ZONE, "fault": "unreachable"})
-    survey = strays.survey(maker, lambda owner: owner == "me", maker.journal.open())
-    strays.settle(maker, survey.settled)
-    assert [entry.state for entry in maker.journal.open()] == [MADE]
-    emulator.faults.clear()
+    assert surveyed(maker) == strays.Survey((), (), ())
+    emulator.faults.add(http_error(503, "backendError", "no", call="instances.get", times=None))
+    (unseen,) = surveyed(maker).unseen
+    assert (unseen.exit_code, unseen.where) == (5, f"{ZONE}/dev"), "it is somebody's: nothing is left behind"
+    assert "backendError" in unseen.why
     assert found(maker) == []
 
 
-def test_a_zone_that_does_not_answer_settles_nothing(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
-    maker.journal.intent(make_spec(), ZONE, maker.new_id())
-    survey = strays.survey(maker, lambda owner: owner == "me", maker.journal.open())
-    emulator.faults.add(http_error(503, "backendError", "no", call="instances.get", times=None))
-    strays.settle(maker, survey.settled)
-    assert len(maker.journal.open()) == 1
-    emulator.faults.clear()
-    strays.settle(maker, survey.settled)
-    assert maker.journal.open() == []
+def test_a_stray_in_a_zone_that_no_list_shows_is_found_by_its_name(
+    emulator: ComputeEmulator, maker: Maker, cloud: GceCloud, make_spec: MakeSpec
+) -> None:
+    begun(maker, cloud, make_spec())
+    emulator.script({"zone": ZONE, "fault": "unreachable"})
+    assert [(kind, name) for kind, name, _ in found(maker)] == [("vm", "dev")]
+
+
+def test_what_does_not_answer_is_named_and_ends_nothing(
+    emulator: ComputeEmulator, maker: Maker, cloud: GceCloud, make_spec: MakeSpec
+) -> None:
+    """Four killed runs: one left a VM, one nothing, of one the operation cannot be looked up, of one not even the VM."""
+    for name in ("left", "nothing", "unended", "unseen"):
+        spec = make_spec(name=name, labels={"provision-owner": "me", "provision-request": (request_id := maker.new_id())})
+        zone = {"unended": "us-central1-b", "unseen": "us-central1-c"}.get(name, ZONE)
+        maker.journal.intent(spec, zone, request_id)
+        if name == "left":
+            cloud.create(spec, zone, request_id=request_id)
+    refuses = http_error(503, "backendError", "no", times=None)
+    emulator.faults.add(replace(refuses, call="zoneOperations.list", zone="us-central1-b"))
+    emulator.faults.add(replace(refuses, call="instances.get", zone="us-central1-c"))
+    emulator.faults.add(replace(refuses, call="disks.aggregatedList"))
+    survey = surveyed(maker)
+    assert [stray.name for stray in survey.strays] == ["left"]
+    assert [entry.name for entry in survey.settled] == ["nothing"]
+    assert [(error.exit_code, error.where) for error in survey.unseen] == [
+        (5, "demo"),
+        (6, "us-central1-b/unended"),
+        (6, "us-central1-c/unseen"),
+    ]
+    assert survey.unseen[1].why.startswith("a run that ended early asked for it\nbackendError: no")
+
+
+def test_killed_inserts_are_waited_for_side_by_side(tmp_path: Path, make_spec: MakeSpec) -> None:
+    count = 8
+    together = threading.Barrier(count)
+
+    class Waiting(Disks):
+        def ended(self, zone: str, request_id: str) -> None:
+            together.wait(10)
+
+        def get(self, name: str, zone: str) -> None:
+            return None
+
+    maker = Maker(cloud=Waiting(), journal=FileJournal(tmp_path / "journal.jsonl", "demo"), emit=lambda event: None)
+    for number in range(count):
+        maker.journal.intent(make_spec(name=f"dev-{number}"), ZONE, str(number))
+    assert len(surveyed(maker).settled) == count
 
 
 def test_a_vm_that_was_made_anew_since_it_was_found_is_left_alone(maker: Maker, cloud: GceCloud, make_spec: MakeSpec) -> None:
@@ -177,3 +233,151 @@ def test_a_disk_without_a_vm_is_a_stray(tmp_path: Path, make_spec: MakeSpec) -> 
     cloud.there[0] = disk("left", users=("other",))
     assert [strays.remove(maker, stray) for stray in survey.strays] == [False, True]
     assert [each.name for each in cloud.there] == ["left", "detached", "in-use", "theirs"]
+
+
+# --- stopped for too long --------------------------------------------------------------------------------------------
+
+DAY_S = 86_400
+
+
+@pytest.fixture
+def notes() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def stopped(cloud: GceCloud, clock: SimulatedClock, tmp_path: Path, make_spec: MakeSpec, notes: list[str]) -> Maker:
+    """VMs that belong to somebody and were stopped three days ago: one asks to be deleted after two days, one says nothing."""
+    journal = FileJournal(tmp_path / "journal.jsonl", "demo")
+    maker = Maker(cloud=cloud, journal=journal, emit=lambda event: notes.append(event.text if isinstance(event, Note) else ""))
+    for name, asks in (("asks", {body.IDLE_DELETE_LABEL: "2d"}), ("silent", {})):
+        maker.create(make_spec(name=name, labels={"provision-owner": "me", **asks}), [ZONE])
+        cloud.stop(name, ZONE, request_id=maker.new_id())
+    clock.advance(3 * DAY_S)
+    notes.clear()
+    return maker
+
+
+def test_a_vm_that_asks_for_it_is_offered_and_deleted_when_it_is_stopped_for_too_long(stopped: Maker, cloud: GceCloud) -> None:
+    (stray,) = surveyed(stopped).strays
+    assert (stray.kind, stray.name, stray.why) == ("stopped", "asks", "stopped for 3d, idle_delete is 2d")
+    assert strays.remove(stopped, stray)
+    assert [vm.name for vm in cloud.list({})] == ["silent"]
+    assert [(entry.name, entry.state) for entry in stopped.journal.open()] == [("silent", MADE)]
+
+
+def test_the_time_is_the_clouds(stopped: Maker, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine's clock is weeks away from the emulator's, and nothing comes of it."""
+    assert abs(clock.now() - time.time()) > 7 * DAY_S
+    assert stopped.cloud.clock().timestamp() == int(clock.now())
+    assert [name for _, name, _ in found(stopped)] == ["asks"]
+    monkeypatch.setattr(GceCloud, "clock", lambda self: datetime.fromtimestamp(clock.now() - 2 * DAY_S, UTC))
+    assert found(stopped) == []
+
+
+def test_where_the_clouds_time_is_not_known_nothing_is_too_old(stopped: Maker, emulator: ComputeEmulator) -> None:
+    emulator.faults.add(Fault(kind=FaultKind.RESET_BEFORE, call="projects.get", times=None))
+    survey = surveyed(stopped)
+    assert (survey.strays, [error.exit_code for error in survey.unseen]) == ((), [5])
+    assert survey.unseen[0].what == "the cloud's time could not be read"
+
+
+def test_no_time_is_asked_for_where_nobody_wants_to_know(maker: Maker, emulator: ComputeEmulator, make_spec: MakeSpec) -> None:
+    maker.create(make_spec(labels={"provision-owner": "me", body.IDLE_DELETE_LABEL: "2d"}), [ZONE])
+    emulator.calls.clear()
+    assert found(maker) == []
+    assert emulator.counted() == ["instances.aggregatedList", "disks.aggregatedList"]
+
+
+def started(maker: Maker) -> None:
+    maker.cloud.start("asks", ZONE, request_id=maker.new_id())
+
+
+def restarted(maker: Maker) -> None:
+    started(maker)
+    maker.cloud.stop("asks", ZONE, request_id=maker.new_id())
+
+
+def relabelled(maker: Maker) -> None:
+    maker.cloud.set_labels("asks", ZONE, {}, [body.IDLE_DELETE_LABEL], request_id=maker.new_id())
+
+
+def disowned(maker: Maker) -> None:
+    maker.cloud.set_labels("asks", ZONE, {"provision-owner": "you"}, request_id=maker.new_id())
+
+
+def deleted(maker: Maker) -> None:
+    maker.cloud.delete("asks", ZONE, request_id=maker.new_id())
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "said"),
+    [
+        (started, "asks in us-central1-a was started meanwhile and is RUNNING: nothing was deleted"),
+        (restarted, "asks in us-central1-a was started meanwhile and is TERMINATED: nothing was deleted"),
+        (relabelled, "asks in us-central1-a no longer asks for it by its labels: nothing was deleted"),
+        (disowned, "asks in us-central1-a is another one by now: nothing was deleted"),
+        (deleted, "asks in us-central1-a is gone already: nothing was deleted"),
+    ],
+)
+def test_right_before_it_is_deleted_it_is_looked_at_once_more(
+    stopped: Maker, emulator: ComputeEmulator, notes: list[str], meanwhile: Callable[[Maker], None], said: str
+) -> None:
+    (stray,) = surveyed(stopped).strays
+    meanwhile(stopped)
+    emulator.calls.clear()
+    assert not strays.remove(stopped, stray)
+    assert (emulator.counted(), notes) == (["instances.get"], [said])
+    assert [(entry.name, entry.state) for entry in stopped.journal.open()] == [("asks", MADE), ("silent", MADE)]
+
+
+def test_a_deletion_that_fails_leaves_a_vm_that_is_still_somebodys(stopped: Maker, emulator: ComputeEmulator) -> None:
+    """Written down as left behind, it would be deleted by the next vm.create, even if somebody had started it again."""
+    (stray,) = surveyed(stopped).strays
+    emulator.faults.add(http_error(503, "backendError", "no", call="instances.delete", times=None))
+    with pytest.raises(CleanupFailed) as caught:
+        strays.remove(stopped, stray)
+    assert (caught.value.exit_code, caught.value.where) == (6, f"{ZONE}/asks")
+    assert "the stopped VM was not deleted" in str(caught.value)
+    assert {entry.state for entry in stopped.journal.open()} == {MADE}
+    emulator.faults.clear()
+    assert [name for _, name, _ in found(stopped)] == ["asks"]
+
+
+def test_killed_between_the_deletion_and_the_journal(stopped: Maker, cloud: GceCloud) -> None:
+    cloud.delete("asks", ZONE, request_id=stopped.new_id())
+    survey = surveyed(stopped)
+    assert (survey.strays, [entry.name for entry in survey.settled]) == ((), ["asks"])
+
+
+@pytest.mark.parametrize("value", ["", "soon", "7-days", "1s"])
+def test_a_label_that_nobody_understands_asks_for_nothing(stopped: Maker, clock: SimulatedClock, value: str) -> None:
+    stopped.cloud.set_labels("asks", ZONE, {body.IDLE_DELETE_LABEL: value}, request_id=stopped.new_id())
+    clock.advance(900 * DAY_S)
+    assert found(stopped) == []
+
+
+def renamed(emulator: ComputeEmulator, name: str, to: str) -> None:
+    """What instances.setName does with a stopped VM."""
+    machines = emulator._world.store.machines
+    (place,) = (place for place in machines if place.name == name)
+    machine = machines.pop(place)
+    machine.resource["name"] = to
+    machine.place = replace(place, name=to)
+    machines[machine.place] = machine
+
+
+def test_a_vm_that_was_renamed_by_hand_is_still_somebodys(stopped: Maker, emulator: ComputeEmulator, make_spec: MakeSpec) -> None:
+    renamed(emulator, "silent", "quiet")
+    assert surveyed(stopped).settled == ()
+    stopped.create(make_spec(name="silent"), ["us-central1-b"])
+    stopped.delete_everywhere("silent", "me")
+    assert [(entry.name, entry.state) for entry in stopped.journal.open()] == [("asks", MADE), ("silent", MADE)]
+    assert [name for _, name, _ in found(stopped)] == ["asks"]
+
+
+@pytest.mark.parametrize("labels", [{"provision-request": "by-hand"}, {}])
+def test_a_vm_whose_request_was_taken_from_its_labels_is_still_somebodys(stopped: Maker, labels: dict[str, str]) -> None:
+    stopped.cloud.set_labels("silent", ZONE, labels, ["provision-request"], request_id=stopped.new_id())
+    survey = surveyed(stopped)
+    assert ([stray.name for stray in survey.strays], survey.settled) == (["asks"], ())

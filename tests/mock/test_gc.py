@@ -48,7 +48,7 @@ def killed_after_insert(project: Project, zone: str) -> None:
 
 
 def test_nothing_is_left_behind(project: Project) -> None:
-    assert collect(project).document == {"strays": [], "deleted": [], "changed": False}
+    assert collect(project).document == {"strays": [], "deleted": [], "unseen": [], "changed": False}
     project.create()
     done = collect(project, yes=True)
     assert (done.text, done.document["changed"]) == ("nothing of ours is left behind", False)
@@ -61,13 +61,13 @@ def test_a_killed_run_is_named_found_and_removed_after_asking(project: Project) 
     assert project.notes[-1] == "dev was being made in us-central1-b when a run ended: `invoke vm.gc` looks"
     foretold = collect(project, check=True)
     assert foretold.exit_code == EXIT_WOULD_CHANGE
-    assert foretold.text.splitlines()[1].split()[:3] == ["vm", "dev", "us-central1-b"]
+    assert foretold.text.splitlines()[1].split()[:3] == ["VM", "dev", "us-central1-b"]
     assert foretold.text.endswith("a run that ended early asked for it")
     with pytest.raises(UsageError, match="nothing was deleted"):
         collect(project)
     assert project.listed() == [("dev", "RUNNING")]
     done = collect(project, yes=True)
-    assert (done.exit_code, done.text) == (0, "deleted vm dev (us-central1-b)")
+    assert (done.exit_code, done.text) == (0, "deleted the VM dev (us-central1-b)")
     assert project.listed() == []
     assert journal_of(project.session).open() == []
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from provision import app
-from provision.app import Done, Session, Targets
+from provision.app import Done, Targets
 from provision.app.state import VmRecords
 from provision.app.vm.reach import Patience
 from provision.app.vm.watch import Time
@@ -371,18 +371,3 @@ def test_more_time_than_the_cloud_takes(project: Project) -> None:
     with pytest.raises(UsageError, match="too long") as caught:
         app.vm_extend(project.session, "120d", "dev")
     assert "at most 120 days" in caught.value.why
-
-
-def test_what_is_stopped_for_longer_than_idle_delete_is_named(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    project.create()
-    project.stop()
-    project.settings = project.settings.model_validate({"idle_delete": "7d"})
-    app.vm_list(project.session)
-    assert not any("idle_delete" in note for note in project.notes)
-    monkeypatch.setattr("provision.app.vm.documents.overdue", lambda vms, _limit_s: vms)
-    collect: Callable[[Session], Done] = lambda session: app.vm_gc(session, yes=False, check=True, confirm=None)  # noqa: E731
-    for task in (app.vm_list, app.vm_cost, collect):
-        project.events.clear()
-        task(project.session)
-        (note,) = [note for note in project.notes if "idle_delete" in note]
-        assert note.endswith("; `invoke vm.delete --name dev`")

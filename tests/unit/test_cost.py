@@ -10,7 +10,7 @@ import pytest
 from provision.app.vm import rates as vm_rates
 from provision.app.vm.costs import summed
 from provision.app.vm.documents import aligned, span, table, ttl_left_s, usd
-from provision.app.vm.rates import Rate, cost_usd, overdue, ran_s, rate_of
+from provision.app.vm.rates import Rate, cost_usd, overdue, ran_s, rate_of, unasked
 from provision.cloud.prices import PriceList
 from provision.model import Vm
 
@@ -106,8 +106,16 @@ def test_for_people() -> None:
 
 
 def test_what_is_stopped_for_too_long() -> None:
-    old = replace(VM, name="old", status="TERMINATED", stopped=ago(days=8))
-    recent = replace(VM, name="recent", status="TERMINATED", stopped=ago(days=6))
-    again = replace(VM, name="again", status="RUNNING", stopped=ago(days=9))
-    assert overdue([old, recent, again, VM], 7 * 86400) == [old]
-    assert overdue([old], None) == []
+    label = {"provision-idle-delete": "7d"}
+    old = replace(VM, name="old", status="TERMINATED", started=ago(days=9), stopped=ago(days=8, hours=5), labels=label)
+    recent = replace(old, name="recent", stopped=ago(days=6))
+    again = replace(old, name="again", status="RUNNING")
+    undated = replace(old, name="undated", stopped="")
+    silent = replace(old, name="silent", labels={})
+    late = [old, recent, again, undated, silent, VM]
+    assert overdue(late) == [(old, "stopped for 8d5h, idle_delete is 7d")]
+    assert unasked(late, 7 * 86400) == [silent]
+    assert unasked(late, None) == []
+    assert overdue([replace(old, started=ago(days=1))]) == [], "started after it was stopped, whatever its status says"
+    assert overdue([replace(old, labels={"provision-idle-delete": "none"})]) == []
+    assert overdue([replace(old, status="SUSPENDED")]) == []

@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from provision.app.session import Session
-from provision.app.vm.rates import cost_usd, overdue, seconds_since, seconds_until
+from provision.app.vm.rates import cost_usd, overdue, seconds_since, seconds_until, unasked
+from provision.cloud import body
 from provision.cloud.create import HALTED
 from provision.cloud.prices import PriceList
 from provision.model import Note, Vm
@@ -63,12 +64,15 @@ def table(vms: Sequence[Mapping[str, Any]]) -> str:
 
 
 def say_overdue(session: Session, vms: Sequence[Vm]) -> None:
-    """Name the VMs that are stopped for longer than `idle_delete`, and what deletes them."""
-    late = overdue(vms, session.settings.idle_delete_s)
-    if late:
-        command = f"{session.program_argv0} vm.delete --name {','.join(vm.name for vm in late)}"
-        named = ", ".join(f"{vm.name} ({span(seconds_since(vm.stopped))})" for vm in late)
-        session.emit(Note(f"stopped for longer than idle_delete ({session.settings.idle_delete}): {named}; `{command}`"))
+    """Name the VMs that are stopped for longer than their `idle_delete`, and those to which the settings' one never came."""
+    program, wanted = session.program_argv0, session.settings.idle_delete
+    if late := overdue(vms):
+        named = ", ".join(f"{vm.name} ({why})" for vm, why in late)
+        session.emit(Note(f"to be deleted: {named}; `{program} vm.gc` does"))
+    if silent := unasked(vms, session.settings.idle_delete_s):
+        named = ", ".join(f"{vm.name} ({span(seconds_since(vm.stopped))})" for vm in silent)
+        label = f"{program} vm.label {body.IDLE_DELETE_LABEL}={wanted} --name {','.join(vm.name for vm in silent)}"
+        session.emit(Note(f"stopped for longer than idle_delete ({wanted}), and made without it: {named}; `{label}`"))
 
 
 def aligned(rows: Sequence[Sequence[str]], *, right: Collection[int] = ()) -> str:

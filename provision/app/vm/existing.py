@@ -8,9 +8,10 @@ from provision.app import trust
 from provision.app.clouds import cloud_of, find, journal_of, mine, owner_of, prices_of, refuse_orphan, unfinished
 from provision.app.session import Done, Session
 from provision.app.state import VmRecords
-from provision.app.vm.choice import chosen, each, is_pattern, names_of
+from provision.app.vm.choice import chosen, is_pattern, names_of
 from provision.app.vm.documents import cell, document, say_overdue, static_document, table
 from provision.cloud.create import delete_vm
+from provision.cloud.many import each
 from provision.cloud.ports import ComputeCloud
 from provision.errors import UsageError, worst_exit
 from provision.hosts.keys import ensure_key

@@ -1,4 +1,4 @@
-"""What this toolkit made and nobody owns: found, shown, removed after asking."""
+"""What this toolkit made and is to go, since nobody owns it or it is stopped for too long: found, shown, removed after asking."""
 
 from __future__ import annotations
 
@@ -6,33 +6,37 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from provision.app import trust
-from provision.app.clouds import cloud_of, every_journal, journal_of, mine, owner_of
+from provision.app.clouds import cloud_of, every_journal, journal_of, owner_of
 from provision.app.session import Done, Session
 from provision.app.state import VmRecords
-from provision.app.vm.documents import aligned, say_overdue, span
+from provision.app.vm.documents import aligned, span
 from provision.app.vm.rates import seconds_since
 from provision.cloud import body
 from provision.cloud import journal as written
 from provision.cloud.create import Maker
-from provision.cloud.strays import DISK, Stray, Survey, remove, settle, survey
-from provision.errors import EXIT_WOULD_CHANGE, CleanupFailed, UsageError, worst_exit
+from provision.cloud.journal import FileJournal
+from provision.cloud.many import ends
+from provision.cloud.strays import DISK, STOPPED, VM, Stray, Survey, remove, survey
+from provision.errors import EXIT_WOULD_CHANGE, ProvisionError, UsageError, worst_exit
 from provision.hosts.keys import ensure_key
 from provision.model import Note
 
 Confirm = Callable[[str], bool]
+_NOUNS = {VM: "VM", STOPPED: "stopped VM", DISK: "disk"}
 
 
 def vm_gc(session: Session, *, yes: bool, check: bool, every_key: bool = False, confirm: Confirm | None) -> Done:
-    """Find VMs and disks that carry our labels and belong to no journal entry, and remove them after asking.
+    """Find VMs and disks that carry our labels and are to go, and remove them after asking.
 
+    To go are those that belong to no journal entry, and VMs that are stopped for longer than the `idle_delete` on them.
     `every_key` looks also at what the same user made with another project's key (a lost state folder, another machine).
-    What carries no label of ours is never touched.
+    What carries no label of ours is never touched. What the cloud would not show is named at the end: exit 6 where it may
+    bill for nobody, else 5.
     """
     owner = owner_of(ensure_key(session.home / "key"))
     user = owner.rpartition("-")[0]
     is_owner = (lambda label: label.rpartition("-")[0] == user) if every_key else (lambda label: label == owner)
     maker = Maker(cloud=cloud_of(session), journal=journal_of(session), emit=session.emit)
-    say_overdue(session, mine(session, maker.cloud))
     pairs = [(journal, entry) for journal in every_journal(session) for entry in journal.open()]
     busy = [entry.name for journal, entry in pairs if journal.is_claimed(entry.name)]
     found = survey(maker, is_owner, [entry for _, entry in pairs], busy)
@@ -40,13 +44,16 @@ def vm_gc(session: Session, *, yes: bool, check: bool, every_key: bool = False, 
     still = [stray for stray in found.strays if not _is_worked_on(session, stray) and not _was_made(session, stray)]
     found = replace(found, strays=tuple(still))
     if check:
-        return _found(found, EXIT_WOULD_CHANGE if found.strays else 0)
-    here = {entry.request_id for entry in maker.journal.open()}
-    settle(maker, [entry for entry in found.settled if entry.request_id in here])
+        return _found(found, [EXIT_WOULD_CHANGE] if found.strays else [])
+    for journal, entry in pairs:
+        if entry in found.settled and not journal.is_claimed(entry.name):
+            journal.mark(entry.request_id, written.GONE)
     if not found.strays:
-        return _found(found, 0)
+        return _found(found, [])
     session.emit(Note(_table(found.strays)))
     if not yes and (confirm is None or not confirm(f"Delete {_counted(found.strays)}?")):
+        for error in found.unseen:
+            session.emit(Note(str(error)))
         why = "there is no terminal to ask on" if confirm is None else "the answer was no"
         raise UsageError("nothing was deleted", why=why, fix=f"{session.program_argv0} vm.gc --yes")
     return _removed(session, maker, found)
@@ -58,53 +65,72 @@ def _is_worked_on(session: Session, stray: Stray) -> bool:
 
 def _was_made(session: Session, stray: Stray) -> bool:
     """A run of this machine finished making this very VM since the survey began."""
-    request_id = stray.vm.labels.get(body.REQUEST_LABEL) if stray.vm is not None else None
+    request_id = stray.vm.labels.get(body.REQUEST_LABEL) if stray.vm is not None and stray.kind == VM else None
     return any(
         entry.request_id == request_id and entry.state == written.MADE for journal in every_journal(session) for entry in journal.open()
     )
 
 
 def _removed(session: Session, maker: Maker, found: Survey) -> Done:
-    """What was removed. Minutes may have passed since the survey: what a run has made its own meanwhile is left alone."""
-    removed: list[Stray] = []
-    errors: list[CleanupFailed] = []
-    for stray in found.strays:
-        try:
-            with maker.journal.claim(stray.name, maker.note):
-                if _was_made(session, stray):
-                    session.emit(Note(f"{stray.name} is wanted by now: left alone"))
-                elif remove(maker, stray):
-                    removed.append(stray)
-        except CleanupFailed as error:
-            errors.append(error)
-    for stray in removed:
-        _forget(session, stray)
-    document = {"strays": [stray.as_dict() for stray in found.strays], "deleted": [stray.as_dict() for stray in removed]}
-    failed = {"error": errors[0].as_dict()} if errors else {}
-    text = "\n".join([*(f"deleted {stray.kind} {stray.name} ({stray.zone})" for stray in removed), *map(str, errors)])
-    return Done({**document, "changed": bool(removed), **failed}, worst_exit([error.exit_code for error in errors]), text)
+    """What was removed, side by side. Minutes may have passed since the survey: what a run has made its own meanwhile is left alone."""
+
+    def away(stray: Stray) -> bool:
+        journal = _journal_with(session, stray) or journal_of(session)
+        with journal.claim(stray.name, maker.note):
+            if _was_made(session, stray):
+                maker.note(f"{stray.name} is wanted by now: left alone")
+                return False
+            is_gone = remove(replace(maker, journal=journal), stray)
+        if is_gone:
+            _forget(session, journal, stray)
+        return is_gone
+
+    acts = ends(found.strays, away)
+    removed = [act.item for act in acts if act.value]
+    lines = [f"deleted the {_NOUNS[stray.kind]} {stray.name} ({stray.zone})" for stray in removed]
+    return _end(found, removed, [act.error for act in acts if act.error is not None], lines or ["nothing was deleted"], [])
 
 
-def _forget(session: Session, stray: Stray) -> None:
-    records = VmRecords(session.home / "vms.json")
+def _journal_with(session: Session, stray: Stray) -> FileJournal | None:
+    """The journal that names it: with `every_key` that of another project folder."""
+    for journal in every_journal(session):
+        if stray.request_id and any(entry.request_id == stray.request_id for entry in journal.open()):
+            return journal
+    return None
+
+
+def _forget(session: Session, journal: FileJournal, stray: Stray) -> None:
+    records = VmRecords(journal.folder / "vms.json")
     record = records.get(stray.name)
     if stray.vm is not None and record is not None and record.instance_id == stray.vm.instance_id:
         records.remove(stray.name)
         trust.known_hosts(session).forget(trust.key_alias(stray.vm.instance_id))
 
 
-def _found(found: Survey, exit_code: int) -> Done:
-    strays = [stray.as_dict() for stray in found.strays]
-    text = _table(found.strays) if found.strays else "nothing of ours is left behind"
-    return Done({"strays": strays, "deleted": [], "changed": bool(strays)}, exit_code, text)
+def _found(found: Survey, codes: list[int]) -> Done:
+    lines = [_table(found.strays)] if found.strays else [] if found.unseen else ["nothing of ours is left behind"]
+    return _end(found, [], [], lines, codes)
+
+
+def _end(found: Survey, removed: Sequence[Stray], errors: Sequence[ProvisionError], lines: Sequence[str], codes: Sequence[int]) -> Done:
+    """What was found, what became of it, and at the end what failed and what could not be looked at."""
+    failed = [*errors, *found.unseen]
+    document = {
+        "strays": [stray.as_dict() for stray in found.strays],
+        "deleted": [stray.as_dict() for stray in removed],
+        "unseen": [error.as_dict() for error in found.unseen],
+        "changed": bool(removed) or EXIT_WOULD_CHANGE in codes,
+    }
+    if failed:
+        document["error"] = failed[0].as_dict()
+    return Done(document, worst_exit([*codes, *(error.exit_code for error in failed)]), "\n".join([*lines, *map(str, failed)]))
 
 
 def _counted(strays: Sequence[Stray]) -> str:
-    vms, disks = (sum(stray.kind == kind for stray in strays) for kind in ("vm", DISK))
-    words = [f"{count} {noun}{'s' if count > 1 else ''}" for count, noun in ((vms, "VM"), (disks, "disk")) if count]
-    return " and ".join(words)
+    counts = [(sum(stray.kind == kind for stray in strays), noun) for kind, noun in _NOUNS.items()]
+    return " and ".join(f"{count} {noun}{'s' if count > 1 else ''}" for count, noun in counts if count)
 
 
 def _table(strays: Sequence[Stray]) -> str:
-    rows = [(stray.kind, stray.name, stray.zone, span(seconds_since(stray.created)), stray.why) for stray in strays]
+    rows = [(_NOUNS[stray.kind], stray.name, stray.zone, span(seconds_since(stray.created)), stray.why) for stray in strays]
     return aligned([("what", "name", "zone", "age", "why"), *rows])

@@ -9,16 +9,17 @@ from dataclasses import replace
 from provision.app import converging
 from provision.app.clouds import cloud_of
 from provision.app.session import Done, Session, Targets
-from provision.app.vm.choice import Act, acted, chosen, each
+from provision.app.vm.choice import acted, chosen
 from provision.app.vm.documents import span, ttl_left_s
 from provision.app.vm.reach import Patience, bills, reach, still_there
-from provision.cloud import scheduling
+from provision.cloud import body, scheduling
 from provision.cloud.create import HALTED, new_request_id
+from provision.cloud.many import Act, each
 from provision.cloud.ports import ComputeCloud
 from provision.cloud.refusal import CloudRefused
 from provision.errors import CloudError, ProvisionError, SettingsError, UsageError
 from provision.model import Host, Note, Vm
-from provision.settings.kinds import ttl_seconds
+from provision.settings.kinds import idle_seconds, ttl_seconds
 
 PASSING = frozenset({"PENDING", "PROVISIONING", "STAGING", "PENDING_STOP", "STOPPING", "SUSPENDING", "REPAIRING", "DEPROVISIONING"})
 """Status words that become others by themselves (Compute Engine, "Instance life cycle")."""
@@ -192,6 +193,7 @@ def _has_time(vm: Vm, changed: bool) -> str:
 _PUT = re.compile(r"(?P<key>[a-z][a-z0-9_-]{0,62})=(?P<value>[a-z0-9_-]{0,63})\Z")
 _REMOVE = re.compile(r"(?P<key>[a-z][a-z0-9_-]{0,62})-\Z")
 _OURS = "provision-"
+_YOURS = frozenset({body.IDLE_DELETE_LABEL})
 
 
 def vm_label(session: Session, labels: str, name: str) -> Done:
@@ -205,10 +207,21 @@ def vm_label(session: Session, labels: str, name: str) -> Done:
         return cloud.set_labels(vm.name, vm.zone, put, remove, request_id=new_request_id()), True
 
     def says(vm: Vm, changed: bool) -> str:
-        own = ", ".join(f"{key}={value}" for key, value in sorted(vm.labels.items()) if not key.startswith(_OURS))
+        yours = {key: value for key, value in vm.labels.items() if not key.startswith(_OURS) or key in _YOURS}
+        own = ", ".join(f"{key}={value}" for key, value in sorted(yours.items()))
         return f"{vm.name}: {own or 'no labels of yours'}" + ("" if changed else " (no change)")
 
     return acted(each(chosen(session, cloud, name, "update"), label), says)
+
+
+def _checked(key: str, value: str) -> str:
+    """The value; that of the label by which a VM asks to be deleted has to be one that is understood."""
+    try:
+        if key in _YOURS:
+            idle_seconds(value)
+    except ValueError as error:
+        raise UsageError(f"{value!r} is no time to be stopped", where=key, why=f"allowed: {error}", fix=f"vm.label {key}=7d") from None
+    return value
 
 
 def _labels(text: str) -> tuple[dict[str, str], set[str]]:
@@ -217,7 +230,7 @@ def _labels(text: str) -> tuple[dict[str, str], set[str]]:
     remove: set[str] = set()
     for part in filter(None, (part.strip() for part in text.split(","))):
         if found := _PUT.match(part):
-            put[found["key"]] = found["value"]
+            put[found["key"]] = _checked(found["key"], found["value"])
         elif found := _REMOVE.match(part):
             remove.add(found["key"])
         else:
@@ -226,7 +239,7 @@ def _labels(text: str) -> tuple[dict[str, str], set[str]]:
     if not put and not remove:
         raise UsageError("no label was given", where="LABELS", why="it is empty", fix="vm.label team=ml,run=42")
     for key in (*put, *remove):
-        if key.startswith(_OURS):
+        if key.startswith(_OURS) and key not in _YOURS:
             why = f"labels that begin with {_OURS} say whose a VM is"
             raise UsageError(f"the label {key} is not yours to change", where="LABELS", why=why)
     return put, remove

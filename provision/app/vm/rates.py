@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from provision.cloud import body, idle
 from provision.cloud.catalog import Shape
 from provision.cloud.create import HALTED
+from provision.cloud.idle import moment
 from provision.cloud.prices import PriceList, disk_per_hour, price_per_hour
 from provision.errors import SettingsError
 from provision.model import Vm
@@ -38,22 +40,14 @@ def rate_of(vm: Vm, prices: PriceList | None = None) -> Rate:
 
 def seconds_since(timestamp: str) -> int | None:
     """Whole seconds since an RFC 3339 time; None for none."""
-    moment = _moment(timestamp)
-    return None if moment is None else max(0, int((datetime.now(UTC) - moment).total_seconds()))
+    then = moment(timestamp)
+    return None if then is None else max(0, int((datetime.now(UTC) - then).total_seconds()))
 
 
 def seconds_until(timestamp: str) -> int | None:
     """Whole seconds until an RFC 3339 time; None for none."""
-    moment = _moment(timestamp)
-    return None if moment is None else max(0, int((moment - datetime.now(UTC)).total_seconds()))
-
-
-def _moment(timestamp: str) -> datetime | None:
-    try:
-        moment = datetime.fromisoformat(timestamp)
-    except (TypeError, ValueError):
-        return None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    then = moment(timestamp)
+    return None if then is None else max(0, int((then - datetime.now(UTC)).total_seconds()))
 
 
 def ran_s(vm: Vm) -> int | None:
@@ -65,12 +59,17 @@ def ran_s(vm: Vm) -> int | None:
     return None if since is None or stopped is None else max(0, since - stopped)
 
 
-def overdue(vms: Sequence[Vm], idle_delete_s: int | None) -> list[Vm]:
-    """Those that are stopped for longer than `idle_delete_s`. Nothing in the cloud deletes a stopped VM: somebody has to."""
-    if idle_delete_s is None:
-        return []
-    stopped_s = {vm.name: seconds_since(vm.stopped) for vm in vms if vm.status in HALTED}
-    return [vm for vm in vms if (age_s := stopped_s.get(vm.name)) is not None and age_s >= idle_delete_s]
+def overdue(vms: Sequence[Vm]) -> list[tuple[Vm, str]]:
+    """Those that are stopped for longer than they say they may be, with the reason; by this machine's clock."""
+    now = datetime.now(UTC)
+    return [(vm, why) for vm in vms if (why := idle.overdue(vm, now)) is not None]
+
+
+def unasked(vms: Sequence[Vm], idle_delete_s: int | None) -> list[Vm]:
+    """Those that are stopped for longer than the setting `idle_delete`, and say nothing of it themselves: nothing deletes them."""
+    now = datetime.now(UTC)
+    halted = [(vm, idle.stopped_s(vm, now)) for vm in vms if body.IDLE_DELETE_LABEL not in vm.labels]
+    return [vm for vm, age_s in halted if age_s is not None and idle_delete_s is not None and age_s >= idle_delete_s]
 
 
 def cost_usd(vm: Vm, prices: PriceList | None = None) -> float | None:

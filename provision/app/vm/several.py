@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,12 +9,12 @@ from provision.app import converging
 from provision.app.access import wants_os_login
 from provision.app.clouds import cloud_of
 from provision.app.session import Done, Session, Targets
-from provision.app.vm.choice import Act, each
 from provision.app.vm.documents import document
 from provision.app.vm.reach import Patience, bills, reach, still_there
 from provision.app.vm.spec import made, spec_of, telling_what_bills
 from provision.cloud import body
 from provision.cloud.create import Attempt, Created
+from provision.cloud.many import Act, each, ends
 from provision.cloud.ports import ComputeCloud
 from provision.errors import EXIT_WOULD_CHANGE, NoCapacity, ProvisionError, UsageError, worst_exit
 from provision.hosts.keys import ensure_key
@@ -46,7 +45,7 @@ def create_several(
     with telling_what_bills(session, names):
         acts = each(specs, lambda spec: made(_as(session, spec.name), cloud, spec, width=parallel_zones))
         running = [act.value.vm for act in acts if act.value is not None]
-        reached = _ends(running, lambda vm: _reached(session, cloud, vm, patience))
+        reached = ends(running, lambda vm: _reached(session, cloud, vm, patience))
     return _provisioned(session, targets, acts, reached)
 
 
@@ -57,16 +56,6 @@ def _as(session: Session, name: str) -> Session:
         session.emit(replace(event, host=name) if isinstance(event, Note) and not event.host else event)
 
     return replace(session, emit=emit)
-
-
-def _ends(vms: list[Vm], work: Callable[[Vm], None]) -> list[Act[Vm, None]]:
-    """`each`, which raises the error of a single one: here that one is told beside those that were not made."""
-    if len(vms) != 1:
-        return each(vms, work)
-    try:
-        return each(vms, work)
-    except ProvisionError as error:
-        return [Act(vms[0], error=error)]
 
 
 def _reached(session: Session, cloud: ComputeCloud, vm: Vm, patience: Patience | None) -> None:

@@ -26,7 +26,9 @@ from provision.resources.boot import BOOT_TEXT
 def spec_of(session: Session, name: str, key: KeyPair, *, os_login: bool) -> VmSpec:
     """What the settings ask the cloud for, under that name; the key is in its metadata, or with OS Login is not."""
     metadata = body.standard_metadata(user=USER, public_key=key.public_line, user_data=user_data(session), os_login=os_login)
-    return replace(wanted(session, name), labels={body.OWNER_LABEL: owner_of(key)}, metadata=metadata)
+    idle = session.settings.idle_delete
+    labels = {body.OWNER_LABEL: owner_of(key)} | ({} if idle == "none" else {body.IDLE_DELETE_LABEL: idle})
+    return replace(wanted(session, name), labels=labels, metadata=metadata)
 
 
 def wanted(session: Session, name: str) -> VmSpec:

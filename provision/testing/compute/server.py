@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 from werkzeug.exceptions import ClientDisconnected, HTTPException
 from werkzeug.serving import WSGIRequestHandler, make_server
@@ -62,9 +62,14 @@ class Call:
 
 
 class _Handler(WSGIRequestHandler):
-    """Quiet, and without the 40 ms that Nagle's algorithm costs small replies."""
+    """Quiet, with the time of the emulated world, and without the 40 ms that Nagle's algorithm costs small replies."""
 
     disable_nagle_algorithm = True
+    clock: ClassVar[Clock]
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        """The header `Date` of every reply, by the emulator's time."""
+        return super().date_time_string(self.clock.now() if timestamp is None else timestamp)
 
     def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002  (werkzeug names it so)
         """Say nothing: requests are in `ComputeEmulator.calls`."""
@@ -108,7 +113,8 @@ class ComputeEmulator:
 
     def start(self) -> Self:
         """Begin to serve on 127.0.0.1; port 0 chooses a free one."""
-        self._server = make_server("127.0.0.1", self._port, self._application, threaded=True, request_handler=_Handler)
+        handler = type("_ClockedHandler", (_Handler,), {"clock": self.clock})
+        self._server = make_server("127.0.0.1", self._port, self._application, threaded=True, request_handler=handler)
         self._world.store.links = Links(f"{self.endpoint}{PREFIX}")
         self._thread = threading.Thread(target=self._server.serve_forever, args=(STOP_POLL_S,), name="compute-emulator", daemon=True)
         self._thread.start()
