@@ -67,7 +67,7 @@ lab-test: $(STAMP_TESTING) ## the tests on such hosts, each brought up and remov
 
 .PHONY: gpu
 gpu: $(STAMP_TESTING) ## the acceptance run of MPS on this machine's own NVIDIA GPU; as root, with a Docker Engine; needs no network
-	PROVISION_LAB_REQUIRED=1 PROVISION_LAB_GPU=real PROVISION_LAB_BEAM=standin $(PYTEST) tests/gpu -p no:cacheprovider -v
+	PROVISION_LAB_REQUIRED=1 PROVISION_LAB_GPU=real PROVISION_LAB_BEAM=standin $(PYTEST) tests/gpu tests/mps_rows -m gpu -p no:cacheprovider -v
 
 .PHONY: test-examples
 test-examples: $(STAMP_TESTING) ## the projects under examples/ as their users run them: own tests, then the tasks on the mock

@@ -1,4 +1,4 @@
-"""A CUDA client of the driver API, told what to do: hold a context, fault, or say what it sees. Needs nothing but libcuda."""
+"""A CUDA client of the driver API, told what to do: hold a context, keep the GPU busy, or fault. Needs nothing but libcuda."""
 
 import ctypes
 import sys
@@ -27,6 +27,7 @@ def say(text: str) -> None:
 
 def main() -> int:
     what, seconds = sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 0.0
+    size, times = (64 << 20, 500) if what == "busy" else (1 << 20, 1)
     cuda = ctypes.CDLL("libcuda.so.1")
     device, context, memory = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
     module, fault = ctypes.c_void_p(), ctypes.c_void_p()
@@ -42,7 +43,7 @@ def main() -> int:
     call("cuInit", 0)
     call("cuDeviceGet", ctypes.byref(device), 0)
     call("cuCtxCreate_v2", ctypes.byref(context), 0, device)
-    call("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(1 << 20))
+    call("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(size))
     say("ready")
     if what == "fault":
         call("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(FAULT))
@@ -51,9 +52,10 @@ def main() -> int:
         call("cuCtxSynchronize")
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        call("cuMemsetD8_v2", memory, ctypes.c_ubyte(1), ctypes.c_size_t(1 << 20))
+        for _ in range(times):
+            call("cuMemsetD8_v2", memory, ctypes.c_ubyte(1), ctypes.c_size_t(size))
         call("cuCtxSynchronize")
-        time.sleep(0.1)
+        time.sleep(0.0 if what == "busy" else 0.1)
     say("done")
     return 0
 

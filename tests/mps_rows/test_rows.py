@@ -1,14 +1,17 @@
-"""What the control tool answers, on the mock and, with PROVISION_TEST_GPU, on this machine's own driver.
+"""What the control tool and CUDA programs do under MPS, on the mock and, with PROVISION_LAB_GPU=real, on this machine's own driver.
 
-The rows are data; a place runs the shell of a row in fresh directories. The real place needs nothing but pytest:
-`PROVISION_TEST_GPU=1 python -m pytest tests/mps_rows -m gpu --noconftest`.
+The rows are data; a place runs the shell of a row in fresh directories. The real place needs root, setpriv and pytest:
+`PROVISION_LAB_GPU=real python -m pytest tests/mps_rows -m gpu --noconftest`. Without a GPU but with the driver's programs, the rows
+that need no server run.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
+import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
@@ -17,43 +20,43 @@ from typing import Any
 
 import pytest
 
-ROWS = tomllib.loads(Path(__file__).with_name("rows.toml").read_text(encoding="utf-8"))["row"]
+HERE = Path(__file__).parent
+ROWS = tomllib.loads((HERE / "rows.toml").read_text(encoding="utf-8"))["row"]
+PRELUDE = (HERE / "prelude.sh").read_text(encoding="utf-8")
+UNREAPED = (HERE / "unreaped.py").read_text(encoding="utf-8")
+CLIENT = (HERE.parent / "gpu" / "client.py").read_text(encoding="utf-8")
+ELSEWHERE = frozenset(
+    {
+        # containers: tests/gpu, and tests/mock/test_mps.py
+        "container with `--device` flags and both volumes, not privileged",
+        "daemon and client in two containers with a shared pipe folder",
+        "the same with `--pid container:` and a shareable IPC namespace",
+        # what mps.enable, mps.status and mps.doctor make of it: tests/gpu and tests/mock
+        "the steps of `mps.enable` in a shell on the machine itself",
+        "pipe folder removed under a daemon; daemon killed",
+        "a CUDA program, attached or not",
+        "a daemon started with a PATH that lacks the server",
+        # figures of a GPU: tests/gpu, and the recordings below tests/data/mps
+        "`start_server -uid 0`",
+        "nvidia-smi on the host",
+        "context of a light client",
+        "a client at 30 %, 25 %, 10 % of 132 multiprocessors",
+        "contexts of those at 25 % and 10 %",
+        "nvidia-smi `dmon --gpm-metrics 2`",
+    }
+)
+"""Lines of docs/facts.md that are no row here."""
 NUMBERS = count(1)
+LONGEST_S = 120
 Place = Callable[[str], str]
 
-PRELUDE = """
-say() { printf '%s\\n' "$@" | nvidia-cuda-mps-control 2>&1; echo "[$?]"; }
-answers() { echo get_server_list | nvidia-cuda-mps-control >/dev/null 2>&1; }
-answering() { tries=0; until answers || test "$tries" -gt 100; do tries=$((tries + 1)); sleep 0.1; done; }
-gone() { tries=0; while answers && test "$tries" -lt 100; do tries=$((tries + 1)); sleep 0.1; done; }
-start() { nvidia-cuda-mps-control -d >/dev/null 2>&1; answering; }
-server() {
-    echo "start_server -uid $(id -u)" | nvidia-cuda-mps-control
-    tries=0
-    while :; do
-        SERVER=$(echo get_server_list | nvidia-cuda-mps-control | tail -n 1)
-        test "$(echo "get_server_status $SERVER" | nvidia-cuda-mps-control)" != ACTIVE || return 0
-        test "$tries" -lt 100 || return 1
-        tries=$((tries + 1))
-        sleep 0.1
-    done
-}
-CONTROL=$(command -v nvidia-cuda-mps-control)
+AFTER = "\nleave\n"
+MOCK = """
+R=$PROVISION_MOCK_ROOT PYTHON=python
+OTHER="env PROVISION_MOCK_SUDO= PROVISION_MOCK_UID=1000"  # what `docker exec -u 1000` sets
 """
-# What `docker exec -u 1000` sets on the mock, and a real change of the user.
-AS_1000_MOCK = """
-other() { printf '%s\\n' "$@" | PROVISION_MOCK_SUDO= PROVISION_MOCK_UID=1000 nvidia-cuda-mps-control 2>&1; echo "[$?]"; }
-"""
-AS_1000 = """
-other() { printf '%s\\n' "$@" | setpriv --reuid 1000 --regid 1000 --clear-groups "$CONTROL" 2>&1; echo "[$?]"; }
-"""
-AFTER = """
-{
-    test ! -e "$P/nvidia-cuda-mps-control.pid" || echo 'quit -t 1' | nvidia-cuda-mps-control
-    test ! -e "$P/nvidia-cuda-mps-control.pid" || kill -KILL "$(cat "$P/nvidia-cuda-mps-control.pid")"
-    rm -rf "$P" "$L" "$P.said"
-} >/dev/null 2>&1
-true
+REAL = """
+R= OTHER="setpriv --reuid 1000 --regid 1000 --clear-groups"
 """
 
 
@@ -61,22 +64,26 @@ true
 def mock() -> Iterator[Place]:
     """A container of a mock host that has the driver."""
     from provision.testing import MockHost
+    from tests.mock.driving import SHELL
 
-    with MockHost() as host:
+    with MockHost(shell=SHELL) as host:
         root, driver = "$PROVISION_MOCK_ROOT", "/var/lib/nvidia"
         host.run(f"sudo cos-extensions install gpu; sudo mount --bind {driver} {driver}; sudo mount -o remount,exec {driver}")
+        host.put("/tmp/client.py", CLIENT)
+        host.put("/tmp/unreaped.py", UNREAPED)
         options = (
-            f'--device "{root}/dev/nvidia0" --device /dev/nvidiactl --volume "{root}"/var/lib/nvidia/bin:/usr/local/nvidia/bin:ro '
-            f'--volume "{root}"/var/lib/nvidia/lib64:/usr/local/nvidia/lib64:ro --env LD_LIBRARY_PATH=/usr/local/nvidia/lib64 '
-            "--env PATH=/usr/local/nvidia/bin:/usr/bin"
+            f'--device "{root}/dev/nvidia0" --device /dev/nvidiactl --device /dev/nvidia-uvm '
+            f'--volume "{root}"/var/lib/nvidia/bin:/usr/local/nvidia/bin:ro '
+            f'--volume "{root}"/var/lib/nvidia/lib64:/usr/local/nvidia/lib64:ro '
+            "--env LD_LIBRARY_PATH=/usr/local/nvidia/lib64 --env PATH=/usr/local/nvidia/bin:/usr/bin"
         )
         assert host.run(f"docker run -d --init --name dev --entrypoint sleep {options} python:3.11 infinity").status == 0
 
         def run(source: str) -> str:
             number = next(NUMBERS)
             names = f"export CUDA_MPS_PIPE_DIRECTORY=/run/p{number} CUDA_MPS_LOG_DIRECTORY=/run/l{number}\n"
-            paths = f'P="{root}/run/p{number}" L="{root}/run/l{number}"\n'
-            whole = names + paths + PRELUDE + AS_1000_MOCK + source + AFTER
+            names += f'CLIENT="{host.root_path}/tmp/client.py" UNREAPED="{host.root_path}/tmp/unreaped.py"\n'
+            whole = MOCK + names + PRELUDE + source + AFTER
             return host.run("docker exec -i dev sh -s", stdin=whole.encode()).output
 
         yield run
@@ -85,32 +92,72 @@ def mock() -> Iterator[Place]:
 @pytest.fixture(scope="module")
 def real() -> Place:
     """This machine: its own driver's control tool, as root."""
-    if not os.environ.get("PROVISION_TEST_GPU"):
-        pytest.skip("PROVISION_TEST_GPU is not set")
+    if os.environ.get("PROVISION_LAB_GPU") != "real":
+        pytest.skip("needs a real NVIDIA driver: make gpu")
 
     def run(source: str) -> str:
         folder = Path("/tmp") / f"mps-rows-{os.getpid()}-{next(NUMBERS)}"
         folder.mkdir(mode=0o755)
-        names = f"P={folder}/p L={folder}/l\nexport CUDA_MPS_PIPE_DIRECTORY=$P CUDA_MPS_LOG_DIRECTORY=$L\n"
-        whole = names + PRELUDE + AS_1000 + source + AFTER + f"rmdir {folder}\n"
-        done = subprocess.run(["sh", "-c", "exec sh -s 2>&1"], input=whole, capture_output=True, text=True, timeout=60, check=False)
+        for name, text in (("client.py", CLIENT), ("unreaped.py", UNREAPED)):
+            (folder / name).write_text(text, encoding="utf-8")
+            (folder / name).chmod(0o644)
+        # another user may not be let into the folder of this interpreter
+        python = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable
+        names = f"PYTHON={python} CLIENT={folder}/client.py UNREAPED={folder}/unreaped.py\n"
+        names += f"export CUDA_MPS_PIPE_DIRECTORY={folder}/p CUDA_MPS_LOG_DIRECTORY={folder}/l\n"
+        whole = REAL + names + PRELUDE + source + AFTER
+        try:
+            done = subprocess.run(
+                ["sh", "-c", "exec sh -s 2>&1"], input=whole, capture_output=True, text=True, timeout=LONGEST_S, check=False
+            )
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
         return done.stdout
 
     return run
+
+
+def driver_branch() -> int | None:
+    """The branch of the loaded driver, 580 of 580.159.04; None without one."""
+    try:
+        return int(Path("/sys/module/nvidia/version").read_text(encoding="ascii").split(".")[0])
+    except (OSError, ValueError):
+        return None
 
 
 def named(row: Mapping[str, Any]) -> str:
     return str(row["name"])
 
 
-@pytest.mark.parametrize("row", ROWS, ids=named)
-def test_the_mock_answers_as_the_real_one(mock: Place, row: Mapping[str, Any]) -> None:
+def marked(row: Mapping[str, Any]) -> Any:
+    return pytest.param(row, id=named(row), marks=[pytest.mark.slow] if row.get("slow") else [])
+
+
+@pytest.mark.busybox
+@pytest.mark.timeout(LONGEST_S)
+@pytest.mark.parametrize("row", [marked(row) for row in ROWS])
+def test_the_mock_does_as_the_real_one(mock: Place, row: Mapping[str, Any]) -> None:
     said = mock(row["source"])
     assert re.fullmatch(row["output"], said), said
 
 
 @pytest.mark.gpu
+@pytest.mark.timeout(2 * LONGEST_S)
 @pytest.mark.parametrize("row", ROWS, ids=named)
-def test_the_real_one_answers_as_written_down(real: Place, row: Mapping[str, Any]) -> None:
+def test_the_real_one_does_as_written_down(real: Place, row: Mapping[str, Any]) -> None:
+    if row.get("gpu") and not Path("/dev/nvidiactl").exists():
+        pytest.skip("needs a GPU: it starts a server")
+    branch = driver_branch()
+    if branch is not None and branch < row.get("driver", 0):
+        pytest.skip(f"seen on driver {row['driver']}, this is {branch}")
     said = real(row["source"])
     assert re.fullmatch(row["output"], said), said
+
+
+def test_every_fact_has_a_row_and_every_row_its_fact() -> None:
+    page = (HERE.parents[1] / "docs" / "facts.md").read_text(encoding="utf-8")
+    section = page[page.index("\nMeasured on the control daemon") : page.index("\n## Threads")]
+    written = [line.split(" | ")[0].removeprefix("| ") for line in section.splitlines() if line.startswith("| ")]
+    repeated = {fact for row in ROWS for fact in row.get("facts", ())}
+    assert sorted(repeated - set(written)) == []
+    assert sorted(set(written) - repeated - ELSEWHERE - {"what was done"}) == []

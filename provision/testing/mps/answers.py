@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 REFUSED = (
     "Insufficient privileges for UID {uid}. Control deamon settings can only be modified by the user who started it or by the root user.\n"
 )
@@ -27,3 +29,9 @@ def shown(text: str) -> str:
     if unit == "M" and number.isdigit():
         return f"{int(number) // 1024}G\n" if int(number) >= 1024 else f"{number}M\n"
     return f"{text}\n" if text else ""
+
+
+def stamped(who: str, pid: int, text: str) -> str:
+    """A line of control.log or server.log."""
+    moment = time.strftime("%Y-%m-%d %H:%M:%S") + f".{time.time_ns() // 1_000_000 % 1000:03d}"
+    return f"[{moment} {who:>7} {pid:>5}] {text}\n"

@@ -20,7 +20,7 @@ import socket
 import time
 from collections.abc import Callable
 
-from .answers import REFUSED, missing, percentage, shown
+from .answers import REFUSED, missing, percentage, shown, stamped
 from .cuda import chosen, uuid
 from .place import Message, Place
 from .servers import CONTEXTS, Client, Server
@@ -92,11 +92,15 @@ class Daemon:
         with contextlib.suppress(OSError):
             self._log_file = os.open(f"{self.place.logs}/control.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
-    def log(self, text: str, kind: str = "Control") -> None:
+    def log(self, text: str) -> None:
         """A line of control.log."""
         if self._log_file is not None:
-            stamp = time.strftime("%Y-%m-%d %H:%M:%S") + f".{time.time_ns() // 1_000_000 % 1000:03d}"
-            os.write(self._log_file, f"[{stamp} {kind:>7} {os.getpid():>5}] {text}\n".encode())
+            os.write(self._log_file, stamped("Control", os.getpid(), text).encode())
+
+    def _server_log(self, server: Server, *texts: str) -> None:
+        """Lines of server.log."""
+        with contextlib.suppress(OSError), open(f"{self.place.logs}/server.log", "a") as file:
+            file.writelines(stamped("Server", server.pid, text) for text in texts)
 
     # --- connections ---
 
@@ -204,8 +208,7 @@ class Daemon:
         self.servers[server.pid] = server
         self.log(f"Starting new server {server.pid} for user {uid}")
         self.log(f"NEW SERVER {server.pid}: Ready")
-        with contextlib.suppress(OSError), open(f"{self.place.logs}/server.log", "a") as file:
-            file.write(f"Server has started: {server.pid}\nActive Threads Percentage set to {server.percentage:.1f}\n")
+        self._server_log(server, f"Active Threads Percentage set to {server.percentage:.1f}", "Server has started")
         return server
 
     def _reap(self) -> None:
@@ -235,7 +238,8 @@ class Daemon:
         name, rest = words[0], words[1:]
         if uid != 0 and name == "quit":
             return "Not enough privilege to execute quit command\n"
-        if uid != 0 and name.startswith(("set_", "start_", "shutdown_", "terminate_")):
+        own = name == "start_server" and rest[:2] == ["-uid", str(uid)]  # a server of one's own may be started
+        if uid != 0 and not own and name.startswith(("set_", "start_", "shutdown_", "terminate_")):
             return REFUSED.format(uid=uid)
         if name == "quit":
             self._quitting = (client, time.monotonic() + float(rest[1]) if rest[:1] == ["-t"] and len(rest) > 1 else None)
@@ -252,7 +256,7 @@ class Daemon:
             return
         for server in list(self.servers.values()):
             self._end_server(server)
-        self.log("Exit")
+        self.log("Exit with status 0")
         for name in ("nvidia-cuda-mps-control.pid", "log"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.place.file(name))
@@ -274,8 +278,12 @@ class Daemon:
     def _do_start_server(self, words: list[str]) -> str:
         if words[:1] != ["-uid"] or len(words) < 2 or not words[1].isdigit():
             return "A user id (UID) is required to start a new server\n"
+        uid = int(words[1])
+        for server in list(self.servers.values()):
+            if server.uid != uid and not server.clients and not self._every_user:  # one that is idle makes way
+                self._end_server(server)
         if not self.servers:
-            self._start(int(words[1]))
+            self._start(uid)
         return ""
 
     def _do_shutdown_server(self, words: list[str]) -> str:

@@ -51,7 +51,7 @@ def _start(place: Place, *, background: bool, every_user: bool) -> int:
         sys.stderr.write(f"Cannot access CUDA_MPS_PIPE_DIRECTORY={place.pipe_name}\n")
         return 1
     if not _make(place.logs, 0o700):
-        sys.stdout.write(f"Warning: cannot write to CUDA_MPS_LOG_DIRECTORY={place.log_name}, logging is disabled\n")
+        sys.stdout.write(f"Warning: Failed writing log files to directory [{place.log_name}]. No logs will be available.\n")
     lock = take_lock(place)
     if lock is None:
         sys.stderr.write("An instance of this daemon is already running\n")
