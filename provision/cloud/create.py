@@ -2,46 +2,31 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from provision.cloud import body, catalog
+from provision.cloud import body
 from provision.cloud import journal as written
 from provision.cloud.catalog import Shape
 from provision.cloud.insert import Inserted, drop, insert, keep, resume
 from provision.cloud.journal import Entry, Journal
 from provision.cloud.means import Means, foreign, is_ours, left_behind, new_request_id
-from provision.cloud.placement import MORE_ZONES, Blast, Candidates, Kind, Verdict, classify, itinerary, region_of
-from provision.cloud.plan import plan_lines, span
+from provision.cloud.placement import Blast, Verdict, classify, region_of
+from provision.cloud.plan import span
 from provision.cloud.ports import ANY, ComputeCloud
 from provision.cloud.prices import PriceList, packaged
-from provision.cloud.quota import no_room, short_zones, untold
 from provision.cloud.race import Finish, race
-from provision.cloud.refusal import CloudRefused
-from provision.errors import CleanupFailed, CloudError, NoCapacity, SettingsError
+from provision.cloud.refusal import CloudRefused, Refusal
+from provision.cloud.search import Attempt, Search, planned
+from provision.errors import CleanupFailed, CloudError, SettingsError
 from provision.model import Emit, Vm, VmSpec
 
-__all__ = ["HALTED", "Attempt", "Created", "Maker", "delete_vm", "fits", "new_request_id", "other_limit", "table_of"]
+__all__ = ["HALTED", "Created", "Maker", "delete_vm", "fits", "new_request_id", "other_limit"]
 
 HALTED = frozenset({"TERMINATED", "STOPPED"})
 """Status words of a VM that does not run and can be started (Compute Engine, "Instance life cycle")."""
-_FINAL = frozenset({Blast.PROJECT, Blast.NEVER})
 AGAIN_PAUSE_S = 5.0
 """Before a zone is asked again for what passes by itself there."""
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One zone that was asked: `result` is created, exists, started, dropped or the kind of its refusal; `reason` is verbatim."""
-
-    zone: str
-    result: str
-    reason: str = ""
-
-    def as_dict(self) -> dict[str, str]:
-        """The attempt as `--json` prints it."""
-        return {"zone": self.zone, "result": self.result, "reason": self.reason}
 
 
 @dataclass(frozen=True)
@@ -53,37 +38,17 @@ class Created:
     tried: tuple[Attempt, ...] = ()
 
 
-@dataclass
-class _Search:
-    """A search for a zone, as far as it has come; several threads may tell it what they found."""
-
-    candidates: Candidates
-    tried: list[Attempt] = field(default_factory=list)
-    refusal: CloudRefused | None = None
-    """What ended the search, or else the latest."""
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def narrow(self, zone: str, error: CloudRefused) -> None:
-        """`zone` refused: it is not asked again, nor is whatever its refusal reaches."""
-        verdict = classify(error.refusal)
-        with self._lock:
-            self.tried.append(Attempt(zone, verdict.kind.value, str(error.refusal)))
-            self.candidates = self.candidates.after(zone, verdict, error.refusal.zones_available)
-            if self.refusal is None or classify(self.refusal.refusal).blast not in _FINAL:
-                self.refusal = error
-
-
 @dataclass(frozen=True, kw_only=True)
 class Maker(Means):
     """Makes, keeps and removes VMs by name; `prices` is what the plan is priced by."""
 
     prices: PriceList = field(default_factory=packaged, repr=False)
 
-    def create(self, spec: VmSpec, places: Sequence[str], *, width: int = 1) -> Created:
+    def create(self, spec: VmSpec, places: Sequence[str], *, width: int = 1, search: Search | None = None) -> Created:
         """The VM of `spec`, made in the first zone of `places` that takes it; one of the same name and owner is found and kept.
 
         `places` are zones, regions or `everywhere`; `width` zones are asked at once. What earlier runs asked for under
-        this name and did not live to see is taken up first.
+        this name and did not live to see is taken up first. With a `search` that was foretold, no plan is made again.
 
         Raises NoCapacity when every zone refused, CleanupFailed when a failed insert may have left something,
         SettingsError for a spec that cannot be, and the cloud's own refusal when no other zone could help.
@@ -99,13 +64,18 @@ class Maker(Means):
             if existing:
                 return self._keep(spec, self._only_one(existing, resumed))
             _refuse_namesake(named, owner)
-            return self._place(spec, places, width)
+            return self._place(spec, search.anew() if search is not None else self._planned([spec], places, new=1), width)
 
-    def foretell(self, spec: VmSpec, places: Sequence[str]) -> None:
-        """Tell what `create` would do where there is no such VM yet, and raise what it would raise before anything is asked for."""
-        search = self._planned(spec, places)
+    def foretell(self, specs: Sequence[VmSpec], places: Sequence[str]) -> Search:
+        """Tell what `create` would do for VMs of one shape that are not there, and raise what it would raise before anything is asked for.
+
+        A VM that an earlier run asked for, and whose fate is not known, may be there: no quota needs room for it again.
+        """
+        doubtful = {entry.name for entry in self.journal.open()}
+        search = self._planned(specs, places, new=sum(spec.name not in doubtful for spec in specs))
         if not search.candidates.zones:
-            raise _failure(spec, search)
+            raise search.failure(specs[0])
+        return search
 
     def delete(self, name: str, zone: str, owner: str) -> bool:
         """Remove our VM and its boot disk and wait until it is gone; False when there was none. Another's VM is refused.
@@ -192,8 +162,10 @@ class Maker(Means):
 
     # --- from zone to zone ------------------------------------------------------------------------------------------
 
-    def _place(self, spec: VmSpec, places: Sequence[str], width: int) -> Created:
-        search = self._planned(spec, places)
+    def _planned(self, specs: Sequence[VmSpec], places: Sequence[str], *, new: int) -> Search:
+        return planned(self, specs, places, self.prices, new=new)
+
+    def _place(self, spec: VmSpec, search: Search, width: int) -> Created:
         while zones := search.candidates.next(width):
             if len(zones) == 1:
                 finish: Finish[Inserted] = Finish()
@@ -204,45 +176,9 @@ class Maker(Means):
             if (won := finish.winner) is not None:
                 tried = tuple(search.tried)
                 return Created(won.vm, changed=True, tried=tried) if won.is_new else self._keep(spec, won.vm, tried)
-        raise _failure(spec, search)
+        raise search.failure(spec)
 
-    def _itinerary(self, spec: VmSpec, places: Sequence[str]) -> _Search:
-        """The zones worth asking; those that do not offer the GPU, or cannot carry the shape, are told of and not asked."""
-        plan = itinerary(places, self.cloud.zones_offering(spec.gpu) if places else ())
-        nothing = f"no {spec.gpu} is offered there" if spec.gpu else "there is no such zone"
-        tried = [Attempt(place, Kind.NOT_OFFERED.value, nothing) for place in plan.lacking]
-        misfits = {zone: misfit for zone in plan.zones if (misfit := _misfit(spec, zone)) is not None}
-        tried += [Attempt(zone, Kind.NOT_OFFERED.value, misfit) for zone, misfit in misfits.items()]
-        return _Search(Candidates.of(zone for zone in plan.zones if zone not in misfits), tried)
-
-    def _planned(self, spec: VmSpec, places: Sequence[str]) -> _Search:
-        """The zones worth asking, told with the plan and its price before the first of them is asked."""
-        search = self._itinerary(spec, places)
-        if search.candidates.zones:
-            self._skip_short(spec, search)
-            for line in plan_lines(spec, search.candidates.zones, self.prices):
-                self.note(line)
-        return search
-
-    def _skip_short(self, spec: VmSpec, search: _Search) -> None:
-        """Pass over the zones whose quota is surely short; raises QuotaRefused when none is left. Unreadable quotas stop nothing."""
-        zones = search.candidates.zones
-        try:
-            quotas = self.cloud.quotas(list(dict.fromkeys(map(region_of, zones))))
-        except CloudError as error:
-            self.note(f"{error.what}, so they are not checked: {error.why}")
-            return
-        short = short_zones(quotas, Shape.of(spec), zones, provisioning=spec.provisioning_model)
-        if len(short) == len(zones):
-            raise no_room(Shape.of(spec), short, self.cloud.project)
-        for zone, why in short.items():
-            self.note(f"{zone}: {Kind.QUOTA.value}: {why}")
-        for line in untold(quotas, Shape.of(spec), (zone for zone in zones if zone not in short), provisioning=spec.provisioning_model):
-            self.note(line)
-        search.tried += [Attempt(zone, Kind.QUOTA.value, why) for zone, why in short.items()]
-        search.candidates = Candidates.of(zone for zone in zones if zone not in short)
-
-    def _race(self, spec: VmSpec, zones: Sequence[str], search: _Search) -> Finish[Inserted]:
+    def _race(self, spec: VmSpec, zones: Sequence[str], search: Search) -> Finish[Inserted]:
         try:
             return race(lambda zone, finish: self._ask(spec, zone, search, finish), zones)
         except CleanupFailed as error:
@@ -250,28 +186,27 @@ class Maker(Means):
             error.why = "\n".join([error.why, *(f"{spec.name} was made in {zone} and kept: it bills as well" for zone in kept)])
             raise
 
-    def _ask(self, spec: VmSpec, zone: str, search: _Search, finish: Finish[Inserted]) -> None:
+    def _ask(self, spec: VmSpec, zone: str, search: Search, finish: Finish[Inserted]) -> None:
         """One zone: its VM becomes the winner or is removed, its refusal narrows the search. Runs in several threads at once."""
         rounds = 0
         while finish.winner is None:
-            self.note(f"asking {zone} for {_shape(spec)}")
+            self.note(f"asking {zone} for {Shape.of(spec)}")
             try:
                 made = insert(self, spec, zone)
             except CloudRefused as error:
                 verdict = classify(error.refusal)
-                self.note(f"{zone}: {verdict.kind.value}: {error.refusal}")
                 if not error.refusal.final or rounds >= verdict.again:
-                    if verdict.blast is Blast.REGION:
-                        self.note(f"{region_of(zone)}: no zone of it is asked again")
+                    self.note(_said(zone, verdict, error.refusal))
                     search.narrow(zone, error)
                     return
+                self.note(f"{zone}: {verdict.kind.value}: {error.refusal}\n{zone} is asked once more")
                 rounds += 1
                 self.sleep(AGAIN_PAUSE_S if verdict.retry else 0.0)
             else:
                 self._arrive(made, search, finish)
                 return
 
-    def _arrive(self, made: Inserted, search: _Search, finish: Finish[Inserted]) -> None:
+    def _arrive(self, made: Inserted, search: Search, finish: Finish[Inserted]) -> None:
         """A VM is there: the first is kept, a later one removed unless another run made it."""
         is_first = finish.is_first(made)
         if is_first and made.is_new:
@@ -280,6 +215,13 @@ class Maker(Means):
         elif made.is_new:
             drop(self, made.vm)
             search.tried.append(Attempt(made.vm.zone, "dropped", "another zone was faster: deleted"))
+
+
+def _said(zone: str, verdict: Verdict, refusal: Refusal) -> str:
+    """A line for a zone that refused; what it said word for word is in the table at the end."""
+    code = f" ({refusal.code})" if refusal.code else ""
+    region = f"; no zone of {region_of(zone)} is asked again" if verdict.blast is Blast.REGION else ""
+    return f"{zone}: {verdict.kind.value}{code}{region}"
 
 
 def _refuse_namesake(named: Sequence[Vm], owner: str) -> None:
@@ -301,15 +243,6 @@ def _refuse_namesake(named: Sequence[Vm], owner: str) -> None:
     )
 
 
-def _misfit(spec: VmSpec, zone: str) -> str | None:
-    """Why this zone cannot carry the shape (some allow less memory for some GPUs); None when it can."""
-    try:
-        catalog.validate_shape(spec.gpu, spec.gpu_count, spec.machine_type, spec.disk_gb, zone=zone, provisioning=spec.provisioning_model)
-    except SettingsError as error:
-        return error.why
-    return None
-
-
 def fits(spec: VmSpec, vm: Vm) -> None:
     """Raises CloudError when the VM has another shape than `spec` asks for, which only a new VM could have."""
     differing = body.drift(spec, vm)
@@ -326,29 +259,6 @@ def other_limit(spec: VmSpec, vm: Vm) -> str | None:
     if vm.ttl_s is not None and (spec.ttl_s is None or vm.ttl_s < spec.ttl_s):
         return f"{vm.name} keeps its time limit of {span(vm.ttl_s)}, less than the settings ask: vm.extend gives it more time"
     return None
-
-
-def table_of(tried: Sequence[Attempt]) -> str:
-    """A line for each zone: zone, result, verbatim reason."""
-    width, result = (max((len(text) for text in column), default=0) for column in zip(*((a.zone, a.result) for a in tried), strict=True))
-    return "\n".join(f"{attempt.zone:{width}}  {attempt.result:{result}}  {attempt.reason}".rstrip() for attempt in tried)
-
-
-def _failure(spec: VmSpec, search: _Search) -> CloudError | SettingsError:
-    tried, refusal = search.tried, search.refusal
-    if not tried:
-        return SettingsError("no zone to ask", where="zones", why="the list of zones is empty", fix="set zones: [us-central1-a]")
-    verdict = classify(refusal.refusal) if refusal is not None else Verdict(Kind.NOT_OFFERED, Blast.ZONE)
-    if refusal is not None and (verdict.blast in _FINAL or (len(tried) == 1 and verdict.kind is not Kind.CAPACITY)):
-        if len(tried) > 1:
-            refusal.why = f"{refusal.why}\n{table_of(tried)}"
-        return refusal
-    reasons = tuple((attempt.zone, attempt.result, attempt.reason) for attempt in tried)
-    return NoCapacity(f"no zone had {_shape(spec)}", where=spec.name, why=table_of(tried), fix=MORE_ZONES, tried=reasons)
-
-
-def _shape(spec: VmSpec) -> str:
-    return f"{spec.machine_type} + {spec.gpu_count} x {spec.gpu}" if spec.gpu else spec.machine_type
 
 
 def delete_vm(cloud: ComputeCloud, name: str, owner: str, journal: Journal, emit: Emit) -> list[Vm]:

@@ -9,35 +9,64 @@ from provision.cloud.placement import region_of
 from provision.cloud.prices import Price, PriceList, disk_per_hour, price_per_hour, usd
 from provision.model import VmSpec
 
-_ZONES_SHOWN = 4
+_SHOWN = 4
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
-def plan_lines(spec: VmSpec, zones: Sequence[str], prices: PriceList) -> list[str]:
-    """Lines for people: the VM, where it may go, what it costs there. `zones` is in the order of asking, not empty."""
+def plan_lines(specs: Sequence[VmSpec], zones: Sequence[str], prices: PriceList) -> list[str]:
+    """Lines for people: the VMs of one shape, where they may go, what they cost there.
+
+    Neither is empty; `zones` is in the order of asking.
+    """
+    spec, count = specs[0], len(specs)
     model = {"STANDARD": "", "SPOT": " as Spot", "FLEX_START": " as flex-start"}.get(spec.provisioning_model, " from a reservation")
     disk = f"{spec.disk_gb} GB {default_disk_type(spec.machine_type)}"
     end = "stopped" if spec.termination_action == "STOP" else "deleted"
     ttl = f"{end} after {span(spec.ttl_s)}" if spec.ttl_s is not None else "no time to live"
-    more = f" and {len(zones) - _ZONES_SHOWN} more" if len(zones) > _ZONES_SHOWN else ""
+    what = f"{Shape.of(spec)}{model}, {disk}, {spec.image}, {ttl}"
+    names = [each.name for each in specs]
+    plan = [f"plan:  {spec.name}, {what}"] if count == 1 else [f"plan:  {count} VMs: {_shown(names)}", f"each:  {what}"]
+    return [*plan, f"zones: {_shown(zones)}", *_price_lines(spec, zones[0], prices, count)]
+
+
+def _shown(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"
+
+
+def _price_lines(spec: VmSpec, zone: str, prices: PriceList, count: int) -> list[str]:
+    price = _price(spec, zone, prices)
+    if count == 1 or price is None:
+        return [price_line(spec, zone, prices)]
+    together = Price(price.usd_per_hour * count, price.as_of)
     return [
-        f"plan:  {spec.name}, {Shape.of(spec)}{model}, {disk}, {spec.image}, {ttl}",
-        f"zones: {', '.join(zones[:_ZONES_SHOWN])}{more}",
-        price_line(spec, zones[0], prices),
+        f"price: about {usd(price.usd_per_hour)} an hour each, {_basis(spec, zone, prices)}",
+        f"       together {_over(together, spec.ttl_s)}",
     ]
 
 
 def price_line(spec: VmSpec, zone: str, prices: PriceList) -> str:
     """What the VM costs an hour in `zone`, its disk included where that is listed, and over its time to live where it has one."""
-    where = region_of(zone)
+    price = _price(spec, zone, prices)
+    if price is None:
+        return f"price: unknown: {region_of(zone)} has none for it in the list of {prices.as_of}"
+    return f"price: about {_over(price, spec.ttl_s)}, {_basis(spec, zone, prices)}"
+
+
+def _basis(spec: VmSpec, zone: str, prices: PriceList) -> str:
+    holds = "without disk" if disk_per_hour(spec.machine_type, spec.disk_gb, zone, prices) is None else "with its disk"
+    return f"{holds} ({region_of(zone)}, list of {prices.as_of})"
+
+
+def _price(spec: VmSpec, zone: str, prices: PriceList) -> Price | None:
     machine = price_per_hour(Shape.of(spec), zone, spec.provisioning_model, prices)
-    if machine is None:
-        return f"price: unknown: {where} has none for it in the list of {prices.as_of}"
     disk = disk_per_hour(spec.machine_type, spec.disk_gb, zone, prices)
-    price = machine if disk is None else Price(machine.usd_per_hour + disk.usd_per_hour, machine.as_of)
-    over = f", {usd(price.over(spec.ttl_s))} in {span(spec.ttl_s)}" if spec.ttl_s is not None else ""
-    holds = "without disk" if disk is None else "with its disk"
-    return f"price: about {usd(price.usd_per_hour)} an hour{over}, {holds} ({where}, list of {price.as_of})"
+    return machine if machine is None or disk is None else Price(machine.usd_per_hour + disk.usd_per_hour, machine.as_of)
+
+
+def _over(price: Price, ttl_s: int | None) -> str:
+    over = f", {usd(price.over(ttl_s))} in {span(ttl_s)}" if ttl_s is not None else ""
+    return f"{usd(price.usd_per_hour)} an hour{over}"
 
 
 def span(seconds: int) -> str:

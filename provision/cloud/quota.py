@@ -81,10 +81,13 @@ class Verdict:
     why: str = ""
 
     def __str__(self) -> str:
-        """The numbers verbatim: `NVIDIA_L4_GPUS in us-central1: limit 1, in use 1, needed 1`."""
-        where = f"in {self.region}" if self.region else "over all regions"
-        numbers = f": limit {self.quota.limit:g}, in use {self.quota.usage:g}, needed {self.needed:g}" if self.quota else ""
-        return f"{self.metric} {where}{numbers}" + (f" ({self.why})" if self.why else "")
+        """The numbers: `needs 4 of NVIDIA_L4_GPUS in us-central1, 2 left (limit 8, in use 6)`."""
+        metric = f"{self.metric} in {self.region}" if self.region else f"{self.metric} over all regions"
+        why = f" ({self.why})" if self.why else ""
+        if self.quota is None:
+            return f"{metric}{why}"
+        left = f"{self.quota.left:g} left (limit {self.quota.limit:g}, in use {self.quota.usage:g})"
+        return f"needs {self.needed:g} of {metric}, {left}{why}"
 
 
 def judge(quotas: Quotas, shape: Shape, region: str, *, count: int = 1, provisioning: str = "STANDARD") -> tuple[Verdict, ...]:
@@ -167,18 +170,35 @@ def short_zones(quotas: Quotas, shape: Shape, zones: Iterable[str], *, count: in
     return {zone: "; ".join(map(str, verdicts)) for zone, verdicts in short.items() if verdicts}
 
 
-def untold(quotas: Quotas, shape: Shape, zones: Iterable[str], *, provisioning: str = "STANDARD") -> list[str]:
+def room_for(
+    quotas: Quotas, shape: Shape, regions: Iterable[str], count: int, *, provisioning: str = "STANDARD"
+) -> tuple[dict[str, int], int]:
+    """Of `count` such machines, how many have room in each region, and over all of them; what cannot be told counts as room."""
+
+    def most(region: str, *, shared: bool) -> int:
+        """The largest number for which nothing is short; with `shared`, of the quotas of the whole project alone."""
+        for number in range(count, 0, -1):
+            short = short_of(judge(quotas, shape, region, count=number, provisioning=provisioning))
+            if not any(shared <= (not verdict.region) for verdict in short):
+                return number
+        return 0
+
+    rooms = {region: most(region, shared=False) for region in dict.fromkeys(regions)}
+    return rooms, min([sum(rooms.values()), *(most(region, shared=True) for region in rooms)])
+
+
+def untold(quotas: Quotas, shape: Shape, zones: Iterable[str], *, count: int = 1, provisioning: str = "STANDARD") -> list[str]:
     """A line for each region of `zones` whose quota of GPUs cannot be told: that is not the same as enough."""
-    verdicts = [judge(quotas, shape, region, provisioning=provisioning) for region in dict.fromkeys(map(region_of, zones))]
+    verdicts = [judge(quotas, shape, region, count=count, provisioning=provisioning) for region in dict.fromkeys(map(region_of, zones))]
     return [f"quota: cannot tell: {found[0]}" for found in verdicts if shape.gpu and found[0].room is Room.UNKNOWN]
 
 
-def no_room(shape: Shape, short: Mapping[str, str], project: str) -> QuotaRefused:
-    """The error when no zone is left: every region's numbers, and where to ask for more."""
-    reasons = dict.fromkeys(short.values())
+def no_room(shape: Shape, short: Mapping[str, str], project: str, *, count: int = 1, room: int = 0) -> QuotaRefused:
+    """The error when `count` machines have no place, but `room` of them: every region's numbers, and where to ask for more."""
+    some = [f"there is room for {room} of {count}"] if room else []
     return QuotaRefused(
-        f"the quota has no room for {shape}",
-        refusal=Refusal(code="", message="\n".join(reasons)),
+        f"the quota has no room for {shape}" if count == 1 else f"the quota has no room for {count} VMs of {shape}",
+        refusal=Refusal(code="", message="\n".join([*dict.fromkeys(short.values()), *some])),
         where=", ".join(dict.fromkeys(map(region_of, short))),
         fix=ask_for_more(project),
     )

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from provision.cloud.create import Attempt, Maker
+from provision.cloud.create import Maker
 from provision.cloud.gce import GceCloud
 from provision.cloud.journal import GONE, INTENT, LEFT_BEHIND, MADE, UNSURE, FileJournal
 from provision.cloud.refusal import CloudRefused, QuotaRefused
+from provision.cloud.search import Attempt
 from provision.errors import CleanupFailed, CloudAuthError, CloudError, NoCapacity, SettingsError
 from provision.model import Event, Note, Vm, VmSpec
 from provision.testing.compute import (
@@ -92,7 +93,7 @@ def test_zones_of_a_region_without_quota_are_passed_over_with_the_numbers(
 ) -> None:
     emulator.quotas.set("NVIDIA_T4_GPUS", 0, "us-central1")
     made = maker.create(make_spec(), ZONES)
-    why = "NVIDIA_T4_GPUS in us-central1: limit 0, in use 0, needed 1"
+    why = "needs 1 of NVIDIA_T4_GPUS in us-central1, 0 left (limit 0, in use 0)"
     assert made.tried == (
         Attempt("us-central1-a", "quota", why),
         Attempt("us-central1-b", "quota", why),
@@ -107,13 +108,70 @@ def test_without_quota_anywhere_nothing_is_asked_for(
     emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec, metric: str, where: str
 ) -> None:
     emulator.quotas.set(metric, 0)
-    for attempt in (maker.create, maker.foretell):
+    for attempt in (lambda: maker.create(make_spec(), ZONES), lambda: maker.foretell([make_spec()], ZONES)):
         with pytest.raises(QuotaRefused) as caught:
-            attempt(make_spec(), ZONES)
-        assert f"{metric} {where}: limit 0, in use 0, needed 1" in caught.value.why.splitlines()
+            attempt()
+        assert f"needs 1 of {metric} {where}, 0 left (limit 0, in use 0)" in caught.value.why.splitlines()
         assert "quotas?project=demo" in caught.value.fix
     assert "instances.insert" not in emulator.counted()
     assert maker.journal.open() == []
+
+
+# --- several at once ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("metric", "limit", "room", "why"),
+    [
+        ("NVIDIA_T4_GPUS", 2, 2, "needs 4 of NVIDIA_T4_GPUS in us-central1, 2 left (limit 2, in use 0)"),
+        ("CPUS", 31, 3, "needs 32 of CPUS in us-central1, 31 left (limit 31, in use 0)"),
+        ("GPUS_ALL_REGIONS", 3, 3, "needs 4 of GPUS_ALL_REGIONS over all regions, 3 left (limit 3, in use 0)"),
+    ],
+)
+def test_the_quota_must_have_room_for_all_before_the_first_is_asked_for(
+    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec, *, metric: str, limit: int, room: int, why: str
+) -> None:
+    emulator.quotas.set(metric, limit)
+    specs = [make_spec(name=f"dev-{number}") for number in range(4)]
+    with pytest.raises(QuotaRefused) as caught:
+        maker.foretell(specs, ZONES[:2])
+    assert caught.value.what == "the quota has no room for 4 VMs of n1-standard-8 + 1 x nvidia-tesla-t4"
+    assert caught.value.why.splitlines() == [why, f"there is room for {room} of 4"]
+    assert maker.foretell(specs[:room], ZONES[:2]).candidates.zones == ZONES[:2]
+    assert "instances.insert" not in emulator.counted()
+
+
+def test_preemptible_quota_counts_for_all_too(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
+    emulator.quotas.set("PREEMPTIBLE_NVIDIA_T4_GPUS", 1)
+    specs = [make_spec(name=name, provisioning_model="SPOT") for name in ("one", "two")]
+    with pytest.raises(QuotaRefused, match="no room for 2 VMs") as caught:
+        maker.foretell(specs, ZONES[:1])
+    assert "needs 2 of PREEMPTIBLE_NVIDIA_T4_GPUS in us-central1, 1 left (limit 1, in use 0)" in caught.value.why
+
+
+def test_regions_that_have_room_for_some_each_have_room_for_all(
+    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec, said: list[str]
+) -> None:
+    emulator.quotas.set("NVIDIA_T4_GPUS", 2, "us-central1")
+    emulator.quotas.set("NVIDIA_T4_GPUS", 0, "us-west1")
+    specs = [make_spec(name=f"dev-{number}") for number in range(4)]
+    search = maker.foretell(specs, ZONES[:4])
+    assert search.candidates.zones == ZONES[:3]
+    assert [(attempt.zone, attempt.result) for attempt in search.tried] == [("us-west1-b", "quota")]
+    some = "room for 2 of 4: needs 4 of NVIDIA_T4_GPUS in us-central1, 2 left (limit 2, in use 0)"
+    assert f"us-central1-a: quota: {some}" in said
+    for spec in specs:
+        maker.create(spec, ZONES[:4], search=search)
+    assert sorted(zones_of(emulator)) == ["us-central1-a"] * 2 + ["us-east1-c"] * 2
+
+
+def test_what_an_earlier_run_may_have_made_needs_no_second_room(
+    emulator: ComputeEmulator, maker: Maker, journal: FileJournal, make_spec: MakeSpec
+) -> None:
+    specs = [make_spec(name=f"dev-{number}") for number in range(3)]
+    journal.intent(specs[0], "us-central1-a", maker.new_id())
+    emulator.quotas.set("NVIDIA_T4_GPUS", 2)
+    assert maker.foretell(specs, ZONES[:1]).candidates.zones == ZONES[:1]
 
 
 def test_a_quota_that_cannot_tell_stops_nothing(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
@@ -217,7 +275,8 @@ def test_the_next_zone_is_asked_when_one_is_empty(emulator: ComputeEmulator, mak
     ]
     assert "does not have enough resources" in made.tried[0].reason
     assert zones_of(emulator) == ["us-east1-c"]
-    assert any(line.startswith("us-central1-b: capacity: ZONE_RESOURCE_POOL_EXHAUSTED: ") for line in said)
+    assert "us-central1-b: capacity (ZONE_RESOURCE_POOL_EXHAUSTED)" in said
+    assert not any("does not have enough resources" in line for line in said), "word for word it is in the table at the end"
 
 
 def test_hinted_zones_are_asked_first_if_they_are_ours(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
@@ -260,9 +319,16 @@ def test_no_zone_left_names_each_with_its_reason(
     with pytest.raises(NoCapacity) as caught:
         maker.create(make_spec(), ZONES)
     assert [zone for zone, _result, _reason in caught.value.tried] == list(ZONES)
-    assert [line.split()[0] for line in caught.value.why.splitlines()] == list(ZONES)
-    assert "us-central1-a   capacity  ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS: The zone" in caught.value.why
-    assert "us-east1-c      quota     QUOTA_EXCEEDED: Quota" in caught.value.why
+    lines = caught.value.why.splitlines()
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == list(ZONES)
+    assert lines[:3] == [
+        "us-central1-a   capacity",
+        "  ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS: The zone 'us-central1-a'",
+        "  does not have enough resources available to fulfill the request.",
+    ]
+    assert max(map(len, lines)) <= 72
+    assert " ".join(lines[1:4]).split() == caught.value.tried[0][2].split(), "wrapped, and word for word"
+    assert "us-east1-c      quota" in lines
     assert emulator.instances("demo") == []
     assert journal.open() == []
 
@@ -304,7 +370,7 @@ def test_no_zone_of_the_settings_offers_the_gpu(emulator: ComputeEmulator, maker
     with pytest.raises(NoCapacity) as caught:
         maker.create(make_spec(), ("us-west1-c", "us-nowhere1"))
     assert caught.value.why == (
-        "us-west1-c   not offered  no nvidia-tesla-t4 is offered there\nus-nowhere1  not offered  no nvidia-tesla-t4 is offered there"
+        "us-west1-c   not offered\n  no nvidia-tesla-t4 is offered there\nus-nowhere1  not offered\n  no nvidia-tesla-t4 is offered there"
     )
     assert "instances.insert" not in emulator.counted()
 

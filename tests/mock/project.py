@@ -46,6 +46,6 @@ class Project:
     def listed(self) -> list[tuple[str, str]]:
         return [(vm["name"], vm["status"]) for vm in app.vm_list(self.session).document["vms"]]
 
-    def stop(self) -> None:
+    def stop(self, name: str = "dev") -> None:
         """The cloud stops it, as it does at the end of its time to live."""
-        cloud_of(self.session).stop("dev", ZONE, request_id=new_request_id())
+        cloud_of(self.session).stop(name, ZONE, request_id=new_request_id())

@@ -12,7 +12,7 @@ from provision.app import Done, Targets
 from provision.app.clouds import journal_of
 from provision.app.vm.reach import Patience
 from provision.cloud.journal import MADE
-from provision.errors import EXIT_CLOUD, EXIT_WOULD_CHANGE, NoCapacity, UsageError
+from provision.errors import EXIT_CLOUD, EXIT_WOULD_CHANGE, CloudError, NoCapacity, QuotaExceeded, UsageError
 from provision.model import Note
 from provision.testing.compute import stock_out
 from tests.mock.project import HERE, ZONE, Project
@@ -28,7 +28,8 @@ def create(project: Project, count: int = 1, targets: Targets = HERE, **more: An
 
 def test_several_are_made_provisioned_as_a_fleet_and_found_again(project: Project) -> None:
     foretold = create(project, 2, Targets(check=True))
-    assert (foretold.exit_code, foretold.text) == (EXIT_WOULD_CHANGE, "would create dev-1, dev-2")
+    assert (foretold.exit_code, foretold.text) == (EXIT_WOULD_CHANGE, "would create dev-1, dev-2: g2-standard-8 + 1 x nvidia-l4")
+    assert project.notes[-1] == "       together $1.76 an hour, $14.10 in 8h"
     done = create(project, 2)
     assert (done.exit_code, done.document["changed"]) == (0, True)
     assert done.text == f"2 of 2 VMs: dev-1 ({ZONE}), dev-2 ({ZONE})"
@@ -40,6 +41,9 @@ def test_several_are_made_provisioned_as_a_fleet_and_found_again(project: Projec
     again = create(project, 2)
     assert (again.exit_code, again.document["changed"]) == (0, False)
     assert {host["changed"] for host in again.document["hosts"].values()} == {0}
+    assert [note for note in project.notes if note.startswith("plan:")] == ["plan:  2 VMs: dev-1, dev-2"] * 2, (
+        "once for each run with a plan"
+    )
     assert create(project, 2, Targets(check=True)).exit_code == 0
     assert sorted(project.listed()) == [("dev-1", "RUNNING"), ("dev-2", "RUNNING")]
 
@@ -66,6 +70,51 @@ def test_one_of_them_that_does_not_answer_is_told_beside_the_others(project: Pro
     assert set(done.document["hosts"]) == {"dev-1"}
 
 
+def test_a_third_one_needs_room_for_itself_alone_and_check_says_what_each_would_need(project: Project) -> None:
+    create(project, 2)
+    project.stop("dev-2")
+    project.cloud.emulator.quotas.set("NVIDIA_L4_GPUS", 2)
+    foretold = create(project, 3, Targets(check=True))
+    assert (foretold.exit_code, foretold.document["changed"]) == (EXIT_WOULD_CHANGE, True)
+    assert foretold.text.splitlines() == ["would create dev-3: g2-standard-8 + 1 x nvidia-l4", f"would start dev-2 in {ZONE}"]
+    assert [(row["name"], row["changed"]) for row in foretold.document["vms"]] == [("dev-1", False), ("dev-2", True)]
+    assert set(foretold.document["hosts"]) == {"dev-1"}
+    project.cloud.emulator.quotas.set("NVIDIA_L4_GPUS", 1)
+    with pytest.raises(QuotaExceeded, match="no room for g2-standard-8"):
+        create(project, 3, Targets(check=True))
+
+
+def test_without_room_for_all_none_is_made(project: Project) -> None:
+    project.cloud.emulator.quotas.set("NVIDIA_L4_GPUS", 2)
+    for targets in (HERE, Targets(check=True)):
+        with pytest.raises(QuotaExceeded) as caught:
+            create(project, 4, targets)
+        assert "needs 4 of NVIDIA_L4_GPUS in us-central1, 2 left (limit 2, in use 0)" in caught.value.why.splitlines()
+    assert project.listed() == []
+
+
+def test_check_refuses_what_the_run_would_refuse(project: Project) -> None:
+    create(project, 2)
+    project.settings = project.settings.model_copy(update={"gpu": "nvidia-tesla-t4"})
+    with pytest.raises(CloudError, match="another shape"):
+        create(project, 2, Targets(check=True))
+
+
+def test_what_several_have_in_common_is_told_once(project: Project) -> None:
+    project.cloud.emulator.faults.add(stock_out())
+    done = create(project, 3)
+    assert done.exit_code == EXIT_CLOUD
+    assert done.text.count("does not have enough") == 3, "once for each zone, not for each VM"
+    assert "dev-1, dev-2, dev-3: no zone had g2-standard-8 + 1 x nvidia-l4" in done.text
+    assert max(map(len, done.text.splitlines())) <= 80
+    project.cloud.emulator.faults.clear()
+    project.cloud.emulator.faults.add(stock_out(ZONE))
+    project.events.clear()
+    create(project, 2)
+    (table,) = [note for note in project.notes if note.startswith("zones asked for")]
+    assert table.startswith("zones asked for dev-1, dev-2:\n")
+
+
 def test_a_name_of_the_settings_is_not_made(project: Project) -> None:
     hosts = type(project.settings).from_levels([]).model_copy(update={"hosts": {"dev-2": object()}})
     project.settings = hosts
@@ -90,9 +139,9 @@ def test_every_zone_that_was_asked_is_told_with_its_reason(project: Project) -> 
     project.cloud.emulator.faults.add(stock_out(ZONE))
     create(project)
     (table,) = [note for note in project.notes if note.startswith("zones asked for dev:")]
-    first, second = table.splitlines()[1:]
-    assert first.startswith(f"{ZONE}  capacity  ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS: The zone")
-    assert second == "us-central1-b  created"
+    first, *reason, last = table.splitlines()[1:]
+    assert (first, last) == (f"{ZONE}  capacity", "us-central1-b  created")
+    assert reason[0].startswith("  ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS: The zone")
     assert app.vm_delete(project.session, "dev", yes=True, confirm=None).exit_code == 0
     project.cloud.emulator.faults.add(stock_out())
     with pytest.raises(NoCapacity) as caught:

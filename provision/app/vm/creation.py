@@ -11,10 +11,10 @@ from provision.app.clouds import cloud_of, ours
 from provision.app.session import Done, Session, Targets
 from provision.app.vm.documents import document, static_document
 from provision.app.vm.reach import Patience, bills, reach, still_there
-from provision.app.vm.spec import made, maker_of, spec_of, telling_what_bills
+from provision.app.vm.spec import made, maker_of, spec_of, tell_zones, telling_what_bills, would_follow
 from provision.cloud import body
 from provision.cloud.catalog import Shape
-from provision.cloud.create import HALTED, Created, fits, other_limit
+from provision.cloud.create import Created, other_limit
 from provision.cloud.ports import ComputeCloud
 from provision.errors import EXIT_WOULD_CHANGE, UsageError
 from provision.hosts.keys import ensure_key
@@ -45,6 +45,7 @@ def vm_create(
         return _check(session, cloud, spec, targets, patience)
     with telling_what_bills(session, [name]):
         created = made(session, cloud, spec, width=parallel_zones)
+        tell_zones(session, [created])
     with still_there(session, created.vm):
         reach(session, cloud, created.vm, patience)
         done = _provisioned(session, name, targets, document(created.vm), changed=created.changed, tried=_tried(created))
@@ -78,15 +79,13 @@ def _check(session: Session, cloud: ComputeCloud, spec: VmSpec, targets: Targets
     body.check_spec(spec)
     vm = ours(cloud, spec.name, spec.labels[body.OWNER_LABEL])
     if vm is None:
-        maker_of(session, cloud).foretell(spec, session.settings.zones)
+        maker_of(session, cloud).foretell([spec], session.settings.zones)
         return _would(f"would create {spec.name}: {Shape.of(spec)}", None)
-    fits(spec, vm)
+    text = would_follow(spec, vm)
     if (said := other_limit(spec, vm)) is not None:
         session.emit(Note(said))
-    if vm.status in HALTED:
-        return _would(f"would start {vm.name} in {vm.zone}", vm)
-    if vm.status != "RUNNING":
-        return _would(f"would wait for {vm.name} in {vm.zone}, which is {vm.status}", vm)
+    if text is not None:
+        return _would(text, vm)
     reach(session, cloud, vm, replace(patience, ssh_s=0.0))
     return _provisioned(session, vm.name, targets, document(vm), changed=False)
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from provision.app import converging
 from provision.app.access import wants_os_login
-from provision.app.clouds import cloud_of
+from provision.app.clouds import cloud_of, mine
 from provision.app.session import Done, Session, Targets
 from provision.app.vm.documents import document
 from provision.app.vm.reach import Patience, bills, reach, still_there
-from provision.app.vm.spec import made, spec_of, telling_what_bills
+from provision.app.vm.spec import made, maker_of, spec_of, tell_zones, telling_what_bills, would_follow
 from provision.cloud import body
-from provision.cloud.create import Attempt, Created
+from provision.cloud.catalog import Shape
+from provision.cloud.create import Created, other_limit
 from provision.cloud.many import Act, each, ends
 from provision.cloud.ports import ComputeCloud
-from provision.errors import EXIT_WOULD_CHANGE, NoCapacity, ProvisionError, UsageError, worst_exit
+from provision.cloud.search import Attempt, Search
+from provision.errors import EXIT_OK, EXIT_WOULD_CHANGE, NoCapacity, ProvisionError, UsageError, worst_exit
 from provision.hosts.keys import ensure_key
 from provision.model import Event, Note, Vm, VmSpec
 
@@ -35,18 +38,28 @@ def create_several(
         raise UsageError(
             f"{taken[0]} is a host of the settings", where="--count", why="there is nothing to create", fix="choose another --name"
         )
-    cloud = cloud_of(session)
+    cloud, key = cloud_of(session), ensure_key(session.home / "key")
     os_login = wants_os_login(session, cloud)
-    specs = [spec_of(session, each_name, ensure_key(session.home / "key"), os_login=os_login) for each_name in names]
+    specs = [spec_of(session, each_name, key, os_login=os_login) for each_name in names]
     for spec in specs:
         body.check_spec(spec)
+    patience = patience or Patience.of(session)
+    there = {vm.name: vm for vm in mine(session, cloud)}
     if targets.check:
-        return _check(session, cloud, specs, targets)
+        return _check(session, cloud, specs, there, targets=targets, patience=patience)
     with telling_what_bills(session, names):
-        acts = each(specs, lambda spec: made(_as(session, spec.name), cloud, spec, width=parallel_zones))
+        search = _foretold(session, cloud, specs, there)
+        acts = each(specs, lambda spec: made(_as(session, spec.name), cloud, spec, width=parallel_zones, search=search))
+        tell_zones(session, [act.value for act in acts if act.value is not None])
         running = [act.value.vm for act in acts if act.value is not None]
         reached = ends(running, lambda vm: _reached(session, cloud, vm, patience))
     return _provisioned(session, targets, acts, reached)
+
+
+def _foretold(session: Session, cloud: ComputeCloud, specs: Sequence[VmSpec], there: Mapping[str, Vm]) -> Search | None:
+    """The plan of those that are not there, told once for all; None where all are. Refuses what has no place, before anything is made."""
+    missing = [spec for spec in specs if spec.name not in there]
+    return maker_of(session, cloud).foretell(missing, session.settings.zones) if missing else None
 
 
 def _as(session: Session, name: str) -> Session:
@@ -58,32 +71,40 @@ def _as(session: Session, name: str) -> Session:
     return replace(session, emit=emit)
 
 
-def _reached(session: Session, cloud: ComputeCloud, vm: Vm, patience: Patience | None) -> None:
+def _reached(session: Session, cloud: ComputeCloud, vm: Vm, patience: Patience) -> None:
     with still_there(session, vm):
-        reach(session, cloud, vm, patience or Patience.of(session))
+        reach(session, cloud, vm, patience)
 
 
 def _provisioned(session: Session, targets: Targets, acts: list[Act[VmSpec, Created]], reached: list[Act[Vm, None]]) -> Done:
     """The end of all: a row for each VM that was asked for, and the recap of those that answered."""
-    unreached = {act.item.name: act.error for act in reached if act.error is not None}
-    answering = [act.item.name for act in reached if act.error is None]
+    unreached = _unreached(reached)
     rows = [_row(act, unreached) for act in acts]
     errors = [*(act.error for act in acts if act.error is not None), *unreached.values()]
-    codes = [error.exit_code for error in errors]
-    more: dict[str, Any] = {"vms": rows, "changed": any(row["changed"] for row in rows)}
-    hosts: dict[str, Any] = {"hosts": {}}
-    if answering:
-        chosen = converging.hosts(session, replace(targets, host=None, limit=",".join(answering)))
-        title = f"vm.create {acts[0].item.name} … {acts[-1].item.name}"
-        finished = converging.converge(session, targets, chosen, lambda target: converging.cos_recipe(session, target), title)
-        done = converging.done(finished, check=False)
-        hosts, codes = done.document, [*codes, done.exit_code]
-    if errors:
-        hosts["error"] = errors[0].as_dict()
-    for act in acts:
-        if act.value is not None and worst_exit(codes):
-            session.emit(Note(bills(session, act.value.vm)))
-    return Done({**more, **hosts}, worst_exit(codes), _told(acts, unreached))
+    looked = _converged(session, targets, reached)
+    code = worst_exit([*(error.exit_code for error in errors), looked.exit_code])
+    failed = {"error": errors[0].as_dict()} if errors else {}
+    if code:
+        for act in acts:
+            if act.value is not None:
+                session.emit(Note(bills(session, act.value.vm)))
+    more = {"vms": rows, "changed": any(row["changed"] for row in rows), **failed}
+    return Done({**looked.document, **more}, code, _told(acts, unreached))
+
+
+def _unreached(reached: list[Act[Vm, None]]) -> dict[str, ProvisionError]:
+    return {act.item.name: act.error for act in reached if act.error is not None}
+
+
+def _converged(session: Session, targets: Targets, reached: list[Act[Vm, None]]) -> Done:
+    """The recipe on those that answered, as a fleet."""
+    names = [act.item.name for act in reached if act.error is None]
+    if not names:
+        return Done({"hosts": {}})
+    chosen = converging.hosts(session, replace(targets, host=None, limit=",".join(names)))
+    title = f"vm.create {names[0]}" + (f" … {names[-1]}" if len(names) > 1 else "")
+    finished = converging.converge(session, targets, chosen, lambda target: converging.cos_recipe(session, target), title)
+    return converging.done(finished, check=targets.check)
 
 
 def _row(act: Act[VmSpec, Created], unreached: dict[str, ProvisionError]) -> dict[str, Any]:
@@ -99,21 +120,37 @@ def _tried(error: ProvisionError | None) -> list[dict[str, str]]:
 
 
 def _told(acts: list[Act[VmSpec, Created]], unreached: dict[str, ProvisionError]) -> str:
-    failed = [str(act.error) for act in acts if act.error is not None] + [str(error) for error in unreached.values()]
+    """How many there are, and every failure; what several have in common is said once, with their names."""
     vms = [act.value.vm for act in acts if act.value is not None and act.item.name not in unreached]
     head = [f"{len(vms)} of {len(acts)} VMs: {', '.join(f'{vm.name} ({vm.zone})' for vm in vms) or 'none'}"]
-    return "\n".join([*head, *failed])
+    groups: dict[tuple[str, str, str], list[ProvisionError]] = {}
+    for error in (*(act.error for act in acts if act.error is not None), *unreached.values()):
+        groups.setdefault((error.what, error.why, error.fix), []).append(error)
+    return "\n".join([*head, *(str(_in_common(errors)) for errors in groups.values())])
 
 
-def _check(session: Session, cloud: ComputeCloud, specs: list[VmSpec], targets: Targets) -> Done:
-    """What it would make; where all are there, what a probe of them finds."""
-    owner = specs[0].labels[body.OWNER_LABEL]
-    there = {vm.name: vm for vm in cloud.list({body.OWNER_LABEL: owner})}
+def _in_common(errors: Sequence[ProvisionError]) -> ProvisionError:
+    first = errors[0]
+    return ProvisionError(first.what, where=", ".join(error.where for error in errors), why=first.why, fix=first.fix)
+
+
+def _check(
+    session: Session, cloud: ComputeCloud, specs: Sequence[VmSpec], there: Mapping[str, Vm], *, targets: Targets, patience: Patience
+) -> Done:
+    """What it would make, with plan and price, what it would start, and what a probe of those that run finds."""
+    found = [(spec, there[spec.name]) for spec in specs if spec.name in there]
+    follows = {vm.name: would_follow(spec, vm) for spec, vm in found}
+    for said in filter(None, (other_limit(spec, vm) for spec, vm in found)):
+        session.emit(Note(said))
+    _foretold(session, cloud, specs, there)
     missing = [spec.name for spec in specs if spec.name not in there]
-    rows = [{**document(there[spec.name]), "changed": False} for spec in specs if spec.name in there]
-    if missing:
-        text = f"would create {', '.join(missing)}"
-        return Done({"vms": rows, "changed": True, "hosts": {}}, EXIT_WOULD_CHANGE, text)
-    chosen = converging.hosts(session, replace(targets, host=None, limit=",".join(spec.name for spec in specs)))
-    finished = converging.converge(session, targets, chosen, lambda target: converging.cos_recipe(session, target), "vm.create")
-    return converging.done(finished, check=True, vms=rows, changed=False)
+    would = [f"would create {', '.join(missing)}: {Shape.of(specs[0])}"] if missing else []
+    would += filter(None, follows.values())
+    running = [vm for _spec, vm in found if follows[vm.name] is None]
+    reached = ends(running, lambda vm: _reached(session, cloud, vm, replace(patience, ssh_s=0.0)))
+    unreached, looked = _unreached(reached), _converged(session, targets, reached)
+    code = worst_exit([*(error.exit_code for error in unreached.values()), looked.exit_code, EXIT_WOULD_CHANGE if would else EXIT_OK])
+    rows = [{**document(vm), "changed": follows[vm.name] is not None} for _spec, vm in found]
+    failed = {"error": next(iter(unreached.values())).as_dict()} if unreached else {}
+    text = "\n".join([*would, *map(str, unreached.values())])
+    return Done({**looked.document, "vms": rows, "changed": bool(would), **failed}, code, text)

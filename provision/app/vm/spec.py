@@ -11,13 +11,14 @@ from provision.app.access import USER
 from provision.app.clouds import journal_of, owner_of, prices_of
 from provision.app.session import Session
 from provision.cloud import body, catalog, oslogin, scheduling
-from provision.cloud.create import Created, Maker, table_of
+from provision.cloud.create import HALTED, Created, Maker, fits
 from provision.cloud.journal import MADE
 from provision.cloud.ports import ComputeCloud
 from provision.cloud.refusal import CloudRefused
+from provision.cloud.search import Search, table_of
 from provision.errors import Interrupted
 from provision.hosts.keys import KeyPair
-from provision.model import Facts, Note, VmSpec
+from provision.model import Facts, Note, Vm, VmSpec
 from provision.recipes import cos, idle_texts
 from provision.resources import BootFragment
 from provision.resources.boot import BOOT_TEXT
@@ -76,6 +77,14 @@ def maker_of(session: Session, cloud: ComputeCloud) -> Maker:
     return Maker(cloud=cloud, journal=journal_of(session), emit=session.emit, prices=prices_of(session))
 
 
+def would_follow(spec: VmSpec, vm: Vm) -> str | None:
+    """What would be done before a VM that is there can be looked into; None for one that runs. Raises CloudError for another shape."""
+    fits(spec, vm)
+    if vm.status in HALTED:
+        return f"would start {vm.name} in {vm.zone}"
+    return None if vm.status == "RUNNING" else f"would wait for {vm.name} in {vm.zone}, which is {vm.status}"
+
+
 @contextmanager
 def telling_what_bills(session: Session, names: Sequence[str]) -> Iterator[None]:
     """Ctrl-C while VMs are made says which of them exist or may appear: the journal has what was asked for."""
@@ -93,13 +102,13 @@ def telling_what_bills(session: Session, names: Sequence[str]) -> Iterator[None]
         raise Interrupted("interrupted", where=", ".join(names), why=why, fix=f"{session.program_argv0} vm.list") from error
 
 
-def made(session: Session, cloud: ComputeCloud, spec: VmSpec, *, width: int) -> Created:
-    """The VM, made or found, `width` zones asked at once.
+def made(session: Session, cloud: ComputeCloud, spec: VmSpec, *, width: int, search: Search | None = None) -> Created:
+    """The VM, made or found, `width` zones asked at once, in the zones of a `search` that was foretold.
 
     It is asked for once more where a policy of the organisation wants OS Login, which the project's metadata need not say.
     """
     try:
-        created = maker_of(session, cloud).create(spec, session.settings.zones, width=width)
+        return maker_of(session, cloud).create(spec, session.settings.zones, width=width, search=search)
     except CloudRefused as error:
         if not oslogin.is_forced(error):
             raise
@@ -108,12 +117,14 @@ def made(session: Session, cloud: ComputeCloud, spec: VmSpec, *, width: int) -> 
             raise
         session.emit(Note("a policy of the organisation wants OS Login: asking for the VM with it"))
         asked = replace(spec, metadata=oslogin.instead_of_key(spec.metadata))
-        created = maker_of(session, cloud).create(asked, session.settings.zones, width=width)
-    _tell_zones(session, created)
-    return created
+        return maker_of(session, cloud).create(asked, session.settings.zones, width=width, search=search)
 
 
-def _tell_zones(session: Session, created: Created) -> None:
-    """Every zone that was asked with its verbatim reason, where it was not the first that took the VM."""
-    if len(created.tried) > 1:
-        session.emit(Note(f"zones asked for {created.vm.name}:\n{table_of(created.tried)}"))
+def tell_zones(session: Session, all_created: Sequence[Created]) -> None:
+    """Every zone that was asked with its verbatim reason, where it was not the first that took the VM; what several share, once."""
+    names: dict[str, list[str]] = {}
+    for created in all_created:
+        if len(created.tried) > 1:
+            names.setdefault(table_of(created.tried), []).append(created.vm.name)
+    for table, asked in names.items():
+        session.emit(Note(f"zones asked for {', '.join(asked)}:\n{table}"))

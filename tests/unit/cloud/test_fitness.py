@@ -52,7 +52,7 @@ def test_a_region_that_is_short_is_a_warning_while_another_has_room() -> None:
     zones = ["us-central1-a", "us-east1-b"]
     checks = quota_checks(quotas(us_central1=0, us_east1=1), L4, zones, "STANDARD", "demo")
     assert [(check.id, check.status) for check in checks] == [("quota-us-central1", Verdict.WARN), ("quota-us-east1", Verdict.OK)]
-    assert checks[0].why == "NVIDIA_L4_GPUS in us-central1: limit 0, in use 0, needed 1"
+    assert checks[0].why == "needs 1 of NVIDIA_L4_GPUS in us-central1, 0 left (limit 0, in use 0)"
     assert "project=demo" in checks[0].fix
     checks = quota_checks(quotas(us_central1=0, us_east1=0), L4, zones, "STANDARD", "demo")
     assert {check.status for check in checks} == {Verdict.FAIL}

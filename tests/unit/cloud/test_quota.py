@@ -38,7 +38,7 @@ def test_a_regional_gpu_quota(limit: float, usage: float, room: Room) -> None:
 
 def test_the_global_gpu_quota_of_a_new_project_is_nought() -> None:
     found = judge(quotas({"GPUS_ALL_REGIONS": (0, 0)}, NVIDIA_L4_GPUS=(1, 0), CPUS=(64, 0)), L4, HERE)
-    assert [str(verdict) for verdict in short_of(found)] == ["GPUS_ALL_REGIONS over all regions: limit 0, in use 0, needed 1"]
+    assert [str(verdict) for verdict in short_of(found)] == ["needs 1 of GPUS_ALL_REGIONS over all regions, 0 left (limit 0, in use 0)"]
 
 
 def test_all_gpus_of_all_machines_are_counted() -> None:
@@ -46,8 +46,8 @@ def test_all_gpus_of_all_machines_are_counted() -> None:
     assert short_of(judge(enough, T4X4, HERE, count=2)) == ()
     short = short_of(judge(enough, T4X4, HERE, count=3))
     assert [str(verdict) for verdict in short] == [
-        "NVIDIA_T4_GPUS in us-central1: limit 8, in use 0, needed 12",
-        "CPUS in us-central1: limit 64, in use 0, needed 96",
+        "needs 12 of NVIDIA_T4_GPUS in us-central1, 8 left (limit 8, in use 0)",
+        "needs 96 of CPUS in us-central1, 64 left (limit 64, in use 0)",
     ]
 
 
@@ -66,7 +66,7 @@ def test_newer_gpus_have_no_metric_to_read(gpu: str) -> None:
 
 def test_spot_draws_on_the_preemptible_quota_once_it_was_granted() -> None:
     found = judge(quotas(NVIDIA_T4_GPUS=(0, 0), PREEMPTIBLE_NVIDIA_T4_GPUS=(4, 4)), T4X4, HERE, provisioning="SPOT")
-    assert str(short_of(found)[0]) == "PREEMPTIBLE_NVIDIA_T4_GPUS in us-central1: limit 4, in use 4, needed 4"
+    assert str(short_of(found)[0]) == "needs 4 of PREEMPTIBLE_NVIDIA_T4_GPUS in us-central1, 0 left (limit 4, in use 4)"
     found = judge(quotas(NVIDIA_T4_GPUS=(4, 0), PREEMPTIBLE_NVIDIA_T4_GPUS=(0, 0)), T4X4, HERE, provisioning="SPOT")
     assert (found[0].metric, found[0].room) == ("NVIDIA_T4_GPUS", Room.OK)
 
@@ -105,10 +105,12 @@ def test_zones_of_a_region_without_room_are_named_with_the_numbers() -> None:
         {"us-central1": by_metric([{"metric": "NVIDIA_L4_GPUS"}]), "us-east1": by_metric([{"metric": "NVIDIA_L4_GPUS", "limit": 2.0}])},
     )
     short = short_zones(have, L4, ["us-central1-a", "us-east1-b", "us-central1-b", "us-central1-a"])
-    assert short == dict.fromkeys(("us-central1-a", "us-central1-b"), "NVIDIA_L4_GPUS in us-central1: limit 0, in use 0, needed 1")
+    assert short == dict.fromkeys(
+        ("us-central1-a", "us-central1-b"), "needs 1 of NVIDIA_L4_GPUS in us-central1, 0 left (limit 0, in use 0)"
+    )
     error = no_room(L4, short, "demo")
     assert error.exit_code == EXIT_CLOUD
-    assert (error.where, error.why) == ("us-central1", "NVIDIA_L4_GPUS in us-central1: limit 0, in use 0, needed 1")
+    assert (error.where, error.why) == ("us-central1", "needs 1 of NVIDIA_L4_GPUS in us-central1, 0 left (limit 0, in use 0)")
     assert "project=demo" in error.fix
 
 

@@ -1,0 +1,140 @@
+"""Where a VM may go: the zones worth asking, told with plan, price and quotas before any of them is asked; how far the asking came."""
+
+from __future__ import annotations
+
+import textwrap
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from provision.cloud import catalog
+from provision.cloud.catalog import Shape
+from provision.cloud.means import Means
+from provision.cloud.placement import MORE_ZONES, Blast, Candidates, Kind, Verdict, classify, itinerary, region_of
+from provision.cloud.plan import plan_lines
+from provision.cloud.prices import PriceList
+from provision.cloud.quota import no_room, room_for, short_zones, untold
+from provision.cloud.refusal import CloudRefused
+from provision.errors import CloudError, NoCapacity, SettingsError
+from provision.model import VmSpec
+
+_FINAL = frozenset({Blast.PROJECT, Blast.NEVER})
+_REASON_COLUMNS = 72
+"""So wide is a reason below its zone: with what stands before it, a terminal of 80 columns holds it."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One zone that was asked: `result` is created, exists, started, dropped or the kind of its refusal; `reason` is verbatim."""
+
+    zone: str
+    result: str
+    reason: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        """The attempt as `--json` prints it."""
+        return {"zone": self.zone, "result": self.result, "reason": self.reason}
+
+
+@dataclass
+class Search:
+    """A search for a zone, as far as it has come; several threads may tell it what they found."""
+
+    candidates: Candidates
+    tried: list[Attempt] = field(default_factory=list)
+    refusal: CloudRefused | None = None
+    """What ended the search, or else the latest."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def anew(self) -> Search:
+        """The same search for another VM: what is known before anything was asked holds for each."""
+        return Search(self.candidates, list(self.tried), self.refusal)
+
+    def narrow(self, zone: str, error: CloudRefused) -> None:
+        """`zone` refused: it is not asked again, nor is whatever its refusal reaches."""
+        verdict = classify(error.refusal)
+        with self._lock:
+            self.tried.append(Attempt(zone, verdict.kind.value, str(error.refusal)))
+            self.candidates = self.candidates.after(zone, verdict, error.refusal.zones_available)
+            if self.refusal is None or classify(self.refusal.refusal).blast not in _FINAL:
+                self.refusal = error
+
+    def failure(self, spec: VmSpec) -> CloudError | SettingsError:
+        """The error when no zone is left, with every zone's reason."""
+        tried, refusal = self.tried, self.refusal
+        if not tried:
+            return SettingsError("no zone to ask", where="zones", why="the list of zones is empty", fix="set zones: [us-central1-a]")
+        verdict = classify(refusal.refusal) if refusal is not None else Verdict(Kind.NOT_OFFERED, Blast.ZONE)
+        if refusal is not None and (verdict.blast in _FINAL or (len(tried) == 1 and verdict.kind is not Kind.CAPACITY)):
+            if len(tried) > 1:
+                refusal.why = f"{refusal.why}\n{table_of(tried)}"
+            return refusal
+        reasons = tuple((attempt.zone, attempt.result, attempt.reason) for attempt in tried)
+        return NoCapacity(f"no zone had {Shape.of(spec)}", where=spec.name, why=table_of(tried), fix=MORE_ZONES, tried=reasons)
+
+
+def planned(means: Means, specs: Sequence[VmSpec], places: Sequence[str], prices: PriceList, *, new: int) -> Search:
+    """The search for a place for VMs of one shape (not none), its plan and price told; nothing is asked for.
+
+    `new` of them are surely to be made: for so many the quotas must have room. Raises QuotaRefused where they have not.
+    """
+    search = _itinerary(means, specs[0], places)
+    if search.candidates.zones:
+        _skip_short(means, specs[0], search, new)
+        for line in plan_lines(specs, search.candidates.zones, prices):
+            means.note(line)
+    return search
+
+
+def _itinerary(means: Means, spec: VmSpec, places: Sequence[str]) -> Search:
+    """The zones worth asking; those that do not offer the GPU, or cannot carry the shape, are told of and not asked."""
+    plan = itinerary(places, means.cloud.zones_offering(spec.gpu) if places else ())
+    nothing = f"no {spec.gpu} is offered there" if spec.gpu else "there is no such zone"
+    tried = [Attempt(place, Kind.NOT_OFFERED.value, nothing) for place in plan.lacking]
+    misfits = {zone: misfit for zone in plan.zones if (misfit := _misfit(spec, zone)) is not None}
+    tried += [Attempt(zone, Kind.NOT_OFFERED.value, misfit) for zone, misfit in misfits.items()]
+    return Search(Candidates.of(zone for zone in plan.zones if zone not in misfits), tried)
+
+
+def _misfit(spec: VmSpec, zone: str) -> str | None:
+    """Why this zone cannot carry the shape (some allow less memory for some GPUs); None when it can."""
+    try:
+        catalog.validate_shape(spec.gpu, spec.gpu_count, spec.machine_type, spec.disk_gb, zone=zone, provisioning=spec.provisioning_model)
+    except SettingsError as error:
+        return error.why
+    return None
+
+
+def _skip_short(means: Means, spec: VmSpec, search: Search, new: int) -> None:
+    """Pass over the zones whose quota is surely short; raises QuotaRefused without room for all. Unreadable quotas stop nothing."""
+    zones, shape, model = search.candidates.zones, Shape.of(spec), spec.provisioning_model
+    try:
+        quotas = means.cloud.quotas(list(dict.fromkeys(map(region_of, zones))))
+    except CloudError as error:
+        means.note(f"{error.what}, so they are not checked: {error.why}")
+        return
+    short = short_zones(quotas, shape, zones, count=new, provisioning=model)
+    rooms, room = room_for(quotas, shape, map(region_of, zones), new, provisioning=model)
+    if room < new:
+        raise no_room(shape, short, means.cloud.project, count=new, room=room)
+    full = {zone: why for zone, why in short.items() if not rooms[region_of(zone)]}
+    for zone, why in short.items():
+        some = "" if zone in full else f"room for {rooms[region_of(zone)]} of {new}: "
+        means.note(f"{zone}: {Kind.QUOTA.value}: {some}{why}")
+    for line in untold(quotas, shape, (zone for zone in zones if zone not in short), count=new, provisioning=model):
+        means.note(line)
+    search.tried += [Attempt(zone, Kind.QUOTA.value, why) for zone, why in full.items()]
+    search.candidates = Candidates.of(zone for zone in zones if zone not in full)
+
+
+def table_of(tried: Sequence[Attempt]) -> str:
+    """A line for each zone, with its result; below it the reason, word for word."""
+    width = max((len(attempt.zone) for attempt in tried), default=0)
+    return "\n".join(row for attempt in tried for row in (f"{attempt.zone:{width}}  {attempt.result}", *_below(attempt.reason)))
+
+
+def _below(reason: str) -> list[str]:
+    fold = textwrap.TextWrapper(
+        _REASON_COLUMNS, initial_indent="  ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+    return [row for line in reason.splitlines() for row in fold.wrap(line)]
