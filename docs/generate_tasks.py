@@ -51,7 +51,8 @@ def _section(name: str, task: LightTask) -> Iterator[str]:
     if own:
         yield _flags(own)
     if task.shape.targets:
-        yield "Takes the flags for hosts." + ("" if task.shape.checks else " `--check` is refused: what it does cannot be foretold.")
+        lacking = ", ".join(f"`--{flag.name.replace('_', '-')}`" for flag in TARGETS if flag not in task.shape.hosts)
+        yield "Takes the flags for hosts" + (f", but for {lacking}." if lacking else ".")
 
 
 def _usage(name: str, task: LightTask) -> str:

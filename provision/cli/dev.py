@@ -24,7 +24,7 @@ def up(run: Run) -> Done:
 
 
 @command(
-    Shape("dev.exec", targets=True, words="a command", words_required=True, program=True, checks=False),
+    Shape("dev.exec", targets=True, words="a command", words_required=True, program=True, checks=False, one=True),
     about={"clients": "run it so often at once, started together, each line with its number in front"},
 )
 def exec_(run: Run, *, clients: str | None = None) -> Done:
@@ -39,7 +39,7 @@ def exec_(run: Run, *, clients: str | None = None) -> Done:
 
 
 @command(
-    Shape("dev.run", targets=True, words="arguments", program=True, checks=False),
+    Shape("dev.run", targets=True, words="arguments", program=True, checks=False, one=True),
     about={
         "file": "a Python file of the project",
         "clients": "run it so often at once, started together, each line with its number in front",
@@ -63,7 +63,7 @@ def _count(text: str | None) -> int | None:
     return number("--clients", text, least=1)
 
 
-@command(Shape("dev.shell", targets=True, program=True, checks=False))
+@command(Shape("dev.shell", targets=True, program=True, checks=False, one=True))
 def shell(run: Run) -> Done:
     """A shell in the container."""
     from provision import app
@@ -79,7 +79,7 @@ def down(run: Run) -> Done:
     return app.dev_down(run.session, targets=run.targets)
 
 
-@command(Shape("dev.devcontainer", targets=True, result=True))
+@command(Shape("dev.devcontainer", targets=True, result=True, one=True))
 def devcontainer(run: Run) -> Done:
     """Render devcontainer.json for the same container."""
     from provision import app

@@ -20,7 +20,7 @@ from invoke.exceptions import Exit
 
 from provision import app, fleet, journal, report
 from provision.cli import config
-from provision.cli.flags import TARGETS, Body, Shape
+from provision.cli.flags import Body, Shape
 from provision.cli.output import Output, give_up_stdout
 from provision.errors import EXIT_FAILED, Interrupted, ProvisionError, UsageError
 from provision.settings import Settings
@@ -127,10 +127,7 @@ def _interruptible() -> Iterator[None]:
 @contextmanager
 def _prepared(shape: Shape, context: Context, given: dict[str, Any], output: Output) -> Iterator[Run]:
     """Take the shared flags out of `given`, read the settings, open the session; what is left are the body's own flags."""
-    targets = _targets({flag.name: given.pop(flag.name) for flag in TARGETS} if shape.targets else {})
-    if targets.check and not shape.checks:
-        why = "it runs a program of yours or copies files, and what comes of that is not known before"
-        raise UsageError("--check cannot foretell this task", where=shape.name, why=why, fix="leave --check out")
+    targets = _targets({flag.name: given.pop(flag.name) for flag in shape.hosts})
     overrides = {key: text for key in shape.settings if (text := given.pop(key)) is not None}
     words = _words(shape)
     project_dir = _project_dir(context)

@@ -34,6 +34,8 @@ TARGETS = (
     Flag("check", "say what would change, change nothing", default=False),
     Flag("diff", "show what differs", default=False),
 )
+_SEVERAL = ("forks", "serial", "max_fail")
+_FORETELL = ("check", "diff")
 
 
 class Shape(NamedTuple):
@@ -56,9 +58,19 @@ class Shape(NamedTuple):
     """Programs write to the terminal while it works: nothing of ours may stand below their lines."""
     checks: bool = True
     """`--check` can foretell what it does."""
+    one: bool = False
+    """It acts on one host: nothing goes over several."""
+    lacks: tuple[str, ...] = ()
+    """Flags that choose hosts and mean nothing here."""
+
+    @property
+    def hosts(self) -> tuple[Flag, ...]:
+        """The flags that choose hosts, those that would be refused or do nothing left out."""
+        lacks = {*self.lacks, *(() if self.checks else _FORETELL), *(_SEVERAL if self.one else ())}
+        return tuple(flag for flag in TARGETS if self.targets and flag.name not in lacks)
 
     @property
     def flags(self) -> tuple[Flag, ...]:
         """The flags it shares with others."""
         overrides = (Flag(key, f"instead of the setting provision.{key}") for key in self.settings)
-        return (*overrides, *(TARGETS if self.targets else ()), *COMMON)
+        return (*overrides, *self.hosts, *COMMON)

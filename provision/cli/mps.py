@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @command(
-    Shape("mps.plan", targets=True, result=True, checks=False),
+    Shape("mps.plan", targets=True, result=True, checks=False, one=True),
     about={
         "clients": "how many processes there will be, instead of as many as fit",
         "peak_memory": "GPU memory of one process at its peak, as nvidia-smi shows it without MPS: 900m, 2g",
@@ -43,7 +43,7 @@ def enable(run: Run) -> Done:
 
 
 @command(
-    Shape("mps.status", targets=True, result=True),
+    Shape("mps.status", targets=True, result=True, one=True),
     about={"strict": "end with 1 when a process uses the GPU outside MPS, or the server is not ACTIVE"},
 )
 def status(run: Run, *, strict: bool = False) -> Done:
@@ -53,7 +53,7 @@ def status(run: Run, *, strict: bool = False) -> Done:
     return app.mps_status(run.session, targets=run.targets, strict=strict)
 
 
-@command(Shape("mps.top", targets=True, result=True, streams=True))
+@command(Shape("mps.top", targets=True, result=True, streams=True, one=True))
 def top(run: Run) -> Done:
     """Watch clients, memory and the GPU's activity, until q or Ctrl-C.
 
@@ -80,7 +80,7 @@ def disable(run: Run, *, force: bool = False) -> Done:
 
 
 @command(
-    Shape("mps.bench", targets=True, checks=False),
+    Shape("mps.bench", targets=True, checks=False, one=True),
     about={
         "command": "your program instead of the built-in one; {steps} in it is replaced by the number of steps",
         "workload": "the built-in program: mlp (PyTorch) or driver (no framework); mlp where PyTorch is",
@@ -143,7 +143,7 @@ def explain(run: Run, text: str | None = None, file: str | None = None) -> Done:
     return app.mps_explain(run.session, text=text, file=file)
 
 
-@command(Shape("mps.doctor", targets=True, result=True, words="pipeline options", checks=False))
+@command(Shape("mps.doctor", targets=True, result=True, words="pipeline options", checks=False, one=True))
 def doctor(run: Run) -> Done:
     """Check everything that MPS rests on, in order, each with a remedy.
 

@@ -20,7 +20,7 @@ def _named(run: Run, name: str | None) -> str:
 
 
 @command(
-    Shape("vm.create", targets=True, settings=_PLACEMENT),
+    Shape("vm.create", targets=True, settings=_PLACEMENT, lacks=("limit",)),
     about={
         "count": "how many VMs; two or more are named NAME-1, NAME-2 and so on",
         "parallel_zones": "ask so many zones at once, keep the first VM and delete the others; one after another unless told otherwise",
@@ -204,7 +204,7 @@ def gc(run: Run, *, yes: bool = False, check: bool = False, every_key: bool = Fa
     return app.vm_gc(run.session, yes=yes, check=check, every_key=every_key, confirm=run.confirm)
 
 
-@command(Shape("vm.ssh", targets=True, words="a command", program=True, checks=False))
+@command(Shape("vm.ssh", targets=True, words="a command", program=True, checks=False, one=True))
 def ssh(run: Run) -> Done:
     """A shell on the host, or the command after --.
 

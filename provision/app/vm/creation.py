@@ -16,7 +16,7 @@ from provision.cloud import body
 from provision.cloud.catalog import Shape
 from provision.cloud.create import Created, other_limit
 from provision.cloud.ports import ComputeCloud
-from provision.errors import EXIT_WOULD_CHANGE, UsageError
+from provision.errors import EXIT_WOULD_CHANGE
 from provision.hosts.keys import ensure_key
 from provision.model import Note, Vm, VmSpec
 
@@ -29,7 +29,7 @@ def vm_create(
     `targets.host` is the name, where given; with a `count` above 1 the VMs are NAME-1, NAME-2 and so on.
     `parallel_zones` zones are asked at once. Whatever fails once the VM runs says that it runs.
     """
-    name = _chosen(session, name, targets)
+    name = targets.host or name
     if count > 1:
         from provision.app.vm.several import create_several
 
@@ -52,14 +52,6 @@ def vm_create(
     if done.exit_code:
         session.emit(Note(bills(session, created.vm)))
     return done
-
-
-def _chosen(session: Session, name: str, targets: Targets) -> str:
-    """The one name to create: that of `--host`, or else of the settings. A pattern over hosts names nothing new."""
-    if targets.limit is not None:
-        fix = f"{session.program_argv0} vm.create --name {name}"
-        raise UsageError("--limit names no VM to create", why="it is a pattern over hosts that exist", fix=fix)
-    return targets.host or name
 
 
 def _provisioned(
