@@ -24,7 +24,6 @@ from provision.errors import (
     CloudError,
     CloudNotFound,
     Interrupted,
-    ProvisionError,
     Unreachable,
     UsageError,
 )
