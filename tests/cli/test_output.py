@@ -127,7 +127,7 @@ def test_our_own_failure_beside_a_program_is_125(cli: Cli) -> None:
 
 
 def test_even_a_wrong_flag_is_125_beside_a_program(cli: Cli) -> None:
-    assert cli("dev.exec", "--forks", "x", "--", "true").code == 125
+    assert cli("dev.exec", "--clients", "x", "--", "true").code == 125
 
 
 def test_words_where_none_are_taken_are_refused(cli: Cli) -> None:
