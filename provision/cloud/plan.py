@@ -40,7 +40,7 @@ def _price_lines(spec: VmSpec, zone: str, prices: PriceList, count: int) -> list
         return [price_line(spec, zone, prices)]
     together = Price(price.usd_per_hour * count, price.as_of)
     return [
-        f"price: about {usd(price.usd_per_hour)} an hour each, {_basis(spec, zone, prices)}",
+        f"price: about {usd(price.usd_per_hour)} an hour each, {_basis(spec, zone, price, prices)}",
         f"       together {_over(together, spec.ttl_s)}",
     ]
 
@@ -50,18 +50,21 @@ def price_line(spec: VmSpec, zone: str, prices: PriceList) -> str:
     price = _price(spec, zone, prices)
     if price is None:
         return f"price: unknown: {region_of(zone)} has none for it in the list of {prices.as_of}"
-    return f"price: about {_over(price, spec.ttl_s)}, {_basis(spec, zone, prices)}"
+    return f"price: about {_over(price, spec.ttl_s)}, {_basis(spec, zone, price, prices)}"
 
 
-def _basis(spec: VmSpec, zone: str, prices: PriceList) -> str:
-    holds = "without disk" if disk_per_hour(spec.machine_type, spec.disk_gb, zone, prices) is None else "with its disk"
-    return f"{holds} ({region_of(zone)}, list of {prices.as_of})"
+def _basis(spec: VmSpec, zone: str, price: Price, prices: PriceList) -> str:
+    unlisted = disk_per_hour(spec.machine_type, spec.disk_gb, zone, prices) is None
+    holds = "its disk unknown" if unlisted else "with its disk"
+    return f"{holds} ({region_of(zone)}, list of {price.as_of})"
 
 
 def _price(spec: VmSpec, zone: str, prices: PriceList) -> Price | None:
     machine = price_per_hour(Shape.of(spec), zone, spec.provisioning_model, prices)
     disk = disk_per_hour(spec.machine_type, spec.disk_gb, zone, prices)
-    return machine if machine is None or disk is None else Price(machine.usd_per_hour + disk.usd_per_hour, machine.as_of)
+    if machine is None or disk is None:
+        return machine
+    return Price(machine.usd_per_hour + disk.usd_per_hour, min(machine.as_of, disk.as_of))
 
 
 def _over(price: Price, ttl_s: int | None) -> str:

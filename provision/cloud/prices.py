@@ -1,16 +1,16 @@
 """What a machine costs an hour, by a price list with a date. An estimate: disks, traffic, licences and taxes are not in it. Pure.
 
-The packaged list, data/prices.json, names where its numbers come from. Compute Engine bills vCPUs, memory and GPUs apart, by
-region and by the second (Compute Engine, "VM instance pricing", "GPU pricing"); Spot prices may change once a day ("Spot VMs
-pricing"). What the list does not hold has no price here: nothing is guessed.
+The packaged list, data/prices.json, names where its numbers come from, and the dates of those that are of another one. Compute
+Engine bills vCPUs, memory and GPUs apart, by region and by the second (Compute Engine, "VM instance pricing", "GPU pricing"); Spot
+prices may change once a day ("Spot VMs pricing"). What the list does not hold has no price here: nothing is guessed.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -27,7 +27,7 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 @dataclass(frozen=True)
 class Price:
-    """US dollars an hour for a machine with its GPUs while it runs, and the date of the list that says so."""
+    """US dollars an hour for a machine with its GPUs while it runs, and the date of the oldest rate in it."""
 
     usd_per_hour: float
     as_of: str
@@ -43,19 +43,21 @@ class PriceList:
 
     as_of: str
     regions: Mapping[str, Mapping[str, tuple[float | None, float | None]]]
+    dates: Mapping[str, str] = field(default_factory=dict)
+    """Name → the date of its rates, where that is not `as_of`."""
 
     @classmethod
     def from_text(cls, text: str, where: str) -> PriceList:
         """Read a list in the form of data/prices.json. Raises SettingsError naming what is wrong in `where`."""
         try:
             data: Mapping[str, Any] = json.loads(text)
-            as_of = _date(data["as_of"])
+            as_of, dates = _date(data["as_of"]), {name: _date(date) for name, date in dict(data.get("dates", {})).items()}
             regions = {region: {name: _pair(name, pair) for name, pair in rates.items()} for region, rates in dict(data["regions"]).items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
             fix = 'begin with {"as_of": "2026-01-31", "regions": {"us-central1": {"g2-standard-8": [0.85, 0.34]}}}'
             raise SettingsError("is no price list", where=where, why=why, fix=fix) from error
-        return cls(as_of, regions)
+        return cls(as_of, regions, dates)
 
     def rate(self, region: str, name: str, provisioning: str) -> float | None:
         """One rate in US dollars an hour; None when the list does not hold it."""
@@ -65,7 +67,7 @@ class PriceList:
 
 def _date(text: object) -> str:
     if not isinstance(text, str) or not _DATE.fullmatch(text):
-        raise ValueError(f"as_of is {text!r}, no date such as 2026-01-31")
+        raise ValueError(f"{text!r} is no date such as 2026-01-31")
     return text
 
 
@@ -89,29 +91,35 @@ def packaged() -> PriceList:
 def price_per_hour(shape: Shape, zone: str, provisioning: str = "STANDARD", prices: PriceList | None = None) -> Price | None:
     """What the machine costs in `zone` as STANDARD or SPOT; None when the list lacks one of its parts."""
     prices = prices or packaged()
-    usd = _usd(shape, region_of(zone), provisioning, prices)
-    return None if usd is None else Price(usd, prices.as_of)
+    dates: set[str] = set()
+
+    def rate(name: str) -> float | None:
+        found = prices.rate(region_of(zone), name, provisioning)
+        if found is not None:
+            dates.add(prices.dates.get(name, prices.as_of))
+        return found
+
+    usd = _usd(shape, rate)
+    return None if usd is None else Price(usd, min(dates, default=prices.as_of))
 
 
 def disk_per_hour(machine_type: str, disk_gb: float, zone: str, prices: PriceList | None = None) -> Price | None:
     """What its disks of `disk_gb` in all cost, running or not, of the type that we give this machine type; None when it is not listed."""
-    prices = prices or packaged()
-    rate = prices.rate(region_of(zone), f"{catalog.default_disk_type(machine_type)}-gb", "STANDARD")
-    return None if rate is None else Price(rate * disk_gb, prices.as_of)
+    prices, name = prices or packaged(), f"{catalog.default_disk_type(machine_type)}-gb"
+    rate = prices.rate(region_of(zone), name, "STANDARD")
+    return None if rate is None else Price(rate * disk_gb, prices.dates.get(name, prices.as_of))
 
 
-def _usd(shape: Shape, region: str, provisioning: str, prices: PriceList) -> float | None:
-    def rate(name: str) -> float | None:
-        return prices.rate(region, name, provisioning)
-
+def _usd(shape: Shape, rate: Callable[[str], float | None]) -> float | None:
     bundled = catalog.bundled_machine_types().get(shape.machine_type)
     machine = rate(shape.machine_type)
     if bundled is not None:
         gpu, kind = bundled
-        if machine is None and kind.series == "g2":
+        if machine is not None:
+            return machine
+        if kind.series == "g2":
             return _sum((rate("g2-vcpu"), kind.vcpus), (rate(gpu.accelerator), kind.gpu_count))
-        family = rate(re.sub(r"-\d+g$", "", kind.name))
-        return machine if machine is not None else _sum((family, kind.gpu_count))
+        return _sum((rate(re.sub(r"-\d+g$", "", kind.name)), kind.gpu_count))
     n1 = catalog.parse_n1(shape.machine_type)
     if machine is None and n1 is not None and not n1.custom:
         machine = _sum((rate("n1-vcpu"), n1.vcpus), (rate("n1-gb"), n1.memory_gb))

@@ -96,7 +96,7 @@ def test_the_time_left_is_what_the_cloud_says() -> None:
 
 def test_for_people() -> None:
     assert [span(seconds) for seconds in (None, 0, 307, 3900, 90_000, 10 * 86400)] == ["-", "0m00s", "5m07s", "1h05m", "1d01h", "10d00h"]
-    assert [usd(amount) for amount in (None, 0.0, 1234.5)] == ["-", "$0.00", "$1,234.50"]
+    assert [usd(amount) for amount in (None, 0.0, 1234.5)] == ["unknown", "$0.00", "$1,234.50"]
     assert aligned([("a", "b"), ("long", "1")], right=(1,)) == "a     b\nlong  1"
     row = {"name": "dev", "status": "RUNNING", "zone": "us-central1-a", "gpu": None, "age_s": 60, "cost_usd": 1.5, "ttl_left_s": None}
     assert table([row]).splitlines() == [

@@ -67,11 +67,17 @@ def _text(bill: Mapping[str, Any]) -> str:
             usd(vm["usd_per_hour"]),
             usd(vm["cost_usd"]),
             span(vm["ttl_left_s"]),
-            usd(vm["cost_by_ttl_usd"]),
+            _by_then(vm["cost_by_ttl_usd"], ends=vm["ttl_left_s"] is not None),
         )
         for vm in vms
     ]
-    end = ("total", "", "", "", usd(total["usd_per_hour"]), usd(total["cost_usd"]), "", usd(total["cost_by_ttl_usd"]))
+    ends = all(vm["ttl_left_s"] is not None for vm in vms)
+    end = ("total", "", "", "", usd(total["usd_per_hour"]), usd(total["cost_usd"]), "", _by_then(total["cost_by_ttl_usd"], ends=ends))
     table = aligned([head, *rows, *([end] if len(vms) > 1 else [])], right=(3, 4, 5, 6, 7))
     basis = f"estimates by the price list of {bill['prices_as_of']}, without traffic and taxes:"
     return f"{table}\n{basis}\nthe present run or the last one, and the disk since it was made"
+
+
+def _by_then(amount: float | None, *, ends: bool) -> str:
+    """What has no end in time has no sum by then; that is not the same as an unknown price."""
+    return usd(amount) if ends else "-"

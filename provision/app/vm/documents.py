@@ -94,8 +94,8 @@ def cell(value: object) -> str:
 
 
 def usd(amount: float | None) -> str:
-    """Dollars and cents; `-` where nobody knows."""
-    return "-" if amount is None else f"${amount:,.2f}"
+    """Dollars and cents, or that nobody knows."""
+    return "unknown" if amount is None else f"${amount:,.2f}"
 
 
 def span(seconds: int | None) -> str:

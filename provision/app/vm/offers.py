@@ -78,6 +78,7 @@ def _document(offer: Offer) -> dict[str, Any]:
         "gpu_memory_gb": offer.gpu_memory_gb,
         "usd_per_hour": _rounded(offer.on_demand),
         "usd_per_hour_spot": _rounded(offer.spot),
+        "prices_as_of": next((price.as_of for price in (offer.on_demand, offer.spot) if price), None),
         "only_as": list(offer.provisioning),
         "quota": None if offer.quota is None else _quota_document(offer.quota),
         "refused": offer.refused or None,
@@ -107,7 +108,8 @@ def _text(found: list[Offer], prices: PriceList) -> str:
         )
         for row in rows
     ]
-    foot = [f"prices: an estimate, US dollars an hour by the list of {prices.as_of}, machine and GPUs alone; - is not in the list"]
+    dates = sorted({price.as_of for offer in usable for price in (offer.on_demand, offer.spot) if price} or {prices.as_of})
+    foot = [f"prices: an estimate, US dollars an hour by the list of {' and '.join(dates)}, machine and GPUs alone"]
     if any(_not_on_demand(offer) for offer in usable):
         foot.append("no: not to be had on demand, only as Spot, flex-start or a reservation")
     if any(offer.quota and offer.quota.room is Room.SHORT for offer in usable):
@@ -152,7 +154,7 @@ def _not_on_demand(offer: Offer) -> bool:
 
 
 def _money(price: Price | None) -> str:
-    return "-" if price is None else usd(price.usd_per_hour).removeprefix("$")
+    return "unknown" if price is None else usd(price.usd_per_hour).removeprefix("$")
 
 
 def _left(verdict: Verdict | None) -> str:

@@ -54,6 +54,32 @@ def test_what_the_list_lacks_has_no_price(shape: Shape, zone: str, provisioning:
     assert price_per_hour(shape, zone, provisioning) is None
 
 
+@pytest.mark.parametrize(
+    ("shape", "zone", "provisioning", "dollars", "as_of"),
+    [
+        (Shape("a3-ultragpu-8g", "nvidia-h200-141gb", 8), "us-central1-b", "SPOT", 8 * 6.2607, "2026-10-13"),
+        (Shape("g4-standard-96", "nvidia-rtx-pro-6000", 2), "us-central1-b", "STANDARD", 9.0002, "2025-10-22"),
+    ],
+)
+def test_a_rate_of_another_date_says_so(shape: Shape, zone: str, provisioning: str, dollars: float, as_of: str) -> None:
+    price = price_per_hour(shape, zone, provisioning)
+    assert price is not None
+    assert (round(price.usd_per_hour, 4), price.as_of) == (round(dollars, 4), as_of)
+
+
+def test_a_price_is_as_old_as_its_oldest_part() -> None:
+    rates = {"n1-vcpu": [1, 1], "n1-gb": [1, 1], "nvidia-tesla-t4": [1, 1]}
+    data = {"as_of": "2026-10-01", "dates": {"nvidia-tesla-t4": "2025-01-31"}, "regions": {"us-central1": rates}}
+    own = PriceList.from_text(json.dumps(data), "prices.json")
+    dated = [price_per_hour(shape, "us-central1-a", prices=own) for shape in (T4, Shape("n1-standard-8"))]
+    assert [price.as_of for price in dated if price] == ["2025-01-31", "2026-10-01"]
+
+
+def test_every_name_of_another_date_is_in_the_list() -> None:
+    names = {name for rates in packaged().regions.values() for name in rates}
+    assert set(packaged().dates) <= names
+
+
 def test_spot_is_cheaper_than_on_demand() -> None:
     dearer = [
         (region, name)
@@ -88,6 +114,7 @@ def test_a_list_of_your_own_prices_whole_machines() -> None:
         ("[]", "list indices"),
         ('{"regions": {}}', "'as_of' is missing"),
         ('{"as_of": "today", "regions": {}}', "no date such as"),
+        ('{"as_of": "2026-01-31", "dates": {"n1-gb": "May"}, "regions": {}}', "'May' is no date such as"),
         ('{"as_of": "2026-01-31", "regions": {"us-central1": {"n1-gb": 0.1}}}', "not [on demand, Spot]"),
         ('{"as_of": "2026-01-31", "regions": {"us-central1": {"n1-gb": [-1, null]}}}', "not [on demand, Spot]"),
         ('{"as_of": "2026-01-31", "regions": {"us-central1": {"n1-gb": [true, null]}}}', "not [on demand, Spot]"),
