@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from provision.app import mock, trust
+from provision.app import access, mock, trust
 from provision.app.session import Session
 from provision.app.state import VmRecord, VmRecords
 from provision.errors import CloudError
@@ -159,14 +159,13 @@ def _vms(session: Session, taken: Collection[str]) -> tuple[list[Vm], list[VmRec
     """Our VMs; how each is reached: as is remembered, or else (another copy of the project made it) as it says; what is hidden."""
     if not _may_have_vms(session):
         return [], [], []
-    from provision.app.access import user_of
     from provision.app.clouds import cloud_of, look
 
     cloud, key = cloud_of(session), ensure_key(session.home / "key")
     ours = look(session, cloud)
     vms = [vm for vm in ours.vms if vm.name not in taken]
     known = {record.instance_id: record for record in _records(session).all()}
-    records = [known.get(vm.instance_id) or record_of(vm, user_of(cloud, vm, key), SSH_PORT) for vm in vms]
+    records = [known.get(vm.instance_id) or record_of(vm, access.user_of(session, cloud, vm, key), SSH_PORT) for vm in vms]
     records = [replace(record, address=address_of(vm)) for record, vm in zip(records, vms, strict=True)]
     return vms, records, [each for each in ours.hidden if each.name not in taken]
 
@@ -213,6 +212,8 @@ def _records(session: Session) -> VmRecords:
 def _hosts_of(session: Session, records: Sequence[VmRecord]) -> list[Host]:
     if not records:
         return []
+    if any(record.user != access.USER for record in records):
+        access.renew(session)
     identity = str(ensure_key(session.home / "key").private_path)
     tunnel = _tunnel(session)
     return [

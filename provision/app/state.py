@@ -65,13 +65,17 @@ class VmRecords:
             yield
 
     def _write(self, records: list[VmRecord]) -> None:
-        rows = [asdict(record) for record in sorted(records, key=lambda record: record.name)]
-        handle, new = tempfile.mkstemp(dir=self._path.parent, prefix=self._path.name)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                json.dump(rows, stream, indent=1)
-            Path(new).replace(self._path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                Path(new).unlink()
-            raise
+        replace_whole(self._path, json.dumps([asdict(record) for record in sorted(records, key=lambda record: record.name)], indent=1))
+
+
+def replace_whole(path: Path, text: str) -> None:
+    """Write a file so that whoever reads it sees what was there or what is new, and nothing between."""
+    handle, new = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        Path(new).replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(new).unlink()
+        raise

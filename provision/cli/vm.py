@@ -195,9 +195,10 @@ def delete(run: Run, *, name: str | None = None, yes: bool = False) -> Done:
 def gc(run: Run, *, yes: bool = False, check: bool = False, every_key: bool = False) -> Done:
     """Delete what belongs to nobody, or is stopped for too long.
 
-    VMs and disks that carry this toolkit's labels, and no journal of this machine says that a run finished making them; and
-    VMs that are stopped for longer than the idle_delete written on them. Asks first; without a terminal it needs --yes.
-    What carries other labels, or none, is never touched.
+    VMs and disks that carry this toolkit's labels, and no journal of this machine says that a run finished making them;
+    VMs that are stopped for longer than the idle_delete written on them; and the project's key in your login profile (OS Login)
+    once no VM of the project is left. Asks first; without a terminal it needs --yes. What carries other labels, or none, is
+    never touched.
     """
     from provision import app
 

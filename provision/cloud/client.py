@@ -34,6 +34,7 @@ T = TypeVar("T")
 SERVER_WAIT_S = 120.0
 """Longest time that one `zoneOperations.wait` is held by the server (Compute Engine API, zoneOperations.wait)."""
 LOGIN = "gcloud auth application-default login"
+USEC = 1_000_000
 _CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 _EMAIL = "https://www.googleapis.com/auth/userinfo.email"
 _COMPUTE = "https://compute.googleapis.com"
@@ -160,15 +161,27 @@ class ComputeClient:
         except (KeyError, ValueError) as error:
             raise CloudError(what, where=url, why=f"the reply has no Date that can be read: {error}") from error
 
-    def import_ssh_key(self, account: str, public_key: str) -> dict[str, Any]:
+    def import_ssh_key(self, account: str, public_key: str, expires_s: int) -> dict[str, Any]:
         """Let `account` log in with a key where OS Login is on; its login profile as the API's JSON."""
-        request = {"parent": f"users/{account}", "ssh_public_key": {"key": public_key}, "project_id": self.project}
-
-        def send() -> Any:
-            return self._client(_OS_LOGIN).import_ssh_public_key(request=request, retry=None, timeout=self._request_timeout_s)
-
-        profile: dict[str, Any] = as_json(self._call("OS Login did not take the key", account, send)).get("loginProfile", {})
+        key = {"key": public_key, "expiration_time_usec": expires_s * USEC}
+        words = {"parent": f"users/{account}", "ssh_public_key": key, "project_id": self.project}
+        reply = self._os_login("import_ssh_public_key", "OS Login did not take the key", account, **words)
+        profile: dict[str, Any] = as_json(reply).get("loginProfile", {})
         return profile
+
+    def extend_ssh_key(self, name: str, public_key: str, expires_s: int) -> None:
+        """Give a key of a login profile another end."""
+        key = {"key": public_key, "expiration_time_usec": expires_s * USEC}
+        words = {"name": name, "ssh_public_key": key, "update_mask": "expirationTimeUsec"}
+        self._os_login("update_ssh_public_key", "OS Login did not renew the key", name, **words)
+
+    def delete_ssh_key(self, name: str) -> None:
+        """Remove a key from a login profile. Raises CloudNotFound when it is not there."""
+        self._os_login("delete_ssh_public_key", "OS Login did not remove the key", name, name=name)
+
+    def _os_login(self, method: str, what: str, where: str, **words: Any) -> Any:
+        send = lambda: getattr(self._client(_OS_LOGIN), method)(request=words, retry=None, timeout=self._request_timeout_s)  # noqa: E731
+        return self._call(what, where, send)
 
     def _session(self) -> Any:
         from google.auth.transport.requests import AuthorizedSession

@@ -11,7 +11,7 @@ from typing import Any
 from provision.cloud import body, catalog, live, oslogin
 from provision.cloud.client import ComputeClient, as_json, message
 from provision.cloud.placement import Kind, classify, refused
-from provision.cloud.ports import MOCK_PORT_ATTRIBUTE, Disk, Ended, Listing, Silence
+from provision.cloud.ports import MOCK_PORT_ATTRIBUTE, Disk, Ended, Listing, Login, Silence
 from provision.cloud.quota import Quotas
 from provision.cloud.refusal import WAITED_IN_VAIN, CloudRefused, Refusal
 from provision.errors import CloudNotFound
@@ -181,10 +181,25 @@ class GceCloud:
         found = self.client.read("ProjectsClient", "get", "the project could not be read", self.project)
         return {item["key"]: item.get("value", "") for item in found.get("commonInstanceMetadata", {}).get("items", ())}
 
-    def os_login(self, public_key: str) -> str:
-        """Let whoever the credentials belong to log in with the key where OS Login is on; their user name there."""
+    def os_login(self, public_key: str, expires_s: int) -> Login:
+        """Let whoever the credentials belong to log in with the key where OS Login is on, until `expires_s` (since the epoch).
+
+        A key that is there already keeps its end when it is imported again: that is changed, as gcloud does.
+        """
         account = self.client.account()
-        return oslogin.username(self.client.import_ssh_key(account, public_key), account)
+        profile = self.client.import_ssh_key(account, public_key, expires_s)
+        name, ends_s = oslogin.held(profile, public_key)
+        if name and ends_s != expires_s:
+            self.client.extend_ssh_key(name, public_key, expires_s)
+        return Login(account=account, user=oslogin.username(profile, account), key=name, expires_s=expires_s)
+
+    def os_logout(self, key: str) -> bool:
+        """Take a key out of its login profile; False when it was not there."""
+        try:
+            self.client.delete_ssh_key(key)
+        except CloudNotFound:
+            return False
+        return True
 
     def ssh_port(self, vm: Vm) -> int:
         """22, or where a mock host listens: the emulator publishes that as a guest attribute."""

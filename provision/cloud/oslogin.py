@@ -44,3 +44,13 @@ def username(profile: Mapping[str, Any], account: str) -> str:
         why = "its login profile has no POSIX account for Linux"
         raise CloudAuthError("OS Login gives no user name", where=account, why=why, fix="gcloud compute os-login describe-profile")
     return str(chosen["username"])
+
+
+def held(profile: Mapping[str, Any], public_key: str) -> tuple[str, int | None]:
+    """The name of a key in a login profile, and when it ends (seconds since the epoch; None = never); "" where it is not in it."""
+    blob = public_key.split()[1:2]
+    for found in profile.get("sshPublicKeys", {}).values():
+        if found.get("key", "").split()[1:2] == blob:
+            usec = int(found.get("expirationTimeUsec", 0))
+            return str(found.get("name", "")), usec // 1_000_000 if usec else None
+    return "", None

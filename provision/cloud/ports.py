@@ -27,6 +27,19 @@ class Ended:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Login:
+    """A key in somebody's login profile: OS Login lets it in as `user` until `expires_s` (seconds since the epoch).
+
+    `key` is its name in the API (`users/ACCOUNT/sshPublicKeys/FINGERPRINT`).
+    """
+
+    account: str
+    user: str
+    key: str
+    expires_s: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Disk:
     """A disk as the cloud describes it; `users` are the VMs that it is attached to."""
 
@@ -93,8 +106,12 @@ class ComputeCloud(Cloud, Protocol):
         """Metadata of the project, which each of its instances sees under its own."""
         ...
 
-    def os_login(self, public_key: str) -> str:
-        """Let whoever the credentials belong to log in with the key where OS Login is on; their user name there."""
+    def os_login(self, public_key: str, expires_s: int) -> Login:
+        """Let whoever the credentials belong to log in with the key where OS Login is on, until `expires_s` (since the epoch)."""
+        ...
+
+    def os_logout(self, key: str) -> bool:
+        """Take a key out of its login profile, by its name; False when it was not there."""
         ...
 
     def ssh_port(self, vm: Vm) -> int:

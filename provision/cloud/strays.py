@@ -21,8 +21,9 @@ from provision.cloud.ports import ANY, ComputeCloud, Disk
 from provision.errors import CleanupFailed, CloudError, ProvisionError
 from provision.model import Vm
 
-VM, STOPPED, DISK = "vm", "stopped", "disk"
-"""The kinds of stray: a VM of nobody, a VM that asks to be deleted when it is stopped for long, a disk without a VM."""
+VM, STOPPED, DISK, KEY = "vm", "stopped", "disk", "key"
+"""The kinds of stray: a VM of nobody, a VM that asks to be deleted when it is stopped for long, a disk without a VM, a key (OS Login)
+that opens no VM."""
 _REASONS = {
     written.INTENT: "a run that ended early asked for it",
     written.UNSURE: "it was asked for, and the answer was lost",

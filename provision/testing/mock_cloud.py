@@ -48,26 +48,31 @@ class HostPark:
         """Start the host on its disk and return where its SSH server listens."""
         disk = self._disk(name, zone)
         record = disk / "port"
-        keys = self.logins() if oslogin.is_on(metadata) else authorized(metadata)
+        by_login = oslogin.is_on(metadata)
+        keys = self.logins() if by_login else authorized(metadata)
         user = keys[0][0] if keys else "user"
         port = int(record.read_text()) if record.exists() else 0
-        host = MockHost(name=name, user=user, gpu=gpu, folder=disk, authorize=keys, metadata=metadata, port=port)
+        host = MockHost(name=name, user=user, gpu=gpu, folder=disk, authorize=() if by_login else keys, metadata=metadata, port=port)
         host.start()
+        if by_login:
+            host.access.asked = self.logins
+            for known in {user for user, _ in keys}:
+                host.make_home(known)
         record.write_text(str(host.host.port))
         host.server.on_activity = self.on_activity
         (host.state / "watched").touch()
         self.running[zone, name] = host
-        (self._os_login.add if oslogin.is_on(metadata) else self._os_login.discard)((zone, name))
+        (self._os_login.add if by_login else self._os_login.discard)((zone, name))
         if metadata.get("enable-guest-attributes", "").upper() == "TRUE" and (key := host.host.host_key):
             kind, _, data = key.partition(" ")
             self.publish(name, zone, f"hostkeys/{kind}", data)
         return "127.0.0.1", host.server.port
 
-    def admit(self, user: str, line: str) -> None:
-        """OS Login let somebody in with a key: hosts that use it take it at once."""
+    def admit(self, user: str) -> None:
+        """OS Login knows an account: hosts that use it have a home for it."""
         for place, host in list(self.running.items()):
             if place in self._os_login:
-                host.authorize(user, line)
+                host.make_home(user)
 
     def halt(self, name: str, zone: str) -> None:
         """Stop the host and keep its disk."""

@@ -151,6 +151,10 @@ class MockHost:
         self.access.allow(user, line)
         self._as_user('mkdir -p "$1/.ssh" && chmod 700 "$1/.ssh" && cat >>"$1/.ssh/authorized_keys"', f"/home/{user}", stdin=line + "\n")
 
+    def make_home(self, user: str) -> None:
+        """As a first login does where OS Login knows the account."""
+        self._as_user('mkdir -p "$1"', f"/home/{user}")
+
     # --- what a test asks ---
 
     @property

@@ -15,7 +15,7 @@ import logging
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -43,9 +43,11 @@ logging.getLogger("paramiko").propagate = False
 
 @dataclass
 class Access:
-    """Who may log in: per user the public keys, as `(type, base64)`."""
+    """Who may log in: per user the public keys, as `(type, base64)`, and whoever `asked` names at that moment (OS Login)."""
 
     keys: dict[str, set[tuple[str, str]]] = field(default_factory=dict)
+    asked: Callable[[], Iterable[tuple[str, str]]] = tuple
+    """(user, public key line), as sshd's AuthorizedKeysCommand asks for them."""
 
     def allow(self, user: str, line: str) -> None:
         """Let `user` in with the key of an authorized_keys line."""
@@ -54,7 +56,8 @@ class Access:
 
     def allows(self, user: str, key: paramiko.PKey) -> bool:
         """True when the key is one of the user's."""
-        return (key.get_name(), key.get_base64()) in self.keys.get(user, set())
+        shown = (key.get_name(), key.get_base64())
+        return shown in self.keys.get(user, set()) or any(who == user and tuple(line.split()[:2]) == shown for who, line in self.asked())
 
 
 class Wire:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -13,19 +14,52 @@ from provision.testing.compute import ComputeEmulator, Fault, FaultKind, http_er
 from provision.testing.compute.oslogin import username
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBhAqcVaWAMCSKt6NHhRBhFcyISvgC0pbZAKHPHg2zxL provision"
+START_S = 1_790_000_000
+ENDS_S = START_S + 3600
 
 
 def test_a_key_is_imported_under_the_credentials_account(emulator: ComputeEmulator, cloud: GceCloud) -> None:
-    assert cloud.os_login(KEY) == "me_example_com"
+    assert cloud.os_login(KEY, ENDS_S).user == "me_example_com"
     assert emulator.counted() == ["userinfo", "oslogin.users.importSshPublicKey"]
     assert emulator.logins.keys == (("me_example_com", KEY),)
     assert emulator.calls[-1].query["projectId"] == "demo"
 
 
 def test_importing_twice_keeps_one_key(emulator: ComputeEmulator, cloud: GceCloud) -> None:
-    cloud.os_login(KEY)
-    cloud.os_login(KEY)
+    cloud.os_login(KEY, ENDS_S)
+    cloud.os_login(KEY, ENDS_S)
     assert len(emulator.logins.keys) == 1
+
+
+def test_a_key_opens_nothing_when_its_time_is_over(emulator: ComputeEmulator, cloud: GceCloud) -> None:
+    cloud.os_login(KEY, ENDS_S)
+    emulator.clock.advance(3599)
+    assert len(emulator.logins.keys) == 1
+    emulator.clock.advance(1)
+    assert len(emulator.logins.keys) == 0
+
+
+def test_a_key_that_is_there_gets_the_new_end(emulator: ComputeEmulator, cloud: GceCloud) -> None:
+    """Importing alone leaves the old one."""
+    login = cloud.os_login(KEY, ENDS_S)
+    emulator.calls.clear()
+    assert cloud.os_login(KEY, ENDS_S + 60) == replace(login, expires_s=ENDS_S + 60)
+    assert emulator.counted() == ["userinfo", "oslogin.users.importSshPublicKey", "oslogin.users.sshPublicKeys.patch"]
+    assert emulator.calls[-1].query["updateMask"] == "expirationTimeUsec"
+    emulator.clock.advance(3630)
+    assert len(emulator.logins.keys) == 1
+
+
+def test_a_key_is_taken_out_of_the_profile_once(emulator: ComputeEmulator, cloud: GceCloud) -> None:
+    login = cloud.os_login(KEY, ENDS_S)
+    assert cloud.os_logout(login.key)
+    assert emulator.logins.keys == ()
+    assert not cloud.os_logout(login.key)
+
+
+def test_an_end_in_the_past_is_refused(cloud: GceCloud) -> None:
+    with pytest.raises(CloudRefused, match="did not take the key"):
+        cloud.os_login(KEY, START_S - 1)
 
 
 def test_a_service_account_need_not_be_asked_who_it_is(emulator: ComputeEmulator, cloud: GceCloud) -> None:
@@ -37,25 +71,25 @@ def test_a_service_account_need_not_be_asked_who_it_is(emulator: ComputeEmulator
 
 def test_another_account_may_not_be_written_to(cloud: GceCloud) -> None:
     with pytest.raises(CloudAuthError, match="OS Login did not take the key"):
-        cloud.client.import_ssh_key("you@example.com", KEY)
+        cloud.client.import_ssh_key("you@example.com", KEY, ENDS_S)
 
 
 def test_a_key_that_is_none_is_refused(cloud: GceCloud) -> None:
     with pytest.raises(CloudRefused, match="OS Login did not take the key"):
-        cloud.os_login("nonsense")
+        cloud.os_login("nonsense", ENDS_S)
 
 
 def test_credentials_that_do_not_say_whose_they_are(emulator: ComputeEmulator, cloud: GceCloud) -> None:
     emulator.faults.add(Fault(kind=FaultKind.HTTP, call="userinfo", http_status=403, code="forbidden", message="no scope"))
     with pytest.raises(CloudAuthError, match="do not say whose they are") as caught:
-        cloud.os_login(KEY)
+        cloud.os_login(KEY, ENDS_S)
     assert "--scopes=openid,https://www.googleapis.com/auth/userinfo.email" in caught.value.fix
 
 
 def test_what_passes_by_is_tried_again(emulator: ComputeEmulator, cloud: GceCloud) -> None:
     emulator.faults.add(http_error(503, "backendError", "try again", call="oslogin.*", times=2))
     emulator.faults.add(Fault(kind=FaultKind.RESET_BEFORE, call="userinfo", times=1))
-    assert cloud.os_login(KEY) == "me_example_com"
+    assert cloud.os_login(KEY, ENDS_S).user == "me_example_com"
     assert emulator.counted().count("oslogin.users.importSshPublicKey") == 3
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from provision import app
-from provision.app import Targets
+from provision.app import Targets, access
 from provision.app.state import VmRecords
-from provision.errors import CloudError, Unreachable
+from provision.errors import EXIT_LEFT_BEHIND, EXIT_UNREACHABLE, CloudError, Unreachable
 from provision.testing.compute import http_error
 from tests.mock.project import Project
 
@@ -108,3 +110,88 @@ def test_a_copy_of_the_project_finds_the_user_name_itself(project: Project) -> N
     (found,) = app.inventory_list(project.session).document["hosts"]
     assert found["user"] == "me_example_com"
     assert app.vm_provision(project.session, Targets(limit="state=running", check=True)).exit_code == 0
+
+
+# --- the key has an end -------------------------------------------------------------------------------------------------
+
+DAY_S = 86_400
+
+
+def entered(project: Project) -> int:
+    return app.vm_provision(project.session, Targets(check=True)).exit_code
+
+
+def later(project: Project, monkeypatch: pytest.MonkeyPatch, days: int) -> None:
+    """On both sides."""
+    at = access.now() + days * DAY_S
+    monkeypatch.setattr(access, "now", lambda: at)
+    project.cloud.emulator.clock.advance(days * DAY_S)
+
+
+@pytest.fixture
+def forever(project: Project) -> Project:
+    """A VM that is still there when the key's time is over."""
+    project.settings = project.settings.model_copy(update={"os_login": "on", "ttl": "none"})
+    project.create()
+    return project
+
+
+def test_the_key_is_imported_for_a_month(forever: Project) -> None:
+    ((account, keys),) = forever.cloud.emulator.logins.snapshot().items()
+    (key,) = keys.values()
+    login = access.login_of(forever.session)
+    assert login is not None
+    assert (login.account, login.user, login.key.split("/")[1]) == (account, "me_example_com", account)
+    assert int(key["expirationTimeUsec"]) == login.expires_s * 1_000_000
+    assert 29 * DAY_S < login.expires_s - time.time() <= 30 * DAY_S
+
+
+def test_a_key_whose_time_is_over_opens_nothing(forever: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert entered(forever) == 0
+    later(forever, monkeypatch, 31)
+    monkeypatch.setattr(access, "renew", lambda session: None)
+    assert entered(forever) == EXIT_UNREACHABLE
+
+
+@pytest.mark.parametrize("days", [24, 31])
+def test_a_task_renews_it_in_its_last_week_and_after(forever: Project, monkeypatch: pytest.MonkeyPatch, days: int) -> None:
+    forever.cloud.emulator.calls.clear()
+    assert entered(forever) == 0
+    assert forever.cloud.emulator.counted() == []
+    later(forever, monkeypatch, days)
+    assert entered(forever) == 0
+    assert "oslogin.users.sshPublicKeys.patch" in forever.cloud.emulator.counted()
+    login = access.login_of(forever.session)
+    assert login is not None
+    assert login.expires_s == int(access.now()) + 30 * DAY_S
+
+
+def test_a_renewal_that_fails_is_told_and_stops_nobody(forever: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    later(forever, monkeypatch, 24)
+    forever.cloud.emulator.faults.add(http_error(403, "forbidden", "not you", call="oslogin.*", times=None))
+    assert entered(forever) == 0
+    (note,) = [note for note in forever.notes if "login profile" in note]
+    assert note.startswith("the time of this project's key in your login profile ends in 5 days, and it was not renewed: ")
+    assert "not you" in note
+
+
+def test_gc_takes_the_key_away_once_it_opens_nothing(forever: Project) -> None:
+    logins = forever.cloud.emulator.logins
+    assert app.vm_gc(forever.session, yes=True, check=False, confirm=None).document["strays"] == []
+    app.vm_delete(forever.session, "dev", yes=True, confirm=None)
+    seen = app.vm_gc(forever.session, yes=False, check=True, confirm=None)
+    assert (seen.exit_code, [stray["kind"] for stray in seen.document["strays"]], len(logins.keys)) == (3, ["key"], 1)
+    done = app.vm_gc(forever.session, yes=False, check=False, confirm=lambda question: question == "Delete 1 key?")
+    assert (done.exit_code, logins.keys) == (0, ())
+    assert done.text == "deleted the key me@example.com (OS Login)"
+    assert app.vm_gc(forever.session, yes=True, check=False, confirm=None).text == "nothing of ours is left behind"
+    assert forever.create().exit_code == 0
+
+
+def test_a_key_that_stays_in_the_profile_is_named(forever: Project) -> None:
+    app.vm_delete(forever.session, "dev", yes=True, confirm=None)
+    forever.cloud.emulator.faults.add(http_error(403, "forbidden", "not you", call="oslogin.*", times=None))
+    done = app.vm_gc(forever.session, yes=True, check=False, confirm=None)
+    assert done.exit_code == EXIT_LEFT_BEHIND
+    assert "gcloud compute os-login ssh-keys remove --key-file" in done.document["error"]["fix"]
+    assert access.login_of(forever.session) is not None

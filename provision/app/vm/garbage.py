@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from provision.app import trust
-from provision.app.clouds import cloud_of, every_journal, journal_of, owner_of
+from provision.app import access, trust
+from provision.app.clouds import cloud_of, every_journal, journal_of, look, owner_of
 from provision.app.session import Done, Session
 from provision.app.state import VmRecords
 from provision.app.vm.documents import aligned, span
@@ -16,13 +17,14 @@ from provision.cloud import journal as written
 from provision.cloud.create import Maker
 from provision.cloud.journal import FileJournal
 from provision.cloud.many import ends
-from provision.cloud.strays import DISK, STOPPED, VM, Stray, Survey, remove, survey
-from provision.errors import EXIT_WOULD_CHANGE, ProvisionError, UsageError, worst_exit
+from provision.cloud.strays import DISK, KEY, STOPPED, VM, Stray, Survey, remove, survey
+from provision.errors import EXIT_WOULD_CHANGE, CleanupFailed, CloudError, ProvisionError, UsageError, worst_exit
 from provision.hosts.keys import ensure_key
 from provision.model import Note
 
 Confirm = Callable[[str], bool]
-_NOUNS = {VM: "VM", STOPPED: "stopped VM", DISK: "disk"}
+_NOUNS = {VM: "VM", STOPPED: "stopped VM", DISK: "disk", KEY: "key"}
+IDLE_KEY = "it opens no VM of this project any more"
 
 
 def vm_gc(session: Session, *, yes: bool, check: bool, every_key: bool = False, confirm: Confirm | None) -> Done:
@@ -42,7 +44,7 @@ def vm_gc(session: Session, *, yes: bool, check: bool, every_key: bool = False, 
     found = survey(maker, is_owner, [entry for _, entry in pairs], busy)
     # A run that began after the journals were read wrote its intent before its VM could be listed.
     still = [stray for stray in found.strays if not _is_worked_on(session, stray) and not _was_made(session, stray)]
-    found = replace(found, strays=tuple(still))
+    found = replace(found, strays=(*still, *_idle_key(session, maker, still)))
     if check:
         return _found(found, [EXIT_WOULD_CHANGE] if found.strays else [])
     for journal, entry in pairs:
@@ -71,6 +73,32 @@ def _was_made(session: Session, stray: Stray) -> bool:
     )
 
 
+def _idle_key(session: Session, maker: Maker, strays: Sequence[Stray]) -> list[Stray]:
+    """This project's key in a login profile (OS Login), when all of ours that it opened is gone or is to go."""
+    login = access.login_of(session)
+    if login is None or not login.key:
+        return []
+    known, going = look(session, maker.cloud), {(stray.zone, stray.name) for stray in strays}
+    stays = known.hidden or any((vm.zone, vm.name) not in going for vm in known.vms)
+    if stays or any(maker.journal.is_claimed(entry.name) for entry in maker.journal.open()):
+        return []
+    return [Stray(kind=KEY, name=login.account, zone="", why=IDLE_KEY, owner=login.key)]
+
+
+def _log_out(session: Session, maker: Maker) -> bool:
+    """Take the key out of its profile; False when another run did."""
+    login = access.login_of(session)
+    if login is None:
+        return False
+    try:
+        access.log_out(session, maker.cloud, login)
+    except CloudError as error:
+        fix = f"gcloud compute os-login ssh-keys remove --key-file {shlex.quote(str(session.home / 'key.pub'))}"
+        what = "this project's key stays in the login profile"
+        raise CleanupFailed(what, where=login.account, why=error.why or error.what, fix=fix) from error
+    return True
+
+
 def _removed(session: Session, maker: Maker, found: Survey) -> Done:
     """What was removed, side by side. Minutes may have passed since the survey: what a run has made its own meanwhile is left alone."""
 
@@ -85,9 +113,11 @@ def _removed(session: Session, maker: Maker, found: Survey) -> Done:
             _forget(session, journal, stray)
         return is_gone
 
-    acts = ends(found.strays, away)
+    acts = ends([stray for stray in found.strays if stray.kind != KEY], away)
+    if all(act.value for act in acts):  # what may be left behind is still to be opened
+        acts += ends([stray for stray in found.strays if stray.kind == KEY], lambda _: _log_out(session, maker))
     removed = [act.item for act in acts if act.value]
-    lines = [f"deleted the {_NOUNS[stray.kind]} {stray.name} ({stray.zone})" for stray in removed]
+    lines = [f"deleted the {_NOUNS[stray.kind]} {stray.name} ({stray.zone or 'OS Login'})" for stray in removed]
     return _end(found, removed, [act.error for act in acts if act.error is not None], lines or ["nothing was deleted"], [])
 
 
@@ -132,5 +162,5 @@ def _counted(strays: Sequence[Stray]) -> str:
 
 
 def _table(strays: Sequence[Stray]) -> str:
-    rows = [(_NOUNS[stray.kind], stray.name, stray.zone, span(seconds_since(stray.created)), stray.why) for stray in strays]
+    rows = [(_NOUNS[stray.kind], stray.name, stray.zone or "-", span(seconds_since(stray.created)), stray.why) for stray in strays]
     return aligned([("what", "name", "zone", "age", "why"), *rows])

@@ -79,7 +79,7 @@ def reach(session: Session, cloud: ComputeCloud, vm: Vm, patience: Patience) -> 
     """Remember how the VM is reached, pin its host keys, and wait until it answers on SSH."""
     if not vm.address and not vm.internal_address:
         raise Unreachable("the VM has no address", where=vm.name, why=f"status {vm.status}", fix=f"invoke vm.show --name {vm.name}")
-    user = access.user_of(cloud, vm, ensure_key(session.home / "key"))
+    user = access.user_of(session, cloud, vm, ensure_key(session.home / "key"))
     VmRecords(session.home / "vms.json").put(machines.record_of(vm, user, cloud.ssh_port(vm)))
     target = next(host for host in machines.remembered(session) if host.name == vm.name)
     _pin(session, cloud, vm, target, patience)

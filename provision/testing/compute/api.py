@@ -28,6 +28,8 @@ class Ask:
     project: str
     zone: str = ""
     name: str = ""
+    key: str = ""
+    """Of a login profile."""
     query: Mapping[str, str]
     body: Json
     fault: Fault | None = None

@@ -74,6 +74,14 @@ def as_json_schema(schema: Mapping[str, Any]) -> Json:
     return simple
 
 
+def _methods(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Every method below a resource, by its id."""
+    found = {f"{name}.{verb}": method for verb, method in entry.get("methods", {}).items()}
+    for resource, nested in entry.get("resources", {}).items():
+        found |= _methods(f"{name}.{resource}", nested)
+    return found
+
+
 class Discovery:
     """A discovery document: its methods, and its schemas made into validators when they are first needed.
 
@@ -95,8 +103,7 @@ class Discovery:
             self._definitions |= {
                 name: as_json_schema(schema) for name, schema in other["schemas"].items() if name not in self._definitions
             }
-            for resource, entry in other["resources"].items():
-                self._methods |= {f"{api}.{resource}.{name}": method for name, method in entry.get("methods", {}).items()}
+            self._methods |= _methods(api, other)
         self._common = {*document["parameters"], "$alt"}  # a system parameter may be written with a dollar sign
         self._validators: dict[str, Draft7Validator] = {}
         self._fine: set[bytes] = set()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,52 +24,87 @@ ROUTES = Map(
         Rule("/v1/userinfo", endpoint="userinfo", methods=["GET"]),
         Rule("/v1/users/<name>/loginProfile", endpoint="oslogin.users.getLoginProfile", methods=["GET"]),
         Rule("/v1/users/<name>:importSshPublicKey", endpoint="oslogin.users.importSshPublicKey", methods=["POST"]),
+        Rule("/v1/users/<name>/sshPublicKeys/<key>", endpoint="oslogin.users.sshPublicKeys.patch", methods=["PATCH"]),
+        Rule("/v1/users/<name>/sshPublicKeys/<key>", endpoint="oslogin.users.sshPublicKeys.delete", methods=["DELETE"]),
     ]
 )
 """Endpoint = `oslogin.` and the method id of its discovery document; `userinfo` is OpenID Connect's."""
 METHODS = frozenset(str(rule.endpoint) for rule in ROUTES.iter_rules())
 
 
-class Logins:
-    """Accounts and their keys. `on_import` is told of each (user name, key line)."""
+_ENDS = "expirationTimeUsec"
+_USEC = 1_000_000
 
-    def __init__(self) -> None:
-        self.on_import: Callable[[str, str], None] = lambda user, line: None
-        self._keys: dict[str, dict[str, str]] = {}
+
+class Logins:
+    """Accounts and their keys. `on_import` is told of each user name that gets one; `now` is in seconds since the epoch."""
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self.on_import: Callable[[str], None] = lambda user: None
+        self._now = now
+        self._keys: dict[str, dict[str, Json]] = {}
         self._lock = threading.Lock()
 
     @property
     def keys(self) -> tuple[tuple[str, str], ...]:
-        """(user name, key line) of everybody who may log in."""
+        """(user name, key line) of everybody who may log in now: a key whose time is over opens nothing."""
         with self._lock:
-            return tuple((username(account), line) for account, keys in self._keys.items() for line in keys.values())
+            held = [(username(account), key) for account, keys in self._keys.items() for key in keys.values()]
+        return tuple((user, key["key"]) for user, key in held if _ENDS not in key or int(key[_ENDS]) > self._now() * _USEC)
 
-    def snapshot(self) -> dict[str, dict[str, str]]:
-        """Account → fingerprint → key line."""
+    def snapshot(self) -> dict[str, dict[str, Json]]:
+        """Account → fingerprint → key (`key`, and `expirationTimeUsec` where it has an end)."""
         with self._lock:
-            return {account: dict(keys) for account, keys in self._keys.items()}
+            return {account: {mark: dict(key) for mark, key in keys.items()} for account, keys in self._keys.items()}
 
-    def restore(self, saved: Mapping[str, Mapping[str, str]]) -> None:
+    def restore(self, saved: Mapping[str, Mapping[str, Json]]) -> None:
         """Take up what `snapshot` gave."""
         with self._lock:
-            self._keys = {account: dict(keys) for account, keys in saved.items()}
+            self._keys = {account: {mark: dict(key) for mark, key in keys.items()} for account, keys in saved.items()}
 
-    def answer(self, method: str, name: str, body: Mapping[str, Any]) -> Json:
+    def answer(self, method: str, name: str, key: str, body: Mapping[str, Any]) -> Json:
         """The reply to one request; 403 for another account than `ACCOUNT`."""
         if method == "userinfo":
             return {"sub": "108000000000000000001", "email": ACCOUNT, "email_verified": True}
         if name != ACCOUNT:
             raise ApiError(403, "forbidden", f"The caller does not have permission to act for users/{name}.")
-        if method == "oslogin.users.getLoginProfile":
-            return self._profile(name)
+        match method.removeprefix("oslogin.users."):
+            case "getLoginProfile":
+                return self._profile(name)
+            case "importSshPublicKey":
+                return self._imported(name, body)
+            case verb:
+                return self._changed(name, key, body if verb == "sshPublicKeys.patch" else None)
+
+    def _imported(self, name: str, body: Mapping[str, Any]) -> Json:
+        """A key that is there already keeps its end: gcloud does not count on anything else (its `ssh_utils`)."""
         words = str(body.get("key", "")).split()
         if len(words) < 2 or not re.fullmatch(r"(ssh|ecdsa|sk)-\S+", words[0]):
             raise ApiError(400, "badRequest", "Invalid SSH public key.")
-        line = " ".join(words)
+        key = {"key": " ".join(words), **self._end(body)}
         with self._lock:
-            self._keys.setdefault(name, {})[hashlib.sha256(" ".join(words[:2]).encode()).hexdigest()] = line
-        self.on_import(username(name), line)
+            self._keys.setdefault(name, {}).setdefault(hashlib.sha256(" ".join(words[:2]).encode()).hexdigest(), key)
+        self.on_import(username(name))
         return {"loginProfile": self._profile(name), "details": ""}
+
+    def _changed(self, name: str, mark: str, body: Mapping[str, Any] | None) -> Json:
+        """A key given another end, or (without a body) removed."""
+        with self._lock:
+            keys = self._keys.get(name, {})
+            if mark not in keys:
+                raise ApiError(404, "notFound", f"users/{name}/sshPublicKeys/{mark} was not found.")
+            if body is None:
+                del keys[mark]
+                return {}
+            keys[mark] = {"key": keys[mark]["key"], **self._end(body)}
+            return _public(name, mark, keys[mark])
+
+    def _end(self, body: Mapping[str, Any]) -> Json:
+        if not int(body.get(_ENDS, 0)):
+            return {}
+        if int(body[_ENDS]) <= self._now() * _USEC:
+            raise ApiError(400, "badRequest", "The expiration time must be in the future.")
+        return {_ENDS: str(body[_ENDS])}
 
     def _profile(self, account: str) -> Json:
         user = username(account)
@@ -81,11 +117,12 @@ class Logins:
             "operatingSystemType": "LINUX",
         }
         with self._lock:
-            keys = {
-                mark: {"key": line, "fingerprint": mark, "name": f"users/{account}/sshPublicKeys/{mark}"}
-                for mark, line in self._keys.get(account, {}).items()
-            }
+            keys = {mark: _public(account, mark, key) for mark, key in self._keys.get(account, {}).items()}
         return {"name": "108000000000000000001", "posixAccounts": [posix], "sshPublicKeys": keys}
+
+
+def _public(account: str, mark: str, key: Json) -> Json:
+    return {**key, "fingerprint": mark, "name": f"users/{account}/sshPublicKeys/{mark}"}
 
 
 def username(account: str) -> str:

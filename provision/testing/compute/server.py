@@ -266,7 +266,7 @@ class ComputeEmulator:
             raise fault.as_error()
         if fault is not None and fault.kind in BEFORE:
             return Answer(200, None)
-        reply = self.logins.answer(ask.method, ask.name, ask.body) if ask.method in oslogin.METHODS else self._api.answer(ask)
+        reply = self.logins.answer(ask.method, ask.name, ask.key, ask.body) if ask.method in oslogin.METHODS else self._api.answer(ask)
         if fault is not None and fault.kind is FaultKind.HANG:
             self.clock.sleep(fault.seconds)
         return Answer(200, reply)

@@ -27,7 +27,7 @@ class Store:
         self.links = Links("")
         self.quotas = Quotas()
         self.project_metadata: dict[str, str] = {}
-        self.logins = Logins()
+        self.logins = Logins(now)
         self.machines: dict[Place, Machine] = {}
         self.items: dict[Place, Json] = {}
         """Disks and reservations."""
