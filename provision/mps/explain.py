@@ -53,6 +53,17 @@ class Match:
         }
 
 
+_SMALL = 800
+"""Error numbers below are too common in other texts to be taken for CUDA's where CUDA is not named."""
+_NUMBER = r"(?<!HTTP )\b(?:error|failure|code|result|status|gives)\b\W{{0,4}}(?:(?:code|number)\W{{1,3}})?{code}\b(?!\.\d|\s*%)"
+
+
+def _number(code: int) -> str:
+    """The pattern of CUDA's error number: `Error 805`, `code=805(…)`, `cuInit gives 805`, `CUDA error #805`."""
+    pattern = _NUMBER.format(code=code)
+    return pattern if code >= _SMALL else rf"\b(?:\w*cuda\w*|(?-i:cu[A-Z]\w*))\b.*{pattern}"
+
+
 def _row(table: Mapping[str, Any]) -> Row:
     def patterns(key: str) -> tuple[re.Pattern[str], ...]:
         return tuple(re.compile(pattern, re.IGNORECASE | re.ASCII) for pattern in table.get(key, ()))
@@ -60,7 +71,7 @@ def _row(table: Mapping[str, Any]) -> Row:
     return Row(
         table["id"],
         table["says"],
-        patterns("match"),
+        (*patterns("match"), *(re.compile(_number(code), re.IGNORECASE | re.ASCII) for code in table.get("codes", ()))),
         patterns("unless"),
         table["cause"],
         table["remedy"],

@@ -30,6 +30,13 @@ def test_every_row_is_reached_by_a_case() -> None:
     assert set(ids) == {name for case in CASES for name in case["ids"]}
 
 
+@pytest.mark.parametrize("code", [46, 100, 101, 700, 719, *range(803, 812)])
+def test_what_the_probe_client_says_is_known(code: int) -> None:
+    """`mps.doctor` sends its reader here with these very words."""
+    (match,) = explain(f"failed: cuCtxCreate_v2 gives {code}")
+    assert not match.row.harmless
+
+
 def test_a_match_names_its_first_line_and_counts_the_others() -> None:
     (match,) = explain("fine\nError 805\nfine\n  Error 805  \n")
     assert match.as_dict().items() >= {"text": "Error 805", "line": 2, "times": 2, "harmless": False, "id": "805"}.items()
