@@ -309,6 +309,24 @@ def processes(text: str) -> tuple[GpuProcess, ...]:
     return tuple(found)
 
 
+PLACES_QUERY = "pid,gpu_uuid"
+"""The fields that `places` reads, for `nvidia-smi --query-compute-apps=… --format=csv,noheader`."""
+
+
+def places(text: str) -> dict[int, frozenset[str]]:
+    """`nvidia-smi --query-compute-apps=PLACES_QUERY --format=csv,noheader`: UUIDs of the GPUs that each process uses, by PID."""
+    found: dict[int, frozenset[str]] = {}
+    for line in text.splitlines():
+        pid_text, comma, uuid = line.partition(",")
+        pid = whole(pid_text)
+        if not line.strip() or "No running processes" in line:
+            continue
+        if pid is None or not comma:
+            raise unreadable("nvidia-smi --query-compute-apps", line)
+        found[pid] = found.get(pid, frozenset()) | {uuid.strip()}
+    return found
+
+
 def table(text: str) -> tuple[Mapping[str, str], ...]:
     """`nvidia-smi pmon` and `dmon`: each row by the names of its heading (`# gpu pid type …`); what is not told reads `-`."""
     names: Sequence[str] = ()

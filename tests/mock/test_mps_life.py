@@ -142,6 +142,22 @@ def test_who_uses_the_gpu_outside_is_named(gpu: Shared) -> None:
     assert gpu.status().document["outside"] == []
 
 
+def test_who_uses_another_gpu_than_the_chosen_one_is_not_outside(gpu: Shared) -> None:
+    """A CUDA program opens the nodes of all GPUs; which one it uses, nvidia-smi tells."""
+    other = "--env CUDA_VISIBLE_DEVICES=GPU-00000001-c0de-4b1d-8000-000000000001 --env CUDA_MPS_PIPE_DIRECTORY=/nowhere worker"
+    gpu.set(gpu=0)
+    gpu.enable()
+    with gpu.program(other) as elsewhere, gpu.program() as client:
+        done = gpu.status(strict=True)
+        assert (done.exit_code, done.document["outside"]) == (0, []), done.text
+        assert [each["pid"] for each in done.document["clients"]] == [int(client.pid)]
+        client.end()
+        gpu.set()
+        assert [each["pid"] for each in gpu.status().document["outside"]] == [int(elsewhere.pid)], "all GPUs are shared"
+        gpu.set(gpu="GPU-00000001")
+        assert [each["pid"] for each in gpu.status().document["outside"]] == [int(elsewhere.pid)], "this very GPU is"
+
+
 def test_the_compute_mode_is_set_on_request_and_always_restored(gpu: Shared) -> None:
     def mode() -> list[str]:
         smi = f"sudo env LD_LIBRARY_PATH=/var/lib/nvidia/lib64 {R}/var/lib/nvidia/bin/nvidia-smi"
@@ -159,6 +175,7 @@ def test_the_compute_mode_is_set_on_request_and_always_restored(gpu: Shared) -> 
     gpu.set(exclusive=True, gpu=1)
     gpu.enable()
     assert mode() == ["Default", "Exclusive_Process"]
+    assert gpu.status().document["compute_mode"] == "Exclusive_Process", "that of the GPU that is shared"
     assert app.dev_down(gpu.session, HERE).exit_code == 0
     assert mode() == ["Default"] * 2, "a second process would fail without the daemon"
 

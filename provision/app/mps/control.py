@@ -64,17 +64,18 @@ def mps_status(session: Session, targets: Targets, *, strict: bool = False) -> D
     return Done(document(session, status), 0 if well else EXIT_FAILED, text(session, status))
 
 
-def look(session: Session, target: Host, transport: Transport) -> MpsStatus:
-    """The status of MPS on a host, in one exchange."""
-    return read_status(programs.checked(transport, script_for(session, target), "reading the MPS status", timeout_s=60.0))
+def look(session: Session, target: Host, transport: Transport, *, gpu: str | None = None) -> MpsStatus:
+    """The status of MPS on a host, in one exchange. `gpu` (index or UUID) is looked at in place of that of the settings."""
+    return read_status(programs.checked(transport, script_for(session, target, gpu=gpu), "reading the MPS status", timeout_s=60.0))
 
 
-def script_for(session: Session, target: Host) -> Script:
+def script_for(session: Session, target: Host, *, gpu: str | None = None) -> Script:
     """The script whose answer `read_status` reads, users of the GPU included."""
     settings = session.settings
     return status_script(
         daemon_container(settings),
         worker=settings.worker.name if settings.mps.topology == "containers" else "",
+        device=gpu or settings.mps.gpu or "",
         users=True,
         driver_dir=target.driver_dir or DRIVER_DIR.path,
     )

@@ -34,10 +34,12 @@ key=$(printf '%s\\n' "$boxes" | xargs docker container inspect -f '{{.Id}}{{.Sta
 docker exec "$name" sh -c "$body" provision "$key" "$device" "$users" || true
 test -n "$users" || exit 0
 echo "boxes=$(printf '%s' "$boxes" | tr '\\n' ' ')"
+echo "chosen=$device"
 smi() { LD_LIBRARY_PATH=$driver/lib64 timeout 20 "$driver/bin/nvidia-smi" "$@" 2>/dev/null; }
 test ! -x "$driver/bin/nvidia-smi" || {
     smi --query-gpu="$gpu_fields" --format=csv,noheader,nounits | sed 's/^/gpu|/'
     smi --query-compute-apps="$app_fields" --format=csv,noheader,nounits | sed 's/^/app|/'
+    test -z "$device" || smi --query-compute-apps="$place_fields" --format=csv,noheader | sed 's/^/place|/'
     smi | sed -n '/CUDA.*Version/s/^/smi|/p'
 }
 # shellcheck disable=SC2012 # one process for all of /proc; names of descriptors are numbers
@@ -72,7 +74,7 @@ def status_script(
 
     `container` is the daemon's, `worker` the first worker container where that is another one. `enabled=no` alone comes
     where the boot fragment `if_enabled` is absent; with `alone`, a container that lives in the namespaces of another one
-    has no daemon of its own. `device` is the GPU that the settings choose; `users` adds clients, GPU and who uses it.
+    has no daemon of its own. `device` is the GPU that the settings choose; `users` adds clients, that GPU and who uses it.
     """
     return script(
         _STATUS,
@@ -85,6 +87,7 @@ def status_script(
         driver=RemotePath(driver_dir),
         gpu_fields=parse.GPU_QUERY,
         app_fields=parse.APPS_QUERY,
+        place_fields=parse.PLACES_QUERY,
         body=inside.STATUS,
     )
 
@@ -102,7 +105,7 @@ class MpsClient:
 
 @dataclass(frozen=True)
 class MpsStatus:
-    """What the control daemon says of itself, and who uses the GPU.
+    """What the control daemon says of itself, and who uses the GPU: the one that the settings choose, else any of the host.
 
     `server_state` is INITIALIZING, ACTIVE or FAULT, empty without a server. `thread_percentage` and `memory_limit` (as
     the tool takes it, `4G`; None = no limit) are those in force: the server's, or the next one's. `cpus` is the daemon's
@@ -150,7 +153,8 @@ def read_status(text: str) -> MpsStatus:
     servers = [(pid, value) for key, value in found.items() if key.startswith("server.") and parse.whole(pid := key[7:]) is not None]
     pid, state = servers[-1] if servers else ("", "")
     share = parse.percentage(found.get(f"share.{pid}", ""))
-    clients, outside = _users(text, found)
+    gpus = _chosen(parse.gpus(_tail(text, "gpu")), found.get("chosen", "").strip())
+    clients, outside = _users(text, found, gpus)
     return MpsStatus(
         container_running=found.get("container", "").strip() == "true",
         daemon=default is not None,
@@ -168,7 +172,7 @@ def read_status(text: str) -> MpsStatus:
         proof=tuple((key[7:], value.strip()) for key, value in found.items() if key.startswith("proven.")) if "proof" in found else (),
         clients=clients,
         outside=outside,
-        gpus=parse.gpus(_tail(text, "gpu")),
+        gpus=gpus,
         cuda=parse.cuda_version(_tail(text, "smi")),
     )
 
@@ -194,22 +198,42 @@ def _rows(text: str, mark: str, count: int) -> list[list[str]]:
     return [row for row in rows if len(row) == count - 1 and parse.whole(row[0]) is not None]
 
 
-def _users(text: str, found: Mapping[str, str]) -> tuple[list[MpsClient], list[MpsClient]]:
+def _chosen(gpus: Sequence[parse.SmiGpu], wanted: str) -> Sequence[parse.SmiGpu]:
+    """The GPU that the settings choose by its index or its UUID; all where they choose none."""
+    if not wanted:
+        return gpus
+    index = parse.whole(wanted)
+    return [gpu for gpu in gpus if (gpu.uuid.startswith(wanted) if index is None else gpu.index == index)]
+
+
+def _elsewhere(text: str, gpus: Sequence[parse.SmiGpu]) -> set[int]:
+    """Host PIDs of the processes that use other GPUs alone; asked for where the settings choose one.
+
+    Whom nvidia-smi does not name may use any: a CUDA program opens the nodes of every GPU that it may see.
+    """
+    mine = {gpu.uuid for gpu in gpus}
+    return {pid for pid, uuids in parse.places(_tail(text, "place")).items() if mine and not uuids & mine}
+
+
+def _users(text: str, found: Mapping[str, str], gpus: Sequence[parse.SmiGpu]) -> tuple[list[MpsClient], list[MpsClient]]:
     """The clients that the server lists, and who else uses the GPU.
 
     A holder of the GPU is known by its host's PID, a client by that of its container; `docker top` says whose it is.
     """
-    homes = {row[0]: row[1] for row in _rows(text, "top", 3)}
+    elsewhere = _elsewhere(text, gpus)
     memory = {process.pid: process.memory_mib for process in parse.processes(_tail(text, "app"))}
+    homes = {row[0]: row[1] for row in _rows(text, "top", 3)}
     boxes = found.get("boxes", "").split()
     listed = {key[7:]: value.strip() for key, value in found.items() if key.startswith("client.") and parse.whole(key[7:]) is not None}
     clients, outside = {}, []
     for host_pid, inner, comm, command in _rows(text, "holder", 5):
-        box = homes.get(host_pid, "")
-        user = MpsClient(int(inner), command.strip() or comm, box, memory.get(int(host_pid)), int(host_pid))
+        box, pid = homes.get(host_pid, ""), parse.whole(inner)
+        if pid is None:
+            continue
+        user = MpsClient(pid, command.strip() or comm, box, memory.get(int(host_pid)), int(host_pid))
         if inner in listed and (box in boxes or not boxes):
             clients[inner] = replace(user, command=listed[inner] or user.command)
-        elif not comm.startswith("nvidia-cuda-mps"):
+        elif not comm.startswith("nvidia-cuda-mps") and int(host_pid) not in elsewhere:
             outside.append(user)
     alone = boxes[0] if len(boxes) == 1 else ""
     return [clients.get(pid) or MpsClient(int(pid), command, alone) for pid, command in listed.items()], outside

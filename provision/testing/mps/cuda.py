@@ -210,7 +210,7 @@ class Cuda:
         with contextlib.suppress(OSError):
             os.makedirs(folder, exist_ok=True)
             with open(f"{folder}/{os.getpid()}", "w") as file:
-                file.write("python3\n")
+                file.write(f"python3\n{self._devices[0]}\n")
 
 
 def uuid(number: int) -> str:

@@ -22,7 +22,7 @@ PARSERS: Mapping[str, Callable[[str], Any]] = {
     for function in (
         *(parse.percentage, parse.pids, parse.server_state, parse.memory_limit_mib, parse.clients, parse.refusal),
         *(parse.control_version, parse.named_servers, parse.named_clients, parse.devices, parse.device_query),
-        *(parse.gpus, parse.processes, parse.process_types, parse.cuda_version, parse.version, parse.activity),
+        *(parse.gpus, parse.processes, parse.places, parse.process_types, parse.cuda_version, parse.version, parse.activity),
         *(parse.whole, parse.decimal, parse.table),
         *(logs.lines, logs.control_log, logs.server_log, logs.xids),
     )
@@ -43,6 +43,8 @@ def plain(value: Any) -> Any:
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, frozenset):
+        return sorted(value)
     if isinstance(value, list | tuple):
         return [plain(inner) for inner in value]
     return "<none>" if value is None else value

@@ -1,0 +1,105 @@
+"""What the script of mps.status printed, as a record: on one GPU, on several, and on none that can be read."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.errors import ProvisionError
+from provision.resources.mps import MpsStatus, read_status
+
+ROW = "gpu|{index}, GPU-{index}{index}{index}{index}{index}{index}{index}{index}-c0de, NVIDIA L4, 580.1, 23034, {used}, 9, 8.9, {mode}, "
+ROW += "[N/A], 3, Disabled, 0:0{index}\n"
+TWO = ROW.format(index=0, used=100, mode="Default") + ROW.format(index=1, used=200, mode="Exclusive_Process")
+SAID = f"""container=true
+percentage=100.0
+daemon=40
+cpus=all
+visible=
+planned_memory=
+memory=
+server.50=ACTIVE
+share.50=100.0
+memory.50=
+uid.50=0
+proof=current
+proven.worker=attached: process 60
+client.61=python3 train.py
+boxes=worker worker-2
+{TWO}app|501, nvidia-cuda-mps-server, 30
+app|611, python3, 500
+app|612, python3, 700
+app|613, python3, 10
+app|613, python3, 20
+smi|| NVIDIA-SMI 580.1   Driver Version: 580.1   CUDA Version: 13.0 |
+top|611|worker
+top|612|worker
+top|613|other
+holder|611|61|python3|python3 train.py
+holder|612|62|python3|python3 elsewhere.py
+holder|613|63|python3|python3 both.py
+holder|614|64|python3|python3 unnamed.py
+"""
+
+
+PLACES = """place|501, GPU-00000000-c0de
+place|611, GPU-00000000-c0de
+place|612, GPU-11111111-c0de
+place|613, GPU-00000000-c0de
+place|613, GPU-11111111-c0de
+"""
+
+
+def status(chosen: str) -> MpsStatus:
+    return read_status(SAID + f"chosen={chosen}\n" + (PLACES if chosen else ""))
+
+
+def outside(found: MpsStatus) -> list[tuple[str, int | None]]:
+    return [(user.command.split()[1], user.memory_mib) for user in found.outside]
+
+
+def test_all_gpus_count_where_none_is_chosen() -> None:
+    found = status("")
+    assert outside(found) == [("elsewhere.py", 700), ("both.py", 20), ("unnamed.py", None)]
+    assert [(user.command, user.memory_mib) for user in found.clients] == [("python3 train.py", 500)]
+    assert (len(found.gpus), found.compute_mode) == (2, "Default, Exclusive_Process")
+
+
+@pytest.mark.parametrize("chosen", ["0", "00", "GPU-00000000", "GPU-00000000-c0de"])
+def test_a_chosen_gpu_is_the_only_one_that_is_looked_at(chosen: str) -> None:
+    found = status(chosen)
+    assert outside(found) == [("both.py", 20), ("unnamed.py", None)], "whom nvidia-smi does not name is no good news"
+    assert ([gpu.index for gpu in found.gpus], found.compute_mode) == ([0], "Default")
+
+
+def test_the_client_of_another_gpu_is_still_a_client() -> None:
+    found = status("1")
+    assert outside(found) == [("elsewhere.py", 700), ("both.py", 20), ("unnamed.py", None)]
+    assert [user.pid for user in found.clients] == [61]
+
+
+def test_a_chosen_gpu_that_is_not_there_hides_nobody() -> None:
+    found = status("7")
+    assert [command for command, _ in outside(found)] == ["elsewhere.py", "both.py", "unnamed.py"]
+    assert (found.gpus, found.compute_mode) == ([], "")
+
+
+WHOLE = f"{SAID}chosen=0\n{PLACES}"
+LINES = st.sampled_from(WHOLE.splitlines())
+PIECES = st.sampled_from(sorted({piece for line in WHOLE.splitlines() for piece in line.replace("|", " | ").replace("=", " = ").split()}))
+AWKWARD = st.sampled_from(["|", "=", ",", "\n", "-1", "9" * 5000, "٣", "²", "\0"])
+
+
+@given(st.lists(LINES | st.lists(PIECES | AWKWARD | st.text(max_size=4), max_size=12).map("".join)).map("\n".join))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with contextlib.suppress(ProvisionError):
+        read_status(text)
+
+
+@given(st.integers(0, len(WHOLE)), st.sampled_from(["", "0", "GPU-1"]))
+def test_a_text_that_was_cut_off_is_read_or_refused(size: int, chosen: str) -> None:
+    with contextlib.suppress(ProvisionError):
+        read_status(f"chosen={chosen}\n{WHOLE[:size]}")
