@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from provision.app.mock import mock_up as mock_up
     from provision.app.mps.advice import mps_explain as mps_explain
     from provision.app.mps.advice import mps_plan as mps_plan
-    from provision.app.mps.benchmark import mps_asked as mps_asked
     from provision.app.mps.benchmark import mps_bench as mps_bench
     from provision.app.mps.checks import mps_doctor as mps_doctor
     from provision.app.mps.control import mps_disable as mps_disable
     from provision.app.mps.control import mps_enable as mps_enable
     from provision.app.mps.control import mps_status as mps_status
     from provision.app.mps.watch import mps_top as mps_top
+    from provision.app.mps.wishes import mps_asked as mps_asked
     from provision.app.vm.costs import vm_cost as vm_cost
     from provision.app.vm.creation import vm_create as vm_create
     from provision.app.vm.existing import vm_delete as vm_delete
@@ -65,10 +65,11 @@ _USE_CASES = {
     "inventory": ("inventory_ansible", "inventory_list"),
     "mock": ("mock_down", "mock_status", "mock_up"),
     "mps.advice": ("mps_explain", "mps_plan"),
-    "mps.benchmark": ("mps_asked", "mps_bench"),
+    "mps.benchmark": ("mps_bench",),
     "mps.checks": ("mps_doctor",),
     "mps.control": ("mps_disable", "mps_enable", "mps_status"),
     "mps.watch": ("mps_top",),
+    "mps.wishes": ("mps_asked",),
     "vm.costs": ("vm_cost",),
     "vm.creation": ("vm_create",),
     "vm.existing": ("vm_delete", "vm_list", "vm_show"),

@@ -15,20 +15,21 @@ from provision.shell import Script, payload, script
 
 # Runs in the container. $1 folder, $2 clients, $3 thread percentage (empty: no MPS), $4 steps, $5 who waits at the barrier
 # (program: it does so itself when it is ready; start: its start does), $6 threads per client, $7 core sets (one word each,
-# - for any), $8 how long clients may take to be ready, then the program. Clients are told apart by a variable that their
-# children inherit, so that the daemon's list can be matched with them. A read-write open of the barrier never blocks, also
-# when no client is left to wait at it.
+# - for any), $8 how long clients may take to be ready, $9 UUID of the GPU (empty: the machine has one), then the program.
+# With MPS the daemon alone is told which GPU, as clients see what it offers; without MPS each client is. Clients are told
+# apart by a variable that their children inherit, so that the daemon's list can be matched with them. A read-write open of
+# the barrier never blocks, also when no client is left to wait at it.
 _CELL = r"""
 set -u
-folder=$1 clients=$2 percentage=$3 steps=$4 barrier=$5 threads=$6 sets=$7 ready_s=$8
-shift 8
+folder=$1 clients=$2 percentage=$3 steps=$4 barrier=$5 threads=$6 sets=$7 ready_s=$8 gpu=$9
+shift 9
 umask 022
 export CUDA_MPS_PIPE_DIRECTORY="$folder/pipe" CUDA_MPS_LOG_DIRECTORY="$folder/log"
 unset CUDA_VISIBLE_DEVICES CUDA_MPS_ACTIVE_THREAD_PERCENTAGE CUDA_MPS_PINNED_DEVICE_MEM_LIMIT
 ask() { echo "$1" | timeout 10 nvidia-cuda-mps-control 2>&1 || true; }
 numeric() { case $1 in '' | *[!0-9.]*) return 1 ;; esac; }
 numbers() { for word in $(ask "$1"); do case $word in *[!0-9]*) ;; *) echo "$word" ;; esac; done; }
-memory() { nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits 2>/dev/null | head -n 1; }
+memory() { nvidia-smi ${gpu:+-i "$gpu"} --query-gpu=memory.used --format=csv,noheader,nounits 2>/dev/null | head -n 1; }
 sampler= pids=
 # A program that hangs is no child of this shell: what its client's processes inherit finds it.
 stop() {
@@ -62,7 +63,9 @@ rm -rf "$folder"
 mkdir -p "$folder/pipe" "$folder/log"
 echo "idle $(memory)"
 if test -n "$percentage"; then
+    test -z "$gpu" || export CUDA_VISIBLE_DEVICES="$gpu"
     nvidia-cuda-mps-control -d </dev/null >"$folder/daemon" 2>&1 || fail "the daemon did not start: $(tail -n 1 "$folder/daemon")"
+    unset CUDA_VISIBLE_DEVICES
     tries=0
     until numeric "$(ask get_default_active_thread_percentage)"; do
         test "$tries" -lt 100 || fail "the daemon does not answer"
@@ -81,6 +84,7 @@ if test -n "$percentage"; then
 fi
 
 mkfifo "$folder/go"
+test -n "$percentage" || test -z "$gpu" || export CUDA_VISIBLE_DEVICES="$gpu"
 client=0
 for cores in $sets; do
     (
@@ -123,7 +127,7 @@ until test "$(ready)" -ge "$clients"; do
     test "$(date +%s)" -lt "$deadline" || late
     sleep 0.05
 done
-nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -lms 500 >"$folder/memory" 2>/dev/null &
+nvidia-smi ${gpu:+-i "$gpu"} --query-gpu=memory.used --format=csv,noheader,nounits -lms 500 >"$folder/memory" 2>/dev/null &
 sampler=$!
 
 # Which clients the daemon lists: their processes carry the client's number in their environment.
@@ -200,6 +204,8 @@ class Cell:
     waits: bool
     """The program itself waits at the barrier once it is ready; otherwise its start does."""
     ready_s: int = READY_S
+    gpu: str = ""
+    """UUID of the GPU where the machine has several; empty where it has one."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +245,17 @@ def in_container(cell: Cell, folder: str) -> list[str]:
     """The words to run in the container. `folder` is absolute, at most 80 bytes (AF_UNIX), and made and removed by them."""
     percentage = "" if cell.percentage is None else str(cell.percentage)
     barrier = "program" if cell.waits else "start"
-    numbers = (folder, str(cell.clients), percentage, str(cell.steps), barrier, str(cell.threads), " ".join(cell.cores), str(cell.ready_s))
+    numbers = (
+        folder,
+        str(cell.clients),
+        percentage,
+        str(cell.steps),
+        barrier,
+        str(cell.threads),
+        " ".join(cell.cores),
+        str(cell.ready_s),
+        cell.gpu,
+    )
     return ["sh", "-c", _CELL, "provision", *numbers, *cell.words]
 
 

@@ -17,21 +17,27 @@ SAMPLE_MS = 200
 LEAST_BUSY_SAMPLES = 3
 """Samples of the GPU's own count below which a figure would be an accident."""
 
-# Runs in the container as `sh -c MEASURE provision COMMAND`. What the program prints goes to standard error, what was
-# sampled to standard output. `times` tells the processor time of the program and of all that it waited for. The program runs
-# outside of MPS (its pipe directory does not exist), else a share in force would shrink its context and its activity; but not
-# in EXCLUSIVE_PROCESS, where the server alone is let in.
+# Runs in the container as `sh -c MEASURE provision COMMAND GPU`; the GPU by index or UUID, empty for the first one. What
+# the program prints goes to standard error, what was sampled to standard output. `times` tells the processor time of the
+# program and of all that it waited for. The program runs outside of MPS (its pipe directory does not exist), else a share in
+# force would shrink its context and its activity; but not in EXCLUSIVE_PROCESS, where the server alone is let in. Where there
+# is a choice, the program is told the GPU that is looked at; as a client of MPS it is not: it sees what the daemon offers.
 MEASURE = """
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-used() { nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -i 0 2>/dev/null; }
+gpu=${2:-0}
+if test -n "$2" || test "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')" -gt 1; then
+    gpu=$(nvidia-smi --query-gpu=uuid --format=csv,noheader -i "$gpu" 2>&1 | head -n 1)
+    case $gpu in GPU-*) export CUDA_VISIBLE_DEVICES="$gpu" ;; *) echo "gpu=$gpu"; exit 0 ;; esac
+fi
+used() { nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -i "$gpu" 2>/dev/null; }
 echo "before=$(used)"
-nvidia-smi --query-gpu=memory.used,utilization.gpu --format=csv,noheader,nounits -i 0 -lms 200 >"$folder/memory" 2>/dev/null &
+nvidia-smi --query-gpu=memory.used,utilization.gpu --format=csv,noheader,nounits -i "$gpu" -lms 200 >"$folder/memory" 2>/dev/null &
 first=$!
-nvidia-smi dmon -i 0 -s u --gpm-metrics 2 >"$folder/activity" 2>/dev/null &
+nvidia-smi dmon -i "$gpu" -s u --gpm-metrics 2 >"$folder/activity" 2>/dev/null &
 second=$!
-mode=$(nvidia-smi --query-gpu=compute_mode --format=csv,noheader -i 0 2>/dev/null)
-case $mode in Exclusive*) ;; *) export CUDA_MPS_PIPE_DIRECTORY=/nonexistent ;; esac
+mode=$(nvidia-smi --query-gpu=compute_mode --format=csv,noheader -i "$gpu" 2>/dev/null)
+case $mode in Exclusive*) unset CUDA_VISIBLE_DEVICES ;; *) export CUDA_MPS_PIPE_DIRECTORY=/nonexistent ;; esac
 read -r start _ </proc/uptime
 sh -c "$1" >&2 </dev/null
 status=$?
@@ -80,6 +86,9 @@ def measured(text: str) -> Measured:
         elif "=" in line:
             key, _, value = line.partition("=")
             found[key] = value
+    if "gpu" in found:
+        fix = "invoke dev.exec -- nvidia-smi -L"
+        raise ProvisionError("there is no such GPU", where="provision.mps.gpu", why=found["gpu"].strip(), fix=fix)
     before = parse.whole(found.get("before", ""))
     rows = [[parse.whole(cell) for cell in row.split(",")] for row in memory if row.count(",") == 1]
     used = [row[0] for row in rows if row[0] is not None]

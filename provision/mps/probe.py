@@ -9,31 +9,39 @@ from provision.mps.plan import HostFacts, sms_of
 from provision.shell import Script, fields, script
 
 # GNU's nproc takes OMP_NUM_THREADS, which every worker has, for the number of cores.
-# The client runs outside of MPS (its pipe directory does not exist), else it would see the share that is in force.
+# The client runs outside of MPS (its pipe directory does not exist), else it would see the share that is in force. Where
+# the settings choose a GPU, it is told that one by its UUID: CUDA may count the GPUs in another order than nvidia-smi.
 _INSIDE = """
+query=$1 client=$2 gpu=$3
+smi() { timeout 20 nvidia-smi ${gpu:+-i "$gpu"} "$@"; }
 echo "vcpus=$(unset OMP_NUM_THREADS OMP_THREAD_LIMIT && nproc 2>/dev/null || grep -c ^processor /proc/cpuinfo)"
 echo "shm_mib=$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print int($2 / 1024) }')"
-echo "gpu=$(timeout 20 nvidia-smi "--query-gpu=$1" --format=csv,noheader,nounits 2>&1 | head -n 1)"
+echo "gpu=$(smi "--query-gpu=$query" --format=csv,noheader,nounits 2>&1 | head -n 1)"
 echo "banner=$(timeout 20 nvidia-smi 2>/dev/null | grep -m 1 'CUDA' || true)"
+test -z "$gpu" || export CUDA_VISIBLE_DEVICES="$(smi --query-gpu=uuid --format=csv,noheader 2>/dev/null)"
 python=$(command -v python3 || command -v python || true)
-test -z "$python" || CUDA_MPS_PIPE_DIRECTORY=/nonexistent timeout 20 "$python" -c "$2" 0 </dev/null 2>/dev/null || true
+test -z "$python" || CUDA_MPS_PIPE_DIRECTORY=/nonexistent timeout 20 "$python" -c "$client" 0 </dev/null 2>/dev/null || true
 """
 
 
-def host_facts_script(container: str) -> Script:
-    """Everything that `host_facts` reads, in one exchange. `running=` is empty where the container does not run."""
+def host_facts_script(container: str, gpu: str = "") -> Script:
+    """Everything that `host_facts` reads, in one exchange. `running=` is empty where the container does not run.
+
+    `gpu` is the one that the settings choose, by index or UUID; else the first that nvidia-smi lists.
+    """
     return script(
         """
 running=$(docker container inspect -f '{{.State.Running}}' "$name" 2>/dev/null || true)
 test "$running" = true || exit 0
 echo "running=$running"
 echo "mock=${R:+yes}"
-docker exec -i "$name" sh -c "$body" provision "$query" "$client" </dev/null 2>/dev/null
+docker exec -i "$name" sh -c "$body" provision "$query" "$client" "$gpu" </dev/null 2>/dev/null
 """,
         name=container,
         body=_INSIDE,
         query=GPU_QUERY,
         client=CLIENT,
+        gpu=gpu,
     )
 
 

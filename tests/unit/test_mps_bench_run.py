@@ -14,7 +14,7 @@ import pytest
 from provision import app
 from provision.app import Done, Session, Targets, converging
 from provision.app.mps import benchmark
-from provision.errors import CommandTimeout, ProvisionError, Unreachable
+from provision.errors import CommandTimeout, ProvisionError, Unreachable, UsageError
 from provision.model import Event, Host, Note, Sink
 from provision.mps.cell import CellFailed
 from provision.settings import Settings
@@ -32,6 +32,7 @@ class Gpu:
         self.at = at or {}
         self.host = Host(name="box", address="box.invalid", user="me")
         self.cells: list[str] = []
+        self.commands: list[str] = []
         self.ended = 0
         self.removed = 0
         self.closed = False
@@ -39,6 +40,7 @@ class Gpu:
 
     def exchange(self, command: str, stdin: bytes = b"", *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
         del stdin, on_stderr, timeout_s
+        self.commands.append(command)
         cell = CELL.search(command)
         if cell is not None:
             on_stdout(self.run(int(cell[1]), cell[2].strip("'\\")).encode())
@@ -207,6 +209,23 @@ def test_more_clients_than_a_server_takes_are_left_out_before_anything_is_measur
     assert f"no figure: mps x {limit + 1}: {why}" in done.text.splitlines()
     first = next(index for index, note in enumerate(bench.notes) if note.startswith("left out"))
     assert first < next(index for index, note in enumerate(bench.notes) if note.startswith("calibrating"))
+
+
+def test_of_several_gpus_the_chosen_one_is_measured_and_nobody_else_s_is_looked_at(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "LOOKED", LOOKED + "gpu=GPU-11111111-c0de\n")
+    other = "top|812|other\nholder|812|7|python3|python3 serve.py\nplace|812, GPU-00000000-c0de\nchosen=GPU-11111111-c0de\n"
+    monkeypatch.setattr(sys.modules[__name__], "QUIET", QUIET + GPU_ROW.replace("GPU-00000000", "GPU-11111111") + other)
+    gpu = Gpu()
+    done = bench(gpu, settings={"mps": {"gpu": 1}})
+    assert (done.exit_code, done.document["gpu_uuid"]) == (0, "GPU-11111111-c0de")
+    assert all("GPU-11111111-c0de" in command for command in gpu.commands if CELL.search(command) or "docker top" in command)
+
+
+def test_a_gpu_that_is_not_there_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "LOOKED", LOOKED + "gpu=No devices were found\n")
+    with pytest.raises(UsageError, match="there is no such GPU") as caught:
+        bench(Gpu(), settings={"mps": {"gpu": 7}})
+    assert (caught.value.where, caught.value.why) == ("provision.mps.gpu: 7", "No devices were found")
 
 
 def test_a_pilot_that_fails_leaves_the_budget_to_fewer_processes(bench: Bench) -> None:

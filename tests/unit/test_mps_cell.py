@@ -17,13 +17,14 @@ alive=$CUDA_MPS_PIPE_DIRECTORY/alive
 if test "${1-}" = -d; then
     test -z "${FAKE_NO_DAEMON-}" || { echo "no start: $FAKE_NO_DAEMON" ; exit 1; }
     echo 100 >"$alive"
+    echo "daemon ${CUDA_VISIBLE_DEVICES-unset}" >>"$FAKE_LOG"
     exit 0
 fi
 read -r command argument rest
 test -e "$alive" || test -n "${FAKE_FOREIGN-}" || { echo 'Cannot find MPS control daemon process' >&2; exit 1; }
 case $command in
     get_default_active_thread_percentage) cat "$alive" ;;
-    set_default_active_thread_percentage) echo "$argument" >"$alive"; echo "$argument" >"$FAKE_LOG" ;;
+    set_default_active_thread_percentage) echo "$argument" >"$alive"; echo "$argument" >>"$FAKE_LOG" ;;
     get_server_list) echo 4242 ;;
     get_server_status) echo "${FAKE_STATE-ACTIVE}" ;;
     get_client_list) cat "$CUDA_MPS_PIPE_DIRECTORY/clients" ;;
@@ -31,6 +32,7 @@ case $command in
 esac
 """
 SMI = """#!/bin/sh
+echo "smi $*" >>"$FAKE_LOG"
 case $* in
     *lms*) while :; do echo 900; sleep 0.05; done ;;
     *) echo 100 ;;
@@ -77,6 +79,9 @@ class Container:
     def sample(self, cell: Cell, shell: str = "sh", **environment: str) -> Sample:
         return read_cell(self.run(cell, shell, **environment), cell, "test")
 
+    def logged(self, beginning: str) -> list[str]:
+        return [line for line in (self.bin / "log").read_text().splitlines() if line.startswith(beginning)]
+
 
 @pytest.fixture
 def container(tmp_path: Path) -> Container:
@@ -84,7 +89,13 @@ def container(tmp_path: Path) -> Container:
 
 
 def cell(
-    clients: int = 3, percentage: int | None = 100, *, program: str = "program", cores: tuple[str, ...] = (), ready_s: int = 60
+    clients: int = 3,
+    percentage: int | None = 100,
+    *,
+    program: str = "program",
+    cores: tuple[str, ...] = (),
+    ready_s: int = 60,
+    gpu: str = "",
 ) -> Cell:
     return Cell(
         clients=clients,
@@ -95,6 +106,7 @@ def cell(
         words=(program,),
         waits=program == "program",
         ready_s=ready_s,
+        gpu=gpu,
     )
 
 
@@ -111,7 +123,25 @@ def test_all_start_together_and_all_are_attached(container: Container, shell: st
 
 def test_the_thread_percentage_is_set_before_the_server_starts(container: Container) -> None:
     container.sample(cell(percentage=12))
-    assert (container.bin / "log").read_text() == "12\n"
+    assert container.logged("12") == ["12"]
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_of_several_gpus_both_arms_use_the_chosen_one(container: Container, shell: str) -> None:
+    """Clients of MPS see what the daemon offers; told the same once more by index, they would see nothing."""
+    with_mps = container.sample(cell(gpu="GPU-1b"), shell)
+    assert [end.said.split()[-1] for end in with_mps.ends] == ["unset"] * 3
+    assert container.logged("daemon") == ["daemon GPU-1b"]
+    without = container.sample(cell(percentage=None, gpu="GPU-1b"), shell)
+    assert [end.said.split()[-1] for end in without.ends] == ["GPU-1b"] * 3
+    assert all(line.startswith("smi -i GPU-1b --query-gpu=memory.used ") for line in container.logged("smi"))
+    assert len(container.logged("smi")) == 4
+
+
+def test_a_machine_with_one_gpu_tells_nobody_which(container: Container) -> None:
+    container.sample(cell())
+    assert container.logged("daemon") == ["daemon unset"]
+    assert not any("-i" in line.split() for line in container.logged("smi"))
 
 
 def test_without_mps_there_is_no_daemon(container: Container) -> None:
@@ -212,7 +242,7 @@ def test_a_client_is_kept_on_its_cores(container: Container) -> None:
     (container.bin / "taskset").write_text('#!/bin/sh\necho "$2" >>"$FAKE_LOG"\nshift 2\nexec "$@"\n')
     (container.bin / "taskset").chmod(0o755)
     container.sample(cell(clients=2, cores=("0,1", "2,3")))
-    assert sorted((container.bin / "log").read_text().split()) == ["0,1", "2,3"]
+    assert sorted([*container.logged("0,"), *container.logged("2,")]) == ["0,1", "2,3"]
 
 
 @pytest.mark.parametrize("text", ["", "go nonsense\ndone", "idle 5\nclient 0 1 2 0\ndone", "client x y z\ngo 1\ndone\nsaid\nsaid 1"])

@@ -33,7 +33,8 @@ def mps_plan(session: Session, targets: Targets, clients: str | None, peak_memor
     peak = None if peak_memory is None else _size_mib(peak_memory)
     target = converging.host(session, targets)
     with contextlib.closing(converging.connect(session, target)) as transport:
-        text = programs.checked(transport, probe.host_facts_script(session.settings.worker.name), "looking at the GPU", timeout_s=90.0)
+        facts_script = probe.host_facts_script(session.settings.worker.name, session.settings.mps.gpu or "")
+        text = programs.checked(transport, facts_script, "looking at the GPU", timeout_s=90.0)
         if not probe.is_running(text):
             raise programs.not_running(session, transport)
         if measure is not None and probe.is_mock(text):
@@ -77,7 +78,8 @@ def _measure(session: Session, transport: Transport, command: str) -> Measured:
     """Run the command once, its output to standard error. Raises `CommandFailed` when it ends with another status than 0."""
     out = bytearray()
     quiet = replace(session, stdout=out.extend)
-    done = programs.run(quiet, transport, session.settings.worker.name, ["sh", "-c", MEASURE, "provision", command])
+    words = ["sh", "-c", MEASURE, "provision", command, session.settings.mps.gpu or ""]
+    done = programs.run(quiet, transport, session.settings.worker.name, words)
     if done.exit_code != 0:
         why = f"{command}: status {done.exit_code}; its output stands above"
         fix = f"{session.program_argv0} dev.exec -- {command}"

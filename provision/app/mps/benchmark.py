@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import secrets
-import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import resources
-from pathlib import Path
 
 from provision.app import converging, programs
 from provision.app.mps.control import client_limit, look
 from provision.app.mps.figures import Figures
+from provision.app.mps.wishes import Asked, words_of
 from provision.app.session import Done, Session, Targets
 from provision.errors import CommandTimeout, HostError, Interrupted, ProvisionError, UsageError
 from provision.model import Note, Transport
@@ -22,7 +21,6 @@ from provision.mps.cell import Cell, CellFailed, Sample
 from provision.resources.mps import MpsStatus
 from provision.shell import fields, lifeline, script
 
-WORKLOADS = ("mlp", "driver")
 _ABOUT = {"mlp": "light trainings of an MLP of MNIST's shape", "driver": "short kernels through the CUDA driver API"}
 CELL_TIMEOUT_S = 1800.0
 TIDY_TIMEOUT_S = 60.0
@@ -33,48 +31,20 @@ echo "cpus=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)"
 command -v taskset >/dev/null && echo taskset=yes
 command -v python3 >/dev/null && echo python=yes
 python3 -c 'import importlib.util as u; print("torch=%s" % ("yes" if u.find_spec("torch") else ""))' 2>/dev/null
+gpu=
+if test -n "$1" || test "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')" -gt 1; then
+    gpu=$(nvidia-smi -i "${1:-0}" --query-gpu=uuid --format=csv,noheader 2>&1 | head -n 1)
+    echo "gpu=$gpu"
+fi
 for key in name driver_version memory.total compute_mode; do
-    echo "$key=$(nvidia-smi --query-gpu="$key" --format=csv,noheader 2>/dev/null | head -n 1)"
+    echo "$key=$(nvidia-smi ${gpu:+-i "$gpu"} --query-gpu="$key" --format=csv,noheader 2>/dev/null | head -n 1)"
 done
 """
 _HOST_LOOK = """
 echo "mock=${PROVISION_MOCK_ROOT:+yes}"
 echo "running=$(docker container inspect -f '{{.State.Running}}' "$name" 2>/dev/null)"
-docker exec "$name" sh -c "$body" provision 2>/dev/null || true
+docker exec "$name" sh -c "$body" provision "$gpu" 2>/dev/null || true
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What to measure. `command` is the user's own program; `{steps}` in it is replaced by the number of steps."""
-
-    command: str | None = None
-    clients: tuple[int, ...] = bench.CLIENTS
-    modes: tuple[str, ...] = bench.MODES
-    rounds: int = bench.LEAST_ROUNDS
-    budget_s: float | None = None
-    steps: int | None = None
-    workload: str | None = None
-    output: Path = Path("mps-bench")
-    with_chart: bool = True
-    pinned: bool = True
-    """Each client is kept on cores of its own, where `taskset` can."""
-
-    def __post_init__(self) -> None:
-        if self.workload is not None and self.workload not in WORKLOADS:
-            why = f"workloads: {', '.join(WORKLOADS)}"
-            raise UsageError(f"unknown workload {self.workload!r}", where="--workload", why=why, fix="--workload mlp")
-        if self.command is not None and self.workload is not None:
-            raise UsageError("--command and --workload cannot be given together", why="both say what to run", fix="leave one of them out")
-        if self.budget_s is not None and self.steps is not None:
-            raise UsageError("--budget and --steps cannot be given together", why="--budget finds the steps", fix="leave one of them out")
-        if self.command is not None:
-            _words(self.command)
-
-    @property
-    def fixed(self) -> bool:
-        """The program takes no number of steps."""
-        return self.command is not None and "{steps}" not in self.command
 
 
 @dataclass(frozen=True)
@@ -101,17 +71,6 @@ class _Place:
 
     def pins(self, asked: Asked) -> bool:
         return asked.pinned and self.about.get("taskset") == "yes"
-
-
-def _words(command: str) -> tuple[str, ...]:
-    """The command as words. Raises `UsageError` for quotes that do not end, and for nothing at all, which would be fast."""
-    try:
-        words, why = shlex.split(command), "there is no program in it"
-    except ValueError as error:
-        words, why = [], str(error).lower()
-    if not words:
-        raise UsageError("this is no command", where=f"--command {command!r}", why=why, fix='--command "python train.py"')
-    return tuple(words)
 
 
 def mps_bench(session: Session, targets: Targets, asked: Asked) -> Done:
@@ -148,6 +107,7 @@ def _figures(place: _Place, asked: Asked, keys: Sequence[Key]) -> Figures:
     said = {key: value.strip() or None for key, value in place.about.items()}
     about = {
         "gpu": said.get("name"),
+        "gpu_uuid": said.get("gpu"),
         "driver": said.get("driver_version"),
         "gpu_memory": said.get("memory.total"),
         "compute_mode": said.get("compute_mode"),
@@ -201,16 +161,22 @@ def _tidy(place: _Place, *, running: bool = False) -> None:
 def _look(session: Session, transport: Transport, asked: Asked) -> _Place:
     """What the container has. Refuses a mock, a container that is not there, one that lacks what is needed, and a busy GPU."""
     name = session.settings.worker.name
-    about = dict(fields(programs.checked(transport, script(_HOST_LOOK, name=name, body=_LOOK), "looking at the GPU", timeout_s=120.0)))
+    chosen = session.settings.mps.gpu or ""
+    body = script(_HOST_LOOK, name=name, body=_LOOK, gpu=chosen)
+    about = dict(fields(programs.checked(transport, body, "looking at the GPU", timeout_s=120.0)))
     if about.get("mock"):
         raise UsageError("mps.bench measures a GPU: this is a mock, which has none, and no figure is made up", where=transport.host.name)
     if about.get("running", "").strip() != "true":
         raise programs.not_running(session, transport)
+    gpu = about.get("gpu", "").strip()
+    if gpu and not gpu.startswith("GPU-"):
+        fix = f"{session.program_argv0} dev.exec -- nvidia-smi -L"
+        raise UsageError("there is no such GPU", where=f"provision.mps.gpu: {chosen}", why=gpu, fix=fix)
     if not about.get("name", "").strip():
         raise HostError(
             "no GPU answers in the container", where=transport.host.name, why="nvidia-smi named none", fix="invoke vm.provision"
         )
-    status = _alone(session, transport, about.get("compute_mode", "").strip())
+    status = _alone(session, transport, about.get("compute_mode", "").strip(), gpu)
     if asked.command is None and about.get("python") != "yes":
         raise HostError(
             "the container has no python3 for the built-in program",
@@ -225,7 +191,7 @@ def _look(session: Session, transport: Transport, asked: Asked) -> _Place:
     return place
 
 
-def _alone(session: Session, transport: Transport, mode: str) -> MpsStatus:
+def _alone(session: Session, transport: Transport, mode: str, gpu: str) -> MpsStatus:
     """The status of MPS, as long as nobody uses the GPU.
 
     Others are seen from the host, since nvidia-smi in a container shows no process of another PID namespace. A GPU that
@@ -240,7 +206,7 @@ def _alone(session: Session, transport: Transport, mode: str) -> MpsStatus:
             why=f"the compute mode is {mode}",
             fix=f"{session.program_argv0} mps.disable" if ours else "sudo nvidia-smi -c DEFAULT   (on the host)",
         )
-    status = look(session, transport.host, transport)
+    status = look(session, transport.host, transport, gpu=gpu)
     if busy := [*status.clients, *status.outside]:
         why = "; ".join(" ".join(filter(None, (user.container, str(user.pid), user.command))) for user in busy)
         raise HostError("other programs use the GPU: the figures would be theirs as well", where=where, why=why, fix="stop them")
@@ -317,7 +283,7 @@ def _run(place: _Place, asked: Asked, key: Key, steps: int) -> tuple[Sample, flo
     if asked.command is None:
         words: tuple[str, ...] = ("python3", f"{place.folder}/workload.py")
     else:
-        words = _words(asked.command.replace("{steps}", str(steps)))
+        words = words_of(asked.command.replace("{steps}", str(steps)))
     one = Cell(
         clients=key.clients,
         percentage=key.percentage,
@@ -326,6 +292,7 @@ def _run(place: _Place, asked: Asked, key: Key, steps: int) -> tuple[Sample, flo
         cores=fixed_sets,
         words=words,
         waits=asked.command is None,
+        gpu=place.about.get("gpu", "").strip(),
     )
     out, err = bytearray(), bytearray()
     body = programs.in_container(place.container, cell.in_container(one, f"{place.folder}/cell"), place.token)
@@ -344,41 +311,3 @@ def _run(place: _Place, asked: Asked, key: Key, steps: int) -> tuple[Sample, flo
         why = (err.decode("utf-8", "replace") or text)[-500:].strip()
         raise CellFailed(f"the cell ended with status {status}", where=str(key), why=why)
     return cell.read_cell(text, one, str(key)), seconds
-
-
-def mps_asked(
-    *,
-    command: str | None = None,
-    clients: str | None = None,
-    modes: str | None = None,
-    rounds: str | None = None,
-    budget: str | None = None,
-    steps: str | None = None,
-    workload: str | None = None,
-    output: str | None = None,
-    with_chart: bool = True,
-    pinned: bool = True,
-) -> Asked:
-    """The flags of `mps.bench` as values. Raises `UsageError` naming the flag."""
-    plain = Asked()
-    return replace(
-        plain,
-        command=command,
-        clients=bench.clients_of(clients),
-        modes=bench.modes_of(modes),
-        rounds=_count("--rounds", rounds, plain.rounds, least=1),
-        budget_s=None if budget is None else bench.seconds_of(budget),
-        steps=None if steps is None else _count("--steps", steps, bench.STEPS, least=1),
-        workload=workload,
-        output=plain.output if output is None else Path(output),
-        with_chart=with_chart,
-        pinned=pinned,
-    )
-
-
-def _count(flag: str, text: str | None, default: int, *, least: int) -> int:
-    if text is None:
-        return default
-    if not text.isdecimal() or int(text) < least:
-        raise UsageError(f"{flag} is a whole number", where=text, why=f"at least {least}", fix=f"{flag} {default}")
-    return int(text)

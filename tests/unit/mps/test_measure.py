@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from provision.app.mps import benchmark
 from provision.errors import ProvisionError
+from provision.mps import probe
 from provision.mps.measure import MEASURE, Measured, measured
 
 DATA = Path(__file__).parents[2] / "data" / "mps" / "measure"
@@ -110,3 +112,83 @@ def test_a_share_in_force_does_not_shrink_what_is_measured(tmp_path: Path, mode:
     words = ["sh", "-c", MEASURE, "provision", "echo $CUDA_MPS_PIPE_DIRECTORY"]
     done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=30, stdin=subprocess.DEVNULL)
     assert done.stderr.splitlines()[0] == pipe
+
+
+TWO = """#!/bin/sh
+gpu=0
+for word in "$@"; do
+    case $last in -i) gpu=$word ;; esac
+    last=$word
+done
+case $gpu in 0 | GPU-0a) gpu=GPU-0a ;; 1 | GPU-1b) gpu=GPU-1b ;; *) echo 'No devices were found'; exit 6 ;; esac
+echo "$gpu $*" >>"$HOME/asked"
+case "$*" in
+    -L) printf 'GPU 0: NVIDIA L4 (UUID: GPU-0a)\\nGPU 1: NVIDIA L4 (UUID: GPU-1b)\\n' ;;
+    *uuid*) echo "$gpu" ;;
+    *-lms*) while :; do echo '900, 50'; sleep 0.05; done ;;
+    *memory.used*) echo 7 ;;
+    *compute_mode*) echo "${FAKE_MODE-Default}" ;;
+    dmon*) exit 1 ;;
+esac
+"""
+
+
+def on_two_gpus(folder: Path, source: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    smi = folder / "bin" / "nvidia-smi"
+    smi.parent.mkdir(exist_ok=True)
+    smi.write_text(TWO)
+    smi.chmod(0o755)
+    env = {"PATH": f"{smi.parent}:/usr/local/bin:/usr/bin:/bin", "HOME": str(folder), **environment}
+    return subprocess.run(
+        ["sh", "-c", source, "provision", *words],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@pytest.mark.parametrize(("chosen", "gpu"), [("", "GPU-0a"), ("1", "GPU-1b"), ("GPU-1b", "GPU-1b")])
+def test_of_several_gpus_the_program_runs_on_the_one_that_is_looked_at(tmp_path: Path, chosen: str, gpu: str) -> None:
+    done = on_two_gpus(tmp_path, MEASURE, "echo $CUDA_VISIBLE_DEVICES; sleep 0.3", chosen)
+    assert done.stderr.splitlines()[0] == gpu
+    assert measured(done.stdout).peak_memory_mib == 893
+    asked = [line for line in (tmp_path / "asked").read_text().splitlines() if "uuid" not in line and "-L" not in line]
+    assert {line.split()[0] for line in asked} == {gpu}
+    assert len(asked) == 4, "memory before, memory meanwhile, activity, compute mode"
+
+
+def test_a_client_of_mps_is_not_told_which_gpu(tmp_path: Path) -> None:
+    done = on_two_gpus(tmp_path, MEASURE, "echo ${CUDA_VISIBLE_DEVICES-unset}", "1", FAKE_MODE="Exclusive_Process")
+    assert done.stderr.splitlines()[0] == "unset"
+
+
+def test_a_gpu_that_is_not_there_is_named(tmp_path: Path) -> None:
+    done = on_two_gpus(tmp_path, MEASURE, "echo ran", "7")
+    assert (done.returncode, done.stderr) == (0, "")
+    with pytest.raises(ProvisionError, match="there is no such GPU") as caught:
+        measured(done.stdout)
+    assert (caught.value.where, caught.value.why) == ("provision.mps.gpu", "No devices were found")
+
+
+@pytest.mark.parametrize(("chosen", "gpus"), [("1", {"GPU-1b"}), ("", {"GPU-0a"})])
+def test_a_plan_looks_at_the_chosen_gpu(tmp_path: Path, chosen: str, gpus: set[str]) -> None:
+    client = "import os; print('told=' + os.environ.get('CUDA_VISIBLE_DEVICES', 'unset'))"
+    done = on_two_gpus(tmp_path, probe._INSIDE, "name", client, chosen)
+    asked = [line for line in (tmp_path / "asked").read_text().splitlines() if "query-gpu" in line]
+    assert {line.split()[0] for line in asked} == gpus
+    assert f"told={'GPU-1b' if chosen else 'unset'}\n" in done.stdout
+
+
+@pytest.mark.parametrize(("chosen", "gpu"), [("1", "GPU-1b"), ("", "GPU-0a")])
+def test_a_benchmark_looks_at_the_chosen_gpu(tmp_path: Path, chosen: str, gpu: str) -> None:
+    done = on_two_gpus(tmp_path, benchmark._LOOK, chosen)
+    assert f"gpu={gpu}" in done.stdout.splitlines()
+    asked = [line for line in (tmp_path / "asked").read_text().splitlines() if "query-gpu" in line]
+    assert {line.split()[0] for line in asked} == {gpu}
+
+
+def test_a_benchmark_on_a_gpu_that_is_not_there_hears_so(tmp_path: Path) -> None:
+    assert "gpu=No devices were found" in on_two_gpus(tmp_path, benchmark._LOOK, "7").stdout.splitlines()
