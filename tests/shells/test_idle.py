@@ -28,6 +28,7 @@ case $1 in
     --query-gpu=utilization.gpu) cat '{folder}/percents' ;;
     --query-compute-apps=pid) cat '{folder}/apps' ;;
 esac
+{then}
 exit {status}
 """
 
@@ -39,6 +40,7 @@ class Idle:
     scratch: Scratch
     uptime_s: int = 1000
     processes: int = 0
+    said: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:
@@ -46,26 +48,39 @@ class Idle:
         driver.mkdir(parents=True)
         (self.root / "dev/pts").mkdir(parents=True)
         (self.root / "dev/pts/ptmx").touch()
+        module = self.root / "sys/module/nvidia/version"
+        module.parent.mkdir(parents=True)
+        module.write_text("580.126.09\n")
         self.gpu("0")
         self.boot("active")
-        self.scratch.tools.joinpath("systemctl").write_text(
-            '#!/bin/sh\ncase $1 in\n    is-active) cat "$BOOT" ;;\n    *) echo "$@" >>"$ASKED" ;;\nesac\n'
-        )
-        self.scratch.tools.joinpath("systemctl").chmod(0o755)
+        self.tool("systemctl", '#!/bin/sh\ncase $1 in\n    is-active) cat "$BOOT" ;;\n    *) echo "$@" >>"$ASKED" ;;\nesac\n')
         self.file = self.scratch.tools / "idle.sh"
         self.file.write_text(idle_texts(Settings.model_validate({"idle_stop": "45m"}), None)["script"])
+        self.says_otherwise("timeout -k 5 30 sh", "timeout -k 1 3 sh")
+        self.says_otherwise("timeout -k 5 20 ", "timeout -k 1 1 ")
+
+    def says_otherwise(self, words: str, instead: str) -> None:
+        """Let the script say something else in one place."""
+        text = self.file.read_text()
+        assert text.count(words) == 1
+        self.file.write_text(text.replace(words, instead))
 
     @property
     def root(self) -> Path:
         return self.scratch.root
 
-    def gpu(self, percents: str, apps: str = "", *, status: int = 0) -> None:
-        """What nvidia-smi answers; its library has to be on its path, as on the host."""
+    def tool(self, name: str, text: str) -> None:
+        path = self.scratch.tools / name
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def gpu(self, percents: str, apps: str = "", *, status: int = 0, then: str = "") -> None:
+        """What nvidia-smi answers, and then does; its library has to be on its path, as on the host."""
         folder = self.scratch.tools
-        (folder / "percents").write_text(f"{percents}\n")
+        (folder / "percents").write_text(percents and f"{percents}\n")
         (folder / "apps").write_text(apps)
         program = self.root / "var/lib/nvidia/bin/nvidia-smi"
-        program.write_text(_SMI.format(folder=folder, status=status))
+        program.write_text(_SMI.format(folder=folder, status=status, then=then))
         program.chmod(0o755)
 
     def boot(self, state: str) -> None:
@@ -85,7 +100,7 @@ class Idle:
         (folder / "cmdline").write_bytes(b"".join(word.encode() + b"\0" for word in words))
 
     def after(self, seconds: int) -> str:
-        """Look again so much later; `off` where the VM was powered off."""
+        """Look again so much later; `off` where the VM was powered off. What was said is in `said`."""
         self.uptime_s += seconds
         (self.root / "proc/uptime").write_text(f"{self.uptime_s}.42 7.00\n")
         asked = self.scratch.tools / "asked"
@@ -102,11 +117,11 @@ class Idle:
             ASKED=str(asked),
         )
         assert (done.returncode, done.stderr) == (0, b"")
+        self.said = done.stdout.decode().splitlines()
         if not asked.exists():
-            assert done.stdout == b""
             return "on"
         assert asked.read_text() == "poweroff\n"
-        return "off: " + done.stdout.decode().strip()
+        return "off: " + self.said.pop()
 
 
 @pytest.fixture
@@ -142,12 +157,76 @@ def test_a_process_that_only_holds_memory_of_a_gpu_that_tells_is_no_use(idle: Id
     assert idle.after(LIMIT_S).startswith("off")
 
 
-def test_a_driver_that_fails_is_no_use(idle: Idle) -> None:
+def test_without_the_drivers_module_nothing_computes(idle: Idle) -> None:
+    """A boot whose driver was not installed still ends; what an earlier one left on the disk says nothing."""
+    shutil.rmtree(idle.root / "sys")
     idle.after(0)
-    idle.gpu("99", status=9)
+    idle.gpu("", status=9)
     assert idle.after(LIMIT_S).startswith("off")
+
+
+UNREAD = "provision: the GPU cannot be read ({}): it counts as used, so idle_stop does not stop this VM; its time to live does"
+
+
+@pytest.mark.parametrize(
+    ("percents", "apps", "status", "why"),
+    [
+        ("99", "", 9, "nvidia-smi ended with 9"),
+        ("", "", 0, "nvidia-smi says nothing"),
+        ("0\n[Unknown Error]", "", 0, "nvidia-smi says: [Unknown Error]"),
+        ("[GPU requires reset]\n[N/A]", "", 0, "nvidia-smi says: [GPU requires reset]"),
+        ("No devices were found", "", 0, "nvidia-smi says: No devices were found"),
+    ],
+)
+def test_a_gpu_that_cannot_be_read_is_never_why_a_vm_stops(idle: Idle, percents: str, apps: str, status: int, why: str) -> None:
+    idle.after(0)
+    assert idle.said == []
+    idle.gpu(percents, apps, status=status)
+    assert (idle.after(LIMIT_S), idle.said) == ("on", [UNREAD.format(why)])
+    idle.gpu("0")
+    assert (idle.after(MINUTE), idle.said) == ("on", ["provision: the GPU can be read again"])
+    assert idle.after(LIMIT_S - 2 * MINUTE) == "on"
+    assert idle.after(MINUTE).startswith("off"), "it was used until it could be read"
+    assert idle.said == []
+
+
+def test_a_gpu_that_is_busy_beside_one_that_cannot_be_read(idle: Idle) -> None:
+    idle.gpu("[Unknown Error]\n7")
+    assert (idle.after(0), idle.said) == ("on", [])
+
+
+def test_it_is_said_once_an_hour(idle: Idle) -> None:
+    idle.gpu("", status=15)
+    said = []
+    for _ in range(5):
+        assert idle.after(30 * MINUTE) == "on"
+        said.append(len(idle.said))
+    assert said == [1, 0, 1, 0, 1]
+
+
+def test_an_nvidia_smi_that_is_missing_under_a_loaded_driver(idle: Idle) -> None:
     (idle.root / "var/lib/nvidia/bin/nvidia-smi").unlink()
-    assert idle.after(LIMIT_S).startswith("off")
+    assert (idle.after(0), idle.said) == ("on", [UNREAD.format("nvidia-smi ended with 127")])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["hangs", "ignores signals", "cannot be killed"])
+def test_an_nvidia_smi_that_hangs(idle: Idle, way: str) -> None:
+    """A process in the kernel's hands outlives SIGKILL and whoever waits for it: the script does not wait."""
+    idle.after(0)
+    idle.gpu("0", then={"hangs": "exec sleep 30", "ignores signals": "trap '' TERM; sleep 30 & wait; wait"}.get(way, ""))
+    if way == "cannot be killed":
+        idle.says_otherwise("timeout -k 1 1 ", "sleep 30 >/dev/null; ")
+    started = time.monotonic()
+    assert idle.after(LIMIT_S) == "on"
+    assert time.monotonic() - started < 10
+    (said,) = idle.said
+    assert said.startswith("provision: the GPU cannot be read (nvidia-smi ended with 1"), said
+    if way == "cannot be killed":
+        idle.says_otherwise("sleep 30 >/dev/null; ", "timeout -k 1 1 ")
+    idle.gpu("0")
+    assert (idle.after(LIMIT_S - MINUTE), idle.said) == ("on", ["provision: the GPU can be read again"])
+    assert idle.after(MINUTE).startswith("off")
 
 
 @pytest.mark.parametrize(("read_s", "written_s"), [(10, 9000), (9000, 10)])
@@ -206,6 +285,7 @@ def test_the_boot_is_use(idle: Idle) -> None:
 def test_without_gpu_and_terminals(idle: Idle) -> None:
     shutil.rmtree(idle.root / "dev/pts")
     shutil.rmtree(idle.root / "var/lib/nvidia")
+    shutil.rmtree(idle.root / "sys")
     assert idle.after(0) == "on"
     assert idle.after(LIMIT_S).startswith("off")
 
