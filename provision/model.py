@@ -313,7 +313,7 @@ class Cloud(Protocol):
     """The few things asked of a cloud. Errors are `CloudError`s; nothing else leaves an implementation."""
 
     def create(self, spec: VmSpec, zone: str, *, request_id: str) -> Vm:
-        """Insert the VM in `zone` and wait until it runs."""
+        """Insert the VM in `zone` and wait until it runs, or waits for capacity itself (status PENDING)."""
         ...
 
     def get(self, name: str, zone: str) -> Vm | None:

@@ -16,8 +16,9 @@ from provision.cloud.plan import span
 from provision.cloud.ports import ANY, ComputeCloud
 from provision.cloud.prices import PriceList, packaged
 from provision.cloud.race import Finish, race
-from provision.cloud.refusal import CloudRefused, Refusal
+from provision.cloud.refusal import WAITED_IN_VAIN, CloudRefused, Refusal
 from provision.cloud.search import Attempt, Search, planned
+from provision.cloud.waiting import WAITING, awaited
 from provision.errors import CleanupFailed, CloudError, SettingsError
 from provision.model import Emit, Vm, VmSpec
 
@@ -61,10 +62,21 @@ class Maker(Means):
             resumed = self._resume(spec.name)
             named = [vm for vm in self.cloud.list({body.OWNER_LABEL: ANY}) if vm.name == spec.name]
             existing = [vm for vm in named if is_ours(vm, owner)] or resumed or self._unlisted(spec.name, named)
+            vain: CloudRefused | None = None
             if existing:
-                return self._keep(spec, self._only_one(existing, resumed))
+                vm = self._only_one(existing, resumed)
+                try:
+                    return self._keep(spec, self._awaited(spec, vm))
+                except CloudRefused as error:
+                    if error.refusal.code != WAITED_IN_VAIN:
+                        raise
+                    vain = error
+                    self.note(_said(vm.zone, classify(error.refusal), error.refusal))
             _refuse_namesake(named, owner)
-            return self._place(spec, search.anew() if search is not None else self._planned([spec], places, new=1), width)
+            search = search.anew() if search is not None else self._planned([spec], places, new=1)
+            if vain is not None:
+                search.narrow(vm.zone, vain)
+            return self._place(spec, search, width)
 
     def foretell(self, specs: Sequence[VmSpec], places: Sequence[str]) -> Search:
         """Tell what `create` would do for VMs of one shape that are not there, and raise what it would raise before anything is asked for.
@@ -139,6 +151,19 @@ class Maker(Means):
                 self.note(f"{vm.name} exists in {vm.zone} too and bills")
         return chosen
 
+    def _awaited(self, spec: VmSpec, vm: Vm) -> Vm:
+        """A VM that an interrupted run left waiting for capacity is waited for again; in vain, it is removed and CloudRefused raised."""
+        if vm.status != WAITING:
+            return vm
+        fits(spec, vm)
+        try:
+            vm = awaited(self, vm, spec.request_valid_s or 0)
+        except CloudRefused:
+            drop(self, vm)
+            raise
+        keep(self, vm)
+        return vm
+
     def _keep(self, spec: VmSpec, vm: Vm, tried: Sequence[Attempt] = ()) -> Created:
         fits(spec, vm)
         if (said := other_limit(spec, vm)) is not None:
@@ -192,7 +217,7 @@ class Maker(Means):
         while finish.winner is None:
             self.note(f"asking {zone} for {Shape.of(spec)}")
             try:
-                made = insert(self, spec, zone)
+                made = insert(self, spec, zone, enough=lambda: finish.winner is not None)
             except CloudRefused as error:
                 verdict = classify(error.refusal)
                 if not error.refusal.final or rounds >= verdict.again:

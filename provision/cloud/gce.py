@@ -54,7 +54,10 @@ class GceCloud:
     # --- the Cloud protocol -----------------------------------------------------------------------------------------
 
     def create(self, spec: VmSpec, zone: str, *, request_id: str) -> Vm:
-        """Insert the VM in `zone` and wait until it runs; one of the same name and owner that is there already is taken."""
+        """Insert the VM in `zone` and wait until it runs; one of the same name and owner that is there already is taken.
+
+        A flex-start VM comes back as PENDING where it waits for capacity (`waiting.awaited`).
+        """
         body.check_spec(spec)
         where = f"{zone}/{spec.name}"
         image = self.resolve_image(spec.image, spec.image_project)
@@ -68,7 +71,11 @@ class GceCloud:
             if classify(error.refusal).kind is not Kind.EXISTS:
                 raise
             return self._adopt(spec, zone, error)
-        return self._settled(self._require(spec.name, zone), waits_s)
+        vm = self.get(spec.name, zone)
+        if vm is None and waits_s:  # its whole time passed while the answers were on their way
+            refusal = Refusal(code=WAITED_IN_VAIN, message=f"no capacity within {waits_s:g} s: the cloud removed the request")
+            raise refused(what, refusal, where=where, project=self.project)
+        return self._settled(vm or self._require(spec.name, zone))
 
     def get(self, name: str, zone: str) -> Vm | None:
         """The VM, or None when there is none of this name in `zone`."""
@@ -297,19 +304,12 @@ class GceCloud:
             raise CloudRefused(what, refusal=error.refusal, where=f"{zone}/{spec.name}", fix="choose another --name") from error
         return self._settled(vm)
 
-    def _settled(self, vm: Vm, extra_s: float = 0.0) -> Vm:
-        """The VM once its creation is over; what another insert has begun is waited for.
-
-        A flex-start VM is PENDING until there is capacity, and removed by the cloud when its wait is over.
-        """
-        deadline = self.client.now() + self.client.operation_timeout_s + extra_s
-        while vm.status in ("PENDING", "PROVISIONING", "STAGING") and self.client.now() < deadline:
+    def _settled(self, vm: Vm) -> Vm:
+        """The VM once its creation is over; what another insert has begun is waited for. What waits for capacity stays as it is."""
+        deadline = self.client.now() + self.client.operation_timeout_s
+        while vm.status in ("PROVISIONING", "STAGING") and self.client.now() < deadline:
             self.client.sleep(1.0)
-            found = self.get(vm.name, vm.zone)
-            if found is None and vm.status == "PENDING":
-                refusal = Refusal(code=WAITED_IN_VAIN, message=f"no capacity within {extra_s:g} s: the cloud removed the request")
-                raise refused("the VM was not created", refusal, where=f"{vm.zone}/{vm.name}", project=self.project)
-            vm = found or self._require(vm.name, vm.zone)
+            vm = self._require(vm.name, vm.zone)
         return vm
 
     def _require(self, name: str, zone: str) -> Vm:

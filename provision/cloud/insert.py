@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from provision.cloud import body
@@ -11,6 +12,7 @@ from provision.cloud.means import Means, left_behind
 from provision.cloud.placement import Kind, classify
 from provision.cloud.ports import Ended
 from provision.cloud.refusal import TIMED_OUT, CloudRefused
+from provision.cloud.waiting import WAITING, awaited
 from provision.errors import CloudError
 from provision.model import Vm, VmSpec
 
@@ -23,8 +25,10 @@ class Inserted:
     is_new: bool
 
 
-def insert(means: Means, spec: VmSpec, zone: str) -> Inserted:
+def insert(means: Means, spec: VmSpec, zone: str, enough: Callable[[], bool] = lambda: False) -> Inserted:
     """The VM, made in `zone`: intent on disk, insert, and on a refusal everything removed that it may have made.
+
+    A flex-start VM is waited for as long as its request is valid, or until `enough()`: then it comes back as it is.
 
     A lost answer is no refusal: the insert is looked up by its requestId, and a VM that it made is kept. One of ours that
     another run made meanwhile is taken as it is. `keep` or `drop` then says what is to become of a new one. Raises the
@@ -40,6 +44,11 @@ def insert(means: Means, spec: VmSpec, zone: str) -> Inserted:
         if made is None:
             raise
         vm = made
+    try:
+        vm = awaited(means, vm, spec.request_valid_s or 0, enough)
+    except CloudRefused:
+        _clean_up(means, spec.name, zone, request_id, if_absent=written.GONE)
+        raise
     is_new = is_of(vm, request_id)
     if not is_new:
         means.journal.mark(request_id, written.GONE)
@@ -131,7 +140,8 @@ def resume(means: Means, entry: Entry) -> Vm | None:
     means.cloud.ended(entry.zone, entry.request_id)
     vm = means.cloud.get(entry.name, entry.zone)
     if is_of(vm, entry.request_id):
-        means.journal.mark(entry.request_id, written.MADE)
+        if vm is not None and vm.status != WAITING:  # one that waits for capacity may yet come to nothing
+            means.journal.mark(entry.request_id, written.MADE)
         return vm
     means.journal.mark(entry.request_id, written.GONE)
     return None

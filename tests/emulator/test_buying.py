@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,11 @@ import pytest
 
 from provision.cloud.create import Maker
 from provision.cloud.gce import GceCloud
-from provision.cloud.journal import FileJournal
-from provision.cloud.refusal import WAITED_IN_VAIN, CloudRefused
-from provision.errors import CloudError
-from provision.model import Vm, VmSpec
-from provision.testing.compute import ComputeEmulator, Fault, FaultKind, SimulatedClock, stock_out
+from provision.cloud.journal import GONE, INTENT, MADE, FileJournal
+from provision.cloud.refusal import WAITED_IN_VAIN
+from provision.errors import CloudError, NoCapacity
+from provision.model import Note, VmSpec
+from provision.testing.compute import ComputeEmulator, Fault, FaultKind, NullBackend, SimulatedClock, http_error, stock_out
 
 MakeSpec = Callable[..., VmSpec]
 ZONES = ("us-central1-a", "us-central1-b")
@@ -90,24 +92,168 @@ def test_a_stock_out_is_known_within_a_second_of_the_end_of_its_operation(
     assert 4.0 <= clock.now() - before <= 6.0
 
 
-class Waiting(GceCloud):
-    """A cloud in which a flex-start VM is PENDING for some looks, and then runs, or is gone."""
+# --- flex-start: capacity is waited for ------------------------------------------------------------------------------
 
-    def __init__(self, *looks: str | None, clock: SimulatedClock) -> None:
-        super().__init__("demo", "http://127.0.0.1:9", now=clock.now, sleep=clock.sleep)
-        self.looks = list(looks)
-
-    def get(self, name: str, zone: str) -> Vm | None:
-        status = self.looks.pop(0)
-        return None if status is None else Vm(name=name, zone=zone, status=status, machine_type="m")
+FLEX = {"provisioning_model": "FLEX_START", "request_valid_s": 600, **L4}
 
 
-def test_a_flex_start_vm_is_waited_for_and_missed_when_its_wait_is_over(clock: SimulatedClock) -> None:
-    runs = Waiting("PENDING", "PROVISIONING", "RUNNING", clock=clock)
-    assert runs._settled(Vm(name="dev", zone="z", status="PENDING", machine_type="m"), 600).status == "RUNNING"
-    gone = Waiting("PENDING", None, clock=clock)
-    with pytest.raises(CloudRefused) as caught:
-        gone._settled(Vm(name="dev", zone="z", status="PENDING", machine_type="m"), 600)
-    assert (caught.value.refusal.code, caught.value.exit_code) == (WAITED_IN_VAIN, 5)
-    late = Waiting(*["PENDING"] * 2000, clock=clock)
-    assert late._settled(Vm(name="dev", zone="z", status="PENDING", machine_type="m"), 600).status == "PENDING"
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def patient(maker: Maker, said: list[str]) -> Maker:
+    return replace(maker, emit=lambda event: said.append(event.text) if isinstance(event, Note) else None)
+
+
+def states(maker: Maker) -> list[tuple[str, str]]:
+    assert isinstance(maker.journal, FileJournal)
+    return [(entry.zone, entry.state) for entry in maker.journal.entries()]
+
+
+def there(emulator: ComputeEmulator) -> list[tuple[str, str]]:
+    return [(instance["zone"].rsplit("/", 1)[-1], instance["status"]) for instance in emulator.instances("demo")]
+
+
+def test_capacity_that_comes_is_waited_for_and_told_of(
+    emulator: ComputeEmulator, clock: SimulatedClock, patient: Maker, make_spec: MakeSpec, said: list[str]
+) -> None:
+    emulator.capacity.set(150)
+    before = clock.now()
+    made = patient.create(make_spec(**FLEX), ZONES)
+    assert (made.changed, made.vm.status, made.vm.zone) == (True, "RUNNING", ZONES[0])
+    assert 150 <= clock.now() - before <= 160
+    assert said[-3:] == [
+        "us-central1-a: dev waits for capacity (flex-start), up to 10m",
+        "us-central1-a: no capacity after 1m of 10m",
+        "us-central1-a: no capacity after 2m of 10m",
+    ]
+    assert states(patient) == [(ZONES[0], MADE)]
+
+
+def test_its_time_to_live_begins_when_it_runs(
+    emulator: ComputeEmulator, clock: SimulatedClock, patient: Maker, make_spec: MakeSpec
+) -> None:
+    emulator.capacity.set(300)
+    patient.create(make_spec(**FLEX, ttl_s=3600), ZONES)
+    clock.advance(3500)
+    assert there(emulator) == [(ZONES[0], "RUNNING")]
+    clock.advance(200)
+    assert there(emulator) == [(ZONES[0], "TERMINATED")]
+
+
+def test_where_it_does_not_come_in_time_the_next_zone_is_asked(
+    emulator: ComputeEmulator, clock: SimulatedClock, patient: Maker, make_spec: MakeSpec
+) -> None:
+    emulator.capacity.set(None, ZONES[0])
+    before = clock.now()
+    made = patient.create(make_spec(**FLEX), ZONES)
+    assert [(attempt.zone, attempt.result) for attempt in made.tried] == [(ZONES[0], "capacity"), (ZONES[1], "created")]
+    assert made.tried[0].reason == f"{WAITED_IN_VAIN}: no capacity within 10m: the cloud removed the request"
+    assert 600 <= clock.now() - before <= 610
+    assert there(emulator) == [(ZONES[1], "RUNNING")]
+    assert states(patient) == [(ZONES[0], GONE), (ZONES[1], MADE)]
+
+
+def test_where_it_comes_nowhere_every_zone_says_so(emulator: ComputeEmulator, patient: Maker, make_spec: MakeSpec) -> None:
+    emulator.capacity.set(None)
+    with pytest.raises(NoCapacity) as caught:
+        patient.create(make_spec(**FLEX), ZONES)
+    assert caught.value.exit_code == 5
+    assert [(zone, result) for zone, result, _why in caught.value.tried] == [(zone, "capacity") for zone in ZONES]
+    assert (emulator.instances("demo"), emulator.disks("demo")) == ([], [])
+
+
+def test_a_request_that_may_not_wait_fails_as_any_other(emulator: ComputeEmulator, patient: Maker, make_spec: MakeSpec) -> None:
+    emulator.capacity.set(3600, ZONES[0])
+    made = patient.create(make_spec(**{**FLEX, "request_valid_s": None}), ZONES)
+    assert "ZONE_RESOURCE_POOL_EXHAUSTED" in made.tried[0].reason
+    assert there(emulator) == [(ZONES[1], "RUNNING")]
+
+
+@pytest.mark.parametrize(("after_s", "zone"), [(400, ZONES[0]), (None, ZONES[1])])
+def test_ctrl_c_leaves_the_request_and_the_next_run_waits_on(
+    emulator: ComputeEmulator, patient: Maker, make_spec: MakeSpec, after_s: float | None, zone: str
+) -> None:
+    emulator.capacity.set(after_s, ZONES[0])
+    slept: list[float] = []
+
+    def interrupted(seconds: float) -> None:
+        patient.sleep(seconds)
+        slept.append(seconds)
+        if len(slept) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        replace(patient, sleep=interrupted).create(make_spec(**FLEX), ZONES)
+    assert (there(emulator), states(patient)) == ([(ZONES[0], "PENDING")], [(ZONES[0], INTENT)])
+    (waiting,) = emulator.instances("demo")
+    made = patient.create(make_spec(**FLEX), ZONES)
+    assert there(emulator) == [(zone, "RUNNING")]
+    assert (made.vm.instance_id == waiting["id"]) == (zone == ZONES[0])
+    assert (zone, MADE) in states(patient)
+    assert INTENT not in {state for _zone, state in states(patient)}
+    assert not patient.create(make_spec(**FLEX), ZONES).changed
+
+
+def test_what_waits_can_be_deleted(emulator: ComputeEmulator, patient: Maker, make_spec: MakeSpec) -> None:
+    emulator.capacity.set(300)
+
+    def interrupted(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        replace(patient, sleep=interrupted).create(make_spec(**FLEX), ZONES)
+    assert [vm.status for vm in patient.delete_everywhere("dev", "me")] == ["PENDING"]
+    assert (there(emulator), states(patient)) == ([], [(ZONES[0], GONE)])
+
+
+def test_of_several_zones_that_wait_the_first_with_capacity_is_kept(emulator: ComputeEmulator, patient: Maker, make_spec: MakeSpec) -> None:
+    emulator.capacity.set(None, ZONES[0])
+    emulator.capacity.set(60, ZONES[1])
+    made = patient.create(make_spec(**FLEX), ZONES, width=2)
+    assert made.vm.zone == ZONES[1]
+    assert there(emulator) == [(ZONES[1], "RUNNING")]
+    assert dict(states(patient)) == {ZONES[0]: GONE, ZONES[1]: MADE}
+
+
+def test_a_cloud_that_neither_gives_nor_removes_is_asked_no_longer(
+    emulator: ComputeEmulator, clock: SimulatedClock, patient: Maker, make_spec: MakeSpec
+) -> None:
+    """Its own clock stands still: the request is withdrawn two minutes after its time."""
+    emulator.capacity.set(None, ZONES[0])
+    passed: list[float] = []
+    stuck = replace(patient, sleep=passed.append)
+    made = stuck.create(make_spec(**FLEX), ZONES)
+    assert made.tried[0].reason == f"{WAITED_IN_VAIN}: no capacity within 10m: the request is withdrawn"
+    assert sum(passed) == 720
+    assert there(emulator) == [(ZONES[1], "RUNNING")]
+    assert clock.now() < 1_790_000_000 + 60
+
+
+def test_lost_answers_do_not_end_the_wait(emulator: ComputeEmulator, patient: Maker, make_spec: MakeSpec, said: list[str]) -> None:
+    emulator.capacity.set(200)
+    emulator.faults.add(http_error(503, "backendError", "Backend Error", call="instances.get", times=8))
+    assert patient.create(make_spec(**FLEX), ZONES).vm.status == "RUNNING"
+    assert len(emulator.instances("demo")) == 1
+
+
+def test_an_emulator_that_is_restored_waits_on(
+    emulator: ComputeEmulator, clock: SimulatedClock, patient: Maker, make_spec: MakeSpec
+) -> None:
+    emulator.capacity.set(300)
+    stops: list[float] = []
+
+    def interrupted(seconds: float) -> None:
+        stops.append(seconds)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        replace(patient, sleep=interrupted).create(make_spec(**FLEX), ZONES)
+    saved = json.loads(json.dumps(emulator.snapshot()))
+    with ComputeEmulator(NullBackend(), clock=clock) as again:
+        again.restore(saved)
+        assert there(again) == [(ZONES[0], "PENDING")]
+        clock.advance(301)
+        assert there(again) == [(ZONES[0], "RUNNING")]

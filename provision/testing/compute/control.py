@@ -6,6 +6,7 @@
     GET    /emulator/calls                               the latest calls of the API
     POST   /emulator/clock      {"advance_s": 3600}      let time pass at once
     POST   /emulator/quotas     {"metric": …, "limit": …, "region": …}    region may be left out
+    POST   /emulator/capacity   {"after_s": 600, "zone": "us-*"}          when flex-start requests get theirs; null: never
     POST   /emulator/metadata   {"enable-oslogin": "TRUE"}                metadata of the project
     POST   /emulator/events     {"event": "preempt", "zone": …, "name": …}    or break_host, guest_stopped
 
@@ -20,6 +21,7 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 from provision.testing.compute import scripts
+from provision.testing.compute.capacity import Capacity
 from provision.testing.compute.clock import Clock
 from provision.testing.compute.errors import ApiError, Json
 from provision.testing.compute.faults import FaultBook
@@ -47,6 +49,11 @@ class Controlled(Protocol):
     @property
     def quotas(self) -> Quotas:
         """The limits in force."""
+        ...
+
+    @property
+    def capacity(self) -> Capacity:
+        """When flex-start requests get theirs."""
         ...
 
     @property
@@ -113,6 +120,12 @@ def _set_quota(emulator: Controlled, body: Mapping[str, Any]) -> Json:
     return {"metric": metric, "limit": limit, "region": region}
 
 
+def _set_capacity(emulator: Controlled, body: Mapping[str, Any]) -> Json:
+    after_s, zone = body["after_s"], str(body.get("zone", "*"))
+    emulator.capacity.set(None if after_s is None else float(after_s), zone)
+    return {"zone": zone, "after_s": after_s}
+
+
 def _set_metadata(emulator: Controlled, body: Mapping[str, str]) -> Json:
     emulator.project_metadata.update({str(key): str(value) for key, value in dict(body).items()})
     return {"metadata": dict(emulator.project_metadata)}
@@ -133,6 +146,7 @@ _DOORS: Mapping[tuple[str, str], Callable[[Controlled, Any], Json]] = {
     ("GET", "calls"): _calls,
     ("POST", "clock"): _advance,
     ("POST", "quotas"): _set_quota,
+    ("POST", "capacity"): _set_capacity,
     ("POST", "metadata"): _set_metadata,
     ("POST", "events"): _event,
 }

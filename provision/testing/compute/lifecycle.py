@@ -14,7 +14,7 @@ from typing import Any
 from provision.cloud.body import last
 from provision.testing.compute import resources, scheduling
 from provision.testing.compute.errors import ApiError, OperationFailure
-from provision.testing.compute.machine import Machine
+from provision.testing.compute.machine import WAITING, Machine
 from provision.testing.compute.rules import check_labels, check_metadata
 from provision.testing.compute.store import Store
 
@@ -69,6 +69,8 @@ def stop(store: Store, machine: Machine, _body: Mapping[str, Any]) -> Plan:
     """Shut an instance down and keep its disks."""
     if machine.status == "TERMINATED":
         return Plan()
+    if machine.status == WAITING:
+        raise _not_ready(machine)
 
     def fail() -> None:
         machine.status = "RUNNING"

@@ -15,10 +15,16 @@ SERIAL_RING_BYTES = 1024 * 1024
 OFF = ("TERMINATED", "STOPPED", "SUSPENDED")
 """States in which an instance runs nothing and uses no quota of processors and GPUs."""
 
+WAITING = "PENDING"
+"""State of a flex-start VM that has no capacity yet."""
+
 
 @dataclass
 class Machine:
-    """One instance. `stops_at` is when its run time is over, in seconds since the epoch."""
+    """One instance. `stops_at` is when its run time is over, in seconds since the epoch.
+
+    One that waits for capacity (PENDING) gets it at `granted_at` (None: never), and is gone at `expires_at`.
+    """
 
     place: Place
     resource: Json
@@ -26,6 +32,14 @@ class Machine:
     serial: bytes = b""
     serial_start: int = 0
     stops_at: float | None = None
+    granted_at: float | None = None
+    expires_at: float | None = None
+
+    @property
+    def waits_until(self) -> float | None:
+        """When its wait for capacity ends, one way or the other; None while it waits for none."""
+        moments = [at for at in (self.granted_at, self.expires_at) if at is not None]
+        return min(moments, default=None) if self.status == WAITING else None
 
     @property
     def status(self) -> str:
@@ -59,7 +73,8 @@ class Machine:
         serial = base64.b64encode(self.serial).decode()
         place = [self.place.project, self.place.zone, self.place.name]
         plain = {"place": place, "resource": self.resource, "guest": self.guest, "serial": serial}
-        return deepcopy({**plain, "serial_start": self.serial_start, "stops_at": self.stops_at})
+        times = {"stops_at": self.stops_at, "granted_at": self.granted_at, "expires_at": self.expires_at}
+        return deepcopy({**plain, "serial_start": self.serial_start, **times})
 
     @classmethod
     def from_json(cls, entry: Mapping[str, object]) -> Machine:

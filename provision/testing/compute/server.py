@@ -19,6 +19,7 @@ from provision.cloud.body import last
 from provision.testing.compute import control, oslogin, scripts
 from provision.testing.compute.api import Api, Ask
 from provision.testing.compute.backend import HostBackend, NullBackend
+from provision.testing.compute.capacity import Capacity
 from provision.testing.compute.catalogue import Catalogue, Links
 from provision.testing.compute.clock import Clock, SystemClock
 from provision.testing.compute.durations import Durations
@@ -166,6 +167,11 @@ class ComputeEmulator:
     def firewalls(self) -> list[dict[str, Any]]:
         """The rules of the network `default`, each with what it says otherwise than these do; may be changed."""
         return self._api.firewalls
+
+    @property
+    def capacity(self) -> Capacity:
+        """When flex-start requests get theirs: `capacity.set(600, "us-central1-a")` after ten minutes, `capacity.set(None)` never."""
+        return self._world.store.capacity
 
     @property
     def project_metadata(self) -> dict[str, str]:

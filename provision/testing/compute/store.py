@@ -10,10 +10,12 @@ from provision.cloud.placement import region_of
 from provision.cloud.ports import MOCK_PORT_ATTRIBUTE
 from provision.testing.compute import disks, quotas, reservations, resources, scheduling
 from provision.testing.compute.backend import HostBackend
+from provision.testing.compute.capacity import NEVER_S, Capacity, valid_s
 from provision.testing.compute.catalogue import Catalogue, Links
 from provision.testing.compute.clock import timestamp
 from provision.testing.compute.errors import Json, OperationFailure, already_exists, invalid_field, not_found
-from provision.testing.compute.machine import OFF, Machine
+from provision.testing.compute.faults import stock_out
+from provision.testing.compute.machine import OFF, WAITING, Machine
 from provision.testing.compute.oslogin import Logins
 from provision.testing.compute.quotas import Quotas, Usage
 from provision.testing.compute.resources import Place
@@ -26,6 +28,7 @@ class Store:
         self.catalogue = catalogue
         self.links = Links("")
         self.quotas = Quotas()
+        self.capacity = Capacity()
         self.project_metadata: dict[str, str] = {}
         self.logins = Logins(now)
         self.machines: dict[Place, Machine] = {}
@@ -182,6 +185,32 @@ class Store:
         machine.stops_at = scheduling.ends_at(machine.scheduling, self.now())
         resources.set_termination(machine.resource, machine.stops_at)
         return None
+
+    def allot(self, machine: Machine, body: Mapping[str, Any]) -> OperationFailure | None:
+        """Boot a new instance; a flex-start one only once there is capacity, for which it may wait as PENDING.
+
+        One that may not wait fails as any other without capacity does.
+        """
+        after_s = self.capacity.after_s(machine.place.zone) if machine.scheduling["provisioningModel"] == "FLEX_START" else 0.0
+        if after_s == 0 or not self.exists(machine):
+            return self.boot(machine)
+        wait_s = valid_s(body)
+        if wait_s == 0:
+            self.remove(machine)
+            return stock_out(machine.place.zone).at(machine.place.zone, last(machine.resource["machineType"])).as_failure()
+        machine.granted_at = None if after_s == NEVER_S else self.now() + after_s
+        machine.expires_at = self.now() + wait_s
+        machine.status = WAITING
+        return None
+
+    def end_wait(self, machine: Machine) -> None:
+        """Capacity has come, or the request is no longer valid: the instance boots, or is gone."""
+        granted_at, expires_at = machine.granted_at, machine.expires_at
+        machine.granted_at = machine.expires_at = None
+        if granted_at is not None and (expires_at is None or granted_at <= expires_at):
+            self.boot(machine)
+        else:
+            self.remove(machine)
 
     def power_off(self, machine: Machine) -> None:
         """End its host and keep its disks; the instance still has its address and its status."""

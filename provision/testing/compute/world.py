@@ -15,7 +15,7 @@ from provision.testing.compute.durations import Durations
 from provision.testing.compute.errors import ApiError, Json, OperationFailure, already_exists
 from provision.testing.compute.faults import Fault
 from provision.testing.compute.lifecycle import Plan
-from provision.testing.compute.machine import OFF, Machine
+from provision.testing.compute.machine import OFF, WAITING, Machine
 from provision.testing.compute.operations import Change, Operations
 from provision.testing.compute.resources import Place
 from provision.testing.compute.rules import check_insert, check_labels, check_name
@@ -191,13 +191,15 @@ class World:
                 machine.prints(text)
 
     def tick(self) -> None:
-        """Let time do its work, one moment after the other: operations end, run times are over."""
+        """Let time do its work, one moment after the other: operations end, capacity comes, run times are over."""
         with self._lock:
             now = self._clock.now()
             try:
                 while (at := min(self._operations.next_at(), self._next_limit())) <= now:
                     self._moment.at = at
                     self._operations.settle()
+                    for machine in [m for m in self.store.machines.values() if m.waits_until is not None and m.waits_until <= at]:
+                        self.store.end_wait(machine)
                     for machine in [m for m in self.store.machines.values() if m.stops_at is not None and m.stops_at <= at]:
                         machine.stops_at = None
                         deletes = machine.scheduling.get("instanceTerminationAction") == "DELETE"
@@ -207,7 +209,8 @@ class World:
                 self._moment.at = None
 
     def _next_limit(self) -> float:
-        return min((m.stops_at for m in self.store.machines.values() if m.stops_at is not None), default=float("inf"))
+        limits = [at for m in self.store.machines.values() for at in (m.stops_at, m.waits_until) if at is not None]
+        return min(limits, default=float("inf"))
 
     # --- from one emulator to the next --------------------------------------------------------------------------------
 
@@ -240,7 +243,7 @@ class World:
             for machine in map(Machine.from_json, saved["instances"]):
                 self.store.machines[machine.place] = machine
                 self.store.count += 1
-                if machine.status not in OFF:
+                if machine.status not in (*OFF, WAITING):
                     stops_at = machine.stops_at
                     self.store.boot(machine, keep=True)
                     machine.stops_at = stops_at
@@ -266,7 +269,8 @@ class World:
             else:
                 self.store.remove(machine, keep_disks=fault is not None and fault.leaves_disk)
 
-        plan = Plan(begin="STAGING", end=lambda: self.store.boot(machine), fail=fail, failure=self.store.shortage(machine, with_disks=True))
+        short = self.store.shortage(machine, with_disks=True)
+        plan = Plan(begin="STAGING", end=lambda: self.store.allot(machine, body), fail=fail, failure=short)
         return self._begin("insert", machine, plan, request_id=request_id, fault=fault)
 
     def _bulk_insert(self, place: Place, wanted: bulk.Bulk, *, request_id: str, fault: Fault | None) -> Json:
