@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -240,8 +240,11 @@ class Transport(Protocol):
         """
         ...
 
-    def send(self, command: str, chunks: Sequence[bytes], *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
-        """Like `exchange`, but the input ends after the last chunk (for a tar stream)."""
+    def send(self, command: str, chunks: Iterable[bytes], *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
+        """Like `exchange`, but the input ends after the last chunk (for a tar stream).
+
+        Chunks that are no sequence may be long in coming: output is handed on meanwhile, and the end of the command is not held up.
+        """
         ...
 
     def close(self) -> None:

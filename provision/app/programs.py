@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import secrets
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 
 from provision.app.session import Done, Session
-from provision.errors import CommandFailed, HostError
+from provision.errors import CommandFailed, HostError, UsageError
 from provision.exchange import tail
 from provision.model import Sink, Transport
 from provision.resources.container import WORKSPACE
-from provision.shell import Script, fed, lifeline, script
+from provision.shell import ARGUMENT_LIMIT_BYTES, Script, fed, lifeline, script
 
 LONGEST_RUN_S = 30 * 86_400.0
 """A user's program has no time limit of ours; the transport wants a number."""
@@ -34,6 +37,24 @@ wait "$!"
 """
 
 
+_PIPED = """
+test "$(docker container inspect -f '{{.State.Running}}' "$name" 2>/dev/null)" = true || { echo "$token not-running" >&2; exit 125; }
+exec docker exec --interactive --env "PROVISION_RUN=$token" --workdir "$dir" "$name" "$@"
+"""
+# The lifeline of a program that reads: it has a channel of its own, since the program's input ends while the program goes on.
+# A session of its own keeps what ends the program from being ended with us.
+_WATCH = """
+trap : TERM HUP INT
+echo watching
+word=
+read -r word || true
+test "$word" = over || setsid docker exec "$name" sh -c "$end" provision "$token"
+"""
+_PIECE_BYTES = 64 * 1024
+_FAREWELL_S = 5.0
+"""How long the lifeline's own channel may take to close."""
+
+
 def in_container(container: str, words: Sequence[str], token: str) -> Script:
     """The script that runs `words` in the container and ends them when it is told to end."""
     return script(_RUN, argv=words, name=container, token=token, dir=WORKSPACE, end=END)
@@ -55,15 +76,65 @@ class _Told:
             self._sink(data)
 
 
-def run(session: Session, transport: Transport, container: str, words: Sequence[str]) -> Done:
-    """Run `words` in the container, stream its output, return its status. Failures of ours are raised."""
+def run(session: Session, transport: Transport, container: str, words: Sequence[str], *, stdin: int | None = None) -> Done:
+    """Run `words` in the container, stream its output, return its status. Failures of ours are raised.
+
+    It reads what the file descriptor `stdin` gives until that ends, or nothing.
+    """
     token = secrets.token_hex(8)
     told = _Told(token, session.stderr)
-    command, stdin = lifeline(in_container(container, words, token), become=transport.host.become)
-    status = transport.exchange(command, stdin, on_stdout=session.stdout, on_stderr=told, timeout_s=LONGEST_RUN_S)
+    if stdin is None:
+        command, given = lifeline(in_container(container, words, token), become=transport.host.become)
+        status = transport.exchange(command, given, on_stdout=session.stdout, on_stderr=told, timeout_s=LONGEST_RUN_S)
+    else:
+        command = fed(script(_PIPED, argv=words, name=container, token=token, dir=WORKSPACE), become=transport.host.become)
+        if len(command.encode("utf-8", "surrogateescape")) > ARGUMENT_LIMIT_BYTES:
+            raise UsageError("the command is too long for one that reads its standard input", fix="the same command with </dev/null")
+        with _watched(transport, container, token):
+            status = transport.send(command, _pieces(stdin), on_stdout=session.stdout, on_stderr=told, timeout_s=LONGEST_RUN_S)
     if told.not_running:
         raise not_running(session, transport)
     return finished(status)
+
+
+def _pieces(handle: int) -> Iterator[bytes]:
+    with contextlib.suppress(OSError):
+        while piece := os.read(handle, _PIECE_BYTES):
+            yield piece
+
+
+@contextlib.contextmanager
+def _watched(transport: Transport, container: str, token: str) -> Iterator[None]:
+    """While this lasts the program of `token` ends with the connection; whatever ends it early, Ctrl-C included, ends the program."""
+    watching, over, well = threading.Event(), threading.Event(), threading.Event()
+    failed: list[HostError] = []
+
+    def word() -> Iterator[bytes]:
+        over.wait()
+        if well.is_set():
+            yield b"over\n"
+
+    def watch() -> None:
+        body = script(_WATCH, name=container, token=token, end=END)
+        command = fed(body, become=transport.host.become)
+        try:
+            transport.send(command, word(), on_stdout=lambda _: watching.set(), on_stderr=lambda _: None, timeout_s=LONGEST_RUN_S)
+        except HostError as error:
+            failed.append(error)
+        finally:
+            watching.set()
+
+    watcher = threading.Thread(target=watch, name="lifeline", daemon=True)
+    watcher.start()
+    try:
+        watching.wait()
+        if failed:
+            raise failed[0]
+        yield
+        well.set()
+    finally:
+        over.set()
+    watcher.join(_FAREWELL_S)
 
 
 _IS_RUNNING = """

@@ -41,6 +41,8 @@ class Session:
     program_argv0: str = "invoke"
     stdout: Sink = _write_stdout
     stderr: Sink = _write_stderr
+    stdin: int | None = None
+    """The file descriptor that the user's program reads; None where it has nothing to read."""
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     said: set[str] = field(default_factory=set, compare=False)
     """Lines that are said once in a call, such as the mock's banner."""

@@ -30,8 +30,8 @@ def up(run: Run) -> Done:
 def exec_(run: Run, *, clients: str | None = None) -> Done:
     """Run the command after -- in the container.
 
-    Its output is streamed and its status returned, of several the worst; 125 when it could not be run. It reads nothing:
-    dev.shell is for that.
+    Its output is streamed and its status returned, of several the worst; 125 when it could not be run. It reads what is piped
+    to this task, or a file that is its input; with --clients, and on a terminal (dev.shell is for that), it reads nothing.
     """
     from provision import app
 
@@ -49,7 +49,7 @@ def run(run: Run, file: str, *, clients: str | None = None) -> Done:
     """Send the project and run FILE -- ARGS in the container.
 
     What git would track is sent. Output is streamed and the program's status returned, of several the worst; 125 when it
-    could not be run. The program reads nothing; dev.shell is for that.
+    could not be run. The program reads what is piped to this task, as with dev.exec.
     """
     from provision import app
 

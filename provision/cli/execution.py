@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import signal
+import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -133,7 +134,7 @@ def _prepared(shape: Shape, context: Context, given: dict[str, Any], output: Out
     project_dir = _project_dir(context)
     state_dir = config.state_dir(os.environ)
     settings = config.load_settings(project_dir, os.environ, overrides, config.runtime_path(sys.argv[1:], os.environ))
-    session = app.Session(settings=settings, state_dir=state_dir, project_dir=project_dir, program_argv0=argv0())
+    session = app.Session(settings=settings, state_dir=state_dir, project_dir=project_dir, program_argv0=argv0(), stdin=given_input())
     with (
         report.reporter(
             output.people,
@@ -188,6 +189,16 @@ def _project_dir(context: Context) -> Path:
     """The folder that Invoke reads the project's settings from; the one we are in when a task is called without Invoke's program."""
     prefix = context.config._project_prefix  # noqa: SLF001 - Invoke offers no other way to ask
     return Path(prefix).absolute() if prefix else Path.cwd()
+
+
+def given_input() -> int | None:
+    """Where the user's program reads: what was piped to us, or a file. A terminal stays ours."""
+    try:
+        handle = sys.stdin.fileno()
+        mode = os.fstat(handle).st_mode
+    except (AttributeError, OSError, ValueError):  # closed, or replaced by something that is no file
+        return None
+    return handle if stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode) else None
 
 
 def _confirm_on_terminal(show: report.LineReporter) -> Callable[[str], bool] | None:

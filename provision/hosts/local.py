@@ -40,7 +40,7 @@ class LocalTransport:
         """Run one command line; see `provision.model.Transport.exchange`."""
         return self._run(_Run(command, (stdin,), ends=False), on_stdout, on_stderr, timeout_s)
 
-    def send(self, command: str, chunks: Sequence[bytes], *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
+    def send(self, command: str, chunks: Iterable[bytes], *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
         """Like `exchange`, but the input ends after the last chunk."""
         return self._run(_Run(command, chunks, ends=True), on_stdout, on_stderr, timeout_s)
 
@@ -83,7 +83,8 @@ class _Run:
 
     def __init__(self, command: str, chunks: Iterable[bytes], *, ends: bool) -> None:
         self._argv = ["/bin/sh", "-c", command]
-        self._input = _pieces(chunks)
+        self._late = None if isinstance(chunks, Sequence) else chunks
+        self._input = _pieces(chunks if isinstance(chunks, Sequence) else ())
         self._piece = memoryview(b"")
         self._ends = ends
         self.killed = False
@@ -92,6 +93,9 @@ class _Run:
         """Begin."""
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(self._argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, bufsize=0)
+        if self._late is not None:
+            own = os.dup(_pipes(self._process)[0].fileno())
+            threading.Thread(target=_write_late, args=(own, self._late), name="stdin", daemon=True).start()
 
     def stream(self, on_stdout: Sink, on_stderr: Sink, deadline: float) -> bool:
         """Pump all three streams until both outputs have ended; False when the deadline passed first."""
@@ -100,7 +104,7 @@ class _Run:
             for stream, sink in ((stdout, on_stdout), (stderr, on_stderr)):
                 os.set_blocking(stream.fileno(), False)
                 selector.register(stream, selectors.EVENT_READ, sink)
-            os.set_blocking(stdin.fileno(), False)
+            os.set_blocking(stdin.fileno(), self._late is not None)
             if self._has_input():
                 selector.register(stdin, selectors.EVENT_WRITE, None)
             outputs = {stdout.fileno(), stderr.fileno()}
@@ -178,6 +182,19 @@ class _Run:
             selector.unregister(stdin)
             if self._has_input():
                 selector.register(stdin, selectors.EVENT_WRITE, None)
+
+
+def _write_late(handle: int, chunks: Iterable[bytes]) -> None:
+    """Write what comes when it comes, and end the input; a command that reads no more is no error. `handle` is ours to close."""
+    try:
+        for chunk in chunks:
+            view = memoryview(chunk)
+            while view:
+                view = view[os.write(handle, view) :]
+    except BrokenPipeError:
+        pass
+    finally:
+        os.close(handle)
 
 
 def _pieces(chunks: Iterable[bytes]) -> Iterator[memoryview]:

@@ -6,7 +6,7 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from paramiko import Channel
@@ -28,8 +28,13 @@ COMMAND_MAX_BYTES = 128 * 1024 - 1
 class _Input:
     """What a command reads, and whether its input ends after that."""
 
-    chunks: Sequence[bytes]
+    chunks: Iterable[bytes]
     ends: bool
+
+    @property
+    def size(self) -> int | None:
+        """Bytes, where that is known before they come."""
+        return sum(map(len, self.chunks)) if isinstance(self.chunks, Sequence) and len(self.chunks) <= 1 else None
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ class SshTransport:
         """
         return self._run(command, _Input((stdin,) if stdin else (), ends=False), _Sinks(on_stdout, on_stderr), timeout_s)
 
-    def send(self, command: str, chunks: Sequence[bytes], *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
+    def send(self, command: str, chunks: Iterable[bytes], *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
         """Like `exchange`, but the input ends after the last chunk."""
         return self._run(command, _Input(chunks, ends=True), _Sinks(on_stdout, on_stderr), timeout_s)
 
@@ -155,7 +160,7 @@ class SshTransport:
                 self._spare = self._begin()
 
     def _feed(self, channel: Channel, given: _Input) -> None:
-        if len(given.chunks) <= 1 and sum(map(len, given.chunks)) <= min(_INLINE_BYTES, channel.out_window_size):
+        if given.size is not None and given.size <= min(_INLINE_BYTES, channel.out_window_size):
             _send_all(channel, given)
         else:
             threading.Thread(target=_send_all, args=(channel, given), name=f"stdin of {self._host.name}", daemon=True).start()

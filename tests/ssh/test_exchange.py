@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -45,6 +46,34 @@ def test_the_input_stays_open_until_the_command_ends(transport: Transport, got: 
 def test_the_input_of_send_ends(transport: Transport, got: Fixture) -> None:
     assert transport.send("cat; echo end", [b"a", b"", b"bc"], **got.sinks, timeout_s=20) == 0
     assert bytes(got.out) == b"abcend\n"
+
+
+def test_input_that_is_long_in_coming_holds_up_no_output(transport: Transport, got: Fixture) -> None:
+    answered = threading.Event()
+
+    def slowly() -> Iterator[bytes]:
+        yield b"first\n"
+        assert answered.wait(20)
+        yield b"second\n"
+
+    def listen(data: bytes) -> None:
+        got.out.extend(data)
+        answered.set()
+
+    assert transport.send("cat; echo end", slowly(), on_stdout=listen, on_stderr=print, timeout_s=30) == 0
+    assert bytes(got.out) == b"first\nsecond\nend\n"
+
+
+def test_a_command_ends_though_its_input_never_comes(transport: Transport, got: Fixture) -> None:
+    never = threading.Event()
+
+    def waiting() -> Iterator[bytes]:
+        never.wait()
+        yield b""
+
+    assert transport.send("echo done; exit 4", waiting(), **got.sinks, timeout_s=20) == 4
+    never.set()
+    assert bytes(got.out) == b"done\n"
 
 
 def test_a_megabyte_of_input_arrives_whole(transport: Transport, got: Fixture) -> None:

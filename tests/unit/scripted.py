@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -209,7 +209,7 @@ class ScriptedTransport:
             sent += len(end)
         yield f"{job.nonce} done\n".encode()
 
-    def send(self, command: str, chunks: Sequence[bytes], *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
+    def send(self, command: str, chunks: Iterable[bytes], *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
         raise NotImplementedError
 
     def close(self) -> None:

@@ -57,7 +57,7 @@ def dev_exec(session: Session, targets: Targets, words: Sequence[str], *, count:
 def _run(session: Session, transport: Transport, words: Sequence[str], count: int | None) -> Done:
     """Once, with what it prints as it is; or `count` times at once."""
     if count is None:
-        return programs.run(session, transport, session.settings.worker.name, words)
+        return programs.run(session, transport, session.settings.worker.name, words, stdin=session.stdin)
     return clients.run(session, transport, words, count)
 
 

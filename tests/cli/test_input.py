@@ -1,0 +1,62 @@
+"""What of our own standard input is the user's program's: a pipe, a file; never a terminal."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from provision.cli.execution import given_input
+
+
+@pytest.fixture
+def ends(tmp_path: Path) -> Iterator[dict[str, IO[str]]]:
+    (tmp_path / "file").write_text("x")
+    reads, writes = os.pipe()
+    master, slave = pty.openpty()
+    ours, theirs = socket.socketpair()
+    found: dict[str, IO[str]] = {
+        "pipe": os.fdopen(reads),
+        "file": (tmp_path / "file").open(),
+        "socket": os.fdopen(ours.detach()),
+        "terminal": os.fdopen(slave),
+        "null": os.fdopen(os.open(os.devnull, os.O_RDONLY)),
+    }
+    yield found
+    for file in found.values():
+        file.close()
+    theirs.close()
+    os.close(writes)
+    os.close(master)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "file", "socket"])
+def test_what_was_piped_or_redirected_is_handed_on(ends: dict[str, IO[str]], kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", ends[kind])
+    assert given_input() == ends[kind].fileno()
+
+
+@pytest.mark.parametrize("kind", ["terminal", "null"])
+def test_a_terminal_stays_ours_and_nothing_is_nothing(ends: dict[str, IO[str]], kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", ends[kind])
+    assert given_input() is None
+
+
+@pytest.mark.parametrize("replaced", [None, io.StringIO("x")])
+def test_what_is_no_file_gives_nothing(replaced: IO[str] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", replaced)
+    assert given_input() is None
+
+
+def test_a_closed_one_gives_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = (tmp_path / "x").open("w+")
+    file.close()
+    monkeypatch.setattr(sys, "stdin", file)
+    assert given_input() is None

@@ -1,0 +1,167 @@
+"""What is piped to `dev.exec` and `dev.run` reaches the program, and its end does; the lifeline holds all the same."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provision import app
+from provision.app import Done, Session, Targets
+from provision.errors import HostError, Unreachable, UsageError
+from provision.testing import MockHost
+from tests.mock.workers import settled
+
+HERE = Targets(host="dev")
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def mock() -> Iterator[MockHost]:
+    with MockHost() as host:
+        yield host
+
+
+@pytest.fixture(scope="module")
+def worker(mock: MockHost, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    folder = tmp_path_factory.mktemp("project")
+    with settled(mock, folder) as session:
+        yield session
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, Callable[[bytes], None], Callable[[], None]]]:
+    """The end that is read, what writes into the other one, and what ends that."""
+    ours, theirs = os.pipe()
+    is_open = [True]
+
+    def end() -> None:
+        if is_open.pop() if is_open else False:
+            os.close(theirs)
+
+    yield ours, lambda data: _write_all(theirs, data), end
+    end()
+    os.close(ours)
+
+
+def _write_all(handle: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(handle, data) :]
+
+
+def ran(worker: Session, stdin: int | None, *words: str) -> tuple[Done, bytes]:
+    out = bytearray()
+    session = replace(worker, stdin=stdin, stdout=out.extend, stderr=out.extend)
+    return app.dev_exec(session, HERE, words), bytes(out)
+
+
+Pipe = tuple[int, Callable[[bytes], None], Callable[[], None]]
+
+
+def running(mock: MockHost, mark: str) -> bool:
+    """Whether a process of the host carries this word."""
+    _, text = mock.run_as_root(["sh", "-c", "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '"])
+    return f"sleep {mark}" in text
+
+
+def gone(mock: MockHost, mark: str) -> bool:
+    deadline = time.monotonic() + 15
+    while running(mock, mark):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def test_what_is_piped_arrives_byte_for_byte(worker: Session, pipe: Pipe) -> None:
+    reads, write, end = pipe
+    data = bytes(range(256)) * 4096 * 3
+    writer = threading.Thread(target=lambda: (write(data), end()))
+    writer.start()
+    done, out = ran(worker, reads, "cat")
+    writer.join()
+    assert (done.exit_code, len(out)) == (0, len(data))
+    assert out == data
+
+
+def test_a_file_is_read_to_its_end(worker: Session, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("one\ntwo\n")
+    with (tmp_path / "in").open() as file:
+        done, out = ran(worker, file.fileno(), "sh", "-c", "wc -l; exit 7")
+    assert (done.exit_code, out.split()) == (7, [b"2"])
+
+
+def test_it_answers_while_more_is_to_come(worker: Session, pipe: Pipe) -> None:
+    reads, write, end = pipe
+    heard = threading.Event()
+
+    def listen(data: bytes) -> None:
+        if b"got a" in data:
+            heard.set()
+
+    session = replace(worker, stdin=reads, stdout=listen)
+    thread = threading.Thread(target=app.dev_exec, args=(session, HERE, ["sh", "-c", "read x; echo got $x; read y"]))
+    thread.start()
+    write(b"a\n")
+    assert heard.wait(20)
+    end()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("words", [("sh", "-c", "exit 3"), ("sh", "-c", "head -c 1 >/dev/null; exit 3")])
+def test_a_program_that_reads_little_ends_though_the_pipe_stays_open(worker: Session, pipe: Pipe, words: tuple[str, ...]) -> None:
+    pipe[1](b"some")
+    assert ran(worker, pipe[0], *words)[0].exit_code == 3
+
+
+def test_without_anything_to_read_there_is_the_end(worker: Session) -> None:
+    assert ran(worker, None, "cat") == (Done({"status": 0, "failed_in": None}), b"")
+
+
+def test_the_program_ends_with_the_connection(worker: Session, mock: MockHost, pipe: Pipe) -> None:
+    def cut() -> None:
+        while not running(mock, "1077"):
+            time.sleep(0.05)
+        mock.server.drop_connections()
+
+    cutter = threading.Thread(target=cut)
+    cutter.start()
+    with pytest.raises(Unreachable):
+        ran(worker, pipe[0], "sleep", "1077")
+    cutter.join()
+    assert gone(mock, "1077")
+
+
+def test_the_program_ends_with_ctrl_c(worker: Session, mock: MockHost, pipe: Pipe) -> None:
+    def interrupt(data: bytes) -> None:
+        del data
+        raise KeyboardInterrupt
+
+    session = replace(worker, stdin=pipe[0], stdout=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        app.dev_exec(session, HERE, ["sh", "-c", "echo on; sleep 1078"])
+    assert gone(mock, "1078")
+
+
+def test_what_a_program_leaves_behind_on_purpose_stays(worker: Session, mock: MockHost, pipe: Pipe) -> None:
+    """As without a pipe: only a program that is cut off is cleaned up after."""
+    ran(worker, pipe[0], "sh", "-c", "sleep 1079 >/dev/null 2>&1 </dev/null &")
+    time.sleep(3)
+    assert running(mock, "1079")
+
+
+def test_words_that_no_command_line_holds_are_a_usage_error(worker: Session, pipe: Pipe) -> None:
+    with pytest.raises(UsageError, match="too long"):
+        ran(worker, pipe[0], "echo", "x" * 120_000)
+
+
+def test_a_container_that_does_not_run_is_said_so(worker: Session, mock: MockHost, pipe: Pipe) -> None:
+    mock.run("sudo docker stop worker")
+    with pytest.raises(HostError, match="the worker container is not running"):
+        ran(worker, pipe[0], "cat")
