@@ -19,7 +19,7 @@ from provision.cloud.journal import DELETING, INTENT, MADE, UNSURE, FileJournal
 from provision.cloud.means import Means, is_ours
 from provision.cloud.ports import ComputeCloud
 from provision.cloud.prices import PriceList, packaged
-from provision.errors import CloudError, CloudNotFound, SettingsError
+from provision.errors import CloudError, SettingsError, UsageError
 from provision.hosts.keys import KeyPair, ensure_key
 from provision.model import Vm
 
@@ -166,17 +166,22 @@ def mine(session: Session, cloud: ComputeCloud) -> Sequence[Vm]:
 
 
 def find(session: Session, cloud: ComputeCloud, name: str) -> Vm:
-    """Our VM of this name. Raises CloudNotFound, or CloudError when it is hidden or carries another label."""
+    """Our VM of this name. Raises UsageError for none, CloudError when it is hidden or carries another label."""
     owner = owner_of(ensure_key(session.home / "key"))
     known = look(session, cloud)
     found = next((vm for vm in known.vms if vm.name == name), None)
     if found is None:
         known.refuse_hidden(session, name)
         refuse_orphan(session, cloud, name, owner, "describe")
-        raise CloudNotFound(
-            f"there is no VM named {name}", why="none of this name carries this project's label", fix=f"{session.program_argv0} vm.list"
-        )
+        raise no_such_vm(session, name, known)
     return found
+
+
+def no_such_vm(session: Session, name: str, known: Known) -> UsageError:
+    """The error for a name or pattern that means none of our VMs; it names those that there are."""
+    named = ", ".join(vm.name for vm in known.vms)
+    why = f"VMs of this project: {named}" if named else "this project has no VM"
+    return UsageError(f"there is no VM named {name}", where="--name", why=why, fix=f"{session.program_argv0} vm.list")
 
 
 def refuse_orphan(session: Session, cloud: ComputeCloud, name: str, owner: str, verb: str) -> None:

@@ -74,13 +74,14 @@ def survey(means: Means, is_owner: Callable[[str], bool], entries: Sequence[Entr
     cloud, names = means.cloud, set(busy)
     own = [entry for entry in entries if entry.name not in names and is_owner(_owner_of(entry))]
     waits = ends([entry for entry in own if entry.state in _ASKED_FOR], lambda entry: cloud.ended(entry.zone, entry.request_id))
-    labelled = cloud.list({body.OWNER_LABEL: ANY})
+    listing = cloud.listing({body.OWNER_LABEL: ANY})
+    labelled = listing.vms
     absent = ends(
         [entry for entry in own if not any(_is_vm_of(entry, vm) for vm in labelled)], lambda entry: cloud.get(entry.name, entry.zone)
     )
     unlisted = [act.value for act in absent if act.value is not None]
     vms = [vm for vm in (*labelled, *unlisted) if is_owner(vm.labels.get(body.OWNER_LABEL, ""))]
-    unseen: list[ProvisionError] = []
+    unseen: list[ProvisionError] = [CloudError("its VMs could not be listed", where=each.zone, why=each.why) for each in listing.silent]
     now = _now(cloud, vms, unseen)
     strays = [stray for vm in vms if vm.name not in names and (stray := _stray_vm(vm, entries, now)) is not None]
     strays += [_stray_disk(disk) for disk in _loose_disks(cloud, is_owner, unseen) if not _is_wanted(disk, entries, vms, names)]

@@ -16,7 +16,7 @@ from provision.cloud import body, strays
 from provision.cloud.create import Maker
 from provision.cloud.gce import GceCloud
 from provision.cloud.journal import DELETING, GONE, INTENT, LEFT_BEHIND, MADE, UNSURE, FileJournal
-from provision.cloud.ports import Disk
+from provision.cloud.ports import Disk, Listing
 from provision.errors import CleanupFailed
 from provision.model import Note, Vm, VmSpec
 from provision.testing.compute import ComputeEmulator, Fault, FaultKind, SimulatedClock, http_error
@@ -99,9 +99,11 @@ def test_an_entry_of_which_nothing_is_there_is_settled(maker: Maker, make_spec: 
 def test_a_vm_in_a_zone_that_no_list_shows_stays_in_the_journal(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
     maker.create(make_spec(), [ZONE])
     emulator.script({"zone": ZONE, "fault": "unreachable"})
-    assert surveyed(maker) == strays.Survey((), (), ())
+    survey = surveyed(maker)
+    assert (survey.strays, survey.settled) == ((), ())
+    assert [(error.exit_code, error.where, error.what) for error in survey.unseen] == [(5, ZONE, "its VMs could not be listed")]
     emulator.faults.add(http_error(503, "backendError", "no", call="instances.get", times=None))
-    (unseen,) = surveyed(maker).unseen
+    _, unseen = surveyed(maker).unseen
     assert (unseen.exit_code, unseen.where) == (5, f"{ZONE}/dev"), "it is somebody's: nothing is left behind"
     assert "backendError" in unseen.why
     assert found(maker) == []
@@ -192,13 +194,13 @@ class Disks(GceCloud):
         self.there = list(disks)
         self.vms = vms
 
-    def list(self, labels: Any) -> Any:
-        return self.vms
+    def listing(self, labels: Any) -> Listing:
+        return Listing(self.vms)
 
     def ended(self, zone: str, request_id: str) -> None:
         return None
 
-    def disks(self, labels: Any) -> list[Disk]:  # type: ignore[valid-type]
+    def disks(self, labels: Any) -> list[Disk]:
         return list(self.there)
 
     def delete_disk(self, name: str, zone: str, *, request_id: str) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from provision import app
-from provision.app import Done, Targets
+from provision.app import Done, Session, Targets
 from provision.app.state import VmRecords
 from provision.app.vm.reach import Patience
 from provision.app.vm.watch import Time
@@ -16,7 +16,6 @@ from provision.errors import (
     EXIT_CLOUD,
     EXIT_USAGE,
     CloudError,
-    CloudNotFound,
     CommandTimeout,
     HostKeyMismatch,
     ProvisionError,
@@ -191,11 +190,34 @@ def test_several_at_once(three: Project) -> None:
 
 
 def test_names_that_fit_nothing(project: Project) -> None:
-    for task in (app.vm_stop, app.vm_start, app.vm_reset):
-        with pytest.raises(CloudNotFound, match="no VM named web"):
-            task(project.session, "web")
-    with pytest.raises(CloudNotFound, match=r"no VM named web-\*"):
-        app.vm_delete(project.session, "web-*", yes=True, confirm=None)
+    """A mistake of whoever typed it, and no refusal of the cloud: exit 2, and what there is."""
+
+    def extend(session: Session, name: str) -> Done:
+        return app.vm_extend(session, "2h", name)
+
+    def label(session: Session, name: str) -> Done:
+        return app.vm_label(session, "team=ml", name)
+
+    def delete(session: Session, name: str) -> Done:
+        return app.vm_delete(session, name, yes=True, confirm=None)
+
+    for known in ("this project has no VM", "VMs of this project: dev"):
+        for task in (app.vm_stop, app.vm_start, app.vm_reset, extend, label, app.vm_serial, app.vm_wait, app.vm_show):
+            with pytest.raises(UsageError, match="no VM named web") as caught:
+                task(project.session, "web")
+            assert (caught.value.exit_code, caught.value.why) == (EXIT_USAGE, known)
+        for task in (app.vm_stop, app.vm_start, app.vm_reset, extend, label, delete):
+            with pytest.raises(UsageError, match=r"no VM named zz\*") as caught:
+                task(project.session, "zz*")
+            assert (caught.value.exit_code, caught.value.why) == (EXIT_USAGE, known)
+        for task in (app.vm_serial, app.vm_wait, app.vm_show):
+            with pytest.raises(UsageError, match="acts on one VM") as caught:
+                task(project.session, "zz*")
+            assert (caught.value.exit_code, caught.value.why) == (EXIT_USAGE, "zz* is a pattern")
+            with pytest.raises(UsageError, match="acts on one VM"):
+                task(project.session, "dev,web")
+        if "no VM" in known:
+            project.create()
     with pytest.raises(UsageError, match="names no VM"):
         app.vm_stop(project.session, " , ")
 
@@ -296,7 +318,7 @@ def test_wait_ends_with_its_time(project: Project) -> None:
 
 
 def test_wait_starts_nothing(project: Project) -> None:
-    with pytest.raises(CloudNotFound):
+    with pytest.raises(UsageError, match="no VM named dev"):
         app.vm_wait(project.session, "dev", clock=Hand().time)
     project.create()
     project.stop()

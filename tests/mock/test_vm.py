@@ -22,7 +22,6 @@ from provision.errors import (
     EXIT_USAGE,
     EXIT_WOULD_CHANGE,
     CloudError,
-    CloudNotFound,
     Interrupted,
     Unreachable,
     UsageError,
@@ -76,7 +75,7 @@ def test_the_life_of_a_vm(project: Project) -> None:
     assert VmRecords(project.session.home / "vms.json").all() == []
     gone = app.vm_delete(project.session, "dev", yes=True, confirm=None)
     assert (gone.exit_code, gone.document) == (0, {"deleted": [], "changed": False})
-    with pytest.raises(CloudNotFound):
+    with pytest.raises(UsageError, match="no VM named dev"):
         app.vm_show(project.session, "dev")
     assert not any(" runs" in note for note in project.notes)
 

@@ -6,12 +6,12 @@ import fnmatch
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from provision.app.clouds import look, owner_of, refuse_orphan
+from provision.app.clouds import look, no_such_vm, owner_of, refuse_orphan
 from provision.app.session import Done, Session
 from provision.app.vm.documents import document
 from provision.cloud.many import Act
 from provision.cloud.ports import ComputeCloud
-from provision.errors import CloudNotFound, UsageError, worst_exit
+from provision.errors import UsageError, worst_exit
 from provision.hosts.keys import ensure_key
 from provision.model import Vm
 
@@ -33,10 +33,19 @@ def is_pattern(name: str) -> bool:
     return any(sign in name for sign in "*?[")
 
 
+def one_of(session: Session, text: str) -> str:
+    """The one name that `--name` means, for a task that acts on one VM."""
+    names = names_of(session, text)
+    if len(names) != 1 or is_pattern(names[0]):
+        why = f"it names {len(names)}" if len(names) != 1 else f"{names[0]} is a pattern"
+        raise UsageError("this task acts on one VM", where="--name", why=why, fix="--name NAME")
+    return names[0]
+
+
 def chosen(session: Session, cloud: ComputeCloud, text: str, verb: str) -> list[Vm]:
     """Our VMs that `--name` means, by zone and name; one call. `verb` is what gcloud would be asked to do.
 
-    Raises CloudNotFound for a name that fits none, CloudError when one of that name is hidden or carries another label.
+    Raises UsageError for a name that fits none, CloudError when one of that name is hidden or carries another label.
     """
     names = names_of(session, text)
     owner = owner_of(ensure_key(session.home / "key"))
@@ -47,9 +56,7 @@ def chosen(session: Session, cloud: ComputeCloud, text: str, verb: str) -> list[
             listed.refuse_hidden(session, name)
             if not is_pattern(name):
                 refuse_orphan(session, cloud, name, owner, verb)
-            known = ", ".join(vm.name for vm in found)
-            why = f"VMs of this project: {known}" if known else "none carries this project's label"
-            raise CloudNotFound(f"there is no VM named {name}", why=why, fix=f"{session.program_argv0} vm.list")
+            raise no_such_vm(session, name, listed)
     return [vm for vm in found if any(fnmatch.fnmatchcase(vm.name, name) for name in names)]
 
 

@@ -8,7 +8,7 @@ from provision.app import trust
 from provision.app.clouds import cloud_of, find, journal_of, mine, owner_of, prices_of, refuse_orphan, unfinished
 from provision.app.session import Done, Session
 from provision.app.state import VmRecords
-from provision.app.vm.choice import chosen, is_pattern, names_of
+from provision.app.vm.choice import chosen, is_pattern, names_of, one_of
 from provision.app.vm.documents import cell, document, say_overdue, static_document, table
 from provision.cloud.create import delete_vm
 from provision.cloud.many import each
@@ -34,7 +34,7 @@ def vm_show(session: Session, name: str) -> Done:
     if name in session.settings.hosts:
         shown = static_document(session, name)
     else:
-        vm = find(session, cloud_of(session), name)
+        vm = find(session, cloud_of(session), one_of(session, name))
         shown = {**document(vm, prices_of(session)), "image": vm.image, "labels": dict(vm.labels), "created": vm.created}
     text = "\n".join(f"{key:13} {cell(value)}" for key, value in shown.items())
     return Done({"vm": shown}, text=text)

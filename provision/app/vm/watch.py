@@ -11,7 +11,7 @@ from provision import engine
 from provision.app import converging
 from provision.app.clouds import cloud_of, find
 from provision.app.session import Done, Session, Targets
-from provision.app.vm.choice import names_of
+from provision.app.vm.choice import one_of
 from provision.app.vm.documents import document, static_document
 from provision.app.vm.life import PASSING
 from provision.app.vm.reach import Patience, reach
@@ -46,7 +46,7 @@ def vm_serial(session: Session, name: str, *, follow: bool = False, clock: Time 
     """
     clock = clock or Time()
     cloud = cloud_of(session)
-    vm = find(session, cloud, _one(session, name))
+    vm = find(session, cloud, one_of(session, name))
     if not follow:
         text, position = cloud.serial(vm.name, vm.zone)
         lines = "\n".join(clean(line) for line in text.splitlines())
@@ -69,13 +69,6 @@ def _follow(session: Session, cloud: ComputeCloud, vm: Vm, clock: Time) -> int:
         clock.sleep(SERIAL_PAUSE_S)
 
 
-def _one(session: Session, name: str) -> str:
-    names = names_of(session, name)
-    if len(names) != 1:
-        raise UsageError("this task acts on one VM", where="--name", why=f"it names {len(names)}", fix="--name NAME")
-    return names[0]
-
-
 # --- until it answers -----------------------------------------------------------------------------------------------------
 
 
@@ -91,7 +84,7 @@ def vm_wait(session: Session, name: str, *, until: str = "ready", timeout: str =
     started = clock.now()
     deadline = started + _timeout_s(timeout)
     is_static = name in session.settings.hosts
-    shown = static_document(session, name) if is_static else document(_arrived(session, _one(session, name), until, clock, deadline))
+    shown = static_document(session, name) if is_static else document(_arrived(session, one_of(session, name), until, clock, deadline))
     if until != "running" and (until == "ready" or is_static):
         _answers(session, name, until, clock, deadline)
     waited_s = clock.now() - started
