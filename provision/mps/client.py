@@ -1,7 +1,6 @@
-"""A CUDA client without a framework, to be run in the worker container: it tells what a process sees, and can be attached.
+"""A CUDA client of the driver API in plain Python, to be run in a worker container: it tells what a process sees, and proves attachment.
 
-It needs Python and the driver's libcuda, nothing else, and prints `key=value` lines as it goes, so that a failure says
-how far it came. Pure: text that is sent, and what it prints, read.
+It needs the driver's libcuda and nothing else. Pure: text that is sent, and what it prints, read.
 """
 
 from __future__ import annotations
@@ -12,71 +11,58 @@ from provision.mps import parse
 from provision.shell import fields
 
 # Multiprocessors are attribute 16 of a device (cuda.h, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT); a client of MPS sees those that it may
-# use. The context is made with cuCtxCreate, as 808 and 46 show there. It lives for the seconds given, or until standard input ends.
+# use. The context is made with cuCtxCreate, as 808 and 46 show there.
 CLIENT = """
-import ctypes, os, select, sys
+import ctypes, os, subprocess, sys, time
 
-def say(**words):
-    for key, value in words.items():
-        print(key + "=" + str(value), flush=True)
+def ask(line):
+    done = subprocess.run(["nvidia-cuda-mps-control"], input=line.encode(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=10)
+    return done.stdout.decode(errors="replace").split()
 
-say(pid=os.getpid())
+def call(name, *values):
+    status = getattr(cuda, name)(*values)
+    if status:
+        sys.exit(print(f"failed: {name} gives {status}"))
+
 try:
     cuda = ctypes.CDLL("libcuda.so.1")
 except OSError as error:
-    say(library=error)
-    sys.exit(1)
+    sys.exit(print(f"failed: {error}"))
+device, context, version, count = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
+call("cuInit", 0)
+call("cuDeviceGet", ctypes.byref(device), 0)
+call("cuCtxCreate_v2", ctypes.byref(context), 0, device)
+if cuda.cuDriverGetVersion(ctypes.byref(version)) == 0:
+    print(f"driver={version.value}")
+seen = cuda.cuDeviceGetAttribute(ctypes.byref(count), 16, device) == 0
+if seen:
+    print(f"sms={count.value}")
+if sys.argv[1:] != ["prove"]:
+    sys.exit()
+me = str(os.getpid())
+for _ in range(20):
+    if any(me in ask(f"get_client_list {server}") for server in ask("get_server_list") if server.isdigit()):
+        sys.exit(print(f"attached: process {me}" + (f" sees {count.value} multiprocessors" if seen else "")))
+    time.sleep(0.1)
+print(f"outside: process {me} uses the GPU and no server lists it")
+"""
+"""Makes a context and prints `driver=` and `sms=`; with the argument `prove` it looks itself up in the servers' lists of clients as well.
 
-def number(name, *words):
-    value = ctypes.c_int(-1)
-    status = getattr(cuda, name)(ctypes.byref(value), *words)
-    return value.value if status == 0 else -status
-
-status = cuda.cuInit(0)
-say(init=status)
-if status:
-    sys.exit(1)
-device = ctypes.c_int(number("cuDeviceGet", 0))
-context, total = ctypes.c_void_p(), ctypes.c_size_t()
-say(driver=number("cuDriverGetVersion"), devices=number("cuDeviceGetCount"))
-status = cuda.cuCtxCreate_v2(ctypes.byref(context), 0, device)
-say(context=status)
-if status:
-    sys.exit(1)
-cuda.cuDeviceTotalMem_v2(ctypes.byref(total), device)
-say(sms=number("cuDeviceGetAttribute", 16, device), memory_mib=total.value >> 20, ready=1)
-select.select([sys.stdin], [], [], float(sys.argv[1]))
-sys.exit(0)
+Its last line is then `attached: …` or `outside: …`. A call that fails ends it with `failed: NAME gives STATUS`.
 """
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What the client found. Status numbers are CUDA's (0 = success); None where it did not come so far."""
+    """What the client saw; None where it did not come so far."""
 
-    pid: int | None = None
-    init: int | None = None
-    context: int | None = None
     sms: int | None = None
     cuda: tuple[int, int] | None = None
     """Newest CUDA version of the driver."""
-    memory_mib: int | None = None
-    ready: bool = False
-    library: str = ""
-    """Why libcuda could not be loaded."""
 
 
 def seen(text: str) -> Seen:
-    """What `CLIENT` printed. Never raises: what it did not print is None."""
+    """What `CLIENT` printed. Never raises."""
     found = fields(text)
     driver = parse.whole(found.get("driver", ""))
-    return Seen(
-        pid=parse.whole(found.get("pid", "")),
-        init=parse.whole(found.get("init", "")),
-        context=parse.whole(found.get("context", "")),
-        sms=parse.whole(found.get("sms", "")) or None,
-        cuda=(driver // 1000, driver % 1000 // 10) if driver else None,
-        memory_mib=parse.whole(found.get("memory_mib", "")),
-        ready=found.get("ready") == "1",
-        library=found.get("library", "").strip(),
-    )
+    return Seen(sms=parse.whole(found.get("sms", "")) or None, cuda=(driver // 1000, driver % 1000 // 10) if driver else None)

@@ -20,7 +20,7 @@ echo "gpu=$(smi "--query-gpu=$query" --format=csv,noheader,nounits 2>&1 | head -
 echo "banner=$(timeout 20 nvidia-smi 2>/dev/null | grep -m 1 'CUDA' || true)"
 test -z "$gpu" || export CUDA_VISIBLE_DEVICES="$(smi --query-gpu=uuid --format=csv,noheader 2>/dev/null)"
 python=$(command -v python3 || command -v python || true)
-test -z "$python" || CUDA_MPS_PIPE_DIRECTORY=/nonexistent timeout 20 "$python" -c "$client" 0 </dev/null 2>/dev/null || true
+test -z "$python" || CUDA_MPS_PIPE_DIRECTORY=/nonexistent timeout 20 "$python" -c "$client" </dev/null 2>/dev/null || true
 """
 
 

@@ -13,12 +13,13 @@ from provision.app.session import Done, Session, Targets
 from provision.errors import ProvisionError
 from provision.exchange import Answer, exchange
 from provision.model import Host, Transport
+from provision.mps.client import CLIENT
 from provision.mps.doctor import diagnose, exit_code, numbered
 from provision.mps.look import Daemon, found, look_script, workers_script
 from provision.report.checks import checks_document, checks_lines
 from provision.resources.gpu import DRIVER_DIR
 from provision.resources.mps import MpsStatus, read_status
-from provision.resources.mps.inside import CLIENT, PROVE
+from provision.resources.mps.inside import PROVE
 from provision.shell import Script, Section, script
 
 _PROBE = """

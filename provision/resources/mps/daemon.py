@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from provision.model import Facts, State
+from provision.mps.client import CLIENT
 from provision.resource import Diagnosis, Resource
 from provision.resources.mps import inside
 from provision.resources.mps.status import MpsStatus, read_status, status_script
@@ -136,7 +137,7 @@ class MpsDaemon(Resource):
             worker=self.worker,
             body=inside.ENABLE,
             prove=inside.PROVE,
-            client=inside.CLIENT,
+            client=CLIENT,
             note=inside.NOTE,
             **plan,
         )

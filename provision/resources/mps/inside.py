@@ -253,43 +253,10 @@ PROVE = """
 unset CUDA_VISIBLE_DEVICES
 for python in python3 python; do
     command -v "$python" >/dev/null 2>&1 || continue
-    timeout -k 2 30 "$python" -c "$1"
+    timeout -k 2 30 "$python" -c "$1" prove
     case $? in 124 | 137) echo 'failed: CUDA gave no answer within 30 s; does a server of another user hold the GPU?' ;; esac
     exit 0
 done
 echo 'unproven: the image has no Python to try it with'
 """
-"""Argument: `CLIENT`. Runs in a worker container, as any program of it does."""
-
-CLIENT = """
-import ctypes, os, subprocess, sys, time
-
-def ask(line):
-    done = subprocess.run(["nvidia-cuda-mps-control"], input=line.encode(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=10)
-    return done.stdout.decode(errors="replace").split()
-
-def call(name, *values):
-    status = getattr(cuda, name)(*values)
-    if status:
-        sys.exit(print(f"failed: {name} gives {status}"))
-
-try:
-    cuda = ctypes.CDLL("libcuda.so.1")
-except OSError as error:
-    sys.exit(print(f"failed: {error}"))
-device, context, count = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
-call("cuInit", 0)
-call("cuDeviceGet", ctypes.byref(device), 0)
-call("cuCtxCreate_v2", ctypes.byref(context), 0, device)
-seen = cuda.cuDeviceGetAttribute(ctypes.byref(count), 16, device) == 0
-me = str(os.getpid())
-for _ in range(20):
-    if any(me in ask(f"get_client_list {server}") for server in ask("get_server_list") if server.isdigit()):
-        sys.exit(print(f"attached: process {me}" + (f" sees {count.value} multiprocessors" if seen else "")))
-    time.sleep(0.1)
-print(f"outside: process {me} uses the GPU and no server lists it")
-"""
-"""A CUDA client of the driver API in plain Python, without any framework: makes a context, and looks itself up.
-
-16 is CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT (cuda.h), which shows a thread percentage in force.
-"""
+"""Argument: `CLIENT` of provision.mps.client. Runs in a worker container, as any program of it does."""

@@ -78,6 +78,11 @@ class Cuda:
         self._tell()
         return 0
 
+    def cuDriverGetVersion(self, version: Any) -> int:
+        """The mock's driver is told by nvidia-smi alone."""
+        del version
+        return NOT_SUPPORTED
+
     def cuDeviceGetCount(self, count: Any) -> int:
         """How many devices this process sees."""
         _set(count, len(self._devices))
