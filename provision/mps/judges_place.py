@@ -16,6 +16,8 @@ LONGEST_PIPE = 88
 LEAST_FILES = 16_384
 LEAST_PIDS = 1024
 LEAST_FREE_SHM_MIB = 16
+DRIVER_LIBRARIES = "/usr/local/nvidia/lib64"
+"""Where the driver's volume is mounted in a container."""
 REMOTE = ("nfs", "cifs", "smb2", "fuseblk", "9p", "v9fs", "lustre", "gpfs")
 
 
@@ -60,6 +62,10 @@ def driver(found: Found) -> Judged:
     differ = bool(module) and library.count(".") > 0 and library != module
     if differ or "version mismatch" in said.lower():
         why = f"kernel module {module or 'of another version'}, libcuda {library}" if differ else said
+        folder = found.value("library_in")
+        if differ and folder != DRIVER_LIBRARIES:
+            fix = f"put {DRIVER_LIBRARIES} first in LD_LIBRARY_PATH: invoke dev.up does, unless worker.env or the program itself sets it"
+            return fail("a libcuda of the image's own is ahead of the driver's", f"{why} in {folder}", fix)
         return fail(
             "kernel module and libraries differ", why, "invoke vm.provision, then invoke dev.up   (a loaded module stays until a reboot)"
         )

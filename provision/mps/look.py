@@ -31,12 +31,13 @@ echo "smi_said=$(printf '%s\\n' "$smi" | grep -v '^ *$' | tail -n 1)"
 echo "control=$(command -v nvidia-cuda-mps-control || true)"
 echo "server=$(command -v nvidia-cuda-mps-server || true)"
 echo "control_said=$(timeout 10 nvidia-cuda-mps-control -v 2>&1 | head -n 1)"
-libraries=$LD_LIBRARY_PATH:$(ldconfig -p 2>/dev/null | sed -n 's/.*libcuda\\.so\\.1 .* => \\(.*\\)\\/[^/]*$/\\1/p' | tr '\\n' ':')
+known=$(ldconfig -p 2>/dev/null | sed -n 's/.*libcuda\\.so\\.1 ([^)]*64[^)]*) => \\(.*\\)\\/[^/]*$/\\1/p' | tr '\\n' ':')
+libraries=$LD_LIBRARY_PATH:$known
 IFS=:
 for folder in $libraries; do
     test -n "$folder" || continue
     library=$R${folder#"$R"}/libcuda.so.1
-    if test -e "$library"; then echo "library=$(readlink -f "$library")"; break; fi
+    if test -e "$library"; then echo "library=$(readlink -f "$library")" && echo "library_in=${folder#"$R"}" && break; fi
 done
 unset IFS
 pipe=$CUDA_MPS_PIPE_DIRECTORY log=$CUDA_MPS_LOG_DIRECTORY

@@ -81,8 +81,8 @@ environment=$(docker image inspect -f '{{range .Config.Env}}{{println .}}{{end}}
 path=$(printf '%s\\n' "$environment" | sed -n 's/^PATH=//p' | tail -n 1)
 libraries=$(printf '%s\\n' "$environment" | sed -n 's/^LD_LIBRARY_PATH=//p' | tail -n 1)
 path=${path:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}
-case :$path: in *:/usr/local/nvidia/bin:*) ;; *) path=/usr/local/nvidia/bin:$path ;; esac
-case :$libraries: in *:/usr/local/nvidia/lib64:*) ;; *) libraries=/usr/local/nvidia/lib64${libraries:+:$libraries} ;; esac
+case $path: in /usr/local/nvidia/bin:*) ;; *) path=/usr/local/nvidia/bin:$path ;; esac
+case $libraries: in /usr/local/nvidia/lib64:*) ;; *) libraries=/usr/local/nvidia/lib64${libraries:+:$libraries} ;; esac
 set -- --env "PATH=$path" --env "LD_LIBRARY_PATH=$libraries" "$@"
 if test -n "$devices"; then
     for node in "$R"/dev/nvidia[0-9]* "$R"/dev/nvidiactl "$R"/dev/nvidia-uvm "$R"/dev/nvidia-uvm-tools; do

@@ -117,6 +117,8 @@ check_loaded "$version"
 
 # A workstation keeps its own driver; its libraries are gathered into one folder, since a container mounts folders.
 # Those of 64 bits, by what ldconfig says of them: where a distribution keeps the others differs (/usr/lib on Fedora and SUSE).
+# Of several with one name, the one of the loaded module's version counts (a CUDA toolkit brings a libcuda of its own in compat/), else
+# the first that ldconfig names, which is the one that the linker takes.
 # Each is put in place by a rename: writing into a library that is mapped kills the programs that use it.
 _PRESENT_ENSURE = """
 if ! test -r "$R/sys/module/nvidia/version"; then
@@ -134,9 +136,18 @@ done
 ldconfig -p | sed -n 's/.*([^)]*64[^)]*) => //p' |
     grep -E '/lib(cuda|nvidia|nvcuvid|nvoptix|cudadebugger|EGL_nvidia|GLX_nvidia|GLESv[12].*_nvidia)[^/]*\\.so' |
     while read -r library; do
-        target=$dir/lib64/${library##*/}
-        test "$library" = "$target" || put "$library" "$target"
-    done
+        case $(readlink -f "$library") in *".so.$version") echo "own $library" ;; *) echo "other $library" ;; esac
+    done |
+    awk '/^own / { print; next } { others = others $0 "\\n" } END { printf "%s", others }' |
+    {
+        taken=:
+        while read -r _ library; do
+            name=${library##*/} target=$dir/lib64/${library##*/}
+            case $taken in *":$name:"*) continue ;; esac
+            taken=$taken$name:
+            test "$library" = "$target" || put "$library" "$target"
+        done
+    }
 printf 'asked=present\\nversion=%s\\nbuild_id=\\n' "$version" >"$record"
 """
 

@@ -213,6 +213,26 @@ def test_a_container_that_does_not_run_stops_the_chain(box: Box) -> None:
         assert len(found(done, "unknown")) == 19
 
 
+COMPAT = (
+    "FROM python:3.11\n"
+    "ENV PATH=/opt/own/bin:/usr/local/nvidia/bin:/usr/bin:/bin LD_LIBRARY_PATH=/usr/local/cuda/compat/lib:/usr/local/nvidia/lib64\n"
+)
+
+
+def test_the_driver_comes_before_what_an_image_brings(tmp_path: Path) -> None:
+    """Images of NVIDIA's name /usr/local/cuda/compat first, with a libcuda of its own."""
+    ref = "us-docker.pkg.dev/project/repo/compat:1"
+    with MockHost() as mock:
+        mock.run("mkdir -p ~/context && cat >~/context/Dockerfile", stdin=COMPAT.encode())
+        built = mock.run(f"docker build -t {ref} ~/context")
+        assert built.status == 0, built.output
+        with settled(mock, tmp_path, image=ref):
+            said = mock.run("sudo docker exec worker sh -c 'echo $LD_LIBRARY_PATH; echo $PATH'").output
+    libraries, path = (line.split(":") for line in said.splitlines())
+    assert libraries[:2] == ["/usr/local/nvidia/lib64", "/usr/local/cuda/compat/lib"]
+    assert [path[0].endswith("/usr/local/nvidia/bin"), path[1].endswith("/opt/own/bin")] == [True, True]
+
+
 def test_an_image_without_glibc_is_told_apart(tmp_path: Path) -> None:
     ref = "us-docker.pkg.dev/project/repo/python:3.11-alpine"
     with MockHost() as mock, settled(mock, tmp_path, image=ref) as session:
