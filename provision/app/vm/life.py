@@ -157,9 +157,9 @@ def _duration_s(text: str) -> int:
     try:
         seconds = ttl_seconds(text)
     except ValueError as error:
-        raise UsageError(f"{text!r} is no duration", where="DURATION", why=f"allowed: {error}", fix="vm.extend 2h") from None
+        raise UsageError(f"{text!r} is no duration", where="DURATION", why=f"allowed: {error}", fix="invoke vm.extend 2h") from None
     if seconds is None:
-        raise UsageError("a time limit is not taken away", where="DURATION", why="none is no duration", fix="vm.extend 2h")
+        raise UsageError("a time limit is not taken away", where="DURATION", why="none is no duration", fix="invoke vm.extend 2h")
     return seconds
 
 
@@ -220,7 +220,7 @@ def _checked(key: str, value: str) -> str:
         if key in _YOURS:
             idle_seconds(value)
     except ValueError as error:
-        raise UsageError(f"{value!r} is no time to be stopped", where=key, why=f"allowed: {error}", fix=f"vm.label {key}=7d") from None
+        raise UsageError(f"{value!r} is no time to be stopped", where=key, why=f"allowed: {error}", fix=f"invoke vm.label {key}=7d") from None
     return value
 
 
@@ -235,9 +235,9 @@ def _labels(text: str) -> tuple[dict[str, str], set[str]]:
             remove.add(found["key"])
         else:
             why = "allowed: KEY=VALUE, or KEY- to take it away; at most 63 lower-case letters, digits, _ and -, a letter first"
-            raise UsageError(f"{part!r} is no label", where="LABELS", why=why, fix="vm.label team=ml,run=42")
+            raise UsageError(f"{part!r} is no label", where="LABELS", why=why, fix="invoke vm.label team=ml,run=42")
     if not put and not remove:
-        raise UsageError("no label was given", where="LABELS", why="it is empty", fix="vm.label team=ml,run=42")
+        raise UsageError("no label was given", where="LABELS", why="it is empty", fix="invoke vm.label team=ml,run=42")
     for key in (*put, *remove):
         if key.startswith(_OURS) and key not in _YOURS:
             why = f"labels that begin with {_OURS} say whose a VM is"

@@ -1,0 +1,98 @@
+"""What messages tell people to run: each task that a text of the package calls exists, and takes the flags and words given to it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from provision.cli.namespace import namespace
+from tests.examples.pages import ROOT
+
+TASKS = {name: namespace()[name] for name in namespace().task_names}
+FLAGS = {
+    name: {"--" + flag.replace("_", "-") for argument in task.get_arguments() for flag in argument.names if not argument.positional}
+    for name, task in TASKS.items()
+}
+_CALLED = re.compile(r"(?:\b(?:invoke|provision) |\0 )([a-z]+\.[a-z][a-z-]*|demo|doctor)(?=[ `\"',;.):]|\n|\Z)([^\n`]*)")
+_END = re.compile(r"   |  +#|[;,)(|&]| or | and |: | later\b| takes | removes | continues | looks\b")
+PROGRAM = "\0"
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """(place, text) of every string that the package writes; the program's name reads as NUL, any other value as `…`."""
+    for path in sorted((ROOT / "provision").rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        inner = {id(value) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for value in ast.walk(node) if value is not node}
+        for node in ast.walk(tree):
+            if id(node) in inner:
+                continue
+            if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", _text(node)
+
+
+def _text(node: ast.expr) -> str:
+    match node:
+        case ast.Constant(value):
+            return str(value)
+        case ast.JoinedStr(values):
+            return "".join(map(_text, values))
+        case ast.FormattedValue(value):
+            return PROGRAM if re.search(r"argv0|\bprogram\b", ast.unparse(value)) else "…"
+    return "…"
+
+
+def calls() -> Iterator[tuple[str, str, str]]:
+    """(place, task, what stands behind it) of every task that is called somewhere."""
+    for place, text in texts():
+        for task, rest in _CALLED.findall(text):
+            yield place, task, _END.split(rest)[0]
+
+
+def remedies() -> Iterator[tuple[str, str]]:
+    """(place, text) of everything that is given as `fix`."""
+    for path in sorted((ROOT / "provision").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.keyword) and node.arg == "fix":
+                yield f"{path.relative_to(ROOT)}:{node.value.lineno}", _text(node.value)
+
+
+def wrong(task: str, rest: str) -> list[str]:
+    """What such a call would be refused for."""
+    if task not in TASKS:
+        return ["no such task"]
+    ours = rest.partition(" -- ")[0].split()
+    flags = [word.partition("=")[0] for word in ours if word.startswith("--") and word != "--"]
+    return [flag for flag in flags if flag not in FLAGS[task]]
+
+
+def test_texts_call_tasks_that_exist_with_flags_that_they_take() -> None:
+    found = list(calls())
+    assert {task for _, task, _ in found} >= {"vm.create", "vm.gc", "dev.up", "mps.doctor", "vm.extend"}
+    assert len(found) > 60
+    assert [(place, task, fault) for place, task, rest in found for fault in wrong(task, rest)] == []
+
+
+@pytest.mark.parametrize(
+    ("task", "rest", "faults"),
+    [
+        ("vm.stop", " --host dev", ["--host"]),
+        ("vm.stopp", "", ["no such task"]),
+        ("dev.exec", " --clients 2 -- tool --flag", []),
+        ("vm.list", " --json --name=x", ["--name"]),
+    ],
+)
+def test_a_wrong_call_is_seen(task: str, rest: str, faults: list[str]) -> None:
+    assert wrong(task, rest) == faults
+
+
+def test_a_remedy_can_be_typed_as_it_stands() -> None:
+    """A task is called by a program; a flag alone, for whatever task it was, is one of ours."""
+    found = dict(remedies())
+    assert len(found) > 100
+    assert [(place, text) for place, text in found.items() if text.split(" ")[0] in TASKS] == []
+    alone = {place: match[0] for place, text in found.items() if (match := re.match(r"--[a-z][a-z-]+", text))}
+    assert [(place, flag) for place, flag in alone.items() if flag not in set().union(*FLAGS.values())] == []
+    assert "--host" in alone.values()
