@@ -339,16 +339,17 @@ def ssh_config(
     hosts: Sequence[Host],
     *,
     known_hosts: str,
-    control_dir: str,
+    control_dirs: Sequence[str],
     project_dir: Path | None = None,
 ) -> str:
     """An ssh_config fragment for `Include`: one block per host, its key pinned in the file `known_hosts`.
 
     A host whose key neither the settings nor a VM gave is looked up in the user's own files as well. Connections are shared through
-    sockets in `control_dir`, unless its path is too long for one.
+    sockets in the first of `control_dirs` whose path is short enough for one; where none is, they are not.
     """
-    share = len(control_dir.encode()) + SOCKET_NAME_BYTES <= SOCKET_PATH_BYTES
-    values = {"hosts": hosts, "known_hosts": known_hosts, "control_dir": control_dir, "share": share}
+    room = SOCKET_PATH_BYTES - SOCKET_NAME_BYTES
+    control_dir = next((folder for folder in control_dirs if len(folder.encode("utf-8", "surrogateescape")) <= room), None)
+    values = {"hosts": hosts, "known_hosts": known_hosts, "control_dir": control_dir}
     return render("ssh_config.j2", values, project_dir=project_dir)
 
 

@@ -126,7 +126,7 @@ def ask_ssh(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], di
 @given(identity=SSH_TEXT, known_hosts=SSH_TEXT)
 def test_ssh_reads_the_same_paths_back(ask_ssh: Callable[[str, str], dict[str, str]], identity: str, known_hosts: str) -> None:
     host = Host(name="dev", address="192.0.2.1", identity=f"/k/{identity}", key_alias="compute.1")
-    seen = ask_ssh(ssh_config([host], known_hosts=f"/s/{known_hosts}", control_dir="/c"), "dev")
+    seen = ask_ssh(ssh_config([host], known_hosts=f"/s/{known_hosts}", control_dirs=["/c"]), "dev")
     assert seen["identityfile"].replace("%%", "%") == f"/k/{identity}", "ssh -G prints this one before it expands tokens"
     assert seen["userknownhostsfile"].strip('"') == f"/s/{known_hosts}"
     assert seen["stricthostkeychecking"] in {"true", "yes"}
@@ -138,7 +138,7 @@ def test_ssh_sees_every_setting(ask_ssh: Callable[[str, str], dict[str, str]]) -
         Host(name="dev", address="192.0.2.1", port=2222, user="me", identity="/home/a b/key", key_alias="compute.42"),
         Host(name="lab", address="lab.example", proxy=("/g c/gcloud", "start-iap-tunnel", "100%p", "22")),
     ]
-    text = ssh_config(hosts, known_hosts="/s/known hosts", control_dir="/s/c d")
+    text = ssh_config(hosts, known_hosts="/s/known hosts", control_dirs=["/s/c d"])
     dev, lab = ask_ssh(text, "dev"), ask_ssh(text, "lab")
     assert (dev["hostname"], dev["port"], dev["user"]) == ("192.0.2.1", "2222", "me")
     assert dev["identityfile"] == "/home/a b/key"
@@ -160,7 +160,7 @@ def test_a_key_that_only_the_users_files_know_is_looked_up_there(ask_ssh: Callab
         Host(name="set", address="set.example", host_key="ssh-ed25519 AAAA"),
         Host(name="vm", address="192.0.2.1", key_alias="compute.1"),
     ]
-    text = ssh_config(hosts, known_hosts="/s/known hosts", control_dir="/c")
+    text = ssh_config(hosts, known_hosts="/s/known hosts", control_dirs=["/c"])
     files = ask_ssh(text, "lab")["userknownhostsfile"]
     assert re.fullmatch(r"/s/known hosts \S+/.ssh/known_hosts \S+/.ssh/known_hosts2", files.replace('"', ""))
     for name in ("set", "vm"):
@@ -170,17 +170,24 @@ def test_a_key_that_only_the_users_files_know_is_looked_up_there(ask_ssh: Callab
 @needs_ssh
 @pytest.mark.parametrize(("length", "shared"), [(45, True), (46, False)])
 def test_connections_are_shared_where_a_socket_fits(ask_ssh: Callable[[str, str], dict[str, str]], length: int, shared: bool) -> None:
-    text = ssh_config([Host(name="dev", address="192.0.2.1")], known_hosts="/k", control_dir="/" + "d" * (length - 1))
+    text = ssh_config([Host(name="dev", address="192.0.2.1")], known_hosts="/k", control_dirs=["/" + "d" * (length - 1)])
     seen = ask_ssh(text, "dev")
     assert (seen["controlmaster"] == "auto") is shared
     assert ("controlpath" in seen) is shared
     assert not shared or len(seen["controlpath"]) + len(".0123456789abcdef") <= 103
 
 
+@needs_ssh
+def test_the_first_folder_that_is_short_enough_holds_the_sockets(ask_ssh: Callable[[str, str], dict[str, str]]) -> None:
+    folders = ["/" + "d" * 60, "/short", "/s"]
+    seen = ask_ssh(ssh_config([Host(name="dev", address="192.0.2.1")], known_hosts="/k", control_dirs=folders), "dev")
+    assert seen["controlpath"].startswith("/short/")
+
+
 def test_a_host_that_ssh_config_cannot_hold_is_an_error() -> None:
     for host in (Host(name="a b", address="x"), Host(name="a", address="x\nProxyCommand id"), Host(name="a", address="x", identity='/"')):
         with pytest.raises(TemplateError):
-            ssh_config([host], known_hosts="/k", control_dir="/c")
+            ssh_config([host], known_hosts="/k", control_dirs=["/c"])
 
 
 def test_no_template_writes_shell_text_around_a_value() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 import time
 from collections.abc import Sequence
@@ -49,9 +50,21 @@ def vm_ssh_config(session: Session) -> Done:
     session.home.mkdir(parents=True, exist_ok=True)
     trust.pin_settings(session, hosts)
     text = templating.ssh_config(
-        hosts, known_hosts=str(session.home / "known_hosts"), control_dir=str(session.home), project_dir=session.project_dir
+        hosts, known_hosts=str(session.home / "known_hosts"), control_dirs=_socket_folders(session), project_dir=session.project_dir
     )
     return Done({"hosts": [target.name for target in hosts], "ssh_config": text}, text=text.rstrip("\n"))
+
+
+def _socket_folders(session: Session) -> list[str]:
+    """Where ssh may put the sockets of shared connections, best first: folders of the user's own that stay.
+
+    A project's own folder is too deep for one already below `~/.local/state`. The sockets' names differ by host, port and user.
+    """
+    session.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folders = [session.state_dir, Path(session.environ.get("HOME") or "~").expanduser() / ".ssh"]
+    return [
+        str(folder) for folder in folders if folder.is_dir() and folder.stat().st_uid == os.geteuid() and not folder.stat().st_mode & 0o022
+    ]
 
 
 def vm_user_data(session: Session) -> Done:

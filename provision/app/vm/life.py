@@ -220,7 +220,8 @@ def _checked(key: str, value: str) -> str:
         if key in _YOURS:
             idle_seconds(value)
     except ValueError as error:
-        raise UsageError(f"{value!r} is no time to be stopped", where=key, why=f"allowed: {error}", fix=f"invoke vm.label {key}=7d") from None
+        fix = f"invoke vm.label {key}=7d"
+        raise UsageError(f"{value!r} is no time to be stopped", where=key, why=f"allowed: {error}", fix=fix) from None
     return value
 
 

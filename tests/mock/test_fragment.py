@@ -1,0 +1,71 @@
+"""What `vm.ssh-config` prints, in the hands of the system's ssh: included from its configuration, connections shared."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provision import app
+from provision.app import Session
+from tests.mock.project import Project
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("ssh") is None, reason="this machine has no ssh"),
+]
+
+
+@pytest.fixture
+def near(project: Project) -> Iterator[Project]:
+    """A project whose state lies as deep as in a home: pytest's own folders are too deep for a socket."""
+    with tempfile.TemporaryDirectory(prefix="my home ", dir="/tmp") as home:
+        project.state_dir = Path(home) / "state" / "provision"
+        yield project
+
+
+def fragment(project: Project) -> str:
+    session = project.session
+    quiet = Session(session.settings, session.state_dir, session.project_dir, emit=session.emit, environ={"HOME": "/nonexistent"})
+    return str(app.vm_ssh_config(quiet).document["ssh_config"])
+
+
+def ssh(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = ["ssh", "-F", str(config), "-o", "BatchMode=yes", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, stdin=subprocess.DEVNULL)
+
+
+def test_ssh_shares_connections_from_an_included_fragment(near: Project, tmp_path: Path) -> None:
+    near.create()
+    (tmp_path / "of a project").write_text(fragment(near))
+    config = tmp_path / "config"
+    config.write_text(f'Include "{tmp_path / "of a project"}"\n\nHost *\n    Port 999\n    User somebody\n')
+    before = near.cloud.host("dev").stats.connections
+    try:
+        for _ in range(2):
+            done = ssh(config, "dev", "hostname")
+            assert (done.returncode, done.stdout) == (0, "dev\n"), done.stderr
+        assert ssh(config, "-O", "check", "dev").returncode == 0
+        assert near.cloud.host("dev").stats.connections - before == 1
+        (socket,) = [path for path in near.state_dir.iterdir() if path.is_socket()]
+        assert socket.stat().st_mode & 0o077 == 0
+    finally:
+        ssh(config, "-O", "exit", "dev")
+
+
+def test_a_folder_that_others_may_write_to_holds_no_sockets(near: Project) -> None:
+    near.create()
+    assert "ControlPath" in fragment(near)
+    near.state_dir.chmod(0o777)
+    assert "ControlPath" not in fragment(near)
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_not_one(project: Project) -> None:
+    project.state_dir = project.state_dir / ("d" * 60)
+    project.create()
+    assert "ControlPath" not in fragment(project)
