@@ -63,3 +63,10 @@ def test_a_gpu_that_lets_one_process_in_has_nothing_to_compare(
 def test_a_command_of_no_words_is_refused(command: str) -> None:
     with pytest.raises(UsageError, match="this is no command"):
         app.mps_asked(command=command)
+
+
+def test_a_topology_that_is_not_measured_is_refused_before_a_host_is_asked(tmp_path: Path) -> None:
+    session = Session(Settings.model_validate({"mps": {"topology": "containers"}}), tmp_path, tmp_path)
+    with pytest.raises(UsageError, match="side by side in one container") as caught:
+        benchmark.mps_bench(session, Targets(), app.mps_asked(with_chart=False))
+    assert caught.value.fix.startswith("INVOKE_PROVISION_MPS_TOPOLOGY=container invoke mps.bench")

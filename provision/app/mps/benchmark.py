@@ -77,8 +77,16 @@ def mps_bench(session: Session, targets: Targets, asked: Asked) -> Done:
     """Measure every cell of the grid in interleaved rounds and write JSON, chart and report. Exit status 1 when no cell gave a figure.
 
     What was measured is written after every cell; a run that is cut (Ctrl-C, a lost connection) ends with what there is.
-    Raises `UsageError` on a mock, which has nothing to measure, and `HostError` where the container cannot be measured in.
+    Raises `UsageError` on a mock, which has nothing to measure, and for a topology that is not measured, and `HostError`
+    where the container cannot be measured in.
     """
+    if session.settings.mps.topology == "containers":
+        raise UsageError(
+            "mps.bench measures programs side by side in one container",
+            where="provision.mps.topology: containers",
+            why="programs in a container each are not what it compares",
+            fix=f"INVOKE_PROVISION_MPS_TOPOLOGY=container {session.program_argv0} mps.bench   (in the first worker container)",
+        )
     if asked.with_chart:
         chart.check_installed()
     keys = bench.grid(asked.modes, asked.clients)
