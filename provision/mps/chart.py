@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from textwrap import shorten
 from typing import Any
 
 from provision.errors import UsageError
@@ -13,6 +14,8 @@ NAMES = {"none": "without MPS", "mps": "MPS", "100/N": "MPS, 100/N % of threads"
 _COLOURS = {"none": "#b3402a", "mps": "#1f6f54", "100/N": "#8a8a8a", "200/N": "#2a5d8f"}
 _LINES = {"none": "-", "mps": "-", "100/N": ":", "200/N": "--"}
 _MARKERS = {"none": "s", "mps": "o", "100/N": "^", "200/N": "D"}
+_TITLE_CHARS = 100
+_NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 
 def check_installed() -> None:
@@ -30,6 +33,7 @@ def draw(cells: Sequence[CellResult], title: str) -> dict[str, bytes]:
 
     mpl.use("Agg")
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     with mpl.rc_context(
         {"font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "provision", "axes.spines.top": False, "axes.spines.right": False}
@@ -39,17 +43,29 @@ def draw(cells: Sequence[CellResult], title: str) -> dict[str, bytes]:
         for mode in MODES:
             _line(seconds, work, mode, [cell for cell in cells if cell.mode == mode or (cell.clients == 1 and cell.percentage == 100)])
         most = max(cell.clients for cell in cells)
-        work.plot([1, most], [1, most], color="#cccccc", linewidth=1, linestyle=":", zorder=0)
+        work.plot([1, most], [1, most], color="#aaaaaa", linewidth=1, linestyle=":", zorder=0, label="n processes do n times the work")
+        work.legend(frameon=False, loc="upper left")
+        work.yaxis.set_major_locator(MaxNLocator(integer=True))
         work.set_ylim(0, max(cell.ratio for cell in cells) * 1.15)
         for axes, label in ((seconds, "seconds until the slowest is done"), (work, "work done, in processes of one alone")):
             axes.set_xlabel("processes at once")
             axes.set_ylabel(label)
-            axes.set_xticks(sorted({cell.clients for cell in cells}))
+            axes.set_xticks(_ticks([cell.clients for cell in cells]))
             axes.grid(axis="y", color="#eeeeee")
         seconds.set_ylim(bottom=0)
         seconds.legend(frameon=False)
-        figure.suptitle(title, fontsize=10)
+        figure.suptitle(shorten(title, _TITLE_CHARS, placeholder=" …"), fontsize=10)
         return {kind: _saved(figure, kind) for kind in ("svg", "png")}
+
+
+def _ticks(counts: Sequence[int]) -> list[int]:
+    """Numbers of processes to be written below the axis: from the most down, those whose figures would not touch."""
+    most = max(counts)
+    found: list[int] = []
+    for count in sorted(set(counts), reverse=True):
+        if not found or found[-1] - count >= most / 25:
+            found.append(count)
+    return found[::-1]
 
 
 def _line(seconds: Any, work: Any, mode: str, cells: Sequence[CellResult]) -> None:
@@ -67,5 +83,5 @@ def _line(seconds: Any, work: Any, mode: str, cells: Sequence[CellResult]) -> No
 
 def _saved(figure: Any, kind: str) -> bytes:
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=kind, dpi=160, metadata={"Date": None} if kind == "svg" else None)
+    figure.savefig(buffer, format=kind, dpi=160, metadata=_NO_METADATA if kind == "svg" else None)
     return buffer.getvalue()

@@ -8,6 +8,7 @@ import shlex
 from provision.mps.judged import Judged, fail, ok, unknown, warn
 from provision.mps.look import Found
 from provision.mps.plan import LEAST_SMS, SPARE_CLIENTS, client_limit, sms_at, sms_of
+from provision.report.text import counted
 
 LEAST_FREE = 0.05
 """Share of the GPU's memory below which the next client finds none."""
@@ -106,7 +107,9 @@ def environment(found: Found) -> Judged:
             if variables.get(name):
                 why = "more connections make fewer clients fit" if "CONNECTIONS" in name else "it lowers what the server grants"
                 return warn(f"{who} has {name}={variables[name]}", why, f"unset {name}, unless it is meant")
-    return ok(f"{len(found.workers)} processes run CUDA, all in order" if found.workers else "nothing unusual")
+    if not found.workers:
+        return ok("nothing unusual")
+    return ok(f"{counted(len(found.workers), 'process runs CUDA', 'processes run CUDA')}, all in order")
 
 
 def attachment(found: Found) -> Judged:
@@ -121,9 +124,9 @@ def attachment(found: Found) -> Judged:
         return fail("a probe client is not attached to the server", said, fix)
     if found.daemon.outside:
         names = "; ".join(found.daemon.outside[:4])
-        return fail(
-            f"{len(found.daemon.outside)} processes use the GPU outside MPS", names, "start them again, now that the daemon answers"
-        )
+        number = len(found.daemon.outside)
+        what = f"{counted(number, 'process uses', 'processes use')} the GPU outside MPS"
+        return fail(what, names, f"start {'it' if number == 1 else 'them'} again, now that the daemon answers")
     if said.startswith("attached"):
         return ok(said)
     return unknown(

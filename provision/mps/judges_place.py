@@ -8,6 +8,7 @@ from provision.mps import parse
 from provision.mps.judged import Judged, fail, ok, unknown, warn
 from provision.mps.look import Found
 from provision.mps.plan import DEFAULT_SHM_MIB, VOLTA, client_limit
+from provision.report.text import counted
 
 OLDEST_DRIVER = 450
 """The oldest branch whose MPS was reported of; older ones were not tried."""
@@ -196,15 +197,14 @@ def cpus(found: Found) -> Judged:
     if not number:
         return unknown("the number of cores is not told")
     if workers > number:
-        return warn(
-            f"{workers} workers on {number} cores", "they slow one another down before they reach the GPU", f"run {number} workers or fewer"
-        )
+        what = f"{workers} workers on {counted(number, 'core')}"
+        return warn(what, "they slow one another down before they reach the GPU", f"run {counted(number, 'worker')} or fewer")
     threads = parse.whole(found.environment.get("OMP_NUM_THREADS", ""))
     if workers > 1 and (threads or number) * workers > number:
         why = f"{workers} workers with {threads or number} OpenMP threads each: this was up to 64 times slower"
         fix = f"OMP_NUM_THREADS={max(1, number // workers)}, and MKL_NUM_THREADS and OPENBLAS_NUM_THREADS alike, in worker.env"
-        return warn(f"more threads than the {number} cores", why, fix)
-    return ok(f"{number} cores, load {found.value('load') or 'not told'}")
+        return warn(f"more threads than the {counted(number, 'core')}", why, fix)
+    return ok(f"{counted(number, 'core')}, load {found.value('load') or 'not told'}")
 
 
 def kernel_log(found: Found) -> Judged:
@@ -212,7 +212,7 @@ def kernel_log(found: Found) -> Judged:
     if found.kernel:
         last = found.kernel[-1]
         fix = "restart the VM if CUDA still hangs with no daemon: invoke vm.reset"
-        return warn(f"{len(found.kernel)} Xid errors, the last one {last.number}", f"{last.device}: {last.text}"[:200], fix)
+        return warn(f"{counted(len(found.kernel), 'Xid error')}, the last one {last.number}", f"{last.device}: {last.text}"[:200], fix)
     if found.value("kernel") != "yes":
         return unknown("the kernel's log could not be read", "dmesg is not there, or not for this user", "sudo dmesg   (on the host)")
     return ok("no fault of the GPU")

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from provision.mps.bench import COLUMNS, CellResult, row
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 62rem; margin: 2.5rem auto; padding: 0 1rem }
-h1 { font-size: 1.4rem; font-weight: 600 } h2 { font-size: 1.05rem; margin-top: 2rem }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums } td, th { padding: .25rem .9rem .25rem 0; text-align: right }
-th { font-weight: 600; border-bottom: 1px solid #ccc } td:nth-child(2), th:nth-child(2) { text-align: left }
-tr.best td { font-weight: 600; background: #eef6f1 } dl { display: grid; grid-template-columns: 11rem auto; margin: 0 } dd { margin: 0 }
-dt { color: #666 } svg { width: 100%; height: auto } p.advice { font-size: 1.05rem } code { background: #f4f4f4; padding: 0 .25rem }
+body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 62rem; margin: 2.5rem auto; padding: 0 1rem }
+h1 { font-size: 1.4rem; font-weight: 600 } h2 { font-size: 1.05rem; margin-top: 2rem } svg { width: 100%; height: auto }
+div { overflow-x: auto } table { border-collapse: collapse; font-variant-numeric: tabular-nums; white-space: nowrap }
+td, th { padding: .2rem .9rem .2rem 0; text-align: right } td:nth-child(2), th:nth-child(2) { text-align: left }
+th { font-weight: 600; border-bottom: 1px solid #ccc } tr.next td { border-top: 1px solid #eee }
+tr.best td { font-weight: 600; background: #eef6f1 } p.advice { font-size: 1.05rem }
+dl { display: grid; grid-template-columns: minmax(7rem, max-content) auto; gap: 0 1.5rem; margin: 0 } dd { margin: 0 } dt { color: #666 }
 """
-_LEGEND = """
-Makespan: seconds from the common start until the slowest is done, median of the rounds, and their spread.
-p50, p95: of the single processes.
-Memory: the most that the GPU held beyond what it held before. Ratio: work done, in processes of one alone without MPS.
-Times none: how many times faster than the same number of processes without MPS.
-"""
-
+_LEGEND = (
+    ("makespan", "seconds from the common start until the slowest is done: median of the rounds; spread: least and most"),
+    ("p50, p95", "seconds of the single processes, over all rounds"),
+    ("memory", "the most that the GPU held beyond what it held before"),
+    ("ratio", "work done, in processes of one alone without MPS"),
+    ("times none", "how many times faster than the same number of processes without MPS"),
+)
+_LABELS = {
+    "gpu": "GPU",
+    "gpu_uuid": "GPU's UUID",
+    "gpu_memory": "GPU memory",
+    "compute_mode": "compute mode",
+    "cpus": "cores",
+    "core_sets": "cores of its own for each",
+}
+"""What keys of the document are called here; the others speak for themselves."""
 _SHOWN_APART = frozenset(("cells", "failures", "best", "advice", "files", "complete", "why"))
 
 
@@ -32,29 +42,45 @@ def report(cells: Sequence[CellResult], document: Mapping[str, Any], *, svg: str
     title = f"MPS on {document.get('gpu') or 'a GPU'}"
     parts = [
         "<!doctype html>",
-        f'<html lang="en"><meta charset="utf-8"><title>{_text(title)}</title><style>{_STYLE}</style>',
+        '<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{_text(title)}</title><style>{_STYLE}</style>",
         f"<h1>{_text(title)}</h1>",
         f'<p class="advice">{_text(document["advice"])}</p>',
         "" if document.get("complete", True) else f"<p>This is a part: {_text(document['why'])}.</p>",
-        "" if svg is None else svg[svg.index("<svg") :],
+        "" if svg is None else _figure(svg),
         "<h2>Cells</h2>",
         _table(cells, document.get("best") or {}),
-        f"<p>{_LEGEND}</p>",
+        "<h2>What the columns say</h2>",
+        _list(_LEGEND),
         *(("<h2>Runs without a figure</h2>", _failures(document["failures"])) if document["failures"] else ()),
         "<h2>Measured</h2>",
-        "<dl>" + "".join(f"<dt>{_text(key)}</dt><dd>{_text(_value(value))}</dd>" for key, value in about.items()) + "</dl>",
+        _list((_LABELS.get(key, key), _value(value)) for key, value in about.items()),
         "</html>",
     ]
     return "\n".join(part for part in parts if part) + "\n"
 
 
+def _figure(svg: str) -> str:
+    """The chart without what stands before its element, with its meaning for those who do not see it."""
+    label = "left: seconds until the slowest of n processes is done; right: the work that they do; the table below has the figures"
+    return svg[svg.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+
+
+def _list(entries: Iterable[tuple[str, str]]) -> str:
+    return "<dl>" + "".join(f"<dt>{_text(name)}</dt><dd>{_text(text)}</dd>" for name, text in entries) + "</dl>"
+
+
 def _table(cells: Sequence[CellResult], chosen: Mapping[str, Any]) -> str:
-    head = "<tr>" + "".join(f"<th>{column}</th>" for column in COLUMNS) + "</tr>"
-    rows = []
+    """A row for each cell, a line above each number of clients."""
+    head = "<tr>" + "".join(f'<th scope="col">{column}</th>' for column in COLUMNS) + "</tr>"
+    rows, before = [], None
     for cell in cells:
         is_best = (cell.mode, cell.clients) == (chosen.get("mode"), chosen.get("clients"))
-        rows.append(f"<tr{' class=best' if is_best else ''}>" + "".join(f"<td>{_text(value)}</td>" for value in row(cell)) + "</tr>")
-    return "\n".join(["<table>", head, *rows, "</table>"])
+        kinds = " ".join(filter(None, ("next" if before not in (None, cell.clients) else "", "best" if is_best else "")))
+        mark = f' class="{kinds}"' if kinds else ""
+        rows.append(f"<tr{mark}>" + "".join(f"<td>{_text(value)}</td>" for value in row(cell)) + "</tr>")
+        before = cell.clients
+    return "\n".join(["<div><table><thead>", head, "</thead><tbody>", *rows, "</tbody></table></div>"])
 
 
 def _failures(failures: Sequence[Mapping[str, Any]]) -> str:
@@ -67,6 +93,8 @@ def _value(value: object) -> str:
         return ", ".join(f"{key} {item}" for key, item in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return "-" if value is None else str(value)
 
 

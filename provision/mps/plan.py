@@ -16,6 +16,8 @@ from functools import cache
 from importlib import resources
 from typing import Literal, NamedTuple, TypeAlias
 
+from provision.report.text import counted
+
 SERVER_MIB = 74
 """GPU memory in use with a server and no client (measured, H100 and H200)."""
 CONTEXT_BASE_MIB = 27
@@ -181,7 +183,7 @@ def _most(host: HostFacts, work: Workload, limit: int) -> list[Bound]:
     bounds = [Bound(limit - SPARE_CLIENTS, f"the server takes {limit}, and {SPARE_CLIENTS} are left free")]
     if work.clients is not None:
         return [Bound(max(1, work.clients), "as asked"), *bounds]
-    bounds.insert(0, Bound(max(1, host.vcpus), f"one for each of {host.vcpus} vCPUs, as Dataflow does"))
+    bounds.insert(0, Bound(max(1, host.vcpus), f"one for each of {counted(host.vcpus, 'vCPU')}, as Dataflow does"))
     if work.activity_kind == "sm" and work.activity:
         reason = f"one process keeps {work.activity:.0%} of the multiprocessors busy, so more would find none free"
         bounds.append(Bound(math.ceil(1 / max(LEAST_ACTIVITY, work.activity)) + 1, reason))
@@ -257,13 +259,13 @@ def _why_percentage(host: HostFacts, work: Workload, clients: int, percentage: i
 
 def _speed_bounds(host: HostFacts, work: Workload, clients: int) -> tuple[Bound, ...]:
     """What the work of all processes together cannot be faster by than one process alone. Each is at least 1."""
-    bounds = [Bound(float(clients), f"{clients} processes")]
+    bounds = [Bound(float(clients), counted(clients, "process", "processes"))]
     if work.activity_kind == "sm" and work.activity:
         share = min(1.0, max(LEAST_ACTIVITY, work.activity))
         bounds.append(Bound(1 / share, f"one process keeps {work.activity:.0%} of the multiprocessors busy"))
     cores = work.cores or 1.0
     kept = f"one process keeps {cores:.1f} cores busy" if work.cores else "one core for each process"
-    bounds.append(Bound(max(1.0, host.vcpus / cores), f"{host.vcpus} vCPUs, {kept}"))
+    bounds.append(Bound(max(1.0, host.vcpus / cores), f"{counted(host.vcpus, 'vCPU')}, {kept}"))
     return tuple(bounds)
 
 
@@ -303,7 +305,9 @@ def _shortages(host: HostFacts, work: Workload, made: Plan) -> list[Advice]:
     if work.clients is not None and made.clients < work.clients:
         found.append(Advice("warn", f"{work.clients} clients were asked for, {made.clients} are possible: {made.clients_reason}"))
     if made.clients > host.vcpus:
-        found.append(Advice("warn", f"{made.clients} processes on {host.vcpus} vCPUs slow one another down before they reach the GPU"))
+        found.append(
+            Advice("warn", f"{made.clients} processes on {counted(host.vcpus, 'vCPU')} slow one another down before they reach the GPU")
+        )
     if not _fits(host, work, made.clients, made.thread_percentage):
         needed, left = made.expected_memory_mib, max(0, int(_available_mib(host) or 0))
         found.append(Advice("stop", f"even one process does not fit: it needs {needed} MiB, {left} MiB are free after the reserve"))

@@ -33,6 +33,11 @@ def plain(line: Line) -> str:
     return "".join(text for text, _ in line).rstrip()
 
 
+def counted(count: int, one: str, many: str = "") -> str:
+    """A number with its noun, `many` of them being the noun with an s unless told otherwise: `1 process`, `3 processes`."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
 def clean(text: str) -> str:
     """A host's line without what a terminal would obey; of a line overwritten with carriage returns, the last state."""
     visible = _ESCAPES.sub("", text)
@@ -138,7 +143,7 @@ def _check_verdict(reports: Iterable[HostReport]) -> str:
     total, hosts = sum(counts), sum(count > 0 for count in counts)
     if not total:
         return "check: nothing would change"
-    return f"check: {total} would change on {hosts} host{'s' if hosts > 1 else ''}; nothing was changed"
+    return f"check: {total} would change on {counted(hosts, 'host')}; nothing was changed"
 
 
 def failures(reports: Iterable[HostReport], program: str = "invoke") -> list[Line]:

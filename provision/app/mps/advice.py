@@ -19,7 +19,7 @@ from provision.mps.explain import Match, explain
 from provision.mps.measure import MEASURE, Measured, measured
 from provision.mps.plan import HostFacts, Plan, Workload, plan
 from provision.report.checks import wrapped
-from provision.report.text import clean
+from provision.report.text import clean, counted
 
 _LARGEST_BYTES = 64 << 20
 _LABEL = 10
@@ -133,7 +133,7 @@ def _host_rows(facts: HostFacts) -> list[tuple[str, str]]:
     return [
         ("GPU", f"{facts.gpu}, compute capability {capability}, {sms} multiprocessors{source}, CUDA {cuda}, driver {facts.driver}"),
         ("memory", f"{_mib(facts.memory_total_mib)}, {_mib(facts.memory_free_mib)} free"),
-        ("machine", f"{facts.vcpus} vCPUs, /dev/shm {_mib(facts.shm_mib)}"),
+        ("machine", f"{counted(facts.vcpus, 'vCPU')}, /dev/shm {_mib(facts.shm_mib)}"),
     ]
 
 

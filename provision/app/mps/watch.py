@@ -13,6 +13,7 @@ from provision.app.mps.control import document, script_for, text
 from provision.app.session import Done, Session, Targets
 from provision.errors import ProvisionError
 from provision.model import Host, Transport
+from provision.mps.parse import SmiGpu
 from provision.resources.mps import MpsStatus, read_status
 from provision.shell import Script, lifeline, script
 
@@ -112,18 +113,16 @@ def _watch(session: Session, frames: Frames, view: View | None) -> MpsStatus | N
 
 def frame(session: Session, status: MpsStatus) -> str:
     """One frame: the GPUs, then what `mps.status` says."""
-    rows = [
-        f"gpu {gpu.index}  {gpu.name}  busy {_percent(gpu.utilization)} of the time  "
-        f"memory {_number(gpu.memory_used_mib)} of {_number(gpu.memory_total_mib)} MiB"
-        for gpu in status.gpus
-    ]
+    rows = [f"{f'gpu {gpu.index}':<18} {gpu.name}, {_busy(gpu)}, {_memory(gpu)}" for gpu in status.gpus]
     head = f"{time.strftime('%H:%M:%S')}  {session.program_argv0} mps.top   (q quits)"
     return "\n".join([head, *rows, "", text(session, status)])
 
 
-def _percent(value: int | None) -> str:
-    return "-" if value is None else f"{value} %"
+def _busy(gpu: SmiGpu) -> str:
+    return "how busy is not told" if gpu.utilization is None else f"busy {gpu.utilization} % of the time"
 
 
-def _number(value: int | None) -> str:
-    return "-" if value is None else str(value)
+def _memory(gpu: SmiGpu) -> str:
+    if gpu.memory_used_mib is None or gpu.memory_total_mib is None:
+        return "memory not told"
+    return f"{gpu.memory_used_mib} of {gpu.memory_total_mib} MiB in use"

@@ -21,6 +21,7 @@ from provision.cloud.strays import DISK, KEY, STOPPED, VM, Stray, Survey, remove
 from provision.errors import EXIT_WOULD_CHANGE, CleanupFailed, CloudError, ProvisionError, UsageError, worst_exit
 from provision.hosts.keys import ensure_key
 from provision.model import Note
+from provision.report.text import counted
 
 Confirm = Callable[[str], bool]
 _NOUNS = {VM: "VM", STOPPED: "stopped VM", DISK: "disk", KEY: "key"}
@@ -158,7 +159,7 @@ def _end(found: Survey, removed: Sequence[Stray], errors: Sequence[ProvisionErro
 
 def _counted(strays: Sequence[Stray]) -> str:
     counts = [(sum(stray.kind == kind for stray in strays), noun) for kind, noun in _NOUNS.items()]
-    return " and ".join(f"{count} {noun}{'s' if count > 1 else ''}" for count, noun in counts if count)
+    return " and ".join(counted(count, noun) for count, noun in counts if count)
 
 
 def _table(strays: Sequence[Stray]) -> str:
