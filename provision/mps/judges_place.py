@@ -188,7 +188,7 @@ def limits(found: Found) -> Judged:
         )
     if pids is not None and pids < LEAST_PIDS:
         return warn(f"{pids} processes at most", "each client has threads of its own", "start the container without --pids-limit")
-    return ok(f"{shm[0]} MiB of /dev/shm, {found.value('files')} open files")
+    return ok(f"{shm[0]:,} MiB of /dev/shm, {found.value('files')} open files")
 
 
 def cpus(found: Found) -> Judged:

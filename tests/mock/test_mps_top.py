@@ -84,7 +84,7 @@ def test_a_lost_connection_is_told(box: Shared) -> None:
 def test_without_a_terminal_it_looks_once(box: Shared) -> None:
     done = app.mps_top(box.session, HERE)
     assert done.document["server"]["state"] == "ACTIVE"
-    assert "thread percentage  100 for each client" in done.text
+    assert "thread percentage  100 % for each client" in done.text
 
 
 def test_frames_are_found_in_any_pieces() -> None:

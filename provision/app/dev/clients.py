@@ -232,7 +232,8 @@ def interrupted(clients: Sequence[Client]) -> Done:
     """How far each came until Ctrl-C; whoever had not ended by itself was ended, and has no status."""
     error = Interrupted("interrupted", why=f"{sum(client.status is not None for client in clients)} of {len(clients)} had ended")
     document = {**_document(clients), "status": None, "failed_in": "provision", "error": error.as_dict()}
-    return Done(document, error.exit_code, "\n".join([*_table(clients), f"interrupted: {error.why}, the others were ended"]))
+    # The first line is the terminal's, which shows ^C there.
+    return Done(document, error.exit_code, "\n".join(["", *_table(clients), f"interrupted: {error.why}, the others were ended"]))
 
 
 def _makespan(clients: Sequence[Client]) -> float | None:

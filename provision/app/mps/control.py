@@ -118,7 +118,7 @@ def text(session: Session, status: MpsStatus) -> str:
         return f"the worker container is not running: {session.program_argv0} dev.up"
     if not status.daemon:
         said = f" ({status.said})" if status.said else ""
-        lines = [f"no MPS daemon answers in the container{said}: {session.program_argv0} mps.enable"]
+        lines = [f"no MPS daemon answers in the container{said}", f"  try: {session.program_argv0} mps.enable"]
         return "\n".join([*lines, *_table("these use the GPU without MPS", status.outside)])
     limit = client_limit(status)
     rows = [
@@ -126,7 +126,7 @@ def text(session: Session, status: MpsStatus) -> str:
         ("server", _server(status)),
         ("proof", _proof(status)),
         ("compute mode", status.compute_mode or "not known"),
-        ("thread percentage", f"{status.thread_percentage:g} for each client"),
+        ("thread percentage", f"{status.thread_percentage:g} % for each client"),
         ("memory limit", f"{status.memory_limit} for each client" if status.memory_limit else "none"),
         *([("cpus", status.cpus)] if status.cpus not in {"", "all"} else []),
         *([("gpu", status.gpu)] if status.gpu else []),
@@ -156,9 +156,12 @@ def _table(title: str, users: Sequence[MpsClient]) -> list[str]:
     """One line for each process, with its memory where it is known."""
     if not users:
         return []
-    home = max(len(user.container) for user in users)
-    rows = [f"  {user.pid:>7}  {user.container:<{home}}  {_memory(user):>9}  {user.command}" for user in users]
-    return [title, *rows] if title else rows
+    home = max(9, *(len(user.container) for user in users))
+    rows = [
+        f"  {user.pid:>7}  {user.container:<{home}}  {_memory(user):>10}  {user.command}"
+        for user in sorted(users, key=lambda user: user.pid)
+    ]
+    return ["", *([title] if title else []), f"  {'pid':>7}  {'container':<{home}}  {'memory':>10}  command", *rows]
 
 
 def _memory(user: MpsClient) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from provision.app.session import Done
@@ -86,10 +87,11 @@ class Figures:
         except ProvisionError as error:
             files, cut = {}, cut or error
         document["files"] = files
-        lines = [bench.table(cells, bench.best(cells)), "", document["advice"], *_told(self.results)]
+        lines = [bench.table(cells, bench.best(cells)), "", *map(_filled, (document["advice"], *_told(self.results)))]
         if cut is not None:
             document["error"] = cut.as_dict()
-            lines += [f"cut after {self.runs} of {self.planned} runs: {_reason(cut)}", *([f"  try: {cut.fix}"] if cut.fix else [])]
+            told = f"cut after {self.runs} of {self.planned} runs: {_reason(cut)}"
+            lines = ["", *lines, _filled(told), *([f"  try: {cut.fix}"] if cut.fix else [])]
         lines += [f"wrote {name}" for name in files.values()]
         return Done(document, cut.exit_code if cut is not None else 0 if cells else EXIT_FAILED, "\n".join(lines))
 
@@ -127,6 +129,10 @@ def _replace(path: Path, data: bytes) -> None:
 
 def _json(document: Mapping[str, Any]) -> bytes:
     return (json.dumps(document, indent=2) + "\n").encode()
+
+
+def _filled(text: str) -> str:
+    return fill(text, 100, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _reason(cut: ProvisionError) -> str:
