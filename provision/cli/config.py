@@ -38,6 +38,7 @@ def load_settings(project_dir: Path, env: Mapping[str, str], flags: Mapping[str,
 
 def _fits_the_catalogue(settings: Settings) -> None:
     job = settings.dataflow.machine_type
+    catalog.check_supported(settings.gpu)
     machine = catalog.machine_for(settings.gpu, settings.gpu_count, settings.machine_type, job)
     model = scheduling.model_for(settings.provisioning, settings.reservation, machine)
     try:

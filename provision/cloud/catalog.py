@@ -185,11 +185,23 @@ def _short_names() -> Mapping[str, str]:
     return names
 
 
+_NOT_TO_BE_HAD = {
+    "gh200": "it is not among Compute Engine's GPU types (page of 2026-04-14), and its host is Arm: COS installs GPU drivers on x86 alone"
+}
+
+
 def gpu_type(name: str) -> GpuType:
     """The GPU type of an API name (`nvidia-l4`) or a short one (`l4`, `h100`); SettingsError names the known ones."""
     key = name.strip().lower()
     known = gpu_types()
-    found = known.get(key) or known.get(_short_names().get(key.removeprefix("nvidia-"), ""))
+    short = key.removeprefix("nvidia-")
+    found = known.get(key) or known.get(_short_names().get(short, ""))
+    if found is None and short in _NOT_TO_BE_HAD:
+        raise _unusable(name, _NOT_TO_BE_HAD[short])
+    if found is None and key.endswith("-vws"):
+        plain = gpu_type(key.removesuffix("-vws")).accelerator
+        why = "it is a virtual workstation: the same GPU with a licence for graphics"
+        raise SettingsError(f"{name} cannot be used here", where="gpu", why=why, fix=f"set gpu: {plain}")
     if found is None:
         allowed = ", ".join(sorted(known))
         raise SettingsError(
@@ -267,7 +279,7 @@ def validate_shape(gpu: str | None, count: int, machine_type: str, disk_gb: int,
         _check_disk(disk_gb, MIN_DISK_GB, "the Container-Optimized OS image is 10 GB")
         return
     found = gpu_type(gpu)
-    _check_supported(found)
+    check_supported(gpu)
     _check_count(found, count)
     if found.bundled:
         _check_bundled(found, count, machine_type, provisioning)
@@ -291,14 +303,19 @@ def check_driver(gpu: str | None, driver: str) -> None:
         raise SettingsError(f"the driver {driver} is too old for the GPU", where="driver", why=why, fix="set driver: default")
 
 
-def _check_supported(gpu: GpuType) -> None:
-    if gpu.arch != "x86_64" or not gpu.cos_supported:
-        raise SettingsError(
-            f"{gpu.accelerator} cannot be used here",
-            where="gpu",
-            why=gpu.cos_basis,
-            fix="choose an x86 GPU type, for example gpu: nvidia-l4",
-        )
+def unusable_because(gpu: GpuType) -> str:
+    """Why no VM with this GPU is made here; empty where one is."""
+    return "" if gpu.arch == "x86_64" and gpu.cos_supported else gpu.cos_basis
+
+
+def check_supported(gpu: str | None) -> None:
+    """Refuse a GPU that cannot be used here, whatever the count and the machine; SettingsError says why."""
+    if gpu is not None and (why := unusable_because(gpu_type(gpu))):
+        raise _unusable(gpu_type(gpu).accelerator, why)
+
+
+def _unusable(gpu: str, why: str) -> SettingsError:
+    return SettingsError(f"{gpu} cannot be used here", where="gpu", why=why, fix="choose an x86 GPU type, for example gpu: nvidia-l4")
 
 
 def _check_count(gpu: GpuType, count: int) -> None:

@@ -49,6 +49,14 @@ def test_slices_of_a_gpu_are_listed_with_the_reason_why_not(looker: Looker) -> N
     assert "not g4-standard-6: it carries 1/8 of a GPU" in done.text
 
 
+@pytest.mark.parametrize("gpu", ["gb200", "gb300"])
+def test_a_gpu_that_cannot_be_used_is_named_with_the_reason(looker: Looker, gpu: str) -> None:
+    done = app.vm_offers(looker.session(), gpu=gpu)
+    assert done.text.splitlines()[0] == "nothing is offered"
+    assert f"not nvidia-{gpu}: Arm" in done.text
+    assert "Arm" in done.document["refused"][f"nvidia-{gpu}"]
+
+
 def test_prices_of_your_own(looker: Looker) -> None:
     (looker.folder / "prices.json").write_text(
         json.dumps({"as_of": "2026-10-01", "regions": {"us-central1": {"g2-standard-8": [0.5, 0.25]}}}), encoding="utf-8"

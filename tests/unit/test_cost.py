@@ -11,7 +11,7 @@ from provision.app.vm import rates as vm_rates
 from provision.app.vm.costs import summed
 from provision.app.vm.documents import aligned, span, table, ttl_left_s, usd
 from provision.app.vm.rates import Rate, cost_usd, overdue, ran_s, rate_of, unasked
-from provision.cloud.prices import PriceList
+from provision.cloud.prices import PriceList, packaged
 from provision.model import Vm
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -103,6 +103,13 @@ def test_for_people() -> None:
         "name  status   zone           gpu  age     cost  ttl left",
         "dev   RUNNING  us-central1-a  -    1m00s  $1.50  -",
     ]
+
+
+def test_what_waits_for_capacity_has_not_run_and_does_not_end() -> None:
+    waiting = replace(VM, status="PENDING", created=ago(hours=1), started="")
+    bill = summed([waiting], packaged())["vms"][0]
+    assert (bill["ran_s"], bill["ttl_left_s"]) == (0, None)
+    assert bill["usd_per_hour"] == bill["cost_usd"] == pytest.approx(200 * 0.00013699, abs=1e-3)
 
 
 def test_what_is_stopped_for_too_long() -> None:

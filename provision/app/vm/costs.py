@@ -11,6 +11,7 @@ from provision.app.vm.documents import aligned, say_overdue, span, ttl_left_s, u
 from provision.app.vm.rates import HOUR_S, cost_usd, ran_s, rate_of
 from provision.cloud.create import HALTED
 from provision.cloud.prices import PriceList
+from provision.cloud.waiting import WAITING
 from provision.model import Vm
 
 
@@ -31,9 +32,9 @@ def summed(vms: Sequence[Vm], prices: PriceList) -> dict[str, Any]:
 
 
 def _row(vm: Vm, prices: PriceList) -> dict[str, Any]:
-    """A VM's bill. One that is stopped costs its disk; one without a time limit has no end to sum up to."""
+    """A VM's bill. One that is stopped, or waits for capacity, costs its disk; one without a time limit has no end to sum up to."""
     rate, cost, left_s = rate_of(vm, prices), cost_usd(vm, prices), ttl_left_s(vm)
-    halted = vm.status in HALTED
+    halted = vm.status in {*HALTED, WAITING}
     hourly = rate.disk if halted else _sum([rate.machine, rate.disk])
     by_ttl = cost + hourly * left_s / HOUR_S if cost is not None and hourly is not None and left_s is not None else None
     return {

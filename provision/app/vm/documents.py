@@ -10,6 +10,7 @@ from provision.app.vm.rates import cost_usd, overdue, seconds_since, seconds_unt
 from provision.cloud import body
 from provision.cloud.create import HALTED
 from provision.cloud.prices import PriceList
+from provision.cloud.waiting import WAITING
 from provision.model import Note, Vm
 
 
@@ -45,7 +46,7 @@ def document(vm: Vm, prices: PriceList | None = None) -> dict[str, Any]:
 
 def ttl_left_s(vm: Vm) -> int | None:
     """Seconds until the cloud stops it: as the cloud says, else counted from its last start. None: it does not run, or has no limit."""
-    if vm.status in HALTED:
+    if vm.status in {*HALTED, WAITING}:
         return None
     if (left_s := seconds_until(vm.stops_at)) is not None:
         return left_s

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -45,8 +45,9 @@ def vm_offers(session: Session, gpu: str | None, region: str | None = None) -> D
         where, machines = offering.packaged(gpus, n1, settings.zones)
     found = offering.offers(gpus, where, machines, prices, quotas)
     shown = [offer for offer in (found if gpu else _defaults(found, gpus)) if offer.zone.startswith(region or "")]
-    document = {"offers": [_document(offer) for offer in shown], "prices_as_of": prices.as_of, "live": not why}
-    return Done(document | ({"why": why} if why else {}), text=_text(shown, prices))
+    refused = {each.accelerator: because for each in gpus if (because := catalog.unusable_because(each))}
+    document = {"offers": [_document(offer) for offer in shown], "refused": refused, "prices_as_of": prices.as_of, "live": not why}
+    return Done(document | ({"why": why} if why else {}), text=_text(shown, refused, prices))
 
 
 def _quotas(session: Session) -> Quotas | None:
@@ -97,7 +98,7 @@ def _rounded(price: Price | None) -> float | None:
 # --- for people ----------------------------------------------------------------------------------------------------
 
 
-def _text(found: list[Offer], prices: PriceList) -> str:
+def _text(found: list[Offer], refused: Mapping[str, str], prices: PriceList) -> str:
     usable = [offer for offer in found if not offer.refused]
     rows = [_HEAD, *(_row(list(same)) for _key, same in groupby(sorted(usable, key=_place), key=_line))]
     widths = [max(len(row[index]) for row in rows) for index in range(len(_HEAD))]
@@ -114,9 +115,11 @@ def _text(found: list[Offer], prices: PriceList) -> str:
         foot.append("no: not to be had on demand, only as Spot, flex-start or a reservation")
     if any(offer.quota and offer.quota.room is Room.SHORT for offer in usable):
         foot.append("GPUs left: by quota, not by capacity; one in () is less than the machine needs")
-    foot += _refusals(found)
-    body = "\n".join(line.rstrip() for line in lines) if usable else "nothing is offered"
-    return "\n".join([body, "", *foot])
+    foot += _refusals([offer for offer in found if offer.shape.gpu not in refused])
+    foot += [f"not {gpu}: {why}" for gpu, why in refused.items()]
+    if not usable:
+        return "\n".join(["nothing is offered", *foot[1:]])
+    return "\n".join(["\n".join(line.rstrip() for line in lines), "", *foot])
 
 
 def _price_key(offer: Offer) -> float:

@@ -11,6 +11,7 @@ from provision.cloud.catalog import Shape
 from provision.cloud.create import HALTED
 from provision.cloud.idle import moment
 from provision.cloud.prices import PriceList, disk_per_hour, price_per_hour
+from provision.cloud.waiting import WAITING
 from provision.errors import SettingsError
 from provision.model import Vm
 
@@ -51,7 +52,9 @@ def seconds_until(timestamp: str) -> int | None:
 
 
 def ran_s(vm: Vm) -> int | None:
-    """Seconds of its present run, or of its last one: the API remembers one start and one stop."""
+    """Seconds of its present run, or of its last one: the API remembers one start and one stop. One that waits has not run."""
+    if vm.status == WAITING:
+        return 0
     since = seconds_since(vm.started or vm.created)
     if vm.status not in HALTED:
         return since

@@ -9,6 +9,7 @@ import pytest
 from provision.cloud.catalog import (
     bundled_machine_types,
     check_driver,
+    check_supported,
     default_disk_type,
     driver_branch,
     gpu_type,
@@ -65,6 +66,32 @@ def test_a_machine_is_chosen(gpu: str | None, count: int, requested: str | None,
 def test_the_machine_is_that_of_the_dataflow_job_unless_one_is_named() -> None:
     assert machine_for("l4", 1, None, "g2-standard-4") == "g2-standard-4"
     assert machine_for("l4", 1, "g2-standard-16", "g2-standard-4") == "g2-standard-16"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "why", "fix"),
+    [
+        ("gh200", "its host is Arm", "nvidia-l4"),
+        ("nvidia-gh200", "its host is Arm", "nvidia-l4"),
+        ("l4-vws", "a licence for graphics", "set gpu: nvidia-l4"),
+        ("nvidia-tesla-t4-vws", "a licence for graphics", "set gpu: nvidia-tesla-t4"),
+        ("a9000", "known types: ", ""),
+    ],
+)
+def test_a_gpu_that_cannot_be_had_is_refused_with_the_reason(gpu: str, why: str, fix: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        gpu_type(gpu)
+    assert why in caught.value.why
+    assert fix in caught.value.fix
+
+
+@pytest.mark.parametrize("gpu", ["gb200", "gb300"])
+def test_an_arm_gpu_is_refused_before_its_count_is(gpu: str) -> None:
+    with pytest.raises(SettingsError, match="cannot be used here") as caught:
+        check_supported(gpu)
+    assert "Arm" in caught.value.why
+    check_supported("l4")
+    check_supported(None)
 
 
 STANDARD = [
