@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from provision.app.clouds import client_of, prices_of, unfinished
 from provision.app.session import Done, Session
@@ -24,12 +24,13 @@ from provision.errors import EXIT_FAILED, CloudAuthError, CloudError, CloudNotFo
 from provision.hosts.iap import PROGRAM as GCLOUD
 from provision.hosts.iap import SOURCE_RANGE
 from provision.model import VmSpec
-from provision.report.checks import Check, Verdict, checks_document, checks_lines, count
+from provision.report.checks import Check, Verdict, checks_document, checks_lines, columns, count
 
 T = TypeVar("T")
 NETWORK = "default"
 """The network that VMs are put into."""
 _API_OFF = ("accessNotConfigured", "SERVICE_DISABLED")
+_TUNNEL_ROLE = "roles/iap.tunnelResourceAccessor"
 _OURS = ("pkg.dev", "gcr.io")
 
 
@@ -38,14 +39,14 @@ def doctor(session: Session) -> Done:
     checks = list(_checks(session))
     failed = count(checks, Verdict.FAIL)
     document = {**checks_document(checks), "ok": not failed}
-    return Done(document, EXIT_FAILED if failed else 0, "\n".join(checks_lines(checks)))
+    return Done(document, EXIT_FAILED if failed else 0, "\n".join(checks_lines(checks, width=columns())))
 
 
 def _checks(session: Session) -> Iterator[Check]:
     for look in (_settings, _driver, _key, _tools, _left_behind):
         yield from _guarded(look.__name__.strip("_").replace("_", "-"), lambda look=look: look(session))  # type: ignore[misc]
     yield from _Cloud(session).checks()
-    for look in (_registries, _egress, _price):
+    for look in (_registries, _iap, _egress, _price):
         yield from _guarded(look.__name__.strip("_"), lambda look=look: look(session))  # type: ignore[misc]
 
 
@@ -139,6 +140,8 @@ class _Cloud:
     spec: VmSpec = field(init=False)
     zones: tuple[str, ...] = ()
     """Those that fit, in the order of asking."""
+    about: dict[str, Any] = field(default_factory=dict)
+    """The project, as the API describes it."""
 
     def __post_init__(self) -> None:
         self.spec = wanted(self.session, self.session.settings.name)
@@ -161,13 +164,24 @@ class _Cloud:
             if project.status is Verdict.FAIL:
                 yield from self._not_asked("the project did not answer")
                 return
-            for name, look in (("zones", self._zones), ("quota", self._quotas), ("image", self._image), ("firewall", self._firewall)):
+            for name, look in self._looks().items():
                 yield from _guarded(name, lambda look=look: look(client))  # type: ignore[misc]
         finally:
             client.close()
 
+    def _looks(self) -> dict[str, Callable[[ComputeClient], list[Check]]]:
+        """What is looked at once the project answers."""
+        return {
+            "service-account": self._service_account,
+            "os-login": self._os_login,
+            "zones": self._zones,
+            "quota": self._quotas,
+            "image": self._image,
+            "firewall": self._firewall,
+        }
+
     def _not_asked(self, why: str) -> Iterator[Check]:
-        for name in ("zones", "quota", "image", "firewall"):
+        for name in self._looks():
             yield Check(name, Verdict.UNKNOWN, f"not looked at: {why}")
 
     def _credentials(self) -> list[Check]:
@@ -182,7 +196,7 @@ class _Cloud:
         """Whether the project can be read, with the Compute Engine API enabled."""
         name = client.project
         try:
-            client.read("ProjectsClient", "get", "the project could not be read", name)
+            self.about = client.read("ProjectsClient", "get", "the project could not be read", name)
         except CloudNotFound as error:
             return Check("project", Verdict.FAIL, f"there is no project {name}", error.why, "gcloud projects list")
         except CloudRefused as error:
@@ -198,6 +212,12 @@ class _Cloud:
             return Check("project", Verdict.FAIL, error.what, error.why, error.fix)
         return Check("project", Verdict.OK, f"{name} answers, with the Compute Engine API enabled")
 
+    def _service_account(self, _client: ComputeClient) -> list[Check]:
+        return [fitness.service_account_check(self.about)]
+
+    def _os_login(self, _client: ComputeClient) -> list[Check]:
+        return [fitness.os_login_check(self.about, self.session.settings.os_login)]
+
     def _zones(self, client: ComputeClient) -> list[Check]:
         shape, settings = Shape.of(self.spec), self.session.settings
         with_machine = [each.zone for each in live.machines(client, [self.spec.machine_type])]
@@ -208,6 +228,8 @@ class _Cloud:
         if catalog.parse_n1(self.spec.machine_type) and "custom-" in self.spec.machine_type:
             with_machine = with_gpu  # the API lists no types of one's own numbers
         check, self.zones = fitness.zone_check(shape, settings.zones, with_gpu, with_machine)
+        if check.status is not Verdict.OK:  # a misspelt zone and one without the GPU look alike so far
+            check, _zones = fitness.zone_check(shape, settings.zones, with_gpu, with_machine, known=live.zones(client))
         return [check]
 
     def _quotas(self, client: ComputeClient) -> list[Check]:
@@ -243,6 +265,15 @@ def _registries(session: Session) -> list[Check]:
     why = "it needs Artifact Registry Reader on the repository; its permissions cannot be read from here"
     fix = f"gcloud artifacts repositories list --project {session.settings.project}"
     return [Check("registries", Verdict.UNKNOWN, what, why, fix)]
+
+
+def _iap(session: Session) -> list[Check]:
+    if session.settings.ssh != "iap" or session.settings.cloud == "mock":
+        return []
+    what = f"that your account has {_TUNNEL_ROLE} is seen when a tunnel opens"
+    why = "roles cannot be read with the Compute Engine API; without it a tunnel ends with code 4033"
+    member = f"--member user:YOU --role {_TUNNEL_ROLE}"
+    return [Check("iap", Verdict.UNKNOWN, what, why, f"gcloud projects add-iam-policy-binding {session.settings.project} {member}")]
 
 
 def _egress(session: Session) -> list[Check]:

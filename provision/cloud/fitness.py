@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from provision.cloud import catalog
+from provision.cloud import catalog, oslogin
 from provision.cloud.body import last
 from provision.cloud.catalog import Shape
 from provision.cloud.placement import itinerary, region_of
@@ -23,24 +23,70 @@ ANYWHERE = "0.0.0.0/0"
 _MILESTONE = re.compile(r"cos-(?:[a-z]+(?:64)?-)*(\d+)(?:-|\Z)")
 _LTS_EVERY = 4
 """LTS milestones come every four: 117, 121, 125, 129 (Container-Optimized OS, release notes)."""
+_ZONES_NAMED = 6
 _RETIRED = ("OBSOLETE", "DELETED")
 
 
 # --- zones ---------------------------------------------------------------------------------------------------------
 
 
-def zone_check(shape: Shape, places: Sequence[str], with_gpu: Sequence[str], with_machine: Iterable[str]) -> tuple[Check, tuple[str, ...]]:
-    """Whether the places of the settings offer GPU and machine type, and the zones that do, in the order of asking."""
+def zone_check(
+    shape: Shape, places: Sequence[str], with_gpu: Sequence[str], with_machine: Iterable[str], *, known: Sequence[str] = ()
+) -> tuple[Check, tuple[str, ...]]:
+    """Whether the places of the settings offer GPU and machine type, and the zones that do, in the order of asking.
+
+    `known` are all zones that there are: a place that is none of them is misspelt. Without it nothing is said of that.
+    """
     plan = itinerary(places, with_gpu)
     listed = frozenset(with_machine)
     fitting = tuple(zone for zone in plan.zones if zone in listed)
-    lacking = [*(f"{place} does not list {shape.gpu or 'itself'}" for place in plan.lacking)]
+    unknown = itinerary(places, known).lacking if known else ()
+    lacking = [
+        f"there is no zone or region {place}" if place in unknown else f"{place} does not list {shape.gpu or 'itself'}"
+        for place in plan.lacking
+    ]
     lacking += [f"{zone} does not list {shape.machine_type}" for zone in plan.zones if zone not in listed]
-    fix = f"set provision.zones to some of: {', '.join(zone for zone in with_gpu if zone in listed) or 'none at present'}"
+    near = _nearest([zone for zone in with_gpu if zone in listed], places)
+    more = f" and {len(near) - _ZONES_NAMED} more (invoke vm.offers)" if len(near) > _ZONES_NAMED else ""
+    fix = f"set provision.zones to some of: {', '.join(near[:_ZONES_NAMED]) or 'none at present'}{more}"
     if not fitting:
         return Check("zones", Verdict.FAIL, f"no zone of the settings offers {shape}", "; ".join(lacking), fix), ()
     what = f"{shape} is offered in {', '.join(fitting)}; that there is capacity is not known before it is asked for"
     return Check("zones", Verdict.WARN if lacking else Verdict.OK, what, "; ".join(lacking), fix if lacking else ""), fitting
+
+
+def _nearest(zones: Iterable[str], places: Sequence[str]) -> list[str]:
+    """The zones, first those of the regions that `places` name, then those of their continents, then the others."""
+    regions = {name for place in places for name in (place, region_of(place))}
+    continents = {place.partition("-")[0] for place in places}
+    return sorted(zones, key=lambda zone: (region_of(zone) not in regions, zone.partition("-")[0] not in continents, zone))
+
+
+# --- what the project brings ---------------------------------------------------------------------------------------
+
+
+def service_account_check(project: Mapping[str, Any]) -> Check:
+    """Whether there is the account that VMs run as: the project's default one, which may have been deleted (`projects`)."""
+    name = str(project.get("defaultServiceAccount", ""))
+    if name:
+        return Check("service-account", Verdict.OK, f"VMs run as {name}")
+    what, why = "the project has no default service account", "VMs run as it: it reads driver and images for them"
+    return Check("service-account", Verdict.FAIL, what, why, f"gcloud iam service-accounts list --project {project.get('name', '')}")
+
+
+def os_login_check(project: Mapping[str, Any], setting: str) -> Check:
+    """How keys reach the VM: in its metadata, or through OS Login, for which a role is needed that cannot be read here."""
+    items = project.get("commonInstanceMetadata", {}).get("items", ())
+    is_on = oslogin.is_on({item["key"]: item.get("value", "") for item in items})
+    name = str(project.get("name", ""))
+    if setting == "on" or (setting == "auto" and is_on):
+        what = f"OS Login is on: that your account has {oslogin.LOGIN_ROLE} is seen at the first login"
+        fix = f"gcloud projects add-iam-policy-binding {name} --member user:YOU --role {oslogin.LOGIN_ROLE}"
+        return Check("os-login", Verdict.UNKNOWN, what, "owners have it; roles cannot be read with the Compute Engine API", fix)
+    if is_on:
+        what, why = "the project asks for OS Login, the settings turn it off", "a policy of the organisation may refuse such a VM"
+        return Check("os-login", Verdict.WARN, what, why, "set provision.os_login: auto")
+    return Check("os-login", Verdict.OK, "OS Login is not asked for: the project's key goes into the VM's metadata")
 
 
 # --- quotas --------------------------------------------------------------------------------------------------------

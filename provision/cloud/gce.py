@@ -236,9 +236,9 @@ class GceCloud:
 
     def zones_offering(self, gpu: str | None) -> Sequence[str]:
         """The zones that list the accelerator type, by name; every zone for None."""
-        what = "the zones could not be listed"
         if gpu is None:
-            return sorted(self.client.pages("ZonesClient", "list", what, self.project, lambda zone: str(zone.name)))
+            return live.zones(self.client)
+        what = "the zones could not be listed"
         words = {"filter": f'name="{catalog.gpu_type(gpu).accelerator}"', "max_results": 500}
         scopes = self.client.pages("AcceleratorTypesClient", "aggregated_list", what, self.project, _zone_with_types, **words)
         return sorted(zone for zone in scopes if zone)

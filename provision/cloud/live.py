@@ -36,6 +36,12 @@ def _accelerators_of_scope(scope: Any) -> tuple[str, frozenset[str]]:
     return last(name), frozenset(str(each.name) for each in scoped.accelerator_types)
 
 
+def zones(client: ComputeClient) -> list[str]:
+    """Every zone, by name."""
+    found = client.pages("ZonesClient", "list", "the zones could not be listed", client.project, lambda zone: str(zone.name))
+    return sorted(found)
+
+
 def machines(client: ComputeClient, names: Iterable[str]) -> list[Listed]:
     """The machine types whose name matches one of `names` (RE2), in every zone; none for no names."""
     pattern = "|".join(names)

@@ -70,7 +70,9 @@ class Search:
                 refusal.why = f"{refusal.why}\n{table_of(tried)}"
             return refusal
         reasons = tuple((attempt.zone, attempt.result, attempt.reason) for attempt in tried)
-        return NoCapacity(f"no zone had {Shape.of(spec)}", where=spec.name, why=table_of(tried), fix=MORE_ZONES, tried=reasons)
+        nowhere = spec.gpu and all(attempt.result == Kind.NOT_OFFERED.value for attempt in tried)
+        fix = f"invoke vm.offers --gpu {spec.gpu}" if nowhere else MORE_ZONES
+        return NoCapacity(f"no zone had {Shape.of(spec)}", where=spec.name, why=table_of(tried), fix=fix, tried=reasons)
 
 
 def planned(means: Means, specs: Sequence[VmSpec], places: Sequence[str], prices: PriceList, *, new: int) -> Search:
@@ -89,8 +91,11 @@ def planned(means: Means, specs: Sequence[VmSpec], places: Sequence[str], prices
 def _itinerary(means: Means, spec: VmSpec, places: Sequence[str]) -> Search:
     """The zones worth asking; those that do not offer the GPU, or cannot carry the shape, are told of and not asked."""
     plan = itinerary(places, means.cloud.zones_offering(spec.gpu) if places else ())
-    nothing = f"no {spec.gpu} is offered there" if spec.gpu else "there is no such zone"
-    tried = [Attempt(place, Kind.NOT_OFFERED.value, nothing) for place in plan.lacking]
+    misspelt = itinerary(plan.lacking, means.cloud.zones_offering(None)).lacking if plan.lacking and spec.gpu else plan.lacking
+    reasons = {
+        place: "there is no such zone or region" if place in misspelt else f"no {spec.gpu} is offered there" for place in plan.lacking
+    }
+    tried = [Attempt(place, Kind.NOT_OFFERED.value, reason) for place, reason in reasons.items()]
     misfits = {zone: misfit for zone in plan.zones if (misfit := _misfit(spec, zone)) is not None}
     tried += [Attempt(zone, Kind.NOT_OFFERED.value, misfit) for zone, misfit in misfits.items()]
     return Search(Candidates.of(zone for zone in plan.zones if zone not in misfits), tried)

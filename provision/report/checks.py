@@ -1,4 +1,4 @@
-"""What a checker found: one record for each check, as a document and as aligned lines. Pure.
+"""What a checker found: one record for each check, as a document and as aligned lines.
 
 Every checker (`mps.doctor` and its kin) prints the same document: `{"ok", "checks": [{id, status, what, why, fix}]}`.
 """
@@ -6,6 +6,7 @@ Every checker (`mps.doctor` and its kin) prints the same document: `{"ok", "chec
 from __future__ import annotations
 
 import enum
+import shutil
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,12 @@ from typing import Any
 from provision.report.text import clean
 
 WIDTH = 100
-"""Columns that text for people is wrapped to."""
+"""Columns that text for people is wrapped to, unless the terminal has fewer."""
+
+
+def columns() -> int:
+    """How wide text for people may be: as the terminal, at most WIDTH; WIDTH where there is none."""
+    return min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
 
 
 class Verdict(enum.StrEnum):

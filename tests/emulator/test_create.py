@@ -370,8 +370,9 @@ def test_no_zone_of_the_settings_offers_the_gpu(emulator: ComputeEmulator, maker
     with pytest.raises(NoCapacity) as caught:
         maker.create(make_spec(), ("us-west1-c", "us-nowhere1"))
     assert caught.value.why == (
-        "us-west1-c   not offered\n  no nvidia-tesla-t4 is offered there\nus-nowhere1  not offered\n  no nvidia-tesla-t4 is offered there"
+        "us-west1-c   not offered\n  no nvidia-tesla-t4 is offered there\nus-nowhere1  not offered\n  there is no such zone or region"
     )
+    assert caught.value.fix == "invoke vm.offers --gpu nvidia-tesla-t4"
     assert "instances.insert" not in emulator.counted()
 
 

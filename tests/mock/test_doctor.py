@@ -24,6 +24,8 @@ SURE = {
     "left-behind",
     "credentials",
     "project",
+    "service-account",
+    "os-login",
     "zones",
     "quota-us-central1",
     "image",
@@ -86,7 +88,7 @@ def test_a_project_that_refuses_is_told_from_an_api_that_is_off(looker: Looker, 
     assert what in told(done, "project")["what"]
     assert message in told(done, "project")["why"]
     assert fix in told(done, "project")["fix"]
-    assert {statuses(done)[name] for name in ("zones", "quota", "image", "firewall")} == {"unknown"}
+    assert {statuses(done)[name] for name in ("service-account", "os-login", "zones", "quota", "image", "firewall")} == {"unknown"}
     assert statuses(done)["price"] == "ok"
 
 
@@ -119,8 +121,23 @@ def test_a_part_of_the_cloud_that_does_not_answer_fails_alone(looker: Looker) ->
 def test_zones_without_the_gpu(looker: Looker) -> None:
     done = app.doctor(looker.session(zones=["europe-west4-d"]))
     assert statuses(done)["zones"] == "fail"
-    assert "us-central1-a" in told(done, "zones")["fix"]
+    assert "europe-west4-a" in told(done, "zones")["fix"]
     assert statuses(done)["quota"] == "unknown"
+    misspelt = app.doctor(looker.session(zones=["us-central1-q"]))
+    assert told(misspelt, "zones")["why"] == "there is no zone or region us-central1-q"
+
+
+def test_os_login_of_the_project_is_seen(looker: Looker) -> None:
+    looker.emulator.project_metadata["enable-oslogin"] = "TRUE"
+    done = app.doctor(looker.session())
+    assert (done.exit_code, statuses(done)["os-login"]) == (0, "unknown")
+    assert "roles/compute.osAdminLogin" in told(done, "os-login")["fix"]
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_it_fits_the_terminal(looker: Looker, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert width - 20 < max(map(len, app.doctor(looker.session()).text.splitlines())) <= width
 
 
 def gce(looker: Looker, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Done:

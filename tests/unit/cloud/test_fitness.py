@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 
 from provision.cloud.catalog import Shape
-from provision.cloud.fitness import ANYWHERE, firewall_check, image_check, milestone, quota_checks, zone_check
+from provision.cloud.fitness import (
+    ANYWHERE,
+    firewall_check,
+    image_check,
+    milestone,
+    os_login_check,
+    quota_checks,
+    service_account_check,
+    zone_check,
+)
 from provision.cloud.quota import Quota, Quotas
 from provision.report.checks import Verdict
 
@@ -35,6 +44,41 @@ def test_some_that_do_not_are_a_warning_and_none_that_does_a_failure() -> None:
     check, zones = zone_check(L4, ["us-west1-z"], HAVE_L4, HAVE_L4)
     assert (check.status, zones) == (Verdict.FAIL, ())
     assert check.fix == "set provision.zones to some of: us-central1-a, us-central1-b, us-east1-b"
+
+
+def test_a_misspelt_zone_is_told_from_one_without_the_gpu_and_the_nearest_are_named_first() -> None:
+    offering = [f"us-{region}-{letter}" for region in ("central1", "east1", "west1") for letter in "abc"] + ["asia-east1-a", "us-east4-a"]
+    check, _zones = zone_check(L4, ["us-east4-b", "us-east9"], offering, offering, known=[*offering, "us-east4-b"])
+    assert check.why == "us-east4-b does not list nvidia-l4; there is no zone or region us-east9"
+    nearest = "us-east4-a, us-central1-a, us-central1-b, us-central1-c, us-east1-a, us-east1-b"
+    assert check.fix == f"set provision.zones to some of: {nearest} and 5 more (invoke vm.offers)"
+
+
+# --- what the project brings ---------------------------------------------------------------------------------------
+
+
+def test_the_account_that_vms_run_as() -> None:
+    assert service_account_check({"defaultServiceAccount": "1-compute@developer.gserviceaccount.com"}).status is Verdict.OK
+    gone = service_account_check({"name": "demo"})
+    assert (gone.status, gone.fix) == (Verdict.FAIL, "gcloud iam service-accounts list --project demo")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "setting", "status"),
+    [
+        ("", "auto", Verdict.OK),
+        ("FALSE", "auto", Verdict.OK),
+        ("TRUE", "auto", Verdict.UNKNOWN),
+        ("", "on", Verdict.UNKNOWN),
+        ("TRUE", "off", Verdict.WARN),
+        ("", "off", Verdict.OK),
+    ],
+)
+def test_os_login(metadata: str, setting: str, status: Verdict) -> None:
+    items = [{"key": "enable-oslogin", "value": metadata}] if metadata else []
+    check = os_login_check({"name": "demo", "commonInstanceMetadata": {"items": items}}, setting)
+    assert check.status is status
+    assert bool(check.fix) == (status is not Verdict.OK)
 
 
 # --- quotas --------------------------------------------------------------------------------------------------------
