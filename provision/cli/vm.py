@@ -134,8 +134,9 @@ def reset(run: Run, *, name: str | None = None) -> Done:
     about={"duration": "how much longer, such as 2h or 90m", **_NAMES, "restart": "stop a running VM, change its limit, start it again"},
 )
 def extend(run: Run, duration: str, *, name: str | None = None, restart: bool = False) -> Done:
-    """Give VMs more time before the cloud stops them.
+    """Give VMs more time before the cloud stops them, for one run.
 
+    The run that is under way or, of a stopped VM, the next one; the start after it puts the usual limit back.
     Compute Engine documents that it changes the limit of a stopped VM only: a running one may be refused without --restart.
     """
     from provision import app

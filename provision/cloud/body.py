@@ -26,6 +26,8 @@ COS_FAMILY = re.compile(r"cos-(stable|beta|dev|\d+-lts|arm64-.+)\Z")
 """Image families of Container-Optimized OS; any other name beginning with `cos-` is an image."""
 IDLE_DELETE_LABEL = "provision-idle-delete"
 """Label with the setting `idle_delete` that the VM was made with: whether it may be deleted is asked of the VM itself."""
+EXTENDED_LABEL = "provision-extended"
+"""Label with the time limit that a VM had before one of its runs got more time; see `cloud/extension.py`."""
 METADATA_VALUE_LIMIT_BYTES = 256 * 1024
 
 _NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?\Z")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from provision.cloud import body
+from provision.cloud import body, extension
 from provision.cloud import journal as written
 from provision.cloud.catalog import Shape
 from provision.cloud.insert import Inserted, drop, insert, keep, resume
 from provision.cloud.journal import Entry, Journal
-from provision.cloud.means import Means, foreign, is_ours, left_behind, new_request_id
+from provision.cloud.means import HALTED, Means, foreign, is_ours, left_behind, new_request_id
 from provision.cloud.placement import Blast, Verdict, classify, region_of
 from provision.cloud.plan import span
 from provision.cloud.ports import ANY, ComputeCloud
@@ -24,8 +24,6 @@ from provision.model import Emit, Vm, VmSpec
 
 __all__ = ["HALTED", "Created", "Maker", "delete_vm", "fits", "new_request_id", "other_limit"]
 
-HALTED = frozenset({"TERMINATED", "STOPPED"})
-"""Status words of a VM that does not run and can be started (Compute Engine, "Instance life cycle")."""
 AGAIN_PAUSE_S = 5.0
 """Before a zone is asked again for what passes by itself there."""
 
@@ -172,7 +170,7 @@ class Maker(Means):
         if vm.status not in HALTED:
             return Created(vm, changed=asks, tried=(*tried, Attempt(vm.zone, "exists")))
         self.note(f"{vm.name} is stopped in {vm.zone}: starting it")
-        started = self.cloud.start(vm.name, vm.zone, request_id=self.new_id())
+        started = extension.start(self.cloud, vm, self.note, new_id=self.new_id)
         return Created(started, changed=True, tried=(*tried, Attempt(vm.zone, "started")))
 
     def _labelled(self, spec: VmSpec, vm: Vm) -> tuple[bool, Vm]:
@@ -278,11 +276,12 @@ def fits(spec: VmSpec, vm: Vm) -> None:
 
 
 def other_limit(spec: VmSpec, vm: Vm) -> str | None:
-    """What to say of a VM that ends earlier than is asked, or never; one that was given more time is as it should be."""
-    if spec.ttl_s is not None and vm.ttl_s is None:
+    """What to say of a VM that ends earlier than is asked, or never, by the limit of all its runs: one may have another (`vm.extend`)."""
+    usual_s = extension.usual_ttl_s(vm)
+    if spec.ttl_s is not None and usual_s is None:
         return f"{vm.name} has no time limit, though the settings ask for one: it bills until it is stopped"
-    if vm.ttl_s is not None and (spec.ttl_s is None or vm.ttl_s < spec.ttl_s):
-        return f"{vm.name} keeps its time limit of {span(vm.ttl_s)}, less than the settings ask: vm.extend gives it more time"
+    if usual_s is not None and (spec.ttl_s is None or usual_s < spec.ttl_s):
+        return f"{vm.name} keeps its time limit of {span(usual_s)}, less than the settings ask: vm.extend gives one run of it more time"
     return None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from provision.cloud import body
-from provision.cloud.create import HALTED
+from provision.cloud.means import HALTED
 from provision.cloud.plan import span
 from provision.model import Vm
 from provision.settings.kinds import idle_seconds

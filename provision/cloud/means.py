@@ -14,6 +14,9 @@ from provision.cloud.refusal import CloudRefused, Refusal
 from provision.errors import CleanupFailed, CloudError
 from provision.model import Emit, Note, Vm
 
+HALTED = frozenset({"TERMINATED", "STOPPED"})
+"""Status words of a VM that does not run and can be started (Compute Engine, "Instance life cycle")."""
+
 
 def new_request_id() -> str:
     """A fresh idempotency key; one per insert, kept over its retries."""

@@ -12,11 +12,10 @@ from datetime import datetime
 
 from provision.cloud import body, idle
 from provision.cloud import journal as written
-from provision.cloud.create import HALTED
 from provision.cloud.insert import is_of
 from provision.cloud.journal import Entry
 from provision.cloud.many import ends
-from provision.cloud.means import Means, left_behind
+from provision.cloud.means import HALTED, Means, left_behind
 from provision.cloud.ports import ANY, ComputeCloud, Disk
 from provision.errors import CleanupFailed, CloudError, ProvisionError
 from provision.model import Vm

@@ -9,6 +9,7 @@ import pytest
 
 from provision import app
 from provision.app import Done, Session, Targets
+from provision.app.clouds import cloud_of
 from provision.app.state import VmRecords
 from provision.app.vm.reach import Patience
 from provision.app.vm.watch import Time
@@ -347,15 +348,27 @@ def test_a_host_of_the_settings_is_waited_for(project: Project) -> None:
 # --- more time ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_stopped_vm_gets_more_time(project: Project) -> None:
+def ttl_of(project: Project) -> int | None:
+    return cloud_of(project.session).list({})[0].ttl_s
+
+
+def test_a_stopped_vm_gets_more_time_for_its_next_run(project: Project) -> None:
     project.create()
     project.stop()
     done = app.vm_extend(project.session, "2h", "dev")
-    assert (done.exit_code, done.document["changed"], done.text) == (0, True, "dev: 10h00m from its next start")
+    assert (done.exit_code, done.document["changed"]) == (0, True)
+    assert done.text == "dev: 10h00m from its next start; 8h00m from later ones"
     (sent,) = [call.body for call in project.cloud.emulator.calls if call.api == "instances.setScheduling"]
     assert sent is not None
     assert sent["maxRunDuration"] == {"seconds": str(10 * 3600)}
     assert (sent["onHostMaintenance"], sent["automaticRestart"], sent["instanceTerminationAction"]) == ("TERMINATE", True, "STOP")
+    starts: list[Callable[[], Done]] = [lambda: app.vm_start(project.session, "dev", patience=QUICK), project.create]
+    for start in starts:
+        assert ttl_of(project) == 10 * 3600
+        assert start().exit_code == 0
+        project.stop()
+    assert ttl_of(project) == 8 * 3600, "taken back before the second start"
+    assert project.notes.count("dev: its time limit is 8h again, as before it was extended") == 1
 
 
 def test_the_limit_of_a_running_vm_is_changed_while_it_is_stopped(project: Project) -> None:
@@ -373,6 +386,9 @@ def test_the_limit_of_a_running_vm_is_changed_while_it_is_stopped(project: Proje
     assert set(statuses(done).values()) <= {"ok", "changed"}
     left_s = done.document["vms"][0]["ttl_left_s"]
     assert 10 * 3600 - 120 < left_s <= 10 * 3600, "what it had left, and two hours"
+    project.stop()
+    assert app.vm_start(project.session, "dev", patience=QUICK).exit_code == 0
+    assert ttl_of(project) == 8 * 3600
 
 
 def test_time_that_cannot_be_had(project: Project) -> None:

@@ -12,7 +12,7 @@ from provision.app.session import Done, Session, Targets
 from provision.app.vm.choice import acted, chosen
 from provision.app.vm.documents import span, ttl_left_s
 from provision.app.vm.reach import Patience, bills, reach, still_there
-from provision.cloud import body, scheduling
+from provision.cloud import body, extension, scheduling
 from provision.cloud.create import HALTED, new_request_id
 from provision.cloud.many import Act, each
 from provision.cloud.ports import ComputeCloud
@@ -55,7 +55,7 @@ def vm_start(session: Session, name: str, *, patience: Patience | None = None) -
         if vm.status == "RUNNING":
             return vm, False
         session.emit(Note(f"starting {vm.name} in {vm.zone}"))
-        return cloud.start(vm.name, vm.zone, request_id=new_request_id()), True
+        return extension.start(cloud, vm, lambda text: session.emit(Note(text))), True
 
     return _back(session, cloud, each(chosen(session, cloud, name, "start"), start), patience, "vm.start")
 
@@ -126,7 +126,7 @@ def _ran(vm: Vm, changed: bool) -> str:
 
 
 def vm_extend(session: Session, duration: str, name: str, *, restart: bool = False, patience: Patience | None = None) -> Done:
-    """Give VMs more time before the cloud stops them.
+    """Give VMs more time before the cloud stops them: this run, or of a stopped VM the next one. Later runs have their usual limit.
 
     Compute Engine documents that the limit is changed on a stopped VM only (instances.setScheduling), so a running one
     may be refused; with `restart` it is stopped, given what it had left and `duration`, and started again.
@@ -140,7 +140,8 @@ def vm_extend(session: Session, duration: str, name: str, *, restart: bool = Fal
             session.emit(Note(f"{vm.name} has no time limit: nothing to extend"))
             return vm, False
         if vm.status in HALTED or not restart:
-            return _extended(session, cloud, vm, _within(vm, vm.ttl_s + more_s), duration), True
+            before_s = extension.next_ttl_s(vm) if vm.status in HALTED else vm.ttl_s
+            return _extended(session, cloud, vm, _within(vm, (before_s or 0) + more_s), duration), True
         left_s = ttl_left_s(vm)
         session.emit(Note(f"stopping {vm.name}: its time to live is changed while it is stopped"))
         stopped = cloud.stop(vm.name, vm.zone, request_id=new_request_id())
@@ -172,7 +173,7 @@ def _within(vm: Vm, ttl_s: int) -> int:
 
 def _extended(session: Session, cloud: ComputeCloud, vm: Vm, ttl_s: int, duration: str) -> Vm:
     try:
-        return cloud.set_ttl(vm.name, vm.zone, ttl_s, request_id=new_request_id())
+        return extension.extend(cloud, vm, ttl_s)
     except CloudRefused as error:
         if vm.status not in HALTED and error.refusal.http_status in (400, 412):
             command = f"{session.program_argv0} vm.extend {duration} --name {vm.name} --restart"
@@ -183,9 +184,10 @@ def _extended(session: Session, cloud: ComputeCloud, vm: Vm, ttl_s: int, duratio
 def _has_time(vm: Vm, changed: bool) -> str:
     if not changed or vm.ttl_s is None:
         return f"{vm.name}: no change"
-    left = ttl_left_s(vm)
-    when = f"{span(left)} left" if left is not None else f"{span(vm.ttl_s)} from its next start"
-    return f"{vm.name}: {when}"
+    left, usual = ttl_left_s(vm), span(extension.usual_ttl_s(vm))
+    if left is not None:
+        return f"{vm.name}: {span(left)} left; {usual} from its next start"
+    return f"{vm.name}: {span(vm.ttl_s)} from its next start; {usual} from later ones"
 
 
 # --- labels ---------------------------------------------------------------------------------------------------------------
