@@ -95,6 +95,10 @@ class Shared:
         """A fresh session, as each command has its own."""
         self.out.clear()
         self.err.clear()
+        return self.fresh()
+
+    def fresh(self) -> Session:
+        """A session that writes to where another one does."""
         folder = self.folder / "project"
         folder.mkdir(exist_ok=True)
         return Session(

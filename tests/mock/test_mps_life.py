@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -317,3 +318,63 @@ def test_a_container_for_each_worker_as_on_dataflow(gpu: Shared) -> None:
     assert changed(gpu.enable())[0] == "mps-elsewhere"
     assert gpu.host.run("docker ps --all --format '{{.Names}}'").output.split() == ["worker"]
     assert gpu.status(strict=True).exit_code == 0
+
+
+def _mode(gpu: Shared) -> set[str]:
+    smi = f"sudo env LD_LIBRARY_PATH=/var/lib/nvidia/lib64 {R}/var/lib/nvidia/bin/nvidia-smi"
+    return set(gpu.host.run(f"{smi} --query-gpu=compute_mode --format=csv,noheader").output.split())
+
+
+@pytest.mark.parametrize("fault", ["mps_daemon_dies", "mps_server_fault"])
+def test_an_enable_that_fails_half_way_gives_the_compute_mode_back(gpu: Shared, fault: str) -> None:
+    """With EXCLUSIVE_PROCESS and no daemon every second program would fail with 46."""
+    gpu.set(exclusive=True)
+    gpu.host.faults.set(fault)
+    try:
+        assert gpu.refused(app.mps_enable(gpu.session, HERE))
+    finally:
+        gpu.host.faults.clear(fault)
+    assert _mode(gpu) == {"Default"}
+    gpu.enable()
+    assert _mode(gpu) == {"Exclusive_Process"}
+    with gpu.program() as client:
+        gpu.set(exclusive=True, thread_percentage=50)
+        assert client.pid in gpu.refused(app.mps_enable(gpu.session, HERE))["why"]
+        assert _mode(gpu) == {"Exclusive_Process"}, "the daemon of before goes on"
+    gpu.set(exclusive=True, thread_percentage=25)
+    gpu.host.faults.set("mps_daemon_dies")
+    try:
+        assert gpu.refused(app.mps_enable(gpu.session, HERE))
+    finally:
+        gpu.host.faults.clear("mps_daemon_dies")
+    assert _mode(gpu) == {"Default"}, "the daemon of before was ended, and none took its place"
+
+
+@pytest.mark.parametrize("tasks", [("enable", "enable"), ("disable", "disable"), ("enable", "disable")])
+def test_two_at_once_end_as_one_of_them_would(gpu: Shared, tasks: tuple[str, str]) -> None:
+    if "disable" in tasks:
+        gpu.enable()
+    calls = {"enable": lambda: app.mps_enable(gpu.fresh(), HERE), "disable": lambda: app.mps_disable(gpu.fresh(), HERE)}
+    with ThreadPoolExecutor(2) as pool:
+        done = [each.result() for each in [pool.submit(calls[task]) for task in tasks]]
+    status = gpu.status(strict=True)
+    if tasks[0] == tasks[1]:
+        assert [each.exit_code for each in done] == [0, 0], [each.document for each in done]
+        assert status.document["daemon"] is (tasks[0] == "enable")
+        assert len(_processes(gpu)) == (2 if tasks[0] == "enable" else 0)
+    else:  # either came last; a run that found its work undone says so
+        assert all(each.exit_code in {0, 1} for each in done)
+        assert len(_processes(gpu)) in {0, 2}
+    gpu.enable()
+    assert gpu.status(strict=True).exit_code == 0
+
+
+def test_a_run_that_was_killed_holds_nobody_up(gpu: Shared) -> None:
+    """Its lock names a process that is gone, or one that has its number by chance."""
+    for holder in ("1:1", "4194305:7"):
+        gpu.inside(f'ln -sfn {holder} "{R}/run/provision-mps.lock"')
+        gpu.enable()
+        assert gpu.inside(f'ls "{R}"/run/provision-mps.lock* 2>/dev/null') == ""
+        gpu.inside(f'ln -sfn {holder} "{R}/run/provision-mps.lock"')
+        assert app.mps_disable(gpu.session, HERE).exit_code == 0
+        assert gpu.inside(f'ls -d "{R}"/run/provision-mps* 2>/dev/null') == ""

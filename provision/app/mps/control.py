@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from provision.app import converging, programs
 from provision.app.image import worker_image
 from provision.app.session import Done, Session, Targets
 from provision.errors import EXIT_FAILED
-from provision.model import Host, Transport
+from provision.model import Host, HostReport, Note, Status, Transport
 from provision.mps import plan
 from provision.recipes import mps
-from provision.recipes.mps import elsewhere
+from provision.recipes.mps import compute_mode, elsewhere
 from provision.recipes.worker import containers_alone, daemon_container
 from provision.resource import Resource
 from provision.resources.gpu import DRIVER_DIR
@@ -33,7 +35,28 @@ def mps_enable(session: Session, targets: Targets) -> Done:
         boxes = containers_alone(session.settings, image, host=target, after=(other.name,))
         return [other, *boxes, *mps(session.settings, host=target, needs=tuple(box.name for box in boxes))]
 
-    return converging.run(session, targets, recipe, "mps.enable")
+    chosen = converging.hosts(session, targets)
+    finished = converging.converge(session, targets, chosen, recipe, "mps.enable")
+    if session.settings.mps.exclusive and not targets.check:
+        for report in finished.reports:
+            if any(outcome.resource == "mps" and outcome.status is Status.FAILED for outcome in report.outcomes):
+                _give_mode_back(session, next(target for target in chosen if target.name == report.host), report)
+    return converging.done(finished, check=targets.check)
+
+
+def _give_mode_back(session: Session, target: Host, report: HostReport) -> None:
+    """The compute mode as it was found, where enabling failed: with EXCLUSIVE_PROCESS and no server, one program would have the GPU alone.
+
+    A server of before that goes on keeps the mode that it had.
+    """
+    with contextlib.closing(converging.connect(session, target)) as transport:
+        if "compute-mode" not in report.changed and look(session, target, transport).server_state == "ACTIVE":
+            return
+    quiet = replace(session, emit=lambda event: None)
+    mode = compute_mode(session.settings, "", target)
+    restored = not converging.converge(quiet, Targets(), [target], lambda host: [mode], "mps.enable").reports[0].failed
+    how = "is as it was found" if restored else f"could not be restored: {session.program_argv0} mps.disable tries it again"
+    session.emit(Note(f"the compute mode of the GPU {how}", target.name))
 
 
 def mps_disable(session: Session, targets: Targets, *, force: bool = False) -> Done:

@@ -157,6 +157,8 @@ class MpsDaemon(Resource):
 
 def _own_diagnosis(output: str) -> Diagnosis | None:
     """What our own steps say when they give up."""
+    if "another mps.enable or mps.disable is under way" in output:
+        return Diagnosis("somebody else starts or ends MPS on this host right now", "wait until that ends, then run the same command again")
     if "processes are still attached" in output:
         return Diagnosis("programs are still attached to MPS", "let them end, or invoke mps.disable --force")
     if "there is no such GPU" in output:

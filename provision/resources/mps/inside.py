@@ -74,7 +74,29 @@ clients | while read -r _ client; do echo "client.$client=$({ tr '\\0' ' ' <"/pr
 )
 """Arguments: key of the containers, GPU that was chosen, whether to list clients."""
 
+# Two runs at once would each take the other's daemon, half started, for one that does not answer. The lock names its holder
+# by PID and start, since PIDs begin anew with the container; one that died is passed over by whoever makes the token with its name, so that
+# nobody removes the lock of a living one.
 _ENDING = """
+lock=$R/run/provision-mps.lock
+began() { cut -d ' ' -f 22 "/proc/$1/stat" 2>/dev/null || true; }
+alone() {
+    mkdir -p "${lock%/*}"
+    waited=0
+    until ln -s "$$:$(began "$$")" "$lock" 2>/dev/null; do
+        holder=$(readlink "$lock" || true)
+        if test -n "$holder" && test "$(began "${holder%:*}")" != "${holder#*:}" && ln -s "$$" "$lock.$holder" 2>/dev/null; then
+            test "$(readlink "$lock" || true)" != "$holder" || rm -f "$lock"
+            rm -f "$lock.$holder"
+            continue
+        fi
+        test "$waited" -lt 600 || { echo "another mps.enable or mps.disable is under way: process ${holder%:*}"; exit 1; }
+        waited=$((waited + 1))
+        sleep 0.2
+    done
+    trap 'rm -f "$lock"' EXIT
+    trap 'exit 143' TERM HUP INT
+}
 attached() { clients | cut -d ' ' -f 2 | tr '\\n' ' '; }
 drain() {
     waited=0
@@ -109,6 +131,7 @@ ENABLE = (
     + _ENDING
     + """
 gpu=$1 percentage=$2 memory=$3 cpus=$4 device=$5 patience_s=$6 ready_s=$7
+alone
 case $device in
     '' | GPU-*) ;;
     *)
@@ -233,6 +256,7 @@ DISABLE = (
     + _ENDING
     + """
 force=$1 patience_s=$2
+alone
 if answers; then
     if test -n "$force"; then
         clients | while read -r server client; do echo "terminating $client: $(first "terminate_client $server $client")"; done
