@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import tarfile
 import time
 from collections.abc import Sequence
@@ -62,9 +63,12 @@ def _socket_folders(session: Session) -> list[str]:
     """
     session.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     folders = [session.state_dir, Path(session.environ.get("HOME") or "~").expanduser() / ".ssh"]
-    return [
-        str(folder) for folder in folders if folder.is_dir() and folder.stat().st_uid == os.geteuid() and not folder.stat().st_mode & 0o022
-    ]
+    return [str(folder) for folder in folders if folder.is_dir() and _is_our_own(folder.stat())]
+
+
+def _is_our_own(folder: os.stat_result) -> bool:
+    """Whoever may put a socket there would be given our commands."""
+    return folder.st_uid == os.geteuid() and not folder.st_mode & stat.S_IWOTH
 
 
 def vm_user_data(session: Session) -> Done:
