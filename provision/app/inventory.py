@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from provision.app import machines, trust
-from provision.app.machines import Machine
+from provision.app.machines import Inventory, Machine
 from provision.app.session import Done, Session
 from provision.hosts import terminal
 from provision.hosts.inventory import EVERYTHING
@@ -24,7 +24,13 @@ def inventory_list(session: Session, limit: str | None = None) -> Done:
     everything = machines.listed(session)
     found = everything.matching(session, EVERYTHING if limit is None else limit)
     hidden = [{"name": each.name or None, "zone": each.zone, "why": each.why} for each in everything.hidden]
-    return Done({"hosts": [_document(machine) for machine in found], "hidden": hidden}, text=_table(found) if found else "no hosts")
+    return Done(
+        {"hosts": [_document(machine) for machine in found], "hidden": hidden}, text=_table(found) if found else _nobody(everything)
+    )
+
+
+def _nobody(everything: Inventory) -> str:
+    return "no hosts that could be looked at" if everything.hidden else "no hosts"
 
 
 def _document(machine: Machine) -> dict[str, Any]:

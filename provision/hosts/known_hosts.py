@@ -207,22 +207,21 @@ def _search(file: Path, name: str) -> Iterator[KnownKey]:
     except OSError:
         return
     for number, line in enumerate(lines, start=1):
-        entry = _entry(line)
-        if entry and _names_match(entry[1], name):
-            yield KnownKey(entry[2], f"{file}:{number}", file, revoked=entry[0] == "@revoked")
+        marker, names, key = _entry(line)
+        if names and _names_match(names, name):
+            with contextlib.suppress(UsageError):  # another kind of key, or half of one: no pin
+                yield KnownKey(HostKey.parse(key), f"{file}:{number}", file, revoked=marker == "@revoked")
 
 
-def _entry(line: str) -> tuple[str, str, HostKey] | None:
+def _entry(line: str) -> tuple[str, str, str]:
+    """Marker, names and key of a line; names are empty where it says nothing that counts here."""
     words = line.split()
     if not words or words[0].startswith("#"):
-        return None
+        return "", "", ""
     marker = words.pop(0) if words[0].startswith("@") else ""
     if marker not in ("", "@revoked") or len(words) < 3:
-        return None
-    try:
-        return marker, words[0], HostKey.parse(" ".join(words[1:3]))
-    except UsageError:
-        return None
+        return "", "", ""
+    return marker, words[0], " ".join(words[1:3])
 
 
 def _names_match(names: str, wanted: str) -> bool:

@@ -78,7 +78,6 @@ DOCKER = [
 
 KNOWN = {
     "sudo touch /root/x": "the mock's shells are not root's: the text is that of permissions",
-    "sudo docker run --rm --device /dev/nvidia9 --entrypoint sleep $BASE 1": "Docker's client makes 127 of `no such file or directory`",
     "sudo docker exec judged no-such-program": "126 in Docker 20.10, 127 in later ones",
     "sudo docker exec --workdir /tmp judged pwd": "a container of the mock is a folder, and pwd says which",
 }

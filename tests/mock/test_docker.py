@@ -240,7 +240,7 @@ def test_volumes_outlive_containers_and_link_to_the_hosts_folders(cos: MockHost)
 
 def test_names_are_taken_once_and_a_failed_start_leaves_the_container(cos: MockHost) -> None:
     failed = cos.run("docker run -d --name dev --device /dev/nvidia0 --entrypoint sleep python:3.11 infinity")
-    assert failed.status == 125
+    assert failed.status == 127
     assert 'error gathering device information while adding custom device "/dev/nvidia0": no such file or directory' in failed.output
     assert cos.run("docker inspect -f '{{.State.Status}}' dev").output == "created\n"
     again = cos.run("docker run -d --name dev python:3.11 sleep 1")

@@ -110,6 +110,14 @@ def test_lines_that_do_not_speak_of_the_host(known: KnownHosts, line: str) -> No
     assert keys(known, "vm.example") == []
 
 
+def test_half_a_key_in_a_file_is_no_pin(known: KnownHosts) -> None:
+    """What is left of a torn line must not make the true key look like a changed one."""
+    known.others[0].write_text(f"vm.example {ED[:-6]}\nvm.example sk-ssh-ed25519@openssh.com AAAA\n")
+    assert keys(known, "vm.example") == []
+    with pytest.raises(HostKeyMismatch, match="the host's key is unknown"):
+        known.pins(HOST, "vm.example").verify(HostKey.parse(ED))
+
+
 def test_a_bracketed_name_is_no_character_class(known: KnownHosts) -> None:
     known.others[0].write_text(f"[vm.example]:2222 {ED}\n")
     assert keys(known, "[vm.example]:2222") == [ED]

@@ -50,15 +50,20 @@ def run(store: Store, words: Words) -> int:
                 return 0
     except DockerError as error:
         raise DockerError(
-            f"docker: {error}\nSee 'docker run --help'." if str(error).startswith("Error response") else str(error), max(error.status, 125)
+            f"docker: {error}\nSee 'docker run --help'." if str(error).startswith("Error response") else str(error), _run_status(error)
         ) from error
     try:
         return containers.start(store, record, attach=True, interactive=options["interactive"])
     except DockerError as error:
-        raise DockerError(f"docker: {error}", max(error.status, 125)) from error
+        raise DockerError(f"docker: {error}", _run_status(error)) from error
     finally:
         if options["rm"]:
             containers.remove(store, record, force=True, volumes=True)
+
+
+def _run_status(error: DockerError) -> int:
+    """What `docker run` ends with: its client takes any words of a missing file for a missing program (docker/cli, `toStatusError`)."""
+    return 127 if "no such file or directory" in str(error) else max(error.status, 125)
 
 
 @command("start", "container start")
