@@ -103,7 +103,7 @@ def clients_of(text: str | None) -> tuple[int, ...]:
 
 def seconds_of(text: str) -> float:
     """`90s`, `6m` or `1h30m` in seconds."""
-    found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", text.strip())
+    found = re.fullmatch(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s?)?", text.strip(), re.ASCII)
     seconds = sum(int(part or 0) * unit for part, unit in zip(found.groups(), (3600, 60, 1), strict=True)) if found else 0
     if not seconds:
         raise UsageError("this is no span of time", where=f"--budget {text}", why="written as 90s, 6m or 1h30m", fix="--budget 6m")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from provision.errors import ProvisionError
+from provision.mps import parse
 from provision.shell import Script, payload, script
 
 # Runs in the container. $1 folder, $2 clients, $3 thread percentage (empty: no MPS), $4 steps, $5 who waits at the barrier
@@ -272,14 +273,14 @@ def read_cell(text: str, cell: Cell, where: str) -> Sample:
         raise CellFailed("the cell could not run", where=where, why="\n".join([first["failed"], *_late(said)]))
     ends = _ends([words[1] for words in said if words[0] == "client" and len(words) > 1], _last_lines(said))
     go = _number(first.get("go", ""))
-    if "done" not in first or go is None or len(ends) != cell.clients:
+    if "done" not in first or go is None or [end.client for end in ends] != list(range(cell.clients)):
         raise CellFailed("the cell did not reach its end", where=where, why=text[-500:].strip() or "it printed nothing")
     bad = [end for end in ends if end.status != 0]
     if bad:
         why = "\n".join(f"client {end.client}: status {end.status}  {end.said}" for end in bad[:4])
         raise CellFailed(f"{len(bad)} of {cell.clients} clients failed", where=where, why=why)
-    seen = first.get("seen", "").split()
-    numbers = frozenset(int(word) for word in seen if word.isdecimal())
+    _check_times(ends, go, where)
+    numbers = frozenset(parse.pids("\n".join(first.get("seen", "").split())))
     attached = numbers if cell.percentage is not None else frozenset()
     sample = Sample(
         makespan_s=max(end.ended_s for end in ends) - go,
@@ -290,6 +291,18 @@ def read_cell(text: str, cell: Cell, where: str) -> Sample:
     )
     _prove(sample, cell, where)
     return sample
+
+
+def _check_times(ends: Sequence[ClientEnd], go_s: float, where: str) -> None:
+    """Programs of the user's may write down begin and end by themselves, and may take them from another clock."""
+    for end in ends:
+        if end.began_s < go_s - 1.0 or end.ended_s <= max(end.began_s, go_s):
+            raise CellFailed(
+                "the times of a client are no seconds since the epoch",
+                where=where,
+                why=f"client {end.client} began at {end.began_s:.3f} and ended at {end.ended_s:.3f}; all began after {go_s:.3f}",
+                fix='write "%.6f %.6f" % (begin, end) of time.time() into $PROVISION_BENCH_TIMES',
+            )
 
 
 def _prove(sample: Sample, cell: Cell, where: str) -> None:
@@ -305,11 +318,12 @@ def _prove(sample: Sample, cell: Cell, where: str) -> None:
 def _ends(lines: Sequence[str], said: dict[int, str]) -> tuple[ClientEnd, ...]:
     ends = []
     for line in lines:
-        words = line.split()
-        numbers = [_number(word) for word in words]
-        if len(words) != 4 or any(number is None for number in numbers) or not (words[0].isdecimal() and words[3].isdecimal()):
-            continue
-        ends.append(ClientEnd(int(words[0]), float(words[1]), float(words[2]), int(words[3]), said.get(int(words[0]), "")))
+        match line.split():
+            case [client_text, began_text, ended_text, status_text]:
+                client, status = parse.whole(client_text), parse.whole(status_text)
+                began_s, ended_s = _number(began_text), _number(ended_text)
+                if client is not None and status is not None and began_s is not None and ended_s is not None:
+                    ends.append(ClientEnd(client, began_s, ended_s, status, said.get(client, "")))
     return tuple(sorted(ends, key=lambda end: end.client))
 
 
@@ -323,7 +337,7 @@ def _late(said: Sequence[Sequence[str]]) -> list[str]:
 
 def _last_lines(said: Sequence[Sequence[str]]) -> dict[int, str]:
     lines = [words[1].split(None, 1) for words in said if words[0] == "said" and len(words) > 1]
-    return {int(words[0]): words[1] for words in lines if len(words) == 2 and words[0].isdecimal()}
+    return {client: words[1] for words in lines if len(words) == 2 and (client := parse.whole(words[0])) is not None}
 
 
 def _number(text: str) -> float | None:
@@ -335,4 +349,5 @@ def _number(text: str) -> float | None:
 
 
 def _difference(before: str, after: str) -> int | None:
-    return int(after) - int(before) if before.isdecimal() and after.isdecimal() else None
+    least, most = parse.whole(before), parse.whole(after)
+    return None if least is None or most is None else most - least

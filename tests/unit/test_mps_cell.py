@@ -249,3 +249,34 @@ def test_a_client_is_kept_on_its_cores(container: Container) -> None:
 def test_what_is_no_sample_is_refused(text: str) -> None:
     with pytest.raises(CellFailed):
         read_cell(text, cell(clients=1, percentage=None), "test")
+
+
+HUGE = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"go 5\nclient 0 6 7 0\nsaid {HUGE} x\ndone",
+        f"go 5\nclient {HUGE} 6 7 0\ndone",
+        f"go 5\nclient 0 6 7 {HUGE}\ndone",
+        f"go 5\nseen {HUGE}\nclient 0 6 7 0\nidle 1\npeak {HUGE}\ndone",
+    ],
+)
+def test_numbers_that_are_none_are_no_crash(text: str) -> None:
+    with contextlib.suppress(CellFailed):
+        assert read_cell(text, cell(clients=1, percentage=None), "test").peak_memory_mib is None
+
+
+def test_one_client_that_tells_its_end_twice_is_not_two() -> None:
+    with pytest.raises(CellFailed, match="did not reach its end"):
+        read_cell("go 5\nclient 0 6 7 0\nclient 0 6 8 0\ndone", cell(clients=2, percentage=None), "test")
+
+
+@pytest.mark.parametrize(("began", "ended"), [(12.5, 19.5), (1700000001.0, 1700000000.5), (1700000000.0, 1700000000.0)])
+def test_times_of_another_clock_are_no_makespan(began: float, ended: float) -> None:
+    """A program of the user's that writes monotonic seconds: a makespan of minus fifty years, and a division by nothing."""
+    text = f"go 1700000000.0\nclient 0 {began} {ended} 0\ndone"
+    with pytest.raises(CellFailed, match="no seconds since the epoch") as caught:
+        read_cell(text, cell(clients=1, percentage=None), "test")
+    assert "PROVISION_BENCH_TIMES" in caught.value.fix

@@ -1,0 +1,120 @@
+"""No text makes a reader of provision.mps raise anything but an error of ours, and none of its readers is left out here."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import provision.mps
+from provision.errors import ProvisionError
+from provision.mps import bench, cell, client, explain, look, measure, plan, probe
+from provision.mps.cell import Cell
+
+CLIENTS = 2
+CELLS = [
+    Cell(clients=CLIENTS, percentage=percentage, steps=1, threads=1, cores=("-", "-"), words=("x",), waits=True)
+    for percentage in (None, 50)
+]
+READERS: Mapping[str, Callable[[str], Any]] = {
+    "bench.modes_of": bench.modes_of,
+    "bench.clients_of": bench.clients_of,
+    "bench.seconds_of": bench.seconds_of,
+    "bench.cpu_list": bench.cpu_list,
+    "cell.read_cell": lambda text: [cell.read_cell(text, CELLS[len(text) % 2], "box")],
+    "client.seen": client.seen,
+    "explain.explain": explain.explain,
+    "look.found": lambda text: look.found(text, text[::-1]),
+    "measure.measured": measure.measured,
+    "plan.sms_of": plan.sms_of,
+    "probe.is_running": probe.is_running,
+    "probe.is_mock": probe.is_mock,
+    "probe.host_facts": probe.host_facts,
+}
+ELSEWHERE = frozenset(("parse", "logs"))
+"""Modules all of whose functions are tried in test_parse.py."""
+SAID = """idle 0
+go 1700000000.5
+seen 0 1
+peak 900
+client 0 1700000000.6 1700000009.1 0
+client 1 1700000000.6 1700000009.2 0
+said 0 loss 0.3
+late 1 importing
+failed the daemon does not answer
+done
+none,mps,100/N,200/N
+1h30m
+6m
+90s
+0-3,8
+running=true
+mock=yes
+gpu=0, GPU-0, NVIDIA H200, 580.126.09, 143771, 0, 143771, 9.0, Default, Disabled, 3, Enabled, 00000000:00:04.0
+banner=| NVIDIA-SMI 580.126.09   Driver Version: 580.126.09   CUDA Version: 13.0 |
+vcpus=16
+shm_mib=64
+pid=7
+init=0
+context=0
+driver=13000
+sms=132
+ready=1
+library=libcuda.so.1: cannot open
+before=5
+memory 700, 40
+activity # gpu sm smutil
+activity 0 3 12
+times=0m1.23s 0m0.04s
+start=10.5
+end=20.5
+process|7|1|S|/run/mps/pipe
+worker|7|python3
+env|7|CUDA_VISIBLE_DEVICES|0
+"""
+PIECES = st.sampled_from(sorted({*SAID.split(), *SAID.splitlines()}))
+AWKWARD = st.sampled_from([",", "\n", "|", "=", "-", "-1", "nan", "inf", "1e400", "٣", "²", "\0", "\x85", "9" * 5000, "9" * 5000 + "h"])
+LIKELY = st.tuples(st.sampled_from([" ", "\n", "", "\n\n"]), st.lists(PIECES | AWKWARD | st.text(max_size=4), max_size=25)).map(
+    lambda made: made[0].join(made[1])
+)
+
+
+@st.composite
+def spoilt(draw: st.DrawFn) -> str:
+    """What was printed, one word of it replaced or one line of it left out."""
+    lines = SAID.splitlines()
+    at = draw(st.integers(0, len(lines) - 1))
+    words = lines[at].replace("=", " = ").split() if draw(st.booleans()) else lines[at].split()
+    words[draw(st.integers(0, len(words) - 1))] = draw(AWKWARD)
+    lines[at : at + 1] = draw(st.sampled_from([[" ".join(words)], ["".join(words)], []]))
+    return "\n".join(line for line in lines if not line.startswith("failed") or draw(st.booleans()))
+
+
+@pytest.mark.parametrize("name", READERS)
+@given(text=spoilt() | AWKWARD | LIKELY | st.text())
+def test_any_text_is_read_or_refused(name: str, text: str) -> None:
+    with contextlib.suppress(ProvisionError):
+        READERS[name](text)
+
+
+def takes_text(function: Any, module: ModuleType) -> bool:
+    if not inspect.isfunction(function) or function.__module__ != module.__name__ or function.__name__.startswith("_"):
+        return False
+    return bool({"text", "looked", "name"} & set(inspect.signature(function).parameters))
+
+
+def test_every_reader_is_tried() -> None:
+    found = set()
+    for info in pkgutil.iter_modules(provision.mps.__path__):
+        if not info.ispkg and info.name not in ELSEWHERE:
+            module = importlib.import_module(f"provision.mps.{info.name}")
+            found |= {f"{info.name}.{name}" for name, value in vars(module).items() if takes_text(value, module)}
+    assert found == set(READERS)
