@@ -33,7 +33,7 @@ _LABELS = {
     "core_sets": "cores of its own for each",
 }
 """What keys of the document are called here; the others speak for themselves."""
-_SHOWN_APART = frozenset(("cells", "failures", "best", "advice", "files", "complete", "why"))
+_SHOWN_APART = frozenset(("cells", "failures", "best", "advice", "files", "complete", "why", "disturbed"))
 
 
 def report(cells: Sequence[CellResult], document: Mapping[str, Any], *, svg: str | None) -> str:
@@ -47,6 +47,7 @@ def report(cells: Sequence[CellResult], document: Mapping[str, Any], *, svg: str
         f"<h1>{_text(title)}</h1>",
         f'<p class="advice">{_text(document["advice"])}</p>',
         "" if document.get("complete", True) else f"<p>This is a part: {_text(document['why'])}.</p>",
+        *(f"<p>Not alone: after round {entry['round']} the GPU was used by {_text(entry['by'])}.</p>" for entry in _disturbed(document)),
         "" if svg is None else _figure(svg),
         "<h2>Cells</h2>",
         _table(cells, document.get("best") or {}),
@@ -58,6 +59,10 @@ def report(cells: Sequence[CellResult], document: Mapping[str, Any], *, svg: str
         "</html>",
     ]
     return "\n".join(part for part in parts if part) + "\n"
+
+
+def _disturbed(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return document.get("disturbed") or ()
 
 
 def _figure(svg: str) -> str:

@@ -222,6 +222,35 @@ def test_of_several_gpus_the_chosen_one_is_measured_and_nobody_else_s_is_looked_
     assert all("GPU-11111111-c0de" in command for command in gpu.commands if CELL.search(command) or "docker top" in command)
 
 
+def test_somebody_who_comes_meanwhile_is_named_beside_the_figures(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two cells no program of ours is on the GPU: whoever is there then was there in the cells as well."""
+    gpu = Gpu()
+    module = sys.modules[__name__]
+    guest = QUIET + "top|812|other\nholder|812|7|python3|python3 serve.py <b>\n"
+    gpu.seen = lambda: monkeypatch.setattr(module, "QUIET", guest) if len(gpu.cells) == 6 else None
+    done = bench(gpu)
+    assert (done.exit_code, done.document["disturbed"]) == (0, [{"round": 2, "by": "other 7 python3 serve.py <b>"}])
+    assert "after round 2 others use the GPU: other 7 python3 serve.py <b>" in bench.notes
+    assert any(line.startswith("not alone: after round 2") for line in done.text.splitlines())
+    assert "python3 serve.py &lt;b&gt;" in (bench.folder / FOLDER / "mps-bench.html").read_text()
+
+
+def test_a_look_that_fails_ends_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Gpu()
+    module = sys.modules[__name__]
+    broken = QUIET + "gpu|nonsense\n"
+    gpu.seen = lambda: monkeypatch.setattr(module, "QUIET", broken) if gpu.cells else None
+    done = bench(gpu)
+    assert (done.exit_code, done.document["complete"], len(done.document["cells"])) == (0, True, 4)
+    assert len([note for note in bench.notes if "it was not seen who else uses the GPU" in note]) == 2
+
+
+def test_nobody_else_is_no_news(bench: Bench) -> None:
+    done = bench(Gpu())
+    assert done.document["disturbed"] == []
+    assert "not alone" not in done.text
+
+
 def test_a_gpu_that_is_not_there_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "LOOKED", LOOKED + "gpu=No devices were found\n")
     with pytest.raises(UsageError, match="there is no such GPU") as caught:

@@ -70,3 +70,9 @@ def test_a_topology_that_is_not_measured_is_refused_before_a_host_is_asked(tmp_p
     with pytest.raises(UsageError, match="side by side in one container") as caught:
         benchmark.mps_bench(session, Targets(), app.mps_asked(with_chart=False))
     assert caught.value.fix.startswith("INVOKE_PROVISION_MPS_TOPOLOGY=container invoke mps.bench")
+
+
+def test_steps_for_a_command_that_takes_none_are_refused() -> None:
+    with pytest.raises(UsageError, match="--steps says nothing to this command"):
+        app.mps_asked(command="python train.py", steps="500")
+    assert app.mps_asked(command="python train.py {steps}", steps="500").steps == 500

@@ -13,7 +13,7 @@ from provision.app.mps.control import client_limit, look
 from provision.app.mps.figures import Figures
 from provision.app.mps.wishes import Asked, words_of
 from provision.app.session import Done, Session, Targets
-from provision.errors import CommandTimeout, HostError, Interrupted, ProvisionError, UsageError
+from provision.errors import CommandTimeout, HostError, Interrupted, ProvisionError, Unreachable, UsageError
 from provision.model import Note, Transport
 from provision.mps import bench, cell, chart
 from provision.mps.bench import Key, Pilot
@@ -64,6 +64,11 @@ class _Place:
     @property
     def container(self) -> str:
         return self.session.settings.worker.name
+
+    @property
+    def gpu(self) -> str:
+        """UUID of the GPU where the machine has several; empty where it has one."""
+        return self.about.get("gpu", "").strip()
 
     @property
     def cpus(self) -> tuple[int, ...]:
@@ -215,10 +220,15 @@ def _alone(session: Session, transport: Transport, mode: str, gpu: str) -> MpsSt
             fix=f"{session.program_argv0} mps.disable" if ours else "sudo nvidia-smi -c DEFAULT   (on the host)",
         )
     status = look(session, transport.host, transport, gpu=gpu)
-    if busy := [*status.clients, *status.outside]:
-        why = "; ".join(" ".join(filter(None, (user.container, str(user.pid), user.command))) for user in busy)
-        raise HostError("other programs use the GPU: the figures would be theirs as well", where=where, why=why, fix="stop them")
+    if busy := _others(status):
+        raise HostError("other programs use the GPU: the figures would be theirs as well", where=where, why=busy, fix="stop them")
     return status
+
+
+def _others(status: MpsStatus) -> str:
+    """Who uses the GPU while no cell does; empty for nobody."""
+    users = [*status.clients, *status.outside]
+    return "; ".join(" ".join(filter(None, (user.container, str(user.pid), user.command))) for user in users)
 
 
 def _measure(place: _Place, asked: Asked, keys: Sequence[Key], figures: Figures) -> None:
@@ -243,6 +253,18 @@ def _measure(place: _Place, asked: Asked, keys: Sequence[Key], figures: Figures)
             said = f"{sample.makespan_s:7.2f} s"
         left[key] -= 1
         emit(Note(f"round {number}/{asked.rounds}  {key.mode:>5} x {key.clients:<3} {said}{_left(left, whole_s)}"))
+        if sum(left.values()) % len(keys) == 0:
+            _look_again(place, figures, number)
+
+
+def _look_again(place: _Place, figures: Figures, number: int) -> None:
+    """Who else uses the GPU now that a round has ended; a look that fails is no reason to end what is measured."""
+    try:
+        figures.looked(number, _others(look(place.session, place.transport.host, place.transport, gpu=place.gpu)))
+    except Unreachable:
+        raise
+    except ProvisionError as error:
+        place.session.emit(Note(f"after round {number} it was not seen who else uses the GPU: {error.what}"))
 
 
 def _left(left: dict[Key, int], whole_s: dict[Key, float]) -> str:
@@ -300,7 +322,7 @@ def _run(place: _Place, asked: Asked, key: Key, steps: int) -> tuple[Sample, flo
         cores=fixed_sets,
         words=words,
         waits=asked.command is None,
-        gpu=place.about.get("gpu", "").strip(),
+        gpu=place.gpu,
     )
     out, err = bytearray(), bytearray()
     body = programs.in_container(place.container, cell.in_container(one, f"{place.folder}/cell"), place.token)

@@ -40,6 +40,8 @@ class Figures:
     results: Results = field(default_factory=Results)
     runs: int = 0
     """Runs of cells that have ended, whichever way."""
+    disturbed: list[dict[str, Any]] = field(default_factory=list)
+    """Rounds after which somebody else was seen on the GPU, and who."""
     _unwritten: bool = False
 
     def check(self) -> None:
@@ -71,11 +73,17 @@ class Figures:
                 self.emit(Note(f"what is measured so far could not be written: {error}"))
             self._unwritten = True
 
+    def looked(self, number: int, others: str) -> None:
+        """Who else used the GPU when a round had ended; nobody is no news."""
+        if others:
+            self.disturbed.append({"round": number, "by": others})
+            self.emit(Note(f"after round {number} others use the GPU: {others}"))
+
     def document(self, cut: str | None = None) -> dict[str, Any]:
         """The document of `--json`; `cut` is why it is not complete."""
         state = {"complete": cut is None, **({} if cut is None else {"why": cut})}
         date = datetime.now(UTC).isoformat(timespec="seconds")
-        about = {**state, **self.about, "date": date, "steps": self.steps, "rounds": self.rounds}
+        about = {**state, **self.about, "date": date, "steps": self.steps, "rounds": self.rounds, "disturbed": self.disturbed}
         return bench.document(bench.summary(self.results), self.results, about)
 
     def finish(self, cut: ProvisionError | None) -> Done:
@@ -87,13 +95,17 @@ class Figures:
         except ProvisionError as error:
             files, cut = {}, cut or error
         document["files"] = files
-        lines = [bench.table(cells, bench.best(cells)), "", *map(_filled, (document["advice"], *_told(self.results)))]
+        lines = [bench.table(cells, bench.best(cells)), "", *map(_filled, (document["advice"], *_told(self.results), *self._warned()))]
         if cut is not None:
             document["error"] = cut.as_dict()
             told = f"cut after {self.runs} of {self.planned} runs: {_reason(cut)}"
             lines = ["", *lines, _filled(told), *([f"  try: {cut.fix}"] if cut.fix else [])]
         lines += [f"wrote {name}" for name in files.values()]
         return Done(document, cut.exit_code if cut is not None else 0 if cells else EXIT_FAILED, "\n".join(lines))
+
+    def _warned(self) -> list[str]:
+        """A line for each round in which the GPU was not ours alone."""
+        return [f"not alone: after round {each['round']} the GPU was used by {each['by']}: measure again" for each in self.disturbed]
 
     def _write(self, cells: tuple[bench.CellResult, ...], document: dict[str, Any], stem: str) -> dict[str, str]:
         """JSON, HTML and, where wanted, SVG and PNG; their paths by kind. A whole run removes what a cut one left."""

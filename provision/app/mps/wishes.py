@@ -36,6 +36,11 @@ class Asked:
             raise UsageError("--command and --workload cannot be given together", why="both say what to run", fix="leave one of them out")
         if self.budget_s is not None and self.steps is not None:
             raise UsageError("--budget and --steps cannot be given together", why="--budget finds the steps", fix="leave one of them out")
+        if self.fixed and self.steps is not None:
+            why = "the command is run as it is: it says nowhere where its number of steps stands"
+            raise UsageError(
+                "--steps says nothing to this command", where=f"--command {self.command!r}", why=why, fix="{steps} in --command"
+            )
         if self.command is not None:
             words_of(self.command)
 
