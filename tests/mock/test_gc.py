@@ -61,7 +61,7 @@ def test_a_killed_run_is_named_found_and_removed_after_asking(project: Project) 
     assert project.notes[-1] == "dev was being made in us-central1-b when a run ended: `invoke vm.gc` looks"
     foretold = collect(project, check=True)
     assert foretold.exit_code == EXIT_WOULD_CHANGE
-    assert foretold.text.splitlines()[1].split()[:3] == ["VM", "dev", "us-central1-b"]
+    assert foretold.text.splitlines()[1].split()[:3] == ["dev", "VM", "us-central1-b"]
     assert foretold.text.endswith("a run that ended early asked for it")
     with pytest.raises(UsageError, match="nothing was deleted"):
         collect(project)

@@ -48,7 +48,7 @@ def test_offered_asked_for_deleted_and_forgotten(stopped: Project) -> None:
     foretold = collect(stopped, check=True)
     assert foretold.exit_code == EXIT_WOULD_CHANGE
     assert [(stray["kind"], stray["name"]) for stray in foretold.document["strays"]] == [("stopped", "dev")]
-    assert foretold.text.splitlines()[1].startswith("stopped VM  dev   us-central1-a  ")
+    assert foretold.text.splitlines()[1].startswith("dev   stopped VM  us-central1-a  ")
     assert foretold.text.endswith("stopped for 3d, idle_delete is 2d")
     asked: list[str] = []
 

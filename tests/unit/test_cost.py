@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from provision.app.vm import costs
 from provision.app.vm import rates as vm_rates
 from provision.app.vm.costs import summed
-from provision.app.vm.documents import aligned, span, table, ttl_left_s, usd
+from provision.app.vm.documents import aligned, listed, span, table, ttl_left_s, usd
 from provision.app.vm.rates import Rate, cost_usd, overdue, ran_s, rate_of, unasked
 from provision.cloud.prices import PriceList, packaged
 from provision.model import Vm
@@ -103,6 +104,44 @@ def test_for_people() -> None:
         "name  status   zone           gpu  age     cost  ttl left",
         "dev   RUNNING  us-central1-a  -    1m00s  $1.50  -",
     ]
+
+
+def test_a_table_is_as_wide_as_the_terminal() -> None:
+    """A name of 63 letters has a line of its own, so that it can be copied, and does not widen the others."""
+    long = "n" * 63
+    row = {"name": "dev", "status": "TERMINATED", "zone": "northamerica-northeast1-a", "gpu": "nvidia-h100-mega-80gb", "age_s": 60}
+    rows = [{**row, "cost_usd": 1.5, "ttl_left_s": 3600}, {**row, "name": long, "cost_usd": 1234.5, "ttl_left_s": None}]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "100")
+        lines = table(rows).splitlines()
+        assert [line[:4] for line in lines] == ["name", "dev ", "nnnn", "    "]
+        assert lines[2] == long
+        assert max(map(len, lines)) <= 100
+        assert lines[1].index("TERMINATED") == lines[3].index("TERMINATED")
+        patch.setenv("COLUMNS", "200")
+        assert len(table(rows).splitlines()) == 3
+        patch.delenv("COLUMNS")
+        assert len(table(rows).splitlines()) == 3, "what goes into a pipe has a row in each line"
+    assert aligned([("name", "b"), ("a", "1")], width=3) == "name\n b\na\n 1".replace("\n ", "\n  ")
+
+
+def test_a_vm_shown_to_people() -> None:
+    shown = {"name": "dev", "machine_type": "g2-standard-8", "address": None, "age_s": 3900, "cost_usd": None, "ttl_left_s": None}
+    assert listed({**shown, "labels": {"b": "2", "a": "1"}}).splitlines() == [
+        "name          dev",
+        "machine type  g2-standard-8",
+        "address       -",
+        "age           1h05m",
+        "cost          unknown",
+        "ttl left      -",
+        "labels        a=1",
+        "              b=2",
+    ]
+
+
+def test_since_when_in_one_time_zone() -> None:
+    vm = replace(VM, created="2026-11-21T01:30:00.000-08:00", started="2026-11-21T01:30:00.000-08:00")
+    assert "2026-11-21 09:30" in costs._text(summed([vm], PRICES))
 
 
 def test_what_waits_for_capacity_has_not_run_and_does_not_end() -> None:

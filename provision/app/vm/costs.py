@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC
 from typing import Any
 
 from provision.app.clouds import cloud_of, mine, prices_of
@@ -10,6 +11,7 @@ from provision.app.session import Done, Session
 from provision.app.vm.documents import aligned, say_overdue, span, ttl_left_s, usd
 from provision.app.vm.rates import HOUR_S, cost_usd, ran_s, rate_of
 from provision.cloud.create import HALTED
+from provision.cloud.idle import moment
 from provision.cloud.prices import PriceList
 from provision.cloud.waiting import WAITING
 from provision.model import Vm
@@ -58,12 +60,12 @@ def _sum(amounts: list[float | None]) -> float | None:
 
 def _text(bill: Mapping[str, Any]) -> str:
     vms, total = bill["vms"], bill["total"]
-    head = ("name", "status", "since", "ran", "an hour", "so far", "ttl left", "by then")
+    head = ("name", "status", "since (UTC)", "ran", "an hour", "so far", "ttl left", "by then")
     rows = [
         (
             vm["name"],
             vm["status"],
-            vm["since"][:16].replace("T", " "),
+            _minute(vm["since"]),
             span(vm["ran_s"]),
             usd(vm["usd_per_hour"]),
             usd(vm["cost_usd"]),
@@ -82,3 +84,9 @@ def _text(bill: Mapping[str, Any]) -> str:
 def _by_then(amount: float | None, *, ends: bool) -> str:
     """What has no end in time has no sum by then; that is not the same as an unknown price."""
     return usd(amount) if ends else "-"
+
+
+def _minute(timestamp: str) -> str:
+    """A time of the API, which writes it with an offset of its own."""
+    found = moment(timestamp)
+    return "-" if found is None else f"{found.astimezone(UTC):%Y-%m-%d %H:%M}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -76,21 +77,46 @@ def say_overdue(session: Session, vms: Sequence[Vm]) -> None:
         session.emit(Note(f"stopped for longer than idle_delete ({wanted}), and made without it: {named}; `{label}`"))
 
 
-def aligned(rows: Sequence[Sequence[str]], *, right: Collection[int] = ()) -> str:
-    """Rows as columns two spaces apart; those numbered in `right` end below one another."""
+def aligned(rows: Sequence[Sequence[str]], *, right: Collection[int] = (), width: int | None = None) -> str:
+    """Rows as columns two spaces apart; those numbered in `right` end below one another.
+
+    Where `width` columns (those of the terminal, if there is one) are too few, a long word in the first column has a line of
+    its own, with the rest below it, as df shows long devices.
+    """
+    width = shutil.get_terminal_size((0, 0)).columns if width is None else width
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(
-            text.rjust(width) if index in right else text.ljust(width) for index, (text, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    )
+    if width and sum(widths) + 2 * (len(widths) - 1) > width:
+        room = width - sum(widths[1:]) - 2 * (len(widths) - 1)
+        widths[0] = max((len(row[0]) for row in rows if len(row[0]) <= room), default=0)
+    lines = []
+    for row in rows:
+        if len(row[0]) > widths[0]:
+            lines.append(row[0])
+        first = "" if len(row[0]) > widths[0] else row[0]
+        cells = zip((first, *row[1:]), widths, strict=True)
+        words = (text.rjust(size) if index in right else text.ljust(size) for index, (text, size) in enumerate(cells))
+        lines.append("  ".join(words).rstrip())
+    return "\n".join(lines)
+
+
+def listed(shown: Mapping[str, Any]) -> str:
+    """A document of one VM, a line for each key and each label."""
+    people = {"age_s": ("age", span), "cost_usd": ("cost", usd), "ttl_left_s": ("ttl left", span)}
+    rows: list[tuple[str, str]] = []
+    for key, value in shown.items():
+        if isinstance(value, Mapping):
+            pairs = [f"{name}={item}" for name, item in sorted(value.items())] or ["-"]
+            rows += [(key if index == 0 else "", pair) for index, pair in enumerate(pairs)]
+        elif key in people:
+            name, says = people[key]
+            rows.append((name, says(value)))
+        else:
+            rows.append((key.replace("_", " "), cell(value)))
+    return aligned(rows, width=0)
 
 
 def cell(value: object) -> str:
     """A value for people."""
-    if isinstance(value, dict):
-        return ", ".join(f"{key}={item}" for key, item in value.items()) or "-"
     return "-" if value is None else str(value)
 
 

@@ -9,7 +9,7 @@ from provision.app.clouds import cloud_of, find, journal_of, mine, owner_of, pri
 from provision.app.session import Done, Session
 from provision.app.state import VmRecords
 from provision.app.vm.choice import chosen, is_pattern, names_of, one_of
-from provision.app.vm.documents import cell, document, say_overdue, static_document, table
+from provision.app.vm.documents import document, listed, say_overdue, static_document, table
 from provision.cloud.create import delete_vm
 from provision.cloud.many import each
 from provision.cloud.ports import ComputeCloud
@@ -36,8 +36,7 @@ def vm_show(session: Session, name: str) -> Done:
     else:
         vm = find(session, cloud_of(session), one_of(session, name))
         shown = {**document(vm, prices_of(session)), "image": vm.image, "labels": dict(vm.labels), "created": vm.created}
-    text = "\n".join(f"{key:13} {cell(value)}" for key, value in shown.items())
-    return Done({"vm": shown}, text=text)
+    return Done({"vm": shown}, text=listed(shown))
 
 
 def vm_delete(session: Session, name: str, *, yes: bool, confirm: Callable[[str], bool] | None) -> Done:

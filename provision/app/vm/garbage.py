@@ -163,5 +163,5 @@ def _counted(strays: Sequence[Stray]) -> str:
 
 
 def _table(strays: Sequence[Stray]) -> str:
-    rows = [(_NOUNS[stray.kind], stray.name, stray.zone or "-", span(seconds_since(stray.created)), stray.why) for stray in strays]
-    return aligned([("what", "name", "zone", "age", "why"), *rows])
+    rows = [(stray.name, _NOUNS[stray.kind], stray.zone or "-", span(seconds_since(stray.created)), stray.why) for stray in strays]
+    return aligned([("name", "what", "zone", "age", "why"), *rows])
