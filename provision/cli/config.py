@@ -44,8 +44,8 @@ def _fits_the_catalogue(settings: Settings) -> None:
     try:
         catalog.validate_shape(settings.gpu, settings.gpu_count, machine, settings.disk_gb, provisioning=model)
     except SettingsError as error:
-        if error.where == "machine_type" and machine == job and not settings.machine_type:
-            error.where = "dataflow.machine_type"
+        if error.where == "machine_type" and not settings.machine_type:  # it follows from another setting
+            error.where = "dataflow.machine_type" if machine == job else "gpu"
         raise
     scheduling.check(
         model=model,

@@ -15,7 +15,7 @@ from provision.cloud import catalog, oslogin
 from provision.cloud.body import last
 from provision.cloud.catalog import Shape
 from provision.cloud.placement import itinerary, region_of
-from provision.cloud.quota import Quotas, Room, ask_for_more, judge
+from provision.cloud.quota import Quotas, Room, alike, ask_for_more, judge
 from provision.report.checks import Check, Verdict
 
 SSH_PORT = 22
@@ -93,23 +93,27 @@ def os_login_check(project: Mapping[str, Any], setting: str) -> Check:
 
 
 def quota_checks(quotas: Quotas, shape: Shape, zones: Sequence[str], provisioning: str, project: str) -> list[Check]:
-    """One for each region of `zones`. Short is a warning while another region has room, since placement passes over it."""
+    """One for each region of `zones`, and one for all of those that cannot be told.
+
+    Short is a warning while another region has room, since placement passes over it.
+    """
     verdicts = {region: judge(quotas, shape, region, provisioning=provisioning) for region in dict.fromkeys(map(region_of, zones))}
-    short = {region for region, found in verdicts.items() if any(verdict.room is Room.SHORT for verdict in found)}
+    rooms = {region: {verdict.room for verdict in found} for region, found in verdicts.items()}
+    short = [region for region in verdicts if Room.SHORT in rooms[region]]
+    unknown = [region for region in verdicts if Room.UNKNOWN in rooms[region] and region not in short]
     checks = []
     for region, found in verdicts.items():
-        told = "; ".join(map(str, found))
-        name = f"quota-{region}"
         if region in short:
             lacks = "; ".join(str(verdict) for verdict in found if verdict.room is Room.SHORT)
-            status = Verdict.FAIL if short == verdicts.keys() else Verdict.WARN
-            checks.append(Check(name, status, f"no room for {shape} in {region}", lacks, ask_for_more(project)))
-        elif any(verdict.room is Room.UNKNOWN for verdict in found):
-            unknown = "; ".join(str(verdict) for verdict in found if verdict.room is Room.UNKNOWN)
-            what = f"whether {region} has room for {shape} cannot be told"
-            checks.append(Check(name, Verdict.UNKNOWN, what, unknown, ask_for_more(project)))
-        else:
-            checks.append(Check(name, Verdict.OK, told))
+            status = Verdict.FAIL if len(short) == len(verdicts) else Verdict.WARN
+            checks.append(Check(f"quota-{region}", status, f"no room for {shape} in {region}", lacks, ask_for_more(project)))
+        elif region not in unknown:
+            checks.append(Check(f"quota-{region}", Verdict.OK, "; ".join(map(str, found))))
+    if unknown:
+        what = f"whether {', '.join(unknown)} {'has' if len(unknown) == 1 else 'have'} room for {shape} cannot be told"
+        why = "; ".join(alike(verdict for region in unknown for verdict in verdicts[region] if verdict.room is Room.UNKNOWN))
+        name = f"quota-{unknown[0]}" if len(unknown) == 1 else "quota"
+        checks.append(Check(name, Verdict.UNKNOWN, what, why, ask_for_more(project)))
     return checks
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from provision.cloud import catalog
@@ -30,6 +30,7 @@ GPU_METRICS: Mapping[str, str] = {
 _SPOT_ONLY_METRICS = {"nvidia-h100-80gb": "PREEMPTIBLE_NVIDIA_H100_GPUS"}
 _CPU_METRICS = {"n1": "CPUS", "a2": "A2_CPUS"}
 """Regional vCPU metrics; other families with GPUs have none of their own in the API's list."""
+_REGIONS_NAMED = 4
 
 
 class Room(enum.StrEnum):
@@ -188,9 +189,24 @@ def room_for(
 
 
 def untold(quotas: Quotas, shape: Shape, zones: Iterable[str], *, count: int = 1, provisioning: str = "STANDARD") -> list[str]:
-    """A line for each region of `zones` whose quota of GPUs cannot be told: that is not the same as enough."""
-    verdicts = [judge(quotas, shape, region, count=count, provisioning=provisioning) for region in dict.fromkeys(map(region_of, zones))]
-    return [f"quota: cannot tell: {found[0]}" for found in verdicts if shape.gpu and found[0].room is Room.UNKNOWN]
+    """A line for the regions of `zones` whose quota of GPUs cannot be told, which is not the same as enough; one for each reason."""
+    if not shape.gpu:
+        return []
+    firsts = [judge(quotas, shape, region, count=count, provisioning=provisioning)[0] for region in dict.fromkeys(map(region_of, zones))]
+    return [f"quota: cannot tell: {line}" for line in alike(verdict for verdict in firsts if verdict.room is Room.UNKNOWN)]
+
+
+def alike(verdicts: Iterable[Verdict]) -> list[str]:
+    """The verdicts as lines, those that differ in their region alone as one."""
+    regions: dict[tuple[str, str, Quota | None], list[Verdict]] = {}
+    for verdict in verdicts:
+        regions.setdefault((verdict.metric, verdict.why, verdict.quota), []).append(verdict)
+    lines = []
+    for same in regions.values():
+        shown = ", ".join(verdict.region for verdict in same[:_REGIONS_NAMED])
+        more = f" and {len(same) - _REGIONS_NAMED} more" if len(same) > _REGIONS_NAMED else ""
+        lines.append(str(replace(same[0], region=shown + more)))
+    return lines
 
 
 def no_room(shape: Shape, short: Mapping[str, str], project: str, *, count: int = 1, room: int = 0) -> QuotaRefused:

@@ -6,6 +6,7 @@ import textwrap
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from provision.cloud import catalog
 from provision.cloud.catalog import Shape
@@ -123,9 +124,8 @@ def _skip_short(means: Means, spec: VmSpec, search: Search, new: int) -> None:
     if room < new:
         raise no_room(shape, short, means.cloud.project, count=new, room=room)
     full = {zone: why for zone, why in short.items() if not rooms[region_of(zone)]}
-    for zone, why in short.items():
-        some = "" if zone in full else f"room for {rooms[region_of(zone)]} of {new}: "
-        means.note(f"{zone}: {Kind.QUOTA.value}: {some}{why}")
+    for region, why in {region_of(zone): why for zone, why in short.items()}.items():
+        means.note(f"{region}: {Kind.QUOTA.value}: {f'room for {rooms[region]} of {new}: ' if rooms[region] else ''}{why}")
     for line in untold(quotas, shape, (zone for zone in zones if zone not in short), count=new, provisioning=model):
         means.note(line)
     search.tried += [Attempt(zone, Kind.QUOTA.value, why) for zone, why in full.items()]
@@ -133,9 +133,13 @@ def _skip_short(means: Means, spec: VmSpec, search: Search, new: int) -> None:
 
 
 def table_of(tried: Sequence[Attempt]) -> str:
-    """A line for each zone, with its result; below it the reason, word for word."""
+    """A line for each zone, with its result; below it the reason, word for word. Zones in a row that say the same say it once."""
     width = max((len(attempt.zone) for attempt in tried), default=0)
-    return "\n".join(row for attempt in tried for row in (f"{attempt.zone:{width}}  {attempt.result}", *_below(attempt.reason)))
+    lines: list[str] = []
+    for reason, same in groupby(tried, key=lambda attempt: (attempt.reason, attempt.result)):
+        lines += [f"{attempt.zone:{width}}  {attempt.result}" for attempt in same]
+        lines += _below(reason[0])
+    return "\n".join(lines)
 
 
 def _below(reason: str) -> list[str]:

@@ -239,6 +239,12 @@ def test_a_gpu_and_a_machine_that_do_not_go_together(cli: Cli, project: Path) ->
     assert ended.code == 2
 
 
+def test_a_machine_that_follows_from_the_gpu_is_blamed_on_the_gpu(cli: Cli) -> None:
+    ended = cli("vm.create", "--gpu", "h100")
+    assert ended.three_lines[0] == "error: --gpu: provision.gpu is 'h100': machine type a3-highgpu-1g cannot be had as STANDARD"
+    assert cli("vm.create", "--gpu", "gb300").three_lines[0] == "error: --gpu: provision.gpu is 'gb300': nvidia-gb300 cannot be used here"
+
+
 def test_a_flag_that_sets_a_setting_is_named_as_the_source(cli: Cli) -> None:
     ended = cli("vm.create", "--name", "a;b")
     assert ended.three_lines[0] == "error: --name: provision.name is 'a;b'"

@@ -99,7 +99,7 @@ def test_zones_of_a_region_without_quota_are_passed_over_with_the_numbers(
         Attempt("us-central1-b", "quota", why),
         Attempt("us-east1-c", "created"),
     )
-    assert f"us-central1-a: quota: {why}" in said
+    assert said.count(f"us-central1: quota: {why}") == 1
     assert ["/zones/us-east1-c/" in call.path for call in emulator.calls if call.api == "instances.insert"] == [True]
 
 
@@ -159,7 +159,7 @@ def test_regions_that_have_room_for_some_each_have_room_for_all(
     assert search.candidates.zones == ZONES[:3]
     assert [(attempt.zone, attempt.result) for attempt in search.tried] == [("us-west1-b", "quota")]
     some = "room for 2 of 4: needs 4 of NVIDIA_T4_GPUS in us-central1, 2 left (limit 2, in use 0)"
-    assert f"us-central1-a: quota: {some}" in said
+    assert f"us-central1: quota: {some}" in said
     for spec in specs:
         maker.create(spec, ZONES[:4], search=search)
     assert sorted(zones_of(emulator)) == ["us-central1-a"] * 2 + ["us-east1-c"] * 2

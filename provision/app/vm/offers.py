@@ -8,6 +8,7 @@ from typing import Any
 
 from provision.app.clouds import client_of, prices_of
 from provision.app.session import Done, Session
+from provision.app.vm.documents import aligned
 from provision.cloud import catalog, live
 from provision.cloud import offers as offering
 from provision.cloud.catalog import GpuType
@@ -17,7 +18,7 @@ from provision.cloud.quota import Quotas, Room, Verdict
 from provision.errors import CloudError
 from provision.model import Note
 
-_HEAD = ("machine type", "GPU", "vCPU", "GB", "GPU GB", "where", "$/h", "$/h Spot", "GPUs left")
+_HEAD = ("machine type", "GPU", "vCPU", "GB", "GPU GB", "where", "$/h", "Spot", "left")
 
 
 def vm_offers(session: Session, gpu: str | None, region: str | None = None) -> Done:
@@ -47,7 +48,7 @@ def vm_offers(session: Session, gpu: str | None, region: str | None = None) -> D
     shown = [offer for offer in (found if gpu else _defaults(found, gpus)) if offer.zone.startswith(region or "")]
     refused = {each.accelerator: because for each in gpus if (because := catalog.unusable_because(each))}
     document = {"offers": [_document(offer) for offer in shown], "refused": refused, "prices_as_of": prices.as_of, "live": not why}
-    return Done(document | ({"why": why} if why else {}), text=_text(shown, refused, prices))
+    return Done(document | ({"why": why} if why else {}), text=_text(shown, refused, prices, region or ""))
 
 
 def _quotas(session: Session) -> Quotas | None:
@@ -98,28 +99,20 @@ def _rounded(price: Price | None) -> float | None:
 # --- for people ----------------------------------------------------------------------------------------------------
 
 
-def _text(found: list[Offer], refused: Mapping[str, str], prices: PriceList) -> str:
+def _text(found: list[Offer], refused: Mapping[str, str], prices: PriceList, region: str) -> str:
     usable = [offer for offer in found if not offer.refused]
-    rows = [_HEAD, *(_row(list(same)) for _key, same in groupby(sorted(usable, key=_place), key=_line))]
-    widths = [max(len(row[index]) for row in rows) for index in range(len(_HEAD))]
-    right = {2, 3, 4, 6, 7, 8}
-    lines = [
-        "  ".join(
-            cell.rjust(width) if index in right else cell.ljust(width) for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
+    refusals = _refusals(offer for offer in found if offer.shape.gpu not in refused)
+    refusals += [f"not {gpu}: {why}" for gpu, why in refused.items()]
+    if not usable:
+        where = f" in zones whose name begins with {region}" if region else ""
+        return "\n".join([f"nothing is offered{where}", *refusals])
+    rows = [_row(list(same)) for _key, same in groupby(sorted(usable, key=_place), key=_line)]
     dates = sorted({price.as_of for offer in usable for price in (offer.on_demand, offer.spot) if price} or {prices.as_of})
     foot = [f"prices: an estimate, US dollars an hour by the list of {' and '.join(dates)}, machine and GPUs alone"]
     if any(_not_on_demand(offer) for offer in usable):
         foot.append("no: not to be had on demand, only as Spot, flex-start or a reservation")
-    if any(offer.quota and offer.quota.room is Room.SHORT for offer in usable):
-        foot.append("GPUs left: by quota, not by capacity; one in () is less than the machine needs")
-    foot += _refusals([offer for offer in found if offer.shape.gpu not in refused])
-    foot += [f"not {gpu}: {why}" for gpu, why in refused.items()]
-    if not usable:
-        return "\n".join(["nothing is offered", *foot[1:]])
-    return "\n".join(["\n".join(line.rstrip() for line in lines), "", *foot])
+    foot.append("left: GPUs by quota, not by capacity; ? cannot be told; one in () is less than the machine needs")
+    return "\n".join([aligned([_HEAD, *rows], right=(2, 3, 4, 6, 7, 8)), "", *foot, *refusals])
 
 
 def _price_key(offer: Offer) -> float:
@@ -162,9 +155,9 @@ def _money(price: Price | None) -> str:
 
 def _left(verdict: Verdict | None) -> str:
     if verdict is None or verdict.quota is None:
-        return "cannot tell"
+        return "?"
     number = f"{verdict.quota.left:g}"
-    return f"({number})" if verdict.room is Room.SHORT else number if verdict.room is Room.OK else "cannot tell"
+    return f"({number})" if verdict.room is Room.SHORT else number if verdict.room is Room.OK else "?"
 
 
 def _refusals(found: Iterable[Offer]) -> list[str]:

@@ -108,6 +108,14 @@ def test_what_has_no_metric_is_unknown_and_not_well() -> None:
     assert "Cloud Quotas" in check.why
 
 
+def test_what_cannot_be_told_of_several_regions_is_one_check() -> None:
+    nothing = Quotas({}, {"us-central1": {}, "us-east4": {}})
+    checks = quota_checks(nothing, H100, ["us-central1-a", "us-east4-a"], "STANDARD", "demo")
+    assert [(check.id, check.status) for check in checks] == [("quota", Verdict.UNKNOWN)]
+    assert checks[0].what.startswith("whether us-central1, us-east4 have room for")
+    assert "nvidia-h100-80gb in us-central1, us-east4 (" in checks[0].why
+
+
 # --- the image -----------------------------------------------------------------------------------------------------
 
 

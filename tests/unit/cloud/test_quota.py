@@ -114,9 +114,11 @@ def test_zones_of_a_region_without_room_are_named_with_the_numbers() -> None:
     assert "project=demo" in error.fix
 
 
-def test_what_cannot_be_told_is_said_once_for_each_region() -> None:
+def test_what_cannot_be_told_is_said_once_for_all_regions() -> None:
     lines = untold(quotas(), H100, ["us-central1-a", "us-central1-c", "us-east1-d"])
-    assert [line.split(" (")[0] for line in lines] == [f"quota: cannot tell: nvidia-h100-80gb in {region}" for region in (HERE, "us-east1")]
+    assert [line.split(" (")[0] for line in lines] == ["quota: cannot tell: nvidia-h100-80gb in us-central1, us-east1"]
+    (many,) = untold(quotas(), H100, [f"us-west{number}-a" for number in range(1, 8)])
+    assert "in us-west1, us-west2, us-west3, us-west4 and 3 more (" in many
     assert untold(quotas(NVIDIA_L4_GPUS=(8, 0), CPUS=(64, 0)), L4, ["us-central1-a"]) == []
     assert untold(quotas(), Shape("n1-standard-8"), ["us-central1-a"]) == []
 
