@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from lab.machine import Lab
+from provision.app import Session, programs
 from provision.app.programs import in_container
 from provision.errors import Unreachable
 from provision.hosts.known_hosts import KnownHosts
 from provision.hosts.ssh import connect
 from provision.model import Facts, State, Status, Transport
 from provision.resource import Resource
+from provision.settings import Settings
 from provision.shell import Script, lifeline, script
 from tests.lab.conftest import Ssh, summary
 
@@ -88,6 +91,48 @@ def test_what_runs_in_the_container_ends_with_the_connection(lab: Lab, box: str,
     worker.join(20)
     assert within(15, lambda: sleepers(lab) == "")
     assert lab.exec_inside("docker", "container", "inspect", "-f", "{{.State.Running}}", box).stdout == "true\n"
+
+
+def piped(transport: Transport, box: str, folder: Path, stdin: int, *words: str) -> tuple[int, bytes]:
+    """What `dev.exec` does with a pipe: status and output."""
+    out = bytearray()
+    session = Session(Settings(), folder, folder, stdout=out.extend, stderr=out.extend)
+    done = programs.run(session, transport, box, words, stdin=stdin)
+    return done.exit_code, bytes(out)
+
+
+def test_what_is_piped_reaches_the_program_and_so_does_its_end(box: str, doomed: Transport, tmp_path: Path) -> None:
+    data = bytes(range(256)) * 4096 * 8
+    (tmp_path / "data").write_bytes(data)
+    with (tmp_path / "data").open() as file:
+        status, out = piped(doomed, box, tmp_path, file.fileno(), "cat")
+    assert (status, out == data) == (0, True)
+    reads, writes = os.pipe()
+    try:
+        os.write(writes, b"some")
+        assert piped(doomed, box, tmp_path, reads, "sh", "-c", "head -c 1; exit 3") == (3, b"s")
+    finally:
+        os.close(reads)
+        os.close(writes)
+
+
+def test_a_program_that_reads_a_pipe_ends_with_the_connection(lab: Lab, box: str, doomed: Transport, tmp_path: Path) -> None:
+    reads, writes = os.pipe()
+
+    def run() -> None:
+        with pytest.raises(Unreachable):
+            piped(doomed, box, tmp_path, reads, "sh", "-c", "sleep 54321 & sleep 54321")
+
+    worker = threading.Thread(target=run)
+    worker.start()
+    try:
+        assert appears(lab)
+        doomed.close()
+        worker.join(20)
+        assert within(15, lambda: sleepers(lab) == "")
+    finally:
+        os.close(writes)
+        os.close(reads)
 
 
 def test_a_section_that_takes_too_long_is_ended(lab: Lab, ssh: Ssh) -> None:
