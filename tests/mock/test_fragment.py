@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -12,6 +14,8 @@ import pytest
 
 from provision import app
 from provision.app import Session
+from provision.settings.model import HostSettings
+from provision.testing import MockHost
 from tests.mock.project import Project
 
 pytestmark = [
@@ -56,6 +60,22 @@ def test_ssh_shares_connections_from_an_included_fragment(near: Project, tmp_pat
         assert socket.stat().st_mode & 0o077 == 0
     finally:
         ssh(config, "-O", "exit", "dev")
+
+
+def test_a_pinned_host_is_known_whatever_port_ssh_config_gives_it(project: Project, tmp_path: Path) -> None:
+    with MockHost(name="desk") as desk:
+        where = desk.host
+        entry = HostSettings(address=where.address, user=where.user, identity=where.identity, host_key=where.host_key)
+        project.settings = project.settings.model_copy(update={"hosts": {"desk": entry}})
+        config = tmp_path / "config"
+        config.write_text(f"{fragment(project)}\nHost *\n    Port {where.port}\n")
+        done = ssh(config, "desk", "hostname")
+        assert (done.returncode, done.stdout) == (0, "desk\n"), done.stderr
+        told = json.loads(app.inventory_ansible(project.session).text)["_meta"]["hostvars"]["desk"]
+        assert "ansible_port" not in told
+        words = ["-o", f"Port={where.port}", "-o", f"User={where.user}", "-i", str(where.identity)]
+        done = ssh(Path("none"), *words, *shlex.split(told["ansible_ssh_common_args"]), told["ansible_host"], "hostname")
+        assert (done.returncode, done.stdout) == (0, "desk\n"), done.stderr
 
 
 def test_a_folder_that_others_may_write_to_holds_no_sockets(near: Project) -> None:
