@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -57,7 +58,7 @@ def _one(session: Session, everything: Sequence[Host], name: str) -> Host:
         known = ", ".join(each.name for each in everything)
         none = f"no VM was made yet in the project {session.project_dir}, and its settings name no hosts"
         why = f"known hosts: {known}" if known else none
-        fix = f"{session.program_argv0} vm.create --name {name}" + (", or --host NAME" if known else "")
+        fix = f"{session.program_argv0} vm.create --name {shlex.quote(name)}" + (", or --host NAME" if known else "")
         raise UsageError(f"there is no host named {name}", why=why, fix=fix)
     return found
 

@@ -81,6 +81,8 @@ class Targets:
             raise UsageError(
                 "--host and --limit cannot be given together", why="--host names one host, --limit a pattern", fix="leave one of them out"
             )
+        if self.host is not None and not self.host.strip():
+            raise UsageError("--host names no host", why="it is empty", fix="--host NAME, or leave it out for the VM of the settings")
 
     @property
     def pace(self) -> Pace:
