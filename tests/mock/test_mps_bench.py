@@ -1,14 +1,42 @@
-"""mps.bench on the mock: no figure is made up."""
+"""mps.bench on the mock: no figure is made up; and with that refusal taken out, the whole way of a run but for the GPU's work."""
 
 from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from provision import app
+from provision.app import Done
+from provision.app.mps import benchmark
 from provision.errors import EXIT_USAGE, UsageError
-from tests.mock.project import HERE, Project
+from provision.model import Event, Note
+from provision.mps import cell
+from provision.testing import MockHost
+from tests.mock.driving import SHELL, eventually
+from tests.mock.project import Project
+from tests.mock.sharing import HERE, Shared
 
 pytestmark = pytest.mark.timeout(240)
+
+CLIENT = """
+import ctypes, os, sys, time
+cuda = ctypes.CDLL("libcuda.so.1")
+device, context, count = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
+status = cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0) or cuda.cuCtxCreate_v2(ctypes.byref(context), 0, device)
+cuda.cuDeviceGetCount(ctypes.byref(count))
+print("sees", count.value, "of", os.environ.get("CUDA_VISIBLE_DEVICES", "all"), flush=True)
+time.sleep(float(sys.argv[1]))
+sys.exit(status)
+"""
 
 
 def test_a_mock_is_refused_in_one_line(project: Project) -> None:
@@ -19,3 +47,99 @@ def test_a_mock_is_refused_in_one_line(project: Project) -> None:
     assert caught.value.exit_code == EXIT_USAGE
     assert str(caught.value).splitlines()[0] == "dev: mps.bench measures a GPU: this is a mock, which has none, and no figure is made up"
     assert not (project.folder / "mps-bench").exists()
+
+
+@pytest.fixture(scope="module")
+def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    """A host with two GPUs, of which the second is shared, and a program that uses CUDA for a while."""
+    with MockHost(shell=SHELL, gpu_count=2) as host:
+        made = Shared(tmp_path_factory.mktemp("bench"), host, gpu=1)
+        assert made.up().exit_code == 0
+        host.run("docker exec -i worker sh -c 'cat >\"$PROVISION_MOCK_ROOT/workspace/client.py\"'", stdin=CLIENT.encode())
+        yield made
+
+
+@pytest.fixture
+def unrefused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container of the mock is a folder, which the stand-ins know and the script of a cell, made for real ones, does not."""
+    monkeypatch.setattr(benchmark, "_HOST_LOOK", benchmark._HOST_LOOK.replace('echo "mock=', ': "'))
+    make = 'mkdir -p "$folder/pipe" "$folder/log"'
+    assert make in cell._CELL
+    monkeypatch.setattr(
+        cell, "_CELL", cell._CELL.replace(make, f'{make} "$PROVISION_MOCK_ROOT$folder/pipe" "$PROVISION_MOCK_ROOT$folder/log"')
+    )
+
+
+EVENTS: list[Event] = []
+
+
+def run(box: Shared, seconds: str, **flags: Any) -> Done:
+    EVENTS.clear()
+    command = f"python client.py {seconds}"
+    asked = app.mps_asked(command=command, clients="1,2", modes="none,mps", rounds="1", with_chart=False, **flags)
+    return app.mps_bench(replace(box.session, emit=EVENTS.append), HERE, asked)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unrefused")
+def test_every_cell_proves_who_is_attached_on_the_chosen_gpu(box: Shared) -> None:
+    before = left()
+    done = run(box, "0.5")
+    assert (done.exit_code, done.document["failures"], done.document["disturbed"]) == (0, [], []), done.text
+    assert [(each["mode"], each["clients"]) for each in done.document["cells"]] == [("none", 1), ("mps", 1), ("none", 2), ("mps", 2)]
+    assert done.document["gpu_uuid"].startswith("GPU-00000001-")
+    assert left() == before
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unrefused")
+@pytest.mark.parametrize(("how", "code", "why"), [("ctrl-c", 130, "interrupted"), ("connection", 4, "the connection was ")])
+def test_what_cuts_a_cell_keeps_what_was_measured_and_ends_what_runs(box: Shared, how: str, code: int, why: str) -> None:
+    part = box.folder / "project" / "mps-bench" / "mps-bench-partial.json"
+    part.unlink(missing_ok=True)
+    before = left()
+
+    def cut() -> None:
+        if eventually(lambda: part.exists() and bool(processes("client.py")), 60):
+            if how == "ctrl-c":
+                os.kill(os.getpid(), signal.SIGINT)
+            else:
+                box.host.server.drop_connections()
+
+    thread = threading.Thread(target=cut)
+    thread.start()
+    done = run(box, "1.5")
+    thread.join(60)
+    assert (done.exit_code, done.document["complete"], done.document["why"].startswith(why)) == (code, False, True)
+    found = json.loads(part.read_text())
+    assert (found["complete"], [(each["mode"], each["clients"]) for each in found["cells"]]) == (False, [("none", 1)])
+    assert eventually(lambda: not processes("client.py"), 20)
+    behind = left() - before
+    assert len(behind) == (0 if how == "ctrl-c" else 1), "the way to it is gone"
+    assert [note for note in notes() if "may be left behind" in note] == [
+        f"may be left behind in container worker: /tmp/{name}" for name in behind
+    ]
+    for name in behind:
+        shutil.rmtree(f"/tmp/{name}")
+
+
+def notes() -> list[str]:
+    return [event.text for event in EVENTS if isinstance(event, Note)]
+
+
+def left() -> set[str]:
+    """Folders of benchmarks on this machine, which is where a container of the mock has its /tmp."""
+    return {path.name for path in Path("/tmp").glob("provision-bench-*")}
+
+
+def processes(word: str) -> list[str]:
+    """Command lines of this machine's processes that end in the program and its argument."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if len(words) > 2 and words[-3] == word.encode():
+            found.append(" ".join(map(os.fsdecode, words)))
+    return found
