@@ -22,7 +22,7 @@ from provision.cloud.waiting import WAITING, awaited
 from provision.errors import CleanupFailed, CloudError, SettingsError
 from provision.model import Emit, Vm, VmSpec
 
-__all__ = ["HALTED", "Created", "Maker", "delete_vm", "fits", "new_request_id", "other_limit"]
+__all__ = ["HALTED", "Created", "Maker", "delete_vm", "fits", "new_request_id", "other_limit", "would_label"]
 
 AGAIN_PAUSE_S = 5.0
 """Before a zone is asked again for what passes by itself there."""
@@ -175,12 +175,11 @@ class Maker(Means):
 
     def _labelled(self, spec: VmSpec, vm: Vm) -> tuple[bool, Vm]:
         """Whether the VM had another `idle_delete` than `spec`, and the VM with that one on it."""
-        label, wanted = body.IDLE_DELETE_LABEL, spec.labels.get(body.IDLE_DELETE_LABEL)
-        before = vm.labels.get(label)
-        if before == wanted:
+        said, label = would_label(spec, vm), body.IDLE_DELETE_LABEL
+        if said is None:
             return False, vm
-        self.note(f"{vm.name}: idle_delete is {wanted or 'none'}, was {before or 'none'}")
-        put, remove = ({}, [label]) if wanted is None else ({label: wanted}, [])
+        self.note(said)
+        put, remove = ({label: spec.labels[label]}, []) if label in spec.labels else ({}, [label])
         return True, self.cloud.set_labels(vm.name, vm.zone, put, remove, request_id=self.new_id())
 
     # --- from zone to zone ------------------------------------------------------------------------------------------
@@ -273,6 +272,12 @@ def fits(spec: VmSpec, vm: Vm) -> None:
         why = "; ".join(f"{key} is {actual}, asked {asked}" for key, (actual, asked) in differing.items())
         fix = f"invoke vm.delete --name {vm.name}"
         raise CloudError("the VM exists with another shape", where=f"{vm.zone}/{vm.name}", why=why, fix=fix)
+
+
+def would_label(spec: VmSpec, vm: Vm) -> str | None:
+    """What to say of a VM whose `idle_delete` is not the one of `spec`, which keeping it makes so."""
+    before, wanted = (labels.get(body.IDLE_DELETE_LABEL, "none") for labels in (vm.labels, spec.labels))
+    return None if before == wanted else f"{vm.name}: idle_delete is to be {wanted}, is {before}"
 
 
 def other_limit(spec: VmSpec, vm: Vm) -> str | None:

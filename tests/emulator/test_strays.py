@@ -8,16 +8,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import requests
 
 from provision.cloud import body, strays
 from provision.cloud.create import Maker
 from provision.cloud.gce import GceCloud
 from provision.cloud.journal import DELETING, GONE, INTENT, LEFT_BEHIND, MADE, UNSURE, FileJournal
 from provision.cloud.ports import Disk, Listing
-from provision.errors import CleanupFailed
+from provision.errors import CleanupFailed, CloudError
 from provision.model import Note, Vm, VmSpec
 from provision.testing.compute import ComputeEmulator, Fault, FaultKind, SimulatedClock, http_error
 
@@ -282,6 +284,14 @@ def test_where_the_clouds_time_is_not_known_nothing_is_too_old(stopped: Maker, e
     survey = surveyed(stopped)
     assert (survey.strays, [error.exit_code for error in survey.unseen]) == ((), [5])
     assert survey.unseen[0].what == "the cloud's time could not be read"
+
+
+@pytest.mark.parametrize("date", [None, "soon"])
+def test_a_reply_without_the_time(stopped: Maker, monkeypatch: pytest.MonkeyPatch, date: str | None) -> None:
+    headers = {} if date is None else {"Date": date}
+    monkeypatch.setattr(requests.Session, "get", lambda self, url, **words: SimpleNamespace(headers=headers))
+    with pytest.raises(CloudError, match="the cloud's time could not be read"):
+        stopped.cloud.clock()
 
 
 def test_no_time_is_asked_for_where_nobody_wants_to_know(maker: Maker, emulator: ComputeEmulator, make_spec: MakeSpec) -> None:

@@ -9,19 +9,24 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from provision import app
-from provision.app import Done
+from provision.app import Done, Targets
 from provision.app.clouds import cloud_of, journal_of
 from provision.app.mock import MOCK_PROJECT
 from provision.app.state import VmRecords
+from provision.app.vm.reach import Patience
 from provision.app.vm.spec import wanted
 from provision.cloud.create import new_request_id
+from provision.cloud.gce import GceCloud
+from provision.cloud.journal import DELETING
 from provision.errors import EXIT_LEFT_BEHIND, EXIT_WOULD_CHANGE, UsageError
+from provision.model import Vm
 from provision.testing.compute import http_error
 from tests.mock.project import ZONE, Project
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
 DAY_S = 86_400
+QUICK = Patience(host_keys_s=5.0, ssh_s=20.0, pause_s=0.05, attributes_pause_s=0.05)
 LABEL = "provision-idle-delete"
 
 
@@ -83,8 +88,11 @@ def test_written_on_a_vm_that_is_there_already(project: Project) -> None:
     vm = cloud_of(project.session).list({})[0]
     assert LABEL not in vm.labels
     wants(project, "7d")
+    check = project.create(Targets(check=True))
+    assert (check.exit_code, check.document["changed"]) == (EXIT_WOULD_CHANGE, True)
+    assert check.text == "dev: idle_delete is to be 7d, is none"
     assert project.create().document["changed"] is True
-    assert "dev: idle_delete is 7d, was none" in project.notes
+    assert check.text in project.notes
     assert cloud_of(project.session).list({})[0].labels == {**vm.labels, LABEL: "7d"}
     assert project.create().document["changed"] is False
     wants(project, "none")
@@ -101,6 +109,47 @@ def test_started_between_the_question_and_the_deletion(stopped: Project) -> None
 
     done = app.vm_gc(stopped.session, yes=False, check=False, confirm=confirm)
     assert (done.exit_code, done.text, done.document["changed"]) == (0, "nothing was deleted", False)
+    assert "dev in us-central1-a was started meanwhile and is RUNNING: nothing was deleted" in stopped.notes
+    assert stopped.listed() == [("dev", "RUNNING")]
+
+
+def test_what_somebody_starts_again_is_wanted_again(project: Project) -> None:
+    """A vm.delete was killed before it deleted anything, and its user thought better of it: nothing makes up for it now."""
+    project.create()
+    project.stop()
+    journal = journal_of(project.session)
+    journal.mark(journal.open()[0].request_id, DELETING)
+    assert [stray["kind"] for stray in collect(project, check=True).document["strays"]] == ["vm"]
+    assert app.vm_start(project.session, "dev", patience=QUICK).exit_code == 0
+    assert collect(project, yes=True).document["strays"] == []
+    assert project.create().document["vm"]["status"] == "RUNNING"
+    assert project.listed() == [("dev", "RUNNING")]
+
+
+def test_a_start_and_a_deletion_wait_for_one_another(stopped: Project) -> None:
+    """Allowed to, it finds the VM claimed by who starts it, waits, and then sees that it runs."""
+    began, ends = threading.Event(), list[Done]()
+    real = GceCloud.start
+
+    def start(cloud: GceCloud, name: str, zone: str, *, request_id: str) -> Vm:
+        began.set()
+        assert waiting.wait(20)
+        return real(cloud, name, zone, request_id=request_id)
+
+    waiting = threading.Event()
+
+    def confirm(_question: str) -> bool:
+        starter.start()
+        assert began.wait(20)
+        threading.Timer(0.3, waiting.set).start()
+        return True
+
+    starter = threading.Thread(target=lambda: ends.append(app.vm_start(stopped.session, "dev", patience=QUICK)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GceCloud, "start", start)
+        done = app.vm_gc(stopped.session, yes=False, check=False, confirm=confirm)
+        starter.join(60)
+    assert (done.document["deleted"], ends[0].exit_code) == ([], 0)
     assert "dev in us-central1-a was started meanwhile and is RUNNING: nothing was deleted" in stopped.notes
     assert stopped.listed() == [("dev", "RUNNING")]
 
@@ -189,6 +238,11 @@ def test_named_by_what_lists_vms_until_it_is_gone(project: Project, monkeypatch:
     app.vm_list(project.session)
     (note,) = [note for note in project.notes if "idle_delete" in note]
     assert note == "to be deleted: dev (stopped for 8d, idle_delete is 7d); `invoke vm.gc` does"
+    cloud_of(project.session).set_labels("dev", ZONE, {LABEL: "7-days"}, request_id=new_request_id())
+    project.events.clear()
+    app.vm_list(project.session)
+    (note,) = [note for note in project.notes if "idle-delete" in note]
+    assert note.startswith("dev: its label provision-idle-delete is '7-days', which is no time: nothing deletes it; `invoke vm.label")
 
 
 class Later(datetime):

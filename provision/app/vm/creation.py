@@ -14,9 +14,9 @@ from provision.app.vm.reach import Patience, bills, reach, still_there
 from provision.app.vm.spec import made, maker_of, spec_of, tell_zones, telling_what_bills, would_follow
 from provision.cloud import body
 from provision.cloud.catalog import Shape
-from provision.cloud.create import Created, other_limit
+from provision.cloud.create import Created, other_limit, would_label
 from provision.cloud.ports import ComputeCloud
-from provision.errors import EXIT_WOULD_CHANGE
+from provision.errors import EXIT_WOULD_CHANGE, worst_exit
 from provision.hosts.keys import ensure_key
 from provision.model import Note, Vm, VmSpec
 
@@ -76,10 +76,12 @@ def _check(session: Session, cloud: ComputeCloud, spec: VmSpec, targets: Targets
     text = would_follow(spec, vm)
     if (said := other_limit(spec, vm)) is not None:
         session.emit(Note(said))
+    label = would_label(spec, vm)
     if text is not None:
-        return _would(text, vm)
+        return _would("\n".join(filter(None, (text, label))), vm)
     reach(session, cloud, vm, replace(patience, ssh_s=0.0))
-    return _provisioned(session, vm.name, targets, document(vm), changed=False)
+    done = _provisioned(session, vm.name, targets, document(vm), changed=label is not None)
+    return done if label is None else replace(done, exit_code=worst_exit([done.exit_code, EXIT_WOULD_CHANGE]), text=label)
 
 
 def _would(text: str, vm: Vm | None) -> Done:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from provision.app.session import Session
-from provision.app.vm.rates import cost_usd, overdue, seconds_since, seconds_until, unasked
+from provision.app.vm.rates import cost_usd, misread, overdue, seconds_since, seconds_until, unasked
 from provision.cloud import body
 from provision.cloud.create import HALTED
 from provision.cloud.prices import PriceList
@@ -71,6 +71,9 @@ def say_overdue(session: Session, vms: Sequence[Vm]) -> None:
     if late := overdue(vms):
         named = ", ".join(f"{vm.name} ({why})" for vm, why in late)
         session.emit(Note(f"to be deleted: {named}; `{program} vm.gc` does"))
+    for vm in misread(vms):
+        value, label = vm.labels[body.IDLE_DELETE_LABEL], f"{program} vm.label {body.IDLE_DELETE_LABEL}=7d --name {vm.name}"
+        session.emit(Note(f"{vm.name}: its label {body.IDLE_DELETE_LABEL} is {value!r}, which is no time: nothing deletes it; `{label}`"))
     if silent := unasked(vms, session.settings.idle_delete_s):
         named = ", ".join(f"{vm.name} ({span(seconds_since(vm.stopped))})" for vm in silent)
         label = f"{program} vm.label {body.IDLE_DELETE_LABEL}={wanted} --name {','.join(vm.name for vm in silent)}"

@@ -7,13 +7,16 @@ import time
 from dataclasses import replace
 
 from provision.app import converging
-from provision.app.clouds import cloud_of
+from provision.app.clouds import cloud_of, journal_of
 from provision.app.session import Done, Session, Targets
 from provision.app.vm.choice import acted, chosen
 from provision.app.vm.documents import span, ttl_left_s
 from provision.app.vm.reach import Patience, bills, reach, still_there
 from provision.cloud import body, extension, scheduling
 from provision.cloud.create import HALTED, new_request_id
+from provision.cloud.idle import moment
+from provision.cloud.insert import is_of
+from provision.cloud.journal import MADE
 from provision.cloud.many import Act, each
 from provision.cloud.ports import ComputeCloud
 from provision.cloud.refusal import CloudRefused
@@ -55,9 +58,26 @@ def vm_start(session: Session, name: str, *, patience: Patience | None = None) -
         if vm.status == "RUNNING":
             return vm, False
         session.emit(Note(f"starting {vm.name} in {vm.zone}"))
-        return extension.start(cloud, vm, lambda text: session.emit(Note(text))), True
+        return _started(session, cloud, vm), True
 
     return _back(session, cloud, each(chosen(session, cloud, name, "start"), start), patience, "vm.start")
+
+
+def _started(session: Session, cloud: ComputeCloud, vm: Vm) -> Vm:
+    """Start it under its claim, so that no vm.gc of this machine deletes it meanwhile, and write down that it is wanted.
+
+    A deletion that a killed run had begun would be made up for by the next vm.create, under whoever works there by then.
+    """
+
+    def note(text: str) -> None:
+        session.emit(Note(text))
+
+    journal = journal_of(session)
+    with journal.claim(vm.name, note):
+        for entry in journal.open():
+            if entry.state != MADE and is_of(vm, entry.request_id):
+                journal.mark(entry.request_id, MADE)
+        return extension.start(cloud, vm, note)
 
 
 def vm_reset(session: Session, name: str, *, patience: Patience | None = None) -> Done:
@@ -136,13 +156,14 @@ def vm_extend(session: Session, duration: str, name: str, *, restart: bool = Fal
     vms = chosen(session, cloud, name, "set-scheduling")
 
     def extend(vm: Vm) -> tuple[Vm, bool]:
+        vm = settled(cloud, vm, {"STOPPING", "PENDING_STOP"})
         if vm.ttl_s is None:
             session.emit(Note(f"{vm.name} has no time limit: nothing to extend"))
             return vm, False
         if vm.status in HALTED or not restart:
             before_s = extension.next_ttl_s(vm) if vm.status in HALTED else vm.ttl_s
             return _extended(session, cloud, vm, _within(vm, (before_s or 0) + more_s), duration), True
-        left_s = ttl_left_s(vm)
+        left_s = _left_s(cloud, vm)
         session.emit(Note(f"stopping {vm.name}: its time to live is changed while it is stopped"))
         stopped = cloud.stop(vm.name, vm.zone, request_id=new_request_id())
         _extended(session, cloud, stopped, _within(vm, (vm.ttl_s if left_s is None else left_s) + more_s), duration)
@@ -152,6 +173,12 @@ def vm_extend(session: Session, duration: str, name: str, *, restart: bool = Fal
     acts = each(vms, extend)
     restarted = restart and any(vm.status not in HALTED and vm.ttl_s is not None for vm in vms)
     return _back(session, cloud, acts, patience, "vm.extend") if restarted else acted(acts, _has_time)
+
+
+def _left_s(cloud: ComputeCloud, vm: Vm) -> int | None:
+    """Seconds until the cloud stops it, by the cloud's own clock where it says when."""
+    ends = moment(vm.stops_at)
+    return ttl_left_s(vm) if ends is None else max(0, int((ends - cloud.clock()).total_seconds()))
 
 
 def _duration_s(text: str) -> int:

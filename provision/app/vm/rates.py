@@ -68,6 +68,11 @@ def overdue(vms: Sequence[Vm]) -> list[tuple[Vm, str]]:
     return [(vm, why) for vm in vms if (why := idle.overdue(vm, now)) is not None]
 
 
+def misread(vms: Sequence[Vm]) -> list[Vm]:
+    """Those whose label says something of being deleted that nobody understands: nothing deletes them."""
+    return [vm for vm in vms if vm.labels.get(body.IDLE_DELETE_LABEL, "none") != "none" and idle.limit_s(vm) is None]
+
+
 def unasked(vms: Sequence[Vm], idle_delete_s: int | None) -> list[Vm]:
     """Those that are stopped for longer than the setting `idle_delete`, and say nothing of it themselves: nothing deletes them."""
     now = datetime.now(UTC)

@@ -15,7 +15,7 @@ from provision.app.vm.reach import Patience, bills, reach, still_there
 from provision.app.vm.spec import made, maker_of, spec_of, tell_zones, telling_what_bills, would_follow
 from provision.cloud import body
 from provision.cloud.catalog import Shape
-from provision.cloud.create import Created, other_limit
+from provision.cloud.create import Created, other_limit, would_label
 from provision.cloud.many import Act, each, ends
 from provision.cloud.ports import ComputeCloud
 from provision.cloud.search import Attempt, Search
@@ -145,12 +145,13 @@ def _check(
     _foretold(session, cloud, specs, there)
     missing = [spec.name for spec in specs if spec.name not in there]
     would = [f"would create {', '.join(missing)}: {Shape.of(specs[0])}"] if missing else []
-    would += filter(None, follows.values())
+    labels = {vm.name: would_label(spec, vm) for spec, vm in found}
+    would += filter(None, (*follows.values(), *labels.values()))
     running = [vm for _spec, vm in found if follows[vm.name] is None]
     reached = ends(running, lambda vm: _reached(session, cloud, vm, replace(patience, ssh_s=0.0)))
     unreached, looked = _unreached(reached), _converged(session, targets, reached)
     code = worst_exit([*(error.exit_code for error in unreached.values()), looked.exit_code, EXIT_WOULD_CHANGE if would else EXIT_OK])
-    rows = [{**document(vm), "changed": follows[vm.name] is not None} for _spec, vm in found]
+    rows = [{**document(vm), "changed": bool(follows[vm.name] or labels[vm.name])} for _spec, vm in found]
     failed = {"error": next(iter(unreached.values())).as_dict()} if unreached else {}
     text = "\n".join([*would, *map(str, unreached.values())])
     return Done({**looked.document, "vms": rows, "changed": bool(would), **failed}, code, text)
