@@ -303,14 +303,21 @@ def best(cells: Sequence[CellResult]) -> CellResult | None:
     return min(alike, key=lambda cell: (cell.clients, MODES.index(cell.mode)))
 
 
-def advice(chosen: CellResult | None) -> str:
-    """What to do with the best cell, in a sentence."""
+def advice(cells: Sequence[CellResult]) -> str:
+    """What to do with the best cell, in a sentence. Of MPS it says no more than what was compared."""
+    chosen = best(cells)
     if chosen is None:
         return "no cell gave a figure"
+    shared = {cell.clients for cell in cells if cell.clients > 1 and cell.percentage is not None}
+    if all(cell.clients == 1 for cell in cells):
+        return "One process at a time is all that gave a figure: that says nothing of sharing the GPU."
+    if chosen.clients == 1 and not shared:
+        return "One process does as much as several without MPS; with MPS several gave no figure."
     if chosen.clients == 1:
         return "One process does as much as several: MPS has nothing to share here. A larger batch in one process may do more."
     if chosen.percentage is None:
-        return f"{chosen.clients} processes without MPS do {chosen.ratio:.1f} times the work of one; MPS adds nothing here."
+        mps = "MPS adds nothing here" if chosen.clients in shared else "with MPS so many gave no figure"
+        return f"{chosen.clients} processes without MPS do {chosen.ratio:.1f} times the work of one; {mps}."
     limit = "" if chosen.percentage == 100 else f" with thread_percentage {chosen.percentage}"
     faster = "" if chosen.against_none is None else f", {chosen.against_none:.1f} times as fast as without MPS"
     return f"{chosen.clients} processes under MPS{limit}: {chosen.ratio:.1f} times the work of one process{faster}."
@@ -361,5 +368,5 @@ def document(cells: Sequence[CellResult], results: Results, about: Mapping[str, 
         "best": None
         if chosen is None
         else {key: chosen.as_dict()[key] for key in ("mode", "clients", "thread_percentage", "ratio", "times_none")},
-        "advice": advice(chosen),
+        "advice": advice(cells),
     }

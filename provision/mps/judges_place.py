@@ -41,6 +41,8 @@ def devices(found: Found) -> Judged:
         fix = "invoke vm.provision, then invoke dev.up   (they are given to the container when it is made)"
         return fail(f"the container lacks /dev/{', /dev/'.join(missing)}", "no --device for them, and not --privileged", fix)
     gpus = found.number("smi_gpus") or 0
+    if gpus > 1 and found.wanted_gpu:
+        return ok(f"device nodes are there, of {gpus} GPUs the settings choose {found.wanted_gpu}")
     if gpus > 1:
         fix = "set provision.mps.gpu to the index or UUID of one"
         return warn(f"the container sees {gpus} GPUs", "MPS on Dataflow is for workers with a single GPU", fix)

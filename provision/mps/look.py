@@ -174,6 +174,8 @@ class Found:
     """Pipeline options that were given to be checked."""
     wanted_percentage: int | None = None
     """The thread percentage of the settings."""
+    wanted_gpu: str = ""
+    """The GPU of the settings, by index or UUID; empty where they choose none."""
 
     def value(self, key: str) -> str:
         """What the scripts printed for `key`; empty where they did not."""

@@ -121,6 +121,7 @@ def test_the_end_of_the_connection_ends_them_all(box: Shared) -> None:
     box.host.server.drop_connections()
     thread.join(30)
     assert ended
+    assert len(re.findall(r"(?m)^ +\d  worker +\d\d:\d\d:\d\d +-  not heard of$", box.err.decode())) == 3
     assert eventually(lambda: running(box, "sleep 77[.]77") == "0", 30)
 
 

@@ -186,7 +186,7 @@ def test_the_seeds_table() -> None:
     assert round(by_key["mps", 10].ratio, 2) == 6.45
     chosen = bench.best(cells)
     assert chosen is by_key["mps", 10]
-    assert bench.advice(chosen) == "10 processes under MPS: 6.5 times the work of one process, 1.8 times as fast as without MPS."
+    assert bench.advice(cells) == "10 processes under MPS: 6.5 times the work of one process, 1.8 times as fast as without MPS."
 
 
 def test_cells_that_are_alike_leave_the_plainer_one() -> None:
@@ -201,8 +201,24 @@ def test_cells_that_are_alike_leave_the_plainer_one() -> None:
 
 
 def test_one_process_alone_may_be_the_best() -> None:
-    chosen = bench.best(bench.summary(results({("none", 1): [[1.0]], ("none", 2): [[2.2] * 2], ("mps", 2): [[2.1] * 2]})))
-    assert "MPS has nothing to share" in bench.advice(chosen)
+    cells = bench.summary(results({("none", 1): [[1.0]], ("none", 2): [[2.2] * 2], ("mps", 2): [[2.1] * 2]}))
+    assert "MPS has nothing to share" in bench.advice(cells)
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ({("none", 1): [[1.0]]}, "that says nothing of sharing"),
+        ({("none", 1): [[1.0]], ("mps", 1): [[1.0]]}, "that says nothing of sharing"),
+        ({("none", 1): [[1.0]], ("mps", 1): [[1.0]], ("none", 2): [[1.1] * 2]}, "with MPS so many gave no figure"),
+        ({("none", 1): [[1.0]], ("none", 2): [[2.1] * 2]}, "with MPS several gave no figure"),
+        ({("none", 1): [[1.0]], ("none", 2): [[1.5] * 2], ("mps", 2): [[1.4] * 2], ("none", 4): [[2.0] * 4]}, "with MPS so many gave no"),
+        ({("none", 1): [[1.0]], ("none", 2): [[1.1] * 2], ("mps", 2): [[1.2] * 2]}, "MPS adds nothing here"),
+    ],
+)
+def test_nothing_is_said_of_what_was_not_compared(table: dict[tuple[str, int], list[list[float]]], says: str) -> None:
+    """Cells fail, runs are cut, and --modes none asks for no MPS at all."""
+    assert says in bench.advice(bench.summary(results(table)))
 
 
 def test_medians_and_percentiles_over_all_rounds() -> None:

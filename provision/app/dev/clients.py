@@ -192,8 +192,8 @@ class Told:
 def run(session: Session, transport: Transport, words: Sequence[str], count: int) -> Done:
     """Run `words` so often at once, each line with its program's number in front; returns the worst status.
 
-    Ctrl-C ends them all, and how far each came is told as well. Failures of ours are raised: no container, or programs
-    that did not all come to the start.
+    Ctrl-C ends them all, as a lost connection does, and how far each came is told as well. Failures of ours are raised:
+    no container, no connection, or programs that did not all come to the start.
     """
     token = secrets.token_hex(8)
     told = Told(token, count, session.stderr)
@@ -206,6 +206,10 @@ def run(session: Session, transport: Transport, words: Sequence[str], count: int
             programs.checked(transport, in_containers(session, words, count, token, ending=True), "ending the programs", timeout_s=60.0)
         told.close()
         return interrupted(told.clients)
+    except ProvisionError:
+        told.close()
+        session.stderr("\n".join(["", *_table(told.clients, cut="not heard of"), ""]).encode())
+        raise
     told.close()
     if told.not_running:
         raise programs.not_running(session, transport)
@@ -233,7 +237,9 @@ def interrupted(clients: Sequence[Client]) -> Done:
     error = Interrupted("interrupted", why=f"{sum(client.status is not None for client in clients)} of {len(clients)} had ended")
     document = {**_document(clients), "status": None, "failed_in": "provision", "error": error.as_dict()}
     # The first line is the terminal's, which shows ^C there.
-    return Done(document, error.exit_code, "\n".join(["", *_table(clients), f"interrupted: {error.why}, the others were ended"]))
+    return Done(
+        document, error.exit_code, "\n".join(["", *_table(clients, cut="interrupted"), f"interrupted: {error.why}, the others were ended"])
+    )
 
 
 def _makespan(clients: Sequence[Client]) -> float | None:
@@ -247,9 +253,10 @@ def _document(clients: Sequence[Client]) -> dict[str, Any]:
     return {"seconds": _makespan(clients), "clients": [client.as_dict() for client in clients]}
 
 
-def _table(clients: Sequence[Client]) -> list[str]:
+def _table(clients: Sequence[Client], *, cut: str = "") -> list[str]:
+    """A line for each; `cut` is what is said of one that began and whose end was not heard."""
     home = max(9, *(len(client.container) for client in clients))
-    ends = [_end(client) for client in clients]
+    ends = [_end(client, cut) for client in clients]
     last = max(6, *map(len, ends))
     lines = [f"client  {'container':<{home}}  started   seconds  {'status':>{last}}"]
     for client, end in zip(clients, ends, strict=True):
@@ -259,10 +266,10 @@ def _table(clients: Sequence[Client]) -> list[str]:
     return lines
 
 
-def _end(client: Client) -> str:
+def _end(client: Client, cut: str) -> str:
     if client.status is not None:
         return str(client.status)
-    return "not started" if client.began_s is None else "interrupted"
+    return "not started" if client.began_s is None else cut
 
 
 def _clock(seconds: int) -> str:

@@ -257,6 +257,10 @@ def _measure(place: _Place, asked: Asked, keys: Sequence[Key], figures: Figures)
             _look_again(place, figures, number)
 
 
+def _shorter(asked: Asked) -> str:
+    return "--command with a program that ends sooner" if asked.fixed else "--steps with a smaller number"
+
+
 def _look_again(place: _Place, figures: Figures, number: int) -> None:
     """Who else uses the GPU now that a round has ended; a look that fails is no reason to end what is measured."""
     try:
@@ -332,9 +336,7 @@ def _run(place: _Place, asked: Asked, key: Key, steps: int) -> tuple[Sample, flo
         status = place.transport.exchange(command, stdin, on_stdout=out.extend, on_stderr=err.extend, timeout_s=CELL_TIMEOUT_S)
     except CommandTimeout as error:
         _end(place)
-        raise CellFailed(
-            f"no end within {bench.span(CELL_TIMEOUT_S)}", where=str(key), why="it was ended", fix="--steps with a smaller number"
-        ) from error
+        raise CellFailed(f"no end within {bench.span(CELL_TIMEOUT_S)}", where=str(key), why="it was ended", fix=_shorter(asked)) from error
     seconds = time.monotonic() - started
     text = out.decode("utf-8", "replace")
     if status != 0:

@@ -35,8 +35,15 @@ def mps_doctor(session: Session, targets: Targets, options: Sequence[str] = ()) 
         answers = _asked(session, target, transport)
     seen = found(_text(answers, "look"), _text(answers, "workers"))
     status, said = _status(_text(answers, "status"))
-    wanted = session.settings.mps.thread_percentage
-    whole = replace(seen, daemon=_daemon(status, said), probe=_text(answers, "probe").strip(), options=options, wanted_percentage=wanted)
+    mps = session.settings.mps
+    whole = replace(
+        seen,
+        daemon=_daemon(status, said),
+        probe=_text(answers, "probe").strip(),
+        options=options,
+        wanted_percentage=mps.thread_percentage,
+        wanted_gpu=mps.gpu or "",
+    )
     checks = [replace(check, fix=session.spoken(check.fix)) for check in diagnose(whole)]
     return Done(checks_document(checks), exit_code(checks), "\n".join(checks_lines(numbered(checks))))
 

@@ -59,6 +59,7 @@ def host(case: Mapping[str, Any]) -> Found:
         probe=case.get("probe", ATTACHED),
         options=tuple(case.get("options", ())),
         wanted_percentage=case.get("wanted"),
+        wanted_gpu=case.get("wanted_gpu", ""),
     )
 
 
