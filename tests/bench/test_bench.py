@@ -100,20 +100,9 @@ def differs(resource: Resource, root: Path) -> bool:
 def test_what_a_zone_without_capacity_costs_beside_the_api(tmp_path: Path) -> None:
     """Counts, not seconds: the requests of one such zone are the insert, the end of its operation, and the look for what it left."""
     from bench import create
-    from provision.model import VmSpec
+    from tests.specs import vm_spec
 
-    spec = VmSpec(
-        name="dev",
-        machine_type="g2-standard-8",
-        gpu="nvidia-l4",
-        gpu_count=1,
-        disk_gb=200,
-        image="cos-125-lts",
-        image_project="cos-cloud",
-        ttl_s=3600,
-        labels={"provision-owner": "me"},
-        metadata={},
-    )
+    spec = vm_spec(ttl_s=3600)
     (alone,) = create.failover(tmp_path, spec, (create.GOOD,), 1)
     (after,) = create.failover(tmp_path, spec, (*create.EMPTY, create.GOOD), 1)
     assert after.calls - alone.calls == 3 * len(create.EMPTY)

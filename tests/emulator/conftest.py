@@ -12,6 +12,7 @@ from provision.model import VmSpec
 from provision.testing.compute import ComputeEmulator, NullBackend, SimulatedClock
 from tests.emulator.judging import Traffic, judged
 from tests.emulator.speaking import Google
+from tests.specs import T4, vm_spec
 
 
 @pytest.fixture(autouse=True)
@@ -62,18 +63,6 @@ def google(emulator: ComputeEmulator) -> Iterator[Google]:
 @pytest.fixture
 def make_spec() -> Callable[..., VmSpec]:
     def make(**changed: Any) -> VmSpec:
-        plain: dict[str, Any] = {
-            "name": "dev",
-            "machine_type": "n1-standard-8",
-            "gpu": "nvidia-tesla-t4",
-            "gpu_count": 1,
-            "disk_gb": 200,
-            "image": "cos-125-lts",
-            "image_project": "cos-cloud",
-            "ttl_s": 8 * 3600,
-            "labels": {"provision-owner": "me"},
-            "metadata": {"enable-guest-attributes": "TRUE"},
-        }
-        return VmSpec(**{**plain, **changed})
+        return vm_spec(**{**T4, "metadata": {"enable-guest-attributes": "TRUE"}, **changed})
 
     return make

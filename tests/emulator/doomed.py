@@ -21,7 +21,7 @@ from provision.cloud.client import compute
 from provision.cloud.create import Maker
 from provision.cloud.gce import GceCloud
 from provision.cloud.journal import GONE, FileJournal
-from provision.model import VmSpec
+from tests.specs import T4, vm_spec
 
 for _name in ("Instances", "Images", "AcceleratorTypes", "ZoneOperations", "Disks"):
     getattr(compute(), f"{_name}Client")  # what a fork should find imported
@@ -29,18 +29,7 @@ for _name in ("Instances", "Images", "AcceleratorTypes", "ZoneOperations", "Disk
 DIED = 137
 """Exit status of a run that reached its step."""
 OWNER = "me-0123456789ab"
-SPEC = VmSpec(
-    name="dev",
-    machine_type="n1-standard-8",
-    gpu="nvidia-tesla-t4",
-    gpu_count=1,
-    disk_gb=200,
-    image="cos-125-19216-655-28",
-    image_project="cos-cloud",
-    ttl_s=8 * 3600,
-    labels={"provision-owner": OWNER},
-    metadata={},
-)
+SPEC = vm_spec(**T4, image="cos-125-19216-655-28", labels={"provision-owner": OWNER})
 ZONES = ("us-central1-a", "us-central1-b", "us-east1-c")
 
 

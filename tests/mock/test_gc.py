@@ -16,8 +16,8 @@ from provision.cloud.create import new_request_id
 from provision.cloud.journal import INTENT, MADE
 from provision.errors import EXIT_WOULD_CHANGE, CloudError, UsageError
 from provision.hosts.keys import ensure_key
-from provision.model import VmSpec
 from tests.mock.project import ZONE, Project
+from tests.specs import vm_spec
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
@@ -31,18 +31,7 @@ def killed_after_insert(project: Project, zone: str) -> None:
     session = project.session
     request_id = new_request_id()
     owner = owner_of(ensure_key(session.home / "key"))
-    spec = VmSpec(
-        name="dev",
-        machine_type="g2-standard-8",
-        gpu="nvidia-l4",
-        gpu_count=1,
-        disk_gb=200,
-        image="cos-125-lts",
-        image_project="cos-cloud",
-        ttl_s=None,
-        labels={"provision-owner": owner, "provision-request": request_id},
-        metadata={},
-    )
+    spec = vm_spec(ttl_s=None, labels={"provision-owner": owner, "provision-request": request_id})
     journal_of(session).intent(spec, zone, request_id)
     cloud_of(session).create(spec, zone, request_id=request_id)
 

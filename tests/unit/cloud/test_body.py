@@ -21,20 +21,10 @@ from provision.cloud.body import (
     vm_from_json,
 )
 from provision.errors import SettingsError
-from provision.model import Vm, VmSpec
+from provision.model import Vm
+from tests.specs import T4, vm_spec
 
-SPEC = VmSpec(
-    name="dev",
-    machine_type="n1-standard-8",
-    gpu="nvidia-tesla-t4",
-    gpu_count=1,
-    disk_gb=200,
-    image="cos-125-lts",
-    image_project="cos-cloud",
-    ttl_s=3600,
-    labels={"provision-owner": "me"},
-    metadata={},
-)
+SPEC = vm_spec(**T4, ttl_s=3600)
 
 
 @pytest.mark.parametrize(

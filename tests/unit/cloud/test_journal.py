@@ -13,23 +13,13 @@ from hypothesis import strategies as st
 
 from provision.cloud.journal import DELETING, GONE, INTENT, LEFT_BEHIND, MADE, FileJournal
 from provision.model import VmSpec
+from tests.specs import T4, vm_spec
 
 NOW = datetime(2026, 11, 6, 10, 11, 12, tzinfo=UTC)
 
 
 def spec(name: str = "dev") -> VmSpec:
-    return VmSpec(
-        name=name,
-        machine_type="n1-standard-8",
-        gpu="nvidia-tesla-t4",
-        gpu_count=1,
-        disk_gb=200,
-        image="cos-125-lts",
-        image_project="cos-cloud",
-        ttl_s=3600,
-        labels={"provision-owner": "me"},
-        metadata={"user-data": "a secret token"},
-    )
+    return vm_spec(**T4, name=name, ttl_s=3600, metadata={"user-data": "a secret token"})
 
 
 @pytest.fixture

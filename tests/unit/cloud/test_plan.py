@@ -8,20 +8,9 @@ import pytest
 
 from provision.cloud.plan import plan_lines, span
 from provision.cloud.prices import packaged
-from provision.model import VmSpec
+from tests.specs import vm_spec
 
-SPEC = VmSpec(
-    name="dev",
-    machine_type="g2-standard-8",
-    gpu="nvidia-l4",
-    gpu_count=1,
-    disk_gb=200,
-    image="cos-125-lts",
-    image_project="cos-cloud",
-    ttl_s=8 * 3600,
-    labels={},
-    metadata={},
-)
+SPEC = vm_spec(labels={})
 
 
 def test_where_it_goes_and_what_it_costs() -> None:

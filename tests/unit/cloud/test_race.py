@@ -19,21 +19,11 @@ from provision.cloud.race import Finish, race
 from provision.cloud.refusal import CONNECTION_LOST, CloudRefused, Refusal
 from provision.errors import CleanupFailed, CloudError, NoCapacity
 from provision.model import Vm, VmSpec
+from tests.specs import T4, vm_spec
 
 ZONES = ("us-central1-a", "us-central1-b", "us-east1-c")
 OUTCOMES = ("made", "refused", "lost, made", "lost")
-SPEC = VmSpec(
-    name="dev",
-    machine_type="n1-standard-8",
-    gpu="nvidia-tesla-t4",
-    gpu_count=1,
-    disk_gb=200,
-    image="cos-125-lts",
-    image_project="cos-cloud",
-    ttl_s=3600,
-    labels={OWNER_LABEL: "me"},
-    metadata={},
-)
+SPEC = vm_spec(**T4, ttl_s=3600, labels={OWNER_LABEL: "me"})
 
 
 class Scripted(GceCloud):

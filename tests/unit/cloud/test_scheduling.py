@@ -10,20 +10,9 @@ import pytest
 from provision.cloud import catalog, scheduling
 from provision.cloud.body import check_spec, insert_body
 from provision.errors import SettingsError
-from provision.model import VmSpec
+from tests.specs import vm_spec
 
-SPEC = VmSpec(
-    name="dev",
-    machine_type="g2-standard-8",
-    gpu="nvidia-l4",
-    gpu_count=1,
-    disk_gb=200,
-    image="cos-125-lts",
-    image_project="cos-cloud",
-    ttl_s=3600,
-    labels={},
-    metadata={},
-)
+SPEC = vm_spec(ttl_s=3600, labels={})
 HOUR = {"seconds": "3600"}
 
 

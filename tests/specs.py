@@ -1,0 +1,26 @@
+"""A VM to ask for, in tests that care about few of its fields or none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from provision.model import VmSpec
+
+T4 = {"machine_type": "n1-standard-8", "gpu": "nvidia-tesla-t4"}
+
+
+def vm_spec(**changed: Any) -> VmSpec:
+    """`dev`, of the owner `me`: one L4 on a machine of its own family, for eight hours; `changed` are its other fields."""
+    plain: dict[str, Any] = {
+        "name": "dev",
+        "machine_type": "g2-standard-8",
+        "gpu": "nvidia-l4",
+        "gpu_count": 1,
+        "disk_gb": 200,
+        "image": "cos-125-lts",
+        "image_project": "cos-cloud",
+        "ttl_s": 8 * 3600,
+        "labels": {"provision-owner": "me"},
+        "metadata": {},
+    }
+    return VmSpec(**{**plain, **changed})
