@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from provision.app.mock import MOCK_PROJECT
 from provision.app.session import Session
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from provision.cloud.client import ComputeClient
 
 
-def cloud_of(session: Session) -> ComputeCloud:
-    """The cloud of the settings; the mock is started on demand."""
+def cloud_of(session: Session, **limits: Any) -> ComputeCloud:
+    """The cloud of the settings; the mock is started on demand. `limits` are those of `ComputeClient`."""
     from provision.cloud.gce import GceCloud
 
     if session.settings.cloud == "mock":
         from provision.app.mock import endpoint
 
-        return GceCloud(session.settings.project or MOCK_PROJECT, endpoint(session))
-    return GceCloud(str(session.settings.project))
+        return GceCloud(session.settings.project or MOCK_PROJECT, endpoint(session), **limits)
+    return GceCloud(str(session.settings.project), **limits)
 
 
 def client_of(session: Session) -> ComputeClient:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from provision import engine, fleet
-from provision.app import machines, trust
+from provision.app import machines, trust, whereabouts
 from provision.app.session import Done, Session, Targets
 from provision.cloud.ports import ComputeCloud
 from provision.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_WOULD_CHANGE, HostKeyMismatch, UsageError, worst_exit
@@ -74,21 +74,24 @@ def connect(
     """An open transport: this machine itself, or one SSH connection. Raises `Unreachable`, `HostKeyMismatch`.
 
     `on_closer` is given, before the connection stands, what ends it. A VM whose key is not the pinned one is asked once, through
-    the cloud, which keys it publishes.
+    the cloud, which keys it publishes; one that is not reached is looked for there, unless `cloud` is given by who knows that it runs.
     """
     if target.is_local:
         return LocalTransport(target)
     from provision.hosts import ssh
 
-    def once() -> Transport:
+    def once(where: Host) -> Transport:
         config = SshConfig.of_user(session.environ)
-        return ssh.connect(target, known_hosts=trust.known_hosts(session), timeout_s=timeout_s, ssh_config=config, on_closer=on_closer)
+        return ssh.connect(where, known_hosts=trust.known_hosts(session), timeout_s=timeout_s, ssh_config=config, on_closer=on_closer)
 
-    try:
-        return once()
-    except HostKeyMismatch as mismatch:
-        trust.published_anew(session, cloud, target, mismatch)
-        return once()
+    def trusted(where: Host) -> Transport:
+        try:
+            return once(where)
+        except HostKeyMismatch as mismatch:
+            trust.published_anew(session, cloud, where, mismatch)
+            return once(where)
+
+    return trusted(target) if cloud is not None else whereabouts.reached(session, target, trusted)
 
 
 def cos_recipe(session: Session, target: Host) -> list[Resource]:

@@ -85,7 +85,9 @@ def test_a_stopped_vm_is_not_found_by_the_tunnel(tunnelled: Project) -> None:
     tunnelled.stop()
     done = app.vm_provision(tunnelled.session, Targets(check=True))
     assert done.exit_code == EXIT_UNREACHABLE
-    assert done.document["hosts"]["dev"]["error"]["what"].startswith("the tunnel does not find the VM")
+    error = done.document["hosts"]["dev"]["error"]
+    assert (error["what"], error["fix"]) == ("the VM does not run", "invoke vm.start --name dev")
+    assert "the tunnel does not find the VM: " in error["why"]
 
 
 def test_a_missing_gcloud_is_said_at_once(tunnelled: Project, monkeypatch: pytest.MonkeyPatch) -> None:

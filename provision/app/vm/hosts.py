@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from provision import fleet, templating
-from provision.app import converging, machines, programs, trust
+from provision.app import converging, machines, programs, trust, whereabouts
 from provision.app.session import Done, Session, Targets
 from provision.dev.sync import owned_by_root
 from provision.errors import CommandFailed, HostKeyMismatch, UsageError
@@ -35,14 +35,17 @@ def vm_ssh(session: Session, targets: Targets, words: Sequence[str] = ()) -> Don
 def enter(session: Session, target: Host, body: Script | None, *, become: bool) -> int:
     """An interactive session: a login shell, or `body` on the host's terminal, as root with `become`. The status it ended with."""
 
-    def once() -> int:
-        return terminal.interactive(target, body, known_hosts=trust.known_hosts(session), environ=session.environ, become=become)
+    def once(where: Host) -> int:
+        return terminal.interactive(where, body, known_hosts=trust.known_hosts(session), environ=session.environ, become=become)
 
-    try:
-        return once()
-    except HostKeyMismatch as mismatch:
-        trust.published_anew(session, None, target, mismatch)
-        return once()
+    def trusted(where: Host) -> int:
+        try:
+            return once(where)
+        except HostKeyMismatch as mismatch:
+            trust.published_anew(session, None, where, mismatch)
+            return once(where)
+
+    return whereabouts.reached(session, target, trusted)
 
 
 def vm_ssh_config(session: Session) -> Done:
