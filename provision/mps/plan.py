@@ -35,6 +35,8 @@ LEAST_ACTIVITY = 0.001
 BUSY = 0.8
 """SM activity of one process above which sharing gains next to nothing."""
 SMALL_LIMIT_MIB = 1024
+SO_MANY_FIT = "so many fit into the GPU's memory"
+NOT_ONE_FITS = "not even one fits into the GPU's memory"
 DEFAULT_SHM_MIB = 64
 """Docker's /dev/shm; it sufficed for three clients (measured)."""
 VOLTA = (7, 0)
@@ -152,14 +154,14 @@ def plan(host: HostFacts, work: Workload) -> Plan:
     ceiling = max(1, min(int(bound.value) for bound in most))
     clients, percentage = _fitting(host, work, ceiling)
     tightest = min(most, key=lambda bound: bound.value)
-    fits = clients == ceiling
     sms = None if host.sm_count is None else sms_at(percentage, host.sm_count)
     context = None if sms is None else context_mib(sms)
-    budget = None if host.memory_total_mib is None else max(0, int((host.memory_total_mib - _reserve_mib(host) - SERVER_MIB) // clients))
+    room = _fits(host, work, clients, percentage)
+    budget = _budget_mib(host, clients) if room else None
     bounds = _speed_bounds(host, work, clients)
     made = Plan(
         clients=clients,
-        clients_reason=tightest.reason if fits else "so many fit into the GPU's memory",
+        clients_reason=NOT_ONE_FITS if not room else tightest.reason if clients == ceiling else SO_MANY_FIT,
         client_limit=limit,
         thread_percentage=percentage,
         percentage_reason=_why_percentage(host, work, clients, percentage),
@@ -206,6 +208,13 @@ def _expected_mib(host: HostFacts, work: Workload, clients: int, percentage: int
 def _available_mib(host: HostFacts) -> float | None:
     free = host.memory_total_mib if host.memory_free_mib is None else host.memory_free_mib
     return None if free is None else free - _reserve_mib(host)
+
+
+def _budget_mib(host: HostFacts, clients: int) -> int | None:
+    """The even share of what is free after the reserve and the server; None where that is not known, or no context fits into it."""
+    available = _available_mib(host)
+    share = None if available is None else int((available - SERVER_MIB) // clients)
+    return share if share is not None and share > CONTEXT_BASE_MIB else None
 
 
 def _fits(host: HostFacts, work: Workload, clients: int, percentage: int) -> bool:
@@ -292,9 +301,10 @@ def _wrong_tool(work: Workload, made: Plan) -> list[Advice]:
     if work.activity_kind == "sm" and work.activity is not None and work.activity > BUSY:
         text = f"one process alone keeps {work.activity:.0%} of the multiprocessors busy: more processes add 1.0 to 1.2 times at best"
         found.append(Advice("stop", text))
-    if made.clients == 1:
-        found.append(Advice("stop", "one process has nothing to share the GPU with: MPS brings nothing"))
-    elif not found:
+    if made.clients == 1 and made.clients_reason != NOT_ONE_FITS:
+        alone = "one process" if made.clients_reason != SO_MANY_FIT else "only one process fits into the memory: it"
+        found.append(Advice("stop", f"{alone} has nothing to share the GPU with, MPS brings nothing"))
+    elif made.clients > 1 and not found:
         text = "one process with larger batches, or one shared model (Beam: large_model, model_copies), is the first thing to try"
         found.append(Advice("note", text))
     return found
@@ -303,7 +313,8 @@ def _wrong_tool(work: Workload, made: Plan) -> list[Advice]:
 def _shortages(host: HostFacts, work: Workload, made: Plan) -> list[Advice]:
     found = []
     if work.clients is not None and made.clients < work.clients:
-        found.append(Advice("warn", f"{work.clients} clients were asked for, {made.clients} are possible: {made.clients_reason}"))
+        possible = "1 is possible" if made.clients == 1 else f"{made.clients} are possible"
+        found.append(Advice("warn", f"{work.clients} clients were asked for, {possible}: {made.clients_reason}"))
     if made.clients > host.vcpus:
         found.append(
             Advice("warn", f"{made.clients} processes on {counted(host.vcpus, 'vCPU')} slow one another down before they reach the GPU")

@@ -165,13 +165,17 @@ def _number_rows(facts: HostFacts, work: Workload, made: Plan) -> list[tuple[str
         if made.memory_limit_mib is None
         else f"{_mib(made.memory_limit_mib)} each when shared evenly; none is needed where all workers are yours"
     )
+    limited = made.tensorflow_limit_mib is not None
     usual = ", usually 0.75 to 0.95 of that" if work.activity_kind == "sm" else ""
     return [
         ("clients", f"{made.clients}: {made.clients_reason} (limit of the server: {made.client_limit})"),
         ("thread percentage", f"{share}: {made.percentage_reason}"),
         ("expected memory", expected + context),
         ("memory limit", limit),
-        ("TensorFlow limit", f"{_mib(made.tensorflow_limit_mib)} for its logical device, which leaves out the context"),
+        (
+            "TensorFlow limit",
+            f"{_mib(made.tensorflow_limit_mib)} for its logical device" + (", which leaves out the context" if limited else ""),
+        ),
         ("OpenMP threads", f"{made.omp_threads} for each (OMP_NUM_THREADS, MKL_NUM_THREADS, OPENBLAS_NUM_THREADS): {_TRAP}"),
         ("throughput", f"at most {made.speedup.value:.1f} times one process{usual} ({made.speedup.reason})"),
     ]

@@ -9,7 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.mps.plan import LEAST_SMS, SPARE_CLIENTS, HostFacts, Plan, Workload, client_limit, context_mib, plan, sms_at, sms_of
+from provision.mps.plan import (
+    BUSY,
+    LEAST_SMS,
+    SERVER_MIB,
+    SPARE_CLIENTS,
+    HostFacts,
+    Plan,
+    Workload,
+    client_limit,
+    context_mib,
+    plan,
+    sms_at,
+    sms_of,
+)
 
 H200 = HostFacts(
     gpu="NVIDIA H200",
@@ -144,7 +157,21 @@ def test_a_wish_beyond_limit_memory_or_cores_is_cut_or_warned_about() -> None:
     assert "slow one another down" in told(plan(L4, Workload(clients=20)), "warn")
     made = plan(L4, Workload(clients=8, peak_memory_mib=6000))
     assert (made.clients, made.clients_reason) == (3, "so many fit into the GPU's memory")
-    assert "even one process does not fit" in told(plan(L4, Workload(peak_memory_mib=30_000)), "stop")
+    large = plan(L4, Workload(clients=4, peak_memory_mib=30_000))
+    assert "even one process does not fit" in told(large, "stop")
+    assert "nothing to share" not in told(large, "stop"), "not even one would run"
+    assert (large.clients_reason, large.memory_limit_mib, large.tensorflow_limit_mib) == (
+        "not even one fits into the GPU's memory",
+        None,
+        None,
+    )
+    assert "4 clients were asked for, 1 is possible" in told(large, "warn")
+    assert "only one process fits" in told(plan(L4, Workload(clients=4, peak_memory_mib=15_000)), "stop")
+
+
+def test_what_others_use_of_the_memory_is_nobodys_share() -> None:
+    made = plan(replace(L4, memory_free_mib=6000), Workload(clients=4, peak_memory_mib=1500))
+    assert (made.clients, made.memory_limit_mib) == (3, (6000 - 1664 - 74) // 3)
 
 
 # --- whatever the host ---
@@ -184,12 +211,49 @@ def test_every_plan_keeps_its_limits(host: HostFacts, work: Workload) -> None:
     assert made.sms_per_client is None or host.sm_count is None or made.sms_per_client >= min(LEAST_SMS, host.sm_count)
     assert made.omp_threads >= 1
     assert made.omp_threads * made.clients <= max(host.vcpus, made.clients)
-    assert made.memory_limit_mib is None or made.memory_limit_mib * made.clients <= (host.memory_total_mib or 0)
+    free = host.memory_total_mib if host.memory_free_mib is None else host.memory_free_mib
+    assert made.memory_limit_mib is None or 0 < made.memory_limit_mib * made.clients <= (free or 0)
     assert made.tensorflow_limit_mib is None or 0 <= made.tensorflow_limit_mib <= (made.memory_limit_mib or 0)
     assert 1.0 <= made.speedup.value <= made.clients
     assert made.clients_reason
     assert made.percentage_reason
     assert made == plan(host, work)
+
+
+@given(HOSTS, LOADS)
+def test_limits_leave_room_for_what_is_expected(host: HostFacts, work: Workload) -> None:
+    """A limit below what a client is expected to take would end it with out of memory."""
+    made = plan(host, work)
+    if made.memory_limit_mib is not None and made.expected_memory_mib is not None:
+        assert made.memory_limit_mib * made.clients >= made.expected_memory_mib - SERVER_MIB - made.clients
+        assert made.tensorflow_limit_mib is not None
+
+
+@given(HOSTS, LOADS)
+def test_every_plan_says_whether_it_is_worth_it(host: HostFacts, work: Workload) -> None:
+    made = plan(host, work)
+    hopeless = host.mig or host.compute_mode == "Prohibited" or (host.compute_capability or (9, 0)) < (7, 0)
+    busy = work.activity_kind == "sm" and (work.activity or 0) > BUSY
+    assert not made.worthwhile if hopeless or busy or made.clients == 1 else True
+    assert made.worthwhile or told(made, "stop")
+    assert made.advice, "there is always something to know"
+    assert all(each.text for each in made.advice)
+
+
+@pytest.mark.parametrize("clients", [1, 2, 10, 16, 48, 60, 100])
+@pytest.mark.parametrize(
+    "host", [H200, L4, replace(L4, cuda=(13, 1)), replace(L4, sm_count=10, gpu="NVIDIA A16")], ids=lambda host: host.gpu
+)
+@pytest.mark.parametrize("work", [Workload(), LIGHT, replace(LIGHT, peak_memory_mib=6000)], ids=["unknown", "light", "large"])
+def test_numbers_of_clients_that_people_ask_for(host: HostFacts, clients: int, work: Workload) -> None:
+    made = plan(host, replace(work, clients=clients))
+    assert made.clients <= min(clients, made.client_limit - SPARE_CLIENTS)
+    assert (made.clients < clients) == ("were asked for" in told(made, "warn"))
+    assert (made.clients > host.vcpus) == ("slow one another down" in told(made, "warn"))
+    assert made.omp_threads == max(1, host.vcpus // made.clients)
+    assert made.sms_per_client is not None
+    assert made.sms_per_client >= LEAST_SMS
+    assert made.worthwhile == (made.clients > 1)
 
 
 @given(HOSTS, LOADS)
