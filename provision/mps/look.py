@@ -27,7 +27,7 @@ test -n "$(getconf GNU_LIBC_VERSION 2>/dev/null)" || ! test -e "$R/lib64/ld-linu
 for node in nvidia0 nvidiactl nvidia-uvm; do test ! -e "$R/dev/$node" || echo "node.$node=yes"; done
 if smi=$(timeout 20 nvidia-smi -L 2>&1); then echo smi_status=0; else echo "smi_status=$?"; fi
 echo "smi_gpus=$(printf '%s\\n' "$smi" | grep -c '^GPU ')"
-echo "smi_said=$(printf '%s\\n' "$smi" | grep -v '^ *$' | tail -n 1)"
+echo "smi_said=$(printf '%s\\n' "$smi" | grep -v '^ *$' | head -n 3 | tr '\\n' ' ')"
 echo "control=$(command -v nvidia-cuda-mps-control || true)"
 echo "server=$(command -v nvidia-cuda-mps-server || true)"
 echo "control_said=$(timeout 10 nvidia-cuda-mps-control -v 2>&1 | head -n 1)"

@@ -68,11 +68,15 @@ def _text(answers: Mapping[str, Answer], key: str) -> str:
 
 
 def _status(text: str) -> tuple[MpsStatus, str]:
-    """The status, and why it could not be read: a doctor does not fall ill of a broken table."""
+    """The status, and why it could not be read: of a GPU that nvidia-smi cannot tell, the daemon still can."""
     try:
         return read_status(text), ""
     except ProvisionError as error:
-        return MpsStatus(), f"{error.what}: {error.why}"
+        said = f"{error.what}: {error.why}"
+    try:
+        return read_status("\n".join(line for line in text.splitlines() if not line.startswith(("gpu|", "app|")))), said
+    except ProvisionError:
+        return MpsStatus(), said
 
 
 def _daemon(status: MpsStatus, said: str) -> Daemon:

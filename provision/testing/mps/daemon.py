@@ -237,15 +237,19 @@ class Daemon:
             return ""
         name, rest = words[0], words[1:]
         if uid != 0 and name == "quit":
-            return "Not enough privilege to execute quit command\n"
+            return self._refused("Not enough privilege to execute quit command\n")
         own = name == "start_server" and rest[:2] == ["-uid", str(uid)]  # a server of one's own may be started
         if uid != 0 and not own and name.startswith(("set_", "start_", "shutdown_", "terminate_")):
-            return REFUSED.format(uid=uid)
+            return self._refused(REFUSED.format(uid=uid))
         if name == "quit":
             self._quitting = (client, time.monotonic() + float(rest[1]) if rest[:1] == ["-t"] and len(rest) > 1 else None)
             return None
         function: Callable[[list[str]], str] | None = getattr(self, f"_do_{name}", None)
         return f'Unknown command "{name}"\n' if function is None else function(rest)
+
+    def _refused(self, text: str) -> str:
+        self.log(text.rstrip())
+        return text
 
     def _try_to_quit(self) -> None:
         if self._quitting is None:
