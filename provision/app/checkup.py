@@ -236,7 +236,7 @@ class _Cloud:
         if not self.zones:
             return [Check("quota", Verdict.UNKNOWN, "not looked at: no zone fits, so no region is meant")]
         quotas = live.quotas(client, [*dict.fromkeys(map(region_of, self.zones))])
-        return fitness.quota_checks(quotas, Shape.of(self.spec), self.zones, self.spec.provisioning_model, client.project)
+        return fitness.quota_checks(quotas, self.spec, self.zones, client.project)
 
     def _image(self, client: ComputeClient) -> list[Check]:
         return [fitness.image_check(live.image(client, live.image_ref(self.spec.image)), Shape.of(self.spec))]

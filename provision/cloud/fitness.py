@@ -15,7 +15,8 @@ from provision.cloud import catalog, oslogin
 from provision.cloud.body import last
 from provision.cloud.catalog import Shape
 from provision.cloud.placement import itinerary, region_of
-from provision.cloud.quota import Quotas, Room, alike, ask_for_more, judge
+from provision.cloud.quota import Quotas, Room, alike, ask_for_more, beside, judge
+from provision.model import VmSpec
 from provision.report.checks import Check, Verdict
 
 SSH_PORT = 22
@@ -92,12 +93,13 @@ def os_login_check(project: Mapping[str, Any], setting: str) -> Check:
 # --- quotas --------------------------------------------------------------------------------------------------------
 
 
-def quota_checks(quotas: Quotas, shape: Shape, zones: Sequence[str], provisioning: str, project: str) -> list[Check]:
+def quota_checks(quotas: Quotas, spec: VmSpec, zones: Sequence[str], project: str) -> list[Check]:
     """One for each region of `zones`, and one for all of those that cannot be told.
 
     Short is a warning while another region has room, since placement passes over it.
     """
-    verdicts = {region: judge(quotas, shape, region, provisioning=provisioning) for region in dict.fromkeys(map(region_of, zones))}
+    shape, model, more = Shape.of(spec), spec.provisioning_model, beside(spec)
+    verdicts = {region: judge(quotas, shape, region, provisioning=model, more=more) for region in dict.fromkeys(map(region_of, zones))}
     rooms = {region: {verdict.room for verdict in found} for region, found in verdicts.items()}
     short = [region for region in verdicts if Room.SHORT in rooms[region]]
     unknown = [region for region in verdicts if Room.UNKNOWN in rooms[region] and region not in short]

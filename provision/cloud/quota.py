@@ -17,6 +17,7 @@ from provision.cloud import catalog
 from provision.cloud.catalog import Shape
 from provision.cloud.placement import region_of
 from provision.cloud.refusal import QuotaRefused, Refusal
+from provision.model import VmSpec
 
 GPU_METRICS: Mapping[str, str] = {
     "nvidia-tesla-t4": "NVIDIA_T4_GPUS",
@@ -30,6 +31,9 @@ GPU_METRICS: Mapping[str, str] = {
 _SPOT_ONLY_METRICS = {"nvidia-h100-80gb": "PREEMPTIBLE_NVIDIA_H100_GPUS"}
 _CPU_METRICS = {"n1": "CPUS", "a2": "A2_CPUS"}
 """Regional vCPU metrics; other families with GPUs have none of their own in the API's list."""
+_DISK_METRICS = {"pd-balanced": "SSD_TOTAL_GB", "hyperdisk-balanced": "HDB_TOTAL_GB"}
+"""What a boot disk draws on, by the types that we give (`catalog.default_disk_type`)."""
+_NOTHING: Mapping[str, float] = {}
 _REGIONS_NAMED = 4
 
 
@@ -91,8 +95,25 @@ class Verdict:
         return f"needs {self.needed:g} of {metric}, {left}{why}"
 
 
-def judge(quotas: Quotas, shape: Shape, region: str, *, count: int = 1, provisioning: str = "STANDARD") -> tuple[Verdict, ...]:
-    """A verdict for each metric that `count` such machines in `region` draw on; GPUs first."""
+def beside(spec: VmSpec) -> dict[str, float]:
+    """Metric → what a VM draws of it beside its machine: gigabytes of its boot disk, and an address."""
+    needs = {_DISK_METRICS[catalog.default_disk_type(spec.machine_type)]: float(spec.disk_gb)}
+    return {**needs, "IN_USE_ADDRESSES": 1.0} if spec.external_ip else needs
+
+
+def judge(
+    quotas: Quotas,
+    shape: Shape,
+    region: str,
+    *,
+    count: int = 1,
+    provisioning: str = "STANDARD",
+    more: Mapping[str, float] = _NOTHING,
+) -> tuple[Verdict, ...]:
+    """A verdict for each metric that `count` such machines in `region` draw on; GPUs first.
+
+    `more` is what each draws of other metrics of the region (`beside`); those that the answer does not hold are left out.
+    """
     verdicts: list[Verdict] = []
     if shape.gpu and shape.gpu_count:
         gpu = catalog.gpu_type(shape.gpu).accelerator
@@ -103,6 +124,8 @@ def judge(quotas: Quotas, shape: Shape, region: str, *, count: int = 1, provisio
     machine = catalog.machine(shape.machine_type)
     if machine is not None:
         verdicts += _cpus(quotas, machine.series, float(machine.vcpus * count), region, provisioning)
+    here = quotas.regions.get(region, {})
+    verdicts += [_compare(metric, here[metric], each * count, region) for metric, each in more.items() if metric in here]
     return tuple(verdicts)
 
 
@@ -165,21 +188,22 @@ def short_of(verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
     return tuple(verdict for verdict in verdicts if verdict.room is Room.SHORT)
 
 
-def short_zones(quotas: Quotas, shape: Shape, zones: Iterable[str], *, count: int = 1, provisioning: str = "STANDARD") -> dict[str, str]:
-    """The zones in whose region a quota is surely short, each with the numbers."""
-    short = {zone: short_of(judge(quotas, shape, region_of(zone), count=count, provisioning=provisioning)) for zone in dict.fromkeys(zones)}
+def short_zones(quotas: Quotas, shape: Shape, zones: Iterable[str], **how: Any) -> dict[str, str]:
+    """The zones in whose region a quota is surely short, each with the numbers; `how` is what `judge` takes."""
+    short = {zone: short_of(judge(quotas, shape, region_of(zone), **how)) for zone in dict.fromkeys(zones)}
     return {zone: "; ".join(map(str, verdicts)) for zone, verdicts in short.items() if verdicts}
 
 
-def room_for(
-    quotas: Quotas, shape: Shape, regions: Iterable[str], count: int, *, provisioning: str = "STANDARD"
-) -> tuple[dict[str, int], int]:
-    """Of `count` such machines, how many have room in each region, and over all of them; what cannot be told counts as room."""
+def room_for(quotas: Quotas, shape: Shape, regions: Iterable[str], *, count: int, **how: Any) -> tuple[dict[str, int], int]:
+    """Of `count` such machines, how many have room in each region, and over all of them; what cannot be told counts as room.
+
+    `how` is what `judge` takes.
+    """
 
     def most(region: str, *, shared: bool) -> int:
         """The largest number for which nothing is short; with `shared`, of the quotas of the whole project alone."""
         for number in range(count, 0, -1):
-            short = short_of(judge(quotas, shape, region, count=number, provisioning=provisioning))
+            short = short_of(judge(quotas, shape, region, count=number, **how))
             if not any(shared <= (not verdict.region) for verdict in short):
                 return number
         return 0

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import Any
 
 from provision.cloud import catalog
 from provision.cloud.catalog import Shape
@@ -14,7 +15,7 @@ from provision.cloud.means import Means
 from provision.cloud.placement import MORE_ZONES, Blast, Candidates, Kind, Verdict, classify, itinerary, region_of
 from provision.cloud.plan import plan_lines
 from provision.cloud.prices import PriceList
-from provision.cloud.quota import no_room, room_for, short_zones, untold
+from provision.cloud.quota import beside, no_room, room_for, short_zones, untold
 from provision.cloud.refusal import CloudRefused
 from provision.errors import CloudError, NoCapacity, SettingsError
 from provision.model import VmSpec
@@ -119,8 +120,9 @@ def _skip_short(means: Means, spec: VmSpec, search: Search, new: int) -> None:
     except CloudError as error:
         means.note(f"{error.what}, so they are not checked: {error.why}")
         return
-    short = short_zones(quotas, shape, zones, count=new, provisioning=model)
-    rooms, room = room_for(quotas, shape, map(region_of, zones), new, provisioning=model)
+    how: dict[str, Any] = {"count": new, "provisioning": model, "more": beside(spec)}
+    short = short_zones(quotas, shape, zones, **how)
+    rooms, room = room_for(quotas, shape, map(region_of, zones), **how)
     if room < new:
         raise no_room(shape, short, means.cloud.project, count=new, room=room)
     full = {zone: why for zone, why in short.items() if not rooms[region_of(zone)]}

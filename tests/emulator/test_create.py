@@ -125,6 +125,8 @@ def test_without_quota_anywhere_nothing_is_asked_for(
     [
         ("NVIDIA_T4_GPUS", 2, 2, "needs 4 of NVIDIA_T4_GPUS in us-central1, 2 left (limit 2, in use 0)"),
         ("CPUS", 31, 3, "needs 32 of CPUS in us-central1, 31 left (limit 31, in use 0)"),
+        ("SSD_TOTAL_GB", 500, 2, "needs 800 of SSD_TOTAL_GB in us-central1, 500 left (limit 500, in use 0)"),
+        ("IN_USE_ADDRESSES", 1, 1, "needs 4 of IN_USE_ADDRESSES in us-central1, 1 left (limit 1, in use 0)"),
         ("GPUS_ALL_REGIONS", 3, 3, "needs 4 of GPUS_ALL_REGIONS over all regions, 3 left (limit 3, in use 0)"),
     ],
 )

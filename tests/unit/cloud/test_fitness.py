@@ -19,9 +19,11 @@ from provision.cloud.fitness import (
 )
 from provision.cloud.quota import Quota, Quotas
 from provision.report.checks import Verdict
+from tests.specs import vm_spec
 
 L4 = Shape("g2-standard-8", "nvidia-l4", 1)
 H100 = Shape("a3-highgpu-8g", "nvidia-h100-80gb", 8)
+H100_SPEC = vm_spec(machine_type="a3-highgpu-8g", gpu="nvidia-h100-80gb", gpu_count=8)
 G4 = Shape("g4-standard-48", "nvidia-rtx-pro-6000", 1)
 TUNNELS = "35.235.240.0/20"
 
@@ -94,23 +96,23 @@ def quotas(**l4: float) -> Quotas:
 
 def test_a_region_that_is_short_is_a_warning_while_another_has_room() -> None:
     zones = ["us-central1-a", "us-east1-b"]
-    checks = quota_checks(quotas(us_central1=0, us_east1=1), L4, zones, "STANDARD", "demo")
+    checks = quota_checks(quotas(us_central1=0, us_east1=1), vm_spec(), zones, "demo")
     assert [(check.id, check.status) for check in checks] == [("quota-us-central1", Verdict.WARN), ("quota-us-east1", Verdict.OK)]
     assert checks[0].why == "needs 1 of NVIDIA_L4_GPUS in us-central1, 0 left (limit 0, in use 0)"
     assert "project=demo" in checks[0].fix
-    checks = quota_checks(quotas(us_central1=0, us_east1=0), L4, zones, "STANDARD", "demo")
+    checks = quota_checks(quotas(us_central1=0, us_east1=0), vm_spec(), zones, "demo")
     assert {check.status for check in checks} == {Verdict.FAIL}
 
 
 def test_what_has_no_metric_is_unknown_and_not_well() -> None:
-    [check] = quota_checks(quotas(us_central1=8), H100, ["us-central1-a"], "STANDARD", "demo")
+    [check] = quota_checks(quotas(us_central1=8), H100_SPEC, ["us-central1-a"], "demo")
     assert check.status is Verdict.UNKNOWN
     assert "Cloud Quotas" in check.why
 
 
 def test_what_cannot_be_told_of_several_regions_is_one_check() -> None:
     nothing = Quotas({}, {"us-central1": {}, "us-east4": {}})
-    checks = quota_checks(nothing, H100, ["us-central1-a", "us-east4-a"], "STANDARD", "demo")
+    checks = quota_checks(nothing, H100_SPEC, ["us-central1-a", "us-east4-a"], "demo")
     assert [(check.id, check.status) for check in checks] == [("quota", Verdict.UNKNOWN)]
     assert checks[0].what.startswith("whether us-central1, us-east4 have room for")
     assert "nvidia-h100-80gb in us-central1, us-east4 (" in checks[0].why

@@ -7,8 +7,24 @@ from collections.abc import Mapping
 import pytest
 
 from provision.cloud.catalog import Shape
-from provision.cloud.quota import Quota, Quotas, Room, Verdict, by_metric, judge, no_room, short_of, short_zones, untold, worst
+from provision.cloud.quota import (
+    Quota,
+    Quotas,
+    Room,
+    Verdict,
+    beside,
+    by_metric,
+    judge,
+    no_room,
+    room_for,
+    short_of,
+    short_zones,
+    untold,
+    worst,
+)
 from provision.errors import EXIT_CLOUD
+from provision.model import VmSpec
+from tests.specs import vm_spec
 
 HERE = "us-central1"
 L4 = Shape("g2-standard-8", "nvidia-l4", 1)
@@ -112,6 +128,28 @@ def test_zones_of_a_region_without_room_are_named_with_the_numbers() -> None:
     assert error.exit_code == EXIT_CLOUD
     assert (error.where, error.why) == ("us-central1", "needs 1 of NVIDIA_L4_GPUS in us-central1, 0 left (limit 0, in use 0)")
     assert "project=demo" in error.fix
+
+
+@pytest.mark.parametrize(
+    ("spec", "draws"),
+    [
+        (vm_spec(), {"SSD_TOTAL_GB": 200, "IN_USE_ADDRESSES": 1}),
+        (vm_spec(external_ip=False, disk_gb=500), {"SSD_TOTAL_GB": 500}),
+        (vm_spec(machine_type="g4-standard-48", gpu="nvidia-rtx-pro-6000"), {"HDB_TOTAL_GB": 200, "IN_USE_ADDRESSES": 1}),
+    ],
+)
+def test_disk_and_address_draw_on_quotas_of_their_own(spec: VmSpec, draws: dict[str, float]) -> None:
+    assert beside(spec) == draws
+    have = quotas(NVIDIA_L4_GPUS=(8, 0), CPUS=(640, 0), SSD_TOTAL_GB=(500, 0), IN_USE_ADDRESSES=(8, 0))
+    more = {verdict.metric for verdict in judge(have, L4, HERE, more=draws)} - {verdict.metric for verdict in judge(have, L4, HERE)}
+    assert more == {*draws} - {"HDB_TOTAL_GB"}, "what the answer does not hold is not judged"
+
+
+def test_of_three_vms_two_have_room_for_their_disks() -> None:
+    have = quotas(NVIDIA_L4_GPUS=(8, 0), CPUS=(640, 0), SSD_TOTAL_GB=(500, 0), IN_USE_ADDRESSES=(8, 0))
+    assert room_for(have, L4, [HERE], count=3, more=beside(vm_spec())) == ({HERE: 2}, 2)
+    short = short_zones(have, L4, ["us-central1-a"], count=3, more=beside(vm_spec()))
+    assert short == {"us-central1-a": "needs 600 of SSD_TOTAL_GB in us-central1, 500 left (limit 500, in use 0)"}
 
 
 def test_what_cannot_be_told_is_said_once_for_all_regions() -> None:
