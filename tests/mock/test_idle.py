@@ -62,6 +62,21 @@ def test_a_gpu_that_computes_keeps_it(idle: Project) -> None:
     assert idle.listed() == [("dev", "RUNNING")]
 
 
+def test_a_gpu_that_cannot_be_read_keeps_it_and_the_serial_console_says_so(idle: Project) -> None:
+    host = idle.cloud.host("dev")
+    look(host, 100)
+    program = host.path("/var/lib/nvidia/bin/nvidia-smi")
+    program.unlink()
+    program.write_text("#!/bin/sh\necho 'Unable to determine the device handle for GPU0: Unknown Error'\nexit 15\n")
+    program.chmod(0o755)
+    look(host, 100 + LIMIT_S)
+    look(host, 160 + LIMIT_S)
+    assert not (host.state / "poweroff").exists()
+    assert idle.listed() == [("dev", "RUNNING")]
+    said = "provision: the GPU cannot be read (nvidia-smi ended with 15): it counts as used"
+    assert eventually(lambda: app.vm_serial(idle.session, "dev").text.count(said) == 1)
+
+
 def test_taken_away_where_the_settings_no_longer_want_it(idle: Project) -> None:
     idle.settings = idle.settings.model_validate({})
     done = app.vm_provision(idle.session, Targets())
