@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -17,7 +19,7 @@ from provision.app.vm.reach import Patience
 from provision.app.vm.spec import wanted
 from provision.cloud.create import new_request_id
 from provision.cloud.gce import GceCloud
-from provision.cloud.journal import DELETING
+from provision.cloud.journal import DELETING, FileJournal
 from provision.errors import EXIT_LEFT_BEHIND, EXIT_WOULD_CHANGE, UsageError
 from provision.model import Vm
 from provision.testing.compute import http_error
@@ -152,6 +154,30 @@ def test_a_start_and_a_deletion_wait_for_one_another(stopped: Project) -> None:
     assert (done.document["deleted"], ends[0].exit_code) == ([], 0)
     assert "dev in us-central1-a was started meanwhile and is RUNNING: nothing was deleted" in stopped.notes
     assert stopped.listed() == [("dev", "RUNNING")]
+
+
+def test_two_that_start_it_at_once(stopped: Project) -> None:
+    """The second one finds it running, and has no extension to take back any more."""
+    app.vm_extend(stopped.session, "2h", "dev")
+    app.vm_start(stopped.session, "dev", patience=QUICK)
+    stopped.stop()
+    both = threading.Barrier(2)
+    real = FileJournal.claim
+
+    def claim(journal: FileJournal, name: str, note: Callable[[str], None]) -> AbstractContextManager[None]:
+        both.wait(20)
+        return real(journal, name, note)
+
+    ends: list[Done] = []
+    runs = [threading.Thread(target=lambda: ends.append(app.vm_start(stopped.session, "dev", patience=QUICK))) for _ in range(2)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FileJournal, "claim", claim)
+        for run in runs:
+            run.start()
+        for run in runs:
+            run.join(60)
+    assert sorted((end.exit_code, end.document["changed"]) for end in ends) == [(0, False), (0, True)]
+    assert stopped.cloud.emulator.counted().count("instances.start") == 2
 
 
 def test_a_deletion_that_fails_is_named(stopped: Project) -> None:

@@ -386,6 +386,7 @@ def test_the_limit_of_a_running_vm_is_changed_while_it_is_stopped(project: Proje
     assert set(statuses(done).values()) <= {"ok", "changed"}
     left_s = done.document["vms"][0]["ttl_left_s"]
     assert 10 * 3600 - 120 < left_s <= 10 * 3600, "what it had left, and two hours"
+    assert done.text.endswith(" left; 8h00m from its next start")
     project.stop()
     assert app.vm_start(project.session, "dev", patience=QUICK).exit_code == 0
     assert ttl_of(project) == 8 * 3600

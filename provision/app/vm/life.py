@@ -55,18 +55,16 @@ def vm_start(session: Session, name: str, *, patience: Patience | None = None) -
 
     def start(vm: Vm) -> tuple[Vm, bool]:
         vm = settled(cloud, vm, PASSING)
-        if vm.status == "RUNNING":
-            return vm, False
-        session.emit(Note(f"starting {vm.name} in {vm.zone}"))
-        return _started(session, cloud, vm), True
+        return (vm, False) if vm.status == "RUNNING" else _started(session, cloud, vm)
 
     return _back(session, cloud, each(chosen(session, cloud, name, "start"), start), patience, "vm.start")
 
 
-def _started(session: Session, cloud: ComputeCloud, vm: Vm) -> Vm:
+def _started(session: Session, cloud: ComputeCloud, vm: Vm) -> tuple[Vm, bool]:
     """Start it under its claim, so that no vm.gc of this machine deletes it meanwhile, and write down that it is wanted.
 
     A deletion that a killed run had begun would be made up for by the next vm.create, under whoever works there by then.
+    False when another run was faster.
     """
 
     def note(text: str) -> None:
@@ -74,10 +72,17 @@ def _started(session: Session, cloud: ComputeCloud, vm: Vm) -> Vm:
 
     journal = journal_of(session)
     with journal.claim(vm.name, note):
+        now = cloud.get(vm.name, vm.zone)
+        if now is None:
+            raise CloudError("the VM is gone", where=f"{vm.zone}/{vm.name}", why=f"it was {vm.status} a moment ago")
+        now = settled(cloud, now, PASSING)
+        if now.status == "RUNNING":
+            return now, False
         for entry in journal.open():
-            if entry.state != MADE and is_of(vm, entry.request_id):
+            if entry.state != MADE and is_of(now, entry.request_id):
                 journal.mark(entry.request_id, MADE)
-        return extension.start(cloud, vm, note)
+        note(f"starting {vm.name} in {vm.zone}")
+        return extension.start(cloud, now, note), True
 
 
 def vm_reset(session: Session, name: str, *, patience: Patience | None = None) -> Done:
@@ -139,6 +144,8 @@ def _with_error(act: Act[Vm, tuple[Vm, bool]], error: ProvisionError | None) -> 
 def _ran(vm: Vm, changed: bool) -> str:
     left = ttl_left_s(vm)
     until = f", {span(left)} left" if left is not None else ", with no time limit"
+    usual_s = extension.usual_ttl_s(vm)
+    until += f"; {span(usual_s)} from its next start" if usual_s != vm.ttl_s else ""
     return f"{vm.name} {'runs' if changed else 'ran already'} in {vm.zone} at {vm.address or vm.internal_address}{until}"
 
 
