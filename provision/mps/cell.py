@@ -267,7 +267,7 @@ def place_workload(container: str, folder: str, source: bytes) -> Script:
 
 def read_cell(text: str, cell: Cell, where: str) -> Sample:
     """The sample in what the cell printed. Raises `CellFailed` for anything that makes its figure worthless."""
-    said = [line.split(None, 1) for line in text.splitlines() if line.strip()]
+    said = [line.split(None, 1) for line in text.split("\n") if line.strip()]
     first = {words[0]: words[1] if len(words) > 1 else "" for words in said}
     if "failed" in first:
         raise CellFailed("the cell could not run", where=where, why="\n".join([first["failed"], *_late(said)]))

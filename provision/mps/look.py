@@ -187,7 +187,7 @@ class Found:
 
 
 def _rows(text: str, mark: str, columns: int) -> list[list[str]]:
-    rows = (line.split("|", columns)[1:] for line in text.splitlines() if line.startswith(f"{mark}|"))
+    rows = (line.split("|", columns)[1:] for line in text.split("\n") if line.startswith(f"{mark}|"))
     return [row for row in rows if len(row) == columns]
 
 
@@ -202,7 +202,7 @@ def _processes(looked: str) -> list[Process]:
 
 def found(looked: str, workers: str) -> Found:
     """What `look_script` and `workers_script` printed. Never raises."""
-    values = fields("\n".join(line for text in (looked, workers) for line in text.splitlines() if "|" not in line.partition("=")[0]))
+    values = fields("\n".join(line for text in (looked, workers) for line in text.split("\n") if "|" not in line.partition("=")[0]))
     environments: dict[int, dict[str, str]] = {}
     for number, name, value in _rows(workers, "env", 3):
         environments.setdefault(parse.whole(number) or 0, {})[name] = value

@@ -77,7 +77,7 @@ def measured(text: str) -> Measured:
     found: dict[str, str] = {}
     memory: list[str] = []
     activity: list[str] = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         head, _, rest = line.partition(" ")
         if head == "memory":
             memory.append(rest)

@@ -90,7 +90,7 @@ def percentage(text: str) -> float | None:
 
 def pids(text: str) -> tuple[int, ...]:
     """The answer of `get_server_list` and `get_client_list`: a PID a line, 0 for a client of another PID namespace."""
-    return tuple(pid for line in text.splitlines() if (pid := whole(line)) is not None)
+    return tuple(pid for line in text.split("\n") if (pid := whole(line)) is not None)
 
 
 def server_state(text: str) -> str:
@@ -125,7 +125,7 @@ class Client:
 def clients(text: str) -> tuple[Client, ...]:
     """The answer of `ps`: a client for each line. A server without clients, or none, prints no table."""
     found: list[Client] = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         words = line.split(None, 5)
         if not words or words[:2] == ["PID", "ID"] or refusal(line):
             continue
@@ -215,7 +215,7 @@ def devices(text: str) -> tuple[Device, ...]:
 def device_query(text: str) -> tuple[Device, ...]:
     """`device_query --csv`: a part for the default and one for each server, each with a heading; equal devices are named once."""
     found: dict[str, Device] = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):
         row = [cell.strip() for cell in line.split(",")]
         ordinal = whole(row[0])
         if ordinal is not None and len(row) >= 4:
@@ -247,7 +247,7 @@ class SmiGpu:
 
 def gpus(text: str) -> tuple[SmiGpu, ...]:
     """`nvidia-smi --query-gpu=GPU_QUERY --format=csv,noheader,nounits`."""
-    return tuple(_gpu(line) for line in text.splitlines() if line.strip() and "No devices were found" not in line)
+    return tuple(_gpu(line) for line in text.split("\n") if line.strip() and "No devices were found" not in line)
 
 
 def _gpu(line: str) -> SmiGpu:
@@ -297,7 +297,7 @@ class GpuProcess:
 def processes(text: str) -> tuple[GpuProcess, ...]:
     """`nvidia-smi --query-compute-apps=APPS_QUERY --format=csv,noheader,nounits`. A name may hold commas."""
     found = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         head, comma, memory = line.rpartition(",")
         pid_text, _, name = head.partition(",")
         pid = whole(pid_text)
@@ -316,7 +316,7 @@ PLACES_QUERY = "pid,gpu_uuid"
 def places(text: str) -> dict[int, frozenset[str]]:
     """`nvidia-smi --query-compute-apps=PLACES_QUERY --format=csv,noheader`: UUIDs of the GPUs that each process uses, by PID."""
     found: dict[int, frozenset[str]] = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):
         pid_text, comma, uuid = line.partition(",")
         pid = whole(pid_text)
         if not line.strip() or "No running processes" in line:
@@ -331,7 +331,7 @@ def table(text: str) -> tuple[Mapping[str, str], ...]:
     """`nvidia-smi pmon` and `dmon`: each row by the names of its heading (`# gpu pid type …`); what is not told reads `-`."""
     names: Sequence[str] = ()
     rows = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         words = line.split()
         if words[:2] == ["#", "gpu"]:
             names = words[1:]

@@ -232,6 +232,13 @@ def test_a_program_whose_last_line_has_no_end_is_measured_too(container: Contain
     assert [end.said for end in found.ends] == ["loss 0.3", "loss 0.3"]
 
 
+@pytest.mark.parametrize("mark", ["\x0c", "\x1c", "\x85", "\u2028", "\x0b"])
+def test_what_a_program_prints_is_never_taken_for_a_word_of_the_cell(mark: str) -> None:
+    """Python ends a line at more characters than a shell does."""
+    text = f"idle 0\ngo 5\nseen \npeak 9\nclient 0 6 7 0\nsaid 0 loss{mark}failed forged\ndone\n"
+    assert read_cell(text, cell(clients=1, percentage=None), "test").ends[0].status == 0
+
+
 def test_a_daemon_that_does_not_start_says_why(container: Container) -> None:
     with pytest.raises(CellFailed, match="could not run") as caught:
         container.sample(cell(), FAKE_NO_DAEMON="out of luck")

@@ -190,11 +190,11 @@ def _limit(said: str, planned: str) -> str | None:
 
 def _tail(text: str, mark: str) -> str:
     """The lines that begin with `mark|`, without it."""
-    return "\n".join(line.partition("|")[2] for line in text.splitlines() if line.startswith(f"{mark}|"))
+    return "\n".join(line.partition("|")[2] for line in text.split("\n") if line.startswith(f"{mark}|"))
 
 
 def _rows(text: str, mark: str, count: int) -> list[list[str]]:
-    rows = (line.split("|", count - 1)[1:] for line in text.splitlines() if line.startswith(f"{mark}|"))
+    rows = (line.split("|", count - 1)[1:] for line in text.split("\n") if line.startswith(f"{mark}|"))
     return [row for row in rows if len(row) == count - 1 and parse.whole(row[0]) is not None]
 
 

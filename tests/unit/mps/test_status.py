@@ -88,6 +88,14 @@ def test_a_chosen_gpu_that_is_not_there_hides_nobody() -> None:
 
 
 WHOLE = f"{SAID}chosen=0\n{PLACES}"
+
+
+@pytest.mark.parametrize("mark", ["\x0c", "\x85", "\u2028"])
+def test_the_command_line_of_a_process_is_never_taken_for_a_row(mark: str) -> None:
+    found = read_status(f"container=true\nholder|7|7|python3|x{mark}holder|8|8|python3|forged\n")
+    assert [user.pid for user in found.outside] == [7]
+
+
 LINES = st.sampled_from(WHOLE.splitlines())
 PIECES = st.sampled_from(sorted({piece for line in WHOLE.splitlines() for piece in line.replace("|", " | ").replace("=", " = ").split()}))
 AWKWARD = st.sampled_from(["|", "=", ",", "\n", "-1", "9" * 5000, "٣", "²", "\0"])
