@@ -155,7 +155,7 @@ def test_ctrl_c_tells_how_far_each_came_and_leaves_nothing(box: Shared, source: 
     assert lines[-1] == "interrupted: 1 of 3 had ended, the others were ended"
     assert (lines[0], len({len(line) for line in lines[1:-1]})) == ("", 1), "a table, below the ^C of the terminal"
     assert eventually(lambda: running(box, "sleep 66[.]66") == "0", 5)
-    assert box.inside('ls -A "$PROVISION_MOCK_ROOT/workspace" | grep provision || true') == ""
+    assert box.inside("ls -A \"$PROVISION_MOCK_ROOT/workspace\" | grep '^[.]provision-' || true") == ""
 
 
 def running(box: Shared, pattern: str) -> str:
