@@ -110,7 +110,8 @@ def quota_checks(quotas: Quotas, spec: VmSpec, zones: Sequence[str], project: st
             status = Verdict.FAIL if len(short) == len(verdicts) else Verdict.WARN
             checks.append(Check(f"quota-{region}", status, f"no room for {shape} in {region}", lacks, ask_for_more(project)))
         elif region not in unknown:
-            checks.append(Check(f"quota-{region}", Verdict.OK, "; ".join(map(str, found))))
+            left = ", ".join(f"{verdict.metric} {verdict.quota.left:g}" for verdict in found if verdict.quota)
+            checks.append(Check(f"quota-{region}", Verdict.OK, f"room for {shape}; left are {left}"))
     if unknown:
         what = f"whether {', '.join(unknown)} {'has' if len(unknown) == 1 else 'have'} room for {shape} cannot be told"
         why = "; ".join(alike(verdict for region in unknown for verdict in verdicts[region] if verdict.room is Room.UNKNOWN))

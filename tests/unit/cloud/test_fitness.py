@@ -100,6 +100,7 @@ def test_a_region_that_is_short_is_a_warning_while_another_has_room() -> None:
     assert [(check.id, check.status) for check in checks] == [("quota-us-central1", Verdict.WARN), ("quota-us-east1", Verdict.OK)]
     assert checks[0].why == "needs 1 of NVIDIA_L4_GPUS in us-central1, 0 left (limit 0, in use 0)"
     assert "project=demo" in checks[0].fix
+    assert checks[1].what == "room for g2-standard-8 + 1 x nvidia-l4; left are NVIDIA_L4_GPUS 1, GPUS_ALL_REGIONS 8, CPUS 64"
     checks = quota_checks(quotas(us_central1=0, us_east1=0), vm_spec(), zones, "demo")
     assert {check.status for check in checks} == {Verdict.FAIL}
 
