@@ -209,10 +209,12 @@ def _chosen(gpus: Sequence[parse.SmiGpu], wanted: str) -> Sequence[parse.SmiGpu]
 def _elsewhere(text: str, gpus: Sequence[parse.SmiGpu]) -> set[int]:
     """Host PIDs of the processes that use other GPUs alone; asked for where the settings choose one.
 
-    Whom nvidia-smi does not name may use any: a CUDA program opens the nodes of every GPU that it may see.
+    Whom nvidia-smi does not name, or names without the UUID of a GPU, may use any: a CUDA program opens the nodes of every
+    GPU that it may see.
     """
     mine = {gpu.uuid for gpu in gpus}
-    return {pid for pid, uuids in parse.places(_tail(text, "place")).items() if mine and not uuids & mine}
+    places = parse.places(_tail(text, "place"))
+    return {pid for pid, uuids in places.items() if mine and not uuids & mine and all(uuid.startswith("GPU-") for uuid in uuids)}
 
 
 def _users(text: str, found: Mapping[str, str], gpus: Sequence[parse.SmiGpu]) -> tuple[list[MpsClient], list[MpsClient]]:

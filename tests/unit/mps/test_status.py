@@ -81,6 +81,11 @@ def test_the_client_of_another_gpu_is_still_a_client() -> None:
     assert [user.pid for user in found.clients] == [61]
 
 
+def test_a_process_whose_gpu_is_not_told_is_no_good_news() -> None:
+    found = read_status(SAID + "chosen=0\n" + PLACES.replace("place|612, GPU-11111111-c0de", "place|612, [N/A]"))
+    assert "elsewhere.py" in [command for command, _ in outside(found)]
+
+
 def test_a_chosen_gpu_that_is_not_there_hides_nobody() -> None:
     found = status("7")
     assert [command for command, _ in outside(found)] == ["elsewhere.py", "both.py", "unnamed.py"]
