@@ -24,6 +24,7 @@ clients() {
 }
 environment() { { tr '\\0' '\\n' <"/proc/$1/environ"; } 2>/dev/null; }
 value() { environment "$1" | sed -n "s/^$2=//p"; }
+owner() { sed -n 's/^Uid:[[:space:]]*\\([0-9]*\\).*/\\1/p' "/proc/$1/status" 2>/dev/null || true; }
 affinity() { sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' "/proc/$1/status"; }
 ours() {
     { read -r comm <"/proc/$1/comm" && read -r _ _ state _ <"/proc/$1/stat"; } 2>/dev/null || return 1
@@ -62,7 +63,7 @@ for server in $(servers); do
     echo "server.$server=$(first "get_server_status $server")"
     echo "share.$server=$(first "get_active_thread_percentage $server")"
     echo "memory.$server=$(first "get_device_pinned_mem_limit $server 0")"
-    echo "uid.$server=$(sed -n 's/^Uid:[[:space:]]*\\([0-9]*\\).*/\\1/p' "/proc/$server/status" 2>/dev/null || true)"
+    echo "uid.$server=$(owner "$server")"
 done
 if test -r "$notes/proof" && read -r proven <"$notes/proof" && test "$proven" = "$(stamp):$1"; then
     echo "proof=current"
@@ -150,6 +151,7 @@ limited() {
 }
 as_planned() {
     pid=$(daemon) || return 1
+    test "$(owner "$pid")" = "$(owner self)" || return 1
     share=$(first get_default_active_thread_percentage)
     limit=$(first 'get_default_device_pinned_mem_limit 0')
     for server in $(servers); do
@@ -236,7 +238,8 @@ fails "the MPS server is not ACTIVE: ${state:-no server}"
 """Arguments: whether there is a GPU, thread percentage, memory limit, CPUs, GPU, seconds that clients have to end and a server to begin.
 
 The order is that of facts: directories, daemon, defaults (they hold for the next server alone), server, ACTIVE. A daemon
-that is not as planned, or whose server is in FAULT, is ended once its clients have left; so is one that does not answer.
+that is not as planned, belongs to another user (it could not start a server of ours), or whose server is in FAULT, is ended
+once its clients have left; so is one that does not answer.
 """
 
 NOTE = (
