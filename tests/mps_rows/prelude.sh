@@ -1,3 +1,4 @@
+# shellcheck shell=sh disable=SC2154
 # What the rows are written in. $R is the root of the host, empty on a real one; $PYTHON, $CLIENT, $UNREAPED and $OTHER are the place's.
 P=$R$CUDA_MPS_PIPE_DIRECTORY
 L=$R$CUDA_MPS_LOG_DIRECTORY
