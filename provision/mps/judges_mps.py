@@ -69,8 +69,8 @@ def control_log(found: Found) -> Judged:
 def server(found: Found) -> Judged:
     """ACTIVE, of the user whose workers wait for it: one user at a time."""
     state, uid = found.daemon.server_state, found.daemon.server_uid
-    if state == "FAULT" or found.server.fault:
-        suspect = f"; the first client that failed is process {found.server.suspect}" if found.server.suspect else ""
+    suspect = f"; the first client that failed is process {found.server.suspect}" if found.server.suspect else ""
+    if state == "FAULT":
         fix = "stop all workers on this GPU: the server recovers when the last one ends; else invoke mps.disable --force, then mps.enable"
         return fail("the server is in FAULT", f"a client's fatal fault reaches every client{suspect}", fix)
     waiting = [user for user in found.control.pending_uids if uid is not None and user != uid]
@@ -83,6 +83,10 @@ def server(found: Found) -> Judged:
         return warn(
             f"the server is {state}", "clients are kept waiting", "wait 30 s; sudo nvidia-smi -pm 1   (on the host) makes it faster"
         )
+    if found.server.fault:  # seen on driver 580: ACTIVE at once, and newcomers work; its log keeps the line for as long as it lives
+        why = f"the fault reached every client of that time{suspect}"
+        fix = "start the workers that ended with it again; a server started anew (mps.disable, then mps.enable) has a log without it"
+        return warn("the server met a fatal fault and is ACTIVE again", why, fix)
     return ok(f"ACTIVE, user {uid}" if uid is not None else "ACTIVE")
 
 
