@@ -66,13 +66,13 @@ def prices_of(session: Session) -> PriceList:
 
 def journal_of(session: Session) -> FileJournal:
     """Where what is asked of the cloud is written down before it is asked."""
-    return FileJournal(session.home / "journal.jsonl", session.settings.project or MOCK_PROJECT)
+    return FileJournal(session.home / "journal.jsonl", session.settings.project or MOCK_PROJECT, say=session.say_once)
 
 
 def every_journal(session: Session) -> list[FileJournal]:
     """The journals of all project folders of this machine, as far as they concern the settings' Google Cloud project."""
     project = session.settings.project or MOCK_PROJECT
-    return [FileJournal(path, project) for path in sorted((session.state_dir / "projects").glob("*/journal.jsonl"))]
+    return [FileJournal(path, project, say=session.say_once) for path in sorted((session.state_dir / "projects").glob("*/journal.jsonl"))]
 
 
 def unfinished(session: Session) -> list[str]:

@@ -1,7 +1,8 @@
 """What this machine asked the cloud for, on disk before it was asked, so that a killed run leaves a trace of what may bill.
 
 One JSON object a line. An entry is *open* from its `intent` on until `gone` says that nothing is left of it; `made` says
-that the VM was seen running. A torn last line (the machine died while writing) is ignored.
+that the VM was seen running. A torn last line (the machine died while writing) is ignored; an entry that lacks something is
+left out and named, so that one bad line hides no VM of the others.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ DELETING = "deleting"
 LEFT_BEHIND = "left-behind"
 UNSURE = "unsure"
 """The insert's answer never came and the VM was not there when we looked; it may still appear."""
+_WORDS = ("project", "name", "zone", "at")
+"""What an intent says in words, beside what was asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +75,18 @@ class Journal(Protocol):
 class FileJournal:
     """A Journal in a file (mode 0600). Lines are appended whole, so that several processes may share it."""
 
-    def __init__(self, path: Path, project: str, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(
+        self,
+        path: Path,
+        project: str,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        say: Callable[[str], None] = lambda _text: None,
+    ) -> None:
         self._path = path
         self._project = project
         self._now = now
+        self._say = say
 
     @property
     def folder(self) -> Path:
@@ -108,12 +119,14 @@ class FileJournal:
     def entries(self) -> Sequence[Entry]:
         """All entries of this project, oldest first, each in its latest state."""
         found: dict[str, Entry] = {}
-        for line in self._lines():
-            key = line.get("request_id", "")
-            if line.get("state") == INTENT:
-                found[key] = Entry(
-                    request_id=key, project=line["project"], name=line["name"], zone=line["zone"], at=line["at"], asked=line["asked"]
-                )
+        for number, line in self._lines():
+            if not _is_whole(line):
+                remedy = "a VM that it was about may bill: `gcloud compute instances list`"
+                self._say(f"{self._path}, line {number}: no whole entry of the journal, left out; {remedy}")
+                continue
+            key = line["request_id"]
+            if line["state"] == INTENT:
+                found[key] = Entry(request_id=key, asked=line["asked"], **{word: line[word] for word in _WORDS})
             elif key in found:
                 found[key] = replace(found[key], state=line["state"], note=line.get("note", ""))
         return [entry for entry in found.values() if entry.project == self._project]
@@ -150,18 +163,19 @@ class FileJournal:
         folder.mkdir(parents=True, exist_ok=True)
         return os.open(folder / f"{self._project}.{name}", os.O_RDWR | os.O_CREAT, 0o600)
 
-    def _lines(self) -> Iterator[dict[str, Any]]:
+    def _lines(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The objects among the lines, each with its number (1 = first)."""
         try:
             text = self._path.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return
-        for line in text.splitlines():
+        for number, line in enumerate(text.splitlines(), start=1):
             try:
                 entry = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(entry, dict):
-                yield entry
+                yield number, entry
 
     def _append(self, entry: Mapping[str, Any]) -> None:
         line = json.dumps({"at": self._now().isoformat(timespec="seconds"), **entry}, ensure_ascii=True) + "\n"
@@ -175,6 +189,13 @@ class FileJournal:
             os.close(handle)
         if is_new:
             _sync_folder(self._path.parent)
+
+
+def _is_whole(line: Mapping[str, Any]) -> bool:
+    """Whether it has what an entry is read from."""
+    if not all(isinstance(line.get(word), str) for word in ("state", "request_id")):
+        return False
+    return line["state"] != INTENT or (all(isinstance(line.get(word), str) for word in _WORDS) and isinstance(line.get("asked"), dict))
 
 
 def _locked(handle: int) -> bool:

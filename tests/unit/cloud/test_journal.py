@@ -48,6 +48,30 @@ def test_an_entry_goes_its_way(journal: FileJournal) -> None:
         (MADE, "dev", "z", "2026-11-06T10:11:12+00:00")
     ]
     assert journal.open()[0].asked["labels"] == {"provision-owner": "me"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"state": "intent"}',
+        '{"state": "intent", "request_id": ["r2"], "project": "demo", "name": "x", "zone": "z", "at": "", "asked": {}}',
+        '{"state": "intent", "request_id": "r2", "project": "demo", "name": "x", "zone": "z", "at": ""}',
+        '{"state": "intent", "request_id": "r2", "project": "demo", "name": null, "zone": "z", "at": "", "asked": {}}',
+        '{"request_id": "r1"}',
+        '{"state": "made", "request_id": {}}',
+    ],
+)
+def test_a_line_that_is_not_whole_hides_no_other_and_is_named(path: Path, line: str) -> None:
+    said: list[str] = []
+    journal = FileJournal(path, "demo", now=lambda: NOW, say=said.append)
+    journal.intent(spec(), "z", "r1")
+    with path.open("a") as file:
+        file.write(f"{line}\n")
+    journal.mark("r1", MADE)
+    assert states(journal) == [("r1", MADE)]
+    assert said == [
+        f"{path}, line 2: no whole entry of the journal, left out; a VM that it was about may bill: `gcloud compute instances list`"
+    ]
     journal.mark("r1", GONE)
     assert journal.open() == []
     assert states(journal) == [("r1", GONE)]
@@ -111,6 +135,6 @@ def test_a_journal_cut_at_any_byte_is_read_and_written_on(cut: int, tmp_path_fac
 def test_lines_of_a_later_version_are_passed_over(journal: FileJournal, path: Path) -> None:
     journal.intent(spec(), "z", "r1")
     with path.open("a") as file:
-        file.write('[1, 2]\n{"state": "gone", "request_id": "unknown"}\nnot json\n')
+        file.write('[1, 2]\n{"state": "gone", "request_id": "unknown"}\nnot json\n' + "[" * 100_000 + "\n")
     journal.mark("r1", MADE)
     assert states(journal) == [("r1", MADE)]
