@@ -50,6 +50,12 @@ def test_a_stopped_vm_costs_its_disk_and_what_its_last_run_cost() -> None:
     assert (row["usd_per_hour"], row["since"], row["cost_by_ttl_usd"]) == (0.2, vm.stopped, None)
 
 
+def test_how_long_a_finished_run_took_does_not_depend_on_the_clock_of_this_machine() -> None:
+    ahead = NOW + timedelta(hours=7)
+    vm = replace(VM, status="TERMINATED", started=(ahead - timedelta(hours=2)).isoformat(), stopped=ahead.isoformat())
+    assert ran_s(vm) == 2 * 3600
+
+
 @pytest.mark.parametrize(
     "vm",
     [

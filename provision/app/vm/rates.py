@@ -55,11 +55,10 @@ def ran_s(vm: Vm) -> int | None:
     """Seconds of its present run, or of its last one: the API remembers one start and one stop. One that waits has not run."""
     if vm.status == WAITING:
         return 0
-    since = seconds_since(vm.started or vm.created)
     if vm.status not in HALTED:
-        return since
-    stopped = seconds_since(vm.stopped)
-    return None if since is None or stopped is None else max(0, since - stopped)
+        return seconds_since(vm.started or vm.created)
+    started, stopped = moment(vm.started or vm.created), moment(vm.stopped)
+    return None if started is None or stopped is None else max(0, int((stopped - started).total_seconds()))
 
 
 def overdue(vms: Sequence[Vm]) -> list[tuple[Vm, str]]:
