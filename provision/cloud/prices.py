@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -22,7 +23,10 @@ from provision.errors import SettingsError
 
 _MODELS = ("STANDARD", "SPOT")
 """Provisioning models that the list knows, in the order of its pairs; the discount of flex-start is not published as a rate."""
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_MOST_USD = 1e6
+"""A rate above it is a slip, and sums of it would be no numbers."""
+_SHOWN = 40
+"""Letters that are shown of what is no mapping."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +54,16 @@ class PriceList:
     def from_text(cls, text: str, where: str) -> PriceList:
         """Read a list in the form of data/prices.json. Raises SettingsError naming what is wrong in `where`."""
         try:
-            data: Mapping[str, Any] = json.loads(text)
-            as_of, dates = _date(data["as_of"]), {name: _date(date) for name, date in dict(data.get("dates", {})).items()}
-            regions = {region: {name: _pair(name, pair) for name, pair in rates.items()} for region, rates in dict(data["regions"]).items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            data = _mapping("it", json.loads(text))
+            as_of, dates = _date(data["as_of"]), {name: _date(day) for name, day in _mapping("dates", data.get("dates", {})).items()}
+            regions = {
+                region: {name: _pair(name, pair) for name, pair in _mapping(region, rates).items()}
+                for region, rates in _mapping("regions", data["regions"]).items()
+            }
+        except (ValueError, KeyError, RecursionError) as error:
+            why = {KeyError: f"{error} is missing", RecursionError: "it is nested too deeply"}.get(type(error), str(error))
             fix = 'begin with {"as_of": "2026-01-31", "regions": {"us-central1": {"g2-standard-8": [0.85, 0.34]}}}'
-            raise SettingsError("is no price list", where=where, why=why, fix=fix) from error
+            raise SettingsError("the file is no price list", where=where, why=why, fix=fix) from error
         return cls(as_of, regions, dates)
 
     def rate(self, region: str, name: str, provisioning: str) -> float | None:
@@ -65,10 +72,19 @@ class PriceList:
         return pair[_MODELS.index(provisioning)] if pair is not None and provisioning in _MODELS else None
 
 
+def _mapping(name: str, value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} is {json.dumps(value)[:_SHOWN]}, not a mapping")  # noqa: TRY004 - of a file, not of a caller
+    return value
+
+
 def _date(text: object) -> str:
-    if not isinstance(text, str) or not _DATE.fullmatch(text):
-        raise ValueError(f"{text!r} is no date such as 2026-01-31")
-    return text
+    try:
+        if isinstance(text, str) and date.fromisoformat(text).isoformat() == text:
+            return text
+    except ValueError:
+        pass
+    raise ValueError(f"{text!r} is no date such as 2026-01-31")
 
 
 def _pair(name: str, pair: object) -> tuple[float | None, float | None]:
@@ -78,7 +94,7 @@ def _pair(name: str, pair: object) -> tuple[float | None, float | None]:
 
 
 def _is_rate(rate: object) -> bool:
-    return rate is None or (isinstance(rate, int | float) and not isinstance(rate, bool) and rate >= 0)
+    return rate is None or (isinstance(rate, int | float) and not isinstance(rate, bool) and 0 <= rate <= _MOST_USD)
 
 
 @cache

@@ -111,19 +111,29 @@ def test_a_list_of_your_own_prices_whole_machines() -> None:
     ("text", "why"),
     [
         ("{", "Expecting property name"),
-        ("[]", "list indices"),
+        ("[]", "it is [], not a mapping"),
         ('{"regions": {}}', "'as_of' is missing"),
         ('{"as_of": "today", "regions": {}}', "no date such as"),
         ('{"as_of": "2026-01-31", "dates": {"n1-gb": "May"}, "regions": {}}', "'May' is no date such as"),
         ('{"as_of": "2026-01-31", "regions": {"us-central1": {"n1-gb": 0.1}}}', "not [on demand, Spot]"),
         ('{"as_of": "2026-01-31", "regions": {"us-central1": {"n1-gb": [-1, null]}}}', "not [on demand, Spot]"),
         ('{"as_of": "2026-01-31", "regions": {"us-central1": {"n1-gb": [true, null]}}}', "not [on demand, Spot]"),
+        ('{"as_of": "2026-01-31", "regions": {"us-central1": {"n1-gb": [1e400, null]}}}', "n1-gb is [inf, None], not [on demand, Spot]"),
+        ('{"as_of": "2026-01-31", "regions": {"us-central1": {"n1-gb": [NaN, null]}}}', "n1-gb is [nan, None], not [on demand, Spot]"),
+        (f'{{"as_of": "2026-01-31", "regions": {{"us-central1": {{"n1-gb": [1{"0" * 400}, null]}}}}}}', "not [on demand, Spot]"),
+        ('{"as_of": "2026-99-99", "regions": {}}', "'2026-99-99' is no date such as"),
+        ('{"as_of": "20260131", "regions": {}}', "'20260131' is no date such as"),
+        ("[" * 100_000, "nested too deeply"),
+        ("null", "it is null, not a mapping"),
+        ('{"as_of": "2026-01-31", "dates": [], "regions": {}}', "dates is [], not a mapping"),
+        ('{"as_of": "2026-01-31", "regions": null}', "regions is null, not a mapping"),
+        ('{"as_of": "2026-01-31", "regions": {"us-central1": null}}', "us-central1 is null, not a mapping"),
     ],
 )
 def test_a_broken_list_is_named(text: str, why: str) -> None:
     with pytest.raises(SettingsError) as caught:
         PriceList.from_text(text, "mine.json")
-    assert caught.value.where == "mine.json"
+    assert (caught.value.what, caught.value.where) == ("the file is no price list", "mine.json")
     assert why in caught.value.why
 
 
