@@ -11,7 +11,7 @@ from provision.cloud.catalog import Shape
 from provision.cloud.insert import Inserted, drop, insert, keep, resume
 from provision.cloud.journal import Entry, Journal
 from provision.cloud.means import HALTED, Means, foreign, is_ours, left_behind, new_request_id
-from provision.cloud.placement import Blast, Verdict, classify, region_of
+from provision.cloud.placement import Blast, Kind, Verdict, classify, region_of
 from provision.cloud.plan import span
 from provision.cloud.ports import ANY, ComputeCloud
 from provision.cloud.prices import PriceList, packaged
@@ -224,6 +224,9 @@ class Maker(Means):
                 self.note(f"{zone}: {verdict.kind.value}: {error.refusal}\n{zone} is asked once more")
                 rounds += 1
                 self.sleep(AGAIN_PAUSE_S if verdict.retry else 0.0)
+            except CloudError as error:
+                search.tried.append(Attempt(zone, Kind.UNKNOWN.value, error.why or error.what))
+                raise
             else:
                 self._arrive(made, search, finish)
                 return

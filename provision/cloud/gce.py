@@ -13,7 +13,7 @@ from provision.cloud.client import ComputeClient, as_json, message
 from provision.cloud.placement import Kind, classify, refused
 from provision.cloud.ports import MOCK_PORT_ATTRIBUTE, Disk, Ended, Listing, Login, Silence
 from provision.cloud.quota import Quotas
-from provision.cloud.refusal import WAITED_IN_VAIN, CloudRefused, Refusal
+from provision.cloud.refusal import VANISHED, WAITED_IN_VAIN, CloudRefused, NotFoundRefused, Refusal
 from provision.errors import CloudNotFound
 from provision.model import Vm, VmSpec
 
@@ -315,7 +315,8 @@ class GceCloud:
     def _require(self, name: str, zone: str) -> Vm:
         vm = self.get(name, zone)
         if vm is None:
-            raise CloudNotFound("the VM is gone", where=f"{zone}/{name}", why="it was there a moment ago", fix="invoke vm.list")
+            refusal = Refusal(code=VANISHED, message="it was there a moment ago")
+            raise NotFoundRefused("the VM is gone", refusal=refusal, where=f"{zone}/{name}", fix="invoke vm.list")
         return vm
 
 

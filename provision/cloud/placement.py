@@ -16,6 +16,7 @@ from provision.cloud.refusal import (
     CONNECTION_LOST,
     TIMED_OUT,
     UNREADABLE,
+    VANISHED,
     WAITED_IN_VAIN,
     AuthRefused,
     CloudRefused,
@@ -138,7 +139,7 @@ _TABLE: tuple[_Row, ...] = (
     _Row(_TRANSIENT, codes=("backendError", "internalError", "BACKEND_ERROR", CONNECTION_LOST, UNREADABLE)),
     _Row(_TRANSIENT, statuses=(500, 502, 503, 504)),
     _Row(_TRANSIENT_AGAIN, message=r"\binternal error\b"),
-    _Row(Verdict(Kind.TRANSIENT, Blast.ZONE), codes=(TIMED_OUT,)),
+    _Row(Verdict(Kind.TRANSIENT, Blast.ZONE), codes=(TIMED_OUT, VANISHED)),
     _Row(_CONFIG, statuses=(400, 412, 422)),
 )
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from provision.errors import CloudError
+
 T = TypeVar("T")
 
 
@@ -28,8 +30,9 @@ class Finish(Generic[T]):
 def race(run: Callable[[str, Finish[T]], None], zones: Sequence[str]) -> Finish[T]:
     """Call `run(zone, finish)` for all zones at once, each in a thread of its own, and return when the last has returned.
 
-    What one raises is raised here once all have returned, of several the first in the order of `zones`. After Ctrl-C
-    nobody is waited for: what was asked for is in the journal.
+    What one raises is raised here once all have returned, of several the first in the order of `zones`; a CloudError
+    only after all others, and not at all where another zone won. After Ctrl-C nobody is waited for: what was asked for
+    is in the journal.
     """
     finish: Finish[T] = Finish()
     raised: dict[str, BaseException] = {}
@@ -45,7 +48,7 @@ def race(run: Callable[[str, Finish[T]], None], zones: Sequence[str]) -> Finish[
         thread.start()
     for thread in threads:
         thread.join()
-    for zone in zones:
-        if zone in raised:
-            raise raised[zone]
+    for error in sorted((raised[zone] for zone in zones if zone in raised), key=lambda error: isinstance(error, CloudError)):
+        if finish.winner is None or not isinstance(error, CloudError):
+            raise error
     return finish

@@ -35,6 +35,8 @@ TIMED_OUT = "operationTimedOut"
 """Code of an operation that did not end in our time; it may still take effect."""
 WAITED_IN_VAIN = "flexStartExpired"
 """Code of a flex-start VM that the cloud removed because its wait for capacity was over; the insert itself had ended well."""
+VANISHED = "vanished"
+"""Code of a VM that cannot be seen though its operation ended well: preempted at once, or a read that is behind."""
 UNREADABLE = "unreadableReply"
 """Code of an answer that is no API reply (a proxy's page, broken JSON); whether it took effect is unknown."""
 

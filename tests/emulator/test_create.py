@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -502,6 +503,34 @@ def test_a_lost_answer_does_not_hide_the_refusal(emulator: ComputeEmulator, make
     made = maker.create(make_spec(), ZONES)
     assert [(attempt.zone, attempt.result) for attempt in made.tried] == [("us-central1-a", "capacity"), ("us-central1-b", "created")]
     assert zones_of(emulator) == ["us-central1-b"]
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_vm_that_cannot_be_seen_at_once_is_looked_for_once_more(
+    emulator: ComputeEmulator, maker: Maker, journal: FileJournal, make_spec: MakeSpec, width: int
+) -> None:
+    """Its operation ended well, and a read right after it says 404."""
+    emulator.faults.add(http_error(404, "notFound", "dev was not found", call="instances.get", zone="us-central1-a", times=2))
+    made = maker.create(make_spec(), ZONES[:2], width=width)
+    assert zones_of(emulator) == [made.vm.zone] == [entry.zone for entry in journal.open() if entry.state == MADE]
+    assert width > 1 or made.vm.zone == "us-central1-a"
+
+
+def test_a_vm_that_is_gone_as_soon_as_it_was_made_is_its_zones_refusal(
+    emulator: ComputeEmulator, maker: Maker, cloud: GceCloud, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Spot VM may be; the next zone is asked."""
+    mutate = cloud.client.mutate
+
+    def taken_away(verb: str, what: str, where: str, zone: str, *words: Any, **named: Any) -> None:
+        mutate(verb, what, where, zone, *words, **named)
+        if (verb, zone) == ("insert", ZONES[0]):
+            emulator.preempt("dev", zone)
+
+    monkeypatch.setattr(cloud.client, "mutate", taken_away)
+    made = maker.create(make_spec(provisioning_model="SPOT", termination_action="DELETE"), ZONES)
+    assert [(attempt.zone, attempt.result) for attempt in made.tried] == [(ZONES[0], "transient"), (ZONES[1], "created")]
+    assert zones_of(emulator) == [made.vm.zone] == [ZONES[1]]
 
 
 def test_a_vm_that_appears_late_is_removed_with_the_rest(

@@ -17,7 +17,7 @@ from provision.cloud.journal import LEFT_BEHIND, MADE, FileJournal
 from provision.cloud.ports import Ended
 from provision.cloud.race import Finish, race
 from provision.cloud.refusal import CONNECTION_LOST, CloudRefused, Refusal
-from provision.errors import CleanupFailed, CloudError, NoCapacity
+from provision.errors import CleanupFailed, CloudAuthError, CloudError, NoCapacity
 from provision.model import Vm, VmSpec
 from tests.specs import T4, vm_spec
 
@@ -59,6 +59,8 @@ class Scripted(GceCloud):
                 self.most = max(self.most, len(self.vms))
             if outcome == "refused":
                 raise CloudRefused("no", refusal=Refusal(code="ZONE_RESOURCE_POOL_EXHAUSTED", message="none", final=True))
+            if "not let in" in outcome:
+                raise CloudAuthError("the credentials were not accepted")
             if "lost" in outcome:
                 raise CloudRefused("no", refusal=Refusal(code=CONNECTION_LOST, message="reset"))
             return self.vms[zone]
@@ -83,7 +85,7 @@ def run(cloud: Scripted, folder: Path) -> tuple[Maker, Created | Exception]:
     maker = Maker(cloud=cloud, journal=FileJournal(folder / "journal.jsonl", "demo"), emit=lambda event: None)
     try:
         return maker, maker.create(SPEC, ZONES, width=3)
-    except (NoCapacity, CleanupFailed, CloudRefused) as error:
+    except (NoCapacity, CleanupFailed, CloudAuthError, CloudRefused) as error:
         return maker, error
 
 
@@ -109,6 +111,30 @@ def test_every_interleaving_keeps_one_vm_that_the_journal_names(tmp_path: Path) 
             assert (cloud.vms, states) == ({}, [])
     assert next(number) == 6 * 4**3
     assert most > 1  # several did exist for a moment
+
+
+@pytest.mark.parametrize("order", [*permutations(ZONES)])
+def test_an_error_of_one_zone_does_not_hide_the_vm_of_another(order: tuple[str, ...], tmp_path: Path) -> None:
+    """What the failed zone had made is removed; the VM that bills is the result, not an error that does not name it."""
+    outcomes = dict(zip(ZONES, ("made, not let in", "made", "not let in"), strict=True))
+    maker, ended = run(cloud := Scripted(outcomes, order), tmp_path)
+    assert isinstance(ended, Created)
+    assert ([*cloud.vms], ended.vm.zone) == ([ZONES[1]], ZONES[1])
+    assert [(entry.state, entry.zone) for entry in maker.journal.open()] == [(MADE, ZONES[1])]
+    assert {attempt.zone for attempt in ended.tried} == set(ZONES)
+
+
+def test_without_a_vm_the_error_of_a_zone_is_raised(tmp_path: Path) -> None:
+    cloud = Scripted(dict(zip(ZONES, ("not let in", "refused", "refused"), strict=True)), ZONES)
+    assert isinstance(run(cloud, tmp_path)[1], CloudAuthError)
+
+
+def test_what_may_be_left_behind_goes_before_any_other_error() -> None:
+    def one(zone: str, finish: Finish[str]) -> None:
+        raise CleanupFailed("left") if zone == "b" else CloudAuthError("no")
+
+    with pytest.raises(CleanupFailed):
+        race(one, ["a", "b", "c"])
 
 
 @pytest.mark.parametrize("order", [*permutations(ZONES)])
