@@ -28,6 +28,8 @@ from provision.hosts.terminal import attach, interactive, pinned_file, remote_co
 from provision.model import Host
 from provision.shell import RemotePath, command, script
 
+pytestmark = pytest.mark.slow
+
 Fixture = Any
 ED = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBhAqcVaWAMCSKt6NHhRBhFcyISvgC0pbZAKHPHg2zxL"
 
