@@ -177,6 +177,13 @@ def test_the_compute_mode_is_set_on_request_and_always_restored(gpu: Shared) -> 
     gpu.enable()
     assert mode() == ["Default", "Exclusive_Process"]
     assert gpu.status().document["compute_mode"] == "Exclusive_Process", "that of the GPU that is shared"
+    gpu.set(exclusive=True, gpu=0)
+    assert "compute-mode" in changed(gpu.enable())
+    assert mode() == ["Exclusive_Process", "Default"], "the GPU of before has its own again"
+    gpu.set(exclusive=True)
+    gpu.enable()
+    assert mode() == ["Exclusive_Process"] * 2
+    assert changed(gpu.enable()) == []
     assert app.dev_down(gpu.session, HERE).exit_code == 0
     assert mode() == ["Default"] * 2, "a second process would fail without the daemon"
 

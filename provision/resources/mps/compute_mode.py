@@ -17,10 +17,10 @@ from provision.resources.gpu import DRIVER_DIR
 from provision.shell import RemotePath, Script, fields, script
 
 RECORD = STATE_DIR / "mps-compute-mode"
-"""GPU and mode as they were found, one GPU a line. It outlives a reboot, which the GPU's mode does not."""
+"""GPU and mode as they were found, one GPU a line, of those that we set. It outlives a reboot, which the GPU's mode does not."""
 
 _PROBE = """
-test ! -r "$record" || echo "recorded=yes"
+test ! -r "$record" || { echo "recorded=yes" && sed -n 's/^\\(GPU-[^,]*\\), */found.\\1=/p' "$record"; }
 test -x "$dir/bin/nvidia-smi" || exit 0
 set --
 test -z "$device" || set -- -i "$device"
@@ -29,24 +29,28 @@ LD_LIBRARY_PATH=$dir/lib64 timeout 20 "$dir/bin/nvidia-smi" "$@" --query-gpu=uui
 """
 _ENSURE = """
 smi() { LD_LIBRARY_PATH=$dir/lib64 timeout 20 "$dir/bin/nvidia-smi" "$@"; }
-if test -r "$record" && test "$wanted" != exclusive; then
+set --
+test -z "$device" || set -- -i "$device"
+modes() { smi "$@" --query-gpu=uuid,compute_mode --format=csv,noheader; }
+ours=
+test "$wanted" != exclusive || ours=$(modes "$@")
+if test -r "$record"; then
     while IFS=', ' read -r uuid mode; do
+        case $ours in *"$uuid"*) continue ;; esac
         case $mode in Default) mode=DEFAULT ;; Prohibited) mode=PROHIBITED ;; *) mode=EXCLUSIVE_PROCESS ;; esac
         smi -i "$uuid" -c "$mode"
     done <"$record"
-    rm -f "$record"
+    test "$wanted" = exclusive || rm -f "$record"
 fi
 test -n "$wanted" || exit 0
-set --
-test -z "$device" || set -- -i "$device"
-found=$(smi "$@" --query-gpu=uuid,compute_mode --format=csv,noheader)
+found=$(modes "$@")
 case $found in *Prohibited*) echo "the compute mode is Prohibited: $found"; exit 1 ;; esac
 test "$wanted" = exclusive || exit 0
-if ! test -r "$record"; then
-    mkdir -p "${record%/*}"
-    printf '%s\\n' "$found" >"$record.new"
-    mv -f "$record.new" "$record"
-fi
+mkdir -p "${record%/*}"
+printf '%s\\n' "$found" | while IFS= read -r line; do
+    grep -F "${line%%,*}" "$record" 2>/dev/null || printf '%s\\n' "$line"
+done >"$record.new"
+mv -f "$record.new" "$record"
 smi "$@" -c EXCLUSIVE_PROCESS
 """
 
@@ -55,8 +59,9 @@ smi "$@" -c EXCLUSIVE_PROCESS
 class ComputeMode(Resource):
     """The mode that is `wanted`.
 
-    `exclusive`: EXCLUSIVE_PROCESS, with the mode that was found written down. `default`: as found, and usable (PROHIBITED
-    is reported, not mended: somebody chose it). Empty: as found, whatever that is.
+    `exclusive`: EXCLUSIVE_PROCESS, with the mode that was found written down; a GPU that is no longer chosen has its own
+    again. `default`: as found, and usable (PROHIBITED is reported, not mended: somebody chose it). Empty: as found, whatever
+    that is.
     """
 
     wanted: Literal["exclusive", "default", ""] = ""
@@ -71,16 +76,19 @@ class ComputeMode(Resource):
         return script(_PROBE, record=RECORD, dir=RemotePath(self.directory), device=self.gpu)
 
     def read(self, text: str) -> State | None:
-        """`{"mode", "changed_by_us", "usable"}`."""
+        """`{"mode", "changed_by_us", "others", "usable"}`; `others` are GPUs whose mode we changed, beside those that are chosen."""
         found = fields(text)
+        chosen = {key[5:] for key in found if key.startswith("mode.")}
+        others = sorted(key[6:] for key in found if key.startswith("found.") and key[6:] not in chosen) if chosen else []
         modes = sorted({value.strip() for key, value in found.items() if key.startswith("mode.")})
-        return {"mode": ", ".join(modes), "changed_by_us": "recorded" in found, "usable": "Prohibited" not in modes}
+        ours = {"changed_by_us": "recorded" in found, "others": ", ".join(others)}
+        return {"mode": ", ".join(modes), **ours, "usable": "Prohibited" not in modes}
 
     def desired(self, facts: Facts) -> State:
         """Exclusive and written down; or not changed by us, and usable."""
         match self._wanted(facts):
             case "exclusive":
-                return {"mode": "Exclusive_Process", "changed_by_us": True}
+                return {"mode": "Exclusive_Process", "changed_by_us": True, "others": ""}
             case "default":
                 return {"changed_by_us": False, "usable": True}
             case _:
