@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import os
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from provision import app
 from provision.app import Targets
+from provision.model import Event, Note, ResourceStarted
 from provision.testing import MockHost
 from tests.mock.driving import eventually
 from tests.mock.sharing import HERE, Shared, changed
@@ -355,6 +359,26 @@ def test_an_enable_that_fails_half_way_gives_the_compute_mode_back(gpu: Shared, 
     finally:
         gpu.host.faults.clear("mps_daemon_dies")
     assert _mode(gpu) == {"Default"}, "the daemon of before was ended, and none took its place"
+
+
+@pytest.mark.parametrize(("how", "code"), [("ctrl-c", 130), ("connection", 4)])
+def test_an_enable_that_is_cut_gives_the_compute_mode_back(gpu: Shared, how: str, code: int) -> None:
+    told: list[str] = []
+
+    def cut(event: Event) -> None:
+        if isinstance(event, Note):
+            told.append(event.text)
+        if isinstance(event, ResourceStarted) and event.resource == "mps" and not told:
+            told.append(" ".join(_mode(gpu)))
+            if how == "ctrl-c":
+                os.kill(os.getpid(), signal.SIGINT)
+            else:
+                gpu.host.server.drop_connections()
+
+    gpu.set(exclusive=True)
+    done = app.mps_enable(replace(gpu.session, emit=cut), HERE)
+    assert (done.exit_code, told) == (code, ["Exclusive_Process", "the compute mode of the GPU is as it was found"])
+    assert _mode(gpu) == {"Default"}
 
 
 @pytest.mark.parametrize("tasks", [("enable", "enable"), ("disable", "disable"), ("enable", "disable")])

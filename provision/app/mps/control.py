@@ -10,7 +10,7 @@ from typing import Any
 from provision.app import converging, programs
 from provision.app.image import worker_image
 from provision.app.session import Done, Session, Targets
-from provision.errors import EXIT_FAILED
+from provision.errors import EXIT_FAILED, ProvisionError
 from provision.model import Host, HostReport, Note, Status, Transport
 from provision.mps import plan
 from provision.recipes import mps
@@ -39,9 +39,15 @@ def mps_enable(session: Session, targets: Targets) -> Done:
     finished = converging.converge(session, targets, chosen, recipe, "mps.enable")
     if session.settings.mps.exclusive and not targets.check:
         for report in finished.reports:
-            if any(outcome.resource == "mps" and outcome.status is Status.FAILED for outcome in report.outcomes):
+            if _cut_short(report):
                 _give_mode_back(session, next(target for target in chosen if target.name == report.host), report)
     return converging.done(finished, check=targets.check)
+
+
+def _cut_short(report: HostReport) -> bool:
+    """True where something was done on the host, and the daemon is not known to be as planned: failed, interrupted, or out of reach."""
+    well = {Status.OK, Status.CHANGED}
+    return report.round_trips > 1 and any(each.resource == "mps" and each.status not in well for each in report.outcomes)
 
 
 def _give_mode_back(session: Session, target: Host, report: HostReport) -> None:
@@ -49,12 +55,15 @@ def _give_mode_back(session: Session, target: Host, report: HostReport) -> None:
 
     A server of before that goes on keeps the mode that it had.
     """
-    with contextlib.closing(converging.connect(session, target)) as transport:
-        if "compute-mode" not in report.changed and look(session, target, transport).server_state == "ACTIVE":
-            return
-    quiet = replace(session, emit=lambda event: None)
-    mode = compute_mode(session.settings, "", target)
-    restored = not converging.converge(quiet, Targets(), [target], lambda host: [mode], "mps.enable").reports[0].failed
+    try:
+        with contextlib.closing(converging.connect(session, target)) as transport:
+            if "compute-mode" not in report.changed and look(session, target, transport).server_state == "ACTIVE":
+                return
+        quiet = replace(session, emit=lambda event: None)
+        mode = compute_mode(session.settings, "", target)
+        restored = not converging.converge(quiet, Targets(), [target], lambda host: [mode], "mps.enable").reports[0].failed
+    except ProvisionError:  # the run itself says why it was cut
+        restored = False
     how = "is as it was found" if restored else f"could not be restored: {session.program_argv0} mps.disable tries it again"
     session.emit(Note(f"the compute mode of the GPU {how}", target.name))
 

@@ -79,10 +79,10 @@ class ComputeMode(Resource):
         """`{"mode", "changed_by_us", "others", "usable"}`; `others` are GPUs whose mode we changed, beside those that are chosen."""
         found = fields(text)
         chosen = {key[5:] for key in found if key.startswith("mode.")}
-        others = sorted(key[6:] for key in found if key.startswith("found.") and key[6:] not in chosen) if chosen else []
+        others = ", ".join(sorted(key[6:] for key in found if key.startswith("found.") and key[6:] not in chosen)) if chosen else ""
         modes = sorted({value.strip() for key, value in found.items() if key.startswith("mode.")})
-        ours = {"changed_by_us": "recorded" in found, "others": ", ".join(others)}
-        return {"mode": ", ".join(modes), **ours, "usable": "Prohibited" not in modes}
+        usable = "Prohibited" not in modes
+        return {"mode": ", ".join(modes), "changed_by_us": "recorded" in found, "others": others, "usable": usable}
 
     def desired(self, facts: Facts) -> State:
         """Exclusive and written down; or not changed by us, and usable."""
