@@ -22,7 +22,7 @@ def _named(run: Run, name: str | None) -> str:
 @command(
     Shape("vm.create", targets=True, settings=_PLACEMENT, lacks=("limit",)),
     about={
-        "count": "how many VMs; two or more are named NAME-1, NAME-2 and so on",
+        "count": "how many VMs, at most 500; two or more are named NAME-1, NAME-2 and so on",
         "parallel_zones": "ask so many zones at once, keep the first VM and delete the others; one after another unless told otherwise",
     },
 )

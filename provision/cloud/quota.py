@@ -8,6 +8,7 @@ Compute Engine would have given must not be refused here.
 
 from __future__ import annotations
 
+import bisect
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -202,11 +203,12 @@ def room_for(quotas: Quotas, shape: Shape, regions: Iterable[str], *, count: int
 
     def most(region: str, *, shared: bool) -> int:
         """The largest number for which nothing is short; with `shared`, of the quotas of the whole project alone."""
-        for number in range(count, 0, -1):
+
+        def is_short(number: int) -> bool:
             short = short_of(judge(quotas, shape, region, count=number, **how))
-            if not any(shared <= (not verdict.region) for verdict in short):
-                return number
-        return 0
+            return any(shared <= (not verdict.region) for verdict in short)
+
+        return bisect.bisect_left(range(1, count + 1), x=True, key=is_short)
 
     rooms = {region: most(region, shared=False) for region in dict.fromkeys(regions)}
     return rooms, min([sum(rooms.values()), *(most(region, shared=True) for region in rooms)])

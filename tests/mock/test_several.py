@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from provision import app
-from provision.app import Done, Targets
+from provision.app import Done, Session, Targets
 from provision.app.clouds import journal_of
+from provision.app.vm import spec as vm_spec
 from provision.app.vm.reach import Patience
+from provision.app.vm.several import MOST
+from provision.app.vm.spec import user_data
 from provision.cloud.journal import MADE
 from provision.errors import EXIT_CLOUD, EXIT_WOULD_CHANGE, CloudError, NoCapacity, QuotaExceeded, UsageError
 from provision.model import Note
@@ -91,6 +94,26 @@ def test_without_room_for_all_none_is_made(project: Project) -> None:
             create(project, 4, targets)
         assert "needs 4 of NVIDIA_L4_GPUS in us-central1, 2 left (limit 2, in use 0)" in caught.value.why.splitlines()
     assert project.listed() == []
+
+
+def test_so_many_are_refused_before_anything_is_asked(project: Project) -> None:
+    for targets in (HERE, Targets(check=True)):
+        with pytest.raises(UsageError) as caught:
+            create(project, MOST + 1, targets)
+        assert (caught.value.where, caught.value.why, caught.value.fix) == ("--count", "allowed: at most 500 at once", "--count=500")
+    assert not project.cloud.emulator.calls
+
+
+def test_what_boots_them_is_rendered_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    rendered: list[Session] = []
+
+    def counted(session: Session) -> str:
+        rendered.append(session)
+        return user_data(session)
+
+    monkeypatch.setattr(vm_spec, "user_data", counted)
+    create(project, 3, Targets(check=True))
+    assert len(rendered) == 1
 
 
 def test_check_refuses_what_the_run_would_refuse(project: Project) -> None:

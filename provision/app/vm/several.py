@@ -23,6 +23,9 @@ from provision.errors import EXIT_OK, EXIT_WOULD_CHANGE, NoCapacity, ProvisionEr
 from provision.hosts.keys import ensure_key
 from provision.model import Event, Note, Vm, VmSpec
 
+MOST = 500
+"""So many VMs may be asked for at once: more is rather a slip, and it is refused before anything is asked."""
+
 
 def create_several(
     session: Session, name: str, targets: Targets, *, count: int, parallel_zones: int = 1, patience: Patience | None = None
@@ -32,6 +35,8 @@ def create_several(
     Each VM looks for a zone of its own. One that could not be made stops no other: it is told with its reason, and the
     exit status is that of the worst.
     """
+    if count > MOST:
+        raise UsageError(f"{count} VMs are too many", where="--count", why=f"allowed: at most {MOST} at once", fix=f"--count={MOST}")
     names = [f"{name}-{number}" for number in range(1, count + 1)]
     taken = [each_name for each_name in names if each_name in session.settings.hosts]
     if taken:
@@ -40,7 +45,8 @@ def create_several(
         )
     cloud, key = cloud_of(session), ensure_key(session.home / "key")
     os_login = wants_os_login(session, cloud)
-    specs = [spec_of(session, each_name, key, os_login=os_login) for each_name in names]
+    spec = spec_of(session, names[0], key, os_login=os_login)
+    specs = [replace(spec, name=each_name) for each_name in names]
     for spec in specs:
         body.check_spec(spec)
     patience = patience or Patience.of(session)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
+from provision.cloud import quota
 from provision.cloud.catalog import Shape
 from provision.cloud.quota import (
     Quota,
@@ -150,6 +152,19 @@ def test_of_three_vms_two_have_room_for_their_disks() -> None:
     assert room_for(have, L4, [HERE], count=3, more=beside(vm_spec())) == ({HERE: 2}, 2)
     short = short_zones(have, L4, ["us-central1-a"], count=3, more=beside(vm_spec()))
     assert short == {"us-central1-a": "needs 600 of SSD_TOTAL_GB in us-central1, 500 left (limit 500, in use 0)"}
+
+
+def test_room_for_a_million_is_found_in_a_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+
+    def counted(*args: Any, **how: Any) -> tuple[Verdict, ...]:
+        looks.append(how["count"])
+        return judge(*args, **how)
+
+    monkeypatch.setattr(quota, "judge", counted)
+    have = quotas({"GPUS_ALL_REGIONS": (10**6, 0)}, NVIDIA_L4_GPUS=(700_000, 0), CPUS=(64_000_000, 0))
+    assert room_for(have, L4, [HERE], count=1_000_000) == ({HERE: 700_000}, 700_000)
+    assert len(looks) <= 2 * 21
 
 
 def test_what_cannot_be_told_is_said_once_for_all_regions() -> None:
