@@ -18,7 +18,7 @@ import invoke.util
 from provision.cli.environment import ENV_HIDDEN, ENV_PREFIX
 from provision.cloud import catalog, scheduling
 from provision.errors import SettingsError
-from provision.settings import Level, Settings, env_levels, leaves, text_level
+from provision.settings import Leaf, Level, Settings, env_levels, leaves, text_level
 
 KEY = "provision"
 SUFFIXES = ("yaml", "yml", "json", "py")
@@ -32,8 +32,17 @@ def load_settings(project_dir: Path, env: Mapping[str, str], flags: Mapping[str,
     own |= {name: text for name, text in env.items() if name.startswith(ENV_PREFIX) or name == ENV_PREFIX.rstrip("_")}
     at = len(levels) - 1 if runtime else len(levels)
     levels[at:at] = env_levels(Settings, own, ENV_PREFIX)
-    levels += [text_level("--" + key.replace("_", "-"), by_path[(key,)], text) for key, text in flags.items()]
+    levels += [_flag_level(by_path[(key,)], text) for key, text in flags.items()]
     return Settings.from_levels(levels, check=_fits_the_catalogue)
+
+
+def _flag_level(leaf: Leaf, text: str) -> Level:
+    """An empty flag is refused: `--name "$VM"`, where nobody set VM, does not mean the VM of the settings."""
+    flag = "--" + leaf.path[-1].replace("_", "-")
+    if not text.strip():
+        fix = f"{flag} VALUE, or leave it out: then the settings say it"
+        raise SettingsError("the flag says nothing", where=flag, why="it is empty", fix=fix)
+    return text_level(flag, leaf, text)
 
 
 def _fits_the_catalogue(settings: Settings) -> None:

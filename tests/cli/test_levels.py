@@ -117,6 +117,21 @@ def test_empty_means_not_set(cli: Cli, project: Path) -> None:
     assert settings(cli, env={"INVOKE_PROVISION_PROJECT": ""})["cloud"] == "mock"
 
 
+def test_an_empty_flag_means_nothing_and_is_refused(cli: Cli, project: Path) -> None:
+    """`--name "$VM"` of a script in which nobody set VM would act on the VM of the settings."""
+    (project / "invoke.yaml").write_text("provision: {name: precious}")
+    for task, flag in (("vm.create", "--name"), ("vm.show", "--name"), ("vm.create", "--machine-type")):
+        ended = cli(task, f"{flag}=", "--json")
+        assert ended.code == 2
+        assert ended.document["error"] == {
+            **ended.document["error"],
+            "what": "the flag says nothing",
+            "where": flag,
+            "why": "it is empty",
+            "fix": f"{flag} VALUE, or leave it out: then the settings say it",
+        }
+
+
 @pytest.mark.parametrize(
     ("variable", "text", "says"),
     [
