@@ -6,6 +6,7 @@ asked. Nothing is changed, here or there.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -43,7 +44,9 @@ def doctor(session: Session) -> Done:
 
 
 def _checks(session: Session) -> Iterator[Check]:
-    for look in (_settings, _driver, _key, _tools, _left_behind):
+    state = _state(session)
+    yield from state
+    for look in (_settings, _driver, _tools) if state else (_settings, _driver, _key, _tools, _left_behind):
         yield from _guarded(look.__name__.strip("_").replace("_", "-"), lambda look=look: look(session))  # type: ignore[misc]
     yield from _Cloud(session).checks()
     for look in (_registries, _iap, _egress, _price):
@@ -61,6 +64,15 @@ def _guarded(name: str, look: Callable[[], Sequence[Check]]) -> Sequence[Check]:
 
 
 # --- here ----------------------------------------------------------------------------------------------------------
+
+
+def _state(session: Session) -> list[Check]:
+    """A line where the state folder could not be written to, or made; nothing is written to find out."""
+    there = next(path for path in (session.home, *session.home.parents) if os.path.lexists(path))
+    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+        return []
+    why = f"{there} is {'not yours to write to' if there.is_dir() else 'no folder'}"
+    return [Check("state", Verdict.FAIL, f"state cannot be kept in {session.state_dir}", why, "XDG_STATE_HOME=FOLDER keeps it elsewhere")]
 
 
 def _settings(session: Session) -> list[Check]:
@@ -157,6 +169,10 @@ class _Cloud:
             client = client_of(self.session)
         except ProvisionError as error:
             yield Check("project", Verdict.FAIL, error.what, error.why, error.fix)
+            return
+        except OSError:
+            yield Check("project", Verdict.UNKNOWN, "not looked at: the mock keeps its state with the rest")
+            yield from self._not_asked("the mock did not start")
             return
         try:
             project = self._project(client)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -50,6 +51,21 @@ def test_all_is_well_on_a_fresh_mock(looker: Looker) -> None:
     assert {tuple(check) for check in done.document["checks"]} == {("id", "status", "what", "why", "fix")}
     assert max(map(len, done.text.splitlines())) <= 100
     assert not (looker.state_dir / "projects").exists(), "nothing was written"
+
+
+@pytest.mark.parametrize("below", ["", "provision"])
+def test_a_state_folder_that_cannot_be_used_is_one_failed_line_and_hides_no_other(looker: Looker, below: str) -> None:
+    looker.state_dir.write_text("a file")
+    session = replace(looker.session(), state_dir=looker.state_dir / below)
+    done = app.doctor(session)
+    assert done.exit_code == 1
+    assert told(done, "state")["status"] == "fail"
+    assert told(done, "state")["what"] == f"state cannot be kept in {session.state_dir}"
+    assert told(done, "state")["fix"] == "XDG_STATE_HOME=FOLDER keeps it elsewhere"
+    unseen = {"key", "left-behind"}
+    assert {name: status for name, status in statuses(done).items() if name not in {"state", "tools"}} == dict.fromkeys(
+        SURE - unseen - {"tools"}, "ok"
+    )
 
 
 def test_it_asks_eight_things_of_the_cloud_and_changes_nothing(looker: Looker) -> None:
