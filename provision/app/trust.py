@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from provision.app.session import Session
 from provision.app.state import VmRecords
-from provision.cloud.ports import ComputeCloud
+from provision.cloud.ports import ComputeCloud, SerialOutput
 from provision.cloud.refusal import CloudRefused
 from provision.errors import CloudError, HostKeyMismatch, UsageError
 from provision.hosts.known_hosts import HostKey, KnownHosts, pin_name
@@ -89,8 +89,9 @@ class Publication:
     def _console(self) -> list[HostKey]:
         """The last key of each type that was printed on it; a line is believed when its fingerprint is that of its key."""
         read = lambda: self.cloud.serial(self.vm.name, self.vm.zone, start=self._read_to)  # noqa: E731
-        text, self._read_to = _unless_forbidden(read, ("", self._read_to))
-        whole, newline, self._rest = (self._rest + text).rpartition("\n")
+        output = _unless_forbidden(read, SerialOutput("", self._read_to))
+        self._read_to = output.next
+        whole, newline, self._rest = (self._rest + output.text).rpartition("\n")
         for kind, blob, fingerprint in _PRINTED.findall(whole + newline):
             for key in _readable([f"{kind} {blob}"]):
                 if fingerprint in {"-", key.fingerprint}:

@@ -11,7 +11,7 @@ from typing import Any
 from provision.cloud import body, catalog, live, oslogin
 from provision.cloud.client import ComputeClient, as_json, message
 from provision.cloud.placement import Kind, classify, refused
-from provision.cloud.ports import MOCK_PORT_ATTRIBUTE, Disk, Ended, Listing, Login, Silence
+from provision.cloud.ports import MOCK_PORT_ATTRIBUTE, Disk, Ended, Listing, Login, SerialOutput, Silence
 from provision.cloud.quota import Quotas
 from provision.cloud.refusal import VANISHED, WAITED_IN_VAIN, CloudRefused, NotFoundRefused, Refusal
 from provision.errors import CloudNotFound
@@ -163,13 +163,14 @@ class GceCloud:
         self.client.mutate("set_scheduling", what, where, zone, request_id, attempts=attempts, **words)
         return self._require(name, zone)
 
-    def serial(self, name: str, zone: str, *, start: int = 0) -> tuple[str, int]:
-        """What the VM printed on serial port 1 from byte `start` on, and the byte to go on from."""
+    def serial(self, name: str, zone: str, *, start: int = 0) -> SerialOutput:
+        """What the VM printed on serial port 1 from byte `start` on."""
         words = {"zone": zone, "instance": name, "port": 1, "start": start}
         output = self.client.read(
             "InstancesClient", "get_serial_port_output", "the serial port could not be read", f"{zone}/{name}", **words
         )
-        return output.get("contents", ""), int(output.get("next", 0))
+        lost = max(0, int(output.get("start", start)) - start)
+        return SerialOutput(output.get("contents", ""), int(output.get("next", 0)), lost)
 
     def guest_attributes(self, name: str, zone: str, namespace: str) -> Mapping[str, str]:
         """The guest attributes below `namespace` ("hostkeys/"), key → value; empty while the guest has published none."""

@@ -39,6 +39,18 @@ class Login:
     expires_s: int
 
 
+@dataclass(frozen=True)
+class SerialOutput:
+    """What a VM printed on its serial port, the byte to go on from, and how many bytes before it the cloud no longer has.
+
+    The cloud keeps the last 1 MB, and starts where that starts (Compute Engine API, instances.getSerialPortOutput: `start`).
+    """
+
+    text: str
+    next: int
+    lost: int = 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Disk:
     """A disk as the cloud describes it; `users` are the VMs that it is attached to."""
@@ -94,8 +106,8 @@ class ComputeCloud(Cloud, Protocol):
         """Give the VM another time limit, counted from its start; everything else about its scheduling stays."""
         ...
 
-    def serial(self, name: str, zone: str, *, start: int = 0) -> tuple[str, int]:
-        """What the VM printed on serial port 1 from byte `start` on, and the byte to go on from."""
+    def serial(self, name: str, zone: str, *, start: int = 0) -> SerialOutput:
+        """What the VM printed on serial port 1 from byte `start` on."""
         ...
 
     def guest_attributes(self, name: str, zone: str, namespace: str) -> Mapping[str, str]:

@@ -47,12 +47,25 @@ def _plain_text(allowed: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _total_s(text: str) -> int:
+    """Seconds of `1d12h`; 0 for what is no such time."""
+    match = _TTL.fullmatch(text)
+    return sum(int(number or 0) * unit_s for number, unit_s in zip(match.groups(), _TTL_UNITS_S, strict=True)) if match else 0
+
+
+def duration_seconds(text: str) -> int:
+    """Seconds of a time such as `10s` or `1h30m`. Raises ValueError with what is allowed."""
+    total_s = _total_s(text)
+    if not 1 <= total_s <= TTL_MAX_S:
+        raise ValueError("a time such as 10s, 15m or 1h30m, at most 120d")
+    return total_s
+
+
 def ttl_seconds(text: str) -> int | None:
     """Seconds of a time to live such as `8h`, `1d12h` or `90m`; None for `none`. Raises ValueError with what is allowed."""
     if text == "none":
         return None
-    match = _TTL.fullmatch(text)
-    total_s = sum(int(number or 0) * unit_s for number, unit_s in zip(match.groups(), _TTL_UNITS_S, strict=True)) if match else 0
+    total_s = _total_s(text)
     if not TTL_MIN_S <= total_s <= TTL_MAX_S:
         raise ValueError('a time such as 8h, 90m or 1d12h, from 30s to 120d (the cloud\'s own bounds), or "none"')
     return total_s
@@ -62,8 +75,7 @@ def idle_seconds(text: str) -> int | None:
     """Seconds without use such as `45m` or `7d`; None for `none`. Raises ValueError with what is allowed."""
     if text == "none":
         return None
-    match = _TTL.fullmatch(text)
-    total_s = sum(int(number or 0) * unit_s for number, unit_s in zip(match.groups(), _TTL_UNITS_S, strict=True)) if match else 0
+    total_s = _total_s(text)
     if not IDLE_MIN_S <= total_s <= IDLE_MAX_S:
         raise ValueError('a time such as 45m, 2h or 7d, from 5m to 365d, or "none"')
     return total_s
@@ -81,8 +93,7 @@ def _ttl(value: str) -> str:
 
 def wait_seconds(text: str) -> int:
     """Seconds of a wait such as `10m`; raises ValueError with what is allowed (bounds: "About Flex-start VMs")."""
-    match = _TTL.fullmatch(text)
-    total_s = sum(int(number or 0) * unit_s for number, unit_s in zip(match.groups(), _TTL_UNITS_S, strict=True)) if match else 0
+    total_s = _total_s(text)
     if not 90 <= total_s <= 2 * 3600:
         raise ValueError("a time from 90s to 2h, such as 10m")
     return total_s

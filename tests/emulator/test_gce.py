@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from provision.cloud.gce import GceCloud
+from provision.cloud.ports import SerialOutput
 from provision.cloud.refusal import CONNECTION_LOST, TIMED_OUT, CloudRefused, QuotaRefused
 from provision.errors import CloudAuthError, CloudError, CloudNotFound, SettingsError
 from provision.model import Vm, VmSpec
@@ -348,10 +349,12 @@ def test_a_vm_still_being_made_is_waited_for(clock: SimulatedClock, make_spec: M
 def test_the_serial_port_is_read_on_from_where_it_ended(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
     create(cloud, make_spec())
     emulator.print_serial("dev", ZONE, "booting\n")
-    text, following = cloud.serial("dev", ZONE)
-    assert text == "booting\n"
+    first = cloud.serial("dev", ZONE)
+    assert first.text == "booting\n"
     emulator.print_serial("dev", ZONE, "ready\n")
-    assert cloud.serial("dev", ZONE, start=following) == ("ready\n", following + 6)
+    assert cloud.serial("dev", ZONE, start=first.next) == SerialOutput("ready\n", first.next + 6)
+    emulator.print_serial("dev", ZONE, 2**20 * "x")
+    assert cloud.serial("dev", ZONE, start=first.next) == SerialOutput(2**20 * "x", first.next + 6 + 2**20, lost=6)
 
 
 def test_guest_attributes_are_empty_until_published(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:

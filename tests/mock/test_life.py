@@ -289,6 +289,29 @@ def test_the_serial_port_is_followed_until_the_vm_stops(project: Project) -> Non
     assert done.text == ""
 
 
+def test_a_vm_that_is_deleted_ends_what_follows_it(project: Project) -> None:
+    project.create()
+    printed = bytearray()
+    session = project.session
+    object.__setattr__(session, "stdout", printed.extend)
+    say, gone = project.cloud.emulator.print_serial, lambda: app.vm_delete(project.session, "dev", yes=True, confirm=None)
+    hand = Hand(does=iter([lambda: say("dev", ZONE, "one\nhalf"), gone]))
+    assert app.vm_serial(session, "dev", follow=True, clock=hand.time).exit_code == 0
+    assert printed.decode().splitlines()[-2:] == ["one", "half"]
+
+
+def test_output_that_the_cloud_no_longer_has_is_told(project: Project) -> None:
+    project.create()
+    printed = bytearray()
+    session = project.session
+    object.__setattr__(session, "stdout", printed.extend)
+    say = project.cloud.emulator.print_serial
+    hand = Hand(does=iter([lambda: say("dev", ZONE, "hal"), lambda: say("dev", ZONE, "f\nlost\n" + 2**17 * "eight..\n"), project.stop]))
+    app.vm_serial(session, "dev", follow=True, clock=hand.time)
+    assert printed.decode().splitlines()[-(2**17) - 1 :] == ["hal", *(2**17 * ["eight.."])]
+    assert "7 bytes are lost: more was printed at once than the cloud keeps" in project.notes
+
+
 # --- waited for -----------------------------------------------------------------------------------------------------------
 
 
@@ -318,6 +341,17 @@ def test_wait_ends_with_its_time(project: Project) -> None:
     assert (caught.value.why, caught.value.fix) == ("still to come: driver-mount, nvidia-smi", "invoke vm.provision --host dev")
 
 
+def test_a_short_wait_and_a_little_more_time(project: Project) -> None:
+    """The bounds of a time to live are none of theirs; what is left in the end is held to them."""
+    project.create()
+    assert app.vm_wait(project.session, "dev", until="running", timeout="10s", clock=Hand().time).exit_code == 0
+    project.stop()
+    assert app.vm_extend(project.session, "10s", "dev").exit_code == 0
+    for wrong in ("0s", "121d", "soon", "none"):
+        with pytest.raises(UsageError):
+            app.vm_extend(project.session, wrong, "dev")
+
+
 def test_wait_starts_nothing(project: Project) -> None:
     with pytest.raises(UsageError, match="no VM named dev"):
         app.vm_wait(project.session, "dev", clock=Hand().time)
@@ -326,7 +360,7 @@ def test_wait_starts_nothing(project: Project) -> None:
     with pytest.raises(CloudError, match="waiting starts nothing") as caught:
         app.vm_wait(project.session, "dev", clock=Hand().time)
     assert caught.value.fix == "invoke vm.start --name dev"
-    for wrong in ({"until": "soon"}, {"timeout": "a while"}):
+    for wrong in ({"until": "soon"}, {"timeout": "a while"}, {"timeout": "0s"}):
         with pytest.raises(UsageError):
             app.vm_wait(project.session, "dev", **wrong, clock=Hand().time)
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from provision.app.trust import ATTRIBUTES_PAUSE_S, Publication, key_alias
+from provision.cloud.ports import SerialOutput
 from provision.cloud.refusal import CloudRefused, Refusal
 from provision.hosts.known_hosts import HostKey
 from provision.model import Vm
@@ -40,8 +41,8 @@ class Cloud:
             raise self.attributes
         return self.attributes
 
-    def serial(self, name: str, zone: str, *, start: int = 0) -> tuple[str, int]:
-        return self.console[start:], len(self.console)
+    def serial(self, name: str, zone: str, *, start: int = 0) -> SerialOutput:
+        return SerialOutput(self.console[start:], len(self.console))
 
 
 @dataclass

@@ -22,7 +22,7 @@ from provision.cloud.ports import ComputeCloud
 from provision.cloud.refusal import CloudRefused
 from provision.errors import CloudError, ProvisionError, SettingsError, UsageError
 from provision.model import Host, Note, Vm
-from provision.settings.kinds import idle_seconds, ttl_seconds
+from provision.settings.kinds import duration_seconds, idle_seconds
 
 PASSING = frozenset({"PENDING", "PROVISIONING", "STAGING", "PENDING_STOP", "STOPPING", "SUSPENDING", "REPAIRING", "DEPROVISIONING"})
 """Status words that become others by themselves (Compute Engine, "Instance life cycle")."""
@@ -189,13 +189,12 @@ def _left_s(cloud: ComputeCloud, vm: Vm) -> int | None:
 
 
 def _duration_s(text: str) -> int:
+    if text == "none":
+        raise UsageError("a time limit is not taken away", where="DURATION", why="none is no duration", fix="invoke vm.extend 2h")
     try:
-        seconds = ttl_seconds(text)
+        return duration_seconds(text)
     except ValueError as error:
         raise UsageError(f"{text!r} is no duration", where="DURATION", why=f"allowed: {error}", fix="invoke vm.extend 2h") from None
-    if seconds is None:
-        raise UsageError("a time limit is not taken away", where="DURATION", why="none is no duration", fix="invoke vm.extend 2h")
-    return seconds
 
 
 def _within(vm: Vm, ttl_s: int) -> int:

@@ -16,11 +16,11 @@ from provision.app.vm.documents import document, static_document
 from provision.app.vm.life import PASSING
 from provision.app.vm.reach import Patience, reach
 from provision.cloud.create import HALTED
-from provision.cloud.ports import ComputeCloud
-from provision.errors import CloudError, CommandTimeout, Unreachable, UsageError
+from provision.cloud.ports import ComputeCloud, SerialOutput
+from provision.errors import CloudError, CloudNotFound, CommandTimeout, Unreachable, UsageError
 from provision.model import Event, Host, Note, Status, Vm
 from provision.report.text import clean
-from provision.settings.kinds import ttl_seconds
+from provision.settings.kinds import duration_seconds
 
 SERIAL_PAUSE_S = 1.0
 WAIT_PAUSE_S = 3.0
@@ -40,7 +40,7 @@ class Time:
 
 
 def vm_serial(session: Session, name: str, *, follow: bool = False, clock: Time | None = None) -> Done:
-    """What the VM printed on its serial port: the last 1 MB of it. With `follow`, what it goes on to print, until it stops.
+    """What the VM printed on its serial port: the last 1 MB of it. With `follow`, what it goes on to print, until it stops or is gone.
 
     What a terminal would obey (colours, cleared screens of the firmware) is taken out.
     """
@@ -48,9 +48,9 @@ def vm_serial(session: Session, name: str, *, follow: bool = False, clock: Time 
     cloud = cloud_of(session)
     vm = find(session, cloud, one_of(session, name))
     if not follow:
-        text, position = cloud.serial(vm.name, vm.zone)
-        lines = "\n".join(clean(line) for line in text.splitlines())
-        return Done({"name": vm.name, "zone": vm.zone, "text": lines, "next": position}, text=lines)
+        output = cloud.serial(vm.name, vm.zone)
+        lines = "\n".join(clean(line) for line in output.text.splitlines())
+        return Done({"name": vm.name, "zone": vm.zone, "text": lines, "next": output.next}, text=lines)
     position = _follow(session, cloud, vm, clock)
     return Done({"name": vm.name, "zone": vm.zone, "next": position})
 
@@ -58,10 +58,17 @@ def vm_serial(session: Session, name: str, *, follow: bool = False, clock: Time 
 def _follow(session: Session, cloud: ComputeCloud, vm: Vm, clock: Time) -> int:
     position, rest = 0, ""
     while True:
-        text, position = cloud.serial(vm.name, vm.zone, start=position)
-        *lines, rest = (rest + text).split("\n")
+        try:
+            output = cloud.serial(vm.name, vm.zone, start=position)
+        except CloudNotFound:
+            output = SerialOutput("", position)
+        if output.lost and position:  # before the first reading it is what every reader misses
+            rest += "\n" if rest else ""
+            session.emit(Note(f"{output.lost} bytes are lost: more was printed at once than the cloud keeps"))
+        position = output.next
+        *lines, rest = (rest + output.text).split("\n")
         session.stdout("".join(f"{clean(line)}\n" for line in lines).encode())
-        if not text:
+        if not output.text:
             now = cloud.get(vm.name, vm.zone)
             if now is None or now.status in HALTED:
                 session.stdout(f"{clean(rest)}\n".encode() if rest else b"")
@@ -104,10 +111,10 @@ def _arrived(session: Session, name: str, until: str, clock: Time, deadline: flo
 
 def _timeout_s(text: str) -> float:
     try:
-        seconds = ttl_seconds(text)
+        return float("inf") if text == "none" else float(duration_seconds(text))
     except ValueError as error:
-        raise UsageError(f"{text!r} is no duration", where="--timeout", why=f"allowed: {error}", fix="--timeout=10m") from None
-    return float("inf") if seconds is None else float(seconds)
+        why = f'allowed: {error}, or "none"'
+        raise UsageError(f"{text!r} is no duration", where="--timeout", why=why, fix="--timeout=10m") from None
 
 
 def _running(session: Session, cloud: ComputeCloud, vm: Vm, clock: Time, deadline: float) -> Vm:
