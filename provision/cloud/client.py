@@ -42,6 +42,8 @@ _OPENID = "https://openidconnect.googleapis.com"
 _OS_LOGIN = "OsLoginServiceClient"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _PACKAGE = "google.cloud.compute_v1"
+_WITH_A_NAME = ("get", "get_from_family")
+_OF_AN_OPERATION = ("name", "status")
 
 
 class ComputeClient:
@@ -85,8 +87,12 @@ class ComputeClient:
     def read(self, client: str, method: str, what: str, where: str, **words: Any) -> dict[str, Any]:
         """One unary call that changes nothing; the reply as the API's JSON. `what` and `where` head its error."""
         request = {"project": self.project, **words}
-        send = lambda: getattr(self._client(client), method)(request=request, retry=None, timeout=self._request_timeout_s)  # noqa: E731
-        return as_json(self._call(what, where, send))
+
+        def send() -> dict[str, Any]:
+            reply = getattr(self._client(client), method)(request=request, retry=None, timeout=self._request_timeout_s)
+            return _whole(reply, "name" if method in _WITH_A_NAME else "kind")
+
+        return self._call(what, where, send)
 
     def pages(self, client: str, method: str, what: str, where: str, each: Callable[[Any], T], **words: Any) -> list[T]:
         """Every item of a paged list through `each`; one call per page, all of them once more where one is lost."""
@@ -94,7 +100,10 @@ class ComputeClient:
 
         def send() -> list[T]:
             pager = getattr(self._client(client), method)(request=request, retry=None, timeout=self._request_timeout_s)
-            return [each(item) for item in pager]
+            found = [each(item) for item in pager]
+            if not pager.kind:  # an empty list says what it is; a page that does not is the last, since it names no next one
+                raise _no_reply("kind")
+            return found
 
         return self._call(what, where, send)
 
@@ -114,11 +123,11 @@ class ComputeClient:
         """Send one change under one requestId, as often as needed (at most `attempts` times), and wait for its end, `extra_s` longer."""
         request = {"project": self.project, "zone": zone, "request_id": request_id, **words}
 
-        def send() -> Any:
-            return getattr(self._client(client), f"{verb}_unary")(request=request, retry=None, timeout=self._request_timeout_s)
+        def send() -> dict[str, Any]:
+            reply = getattr(self._client(client), f"{verb}_unary")(request=request, retry=None, timeout=self._request_timeout_s)
+            return _whole(reply, *_OF_AN_OPERATION)
 
-        operation = as_json(self._call(what, where, send, attempts))
-        self.finish(operation, zone, what, where, extra_s=extra_s)
+        self.finish(self._call(what, where, send, attempts), zone, what, where, extra_s=extra_s)
 
     def finish(self, operation: Mapping[str, Any], zone: str, what: str, where: str, *, extra_s: float = 0.0) -> None:
         """Wait for the end of an operation. Raises what it failed with; TIMED_OUT when it does not end in our time."""
@@ -194,10 +203,10 @@ class ComputeClient:
         request = {"project": self.project, "zone": zone, "operation": operation}
         timeout_s = self._request_timeout_s + self._server_wait_s
 
-        def send() -> Any:
-            return self._client("ZoneOperationsClient").wait(request=request, retry=None, timeout=timeout_s)
+        def send() -> dict[str, Any]:
+            return _whole(self._client("ZoneOperationsClient").wait(request=request, retry=None, timeout=timeout_s), *_OF_AN_OPERATION)
 
-        return as_json(self._call(what, where, send))
+        return self._call(what, where, send)
 
     def _call(self, what: str, where: str, send: Callable[[], T], attempts: int | None = None) -> T:
         """One request with retries of what passes by itself: lost connections, 5xx, rate limits."""
@@ -343,6 +352,20 @@ def as_json(message: Any) -> dict[str, Any]:
     """A reply as the API's JSON (camelCase, 64-bit integers as strings, enums by name), defaults left out."""
     resource: dict[str, Any] = _json_format().MessageToDict(type(message).pb(message))
     return resource
+
+
+def _whole(message: Any, *needs: str) -> dict[str, Any]:
+    """A reply that has `needs`, as JSON: whatever is JSON at all the library takes for a reply without fields."""
+    resource = as_json(message)
+    for key in needs:
+        if key not in resource:
+            raise _no_reply(key)
+    return resource
+
+
+def _no_reply(missing: str) -> Exception:
+    """What the library raises for text that is no JSON, for JSON that lacks what every such reply has."""
+    return _json_format().ParseError(f"it has no {missing}")  # type: ignore[no-any-return]
 
 
 def _refusal(error: Exception) -> Refusal | None:

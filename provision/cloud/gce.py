@@ -140,7 +140,7 @@ class GceCloud:
         for attempt in range(LABEL_ATTEMPTS):
             found = self.client.read("InstancesClient", "get", what, where, zone=zone, instance=name)
             labels = {**{key: value for key, value in found.get("labels", {}).items() if key not in remove}, **put}
-            wanted = message("InstancesSetLabelsRequest", {"labels": labels, "labelFingerprint": found["labelFingerprint"]})
+            wanted = message("InstancesSetLabelsRequest", {"labels": labels, "labelFingerprint": found.get("labelFingerprint", "")})
             words = {"instance": name, "instances_set_labels_request_resource": wanted}
             try:
                 self.client.mutate("set_labels", what, where, zone, _numbered(request_id, attempt), **words)

@@ -50,6 +50,8 @@ FAULTS: dict[str, Fault] = {
     "page of a proxy": html_502(),
     "malformed": Fault(kind=FaultKind.BODY, text="{"),
     "malformed after": Fault(kind=FaultKind.BODY_AFTER, text="{"),
+    "empty": Fault(kind=FaultKind.BODY, text="{}"),
+    "empty after": Fault(kind=FaultKind.BODY_AFTER, text="{}"),
 }
 TIMES = (1, ATTEMPTS, None)
 """Once; as often as a request is sent; for ever."""

@@ -211,6 +211,8 @@ PASSING = {
     "429": http_error(429, "rateLimitExceeded", "Too many requests", times=2),
     "403 rate": http_error(403, "rateLimitExceeded", "Rate Limit Exceeded", times=2),
     "garbage after": Fault(kind=FaultKind.BODY_AFTER, text="{not json", times=2),
+    "no operation after": Fault(kind=FaultKind.BODY_AFTER, text="{}", times=2),
+    "half an operation after": Fault(kind=FaultKind.BODY_AFTER, text='{"kind": "compute#operation"}', times=2),
 }
 
 
@@ -225,7 +227,7 @@ def test_what_passes_by_is_retried_under_one_request_id(emulator: ComputeEmulato
 
 
 @pytest.mark.parametrize("api", ["instances.get", "zoneOperations.wait", "images.getFromFamily"])
-@pytest.mark.parametrize("name", ["reset before", "500", "502 html", "429"])
+@pytest.mark.parametrize("name", ["reset before", "500", "502 html", "429", "no operation after"])
 def test_reads_and_waits_are_retried_too(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec, api: str, name: str) -> None:
     """The client library raises 429, 500 and 502 of a read at once, and every error of a wait."""
     fault = PASSING[name]
@@ -234,6 +236,17 @@ def test_reads_and_waits_are_retried_too(emulator: ComputeEmulator, cloud: GceCl
     )
     assert create(cloud, make_spec()).status == "RUNNING"
     assert emulator.counted().count(api) == 3
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"message": "hello"}'])
+def test_an_empty_reply_is_no_empty_list(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec, text: str) -> None:
+    """Compute Engine's lists say what they are, with nothing in them too; what a proxy answers does not."""
+    create(cloud, make_spec())
+    emulator.faults.add(Fault(kind=FaultKind.BODY, call="instances.aggregatedList", text=text, times=1))
+    assert [vm.name for vm in cloud.list({})] == ["dev"]
+    emulator.faults.add(Fault(kind=FaultKind.BODY, call="instances.aggregatedList", text=text, times=None))
+    with pytest.raises(CloudRefused, match="no Compute Engine reply"):
+        cloud.list({})
 
 
 def test_a_lasting_error_is_raised_once_the_attempts_are_used(emulator: ComputeEmulator, make_spec: MakeSpec) -> None:
