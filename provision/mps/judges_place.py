@@ -23,7 +23,14 @@ REMOTE = ("nfs", "cifs", "smb2", "fuseblk", "9p", "v9fs", "lustre", "gpfs")
 
 
 def container(found: Found) -> Judged:
-    """Running, with a shell, with glibc: both MPS binaries are linked against it."""
+    """Running, those of the topology, with a shell, with glibc: both MPS binaries are linked against it."""
+    apart, joined = found.value("daemon_container"), found.value("pid_mode").startswith("container:")
+    if found.value("running") == "true" and joined != bool(apart):
+        why = f"mps.topology is {'containers' if apart else 'container'}, and they were made for the other one"
+        return fail("the containers are not those of the settings", why, "invoke mps.enable   (makes them anew)")
+    if apart and found.value("running") and found.value("daemon_running") != "true":
+        why = found.value("daemon_running") or "there is no such container: the MPS daemon lives in it, and so do the workers' processes"
+        return fail(f"the container {apart} is not running", why, "invoke dev.up")
     if found.value("running") != "true":
         return fail("the worker container is not running", found.value("running") or "there is no such container", "invoke dev.up")
     if found.value("inside") != "yes":

@@ -77,6 +77,11 @@ for name in $1; do env | sed -n "s/^$name=/own|$name|/p"; done
 
 _LOOK = """
 echo "running=$(docker container inspect -f '{{.State.Running}}' "$name" 2>/dev/null || true)"
+echo "pid_mode=$(docker container inspect -f '{{.HostConfig.PidMode}}' "$name" 2>/dev/null || true)"
+test -z "$daemon" || {
+    echo "daemon_container=$daemon"
+    echo "daemon_running=$(docker container inspect -f '{{.State.Running}}' "$daemon" 2>/dev/null || true)"
+}
 echo "image=$(docker container inspect -f '{{.Config.Image}}' "$name" 2>/dev/null || true)"
 if test -r "$R/sys/module/nvidia/version"; then
     read -r module <"$R/sys/module/nvidia/version"
@@ -107,9 +112,9 @@ true
 """
 
 
-def look_script(container: str, driver_dir: str) -> Script:
-    """The worker container from inside, and how the driver's folder is mounted on the host."""
-    return script(_LOOK, name=container, driver=RemotePath(driver_dir), body=_INSIDE, watched=" ".join(WATCHED))
+def look_script(container: str, driver_dir: str, *, daemon: str = "") -> Script:
+    """The worker container from inside, and how the driver's folder is mounted on the host; `daemon` lives in a container of that name."""
+    return script(_LOOK, name=container, daemon=daemon, driver=RemotePath(driver_dir), body=_INSIDE, watched=" ".join(WATCHED))
 
 
 def workers_script() -> Script:

@@ -1,8 +1,8 @@
 """The worker: its image, built or pulled, and the container, or containers, in which code runs. Pure.
 
 Two topologies. `container`: one container, in which programs run side by side and MPS with them. `containers`, as
-Dataflow has it: one worker container for each SDK process, and one for the MPS daemon, whose PID and IPC namespaces and
-pipe folder the workers share (measured: docs/facts.md).
+Dataflow has it: one worker container for each SDK process, and one for the MPS daemon, whose PID and IPC namespaces, pipe
+folder and logs the workers share (measured: docs/facts.md).
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from provision.settings import Settings
 FRAGMENT = "20-worker.sh"
 DAEMON_SUFFIX = "-mps"
 """What the name of the MPS daemon's container ends with, and of the volume with its pipe folder."""
+LOGS_SUFFIX = "-log"
+"""What the name of the volume with its logs ends with, after that."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ def container(settings: Settings, built: WorkerImage, *, host: Host | None = Non
     """The first worker container as the settings describe it."""
     apart = settings.mps.topology == "containers"
     changes = ("driver", "driver-mount") if settings.gpu else ()
-    pipes = (f"{settings.worker.name}{DAEMON_SUFFIX}:{settings.mps.pipe_dir}",) if apart else ()
+    shared = tuple(f"{volume}:{folder}" for volume, folder in _shared(settings).items()) if apart else ()
     outside = ("image", "nvidia-smi") if settings.gpu else ("image",)
     return Container(
         name="container",
@@ -52,7 +54,7 @@ def container(settings: Settings, built: WorkerImage, *, host: Host | None = Non
         container=settings.worker.name,
         image=built.reference,
         env={**mps_environment(settings), **settings.worker.env},
-        volumes=(*settings.worker.volumes, *pipes),
+        volumes=(*settings.worker.volumes, *shared),
         shm_size=settings.worker.shm_size,
         privileged=settings.worker.privileged,
         gpu=bool(settings.gpu),
@@ -99,7 +101,14 @@ def worker(settings: Settings, built: WorkerImage, *, host: Host | None = None) 
 
 def _no_daemon_container(settings: Settings, *, needs: tuple[str, ...] = ()) -> NoContainer:
     name = settings.worker.name + DAEMON_SUFFIX
-    return NoContainer(name="mps-container", needs=needs, container=name, volume=name)
+    return NoContainer(name="mps-container", needs=needs, container=name, volumes=tuple(_shared(settings)))
+
+
+def _shared(settings: Settings) -> dict[str, str]:
+    """Volumes that the daemon's container shares with the workers, and the folder of each: its sockets, and its logs."""
+    name, mps = settings.worker.name + DAEMON_SUFFIX, settings.mps
+    logs = {} if mps.log_dir == mps.pipe_dir else {name + LOGS_SUFFIX: mps.log_dir}
+    return {name: mps.pipe_dir, **logs}
 
 
 def no_worker(settings: Settings) -> list[Resource]:

@@ -314,10 +314,10 @@ class Siblings(Resource):
 
 @dataclass(frozen=True, kw_only=True)
 class NoContainer(Resource):
-    """The container is gone, and `volume` with it. One of that name that is not ours is left alone."""
+    """The container is gone, and `volumes` with it. One of that name that is not ours is left alone."""
 
     container: str
-    volume: str = ""
+    volumes: tuple[str, ...] = ()
 
     def probe(self) -> Script:
         """Its id and our label, where it exists."""
@@ -339,8 +339,8 @@ class NoContainer(Resource):
             """
 docker stop --time 10 "$name"
 docker rm --force "$name"
-test -z "$volume" || docker volume rm "$volume" || true
+test "$#" -eq 0 || docker volume rm "$@" || true
 """,
+            argv=self.volumes,
             name=self.container,
-            volume=self.volume,
         )

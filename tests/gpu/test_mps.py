@@ -330,6 +330,9 @@ def test_the_topology_of_dataflow(machine: Machine, lab: Lab) -> None:
         FIGURES["containers"] = {"seconds": round(ended.document["hosts"]["lab"]["seconds"], 2)}
         status = machine.ok("mps.status", "--strict")
         assert "attached" in str(status["proof"])
+        checks = {check["id"]: check["what"] for check in machine("mps.doctor", "--json").document["checks"] if check["status"] == "ok"}
+        assert {"container", "log-directory", "server", "attachment"} <= set(checks), checks
+        assert checks["control-log"] == "nothing unusual", "the daemon's logs are read, not an empty folder"
         run = machine.start("dev.exec", "--clients", "3", "--", "python3", "client.py", "hold", "15")
         try:
             found = machine.eventually(

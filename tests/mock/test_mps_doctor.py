@@ -12,6 +12,7 @@ import pytest
 from provision import app
 from provision.app import Done, Session, Targets
 from provision.testing import MockHost
+from tests.mock.sharing import Shared
 from tests.mock.workers import settled
 
 pytestmark = pytest.mark.slow
@@ -105,6 +106,30 @@ def test_a_container_that_does_not_run_stops_the_chain(box: Box) -> None:
     assert box.mock.run("sudo docker start worker").status == 0
     assert list(found(done, "fail")) == ["container"]
     assert len(found(done, "unknown")) == 19
+
+
+def test_a_container_for_each_worker_is_looked_at_where_the_daemon_lives(tmp_path: Path) -> None:
+    with MockHost(cpus=2) as mock:
+        shared = Shared(tmp_path, mock, topology="containers")
+        assert shared.up().exit_code == 0
+        shared.enable()
+        done = app.mps_doctor(shared.session, HERE)
+        assert (done.exit_code, found(done, "warn")) == (0, {}), done.text
+        assert found(done, "ok")["control-log"]["what"] == "nothing unusual"
+        told = shared.inside(f'cat "{R}$CUDA_MPS_LOG_DIRECTORY/control.log"')
+        assert "Starting control daemon" in told, "any container has the logs"
+
+        shared.inside(
+            f'for pid in 7 8 9; do echo "Server $pid exited with status 1"; done >>"{R}/run/mps/log/control.log"', box="worker-mps"
+        )
+        assert "7, 8, 9" in found(app.mps_doctor(shared.session, HERE), "fail")["control-log"]["why"]
+
+        shared.set()  # the settings name the other topology
+        done = app.mps_doctor(shared.session, HERE)
+        assert [check["fix"] for check in found(done, "fail").values()] == ["invoke mps.enable   (makes them anew)"]
+        shared.set(topology="containers")
+        mock.run("sudo docker rm -f worker-mps")
+        assert found(app.mps_doctor(shared.session, HERE), "fail")["container"]["what"] == "the container worker-mps is not running"
 
 
 COMPAT = (

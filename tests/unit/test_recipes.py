@@ -123,7 +123,7 @@ def test_mps_takes_its_plan_from_the_settings() -> None:
     assert isinstance(daemon, MpsDaemon)
     wanted = {"daemon": True, "thread_percentage": 12.0, "memory_limit": "4G", "cpus": "0-1,3", "gpu": "1"}
     assert daemon.desired(COS) == {**wanted, "server": "ACTIVE", "proof": "current"}
-    assert mode.desired(COS) == {"mode": "Exclusive_Process", "changed_by_us": True}
+    assert mode.desired(COS) == {"mode": "Exclusive_Process", "changed_by_us": True, "others": ""}
     assert isinstance(boot, BootFragment)
     assert [step.name for step in boot.steps] == ["compute-mode", "mps"]
 
@@ -147,7 +147,7 @@ def test_in_containers_the_daemon_comes_first_and_the_workers_join_it() -> None:
     assert list(boxes) == ["image", "mps-container", "container", "siblings", "worker-steps"]
     assert (own.container, own.shares, own.joins) == ("box-mps", True, "")
     assert (first.container, first.joins, others.names(COS)) == ("box", "box-mps", ["box", "box-2", "box-3"])
-    assert "box-mps:/run/mps/pipe" in own.volumes
+    assert {"box-mps:/run/mps/pipe", "box-mps-log:/run/mps/log"} <= set(own.volumes)
     assert own.volumes == first.volumes
     daemon = mps(settings(**APART))[1]
     assert isinstance(daemon, MpsDaemon)

@@ -16,6 +16,7 @@ from provision.model import Host, Transport
 from provision.mps.client import CLIENT
 from provision.mps.doctor import diagnose, exit_code, numbered
 from provision.mps.look import Daemon, found, look_script, workers_script
+from provision.recipes.worker import daemon_container
 from provision.report.checks import checks_document, checks_lines
 from provision.resources.gpu import DRIVER_DIR
 from provision.resources.mps import MpsStatus, read_status
@@ -50,9 +51,10 @@ def mps_doctor(session: Session, targets: Targets, options: Sequence[str] = ()) 
 
 def _asked(session: Session, target: Host, transport: Transport) -> Mapping[str, Answer]:
     """Everything in one exchange. The clients of the status are counted before the probe joins them."""
-    name = session.settings.worker.name
+    name, other = session.settings.worker.name, daemon_container(session.settings)
+    look = look_script(name, target.driver_dir or DRIVER_DIR.path, daemon=other if other != name else "")
     scripts: list[tuple[str, Script, float]] = [
-        ("look", look_script(name, target.driver_dir or DRIVER_DIR.path), 120.0),
+        ("look", look, 120.0),
         ("workers", workers_script(), 60.0),
         ("status", script_for(session, target), 60.0),
         ("probe", script(_PROBE, name=name, body=PROVE, client=CLIENT), 60.0),
