@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import re
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,11 @@ from provision.model import Host
 EVERYTHING = "all"
 KEYS = ("name", "state", "gpu", "zone", "machine_type", "source", "label.KEY")
 """What a filter may ask for."""
+STATES = (
+    *("running", "terminated", "stopped", "stopping", "suspended", "suspending", "pending", "pending_stop"),
+    *("provisioning", "staging", "repairing", "deprovisioning", "static"),
+)
+"""What a state may be: `Instance.status` of the Compute Engine API in lower case, and ours for a host of the settings."""
 
 Traits: TypeAlias = Mapping[str, frozenset[str]]
 """What is true of one host: each of the `KEYS` it has, with every way to write its value, in lower case."""
@@ -51,7 +57,7 @@ def matching(hosts: Sequence[Host], pattern: str, traits: Mapping[str, Traits] |
     pattern that names nothing. `traits` are those of each host, by name.
 
     Raises `UsageError` for a name that fits no host (a misspelt exclusion would act on the host that it was to spare), for a filter
-    with an unknown key, and for a pattern without parts.
+    with an unknown key or a state that there is not, and for a pattern without parts.
     """
     parts = _parts(pattern)
     if not parts:
@@ -60,6 +66,9 @@ def matching(hosts: Sequence[Host], pattern: str, traits: Mapping[str, Traits] |
     wanted = [part for part in names if not _excludes(hosts, part)]
     spared = [part.removeprefix("!") for part in names if _excludes(hosts, part)]
     for part in (*wanted, *spared):
+        if not part:
+            why = "no name and no filter follows it"
+            raise UsageError("'!' takes nothing away", where=repr(pattern), why=why, fix="--limit '!NAME'")
         if part != EVERYTHING and not any(_fits(host, part) for host in hosts):
             raise UsageError(f"no host fits {part!r}", where=pattern, why=_known(hosts), fix="--limit '*'")
     narrowing, sparing = _asked(parts, takes_away=False), _asked(parts, takes_away=True)
@@ -88,11 +97,20 @@ def _asked(parts: Sequence[str], *, takes_away: bool) -> dict[str, list[str]]:
         found = _FILTER.fullmatch(part)
         if found is None or part.startswith("!") != takes_away:
             continue
-        if found["key"] not in KEYS[:-1] and not re.fullmatch(r"label\.[^.\s]+", found["key"]):
-            fix = f"--limit '{'!' if takes_away else ''}name={found['value']}'"
-            raise UsageError(f"there is no filter {found['key']!r}", where=part, why=f"filters are {', '.join(KEYS)}", fix=fix)
-        asked.setdefault(found["key"], []).append(found["value"].lower())
+        key, value, sign = found["key"], found["value"], "!" if takes_away else ""
+        if key not in KEYS[:-1] and not re.fullmatch(r"label\.[^.\s]+", key):
+            fix = f"--limit '{sign}{_nearest(key, KEYS)}={value}'"
+            raise UsageError(f"there is no filter {key!r}", where=part, why=f"filters are {', '.join(KEYS)}", fix=fix)
+        if key == "state" and not fnmatch.filter(STATES, value.lower()):
+            fix = f"--limit '{sign}state={_nearest(value.lower(), STATES)}'"
+            raise UsageError(f"there is no state {value!r}", where=part, why=f"states are {', '.join(STATES)}", fix=fix)
+        asked.setdefault(key, []).append(value.lower())
     return asked
+
+
+def _nearest(word: str, words: Sequence[str]) -> str:
+    """The one that was probably meant; the first, where none is alike."""
+    return next(iter(difflib.get_close_matches(word, words, n=1)), words[0])
 
 
 def _has(host: Host, key: str, values: Sequence[str], traits: Mapping[str, Traits] | None) -> bool:

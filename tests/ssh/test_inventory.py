@@ -105,6 +105,39 @@ def test_an_unknown_filter_is_an_error_that_lists_the_known_ones(pattern: str) -
     assert caught.value.why == "filters are name, state, gpu, zone, machine_type, source, label.KEY"
 
 
+@pytest.mark.parametrize(
+    ("pattern", "fix"),
+    [("stat=running", "state=running"), ("!gpus=l4", "!gpu=l4"), ("machine-type=g2-*", "machine_type=g2-*"), ("colour=red", "name=red")],
+)
+def test_an_unknown_filter_is_told_the_nearest_one(pattern: str, fix: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        matching(HOSTS, pattern)
+    assert caught.value.fix == f"--limit '{fix}'"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fix"), [("state=runing", "state=running"), ("!state=stoped", "!state=stopped"), ("state=on", "state=running")]
+)
+def test_a_state_that_nothing_can_have_is_an_error_with_the_nearest_one(pattern: str, fix: str) -> None:
+    """Misspelt, `!state=runing` would spare nobody."""
+    with pytest.raises(UsageError, match="there is no state") as caught:
+        matching(HOSTS, pattern)
+    assert caught.value.fix == f"--limit '{fix}'"
+    assert "running, " in caught.value.why
+
+
+@pytest.mark.parametrize("pattern", ["state=run*", "state=STATIC", "state=provisioning", "state=*ing"])
+def test_states_may_be_patterns(pattern: str) -> None:
+    matching(HOSTS, pattern)
+
+
+@pytest.mark.parametrize("pattern", ["!", "dev,! "])
+def test_an_exclusion_of_nothing_says_so(pattern: str) -> None:
+    with pytest.raises(UsageError, match="'!' takes nothing away") as caught:
+        select(HOSTS, pattern)
+    assert caught.value.fix == "--limit '!NAME'"
+
+
 def test_names_alone_need_no_traits() -> None:
     assert not filters("gpu-*,!dev")
 
