@@ -172,7 +172,20 @@ def _fix(kind: Kind, refusal: Refusal, project: str) -> str:
         Kind.CAPACITY: MORE_ZONES,
         Kind.NOT_OFFERED: "gcloud compute accelerator-types list",
         Kind.EXISTS: "choose another --name",
+        Kind.NOT_FOUND: _look_for(refusal),
+        Kind.CONFIG: _look_for(refusal),
     }.get(kind, f"gcloud compute operations list --project {project} --limit 5")
+
+
+_NAMED = re.compile(r"projects/(?P<project>[^/'\s]+)/(?:[^'\s]+/)?(?P<what>images|instances|disks|networks|subnetworks|reservations)/")
+_GCLOUD = {"subnetworks": "networks subnets"}
+"""Collections whose `gcloud compute` command has another name."""
+
+
+def _look_for(refusal: Refusal) -> str:
+    """Where what the message names would be listed; `doctor`, which compares the settings with the cloud, where it names nothing."""
+    named = _NAMED.search(refusal.message)
+    return f"gcloud compute {_GCLOUD.get(named['what'], named['what'])} list --project {named['project']}" if named else "invoke doctor"
 
 
 def region_of(zone: str) -> str:

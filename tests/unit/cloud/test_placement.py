@@ -109,6 +109,30 @@ def test_hints_come_first_and_add_nothing() -> None:
     assert after.next(2) == ("europe-west4-a", "us-central1-b")
 
 
+@pytest.mark.parametrize(
+    ("code", "message", "fix"),
+    [
+        (
+            "notFound",
+            "The resource 'projects/cos-cloud/global/images/family/cos-9' was not found",
+            "gcloud compute images list --project cos-cloud",
+        ),
+        ("notFound", "The resource 'projects/p/zones/z/instances/dev' was not found", "gcloud compute instances list --project p"),
+        ("notFound", "The resource 'projects/p/zones/z/acceleratorTypes/x' was not found", "gcloud compute accelerator-types list"),
+        (
+            "notFound",
+            "The resource 'projects/p/regions/r/subnetworks/mine' was not found",
+            "gcloud compute networks subnets list --project p",
+        ),
+        ("notFound", "The resource 'projects/p/serviceAccounts/me' was not found", "invoke doctor"),
+        ("invalid", "Invalid value for field 'resource.disks[0]'", "invoke doctor"),
+        ("internalError", "Internal error", "gcloud compute operations list --project p --limit 5"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_looked_for_where_it_would_be(code: str, message: str, fix: str) -> None:
+    assert refused("no", Refusal(code=code, message=message), where="z/dev", project="p").fix == fix
+
+
 def test_a_region_is_not_a_prefix_of_another() -> None:
     verdict = Verdict(Kind.QUOTA, Blast.REGION)
     assert Candidates.of(["us-east1-b", "us-east10-b"]).after("us-east1-b", verdict).zones == ("us-east10-b",)
