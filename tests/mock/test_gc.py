@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 from typing import Any
 
 import pytest
@@ -116,6 +117,15 @@ def test_a_lost_state_folder_leaves_strays_that_only_every_key_finds(project: Pr
     assert collect(project, yes=True).document["strays"] == []
     (stray,) = collect(project, check=True, every_key=True).document["strays"]
     assert (stray["name"], stray["why"]) == ("dev", "no journal of this machine names it")
+    asked: list[str] = []
+
+    def no(question: str) -> bool:
+        asked.append(question)
+        return False
+
+    with pytest.raises(UsageError):
+        app.vm_gc(project.session, yes=False, check=False, every_key=True, confirm=no)
+    assert asked == [f"Delete 1 VM, made by anybody whose login name is {getpass.getuser()}?"]
     done = collect(project, yes=True, every_key=True)
     assert [gone["name"] for gone in done.document["deleted"]] == ["dev"]
     assert cloud_of(project.session).list({}) == []

@@ -32,13 +32,15 @@ def vm_gc(session: Session, *, yes: bool, check: bool, every_key: bool = False, 
     """Find VMs and disks that carry our labels and are to go, and remove them after asking.
 
     To go are those that belong to no journal entry, and VMs that are stopped for longer than the `idle_delete` on them.
-    `every_key` looks also at what the same user made with another project's key (a lost state folder, another machine).
+    `every_key` looks also at what the same user made with another project's key (a lost state folder, another machine): it goes by
+    the login name alone, which several people may share, and the question says so.
     What carries no label of ours is never touched. What the cloud would not show is named at the end: exit 6 where it may
     bill for nobody, else 5.
     """
     owner = owner_of(ensure_key(session.home / "key"))
     user = owner.rpartition("-")[0]
     is_owner = (lambda label: label.rpartition("-")[0] == user) if every_key else (lambda label: label == owner)
+    whose = f", made by anybody whose login name is {user}" if every_key else ""
     maker = Maker(cloud=cloud_of(session), journal=journal_of(session), emit=session.emit)
     pairs = [(journal, entry) for journal in every_journal(session) for entry in journal.open()]
     busy = [entry.name for journal, entry in pairs if journal.is_claimed(entry.name)]
@@ -54,7 +56,7 @@ def vm_gc(session: Session, *, yes: bool, check: bool, every_key: bool = False, 
     if not found.strays:
         return _found(found, [])
     session.emit(Note(_table(found.strays)))
-    if not yes and (confirm is None or not confirm(f"Delete {_counted(found.strays)}?")):
+    if not yes and (confirm is None or not confirm(f"Delete {_counted(found.strays)}{whose}?")):
         for error in found.unseen:
             session.emit(Note(str(error)))
         why = "there is no terminal to ask on" if confirm is None else "the answer was no"
