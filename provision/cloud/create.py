@@ -18,7 +18,7 @@ from provision.cloud.prices import PriceList, packaged
 from provision.cloud.race import Finish, race
 from provision.cloud.refusal import WAITED_IN_VAIN, CloudRefused, Refusal
 from provision.cloud.search import Attempt, Search, planned
-from provision.cloud.waiting import WAITING, awaited
+from provision.cloud.waiting import ENDING, WAITING, awaited, settled
 from provision.errors import CleanupFailed, CloudError, SettingsError
 from provision.model import Emit, Vm, VmSpec
 
@@ -166,6 +166,9 @@ class Maker(Means):
         fits(spec, vm)
         if (said := other_limit(spec, vm)) is not None:
             self.note(said)
+        if vm.status in ENDING:
+            self.note(f"{vm.name} is being stopped in {vm.zone}: waiting for that")
+            vm = settled(self.cloud, vm, ENDING, sleep=self.sleep)
         asks, vm = self._labelled(spec, vm)
         if vm.status not in HALTED:
             return Created(vm, changed=asks, tried=(*tried, Attempt(vm.zone, "exists")))

@@ -106,6 +106,10 @@ _TABLE: tuple[_Row, ...] = (
     _Row(Verdict(Kind.TRANSIENT, Blast.ZONE, again=1), codes=("UNSUPPORTED_OPERATION",)),
     _Row(_TRANSIENT_AGAIN, codes=("RESOURCE_NOT_READY", "resourceNotReady")),
     _Row(_TRANSIENT_AGAIN, message=r"\bis not ready\b"),
+    _Row(
+        Verdict(Kind.NOT_FOUND, Blast.ZONE),
+        message=r"reservationAffinity|specified reservations? |the given reservation|properties of the reservation",
+    ),
     _Row(_NOT_OFFERED, codes=_MISSING, message=r"machineTypes?/|acceleratorTypes?/|diskTypes?/|machine type|accelerator type"),
     _Row(
         _NOT_OFFERED,

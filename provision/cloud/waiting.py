@@ -1,4 +1,4 @@
-"""Waiting for a VM that the cloud has taken and that does not run yet: above all a flex-start VM, which is PENDING until it has capacity.
+"""Waiting for a VM whose status becomes another by itself: above all a flex-start VM, which is PENDING until it has capacity.
 
 Source: Compute Engine, "About Flex-start VMs": the VM starts if capacity comes while the request is valid (90 seconds to two
 hours); otherwise there is no VM afterwards. Whoever stops waiting leaves the request in force.
@@ -6,17 +6,25 @@ hours); otherwise there is no VM afterwards. Whoever stops waiting leaves the re
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection
 
 from provision.cloud.means import Means
 from provision.cloud.placement import refused
 from provision.cloud.plan import span
+from provision.cloud.ports import ComputeCloud
 from provision.cloud.refusal import WAITED_IN_VAIN, Refusal
 from provision.errors import CloudError
 from provision.model import Vm
 
 WAITING = "PENDING"
 """Status of a VM that has no capacity yet."""
+ENDING = frozenset({"STOPPING", "PENDING_STOP"})
+"""Status words of a VM that is about to be stopped; Compute Engine refuses to start one that is."""
+PASSING = ENDING | {WAITING, "PROVISIONING", "STAGING", "SUSPENDING", "REPAIRING", "DEPROVISIONING"}
+"""Status words that become others by themselves (Compute Engine, "Instance life cycle")."""
+SETTLES_WITHIN_S = 600.0
+SETTLES_LOOK_S = 2.0
 LOOK_S = 5.0
 """Between two looks at a VM that waits."""
 TOLD_EVERY_S = 60.0
@@ -47,6 +55,19 @@ def awaited(means: Means, vm: Vm, wait_s: int, enough: Callable[[], bool] = lamb
         vm = found
         if vm.status == WAITING and waited_s % TOLD_EVERY_S == 0:
             means.note(f"{vm.zone}: no capacity after {span(int(waited_s))} of {span(wait_s)}")
+    return vm
+
+
+def settled(cloud: ComputeCloud, vm: Vm, passing: Collection[str], *, sleep: Callable[[float], None] = time.sleep) -> Vm:
+    """The VM once its status is none of `passing`, or as it is after ten minutes. Raises CloudError when it is gone."""
+    waited_s = 0.0
+    while vm.status in passing and waited_s < SETTLES_WITHIN_S:
+        sleep(SETTLES_LOOK_S)
+        waited_s += SETTLES_LOOK_S
+        found = cloud.get(vm.name, vm.zone)
+        if found is None:
+            raise CloudError("the VM is gone", where=f"{vm.zone}/{vm.name}", why=f"it was {vm.status} a moment ago")
+        vm = found
     return vm
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.cloud import compute_v1
 
 from provision.cloud.create import Maker
 from provision.cloud.gce import GceCloud
@@ -17,6 +18,7 @@ from provision.cloud.refusal import WAITED_IN_VAIN
 from provision.errors import CloudError, NoCapacity
 from provision.model import Note, VmSpec
 from provision.testing.compute import ComputeEmulator, Fault, FaultKind, NullBackend, SimulatedClock, http_error, stock_out
+from tests.emulator.speaking import Google
 
 MakeSpec = Callable[..., VmSpec]
 ZONES = ("us-central1-a", "us-central1-b")
@@ -78,6 +80,20 @@ def test_a_reservation_that_is_not_there_is_refused_by_name(
     assert body is not None
     assert body["reservationAffinity"]["values"] == ["mine"]
     cloud.close()
+
+
+def test_a_reservation_is_looked_for_in_the_next_zone(
+    free_emulator: ComputeEmulator, maker: Maker, google: Google, make_spec: MakeSpec
+) -> None:
+    """A reservation lies in one zone; that the first zone has none of this name is no error of the request."""
+    spec = make_spec(reservation="mine")
+    properties = compute_v1.AllocationSpecificSKUAllocationReservedInstanceProperties(machine_type=spec.machine_type)
+    specific = compute_v1.AllocationSpecificSKUReservation(count=1, instance_properties=properties)
+    held = compute_v1.Reservation(name="mine", specific_reservation=specific, specific_reservation_required=True)
+    google.done(google.client("Reservations").insert_unary(project="demo", zone=ZONES[1], reservation_resource=held))
+    made = maker.create(spec, ZONES)
+    assert [(attempt.zone, attempt.result) for attempt in made.tried] == [(ZONES[0], "not found"), (ZONES[1], "created")]
+    assert len(free_emulator.instances("demo")) == 1
 
 
 def test_a_stock_out_is_known_within_a_second_of_the_end_of_its_operation(

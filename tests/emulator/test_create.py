@@ -205,6 +205,26 @@ def test_a_stopped_vm_is_started(cloud: GceCloud, maker: Maker, make_spec: MakeS
     assert (again.changed, again.vm.status, again.vm.instance_id) == (True, "RUNNING", first.instance_id)
 
 
+@pytest.mark.parametrize("status", ["STOPPING", "PENDING_STOP"])
+def test_a_vm_that_is_being_stopped_is_waited_for_and_started(
+    cloud: GceCloud, clock: SimulatedClock, maker: Maker, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, *, status: str
+) -> None:
+    """It is listed as one that stops; it would be stopped a moment after it was called ready."""
+    maker = replace(maker, sleep=clock.sleep)
+    first = maker.create(make_spec(), ZONES).vm
+    cloud.stop("dev", first.zone, request_id=maker.new_id())
+    get, looks = cloud.get, iter([status, status])
+
+    def being_stopped(name: str, zone: str) -> Vm | None:
+        there = get(name, zone)
+        return replace(there, status=next(looks, there.status)) if there is not None else None
+
+    monkeypatch.setattr(cloud, "get", being_stopped)
+    monkeypatch.setattr(cloud, "list", lambda labels: [replace(first, status=status)])
+    again = maker.create(make_spec(), ZONES)
+    assert (again.changed, again.vm.status, again.tried) == (True, "RUNNING", (Attempt(first.zone, "started"),))
+
+
 def test_start_does_not_fail_over(emulator: ComputeEmulator, cloud: GceCloud, maker: Maker, make_spec: MakeSpec) -> None:
     first = maker.create(make_spec(), ZONES).vm
     cloud.stop("dev", first.zone, request_id=maker.new_id())
@@ -239,7 +259,9 @@ def test_a_vm_made_by_another_run_in_between_is_taken(
 ) -> None:
     ours = replace(maker, journal=FileJournal(tmp_path / "another machine.jsonl", "demo")).create(make_spec(), ZONES)
     hidden = "instances.aggregatedList"
-    emulator.faults.add(Fault(kind=FaultKind.BODY, call=hidden, times=1, http_status=200, text='{"id": "x", "items": {}}'))
+    emulator.faults.add(
+        Fault(kind=FaultKind.BODY, call=hidden, times=1, http_status=200, text='{"kind": "compute#instanceAggregatedList", "items": {}}')
+    )
     again = maker.create(make_spec(), ZONES)
     assert (again.changed, again.vm) == (False, ours.vm)
     assert [entry.state for entry in journal.entries()] == [GONE]
@@ -250,7 +272,9 @@ def test_a_vm_that_the_list_does_not_show_is_asked_for_before_a_second_is_made(
 ) -> None:
     ours = maker.create(make_spec(), ZONES)
     hidden = "instances.aggregatedList"
-    emulator.faults.add(Fault(kind=FaultKind.BODY, call=hidden, times=1, http_status=200, text='{"id": "x", "items": {}}'))
+    emulator.faults.add(
+        Fault(kind=FaultKind.BODY, call=hidden, times=1, http_status=200, text='{"kind": "compute#instanceAggregatedList", "items": {}}')
+    )
     again = maker.create(make_spec(), ("us-east1-c",))
     assert (again.changed, again.vm) == (False, ours.vm)
     assert emulator.counted().count("instances.insert") == 1
@@ -542,7 +566,13 @@ def test_a_vm_that_appears_late_is_removed_with_the_rest(
     journal.mark(request_id, UNSURE)
     cloud.create(spec, "us-east1-c", request_id=request_id)
     emulator.faults.add(
-        Fault(kind=FaultKind.BODY, call="instances.aggregatedList", times=1, http_status=200, text='{"id": "x", "items": {}}')
+        Fault(
+            kind=FaultKind.BODY,
+            call="instances.aggregatedList",
+            times=1,
+            http_status=200,
+            text='{"kind": "compute#instanceAggregatedList", "items": {}}',
+        )
     )
     assert [vm.zone for vm in maker.delete_everywhere("dev", "me")] == ["us-east1-c"]
     assert emulator.instances("demo") == []

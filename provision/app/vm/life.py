@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import replace
 
 from provision.app import converging
@@ -20,13 +19,10 @@ from provision.cloud.journal import MADE
 from provision.cloud.many import Act, each
 from provision.cloud.ports import ComputeCloud
 from provision.cloud.refusal import CloudRefused
+from provision.cloud.waiting import ENDING, PASSING, settled
 from provision.errors import CloudError, ProvisionError, SettingsError, UsageError
 from provision.model import Host, Note, Vm
 from provision.settings.kinds import duration_seconds, idle_seconds
-
-PASSING = frozenset({"PENDING", "PROVISIONING", "STAGING", "PENDING_STOP", "STOPPING", "SUSPENDING", "REPAIRING", "DEPROVISIONING"})
-"""Status words that become others by themselves (Compute Engine, "Instance life cycle")."""
-SETTLES_WITHIN_S = 600.0
 
 
 def vm_stop(session: Session, name: str) -> Done:
@@ -34,7 +30,7 @@ def vm_stop(session: Session, name: str) -> Done:
     cloud = cloud_of(session)
 
     def stop(vm: Vm) -> tuple[Vm, bool]:
-        vm = settled(cloud, vm, {"STOPPING", "PENDING_STOP"})
+        vm = settled(cloud, vm, ENDING)
         if vm.status in HALTED:
             return vm, False
         session.emit(Note(f"stopping {vm.name} in {vm.zone}"))
@@ -100,18 +96,6 @@ def vm_reset(session: Session, name: str, *, patience: Patience | None = None) -
     return _back(session, cloud, each(chosen(session, cloud, name, "reset"), reset), patience, "vm.reset")
 
 
-def settled(cloud: ComputeCloud, vm: Vm, passing: frozenset[str] | set[str], *, timeout_s: float = SETTLES_WITHIN_S) -> Vm:
-    """The VM once its status is none of `passing`; Compute Engine refuses to start a VM that is still stopping."""
-    deadline = time.monotonic() + timeout_s
-    while vm.status in passing and time.monotonic() < deadline:
-        time.sleep(2.0)
-        found = cloud.get(vm.name, vm.zone)
-        if found is None:
-            raise CloudError("the VM is gone", where=f"{vm.zone}/{vm.name}", why=f"it was {vm.status} a moment ago")
-        vm = found
-    return vm
-
-
 def _back(session: Session, cloud: ComputeCloud, acts: list[Act[Vm, tuple[Vm, bool]]], patience: Patience | None, task: str) -> Done:
     """Every VM that booted, reached and verified: the recipe waits for the boot's own steps and says what differs after them."""
     waits = patience or Patience.of(session)
@@ -163,7 +147,7 @@ def vm_extend(session: Session, duration: str, name: str, *, restart: bool = Fal
     vms = chosen(session, cloud, name, "set-scheduling")
 
     def extend(vm: Vm) -> tuple[Vm, bool]:
-        vm = settled(cloud, vm, {"STOPPING", "PENDING_STOP"})
+        vm = settled(cloud, vm, ENDING)
         if vm.ttl_s is None:
             session.emit(Note(f"{vm.name} has no time limit: nothing to extend"))
             return vm, False

@@ -13,10 +13,10 @@ from provision.app.clouds import cloud_of, find
 from provision.app.session import Done, Session, Targets
 from provision.app.vm.choice import one_of
 from provision.app.vm.documents import document, static_document
-from provision.app.vm.life import PASSING
 from provision.app.vm.reach import Patience, reach
 from provision.cloud.create import HALTED
 from provision.cloud.ports import ComputeCloud, SerialOutput
+from provision.cloud.waiting import PASSING
 from provision.errors import CloudError, CloudNotFound, CommandTimeout, Unreachable, UsageError
 from provision.model import Event, Host, Note, Status, Vm
 from provision.report.text import clean
