@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 import signal
 import stat
 import sys
@@ -166,11 +167,10 @@ def number(flag: str, text: str | None, *, least: int) -> int | None:
     """The whole number that a flag's text says, None when it was not given; Invoke would turn a bad one into a traceback."""
     if text is None:
         return None
-    value = int(text) if text.isascii() and text.isdigit() else least - 1
+    value = int(text) if re.fullmatch(r"\d{1,9}", text, re.ASCII) else least - 1
     if value < least:
-        raise UsageError(
-            f"{text!r} is no number for it", where=flag, why=f"allowed: a whole number of at least {least}", fix=f"{flag}={max(least, 1)}"
-        )
+        why = f"allowed: a whole number of at least {least}, in at most 9 digits"
+        raise UsageError(f"{text[:20]!r} is no number for it", where=flag, why=why, fix=f"{flag}={max(least, 1)}")
     return value
 
 
