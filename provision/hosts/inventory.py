@@ -68,7 +68,7 @@ def matching(hosts: Sequence[Host], pattern: str, traits: Mapping[str, Traits] |
     for part in (*wanted, *spared):
         if not part:
             why = "no name and no filter follows it"
-            raise UsageError("'!' takes nothing away", where=repr(pattern), why=why, fix="--limit '!NAME'")
+            raise UsageError("a '!' alone takes nothing away", where="--limit", why=why, fix="--limit '!NAME'")
         if part != EVERYTHING and not any(_fits(host, part) for host in hosts):
             raise UsageError(f"no host fits {part!r}", where=pattern, why=_known(hosts), fix="--limit '*'")
     narrowing, sparing = _asked(parts, takes_away=False), _asked(parts, takes_away=True)
@@ -103,7 +103,12 @@ def _asked(parts: Sequence[str], *, takes_away: bool) -> dict[str, list[str]]:
             raise UsageError(f"there is no filter {key!r}", where=part, why=f"filters are {', '.join(KEYS)}", fix=fix)
         if key == "state" and not fnmatch.filter(STATES, value.lower()):
             fix = f"--limit '{sign}state={_nearest(value.lower(), STATES)}'"
-            raise UsageError(f"there is no state {value!r}", where=part, why=f"states are {', '.join(STATES)}", fix=fix)
+            raise UsageError(
+                f"there is no state {value!r}",
+                where=part,
+                why=f"states are {', '.join(STATES[:4])} and so on, in Compute Engine's words, and static",
+                fix=fix,
+            )
         asked.setdefault(key, []).append(value.lower())
     return asked
 
