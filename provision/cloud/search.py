@@ -74,6 +74,8 @@ class Search:
         reasons = tuple((attempt.zone, attempt.result, attempt.reason) for attempt in tried)
         nowhere = spec.gpu and all(attempt.result == Kind.NOT_OFFERED.value for attempt in tried)
         fix = f"invoke vm.offers --gpu {spec.gpu}" if nowhere else MORE_ZONES
+        if spec.reservation is not None and all(attempt.result == Kind.NOT_FOUND.value for attempt in tried):
+            fix = "gcloud compute reservations list"
         return NoCapacity(f"no zone had {Shape.of(spec)}", where=spec.name, why=table_of(tried), fix=fix, tried=reasons)
 
 

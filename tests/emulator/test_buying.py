@@ -74,8 +74,10 @@ def test_a_reservation_that_is_not_there_is_refused_by_name(
 ) -> None:
     cloud = GceCloud("demo", free_emulator.endpoint, now=clock.now, sleep=clock.sleep)
     maker = Maker(cloud=cloud, journal=FileJournal(tmp_path / "journal.jsonl", "demo"), emit=lambda event: None)
-    with pytest.raises(CloudError, match="mine"):
+    with pytest.raises(NoCapacity, match="mine") as caught:
         maker.create(make_spec(reservation="mine"), ZONES)
+    assert caught.value.fix == "gcloud compute reservations list"
+    assert [zone for zone, _, _ in caught.value.tried] == [*ZONES]
     body = next(call.body for call in free_emulator.calls if call.api == "instances.insert")
     assert body is not None
     assert body["reservationAffinity"]["values"] == ["mine"]
