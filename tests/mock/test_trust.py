@@ -11,6 +11,7 @@ import pytest
 from provision import app
 from provision.app import Targets
 from provision.cloud.gce import GceCloud
+from provision.cloud.ports import SerialOutput
 from provision.errors import EXIT_UNREACHABLE, CloudError, HostKeyMismatch, ProvisionError
 from provision.hosts.known_hosts import HostKey, KnownHosts
 from tests.mock.project import ZONE, Project
@@ -50,7 +51,7 @@ def without_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def silent(monkeypatch: pytest.MonkeyPatch) -> None:
     without_attributes(monkeypatch)
-    monkeypatch.setattr(GceCloud, "serial", lambda *_, **__: ("", 0))
+    monkeypatch.setattr(GceCloud, "serial", lambda *_, **__: SerialOutput("", 0))
 
 
 def test_what_the_boot_unit_publishes_is_pinned_under_the_instance_id(project: Project) -> None:
