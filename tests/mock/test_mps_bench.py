@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -39,7 +40,9 @@ sys.exit(status)
 """
 
 
-def test_a_mock_is_refused_in_one_line(project: Project) -> None:
+def test_a_mock_is_refused_in_one_line(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With matplotlib or without: what is missing for a chart is said where there would be one."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert project.create().exit_code == 0
     asked = app.mps_asked(clients="1,2", rounds="1")
     with pytest.raises(UsageError) as caught:

@@ -92,8 +92,6 @@ def mps_bench(session: Session, targets: Targets, asked: Asked) -> Done:
             why="programs in a container each are not what it compares",
             fix=f"INVOKE_PROVISION_MPS_TOPOLOGY=container {session.program_argv0} mps.bench   (in the first worker container)",
         )
-    if asked.with_chart:
-        chart.check_installed()
     keys = bench.grid(asked.modes, asked.clients)
     transport = converging.connect(session, converging.host(session, targets))
     try:
@@ -197,6 +195,8 @@ def _look(session: Session, transport: Transport, asked: Asked) -> _Place:
             why="command -v python3",
             fix="--command PROGRAM",
         )
+    if asked.with_chart:
+        chart.check_installed()
     workload = asked.workload or ("mlp" if about.get("torch") == "yes" else "driver")
     place = _Place(session, transport, f"/tmp/provision-bench-{secrets.token_hex(4)}", about, workload, client_limit(status))  # noqa: S108 - in the container
     source = resources.files("provision.mps").joinpath(f"workloads/{workload}.py").read_bytes()
