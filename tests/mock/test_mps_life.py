@@ -155,10 +155,14 @@ def test_who_uses_another_gpu_than_the_chosen_one_is_not_outside(gpu: Shared) ->
     with gpu.program(other) as elsewhere, gpu.program() as client:
         done = gpu.status(strict=True)
         assert (done.exit_code, done.document["outside"]) == (0, []), done.text
+        bad = [check for check in app.mps_doctor(gpu.session, HERE).document["checks"] if check["status"] == "fail"]
+        assert bad == []
         assert [each["pid"] for each in done.document["clients"]] == [int(client.pid)]
         client.end()
         gpu.set()
         assert [each["pid"] for each in gpu.status().document["outside"]] == [int(elsewhere.pid)], "all GPUs are shared"
+        bad = [check["id"] for check in app.mps_doctor(gpu.session, HERE).document["checks"] if check["status"] == "fail"]
+        assert "environment" in bad
         gpu.set(gpu="GPU-00000001")
         assert [each["pid"] for each in gpu.status().document["outside"]] == [int(elsewhere.pid)], "this very GPU is"
 

@@ -40,6 +40,7 @@ def mps_doctor(session: Session, targets: Targets, options: Sequence[str] = ()) 
     whole = replace(
         seen,
         daemon=_daemon(status, said),
+        workers=[worker for worker in seen.workers if worker.pid not in status.elsewhere],
         probe=_text(answers, "probe").strip(),
         options=options,
         wanted_percentage=mps.thread_percentage,

@@ -131,6 +131,8 @@ class MpsStatus:
     proof: tuple[tuple[str, str], ...] = ()
     clients: Sequence[MpsClient] = ()
     outside: Sequence[MpsClient] = ()
+    elsewhere: frozenset[int] = frozenset()
+    """Host PIDs of the processes that use other GPUs than the chosen one alone."""
     gpus: Sequence[parse.SmiGpu] = ()
     cuda: tuple[int, int] | None = None
 
@@ -154,7 +156,8 @@ def read_status(text: str) -> MpsStatus:
     pid, state = servers[-1] if servers else ("", "")
     share = parse.percentage(found.get(f"share.{pid}", ""))
     gpus = _chosen(parse.gpus(_tail(text, "gpu")), found.get("chosen", "").strip())
-    clients, outside = _users(text, found, gpus)
+    elsewhere = _elsewhere(text, gpus)
+    clients, outside = _users(text, found, elsewhere)
     return MpsStatus(
         container_running=found.get("container", "").strip() == "true",
         daemon=default is not None,
@@ -172,6 +175,7 @@ def read_status(text: str) -> MpsStatus:
         proof=tuple((key[7:], value.strip()) for key, value in found.items() if key.startswith("proven.")) if "proof" in found else (),
         clients=clients,
         outside=outside,
+        elsewhere=elsewhere,
         gpus=gpus,
         cuda=parse.cuda_version(_tail(text, "smi")),
     )
@@ -206,7 +210,7 @@ def _chosen(gpus: Sequence[parse.SmiGpu], wanted: str) -> Sequence[parse.SmiGpu]
     return [gpu for gpu in gpus if (gpu.uuid.startswith(wanted) if index is None else gpu.index == index)]
 
 
-def _elsewhere(text: str, gpus: Sequence[parse.SmiGpu]) -> set[int]:
+def _elsewhere(text: str, gpus: Sequence[parse.SmiGpu]) -> frozenset[int]:
     """Host PIDs of the processes that use other GPUs alone; asked for where the settings choose one.
 
     Whom nvidia-smi does not name, or names without the UUID of a GPU, may use any: a CUDA program opens the nodes of every
@@ -214,15 +218,15 @@ def _elsewhere(text: str, gpus: Sequence[parse.SmiGpu]) -> set[int]:
     """
     mine = {gpu.uuid for gpu in gpus}
     places = parse.places(_tail(text, "place"))
-    return {pid for pid, uuids in places.items() if mine and not uuids & mine and all(uuid.startswith("GPU-") for uuid in uuids)}
+    others = {pid for pid, uuids in places.items() if not uuids & mine and all(uuid.startswith("GPU-") for uuid in uuids)}
+    return frozenset(others if mine else ())
 
 
-def _users(text: str, found: Mapping[str, str], gpus: Sequence[parse.SmiGpu]) -> tuple[list[MpsClient], list[MpsClient]]:
+def _users(text: str, found: Mapping[str, str], elsewhere: frozenset[int]) -> tuple[list[MpsClient], list[MpsClient]]:
     """The clients that the server lists, and who else uses the GPU.
 
     A holder of the GPU is known by its host's PID, a client by that of its container; `docker top` says whose it is.
     """
-    elsewhere = _elsewhere(text, gpus)
     memory = {process.pid: process.memory_mib for process in parse.processes(_tail(text, "app"))}
     homes = {row[0]: row[1] for row in _rows(text, "top", 3)}
     boxes = found.get("boxes", "").split()
