@@ -11,7 +11,9 @@ from importlib import resources
 from typing import Any
 
 LONGEST_LINE = 2_000
-"""Characters of a line that are looked at: a minified page on one line should not be matched for seconds."""
+"""Characters that are looked at together: matching takes longer than in proportion to them, and a page may be minified to one line."""
+_OVERLAP = 200
+"""Characters that two neighbouring pieces of a longer line share: a text that is cut in one of them is whole in the other."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +92,18 @@ def explain(text: str) -> tuple[Match, ...]:
     """The rows that fit `text`, harmless ones last, else in the order in which they appear in it; each once."""
     found: dict[str, Match] = {}
     for number, raw in enumerate(text.splitlines(), 1):
-        line = raw.strip()[:LONGEST_LINE]
+        pieces = _pieces(raw)
         for row in rows():
-            if not row.fits(line):
+            piece = next(filter(row.fits, pieces), None)
+            if piece is None:
                 continue
             before = found.get(row.id)
-            found[row.id] = Match(row, before.text, before.line, before.times + 1) if before else Match(row, line, number)
+            found[row.id] = Match(row, before.text, before.line, before.times + 1) if before else Match(row, piece, number)
     return tuple(sorted(found.values(), key=lambda match: (match.row.harmless, match.line)))
+
+
+def _pieces(raw: str) -> Sequence[str]:
+    """What of a line is matched as one: a log in JSON has whole tracebacks on a line, with their line ends written out."""
+    lines = (line.strip() for line in raw.split("\\n"))
+    step = LONGEST_LINE - _OVERLAP
+    return [line[start : start + LONGEST_LINE] for line in lines for start in range(0, max(1, len(line) - _OVERLAP), step)]

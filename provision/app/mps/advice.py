@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import re
 import sys
@@ -215,13 +216,19 @@ def _given(session: Session, text: str | None, file: str | None) -> str:
         return text
     try:
         if file == "-":
-            return sys.stdin.buffer.read(_LARGEST_BYTES).decode("utf-8", "replace")
+            return _decoded(sys.stdin.buffer.read(_LARGEST_BYTES))
         with Path(str(file)).expanduser().open("rb") as opened:
-            return opened.read(_LARGEST_BYTES).decode("utf-8", "replace")
+            return _decoded(opened.read(_LARGEST_BYTES))
     except OSError as error:
         raise UsageError(
             "the file cannot be read", where=str(file), why=error.strerror or str(error), fix="--file - reads it from a pipe"
         ) from error
+
+
+def _decoded(data: bytes) -> str:
+    """The text, in the encoding that its mark names: PowerShell writes UTF-16 into a file; UTF-8 without one."""
+    marked = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return data.decode("utf-16" if marked else "utf-8-sig", "replace")
 
 
 def _told(match: Match) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,8 +56,28 @@ def test_any_text_is_explained_or_not(text: str) -> None:
     assert len(explain(text)) <= len(rows())
 
 
-def test_a_page_on_one_line_is_not_matched_for_long() -> None:
-    assert explain("x" * LONGEST_LINE + "Error 805") == ()
+@pytest.mark.parametrize("before", [0, 90, LONGEST_LINE - 8, LONGEST_LINE, 10 * LONGEST_LINE])
+def test_the_end_of_a_long_line_counts_as_well(before: int) -> None:
+    (match,) = explain(f"{'x' * before} CUDA failed: Error 805 {'x' * before}")
+    assert (match.row.id, match.line, match.times) == ("805", 1, 1)
+    assert len(match.text) <= LONGEST_LINE
+
+
+def test_a_traceback_in_a_json_log_is_read_line_by_line() -> None:
+    calls = "".join(f'  File "sdk_worker.py", line {number}, in _execute\n    response = task()\n' for number in range(60))
+    said = f"Traceback (most recent call last):\n{calls}RuntimeError: CUDA error: Error 805: MPS client failed to connect\n"
+    (match,) = explain(json.dumps({"severity": "ERROR", "message": said}))
+    assert (match.row.id, match.text.startswith("RuntimeError")) == ("805", True)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be-with-mark"])
+def test_a_log_is_read_in_the_encoding_that_its_mark_names(tmp_path: Path, encoding: str) -> None:
+    text = "RuntimeError: out of memory (cuInit)\n"
+    data = codecs.BOM_UTF16_BE + text.encode("utf-16-be") if encoding.endswith("mark") else text.encode(encoding)
+    (tmp_path / "worker.log").write_bytes(data)
+    done = app.mps_explain(Session(Settings(), tmp_path, tmp_path), text=None, file=str(tmp_path / "worker.log"))
+    assert [match["id"] for match in done.document["matches"]] == ["cap-below-context"]
+    assert done.document["matches"][0]["text"] == text.strip()
 
 
 @pytest.mark.parametrize("program", ["provision", "invoke"])
