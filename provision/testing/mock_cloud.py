@@ -44,7 +44,7 @@ class HostPark:
             raise ValueError(f"not a name of an instance or zone: {zone}/{name}")
         return self.folder / zone / name
 
-    def boot(self, name: str, zone: str, metadata: dict[str, str], gpu: str | None) -> tuple[str, int]:
+    def boot(self, name: str, zone: str, metadata: dict[str, str], gpu: str | None, gpu_count: int) -> tuple[str, int]:
         """Start the host on its disk and return where its SSH server listens."""
         disk = self._disk(name, zone)
         record = disk / "port"
@@ -52,7 +52,8 @@ class HostPark:
         keys = self.logins() if by_login else authorized(metadata)
         user = keys[0][0] if keys else "user"
         port = int(record.read_text()) if record.exists() else 0
-        host = MockHost(name=name, user=user, gpu=gpu, folder=disk, authorize=() if by_login else keys, metadata=metadata, port=port)
+        named = () if by_login else keys
+        host = MockHost(name=name, user=user, gpu=gpu, gpu_count=gpu_count, folder=disk, authorize=named, metadata=metadata, port=port)
         host.start()
         if by_login:
             host.access.asked = self.logins

@@ -107,7 +107,7 @@ def test_wait_returns_after_two_minutes_though_nothing_is_done(
 
 def test_a_host_that_does_not_boot_fails_the_operation(clock: SimulatedClock, make_spec: MakeSpec) -> None:
     class Broken(NullBackend):
-        def boot(self, name: str, zone: str, metadata: dict[str, str], gpu: str | None) -> tuple[str, int]:
+        def boot(self, name: str, zone: str, metadata: dict[str, str], gpu: str | None, gpu_count: int) -> tuple[str, int]:
             raise OSError("no port left")
 
     with ComputeEmulator(Broken(), clock=clock) as emulator:
@@ -122,10 +122,10 @@ def test_a_host_that_does_not_boot_fails_the_operation(clock: SimulatedClock, ma
 
 def test_a_host_that_does_not_boot_again_keeps_its_disk(clock: SimulatedClock, make_spec: MakeSpec) -> None:
     class Once(NullBackend):
-        def boot(self, name: str, zone: str, metadata: dict[str, str], gpu: str | None) -> tuple[str, int]:
+        def boot(self, name: str, zone: str, metadata: dict[str, str], gpu: str | None, gpu_count: int) -> tuple[str, int]:
             if self.boots:
                 raise OSError("no port left")
-            return super().boot(name, zone, metadata, gpu)
+            return super().boot(name, zone, metadata, gpu, gpu_count)
 
     with ComputeEmulator(Once(), clock=clock) as emulator:
         instances = client(compute_v1.InstancesClient, emulator)

@@ -423,9 +423,9 @@ def test_the_intent_is_on_disk_before_the_insert(clock: SimulatedClock, tmp_path
     seen: list[list[str]] = []
 
     class Watching(NullBackend):
-        def boot(self, name: str, zone: str, metadata: dict[str, str], gpu: str | None) -> tuple[str, int]:
+        def boot(self, name: str, zone: str, metadata: dict[str, str], gpu: str | None, gpu_count: int) -> tuple[str, int]:
             seen.append([json.loads(line)["state"] for line in path.read_text().splitlines()])
-            return super().boot(name, zone, metadata, gpu)
+            return super().boot(name, zone, metadata, gpu, gpu_count)
 
     with ComputeEmulator(Watching(), clock=clock) as emulator:
         cloud = GceCloud("demo", emulator.endpoint, sleep=clock.sleep)

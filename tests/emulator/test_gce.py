@@ -144,7 +144,7 @@ def test_bundled_families_get_no_accelerator_and_their_disk(emulator: ComputeEmu
 def test_metadata_reaches_the_host(cloud: GceCloud, make_spec: MakeSpec, hosts: NullBackend) -> None:
     metadata = {"ssh-keys": "dev:ssh-ed25519 AAAA dev", "user-data": "#cloud-config\n# ünï\n", "enable-guest-attributes": "TRUE"}
     vm = create(cloud, make_spec(metadata=metadata))
-    assert hosts.boots == [(metadata, "nvidia-tesla-t4")]
+    assert hosts.boots == [(metadata, "nvidia-tesla-t4", 1)]
     assert vm.metadata == metadata
 
 

@@ -29,12 +29,12 @@ def client_of(endpoint: str) -> compute_v1.InstancesClient:
     return compute_v1.InstancesClient(credentials=AnonymousCredentials(), client_options={"api_endpoint": endpoint}, transport="rest")  # type: ignore[no-untyped-call]
 
 
-def body(name: str, **metadata: str) -> compute_v1.Instance:
+def body(name: str, machine: str = "g2-standard-8", **metadata: str) -> compute_v1.Instance:
     """A GPU VM as the API wants it."""
     disk = compute_v1.AttachedDiskInitializeParams(source_image="projects/cos-cloud/global/images/family/cos-125-lts", disk_size_gb=100)
     return compute_v1.Instance(
         name=name,
-        machine_type=f"zones/{ZONE}/machineTypes/g2-standard-8",
+        machine_type=f"zones/{ZONE}/machineTypes/{machine}",
         scheduling=compute_v1.Scheduling(on_host_maintenance="TERMINATE", automatic_restart=True),
         disks=[compute_v1.AttachedDisk(boot=True, auto_delete=True, initialize_params=disk)],
         network_interfaces=[compute_v1.NetworkInterface(access_configs=[compute_v1.AccessConfig(type_="ONE_TO_ONE_NAT", name="nat")])],
@@ -58,6 +58,15 @@ def key(tmp_path: Path) -> tuple[str, str]:
     """A private key's path and its public line."""
     path = tmp_path / "id"
     return str(path), public_line(load_or_make_key(path))
+
+
+def test_a_host_has_as_many_gpus_as_its_instance(mock_cloud: MockCloud, key: tuple[str, str]) -> None:
+    insert(mock_cloud.endpoint, "dev", machine="g2-standard-24", ssh_keys=f"ed:{key[1]}")
+    host = mock_cloud.host("dev")
+    host.identity = key[0]
+    with connect(host) as client:
+        ask(client, "sudo cos-extensions install gpu")
+        assert ask(client, "ls $PROVISION_MOCK_ROOT/dev | grep '^nvidia[0-9]'").out == "nvidia0\nnvidia1\n"
 
 
 def test_every_running_instance_is_a_host(mock_cloud: MockCloud, key: tuple[str, str]) -> None:
@@ -174,7 +183,7 @@ def test_lines_of_ssh_keys_as_the_guest_agent_reads_them() -> None:
 
 def test_names_that_are_no_names_make_no_folders(mock_cloud: MockCloud) -> None:
     with pytest.raises(ValueError, match="not a name"):
-        mock_cloud.hosts.boot("../x", ZONE, {}, None)
+        mock_cloud.hosts.boot("../x", ZONE, {}, None, 0)
 
 
 # --- the background process ---------------------------------------------------------------------------------------------

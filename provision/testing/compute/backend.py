@@ -12,7 +12,7 @@ class HostBackend(Protocol):
     INTERNAL_ERROR, as a real host failure would.
     """
 
-    def boot(self, name: str, zone: str, metadata: dict[str, str], gpu: str | None) -> tuple[str, int]:
+    def boot(self, name: str, zone: str, metadata: dict[str, str], gpu: str | None, gpu_count: int) -> tuple[str, int]:
         """Start the host (also after `halt`) and return the address and port where its SSH server listens."""
         ...
 
@@ -32,12 +32,12 @@ class NullBackend:
         self._at = (address, port)
         self.events: list[tuple[str, str, str]] = []
         """(event, name, zone) in order."""
-        self.boots: list[tuple[dict[str, str], str | None]] = []
-        """(metadata, gpu) of each boot."""
+        self.boots: list[tuple[dict[str, str], str | None, int]] = []
+        """(metadata, gpu, gpu_count) of each boot."""
 
-    def boot(self, name: str, zone: str, metadata: dict[str, str], gpu: str | None) -> tuple[str, int]:
+    def boot(self, name: str, zone: str, metadata: dict[str, str], gpu: str | None, gpu_count: int) -> tuple[str, int]:
         """Write the boot down."""
-        self.boots.append((metadata, gpu))
+        self.boots.append((metadata, gpu, gpu_count))
         self.events.append(("boot", name, zone))
         return self._at
 

@@ -169,10 +169,10 @@ class Store:
         if not self.exists(machine):
             message = f"The resource '{machine.place.path}' was not found"
             return OperationFailure(code="RESOURCE_NOT_FOUND", message=message, http_status=404)
-        gpu, _count = resources.gpu_of(machine.resource)
+        gpu, gpu_count = resources.gpu_of(machine.resource)
         metadata = {**self.project_metadata, **resources.metadata_of(machine.resource)}
         try:
-            address, port = self._hosts.boot(machine.place.name, machine.place.zone, metadata, gpu)
+            address, port = self._hosts.boot(machine.place.name, machine.place.zone, metadata, gpu, gpu_count)
         except Exception as error:  # noqa: BLE001  (whatever a backend raises is a host that did not boot)
             if keep:
                 machine.status = "TERMINATED"
