@@ -27,6 +27,8 @@ from provision.cli.output import Output, give_up_stdout
 from provision.errors import EXIT_FAILED, Interrupted, ProvisionError, UsageError
 from provision.settings import Settings
 
+_MOST = 999
+"""The largest number that a flag takes: a digit too many asks for no million processes."""
 _DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 
 
@@ -168,8 +170,8 @@ def number(flag: str, text: str | None, *, least: int) -> int | None:
     if text is None:
         return None
     value = int(text) if re.fullmatch(r"\d{1,9}", text, re.ASCII) else least - 1
-    if value < least:
-        why = f"allowed: a whole number of at least {least}, in at most 9 digits"
+    if not least <= value <= _MOST:
+        why = f"allowed: a whole number from {least} to {_MOST}"
         raise UsageError(f"{text[:20]!r} is no number for it", where=flag, why=why, fix=f"{flag}={max(least, 1)}")
     return value
 

@@ -38,14 +38,14 @@ class Key:
 
     @property
     def percentage(self) -> int | None:
-        """Default active thread percentage of the cell; None without MPS. 200/N is rounded up, as `mps.plan` does."""
+        """Default active thread percentage of the cell; None without MPS. Rounded up, as `mps.plan` does."""
         match self.mode:
             case "none":
                 return None
             case "mps":
                 return 100
             case "100/N":
-                return max(1, 100 // self.clients)
+                return math.ceil(100 / self.clients)
             case _:
                 return min(100, math.ceil(200 / self.clients))
 
@@ -95,9 +95,8 @@ def clients_of(text: str | None) -> tuple[int, ...]:
         return CLIENTS
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words or not all(re.fullmatch(r"[1-9]\d{0,2}", word) for word in words):
-        raise UsageError(
-            "--clients is a list of numbers", where=text, why="each from 1 to 999, separated by commas", fix="--clients 1,4,16"
-        )
+        why = "each from 1 to 999, separated by commas"
+        raise UsageError(f"{text[:40]!r} is no list of numbers", where="--clients", why=why, fix="--clients 1,4,16")
     return tuple(sorted({1, *map(int, words)}))
 
 
@@ -106,7 +105,7 @@ def seconds_of(text: str) -> float:
     found = re.fullmatch(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s?)?", text.strip(), re.ASCII)
     seconds = sum(int(part or 0) * unit for part, unit in zip(found.groups(), (3600, 60, 1), strict=True)) if found else 0
     if not seconds:
-        raise UsageError("this is no span of time", where=f"--budget {text}", why="written as 90s, 6m or 1h30m", fix="--budget 6m")
+        raise UsageError(f"{text[:40]!r} is no span of time", where="--budget", why="written as 90s, 6m or 1h30m", fix="--budget 6m")
     return float(seconds)
 
 

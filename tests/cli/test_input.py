@@ -13,7 +13,8 @@ from typing import IO
 
 import pytest
 
-from provision.cli.execution import given_input
+from provision.cli.execution import given_input, number
+from provision.errors import UsageError
 
 
 @pytest.fixture
@@ -60,3 +61,12 @@ def test_a_closed_one_gives_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     file.close()
     monkeypatch.setattr(sys, "stdin", file)
     assert given_input() is None
+
+
+@pytest.mark.parametrize("text", ["", "0", "1000", "\u0663", "100000000", "9" * 5000])
+def test_a_number_that_is_out_of_range_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises(UsageError, match="is no number for it") as caught:
+        number("--clients", text, least=1)
+    assert (caught.value.where, caught.value.why) == ("--clients", "allowed: a whole number from 1 to 999")
+    assert len(caught.value.what) < 80
+    assert number("--clients", "999", least=1) == 999

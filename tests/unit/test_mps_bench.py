@@ -75,7 +75,7 @@ def test_cells_that_are_the_same_are_run_once() -> None:
 
 @pytest.mark.parametrize(
     ("mode", "clients", "percentage"),
-    [("none", 4, None), ("mps", 4, 100), ("100/N", 16, 6), ("200/N", 16, 13), ("200/N", 1, 100), ("100/N", 300, 1)],
+    [("none", 4, None), ("mps", 4, 100), ("100/N", 16, 7), ("200/N", 16, 13), ("200/N", 1, 100), ("100/N", 300, 1)],
 )
 def test_the_part_of_the_gpu_that_a_client_may_use(mode: str, clients: int, percentage: int | None) -> None:
     assert Key(mode, clients).percentage == percentage

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,3 +77,13 @@ def test_steps_for_a_command_that_takes_none_are_refused() -> None:
     with pytest.raises(UsageError, match="--steps says nothing to this command"):
         app.mps_asked(command="python train.py", steps="500")
     assert app.mps_asked(command="python train.py {steps}", steps="500").steps == 500
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "\u0663", "9" * 5000, "99999999"])
+@pytest.mark.parametrize("flag", ["rounds", "steps"])
+def test_what_is_no_number_for_a_flag_is_refused_with_the_flags_name(flag: str, text: str) -> None:
+    wishes: dict[str, Any] = {flag: text}
+    with pytest.raises(UsageError, match="is no number for it") as caught:
+        app.mps_asked(**wishes)
+    assert caught.value.where == f"--{flag}"
+    assert len(caught.value.what) < 80

@@ -81,9 +81,9 @@ def mps_asked(
         command=command,
         clients=bench.clients_of(clients),
         modes=bench.modes_of(modes),
-        rounds=_count("--rounds", rounds, plain.rounds, least=1),
+        rounds=_count("--rounds", rounds, plain.rounds, most=999),
         budget_s=None if budget is None else bench.seconds_of(budget),
-        steps=None if steps is None else _count("--steps", steps, bench.STEPS, least=1),
+        steps=None if steps is None else _count("--steps", steps, bench.STEPS, most=9_999_999),
         workload=workload,
         output=plain.output if output is None else Path(output),
         with_chart=with_chart,
@@ -91,9 +91,11 @@ def mps_asked(
     )
 
 
-def _count(flag: str, text: str | None, default: int, *, least: int) -> int:
+def _count(flag: str, text: str | None, default: int, *, most: int) -> int:
     if text is None:
         return default
-    if not text.isdecimal() or int(text) < least:
-        raise UsageError(f"{flag} is a whole number", where=text, why=f"at least {least}", fix=f"{flag} {default}")
-    return int(text)
+    value = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(most)) else 0
+    if not 1 <= value <= most:
+        why = f"allowed: a whole number from 1 to {most}"
+        raise UsageError(f"{text[:40]!r} is no number for it", where=flag, why=why, fix=f"{flag} {default}")
+    return value
