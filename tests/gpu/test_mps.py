@@ -65,10 +65,9 @@ def checks(machine: Machine, *words: str) -> tuple[int, dict[str, dict[str, Any]
     return ended.status, {check["id"]: check for check in ended.document["checks"]}
 
 
-def explained(machine: Machine, text: str) -> str:
-    """The cause and the remedy of an error text."""
-    found = machine.ok("mps.explain", "--text", text)["matches"]
-    return " ".join(f"{match['cause']} {match['remedy']}" for match in found)
+def explained(machine: Machine, text: str) -> list[str]:
+    """The rows by which `mps.explain` knows an error text."""
+    return [match["id"] for match in machine.ok("mps.explain", "--text", text)["matches"]]
 
 
 def archive(busybox: bytes) -> bytes:
@@ -154,7 +153,6 @@ def test_real_clients_are_attached_and_named(machine: Machine) -> None:
         status = machine.ok("mps.status", "--strict")
     assert len(status["clients"]) == 3
     assert all("client.py" in each["command"] and each["pid"] > 1 and each["container"] == "worker" for each in status["clients"])
-    assert status["client_limit"] == 48
 
 
 def test_the_doctor_finds_it_healthy(machine: Machine) -> None:
@@ -173,8 +171,8 @@ def test_a_daemon_that_was_killed(machine: Machine) -> None:
     with client(machine, "hold", "60") as child:
         machine.inside("kill -9 $(cat $CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid)")
         out, err = child.communicate(timeout=60)
-    assert "806" in out + err, "the server dies with its daemon"
-    assert "server" in explained(machine, out)
+    assert "error 806" in out, f"the server dies with its daemon: {out} {err}"
+    assert explained(machine, out) == ["806"]
     with client(machine, "hold", "30"):
         code, found = checks(machine)
         outside = machine("mps.status", "--json").document["outside"]
@@ -185,13 +183,21 @@ def test_a_daemon_that_was_killed(machine: Machine) -> None:
 
 @pytest.mark.usefixtures("mended")
 def test_a_client_over_the_limit(machine: Machine) -> None:
-    ended = machine("dev.exec", "--clients", "50", "--json", "--", "python3", "client.py", "hold", "25")
-    statuses = sorted(each["status"] for each in ended.document["clients"])
-    assert statuses.count(0) <= 48, ended
-    assert statuses.count(40) >= 2, ended
-    text = ended.err
-    assert "808" in text
-    assert "48" in explained(machine, "error 808 CUDA_ERROR_MPS_MAX_CLIENTS_REACHED") or "reduce" in explained(machine, "Error 808").lower()
+    """More clients than any server takes (48, from CUDA 13.1 on 60): whoever does not run was refused with 808, in words that are known.
+
+    How many run is what the GPU says, and is written down beside what `mps.status` tells. Their shares are small, so that memory
+    is not what they lack.
+    """
+    machine.configure(mps={"thread_percentage": 12})
+    told = enabled(machine)["client_limit"]
+    ended = machine("dev.exec", "--clients", "64", "--json", "--", "python3", "client.py", "hold", "25")
+    statuses = [each["status"] for each in ended.document["clients"]]
+    ran, refused = statuses.count(0), [line for line in ended.err.splitlines() if "error 808" in line]
+    FIGURES["limit"] = {"ran": ran, "told": told}
+    assert len(statuses) == 64
+    assert 0 < ran < 64, ended
+    assert statuses.count(40) == len(refused) == 64 - ran, ended
+    assert explained(machine, "\n".join(refused)) == ["808"]
 
 
 @pytest.mark.usefixtures("mended")
@@ -199,11 +205,12 @@ def test_a_second_user(machine: Machine, lab: Lab) -> None:
     with client(machine, "hold", "40"):
         words = ["docker", "exec", "-d", "-u", "1000", "-w", "/workspace", "worker", "python3", "client.py", "hold", "3"]
         lab.exec_inside(*words)
-        machine.eventually(lambda: "pending" in machine.inside("cat $CUDA_MPS_LOG_DIRECTORY/control.log"), "the second user waits")
+        waits = "from user 1000: Server is not ready"
+        machine.eventually(lambda: waits in machine.inside("cat $CUDA_MPS_LOG_DIRECTORY/control.log"), "the second user waits")
         code, found = checks(machine)
     told = json.dumps([check for check in found.values() if check["status"] in {"warn", "fail"}]).lower()
     assert code in {1, 2}
-    assert "user" in told or "uid" in told, told
+    assert "user 1000" in told, told
     machine.eventually(lambda: not machine.inside("pgrep -f '[c]lient.py hold' || true").strip(), "it has its turn, and ends")
 
 
@@ -219,12 +226,30 @@ def test_a_client_with_another_pipe_directory(machine: Machine) -> None:
 
 
 @pytest.mark.usefixtures("mended")
-def test_an_index_that_the_daemon_has_remapped(machine: Machine) -> None:
+def test_a_client_that_names_its_gpu_by_index(machine: Machine) -> None:
+    """It runs, as 0 is there on both sides, and the doctor says what it rests on."""
     machine.configure(mps={"gpu": "0"})
     enabled(machine)
-    ended = machine("dev.exec", "--", "sh", "-c", "CUDA_VISIBLE_DEVICES=1 python3 client.py hold")
+    with client(machine, "hold", "30", env="CUDA_VISIBLE_DEVICES=0"):
+        _, found = checks(machine)
+    assert found["environment"]["status"] == "warn", found["environment"]
+    assert "CUDA_VISIBLE_DEVICES=0" in found["environment"]["what"]
+
+
+@pytest.mark.usefixtures("mended")
+def test_an_index_that_the_daemon_has_remapped(machine: Machine) -> None:
+    """The daemon's only GPU is 0 to clients: the index that the machine gives it, good without MPS, is an error with it."""
+    last = machine.inside("nvidia-smi -L").count("GPU ") - 1
+    if last == 0:
+        pytest.skip("needs two GPUs: on one, index 1 is an error without MPS as well")
+    hold = f"CUDA_VISIBLE_DEVICES={last} python3 client.py hold"
+    machine.configure(mps={"gpu": str(last)})
+    machine.ok("mps.disable")
+    assert machine.inside(hold) == "ready\ndone\n", "without MPS it is there"
+    enabled(machine)
+    ended = machine("dev.exec", "--", "sh", "-c", hold)
     assert (ended.status, "error 100" in ended.out) == (40, True), ended
-    assert "CUDA_VISIBLE_DEVICES" in explained(machine, ended.out)
+    assert explained(machine, ended.out) == ["no-device"]
 
 
 @pytest.mark.usefixtures("mended")
@@ -246,9 +271,12 @@ def test_an_illegal_address_in_one_client_hits_the_others(machine: Machine) -> N
         broken = machine("dev.exec", "--", "python3", "client.py", "fault")
         out, _ = other.communicate(timeout=60)
     assert (broken.status, "error 700" in broken.out) == (40, True), broken
-    assert "error 7" in out, "the fault of one is reported to all"
-    assert "all" in explained(machine, out)
+    assert "error 700" in out, "the fault of one is reported to all"
+    assert explained(machine, out) == ["shared-fault"]
     assert machine.ok("mps.status")["server"]["state"] == "ACTIVE"
+    _, found = checks(machine)
+    assert found["server"]["status"] in {"ok", "warn"}, "it is ACTIVE again, whatever its log says of before"
+    assert "ACTIVE" in found["server"]["what"]
     with client(machine, "hold", "10"):
         assert len(machine.ok("mps.status", "--strict")["clients"]) == 1
 
