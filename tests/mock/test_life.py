@@ -137,8 +137,8 @@ def test_a_vm_that_never_answers_after_its_start_is_named(project: Project) -> N
     patience = Patience(host_keys_s=0.1, ssh_s=0.2, pause_s=0.05, attributes_pause_s=0.05)
     real = project.cloud.hosts.boot
 
-    def refusing(name: str, zone: str, metadata: dict[str, str], gpu: str | None) -> tuple[str, int]:
-        at = real(name, zone, metadata, gpu)
+    def refusing(name: str, zone: str, metadata: dict[str, str], gpu: str | None, gpu_count: int) -> tuple[str, int]:
+        at = real(name, zone, metadata, gpu, gpu_count)
         project.cloud.host(name).faults.refuse_auth = True
         return at
 
