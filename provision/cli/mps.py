@@ -43,7 +43,7 @@ def enable(run: Run) -> Done:
 
 
 @command(
-    Shape("mps.status", targets=True, result=True, one=True),
+    Shape("mps.status", targets=True, result=True, checks=False, one=True),
     about={"strict": "end with 1 when a process uses the GPU outside MPS, or the server is not ACTIVE"},
 )
 def status(run: Run, *, strict: bool = False) -> Done:
@@ -53,7 +53,7 @@ def status(run: Run, *, strict: bool = False) -> Done:
     return app.mps_status(run.session, targets=run.targets, strict=strict)
 
 
-@command(Shape("mps.top", targets=True, result=True, streams=True, one=True))
+@command(Shape("mps.top", targets=True, result=True, streams=True, checks=False, one=True))
 def top(run: Run) -> Done:
     """Watch clients, memory and the GPU's activity, until q or Ctrl-C.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import posixpath
 import re
 from collections.abc import Callable
 from typing import Annotated, Literal, TypeAlias
@@ -140,10 +141,16 @@ def _host_key(value: str) -> str:
     return " ".join(value.split()[:2])
 
 
+_OTHERS = re.compile(r"/(bin|boot|dev|etc|home|lib|lib64|mnt|opt|proc|root|run|sbin|srv|sys|tmp|usr|var|workspace)?")
+"""Folders that are not MPS's alone."""
+
+
 def _pipe_dir(value: str) -> str:
     size = len(value.encode())
     if size > SUN_PATH_ROOM:
         raise ValueError(f"a folder of at most {SUN_PATH_ROOM} bytes (this one has {size}): MPS puts Unix sockets into it")
+    if _OTHERS.fullmatch(posixpath.normpath(f"/{value.lstrip('/')}")):
+        raise ValueError("a folder of its own, such as /run/mps/pipe: everybody may write into it while MPS is on")
     return value
 
 

@@ -325,6 +325,7 @@ def test_a_container_for_each_worker_as_on_dataflow(gpu: Shared) -> None:
     assert gpu.host.run("docker ps --quiet").output == ""
     assert changed(gpu.enable()) == ["mps-container", "container", "siblings", "mps"]
     gpu.host.run("docker rm -f worker-mps")
+    assert (gpu.status().exit_code, gpu.status().text) == (1, "the container worker-mps is not running: invoke dev.up")
     assert changed(gpu.enable()) == ["mps-container", "container", "siblings", "mps"]
 
     gpu.set(topology="containers", worker={"processes": 2})

@@ -96,6 +96,17 @@ def test_frames_are_found_in_any_pieces() -> None:
     assert frames.found.empty()
 
 
+def test_one_look_ends_as_mps_status_does(box: Shared) -> None:
+    assert app.mps_top(box.session, HERE).exit_code == 0
+    assert app.mps_disable(box.session, HERE, force=True).exit_code == 0
+    done = app.mps_top(box.session, HERE)
+    assert (done.exit_code, done.document["daemon"]) == (1, False)
+    box.host.run("docker stop --time 0 worker")
+    assert app.mps_top(box.session, HERE).exit_code == box.status().exit_code == 1
+    assert box.up().exit_code == 0
+    box.enable()
+
+
 SHOW = """
 from provision.report.screen import Screen
 with Screen() as screen:

@@ -105,6 +105,9 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "remove driver_dir",
     ),
     ({"mps": {"pipe_dir": "/" + "x" * 88}}, "provision.mps.pipe_dir is '/xxx", "change"),
+    ({"mps": {"pipe_dir": "/"}}, "provision.mps.pipe_dir is '/'", "change"),
+    ({"mps": {"pipe_dir": "/workspace/"}}, "provision.mps.pipe_dir is '/workspace/'", "change"),
+    ({"mps": {"pipe_dir": "/x/../tmp"}}, "provision.mps.pipe_dir is '/x/../tmp'", "change"),
     ({"mps": {"pipe_dir": "relative"}}, "provision.mps.pipe_dir is 'relative'", "change"),
     ({"mps": {"thread_percentage": 0}}, "provision.mps.thread_percentage is 0", "change"),
     ({"worker": {"volumes": ["/a:/data", "/b:/data/"]}}, "provision.worker.volumes is ['/a:/data', '/b:/data/']", "a target of its own"),
@@ -130,6 +133,7 @@ def test_what_is_allowed_is_said() -> None:
     assert refused(level(cloud="aws")).why == "allowed: gce, mock"
     assert "1 to 63 of a-z" in refused(level(name="Dev")).why
     assert "at most 88 bytes (this one has 92)" in refused(level(mps={"pipe_dir": "/" + "ü" * 45 + "x"})).why
+    assert "a folder of its own, such as" in refused(level(mps={"pipe_dir": "/"})).why
     assert "keys of provision.mps are pipe_dir, log_dir, thread_percentage" in refused(level(mps={"x": 1})).why
 
 

@@ -147,7 +147,9 @@ def _listed(users: Sequence[MpsClient]) -> list[dict[str, Any]]:
 def text(session: Session, status: MpsStatus) -> str:
     """The same for people."""
     if not status.container_running:
-        return f"the worker container is not running: {session.program_argv0} dev.up"
+        name = daemon_container(session.settings)
+        which = "the worker container" if name == session.settings.worker.name else f"the container {name}"
+        return f"{which} is not running: {session.program_argv0} dev.up"
     if not status.daemon:
         said = f" ({status.said})" if status.said else ""
         lines = [f"no MPS daemon answers in the container{said}", f"  try: {session.program_argv0} mps.enable"]

@@ -11,7 +11,7 @@ from typing import Protocol
 from provision.app import converging
 from provision.app.mps.control import document, script_for, text
 from provision.app.session import Done, Session, Targets
-from provision.errors import ProvisionError
+from provision.errors import EXIT_FAILED, ProvisionError
 from provision.model import Host, Transport
 from provision.mps.parse import SmiGpu
 from provision.resources.mps import MpsStatus, read_status
@@ -64,7 +64,7 @@ def stream(session: Session, target: Host, mark: str, pause_s: str) -> Script:
 
 
 def mps_top(session: Session, targets: Targets, *, view: View | None = None, every_s: float = 1.0) -> Done:
-    """Clients, memory and GPU activity, until q or Ctrl-C; one frame without a `view`."""
+    """Clients, memory and GPU activity, until q or Ctrl-C; one frame without a `view`, and the exit status of `mps.status`."""
     target = converging.host(session, targets)
     transport = converging.connect(session, target)
     frames = Frames(secrets.token_hex(8))
@@ -75,7 +75,9 @@ def mps_top(session: Session, targets: Targets, *, view: View | None = None, eve
         last = None
     finally:
         transport.close()
-    return Done({} if last is None else document(session, last), 0, "" if last is None or view is not None else frame(session, last))
+    if last is None or view is not None:
+        return Done({} if last is None else document(session, last), 0)
+    return Done(document(session, last), 0 if last.daemon else EXIT_FAILED, frame(session, last))
 
 
 def _follow(transport: Transport, body: Script, frames: Frames) -> None:
