@@ -47,9 +47,17 @@ def devices(found: Found) -> Judged:
     if missing:
         fix = "invoke vm.provision, then invoke dev.up   (they are given to the container when it is made)"
         return fail(f"the container lacks /dev/{', /dev/'.join(missing)}", "no --device for them, and not --privileged", fix)
-    gpus = found.number("smi_gpus") or 0
-    if gpus > 1 and found.wanted_gpu:
-        return ok(f"device nodes are there, of {gpus} GPUs the settings choose {found.wanted_gpu}")
+    gpus, wanted = found.number("smi_gpus") or 0, found.wanted_gpu
+    listed = [word.partition(",") for word in found.value("smi_uuids").split()]
+    if (
+        wanted
+        and listed
+        and not any(index == wanted or (wanted.startswith("GPU-") and uuid.startswith(wanted)) for index, _, uuid in listed)
+    ):
+        why = f"mps.gpu names it, and nvidia-smi lists {', '.join(index for index, _, _ in listed)}"
+        return fail(f"there is no GPU {wanted}", why, "invoke dev.exec -- nvidia-smi -L")
+    if gpus > 1 and wanted:
+        return ok(f"device nodes are there, of {gpus} GPUs the settings choose {wanted}")
     if gpus > 1:
         fix = "set provision.mps.gpu to the index or UUID of one"
         return warn(f"the container sees {gpus} GPUs", "MPS on Dataflow is for workers with a single GPU", fix)

@@ -26,6 +26,7 @@ echo "glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null || true)"
 test -n "$(getconf GNU_LIBC_VERSION 2>/dev/null)" || ! test -e "$R/lib64/ld-linux-x86-64.so.2" || echo glibc=present
 for node in nvidia0 nvidiactl nvidia-uvm; do test ! -e "$R/dev/$node" || echo "node.$node=yes"; done
 if smi=$(timeout 20 nvidia-smi -L 2>&1); then echo smi_status=0; else echo "smi_status=$?"; fi
+echo "smi_uuids=$(printf '%s\\n' "$smi" | sed -n 's/^GPU \\([0-9]*\\): .*(UUID: \\([^)]*\\)).*/\\1,\\2/p' | tr '\\n' ' ')"
 echo "smi_gpus=$(printf '%s\\n' "$smi" | grep -c '^GPU ')"
 echo "smi_said=$(printf '%s\\n' "$smi" | grep -v '^ *$' | head -n 3 | tr '\\n' ' ')"
 echo "control=$(command -v nvidia-cuda-mps-control || true)"

@@ -51,10 +51,10 @@ def no_mps(settings: Settings, *, host: Host | None = None) -> list[Resource]:
     return [compute_mode(settings, "", host), fragment("mps-steps", FRAGMENT, [])]
 
 
-def elsewhere(settings: Settings, *, force: bool = False) -> Resource:
-    """No daemon where the other topology has one; its clients have to leave first."""
+def elsewhere(settings: Settings, *, image: str = "", force: bool = False) -> Resource:
+    """No daemon where the other topology has one; its clients have to leave first, and the `image` that is to follow has to be there."""
     other = settings.worker.name if settings.mps.topology == "containers" else settings.worker.name + DAEMON_SUFFIX
-    return MpsDaemon(name="mps-elsewhere", container=other, present=False, alone=True, force=force)
+    return MpsDaemon(name="mps-elsewhere", container=other, present=False, alone=True, image=image, force=force)
 
 
 def kept(settings: Settings) -> Resource:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ import pytest
 from provision import app
 from provision.app import Targets
 from provision.model import Event, Note, ResourceStarted
+from provision.resources.mps import inside
 from provision.testing import MockHost
 from tests.mock.driving import eventually
 from tests.mock.sharing import HERE, Shared, changed
@@ -68,6 +70,7 @@ def test_a_changed_plan_starts_anew_and_is_proven_again(gpu: Shared) -> None:
         {"thread_percentage": 25, "memory_limit": "1536M"},
         {"thread_percentage": 25, "memory_limit": "1100M"},  # reads back as 1G, as the one before does
         {"cpus": "0", "gpu": "1"},
+        {"cpus": gpu.inside("sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status").strip()},  # every one of them
         {"gpu": "GPU-00000000-c0de-4b1d-8000-000000000000"},
     ]
     for plan in plans:
@@ -77,7 +80,7 @@ def test_a_changed_plan_starts_anew_and_is_proven_again(gpu: Shared) -> None:
         assert found.exit_code == 0
         assert found.document["memory_limit"] == plan.get("memory_limit")
         assert found.document["thread_percentage"] == float(plan.get("thread_percentage", 100))
-        assert found.document["cpus"] == plan.get("cpus", "all")
+        assert found.document["cpus"] == (plan["cpus"] if plan.get("cpus") == "0" else "all")
         servers.append(found.document["server"]["pid"])
     assert len(set(servers)) == len(servers)
     assert changed(gpu.enable()) == []
@@ -101,6 +104,10 @@ def test_a_memory_limit_that_was_changed_by_hand_is_set_back(gpu: Shared) -> Non
 def test_what_the_host_does_not_have_is_refused(gpu: Shared) -> None:
     gpu.set(gpu=7)
     assert gpu.refused(app.mps_enable(gpu.session, HERE))["what"] == "the GPU that mps.gpu names is not there"
+    gpu.set(gpu="GPU-00000009-c0de-4b1d-8000-000000000009")
+    assert gpu.refused(app.mps_enable(gpu.session, HERE))["what"] == "the GPU that mps.gpu names is not there"
+    lost = next(check for check in app.mps_doctor(gpu.session, HERE).document["checks"] if check["status"] == "fail")
+    assert (lost["id"], lost["fix"]) == ("devices", "invoke dev.exec -- nvidia-smi -L")
     gpu.set(cpus="900")
     assert gpu.refused(app.mps_enable(gpu.session, HERE))["what"] == "the CPUs that mps.cpus names are not there"
 
@@ -297,6 +304,15 @@ def test_a_container_that_cannot_reach_the_daemon_is_no_success(gpu: Shared) -> 
         gpu.host.faults.clear("mps_server_fault")
 
 
+def test_a_daemon_goes_on_until_containers_of_the_other_topology_can_be_made(gpu: Shared) -> None:
+    gpu.enable()
+    gpu.set(topology="containers", worker={"image": "us-docker.pkg.dev/project/repo/not-there:1"})
+    refused = gpu.refused(app.mps_enable(gpu.session, HERE))
+    assert (refused["what"], refused["fix"]) == ("the worker image is not on the host", "invoke dev.up")
+    gpu.set()
+    assert gpu.status(strict=True).exit_code == 0, "the daemon of before"
+
+
 def test_a_container_for_each_worker_as_on_dataflow(gpu: Shared) -> None:
     gpu.enable()
     with gpu.program() as client:
@@ -403,6 +419,15 @@ def test_two_at_once_end_as_one_of_them_would(gpu: Shared, tasks: tuple[str, str
         assert len(_processes(gpu)) in {0, 2}
     gpu.enable()
     assert gpu.status(strict=True).exit_code == 0
+
+
+def test_a_proof_is_there_while_the_next_one_is_written(gpu: Shared) -> None:
+    """Two runs at once: one judges the server while the other notes what its clients said."""
+    gpu.enable()
+    proof = f'"{R}/run/provision-mps/proof"'
+    seen = gpu.inside(f"{{ sleep 0.5; cat {proof} >&2; }} | sh -eu -c {shlex.quote(inside.NOTE)} provision key 2>&1")
+    assert "worker: attached" in seen
+    assert gpu.inside(f"cat {proof}").endswith(":key\n")
 
 
 def test_a_run_that_was_killed_holds_nobody_up(gpu: Shared) -> None:

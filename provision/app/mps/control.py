@@ -31,7 +31,7 @@ def mps_enable(session: Session, targets: Targets) -> Done:
     image = worker_image(session)
 
     def recipe(target: Host) -> list[Resource]:
-        other = elsewhere(session.settings)
+        other = elsewhere(session.settings, image=image.reference)
         boxes = containers_alone(session.settings, image, host=target, after=(other.name,))
         return [other, *boxes, *mps(session.settings, host=target, needs=tuple(box.name for box in boxes))]
 

@@ -15,6 +15,10 @@ from provision.shell import Argument, Script, fields, script
 DRAIN_S = 20
 """How long clients may take to leave before a daemon is restarted or ended; whoever stays is named."""
 
+_DISABLE = """
+test -z "$image" || docker image inspect "$image" >/dev/null
+docker exec "$name" sh -eu -c "$body" provision "$force" "$drain_s"
+"""
 _ENABLE = """
 docker exec "$name" sh -eu -c "$body" provision "$gpu" "$percentage" "$memory" "$cpus" "$device" "$drain_s" "$ready_s"
 test -n "$gpu" || exit 0
@@ -55,7 +59,8 @@ class MpsDaemon(Resource):
 
     With `present=False`: no daemon, no server, and what enabling made is gone. Clients have `drain_s` seconds to leave, then
     they are named; with `force` they are terminated by MPS itself, since a client that is killed with work in flight is
-    undefined for all (NVIDIA MPS guide). With `alone`, a container that joins another one's namespaces is left alone.
+    undefined for all (NVIDIA MPS guide). With `alone`, a container that joins another one's namespaces is left alone. With
+    `image`, the one that takes the container's place, nothing is ended before that is on the host.
     """
 
     container: str
@@ -67,6 +72,7 @@ class MpsDaemon(Resource):
     gpu: str | None = None
     force: bool = False
     alone: bool = False
+    image: str = ""
     drain_s: int = DRAIN_S
     ready_s: int = 30
     timeout_s: float = 240.0
@@ -88,7 +94,7 @@ class MpsDaemon(Resource):
             "server": status.server_state,
             "thread_percentage": status.thread_percentage,
             "memory_limit": status.memory_limit,
-            "cpus": status.cpus,
+            "cpus": (self.cpus and status.cpu_list) or status.cpus,
             "gpu": self._gpu(status),
             "proof": "current" if status.proof else "none",
         }
@@ -115,8 +121,9 @@ class MpsDaemon(Resource):
         """Directories, daemon, defaults, server, a client of each container; or drain, quit, clean up."""
         if not self.present:
             return script(
-                'docker exec "$name" sh -eu -c "$body" provision "$force" "$drain_s"',
+                _DISABLE,
                 name=self.container,
+                image=self.image,
                 body=inside.DISABLE,
                 force="yes" if self.force else "",
                 drain_s=self.drain_s,
@@ -146,6 +153,8 @@ class MpsDaemon(Resource):
         """The texts of the control tool, of Docker, and of our own steps."""
         if "No such container" in output or "is not running" in output:
             return Diagnosis("the worker container is not running", "invoke dev.up")
+        if "No such image" in output:
+            return Diagnosis("the worker image is not on the host", "invoke dev.up")
         if "not found" in output and "nvidia-cuda-mps-control" in output:
             return Diagnosis("the container has no MPS binaries on its PATH", "invoke dev.up   (mounts the driver folder)")
         if "ermission denied" in output:

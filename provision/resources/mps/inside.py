@@ -51,6 +51,7 @@ numeric "$said" || {
 }
 if pid=$(daemon); then
     cpus=$(affinity "$pid")
+    echo "cpu_list=$cpus"
     test "$cpus" != "$(affinity self)" || cpus=all
     echo "daemon=$pid"
     echo "cpus=$cpus"
@@ -134,7 +135,11 @@ ENABLE = (
 gpu=$1 percentage=$2 memory=$3 cpus=$4 device=$5 patience_s=$6 ready_s=$7
 alone
 case $device in
-    '' | GPU-*) ;;
+    '') ;;
+    GPU-*) # its beginning will do, as for CUDA
+        found=$(nvidia-smi --query-gpu=uuid --format=csv,noheader 2>&1 || true)
+        printf '%s\\n' "$found" | grep -q "^$device" || { echo "there is no such GPU: $device ($found)"; exit 1; }
+        ;;
     *)
         found=$(nvidia-smi -i "$device" --query-gpu=uuid --format=csv,noheader 2>&1 | head -n 1 || true)
         case $found in GPU-*) device=$found ;; *) echo "there is no such GPU: $device ($found)"; exit 1 ;; esac
@@ -249,10 +254,11 @@ mkdir -p "$notes"
 {
     echo "$(stamp):$1"
     cat
-} >"$notes/proof"
+} >"$notes/proof.$$"
+mv -f "$notes/proof.$$" "$notes/proof"
 """
 )
-"""Argument: key of the containers. Standard input: what their clients said."""
+"""Argument: key of the containers. Standard input: what their clients said. Another run may read the last one meanwhile."""
 
 DISABLE = (
     _PRELUDE

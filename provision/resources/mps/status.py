@@ -109,8 +109,8 @@ class MpsStatus:
 
     `server_state` is INITIALIZING, ACTIVE or FAULT, empty without a server. `thread_percentage` and `memory_limit` (as
     the tool takes it, `4G`; None = no limit) are those in force: the server's, or the next one's. `cpus` is the daemon's
-    affinity, `all` where it is the container's. `proof` holds what the probe client in each container said of this very
-    server; empty where it was not tried since.
+    affinity, `all` where it is the container's; `cpu_list` is a list in any case. `proof` holds what the probe client in each
+    container said of this very server; empty where it was not tried since.
     """
 
     container_running: bool = False
@@ -125,6 +125,7 @@ class MpsStatus:
     thread_percentage: float | None = None
     memory_limit: str | None = None
     cpus: str = ""
+    cpu_list: str = ""
     gpu: str = ""
     gpu_indices: tuple[tuple[str, str], ...] = ()
     """(index, UUID) of every GPU, where the settings choose one by its index."""
@@ -170,6 +171,7 @@ def read_status(text: str) -> MpsStatus:
         thread_percentage=default if share is None else share,
         memory_limit=_limit(found.get(f"memory.{pid}", found.get("memory", "")), found.get("planned_memory", "")),
         cpus=found.get("cpus", "").strip(),
+        cpu_list=found.get("cpu_list", "").strip(),
         gpu=found.get("visible", "").strip(),
         gpu_indices=tuple((index, uuid) for index, _, uuid in (word.partition(",") for word in found.get("indices", "").split())),
         proof=tuple((key[7:], value.strip()) for key, value in found.items() if key.startswith("proven.")) if "proof" in found else (),
