@@ -21,6 +21,7 @@ def settings(cli: Cli, *words: str, **kwargs: Any) -> dict[str, Any]:
     return dict(ended.document["settings"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_each_level_overrides_the_one_before(cli: Cli, project: Path, clean_environment: Path, program: str) -> None:
     (clean_environment / ".invoke.yaml").write_text("provision: {name: home, disk_gb: 100, worker: {python: '3.12', beam: 2.60.0}}\n")

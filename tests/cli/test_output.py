@@ -324,6 +324,7 @@ def test_a_run_leaves_its_journal(cli: Cli, tmp_path: Path) -> None:
     assert '"event": "run-finished"' in file.read_text().splitlines()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_closed_standard_stream_leads_nowhere(project: Path, argv: Callable[..., list[str]], program: str, closed: str) -> None:

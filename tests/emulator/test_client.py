@@ -21,6 +21,7 @@ def run(code: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_only_the_services_in_use_are_imported() -> None:
     assert run("print(sorted(services))") == "['instances', 'zone_operations']\n"
 

@@ -120,6 +120,7 @@ def test_forgiven(compute_emulator):
 """
 
 
+@pytest.mark.slow
 def test_a_test_of_others_fails_for_what_it_sends_wrong(tmp_path: Path) -> None:
     (tmp_path / "test_others.py").write_text(OTHERS)
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]

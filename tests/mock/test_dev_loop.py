@@ -82,6 +82,7 @@ def on_stdin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     os.close(saved)
 
 
+@pytest.mark.slow
 def test_the_loop(loop: Loop, on_stdin: Path, capfd: pytest.CaptureFixture[str]) -> None:
     _two_at_once(loop)
     _shapes(loop)
@@ -184,6 +185,7 @@ def test_a_copy_goes_to_every_host_and_says_where_it_did_not(tmp_path: Path, cos
         assert stopped.document["not_started"] == ["box1", "box2"]
 
 
+@pytest.mark.slow
 def test_a_file_is_named_from_here_or_from_the_project(loop: Loop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     session, _ = loop.session()
     (loop.project / "deep er").mkdir()

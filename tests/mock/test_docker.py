@@ -271,6 +271,7 @@ def test_a_container_is_found_by_its_labels_name_and_state(cos: MockHost) -> Non
     assert json.loads(cos.run("docker inspect dev").output)[0]["Name"] == "/dev"
 
 
+@pytest.mark.slow
 def test_stopping_ends_every_process_of_the_container_and_none_else(cos: MockHost) -> None:
     start(cos)
     start(cos, name="other")

@@ -59,6 +59,7 @@ def test_of_the_capabilities_at_most_reading_is_left(cos: MockHost) -> None:
     assert effective in (0, 1 << 2)
 
 
+@pytest.mark.slow
 def test_a_host_sees_its_own_processes_alone(cos: MockHost) -> None:
     with MockHost(name="other") as other:
         cos.run("sleep 1003 >/dev/null 2>&1 &")
@@ -90,6 +91,7 @@ def test_nothing_outlives_the_host(how: str) -> None:
     assert not identity.parent.exists()
 
 
+@pytest.mark.slow
 def test_what_multiplies_is_ended_all_the_same() -> None:
     with MockHost() as host:
         host.put("/tmp/grow.sh", 'test "$1" -gt 200 || sh "$0" $(($1 + 1)) &\nsleep 1005\n')
@@ -137,6 +139,7 @@ def test_stand_ins_run_though_an_archive_has_lost_their_modes(monkeypatch: pytes
 # --- a home that is closed to the user of the shells ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @as_root
 def test_a_state_folder_below_a_closed_home_is_reached(tmp_path: Path) -> None:
     closed = tmp_path / "home of root"
@@ -183,6 +186,7 @@ def test_an_interpreter_that_cannot_be_reached_is_passed_over(monkeypatch: pytes
         processes.close()
 
 
+@pytest.mark.slow
 @as_root
 def test_an_ordinary_user_runs_it_as_well(cos: MockHost) -> None:
     """The same program, started by a user without any privilege: here from inside a mock host."""

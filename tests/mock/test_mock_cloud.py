@@ -213,6 +213,7 @@ def test_up_status_down(state: Path) -> None:
     assert daemon.down(state) is False
 
 
+@pytest.mark.slow
 def test_state_is_kept_and_no_process_is(state: Path, key: tuple[str, str]) -> None:
     first = daemon.up(state)
     instance = insert(first.compute_endpoint, "dev", ssh_keys=f"ed:{key[1]}")
@@ -256,6 +257,7 @@ def test_two_commands_at_once_start_one(state: Path) -> None:
     assert len(pids) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text", ["", "not json", "{}", '{"pid": 1, "started": "0", "version": "x", "compute_endpoint": "", "ssh_ports": {}}']
 )
@@ -266,6 +268,7 @@ def test_stale_and_broken_records_are_replaced(state: Path, text: str) -> None:
     assert alive(daemon.up(state).pid)
 
 
+@pytest.mark.slow
 def test_a_server_that_was_killed_leaves_no_process_and_the_next_one_starts(state: Path, key: tuple[str, str]) -> None:
     up = daemon.up(state)
     insert(up.compute_endpoint, "dev", ssh_keys=f"ed:{key[1]}")
@@ -282,6 +285,7 @@ def _children(parent: int) -> list[int]:
     return [int(pid) for pid in found.split()]
 
 
+@pytest.mark.slow
 def test_it_ends_by_itself_when_nobody_asks(state: Path) -> None:
     up = daemon.up(state, idle_s=0.5)
     assert eventually(lambda: not alive(up.pid))
@@ -289,6 +293,7 @@ def test_it_ends_by_itself_when_nobody_asks(state: Path) -> None:
     assert not (state / "mock.json").exists()
 
 
+@pytest.mark.slow
 def test_requests_and_connections_keep_it_up(state: Path) -> None:
     up = daemon.up(state, idle_s=1.5)
     client = client_of(up.compute_endpoint)
@@ -308,6 +313,7 @@ def test_a_server_that_cannot_start_is_told_with_its_last_line(state: Path) -> N
     assert str(state) in caught.value.fix
 
 
+@pytest.mark.slow
 def test_another_version_is_replaced(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = daemon.up(state)
     monkeypatch.setattr(daemon, "version", lambda: "0.0.0-other")

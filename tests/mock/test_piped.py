@@ -78,6 +78,7 @@ def gone(mock: MockHost, mark: str) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_what_is_piped_arrives_byte_for_byte(worker: Session, pipe: Pipe) -> None:
     reads, write, end = pipe
     data = bytes(range(256)) * 4096 * 3
@@ -149,6 +150,7 @@ def test_the_program_ends_with_ctrl_c(worker: Session, mock: MockHost, pipe: Pip
     assert gone(mock, "1078")
 
 
+@pytest.mark.slow
 def test_what_a_program_leaves_behind_on_purpose_stays(worker: Session, mock: MockHost, pipe: Pipe) -> None:
     """As without a pipe: only a program that is cut off is cleaned up after."""
     ran(worker, pipe[0], "sh", "-c", "sleep 1079 >/dev/null 2>&1 </dev/null &")

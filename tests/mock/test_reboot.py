@@ -174,6 +174,7 @@ WRITES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["dash", "bash"])
 def test_on_a_full_disk_nothing_is_written_and_the_reason_is_the_real_one(shell: str) -> None:
     with MockHost(shell=shell) as host, connect(host) as client:

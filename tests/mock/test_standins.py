@@ -332,6 +332,7 @@ def test_what_is_not_simulated_says_so(cos: MockHost) -> None:
 # --- a workstation ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_workstation_has_a_driver_of_its_own_and_nothing_of_container_optimized_os() -> None:
     with MockHost(system="ubuntu", gpu="nvidia-rtx-pro-6000", shell=SHELL) as host:
         for _ in range(2):

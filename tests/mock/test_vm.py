@@ -80,6 +80,7 @@ def test_the_life_of_a_vm(project: Project) -> None:
     assert not any(" runs" in note for note in project.notes)
 
 
+@pytest.mark.slow
 def test_check_probes_a_running_vm_and_refuses_what_create_refuses(project: Project) -> None:
     project.create()
     project.cloud.host("dev").run("sudo umount /var/lib/nvidia; sudo rm -rf /var/lib/nvidia")
@@ -116,6 +117,7 @@ def test_time_left_is_counted_from_the_last_start(project: Project, monkeypatch:
 # --- the VM runs, and something fails -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_ssh_that_never_comes_names_the_vm(project: Project) -> None:
     project.create()
     project.cloud.host("dev").faults.refuse_auth = True
@@ -127,6 +129,7 @@ def test_ssh_that_never_comes_names_the_vm(project: Project) -> None:
         project.create(CHECK)
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_waiting_names_the_vm(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -183,6 +186,7 @@ def test_ctrl_c_before_anything_was_asked_for_says_so(project: Project, monkeypa
     assert caught.value.why == "nothing was asked for yet"
 
 
+@pytest.mark.slow
 def test_provisioning_that_fails_names_the_vm(project: Project) -> None:
     project.create()
     host = project.cloud.host("dev")

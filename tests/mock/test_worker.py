@@ -48,6 +48,7 @@ def outcome(report: HostReport, name: str) -> Outcome:
 REF = "us-docker.pkg.dev/project/repo/image:1"
 
 
+@pytest.mark.slow
 def test_an_existing_image_is_pulled_through_the_credential_helper() -> None:
     with MockHost() as mock:
         wanted = settings(image=REF)
@@ -59,6 +60,7 @@ def test_an_existing_image_is_pulled_through_the_credential_helper() -> None:
         assert (again.count(Status.CHANGED), again.round_trips) == (0, 1)
 
 
+@pytest.mark.slow
 def test_a_registry_that_was_not_logged_in_to_refuses_and_says_what_to_do() -> None:
     with MockHost() as mock:
         wanted = settings(image=REF)
@@ -72,6 +74,7 @@ def test_a_registry_that_was_not_logged_in_to_refuses_and_says_what_to_do() -> N
         assert error.fix.startswith("add its host to registries:")
 
 
+@pytest.mark.slow
 def test_somebody_elses_container_of_that_name_is_left_alone() -> None:
     with MockHost() as mock:
         assert mock.run("sudo docker run -d --name worker --entrypoint sleep ubuntu infinity").status == 0

@@ -104,6 +104,7 @@ def test_arguments_and_bindings_arrive(world: World, argv: list[Argument], bound
     assert done.stdout == encoded([*argv, *bound])
 
 
+@pytest.mark.slow
 @spawning
 @given(
     st.lists(words, min_size=1, max_size=6),

@@ -143,6 +143,7 @@ def test_a_key_with_a_passphrase_is_never_asked_for(sshd: Fixture, tmp_path: Pat
     assert f"needs a passphrase; run ssh-add {locked}" in caught.value.why
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rsa", "ecdsa", "ed25519"])
 def test_default_key_files_are_tried_when_nothing_names_one(sshd: Fixture, make_sshd: Fixture, tmp_path: Path, kind: str) -> None:
     (tmp_path / ".ssh").mkdir()

@@ -321,6 +321,7 @@ def test_only_openssh_is_asked_for_a_session_before_it_has_let_us_in(scripted: F
         transport.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", ["1M", "16K"])
 def test_new_keys_in_the_middle_change_nothing(make_sshd: Fixture, got: Fixture, limit: str) -> None:
     server = make_sshd(RekeyLimit=limit)
@@ -331,6 +332,7 @@ def test_new_keys_in_the_middle_change_nothing(make_sshd: Fixture, got: Fixture,
     transport.close()
 
 
+@pytest.mark.slow
 def test_each_further_command_costs_one_round_trip(sshd: Fixture, got: Fixture, network: Network) -> None:
     """The session is there before the command is known, so its request is the only thing to wait for."""
     relay = network.relay(("127.0.0.1", sshd.port), delay_s=0.1)

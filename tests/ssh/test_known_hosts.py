@@ -76,6 +76,7 @@ def test_pinning_from_many_threads_loses_nothing(known: KnownHosts) -> None:
     assert [path.name for path in known.own.parent.iterdir() if path.suffix != ".lock"] == ["known_hosts"]
 
 
+@pytest.mark.slow
 @given(alias=st.text(max_size=20))
 def test_whatever_is_pinned_is_found_again_or_refused(alias: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     known = KnownHosts(tmp_path_factory.mktemp("known") / "known_hosts")

@@ -73,6 +73,7 @@ def test_runcmd_places_the_seed_then_starts_without_waiting() -> None:
     ]
 
 
+@pytest.mark.slow
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
 def test_a_boot_script_arrives_as_it_was_given(script: str) -> None:
     text = user_data({"boot.sh": script})

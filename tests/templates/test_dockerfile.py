@@ -304,6 +304,7 @@ def without_environment(text: str) -> list[Instruction]:
     return [instruction for instruction in instructions(text) if instruction.word != "ENV"]
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     value=VALUES, name=st.from_regex(r"[A-Z_][A-Z0-9_]{0,8}", fullmatch=True).filter(lambda name: name not in {"PATH", "LD_LIBRARY_PATH"})

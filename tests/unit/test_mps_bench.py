@@ -262,6 +262,7 @@ def test_the_report_stands_alone_and_holds_no_markup_of_others() -> None:
     assert len(re.findall(r"<tr class=\"(?:next )?best\">", text)) == 1
 
 
+@pytest.mark.slow
 def test_the_chart_is_drawn_in_both_forms() -> None:
     chart = pytest.importorskip("provision.mps.chart")
     drawn = chart.draw(bench.summary(SEED), "Tesla P100")

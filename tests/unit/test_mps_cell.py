@@ -211,6 +211,7 @@ def test_a_program_that_knows_no_barrier_is_held_at_its_start(container: Contain
     assert 0.45 < found.makespan_s < 5.0
 
 
+@pytest.mark.slow
 def test_clients_that_were_never_there_together_are_all_attached(container: Container) -> None:
     """A short program is gone before the next one has its context: each was in the list once, and that is the proof."""
     (container.bin / "brief").write_text(

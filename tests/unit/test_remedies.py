@@ -68,6 +68,7 @@ def wrong(task: str, rest: str) -> list[str]:
     return [flag for flag in flags if flag not in FLAGS[task]]
 
 
+@pytest.mark.slow
 def test_texts_call_tasks_that_exist_with_flags_that_they_take() -> None:
     found = list(calls())
     assert {task for _, task, _ in found} >= {"vm.create", "vm.gc", "dev.up", "mps.doctor", "vm.extend"}

@@ -93,6 +93,7 @@ def interleavings() -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
     yield from product(permutations(ZONES), product(OUTCOMES, repeat=3))
 
 
+@pytest.mark.slow
 def test_every_interleaving_keeps_one_vm_that_the_journal_names(tmp_path: Path) -> None:
     number = count()
     most = 0
