@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import signal
 import socket
 import sys
 import time
@@ -28,6 +29,11 @@ configuration.set_hypothesis_home_dir(ROOT / ".cache" / "hypothesis")
 settings.register_profile("ci", derandomize=True, database=None, deadline=None, print_blob=True)
 settings.register_profile("local", deadline=None)
 settings.load_profile("ci" if "CI" in os.environ else "local")
+
+# In the background of a script, and under nohup, these are ignored, and every program that a test starts would inherit that.
+for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _usual)
 
 
 class NetworkRefused(RuntimeError):
