@@ -93,7 +93,8 @@ def test_a_shell_on_the_host(terminal: Callable[..., Terminal]) -> None:
 
 def test_a_shell_in_the_container(terminal: Callable[..., Terminal], box: str) -> None:
     shell = terminal("dev.shell")
-    shell.type("pwd; stty size; cat /proc/1/comm\n")
+    # docker's client tells the size once the shell runs: for a moment it is 0 0
+    shell.type("pwd; until test \"$(stty size)\" != '0 0'; do sleep 0.1; done; stty size; cat /proc/1/comm\n")
     shell.read_until("/workspace\r\n")
     shell.read_until("33 77")
     shell.read_until("docker-init")
