@@ -318,8 +318,9 @@ def _forward(channel: paramiko.Channel, target: tuple[str, int]) -> None:
     back.start()
     _pump(channel.recv, remote.sendall, lambda: remote.shutdown(socket.SHUT_WR))
     back.join()
-    channel.close()
     remote.close()
+    with contextlib.suppress(EOFError, OSError):  # whoever asked for it has gone
+        channel.close()
 
 
 def _pump(read: Callable[[int], bytes], write: Callable[[bytes], object], finish: Callable[[], object]) -> None:
