@@ -12,7 +12,7 @@ from provision import engine, fleet
 from provision.app import machines, trust, whereabouts
 from provision.app.session import Done, Session, Targets
 from provision.cloud.ports import ComputeCloud
-from provision.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_WOULD_CHANGE, HostKeyMismatch, UsageError, worst_exit
+from provision.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_WOULD_CHANGE, UsageError, worst_exit
 from provision.fleet import Cancel
 from provision.hosts.inventory import filters, select
 from provision.hosts.local import LocalTransport
@@ -85,11 +85,7 @@ def connect(
         return ssh.connect(where, known_hosts=trust.known_hosts(session), timeout_s=timeout_s, ssh_config=config, on_closer=on_closer)
 
     def trusted(where: Host) -> Transport:
-        try:
-            return once(where)
-        except HostKeyMismatch as mismatch:
-            trust.published_anew(session, cloud, where, mismatch)
-            return once(where)
+        return trust.trusting(session, cloud, where, once)
 
     return trusted(target) if cloud is not None else whereabouts.reached(session, target, trusted)
 

@@ -119,7 +119,16 @@ def _readable(lines: Iterable[str]) -> list[HostKey]:
     return keys
 
 
-def published_anew(session: Session, cloud: ComputeCloud | None, target: Host, mismatch: HostKeyMismatch) -> None:
+def trusting(session: Session, cloud: ComputeCloud | None, target: Host, attempt: Callable[[Host], T]) -> T:
+    """What `attempt` returns; once more where the host's key was not the pinned one and the VM has published that other key."""
+    try:
+        return attempt(target)
+    except HostKeyMismatch as mismatch:
+        _published_anew(session, cloud, target, mismatch)
+    return attempt(target)
+
+
+def _published_anew(session: Session, cloud: ComputeCloud | None, target: Host, mismatch: HostKeyMismatch) -> None:
     """After a key that is not the pinned one: pin what the VM publishes by now. Raises the mismatch when that is nothing new.
 
     The keys are read once, and only of the instance whose id the pin carries; with another one of this name, or without an

@@ -3,37 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from provision import app
-from provision.app import Done, Session, Targets
+from provision.app import Done, Targets
 from provision.testing import MockHost
 from tests.mock.sharing import Shared
-from tests.mock.workers import settled
+from tests.mock.workers import Box, settled
 
 pytestmark = pytest.mark.slow
 
 HERE = Targets()
 R = "$PROVISION_MOCK_ROOT"
-
-
-@dataclass(frozen=True)
-class Box:
-    """A host with a worker container, and a session that leads to it."""
-
-    mock: MockHost
-    session: Session
-
-    def inside(self, source: str) -> None:
-        done = self.mock.run("sudo docker exec -i worker sh -s", stdin=source.encode())
-        assert done.status == 0, done.output
-
-    def examined(self) -> Done:
-        return app.mps_doctor(self.session, HERE)
 
 
 @pytest.fixture(scope="module")
@@ -47,14 +32,10 @@ def found(done: Done, status: str) -> dict[str, dict[str, Any]]:
     return {check["id"]: check for check in done.document["checks"] if check["status"] == status}
 
 
-def enable(box: Box) -> None:
-    assert app.mps_enable(box.session, HERE).exit_code == 0
-
-
 @pytest.fixture
 def enabled(box: Box) -> Box:
     """The same with MPS on, whatever ran before."""
-    enable(box)
+    box.enable()
     return box
 
 
@@ -96,7 +77,7 @@ def test_two_daemons_are_counted(enabled: Box) -> None:
     one = found(enabled.examined(), "fail")["one-daemon"]
     assert one["what"].startswith("2 daemons")
     enabled.inside(one["fix"].partition("   (")[0])
-    enable(enabled)
+    enabled.enable()
     assert enabled.examined().exit_code == 0
 
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from provision import app
-from provision.app import Done, Session, Targets
+from provision.app import Done, Targets
 from provision.mps.doctor import CHECKS
 from provision.testing import MockHost
 from tests.mock.driving import connect, eventually
 from tests.mock.sharing import program
-from tests.mock.workers import settled
+from tests.mock.workers import Box, settled
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -25,26 +25,6 @@ HERE = Targets()
 R = "$PROVISION_MOCK_ROOT"
 NVIDIA, OWN = f"{R}/var/lib/nvidia", f"{R}/usr/local/nvidia"
 JOB = "--dataflow_service_options=worker_accelerator=type:nvidia-l4;count:1;install-nvidia-driver;use_nvidia_mps"
-
-
-@dataclass(frozen=True)
-class Box:
-    """A host with a worker container, and a session that leads to it."""
-
-    mock: MockHost
-    session: Session
-
-    def inside(self, source: str) -> str:
-        """What shell source prints in the worker container, as root."""
-        done = self.mock.run("sudo docker exec -i worker sh -s", stdin=source.encode())
-        assert done.status == 0, done.output
-        return done.output
-
-    def examined(self, *options: str) -> Done:
-        return app.mps_doctor(self.session, HERE, options=options)
-
-    def enable(self) -> None:
-        assert app.mps_enable(self.session, HERE).exit_code == 0
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from provision import engine, templating
-from provision.app import Session
+from provision import app, engine, templating
+from provision.app import Done, Session, Targets
 from provision.hosts import ssh
 from provision.hosts.known_hosts import KnownHosts
 from provision.recipes import WorkerImage, cos, worker
@@ -40,3 +41,23 @@ def settled(mock: MockHost, folder: Path, *, container: bool = True, image: str 
         transport.close()
     assert not report.failed, str(report)
     yield Session(settings, folder / "state", folder, environ={})
+
+
+@dataclass(frozen=True)
+class Box:
+    """A host with a worker container, and a session that leads to it."""
+
+    mock: MockHost
+    session: Session
+
+    def inside(self, source: str) -> str:
+        """What shell source prints in the worker container, as root."""
+        done = self.mock.run("sudo docker exec -i worker sh -s", stdin=source.encode())
+        assert done.status == 0, done.output
+        return done.output
+
+    def examined(self, *options: str) -> Done:
+        return app.mps_doctor(self.session, Targets(), options=options)
+
+    def enable(self) -> None:
+        assert app.mps_enable(self.session, Targets()).exit_code == 0

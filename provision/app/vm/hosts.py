@@ -14,7 +14,7 @@ from provision import fleet, templating
 from provision.app import converging, machines, programs, trust, whereabouts
 from provision.app.session import Done, Session, Targets
 from provision.dev.sync import owned_by_root
-from provision.errors import CommandFailed, HostKeyMismatch, UsageError
+from provision.errors import CommandFailed, UsageError
 from provision.fleet import Cancel
 from provision.hosts import terminal
 from provision.model import Emit, Host, HostConnected, HostReport, HostStarted, Outcome, ResourceFinished, Status, Transport
@@ -38,14 +38,7 @@ def enter(session: Session, target: Host, body: Script | None, *, become: bool) 
     def once(where: Host) -> int:
         return terminal.interactive(where, body, known_hosts=trust.known_hosts(session), environ=session.environ, become=become)
 
-    def trusted(where: Host) -> int:
-        try:
-            return once(where)
-        except HostKeyMismatch as mismatch:
-            trust.published_anew(session, None, where, mismatch)
-            return once(where)
-
-    return whereabouts.reached(session, target, trusted)
+    return whereabouts.reached(session, target, lambda where: trust.trusting(session, None, where, once))
 
 
 def vm_ssh_config(session: Session) -> Done:
