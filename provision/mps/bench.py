@@ -22,6 +22,7 @@ MODES = (WITHOUT, "mps", "100/N", "200/N")
 """Without MPS; MPS with all threads for each client; with a part that divides the GPU once, or twice, among N clients."""
 CLIENTS = (1, 2, 4, 8, 16)
 LEAST_ROUNDS = 3
+"""Fewer give neither a median nor a spread; they are run all the same, and said."""
 STEPS = 3000
 """Steps of the seed's experiment."""
 FEWEST_STEPS, MOST_STEPS = 50, 50_000
@@ -135,6 +136,13 @@ def rounds_of(keys: Sequence[Key], rounds: int, seed: int = 0) -> Iterable[tuple
         if number == 1:
             order.sort(key=lambda key: key != Key(WITHOUT, 1))
         yield from ((number, key) for key in order)
+
+
+def few_rounds(rounds: int) -> str | None:
+    """What to say of figures from fewer rounds than a median and a spread want; None where there are enough."""
+    if rounds >= LEAST_ROUNDS:
+        return None
+    return f"{rounds} round{'s' if rounds > 1 else ''} only: a median and a spread want {LEAST_ROUNDS}"
 
 
 def core_sets(cpus: Sequence[int], clients: int) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ _LABELS = {
     "core_sets": "cores of its own for each",
 }
 """What keys of the document are called here; the others speak for themselves."""
-_SHOWN_APART = frozenset(("cells", "failures", "best", "advice", "files", "complete", "why", "disturbed"))
+_SHOWN_APART = frozenset(("cells", "failures", "best", "advice", "files", "complete", "why", "few_rounds", "disturbed"))
 
 
 def report(cells: Sequence[CellResult], document: Mapping[str, Any], *, svg: str | None) -> str:
@@ -47,6 +47,7 @@ def report(cells: Sequence[CellResult], document: Mapping[str, Any], *, svg: str
         f"<h1>{_text(title)}</h1>",
         f'<p class="advice">{_text(document["advice"])}</p>',
         "" if document.get("complete", True) else f"<p>This is a part: {_text(document['why'])}.</p>",
+        f"<p>{_text(document['few_rounds'])}.</p>" if document.get("few_rounds") else "",
         *(f"<p>Not alone: after round {entry['round']} the GPU was used by {_text(entry['by'])}.</p>" for entry in _disturbed(document)),
         "" if svg is None else _figure(svg),
         "<h2>Cells</h2>",

@@ -235,6 +235,16 @@ def test_somebody_who_comes_meanwhile_is_named_beside_the_figures(bench: Bench, 
     assert "python3 serve.py &lt;b&gt;" in (bench.folder / FOLDER / "mps-bench.html").read_text()
 
 
+@pytest.mark.parametrize(("rounds", "told"), [("1", "1 round only"), ("2", "2 rounds only"), ("3", None)])
+def test_fewer_rounds_than_a_median_wants_are_run_and_said_everywhere(bench: Bench, rounds: str, told: str | None) -> None:
+    done = bench(Gpu(), rounds=rounds)
+    expected = [] if told is None else [f"{told}: a median and a spread want 3"]
+    assert [note for note in bench.notes if " only: " in note] == expected == bench.notes[: len(expected)], "before anything is measured"
+    assert [line for line in done.text.splitlines() if " only: " in line] == expected
+    assert (done.exit_code, bench.file("mps-bench.json")["few_rounds"]) == (0, expected[0] if expected else None)
+    assert re.findall(r"<p>(\d+ rounds? only: .*)\.</p>", (bench.folder / FOLDER / "mps-bench.html").read_text()) == expected
+
+
 def test_a_look_that_fails_ends_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = Gpu()
     module = sys.modules[__name__]

@@ -98,6 +98,7 @@ def mps_bench(session: Session, targets: Targets, asked: Asked) -> Done:
         place = _look(session, transport, asked)
         possible = tuple(key for key in keys if key not in bench.over_limit(keys, place.limit))
         figures = _figures(place, asked, possible)
+        figures.announce()
         for key in keys:
             if key not in possible:
                 figures.leave_out(key, f"a server of MPS takes {place.limit} clients on this GPU with this driver")

@@ -53,6 +53,11 @@ class Figures:
         except OSError as error:
             raise self._refused(error) from error
 
+    def announce(self) -> None:
+        """Say beforehand what the figures will lack."""
+        if few := bench.few_rounds(self.rounds):
+            self.emit(Note(few))
+
     def leave_out(self, key: Key, why: str) -> None:
         """A cell that cannot be measured, which is known beforehand."""
         self.results.failures.append((key, why))
@@ -83,8 +88,9 @@ class Figures:
         """The document of `--json`; `cut` is why it is not complete."""
         state = {"complete": cut is None, **({} if cut is None else {"why": cut})}
         date = datetime.now(UTC).isoformat(timespec="seconds")
-        about = {**state, **self.about, "date": date, "steps": self.steps, "rounds": self.rounds, "disturbed": self.disturbed}
-        return bench.document(bench.summary(self.results), self.results, about)
+        about = {**state, **self.about, "date": date, "steps": self.steps, "rounds": self.rounds}
+        warned = {"few_rounds": bench.few_rounds(self.rounds), "disturbed": self.disturbed}
+        return bench.document(bench.summary(self.results), self.results, about | warned)
 
     def finish(self, cut: ProvisionError | None) -> Done:
         """Files, document and text; the exit status is that of what cut the run, 1 where no cell gave a figure."""
@@ -104,8 +110,10 @@ class Figures:
         return Done(document, cut.exit_code if cut is not None else 0 if cells else EXIT_FAILED, "\n".join(lines))
 
     def _warned(self) -> list[str]:
-        """A line for each round in which the GPU was not ours alone."""
-        return [f"not alone: after round {each['round']} the GPU was used by {each['by']}: measure again" for each in self.disturbed]
+        """A line for too few rounds, and one for each round in which the GPU was not ours alone."""
+        few = bench.few_rounds(self.rounds)
+        others = [f"not alone: after round {each['round']} the GPU was used by {each['by']}: measure again" for each in self.disturbed]
+        return [few, *others] if few else others
 
     def _write(self, cells: tuple[bench.CellResult, ...], document: dict[str, Any], stem: str) -> dict[str, str]:
         """JSON, HTML and, where wanted, SVG and PNG; their paths by kind. A whole run removes what a cut one left."""
