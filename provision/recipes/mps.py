@@ -37,7 +37,8 @@ def mps(
     if not present:
         return [daemon, *no_mps(settings, host=host)]
     mode = replace(compute_mode(settings, "exclusive" if settings.mps.exclusive else "default", host), needs=needs)
-    return [mode, daemon, fragment("mps-steps", FRAGMENT, [mode, daemon])]
+    as_found = replace(compute_mode(settings, "", host), name="compute-mode-as-found") if mode.at_boot else None
+    return [mode, daemon, fragment("mps-steps", FRAGMENT, [mode, daemon], undo=as_found)]
 
 
 def compute_mode(settings: Settings, wanted: Any, host: Host | None) -> ComputeMode:

@@ -47,17 +47,21 @@ def BootRunner(name: str = "boot-script", *, needs: tuple[str, ...] = ()) -> Fil
     return File(name=name, needs=needs, path=str(BOOT_SCRIPT), content=BOOT_TEXT, mode="0755")
 
 
-def fragment_text(resources: Sequence[Resource], facts: Facts) -> str:
-    """One `step` for each resource that is marked `at_boot`, in order."""
-    steps = []
-    for resource in resources:
-        if not resource.at_boot or resource.desired(facts) == {} or (body := resource.ensure(facts)) is None:
-            continue  # nothing is asked of this host
-        text = section_text(Section(resource.name, body, resource.timeout_s, strict=True))
-        if len(text.encode("utf-8", "surrogateescape")) > ARGUMENT_LIMIT_BYTES:
-            continue  # a payload this large is on the host's disk already and survives a boot
-        steps.append(f"step {quote(resource.name)} {duration(resource.timeout_s)} {quote(text)}\n")
-    return "".join(steps)
+def fragment_text(resources: Sequence[Resource], facts: Facts, undo: Resource | None = None) -> str:
+    """One `step` for each resource that is marked `at_boot`, in order; `undo` is one more, for when one of them fails or is cut."""
+    back = "" if undo is None else _step(undo, facts)
+    traps = [f"trap {quote('test $? = 0 || ' + back)} EXIT\n", "trap 'exit 143' HUP INT TERM\n"] if back else []
+    return "".join([*traps, *(_step(resource, facts) for resource in resources if resource.at_boot)])
+
+
+def _step(resource: Resource, facts: Facts) -> str:
+    """A line that does what the resource asks of this host; empty where it asks nothing."""
+    if resource.desired(facts) == {} or (body := resource.ensure(facts)) is None:
+        return ""
+    text = section_text(Section(resource.name, body, resource.timeout_s, strict=True))
+    if len(text.encode("utf-8", "surrogateescape")) > ARGUMENT_LIMIT_BYTES:
+        return ""  # a payload this large is on the host's disk already and survives a boot
+    return f"step {quote(resource.name)} {duration(resource.timeout_s)} {quote(text)}\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +73,12 @@ class BootFragment(Resource):
 
     file: str
     steps: tuple[Resource, ...]
+    undo: Resource | None = None
+    """What a boot does once a step failed, so that it leaves nothing half done that is worse than nothing."""
 
     def text(self, facts: Facts) -> str:
         """What stands in it on a host of these facts."""
-        return fragment_text(self.steps, facts)
+        return fragment_text(self.steps, facts, self.undo)
 
     def _file(self, facts: Facts) -> File:
         data = self.text(facts).encode("utf-8", "surrogateescape")  # as bytes: compared by digest
@@ -97,10 +103,12 @@ class BootFragment(Resource):
         return self._file(facts).ensure(facts)
 
 
-def fragment(name: str, file: str, resources: Sequence[Resource], *, needs: tuple[str, ...] = ()) -> BootFragment:
-    """The fragment for those of `resources` that are marked `at_boot`."""
+def fragment(
+    name: str, file: str, resources: Sequence[Resource], *, needs: tuple[str, ...] = (), undo: Resource | None = None
+) -> BootFragment:
+    """The fragment for those of `resources` that are marked `at_boot`; `undo` says what a step that fails is to be followed by."""
     steps = tuple(replace(resource, needs=(), on_change_of=()) for resource in resources if resource.at_boot)
-    return BootFragment(name=name, needs=needs, file=file, steps=steps)
+    return BootFragment(name=name, needs=needs, file=file, steps=steps, undo=undo)
 
 
 # The metadata server says what cloud-init will be given at the next boot; what it was given at this one may be older.

@@ -402,6 +402,26 @@ def test_an_enable_that_is_cut_gives_the_compute_mode_back(gpu: Shared, how: str
     assert _mode(gpu) == {"Default"}
 
 
+@pytest.mark.parametrize("fault", ["mps_daemon_dies", "mps_server_fault", None])
+def test_a_boot_whose_daemon_fails_gives_the_compute_mode_back(gpu: Shared, fault: str | None) -> None:
+    """The container runs without MPS then, and its programs share the GPU without it."""
+    gpu.set(exclusive=True)
+    gpu.enable()
+    gpu.host.reboot()
+    if fault:
+        gpu.host.faults.set(fault)
+    booted = gpu.host.run(f'sudo sh "{R}/var/lib/provision/boot.sh"')
+    assert (booted.status, _mode(gpu)) == ((1, {"Default"}) if fault else (0, {"Exclusive_Process"})), booted.output
+    if fault:
+        gpu.host.faults.clear(fault)
+        with gpu.program(), gpu.program():
+            pass
+        assert "compute-mode" in changed(gpu.enable())
+        assert _mode(gpu) == {"Exclusive_Process"}
+    assert app.mps_disable(gpu.session, HERE).exit_code == 0
+    assert _mode(gpu) == {"Default"}, "as it was found before the first boot"
+
+
 @pytest.mark.parametrize("tasks", [("enable", "enable"), ("disable", "disable"), ("enable", "disable")])
 def test_two_at_once_end_as_one_of_them_would(gpu: Shared, tasks: tuple[str, str]) -> None:
     if "disable" in tasks:

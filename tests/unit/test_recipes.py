@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from provision.recipes.cos import registries
 from provision.recipes.mps import elsewhere
 from provision.recipes.worker import containers_alone, no_worker
 from provision.resource import Resource, compare, describe, waves
-from provision.resources import BootFragment, BootRunner, Container, Directory, Driver, File, MpsDaemon, Siblings
+from provision.resources import BootFragment, BootRunner, ComputeMode, Container, Directory, Driver, File, MpsDaemon, Siblings
 from provision.resources.boot import BOOT_SCRIPT, fragment, fragment_text
 from provision.settings import Settings
 from provision.shell import Section, section_text
@@ -125,14 +126,16 @@ def test_mps_takes_its_plan_from_the_settings() -> None:
     assert daemon.desired(COS) == {**wanted, "server": "ACTIVE", "proof": "current"}
     assert mode.desired(COS) == {"mode": "Exclusive_Process", "changed_by_us": True, "others": ""}
     assert isinstance(boot, BootFragment)
+    assert isinstance(mode, ComputeMode)
     assert [step.name for step in boot.steps] == ["compute-mode", "mps"]
+    assert boot.undo == replace(mode, name="compute-mode-as-found", wanted="", at_boot=False)
 
 
 def test_without_being_asked_no_compute_mode_is_set_at_a_boot() -> None:
     mode, _, boot = mps(settings())
     assert mode.desired(COS) == {"changed_by_us": False, "usable": True}
     assert isinstance(boot, BootFragment)
-    assert [step.name for step in boot.steps] == ["mps"]
+    assert ([step.name for step in boot.steps], boot.undo) == (["mps"], None)
 
 
 APART = {"mps": {"topology": "containers"}, "worker": {"name": "box", "processes": 3, "image": PULLED.reference}}
@@ -221,6 +224,23 @@ def test_a_step_that_fails_ends_the_boot_and_is_named(scratch: Scratch) -> None:
     assert done.returncode == 1
     assert b"provision: bad failed with status 1" in done.stderr
     assert not (scratch.root / "etc/c").exists()
+
+
+@pytest.mark.parametrize("fails", ["/etc/b", "/etc/c", None])
+def test_what_is_to_be_taken_back_is_taken_back_by_a_step_that_fails_alone(scratch: Scratch, fails: str | None) -> None:
+    steps = [File(name="first", path="/etc/b", content="x", at_boot=True), File(name="next", path="/etc/c", content="x", at_boot=True)]
+    act(scratch, [BootRunner(), fragment("steps", "10-a.sh", steps, undo=Directory(name="back", path="/etc/back's"))], COS)
+    if fails is not None:
+        (scratch.root / fails.lstrip("/")).mkdir()
+    boot = scratch.root / str(BOOT_SCRIPT).lstrip("/")
+    done = scratch.world.run('exec sh "$1"', str(boot), PROVISION_MOCK_ROOT=str(scratch.root))
+    assert done.returncode == (0 if fails is None else 1)
+    assert (scratch.root / "etc/back's").is_dir() is (fails is not None)
+    assert [line for line in done.stdout.decode().splitlines() if line.startswith("provision: ")] == [
+        "provision: first",
+        *(["provision: next"] if fails != "/etc/b" else []),
+        "provision: ready" if fails is None else "provision: back",
+    ]
 
 
 def test_a_host_without_fragments_boots(scratch: Scratch) -> None:
