@@ -422,6 +422,22 @@ def test_a_boot_whose_daemon_fails_gives_the_compute_mode_back(gpu: Shared, faul
     assert _mode(gpu) == {"Default"}, "as it was found before the first boot"
 
 
+def test_a_new_container_whose_daemon_fails_gives_the_compute_mode_back(gpu: Shared) -> None:
+    told: list[str] = []
+    gpu.set(exclusive=True)
+    gpu.enable()
+    gpu.host.run("docker rm -f worker")
+    gpu.host.faults.set("mps_daemon_dies")
+    try:
+        done = app.dev_up(replace(gpu.session, emit=lambda event: told.append(event.text) if isinstance(event, Note) else None), HERE)
+        assert gpu.refused(done)
+    finally:
+        gpu.host.faults.clear("mps_daemon_dies")
+    assert (_mode(gpu), told) == ({"Default"}, ["the compute mode of the GPU is as it was found"])
+    gpu.enable()
+    assert _mode(gpu) == {"Exclusive_Process"}
+
+
 @pytest.mark.parametrize("tasks", [("enable", "enable"), ("disable", "disable"), ("enable", "disable")])
 def test_two_at_once_end_as_one_of_them_would(gpu: Shared, tasks: tuple[str, str]) -> None:
     if "disable" in tasks:

@@ -12,6 +12,7 @@ from provision import templating
 from provision.app import converging, programs
 from provision.app.dev import clients
 from provision.app.image import worker_image
+from provision.app.mps.control import give_mode_back
 from provision.app.session import Done, Session, Targets
 from provision.app.vm.hosts import enter
 from provision.dev import sync
@@ -26,14 +27,17 @@ from provision.shell import script
 
 
 def dev_up(session: Session, targets: Targets) -> Done:
-    """Host, worker image and container; MPS again where it was enabled."""
+    """Host, worker image and container; MPS again where it was enabled, or the compute mode as it was before that."""
     image = worker_image(session)
 
     def recipe(target: Host) -> list[Resource]:
         own = worker(session.settings, image, host=target)
         return [*converging.cos_recipe(session, target), *own, kept(session.settings)]
 
-    return converging.run(session, targets, recipe, "dev.up")
+    chosen = converging.hosts(session, targets)
+    finished = converging.converge(session, targets, chosen, recipe, "dev.up")
+    give_mode_back(session, targets, chosen, finished.reports)
+    return converging.done(finished, check=targets.check)
 
 
 def dev_down(session: Session, targets: Targets) -> Done:

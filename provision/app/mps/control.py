@@ -37,34 +37,39 @@ def mps_enable(session: Session, targets: Targets) -> Done:
 
     chosen = converging.hosts(session, targets)
     finished = converging.converge(session, targets, chosen, recipe, "mps.enable")
-    if session.settings.mps.exclusive and not targets.check:
-        for report in finished.reports:
-            if _cut_short(report):
-                _give_mode_back(session, next(target for target in chosen if target.name == report.host), report)
+    give_mode_back(session, targets, chosen, finished.reports)
     return converging.done(finished, check=targets.check)
+
+
+def give_mode_back(session: Session, targets: Targets, chosen: Sequence[Host], reports: Sequence[HostReport]) -> None:
+    """The compute mode as it was found, where a daemon did not come up: with EXCLUSIVE_PROCESS one program would have the GPU alone."""
+    if session.settings.mps.exclusive and not targets.check:
+        for report in reports:
+            if _cut_short(report):
+                _restore_mode(session, next(target for target in chosen if target.name == report.host), report)
 
 
 def _cut_short(report: HostReport) -> bool:
     """True where something was done on the host, and the daemon is not known to be as planned: failed, interrupted, or out of reach."""
-    well = {Status.OK, Status.CHANGED}
-    return report.round_trips > 1 and any(each.resource == "mps" and each.status not in well for each in report.outcomes)
+    well, daemons = {Status.OK, Status.CHANGED}, {"mps", "mps-as-chosen"}
+    return report.round_trips > 1 and any(each.resource in daemons and each.status not in well for each in report.outcomes)
 
 
-def _give_mode_back(session: Session, target: Host, report: HostReport) -> None:
-    """The compute mode as it was found, where enabling failed: with EXCLUSIVE_PROCESS and no server, one program would have the GPU alone.
-
-    A server of before that goes on keeps the mode that it had.
-    """
+def _restore_mode(session: Session, target: Host, report: HostReport) -> None:
+    """Give it back on one host. A server of before that goes on keeps the mode that it had."""
     try:
         with contextlib.closing(converging.connect(session, target)) as transport:
             if "compute-mode" not in report.changed and look(session, target, transport).server_state == "ACTIVE":
                 return
         quiet = replace(session, emit=lambda event: None)
         mode = compute_mode(session.settings, "", target)
-        restored = not converging.converge(quiet, Targets(), [target], lambda host: [mode], "mps.enable").reports[0].failed
+        restored = converging.converge(quiet, Targets(), [target], lambda host: [mode], "mps.enable").reports[0]
+        failed, changed = restored.failed, restored.changed
     except ProvisionError:  # the run itself says why it was cut
-        restored = False
-    how = "is as it was found" if restored else f"could not be restored: {session.program_argv0} mps.disable tries it again"
+        failed, changed = True, ()
+    if not failed and not changed:
+        return  # it is not ours
+    how = f"could not be restored: {session.program_argv0} mps.disable tries it again" if failed else "is as it was found"
     session.emit(Note(f"the compute mode of the GPU {how}", target.name))
 
 
