@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provision import app
 from provision.app import Session
-from provision.mps.explain import LONGEST_LINE, explain, rows
+from provision.mps import explain as module
+from provision.mps.explain import LONGEST_LINE, Match, Row, explain, rows
 from provision.settings import Settings
 
 CASES = tomllib.loads((Path(__file__).parents[2] / "data" / "mps" / "explain.toml").read_text(encoding="utf-8"))["case"]
@@ -54,6 +57,64 @@ def test_a_log_of_a_good_day_holds_nothing_harmful() -> None:
 @given(st.text() | st.lists(st.sampled_from([case["text"] for case in CASES])).map("\n".join))
 def test_any_text_is_explained_or_not(text: str) -> None:
     assert len(explain(text)) <= len(rows())
+
+
+def plainly(text: str) -> tuple[Match, ...]:
+    """The same without a look for words: every pattern on every line."""
+
+    def fits(row: Row, piece: str) -> bool:
+        return any(each.search(piece) for each in row.match) and not any(each.search(piece) for each in row.unless)
+
+    found = []
+    for row in rows():
+        every = [
+            (number, next((piece for piece in module._pieces(raw) if fits(row, piece)), None))
+            for number, raw in enumerate(text.splitlines(), 1)
+        ]
+        if fitting := [(number, piece) for number, piece in every if piece is not None]:
+            found.append(Match(row, fitting[0][1], fitting[0][0], len(fitting)))
+    return tuple(sorted(found, key=lambda match: (match.row.harmless, match.line)))
+
+
+PASTED = st.sampled_from([case["text"] for case in CASES])
+CHANGED = st.sampled_from(
+    [str.upper, str.lower, str.swapcase, lambda text: text.replace(" ", "\\n"), lambda text: text + " \u212a \u0130 \u2028 mps"]
+)
+LONG = st.builds(lambda text, before: f"{'- ' * before}{text}{' -' * before}", PASTED, st.sampled_from([0, 500, 900, 2000]))
+
+
+@given(
+    st.lists(PASTED | LONG | st.builds(lambda change, text: change(text), CHANGED, PASTED) | st.text(max_size=20), max_size=12).map(
+        "\n".join
+    )
+)
+def test_what_is_looked_for_by_its_words_is_what_every_pattern_finds(text: str) -> None:
+    assert explain(text) == plainly(text)
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row.id)
+@settings(max_examples=10)
+@given(data=st.data())
+def test_whatever_a_row_fits_holds_one_of_its_words(row: Row, data: st.DataObject) -> None:
+    for pattern in row.match:
+        assert row.may_fit(data.draw(st.from_regex(pattern)).lower()), pattern.pattern
+
+
+def test_a_line_without_a_word_of_a_row_costs_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counted:
+        def __init__(self, pattern: re.Pattern[str]) -> None:
+            self._pattern = pattern
+
+        def search(self, text: str) -> object:
+            searched.append(text)
+            return self._pattern.search(text)
+
+    searched: list[str] = []
+    spied = [replace(row, match=cast("Any", tuple(map(Counted, row.match)))) for row in rows()]
+    monkeypatch.setattr(module, "rows", lambda: spied)
+    quiet = ["step 12 loss 0.3 on cuda:0, accuracy 0.9, 977 images a second"] * 1000
+    assert [match.line for match in explain("\n".join([*quiet, "Error 805", *quiet]))] == [1001]
+    assert set(searched) == {"Error 805"}
 
 
 @pytest.mark.parametrize("before", [0, 90, LONGEST_LINE - 8, LONGEST_LINE, 10 * LONGEST_LINE])
