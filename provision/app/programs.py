@@ -149,10 +149,12 @@ def check_running(session: Session, transport: Transport) -> None:
         raise not_running(session, transport)
 
 
-def not_running(session: Session, transport: Transport) -> HostError:
-    """The error for a worker container that is not there, or is stopped."""
-    why = f"no running container {session.settings.worker.name}"
-    return HostError("the worker container is not running", where=transport.host.name, why=why, fix=f"{session.program_argv0} dev.up")
+def not_running(session: Session, transport: Transport, container: str | None = None) -> HostError:
+    """The error for a container that is not there, or is stopped; the worker's unless another one is named."""
+    name = session.settings.worker.name
+    which = "the worker container" if container in {None, name} else f"the container {container}"
+    why = f"no running container {container or name}"
+    return HostError(f"{which} is not running", where=transport.host.name, why=why, fix=f"{session.program_argv0} dev.up")
 
 
 def finished(status: int) -> Done:

@@ -1,4 +1,4 @@
-"""One cell of a benchmark as a script for the worker container, and what it printed as values. Pure.
+"""One cell of a benchmark: what it runs, and what it printed as values. Pure; its shell is in `cell_script`.
 
 A cell is n copies of one program that start together, with a daemon of its own or with none. Protocol (facts/mps.md §3.5):
 warm-up before a barrier, fixed core sets, a fresh daemon, attachment read from the daemon's own list and its absence shown
@@ -12,182 +12,9 @@ from dataclasses import dataclass
 
 from provision.errors import ProvisionError
 from provision.mps import parse
-from provision.shell import Script, payload, script
-
-# Runs in the container. $1 folder, $2 clients, $3 thread percentage (empty: no MPS), $4 steps, $5 who waits at the barrier
-# (program: it does so itself when it is ready; start: its start does), $6 threads per client, $7 core sets (one word each,
-# - for any), $8 how long clients may take to be ready, $9 UUID of the GPU (empty: the machine has one), then the program.
-# With MPS the daemon alone is told which GPU, as clients see what it offers; without MPS each client is. Clients are told
-# apart by a variable that their children inherit, so that the daemon's list can be matched with them. A read-write open of
-# the barrier never blocks, also when no client is left to wait at it.
-_CELL = r"""
-set -u
-folder=$1 clients=$2 percentage=$3 steps=$4 barrier=$5 threads=$6 sets=$7 ready_s=$8 gpu=$9
-shift 9
-umask 022
-export CUDA_MPS_PIPE_DIRECTORY="$folder/pipe" CUDA_MPS_LOG_DIRECTORY="$folder/log"
-unset CUDA_VISIBLE_DEVICES CUDA_MPS_ACTIVE_THREAD_PERCENTAGE CUDA_MPS_PINNED_DEVICE_MEM_LIMIT
-ask() { echo "$1" | timeout 10 nvidia-cuda-mps-control 2>&1 || true; }
-numeric() { case $1 in '' | *[!0-9.]*) return 1 ;; esac; }
-numbers() { for word in $(ask "$1"); do case $word in *[!0-9]*) ;; *) echo "$word" ;; esac; done; }
-memory() { nvidia-smi ${gpu:+-i "$gpu"} --query-gpu=memory.used --format=csv,noheader,nounits 2>/dev/null | head -n 1; }
-sampler= pids=
-# A program that hangs is no child of this shell: what its client's processes inherit finds it.
-stop() {
-    kill -KILL $pids 2>/dev/null
-    for process in /proc/[0-9]*; do
-        { tr '\0' '\n' <"$process/environ"; } 2>/dev/null | grep -qxF "PROVISION_BENCH=$folder" || continue
-        kill -KILL "${process#/proc/}" 2>/dev/null
-    done
-}
-finish() {
-    test -z "$sampler" || kill "$sampler" 2>/dev/null
-    test -z "$pids" || stop
-    if test -n "$percentage"; then
-        ask 'quit -t 5' >/dev/null
-        tries=0
-        while numeric "$(ask get_default_active_thread_percentage)" && test "$tries" -lt 100; do
-            tries=$((tries + 1))
-            sleep 0.1
-        done
-    fi
-    rm -rf "$folder"
-}
-trap 'finish; exit 143' TERM HUP INT
-fail() {
-    echo "failed $1"
-    finish
-    exit 0
-}
-
-rm -rf "$folder"
-mkdir -p "$folder/pipe" "$folder/log"
-echo "idle $(memory)"
-if test -n "$percentage"; then
-    test -z "$gpu" || export CUDA_VISIBLE_DEVICES="$gpu"
-    nvidia-cuda-mps-control -d </dev/null >"$folder/daemon" 2>&1 || fail "the daemon did not start: $(tail -n 1 "$folder/daemon")"
-    unset CUDA_VISIBLE_DEVICES
-    tries=0
-    until numeric "$(ask get_default_active_thread_percentage)"; do
-        test "$tries" -lt 100 || fail "the daemon does not answer"
-        tries=$((tries + 1))
-        sleep 0.1
-    done
-    test "$percentage" = 100 || ask "set_default_active_thread_percentage $percentage" >/dev/null
-    ask "start_server -uid $(id -u)" >/dev/null
-    tries=0 state=
-    until test "$state" = ACTIVE; do
-        test "$tries" -lt 300 || fail "the server is not ACTIVE: $state"
-        tries=$((tries + 1))
-        sleep 0.1
-        for server in $(numbers get_server_list); do state=$(ask "get_server_status $server" | head -n 1); done
-    done
-fi
-
-mkfifo "$folder/go"
-test -n "$percentage" || test -z "$gpu" || export CUDA_VISIBLE_DEVICES="$gpu"
-client=0
-for cores in $sets; do
-    (
-        exec >"$folder/out.$client" 2>&1 </dev/null
-        export PROVISION_BENCH="$folder" PROVISION_BENCH_CLIENT="$client" PROVISION_BENCH_STEPS="$steps"
-        export PROVISION_BENCH_READY="$folder/ready.$client" PROVISION_BENCH_GO="$folder/go" PROVISION_BENCH_TIMES="$folder/times.$client"
-        export OMP_NUM_THREADS="$threads" MKL_NUM_THREADS="$threads" OPENBLAS_NUM_THREADS="$threads"
-        if test "$barrier" = start; then
-            : >"$PROVISION_BENCH_READY"
-            : <"$PROVISION_BENCH_GO"
-        fi
-        began=$(date +%s.%N)
-        case $cores in
-            -) "$@" ;;
-            *) taskset -c "$cores" "$@" ;;
-        esac
-        status=$?
-        ended=$(date +%s.%N)
-        test -s "$folder/times.$client" && read -r began ended <"$folder/times.$client"
-        echo "client $client $began $ended $status" >"$folder/end.$client"
-    ) &
-    pids="$pids $!"
-    client=$((client + 1))
-done
-
-ready() { find "$folder" -maxdepth 1 \( -name 'ready.*' -o -name 'end.*' \) | sed 's/.*[.]//' | sort -u | wc -l; }
-late() {
-    client=0
-    while test "$client" -lt "$clients"; do
-        if ! test -e "$folder/ready.$client" && ! test -e "$folder/end.$client"; then
-            said=$(tr '\r' '\n' <"$folder/out.$client" | grep . | tail -n 3)
-            printf '%s\n' "${said:-it printed nothing}" | sed "s/^/late $client /"
-        fi
-        client=$((client + 1))
-    done
-    fail "not every client was ready within $ready_s s"
-}
-deadline=$(($(date +%s) + ready_s))
-until test "$(ready)" -ge "$clients"; do
-    test "$(date +%s)" -lt "$deadline" || late
-    sleep 0.05
-done
-nvidia-smi ${gpu:+-i "$gpu"} --query-gpu=memory.used --format=csv,noheader,nounits -lms 500 >"$folder/memory" 2>/dev/null &
-sampler=$!
-
-# Which clients the daemon lists: their processes carry the client's number in their environment.
-attached() {
-    for server in $(numbers get_server_list); do
-        for pid in $(numbers "get_client_list $server"); do
-            tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qxF "PROVISION_BENCH=$folder" || continue
-            tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | sed -n 's/^PROVISION_BENCH_CLIENT=//p'
-        done
-    done | sort -un
-}
-# Whoever was listed once counts: short programs come and go while others still start.
-seen=
-look() {
-    if test -n "$percentage"; then
-        found=$(attached | tr '\n' ' ')
-        seen=$(printf '%s\n' $seen $found | sort -un | tr '\n' ' ')
-    else
-        seen=$(ask get_server_list | tr '\n' ' ')
-    fi
-}
-test "$barrier" = start || look
-sleep 0.1
-date '+go %s.%N'
-exec 8<>"$folder/go"
-whole() { test -n "$percentage" && test "$(echo "$seen" | wc -w)" -ge "$clients"; }
-# Whoever has a core of its own is not to share it with this shell: it looks no longer than it must, then waits.
-until test "$barrier" = program || whole; do
-    test "$(find "$folder" -maxdepth 1 -name 'end.*' | wc -l)" -lt "$clients" || break
-    look
-    test -n "$percentage" || break
-    sleep 0.2
-done
-wait $pids
-exec 8>&-
-echo "seen $seen"
-kill "$sampler" 2>/dev/null
-echo "peak $(sort -n "$folder/memory" | tail -n 1)"
-cat "$folder"/end.*
-client=0
-while test "$client" -lt "$clients"; do
-    printf 'said %s %s\n' "$client" "$(tail -n 1 "$folder/out.$client" | tr '\r' '\n' | tail -n 1)"
-    client=$((client + 1))
-done
-pids=
-finish
-echo done
-"""
 
 READY_S = 300
 """How long a built-in program may take to stand at the barrier: importing a framework from a cold disk, N times at once, takes a minute."""
-
-_INTO = """
-docker exec "$name" sh -eu -c "$body" provision "$folder" "$program"
-"""
-_PLACE = """
-mkdir -p "$1"
-printf '%s' "$2" | base64 -d >"$1/workload.py"
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,29 +67,6 @@ class Sample:
 
 class CellFailed(ProvisionError):
     """The cell gave no figure: a client failed, was not attached, or the daemon did not come up."""
-
-
-def in_container(cell: Cell, folder: str) -> list[str]:
-    """The words to run in the container. `folder` is absolute, at most 80 bytes (AF_UNIX), and made and removed by them."""
-    percentage = "" if cell.percentage is None else str(cell.percentage)
-    barrier = "program" if cell.waits else "start"
-    numbers = (
-        folder,
-        str(cell.clients),
-        percentage,
-        str(cell.steps),
-        barrier,
-        str(cell.threads),
-        " ".join(cell.cores),
-        str(cell.ready_s),
-        cell.gpu,
-    )
-    return ["sh", "-c", _CELL, "provision", *numbers, *cell.words]
-
-
-def place_workload(container: str, folder: str, source: bytes) -> Script:
-    """Write the workload into `folder` of the container, as workload.py."""
-    return script(_INTO, name=container, folder=folder, program=payload(source), body=_PLACE)
 
 
 def read_cell(text: str, cell: Cell, where: str) -> Sample:

@@ -31,6 +31,7 @@ _LABELS = {
     "compute_mode": "compute mode",
     "cpus": "cores",
     "core_sets": "cores of its own for each",
+    "topology": "where clients run",
 }
 """What keys of the document are called here; the others speak for themselves."""
 _SHOWN_APART = frozenset(("cells", "failures", "best", "advice", "files", "complete", "why", "few_rounds", "disturbed"))

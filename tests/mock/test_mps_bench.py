@@ -20,7 +20,7 @@ from provision.app import Done
 from provision.app.mps import benchmark
 from provision.errors import EXIT_USAGE, UsageError
 from provision.model import Event, Note
-from provision.mps import cell
+from provision.mps import cell_script
 from provision.testing import MockHost
 from tests.mock.driving import SHELL, eventually
 from tests.mock.project import Project
@@ -67,9 +67,11 @@ def unrefused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A container of the mock is a folder, which the stand-ins know and the script of a cell, made for real ones, does not."""
     monkeypatch.setattr(benchmark, "_HOST_LOOK", benchmark._HOST_LOOK.replace('echo "mock=', ': "'))
     make = 'mkdir -p "$folder/pipe" "$folder/log"'
-    assert make in cell._CELL
+    assert make in cell_script._CELL
     monkeypatch.setattr(
-        cell, "_CELL", cell._CELL.replace(make, f'{make} "$PROVISION_MOCK_ROOT$folder/pipe" "$PROVISION_MOCK_ROOT$folder/log"')
+        cell_script,
+        "_CELL",
+        cell_script._CELL.replace(make, f'{make} "$PROVISION_MOCK_ROOT$folder/pipe" "$PROVISION_MOCK_ROOT$folder/log"'),
     )
 
 

@@ -19,9 +19,11 @@ from provision.model import Event, Host, Note, Sink
 from provision.mps.cell import CellFailed
 from provision.settings import Settings
 
-LOOKED = "mock=\nrunning=true\ncpus=0-3\npython=yes\ntorch=\nname=NVIDIA L4\ndriver_version=580.1\ncompute_mode=Default\n"
+LOOKED = (
+    "mock=\nrunning worker=true\nboxes=worker \ncpus=0-3\npython=yes\ntorch=\nname=NVIDIA L4\ndriver_version=580.1\ncompute_mode=Default\n"
+)
 QUIET = "container=true\npercentage=Cannot find MPS control daemon process\nboxes=worker \n"
-CELL = re.compile(r"provision-bench-\w+/cell (\d+) (\S+) (\d+)")
+CELL = re.compile(r"provision-bench-\w+/cell (\d+) (\S+) (?:program|start)")
 FOLDER = "mps-bench"
 
 

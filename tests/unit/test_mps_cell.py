@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from provision.mps.cell import Cell, CellFailed, Sample, in_container, read_cell
+from provision.app import programs
+from provision.mps.cell import Cell, CellFailed, Sample, read_cell
+from provision.mps.cell_script import apart, in_container
 
 # A daemon is a file; its clients are whoever wrote a number into another.
 CONTROL = """#!/bin/sh
@@ -50,6 +53,21 @@ sleep 0.2
 echo "$began $(date +%s.%N)" >"$PROVISION_BENCH_TIMES"
 echo "client $PROVISION_BENCH_CLIENT of $PROVISION_BENCH_STEPS steps, $OMP_NUM_THREADS threads, devices ${CUDA_VISIBLE_DEVICES-unset}"
 """
+# `docker exec` with its variables; told to, a container is not there, or the shell in it is killed.
+DOCKER = """#!/bin/sh
+test "$1" = exec || { echo true; exit 0; }
+shift
+while test "${1#--}" != "$1"; do
+    test "$1" != --env || export "$2"
+    shift 2
+done
+box=$1
+shift
+test "$box" != "${FAKE_GONE-}" || { echo "Error: No such container: $box" >&2; exit 1; }
+echo "box $box ${PROVISION_BENCH-}" >>"$FAKE_LOG"
+test "$box" != "${FAKE_KILLED-}" || exit 137
+exec "$@"
+"""
 PLAIN = """#!/bin/sh
 echo "$$" >>"$CUDA_MPS_PIPE_DIRECTORY/clients"
 sleep 0.5
@@ -63,12 +81,19 @@ class Container:
         self.bin = folder / "bin"
         self.bin.mkdir()
         self.folder = folder / "cell"
-        for name, text in {"nvidia-cuda-mps-control": CONTROL, "nvidia-smi": SMI, "program": PROGRAM, "plain": PLAIN}.items():
+        for name, text in {
+            "nvidia-cuda-mps-control": CONTROL,
+            "nvidia-smi": SMI,
+            "program": PROGRAM,
+            "plain": PLAIN,
+            "docker": DOCKER,
+        }.items():
             (self.bin / name).write_text(text)
             (self.bin / name).chmod(0o755)
 
-    def run(self, cell: Cell, shell: str = "sh", **environment: str) -> str:
-        words = in_container(cell, str(self.folder))
+    def run(self, cell: Cell, shell: str = "sh", workers: Sequence[str] = (), **environment: str) -> str:
+        """What the cell prints; with `workers`, as the host runs it."""
+        words = [shell, "-c", on_host(cell, self.folder, workers)] if workers else in_container(cell, str(self.folder))
         words[0] = shell
         env = {"PATH": f"{self.bin}:{os.environ['PATH']}", "FAKE_LOG": str(self.bin / "log"), "CUDA_VISIBLE_DEVICES": "0", **environment}
         done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=60)
@@ -76,11 +101,19 @@ class Container:
         assert not self.folder.exists(), "a cell leaves nothing"
         return done.stdout
 
-    def sample(self, cell: Cell, shell: str = "sh", **environment: str) -> Sample:
-        return read_cell(self.run(cell, shell, **environment), cell, "test")
+    def sample(self, cell: Cell, shell: str = "sh", workers: Sequence[str] = (), **environment: str) -> Sample:
+        return read_cell(self.run(cell, shell, workers, **environment), cell, "test")
 
     def logged(self, beginning: str) -> list[str]:
         return [line for line in (self.bin / "log").read_text().splitlines() if line.startswith(beginning)]
+
+
+WORKERS = ("worker", "worker-2")
+
+
+def on_host(cell: Cell, folder: Path, workers: Sequence[str] = WORKERS) -> str:
+    """The script of a cell whose clients have containers of their own."""
+    return apart(cell, str(folder), container="daemon", workers=workers, directory="/", token="t613", end=programs.END).render()
 
 
 @pytest.fixture
@@ -191,6 +224,77 @@ def processes(container: Container) -> list[str]:
             if mark in (process / "environ").read_bytes().split(b"\0"):
                 found.append((process / "cmdline").read_text())
     return found
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+@pytest.mark.parametrize("program", ["program", "plain"])
+def test_with_a_container_for_each_worker_clients_go_round_and_meet(container: Container, shell: str, program: str) -> None:
+    found = container.sample(cell(program=program), shell, WORKERS)
+    assert found.attached == {0, 1, 2}
+    assert [end.status for end in found.ends] == [0, 0, 0]
+    assert max(end.began_s for end in found.ends) - min(end.began_s for end in found.ends) < 0.3
+    assert found.peak_memory_mib == 800
+    boxes = sorted(line.split()[1] for line in container.logged("box") if len(line.split()) == 3)
+    assert boxes == ["worker", "worker", "worker-2"]
+    assert container.logged("daemon") == ["daemon unset"]
+
+
+def test_apart_each_client_has_its_number_its_cores_and_its_gpu(container: Container) -> None:
+    (container.bin / "taskset").write_text('#!/bin/sh\necho "cores $PROVISION_BENCH_CLIENT $2" >>"$FAKE_LOG"\nshift 2\nexec "$@"\n')
+    (container.bin / "taskset").chmod(0o755)
+    found = container.sample(cell(clients=2, percentage=None, cores=("0,1", "2,3"), gpu="GPU-1b"), "sh", WORKERS)
+    assert sorted(container.logged("cores")) == ["cores 0 0,1", "cores 1 2,3"]
+    assert [end.said for end in found.ends] == [f"client {number} of 7 steps, 2 threads, devices GPU-1b" for number in range(2)]
+    assert (found.attached, found.daemon_seen) == (frozenset(), False)
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [("FAKE_GONE", "client 1: status 1  Error: No such container: worker-2"), ("FAKE_KILLED", "client 1: status 137  ")],
+)
+def test_apart_a_client_that_never_was_is_told_of_and_holds_nobody_up(container: Container, shell: str, fault: str, why: str) -> None:
+    environment = {fault: "worker-2"}
+    with pytest.raises(CellFailed, match="1 of 3 clients failed") as caught:
+        container.sample(cell(), shell, WORKERS, **environment)
+    assert caught.value.why == why
+    assert processes(container) == []
+
+
+def test_apart_a_client_that_hangs_before_the_barrier_is_ended(container: Container) -> None:
+    with pytest.raises(CellFailed, match="the cell could not run") as caught:
+        container.sample(cell(ready_s=2), "sh", WORKERS, FAKE_HANGS="1")
+    assert caught.value.why.splitlines()[1:] == ["client 1: importing", "client 1: loading the model"]
+    assert processes(container) == []
+
+
+def test_apart_a_daemon_that_does_not_start_starts_no_client(container: Container) -> None:
+    with pytest.raises(CellFailed, match="could not run"):
+        container.sample(cell(), "sh", WORKERS, FAKE_NO_DAEMON="out of luck")
+    assert [line.split()[1:] for line in container.logged("box")] == [["daemon"]]
+
+
+# Starts the script, tells it to end once three programs run, and says how it ended.
+CUT = """
+"$1" -c "$2" >/dev/null &
+host=$!
+until test "$(grep -c endless "$FAKE_LOG")" -eq 3; do sleep 0.05; done
+kill -TERM "$host"
+wait "$host"
+echo "ended $?"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_apart_a_word_to_end_ends_everything(container: Container, shell: str) -> None:
+    """Ctrl-C and a lost connection end the script; `docker exec` hands no signal on."""
+    (container.bin / "endless").write_text('#!/bin/sh\necho "endless $$" >>"$FAKE_LOG"\nexec sleep 613.5\n')
+    (container.bin / "endless").chmod(0o755)
+    words = ["sh", "-c", CUT, "cut", shell, on_host(cell(program="endless"), container.folder)]
+    env = {"PATH": f"{container.bin}:{os.environ['PATH']}", "FAKE_LOG": str(container.bin / "log")}
+    done = subprocess.run(words, env=env, stdout=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.stdout, processes(container), container.folder.exists()) == ("ended 143\n", [], False)
 
 
 def test_of_many_that_hang_a_few_are_shown() -> None:

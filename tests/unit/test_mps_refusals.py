@@ -14,7 +14,9 @@ from provision.errors import HostError, UsageError
 from provision.model import Host, Sink
 from provision.settings import Settings
 
-LOOKED = "mock=\nrunning=true\ncpus=0-3\npython=yes\ntorch=\nname=NVIDIA L4\ndriver_version=580.1\ncompute_mode={mode}\n"
+LOOKED = (
+    "mock=\nrunning worker=true\nboxes=worker \ncpus=0-3\npython=yes\ntorch=\nname=NVIDIA L4\ndriver_version=580.1\ncompute_mode={mode}\n"
+)
 QUIET = "container=true\npercentage=Cannot find MPS control daemon process\nboxes=worker \n"
 BUSY = QUIET + "top|812|other\nholder|812|7|python3|python3 serve.py\n"
 
@@ -35,11 +37,11 @@ class Answering:
         """Nothing is held."""
 
 
-def refusal(monkeypatch: pytest.MonkeyPatch, folder: Path, *answers: str, exclusive: bool = False) -> HostError:
+def refusal(monkeypatch: pytest.MonkeyPatch, folder: Path, *answers: str, **mps: Any) -> HostError:
     place = Answering(*answers)
     monkeypatch.setattr(converging, "host", lambda session, targets: place.host)
     monkeypatch.setattr(converging, "connect", lambda session, target: place)
-    session = Session(Settings.model_validate({"mps": {"exclusive": exclusive}}), folder, folder)
+    session = Session(Settings.model_validate({"mps": mps}), folder, folder)
     with pytest.raises(HostError) as caught:
         benchmark.mps_bench(session, Targets(), app.mps_asked(with_chart=False))
     assert not place.answers
@@ -66,11 +68,10 @@ def test_a_command_of_no_words_is_refused(command: str) -> None:
         app.mps_asked(command=command)
 
 
-def test_a_topology_that_is_not_measured_is_refused_before_a_host_is_asked(tmp_path: Path) -> None:
-    session = Session(Settings.model_validate({"mps": {"topology": "containers"}}), tmp_path, tmp_path)
-    with pytest.raises(UsageError, match="side by side in one container") as caught:
-        benchmark.mps_bench(session, Targets(), app.mps_asked(with_chart=False))
-    assert caught.value.fix.startswith("INVOKE_PROVISION_MPS_TOPOLOGY=container invoke mps.bench")
+@pytest.mark.parametrize(("running", "what"), [("", "the worker container"), ("running worker=true\n", "the container worker-mps")])
+def test_every_container_of_the_topology_has_to_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, running: str, what: str) -> None:
+    found = refusal(monkeypatch, tmp_path, f"mock=\nboxes=worker \n{running}", topology="containers")
+    assert (found.what, found.fix) == (f"{what} is not running", "invoke dev.up")
 
 
 def test_steps_for_a_command_that_takes_none_are_refused() -> None:

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from importlib import resources
 
 from provision.app import converging, programs
 from provision.app.mps.control import client_limit, look
 from provision.app.mps.figures import Figures
-from provision.app.mps.wishes import Asked, words_of
+from provision.app.mps.place import Place
+from provision.app.mps.wishes import Asked
 from provision.app.session import Done, Session, Targets
-from provision.errors import CommandTimeout, HostError, Interrupted, ProvisionError, Unreachable, UsageError
+from provision.errors import HostError, Interrupted, ProvisionError, Unreachable, UsageError
 from provision.model import Note, Transport
-from provision.mps import bench, cell, chart
+from provision.mps import bench, chart
 from provision.mps.bench import Key, Pilot
-from provision.mps.cell import Cell, CellFailed, Sample
+from provision.mps.cell import CellFailed
+from provision.recipes.worker import daemon_container
 from provision.resources.mps import MpsStatus
-from provision.shell import fields, lifeline, script
+from provision.shell import fields, script
 
 _ABOUT = {"mlp": "light trainings of an MLP of MNIST's shape", "driver": "short kernels through the CUDA driver API"}
-CELL_TIMEOUT_S = 1800.0
-TIDY_TIMEOUT_S = 60.0
 PILOT_STEPS = 200
 
 _LOOK = """
@@ -42,56 +39,20 @@ done
 """
 _HOST_LOOK = """
 echo "mock=${PROVISION_MOCK_ROOT:+yes}"
-echo "running=$(docker container inspect -f '{{.State.Running}}' "$name" 2>/dev/null)"
+for box in "$name" "$daemon"; do
+    echo "running $box=$(docker container inspect -f '{{.State.Running}}' "$box" 2>/dev/null)"
+done
+echo "boxes=$({ echo "$name"; docker ps --filter "label=provision.sibling=$name" --format '{{.Names}}' | sort; } | tr '\\n' ' ')"
 docker exec "$name" sh -c "$body" provision "$gpu" 2>/dev/null || true
 """
-
-
-@dataclass(frozen=True)
-class _Place:
-    """The container that is measured in."""
-
-    session: Session
-    transport: Transport
-    folder: str
-    about: dict[str, str]
-    workload: str
-    limit: int | None = None
-    """Clients that a server of MPS takes; None where GPU or driver do not say."""
-    token: str = field(default_factory=lambda: secrets.token_hex(8))
-    """By which the processes of its cells are found."""
-
-    @property
-    def container(self) -> str:
-        return self.session.settings.worker.name
-
-    @property
-    def gpu(self) -> str:
-        """UUID of the GPU where the machine has several; empty where it has one."""
-        return self.about.get("gpu", "").strip()
-
-    @property
-    def cpus(self) -> tuple[int, ...]:
-        return bench.cpu_list(self.about.get("cpus", ""))
-
-    def pins(self, asked: Asked) -> bool:
-        return asked.pinned and self.about.get("taskset") == "yes"
 
 
 def mps_bench(session: Session, targets: Targets, asked: Asked) -> Done:
     """Measure every cell of the grid in interleaved rounds and write JSON, chart and report. Exit status 1 when no cell gave a figure.
 
     What was measured is written after every cell; a run that is cut (Ctrl-C, a lost connection) ends with what there is.
-    Raises `UsageError` on a mock, which has nothing to measure, and for a topology that is not measured, and `HostError`
-    where the container cannot be measured in.
+    Raises `UsageError` on a mock, which has nothing to measure, and `HostError` where the containers cannot be measured in.
     """
-    if session.settings.mps.topology == "containers":
-        raise UsageError(
-            "mps.bench measures programs side by side in one container",
-            where="provision.mps.topology: containers",
-            why="programs in a container each are not what it compares",
-            fix=f"INVOKE_PROVISION_MPS_TOPOLOGY=container {session.program_argv0} mps.bench   (in the first worker container)",
-        )
     keys = bench.grid(asked.modes, asked.clients)
     transport = converging.connect(session, converging.host(session, targets))
     try:
@@ -108,13 +69,7 @@ def mps_bench(session: Session, targets: Targets, asked: Asked) -> Done:
     return figures.finish(cut)
 
 
-def _end(place: _Place) -> None:
-    """End what still runs of a cell: the next one is to have the GPU to itself."""
-    body = script('docker exec "$name" sh -c "$end" provision "$token"', name=place.container, end=programs.END, token=place.token)
-    programs.checked(place.transport, body, "ending a cell", timeout_s=TIDY_TIMEOUT_S)
-
-
-def _figures(place: _Place, asked: Asked, keys: Sequence[Key]) -> Figures:
+def _figures(place: Place, asked: Asked, keys: Sequence[Key]) -> Figures:
     """Where the results go, and what is known of them beforehand. Raises `ProvisionError` where they cannot be written."""
     said = {key: value.strip() or None for key, value in place.about.items()}
     about = {
@@ -125,6 +80,7 @@ def _figures(place: _Place, asked: Asked, keys: Sequence[Key]) -> Figures:
         "compute_mode": said.get("compute_mode"),
         "cpus": len(place.cpus) or None,
         "core_sets": place.pins(asked),
+        "topology": place.session.settings.mps.topology,
         "program": asked.command or f"built-in {place.workload}: {_ABOUT[place.workload]}",
     }
     figures = Figures(
@@ -144,7 +100,7 @@ def _figures(place: _Place, asked: Asked, keys: Sequence[Key]) -> Figures:
     return figures
 
 
-def _until_cut(place: _Place, asked: Asked, keys: Sequence[Key], figures: Figures) -> ProvisionError | None:
+def _until_cut(place: Place, asked: Asked, keys: Sequence[Key], figures: Figures) -> ProvisionError | None:
     """Measure, and tidy up; what cut it short, which is raised where nothing was measured yet."""
     cut: ProvisionError | None = None
     try:
@@ -159,27 +115,28 @@ def _until_cut(place: _Place, asked: Asked, keys: Sequence[Key], figures: Figure
     return cut
 
 
-def _tidy(place: _Place, *, running: bool = False) -> None:
+def _tidy(place: Place, *, running: bool = False) -> None:
     """End what still runs of a cell that was cut, then remove the folder, into which it writes. No figure is lost for a failure here."""
-    body = script('docker exec "$name" rm -rf "$folder"', name=place.container, folder=place.folder)
     try:
         if running:
-            _end(place)
-        programs.checked(place.transport, body, "removing the benchmark's files", timeout_s=TIDY_TIMEOUT_S)
+            place.end()
+        place.tidy()
     except (ProvisionError, KeyboardInterrupt):
         place.session.emit(Note(f"may be left behind in container {place.container}: {place.folder}"))
 
 
-def _look(session: Session, transport: Transport, asked: Asked) -> _Place:
+def _look(session: Session, transport: Transport, asked: Asked) -> Place:
     """What the container has. Refuses a mock, a container that is not there, one that lacks what is needed, and a busy GPU."""
     name = session.settings.worker.name
     chosen = session.settings.mps.gpu or ""
-    body = script(_HOST_LOOK, name=name, body=_LOOK, gpu=chosen)
+    daemon = daemon_container(session.settings)
+    body = script(_HOST_LOOK, name=name, daemon=daemon, body=_LOOK, gpu=chosen)
     about = dict(fields(programs.checked(transport, body, "looking at the GPU", timeout_s=120.0)))
     if about.get("mock"):
         raise UsageError("mps.bench measures a GPU: this is a mock, which has none, and no figure is made up", where=transport.host.name)
-    if about.get("running", "").strip() != "true":
-        raise programs.not_running(session, transport)
+    for box in (name, daemon):
+        if about.get(f"running {box}", "").strip() != "true":
+            raise programs.not_running(session, transport, box)
     gpu = about.get("gpu", "").strip()
     if gpu and not gpu.startswith("GPU-"):
         fix = f"{session.program_argv0} dev.exec -- nvidia-smi -L"
@@ -199,9 +156,8 @@ def _look(session: Session, transport: Transport, asked: Asked) -> _Place:
     if asked.with_chart:
         chart.check_installed()
     workload = asked.workload or ("mlp" if about.get("torch") == "yes" else "driver")
-    place = _Place(session, transport, f"/tmp/provision-bench-{secrets.token_hex(4)}", about, workload, client_limit(status))  # noqa: S108 - in the container
-    source = resources.files("provision.mps").joinpath(f"workloads/{workload}.py").read_bytes()
-    programs.checked(transport, cell.place_workload(name, place.folder, source), "sending the program", timeout_s=60.0)
+    place = Place(session, transport, about, workload, client_limit(status))
+    place.put(resources.files("provision.mps").joinpath(f"workloads/{workload}.py").read_bytes())
     return place
 
 
@@ -232,7 +188,7 @@ def _others(status: MpsStatus) -> str:
     return "; ".join(" ".join(filter(None, (user.container, str(user.pid), user.command))) for user in users)
 
 
-def _measure(place: _Place, asked: Asked, keys: Sequence[Key], figures: Figures) -> None:
+def _measure(place: Place, asked: Asked, keys: Sequence[Key], figures: Figures) -> None:
     """Calibrate, then every cell of every round. The first failure of one process alone ends it: nothing could be compared."""
     emit = place.session.emit
     runs = [] if asked.budget_s is None and not asked.fixed else _pilots(place, asked, keys)
@@ -242,7 +198,7 @@ def _measure(place: _Place, asked: Asked, keys: Sequence[Key], figures: Figures)
     whole_s: dict[Key, float] = bench.predicted_s(keys, runs, steps) if runs else {}
     for number, key in bench.rounds_of(keys, asked.rounds):
         try:
-            sample, seconds = _run(place, asked, key, steps)
+            sample, seconds = place.run(asked, key, steps)
         except CellFailed as error:
             if not figures.results.samples:
                 raise
@@ -258,11 +214,7 @@ def _measure(place: _Place, asked: Asked, keys: Sequence[Key], figures: Figures)
             _look_again(place, figures, number)
 
 
-def _shorter(asked: Asked) -> str:
-    return "--command with a program that ends sooner" if asked.fixed else "--steps with a smaller number"
-
-
-def _look_again(place: _Place, figures: Figures, number: int) -> None:
+def _look_again(place: Place, figures: Figures, number: int) -> None:
     """Who else uses the GPU now that a round has ended; a look that fails is no reason to end what is measured."""
     try:
         figures.looked(number, _others(look(place.session, place.transport.host, place.transport, gpu=place.gpu)))
@@ -280,14 +232,14 @@ def _left(left: dict[Key, int], whole_s: dict[Key, float]) -> str:
     return f"   {bench.span(sum(count * whole_s.get(key, mean_s) for key, count in left.items()))} left"
 
 
-def _pilots(place: _Place, asked: Asked, keys: Sequence[Key]) -> list[Pilot]:
+def _pilots(place: Place, asked: Asked, keys: Sequence[Key]) -> list[Pilot]:
     """How long the ends of the grid take. Where one gives no figure, fewer processes are tried: the grid itself will tell why."""
     runs: list[Pilot] = []
     for arm in bench.pilots(keys):
         for key in arm:
             place.session.emit(Note(f"calibrating: {key}"))
             try:
-                sample, seconds = _run(place, asked, key, PILOT_STEPS)
+                sample, seconds = place.run(asked, key, PILOT_STEPS)
             except CellFailed as error:
                 if not runs:
                     raise
@@ -309,38 +261,3 @@ def _steps(asked: Asked, keys: Sequence[Key], runs: Sequence[Pilot]) -> int:
         fix = "fewer --clients or --modes, a larger --budget, or {steps} in the command"
         raise UsageError("the grid does not fit the budget", where=f"--budget {bench.span(asked.budget_s)}", why=why, fix=fix)
     return 1
-
-
-def _run(place: _Place, asked: Asked, key: Key, steps: int) -> tuple[Sample, float]:
-    """One cell, once: its sample, and how long it took in all."""
-    cpus = place.cpus
-    fixed_sets = bench.core_sets(cpus if place.pins(asked) else (), key.clients)
-    if asked.command is None:
-        words: tuple[str, ...] = ("python3", f"{place.folder}/workload.py")
-    else:
-        words = words_of(asked.command.replace("{steps}", str(steps)))
-    one = Cell(
-        clients=key.clients,
-        percentage=key.percentage,
-        steps=steps,
-        threads=bench.threads_each(len(cpus) or 1, key.clients),
-        cores=fixed_sets,
-        words=words,
-        waits=asked.command is None,
-        gpu=place.gpu,
-    )
-    out, err = bytearray(), bytearray()
-    body = programs.in_container(place.container, cell.in_container(one, f"{place.folder}/cell"), place.token)
-    command, stdin = lifeline(body, become=place.transport.host.become)
-    started = time.monotonic()
-    try:
-        status = place.transport.exchange(command, stdin, on_stdout=out.extend, on_stderr=err.extend, timeout_s=CELL_TIMEOUT_S)
-    except CommandTimeout as error:
-        _end(place)
-        raise CellFailed(f"no end within {bench.span(CELL_TIMEOUT_S)}", where=str(key), why="it was ended", fix=_shorter(asked)) from error
-    seconds = time.monotonic() - started
-    text = out.decode("utf-8", "replace")
-    if status != 0:
-        why = (err.decode("utf-8", "replace") or text)[-500:].strip()
-        raise CellFailed(f"the cell ended with status {status}", where=str(key), why=why)
-    return cell.read_cell(text, one, str(key)), seconds
