@@ -461,7 +461,9 @@ def test_a_proof_is_there_while_the_next_one_is_written(gpu: Shared) -> None:
     """Two runs at once: one judges the server while the other notes what its clients said."""
     gpu.enable()
     proof = f'"{R}/run/provision-mps/proof"'
-    seen = gpu.inside(f"{{ sleep 0.5; cat {proof} >&2; }} | sh -eu -c {shlex.quote(inside.NOTE)} provision key 2>&1")
+    # read before anything is redirected: a shell gives up its end of the pipe there, and the writer goes on
+    read = f"{{ sleep 0.5; seen=$(cat {proof}); echo \"$seen\" >&2; }}"
+    seen = gpu.inside(f"{read} | sh -eu -c {shlex.quote(inside.NOTE)} provision key 2>&1")
     assert "worker: attached" in seen
     assert gpu.inside(f"cat {proof}").endswith(":key\n")
 
