@@ -1,7 +1,7 @@
 """The shell of one cell of a benchmark: what brings its clients together, and what each of them runs. Pure.
 
-Where the workers have one container, both run in it. Where each has its own, the cell runs in the daemon's container, whose
-PID and IPC namespaces the workers join, and a client in each worker's; they meet in a folder of a volume that all of them have.
+Where the workers have one container, both run in it. Where each has its own, the cell and its daemon run in the first one, and a
+client in each: the containers share PID and IPC namespaces, as MPS wants it, and they meet in a folder of the workspace.
 """
 
 from __future__ import annotations

@@ -371,6 +371,10 @@ def test_the_topology_of_dataflow(machine: Machine, lab: Lab) -> None:
         assert run.returncode == 0, out + err
         assert all(each["pid"] > 1 and "client.py" in each["command"] for each in found["clients"]), "PIDs are true"
         assert len({each["container"] for each in found["clients"]}) == 3, "one in each container"
+        words = ("--workload", "driver", "--clients", "1,3", "--modes", "none,mps", "--rounds", "1", "--steps", "2000", "--no-chart")
+        document = machine.ok("mps.bench", *words, timeout_s=200)
+        assert (document["failures"], document["topology"], len(document["cells"])) == ([], "containers", 4)
+        FIGURES["containers"]["bench"] = document["cells"]
         lab.reboot()
         assert lab.wait_for_unit("provision-boot.service") == "active"
         machine.eventually(lambda: machine("mps.status", "--strict").status == 0, "a boot brings it back", timeout_s=120)

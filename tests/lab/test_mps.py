@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,15 @@ from provision.app import Session, Targets
 from provision.settings import Level, Settings
 
 HERE = Targets()
+CLIENT = """
+import ctypes, time
+cuda = ctypes.CDLL("libcuda.so.1")
+device, context = ctypes.c_int(), ctypes.c_void_p()
+status = cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0) or cuda.cuCtxCreate_v2(ctypes.byref(context), 0, device)
+time.sleep(1)
+raise SystemExit(status)
+"""
+PROGRAM = shlex.join(["python3", "-c", CLIENT])
 
 
 @pytest.fixture
@@ -67,6 +77,12 @@ def test_both_topologies_are_proven_and_several_programs_attach(sessions: Any) -
     assert found.document["thread_percentage"] == 50.0
     assert _well(app.mps_enable(sessions(**apart), HERE))["round_trips"] == 1
     assert _well(app.dev_up(sessions(**apart), HERE))["changed"] == 0
+
+    asked = app.mps_asked(command=PROGRAM, clients="1,3", modes="none,mps", rounds="1", with_chart=False)
+    done = app.mps_bench(sessions(**apart), HERE, asked)
+    assert (done.exit_code, done.document["failures"], len(done.document["cells"])) == (0, [], 4), done.text
+    assert app.mps_status(sessions(**apart), HERE, strict=True).exit_code == 0
+    assert app.dev_exec(sessions(**apart), HERE, ["sh", "-c", "! ls -A /workspace | grep bench"]).exit_code == 0, "nothing is left"
 
     assert [each for each in _well(app.mps_enable(sessions(), HERE))["results"] if each["status"] == "failed"] == []
     assert app.mps_status(sessions(), HERE, strict=True).exit_code == 0

@@ -134,7 +134,7 @@ def notes() -> list[str]:
 
 def left() -> set[str]:
     """Folders of benchmarks on this machine, which is where a container of the mock has its /tmp."""
-    return {path.name for path in Path("/tmp").glob("provision-bench-*")}
+    return {path.name for path in Path("/tmp").glob(".provision-bench-*")}
 
 
 def processes(word: str) -> list[str]:

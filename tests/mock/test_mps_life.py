@@ -462,7 +462,7 @@ def test_a_proof_is_there_while_the_next_one_is_written(gpu: Shared) -> None:
     gpu.enable()
     proof = f'"{R}/run/provision-mps/proof"'
     # read before anything is redirected: a shell gives up its end of the pipe there, and the writer goes on
-    read = f"{{ sleep 0.5; seen=$(cat {proof}); echo \"$seen\" >&2; }}"
+    read = f'{{ sleep 0.5; seen=$(cat {proof}); echo "$seen" >&2; }}'
     seen = gpu.inside(f"{read} | sh -eu -c {shlex.quote(inside.NOTE)} provision key 2>&1")
     assert "worker: attached" in seen
     assert gpu.inside(f"cat {proof}").endswith(":key\n")

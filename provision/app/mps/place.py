@@ -14,7 +14,6 @@ from provision.model import Transport
 from provision.mps import bench, cell_script
 from provision.mps.bench import Key
 from provision.mps.cell import Cell, CellFailed, Sample, read_cell
-from provision.recipes.worker import daemon_container
 from provision.resources.container import WORKSPACE
 from provision.shell import Script, lifeline, script
 
@@ -38,18 +37,23 @@ class Place:
 
     @property
     def container(self) -> str:
-        """In which a cell's daemon runs, and which sees the processes of every client."""
-        return daemon_container(self.session.settings)
+        """In which a cell runs, its daemon included."""
+        return self.session.settings.worker.name
+
+    @property
+    def apart(self) -> bool:
+        """Each client runs in a container of its own. All of them see the processes of one another, and one workspace."""
+        return self.session.settings.mps.topology == "containers"
 
     @property
     def workers(self) -> list[str]:
-        """In which the clients run."""
+        """In which the clients run where they are apart."""
         return self.about.get("boxes", "").split()
 
     @property
     def folder(self) -> str:
         """What a cell writes, where every container sees it; short, as a socket's path has 108 bytes at most."""
-        return f"{'/tmp' if self.container in self.workers else WORKSPACE}/.provision-bench-{self.token[:8]}"  # noqa: S108 - in the container
+        return f"{WORKSPACE if self.apart else '/tmp'}/.provision-bench-{self.token[:8]}"  # noqa: S108 - in the container
 
     @property
     def gpu(self) -> str:
@@ -105,7 +109,7 @@ class Place:
 
     def _script(self, one: Cell) -> Script:
         folder = f"{self.folder}/cell"
-        if self.container in self.workers:
+        if not self.apart:
             return programs.in_container(self.container, cell_script.in_container(one, folder), self.token)
         return cell_script.apart(
             one, folder, container=self.container, workers=self.workers, directory=WORKSPACE, token=self.token, end=programs.END
