@@ -113,7 +113,7 @@ WORKERS = ("worker", "worker-2")
 
 def on_host(cell: Cell, folder: Path, workers: Sequence[str] = WORKERS) -> str:
     """The script of a cell whose clients have containers of their own."""
-    return apart(cell, str(folder), container="daemon", workers=workers, directory="/", token="t613", end=programs.END).render()
+    return apart(cell, str(folder), container="daemon", workers=workers, directory="/", token=folder.parent.name, end=programs.END).render()
 
 
 @pytest.fixture
