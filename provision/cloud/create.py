@@ -76,13 +76,15 @@ class Maker(Means):
                 search.narrow(vm.zone, vain)
             return self._place(spec, search, width)
 
-    def foretell(self, specs: Sequence[VmSpec], places: Sequence[str]) -> Search:
+    def foretell(self, specs: Sequence[VmSpec], places: Sequence[str], *, starting: Sequence[Vm] = ()) -> Search:
         """Tell what `create` would do for VMs of one shape that are not there, and raise what it would raise before anything is asked for.
+
+        The stopped VMs `starting` are to run beside them.
 
         A VM that an earlier run asked for, and whose fate is not known, may be there: no quota needs room for it again.
         """
         doubtful = {entry.name for entry in self.journal.open()}
-        search = self._planned(specs, places, new=sum(spec.name not in doubtful for spec in specs))
+        search = self._planned(specs, places, new=sum(spec.name not in doubtful for spec in specs), starting=starting)
         if not search.candidates.zones:
             raise search.failure(specs[0])
         return search
@@ -187,11 +189,13 @@ class Maker(Means):
 
     # --- from zone to zone ------------------------------------------------------------------------------------------
 
-    def _planned(self, specs: Sequence[VmSpec], places: Sequence[str], *, new: int) -> Search:
-        return planned(self, specs, places, self.prices, new=new)
+    def _planned(self, specs: Sequence[VmSpec], places: Sequence[str], *, new: int, starting: Sequence[Vm] = ()) -> Search:
+        return planned(self, specs, places, self.prices, new=new, starting=starting)
 
     def _place(self, spec: VmSpec, search: Search, width: int) -> Created:
-        while zones := search.candidates.next(width):
+        if len(search.next(width)) < min(width, len(search.candidates.zones)):
+            self.note("the quota has no room for as many at once: fewer zones are asked at once")
+        while zones := search.next(width):
             if len(zones) == 1:
                 finish: Finish[Inserted] = Finish()
                 self._ask(spec, zones[0], search, finish)

@@ -231,9 +231,9 @@ class GceCloud:
         """The cloud's own time."""
         return self.client.clock()
 
-    def quotas(self, regions: Sequence[str]) -> Quotas:
-        """The quotas of the project and of `regions`; two calls."""
-        return live.quotas(self.client, regions)
+    def quotas(self, regions: Sequence[str], *, regional: bool = False) -> Quotas:
+        """The quotas of the project and of `regions`, two calls; with `regional` those of the regions alone, one call."""
+        return live.quotas(self.client, regions, regional=regional)
 
     def zones_offering(self, gpu: str | None) -> Sequence[str]:
         """The zones that list the accelerator type, by name; every zone for None."""

@@ -69,9 +69,12 @@ def _machine(zone: str, resource: Mapping[str, Any]) -> Listed:
     return Listed(zone, machine, brings.get("guestAcceleratorType"), resource.get("architecture", ""))
 
 
-def quotas(client: ComputeClient, regions: Sequence[str] | None = None) -> Quotas:
-    """The project's quotas and those of `regions` (None: of all); two calls. A region that there is not is left out."""
-    project = client.read("ProjectsClient", "get", "the project could not be read", client.project)
+def quotas(client: ComputeClient, regions: Sequence[str] | None = None, *, regional: bool = False) -> Quotas:
+    """The project's quotas and those of `regions` (None: of all); two calls. A region that there is not is left out.
+
+    With `regional` the project's are not read: one call.
+    """
+    project = {} if regional else client.read("ProjectsClient", "get", "the project could not be read", client.project)
     wanted = None if regions is None else tuple(dict.fromkeys(regions))
     what = "the quotas could not be read"
     if wanted is not None and len(wanted) == 1:

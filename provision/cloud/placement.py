@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from provision.cloud.refusal import (
@@ -24,6 +24,8 @@ from provision.cloud.refusal import (
     QuotaRefused,
     Refusal,
 )
+
+_NO_LIMITS: Mapping[str, int] = {}
 
 
 class Blast(enum.StrEnum):
@@ -236,9 +238,19 @@ class Candidates:
         """The zones in the given order, each once."""
         return cls(tuple(dict.fromkeys(zones)))
 
-    def next(self, width: int = 1) -> tuple[str, ...]:
-        """The zones to ask now, at most `width` of them at once; none when all were asked."""
-        return self.zones[:width]
+    def next(self, width: int = 1, rooms: Mapping[str, int] = _NO_LIMITS) -> tuple[str, ...]:
+        """The zones to ask now, at most `width` of them at once; none when all were asked.
+
+        `rooms` says how many may be asked in a region, and in all ("") at once: what several zones give for a moment counts
+        towards a quota, and a region whose quota a race itself has used up would not be asked again.
+        """
+        chosen: list[str] = []
+        for zone in self.zones:
+            region = region_of(zone)
+            here = sum(region_of(other) == region for other in chosen)
+            if len(chosen) < min(width, rooms.get("", width)) and here < rooms.get(region, width):
+                chosen.append(zone)
+        return tuple(chosen)
 
     def after(self, zone: str, verdict: Verdict, hints: Sequence[str] = ()) -> Candidates:
         """What is left after `zone` refused; zones that the API named as available come first, if they are ours to ask."""

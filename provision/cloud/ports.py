@@ -139,8 +139,8 @@ class ComputeCloud(Cloud, Protocol):
         """The cloud's own time: what it has stamped is compared with it, not with a clock of ours that may be wrong."""
         ...
 
-    def quotas(self, regions: Sequence[str]) -> Quotas:
-        """The quotas of the project and of `regions`."""
+    def quotas(self, regions: Sequence[str], *, regional: bool = False) -> Quotas:
+        """The quotas of the project and of `regions`; with `regional` those of the regions alone."""
         ...
 
     def zones_offering(self, gpu: str | None) -> Sequence[str]:

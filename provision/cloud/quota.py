@@ -18,7 +18,7 @@ from provision.cloud import catalog
 from provision.cloud.catalog import Shape
 from provision.cloud.placement import region_of
 from provision.cloud.refusal import QuotaRefused, Refusal
-from provision.model import VmSpec
+from provision.model import Vm, VmSpec
 
 GPU_METRICS: Mapping[str, str] = {
     "nvidia-tesla-t4": "NVIDIA_T4_GPUS",
@@ -178,6 +178,40 @@ def _never_sure(verdict: Verdict, why: str) -> Verdict:
     return Verdict(verdict.metric, Room.UNKNOWN, verdict.needed, verdict.region, verdict.quota, why)
 
 
+def to_start(quotas: Quotas, vms: Iterable[Vm]) -> tuple[Verdict, ...]:
+    """A verdict for each quota of GPUs that stopped VMs draw on together once they run: a stopped VM uses none.
+
+    Quotas that the answer does not hold are left out, and so is that over all regions for machines of which it is not known
+    whether it counts them.
+    """
+    needs: dict[tuple[str, str], float] = {}
+    for vm in vms:
+        if not vm.gpu:
+            continue
+        count, model = float(vm.gpu_count), vm.provisioning_model
+        found = [_regional_gpus(quotas, vm.gpu, count, region_of(vm.zone), model)]
+        found += [_global_gpus(quotas, count, model)] if model == "STANDARD" else []
+        for verdict in found:
+            if verdict.quota is not None:
+                key = verdict.region, verdict.metric
+                needs[key] = needs.get(key, 0.0) + count
+    return tuple(_compare(metric, _held(quotas, region)[metric], needed, region) for (region, metric), needed in needs.items())
+
+
+def with_started(quotas: Quotas, starts: Iterable[Verdict]) -> Quotas:
+    """The quotas once what `to_start` judged has been started."""
+    project, regions = dict(quotas.project), {region: dict(metrics) for region, metrics in quotas.regions.items()}
+    for verdict in starts:
+        metrics = regions[verdict.region] if verdict.region else project
+        before = metrics[verdict.metric]
+        metrics[verdict.metric] = replace(before, usage=before.usage + verdict.needed)
+    return Quotas(project, regions)
+
+
+def _held(quotas: Quotas, region: str) -> Mapping[str, Quota]:
+    return quotas.regions[region] if region else quotas.project
+
+
 def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
     """The one to tell when only one can be told: what is short, else what cannot be told, else the least room; None of none."""
     order = [Room.SHORT, Room.UNKNOWN, Room.OK]
@@ -243,6 +277,17 @@ def no_room(shape: Shape, short: Mapping[str, str], project: str, *, count: int 
         refusal=Refusal(code="", message="\n".join([*dict.fromkeys(short.values()), *some])),
         where=", ".join(dict.fromkeys(map(region_of, short))),
         fix=ask_for_more(project),
+    )
+
+
+def no_room_to_start(short: Iterable[Verdict], count: int, project: str) -> QuotaRefused:
+    """The error when `count` stopped VMs cannot all run."""
+    verdicts = list(short)
+    return QuotaRefused(
+        f"the quota has no room for {count} VMs that are to be started",
+        refusal=Refusal(code="", message="\n".join(map(str, verdicts))),
+        where=", ".join(dict.fromkeys(verdict.region or "all regions" for verdict in verdicts)),
+        fix=f"start fewer of them, or {ask_for_more(project)}",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -14,11 +14,23 @@ from provision.cloud.catalog import Shape
 from provision.cloud.means import Means
 from provision.cloud.placement import MORE_ZONES, Blast, Candidates, Kind, Verdict, classify, itinerary, region_of
 from provision.cloud.plan import plan_lines
+from provision.cloud.ports import ComputeCloud
 from provision.cloud.prices import PriceList
-from provision.cloud.quota import beside, no_room, room_for, short_zones, untold
+from provision.cloud.quota import (
+    Quotas,
+    beside,
+    no_room,
+    no_room_to_start,
+    room_for,
+    short_of,
+    short_zones,
+    to_start,
+    untold,
+    with_started,
+)
 from provision.cloud.refusal import CloudRefused
 from provision.errors import CloudError, NoCapacity, SettingsError
-from provision.model import VmSpec
+from provision.model import Vm, VmSpec
 
 _FINAL = frozenset({Blast.PROJECT, Blast.NEVER})
 _REASON_COLUMNS = 72
@@ -46,11 +58,17 @@ class Search:
     tried: list[Attempt] = field(default_factory=list)
     refusal: CloudRefused | None = None
     """What ended the search, or else the latest."""
+    rooms: Mapping[str, int] = field(default_factory=dict)
+    """Region → how many such VMs one search may ask for there at once, as far as the quotas say; "" stands for all regions together."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def anew(self) -> Search:
         """The same search for another VM: what is known before anything was asked holds for each."""
-        return Search(self.candidates, list(self.tried), self.refusal)
+        return Search(self.candidates, list(self.tried), self.refusal, self.rooms)
+
+    def next(self, width: int) -> tuple[str, ...]:
+        """The zones to ask now, at most `width` at once and no more than the quotas have room for; none when all were asked."""
+        return self.candidates.next(width, self.rooms)
 
     def narrow(self, zone: str, error: CloudRefused) -> None:
         """`zone` refused: it is not asked again, nor is whatever its refusal reaches."""
@@ -79,14 +97,17 @@ class Search:
         return NoCapacity(f"no zone had {Shape.of(spec)}", where=spec.name, why=table_of(tried), fix=fix, tried=reasons)
 
 
-def planned(means: Means, specs: Sequence[VmSpec], places: Sequence[str], prices: PriceList, *, new: int) -> Search:
+def planned(
+    means: Means, specs: Sequence[VmSpec], places: Sequence[str], prices: PriceList, *, new: int, starting: Sequence[Vm] = ()
+) -> Search:
     """The search for a place for VMs of one shape (not none), its plan and price told; nothing is asked for.
 
-    `new` of them are surely to be made: for so many the quotas must have room. Raises QuotaRefused where they have not.
+    `new` of them are surely to be made, and the stopped VMs `starting` run again: for all of these the quotas must have
+    room. Raises QuotaRefused where they have not.
     """
     search = _itinerary(means, specs[0], places)
     if search.candidates.zones:
-        _skip_short(means, specs[0], search, new)
+        _skip_short(means, specs[0], search, new, starting)
         for line in plan_lines(specs, search.candidates.zones, prices):
             means.note(line)
     return search
@@ -114,14 +135,41 @@ def _misfit(spec: VmSpec, zone: str) -> str | None:
     return None
 
 
-def _skip_short(means: Means, spec: VmSpec, search: Search, new: int) -> None:
+def check_starts(cloud: ComputeCloud, vms: Sequence[Vm], note: Callable[[str], None]) -> None:
+    """Raise QuotaRefused where the regions' quotas of GPUs are surely short of what stopped VMs need together, before any is started.
+
+    One call, and none for a single VM: its start is refused in the same words. Unreadable quotas stop nothing.
+    """
+    drawing = [vm for vm in vms if vm.gpu]
+    if len(drawing) > 1 and (quotas := _quotas(cloud, drawing, note, regional=True)) is not None:
+        _refuse_starts(cloud, quotas, drawing)
+
+
+def _quotas(cloud: ComputeCloud, places: Iterable[Vm | str], note: Callable[[str], None], *, regional: bool = False) -> Quotas | None:
+    """The quotas of the regions of VMs and zones; None where they cannot be read, which is told."""
+    regions = dict.fromkeys(region_of(place if isinstance(place, str) else place.zone) for place in places)
+    try:
+        return cloud.quotas([*regions], regional=regional)
+    except CloudError as error:
+        note(f"{error.what}, so they are not checked: {error.why}")
+        return None
+
+
+def _refuse_starts(cloud: ComputeCloud, quotas: Quotas, vms: Sequence[Vm]) -> Quotas:
+    """The quotas as they are once the VMs run; raises QuotaRefused where they cannot all."""
+    starts = to_start(quotas, vms)
+    if short := short_of(starts):
+        raise no_room_to_start(short, len(vms), cloud.project)
+    return with_started(quotas, starts)
+
+
+def _skip_short(means: Means, spec: VmSpec, search: Search, new: int, starting: Sequence[Vm]) -> None:
     """Pass over the zones whose quota is surely short; raises QuotaRefused without room for all. Unreadable quotas stop nothing."""
     zones, shape, model = search.candidates.zones, Shape.of(spec), spec.provisioning_model
-    try:
-        quotas = means.cloud.quotas(list(dict.fromkeys(map(region_of, zones))))
-    except CloudError as error:
-        means.note(f"{error.what}, so they are not checked: {error.why}")
+    quotas = _quotas(means.cloud, (*zones, *starting), means.note)
+    if quotas is None:
         return
+    quotas = _refuse_starts(means.cloud, quotas, starting)
     how: dict[str, Any] = {"count": new, "provisioning": model, "more": beside(spec)}
     short = short_zones(quotas, shape, zones, **how)
     rooms, room = room_for(quotas, shape, map(region_of, zones), **how)
@@ -134,6 +182,13 @@ def _skip_short(means: Means, spec: VmSpec, search: Search, new: int) -> None:
         means.note(line)
     search.tried += [Attempt(zone, Kind.QUOTA.value, why) for zone, why in full.items()]
     search.candidates = Candidates.of(zone for zone in zones if zone not in full)
+    search.rooms = _at_once(room_for(quotas, shape, map(region_of, zones), **{**how, "count": max(new, 1) * len(zones)}), max(new, 1))
+
+
+def _at_once(room: tuple[Mapping[str, int], int], searches: int) -> dict[str, int]:
+    """How many VMs each of several searches that go on at once may ask for, by region, and over all of them ("")."""
+    rooms, everywhere = room
+    return {region: max(1, most // searches) for region, most in (*rooms.items(), ("", everywhere))}
 
 
 def table_of(tried: Sequence[Attempt]) -> str:

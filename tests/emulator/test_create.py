@@ -177,6 +177,32 @@ def test_what_an_earlier_run_may_have_made_needs_no_second_room(
     assert maker.foretell(specs, ZONES[:1]).candidates.zones == ZONES[:1]
 
 
+@pytest.mark.parametrize(("limit", "at_once"), [(1, 1), (2, 2), (8, 3)])
+def test_a_race_keeps_no_zone_of_its_own_out_of_the_quota(
+    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec, said: list[str], *, limit: int, at_once: int
+) -> None:
+    """Three zones of a region at once need three times the quota for a moment; what has room for one would refuse two of them."""
+    zones = ("us-central1-a", "us-central1-b", "us-central1-c")
+    emulator.quotas.set("NVIDIA_T4_GPUS", limit, "us-central1")
+    emulator.faults.add(*(stock_out(zone) for zone in zones[:2]))
+    made = maker.create(make_spec(), zones, width=3)
+    assert {attempt.zone: attempt.result for attempt in made.tried} == dict(zip(zones, ("capacity", "capacity", "created"), strict=True))
+    assert ("the quota has no room for as many at once: fewer zones are asked at once" in said) is (at_once < 3)
+    assert any(line.startswith(f"asking {at_once} zones at once") for line in said) is (at_once > 1)
+
+
+def test_what_is_started_beside_them_needs_room_too(emulator: ComputeEmulator, maker: Maker, cloud: GceCloud, make_spec: MakeSpec) -> None:
+    maker.create(make_spec(name="old"), ZONES[:1])
+    stopped = cloud.stop("old", ZONES[0], request_id=maker.new_id())
+    emulator.quotas.set("NVIDIA_T4_GPUS", 2, "us-central1")
+    emulator.calls.clear()
+    assert maker.foretell([make_spec(name="new")], ZONES[:2], starting=[stopped]).candidates.zones == ZONES[:2]
+    assert emulator.counted().count("regions.get") + emulator.counted().count("regions.list") == 1
+    with pytest.raises(QuotaRefused) as caught:
+        maker.foretell([make_spec(name=name) for name in ("new", "newer")], ZONES[:2], starting=[stopped])
+    assert "needs 2 of NVIDIA_T4_GPUS in us-central1, 1 left (limit 2, in use 1)" in caught.value.why
+
+
 def test_a_quota_that_cannot_tell_stops_nothing(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
     """Spot draws on the preemptible metrics; what is not granted there may be had otherwise."""
     emulator.quotas.set("NVIDIA_T4_GPUS", 0, "us-central1")

@@ -20,6 +20,7 @@ from provision.errors import (
     CommandTimeout,
     HostKeyMismatch,
     ProvisionError,
+    QuotaExceeded,
     Unreachable,
     UsageError,
 )
@@ -120,6 +121,25 @@ def test_a_start_without_capacity_says_so_and_goes_nowhere_else(project: Project
     assert caught.value.fix.splitlines()[0].startswith("invoke vm.start --name dev later")
     assert project.listed() == [("dev", "TERMINATED")]
     assert "instances.insert" not in calls(project)
+
+
+def test_several_are_started_where_the_quota_has_room_for_all(project: Project) -> None:
+    app.vm_create(project.session, "dev", Targets(), count=2, patience=QUICK)
+    for name in ("dev-1", "dev-2"):
+        project.stop(name)
+    project.cloud.emulator.quotas.set("NVIDIA_L4_GPUS", 1)
+    calls(project)
+    with pytest.raises(QuotaExceeded, match="no room for 2 VMs that are to be started") as caught:
+        app.vm_start(project.session, "dev-*")
+    assert caught.value.why == "needs 2 of NVIDIA_L4_GPUS in us-central1, 1 left (limit 1, in use 0)"
+    assert calls(project) == ["instances.aggregatedList", "regions.get"]
+    with pytest.raises(QuotaExceeded, match="no room for 2 VMs that are to be started"):
+        app.vm_create(project.session, "dev", Targets(), count=2)
+    assert not {"instances.start", "instances.insert"} & {*calls(project)}
+    assert app.vm_start(project.session, "dev-1", patience=QUICK).exit_code == 0
+    assert "regions.get" not in calls(project), "the start of a single VM is refused in the same words"
+    with pytest.raises(QuotaExceeded, match="the VM was not started"):
+        app.vm_start(project.session, "dev-2", patience=QUICK)
 
 
 def test_only_what_runs_is_reset(project: Project) -> None:

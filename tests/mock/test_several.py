@@ -76,15 +76,16 @@ def test_one_of_them_that_does_not_answer_is_told_beside_the_others(project: Pro
 def test_a_third_one_needs_room_for_itself_alone_and_check_says_what_each_would_need(project: Project) -> None:
     create(project, 2)
     project.stop("dev-2")
-    project.cloud.emulator.quotas.set("NVIDIA_L4_GPUS", 2)
+    project.cloud.emulator.quotas.set("NVIDIA_L4_GPUS", 3)
     foretold = create(project, 3, Targets(check=True))
     assert (foretold.exit_code, foretold.document["changed"]) == (EXIT_WOULD_CHANGE, True)
     assert foretold.text.splitlines() == ["would create dev-3: g2-standard-8 + 1 x nvidia-l4", f"would start dev-2 in {ZONE}"]
     assert [(row["name"], row["changed"]) for row in foretold.document["vms"]] == [("dev-1", False), ("dev-2", True)]
     assert set(foretold.document["hosts"]) == {"dev-1"}
-    project.cloud.emulator.quotas.set("NVIDIA_L4_GPUS", 1)
-    with pytest.raises(QuotaExceeded, match="no room for g2-standard-8"):
+    project.cloud.emulator.quotas.set("NVIDIA_L4_GPUS", 2)
+    with pytest.raises(QuotaExceeded, match="no room for g2-standard-8") as caught:
         create(project, 3, Targets(check=True))
+    assert "0 left (limit 2, in use 2)" in caught.value.why, "dev-1 runs and dev-2 is to be started"
 
 
 def test_without_room_for_all_none_is_made(project: Project) -> None:

@@ -19,6 +19,7 @@ from provision.cloud.journal import MADE
 from provision.cloud.many import Act, each
 from provision.cloud.ports import ComputeCloud
 from provision.cloud.refusal import CloudRefused
+from provision.cloud.search import check_starts
 from provision.cloud.waiting import ENDING, PASSING, settled
 from provision.errors import CloudError, ProvisionError, SettingsError, UsageError
 from provision.model import Host, Note, Vm
@@ -45,15 +46,18 @@ def vm_stop(session: Session, name: str) -> Done:
 def vm_start(session: Session, name: str, *, patience: Patience | None = None) -> Done:
     """Start VMs where they are, wait for SSH, and verify that the boot brought everything back. The time to live counts anew.
 
-    A VM is bound to its zone by its disk: where that has no capacity, the refusal is all that comes of it.
+    A VM is bound to its zone by its disk: where that has no capacity, the refusal is all that comes of it. Where the quota of
+    GPUs is surely short of what several need, none is started.
     """
     cloud = cloud_of(session)
+    vms = chosen(session, cloud, name, "start")
+    check_starts(cloud, [vm for vm in vms if vm.status in HALTED], lambda text: session.emit(Note(text)))
 
     def start(vm: Vm) -> tuple[Vm, bool]:
         vm = settled(cloud, vm, PASSING)
         return (vm, False) if vm.status == "RUNNING" else _started(session, cloud, vm)
 
-    return _back(session, cloud, each(chosen(session, cloud, name, "start"), start), patience, "vm.start")
+    return _back(session, cloud, each(vms, start), patience, "vm.start")
 
 
 def _started(session: Session, cloud: ComputeCloud, vm: Vm) -> tuple[Vm, bool]:

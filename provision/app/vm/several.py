@@ -15,10 +15,10 @@ from provision.app.vm.reach import Patience, bills, reach, still_there
 from provision.app.vm.spec import made, maker_of, spec_of, tell_zones, telling_what_bills, would_follow
 from provision.cloud import body
 from provision.cloud.catalog import Shape
-from provision.cloud.create import Created, other_limit, would_label
+from provision.cloud.create import HALTED, Created, other_limit, would_label
 from provision.cloud.many import Act, each, ends
 from provision.cloud.ports import ComputeCloud
-from provision.cloud.search import Attempt, Search
+from provision.cloud.search import Attempt, Search, check_starts
 from provision.errors import EXIT_OK, EXIT_WOULD_CHANGE, NoCapacity, ProvisionError, UsageError, worst_exit
 from provision.hosts.keys import ensure_key
 from provision.model import Event, Note, Vm, VmSpec
@@ -63,9 +63,16 @@ def create_several(
 
 
 def _foretold(session: Session, cloud: ComputeCloud, specs: Sequence[VmSpec], there: Mapping[str, Vm]) -> Search | None:
-    """The plan of those that are not there, told once for all; None where all are. Refuses what has no place, before anything is made."""
+    """The plan of those that are not there, told once for all; None where all are.
+
+    Refuses what has no place, and stopped ones that cannot all start, before anything is made or started.
+    """
     missing = [spec for spec in specs if spec.name not in there]
-    return maker_of(session, cloud).foretell(missing, session.settings.zones) if missing else None
+    stopped = [vm for spec in specs if (vm := there.get(spec.name)) is not None and vm.status in HALTED]
+    if missing:
+        return maker_of(session, cloud).foretell(missing, session.settings.zones, starting=stopped)
+    check_starts(cloud, stopped, lambda text: session.emit(Note(text)))
+    return None
 
 
 def _as(session: Session, name: str) -> Session:

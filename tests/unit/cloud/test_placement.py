@@ -110,6 +110,19 @@ def test_hints_come_first_and_add_nothing() -> None:
 
 
 @pytest.mark.parametrize(
+    ("rooms", "asked"),
+    [
+        ({}, ("us-central1-a", "us-central1-b", "us-east1-c")),
+        ({"us-central1": 1}, ("us-central1-a", "us-east1-c", "europe-west4-a")),
+        ({"us-central1": 1, "": 2}, ("us-central1-a", "us-east1-c")),
+        ({"us-central1": 9, "": 1}, ("us-central1-a",)),
+    ],
+)
+def test_no_more_zones_are_asked_at_once_than_the_quota_has_room_for(rooms: dict[str, int], asked: tuple[str, ...]) -> None:
+    assert Candidates.of(ZONES).next(3, rooms) == asked
+
+
+@pytest.mark.parametrize(
     ("code", "message", "fix"),
     [
         (

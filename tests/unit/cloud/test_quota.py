@@ -18,14 +18,17 @@ from provision.cloud.quota import (
     by_metric,
     judge,
     no_room,
+    no_room_to_start,
     room_for,
     short_of,
     short_zones,
+    to_start,
     untold,
+    with_started,
     worst,
 )
 from provision.errors import EXIT_CLOUD
-from provision.model import VmSpec
+from provision.model import Vm, VmSpec
 from tests.specs import vm_spec
 
 HERE = "us-central1"
@@ -152,6 +155,27 @@ def test_of_three_vms_two_have_room_for_their_disks() -> None:
     assert room_for(have, L4, [HERE], count=3, more=beside(vm_spec())) == ({HERE: 2}, 2)
     short = short_zones(have, L4, ["us-central1-a"], count=3, more=beside(vm_spec()))
     assert short == {"us-central1-a": "needs 600 of SSD_TOTAL_GB in us-central1, 500 left (limit 500, in use 0)"}
+
+
+def stopped(zone: str = "us-central1-a", gpu: str | None = "nvidia-l4", count: int = 1, model: str = "STANDARD") -> Vm:
+    return Vm(name="x", zone=zone, status="TERMINATED", machine_type="g2-standard-8", gpu=gpu, gpu_count=count, provisioning_model=model)
+
+
+def test_stopped_vms_draw_together_once_they_run() -> None:
+    have = quotas({"GPUS_ALL_REGIONS": (4, 1)}, NVIDIA_L4_GPUS=(8, 2), PREEMPTIBLE_NVIDIA_L4_GPUS=(1, 0))
+    vms = [stopped(), stopped(count=2), stopped(model="SPOT"), stopped(gpu=None), stopped(gpu="nvidia-b200"), stopped("asia-east1-a")]
+    starts = to_start(have, vms)
+    assert [(verdict.metric, verdict.needed, verdict.room) for verdict in starts] == [
+        ("NVIDIA_L4_GPUS", 3, Room.OK),
+        ("GPUS_ALL_REGIONS", 5, Room.SHORT),
+        ("PREEMPTIBLE_NVIDIA_L4_GPUS", 1, Room.OK),
+    ]
+    after = with_started(have, starts)
+    assert (after.regions[HERE]["NVIDIA_L4_GPUS"].left, after.project["GPUS_ALL_REGIONS"].left) == (3, 0)
+    assert have.regions[HERE]["NVIDIA_L4_GPUS"].left == 6
+    error = no_room_to_start(short_of(starts), len(vms), "demo")
+    assert (error.where, error.why) == ("all regions", "needs 5 of GPUS_ALL_REGIONS over all regions, 3 left (limit 4, in use 1)")
+    assert error.fix.startswith("start fewer of them, or open https://console")
 
 
 def test_room_for_a_million_is_found_in_a_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:

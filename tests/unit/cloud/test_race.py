@@ -43,7 +43,7 @@ class Scripted(GceCloud):
     def zones_offering(self, gpu: str | None) -> Sequence[str]:
         return ZONES
 
-    def quotas(self, regions: Sequence[str]) -> Any:
+    def quotas(self, regions: Sequence[str], *, regional: bool = False) -> Any:
         raise CloudError("not known")
 
     def list(self, labels: Mapping[str, str]) -> Sequence[Vm]:
