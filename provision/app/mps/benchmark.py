@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib import resources
 
 from provision.app import converging, programs
+from provision.app.mps import neighbours
 from provision.app.mps.control import client_limit, look
 from provision.app.mps.figures import Figures
 from provision.app.mps.place import Place
@@ -17,7 +18,6 @@ from provision.mps import bench, chart
 from provision.mps.bench import Key, Pilot
 from provision.mps.cell import CellFailed
 from provision.recipes.worker import daemon_container
-from provision.resources.mps import MpsStatus
 from provision.shell import fields, script
 
 _ABOUT = {"mlp": "light trainings of an MLP of MNIST's shape", "driver": "short kernels through the CUDA driver API"}
@@ -145,7 +145,8 @@ def _look(session: Session, transport: Transport, asked: Asked) -> Place:
         raise HostError(
             "no GPU answers in the container", where=transport.host.name, why="nvidia-smi named none", fix="invoke vm.provision"
         )
-    status = _alone(session, transport, about.get("compute_mode", "").strip(), gpu)
+    _compares(session, transport.host.name, about.get("compute_mode", "").strip())
+    status = neighbours.alone(session, transport, gpu)
     if asked.command is None and about.get("python") != "yes":
         raise HostError(
             "the container has no python3 for the built-in program",
@@ -161,13 +162,8 @@ def _look(session: Session, transport: Transport, asked: Asked) -> Place:
     return place
 
 
-def _alone(session: Session, transport: Transport, mode: str, gpu: str) -> MpsStatus:
-    """The status of MPS, as long as nobody uses the GPU.
-
-    Others are seen from the host, since nvidia-smi in a container shows no process of another PID namespace. A GPU that
-    lets in a single process at a time, which the server of MPS may be, is refused as well.
-    """
-    where = transport.host.name
+def _compares(session: Session, where: str, mode: str) -> None:
+    """Refuse a GPU that lets in a single process at a time, which the server of MPS may be."""
     if mode.startswith(("Exclusive", "Prohibited")):
         ours = session.settings.mps.exclusive
         raise HostError(
@@ -176,16 +172,6 @@ def _alone(session: Session, transport: Transport, mode: str, gpu: str) -> MpsSt
             why=f"the compute mode is {mode}",
             fix=f"{session.program_argv0} mps.disable" if ours else "sudo nvidia-smi -c DEFAULT   (on the host)",
         )
-    status = look(session, transport.host, transport, gpu=gpu)
-    if busy := _others(status):
-        raise HostError("other programs use the GPU: the figures would be theirs as well", where=where, why=busy, fix="stop them")
-    return status
-
-
-def _others(status: MpsStatus) -> str:
-    """Who uses the GPU while no cell does; empty for nobody."""
-    users = [*status.clients, *status.outside]
-    return "; ".join(" ".join(filter(None, (user.container, str(user.pid), user.command))) for user in users)
 
 
 def _measure(place: Place, asked: Asked, keys: Sequence[Key], figures: Figures) -> None:
@@ -217,7 +203,7 @@ def _measure(place: Place, asked: Asked, keys: Sequence[Key], figures: Figures) 
 def _look_again(place: Place, figures: Figures, number: int) -> None:
     """Who else uses the GPU now that a round has ended; a look that fails is no reason to end what is measured."""
     try:
-        figures.looked(number, _others(look(place.session, place.transport.host, place.transport, gpu=place.gpu)))
+        figures.looked(number, neighbours.named(look(place.session, place.transport.host, place.transport, gpu=place.gpu)))
     except Unreachable:
         raise
     except ProvisionError as error:
