@@ -6,18 +6,21 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from provision import app
 from provision.app import Done
-from provision.app.mps import benchmark
+from provision.app.mps import benchmark, place
 from provision.errors import EXIT_USAGE, UsageError
 from provision.model import Event, Note
 from provision.mps import cell_script
@@ -54,11 +57,13 @@ def test_a_mock_is_refused_in_one_line(project: Project, monkeypatch: pytest.Mon
 
 @pytest.fixture(scope="module")
 def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
-    """A host with two GPUs, of which the second is shared, and a program that uses CUDA for a while."""
+    """A host with two GPUs, of which the second is shared, and a program of the project that uses CUDA for a while."""
     with MockHost(shell=SHELL, gpu_count=2) as host:
         made = Shared(tmp_path_factory.mktemp("bench"), host, gpu=1)
         assert made.up().exit_code == 0
-        host.run("docker exec -i worker sh -c 'cat >\"$PROVISION_MOCK_ROOT/workspace/client.py\"'", stdin=CLIENT.encode())
+        project = made.fresh().project_dir
+        subprocess.run(["git", "init", "-q", str(project)], check=True)
+        (project / "client.py").write_text(CLIENT)
         yield made
 
 
@@ -66,6 +71,9 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
 def unrefused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A container of the mock is a folder, which the stand-ins know and the script of a cell, made for real ones, does not."""
     monkeypatch.setattr(benchmark, "_HOST_LOOK", benchmark._HOST_LOOK.replace('echo "mock=', ': "'))
+    numbers = count()
+    tokens = SimpleNamespace(token_hex=lambda size: f"{os.getpid():08x}{next(numbers):0{2 * size - 8}x}")
+    monkeypatch.setattr(place, "secrets", tokens)  # those of this process, so that tests side by side do not see one another's
     make = 'mkdir -p "$folder/pipe" "$folder/log"'
     assert make in cell_script._CELL
     monkeypatch.setattr(
@@ -133,16 +141,18 @@ def notes() -> list[str]:
 
 
 def left() -> set[str]:
-    """Folders of benchmarks on this machine, which is where a container of the mock has its /tmp."""
-    return {path.name for path in Path("/tmp").glob(".provision-bench-*")}
+    """Folders of our benchmarks on this machine, which is where a container of the mock has its /tmp."""
+    return {path.name for path in Path("/tmp").glob(f".provision-bench-{os.getpid():08x}")}
 
 
 def processes(word: str) -> list[str]:
-    """Command lines of this machine's processes that end in the program and its argument."""
+    """Command lines of our benchmarks' processes on this machine that end in the program and its argument."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes().split(b"\0")
+            if f"PROVISION_RUN={os.getpid():08x}".encode() not in (path.parent / "environ").read_bytes():
+                continue
         except OSError:
             continue
         if len(words) > 2 and words[-3] == word.encode():

@@ -298,6 +298,12 @@ def test_the_same_failure_in_every_round_is_told_once(bench: Bench) -> None:
     ]
 
 
+def test_a_folder_without_git_is_not_sent_and_that_is_said(bench: Bench) -> None:
+    done = bench(Gpu(), command="python3 train.py")
+    assert done.exit_code == 0
+    assert [note for note in bench.notes if "were not sent" in note] == [bench.notes[0]]
+
+
 def test_a_folder_that_cannot_be_written_is_found_before_anything_is_measured(bench: Bench) -> None:
     (bench.folder / FOLDER).write_text("")
     gpu = Gpu()

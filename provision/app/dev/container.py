@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
@@ -11,12 +10,13 @@ from pathlib import Path, PurePosixPath
 from provision import templating
 from provision.app import converging, programs
 from provision.app.dev import clients
+from provision.app.dev.project import send_project
 from provision.app.image import worker_image
 from provision.app.mps.control import give_mode_back
 from provision.app.session import Done, Session, Targets
 from provision.app.vm.hosts import enter
 from provision.dev import sync
-from provision.errors import EXIT_OURS, CommandFailed, UsageError
+from provision.errors import EXIT_OURS, UsageError
 from provision.model import Facts, Host, Transport
 from provision.recipes import worker
 from provision.recipes.mps import kept, no_mps
@@ -77,16 +77,6 @@ def dev_run(session: Session, targets: Targets, file: str, words: Sequence[str] 
         return _run(session, transport, [*program, *words], count)
     finally:
         transport.close()
-
-
-def send_project(session: Session, transport: Transport, packed: bytes, stage: str) -> None:
-    """The project's files in the container's workspace; what is no longer among them is removed there."""
-    try:
-        programs.checked(transport, sync.receive(session.settings.worker.name, stage), "sending the project's files", chunks=[packed])
-    except CommandFailed as error:
-        if re.search(r"No such container|is not running", error.why):
-            raise programs.not_running(session, transport) from error
-        raise
 
 
 def _program(session: Session, file: str, names: Sequence[str]) -> list[str]:

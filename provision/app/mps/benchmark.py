@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib import resources
 
 from provision.app import converging, programs
+from provision.app.dev.project import bring_project
 from provision.app.mps import neighbours
 from provision.app.mps.control import client_limit, look
 from provision.app.mps.figures import Figures
@@ -158,6 +159,8 @@ def _look(session: Session, transport: Transport, asked: Asked) -> Place:
         chart.check_installed()
     workload = asked.workload or ("mlp" if about.get("torch") == "yes" else "driver")
     place = Place(session, transport, about, workload, client_limit(status))
+    if asked.command is not None:
+        bring_project(session, transport)
     place.put(resources.files("provision.mps").joinpath(f"workloads/{workload}.py").read_bytes())
     return place
 
