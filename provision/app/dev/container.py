@@ -10,9 +10,9 @@ from pathlib import Path, PurePosixPath
 from provision import templating
 from provision.app import converging, programs
 from provision.app.dev import clients
-from provision.app.dev.project import send_project
 from provision.app.image import worker_image
 from provision.app.mps.control import give_mode_back
+from provision.app.project import send_project
 from provision.app.session import Done, Session, Targets
 from provision.app.vm.hosts import enter
 from provision.dev import sync

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from importlib import resources
 
 from provision.app import converging, programs
-from provision.app.dev.project import bring_project
 from provision.app.mps import neighbours
 from provision.app.mps.control import client_limit, look
 from provision.app.mps.figures import Figures
 from provision.app.mps.place import Place
 from provision.app.mps.wishes import Asked
+from provision.app.project import bring_project
 from provision.app.session import Done, Session, Targets
 from provision.errors import HostError, Interrupted, ProvisionError, Unreachable, UsageError
 from provision.model import Note, Transport
