@@ -66,7 +66,7 @@ def mock() -> Iterator[Place]:
     from provision.testing import MockHost
     from tests.mock.driving import SHELL
 
-    with MockHost(shell=SHELL) as host:
+    with MockHost(shell=SHELL, gpu="nvidia-h200-141gb") as host:
         root, driver = "$PROVISION_MOCK_ROOT", "/var/lib/nvidia"
         host.run(f"sudo cos-extensions install gpu; sudo mount --bind {driver} {driver}; sudo mount -o remount,exec {driver}")
         host.put("/tmp/client.py", CLIENT)

@@ -33,7 +33,7 @@ class Daemon:
         self.place = place
         self._foreground = foreground
         self._every_user = every_user
-        self._pending: list[tuple[socket.socket, Message]] = []
+        self._pending: list[tuple[socket.socket | None, Message]] = []
         self.percentage = 100.0
         self.memory: dict[str, str] = {}
         self.priority = 0
@@ -127,7 +127,8 @@ class Daemon:
     def _drop(self, client: socket.socket) -> None:
         self._selector.unregister(client)
         client.close()
-        self._pending = [each for each in self._pending if each[0] is not client]
+        # observed: who is killed while it waits keeps its turn, and has a server started that nobody asked for
+        self._pending = [(None if link is client else link, message) for link, message in self._pending]
         for server in self.servers.values():
             server.forget(client)
 
@@ -176,7 +177,8 @@ class Daemon:
             else:
                 self.log(f"NEW CLIENT {pid} from user {uid}: Server already exists")
             self._pending.remove((link, message))
-            self._attach(link, server, message)
+            if link is not None:
+                self._attach(link, server, message)
 
     def _attach(self, link: socket.socket, server: Server | None, message: Message) -> None:
         client = Client(link, int(message["attach"]), same_namespace=message["namespace"] == self.place.namespace)
