@@ -12,6 +12,8 @@ from provision.report.text import counted
 
 LEAST_FREE = 0.05
 """Share of the GPU's memory below which the next client finds none."""
+LARGEST_STEP = 8
+"""Multiprocessors by which a share may come out smaller than foretold: steps other than two are not known of every GPU."""
 ACCELERATOR = "worker_accelerator=type:nvidia-l4;count:1;install-nvidia-driver;use_nvidia_mps"
 
 
@@ -157,19 +159,60 @@ def share(found: Found) -> Judged:
     if found.wanted_percentage is not None and abs(percentage - found.wanted_percentage) >= 0.1:
         why = f"the settings say {found.wanted_percentage}"
         return warn(f"the thread percentage in force is {percentage:g}", why, "invoke mps.enable   (a server keeps the one of its start)")
-    total = sms_of(found.daemon.gpus[0].name) if found.daemon.gpus else None
-    if total is not None and sms_at(percentage, total) < LEAST_SMS:
-        why = f"{percentage:g} % of {total} is less than {LEAST_SMS}"
-        return fail(
-            "the share rounds to nothing",
-            f"{why}: contexts fail with error 46",
-            "set provision.mps.thread_percentage higher: invoke mps.plan",
-        )
-    if percentage < 100 and len(found.daemon.clients) == 1:
-        fix = "unset provision.mps.thread_percentage, then invoke mps.enable"
-        return warn(f"one client, held to {percentage:g} %", "nobody else uses the rest", fix)
-    sms = f", {sms_at(percentage, total)} of {total} multiprocessors" if total is not None else ""
-    return ok(f"{percentage:g} %{sms}")
+    return _multiprocessors(found, percentage) or _alone(found, percentage) or ok(f"{percentage:g} %{_seen_of(found, percentage)}")
+
+
+def _seen(found: Found) -> int | None:
+    """Multiprocessors that the probe client saw: rounding, floors and its own variables are in it. None where it saw none."""
+    told = re.search(r"^attached: .* sees (\d{1,5}) multiprocessors", found.probe)
+    return int(told[1]) if told else None
+
+
+def _foretold(found: Found, percentage: float) -> tuple[int | None, int | None]:
+    """Multiprocessors that a client should see, and all of them, by the GPU's name; None for an unknown one."""
+    first = found.daemon.gpus[0] if found.daemon.gpus else None
+    total = sms_of(first.name) if first else None
+    return (None, None) if first is None or total is None else (sms_at(percentage, total, first.compute_capability), total)
+
+
+def _seen_of(found: Found, percentage: float) -> str:
+    """`, a client sees 32 of 132 multiprocessors`, as far as that is known."""
+    seen, (foretold, total) = _seen(found), _foretold(found, percentage)
+    if seen is None:
+        return "" if foretold is None else f", {foretold} of {total} multiprocessors"
+    return f", a client sees {_of(seen, total)}"
+
+
+def _of(seen: int, total: int | None) -> str:
+    return counted(seen, "multiprocessor") if total is None else f"{seen} of {total} multiprocessors"
+
+
+def _multiprocessors(found: Found, percentage: float) -> Judged | None:
+    """What is wrong with the number that a client has; what it saw goes before what it should see."""
+    seen, (foretold, total) = _seen(found), _foretold(found, percentage)
+    more = "set provision.mps.thread_percentage higher: invoke mps.plan"
+    if seen is None and foretold is None and percentage < 100:
+        why = "no client told it, and the GPU's name is not known"
+        return unknown(f"how many multiprocessors {percentage:g} % are", why, "invoke dev.exec -- python3 -c 'import ctypes'")
+    if seen is None and foretold is not None and foretold < LEAST_SMS:
+        why = f"{percentage:g} % of {total} is less than {LEAST_SMS}: contexts were reported to fail with error 46"
+        return fail("the share rounds to nothing", why, more)
+    if seen is not None and foretold is not None and seen + (0 if percentage >= 100 else LARGEST_STEP) < foretold:
+        why = f"{percentage:g} % are {foretold}: a variable of the container's lowers it, or the server has another share than its daemon"
+        fix = "unset CUDA_MPS_ACTIVE_THREAD_PERCENTAGE in worker.env and in the image; else invoke mps.disable, then mps.enable"
+        return warn(f"a client sees {seen} of {total} multiprocessors", why, fix)
+    if seen is not None and seen < LEAST_SMS:
+        why = f"fewer than {LEAST_SMS}, and a share that rounds to nothing was reported to fail with error 46"
+        return warn(f"a client sees {_of(seen, total)}", why, more)
+    return None
+
+
+def _alone(found: Found, percentage: float) -> Judged | None:
+    """A client that is held back, and nobody who uses the rest."""
+    if percentage >= 100 or len(found.daemon.clients) != 1:
+        return None
+    fix = "unset provision.mps.thread_percentage, then invoke mps.enable"
+    return warn(f"one client, held to {percentage:g} %", "nobody else uses the rest", fix)
 
 
 def memory(found: Found) -> Judged:

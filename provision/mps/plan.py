@@ -40,6 +40,9 @@ NOT_ONE_FITS = "not even one fits into the GPU's memory"
 DEFAULT_SHM_MIB = 64
 """Docker's /dev/shm; it sufficed for three clients (measured)."""
 VOLTA = (7, 0)
+HOPPER = (9, 0)
+HOPPER_LEAST_SMS = 8
+"""A client sees eight at 1, 2 and 3 % of 132 (measured, H200). Of other GPUs no such floor is known, and none is counted on."""
 ActivityKind: TypeAlias = Literal["sm", "time", ""]
 
 
@@ -125,10 +128,14 @@ def client_limit(compute_capability: tuple[int, int] | None, cuda: tuple[int, in
     return 60 if cuda is not None and cuda >= (13, 1) else 48
 
 
-def sms_at(percentage: float, sm_count: int) -> int:
-    """Multiprocessors that a client sees: the share rounded down to an even number (measured: 25 % of 132 is 32, 30 % 38)."""
+def sms_at(percentage: float, sm_count: int, compute_capability: tuple[int, int] | None = None) -> int:
+    """Multiprocessors that a client sees: the share rounded down to an even number (measured: 25 % of 132 is 32, 30 % 38).
+
+    Hopper goes no lower than `HOPPER_LEAST_SMS`.
+    """
     share = int(sm_count * percentage / 100 + 1e-9)
-    return sm_count if percentage >= 100 else share // 2 * 2 if share >= LEAST_SMS else share
+    even = sm_count if percentage >= 100 else share // 2 * 2 if share >= LEAST_SMS else share
+    return max(even, min(HOPPER_LEAST_SMS, sm_count)) if compute_capability == HOPPER else even
 
 
 def context_mib(sms: int) -> int:
@@ -154,7 +161,7 @@ def plan(host: HostFacts, work: Workload) -> Plan:
     ceiling = max(1, min(int(bound.value) for bound in most))
     clients, percentage = _fitting(host, work, ceiling)
     tightest = min(most, key=lambda bound: bound.value)
-    sms = None if host.sm_count is None else sms_at(percentage, host.sm_count)
+    sms = None if host.sm_count is None else sms_at(percentage, host.sm_count, host.compute_capability)
     context = None if sms is None else context_mib(sms)
     room = _fits(host, work, clients, percentage)
     budget = _budget_mib(host, clients) if room else None
@@ -200,7 +207,7 @@ def _expected_mib(host: HostFacts, work: Workload, clients: int, percentage: int
     """Memory of the server and so many clients. A peak holds a context of full size, which shrinks with the percentage."""
     if host.sm_count is None:
         return None if work.peak_memory_mib is None else SERVER_MIB + clients * work.peak_memory_mib
-    context = context_mib(sms_at(percentage, host.sm_count))
+    context = context_mib(sms_at(percentage, host.sm_count, host.compute_capability))
     data = max(0, (work.peak_memory_mib or 0) - context_mib(host.sm_count))
     return SERVER_MIB + clients * (context + data)
 

@@ -51,6 +51,16 @@ def told(made: Plan, level: str) -> str:
 @pytest.mark.parametrize(("percentage", "sms"), [(100, 132), (30, 38), (25, 32), (12, 14), (10, 12)])
 def test_shares_are_cut_down_to_what_the_driver_showed(percentage: int, sms: int) -> None:
     assert sms_at(percentage, 132) == sms
+    assert sms_at(percentage, 132, (9, 0)) == sms
+
+
+@pytest.mark.parametrize(("percentage", "sms"), [(1, 8), (2, 8), (3, 8), (7, 8)])
+def test_hopper_cuts_no_share_below_eight(percentage: int, sms: int) -> None:
+    """Seen on an H200 at 1, 2 and 3 %; of other GPUs no floor is known, so none is counted on."""
+    assert sms_at(percentage, 132, (9, 0)) == sms
+    assert sms_at(1, 4, (9, 0)) == 4
+    assert sms_at(1, 132, (8, 9)) == sms_at(1, 132) == 1
+    assert plan(H200, Workload(clients=46, activity=0.01, activity_kind="sm")).sms_per_client == 8
 
 
 @pytest.mark.parametrize(("sms", "mib"), [(132, 517), (32, 144), (14, 79), (12, 72)])
