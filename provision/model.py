@@ -282,6 +282,8 @@ class Vm:
     image: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
+    ahead_s: float = field(default=0.0, compare=False)
+    """Seconds by which the cloud's clock, which all of these times are of, was ahead of this machine's when this was read."""
 
 
 @dataclass(frozen=True, kw_only=True)

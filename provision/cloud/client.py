@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -42,6 +41,8 @@ _OPENID = "https://openidconnect.googleapis.com"
 _OS_LOGIN = "OsLoginServiceClient"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _PACKAGE = "google.cloud.compute_v1"
+SKEW_S = 5.0
+"""A cloud's clock that differs by less is not told from the time that a reply takes, and from the whole seconds of its `Date`."""
 _WITH_A_NAME = ("get", "get_from_family")
 _OF_AN_OPERATION = ("name", "status")
 
@@ -77,6 +78,8 @@ class ComputeClient:
         self._clients: dict[str, Any] = {}
         self._credentials: Any = None
         self._lock = threading.Lock()
+        self.ahead_s: float | None = None
+        """Seconds by which the cloud's clock is ahead of this machine's, as the latest reply says; None while none has told."""
 
     def close(self) -> None:
         """Close the connections; safe to call twice."""
@@ -160,15 +163,11 @@ class ComputeClient:
             raise CloudAuthError("the credentials do not say whose they are", why=f"{url}: {reply.status_code} {reply.reason}", fix=fix)
         return email
 
-    def clock(self) -> datetime:
-        """The cloud's time, in whole seconds: the `Date` of a reply, which a server with a clock has to send (RFC 9110, 6.6.1)."""
-        what, url = "the cloud's time could not be read", f"{self.endpoint or _COMPUTE}/compute/v1/projects/{self.project}"
-        with self._session() as session:
-            reply = self._call(what, url, lambda: session.get(url, timeout=self._request_timeout_s))
-        try:
-            return parsedate_to_datetime(reply.headers["Date"]).astimezone(UTC)
-        except (KeyError, ValueError) as error:
-            raise CloudError(what, where=url, why=f"the reply has no Date that can be read: {error}") from error
+    def _heard(self, reply: Any, **_: Any) -> None:
+        """Note what a reply says of the cloud's clock: a server with a clock has to send `Date` (RFC 9110, 6.6.1), in whole seconds."""
+        with suppress(KeyError, ValueError):
+            ahead_s = parsedate_to_datetime(reply.headers["Date"]).timestamp() - time.time()
+            self.ahead_s = ahead_s if abs(ahead_s) >= SKEW_S else 0.0
 
     def import_ssh_key(self, account: str, public_key: str, expires_s: int) -> dict[str, Any]:
         """Let `account` log in with a key where OS Login is on; its login profile as the API's JSON."""
@@ -240,9 +239,9 @@ class ComputeClient:
         if self.endpoint:
             words["client_options"] = {"api_endpoint": self.endpoint}
         client = _os_login_client()(transport="rest", **words) if name == _OS_LOGIN else getattr(compute(), name)(**words)
-        if self._is_local:
-            # requests would send even loopback traffic to a proxy of the environment; there is no public switch.
-            client.transport._session.trust_env = False  # noqa: SLF001
+        if (session := getattr(client.transport, "_session", None)) is not None:  # no public way leads to it
+            session.hooks["response"].append(self._heard)
+            session.trust_env = not self._is_local  # requests would send even loopback traffic to a proxy of the environment
         return client
 
     @property

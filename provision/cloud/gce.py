@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from provision.cloud import body, catalog, live, oslogin
@@ -14,7 +15,7 @@ from provision.cloud.placement import Kind, classify, refused
 from provision.cloud.ports import MOCK_PORT_ATTRIBUTE, Disk, Ended, Listing, Login, SerialOutput, Silence
 from provision.cloud.quota import Quotas
 from provision.cloud.refusal import VANISHED, WAITED_IN_VAIN, CloudRefused, NotFoundRefused, Refusal
-from provision.errors import CloudNotFound
+from provision.errors import CloudError, CloudNotFound
 from provision.model import Vm, VmSpec
 
 SSH_PORT = 22
@@ -83,7 +84,7 @@ class GceCloud:
             found = self.client.read("InstancesClient", "get", "the VM could not be read", f"{zone}/{name}", zone=zone, instance=name)
         except CloudNotFound:
             return None
-        return body.vm_from_json(found)
+        return replace(body.vm_from_json(found), ahead_s=self.client.ahead_s or 0.0)
 
     def list(self, labels: Mapping[str, str]) -> Sequence[Vm]:
         """All VMs of the project that carry `labels`, over all zones, by zone and name; one call per 500."""
@@ -105,6 +106,7 @@ class GceCloud:
         words = {"filter": body.labels_filter(labels), "max_results": 500}
         scopes = self.client.pages("InstancesClient", "aggregated_list", what, self.project, _scope, **words)
         vms = sorted((vm for found, _ in scopes for vm in found), key=lambda vm: (vm.zone, vm.name))
+        vms = [replace(vm, ahead_s=self.client.ahead_s or 0.0) for vm in vms]
         return Listing(vms, list(dict.fromkeys(silence for _, silence in scopes if silence is not None)))
 
     def start(self, name: str, zone: str, *, request_id: str) -> Vm:
@@ -228,8 +230,10 @@ class GceCloud:
         return body.ImageRef(ref.project, self._images[ref], False)
 
     def clock(self) -> datetime:
-        """The cloud's own time."""
-        return self.client.clock()
+        """The cloud's own time, as its latest reply tells it. Raises CloudError while none has."""
+        if self.client.ahead_s is None:
+            raise CloudError("the cloud's time is not known", where=self.project, why="no reply had a Date that can be read")
+        return datetime.now(UTC) + timedelta(seconds=self.client.ahead_s)
 
     def quotas(self, regions: Sequence[str], *, regional: bool = False) -> Quotas:
         """The quotas of the project and of `regions`, two calls; with `regional` those of the regions alone, one call."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
 
+from provision.app.vm.documents import ttl_left_s
+from provision.cloud import client as client_module
 from provision.cloud.gce import GceCloud
 from provision.cloud.ports import SerialOutput
 from provision.cloud.refusal import CONNECTION_LOST, TIMED_OUT, CloudRefused, QuotaRefused
@@ -65,6 +69,22 @@ def test_create_costs_four_calls_and_one_more_for_a_family(emulator: ComputeEmul
     emulator.calls.clear()
     create(cloud, make_spec(name="other"))
     assert emulator.counted() == ["instances.insert", "zoneOperations.wait", "instances.get"]
+
+
+def test_what_is_read_tells_how_far_ahead_the_cloud_s_clock_is_without_a_call(
+    emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(cloud, make_spec(ttl_s=8 * 3600))
+    clock.sleep(3600)
+    emulator.calls.clear()
+    read = [cloud.get("dev", ZONE), *cloud.list({})]
+    assert emulator.counted() == ["instances.get", "instances.aggregatedList"]
+    for vm in read:
+        assert vm is not None
+        assert vm.ahead_s == pytest.approx(clock.now() - time.time(), abs=5)
+        assert ttl_left_s(vm) == pytest.approx(7 * 3600, abs=5)
+    monkeypatch.setattr(client_module, "time", SimpleNamespace(time=lambda: clock.now() + 2))
+    assert [vm.ahead_s for vm in cloud.list({})] == [0.0], "what a reply takes is no clock that is wrong"
 
 
 def test_delete_of_nothing_is_false(emulator: ComputeEmulator, cloud: GceCloud) -> None:

@@ -10,7 +10,7 @@ import pytest
 from provision.app.vm import costs
 from provision.app.vm import rates as vm_rates
 from provision.app.vm.costs import summed
-from provision.app.vm.documents import aligned, listed, span, table, ttl_left_s, usd
+from provision.app.vm.documents import aligned, document, listed, span, table, ttl_left_s, usd
 from provision.app.vm.rates import Rate, cost_usd, overdue, ran_s, rate_of, unasked
 from provision.cloud.prices import PriceList, packaged
 from provision.model import Vm
@@ -54,6 +54,20 @@ def test_how_long_a_finished_run_took_does_not_depend_on_the_clock_of_this_machi
     ahead = NOW + timedelta(hours=7)
     vm = replace(VM, status="TERMINATED", started=(ahead - timedelta(hours=2)).isoformat(), stopped=ahead.isoformat())
     assert ran_s(vm) == 2 * 3600
+
+
+@pytest.mark.parametrize("ahead_s", [-7200.0, 3600.0])
+def test_what_runs_is_counted_by_the_clock_of_the_cloud(ahead_s: float) -> None:
+    cloud = NOW + timedelta(seconds=ahead_s)
+    vm = replace(VM, created=(cloud - timedelta(hours=10)).isoformat(), started=(cloud - timedelta(hours=3)).isoformat(), ttl_s=8 * 3600)
+    told = replace(vm, ahead_s=ahead_s)
+    assert (ran_s(told), cost_usd(told, PRICES), ttl_left_s(told)) == (3 * 3600, 3 * 1.0 + 10 * 0.2, 5 * 3600)
+    assert ttl_left_s(replace(told, stops_at=(cloud + timedelta(hours=6)).isoformat())) == 6 * 3600
+    assert document(told, PRICES)["age_s"] == 10 * 3600
+    late = replace(told, status="TERMINATED", stopped=(cloud - timedelta(hours=1)).isoformat(), labels={"provision-idle-delete": "1h"})
+    assert overdue([late]) == [(late, "stopped for 1h, idle_delete is 1h")]
+    assert unasked([replace(late, labels={})], 3600) == [replace(late, labels={})]
+    assert vm == told, "what a clock says of it is no difference between two VMs"
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def document(vm: Vm, prices: PriceList | None = None) -> dict[str, Any]:
         "gpu": vm.gpu,
         "address": vm.address,
         "instance_id": vm.instance_id,
-        "age_s": seconds_since(vm.created),
+        "age_s": seconds_since(vm.created, vm.ahead_s),
         "cost_usd": cost_usd(vm, prices),
         "ttl_left_s": ttl_left_s(vm),
     }
@@ -49,9 +49,9 @@ def ttl_left_s(vm: Vm) -> int | None:
     """Seconds until the cloud stops it: as the cloud says, else counted from its last start. None: it does not run, or has no limit."""
     if vm.status in {*HALTED, WAITING}:
         return None
-    if (left_s := seconds_until(vm.stops_at)) is not None:
+    if (left_s := seconds_until(vm.stops_at, vm.ahead_s)) is not None:
         return left_s
-    ran_s = seconds_since(vm.started or vm.created)
+    ran_s = seconds_since(vm.started or vm.created, vm.ahead_s)
     return None if vm.ttl_s is None or ran_s is None else max(0, vm.ttl_s - ran_s)
 
 
@@ -75,7 +75,7 @@ def say_overdue(session: Session, vms: Sequence[Vm]) -> None:
         value, label = vm.labels[body.IDLE_DELETE_LABEL], f"{program} vm.label {body.IDLE_DELETE_LABEL}=7d --name {vm.name}"
         session.emit(Note(f"{vm.name}: its label {body.IDLE_DELETE_LABEL} is {value!r}, which is no time: nothing deletes it; `{label}`"))
     if silent := unasked(vms, session.settings.idle_delete_s):
-        named = ", ".join(f"{vm.name} ({span(seconds_since(vm.stopped))})" for vm in silent)
+        named = ", ".join(f"{vm.name} ({span(seconds_since(vm.stopped, vm.ahead_s))})" for vm in silent)
         label = f"{program} vm.label {body.IDLE_DELETE_LABEL}={wanted} --name {','.join(vm.name for vm in silent)}"
         session.emit(Note(f"stopped for longer than idle_delete ({wanted}), and made without it: {named}; `{label}`"))
 

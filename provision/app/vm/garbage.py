@@ -165,5 +165,7 @@ def _counted(strays: Sequence[Stray]) -> str:
 
 
 def _table(strays: Sequence[Stray]) -> str:
-    rows = [(stray.name, _NOUNS[stray.kind], stray.zone or "-", span(seconds_since(stray.created)), stray.why) for stray in strays]
+    ahead_s = next((stray.vm.ahead_s for stray in strays if stray.vm is not None), 0.0)
+    ages = [span(seconds_since(stray.created, ahead_s)) for stray in strays]
+    rows = [(stray.name, _NOUNS[stray.kind], stray.zone or "-", age, stray.why) for stray, age in zip(strays, ages, strict=True)]
     return aligned([("name", "what", "zone", "age", "why"), *rows])

@@ -13,7 +13,6 @@ from provision.app.vm.documents import span, ttl_left_s
 from provision.app.vm.reach import Patience, bills, reach, still_there
 from provision.cloud import body, extension, scheduling
 from provision.cloud.create import HALTED, new_request_id
-from provision.cloud.idle import moment
 from provision.cloud.insert import is_of
 from provision.cloud.journal import MADE
 from provision.cloud.many import Act, each
@@ -158,7 +157,7 @@ def vm_extend(session: Session, duration: str, name: str, *, restart: bool = Fal
         if vm.status in HALTED or not restart:
             before_s = extension.next_ttl_s(vm) if vm.status in HALTED else vm.ttl_s
             return _extended(session, cloud, vm, _within(vm, (before_s or 0) + more_s), duration), True
-        left_s = _left_s(cloud, vm)
+        left_s = ttl_left_s(vm)
         session.emit(Note(f"stopping {vm.name}: its time to live is changed while it is stopped"))
         stopped = cloud.stop(vm.name, vm.zone, request_id=new_request_id())
         _extended(session, cloud, stopped, _within(vm, (vm.ttl_s if left_s is None else left_s) + more_s), duration)
@@ -168,12 +167,6 @@ def vm_extend(session: Session, duration: str, name: str, *, restart: bool = Fal
     acts = each(vms, extend)
     restarted = restart and any(vm.status not in HALTED and vm.ttl_s is not None for vm in vms)
     return _back(session, cloud, acts, patience, "vm.extend") if restarted else acted(acts, _has_time)
-
-
-def _left_s(cloud: ComputeCloud, vm: Vm) -> int | None:
-    """Seconds until the cloud stops it, by the cloud's own clock where it says when."""
-    ends = moment(vm.stops_at)
-    return ttl_left_s(vm) if ends is None else max(0, int((ends - cloud.clock()).total_seconds()))
 
 
 def _duration_s(text: str) -> int:

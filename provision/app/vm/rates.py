@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from provision.cloud import body, idle
 from provision.cloud.catalog import Shape
@@ -39,16 +39,21 @@ def rate_of(vm: Vm, prices: PriceList | None = None) -> Rate:
     return Rate(None if machine is None else machine.usd_per_hour, None if disk is None else disk.usd_per_hour)
 
 
-def seconds_since(timestamp: str) -> int | None:
-    """Whole seconds since an RFC 3339 time; None for none."""
-    then = moment(timestamp)
-    return None if then is None else max(0, int((datetime.now(UTC) - then).total_seconds()))
+def cloud_time(ahead_s: float = 0.0) -> datetime:
+    """Now, by a cloud's clock that is so far ahead of this machine's, which may be wrong by hours."""
+    return datetime.now(UTC) + timedelta(seconds=ahead_s)
 
 
-def seconds_until(timestamp: str) -> int | None:
-    """Whole seconds until an RFC 3339 time; None for none."""
+def seconds_since(timestamp: str, ahead_s: float = 0.0) -> int | None:
+    """Whole seconds since an RFC 3339 time of a cloud whose clock is `ahead_s`; None for none."""
     then = moment(timestamp)
-    return None if then is None else max(0, int((then - datetime.now(UTC)).total_seconds()))
+    return None if then is None else max(0, int((cloud_time(ahead_s) - then).total_seconds()))
+
+
+def seconds_until(timestamp: str, ahead_s: float = 0.0) -> int | None:
+    """Whole seconds until an RFC 3339 time of a cloud whose clock is `ahead_s`; None for none."""
+    then = moment(timestamp)
+    return None if then is None else max(0, int((then - cloud_time(ahead_s)).total_seconds()))
 
 
 def ran_s(vm: Vm) -> int | None:
@@ -56,15 +61,14 @@ def ran_s(vm: Vm) -> int | None:
     if vm.status == WAITING:
         return 0
     if vm.status not in HALTED:
-        return seconds_since(vm.started or vm.created)
+        return seconds_since(vm.started or vm.created, vm.ahead_s)
     started, stopped = moment(vm.started or vm.created), moment(vm.stopped)
     return None if started is None or stopped is None else max(0, int((stopped - started).total_seconds()))
 
 
 def overdue(vms: Sequence[Vm]) -> list[tuple[Vm, str]]:
-    """Those that are stopped for longer than they say they may be, with the reason; by this machine's clock."""
-    now = datetime.now(UTC)
-    return [(vm, why) for vm in vms if (why := idle.overdue(vm, now)) is not None]
+    """Those that are stopped for longer than they say they may be, with the reason."""
+    return [(vm, why) for vm in vms if (why := idle.overdue(vm, cloud_time(vm.ahead_s))) is not None]
 
 
 def misread(vms: Sequence[Vm]) -> list[Vm]:
@@ -74,14 +78,13 @@ def misread(vms: Sequence[Vm]) -> list[Vm]:
 
 def unasked(vms: Sequence[Vm], idle_delete_s: int | None) -> list[Vm]:
     """Those that are stopped for longer than the setting `idle_delete`, and say nothing of it themselves: nothing deletes them."""
-    now = datetime.now(UTC)
-    halted = [(vm, idle.stopped_s(vm, now)) for vm in vms if body.IDLE_DELETE_LABEL not in vm.labels]
+    halted = [(vm, idle.stopped_s(vm, cloud_time(vm.ahead_s))) for vm in vms if body.IDLE_DELETE_LABEL not in vm.labels]
     return [vm for vm, age_s in halted if age_s is not None and idle_delete_s is not None and age_s >= idle_delete_s]
 
 
 def cost_usd(vm: Vm, prices: PriceList | None = None) -> float | None:
     """What its present or last run has cost, and its disk since it was made; None where a price or a time is not known."""
-    rate, run_s, age_s = rate_of(vm, prices), ran_s(vm), seconds_since(vm.created)
+    rate, run_s, age_s = rate_of(vm, prices), ran_s(vm), seconds_since(vm.created, vm.ahead_s)
     if rate.machine is None or rate.disk is None or run_s is None or age_s is None:
         return None
     return round((rate.machine * run_s + rate.disk * age_s) / HOUR_S, 4)
