@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from provision.mps import parse
 from provision.mps.judged import Judged, fail, ok, unknown, warn
@@ -216,12 +217,22 @@ def cpus(found: Found) -> Judged:
     if workers > number:
         what = f"{workers} workers on {counted(number, 'core')}"
         return warn(what, "they slow one another down before they reach the GPU", f"run {counted(number, 'worker')} or fewer")
-    threads = parse.whole(found.environment.get("OMP_NUM_THREADS", ""))
-    if workers > 1 and (threads or number) * workers > number:
-        why = f"{workers} workers with {threads or number} OpenMP threads each: this was up to 64 times slower"
+    threads = _threads(found, number)
+    if workers > 1 and threads > number:
+        why = f"{workers} workers with {threads} OpenMP threads together: this was up to 64 times slower"
         fix = f"OMP_NUM_THREADS={max(1, number // workers)}, and MKL_NUM_THREADS and OPENBLAS_NUM_THREADS alike, in worker.env"
         return warn(f"more threads than the {counted(number, 'core')}", why, fix)
     return ok(f"{counted(number, 'core')}, load {found.value('load') or 'not told'}")
+
+
+def _threads(found: Found, cores: int) -> int:
+    """OpenMP threads of all workers: as each one's variable says, else a thread per core; the container's of whom it could not be read."""
+
+    def each(variables: Mapping[str, str]) -> int:
+        return parse.whole(variables.get("OMP_NUM_THREADS", "").partition(",")[0]) or cores
+
+    theirs = [each(worker.environment or found.environment) for worker in found.workers]
+    return sum(theirs) + each(found.environment) * max(0, len(found.daemon.clients) - len(theirs))
 
 
 def kernel_log(found: Found) -> Judged:
