@@ -27,7 +27,9 @@ STEPS = 3000
 """Steps of the seed's experiment."""
 FEWEST_STEPS, MOST_STEPS = 50, 50_000
 ALIKE = 0.03
-"""Cells closer than this are alike: the plainer one is recommended."""
+"""Cells closer than this are alike: the one with fewer clients is recommended."""
+NOISE = 0.10
+"""As far as the spread of a cell may excuse a plainer one: a single bad round makes nothing alike that is twice as slow."""
 
 
 @dataclass(frozen=True, order=True)
@@ -145,19 +147,22 @@ def few_rounds(rounds: int) -> str | None:
     return f"{rounds} round{'s' if rounds > 1 else ''} only: a median and a spread want {LEAST_ROUNDS}"
 
 
-def core_sets(cpus: Sequence[int], clients: int) -> tuple[str, ...]:
-    """A set of cores for each client, as `taskset -c` reads it: disjoint while there are enough, shared in turn otherwise."""
+def core_sets(cpus: Sequence[int], clients: int, most: int) -> tuple[str, ...]:
+    """A set of cores for each client, as `taskset -c` reads it: disjoint while there are enough, shared in turn otherwise.
+
+    As many for each in every cell of a grid whose largest has `most` clients: what changes from cell to cell is who else is there.
+    """
     if not cpus:
         return ("-",) * clients
-    share = len(cpus) // clients
+    share = len(cpus) // most
     if share:
         return tuple(",".join(map(str, cpus[index * share : (index + 1) * share])) for index in range(clients))
     return tuple(str(cpus[index % len(cpus)]) for index in range(clients))
 
 
-def threads_each(cpus: int, clients: int) -> int:
-    """OpenMP threads of a client: as many as cores are left for it (docs/facts.md, measured: more costs up to 64 times)."""
-    return max(1, cpus // max(1, clients))
+def threads_each(cpus: int, most: int) -> int:
+    """OpenMP threads of a client: as many as it has cores where there are `most` (docs/facts.md, measured: more costs up to 64 times)."""
+    return max(1, cpus // max(1, most))
 
 
 def cpu_list(text: str) -> tuple[int, ...]:
@@ -302,12 +307,18 @@ def _percentile(values: Sequence[float], share: float) -> float:
 
 
 def best(cells: Sequence[CellResult]) -> CellResult | None:
-    """The cell to work in: the highest throughput; among those as good within 3 %, fewer clients, then the plainer mode."""
+    """The cell to work in: the highest throughput, or within 3 % of it with fewer clients.
+
+    Of that many clients the plainest mode whose median is within 3 % of the fastest, or within 10 % and in the fastest one's own spread.
+    """
     if not cells:
         return None
     highest = max(cell.ratio for cell in cells)
-    alike = [cell for cell in cells if cell.ratio >= highest * (1 - ALIKE)]
-    return min(alike, key=lambda cell: (cell.clients, MODES.index(cell.mode)))
+    clients = min(cell.clients for cell in cells if cell.ratio >= highest * (1 - ALIKE))
+    rivals = [cell for cell in cells if cell.clients == clients]
+    fastest = min(rivals, key=lambda cell: cell.median_s)
+    slowest_alike_s = max(fastest.median_s / (1 - ALIKE), min(max(fastest.makespan_s), fastest.median_s * (1 + NOISE)))
+    return min((cell for cell in rivals if cell.median_s <= slowest_alike_s), key=lambda cell: MODES.index(cell.mode))
 
 
 def advice(cells: Sequence[CellResult]) -> str:

@@ -55,9 +55,7 @@ class Sample:
     ends: tuple[ClientEnd, ...]
     peak_memory_mib: int | None
     attached: frozenset[int]
-    """Clients that the daemon of this cell listed."""
-    daemon_seen: bool
-    """A daemon answered on the clients' pipe directory."""
+    """Clients that a daemon listed: that of this cell, or, without MPS, any that was found."""
 
     @property
     def seconds(self) -> tuple[float, ...]:
@@ -84,14 +82,11 @@ def read_cell(text: str, cell: Cell, where: str) -> Sample:
         why = "\n".join(f"client {end.client}: status {end.status}  {end.said}" for end in bad[:4])
         raise CellFailed(f"{len(bad)} of {cell.clients} clients failed", where=where, why=why)
     _check_times(ends, go, where)
-    numbers = frozenset(parse.pids("\n".join(first.get("seen", "").split())))
-    attached = numbers if cell.percentage is not None else frozenset()
     sample = Sample(
         makespan_s=max(end.ended_s for end in ends) - go,
         ends=ends,
         peak_memory_mib=_difference(first.get("idle", ""), first.get("peak", "")),
-        attached=attached,
-        daemon_seen=bool(numbers),
+        attached=frozenset(parse.pids("\n".join(first.get("seen", "").split()))),
     )
     _prove(sample, cell, where)
     return sample
@@ -110,9 +105,10 @@ def _check_times(ends: Sequence[ClientEnd], go_s: float, where: str) -> None:
 
 
 def _prove(sample: Sample, cell: Cell, where: str) -> None:
-    """Attachment of every client with MPS, and no daemon without it: a silent fall-back would be measured otherwise."""
-    if cell.percentage is None and sample.daemon_seen:
-        raise CellFailed("a daemon answered in a cell without MPS", where=where, why="the clients may have used it")
+    """Attachment of every client with MPS, and of none without it: a silent fall-back would be measured otherwise."""
+    if cell.percentage is None and sample.attached:
+        names = ", ".join(map(str, sorted(sample.attached)))
+        raise CellFailed("clients used MPS in a cell without it", where=where, why=f"a daemon listed client {names}")
     missing = sorted(set(range(cell.clients)) - sample.attached)
     if cell.percentage is not None and missing:
         names = ", ".join(map(str, missing))

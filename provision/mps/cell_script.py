@@ -23,6 +23,7 @@ set -u
 folder=$1 clients=$2 percentage=$3 barrier=$4 ready_s=$5 gpu=$6 sets=$7 client=$8
 shift 8
 umask 022
+others="${CUDA_MPS_PIPE_DIRECTORY-} /tmp/nvidia-mps"
 export CUDA_MPS_PIPE_DIRECTORY="$folder/pipe" CUDA_MPS_LOG_DIRECTORY="$folder/log"
 unset CUDA_VISIBLE_DEVICES CUDA_MPS_ACTIVE_THREAD_PERCENTAGE CUDA_MPS_PINNED_DEVICE_MEM_LIMIT
 ask() { echo "$1" | timeout 10 nvidia-cuda-mps-control 2>&1 || true; }
@@ -33,20 +34,22 @@ sampler= pids= started=
 # A program that hangs is no child of this shell, nor is a client in another container: what all of them inherit finds them.
 stop() {
     for process in /proc/[0-9]*; do
-        { tr '\0' '\n' <"$process/environ"; } 2>/dev/null | grep -qxF "PROVISION_BENCH=$folder" || continue
+        { tr '\0' '\n' <"$process/environ"; } 2>/dev/null | grep -qxF "$1" || continue
         kill -KILL "${process#/proc/}" 2>/dev/null
     done
 }
+# A daemon whose folder is gone could be reached by nobody.
 finish() {
     test -z "$sampler" || kill "$sampler" 2>/dev/null
-    test -z "$started" || stop
+    test -z "$started" || stop "PROVISION_BENCH=$folder"
     if test -n "$percentage"; then
         ask 'quit -t 5' >/dev/null
         tries=0
-        while numeric "$(ask get_default_active_thread_percentage)" && test "$tries" -lt 100; do
+        while numeric "$(ask get_default_active_thread_percentage)" && test "$tries" -lt 50; do
             tries=$((tries + 1))
             sleep 0.1
         done
+        test ! -e "$folder/pipe/nvidia-cuda-mps-control.pid" || stop "CUDA_MPS_PIPE_DIRECTORY=$folder/pipe"
     fi
     rm -rf "$folder"
 }
@@ -114,24 +117,30 @@ done
 nvidia-smi ${gpu:+-i "$gpu"} --query-gpu=memory.used --format=csv,noheader,nounits -lms 500 >"$folder/memory" 2>/dev/null &
 sampler=$!
 
-# Which clients the daemon lists: their processes carry the client's number in their environment.
+# Which clients the daemons of some folders list: their processes carry the client's number in their environment. With MPS they are
+# to be in the list of their own daemon; without it in none, and a program may look elsewhere for a daemon than it was told.
 attached() {
-    for server in $(numbers get_server_list); do
-        for pid in $(numbers "get_client_list $server"); do
-            tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qxF "PROVISION_BENCH=$folder" || continue
-            tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | sed -n 's/^PROVISION_BENCH_CLIENT=//p'
+    for CUDA_MPS_PIPE_DIRECTORY in $pipes; do
+        for server in $(numbers get_server_list); do
+            for pid in $(numbers "get_client_list $server"); do
+                tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qxF "PROVISION_BENCH=$folder" || continue
+                tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | sed -n 's/^PROVISION_BENCH_CLIENT=//p'
+            done
         done
     done | sort -un
 }
+pipes=$folder/pipe pause=0.2
+if test -z "$percentage"; then
+    pause=1
+    for other in $others; do
+        ! numeric "$(CUDA_MPS_PIPE_DIRECTORY=$other; ask get_default_active_thread_percentage)" || pipes="$pipes $other"
+    done
+fi
 # Whoever was listed once counts: short programs come and go while others still start.
 seen=
 look() {
-    if test -n "$percentage"; then
-        found=$(attached | tr '\n' ' ')
-        seen=$(printf '%s\n' $seen $found | sort -un | tr '\n' ' ')
-    else
-        seen=$(ask get_server_list | tr '\n' ' ')
-    fi
+    found=$(attached | tr '\n' ' ')
+    seen=$(printf '%s\n' $seen $found | sort -un | tr '\n' ' ')
 }
 ended() {
     set -- "$folder"/end.*
@@ -146,8 +155,8 @@ whole() { test -n "$percentage" && test "$(echo "$seen" | wc -w)" -ge "$clients"
 until test "$barrier" = program || whole; do
     ended && break
     look
-    test -n "$percentage" || break
-    sleep 0.2
+    test -n "$percentage" || test "$pipes" != "$folder/pipe" || break
+    sleep "$pause"
 done
 if test -n "$client"; then wait $pids; else until ended; do sleep 0.2; done; fi
 exec 8>&-

@@ -21,17 +21,18 @@ if test "${1-}" = -d; then
     test -z "${FAKE_NO_DAEMON-}" || { echo "no start: $FAKE_NO_DAEMON" ; exit 1; }
     echo 100 >"$alive"
     echo "daemon ${CUDA_VISIBLE_DEVICES-unset}" >>"$FAKE_LOG"
+    test -z "${FAKE_STAYS-}" || { sleep 614.5 & echo "$!" >"$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid"; }
     exit 0
 fi
 read -r command argument rest
-test -e "$alive" || test -n "${FAKE_FOREIGN-}" || { echo 'Cannot find MPS control daemon process' >&2; exit 1; }
+test -e "$alive" || { echo 'Cannot find MPS control daemon process' >&2; exit 1; }
 case $command in
     get_default_active_thread_percentage) cat "$alive" ;;
     set_default_active_thread_percentage) echo "$argument" >"$alive"; echo "$argument" >>"$FAKE_LOG" ;;
     get_server_list) echo 4242 ;;
     get_server_status) echo "${FAKE_STATE-ACTIVE}" ;;
     get_client_list) cat "$CUDA_MPS_PIPE_DIRECTORY/clients" ;;
-    quit) rm -f "$alive" ;;
+    quit) test -n "${FAKE_STAYS-}" || rm -f "$alive" "$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid" ;;
 esac
 """
 SMI = """#!/bin/sh
@@ -43,7 +44,7 @@ esac
 """
 # Attaches, says that it is ready, waits, works.
 PROGRAM = """#!/bin/sh
-test -n "${FAKE_UNATTACHED-}" || echo "$$" >>"$CUDA_MPS_PIPE_DIRECTORY/clients"
+echo "$$" >>"${FAKE_STRAY-$CUDA_MPS_PIPE_DIRECTORY}/clients"
 test "$PROVISION_BENCH_CLIENT" != "${FAKE_HANGS-}" || { printf 'importing\nloading the model\n'; sleep 612.5; }
 test "$PROVISION_BENCH_CLIENT" != "${FAKE_FAILS-}" || { echo 'CUDA error 2: out of memory'; exit 3; }
 echo "$$" >"$PROVISION_BENCH_READY"
@@ -179,12 +180,36 @@ def test_a_machine_with_one_gpu_tells_nobody_which(container: Container) -> None
 
 def test_without_mps_there_is_no_daemon(container: Container) -> None:
     found = container.sample(cell(percentage=None))
-    assert (found.attached, found.daemon_seen) == (frozenset(), False)
+    assert found.attached == frozenset()
 
 
-def test_a_daemon_where_there_should_be_none_makes_the_figure_worthless(container: Container) -> None:
-    with pytest.raises(CellFailed, match="a daemon answered in a cell without MPS"):
-        container.sample(cell(percentage=None), FAKE_FOREIGN="1")
+def test_a_client_of_another_daemon_makes_the_figure_without_mps_worthless(container: Container, tmp_path: Path) -> None:
+    """A program that finds the daemon of `mps.enable` by itself, wherever the cell tells it to look."""
+    daemon = tmp_path / "daemon"
+    daemon.mkdir()
+    (daemon / "alive").write_text("100\n")
+    own = {"CUDA_MPS_PIPE_DIRECTORY": str(daemon)}
+    assert container.sample(cell(percentage=None), **own).attached == frozenset(), "it is there, and nobody uses it"
+    with pytest.raises(CellFailed, match="clients used MPS in a cell without it") as caught:
+        container.sample(cell(percentage=None), **own, FAKE_STRAY=str(daemon))
+    assert caught.value.why == "a daemon listed client 0, 1, 2"
+
+
+@pytest.mark.slow
+def test_a_plain_program_that_finds_another_daemon_is_noticed_while_it_runs(container: Container, tmp_path: Path) -> None:
+    (tmp_path / "alive").write_text("100\n")
+    (container.bin / "stray").write_text('#!/bin/sh\necho "$$" >>"$FAKE_STRAY/clients"\nsleep 1.2\n')
+    (container.bin / "stray").chmod(0o755)
+    environment = {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path), "FAKE_STRAY": str(tmp_path)}
+    with pytest.raises(CellFailed, match="clients used MPS in a cell without it"):
+        container.sample(cell(clients=1, percentage=None, program="stray"), **environment)
+
+
+@pytest.mark.slow
+def test_a_daemon_that_does_not_quit_is_killed_before_its_folder_is_gone(container: Container) -> None:
+    """Nobody could reach it after that, and it would hold the GPU for all cells to come."""
+    container.sample(cell(clients=1), FAKE_STAYS="1")
+    assert subprocess.run(["pgrep", "-f", "sleep 614.5"], check=False, stdout=subprocess.DEVNULL).returncode == 1
 
 
 def test_a_client_outside_mps_makes_the_figure_worthless(container: Container) -> None:
@@ -245,7 +270,7 @@ def test_apart_each_client_has_its_number_its_cores_and_its_gpu(container: Conta
     found = container.sample(cell(clients=2, percentage=None, cores=("0,1", "2,3"), gpu="GPU-1b"), "sh", WORKERS)
     assert sorted(container.logged("cores")) == ["cores 0 0,1", "cores 1 2,3"]
     assert [end.said for end in found.ends] == [f"client {number} of 7 steps, 2 threads, devices GPU-1b" for number in range(2)]
-    assert (found.attached, found.daemon_seen) == (frozenset(), False)
+    assert found.attached == frozenset()
 
 
 @pytest.mark.parametrize("shell", ["dash", "bash"])

@@ -94,14 +94,14 @@ class Place:
         return read_cell(text, one, str(key)), seconds
 
     def _cell(self, asked: Asked, key: Key, steps: int) -> Cell:
-        cpus = self.cpus
+        cpus, most = self.cpus, max(asked.clients)
         built_in = ("python3", f"{self.folder}/workload.py")
         return Cell(
             clients=key.clients,
             percentage=key.percentage,
             steps=steps,
-            threads=bench.threads_each(len(cpus) or 1, key.clients),
-            cores=bench.core_sets(cpus if self.pins(asked) else (), key.clients),
+            threads=bench.threads_each(len(cpus) or 1, most),
+            cores=bench.core_sets(cpus if self.pins(asked) else (), key.clients, most),
             words=built_in if asked.command is None else words_of(asked.command.replace("{steps}", str(steps))),
             waits=asked.command is None,
             gpu=self.gpu,
