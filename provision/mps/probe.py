@@ -55,6 +55,12 @@ def is_mock(text: str) -> bool:
     return fields(text).get("mock", "").strip() == "yes"
 
 
+def gpu_uuid(text: str) -> str:
+    """UUID of the GPU whose facts the script printed; empty where it printed none."""
+    listed = parse.gpus(fields(text).get("gpu", ""))
+    return listed[0].uuid if listed else ""
+
+
 def host_facts(text: str) -> HostFacts:
     """What `host_facts_script` printed. Raises `ProbeUnreadable` where nvidia-smi did not list a GPU."""
     found = fields(text)

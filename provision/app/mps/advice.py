@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from provision.app import converging, programs
+from provision.app.mps import neighbours
+from provision.app.mps.control import look
+from provision.app.project import bring_project
 from provision.app.session import Done, Session, Targets
-from provision.errors import EXIT_FAILED, CommandFailed, ProvisionError, UsageError
-from provision.model import Host, Transport
+from provision.errors import EXIT_FAILED, CommandFailed, ProvisionError, Unreachable, UsageError
+from provision.model import Host, Note, Transport
 from provision.mps import probe
 from provision.mps.explain import Match, explain
 from provision.mps.measure import MEASURE, Measured, measured
-from provision.mps.plan import HostFacts, Plan, Workload, plan
+from provision.mps.plan import Advice, HostFacts, Plan, Workload, plan
 from provision.report.checks import wrapped
 from provision.report.text import clean, counted
 
@@ -43,11 +46,12 @@ def mps_plan(session: Session, targets: Targets, clients: str | None, peak_memor
             raise UsageError("--measure needs a GPU", where=target.name, why=why, fix=f"{session.program_argv0} mps.plan --peak-memory=2g")
         with _at(target):
             facts = probe.host_facts(text)
-        run = None if measure is None else _measure(session, transport, measure)
+        run, others = (None, None) if measure is None else _alone(session, transport, measure, probe.gpu_uuid(text))
     work = run.workload(wanted) if run else Workload(clients=wanted)
     work = work if peak is None else replace(work, peak_memory_mib=peak)
-    made = plan(facts, work)
-    document = {"host": asdict(facts), "workload": asdict(work), "plan": _plan_document(made), "measured": asdict(run) if run else None}
+    made = _warned(plan(facts, work), others)
+    told = {**asdict(run), "disturbed": others} if run else None
+    document = {"host": asdict(facts), "workload": asdict(work), "plan": _plan_document(made), "measured": told}
     return Done(document, 0, "\n".join(_plan_lines(session, facts, work, run, made)))
 
 
@@ -73,6 +77,32 @@ def _size_mib(text: str) -> int:
         why = "allowed: a size such as 900m, 2g or 1.5g"
         raise UsageError(f"{text!r} is no size", where="--peak-memory", why=why, fix="--peak-memory=2g")
     return round(float(found[1]) * (1024 if found[2] == "g" else 1))
+
+
+def _alone(session: Session, transport: Transport, command: str, gpu: str) -> tuple[Measured, str | None]:
+    """Send the project and run the command, as long as nobody else uses the GPU. Who uses it after the run; None where that was not seen.
+
+    What others hold and do would be taken for what one process needs. A second look that fails is no reason to lose the figures.
+    """
+    neighbours.alone(session, transport, gpu)
+    bring_project(session, transport)
+    run = _measure(session, transport, command)
+    try:
+        return run, neighbours.named(look(session, transport.host, transport, gpu=gpu))
+    except Unreachable:
+        raise
+    except ProvisionError as error:
+        session.emit(Note(f"after the run it was not seen who else uses the GPU: {error.what}"))
+        return run, None
+
+
+def _warned(made: Plan, others: str | None) -> Plan:
+    """The plan, and that others came while its figures were measured."""
+    if not others:
+        return made
+    said = Advice("warn", f"after the run others use the GPU, so the figures may be theirs as well: {others}; measure again without them")
+    at = sum(each.level == "stop" for each in made.advice)
+    return replace(made, advice=(*made.advice[:at], said, *made.advice[at:]))
 
 
 def _measure(session: Session, transport: Transport, command: str) -> Measured:

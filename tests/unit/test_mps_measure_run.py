@@ -1,0 +1,106 @@
+"""mps.plan --measure from end to end, on a host that gives prepared answers: the GPU is looked at before and after, the files are sent."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import tarfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from provision import app
+from provision.app import Done, Session, Targets, converging
+from provision.errors import HostError
+from provision.model import Event, Host, Note, Sink
+from provision.settings import Settings
+
+FACTS = (
+    "running=true\nmock=\nvcpus=16\nshm_mib=1024\nsms=132\n"
+    "gpu=0, GPU-1, NVIDIA H200, 580.159.04, 143771, 500, 142800, 9.0, Default, Disabled, 0, Enabled, 00000000:00:00.0\n"
+)
+QUIET = "container=true\npercentage=Cannot find MPS control daemon process\nboxes=worker \n"
+BUSY = QUIET + "top|812|other\nholder|812|7|python3|python3 serve.py\n"
+RUN = (Path(__file__).parents[1] / "data" / "mps" / "measure" / "hopper.txt").read_text(encoding="utf-8")
+
+
+class Answering:
+    """A host that gives one prepared answer after the other; an answer that is a number is a status."""
+
+    def __init__(self, *answers: str | int) -> None:
+        self.answers = list(answers)
+        self.sent = b""
+        self.host = Host(name="box", address="box.invalid", user="me")
+
+    def exchange(self, command: str, stdin: bytes = b"", *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
+        del command, stdin, on_stderr, timeout_s
+        answer = self.answers.pop(0)
+        if isinstance(answer, int):
+            return answer
+        on_stdout(answer.encode())
+        return 0
+
+    def send(self, command: str, chunks: Iterable[bytes], *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
+        del command, on_stdout, on_stderr, timeout_s
+        assert len(self.answers) == 2, "before the run"
+        self.sent += b"".join(chunks)
+        return 0
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True, timeout=30)
+    (tmp_path / "train.py").write_text("print('new')\n")
+    return tmp_path
+
+
+def measured(patch: pytest.MonkeyPatch, folder: Path, place: Answering, events: list[Event] | None = None) -> Done:
+    patch.setattr(converging, "host", lambda session, targets: place.host)
+    patch.setattr(converging, "connect", lambda session, target: place)
+    session = Session(Settings(), folder, folder, emit=(events if events is not None else []).append)
+    return app.mps_plan(session, Targets(), clients=None, peak_memory=None, measure="python train.py")
+
+
+def test_a_gpu_that_others_use_is_not_measured_on(monkeypatch: pytest.MonkeyPatch, project: Path) -> None:
+    """What they hold and do would be taken for what one process needs."""
+    place = Answering(FACTS, BUSY)
+    with pytest.raises(HostError) as caught:
+        measured(monkeypatch, project, place)
+    assert (caught.value.what, caught.value.why) == (
+        "other programs use the GPU: the figures would be theirs as well",
+        "other 7 python3 serve.py",
+    )
+    assert (place.answers, place.sent) == ([], b""), "nothing was sent, nothing was run"
+
+
+def test_the_project_is_sent_before_the_run(monkeypatch: pytest.MonkeyPatch, project: Path) -> None:
+    place = Answering(FACTS, QUIET, RUN, QUIET)
+    done = measured(monkeypatch, project, place)
+    assert place.answers == []
+    with tarfile.open(fileobj=io.BytesIO(place.sent)) as tar:
+        assert [name for name in tar.getnames() if name.endswith("/train.py")]
+    assert done.document["measured"]["peak_memory_mib"] == 1210
+    assert done.document["measured"]["disturbed"] == ""
+    assert "others use the GPU" not in done.text
+
+
+def test_others_who_came_meanwhile_are_named_beside_the_figures(monkeypatch: pytest.MonkeyPatch, project: Path) -> None:
+    done = measured(monkeypatch, project, Answering(FACTS, QUIET, RUN, BUSY))
+    assert done.document["measured"]["disturbed"] == "other 7 python3 serve.py"
+    said = " ".join(done.text.split())
+    assert "warn after the run others use the GPU, so the figures may be theirs as well: other 7 python3 serve.py" in said
+    assert max(map(len, done.text.splitlines())) <= 100
+    warned = [each["text"] for each in done.document["plan"]["advice"] if each["level"] == "warn"]
+    assert any("other 7 python3 serve.py" in text for text in warned)
+
+
+def test_a_second_look_that_fails_loses_no_figure(monkeypatch: pytest.MonkeyPatch, project: Path) -> None:
+    events: list[Event] = []
+    done = measured(monkeypatch, project, Answering(FACTS, QUIET, RUN, 1), events)
+    assert done.document["measured"]["peak_memory_mib"] == 1210
+    assert done.document["measured"]["disturbed"] is None
+    assert [event.text for event in events if isinstance(event, Note) and "not seen who else uses the GPU" in event.text]
