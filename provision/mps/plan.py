@@ -26,6 +26,8 @@ CONTEXT_MIB_PER_SM = 3.7
 14, 72 at 12 (measured, H100 and H200). Of other GPUs it is an estimate."""
 RESERVE_SHARE, RESERVE_MIB = 0.05, 512
 """Memory that a plan leaves alone."""
+IN_USE_SHARE, IN_USE_MIB = 0.02, 1024
+"""Memory that is not free although nobody runs: the driver's own, a server, a light client."""
 SPARE_CLIENTS = 2
 """Clients that a plan leaves free below the server's limit: a probe, a debugger."""
 LEAST_SMS = 2
@@ -286,7 +288,7 @@ def _speed_bounds(host: HostFacts, work: Workload, clients: int) -> tuple[Bound,
 
 
 def _advice(host: HostFacts, work: Workload, made: Plan) -> tuple[Advice, ...]:
-    found = (*_impossible(host), *_wrong_tool(work, made), *_shortages(host, work, made), *_unknowns(host, work))
+    found = (*_impossible(host), *_wrong_tool(work, made), *_shortages(host, work, made), *_in_use(host), *_unknowns(host, work))
     return tuple(sorted(found, key=lambda each: ("stop", "warn", "note").index(each.level)))
 
 
@@ -338,6 +340,15 @@ def _shortages(host: HostFacts, work: Workload, made: Plan) -> list[Advice]:
             )
         )
     return found
+
+
+def _in_use(host: HostFacts) -> list[Advice]:
+    """Running workers, one's own included, are taken for memory that is not there."""
+    total, free = host.memory_total_mib, host.memory_free_mib
+    if total is None or free is None or total - free <= total * IN_USE_SHARE + IN_USE_MIB:
+        return []
+    text = f"{total - free:,} MiB of the GPU's memory are in use now, and what is free is counted: ask again when those programs have ended"
+    return [Advice("note", text)]
 
 
 def _unknowns(host: HostFacts, work: Workload) -> list[Advice]:

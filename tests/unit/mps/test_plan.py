@@ -312,3 +312,11 @@ def test_what_was_measured_on_an_h100_becomes_a_plan(name: str, clients: int, pe
     text = (Path(__file__).parents[2] / "data" / "mps" / "measure" / f"{name}.txt").read_text(encoding="utf-8")
     made = plan(H200, measured(text).workload(None))
     assert (made.clients, made.thread_percentage, made.worthwhile) == (clients, percentage, worthwhile)
+
+
+def test_memory_that_is_in_use_now_is_told() -> None:
+    """The plan counts what is free: running workers, one's own included, make it smaller."""
+    made = plan(replace(L4, memory_free_mib=16_000), Workload(clients=4))
+    assert "7,034 MiB of the GPU's memory are in use" in told(made, "note")
+    assert "in use" not in told(plan(L4, Workload(clients=4)), "note")
+    assert "in use" not in told(plan(replace(L4, memory_free_mib=None), Workload(clients=4)), "note")
