@@ -217,6 +217,7 @@ def _write_gpu(lab: Path, gpu: Gpu) -> None:
         "GPU_COUNT": str(gpu.count),
         "GPU_MEMORY": str(card.memory_mib),
         "GPU_CC": card.compute_capability,
+        "GPU_SMS": str(card.multiprocessors),
         "GPU_PCI": card.pci_device,
         "GPU_CLASS": card.pci_class,
     }

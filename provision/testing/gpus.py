@@ -7,28 +7,32 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU model: marketing name, memory in MiB as nvidia-smi shows it, compute capability, PCI device id."""
+    """A GPU model: marketing name, memory in MiB as nvidia-smi shows it, compute capability, PCI device id, multiprocessors.
+
+    The latter are those of `provision/mps/data/gpus.toml`, whose sources it names.
+    """
 
     name: str
     memory_mib: int
     compute_capability: str
     pci_device: str
+    multiprocessors: int
     pci_class: str = "0x030200"
 
 
 MODELS = {
-    "nvidia-tesla-t4": Gpu("Tesla T4", 15360, "7.5", "0x1eb8"),
-    "nvidia-tesla-p4": Gpu("Tesla P4", 7680, "6.1", "0x1bb3"),
-    "nvidia-tesla-p100": Gpu("Tesla P100-PCIE-16GB", 16384, "6.0", "0x15f8"),
-    "nvidia-tesla-v100": Gpu("Tesla V100-SXM2-16GB", 16384, "7.0", "0x1db1"),
-    "nvidia-l4": Gpu("NVIDIA L4", 23034, "8.9", "0x27b8"),
-    "nvidia-tesla-a100": Gpu("NVIDIA A100-SXM4-40GB", 40960, "8.0", "0x20b0"),
-    "nvidia-a100-80gb": Gpu("NVIDIA A100-SXM4-80GB", 81920, "8.0", "0x20b2"),
-    "nvidia-h100-80gb": Gpu("NVIDIA H100 80GB HBM3", 81559, "9.0", "0x2330"),
-    "nvidia-h100-mega-80gb": Gpu("NVIDIA H100 80GB HBM3", 81559, "9.0", "0x2330"),
-    "nvidia-h200-141gb": Gpu("NVIDIA H200", 143771, "9.0", "0x2335"),
-    "nvidia-b200": Gpu("NVIDIA B200", 183359, "10.0", "0x2901"),
-    "nvidia-rtx-pro-6000": Gpu("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, "12.0", "0x2bb5"),
+    "nvidia-tesla-t4": Gpu("Tesla T4", 15360, "7.5", "0x1eb8", 40),
+    "nvidia-tesla-p4": Gpu("Tesla P4", 7680, "6.1", "0x1bb3", 20),
+    "nvidia-tesla-p100": Gpu("Tesla P100-PCIE-16GB", 16384, "6.0", "0x15f8", 56),
+    "nvidia-tesla-v100": Gpu("Tesla V100-SXM2-16GB", 16384, "7.0", "0x1db1", 80),
+    "nvidia-l4": Gpu("NVIDIA L4", 23034, "8.9", "0x27b8", 58),
+    "nvidia-tesla-a100": Gpu("NVIDIA A100-SXM4-40GB", 40960, "8.0", "0x20b0", 108),
+    "nvidia-a100-80gb": Gpu("NVIDIA A100-SXM4-80GB", 81920, "8.0", "0x20b2", 108),
+    "nvidia-h100-80gb": Gpu("NVIDIA H100 80GB HBM3", 81559, "9.0", "0x2330", 132),
+    "nvidia-h100-mega-80gb": Gpu("NVIDIA H100 80GB HBM3", 81559, "9.0", "0x2330", 132),
+    "nvidia-h200-141gb": Gpu("NVIDIA H200", 143771, "9.0", "0x2335", 132),
+    "nvidia-b200": Gpu("NVIDIA B200", 183359, "10.0", "0x2901", 148),
+    "nvidia-rtx-pro-6000": Gpu("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, "12.0", "0x2bb5", 188),
 }
 """By the names of Compute Engine's accelerator types. `-vws` variants are the same card."""
 

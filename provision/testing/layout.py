@@ -137,6 +137,7 @@ class Layout:
             "GPU_COUNT": str(machine.gpu_count if gpu else 0),
             "GPU_MEMORY": str(gpu.memory_mib if gpu else 0),
             "GPU_CC": gpu.compute_capability if gpu else "",
+            "GPU_SMS": str(gpu.multiprocessors if gpu else 0),
             "GPU_PCI": gpu.pci_device if gpu else "",
             "GPU_CLASS": gpu.pci_class if gpu else "",
         }

@@ -1,9 +1,10 @@
-"""A CUDA client of the driver API, told what to do: hold a context, keep the GPU busy, or fault. Needs nothing but libcuda."""
+"""A CUDA client of the driver API, told what to do: hold a context, keep the GPU busy, tell its multiprocessors, or fault."""
 
 import ctypes
 import sys
 import time
 
+MULTIPROCESSORS = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 FAULT = b"""
 .version 6.0
 .target sm_50
@@ -30,7 +31,7 @@ def main() -> int:
     size, times = (64 << 20, 500) if what == "busy" else (1 << 20, 1)
     cuda = ctypes.CDLL("libcuda.so.1")
     device, context, memory = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
-    module, fault = ctypes.c_void_p(), ctypes.c_void_p()
+    count, module, fault = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
 
     def call(name: str, *words: object) -> None:
         status = getattr(cuda, name)(*words)
@@ -50,6 +51,10 @@ def main() -> int:
         call("cuModuleGetFunction", ctypes.byref(fault), module, b"fault")
         call("cuLaunchKernel", fault, 1, 1, 1, 1, 1, 1, 0, None, None, None)
         call("cuCtxSynchronize")
+    if what == "sms":
+        call("cuDeviceGetAttribute", ctypes.byref(count), MULTIPROCESSORS, device)
+        say(str(count.value))
+        return 0
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         for _ in range(times):

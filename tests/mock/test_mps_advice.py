@@ -28,7 +28,7 @@ def test_a_plan_from_what_the_host_says(tmp_path: Path) -> None:
         assert mock.stats.exchanges == 1
         document = json.loads(json.dumps(done.document))
         assert document["host"]["gpu"] == "NVIDIA L4"
-        assert (document["host"]["sm_count"], document["host"]["sm_source"]) == (58, "table")
+        assert (document["host"]["sm_count"], document["host"]["sm_source"]) == (58, "driver")
         assert document["workload"]["peak_memory_mib"] == 2048
         assert document["host"]["vcpus"] == 8, "nproc would say OMP_NUM_THREADS, which the container has"
         assert document["plan"]["clients"] == min(8, document["host"]["vcpus"])

@@ -39,6 +39,8 @@ client() {
     $AS "$PYTHON" "$CLIENT" "$@" >"$P.$name" 2>&1 &
     eval "$name=$!"
 }
+# sees: the multiprocessors that a new client may use, else its error
+sees() { $AS "$PYTHON" "$CLIENT" sms 2>&1 | tail -n 1; }
 has_said() { grep -q "$2" "$P.$1"; }
 ready() { for name in "$@"; do until_so 30 has_said "$name" ready; done; }
 # ended NAME…: waits, and prints the last line and the exit status of each

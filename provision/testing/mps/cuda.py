@@ -1,7 +1,8 @@
 """The stand-in for libcuda, as far as MPS goes: a program attaches to a daemon that it reaches, or runs without and says nothing.
 
 What each call gives was observed on driver 580 or is told by the CUDA headers; see docs/facts.md. It computes nothing and
-measures nothing: attributes of the GPU are refused (801, not supported).
+measures nothing: of the GPU's attributes it tells the multiprocessors that this process may use, others are refused (801, not
+supported).
 """
 
 # what every program of a container loads:
@@ -16,11 +17,13 @@ import select
 import socket
 
 from .place import Place
+from .shares import multiprocessors
 
 TYPE_CHECKING = False  # typing takes as long to import as the rest of this program
 if TYPE_CHECKING:
     from typing import Any
 
+MULTIPROCESSORS = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 OUT_OF_MEMORY = 2
 UNAVAILABLE = 46
 NO_DEVICE = 100
@@ -50,6 +53,7 @@ class Cuda:
         self._place = place
         self._server: socket.socket | None = None
         self._sticky = 0
+        self._multiprocessors: int | None = None
         self._limit_bytes: int | None = None
         self._allocated = 0
         self._devices: list[str] = []
@@ -65,6 +69,7 @@ class Cuda:
         except OSError:
             return NO_DEVICE
         present = [uuid(number) for number in range(self._place.gpus())]
+        percentage = 100.0
         self._server = self._connect()
         if self._server is not None:
             answer = self._ask({"attach": os.getpid(), "uid": self._place.uid, "namespace": self._place.namespace})
@@ -72,6 +77,9 @@ class Cuda:
                 return int(answer["code"])
             present = [each for each in present if each in answer["devices"]]
             self._limit_bytes = answer["limit_bytes"]
+            percentage = _lowered(float(answer["percentage"]))
+        total = self._place.multiprocessors()
+        self._multiprocessors = multiprocessors(total, percentage, self._place.capability()) if total else None
         self._devices = chosen(present, os.environ.get("CUDA_VISIBLE_DEVICES"))
         if not self._devices:
             return NO_DEVICE
@@ -96,15 +104,20 @@ class Cuda:
         return 0
 
     def cuDeviceGetAttribute(self, value: Any, attribute: int, device: Any) -> int:
-        """The mock knows nothing of a GPU's inside."""
-        del value, attribute, device
-        return NOT_SUPPORTED
+        """The multiprocessors that this process may use; the mock knows nothing else of a GPU's inside."""
+        del device
+        if attribute != MULTIPROCESSORS or self._multiprocessors is None:
+            return NOT_SUPPORTED
+        _set(value, self._multiprocessors)
+        return 0
 
     def cuCtxCreate_v2(self, context: Any, flags: int, device: Any) -> int:
         """A context: one of those that the server has, or one of its own where the compute mode lets it."""
         del flags, device
         if self._sticky:
             return self._sticky
+        if self._multiprocessors == 0:
+            return UNAVAILABLE
         code = int(self._ask({"context": True})["code"]) if self._server is not None else self._without_server()
         if code == 0:
             _set(context, 1)
@@ -216,6 +229,13 @@ class Cuda:
             os.makedirs(folder, exist_ok=True)
             with open(f"{folder}/{os.getpid()}", "w") as file:
                 file.write(f"python3\n{self._devices[0]}\n")
+
+
+def _lowered(percentage: float) -> float:
+    """The server's percentage, or the process's own where that is less (MPS guide)."""
+    from .answers import percentage as read  # only here: few set one
+
+    return min(percentage, read(os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")) or percentage)
 
 
 def uuid(number: int) -> str:

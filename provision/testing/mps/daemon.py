@@ -186,7 +186,7 @@ class Daemon:
             client.tell(code=805 if server is None else 807)
             return
         server.clients.append(client)
-        client.tell(code=0, devices=self._devices(), limit_bytes=server.limit_bytes)
+        client.tell(code=0, devices=self._devices(), limit_bytes=server.limit_bytes, percentage=server.percentage)
 
     def _devices(self) -> list[str]:
         """The GPUs that clients are offered: those that the daemon itself sees."""

@@ -96,6 +96,10 @@ class Place:
         major, _, minor = self._gpu("GPU_CC").partition(".")
         return int(major or 0), int(minor or 0)
 
+    def multiprocessors(self) -> int:
+        """Those of the GPU; 0 where the machine does not tell."""
+        return int(self._gpu("GPU_SMS") or 0)
+
     def compute_mode(self) -> str:
         """The mode of the first GPU."""
         with contextlib.suppress(OSError), open(f"{self.state}/compute_mode.0") as file:

@@ -302,7 +302,7 @@ def test_multiprocessors_are_known_by_name(name: str, sms: int | None) -> None:
 def test_every_gpu_of_compute_engine_is_known_by_name() -> None:
     from provision.testing.gpus import MODELS
 
-    assert [gpu.name for gpu in MODELS.values() if sms_of(gpu.name) is None] == []
+    assert {gpu.name: sms_of(gpu.name) for gpu in MODELS.values()} == {gpu.name: gpu.multiprocessors for gpu in MODELS.values()}
 
 
 @pytest.mark.parametrize(("name", "clients", "percentage", "worthwhile"), [("h100_mlp", 16, 13, True), ("h100_matmul", 3, 100, False)])
