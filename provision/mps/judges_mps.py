@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 
+from provision.mps import parse
 from provision.mps.judged import Judged, fail, ok, unknown, warn
 from provision.mps.look import Found
 from provision.mps.plan import LEAST_SMS, SPARE_CLIENTS, client_limit, sms_at, sms_of
@@ -216,7 +217,7 @@ def _alone(found: Found, percentage: float) -> Judged | None:
 
 
 def memory(found: Found) -> Judged:
-    """Room on the card, and frameworks that do not take all of it."""
+    """Room on the card, limits that it can keep, and frameworks that do not take all of it."""
     first = found.daemon.gpus[0]
     free, total = first.memory_free_mib, first.memory_total_mib
     if free is None or total is None:
@@ -224,13 +225,41 @@ def memory(found: Found) -> Judged:
     if free < total * LEAST_FREE:
         why = f"{free} of {total} MiB are free"
         return warn("the GPU's memory is nearly used up", why, "run fewer workers: invoke mps.plan --peak-memory=…")
-    if found.environment.get("TF_FORCE_GPU_ALLOW_GROWTH", "").lower() not in {"true", "1"}:
+    limit, number = parse.memory_limit_mib(found.daemon.memory_limit or ""), len(found.daemon.clients)
+    if limit is not None and limit * number > total:
+        what = f"{counted(number, 'client')} may take {found.daemon.memory_limit} each"
+        fix = f"set provision.mps.memory_limit to what invoke mps.plan --clients={number} says"
+        return warn(what, f"that is {limit * number:,} MiB, and the card has {total:,}: the last ones run out of memory", fix)
+    if greedy := _greedy(found):
+        return greedy
+    held = f", {found.daemon.memory_limit} for each client" if found.daemon.memory_limit else ""
+    return ok(f"{free:,} of {total:,} MiB free{held}")
+
+
+def _greedy(found: Found) -> Judged | None:
+    """Who takes the whole card at its start: workers by what they have loaded or were told; the next one has what the container has."""
+    for worker in found.workers:
+        grows = worker.environment.get("TF_FORCE_GPU_ALLOW_GROWTH")
+        if not _true(grows or "") and (grows or "tensorflow" in worker.libraries):
+            why = "TensorFlow takes the whole card at its start, unless the program itself sets memory growth"
+            fix = "start it again with dev.exec or dev.run, or with TF_FORCE_GPU_ALLOW_GROWTH=true"
+            return warn(f"process {worker.pid} runs TensorFlow without TF_FORCE_GPU_ALLOW_GROWTH=true", why, fix)
+        takes = worker.environment.get("XLA_PYTHON_CLIENT_PREALLOCATE")
+        chosen = "XLA_PYTHON_CLIENT_MEM_FRACTION" in worker.environment
+        if not chosen and (_true(takes) if takes else "jaxlib" in worker.libraries):
+            why = "JAX takes most of what is free at its start, so the first worker gets more than the next"
+            fix = "set XLA_PYTHON_CLIENT_PREALLOCATE: 'false' in worker.env, then invoke dev.up and start it again"
+            return warn(f"process {worker.pid} runs JAX without XLA_PYTHON_CLIENT_PREALLOCATE=false", why, fix)
+    if not _true(found.environment.get("TF_FORCE_GPU_ALLOW_GROWTH", "")):
         why = "TensorFlow takes the whole card at its start, and the next worker gets nothing"
         return warn(
             "TF_FORCE_GPU_ALLOW_GROWTH is not set", why, "invoke dev.up   (sets it), and XLA_PYTHON_CLIENT_PREALLOCATE=false for JAX"
         )
-    limit = f", {found.daemon.memory_limit} for each client" if found.daemon.memory_limit else ""
-    return ok(f"{free:,} of {total:,} MiB free{limit}")
+    return None
+
+
+def _true(text: str) -> bool:
+    return text.strip().lower() in {"true", "1"}
 
 
 def pipeline(found: Found) -> Judged:

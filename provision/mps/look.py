@@ -13,7 +13,8 @@ from provision.shell import RemotePath, Script, fields, script
 
 WATCHED = (
     *("CUDA_MPS_PIPE_DIRECTORY", "CUDA_VISIBLE_DEVICES", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
-    *("CUDA_DEVICE_MAX_CONNECTIONS", "OMP_NUM_THREADS", "TF_FORCE_GPU_ALLOW_GROWTH", "XLA_PYTHON_CLIENT_PREALLOCATE"),
+    *("CUDA_DEVICE_MAX_CONNECTIONS", "OMP_NUM_THREADS", "TF_FORCE_GPU_ALLOW_GROWTH"),
+    *("XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION"),
 )
 """Variables of workers that matter to MPS."""
 
@@ -101,6 +102,9 @@ for pid in $(ls -l /proc/[0-9]*/fd 2>/dev/null | awk -v root="$R" '
     read -r comm <"/proc/$pid/comm" || continue
     case $comm in nvidia-*) continue ;; esac
     echo "worker|$pid|$comm"
+    for library in tensorflow jaxlib; do
+        grep -q "/$library/" "/proc/$pid/maps" && echo "uses|$pid|$library"
+    done
     for variable in $watched; do
         tr '\\0' '\\n' <"/proc/$pid/environ" | sed -n "s/^$variable=/env|$pid|$variable|/p"
     done
@@ -119,7 +123,7 @@ def look_script(container: str, driver_dir: str, *, daemon: str = "") -> Script:
 
 
 def workers_script() -> Script:
-    """Environments of the processes that run CUDA, and the kernel's log."""
+    """Environments and frameworks of the processes that run CUDA, and the kernel's log."""
     return script(_WORKERS, watched=" ".join(WATCHED))
 
 
@@ -140,6 +144,8 @@ class Worker:
     pid: int
     name: str
     environment: Mapping[str, str] = field(default_factory=dict)
+    libraries: frozenset[str] = frozenset()
+    """Which of `tensorflow` and `jaxlib` it has loaded."""
 
 
 @dataclass(frozen=True)
@@ -212,13 +218,17 @@ def found(looked: str, workers: str) -> Found:
     environments: dict[int, dict[str, str]] = {}
     for number, name, value in _rows(workers, "env", 3):
         environments.setdefault(parse.whole(number) or 0, {})[name] = value
+    libraries: dict[int, frozenset[str]] = {}
+    for number, name in _rows(workers, "uses", 2):
+        libraries[parse.whole(number) or 0] = libraries.get(parse.whole(number) or 0, frozenset()) | {name}
+    running = [(pid, row[1]) for row in _rows(workers, "worker", 2) if (pid := parse.whole(row[0]))]
     made = Found(
         values=values,
         modes={key[5:]: value.strip() for key, value in values.items() if key.startswith("mode.")},
         control=logs.control_log(_tail(looked, "control")),
         server=logs.server_log(_tail(looked, "server")),
         processes=_processes(looked),
-        workers=[Worker(pid, row[1], environments.get(pid, {})) for row in _rows(workers, "worker", 2) if (pid := parse.whole(row[0]))],
+        workers=[Worker(pid, name, environments.get(pid, {}), libraries.get(pid, frozenset())) for pid, name in running],
         environment={row[0]: row[1] for row in _rows(looked, "own", 2)},
     )
     return replace(made, kernel=logs.xids(_tail(workers, "kernel")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from provision import app
 from provision.app import Done, Targets
 from provision.testing import MockHost
+from tests.mock.driving import connect
 from tests.mock.sharing import Shared
 from tests.mock.workers import Box, settled
 
@@ -63,6 +65,29 @@ def test_enabled_it_is_healthy_and_a_client_is_attached(enabled: Box) -> None:
     assert {**found(done, "fail"), **found(done, "unknown"), **found(done, "warn")} == {}, done.text
     assert (done.exit_code, done.document["ok"]) == (0, True)
     assert found(done, "ok")["attachment"]["what"].startswith("attached: process")
+
+
+LOADS_JAX = """
+import ctypes, mmap, os, pathlib, sys
+ctypes.CDLL("libcuda.so.1").cuInit(0)
+library = pathlib.Path(os.environ.get("PROVISION_MOCK_ROOT", "") + "/workspace/site-packages/jaxlib/xla.so")
+library.parent.mkdir(parents=True, exist_ok=True)
+library.write_bytes(b"x" * 4096)
+with library.open("rb") as opened:
+    held = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+print("holds", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_worker_that_has_loaded_jax_is_asked_what_it_takes(enabled: Box) -> None:
+    with connect(enabled.mock) as client:
+        feed, out, _ = client.exec_command(f"sudo docker exec -i worker python3 -u -c {shlex.quote(LOADS_JAX)}")
+        assert out.readline() == "holds\n"
+        done = enabled.examined()
+        feed.channel.shutdown_write()
+        out.channel.recv_exit_status()
+    assert "runs JAX without" in found(done, "warn")["memory"]["what"], done.text
 
 
 def test_a_job_that_leaves_one_process_has_nothing_to_share(enabled: Box) -> None:
