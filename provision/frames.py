@@ -7,9 +7,9 @@ of every line would be held back until more came, as the possible beginning of a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,23 @@ class Done:
 Frame: TypeAlias = Begin | Chunk | End | Done
 
 
-class FrameReader:
-    """Cuts a stream of bytes, in whatever pieces it arrives, into frames. What precedes the first mark is dropped."""
+Read = TypeVar("Read")
 
-    def __init__(self, nonce: str) -> None:
+
+class MarkReader(Generic[Read]):
+    """Cuts a stream of bytes, in whatever pieces it arrives, into marks and what lies between them.
+
+    A mark begins with the nonce, wherever that stands, and goes on to the end of its line. `read` makes of its words what is
+    handed on, or None where they say nothing: then it is output that looks like a mark.
+    """
+
+    def __init__(self, nonce: str, read: Callable[[Sequence[str]], Read | None]) -> None:
         self._mark = nonce.encode("ascii") + b" "
+        self._read = read
         self._buffer = b""
-        self._key: str | None = None
 
-    def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames that `data` completes. Never raises, whatever the bytes."""
+    def feed(self, data: bytes) -> Iterator[bytes | Read]:
+        """What `data` completes. Never raises, whatever the bytes."""
         self._buffer += data
         while True:
             found = self._buffer.find(self._mark)
@@ -64,31 +71,22 @@ class FrameReader:
             if end_of_line < 0:
                 return
             end_of_line -= found
-            frame = self._frame(self._buffer[len(self._mark) : end_of_line])
-            if frame is None:  # output that looks like a mark
+            mark = self._read(self._buffer[len(self._mark) : end_of_line].decode("utf-8", "replace").split(" "))
+            if mark is None:
                 yield from self._flush(len(self._mark))
                 continue
             self._buffer = self._buffer[end_of_line + 1 :]
-            yield frame
+            yield mark
 
-    def _frame(self, line: bytes) -> Frame | None:
-        match line.decode("utf-8", "replace").split(" "):
-            case ["begin", key]:
-                self._key = key
-                return Begin(key)
-            case ["end", key, status] if status.isascii() and status.isdigit() and len(status) <= 3:
-                self._key = None
-                return End(key, int(status))
-            case ["done"]:
-                self._key = None
-                return Done()
-            case _:
-                return None
+    def close(self) -> bytes:
+        """What was held back as the possible beginning of a mark."""
+        rest, self._buffer = self._buffer, b""
+        return rest
 
-    def _flush(self, size: int) -> Iterator[Frame]:
+    def _flush(self, size: int) -> Iterator[bytes]:
         chunk, self._buffer = self._buffer[:size], self._buffer[size:]
-        if chunk and self._key is not None:
-            yield Chunk(self._key, chunk)
+        if chunk:
+            yield chunk
 
     def _possible_mark(self) -> int:
         """Length of the longest tail that could still grow into a mark."""
@@ -97,6 +95,35 @@ class FrameReader:
             if self._mark.startswith(self._buffer[at:]):
                 return len(self._buffer) - at
         return 0
+
+
+class FrameReader:
+    """Cuts a stream of bytes, in whatever pieces it arrives, into frames. What precedes the first mark is dropped."""
+
+    def __init__(self, nonce: str) -> None:
+        self._marks: MarkReader[Begin | End | Done] = MarkReader(nonce, _frame)
+        self._key: str | None = None
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """The frames that `data` completes. Never raises, whatever the bytes."""
+        for part in self._marks.feed(data):
+            if not isinstance(part, bytes):
+                self._key = part.key if isinstance(part, Begin) else None
+                yield part
+            elif self._key is not None:
+                yield Chunk(self._key, part)
+
+
+def _frame(words: Sequence[str]) -> Begin | End | Done | None:
+    match words:
+        case ["begin", key]:
+            return Begin(key)
+        case ["end", key, status] if status.isascii() and status.isdigit() and len(status) <= 3:
+            return End(key, int(status))
+        case ["done"]:
+            return Done()
+        case _:
+            return None
 
 
 class LineSplitter:

@@ -60,7 +60,7 @@ def in_container(container: str, words: Sequence[str], token: str) -> Script:
     return script(_RUN, argv=words, name=container, token=token, dir=WORKSPACE, end=END)
 
 
-class _Told:
+class Told:
     """Standard error of the run, with our own one line taken out."""
 
     def __init__(self, token: str, sink: Sink) -> None:
@@ -69,6 +69,7 @@ class _Told:
         self.not_running = False
 
     def __call__(self, data: bytes) -> None:
+        """Take some bytes."""
         if self._line in data:
             self.not_running = True
             data = data.replace(self._line, b"")
@@ -82,7 +83,7 @@ def run(session: Session, transport: Transport, container: str, words: Sequence[
     It reads what the file descriptor `stdin` gives until that ends, or nothing.
     """
     token = secrets.token_hex(8)
-    told = _Told(token, session.stderr)
+    told = Told(token, session.stderr)
     if stdin is None:
         command, given = lifeline(in_container(container, words, token), become=transport.host.become)
         status = transport.exchange(command, given, on_stdout=session.stdout, on_stderr=told, timeout_s=LONGEST_RUN_S)

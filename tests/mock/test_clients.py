@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import signal
@@ -13,7 +14,8 @@ from contextlib import contextmanager
 import pytest
 
 from provision import app
-from provision.app.dev import clients
+from provision.app.dev import clients, streams
+from provision.app.dev.streams import Lines
 from provision.errors import HostError, Unreachable
 from provision.testing import MockHost
 from tests.mock.driving import SHELL, eventually
@@ -179,12 +181,96 @@ def test_in_containers_they_are_spread(box: Shared) -> None:
     box.up()
 
 
+def framed(key: str, data: bytes) -> bytes:
+    return f":t0k: begin {key}\n".encode() + base64.encodebytes(data) + f"\n:t0k: end {key} 0\n".encode()
+
+
 def test_pieces_of_a_stream_are_put_together() -> None:
-    said = bytearray()
-    told = clients.Told("t0k", 1, said.extend)
-    for byte in b"[1] t0k begin 1 1700000000 10.00 worker\n[1] user's t0k line\n[1] t0k end 1 12.50 0\nrest":
+    out, err = bytearray(), bytearray()
+    told = clients.Told("t0k", 2, out.extend, err.extend)
+    said = b"".join(
+        [
+            b"what a login shell prints\n",
+            framed("1.err", b":t0k: begin 1700000000 10.00 worker\n"),
+            framed("2.out", b"half a l"),
+            framed("1.err", b"user's :t0k: line\nno line end:t0k: en"),
+            framed("1.out", b"rest"),
+            framed("2.out", b"ine\n"),
+            framed("1.err", b"d 12.50 0\n"),
+            framed("1.out", b""),
+            framed("1.err", b""),
+            framed("2.err", b"after all:t0"),
+        ]
+    )
+    for byte in said:
         told(bytes([byte]))
     told.close()
-    text = said.decode()
-    assert re.fullmatch(r"\[1\] starts \d\d:\d\d:\d\d\n\[1\] user's t0k line\n\[1\] ends after 2.50 s, status 0\nrest", text)
-    assert clients.finished(told.clients).document["seconds"] == 2.5
+    assert out == b"[2] half a line\n[1] rest\n"
+    assert re.sub(rb"\d\d:\d\d:\d\d", b"NOW", err).splitlines() == [
+        b"[1] starts NOW",
+        b"[1] user's :t0k: line",
+        b"[1] no line end",
+        b"[1] ends after 2.50 s, status 0",
+        b"[2] after all:t0",
+    ]
+    assert clients.finished(told.clients[:1]).document["seconds"] == 2.5
+
+
+@pytest.mark.parametrize("source", ["printf oops >&2", "printf '10%%\\r90%%\\r' >&2", "printf '\\r90%%' >&2; printf '\\0\\377' >&2"])
+def test_a_last_line_without_an_end_leaves_the_record_alone(box: Shared, source: str) -> None:
+    done = app.dev_exec(box.session, HERE, ["sh", "-c", source], count=2)
+    assert (done.exit_code, [each["status"] for each in done.document["clients"]]) == (0, [0, 0])
+    assert len(re.findall(rb"(?m)^\[[12]\] ends after \d+\.\d\d s, status 0$", box.err)) == 2
+
+
+def test_progress_is_seen_as_it_comes(box: Shared) -> None:
+    """A line that a carriage return ends or begins is not held back until a line end comes."""
+    box.inside('rm -f "$PROVISION_MOCK_ROOT/workspace/go"')
+    session = box.session
+    source = "printf 'a\\r'; printf '\\rb' >&2; until test -e go; do sleep 0.05; done; printf '\\rc\\n' >&2"
+    thread = threading.Thread(target=app.dev_exec, args=(session, HERE, ["sh", "-c", source]), kwargs={"count": 1})
+    thread.start()
+    try:
+        assert eventually(lambda: box.out == b"[1] a\n" and b"[1] b\n" in box.err, 30)
+    finally:
+        box.inside(': >"$PROVISION_MOCK_ROOT/workspace/go"')
+        thread.join(30)
+    box.inside('rm -f "$PROVISION_MOCK_ROOT/workspace/go"')
+    assert b"[1] c\n[1] ends after" in box.err
+
+
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        (b"a\nb", b"[1] a\n[1] b\n"),
+        (b"a\r\n\r\nb\r\n", b"[1] a\n[1] \n[1] b\n"),
+        (b" 10%\r 20%\r100%\n", b"[1]  10%\n[1]  20%\n[1] 100%\n"),
+        (b"\r 10%\r 20%\r100%\n", b"[1]  10%\n[1]  20%\n[1] 100%\n"),
+        (b"\0\xff\n\n", b"[1] \0\xff\n[1] \n"),
+        (b"", b""),
+    ],
+)
+def test_lines_get_the_number_in_front(data: bytes, lines: bytes) -> None:
+    said = bytearray()
+    whole = Lines(1, said.extend)
+    whole(data)
+    whole.close()
+    assert said == lines
+    if b"\r " not in data:  # of a line that begins so, what has come is shown
+        said.clear()
+        apart = Lines(1, said.extend)
+        for byte in data:
+            apart(bytes([byte]))
+        apart.close()
+        assert said == lines
+
+
+def test_a_line_without_an_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "_LONGEST_LINE_BYTES", 10)
+    said = bytearray()
+    lines = Lines(1, said.extend)
+    for _ in range(4):
+        lines(b"12345")
+    assert said == b"[1] 123451234512345\n"
+    lines(b"\n\n")
+    assert said == b"[1] 123451234512345\n[1] 12345\n[1] \n"

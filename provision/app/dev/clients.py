@@ -7,7 +7,6 @@ threads. They run side by side in the worker container, or spread over the worke
 from __future__ import annotations
 
 import contextlib
-import re
 import secrets
 import time
 from collections.abc import Sequence
@@ -15,8 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from provision.app import programs
+from provision.app.dev.streams import Lines, pieces
 from provision.app.session import Done, Session
 from provision.errors import HostError, Interrupted, ProvisionError
+from provision.frames import MarkReader
 from provision.model import Sink, Transport
 from provision.resources.container import THREAD_VARIABLES, WORKSPACE
 from provision.shell import Script, lifeline, script
@@ -25,10 +26,11 @@ BARRIER_S = 60
 """How long programs wait for one another before they give up: one that cannot be started would hold up all."""
 
 # Every program has a shell of its own in its container. It leaves a file when it is there, waits until all files are, and
-# says on standard error when its program began (seconds since 1970, and since the machine's start) and how it ended.
+# says on standard error when its program began (seconds since 1970, and since the machine's start) and how it ended: with a mark
+# that stands anywhere, as the program's last line may have no end.
 _ONE = """
 R=${PROVISION_MOCK_ROOT-}
-token=$1 number=$2 count=$3 patience_s=$4 meeting=$R$5 box=$6
+mark=$1 number=$2 count=$3 patience_s=$4 meeting=$R$5 box=$6
 test -z "$7" || unset CUDA_VISIBLE_DEVICES
 shift 7
 there() {
@@ -43,21 +45,20 @@ mkdir -p "$meeting"
 : >"$meeting/$number"
 deadline=$(($(date +%s) + patience_s))
 until there; do
-    test "$(date +%s)" -lt "$deadline" || {
-        echo "$token late $number" >&2
-        exit 125
-    }
+    test "$(date +%s)" -lt "$deadline" || exit 125
     sleep 0.02
 done
-echo "$token begin $number $(date +%s) $(uptime) $box" >&2
+echo "$mark begin $(date +%s) $(uptime) $box" >&2
 status=0
 "$@" </dev/null || status=$?
-echo "$token end $number $(uptime) $status" >&2
+echo "$mark end $(uptime) $status" >&2
 exit "$status"
 """
 
-# Each line gets its program's number in front: `read` takes a line as soon as it is there, in every shell; sed and awk of
-# some systems wait for more.
+# Every stream comes in frames, each a piece as it was read, so that nothing that a program prints touches what another one
+# prints; in base64, as a shell can hold no NUL. A long write is in no shell in one piece, so whoever writes holds the turn, an empty
+# line in a pipe. A piece of some size means that more waits; after a small one the next may gather for a moment, as each
+# costs three processes. The end of a stream is a frame with nothing in it.
 _ALL = """
 test "$(docker container inspect -f '{{.State.Running}}' "$name" 2>/dev/null)" = true || { echo "$token not-running" >&2; exit 125; }
 boxes=$(echo "$name"; docker ps --filter "label=provision.sibling=$name" --format '{{.Names}}' | sort)
@@ -68,21 +69,36 @@ over() {
 }
 test -z "$ending" || { over; exit 0; }
 trap 'over; exit 143' TERM HUP INT
+turn=$R/tmp/provision-$token
+mkfifo -m 600 "$turn" || exit 125
+exec 5<>"$turn"
+rm -f "$turn"
+echo >&5
+framed() {
+    while
+        piece=$(dd bs=65536 count=1 2>/dev/null | base64)
+        read -r _ <&5
+        printf '%s begin %s\\n%s\\n%s end %s 0\\n' "$mark" "$1" "$piece" "$mark" "$1"
+        echo >&5
+        test -n "$piece"
+    do
+        test "${#piece}" -gt 5000 || sleep 0.05
+    done
+}
 cores=$(grep -c '^processor' "$R/proc/cpuinfo" 2>/dev/null || nproc)
 share=$((cores / count))
 test "$share" -ge 1 || share=1
 environment=
 for variable in $threads; do environment="$environment --env $variable=$share"; done
 for variable in $more; do environment="$environment --env $variable"; done
-marked() { while IFS= read -r line || test -n "$line"; do printf '[%s] %s\\n' "$1" "$line"; done; }
 one() {
     box=$1 number=$2
     shift 2
     {
         # shellcheck disable=SC2086 # words without blanks
         docker exec $environment --env "PROVISION_RUN=$token" --workdir "$dir" "$box" sh -c "$body" provision \\
-            "$token" "$number" "$count" "$patience_s" "$dir/.provision-$token" "$box" "$hidden" "$@" 2>&3 | marked "$number"
-    } 3>&1 >&4 | marked "$number" >&2
+            "$mark" "$number" "$count" "$patience_s" "$dir/.provision-$token" "$box" "$hidden" "$@" 2>&3 | framed "$number.out" >&4 3>&-
+    } 3>&1 | framed "$number.err"
 }
 exec 4>&1
 number=1
@@ -110,6 +126,7 @@ def in_containers(session: Session, words: Sequence[str], count: int, token: str
         argv=words,
         name=worker.name,
         token=token,
+        mark=_mark(token),
         count=count,
         ending="yes" if ending else "",
         dir=WORKSPACE,
@@ -144,49 +161,70 @@ class Client:
         return {"client": self.number, "container": self.container, "started": stamp, "seconds": self.seconds, "status": self.status}
 
 
-class Told:
-    """Standard error of all programs: the user's lines go on, ours are taken out and become records."""
+class Errors:
+    """Standard error of one of them: its lines go on, and what we say there of its beginning and end becomes its record."""
 
-    def __init__(self, token: str, count: int, sink: Sink) -> None:
+    def __init__(self, client: Client, mark: str, sink: Sink) -> None:
+        self._client = client
         self._sink = sink
-        self._rest = b""
-        self._ours = re.compile(rf"(?:\[(\d+)\] )?{token} (\S+) ?(.*)")
-        self.clients = [Client(number) for number in range(1, count + 1)]
-        self.not_running = False
-        self.late = 0
+        self._lines = Lines(client.number, sink)
+        self._marks = MarkReader(mark, _record)
 
     def __call__(self, data: bytes) -> None:
         """Take some bytes, in whatever pieces they come."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            found = self._ours.fullmatch(line.decode("utf-8", "replace"))
-            if found is None:
-                self._sink(line + b"\n")
+        for part in self._marks.feed(data):
+            if isinstance(part, bytes):
+                self._lines(part)
             else:
-                self._record(found[2], found[3].split())
+                self._lines.close()
+                self._sink(f"[{self._client.number}] {self._written_down(*part)}\n".encode())
 
-    def _record(self, what: str, words: Sequence[str]) -> None:
-        match what, words:
-            case "not-running", _:
-                self.not_running = True
-            case "late", _:
-                self.late += 1
-            case "begin", [number, since_1970, uptime, box]:
-                client = self.clients[int(number) - 1]
-                client.started, client.began_s, client.container = int(since_1970), float(uptime), box
-                self._say(client, f"starts {_clock(client.started)}")
-            case "end", [number, uptime, status]:
-                client = self.clients[int(number) - 1]
-                client.ended_s, client.status = float(uptime), int(status)
-                self._say(client, f"ends after {client.seconds:.2f} s, status {status}")
-
-    def _say(self, client: Client, text: str) -> None:
-        self._sink(f"[{client.number}] {text}\n".encode())
+    def _written_down(self, what: str, *words: str) -> str:
+        client = self._client
+        if what == "begin":
+            client.started, client.began_s, client.container = int(words[0]), float(words[1]), words[2]
+            return f"starts {_clock(client.started)}"
+        client.ended_s, client.status = float(words[0]), int(words[1])
+        return f"ends after {client.seconds:.2f} s, status {client.status}"
 
     def close(self) -> None:
         """Hand on what came without a line end."""
-        if self._rest:
-            self._sink(self._rest)
+        self._lines(self._marks.close())
+        self._lines.close()
+
+
+def _record(words: Sequence[str]) -> Sequence[str] | None:
+    return words if (words[0], len(words)) in {("begin", 4), ("end", 3)} else None
+
+
+def _mark(token: str) -> str:
+    return f":{token}:"
+
+
+class Told:
+    """All that comes over the channel: what the programs print, and what we say of them."""
+
+    def __init__(self, token: str, count: int, stdout: Sink, stderr: Sink) -> None:
+        self.clients = [Client(number) for number in range(1, count + 1)]
+        self._streams: dict[str, Lines | Errors] = {f"{client.number}.out": Lines(client.number, stdout) for client in self.clients}
+        self._streams |= {f"{client.number}.err": Errors(client, _mark(token), stderr) for client in self.clients}
+        self._take = pieces(_mark(token), self._hear)
+
+    def __call__(self, data: bytes) -> None:
+        """Take some bytes, in whatever pieces they come."""
+        self._take(data)
+
+    def _hear(self, key: str, data: bytes) -> None:
+        stream = self._streams[key]
+        if data:
+            stream(data)
+        else:
+            stream.close()
+
+    def close(self) -> None:
+        """Hand on what came without a line end."""
+        for stream in self._streams.values():
+            stream.close()
 
 
 def run(session: Session, transport: Transport, words: Sequence[str], count: int) -> Done:
@@ -196,10 +234,11 @@ def run(session: Session, transport: Transport, words: Sequence[str], count: int
     no container, no connection, or programs that did not all come to the start.
     """
     token = secrets.token_hex(8)
-    told = Told(token, count, session.stderr)
+    told = Told(token, count, session.stdout, session.stderr)
+    ours = programs.Told(token, session.stderr)
     command, stdin = lifeline(in_containers(session, words, count, token), become=transport.host.become)
     try:
-        transport.exchange(command, stdin, on_stdout=session.stdout, on_stderr=told, timeout_s=programs.LONGEST_RUN_S)
+        transport.exchange(command, stdin, on_stdout=told, on_stderr=ours, timeout_s=programs.LONGEST_RUN_S)
     except KeyboardInterrupt:
         # What the end of the channel would do by itself is waited for here; a second Ctrl-C leaves it to that.
         with contextlib.suppress(KeyboardInterrupt, ProvisionError):
@@ -211,7 +250,7 @@ def run(session: Session, transport: Transport, words: Sequence[str], count: int
         session.stderr("\n".join(["", *_table(told.clients, cut="not heard of"), ""]).encode())
         raise
     told.close()
-    if told.not_running:
+    if ours.not_running:
         raise programs.not_running(session, transport)
     there = sum(client.began_s is not None for client in told.clients)
     if there < count:

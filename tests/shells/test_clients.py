@@ -1,0 +1,93 @@
+"""Several programs at once, under every shell: whatever they print, no line of one is lost, broken, or mixed with another's."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from provision.app import Session
+from provision.app.dev import clients
+from provision.hosts.local import LocalTransport
+from provision.settings import Settings
+from tests.shells.worlds import Scratch
+
+pytestmark = pytest.mark.slow
+
+DOCKER = """#!/bin/sh
+case $1 in
+    container) echo true ;;
+    exec)
+        shift
+        while :; do
+            case $1 in
+                --env) export "$2" && shift 2 ;;
+                --workdir) shift 2 ;;
+                *) break ;;
+            esac
+        done
+        shift
+        exec "$@"
+        ;;
+esac
+"""
+LINES = """
+import sys
+mine = bytes(byte for byte in range(256) if byte not in b"\\r\\n")
+for number in range(30):
+    for stream in (sys.stdout.buffer, sys.stderr.buffer):
+        stream.write(b"%d " % number + mine * 400 + b"\\n")
+        stream.flush()
+sys.stdout.buffer.write(mine)
+sys.stderr.buffer.write(b"\\r 99%")
+"""
+MUCH = """
+import sys
+for number in range(200_000):
+    sys.stdout.write(f"{number:>79}\\n")
+"""
+
+
+@pytest.fixture
+def out() -> bytearray:
+    return bytearray()
+
+
+@pytest.fixture
+def err() -> bytearray:
+    return bytearray()
+
+
+@pytest.fixture
+def session(scratch: Scratch, out: bytearray, err: bytearray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
+    """One whose host is a folder, with containers that are processes."""
+    scratch.enter(monkeypatch)
+    docker = scratch.tools / "docker"
+    docker.write_text(DOCKER)
+    docker.chmod(0o755)
+    return Session(Settings.from_levels([]), tmp_path, tmp_path, stdout=out.extend, stderr=err.extend)
+
+
+def said(data: bytearray, number: int) -> list[bytes]:
+    front = f"[{number}] ".encode()
+    return [line.removeprefix(front) for line in bytes(data).split(b"\n") if line.startswith(front)]
+
+
+def test_long_and_binary_lines_stay_whole(scratch: Scratch, session: Session, out: bytearray, err: bytearray) -> None:
+    done = clients.run(session, LocalTransport(scratch.world.host()), [sys.executable, "-c", LINES], 4)
+    assert [each["status"] for each in done.document["clients"]] == [0, 0, 0, 0], bytes(err[-300:])
+    mine = bytes(byte for byte in range(256) if byte not in b"\r\n")
+    whole = [b"%d " % number + mine * 400 for number in range(30)]
+    for number in range(1, 5):
+        assert said(out, number) == [*whole, mine]
+        first, *lines, progress, last = said(err, number)
+        assert (first[:7], lines, progress, last[:11]) == (b"starts ", whole, b" 99%", b"ends after ")
+    assert len(bytes(out).split(b"\n")) == 4 * 31 + 1
+    assert not list((scratch.root / "tmp").iterdir())
+
+
+def test_sixteen_megabytes_through_one(scratch: Scratch, session: Session, out: bytearray) -> None:
+    done = clients.run(session, LocalTransport(scratch.world.host()), [sys.executable, "-c", MUCH], 1)
+    assert done.exit_code == 0
+    assert out == b"".join(b"[1] %79d\n" % number for number in range(200_000))
