@@ -37,6 +37,7 @@ READERS: Mapping[str, Callable[[str], Any]] = {
     "plan.sms_of": plan.sms_of,
     "probe.is_running": probe.is_running,
     "probe.is_mock": probe.is_mock,
+    "probe.gpu_uuid": probe.gpu_uuid,
     "probe.host_facts": probe.host_facts,
 }
 ELSEWHERE = frozenset(("parse", "logs"))
