@@ -58,10 +58,10 @@ def control_log(found: Found) -> Judged:
     """Servers that end as soon as they start leave their only trace here."""
     log = found.control
     if log.respawns:
-        why = f"servers {', '.join(str(pid) for pid, _ in log.ended[-3:])} ended with a failure, one after the other"
+        why = f"servers {', '.join(map(str, log.failed[-3:]))} ended with a failure, one after the other"
         return fail("the server ends each time it is started", why, "look at checks 2, 4, 5 and 8; then invoke mps.disable and mps.enable")
     if log.fatal:
-        why = f"{log.fatal} times since the daemon started"
+        why = f"{counted(log.fatal, 'time')}, and no server became ready since"
         return fail("a server met a fatal exception", why, "look at checks 4 and 5; then invoke vm.provision and invoke dev.up")
     if log.refused_uids:
         users = ", ".join(map(str, log.refused_uids))
@@ -126,7 +126,7 @@ def attachment(found: Found) -> Judged:
         fix = (
             "invoke mps.disable, then invoke mps.enable; the checks above say why"
             if said.startswith("outside")
-            else f"invoke mps.explain --text {shlex.quote(said[:60])}"
+            else f"invoke mps.explain --text {shlex.quote(said.partition(';')[0][:60])}"
         )
         return fail("a probe client is not attached to the server", said, fix)
     if found.daemon.outside:

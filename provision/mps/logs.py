@@ -47,8 +47,10 @@ class ControlLog:
     """Servers that became ready, in order."""
     ended: tuple[tuple[int, int], ...] = ()
     """(PID, exit status) of servers that ended."""
+    failed: tuple[int, ...] = ()
+    """Servers that ended with a failure and were never ready, since another one became ready."""
     fatal: int = 0
-    """How often a server met a fatal exception."""
+    """How often a server met a fatal exception since one became ready."""
     refused_uids: tuple[int, ...] = ()
     """Users whose commands were refused."""
     pending_uids: tuple[int, ...] = ()
@@ -58,9 +60,8 @@ class ControlLog:
 
     @property
     def respawns(self) -> bool:
-        """True where the last servers all ended with a failure, none of them ever ready."""
-        last = self.ended[-_RESPAWNS:]
-        return len(last) == _RESPAWNS and all(status != 0 and pid not in self.ready for pid, status in last)
+        """True where servers end with a failure as often as they are started, none of them ever ready."""
+        return len(self.failed) >= _RESPAWNS
 
 
 _READY = re.compile(r"NEW SERVER (\d{1,9}): Ready", re.ASCII)
@@ -79,15 +80,22 @@ def control_log(text: str) -> ControlLog:
     starts = [number for number, line in enumerate(said) if _SOCKET.match(line)]
     said = said[starts[-1] :] if starts else said
     socket = _SOCKET.match(said[0]) if said else None
+    ready = {number: int(found[1]) for number, line in enumerate(said) if (found := _READY.search(line))}
+    since = said[max(ready, default=-1) + 1 :]
     return ControlLog(
         socket=socket[1].strip() if socket else "",
-        ready=tuple(int(found[1]) for line in said if (found := _READY.search(line))),
-        ended=tuple((int(found[1]), int(found[2])) for line in said if (found := _ENDED.search(line))),
-        fatal=sum("encountered a fatal exception" in line for line in said),
+        ready=tuple(ready.values()),
+        ended=_ended(said),
+        failed=tuple(pid for pid, status in _ended(since) if status != 0 and pid not in ready.values()),
+        fatal=sum("encountered a fatal exception" in line for line in since),
         refused_uids=tuple(dict.fromkeys(int(found[1]) for line in said if (found := _REFUSED.search(line)))),
         pending_uids=_pending(said),
         blocked_by=_blocked(said),
     )
+
+
+def _ended(said: list[str]) -> tuple[tuple[int, int], ...]:
+    return tuple((int(found[1]), int(found[2])) for line in said if (found := _ENDED.search(line)))
 
 
 def _pending(said: list[str]) -> tuple[int, ...]:
