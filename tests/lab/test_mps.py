@@ -14,6 +14,7 @@ from lab.base_image import BaseImage
 from lab.machine import Lab
 from provision import app
 from provision.app import Session, Targets
+from provision.app.image import worker_image
 from provision.settings import Level, Settings
 
 HERE = Targets()
@@ -38,7 +39,8 @@ def sessions(lab: Lab, image: BaseImage, tmp_path: Path) -> Iterator[Any]:
     said = bytearray()
 
     def session(**mps: Any) -> Session:
-        data = {"name": "lab", "hosts": {"lab": entry}, "worker": {"python": image.python, "processes": 2}, "mps": mps}
+        worker = {"python": image.python, "processes": 2, **mps.pop("worker", {})}
+        data = {"name": "lab", "hosts": {"lab": entry}, "worker": worker, "mps": mps}
         settings = Settings.from_levels([Level("test", data)])
         said.clear()
         return Session(settings, tmp_path / "state", project, stdout=said.extend, stderr=said.extend, environ=dict(os.environ))
@@ -86,3 +88,20 @@ def test_both_topologies_are_proven_and_several_programs_attach(sessions: Any) -
 
     assert [each for each in _well(app.mps_enable(sessions(), HERE))["results"] if each["status"] == "failed"] == []
     assert app.mps_status(sessions(), HERE, strict=True).exit_code == 0
+
+
+def test_an_image_with_a_user_of_its_own_has_its_folders_made_by_root(sessions: Any, lab: Lab) -> None:
+    _well(app.vm_provision(sessions(), HERE))
+    _well(app.image_build(sessions(), HERE))
+    base = worker_image(sessions()).reference
+    lab.exec_inside("sh", "-c", f"printf 'FROM {base}\\nUSER 1000\\n' | docker build --tag own:1 -")
+    own = {"worker": {"image": "own:1"}}
+    for topology in ("container", "containers"):
+        _well(app.dev_up(sessions(**own, topology=topology), HERE))
+        _well(app.mps_enable(sessions(**own, topology=topology), HERE))
+        found = app.mps_status(sessions(**own, topology=topology), HERE, strict=True)
+        assert (found.exit_code, found.document["server"]["uid"]) == (0, 1000), found.document
+        _well(app.mps_disable(sessions(**own, topology=topology), HERE))
+        if topology == "container":
+            left = "ls -A /run/mps /run/provision-mps 2>/dev/null || true"
+            assert lab.exec_inside("docker", "exec", "worker", "sh", "-c", left).stdout == "/run/mps:\n"

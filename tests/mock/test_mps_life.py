@@ -19,7 +19,7 @@ from provision.model import Event, Note, ResourceStarted
 from provision.resources.mps import inside
 from provision.testing import MockHost
 from tests.mock.driving import eventually
-from tests.mock.sharing import HERE, Shared, changed
+from tests.mock.sharing import HERE, IMAGE, Shared, changed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 R = "$PROVISION_MOCK_ROOT"
@@ -471,9 +471,24 @@ def test_a_proof_is_there_while_the_next_one_is_written(gpu: Shared) -> None:
 def test_a_run_that_was_killed_holds_nobody_up(gpu: Shared) -> None:
     """Its lock names a process that is gone, or one that has its number by chance."""
     for holder in ("1:1", "4194305:7"):
-        gpu.inside(f'ln -sfn {holder} "{R}/run/provision-mps.lock"')
+        gpu.inside(f'mkdir "{R}/run/provision-mps"; ln -sfn {holder} "{R}/run/provision-mps/lock"')
         gpu.enable()
-        assert gpu.inside(f'ls "{R}"/run/provision-mps.lock* 2>/dev/null') == ""
-        gpu.inside(f'ln -sfn {holder} "{R}/run/provision-mps.lock"')
+        assert gpu.inside(f'ls "{R}"/run/provision-mps/lock* 2>/dev/null') == ""
+        gpu.inside(f'ln -sfn {holder} "{R}/run/provision-mps/lock"')
         assert app.mps_disable(gpu.session, HERE).exit_code == 0
         assert gpu.inside(f'ls -d "{R}"/run/provision-mps* 2>/dev/null') == ""
+
+
+def test_an_image_with_a_user_of_its_own_has_a_daemon_of_that_user(gpu: Shared) -> None:
+    gpu.host.put("/tmp/own/Dockerfile", f"FROM {IMAGE}\nUSER 1000\n")
+    assert gpu.host.run("docker build -t own:1 /tmp/own").status == 0
+    gpu.set(worker={"image": "own:1"})
+    assert gpu.up().exit_code == 0
+    gpu.enable()
+    assert gpu.status(strict=True).exit_code == 0
+    modes = gpu.inside(f'stat -c %a "{R}"/run/mps/pipe "{R}"/run/mps/log "{R}"/run/provision-mps')
+    assert modes.split() == ["777"] * 3, "made by root, for that user"
+    gpu.set(worker={"image": "own:1"}, thread_percentage=50)
+    assert "mps" in changed(gpu.enable())
+    assert app.mps_disable(gpu.session, HERE).exit_code == 0
+    assert gpu.inside(f'ls -d "{R}"/run/mps/pipe "{R}"/run/mps/log "{R}"/run/provision-mps 2>/dev/null') == ""

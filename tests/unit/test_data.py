@@ -50,7 +50,9 @@ def scripts(case: Case) -> Iterator[tuple[str, Script]]:
         if made is not None:
             yield f"{case.name}/{name}", made
             yield from (
-                (f"{case.name}/{name}-body", script(str(value))) for key, value in made.bindings if key in {"body", "prove", "note"}
+                (f"{case.name}/{name}-body", script(str(value)))
+                for key, value in made.bindings
+                if key in {"open", "body", "prove", "note", "clean"}
             )
 
 

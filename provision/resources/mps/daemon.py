@@ -15,11 +15,15 @@ from provision.shell import Argument, Script, fields, script
 DRAIN_S = 20
 """How long clients may take to leave before a daemon is restarted or ended; whoever stays is named."""
 
+# The image may have a user of its own, which may not make folders in /run.
 _DISABLE = """
 test -z "$image" || docker image inspect "$image" >/dev/null
+docker container inspect -f '{{.Config.User}}' "$name" | grep -qxE '(0|root)?(:.*)?' || docker exec --user 0 "$name" sh -eu -c "$open"
 docker exec "$name" sh -eu -c "$body" provision "$force" "$drain_s"
+docker exec --user 0 "$name" sh -eu -c "$clean"
 """
 _ENABLE = """
+docker container inspect -f '{{.Config.User}}' "$name" | grep -qxE '(0|root)?(:.*)?' || docker exec --user 0 "$name" sh -eu -c "$open"
 docker exec "$name" sh -eu -c "$body" provision "$gpu" "$percentage" "$memory" "$cpus" "$device" "$drain_s" "$ready_s"
 test -n "$gpu" || exit 0
 boxes=$name
@@ -45,6 +49,41 @@ fi
 key=$(printf '%s\\n' "$boxes" | xargs docker container inspect -f '{{.Id}}{{.State.StartedAt}}' 2>/dev/null | cksum | tr -d ' \\n')
 printf '%s\\n' "$said" | docker exec -i "$name" sh -eu -c "$note" provision "$key"
 """
+
+
+_OWN = (
+    (
+        "another mps.enable or mps.disable is under way",
+        Diagnosis("somebody else starts or ends MPS on this host right now", "wait until that ends, then run the same command again"),
+    ),
+    ("processes are still attached", Diagnosis("programs are still attached to MPS", "let them end, or invoke mps.disable --force")),
+    ("there is no such GPU", Diagnosis("the GPU that mps.gpu names is not there", "invoke dev.exec -- nvidia-smi -L")),
+    (
+        "failed to (set pid|set affinity|parse CPU list)",
+        Diagnosis("the CPUs that mps.cpus names are not there", "invoke dev.exec -- nproc"),
+    ),
+    (
+        "the image has no taskset",
+        Diagnosis("mps.cpus needs taskset, which the image has not", "add util-linux to worker.apt, or remove mps.cpus"),
+    ),
+    (
+        "the MPS server is not ACTIVE",
+        Diagnosis("the MPS server did not become ACTIVE", "invoke dev.exec -- sh -c 'cat $CUDA_MPS_LOG_DIRECTORY/control.log'"),
+    ),
+    (
+        r": (failed|outside): .*\n|probe client is not attached",
+        Diagnosis("a CUDA program of the container does not attach to MPS", "invoke mps.doctor"),
+    ),
+    (
+        r"(mkdir|chmod|mv|rm|ln): .*(ermission denied|Read-only file system)|of the container may not write to",
+        Diagnosis("the container's user may not write where MPS keeps its files", "set mps.pipe_dir and mps.log_dir to other folders"),
+    ),
+    (
+        r"mkdir: .*(File exists|Not a directory)",
+        Diagnosis("a file is where a folder of MPS should be", "set mps.pipe_dir and mps.log_dir to other folders"),
+    ),
+)
+"""What our own steps say when they give up, as patterns: the cause, and what helps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +163,9 @@ class MpsDaemon(Resource):
                 _DISABLE,
                 name=self.container,
                 image=self.image,
+                open=inside.OPEN,
                 body=inside.DISABLE,
+                clean=inside.CLEAN,
                 force="yes" if self.force else "",
                 drain_s=self.drain_s,
             )
@@ -142,6 +183,7 @@ class MpsDaemon(Resource):
             argv=None,
             name=self.container,
             worker=self.worker,
+            open=inside.OPEN,
             body=inside.ENABLE,
             prove=inside.PROVE,
             client=CLIENT,
@@ -157,32 +199,11 @@ class MpsDaemon(Resource):
             return Diagnosis("the worker image is not on the host", "invoke dev.up")
         if "not found" in output and "nvidia-cuda-mps-control" in output:
             return Diagnosis("the container has no MPS binaries on its PATH", "invoke dev.up   (mounts the driver folder)")
-        if "ermission denied" in output:
+        if re.search(r"nvidia-cuda-mps-[a-z]+['\"]?: [Pp]ermission denied", output):
             return Diagnosis(
                 "the MPS binaries are not executable: the driver folder is mounted noexec", "invoke vm.provision, then invoke dev.up"
             )
-        return _own_diagnosis(output)
-
-
-def _own_diagnosis(output: str) -> Diagnosis | None:
-    """What our own steps say when they give up."""
-    if "another mps.enable or mps.disable is under way" in output:
-        return Diagnosis("somebody else starts or ends MPS on this host right now", "wait until that ends, then run the same command again")
-    if "processes are still attached" in output:
-        return Diagnosis("programs are still attached to MPS", "let them end, or invoke mps.disable --force")
-    if "there is no such GPU" in output:
-        return Diagnosis("the GPU that mps.gpu names is not there", "invoke dev.exec -- nvidia-smi -L")
-    if "failed to set pid" in output or "failed to set affinity" in output or "failed to parse CPU list" in output:
-        return Diagnosis("the CPUs that mps.cpus names are not there", "invoke dev.exec -- nproc")
-    if "the image has no taskset" in output:
-        return Diagnosis("mps.cpus needs taskset, which the image has not", "add util-linux to worker.apt, or remove mps.cpus")
-    if "the MPS server is not ACTIVE" in output:
-        return Diagnosis("the MPS server did not become ACTIVE", "invoke dev.exec -- sh -c 'cat $CUDA_MPS_LOG_DIRECTORY/control.log'")
-    if re.search(r": (failed|outside): .*\n", output) or "probe client is not attached" in output:
-        return Diagnosis("a CUDA program of the container does not attach to MPS", "invoke mps.doctor")
-    if re.search(r"mkdir: .*(File exists|Not a directory)", output):
-        return Diagnosis("a file is where a folder of MPS should be", "set mps.pipe_dir and mps.log_dir to other folders")
-    return None
+        return next((meaning for pattern, meaning in _OWN if re.search(pattern, output)), None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -80,12 +80,13 @@ clients | while read -r _ client; do echo "client.$client=$({ tr '\\0' ' ' <"/pr
 # by PID and start, since PIDs begin anew with the container; one that died is passed over by whoever makes the token with its name, so that
 # nobody removes the lock of a living one.
 _ENDING = """
-lock=$R/run/provision-mps.lock
+lock=$notes/lock
 began() { cut -d ' ' -f 22 "/proc/$1/stat" 2>/dev/null || true; }
+release() { rm -f "$lock"; rmdir "$notes" 2>/dev/null || true; }
 alone() {
-    mkdir -p "${lock%/*}"
     waited=0
-    until ln -s "$$:$(began "$$")" "$lock" 2>/dev/null; do
+    until mkdir -p "$notes" 2>/dev/null && ln -s "$$:$(began "$$")" "$lock" 2>/dev/null; do
+        test -w "$notes" || test -w "$R/run" || { echo "user $(id -u) of the container may not write to ${notes#"$R"}"; exit 1; }
         holder=$(readlink "$lock" || true)
         if test -n "$holder" && test "$(began "${holder%:*}")" != "${holder#*:}" && ln -s "$$" "$lock.$holder" 2>/dev/null; then
             test "$(readlink "$lock" || true)" != "$holder" || rm -f "$lock"
@@ -96,8 +97,23 @@ alone() {
         waited=$((waited + 1))
         sleep 0.2
     done
-    trap 'rm -f "$lock"' EXIT
+    trap release EXIT
     trap 'exit 143' TERM HUP INT
+}
+# What enabling makes is written down before it is made: a run that is cut in between leaves nothing that is taken for somebody else's.
+record() {
+    test ! -e "$notes/made" || return 0
+    for path in "$R$CUDA_MPS_PIPE_DIRECTORY" "$R$CUDA_MPS_LOG_DIRECTORY"; do
+        test -d "$path" || { echo "$path"; continue; }
+        for name in control control_lock control_privileged log nvidia-cuda-mps-control.pid control.log server.log; do
+            test -e "$path/$name" || echo "$path/$name"
+        done
+    done >"$notes/made.$$"
+    mv -f "$notes/made.$$" "$notes/made"
+}
+folders() {
+    record
+    mkdir -p "$R$CUDA_MPS_PIPE_DIRECTORY" "$R$CUDA_MPS_LOG_DIRECTORY"
 }
 attached() { clients | cut -d ' ' -f 2 | tr '\\n' ' '; }
 drain() {
@@ -170,16 +186,6 @@ as_planned() {
     test "$(value "$pid" CUDA_VISIBLE_DEVICES)" = "$device" || return 1
     test "$(affinity "$pid")" = "${cpus:-$(affinity self)}"
 }
-folder() {
-    if test -d "$R$1"; then
-        for name in control control_lock control_privileged log nvidia-cuda-mps-control.pid control.log server.log; do
-            test -e "$R$1/$name" || echo "$R$1/$name" >>"$notes/files"
-        done
-        return 0
-    fi
-    mkdir -p "$R$1"
-    echo "$R$1" >>"$notes/folders"
-}
 start() {
     set -- nvidia-cuda-mps-control -d
     if test -n "$cpus"; then
@@ -199,13 +205,8 @@ if ! answers || ! as_planned; then
         drain "$patience_s" || { echo "processes are still attached: $busy"; exit 1; }
     fi
     end
-    if ! test -d "$notes"; then
-        mkdir -p "$notes"
-        folder "$CUDA_MPS_PIPE_DIRECTORY"
-        folder "$CUDA_MPS_LOG_DIRECTORY"
-    fi
-    mkdir -p "$R$CUDA_MPS_PIPE_DIRECTORY" "$R$CUDA_MPS_LOG_DIRECTORY"
-    chmod 0777 "$R$CUDA_MPS_PIPE_DIRECTORY"
+    folders
+    chmod 0777 "$R$CUDA_MPS_PIPE_DIRECTORY" 2>/dev/null || true
     start
     tries=0
     until answers; do
@@ -275,12 +276,36 @@ if answers; then
     fi
 fi
 end
-if test -r "$notes/folders"; then while IFS= read -r path; do rm -rf "$path"; done <"$notes/folders"; fi
-if test -r "$notes/files"; then while IFS= read -r path; do rm -f "$path"; done <"$notes/files"; fi
-rm -rf "$notes"
 """
 )
 """Arguments: whether to end clients that run, seconds that they have to end by themselves."""
+
+OPEN = (
+    _PRELUDE
+    + _ENDING
+    + """
+alone
+folders
+chmod 0777 "$notes" "$R$CUDA_MPS_PIPE_DIRECTORY"
+if grep -qxF "$R$CUDA_MPS_LOG_DIRECTORY" "$notes/made" || test -z "$(ls -A "$R$CUDA_MPS_LOG_DIRECTORY")"; then
+    chmod 0777 "$R$CUDA_MPS_LOG_DIRECTORY"
+fi
+"""
+)
+"""As root, for a container whose user is another one: `/run` and new volumes are root's. The daemon is to have the user of the
+programs, since a server serves one user id."""
+
+CLEAN = (
+    _PRELUDE
+    + _ENDING
+    + """
+alone
+! answers || exit 0
+if test -r "$notes/made"; then while IFS= read -r path; do rm -rf "$path"; done <"$notes/made"; fi
+for path in "$notes"/*; do test "$path" = "$lock" || rm -f "$path"; done
+"""
+)
+"""As root, once no daemon is left: what enabling made is gone."""
 
 PROVE = """
 unset CUDA_VISIBLE_DEVICES

@@ -238,10 +238,11 @@ class Daemon:
         if not words:
             return ""
         name, rest = words[0], words[1:]
-        if uid != 0 and name == "quit":
+        may = uid in (0, self.place.uid)  # root, and whoever started it
+        if not may and name == "quit":
             return self._refused("Not enough privilege to execute quit command\n")
         own = name == "start_server" and rest[:2] == ["-uid", str(uid)]  # a server of one's own may be started
-        if uid != 0 and not own and name.startswith(("set_", "start_", "shutdown_", "terminate_")):
+        if not may and not own and name.startswith(("set_", "start_", "shutdown_", "terminate_")):
             return self._refused(REFUSED.format(uid=uid))
         if name == "quit":
             self._quitting = (client, time.monotonic() + float(rest[1]) if rest[:1] == ["-t"] and len(rest) > 1 else None)
