@@ -11,7 +11,8 @@ from provision.mps import parse
 from provision.shell import fields
 
 # Multiprocessors are attribute 16 of a device (cuda.h, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT); a client of MPS sees those that it may
-# use. The context is made with cuCtxCreate, as 808 and 46 show there.
+# use. They are told before a context is made, which EXCLUSIVE_PROCESS refuses to whom the server does not serve, and read again
+# after it for the proof. The context is made with cuCtxCreate, as 808 and 46 show there.
 CLIENT = """
 import ctypes, os, subprocess, sys, time
 
@@ -29,14 +30,18 @@ try:
 except OSError as error:
     sys.exit(print(f"failed: {error}"))
 device, context, version, count = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
+
+def multiprocessors():
+    return cuda.cuDeviceGetAttribute(ctypes.byref(count), 16, device) == 0
+
 call("cuInit", 0)
 call("cuDeviceGet", ctypes.byref(device), 0)
-call("cuCtxCreate_v2", ctypes.byref(context), 0, device)
 if cuda.cuDriverGetVersion(ctypes.byref(version)) == 0:
     print(f"driver={version.value}")
-seen = cuda.cuDeviceGetAttribute(ctypes.byref(count), 16, device) == 0
-if seen:
+if multiprocessors():
     print(f"sms={count.value}")
+call("cuCtxCreate_v2", ctypes.byref(context), 0, device)
+seen = multiprocessors()
 if sys.argv[1:] != ["prove"]:
     sys.exit()
 me = str(os.getpid())
@@ -46,7 +51,7 @@ for _ in range(20):
     time.sleep(0.1)
 print(f"outside: process {me} uses the GPU and no server lists it")
 """
-"""Makes a context and prints `driver=` and `sms=`; with the argument `prove` it looks itself up in the servers' lists of clients as well.
+"""Prints `driver=` and `sms=` and makes a context; with the argument `prove` it looks itself up in the servers' lists of clients as well.
 
 Its last line is then `attached: …` or `outside: …`. A call that fails ends it with `failed: NAME gives STATUS`.
 """

@@ -293,6 +293,8 @@ def test_a_larger_process_never_means_more_clients(host: HostFacts, work: Worklo
         *(("Tesla T4", 40), ("NVIDIA L4", 58), ("NVIDIA A100-SXM4-40GB", 108), ("NVIDIA H100 80GB HBM3", 132), ("NVIDIA H100 PCIe", 114)),
         *(("NVIDIA H200", 132), ("Tesla V100-SXM2-16GB", 80), ("NVIDIA B200", 148), ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 188)),
         *(("Tesla P4", 20), ("Tesla P100-PCIE-16GB", 56), ("NVIDIA L40S", 142), ("Quadro of tomorrow", None)),
+        *(("NVIDIA RTX A1000", None), ("Quadro P1000", None), ("Quadro P400", None), ("NVIDIA H2000", None)),
+        *(("NVIDIA A100 80GB PCIe", 108), ("Tesla V100S-PCIE-32GB", 80), ("NVIDIA GH200 480GB", 132), ("NVIDIA RTX A6000", 84)),
     ],
 )
 def test_multiprocessors_are_known_by_name(name: str, sms: int | None) -> None:

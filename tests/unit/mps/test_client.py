@@ -1,0 +1,63 @@
+"""The CUDA client that tells what a process sees, on a driver of Python."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from provision.mps.client import CLIENT, Seen, seen
+
+BUSY = 46
+
+
+def driver(*, context: int = 0, share: int = 132) -> SimpleNamespace:
+    """132 multiprocessors; a share of them once a context is made, where one is in force."""
+    sms = [132]
+
+    def tell(value: Any, attribute: int, device: Any) -> int:
+        assert (attribute, device.value) == (16, 0)
+        value._obj.value = sms[-1]
+        return 0
+
+    def make(made: Any, flags: int, device: Any) -> int:
+        del made, flags, device
+        sms.append(share)
+        return context
+
+    def version(value: Any) -> int:
+        value._obj.value = 13000
+        return 0
+
+    calls = {"cuInit": lambda flags: flags, "cuDeviceGet": lambda device, ordinal: ordinal, "cuDriverGetVersion": version}
+    return SimpleNamespace(**calls, cuDeviceGetAttribute=tell, cuCtxCreate_v2=make)
+
+
+def printed(patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cuda: SimpleNamespace, *words: str) -> str:
+    patch.setattr(ctypes, "CDLL", lambda name: cuda)
+    patch.setattr("sys.argv", ["-c", *words])
+    with pytest.raises(SystemExit) as ended:
+        exec(CLIENT, {"__name__": "__main__"})
+    assert ended.value.code is None
+    return capsys.readouterr().out
+
+
+def test_multiprocessors_are_told_where_no_context_can_be_made(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """In EXCLUSIVE_PROCESS the server alone is let in."""
+    out = printed(monkeypatch, capsys, driver(context=BUSY))
+    assert seen(out) == Seen(132, (13, 0))
+    assert out.splitlines()[-1] == "failed: cuCtxCreate_v2 gives 46"
+
+
+def test_a_client_that_proves_itself_tells_the_share_that_its_context_has(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    me = str(os.getpid()).encode()
+    answers = {b"get_server_list": b"597\n", b"get_client_list 597": me + b"\n"}
+    monkeypatch.setattr(subprocess, "run", lambda words, **given: subprocess.CompletedProcess(words, 0, answers[given["input"]]))
+    out = printed(monkeypatch, capsys, driver(share=32), "prove")
+    assert out.splitlines()[-1] == f"attached: process {os.getpid()} sees 32 multiprocessors"
