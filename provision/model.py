@@ -286,6 +286,10 @@ class Vm:
     """Seconds by which the cloud's clock, which all of these times are of, was ahead of this machine's when this was read."""
 
 
+NETWORK = "default"
+"""The network that VMs are put into."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class VmSpec:
     """What `vm.create` asks the cloud for. `ttl_s` is enforced by the cloud (maxRunDuration, then `termination_action`)."""
@@ -302,7 +306,7 @@ class VmSpec:
     metadata: Mapping[str, str]
     service_account: str = "default"
     scopes: tuple[str, ...] = ("https://www.googleapis.com/auth/cloud-platform",)
-    network: str = "global/networks/default"
+    network: str = f"global/networks/{NETWORK}"
     external_ip: bool = True
     provisioning_model: str = "STANDARD"
     """STANDARD, SPOT, FLEX_START or RESERVATION_BOUND."""

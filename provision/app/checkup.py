@@ -24,12 +24,10 @@ from provision.cloud.refusal import CloudRefused
 from provision.errors import EXIT_FAILED, CloudAuthError, CloudError, CloudNotFound, ProvisionError
 from provision.hosts.iap import PROGRAM as GCLOUD
 from provision.hosts.iap import SOURCE_RANGE
-from provision.model import VmSpec
+from provision.model import NETWORK, VmSpec
 from provision.report.checks import Check, Verdict, checks_document, checks_lines, columns, count
 
 T = TypeVar("T")
-NETWORK = "default"
-"""The network that VMs are put into."""
 _API_OFF = ("accessNotConfigured", "SERVICE_DISABLED")
 _TUNNEL_ROLE = "roles/iap.tunnelResourceAccessor"
 _OURS = ("pkg.dev", "gcr.io")

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from provision.errors import TunnelRefused, Unreachable
-from provision.model import Host
+from provision.model import NETWORK, Host
 
 PROGRAM = "gcloud"
 SOURCE_RANGE = "35.235.240.0/20"
@@ -37,7 +37,7 @@ def explained(host: Host, why: str) -> Unreachable:
     match said[1] if said else None:
         case "4003":
             what = "nothing answers at the end of the tunnel"
-            rule = f"--project {project} --allow tcp:22 --source-ranges {SOURCE_RANGE}"
+            rule = f"--network {NETWORK} --allow tcp:22 --source-ranges {SOURCE_RANGE} --project {project}"
             fix = f"gcloud compute firewall-rules create allow-iap-ssh {rule}"
         case "4033":
             what = "you may not open tunnels to this VM"

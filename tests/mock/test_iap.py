@@ -61,7 +61,11 @@ def test_codes_of_the_first_minutes_are_waited_out(tunnelled: Project) -> None:
 @pytest.mark.parametrize(
     ("code", "what", "fix"),
     [
-        (4003, "nothing answers at the end of the tunnel", "gcloud compute firewall-rules create allow-iap-ssh --project mock-project"),
+        (
+            4003,
+            "nothing answers at the end of the tunnel",
+            "gcloud compute firewall-rules create allow-iap-ssh --network default --allow tcp:22 ",
+        ),
         (4033, "you may not open tunnels to this VM", "--role roles/iap.tunnelResourceAccessor"),
         (4047, "the tunnel does not find the VM", "invoke vm.show --name dev"),
         (4054, "a policy of the organisation forbids the tunnel", "or set provision.ssh: direct"),
