@@ -340,16 +340,18 @@ def ssh_config(
     *,
     known_hosts: str,
     control_dirs: Sequence[str],
+    aliases: Mapping[str, Mapping[str, object]] | None = None,
     project_dir: Path | None = None,
 ) -> str:
     """An ssh_config fragment for `Include`: one block per host, its key pinned in the file `known_hosts`.
 
+    `aliases` says by name what the user's own ssh_config has for a host's address: `hostname`, `known_hosts`, `lines`.
     A host whose key neither the settings nor a VM gave is looked up in the user's own files as well. Connections are shared through
     sockets in the first of `control_dirs` whose path is short enough for one; where none is, they are not.
     """
     room = SOCKET_PATH_BYTES - SOCKET_NAME_BYTES
     control_dir = next((folder for folder in control_dirs if len(folder.encode("utf-8", "surrogateescape")) <= room), None)
-    values = {"hosts": hosts, "known_hosts": known_hosts, "control_dir": control_dir}
+    values = {"hosts": hosts, "aliases": aliases or {}, "known_hosts": known_hosts, "control_dir": control_dir}
     return render("ssh_config.j2", values, project_dir=project_dir)
 
 

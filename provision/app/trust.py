@@ -20,7 +20,7 @@ from provision.app.state import VmRecords
 from provision.cloud.ports import ComputeCloud, SerialOutput
 from provision.cloud.refusal import CloudRefused
 from provision.errors import CloudError, HostKeyMismatch, UsageError
-from provision.hosts.known_hosts import HostKey, KnownHosts, pin_name
+from provision.hosts.known_hosts import HostKey, KnownHosts
 from provision.hosts.ssh_config import SshConfig
 from provision.model import Host, Note, Vm
 
@@ -44,10 +44,12 @@ def key_alias(instance_id: str) -> str:
 
 def pin_settings(session: Session, hosts: Iterable[Host]) -> None:
     """Host keys of the settings, put where the system's ssh finds them; each replaces what was known under that name."""
-    pins = known_hosts(session)
+    from provision.hosts.ssh_alias import alias_of
+
+    pins, config = known_hosts(session), SshConfig.of_user(session.environ)
     for target in hosts:
         if target.host_key is not None:
-            name = pin_name(target.address, target.port, target.key_alias)
+            name = alias_of(target, config).key_name
             pins.forget(name)
             pins.pin(name, target.host_key)
 

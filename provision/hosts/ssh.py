@@ -12,18 +12,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from fabric import Config, Connection
-from paramiko import Channel, MissingHostKeyPolicy, PKey, SSHClient, SSHConfig
+from paramiko import Channel, MissingHostKeyPolicy, PKey, SSHClient
 from paramiko.auth_strategy import AuthFailure
 from paramiko.ssh_exception import ConfigParseError, IncompatiblePeer, SSHException
 
 from provision.errors import ProvisionError, Unreachable, UsageError
 from provision.hosts import dial, iap
 from provision.hosts.known_hosts import HostKey, KnownHosts, Pins, pin_name
+from provision.hosts.ssh_alias import parsed, unreadable
 from provision.hosts.ssh_auth import Strategy
 from provision.hosts.ssh_config import SshConfig
 from provision.hosts.ssh_session import COMMAND_MAX_BYTES, SshTransport
@@ -90,17 +90,14 @@ class _Dialer:
     def connection(self, host: Host) -> Connection:
         """Fabric's view of the host: the settings first, then the user's ssh_config."""
         dial.check_host_name(host.address, where=host.name)
-        ssh_config = SSHConfig()
+        strategy = functools.partial(Strategy, identity=host.identity, config=self.config)
+        overrides = {"authentication": {"strategy_class": strategy}, "user": getpass.getuser()}
+        config = Config(ssh_config=parsed(host, self.config), lazy=True, overrides=overrides)
         try:
-            ssh_config.parse(StringIO(_settings_block(host)))
-            ssh_config.parse(StringIO(self.config.text))
-            strategy = functools.partial(Strategy, identity=host.identity, config=self.config)
-            overrides = {"authentication": {"strategy_class": strategy}, "user": getpass.getuser()}
-            config = Config(ssh_config=ssh_config, lazy=True, overrides=overrides)
             limits = {"banner_timeout": self.timeout_s, "auth_timeout": self.timeout_s}
             connection = Connection(host.address, config=config, gateway=False, forward_agent=False, connect_kwargs=limits)
         except (ConfigParseError, ValueError) as error:
-            raise UsageError("ssh_config cannot be read", where=host.name, why=str(error), fix="ssh -G " + host.address) from error
+            raise unreadable(host, error) from error
         dial.check_host_name(connection.host, where=host.name)
         dial.check_user(connection.user, where=host.name)
         return connection
@@ -248,16 +245,6 @@ def _wire(
     wire.early = early
     wire.prefer_host_keys(algorithms)
     return wire
-
-
-def _settings_block(host: Host) -> str:
-    """The host's settings as the first block of an ssh_config, where the first value of a key wins."""
-    lines = ["Host *"]
-    if host.user:
-        lines.append(f"User {dial.check_user(host.user, where=host.name)}")
-    if host.port is not None:
-        lines.append(f"Port {host.port}")
-    return "\n".join(lines) + "\n"
 
 
 def _gateway(word: str, *, behind: Host) -> Host:

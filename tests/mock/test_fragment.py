@@ -33,9 +33,9 @@ def near(project: Project) -> Iterator[Project]:
         yield project
 
 
-def fragment(project: Project) -> str:
+def fragment(project: Project, home: str = "/nonexistent") -> str:
     session = project.session
-    quiet = Session(session.settings, session.state_dir, session.project_dir, emit=session.emit, environ={"HOME": "/nonexistent"})
+    quiet = Session(session.settings, session.state_dir, session.project_dir, emit=session.emit, environ={"HOME": home})
     return str(app.vm_ssh_config(quiet).document["ssh_config"])
 
 
@@ -76,6 +76,28 @@ def test_a_pinned_host_is_known_whatever_port_ssh_config_gives_it(project: Proje
         words = ["-o", f"Port={where.port}", "-o", f"User={where.user}", "-i", str(where.identity)]
         done = ssh(Path("none"), *words, *shlex.split(told["ansible_ssh_common_args"]), told["ansible_host"], "hostname")
         assert (done.returncode, done.stdout) == (0, "desk\n"), done.stderr
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_a_host_behind_an_alias_is_reached_by_its_own_name(project: Project, tmp_path: Path, *, pinned: bool) -> None:
+    """`ssh desk` sees no block of the alias, and its HostName, port, user and key stand nowhere else."""
+    with MockHost(name="desk") as desk:
+        where = desk.host
+        alias = f"Host far\n  HostName {where.address}\n  Port {where.port}\n  User {where.user}\n  IdentityFile {where.identity}\n"
+        known = tmp_path / "known"
+        known.write_text(f"[{where.address}]:{where.port} {where.host_key}\n")
+        home = tmp_path / "home"
+        (home / ".ssh").mkdir(parents=True)
+        entry = HostSettings(address="far", host_key=where.host_key if pinned else None)
+        project.settings = project.settings.model_copy(update={"hosts": {"desk": entry, "far": entry}})
+        config = home / ".ssh" / "config"
+        config.write_text(alias if pinned else f"{alias}  UserKnownHostsFile {known}\n")
+        for _ in range(2):  # also when what was printed before is included
+            (home / "printed").write_text(fragment(project, str(home)))
+            config.write_text(f"Include {home}/printed\n{alias}" + ("" if pinned else f"  UserKnownHostsFile {known}\n"))
+            for name in ("desk", "far"):
+                done = ssh(config, "-o", "ControlPath=none", name, "hostname")
+                assert (done.returncode, done.stdout) == (0, "desk\n"), done.stderr
 
 
 def test_a_folder_that_others_may_write_to_holds_no_sockets(near: Project) -> None:

@@ -9,7 +9,9 @@ import paramiko
 import pytest
 
 from provision.errors import UsageError
+from provision.hosts.ssh_alias import Alias, alias_of
 from provision.hosts.ssh_config import SshConfig, expand_includes
+from provision.model import Host
 
 
 def lookup(home: Path, name: str) -> dict[str, object]:
@@ -76,3 +78,49 @@ def test_only_default_keys_that_exist_are_named(home: Path) -> None:
     (home / ".ssh" / "id_ed25519").write_text("")
     assert SshConfig(home=home).default_identities() == (home / ".ssh" / "id_ed25519",)
     assert SshConfig().default_identities() == ()
+
+
+ALIASES = """\
+Host bastioned
+    HostName 192.0.2.7
+    User me
+    Port 2222
+    ProxyJump somebody@bastion
+    IdentityFile ~/mine
+    IdentityFile /keys/100%%
+    HostKeyAlias the-machine
+    UserKnownHostsFile /keys/known /keys/known2
+    ForwardAgent yes
+Host *
+    ConnectTimeout 9
+    Port 2200
+"""
+
+
+def test_what_an_alias_says_is_repeated_for_another_name() -> None:
+    found = alias_of(Host(name="desk", address="bastioned"), SshConfig(text=ALIASES))
+    assert (found.hostname, found.key_name, found.known_hosts) == ("192.0.2.7", "the-machine", "/keys/known /keys/known2")
+    assert found.lines == (
+        "Port 2222",
+        "User me",
+        f"IdentityFile {Path('~/mine').expanduser()}",
+        "IdentityFile /keys/100%%",
+        "HostKeyAlias the-machine",
+        "ProxyJump somebody@bastion",
+    ), "and nothing that ssh finds by itself, or that our own connection does not go by"
+
+
+def test_the_settings_go_before_the_alias() -> None:
+    host = Host(name="desk", address="bastioned", user="root", port=22, identity="/keys/other")
+    found = alias_of(host, SshConfig(text=ALIASES))
+    assert found.lines == ("HostKeyAlias the-machine", "ProxyJump somebody@bastion")
+
+
+@pytest.mark.parametrize(("port", "name"), [(None, "192.0.2.9"), (22, "192.0.2.9"), (2200, "[192.0.2.9]:2200")])
+def test_an_address_that_is_no_alias_stays_as_it_is(port: int | None, name: str) -> None:
+    assert alias_of(Host(name="desk", address="192.0.2.9", port=port), SshConfig(text=ALIASES)) == Alias("192.0.2.9", name)
+
+
+def test_an_ssh_config_that_cannot_be_read_is_named() -> None:
+    with pytest.raises(UsageError, match="ssh_config cannot be read"):
+        alias_of(Host(name="desk", address="a"), SshConfig(text="Match nonsense\n"))

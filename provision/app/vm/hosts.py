@@ -8,6 +8,7 @@ import stat
 import tarfile
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 
 from provision import fleet, templating
@@ -17,6 +18,7 @@ from provision.dev.sync import owned_by_root
 from provision.errors import CommandFailed, UsageError
 from provision.fleet import Cancel
 from provision.hosts import terminal
+from provision.hosts.ssh_config import SshConfig
 from provision.model import Emit, Host, HostConnected, HostReport, HostStarted, Outcome, ResourceFinished, Status, Transport
 from provision.shell import RemotePath, Script, command, script
 
@@ -42,12 +44,23 @@ def enter(session: Session, target: Host, body: Script | None, *, become: bool) 
 
 
 def vm_ssh_config(session: Session) -> Done:
-    """An ssh_config fragment for every host that is reached over SSH."""
+    """An ssh_config fragment for every host that is reached over SSH.
+
+    What the user's ssh_config says of an address that is one of its aliases is repeated there: ssh looks up the name alone.
+    """
+    from provision.hosts.ssh_alias import alias_of
+
     hosts = machines.refreshed(session, [target for target in machines.remembered(session) if not target.is_local])
     session.home.mkdir(parents=True, exist_ok=True)
     trust.pin_settings(session, hosts)
+    config = SshConfig.of_user(session.environ)
+    aliases = {target.name: asdict(alias_of(target, config)) for target in hosts if not target.key_alias}
     text = templating.ssh_config(
-        hosts, known_hosts=str(session.home / "known_hosts"), control_dirs=_socket_folders(session), project_dir=session.project_dir
+        hosts,
+        aliases=aliases,
+        known_hosts=str(session.home / "known_hosts"),
+        control_dirs=_socket_folders(session),
+        project_dir=session.project_dir,
     )
     return Done({"hosts": [target.name for target in hosts], "ssh_config": text}, text=text.rstrip("\n"))
 
