@@ -114,7 +114,7 @@ class HostSettings(_Model):
     """A host that exists already."""
 
     address: kinds.Address
-    """What ssh connects to, or `local` for this very machine."""
+    """What ssh connects to, an alias of ssh_config included; or `local` for this very machine."""
     port: kinds.Port | None = None
     """TCP port of its SSH server; empty = as ssh_config says, else 22."""
     user: kinds.User | None = None
