@@ -14,7 +14,7 @@ import csv
 import enum
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from provision.errors import ProbeUnreadable
@@ -296,17 +296,8 @@ class GpuProcess:
 
 def processes(text: str) -> tuple[GpuProcess, ...]:
     """`nvidia-smi --query-compute-apps=APPS_QUERY --format=csv,noheader,nounits`. A name may hold commas."""
-    found = []
-    for line in text.split("\n"):
-        head, comma, memory = line.rpartition(",")
-        pid_text, _, name = head.partition(",")
-        pid = whole(pid_text)
-        if not line.strip() or "No running processes" in line:
-            continue
-        if pid is None or not comma:
-            raise unreadable("nvidia-smi --query-compute-apps", line)
-        found.append(GpuProcess(pid, name.strip(), whole(memory)))
-    return tuple(found)
+    apart = ((pid, *rest.rpartition(",")) for pid, rest in _apps(text))
+    return tuple(GpuProcess(pid, name.strip(), whole(memory)) for pid, name, _, memory in apart)
 
 
 PLACES_QUERY = "pid,gpu_uuid"
@@ -316,15 +307,21 @@ PLACES_QUERY = "pid,gpu_uuid"
 def places(text: str) -> dict[int, frozenset[str]]:
     """`nvidia-smi --query-compute-apps=PLACES_QUERY --format=csv,noheader`: UUIDs of the GPUs that each process uses, by PID."""
     found: dict[int, frozenset[str]] = {}
+    for pid, uuid in _apps(text):
+        found[pid] = found.get(pid, frozenset()) | {uuid.strip()}
+    return found
+
+
+def _apps(text: str) -> Iterator[tuple[int, str]]:
+    """The PID of each line of `nvidia-smi --query-compute-apps=pid,…`, and the rest of it."""
     for line in text.split("\n"):
-        pid_text, comma, uuid = line.partition(",")
+        pid_text, comma, rest = line.partition(",")
         pid = whole(pid_text)
         if not line.strip() or "No running processes" in line:
             continue
         if pid is None or not comma:
             raise unreadable("nvidia-smi --query-compute-apps", line)
-        found[pid] = found.get(pid, frozenset()) | {uuid.strip()}
-    return found
+        yield pid, rest
 
 
 def table(text: str) -> tuple[Mapping[str, str], ...]:

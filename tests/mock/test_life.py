@@ -296,39 +296,33 @@ def test_the_serial_port_is_printed_without_what_a_terminal_obeys(project: Proje
     assert done.document["next"] >= len(done.text)
 
 
+def followed(project: Project, *does: Callable[[], object]) -> tuple[Done, list[str]]:
+    """What comes of following the serial port while this happens, one thing at each look; and the lines that are printed."""
+    printed = bytearray()
+    session = replace(project.session, stdout=printed.extend)
+    done = app.vm_serial(session, "dev", follow=True, clock=Hand(does=iter(does)).time)
+    return done, printed.decode().splitlines()
+
+
 def test_the_serial_port_is_followed_until_the_vm_stops(project: Project) -> None:
     project.create()
-    printed = bytearray()
-    session = project.session
-    object.__setattr__(session, "stdout", printed.extend)
     say = project.cloud.emulator.print_serial
-    hand = Hand(does=iter([lambda: say("dev", ZONE, "one\nhal"), lambda: say("dev", ZONE, "f\ntwo"), project.stop]))
-    done = app.vm_serial(session, "dev", follow=True, clock=hand.time)
-    lines = printed.decode().splitlines()
-    assert lines[-3:] == ["one", "half", "two"]
-    assert done.text == ""
+    done, lines = followed(project, lambda: say("dev", ZONE, "one\nhal"), lambda: say("dev", ZONE, "f\ntwo"), project.stop)
+    assert (lines[-3:], done.text) == (["one", "half", "two"], "")
 
 
 def test_a_vm_that_is_deleted_ends_what_follows_it(project: Project) -> None:
     project.create()
-    printed = bytearray()
-    session = project.session
-    object.__setattr__(session, "stdout", printed.extend)
     say, gone = project.cloud.emulator.print_serial, lambda: app.vm_delete(project.session, "dev", yes=True, confirm=None)
-    hand = Hand(does=iter([lambda: say("dev", ZONE, "one\nhalf"), gone]))
-    assert app.vm_serial(session, "dev", follow=True, clock=hand.time).exit_code == 0
-    assert printed.decode().splitlines()[-2:] == ["one", "half"]
+    done, lines = followed(project, lambda: say("dev", ZONE, "one\nhalf"), gone)
+    assert (done.exit_code, lines[-2:]) == (0, ["one", "half"])
 
 
 def test_output_that_the_cloud_no_longer_has_is_told(project: Project) -> None:
     project.create()
-    printed = bytearray()
-    session = project.session
-    object.__setattr__(session, "stdout", printed.extend)
-    say = project.cloud.emulator.print_serial
-    hand = Hand(does=iter([lambda: say("dev", ZONE, "hal"), lambda: say("dev", ZONE, "f\nlost\n" + 2**17 * "eight..\n"), project.stop]))
-    app.vm_serial(session, "dev", follow=True, clock=hand.time)
-    assert printed.decode().splitlines()[-(2**17) - 1 :] == ["hal", *(2**17 * ["eight.."])]
+    say, many = project.cloud.emulator.print_serial, 2**17
+    _, lines = followed(project, lambda: say("dev", ZONE, "hal"), lambda: say("dev", ZONE, "f\nlost\n" + many * "eight..\n"), project.stop)
+    assert lines[-many - 1 :] == ["hal", *(many * ["eight.."])]
     assert "7 bytes are lost: more was printed at once than the cloud keeps" in project.notes
 
 

@@ -74,24 +74,28 @@ esac
 """
 
 
-@pytest.mark.parametrize("shell", ["sh", "bash"])
-def test_the_script_runs_the_command_once_and_tells_its_status_and_figures(tmp_path: Path, shell: str) -> None:
-    smi = tmp_path / "bin" / "nvidia-smi"
-    smi.parent.mkdir()
-    smi.write_text(SMI)
-    smi.chmod(0o755)
-    (tmp_path / "used").write_text("7\n")
-    command = "echo once >>$HOME/runs; echo 900 >$HOME/used; echo spoken; sleep 0.4; echo 7 >$HOME/used; exit 3"
-    env = {"PATH": f"{smi.parent}:/usr/local/bin:/usr/bin:/bin", "HOME": str(tmp_path)}
-    done = subprocess.run(
-        [shell, "-c", MEASURE, "provision", command],
-        env=env,
+def run(folder: Path, smi: str, source: str, *words: str, shell: str = "sh", **environment: str) -> subprocess.CompletedProcess[str]:
+    """A script on a machine whose nvidia-smi is this one; 7 MiB of the GPU are in use before."""
+    program = folder / "bin" / "nvidia-smi"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(smi)
+    program.chmod(0o755)
+    (folder / "used").write_text("7\n")
+    return subprocess.run(
+        [shell, "-c", source, "provision", *words],
+        env={"PATH": f"{program.parent}:/usr/local/bin:/usr/bin:/bin", "HOME": str(folder), **environment},
         capture_output=True,
         text=True,
         check=False,
         timeout=30,
         stdin=subprocess.DEVNULL,
     )
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_the_script_runs_the_command_once_and_tells_its_status_and_figures(tmp_path: Path, shell: str) -> None:
+    command = "echo once >>$HOME/runs; echo 900 >$HOME/used; echo spoken; sleep 0.4; echo 7 >$HOME/used; exit 3"
+    done = run(tmp_path, SMI, MEASURE, command, shell=shell)
     assert done.returncode == 3
     assert done.stderr.replace("Terminated\n", "") == "spoken\n"
     assert (tmp_path / "runs").read_text() == "once\n"
@@ -102,15 +106,7 @@ def test_the_script_runs_the_command_once_and_tells_its_status_and_figures(tmp_p
 @pytest.mark.parametrize(("mode", "pipe"), [("Default", "/nonexistent"), ("Exclusive_Process", "/run/mps/pipe")])
 def test_a_share_in_force_does_not_shrink_what_is_measured(tmp_path: Path, mode: str, pipe: str) -> None:
     """The program is no client of MPS, unless the GPU lets in nobody else."""
-    smi = tmp_path / "bin" / "nvidia-smi"
-    smi.parent.mkdir()
-    smi.write_text(SMI)
-    smi.chmod(0o755)
-    (tmp_path / "used").write_text("7\n")
-    path = f"{smi.parent}:/usr/local/bin:/usr/bin:/bin"
-    env = {"PATH": path, "HOME": str(tmp_path), "FAKE_MODE": mode, "CUDA_MPS_PIPE_DIRECTORY": "/run/mps/pipe"}
-    words = ["sh", "-c", MEASURE, "provision", "echo $CUDA_MPS_PIPE_DIRECTORY"]
-    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=30, stdin=subprocess.DEVNULL)
+    done = run(tmp_path, SMI, MEASURE, "echo $CUDA_MPS_PIPE_DIRECTORY", FAKE_MODE=mode, CUDA_MPS_PIPE_DIRECTORY="/run/mps/pipe")
     assert done.stderr.splitlines()[0] == pipe
 
 
@@ -133,26 +129,9 @@ esac
 """
 
 
-def on_two_gpus(folder: Path, source: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    smi = folder / "bin" / "nvidia-smi"
-    smi.parent.mkdir(exist_ok=True)
-    smi.write_text(TWO)
-    smi.chmod(0o755)
-    env = {"PATH": f"{smi.parent}:/usr/local/bin:/usr/bin:/bin", "HOME": str(folder), **environment}
-    return subprocess.run(
-        ["sh", "-c", source, "provision", *words],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-        stdin=subprocess.DEVNULL,
-    )
-
-
 @pytest.mark.parametrize(("chosen", "gpu"), [("", "GPU-0a"), ("1", "GPU-1b"), ("GPU-1b", "GPU-1b")])
 def test_of_several_gpus_the_program_runs_on_the_one_that_is_looked_at(tmp_path: Path, chosen: str, gpu: str) -> None:
-    done = on_two_gpus(tmp_path, MEASURE, "echo $CUDA_VISIBLE_DEVICES; sleep 0.3", chosen)
+    done = run(tmp_path, TWO, MEASURE, "echo $CUDA_VISIBLE_DEVICES; sleep 0.3", chosen)
     assert done.stderr.splitlines()[0] == gpu
     assert measured(done.stdout).peak_memory_mib == 893
     asked = [line for line in (tmp_path / "asked").read_text().splitlines() if "uuid" not in line and "-L" not in line]
@@ -161,12 +140,12 @@ def test_of_several_gpus_the_program_runs_on_the_one_that_is_looked_at(tmp_path:
 
 
 def test_a_client_of_mps_is_not_told_which_gpu(tmp_path: Path) -> None:
-    done = on_two_gpus(tmp_path, MEASURE, "echo ${CUDA_VISIBLE_DEVICES-unset}", "1", FAKE_MODE="Exclusive_Process")
+    done = run(tmp_path, TWO, MEASURE, "echo ${CUDA_VISIBLE_DEVICES-unset}", "1", FAKE_MODE="Exclusive_Process")
     assert done.stderr.splitlines()[0] == "unset"
 
 
 def test_a_gpu_that_is_not_there_is_named(tmp_path: Path) -> None:
-    done = on_two_gpus(tmp_path, MEASURE, "echo ran", "7")
+    done = run(tmp_path, TWO, MEASURE, "echo ran", "7")
     assert (done.returncode, done.stderr) == (0, "")
     with pytest.raises(ProvisionError, match="there is no such GPU") as caught:
         measured(done.stdout)
@@ -176,7 +155,7 @@ def test_a_gpu_that_is_not_there_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("chosen", "gpus"), [("1", {"GPU-1b"}), ("", {"GPU-0a"})])
 def test_a_plan_looks_at_the_chosen_gpu(tmp_path: Path, chosen: str, gpus: set[str]) -> None:
     client = "import os; print('told=' + os.environ.get('CUDA_VISIBLE_DEVICES', 'unset'))"
-    done = on_two_gpus(tmp_path, probe._INSIDE, "name", client, chosen)
+    done = run(tmp_path, TWO, probe._INSIDE, "name", client, chosen)
     asked = [line for line in (tmp_path / "asked").read_text().splitlines() if "query-gpu" in line]
     assert {line.split()[0] for line in asked} == gpus
     assert f"told={'GPU-1b' if chosen else 'unset'}\n" in done.stdout
@@ -184,11 +163,11 @@ def test_a_plan_looks_at_the_chosen_gpu(tmp_path: Path, chosen: str, gpus: set[s
 
 @pytest.mark.parametrize(("chosen", "gpu"), [("1", "GPU-1b"), ("", "GPU-0a")])
 def test_a_benchmark_looks_at_the_chosen_gpu(tmp_path: Path, chosen: str, gpu: str) -> None:
-    done = on_two_gpus(tmp_path, benchmark._LOOK, chosen)
+    done = run(tmp_path, TWO, benchmark._LOOK, chosen)
     assert f"gpu={gpu}" in done.stdout.splitlines()
     asked = [line for line in (tmp_path / "asked").read_text().splitlines() if "query-gpu" in line]
     assert {line.split()[0] for line in asked} == {gpu}
 
 
 def test_a_benchmark_on_a_gpu_that_is_not_there_hears_so(tmp_path: Path) -> None:
-    assert "gpu=No devices were found" in on_two_gpus(tmp_path, benchmark._LOOK, "7").stdout.splitlines()
+    assert "gpu=No devices were found" in run(tmp_path, TWO, benchmark._LOOK, "7").stdout.splitlines()
