@@ -23,7 +23,7 @@ IMAGE = "us-docker.pkg.dev/project/repo/image:1"
 PROGRAM = """
 import ctypes, os, sys
 cuda = ctypes.CDLL("libcuda.so.1")
-device, context = ctypes.c_int(), ctypes.c_void_p()
+device, context, memory = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
 def call(name, *values):
     return getattr(cuda, name)(*values)
 first = call("cuInit", 0) or call("cuDeviceGet", ctypes.byref(device), 0) or call("cuCtxCreate_v2", ctypes.byref(context), 0, device)
@@ -31,7 +31,9 @@ print(first, os.getpid(), flush=True)
 for line in sys.stdin:
     words = line.split()
     if words[0] == "alloc":
-        print(call("cuMemAlloc_v2", ctypes.byref(context), int(words[1])), flush=True)
+        print(call("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(int(words[1]))), flush=True)
+    elif words[0] == "destroy":
+        print(call("cuCtxDestroy_v2", context), flush=True)
     else:
         print(call(words[0]), flush=True)
 """

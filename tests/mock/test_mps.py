@@ -20,11 +20,17 @@ R = "$PROVISION_MOCK_ROOT"
 @pytest.fixture
 def box(cos: MockHost) -> MockHost:
     """A host with driver and a container that has it."""
+    return with_driver(cos)
+
+
+def with_driver(cos: MockHost, *, gpus: int = 1) -> MockHost:
+    """The host with its driver and a container that has it."""
     cos.run(
         "sudo cos-extensions install gpu; sudo mount --bind /var/lib/nvidia /var/lib/nvidia; sudo mount -o remount,exec /var/lib/nvidia"
     )
+    nodes = " ".join(f'--device "{R}/dev/nvidia{number}"' for number in range(gpus))
     options = (
-        f'--device "{R}/dev/nvidia0" --device /dev/nvidiactl --device /dev/nvidia-uvm '
+        f"{nodes} --device /dev/nvidiactl --device /dev/nvidia-uvm "
         f'--volume "{R}"/var/lib/nvidia/bin:/usr/local/nvidia/bin:ro --volume "{R}"/var/lib/nvidia/lib64:/usr/local/nvidia/lib64:ro '
         "--env LD_LIBRARY_PATH=/usr/local/nvidia/lib64 --env PATH=/usr/local/nvidia/bin:/usr/bin "
         "--env CUDA_MPS_PIPE_DIRECTORY=/run/mps --env CUDA_MPS_LOG_DIRECTORY=/run/log"
@@ -122,9 +128,27 @@ def test_the_49th_context_is_refused(box: MockHost) -> None:
 
 
 def test_a_memory_limit_is_the_clients_own(box: MockHost) -> None:
-    inside(box, "nvidia-cuda-mps-control -d; echo set_default_device_pinned_mem_limit 0 512M | nvidia-cuda-mps-control")
+    """The context of an L4 takes 242 MiB of it, by the estimate of docs/facts.md."""
+    inside(box, "nvidia-cuda-mps-control -d; echo set_default_device_pinned_mem_limit 0 1G | nvidia-cuda-mps-control")
     with program(box) as one, program(box) as two:
-        assert [one.call(f"alloc {400 << 20}"), two.call(f"alloc {400 << 20}"), one.call(f"alloc {200 << 20}")] == [0, 0, 2]
+        assert [one.call(f"alloc {400 << 20}"), two.call(f"alloc {400 << 20}"), one.call(f"alloc {400 << 20}")] == [0, 0, 2]
+        assert one.call("destroy") == 0
+        assert one.call("alloc 1") == 201, "it has no context"
+
+
+@pytest.mark.parametrize(
+    ("limits", "statuses"),
+    [({"0": "16M"}, (2, 0)), ({"1": "16M"}, (0, 2)), ({"1": "16M", "GPU-00000001-c0de-4b1d-8000-000000000001": "4G"}, (0, 0))],
+)
+def test_each_gpu_has_a_memory_limit_of_its_own(limits: dict[str, str], statuses: tuple[int, int]) -> None:
+    """The one that was set last is in force, whether it names the GPU by its number or by its UUID."""
+    with MockHost(gpu_count=2) as host:
+        box = with_driver(host, gpus=2)
+        inside(box, "nvidia-cuda-mps-control -d")
+        asked(box, *(f"set_default_device_pinned_mem_limit {gpu} {limit}" for gpu, limit in limits.items()))
+        for number, status in enumerate(statuses):
+            with program(box, f"--env CUDA_VISIBLE_DEVICES={number} dev", starts=status):
+                pass
 
 
 @pytest.mark.parametrize(

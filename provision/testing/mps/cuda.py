@@ -15,9 +15,10 @@ import json
 import os
 import select
 import socket
+import sys
 
 from .place import Place
-from .shares import multiprocessors
+from .shares import context_bytes, limits, lowest, multiprocessors, of_variable
 
 TYPE_CHECKING = False  # typing takes as long to import as the rest of this program
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ OUT_OF_MEMORY = 2
 UNAVAILABLE = 46
 NO_DEVICE = 100
 INVALID_DEVICE = 101
+INVALID_CONTEXT = 201
 ILLEGAL_ADDRESS = 700
 NOT_SUPPORTED = 801
 CONNECTION_FAILED = 805
@@ -46,6 +48,14 @@ def load(name: str) -> Any:
     return Cuda(Place(state=f"{os.path.dirname(path)}/.lab") if os.path.isdir(f"{os.path.dirname(path)}/.lab") else place)
 
 
+class Context:
+    """A context of a device, and the bytes that it takes: its own, and what was allocated in it."""
+
+    def __init__(self, device: str, size: int) -> None:
+        self.device = device
+        self.size = size
+
+
 class Cuda:
     """The driver API of one process. Arguments are those of ctypes; what `byref` points to is set."""
 
@@ -54,8 +64,8 @@ class Cuda:
         self._server: socket.socket | None = None
         self._sticky = 0
         self._multiprocessors: int | None = None
-        self._limit_bytes: int | None = None
-        self._allocated = 0
+        self._limits: dict[str, int] = {}
+        self._contexts: list[Context] = []
         self._devices: list[str] = []
         self._held: list[int] = []
 
@@ -76,11 +86,14 @@ class Cuda:
             if answer.get("code"):
                 return int(answer["code"])
             present = [each for each in present if each in answer["devices"]]
-            self._limit_bytes = answer["limit_bytes"]
             percentage = _lowered(float(answer["percentage"]))
         total = self._place.multiprocessors()
         self._multiprocessors = multiprocessors(total, percentage, self._place.capability()) if total else None
         self._devices = chosen(present, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        if self._server is not None:
+            self._limits = lowest(
+                answer["limits"], limits(of_variable(os.environ.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "")), self._devices)
+            )
         if not self._devices:
             return NO_DEVICE
         self._tell()
@@ -113,13 +126,15 @@ class Cuda:
 
     def cuCtxCreate_v2(self, context: Any, flags: int, device: Any) -> int:
         """A context: one of those that the server has, or one of its own where the compute mode lets it."""
-        del flags, device
+        del flags
         if self._sticky:
             return self._sticky
-        if self._multiprocessors == 0:
-            return UNAVAILABLE
+        made = self._context(_number(device))
+        if isinstance(made, int):
+            return made
         code = int(self._ask({"context": True})["code"]) if self._server is not None else self._without_server()
         if code == 0:
+            self._contexts.append(made)
             _set(context, 1)
         return code
 
@@ -129,14 +144,16 @@ class Cuda:
         return self._sticky
 
     def cuMemAlloc_v2(self, pointer: Any, size: Any) -> int:
-        """Memory within the client's limit; `size` in bytes, a number or a ctypes integer."""
+        """Memory of the last context, within the client's limit; `size` in bytes, a number or a ctypes integer."""
         self._hear()
         if self._sticky:
             return self._sticky
-        wanted = int(getattr(size, "value", size))
-        if self._limit_bytes is not None and self._allocated + wanted > self._limit_bytes:
+        if not self._contexts:
+            return INVALID_CONTEXT
+        wanted = _number(size)
+        if not self._fits(self._contexts[-1].device, wanted):
             return OUT_OF_MEMORY
-        self._allocated += wanted
+        self._contexts[-1].size += wanted
         _set(pointer, 1)
         return 0
 
@@ -169,13 +186,28 @@ class Cuda:
         return self._sticky
 
     def cuCtxDestroy_v2(self, context: Any) -> int:
-        """Give the context back."""
+        """Give the last context back, and its memory with it."""
         del context
+        if self._contexts:
+            self._contexts.pop()
         if self._server is not None and not self._sticky:
             self._ask({"context": False})
         return self._sticky
 
     # --- how it gets there ---
+
+    def _context(self, number: int) -> Context | int:
+        """A context of the device with this number; or the error for one that cannot be."""
+        if self._multiprocessors == 0:
+            return UNAVAILABLE
+        if not 0 <= number < len(self._devices):
+            return INVALID_DEVICE
+        size = context_bytes(self._multiprocessors or 0)
+        return Context(self._devices[number], size) if self._fits(self._devices[number], size) else OUT_OF_MEMORY
+
+    def _fits(self, device: str, size: int) -> bool:
+        """True where so much more is within the client's limit for the device."""
+        return sum(each.size for each in self._contexts if each.device == device) + size <= self._limits.get(device, sys.maxsize)
 
     def _made(self, what: Any) -> int:
         self._hear()
@@ -229,6 +261,11 @@ class Cuda:
             os.makedirs(folder, exist_ok=True)
             with open(f"{folder}/{os.getpid()}", "w") as file:
                 file.write(f"python3\n{self._devices[0]}\n")
+
+
+def _number(value: Any) -> int:
+    """A Python or a ctypes integer."""
+    return int(getattr(value, "value", value))
 
 
 def _lowered(percentage: float) -> float:

@@ -11,7 +11,6 @@ stand-in for libcuda (`cuda`) does so.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import selectors
@@ -24,6 +23,7 @@ from .answers import REFUSED, missing, percentage, shown, stamped
 from .cuda import chosen, uuid
 from .place import Message, Place
 from .servers import CONTEXTS, Client, Server
+from .shares import limits, lowest, of_variable, with_limit
 
 
 class Daemon:
@@ -186,7 +186,12 @@ class Daemon:
             client.tell(code=805 if server is None else 807)
             return
         server.clients.append(client)
-        client.tell(code=0, devices=self._devices(), limit_bytes=server.limit_bytes, percentage=server.percentage)
+        client.tell(code=0, devices=self._devices(), limits=self._limits(server), percentage=server.percentage)
+
+    def _limits(self, server: Server) -> dict[str, int]:
+        """What a client may allocate of each GPU. The limit of the daemon's own environment is in force, and no command shows it."""
+        inherited = of_variable(os.environ.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", ""))
+        return lowest(*(limits(asked, self._devices()) for asked in (inherited, server.memory)))
 
     def _devices(self) -> list[str]:
         """The GPUs that clients are offered: those that the daemon itself sees."""
@@ -360,7 +365,7 @@ class Daemon:
 
     def _do_set_default_device_pinned_mem_limit(self, words: list[str]) -> str:
         if len(words) > 1:
-            self.memory[words[0]] = words[1]
+            self.memory = with_limit(self.memory, words[0], words[1])
         return ""
 
     def _do_get_device_pinned_mem_limit(self, words: list[str]) -> str:
@@ -371,7 +376,7 @@ class Daemon:
         server = self._server(words)
         if server is None or len(words) < 3:
             return missing(words)
-        server.memory[words[1]] = words[2]
+        server.memory = with_limit(server.memory, words[1], words[2])
         return ""
 
     def _do_get_default_client_priority(self, words: list[str]) -> str:
@@ -383,14 +388,3 @@ class Daemon:
             return "Invalid priority value - must be 0 or 1!\n"
         self.priority = int(words[0])
         return ""
-
-
-def take_lock(place: Place) -> int | None:
-    """The lock that one daemon of a pipe directory holds; None when another one has it."""
-    lock = os.open(place.file("control_lock"), os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        return None
-    return lock

@@ -43,7 +43,7 @@ def _make(path: str, mode: int) -> bool:
 
 
 def _start(place: Place, *, background: bool, every_user: bool) -> int:
-    from .daemon import Daemon, take_lock  # only here: the tool needs none of it
+    from .daemon import Daemon  # only here: the tool needs none of it
 
     if len(place.pipe_name) > PIPE_LIMIT:
         return 1  # and no word about it
@@ -52,7 +52,7 @@ def _start(place: Place, *, background: bool, every_user: bool) -> int:
         return 1
     if not _make(place.logs, 0o700):
         sys.stdout.write(f"Warning: Failed writing log files to directory [{place.log_name}]. No logs will be available.\n")
-    lock = take_lock(place)
+    lock = _take_lock(place)
     if lock is None:
         sys.stderr.write("An instance of this daemon is already running\n")
         return 1
@@ -68,6 +68,19 @@ def _start(place: Place, *, background: bool, every_user: bool) -> int:
         os.close(_READY[1])
     daemon.serve()
     return 0
+
+
+def _take_lock(place: Place) -> int | None:
+    """The lock that one daemon of a pipe directory holds; None when another one has it."""
+    import fcntl
+
+    lock = os.open(place.file("control_lock"), os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return None
+    return lock
 
 
 _READY = [-1, -1]

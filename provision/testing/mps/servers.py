@@ -71,14 +71,6 @@ class Server:
         """Contexts of all its clients."""
         return sum(client.contexts for client in self.clients)
 
-    @property
-    def limit_bytes(self) -> int | None:
-        """What one client may allocate on device 0."""
-        import re
-
-        found = re.fullmatch(r"(\d+)([GM])", self.memory.get("0", ""))
-        return int(found[1]) << {"G": 30, "M": 20}[found[2]] if found else None
-
     def client(self, pid: int) -> Client | None:
         """The client with this PID."""
         return next((each for each in self.clients if each.pid == pid), None)
