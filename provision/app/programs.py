@@ -13,6 +13,7 @@ from provision.errors import CommandFailed, HostError, UsageError
 from provision.exchange import tail
 from provision.model import Sink, Transport
 from provision.resources.container import WORKSPACE
+from provision.settings import Settings
 from provision.shell import ARGUMENT_LIMIT_BYTES, Script, fed, lifeline, script
 
 LONGEST_RUN_S = 30 * 86_400.0
@@ -31,15 +32,17 @@ done
 """
 _RUN = """
 test "$(docker container inspect -f '{{.State.Running}}' "$name" 2>/dev/null)" = true || { echo "$token not-running" >&2; exit 125; }
+test -z "$hidden" || unset "$hidden"
 trap 'docker exec "$name" sh -c "$end" provision "$token"; exit 143' TERM HUP INT
-docker exec --env "PROVISION_RUN=$token" --workdir "$dir" "$name" "$@" &
+docker exec ${hidden:+--env "$hidden"} --env "PROVISION_RUN=$token" --workdir "$dir" "$name" "$@" &
 wait "$!"
 """
 
 
 _PIPED = """
 test "$(docker container inspect -f '{{.State.Running}}' "$name" 2>/dev/null)" = true || { echo "$token not-running" >&2; exit 125; }
-exec docker exec --interactive --env "PROVISION_RUN=$token" --workdir "$dir" "$name" "$@"
+test -z "$hidden" || unset "$hidden"
+exec docker exec --interactive ${hidden:+--env "$hidden"} --env "PROVISION_RUN=$token" --workdir "$dir" "$name" "$@"
 """
 # The lifeline of a program that reads: it has a channel of its own, since the program's input ends while the program goes on.
 # A session of its own keeps what ends the program from being ended with us.
@@ -55,9 +58,18 @@ _FAREWELL_S = 5.0
 """How long the lifeline's own channel may take to close."""
 
 
-def in_container(container: str, words: Sequence[str], token: str) -> Script:
-    """The script that runs `words` in the container and ends them when it is told to end."""
-    return script(_RUN, argv=words, name=container, token=token, dir=WORKSPACE, end=END)
+def in_container(container: str, words: Sequence[str], token: str, *, hides: str = "") -> Script:
+    """The script that runs `words` in the container and ends them when it is told to end; they do not see the variable that it `hides`."""
+    return script(_RUN, argv=words, name=container, token=token, dir=WORKSPACE, end=END, hidden=hides)
+
+
+def hidden(settings: Settings) -> str:
+    """The variable that the user's programs must not see, whoever set it; empty where there is none.
+
+    With `mps.gpu` the daemon alone is told the GPU: clients count its devices from 0 again, so an index that the image sets
+    names none of them (NVIDIA MPS guide, environment variables). `docker exec --env NAME` takes it out (docs/facts.md).
+    """
+    return "CUDA_VISIBLE_DEVICES" if settings.mps.gpu else ""
 
 
 class Told:
@@ -84,11 +96,12 @@ def run(session: Session, transport: Transport, container: str, words: Sequence[
     """
     token = secrets.token_hex(8)
     told = Told(token, session.stderr)
+    hides = hidden(session.settings)
     if stdin is None:
-        command, given = lifeline(in_container(container, words, token), become=transport.host.become)
+        command, given = lifeline(in_container(container, words, token, hides=hides), become=transport.host.become)
         status = transport.exchange(command, given, on_stdout=session.stdout, on_stderr=told, timeout_s=LONGEST_RUN_S)
     else:
-        command = fed(script(_PIPED, argv=words, name=container, token=token, dir=WORKSPACE), become=transport.host.become)
+        command = fed(script(_PIPED, argv=words, name=container, token=token, dir=WORKSPACE, hidden=hides), become=transport.host.become)
         if len(command.encode("utf-8", "surrogateescape")) > ARGUMENT_LIMIT_BYTES:
             raise UsageError("the command is too long for one that reads its standard input", fix="the same command with </dev/null")
         with _watched(transport, container, token):

@@ -82,6 +82,13 @@ def test_programs_are_run_in_a_running_container(docker: _Docker, flags: str) ->
     assert docker("exec probe sh -c 'exit 9'", check=False).returncode == 9
 
 
+def test_a_variable_without_a_value_is_taken_out(docker: _Docker) -> None:
+    """Unless the client has it itself: programs are so kept from what their image sets."""
+    docker("run --detach --name probe --network host --env A=b --env C=d --entrypoint sleep IMAGE infinity")
+    assert docker("exec --env A --env NONE probe sh -c 'echo ${A-none} $C ${NONE-none}'").stdout == "none d none\n"
+    assert docker.run("--env PATH --env PYTHON_VERSION", "echo ${PYTHON_VERSION-none}").stdout == "none\n"
+
+
 def test_a_noexec_folder_is_executable_in_a_container_only_read_only(docker: _Docker, lab: Lab) -> None:
     """The trap: with runc 1.1.5 a noexec host folder mounted `:ro` may be executed from, mounted read-write it may not."""
     lab.exec_inside("sh", "-c", PROGRAM)

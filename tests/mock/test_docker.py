@@ -196,6 +196,7 @@ def test_a_container_runs_commands_with_its_own_environment_folder_and_status(co
     assert cos.run('docker exec dev sh -c \'echo "$A"; id -u; basename "$(pwd -P)"; exit 5\'') == (5, "x y\n0\n_data\n")
     assert cos.run("docker exec -i dev cat", stdin=b"through").output == "through"
     assert cos.run("docker exec dev cat", stdin=b"through").output == "", "without -i there is no input"
+    assert cos.run("B=c docker exec -e A -e B dev sh -c 'echo ${A-none} $B'").output == "none c\n", "taken out, or the client's own"
     assert cos.run("docker exec -e A=z -w /tmp -u 1000 dev sh -c 'echo $A; id -u'").output == "z\n1000\n"
     assert cos.run("docker exec dev sh -c 'command -v sudo docker cos-extensions'").output == "", "the host's tools stay outside"
     assert cos.run("docker exec dev sh -c 'kill -9 $$'").status == 137

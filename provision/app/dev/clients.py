@@ -31,8 +31,7 @@ BARRIER_S = 60
 _ONE = """
 R=${PROVISION_MOCK_ROOT-}
 mark=$1 number=$2 count=$3 patience_s=$4 meeting=$R$5 box=$6
-test -z "$7" || unset CUDA_VISIBLE_DEVICES
-shift 7
+shift 6
 there() {
     set -- "$meeting"/*
     test "$#" -ge "$count"
@@ -68,6 +67,7 @@ over() {
     docker exec "$name" sh -c 'rm -rf "${PROVISION_MOCK_ROOT-}$1"' provision "$dir/.provision-$token"
 }
 test -z "$ending" || { over; exit 0; }
+test -z "$hidden" || unset "$hidden"
 trap 'over; exit 143' TERM HUP INT
 turn=$R/tmp/provision-$token
 mkfifo -m 600 "$turn" || exit 125
@@ -90,14 +90,14 @@ share=$((cores / count))
 test "$share" -ge 1 || share=1
 environment=
 for variable in $threads; do environment="$environment --env $variable=$share"; done
-for variable in $more; do environment="$environment --env $variable"; done
+for variable in $more $hidden; do environment="$environment --env $variable"; done
 one() {
     box=$1 number=$2
     shift 2
     {
         # shellcheck disable=SC2086 # words without blanks
         docker exec $environment --env "PROVISION_RUN=$token" --workdir "$dir" "$box" sh -c "$body" provision \\
-            "$mark" "$number" "$count" "$patience_s" "$dir/.provision-$token" "$box" "$hidden" "$@" 2>&3 | framed "$number.out" >&4 3>&-
+            "$mark" "$number" "$count" "$patience_s" "$dir/.provision-$token" "$box" "$@" 2>&3 | framed "$number.out" >&4 3>&-
     } 3>&1 | framed "$number.err"
 }
 exec 4>&1
@@ -135,7 +135,7 @@ def in_containers(session: Session, words: Sequence[str], count: int, token: str
         patience_s=BARRIER_S,
         threads=" ".join(name for name in THREAD_VARIABLES if name not in worker.env),
         more="" if "PYTHONUNBUFFERED" in worker.env else "PYTHONUNBUFFERED=1",
-        hidden="yes" if session.settings.mps.gpu else "",
+        hidden=programs.hidden(session.settings),
     )
 
 

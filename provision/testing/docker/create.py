@@ -6,6 +6,7 @@ import os
 import re
 import time
 
+from .program import put
 from .registry import pull
 from .store import DockerError, Record, Store, complain, daemon_error, new_id, normal, now
 
@@ -133,12 +134,7 @@ def _environment(store: Store, inherited: list[str], options: dict[str, Any]) ->
     for file in options["env_file"]:
         with open(store.real(file)) as lines:
             words += [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-    for word in [*words, *options["env"]]:
-        name, equals, value = word.partition("=")
-        if equals:
-            values[name] = value
-        elif name in os.environ:
-            values[name] = os.environ[name]
+    put(values, [*words, *options["env"]])
     return [f"{name}={value}" for name, value in values.items()]
 
 

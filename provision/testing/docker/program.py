@@ -17,7 +17,8 @@ def environment_of(store: Store, record: Record, extra: list[str], user: str | N
     """What a process of the container sees. PATH is led through the container's folder; all else is as it was given."""
     rootfs = rootfs_of(store, record)
     values = {"HOME": f"{rootfs}/root", "HOSTNAME": record["Config"]["Hostname"]}
-    values.update(dict(word.partition("=")[::2] for word in [*record["Config"]["Env"], *extra]))
+    values.update(dict(word.partition("=")[::2] for word in record["Config"]["Env"]))
+    put(values, extra)
     path = values.get("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
     mock = os.path.dirname(store.state)
     tools = [f"{mock}/mock/container-bin", f"{mock}/sysbin"]
@@ -28,6 +29,16 @@ def environment_of(store: Store, record: Record, extra: list[str], user: str | N
     values["PROVISION_MOCK_UID"] = "0" if who == "root" else who if who.isdigit() else "1000"
     values["PROVISION_MOCK_PIDNS"] = namespace_of(store, record)
     return values
+
+
+def put(values: dict[str, str], words: list[str]) -> None:
+    """Variables as `--env` names them: one without a value is the client's own, or is taken out."""
+    for word in words:
+        name, equals, value = word.partition("=")
+        if equals or name in os.environ:
+            values[name] = value if equals else os.environ[name]
+        else:
+            values.pop(name, None)
 
 
 def namespace_of(store: Store, record: Record) -> str:
