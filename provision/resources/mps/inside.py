@@ -250,16 +250,19 @@ once its clients have left; so is one that does not answer.
 
 NOTE = (
     _PRELUDE
+    + _ENDING
     + """
-mkdir -p "$notes"
-{
-    echo "$(stamp):$1"
-    cat
-} >"$notes/proof.$$"
+said=$(cat)
+alone
+served=$(stamp)
+test -n "$served" || exit 0
+printf '%s\\n' "$served:$1" "$said" >"$notes/proof.$$"
 mv -f "$notes/proof.$$" "$notes/proof"
 """
 )
-"""Argument: key of the containers. Standard input: what their clients said. Another run may read the last one meanwhile."""
+"""Argument: key of the containers. Standard input: what their clients said.
+
+Nothing is noted where another run has ended the server meanwhile."""
 
 DISABLE = (
     _PRELUDE

@@ -18,28 +18,55 @@ NOBODY = 65534
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    """The root folder of a container whose `/run` is another user's."""
+    """The root folder of a container."""
     folder = Path(tempfile.mkdtemp())
     (folder / "run").mkdir()
-    (folder / "run").chmod(0o555)
     folder.chmod(0o755)
     yield folder
     (folder / "run").chmod(0o755)
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("source", [inside.ENABLE, inside.DISABLE], ids=["enable", "disable"])
-def test_a_user_who_may_not_write_is_told_at_once(root: Path, source: str) -> None:
+def ran(root: Path, source: str, *words: str, control: str = "exit 1", user: int | None = None) -> subprocess.CompletedProcess[str]:
+    """What a script of the container prints where the control tool is this piece of shell."""
+    (root / "nvidia-cuda-mps-control").write_text(f"#!/bin/sh\n{control}\n")
+    (root / "nvidia-cuda-mps-control").chmod(0o755)
     names = {"CUDA_MPS_PIPE_DIRECTORY": "/run/mps/pipe", "CUDA_MPS_LOG_DIRECTORY": "/run/mps/log", "PROVISION_MOCK_ROOT": str(root)}
-    done = subprocess.run(
-        ["sh", "-eu", "-c", source, "provision", "yes", "100", "", "", "", "20", "30"],
-        env={**names, "PATH": os.defpath},
+    return subprocess.run(
+        ["sh", "-eu", "-c", source, "provision", *words],
+        env={**names, "PATH": f"{root}:{os.defpath}"},
+        input="worker: attached: process 7\n",
         capture_output=True,
         text=True,
         check=False,
         timeout=5,
-        user=NOBODY if os.geteuid() == 0 else None,
+        user=user,
     )
+
+
+@pytest.mark.parametrize("source", [inside.ENABLE, inside.DISABLE], ids=["enable", "disable"])
+def test_a_user_who_may_not_write_is_told_at_once(root: Path, source: str) -> None:
+    (root / "run").chmod(0o555)
+    done = ran(root, source, "yes", "100", "", "", "", "20", "30", user=NOBODY if os.geteuid() == 0 else None)
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.startswith("user ")
     assert done.stdout.endswith(" of the container may not write to /run/provision-mps\n")
+
+
+def test_what_clients_said_of_a_server_that_is_gone_is_not_noted(root: Path) -> None:
+    """Another run may have ended MPS since, and what it made is gone: notes would be there for good."""
+    assert ran(root, inside.NOTE, "key").returncode == 0
+    assert list((root / "run").iterdir()) == []
+    assert ran(root, inside.NOTE, "key", control="echo 1").returncode == 0
+    assert (root / "run/provision-mps/proof").read_text().endswith(":key\nworker: attached: process 7\n")
+
+
+def test_what_enabling_makes_is_written_down_whatever_notes_there_are(root: Path) -> None:
+    notes = root / "run/provision-mps"
+    notes.mkdir()
+    (notes / "proof").write_text("of a daemon that somebody started by hand\n")
+    assert ran(root, inside.ENABLE, "", "100", "", "", "", "20", "30").returncode == 1, "there is no daemon to start"
+    assert (notes / "made").read_text().split() == [f"{root}/run/mps/pipe", f"{root}/run/mps/log"]
+    assert ran(root, inside.CLEAN).returncode == 0
+    assert [path.name for path in (root / "run").iterdir()] == ["mps"]
+    assert list((root / "run/mps").iterdir()) == []
