@@ -134,6 +134,8 @@ def attachment(found: Found) -> Judged:
         number = len(found.daemon.outside)
         what = f"{counted(number, 'process uses', 'processes use')} the GPU outside MPS"
         return fail(what, names, f"start {'it' if number == 1 else 'them'} again, now that the daemon answers")
+    if not found.daemon.outside_known:
+        return unknown("who uses the GPU was not seen", "only root sees it, and nvidia-smi does not tell", "become: sudo   for this host")
     if said.startswith("attached"):
         return ok(said)
     return unknown(

@@ -161,6 +161,8 @@ class Daemon:
     clients: Sequence[int] = ()
     outside: Sequence[str] = ()
     """`PID command` of each process that uses the GPU and is in no server's list."""
+    outside_known: bool = True
+    """False where nothing told who uses the GPU."""
     gpus: Sequence[parse.SmiGpu] = ()
     cuda: tuple[int, int] | None = None
 

@@ -92,6 +92,7 @@ def _daemon(status: MpsStatus, said: str) -> Daemon:
         memory_limit=status.memory_limit,
         clients=[client.pid for client in status.clients],
         outside=[f"{user.pid} {user.command}" + (f" ({user.container})" if user.container else "") for user in status.outside],
+        outside_known=status.outside_known,
         gpus=status.gpus,
         cuda=status.cuda,
     )

@@ -51,8 +51,8 @@ def give_mode_back(session: Session, targets: Targets, chosen: Sequence[Host], r
 
 def _cut_short(report: HostReport) -> bool:
     """True where something was done on the host, and the daemon is not known to be as planned: failed, interrupted, or out of reach."""
-    well, daemons = {Status.OK, Status.CHANGED}, {"mps", "mps-as-chosen"}
-    return report.round_trips > 1 and any(each.resource in daemons and each.status not in well for each in report.outcomes)
+    fine, daemons = {Status.OK, Status.CHANGED}, {"mps", "mps-as-chosen"}
+    return report.round_trips > 1 and any(each.resource in daemons and each.status not in fine for each in report.outcomes)
 
 
 def _restore_mode(session: Session, target: Host, report: HostReport) -> None:
@@ -89,7 +89,7 @@ def mps_disable(session: Session, targets: Targets, *, force: bool = False) -> D
 def mps_status(session: Session, targets: Targets, *, strict: bool = False) -> Done:
     """What the control daemon of one host says, and who uses the GPU. Exit status 1 when no daemon answers.
 
-    With `strict`, also when a process uses the GPU outside MPS, or the server is not ACTIVE.
+    With `strict`, also when a process uses the GPU outside MPS, nobody can tell whether one does, or the server is not ACTIVE.
     """
     target = converging.host(session, targets)
     transport = converging.connect(session, target)
@@ -97,8 +97,12 @@ def mps_status(session: Session, targets: Targets, *, strict: bool = False) -> D
         status = look(session, target, transport)
     finally:
         transport.close()
-    well = status.daemon and (not strict or (not status.outside and status.server_state == "ACTIVE"))
-    return Done(document(session, status), 0 if well else EXIT_FAILED, text(session, status))
+    return Done(document(session, status), 0 if well(status, strict=strict) else EXIT_FAILED, text(session, status))
+
+
+def well(status: MpsStatus, *, strict: bool) -> bool:
+    """True where a daemon answers; with `strict`, where nothing else is wrong either."""
+    return status.daemon and (not strict or (not status.outside and status.outside_known and status.server_state == "ACTIVE"))
 
 
 def look(session: Session, target: Host, transport: Transport, *, gpu: str | None = None) -> MpsStatus:
@@ -130,6 +134,7 @@ def document(session: Session, status: MpsStatus) -> dict[str, Any]:
         "client_limit": client_limit(status),
         "clients": _listed(status.clients),
         "outside": _listed(status.outside),
+        "outside_known": status.outside_known,
         "topology": session.settings.mps.topology,
         "cpus": status.cpus or None,
         "gpu": status.gpu or None,
@@ -170,6 +175,7 @@ def text(session: Session, status: MpsStatus) -> str:
         *([("cpus", status.cpus)] if status.cpus not in {"", "all"} else []),
         *([("gpu", status.gpu)] if status.gpu else []),
         ("clients", f"{len(status.clients)}" + (f" of {limit}" if limit else "")),
+        *([] if status.outside_known else [("outside", "not known: only root sees it, and nvidia-smi does not tell (become: sudo)")]),
     ]
     lines = [f"{name:<18} {value}" for name, value in rows]
     return "\n".join([*lines, *_table("", status.clients), *_table("these use the GPU outside MPS: restart them", status.outside)])

@@ -1,8 +1,8 @@
 """What MPS says of itself on a host, and who uses the GPU: one script, and its answer as a record. Pure.
 
-A CUDA process holds /dev/nvidia-uvm open, which tools that only ask the driver do not; nvidia-smi on the host adds its
-memory. Whoever does so without being in the list of a server runs *outside* MPS: a client that cannot reach a daemon runs
-without it and says nothing (NVIDIA MPS guide, architecture).
+A CUDA process holds /dev/nvidia-uvm open, which tools that only ask the driver do not; of other users' processes only root
+sees it. nvidia-smi on the host names whoever has a context, and its memory. Who is found either way and is in the list of no
+server runs *outside* MPS: a client that cannot reach a daemon runs without it and says nothing (NVIDIA MPS guide, architecture).
 """
 
 from __future__ import annotations
@@ -36,19 +36,25 @@ test -n "$users" || exit 0
 echo "boxes=$(printf '%s' "$boxes" | tr '\\n' ' ')"
 echo "chosen=$device"
 smi() { LD_LIBRARY_PATH=$driver/lib64 timeout 20 "$driver/bin/nvidia-smi" "$@" 2>/dev/null; }
-test ! -x "$driver/bin/nvidia-smi" || {
+apps=
+if test -x "$driver/bin/nvidia-smi"; then
     smi --query-gpu="$gpu_fields" --format=csv,noheader,nounits | sed 's/^/gpu|/'
-    smi --query-compute-apps="$app_fields" --format=csv,noheader,nounits | sed 's/^/app|/'
+    if apps=$(smi --query-compute-apps="$app_fields" --format=csv,noheader,nounits); then told=yes; fi
+    printf '%s\\n' "$apps" | sed '/./s/^/app|/'
     test -z "$device" || smi --query-compute-apps="$place_fields" --format=csv,noheader | sed 's/^/place|/'
     smi | sed -n '/CUDA.*Version/s/^/smi|/p'
-}
+fi
+# Without root, what other users' processes hold open is not to be seen; nvidia-smi names those that have a context.
+{ test -r /proc/1/fd || test -n "${told-}"; } && test -r /proc/1/status || echo 'users=unknown'
 # shellcheck disable=SC2012 # one process for all of /proc; names of descriptors are numbers
 holders=$(
     ls -l /proc/[0-9]*/fd 2>/dev/null | awk -v root="$R" '
         /^\\/proc\\// { split($0, part, "/"); pid = part[3] }
-        index($0, " -> " root "/") && /\\/dev\\/nvidia-uvm$/ { print pid }' | sort -u
+        index($0, " -> " root "/") && /\\/dev\\/nvidia-uvm$/ { print pid }'
+    printf '%s\\n' "$apps" | sed -n 's/^\\([0-9][0-9]*\\),.*/\\1/p'
 )
 test -n "$holders" || exit 0
+holders=$(printf '%s\\n' "$holders" | sort -u)
 for box in $(docker ps --format '{{.Names}}'); do
     docker top "$box" -eo pid 2>/dev/null | sed -n "s/^ *\\([0-9][0-9]*\\).*/top|\\1|$box/p"
 done
@@ -132,6 +138,8 @@ class MpsStatus:
     proof: tuple[tuple[str, str], ...] = ()
     clients: Sequence[MpsClient] = ()
     outside: Sequence[MpsClient] = ()
+    outside_known: bool = True
+    """False where neither open files nor nvidia-smi tell who uses the GPU: `outside` may lack some then."""
     elsewhere: frozenset[int] = frozenset()
     """Host PIDs of the processes that use other GPUs than the chosen one alone."""
     gpus: Sequence[parse.SmiGpu] = ()
@@ -177,6 +185,7 @@ def read_status(text: str) -> MpsStatus:
         proof=tuple((key[7:], value.strip()) for key, value in found.items() if key.startswith("proven.")) if "proof" in found else (),
         clients=clients,
         outside=outside,
+        outside_known=found.get("users", "").strip() != "unknown",
         elsewhere=elsewhere,
         gpus=gpus,
         cuda=parse.cuda_version(_tail(text, "smi")),
