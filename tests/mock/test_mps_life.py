@@ -101,6 +101,16 @@ def test_a_memory_limit_that_was_changed_by_hand_is_set_back(gpu: Shared) -> Non
     assert gpu.status().document["memory_limit"] == "1536M"
 
 
+def test_a_memory_limit_that_no_context_fits_into_is_refused(gpu: Shared) -> None:
+    gpu.set(memory_limit="16M")
+    refused = gpu.refused(app.mps_enable(gpu.session, HERE))
+    assert (refused["what"].partition(",")[0], refused["fix"].partition(";")[0]) == (
+        "no CUDA context fits into mps.memory_limit",
+        "raise mps.memory_limit",
+    )
+    assert "cuCtxCreate_v2 gives 2" in refused["why"]
+
+
 def test_what_the_host_does_not_have_is_refused(gpu: Shared) -> None:
     gpu.set(gpu=7)
     assert gpu.refused(app.mps_enable(gpu.session, HERE))["what"] == "the GPU that mps.gpu names is not there"

@@ -71,6 +71,13 @@ _OWN = (
         Diagnosis("the MPS server did not become ACTIVE", "invoke dev.exec -- sh -c 'cat $CUDA_MPS_LOG_DIRECTORY/control.log'"),
     ),
     (
+        r"cuCtxCreate_v2 gives 2\b",
+        Diagnosis(
+            "no CUDA context fits into mps.memory_limit, or into what the GPU has left",
+            "raise mps.memory_limit; where there is none, invoke dev.exec -- nvidia-smi",
+        ),
+    ),
+    (
         r": (failed|outside): .*\n|probe client is not attached",
         Diagnosis("a CUDA program of the container does not attach to MPS", "invoke mps.doctor"),
     ),
