@@ -265,20 +265,33 @@ done 2>/dev/null"""
 
 
 ZOMBIE = """
-import os, sys, time
-if os.fork() == 0:
+import os, time
+pid = os.fork()
+if pid == 0:
     open("/proc/self/comm", "w").write("nvidia-cuda-mps-control")
     os._exit(0)
-print("made", flush=True)
-sys.stdin.read()
+while "Z" not in open(f"/proc/{pid}/stat").read().rpartition(")")[2]:
+    time.sleep(0.01)
+print(pid, flush=True)
+time.sleep(300)
 """
 
 
 def test_zombies_are_no_daemons(gpu: Shared) -> None:
+    """What nobody reaps has its name and no environment."""
+    pipe = f"{R}/run/mps/pipe"
     gpu.host.put("/tmp/zombie.py", ZOMBIE)
-    gpu.inside(f'python "{gpu.host.root_path}/tmp/zombie.py" </dev/null & sleep 0; true')
-    gpu.enable()
+    gpu.inside(f'mkdir -p "{pipe}"')
+    gpu.inside(f'python "{gpu.host.root_path}/tmp/zombie.py" >"{pipe}/nvidia-cuda-mps-control.pid" 2>/dev/null </dev/null &')
+    assert eventually(lambda: gpu.inside(f'cat "{pipe}/nvidia-cuda-mps-control.pid"').strip().isdigit())
+    pid = int(gpu.inside(f'cat "{pipe}/nvidia-cuda-mps-control.pid"'))
+    read = f"read -r _ name state parent _ </proc/{pid}/stat; echo $name $state"
+    assert gpu.inside(read) == "(nvidia-cuda-mps) Z\n"
     assert app.mps_disable(gpu.session, HERE).exit_code == 0
+    gpu.enable()
+    assert gpu.status(strict=True).exit_code == 0
+    assert app.mps_disable(gpu.session, HERE).exit_code == 0
+    assert gpu.inside(f"{read}; kill -KILL $parent") == "(nvidia-cuda-mps) Z\n", "it was there all the time"
 
 
 def test_a_restarted_container_gets_its_daemon_back(gpu: Shared) -> None:

@@ -2,8 +2,8 @@
 
 Sources: the NVIDIA MPS guide (control commands, environment, server states); nvidia-cuda-mps-control(1); measured:
 docs/facts.md. The control tool exits 0 for unknown commands, missing servers and refused privileges alike, and neither a
-socket file nor a pid file proves anything, so only what it prints counts, and a process counts where it is alive (not a
-zombie), bears the name and has this very pipe directory in its environment.
+socket file nor a pid file proves anything, so only what it prints counts, and a process counts where it bears the name and
+has this very pipe directory in its environment: a zombie has none.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ value() { environment "$1" | sed -n "s/^$2=//p"; }
 owner() { sed -n 's/^Uid:[[:space:]]*\\([0-9]*\\).*/\\1/p' "/proc/$1/status" 2>/dev/null || true; }
 affinity() { sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' "/proc/$1/status"; }
 ours() {
-    { read -r comm <"/proc/$1/comm" && read -r _ _ state _ <"/proc/$1/stat"; } 2>/dev/null || return 1
-    case $comm/$state in nvidia-cuda-mps*/[!ZX]*) ;; *) return 1 ;; esac
+    { read -r comm <"/proc/$1/comm"; } 2>/dev/null || return 1
+    case $comm in nvidia-cuda-mps*) ;; *) return 1 ;; esac
     environment "$1" | grep -qxF "CUDA_MPS_PIPE_DIRECTORY=$pipe" || return 1
     test -z "$R" || environment "$1" | grep -qxF "PROVISION_MOCK_ROOT=$R"
 }
