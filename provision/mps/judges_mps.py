@@ -120,7 +120,7 @@ def environment(found: Found) -> Judged:
 
 
 def attachment(found: Found) -> Judged:
-    """A CUDA client that is in the server's list, and nobody who is not."""
+    """A CUDA client that is in the server's list, nobody who is not, and nobody in it who is no client for nvidia-smi."""
     said = found.probe
     if said.startswith(("outside", "failed")):
         fix = (
@@ -134,6 +134,10 @@ def attachment(found: Found) -> Judged:
         number = len(found.daemon.outside)
         what = f"{counted(number, 'process uses', 'processes use')} the GPU outside MPS"
         return fail(what, names, f"start {'it' if number == 1 else 'them'} again, now that the daemon answers")
+    if odd := [pid for pid in found.daemon.client_hosts if not found.types.get(pid, "M").startswith("M")]:
+        what = f"process {odd[0]} is of type {found.types[odd[0]]} for nvidia-smi"
+        why = "it is in the server's list, and a client of MPS is of type M+C: another process may have had its number"
+        return warn(what, why, "invoke mps.status; start it again where it runs outside MPS")
     if not found.daemon.outside_known:
         return unknown("who uses the GPU was not seen", "only root sees it, and nvidia-smi does not tell", "become: sudo   for this host")
     if said.startswith("attached"):

@@ -109,6 +109,8 @@ for pid in $(ls -l /proc/[0-9]*/fd 2>/dev/null | awk -v root="$R" '
         tr '\\0' '\\n' <"/proc/$pid/environ" | sed -n "s/^$variable=/env|$pid|$variable|/p"
     done
 done 2>/dev/null
+smi=$driver/bin/nvidia-smi
+test ! -x "$smi" || LD_LIBRARY_PATH=$driver/lib64 timeout 20 "$smi" 2>/dev/null | sed -n '/^| *[0-9].* [CGM+]* /s/^/smi|/p'
 if text=$(dmesg 2>/dev/null); then
     echo kernel=yes
     printf '%s\\n' "$text" | grep -a NVRM | tail -n 50 | sed 's/^/kernel|/'
@@ -122,9 +124,9 @@ def look_script(container: str, driver_dir: str, *, daemon: str = "") -> Script:
     return script(_LOOK, name=container, daemon=daemon, driver=RemotePath(driver_dir), body=_INSIDE, watched=" ".join(WATCHED))
 
 
-def workers_script() -> Script:
-    """Environments and frameworks of the processes that run CUDA, and the kernel's log."""
-    return script(_WORKERS, watched=" ".join(WATCHED))
+def workers_script(driver_dir: str) -> Script:
+    """Environments and frameworks of the processes that run CUDA, of which type nvidia-smi calls them, and the kernel's log."""
+    return script(_WORKERS, watched=" ".join(WATCHED), driver=RemotePath(driver_dir))
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,8 @@ class Daemon:
     thread_percentage: float | None = None
     memory_limit: str | None = None
     clients: Sequence[int] = ()
+    client_hosts: Sequence[int] = ()
+    """The clients by their PIDs on the host, as far as they are known."""
     outside: Sequence[str] = ()
     """`PID command` of each process that uses the GPU and is in no server's list."""
     outside_known: bool = True
@@ -178,6 +182,8 @@ class Found:
     server: logs.ServerLog = field(default_factory=logs.ServerLog)
     processes: Sequence[Process] = ()
     workers: Sequence[Worker] = ()
+    types: Mapping[int, str] = field(default_factory=dict)
+    """What nvidia-smi on the host calls a process, by its PID: `M+C` is a client of MPS, `C` runs CUDA without it."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """The container's own variables."""
     kernel: Sequence[logs.Xid] = ()
@@ -231,6 +237,7 @@ def found(looked: str, workers: str) -> Found:
         server=logs.server_log(_tail(looked, "server")),
         processes=_processes(looked),
         workers=[Worker(pid, name, environments.get(pid, {}), libraries.get(pid, frozenset())) for pid, name in running],
+        types=parse.process_types(_tail(workers, "smi")),
         environment={row[0]: row[1] for row in _rows(looked, "own", 2)},
     )
     return replace(made, kernel=logs.xids(_tail(workers, "kernel")))

@@ -339,9 +339,12 @@ def table(text: str) -> tuple[Mapping[str, str], ...]:
     return tuple(rows)
 
 
+_PROCESS = re.compile(r"^\|\s+\d{1,3}(?:\s+\S+\s+\S+)?\s+(\d{1,9})\s+([MCG+]{1,5})\s", re.ASCII | re.MULTILINE)
+
+
 def process_types(text: str) -> dict[int, str]:
-    """`nvidia-smi pmon -c 1`: the type of each process, `M+C` for an MPS client, `C` for others and for the server."""
-    return {pid: row["type"] for row in table(text) if (pid := whole(row.get("pid", ""))) is not None and "type" in row}
+    """The table that `nvidia-smi` alone prints: the type of each process, `M+C` for a client of MPS, `C` for others and for the server."""
+    return {int(found[1]): found[2] for found in _PROCESS.finditer(text)}
 
 
 def column(rows: Iterable[Mapping[str, str]], name: str) -> list[float]:

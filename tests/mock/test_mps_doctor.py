@@ -12,9 +12,10 @@ import pytest
 
 from provision import app
 from provision.app import Done, Targets
+from provision.mps import parse
 from provision.testing import MockHost
 from tests.mock.driving import connect
-from tests.mock.sharing import Shared
+from tests.mock.sharing import Shared, program
 from tests.mock.workers import Box, settled
 
 pytestmark = pytest.mark.slow
@@ -65,6 +66,19 @@ def test_enabled_it_is_healthy_and_a_client_is_attached(enabled: Box) -> None:
     assert {**found(done, "fail"), **found(done, "unknown"), **found(done, "warn")} == {}, done.text
     assert (done.exit_code, done.document["ok"]) == (0, True)
     assert found(done, "ok")["attachment"]["what"].startswith("attached: process")
+
+
+def test_nvidia_smi_tells_a_client_of_mps_from_any_other_process(enabled: Box) -> None:
+    smi = f"LD_LIBRARY_PATH={R}/var/lib/nvidia/lib64 {R}/var/lib/nvidia/bin/nvidia-smi"
+    with program(enabled.mock, "worker"), program(enabled.mock, "--env CUDA_MPS_PIPE_DIRECTORY=/nonexistent worker"):
+        types = parse.process_types(enabled.mock.run(f"sudo sh -c '{smi}'").output)
+        assert sorted(types.values()) == ["C", "M+C"]
+    with program(enabled.mock, "worker"):
+        client = next(iter(parse.process_types(enabled.mock.run(f"sudo sh -c '{smi}'").output)))
+        assert "attachment" in found(enabled.examined(), "ok")
+        told = enabled.mock.faults.folder.parent / "cuda" / str(client)
+        told.write_text(told.read_text().replace("M+C", "C"))
+        assert found(enabled.examined(), "warn")["attachment"]["what"] == f"process {client} is of type C for nvidia-smi"
 
 
 LOADS_JAX = """

@@ -53,10 +53,11 @@ def mps_doctor(session: Session, targets: Targets, options: Sequence[str] = ()) 
 def _asked(session: Session, target: Host, transport: Transport) -> Mapping[str, Answer]:
     """Everything in one exchange. The clients of the status are counted before the probe joins them."""
     name, other = session.settings.worker.name, daemon_container(session.settings)
-    look = look_script(name, target.driver_dir or DRIVER_DIR.path, daemon=other if other != name else "")
+    driver = target.driver_dir or DRIVER_DIR.path
+    look = look_script(name, driver, daemon=other if other != name else "")
     scripts: list[tuple[str, Script, float]] = [
         ("look", look, 120.0),
-        ("workers", workers_script(), 60.0),
+        ("workers", workers_script(driver), 60.0),
         ("status", script_for(session, target), 60.0),
         ("probe", script(_PROBE, name=name, body=PROVE, client=CLIENT), 60.0),
     ]
@@ -91,6 +92,7 @@ def _daemon(status: MpsStatus, said: str) -> Daemon:
         thread_percentage=status.thread_percentage,
         memory_limit=status.memory_limit,
         clients=[client.pid for client in status.clients],
+        client_hosts=[client.host_pid for client in status.clients if client.host_pid is not None],
         outside=[f"{user.pid} {user.command}" + (f" ({user.container})" if user.container else "") for user in status.outside],
         outside_known=status.outside_known,
         gpus=status.gpus,

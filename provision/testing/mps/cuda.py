@@ -260,7 +260,7 @@ class Cuda:
         with contextlib.suppress(OSError):
             os.makedirs(folder, exist_ok=True)
             with open(f"{folder}/{os.getpid()}", "w") as file:
-                file.write(f"python3\n{self._devices[0]}\n")
+                file.write(f"python3\n{self._devices[0]}\n{'C' if self._server is None else 'M+C'}\n")
 
 
 def _number(value: Any) -> int:
