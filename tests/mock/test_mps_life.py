@@ -118,8 +118,16 @@ def test_what_the_host_does_not_have_is_refused(gpu: Shared) -> None:
     assert gpu.refused(app.mps_enable(gpu.session, HERE))["what"] == "the GPU that mps.gpu names is not there"
     lost = next(check for check in app.mps_doctor(gpu.session, HERE).document["checks"] if check["status"] == "fail")
     assert (lost["id"], lost["fix"]) == ("devices", "invoke dev.exec -- nvidia-smi -L")
-    gpu.set(cpus="900")
-    assert gpu.refused(app.mps_enable(gpu.session, HERE))["what"] == "the CPUs that mps.cpus names are not there"
+    gpu.set()
+    gpu.enable()
+    server = gpu.status().document["server"]
+    for cpus in ("900", "0,900"):
+        gpu.set(cpus=cpus)
+        refused = gpu.refused(app.mps_enable(gpu.session, HERE))
+        assert refused["what"] == "the CPUs that mps.cpus names are not there"
+        assert gpu.status().document["server"] == server, "the daemon that works goes on"
+    told = gpu.inside(f"export OMP_NUM_THREADS=1; {refused['fix'].removeprefix('invoke dev.exec -- ')}")
+    assert told.split()[-1] == gpu.host.run("grep Cpus_allowed_list /proc/self/status").output.split()[-1]
 
 
 def test_clients_that_stay_are_named_and_only_force_ends_them(gpu: Shared) -> None:

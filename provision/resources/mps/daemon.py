@@ -59,8 +59,8 @@ _OWN = (
     ("processes are still attached", Diagnosis("programs are still attached to MPS", "let them end, or invoke mps.disable --force")),
     ("there is no such GPU", Diagnosis("the GPU that mps.gpu names is not there", "invoke dev.exec -- nvidia-smi -L")),
     (
-        "failed to (set pid|set affinity|parse CPU list)",
-        Diagnosis("the CPUs that mps.cpus names are not there", "invoke dev.exec -- nproc"),
+        "there are no such CPUs",
+        Diagnosis("the CPUs that mps.cpus names are not there", "invoke dev.exec -- grep Cpus_allowed_list /proc/self/status"),
     ),
     (
         "the image has no taskset",

@@ -161,6 +161,11 @@ case $device in
         case $found in GPU-*) device=$found ;; *) echo "there is no such GPU: $device ($found)"; exit 1 ;; esac
         ;;
 esac
+if test -n "$cpus"; then
+    command -v taskset >/dev/null || { echo 'the image has no taskset, which mps.cpus needs'; exit 1; }
+    found=$(taskset -c "$cpus" sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status 2>&1 || true)
+    test "$found" = "$cpus" || { echo "there are no such CPUs: $cpus ($found)"; exit 1; }
+fi
 same() { numeric "$1" && test "$(printf '%.1f' "$1")" = "$(printf '%.1f' "$2")"; }
 mib() { case $1 in *[!0-9]*[GM] | [GM]) ;; *G) echo "$((${1%G} * 1024))" ;; *M) echo "${1%M}" ;; esac; }
 # The tool shows whole gigabytes alone above one.
@@ -188,10 +193,7 @@ as_planned() {
 }
 start() {
     set -- nvidia-cuda-mps-control -d
-    if test -n "$cpus"; then
-        command -v taskset >/dev/null || { echo 'the image has no taskset, which mps.cpus needs'; exit 1; }
-        set -- taskset -c "$cpus" "$@"
-    fi
+    test -z "$cpus" || set -- taskset -c "$cpus" "$@"
     if test -n "$device"; then export CUDA_VISIBLE_DEVICES="$device"; else unset CUDA_VISIBLE_DEVICES; fi
     PROVISION_MPS_MEMORY=$memory "$@" </dev/null
 }
