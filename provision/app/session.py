@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from provision.errors import UsageError, spoken
+from provision.errors import ProvisionError, UsageError, spoken
 from provision.fleet import DEFAULT_FORKS, Pace
 from provision.model import Emit, Event, Note, Sink
 from provision.settings import Settings
@@ -92,8 +92,12 @@ class Targets:
 
 @dataclass(frozen=True)
 class Done:
-    """How a use case ended: the document of `--json`, the exit status, and text for people where there is any."""
+    """How a use case ended: the document of `--json`, the exit status, and text for people where there is any.
+
+    The text is what was found or done, well or not; `errors` are failures beside it, which people read on standard error.
+    """
 
     document: dict[str, Any]
     exit_code: int = 0
     text: str = ""
+    errors: tuple[ProvisionError, ...] = ()

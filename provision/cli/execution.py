@@ -79,7 +79,7 @@ def _run(shape: Shape, body: Body, context: Context, given: dict[str, Any], outp
         raise
     except Exception as error:  # noqa: BLE001 - the last resort: no traceback unless asked for
         return output.failed(_refused_here(error) if _is_refusal(error) else _internal(shape, error))
-    return output.done(done.document, done.text, done.exit_code)
+    return output.done(done.document, done.text, done.exit_code, done.errors)
 
 
 def _is_refusal(error: Exception) -> TypeGuard[OSError]:

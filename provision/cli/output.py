@@ -7,11 +7,11 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from provision.errors import EXIT_OK, EXIT_OURS, EXIT_WOULD_CHANGE, ProvisionError, spoken
+from provision.errors import EXIT_OURS, ProvisionError, spoken
 
 _REMEDIES = frozenset({"fix", "remedy", "note"})
 """Keys of documents whose text names commands."""
@@ -54,29 +54,34 @@ class Output:
                 os.dup2(saved, 1)
                 os.close(saved)
 
-    def done(self, document: Mapping[str, object], text: str, exit_code: int) -> int:
-        """Print the result of a task that ended by itself; returns the exit code."""
-        failed = exit_code not in {EXIT_OK, EXIT_WOULD_CHANGE}
+    def done(self, document: Mapping[str, object], text: str, exit_code: int, errors: Sequence[ProvisionError] = ()) -> int:
+        """Print the result of a task that ended by itself, to standard output however it ended; returns the exit code."""
         if self.as_json:
             extra: dict[str, object] = {"exit": exit_code} if exit_code else {}
             if self.program and exit_code:
                 extra["failed_in"] = "program"
             self._document({**extra, **_spoken(document, self.argv0)})
-        elif text:
-            print(text, file=sys.stderr if failed or self.program else sys.stdout)
+            return exit_code
+        if text:
+            print(text, file=sys.stderr if self.program else sys.stdout, flush=bool(errors))
+        for error in errors:
+            self._tell(error)
         return exit_code
 
     def failed(self, error: ProvisionError) -> int:
         """Print an error of ours; returns the exit code."""
-        error.fix = spoken(error.fix, self.argv0)
         code = EXIT_OURS if self.program and error.exit_code != _INTERRUPTED else error.exit_code
         if self.debug:
             traceback.print_exception(error, file=sys.stderr)
-        print(_three_lines(error), file=sys.stderr)
+        self._tell(error)
         if self.as_json:
             extra: dict[str, object] = {"failed_in": "provision"} if self.program else {}
             self._document({"error": error.as_dict(), "exit": code, **extra})
         return code
+
+    def _tell(self, error: ProvisionError) -> None:
+        error.fix = spoken(error.fix, self.argv0)
+        print(_three_lines(error), file=sys.stderr)
 
     def _document(self, document: Mapping[str, object]) -> None:
         text = json.dumps(document, ensure_ascii=False, default=str)

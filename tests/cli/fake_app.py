@@ -136,6 +136,15 @@ def mps_disable(session: Session, targets: Targets, *, force: bool = False) -> D
     return Done({}, 0)
 
 
+def mps_explain(session: Session, text: str | None, file: str | None) -> Done:
+    return Done({"matches": []}, 1, "nothing in it is known")
+
+
+def vm_stop(session: Session, name: str) -> Done:
+    refused = Unreachable("was refused", where="b", why="a reason\x1b[2J", fix="invoke vm.list")
+    return Done({"vms": []}, 4, "a stopped", (refused,))
+
+
 def mock_up(session: Session) -> Done:
     for number in range(20_000):
         session.emit(Note(f"line {number}"))

@@ -39,6 +39,20 @@ def test_a_result_can_be_sent_to_a_file(cli: Cli) -> None:
     assert ended.err == "embedded mock: nothing is billed\n"
 
 
+def test_a_result_goes_to_standard_output_whatever_the_status(cli: Cli) -> None:
+    """`mps.doctor | less` and `mps.status > report.txt` hold what was found where something is wrong, too."""
+    ended = cli("mps.explain", "--text", "x")
+    assert (ended.code, ended.out, ended.err) == (1, "nothing in it is known\n", "")
+    assert cli("mps.explain", "--text", "x", "--json").document == {"exit": 1, "matches": []}
+
+
+def test_errors_beside_a_result_stay_on_standard_error(cli: Cli) -> None:
+    ended = cli("vm.stop", "--name", "a,b")
+    assert (ended.code, ended.out) == (4, "a stopped\n")
+    assert ended.three_lines == ["error: b: was refused", "  why: a reason", "  try: provision vm.list"]
+    assert "a stopped" not in cli("vm.stop", "--name", "a,b", "--json").out
+
+
 def test_notes_and_events_go_to_standard_error_beside_json(cli: Cli) -> None:
     ended = cli("vm.provision", "--json")
     assert ended.code == 1

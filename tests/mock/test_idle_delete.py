@@ -184,7 +184,7 @@ def test_a_deletion_that_fails_is_named(stopped: Project) -> None:
     stopped.cloud.emulator.faults.add(http_error(403, "forbidden", "no", call="instances.delete", times=None))
     done = collect(stopped, yes=True)
     assert (done.exit_code, done.document["error"]["where"]) == (EXIT_LEFT_BEHIND, f"{ZONE}/dev")
-    assert "gcloud compute instances delete dev --zone us-central1-a" in done.text
+    assert "gcloud compute instances delete dev --zone us-central1-a" in done.errors[0].fix
     assert stopped.listed() == [("dev", "TERMINATED")]
 
 
@@ -240,9 +240,10 @@ def test_what_cannot_be_looked_at_is_named_at_the_end(stopped: Project) -> None:
     assert [gone["name"] for gone in done.document["deleted"]] == ["dev"], "the rest went on"
     assert done.exit_code == EXIT_LEFT_BEHIND
     assert [error["where"] for error in done.document["unseen"]] == [MOCK_PROJECT, "us-central1-b/lost"]
-    lines = done.text.splitlines()
-    assert lines[:2] == ["deleted the stopped VM dev (us-central1-a)", f"{MOCK_PROJECT}: the disks could not be listed"]
-    assert "us-central1-b/lost: a VM may be left behind and may bill: it could not be looked at" in lines
+    assert done.text == "deleted the stopped VM dev (us-central1-a)"
+    told = [(error.where, error.what) for error in done.errors]
+    unlooked = "a VM may be left behind and may bill: it could not be looked at"
+    assert told == [(MOCK_PROJECT, "the disks could not be listed"), ("us-central1-b/lost", unlooked)]
     assert [entry.name for entry in journal.open()] == ["lost"]
     stopped.cloud.emulator.faults.clear()
     assert collect(stopped, yes=True).text == "nothing of ours is left behind"

@@ -128,9 +128,10 @@ def test_what_several_have_in_common_is_told_once(project: Project) -> None:
     project.cloud.emulator.faults.add(stock_out())
     done = create(project, 3)
     assert done.exit_code == EXIT_CLOUD
-    assert done.text.count("does not have enough") == 3, "once for each zone, not for each VM"
-    assert "dev-1, dev-2, dev-3: no zone had g2-standard-8 + 1 x nvidia-l4" in done.text
-    assert max(map(len, done.text.splitlines())) <= 80
+    (error,) = done.errors
+    assert str(error).count("does not have enough") == 3, "once for each zone, not for each VM"
+    assert str(error).startswith("dev-1, dev-2, dev-3: no zone had g2-standard-8 + 1 x nvidia-l4")
+    assert max(map(len, str(error).splitlines())) <= 80
     project.cloud.emulator.faults.clear()
     project.cloud.emulator.faults.add(stock_out(ZONE))
     project.events.clear()

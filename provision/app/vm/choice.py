@@ -62,12 +62,11 @@ def chosen(session: Session, cloud: ComputeCloud, text: str, verb: str) -> list[
 
 def acted(acts: Sequence[Act[Vm, tuple[Vm, bool]]], says: Callable[[Vm, bool], str], **more: Any) -> Done:
     """The end of a task that changes VMs: each VM with `changed`, and with its error where it has one."""
-    rows, lines, codes = [], [], []
+    rows, lines, failures = [], [], []
     for act in acts:
         if act.error is not None:
             rows.append({**document(act.item), "changed": False, "error": act.error.as_dict()})
-            lines.append(str(act.error))
-            codes.append(act.error.exit_code)
+            failures.append(act.error)
         elif act.value is not None:
             vm, changed = act.value
             rows.append({**document(vm), "changed": changed})
@@ -75,4 +74,5 @@ def acted(acts: Sequence[Act[Vm, tuple[Vm, bool]]], says: Callable[[Vm, bool], s
     errors = [row["error"] for row in rows if "error" in row]
     failed = {"error": errors[0]} if errors else {}
     changed = any(row["changed"] for row in rows)
-    return Done({"vms": rows, "changed": changed, **more, **failed}, worst_exit(codes), "\n".join(lines))
+    code = worst_exit([error.exit_code for error in failures])
+    return Done({"vms": rows, "changed": changed, **more, **failed}, code, "\n".join(lines), tuple(failures))

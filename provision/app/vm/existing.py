@@ -54,11 +54,11 @@ def vm_delete(session: Session, name: str, *, yes: bool, confirm: Callable[[str]
         raise UsageError(f"{', '.join(names)} {'was' if len(names) == 1 else 'were'} not deleted", why=why, fix=fix)
     acts = each(names, lambda each_name: _deleted(session, cloud, each_name))
     removed = [vm for act in acts for vm in act.value or ()]
-    errors = [act.error for act in acts if act.error is not None]
-    lines = [_says(act.item, act.value) if act.value is not None else str(act.error) for act in acts]
+    errors = tuple(act.error for act in acts if act.error is not None)
+    lines = [_says(act.item, act.value) for act in acts if act.value is not None]
     failed = {"error": errors[0].as_dict()} if errors else {}
     document_ = {"deleted": [document(vm) for vm in removed], "changed": bool(removed), **failed}
-    return Done(document_, worst_exit([error.exit_code for error in errors]), "\n".join(lines))
+    return Done(document_, worst_exit([error.exit_code for error in errors]), "\n".join(lines), errors)
 
 
 def _named(session: Session, cloud: ComputeCloud, name: str) -> list[str]:

@@ -146,8 +146,8 @@ def _found(found: Survey, codes: list[int]) -> Done:
 
 
 def _end(found: Survey, removed: Sequence[Stray], errors: Sequence[ProvisionError], lines: Sequence[str], codes: Sequence[int]) -> Done:
-    """What was found, what became of it, and at the end what failed and what could not be looked at."""
-    failed = [*errors, *found.unseen]
+    """What was found, what became of it, and beside it what failed and what could not be looked at."""
+    failed = (*errors, *found.unseen)
     document = {
         "strays": [stray.as_dict() for stray in found.strays],
         "deleted": [stray.as_dict() for stray in removed],
@@ -156,7 +156,7 @@ def _end(found: Survey, removed: Sequence[Stray], errors: Sequence[ProvisionErro
     }
     if failed:
         document["error"] = failed[0].as_dict()
-    return Done(document, worst_exit([*codes, *(error.exit_code for error in failed)]), "\n".join([*lines, *map(str, failed)]))
+    return Done(document, worst_exit([*codes, *(error.exit_code for error in failed)]), "\n".join(lines), failed)
 
 
 def _counted(strays: Sequence[Stray]) -> str:

@@ -121,7 +121,7 @@ def _back(session: Session, cloud: ComputeCloud, acts: list[Act[Vm, tuple[Vm, bo
     if verified.exit_code:
         for vm, _ in up:
             session.emit(Note(bills(session, vm)))
-    return Done({**verified.document, **done.document}, done.exit_code or verified.exit_code, done.text)
+    return Done({**verified.document, **done.document}, done.exit_code or verified.exit_code, done.text, done.errors)
 
 
 def _with_error(act: Act[Vm, tuple[Vm, bool]], error: ProvisionError | None) -> Act[Vm, tuple[Vm, bool]]:

@@ -102,7 +102,7 @@ def _provisioned(session: Session, targets: Targets, acts: list[Act[VmSpec, Crea
             if act.value is not None:
                 session.emit(Note(bills(session, act.value.vm)))
     more = {"vms": rows, "changed": any(row["changed"] for row in rows), **failed}
-    return Done({**looked.document, **more}, code, _told(acts, unreached))
+    return Done({**looked.document, **more}, code, _told(acts, unreached), _grouped(errors))
 
 
 def _unreached(reached: list[Act[Vm, None]]) -> dict[str, ProvisionError]:
@@ -133,13 +133,17 @@ def _tried(error: ProvisionError | None) -> list[dict[str, str]]:
 
 
 def _told(acts: list[Act[VmSpec, Created]], unreached: dict[str, ProvisionError]) -> str:
-    """How many there are, and every failure; what several have in common is said once, with their names."""
+    """How many there are, and where."""
     vms = [act.value.vm for act in acts if act.value is not None and act.item.name not in unreached]
-    head = [f"{len(vms)} of {len(acts)} VMs: {', '.join(f'{vm.name} ({vm.zone})' for vm in vms) or 'none'}"]
+    return f"{len(vms)} of {len(acts)} VMs: {', '.join(f'{vm.name} ({vm.zone})' for vm in vms) or 'none'}"
+
+
+def _grouped(errors: Sequence[ProvisionError]) -> tuple[ProvisionError, ...]:
+    """What several have in common is said once, with their names."""
     groups: dict[tuple[str, str, str], list[ProvisionError]] = {}
-    for error in (*(act.error for act in acts if act.error is not None), *unreached.values()):
+    for error in errors:
         groups.setdefault((error.what, error.why, error.fix), []).append(error)
-    return "\n".join([*head, *(str(_in_common(errors)) for errors in groups.values())])
+    return tuple(map(_in_common, groups.values()))
 
 
 def _in_common(errors: Sequence[ProvisionError]) -> ProvisionError:
@@ -166,5 +170,4 @@ def _check(
     code = worst_exit([*(error.exit_code for error in unreached.values()), looked.exit_code, EXIT_WOULD_CHANGE if would else EXIT_OK])
     rows = [{**document(vm), "changed": bool(follows[vm.name] or labels[vm.name])} for _spec, vm in found]
     failed = {"error": next(iter(unreached.values())).as_dict()} if unreached else {}
-    text = "\n".join([*would, *map(str, unreached.values())])
-    return Done({**looked.document, "vms": rows, "changed": bool(would), **failed}, code, text)
+    return Done({**looked.document, "vms": rows, "changed": bool(would), **failed}, code, "\n".join(would), tuple(unreached.values()))
