@@ -35,8 +35,11 @@ class Screen:
         termios.tcsetattr(self._keys, termios.TCSADRAIN, self._before)
 
     def show(self, text: str) -> None:
-        """Replace what is shown; what does not fit is cut off."""
-        lines = [clean(line) for line in text.splitlines()][: self._console.height]
+        """Replace what is shown; of lines that do not fit, the last line counts how many there are."""
+        lines = [clean(line) for line in text.splitlines()]
+        room = self._console.height
+        if len(lines) > room:
+            lines[room - 1 :] = [f"… {len(lines) - room + 1} more lines: they need a higher terminal"]
         self._live.update(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), refresh=True)
 
     def pressed(self, timeout_s: float) -> str:

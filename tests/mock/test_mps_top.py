@@ -110,7 +110,7 @@ def test_one_look_ends_as_mps_status_does(box: Shared) -> None:
 SHOW = """
 from provision.report.screen import Screen
 with Screen() as screen:
-    screen.show("one\\n\\x1b[31mtwo\\n" + "x" * 500)
+    screen.show("one\\n\\x1b[31mtwo\\n" + "x" * 500 + "\\n" * 27 + "last")
     while "q" not in screen.pressed(0.1):
         pass
 print("after")
@@ -120,11 +120,11 @@ print("after")
 def test_the_screen_comes_back_and_keys_are_not_shown(tmp_path: Path) -> None:
     controller, terminal = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-c", SHOW], stdin=terminal, stdout=terminal, stderr=terminal, env={**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+        [sys.executable, "-c", SHOW], stdin=terminal, stdout=terminal, stderr=terminal, env={**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
     )
     os.close(terminal)
     said = b""
-    while b"two" not in said:
+    while b"terminal" not in said:
         said += os.read(controller, 4096)
     os.write(controller, b"zq")
     while b"after" not in said:
@@ -135,3 +135,4 @@ def test_the_screen_comes_back_and_keys_are_not_shown(tmp_path: Path) -> None:
     assert said.index(b"\x1b[?1049l") < said.index(b"after")
     assert b"\x1b[31m" not in said
     assert b"zq" not in said
+    assert (b"\xe2\x80\xa6 7 more lines" in said, b"last" in said) == (True, False)

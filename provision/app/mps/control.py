@@ -16,6 +16,7 @@ from provision.mps import plan
 from provision.recipes import mps
 from provision.recipes.mps import compute_mode, elsewhere
 from provision.recipes.worker import containers_alone, daemon_container
+from provision.report.text import clean
 from provision.resource import Resource
 from provision.resources.gpu import DRIVER_DIR
 from provision.resources.mps import MpsClient, MpsStatus, read_status, status_script
@@ -161,7 +162,7 @@ def text(session: Session, status: MpsStatus) -> str:
         which = "the worker container" if name == session.settings.worker.name else f"the container {name}"
         return f"{which} is not running: {session.program_argv0} dev.up"
     if not status.daemon:
-        said = f" ({status.said})" if status.said else ""
+        said = f" ({clean(status.said)})" if status.said else ""
         lines = [f"no MPS daemon answers in the container{said}", f"  try: {session.program_argv0} mps.enable"]
         return "\n".join([*lines, *_table("these use the GPU without MPS", status.outside)])
     limit = client_limit(status)
@@ -177,8 +178,9 @@ def text(session: Session, status: MpsStatus) -> str:
         ("clients", f"{len(status.clients)}" + (f" of {limit}" if limit else "")),
         *([] if status.outside_known else [("outside", "not known: only root sees it, and nvidia-smi does not tell (become: sudo)")]),
     ]
-    lines = [f"{name:<18} {value}" for name, value in rows]
-    return "\n".join([*lines, *_table("", status.clients), *_table("these use the GPU outside MPS: restart them", status.outside)])
+    lines = [f"{name:<18} {clean(value)}" for name, value in rows]
+    outside = _table("these use the GPU outside MPS: restart them", status.outside)
+    return "\n".join([*lines, *outside, *_table("attached" if outside else "", status.clients)])
 
 
 def _server(status: MpsStatus) -> str:
@@ -198,14 +200,12 @@ def _proof(status: MpsStatus) -> str:
 
 
 def _table(title: str, users: Sequence[MpsClient]) -> list[str]:
-    """One line for each process, with its memory where it is known."""
+    """One line for each process, with its memory where it is known; nothing of its command line that a terminal would obey."""
     if not users:
         return []
-    home = max(9, *(len(user.container) for user in users))
-    rows = [
-        f"  {user.pid:>7}  {user.container:<{home}}  {_memory(user):>10}  {user.command}"
-        for user in sorted(users, key=lambda user: user.pid)
-    ]
+    named = [(user, clean(user.container), clean(user.command)) for user in sorted(users, key=lambda user: user.pid)]
+    home = max(9, *(len(container) for _, container, _ in named))
+    rows = [f"  {user.pid:>7}  {container:<{home}}  {_memory(user):>10}  {command}" for user, container, command in named]
     return ["", *([title] if title else []), f"  {'pid':>7}  {'container':<{home}}  {'memory':>10}  command", *rows]
 
 
