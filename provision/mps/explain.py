@@ -10,8 +10,12 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from provision.report.text import clean
+
 LONGEST_LINE = 2_000
 """Characters that are looked at together: matching takes longer than in proportion to them, and a page may be minified to one line."""
+_WRITTEN_OUT = re.compile(r"\\(?:u001|x1)[bB]")
+"""The escape character before a colour, as JSON and Python write it."""
 _OVERLAP = 200
 """Characters that two neighbouring pieces of a longer line share: a text that is cut in one of them is whole in the other."""
 
@@ -99,7 +103,7 @@ def rows() -> Sequence[Row]:
 
 def explain(text: str) -> tuple[Match, ...]:
     """The rows that fit `text`, harmless ones last, else in the order in which they appear in it; each once."""
-    lines = text.splitlines()
+    lines = [clean(line) if "\x1b" in line else line for line in _WRITTEN_OUT.sub("\x1b", text).splitlines()]
     lower = "\n".join(lines).lower()
     found = []
     for row in rows():

@@ -48,6 +48,12 @@ def test_a_match_names_its_first_line_and_counts_the_others() -> None:
     assert "pipe directory" in match.as_dict()["cause"]
 
 
+@pytest.mark.parametrize("escape", ["\x1b", "\\u001b", "\\x1B"], ids=["as it is", "in JSON", "as Python writes it"])
+def test_colour_hides_nothing(escape: str) -> None:
+    (match,) = explain(f"fine\n{escape}[1;31mError 805: MPS client failed{escape}[0m")
+    assert (match.row.id, match.line, match.text) == ("805", 2, "Error 805: MPS client failed")
+
+
 def test_a_log_of_a_good_day_holds_nothing_harmful() -> None:
     text = (Path(__file__).parents[2] / "data" / "mps" / "parse" / "v2_580.toml").read_text(encoding="utf-8")
     log = text[text.index("NEW SERVER 597: Ready") : text.index("Server 597 has 4")]
