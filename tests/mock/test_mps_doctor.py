@@ -61,6 +61,14 @@ def test_remedies_are_in_the_words_of_the_program_that_was_called(box: Box) -> N
     assert "invoke" not in done.text
 
 
+def test_it_fits_the_terminal(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = box.examined().text
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = box.examined().text
+    assert 80 < max(map(len, wide.splitlines())) <= 100
+    assert max(map(len, narrow.splitlines())) <= 80
+
+
 def test_enabled_it_is_healthy_and_a_client_is_attached(enabled: Box) -> None:
     done = enabled.examined()
     assert {**found(done, "fail"), **found(done, "unknown"), **found(done, "warn")} == {}, done.text

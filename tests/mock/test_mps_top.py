@@ -119,9 +119,8 @@ print("after")
 
 def test_the_screen_comes_back_and_keys_are_not_shown(tmp_path: Path) -> None:
     controller, terminal = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-c", SHOW], stdin=terminal, stdout=terminal, stderr=terminal, env={**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
-    )
+    env = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+    process = subprocess.Popen([sys.executable, "-c", SHOW], stdin=terminal, stdout=terminal, stderr=terminal, env=env)
     os.close(terminal)
     said = b""
     while b"terminal" not in said:

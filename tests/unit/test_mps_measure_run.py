@@ -93,7 +93,11 @@ def test_others_who_came_meanwhile_are_named_beside_the_figures(monkeypatch: pyt
     assert done.document["measured"]["disturbed"] == "other 7 python3 serve.py"
     said = " ".join(done.text.split())
     assert "warn after the run others use the GPU, so the figures may be theirs as well: other 7 python3 serve.py" in said
-    assert max(map(len, done.text.splitlines())) <= 100
+    assert 80 < max(map(len, done.text.splitlines())) <= 100
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = measured(monkeypatch, project, Answering(FACTS, QUIET, RUN, BUSY))
+    assert max(map(len, narrow.text.splitlines())) <= 80
+    assert " ".join(narrow.text.split()) == said
     warned = [each["text"] for each in done.document["plan"]["advice"] if each["level"] == "warn"]
     assert any("other 7 python3 serve.py" in text for text in warned)
 

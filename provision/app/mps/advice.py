@@ -22,7 +22,7 @@ from provision.mps import probe
 from provision.mps.explain import Match, explain
 from provision.mps.measure import MEASURE, Measured, measured
 from provision.mps.plan import Advice, HostFacts, Plan, Workload, plan
-from provision.report.checks import wrapped
+from provision.report.checks import columns, wrapped
 from provision.report.text import clean, counted
 
 _LARGEST_BYTES = 64 << 20
@@ -143,8 +143,9 @@ def _plan_lines(session: Session, facts: HostFacts, work: Workload, run: Measure
         *_number_rows(facts, work, made),
         ("to apply", session.spoken(_apply(made))),
     ]
-    lines = [f"{label:<{_COLUMN}}" + "\n".join(wrapped(text, _COLUMN)) if label else "" for label, text in rows]
-    advice = [f"{each.level:<{_COLUMN}}" + "\n".join(wrapped(each.text, _COLUMN)) for each in made.advice]
+    width = columns()
+    lines = [f"{label:<{_COLUMN}}" + "\n".join(wrapped(text, _COLUMN, width=width)) if label else "" for label, text in rows]
+    advice = [f"{each.level:<{_COLUMN}}" + "\n".join(wrapped(each.text, _COLUMN, width=width)) for each in made.advice]
     verdict = [] if made.worthwhile else ["", "MPS is the wrong tool here; what follows after stop says why."]
     return [*lines, *verdict, *([""] if advice else []), *advice]
 
@@ -264,7 +265,8 @@ def _decoded(data: bytes) -> str:
 def _told(match: Match) -> list[str]:
     times = f", {match.times} lines" if match.times > 1 else ""
     line = clean(match.text)
-    shown = line if len(line) <= 88 else f"{line[:87]}…"
+    width = columns()
+    shown = line if len(line) <= width else f"{line[: width - 1]}…"
     parts = (("cause", match.row.cause), ("remedy", match.row.remedy))
-    rest = [f"  {label:<{_LABEL - 2}}" + "\n".join(wrapped(text, _LABEL)) for label, text in parts]
+    rest = [f"  {label:<{_LABEL - 2}}" + "\n".join(wrapped(text, _LABEL, width=width)) for label, text in parts]
     return [shown, f"  {'line':<{_LABEL - 2}}{match.line}{times}", *rest]

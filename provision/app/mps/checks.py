@@ -17,7 +17,7 @@ from provision.mps.client import CLIENT
 from provision.mps.doctor import diagnose, exit_code, numbered
 from provision.mps.look import Daemon, found, look_script, workers_script
 from provision.recipes.worker import daemon_container
-from provision.report.checks import checks_document, checks_lines
+from provision.report.checks import checks_document, checks_lines, columns
 from provision.resources.gpu import DRIVER_DIR
 from provision.resources.mps import MpsStatus, read_status
 from provision.resources.mps.inside import PROVE
@@ -47,7 +47,7 @@ def mps_doctor(session: Session, targets: Targets, options: Sequence[str] = ()) 
         wanted_gpu=mps.gpu or "",
     )
     checks = [replace(check, fix=session.spoken(check.fix)) for check in diagnose(whole)]
-    return Done(checks_document(checks), exit_code(checks), "\n".join(checks_lines(numbered(checks))))
+    return Done(checks_document(checks), exit_code(checks), "\n".join(checks_lines(numbered(checks), width=columns())))
 
 
 def _asked(session: Session, target: Host, transport: Transport) -> Mapping[str, Answer]:

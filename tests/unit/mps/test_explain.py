@@ -48,6 +48,13 @@ def test_a_match_names_its_first_line_and_counts_the_others() -> None:
     assert "pipe directory" in match.as_dict()["cause"]
 
 
+def test_what_is_told_fits_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    told = app.mps_explain(Session(Settings(), tmp_path, tmp_path), f"Error 805 {100 * 'x'}", None).text.splitlines()
+    assert (len(told[0]), told[0][-1]) == (80, "…")
+    assert max(map(len, told)) <= 80
+
+
 @pytest.mark.parametrize("escape", ["\x1b", "\\u001b", "\\x1B"], ids=["as it is", "in JSON", "as Python writes it"])
 def test_colour_hides_nothing(escape: str) -> None:
     (match,) = explain(f"fine\n{escape}[1;31mError 805: MPS client failed{escape}[0m")
