@@ -172,6 +172,27 @@ def test_who_uses_the_gpu_outside_is_named(gpu: Shared) -> None:
     assert gpu.status().document["outside"] == []
 
 
+def test_without_root_a_user_of_docker_shares_the_gpu(gpu: Shared, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """A machine of the user's own, with the driver in place: `become: none`, and the group docker."""
+    monkeypatch.setitem(gpu.base["hosts"]["box"], "become", "none")
+    gpu.set(thread_percentage=50)
+    gpu.host.faults.set("sudo_denied")
+    request.addfinalizer(lambda: gpu.host.faults.clear("sudo_denied"))
+    with gpu.program() as early:
+        gpu.enable()
+        with gpu.program() as late:
+            done = gpu.status(strict=True)
+            assert [each["pid"] for each in done.document["clients"]] == [int(late.pid)]
+            assert [each["pid"] for each in done.document["outside"]] == [int(early.pid)]
+            assert done.exit_code == 1
+    assert gpu.status(strict=True).exit_code == 0
+    assert changed(gpu.enable()) == []
+    checks = {check["id"]: check["status"] for check in app.mps_doctor(gpu.session, HERE).document["checks"]}
+    assert [check for check in checks if checks[check] in {"fail", "unknown"}] == ["kernel-log"], "root's alone"
+    assert app.mps_disable(gpu.session, HERE).exit_code == 0
+    assert gpu.status().document["daemon"] is False
+
+
 def test_who_uses_another_gpu_than_the_chosen_one_is_not_outside(gpu: Shared) -> None:
     """A CUDA program opens the nodes of all GPUs; which one it uses, nvidia-smi tells."""
     other = "--env CUDA_VISIBLE_DEVICES=GPU-00000001-c0de-4b1d-8000-000000000001 --env CUDA_MPS_PIPE_DIRECTORY=/nowhere worker"
