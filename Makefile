@@ -67,7 +67,11 @@ lab-test: $(STAMP_TESTING) ## the tests on such hosts, each brought up and remov
 
 .PHONY: gpu
 gpu: $(STAMP_TESTING) ## the acceptance run of MPS on this machine's own NVIDIA GPU; as root, with a Docker Engine; needs no network
-	PROVISION_LAB_REQUIRED=1 PROVISION_LAB_GPU=real PROVISION_LAB_BEAM=standin $(PYTEST) tests/gpu tests/mps_rows -m gpu -p no:cacheprovider -v
+	PROVISION_LAB_REQUIRED=1 PROVISION_LAB_GPU=real PROVISION_LAB_BEAM=standin $(PYTEST) tests/gpu tests/mps_rows -m 'gpu and not figures' -p no:cacheprovider -v
+
+.PHONY: gpu-figures
+gpu-figures: $(STAMP_TESTING) ## measure on this machine's own NVIDIA GPU what is promised of MPS: as `make gpu`, on a quiet machine, a quarter of an hour
+	PROVISION_LAB_REQUIRED=1 PROVISION_LAB_GPU=real PROVISION_LAB_BEAM=standin $(PYTEST) tests/gpu -m figures -p no:cacheprovider -v
 
 .PHONY: test-examples
 test-examples: $(STAMP_TESTING) ## the projects under examples/ as their users run them: own tests, then the tasks on the mock

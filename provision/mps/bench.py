@@ -83,7 +83,7 @@ def modes_of(text: str | None) -> tuple[str, ...]:
     """The modes that `--modes` names, in the order of MODES; `none` is always among them, since all is compared with it."""
     if text is None:
         return MODES
-    asked = [word.strip() for word in text.split(",") if word.strip()]
+    asked = [word.strip() for word in text.split(",") if word.strip()] or [text]
     by_lower = {mode.lower(): mode for mode in MODES}
     unknown = [word for word in asked if word.lower() not in by_lower]
     if unknown:
@@ -154,6 +154,7 @@ def core_sets(cpus: Sequence[int], clients: int, most: int) -> tuple[str, ...]:
     """
     if not cpus:
         return ("-",) * clients
+    cpus = cpus[::-1]  # the first ones have the machine's interrupts: they are taken last
     share = len(cpus) // most
     if share:
         return tuple(",".join(map(str, cpus[index * share : (index + 1) * share])) for index in range(clients))
@@ -330,11 +331,11 @@ def advice(cells: Sequence[CellResult]) -> str:
     if all(cell.clients == 1 for cell in cells):
         return "One process at a time is all that gave a figure: that says nothing of sharing the GPU."
     if chosen.clients == 1 and not shared:
-        return "One process does as much as several without MPS; with MPS several gave no figure."
+        return "One process does as much as several without MPS; several under MPS were not compared."
     if chosen.clients == 1:
         return "One process does as much as several: MPS has nothing to share here. A larger batch in one process may do more."
     if chosen.percentage is None:
-        mps = "MPS adds nothing here" if chosen.clients in shared else "with MPS so many gave no figure"
+        mps = "MPS adds nothing here" if chosen.clients in shared else "so many under MPS were not compared"
         return f"{chosen.clients} processes without MPS do {chosen.ratio:.1f} times the work of one; {mps}."
     limit = "" if chosen.percentage == 100 else f" with thread_percentage {chosen.percentage}"
     faster = "" if chosen.against_none is None else f", {chosen.against_none:.1f} times as fast as without MPS"

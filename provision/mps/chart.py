@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from textwrap import shorten
 from typing import Any
 
 from provision.errors import UsageError
 from provision.mps.bench import MODES, CellResult
 
 NAMES = {"none": "without MPS", "mps": "MPS", "100/N": "MPS, 100/N % of threads", "200/N": "MPS, 200/N % of threads"}
-_COLOURS = {"none": "#b3402a", "mps": "#1f6f54", "100/N": "#8a8a8a", "200/N": "#2a5d8f"}
+_COLOURS = {"none": "#b3402a", "mps": "#1f6f54", "100/N": "#a06a00", "200/N": "#2a5d8f"}
 _LINES = {"none": "-", "mps": "-", "100/N": ":", "200/N": "--"}
 _MARKERS = {"none": "s", "mps": "o", "100/N": "^", "200/N": "D"}
 _TITLE_CHARS = 100
@@ -43,8 +42,8 @@ def draw(cells: Sequence[CellResult], title: str) -> dict[str, bytes]:
         for mode in MODES:
             _line(seconds, work, mode, [cell for cell in cells if cell.mode == mode or (cell.clients == 1 and cell.percentage == 100)])
         most = max(cell.clients for cell in cells)
-        work.plot([1, most], [1, most], color="#aaaaaa", linewidth=1, linestyle=":", zorder=0, label="n processes do n times the work")
-        work.legend(frameon=False, loc="upper left")
+        work.plot([1, most], [1, most], color="#cccccc", linewidth=1, zorder=0, label="n processes do n times the work")
+        work.legend(frameon=False, loc="lower right")
         work.yaxis.set_major_locator(MaxNLocator(integer=True))
         work.set_ylim(0, max(cell.ratio for cell in cells) * 1.15)
         for axes, label in ((seconds, "seconds until the slowest is done"), (work, "work done, in processes of one alone")):
@@ -52,9 +51,9 @@ def draw(cells: Sequence[CellResult], title: str) -> dict[str, bytes]:
             axes.set_ylabel(label)
             axes.set_xticks(_ticks([cell.clients for cell in cells]))
             axes.grid(axis="y", color="#eeeeee")
-        seconds.set_ylim(bottom=0)
+        seconds.set_ylim(0, max(max(cell.makespan_s) for cell in cells) * 1.08)
         seconds.legend(frameon=False)
-        figure.suptitle(shorten(title, _TITLE_CHARS, placeholder=" …"), fontsize=10)
+        figure.suptitle(title if len(title) <= _TITLE_CHARS else title[: _TITLE_CHARS - 1] + "…", fontsize=10)
         return {kind: _saved(figure, kind) for kind in ("svg", "png")}
 
 

@@ -14,7 +14,11 @@ PROGRAM = Path(__file__).parents[2] / "provision" / "mps" / "workloads" / "mlp.p
 ALONE = "PROVISION_BENCH_CLIENT=0 PROVISION_BENCH_READY=/dev/null PROVISION_BENCH_GO=/dev/null PROVISION_BENCH_TIMES=/dev/null"
 GRID = ("--clients", "1,5,10,16", "--rounds", "3", "--steps", "3000")
 
-pytestmark = pytest.mark.skipif(not frameworks()[1], reason="needs PyTorch: the experiment trains with it")
+pytestmark = [
+    pytest.mark.figures,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(not frameworks()[1], reason="needs PyTorch: the experiment trains with it"),
+]
 
 
 def kept(machine: Machine, name: str) -> None:
@@ -29,7 +33,7 @@ def kept(machine: Machine, name: str) -> None:
 def measured(machine: Machine) -> dict[tuple[str, int], dict[str, Any]]:
     """The cells of the seed's experiment."""
     machine.ok("dev.up")
-    document = machine.ok("mps.bench", *GRID, timeout_s=560)
+    document = machine.ok("mps.bench", *GRID, timeout_s=1200)
     kept(machine, "mps")
     assert (document["failures"], document["disturbed"]) == ([], [])
     return {(cell["mode"], cell["clients"]): cell for cell in document["cells"]}

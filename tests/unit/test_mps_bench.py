@@ -46,9 +46,10 @@ def test_clients_that_are_no_numbers_are_refused(text: str) -> None:
         bench.clients_of(text)
 
 
-def test_an_unknown_mode_is_named() -> None:
-    with pytest.raises(UsageError, match="unknown mode 'fast'"):
-        bench.modes_of("mps,fast")
+@pytest.mark.parametrize(("text", "unknown"), [("mps,fast", "'fast'"), ("", "''"), (",", "','")])
+def test_an_unknown_mode_is_named(text: str, unknown: str) -> None:
+    with pytest.raises(UsageError, match=f"unknown mode {unknown}"):
+        bench.modes_of(text)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("6m", 360), ("1h30m", 5400), ("45", 45), ("2m5s", 125)])
@@ -231,9 +232,9 @@ def test_one_process_alone_may_be_the_best() -> None:
     [
         ({("none", 1): [[1.0]]}, "that says nothing of sharing"),
         ({("none", 1): [[1.0]], ("mps", 1): [[1.0]]}, "that says nothing of sharing"),
-        ({("none", 1): [[1.0]], ("mps", 1): [[1.0]], ("none", 2): [[1.1] * 2]}, "with MPS so many gave no figure"),
-        ({("none", 1): [[1.0]], ("none", 2): [[2.1] * 2]}, "with MPS several gave no figure"),
-        ({("none", 1): [[1.0]], ("none", 2): [[1.5] * 2], ("mps", 2): [[1.4] * 2], ("none", 4): [[2.0] * 4]}, "with MPS so many gave no"),
+        ({("none", 1): [[1.0]], ("mps", 1): [[1.0]], ("none", 2): [[1.1] * 2]}, "so many under MPS were not compared"),
+        ({("none", 1): [[1.0]], ("none", 2): [[2.1] * 2]}, "several under MPS were not compared"),
+        ({("none", 1): [[1.0]], ("none", 2): [[1.5] * 2], ("mps", 2): [[1.4] * 2], ("none", 4): [[2.0] * 4]}, "so many under MPS were not"),
         ({("none", 1): [[1.0]], ("none", 2): [[1.1] * 2], ("mps", 2): [[1.2] * 2]}, "MPS adds nothing here"),
     ],
 )

@@ -60,6 +60,20 @@ def test_the_page_tells_the_memory_and_the_price_of_taking_turns_as_committed() 
     assert f"{slower:.0%}".replace("%", " %") + " longer than one alone" in page
 
 
+def test_the_page_tells_the_second_run_as_committed() -> None:
+    page = " ".join((ROOT / "docs" / "mps.md").read_text().split())
+    second: dict[str, Any] = json.loads((ROOT / "bench" / "results" / "mps-h200-second.json").read_text())
+    found = cells(second)
+    alone = found["none", 1]
+    fastest = {clients: min(found[mode, clients]["median_s"] for mode in MODES[1:]) for clients in (10, 16)}
+    assert f"one process alone took {min(alone['makespan_s']):.2f} to {max(alone['makespan_s']):.2f} s" in page
+    assert f"cut after {sum(len(cell['makespan_s']) for cell in second['cells'])} of 42 runs" in page
+    assert f"as long as in the first one, {found['none', 16]['median_s']:.2f} s" in page
+    ten, sixteen = (f"{found['none', clients]['median_s'] / fastest[clients]:.2f}" for clients in (10, 16))
+    assert f"ten were {ten} times and sixteen {sixteen} times as fast as without it" in page
+    assert f"sixteen took {fastest[16] / alone['median_s']:.2f} times as long as one alone" in page
+
+
 def test_the_plan_of_the_acceptance_run_is_the_best_cell_of_the_benchmarks_run() -> None:
     """Two runs on one machine. 200/16 is 12.5: the plan rounds it up, and the benchmark of that day rounded it down."""
     plan, best = ACCEPTANCE["plan"]["plan"], H200["best"]
