@@ -6,15 +6,18 @@ import contextlib
 import os
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from provision.app.session import Done, Session
 from provision.errors import CommandFailed, HostError, UsageError
 from provision.exchange import tail
 from provision.model import Sink, Transport
+from provision.recipes.mps import FRAGMENT as MPS_FRAGMENT
+from provision.recipes.worker import daemon_container
+from provision.resources.boot import FRAGMENTS
 from provision.resources.container import WORKSPACE
-from provision.settings import Settings
-from provision.shell import ARGUMENT_LIMIT_BYTES, Script, fed, lifeline, script
+from provision.resources.mps import inside
+from provision.shell import ARGUMENT_LIMIT_BYTES, Argument, Script, fed, lifeline, script
 
 LONGEST_RUN_S = 30 * 86_400.0
 """A user's program has no time limit of ours; the transport wants a number."""
@@ -32,6 +35,7 @@ done
 """
 _RUN = """
 test "$(docker container inspect -f '{{.State.Running}}' "$name" 2>/dev/null)" = true || { echo "$token not-running" >&2; exit 125; }
+test ! -e "$chosen" || docker exec "$daemon" sh -c "$alive" </dev/null >/dev/null 2>&1 || echo "$without" >&2
 test -z "$hidden" || unset "$hidden"
 trap 'docker exec "$name" sh -c "$end" provision "$token"; exit 143' TERM HUP INT
 docker exec ${hidden:+--env "$hidden"} --env "PROVISION_RUN=$token" --workdir "$dir" "$name" "$@" &
@@ -41,6 +45,7 @@ wait "$!"
 
 _PIPED = """
 test "$(docker container inspect -f '{{.State.Running}}' "$name" 2>/dev/null)" = true || { echo "$token not-running" >&2; exit 125; }
+test ! -e "$chosen" || docker exec "$daemon" sh -c "$alive" </dev/null >/dev/null 2>&1 || echo "$without" >&2
 test -z "$hidden" || unset "$hidden"
 exec docker exec --interactive ${hidden:+--env "$hidden"} --env "PROVISION_RUN=$token" --workdir "$dir" "$name" "$@"
 """
@@ -58,18 +63,29 @@ _FAREWELL_S = 5.0
 """How long the lifeline's own channel may take to close."""
 
 
-def in_container(container: str, words: Sequence[str], token: str, *, hides: str = "") -> Script:
-    """The script that runs `words` in the container and ends them when it is told to end; they do not see the variable that it `hides`."""
-    return script(_RUN, argv=words, name=container, token=token, dir=WORKSPACE, end=END, hidden=hides)
+def in_container(container: str, words: Sequence[str], token: str, known: Mapping[str, Argument] | None = None) -> Script:
+    """The script that runs `words` in the container and ends them when it is told to end; `known` is what `around` gives."""
+    return script(_RUN, argv=words, name=container, token=token, dir=WORKSPACE, end=END, **(known or {"chosen": "", "hidden": ""}))
 
 
-def hidden(settings: Settings) -> str:
-    """The variable that the user's programs must not see, whoever set it; empty where there is none.
+def around(session: Session) -> dict[str, Argument]:
+    """What the scripts have to know that start the user's programs.
 
-    With `mps.gpu` the daemon alone is told the GPU: clients count its devices from 0 again, so an index that the image sets
-    names none of them (NVIDIA MPS guide, environment variables). `docker exec --env NAME` takes it out (docs/facts.md).
+    `hidden` is the variable that programs must not see, whoever set it. With `mps.gpu` the daemon alone is told the GPU:
+    clients count its devices from 0 again, so an index that the image sets names none of them (NVIDIA MPS guide, environment
+    variables). `docker exec --env NAME` takes it out (docs/facts.md).
+
+    `without` is said where MPS was `chosen` and `alive` finds no daemon, as after a restart of its container: CUDA programs would run
+    without it and say nothing (NVIDIA MPS guide, architecture).
     """
-    return "CUDA_VISIBLE_DEVICES" if settings.mps.gpu else ""
+    settings = session.settings
+    return {
+        "hidden": "CUDA_VISIBLE_DEVICES" if settings.mps.gpu else "",
+        "chosen": FRAGMENTS / MPS_FRAGMENT,
+        "daemon": daemon_container(settings),
+        "alive": inside.ALIVE,
+        "without": session.spoken("MPS is enabled here, but no daemon runs: CUDA programs run without it; invoke mps.enable"),
+    }
 
 
 class Told:
@@ -96,12 +112,13 @@ def run(session: Session, transport: Transport, container: str, words: Sequence[
     """
     token = secrets.token_hex(8)
     told = Told(token, session.stderr)
-    hides = hidden(session.settings)
     if stdin is None:
-        command, given = lifeline(in_container(container, words, token, hides=hides), become=transport.host.become)
+        command, given = lifeline(in_container(container, words, token, around(session)), become=transport.host.become)
         status = transport.exchange(command, given, on_stdout=session.stdout, on_stderr=told, timeout_s=LONGEST_RUN_S)
     else:
-        command = fed(script(_PIPED, argv=words, name=container, token=token, dir=WORKSPACE, hidden=hides), become=transport.host.become)
+        command = fed(
+            script(_PIPED, argv=words, name=container, token=token, dir=WORKSPACE, **around(session)), become=transport.host.become
+        )
         if len(command.encode("utf-8", "surrogateescape")) > ARGUMENT_LIMIT_BYTES:
             raise UsageError("the command is too long for one that reads its standard input", fix="the same command with </dev/null")
         with _watched(transport, container, token):

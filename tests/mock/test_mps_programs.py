@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +12,13 @@ from pathlib import Path
 import pytest
 
 from provision import app
-from provision.app import Done
+from provision.app import Done, Session
+from provision.app.dev import container
+from provision.model import Host
+from provision.shell import Script
+from provision.shell import fed as fed_script
 from provision.testing import MockHost
+from tests.mock.driving import ask, connect
 from tests.mock.sharing import HERE, IMAGE, Shared
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
@@ -49,11 +55,28 @@ def several(box: Shared, words: list[str]) -> Done:
     return app.dev_exec(box.session, HERE, words, count=2)
 
 
-RUNS = pytest.mark.parametrize("run", [once, fed, several])
+def shelled(box: Shared, words: list[str]) -> Done:
+    """A shell in which somebody types it; there is no terminal here."""
+    session = box.session
+
+    def enter(_session: Session, _target: Host, body: Script, *, become: bool) -> int:
+        assert become
+        with connect(box.host) as client:
+            answer = ask(client, fed_script(body, become="sudo"), stdin=f"exec {shlex.join(words)}\n".encode())
+        box.out.extend(answer.out.encode())
+        box.err.extend(answer.err.encode())
+        return answer.status
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(container, "enter", enter)
+        return app.dev_shell(session, HERE)
+
+
 Run = Callable[[Shared, list[str]], Done]
+EVERY: tuple[Run, ...] = (once, fed, several, shelled)
 
 
-@RUNS
+@pytest.mark.parametrize("run", EVERY)
 def test_the_gpu_that_the_image_names_is_not_seen_where_the_settings_choose_one(box: Shared, run: Run) -> None:
     """Clients count the daemon's devices from 0 again, so an index that is good without MPS is an error with it."""
     box.set(gpu="1")
@@ -62,3 +85,45 @@ def test_the_gpu_that_the_image_names_is_not_seen_where_the_settings_choose_one(
     assert run(box, ["printenv", "CUDA_VISIBLE_DEVICES"]).exit_code == 1
     box.set()
     assert run(box, ["sh", "-c", "exit $CUDA_VISIBLE_DEVICES"]).exit_code == 1, "without mps.gpu the image has its way"
+
+
+WITHOUT = b"MPS is enabled here, but no daemon runs: CUDA programs run without it; invoke mps.enable\n"
+
+
+def said(box: Shared, run: Run) -> int:
+    """How often that is said of one more run, which is none the worse for it."""
+    before = box.host.stats.exchanges
+    assert run(box, ["sh", "-c", "echo out; exit 3"]).exit_code == 3
+    assert set(box.out.decode().splitlines()) <= {"out", "[1] out", "[2] out"}
+    assert box.host.stats.exchanges - before == (2 if run is fed else 1)
+    return box.err.count(WITHOUT)
+
+
+def kill_the_daemon(box: Shared) -> None:
+    name = "worker" + ("-mps" if box.settings.mps.topology == "containers" else "")
+    box.inside('kill -9 "$(cat "$PROVISION_MOCK_ROOT$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid")"', box=name)
+
+
+def test_it_is_said_where_programs_run_without_the_mps_that_was_chosen(box: Shared) -> None:
+    box.set()
+    assert app.mps_disable(box.session, HERE, force=True).exit_code == 0
+    assert said(box, once) == 0, "MPS was not chosen"
+    box.enable()
+    assert [said(box, run) for run in EVERY] == [0, 0, 0, 0]
+    kill_the_daemon(box)
+    assert [said(box, run) for run in EVERY] == [1, 1, 1, 1]
+    box.enable()
+    assert said(box, once) == 0
+    assert box.host.run("docker restart worker").status == 0
+    assert said(box, once) == 1
+    assert box.up().exit_code == 0
+    assert said(box, once) == 0
+
+
+def test_a_daemon_in_a_container_of_its_own_is_looked_for_there(box: Shared) -> None:
+    box.set(topology="containers")
+    assert box.up().exit_code == 0
+    box.enable()
+    assert said(box, once) == 0
+    kill_the_daemon(box)
+    assert said(box, once) == 1

@@ -67,6 +67,7 @@ over() {
     docker exec "$name" sh -c 'rm -rf "${PROVISION_MOCK_ROOT-}$1"' provision "$dir/.provision-$token"
 }
 test -z "$ending" || { over; exit 0; }
+test ! -e "$chosen" || docker exec "$daemon" sh -c "$alive" </dev/null >/dev/null 2>&1 || echo "$without" >&2
 test -z "$hidden" || unset "$hidden"
 trap 'over; exit 143' TERM HUP INT
 turn=$R/tmp/provision-$token
@@ -135,7 +136,7 @@ def in_containers(session: Session, words: Sequence[str], count: int, token: str
         patience_s=BARRIER_S,
         threads=" ".join(name for name in THREAD_VARIABLES if name not in worker.env),
         more="" if "PYTHONUNBUFFERED" in worker.env else "PYTHONUNBUFFERED=1",
-        hidden=programs.hidden(session.settings),
+        **programs.around(session),
     )
 
 

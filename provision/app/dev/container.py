@@ -119,8 +119,8 @@ def _relative(session: Session, file: str) -> Path:
 
 _SHELL = """
 test "$(docker container inspect -f '{{.State.Running}}' "$name" 2>/dev/null)" = true || exit 125
-set --
 if test -t 0; then set -- --tty; fi
+test ! -e "$chosen" || docker exec "$daemon" sh -c "$alive" </dev/null >/dev/null 2>&1 || echo "$without" >&2
 test -z "$hidden" || unset "$hidden"
 exec docker exec --interactive "$@" ${hidden:+--env "$hidden"} --workdir "$dir" "$name" sh -c "$body"
 """
@@ -133,7 +133,7 @@ def dev_shell(session: Session, targets: Targets) -> Done:
     The terminal is the user's, so status 125 is all that says so; as a shell may end with it too, the host is asked then.
     """
     target = converging.host(session, targets)
-    body = script(_SHELL, name=session.settings.worker.name, dir=WORKSPACE, body=_INSIDE, hidden=programs.hidden(session.settings))
+    body = script(_SHELL, argv=[], name=session.settings.worker.name, dir=WORKSPACE, body=_INSIDE, **programs.around(session))
     status = enter(session, target, body, become=True)
     if status == EXIT_OURS:
         with contextlib.closing(converging.connect(session, target)) as transport:

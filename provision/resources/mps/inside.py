@@ -40,6 +40,9 @@ daemon() {
 stamp() { for server in $(servers); do echo "$server:$(cut -d ' ' -f 22 "/proc/$server/stat" 2>/dev/null)"; done | tail -n 1; }
 """
 
+ALIVE = _PRELUDE + "daemon >/dev/null\n"
+"""Ends with 0 where a daemon runs. It is not asked: a question takes longer, and fills its log."""
+
 STATUS = (
     _PRELUDE
     + """
