@@ -54,8 +54,10 @@ if test -d "$R$pipe"; then
     done
 fi
 test ! -d "$R$log" || echo log_dir=yes
+# The daemon writes down every question that it is asked, and its answer: a status a second would be all that there is to see.
+questions='\\] (Accepting connection\\.\\.\\.|NEW UI|Cmd:.*|[0-9.]+[KMG]?|INITIALIZING|ACTIVE|FAULT|UI closed)$'
 test ! -w "$R$log" || echo log_writable=yes
-test ! -r "$R$log/control.log" || { echo control_log=yes; tail -n 400 "$R$log/control.log" | sed 's/^/control|/'; }
+test ! -r "$R$log/control.log" || { echo control_log=yes; grep -avE "$questions" "$R$log/control.log" | tail -n 400 | sed 's/^/control|/'; }
 test ! -r "$R$log/server.log" || tail -n 400 "$R$log/server.log" | sed 's/^/server|/'
 for process in /proc/[0-9]*; do
     { read -r comm <"$process/comm" && read -r _ _ state parent _ <"$process/stat"; } 2>/dev/null || continue

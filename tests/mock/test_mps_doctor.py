@@ -89,6 +89,23 @@ def test_nvidia_smi_tells_a_client_of_mps_from_any_other_process(enabled: Box) -
         assert found(enabled.examined(), "warn")["attachment"]["what"] == f"process {client} is of type C for nvidia-smi"
 
 
+MANY_QUESTIONS = f"""
+log="{R}$CUDA_MPS_LOG_DIRECTORY/control.log"
+echo '[2026-11-21 11:50:49.992 Control   462] NEW CLIENT 695 from user 1000: Server is not ready, push client to pending list' >>"$log"
+printf '%s\\n' get_server_list get_server_status get_default_active_thread_percentage | nvidia-cuda-mps-control >/dev/null
+sleep 0.1
+said=$(tail -n 8 "$log")
+for _ in $(seq 100); do printf '%s\\n' "$said"; done >>"$log"
+"""
+
+
+def test_what_the_log_told_before_many_questions_is_still_seen(enabled: Box) -> None:
+    """A watched daemon writes down questions and answers, line after line."""
+    enabled.inside(MANY_QUESTIONS)
+    assert "1000" in found(enabled.examined(), "fail")["server"]["what"]
+    assert app.mps_disable(enabled.session, HERE).exit_code == 0
+
+
 LOADS_JAX = """
 import ctypes, mmap, os, pathlib, sys
 ctypes.CDLL("libcuda.so.1").cuInit(0)

@@ -323,6 +323,19 @@ def test_zombies_are_no_daemons(gpu: Shared) -> None:
     assert gpu.inside(f"{read}; kill -KILL $parent") == "(nvidia-cuda-mps) Z\n", "it was there all the time"
 
 
+def test_a_status_asks_the_daemon_twice_whatever_it_wants_to_know(gpu: Shared) -> None:
+    """Each session with the control tool leaves its lines in control.log."""
+    count = f'grep -c "NEW UI" "{R}/run/mps/log/control.log"'
+    gpu.set(memory_limit="4G", thread_percentage=50)
+    gpu.enable()
+    with gpu.program() as client:
+        before = int(gpu.inside(count))
+        found = gpu.status(strict=True)
+        assert int(gpu.inside(count)) - before == 2
+    assert (found.exit_code, found.document["memory_limit"], found.document["thread_percentage"]) == (0, "4G", 50.0)
+    assert [each["pid"] for each in found.document["clients"]] == [int(client.pid)]
+
+
 def test_a_restarted_container_gets_its_daemon_back(gpu: Shared) -> None:
     gpu.enable()
     before = gpu.status().document["server"]["pid"]

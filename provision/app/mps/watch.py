@@ -63,7 +63,7 @@ def stream(session: Session, target: Host, mark: str, pause_s: str) -> Script:
     return script(_STREAM, look=script_for(session, target).render(), mark=mark, pause_s=pause_s)
 
 
-def mps_top(session: Session, targets: Targets, *, view: View | None = None, every_s: float = 1.0) -> Done:
+def mps_top(session: Session, targets: Targets, *, view: View | None = None, every_s: float = 2.0) -> Done:
     """Clients, memory and GPU activity, until q or Ctrl-C; one frame without a `view`, and the exit status of `mps.status`."""
     target = converging.host(session, targets)
     transport = converging.connect(session, target)

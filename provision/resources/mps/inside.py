@@ -2,8 +2,9 @@
 
 Sources: the NVIDIA MPS guide (control commands, environment, server states); nvidia-cuda-mps-control(1); measured:
 docs/facts.md. The control tool exits 0 for unknown commands, missing servers and refused privileges alike, and neither a
-socket file nor a pid file proves anything, so only what it prints counts, and a process counts where it bears the name and
-has this very pipe directory in its environment: a zombie has none.
+socket file nor a pid file proves anything, so only what it prints counts. One session of it takes several questions, whose
+answers differ in form: a share has a point, a limit its unit, a PID is digits alone, a state a word. A process counts where it
+bears the name and has this very pipe directory in its environment: a zombie has none.
 """
 
 from __future__ import annotations
@@ -12,16 +13,23 @@ _PRELUDE = """
 R=${PROVISION_MOCK_ROOT-}
 pipe=$CUDA_MPS_PIPE_DIRECTORY
 notes=$R/run/provision-mps
-ask() { echo "$1" | timeout 10 nvidia-cuda-mps-control 2>&1 || true; }
+ask() { printf '%s\\n' "$@" | timeout 10 nvidia-cuda-mps-control 2>&1 || true; }
 first() { ask "$1" | head -n 1; }
+line() {
+    case $1 in
+        pid) form='[0-9][0-9]*' ;;
+        limit) form='[0-9][0-9]*[KMG]' ;;
+        share) form='[0-9][0-9]*\\.[0-9]*' ;;
+        state) form='[A-Z][A-Z]*' ;;
+    esac
+    printf '%s\\n' "$2" | sed -n "/^$form\\$/p"
+}
+defaults() { ask get_default_active_thread_percentage 'get_default_device_pinned_mem_limit 0' get_server_list; }
+of_server() { ask "get_server_status $1" "get_active_thread_percentage $1" "get_device_pinned_mem_limit $1 0" "get_client_list $1"; }
 numeric() { case $1 in '' | *[!0-9.]*) return 1 ;; esac; }
 answers() { numeric "$(ask get_default_active_thread_percentage)"; }
-servers() { for pid in $(ask get_server_list); do case $pid in *[!0-9]*) ;; *) echo "$pid" ;; esac; done; }
-clients() {
-    for server in $(servers); do
-        ask "get_client_list $server" | sed -n "s/^[0-9][0-9]*\\$/$server &/p"
-    done
-}
+servers() { line pid "$(ask get_server_list)"; }
+clients() { for server in $(servers); do line pid "$(ask "get_client_list $server")" | sed "s/^/$server /"; done; }
 environment() { { tr '\\0' '\\n' <"/proc/$1/environ"; } 2>/dev/null; }
 value() { environment "$1" | sed -n "s/^$2=//p"; }
 owner() { sed -n 's/^Uid:[[:space:]]*\\([0-9]*\\).*/\\1/p' "/proc/$1/status" 2>/dev/null || true; }
@@ -37,7 +45,7 @@ daemon() {
     pid=$(cat "$R$pipe/nvidia-cuda-mps-control.pid" 2>/dev/null) || return 1
     ours "$pid" && echo "$pid"
 }
-stamp() { for server in $(servers); do echo "$server:$(cut -d ' ' -f 22 "/proc/$server/stat" 2>/dev/null)"; done | tail -n 1; }
+stamp() { for server in ${1-$(servers)}; do echo "$server:$(cut -d ' ' -f 22 "/proc/$server/stat" 2>/dev/null)"; done | tail -n 1; }
 """
 
 ALIVE = _PRELUDE + "daemon >/dev/null\n"
@@ -46,7 +54,8 @@ ALIVE = _PRELUDE + "daemon >/dev/null\n"
 STATUS = (
     _PRELUDE
     + """
-said=$(first get_default_active_thread_percentage)
+told=$(defaults)
+said=$(printf '%s\\n' "$told" | head -n 1)
 echo "percentage=$said"
 numeric "$said" || {
     echo "left=$(live | tr '\\n' ' ')"
@@ -62,19 +71,23 @@ if pid=$(daemon); then
     echo "planned_memory=$(value "$pid" PROVISION_MPS_MEMORY)"
 fi
 case $2 in '' | GPU-*) ;; *) echo "indices=$(nvidia-smi --query-gpu=index,uuid --format=csv,noheader | tr -d ' ' | tr '\\n' ' ')" ;; esac
-echo "memory=$(first 'get_default_device_pinned_mem_limit 0')"
-for server in $(servers); do
-    echo "server.$server=$(first "get_server_status $server")"
-    echo "share.$server=$(first "get_active_thread_percentage $server")"
-    echo "memory.$server=$(first "get_device_pinned_mem_limit $server 0")"
+echo "memory=$(line limit "$told")"
+servers=$(line pid "$told")
+for server in $servers; do
+    told=$(of_server "$server")
+    echo "server.$server=$(line state "$told")"
+    echo "share.$server=$(line share "$told")"
+    echo "memory.$server=$(line limit "$told")"
     echo "uid.$server=$(owner "$server")"
+    test -n "$3" || continue
+    for client in $(line pid "$told"); do
+        echo "client.$client=$({ tr '\\0' ' ' <"/proc/$client/cmdline"; } 2>/dev/null || true)"
+    done
 done
-if test -r "$notes/proof" && read -r proven <"$notes/proof" && test "$proven" = "$(stamp):$1"; then
+if test -r "$notes/proof" && read -r proven <"$notes/proof" && test "$proven" = "$(stamp "$servers"):$1"; then
     echo "proof=current"
     sed -n '2,$s/^\\([^:]*\\): /proven.\\1=/p' "$notes/proof"
 fi
-test -n "$3" || exit 0
-clients | while read -r _ client; do echo "client.$client=$({ tr '\\0' ' ' <"/proc/$client/cmdline"; } 2>/dev/null || true)"; done
 """
 )
 """Arguments: key of the containers, GPU that was chosen, whether to list clients."""
@@ -181,15 +194,17 @@ limited() {
 as_planned() {
     pid=$(daemon) || return 1
     test "$(owner "$pid")" = "$(owner self)" || return 1
-    share=$(first get_default_active_thread_percentage)
-    limit=$(first 'get_default_device_pinned_mem_limit 0')
-    for server in $(servers); do
-        test "$(first "get_server_status $server")" != FAULT || return 1
-        share=$(first "get_active_thread_percentage $server")
-        limit=$(first "get_device_pinned_mem_limit $server 0")
+    told=$(defaults)
+    granted=$(printf '%s\\n' "$told" | head -n 1)
+    allowed=$(line limit "$told")
+    for server in $(line pid "$told"); do
+        told=$(of_server "$server")
+        test "$(line state "$told")" != FAULT || return 1
+        granted=$(line share "$told")
+        allowed=$(line limit "$told")
     done
-    same "$share" "$percentage" || return 1
-    limited "$limit" || return 1
+    same "$granted" "$percentage" || return 1
+    limited "$allowed" || return 1
     test "$(value "$pid" PROVISION_MPS_MEMORY)" = "$memory" || return 1
     test "$(value "$pid" CUDA_VISIBLE_DEVICES)" = "$device" || return 1
     test "$(affinity "$pid")" = "${cpus:-$(affinity self)}"
@@ -261,7 +276,10 @@ said=$(cat)
 alone
 served=$(stamp)
 test -n "$served" || exit 0
-printf '%s\\n' "$served:$1" "$said" >"$notes/proof.$$"
+{
+    echo "$served:$1"
+    test -z "$said" || printf '%s\\n' "$said"
+} >"$notes/proof.$$"
 mv -f "$notes/proof.$$" "$notes/proof"
 """
 )

@@ -33,6 +33,7 @@ class Daemon:
         self.place = place
         self._foreground = foreground
         self._every_user = every_user
+        self._asking: set[socket.socket] = set()
         self._pending: list[tuple[socket.socket | None, Message]] = []
         self.percentage = 100.0
         self.memory: dict[str, str] = {}
@@ -120,11 +121,24 @@ class Daemon:
             if "line" not in message:
                 self._client_says(client, message)
                 continue
+            self._note(client, f"Cmd:{message['line']}")
             answer = self.answer(str(message["line"]), int(message["uid"]), client)
             if answer is not None:
+                self._note(client, *answer.splitlines())
                 client.sendall(json.dumps({"text": answer}).encode() + b"\n")
 
+    def _note(self, client: socket.socket, *texts: str) -> None:
+        """What is asked, and what is answered, goes into control.log."""
+        if client not in self._asking:
+            self._asking.add(client)
+            texts = ("Accepting connection...", "NEW UI", *texts)
+        for text in texts:
+            self.log(text)
+
     def _drop(self, client: socket.socket) -> None:
+        if client in self._asking:
+            self._asking.remove(client)
+            self.log("UI closed")
         self._selector.unregister(client)
         client.close()
         # observed: who is killed while it waits keeps its turn, and has a server started that nobody asked for
@@ -245,19 +259,15 @@ class Daemon:
         name, rest = words[0], words[1:]
         may = uid in (0, self.place.uid)  # root, and whoever started it
         if not may and name == "quit":
-            return self._refused("Not enough privilege to execute quit command\n")
+            return "Not enough privilege to execute quit command\n"
         own = name == "start_server" and rest[:2] == ["-uid", str(uid)]  # a server of one's own may be started
         if not may and not own and name.startswith(("set_", "start_", "shutdown_", "terminate_")):
-            return self._refused(REFUSED.format(uid=uid))
+            return REFUSED.format(uid=uid)
         if name == "quit":
             self._quitting = (client, time.monotonic() + float(rest[1]) if rest[:1] == ["-t"] and len(rest) > 1 else None)
             return None
         function: Callable[[list[str]], str] | None = getattr(self, f"_do_{name}", None)
         return f'Unknown command "{name}"\n' if function is None else function(rest)
-
-    def _refused(self, text: str) -> str:
-        self.log(text.rstrip())
-        return text
 
     def _try_to_quit(self) -> None:
         if self._quitting is None:
