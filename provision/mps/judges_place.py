@@ -50,11 +50,7 @@ def devices(found: Found) -> Judged:
         return fail(f"the container lacks /dev/{', /dev/'.join(missing)}", "no --device for them, and not --privileged", fix)
     gpus, wanted = found.number("smi_gpus") or 0, found.wanted_gpu
     listed = [word.partition(",") for word in found.value("smi_uuids").split()]
-    if (
-        wanted
-        and listed
-        and not any(index == wanted or (wanted.startswith("GPU-") and uuid.startswith(wanted)) for index, _, uuid in listed)
-    ):
+    if wanted and listed and not any(wanted in {index, uuid} for index, _, uuid in listed):
         why = f"mps.gpu names it, and nvidia-smi lists {', '.join(index for index, _, _ in listed)}"
         return fail(f"there is no GPU {wanted}", why, "invoke dev.exec -- nvidia-smi -L")
     if gpus > 1 and wanted:

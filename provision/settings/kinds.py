@@ -256,7 +256,9 @@ Processes: TypeAlias = Annotated[int, AfterValidator(_whole(1, 1024))]
 MemoryLimit: TypeAlias = Annotated[str, matching(r"[1-9]\d{0,6}[GM]", "a whole number of G or M, such as 4G or 512M")]
 Cpus: TypeAlias = Annotated[str, BeforeValidator(_number_as_text), AfterValidator(_cpus)]
 GpuChoice: TypeAlias = Annotated[
-    str, BeforeValidator(_number_as_text), matching(r"\d{1,2}|GPU-[0-9a-f-]{8,36}", "a GPU's index, or its UUID as nvidia-smi -L prints it")
+    str,
+    BeforeValidator(_number_as_text),
+    matching(r"\d{1,2}|GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "a GPU's index, or its whole UUID as nvidia-smi -L prints it"),
 ]
 Percentage: TypeAlias = Annotated[int, AfterValidator(_whole(1, 100))]
 

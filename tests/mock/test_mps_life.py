@@ -209,7 +209,7 @@ def test_who_uses_another_gpu_than_the_chosen_one_is_not_outside(gpu: Shared) ->
         assert [each["pid"] for each in gpu.status().document["outside"]] == [int(elsewhere.pid)], "all GPUs are shared"
         bad = [check["id"] for check in app.mps_doctor(gpu.session, HERE).document["checks"] if check["status"] == "fail"]
         assert "environment" in bad
-        gpu.set(gpu="GPU-00000001")
+        gpu.set(gpu="GPU-00000001-c0de-4b1d-8000-000000000001")
         assert [each["pid"] for each in gpu.status().document["outside"]] == [int(elsewhere.pid)], "this very GPU is"
 
 

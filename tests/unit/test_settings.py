@@ -109,6 +109,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"mps": {"pipe_dir": "/workspace/"}}, "provision.mps.pipe_dir is '/workspace/'", "change"),
     ({"mps": {"pipe_dir": "/x/../tmp"}}, "provision.mps.pipe_dir is '/x/../tmp'", "change"),
     ({"mps": {"pipe_dir": "relative"}}, "provision.mps.pipe_dir is 'relative'", "change"),
+    ({"mps": {"gpu": "GPU-11112222"}}, "provision.mps.gpu is 'GPU-11112222'", "change"),
+    ({"mps": {"gpu": "GPU-11112222-3333-4444-5555-66667777888"}}, "provision.mps.gpu is 'GPU-11112222", "change"),
     ({"mps": {"thread_percentage": 0}}, "provision.mps.thread_percentage is 0", "change"),
     ({"worker": {"volumes": ["/a:/data", "/b:/data/"]}}, "provision.worker.volumes is ['/a:/data', '/b:/data/']", "a target of its own"),
     ({"worker": {"volumes": ["/a:/usr/local/nvidia/lib64"]}}, "provision.worker.volumes[0] is", "change"),

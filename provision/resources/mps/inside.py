@@ -168,9 +168,9 @@ gpu=$1 percentage=$2 memory=$3 cpus=$4 device=$5 patience_s=$6 ready_s=$7
 alone
 case $device in
     '') ;;
-    GPU-*) # its beginning will do, as for CUDA
+    GPU-*)
         found=$(nvidia-smi --query-gpu=uuid --format=csv,noheader 2>&1 || true)
-        printf '%s\\n' "$found" | grep -q "^$device" || { echo "there is no such GPU: $device ($found)"; exit 1; }
+        printf '%s\\n' "$found" | grep -qxF "$device" || { echo "there is no such GPU: $device ($found)"; exit 1; }
         ;;
     *)
         found=$(nvidia-smi -i "$device" --query-gpu=uuid --format=csv,noheader 2>&1 | head -n 1 || true)

@@ -218,7 +218,7 @@ def _chosen(gpus: Sequence[parse.SmiGpu], wanted: str) -> Sequence[parse.SmiGpu]
     if not wanted:
         return gpus
     index = parse.whole(wanted)
-    return [gpu for gpu in gpus if (gpu.uuid.startswith(wanted) if index is None else gpu.index == index)]
+    return [gpu for gpu in gpus if (gpu.uuid == wanted if index is None else gpu.index == index)]
 
 
 def _elsewhere(text: str, gpus: Sequence[parse.SmiGpu]) -> frozenset[int]:
