@@ -235,7 +235,8 @@ class _Run:
         elif remaining := compare(self.states[name], plan.desired):
             diff = remaining
             error = self._not_converged(resource, remaining, answer.output)
-        self._finish(Outcome(name, Status.FAILED if error else Status.CHANGED, diff, plan.seconds, error))
+        note = "" if error else resource.remark(self.states[name])
+        self._finish(Outcome(name, Status.FAILED if error else Status.CHANGED, diff, plan.seconds, error, note))
 
     def _settle(self, plan: _Planned, reply: Reply) -> None:
         """The verdict on a resource that was not probed again."""

@@ -44,7 +44,7 @@ def enable(run: Run) -> Done:
 
 @command(
     Shape("mps.status", targets=True, result=True, checks=False, one=True),
-    about={"strict": "end with 1 when a process uses the GPU outside MPS (or none can tell), or the server is not ACTIVE"},
+    about={"strict": "end with 1 when a process uses the GPU outside MPS (or none can tell), or no server is ACTIVE and proven"},
 )
 def status(run: Run, *, strict: bool = False) -> Done:
     """Show daemon, server, clients, and who uses the GPU outside MPS."""

@@ -90,7 +90,8 @@ def mps_disable(session: Session, targets: Targets, *, force: bool = False) -> D
 def mps_status(session: Session, targets: Targets, *, strict: bool = False) -> Done:
     """What the control daemon of one host says, and who uses the GPU. Exit status 1 when no daemon answers.
 
-    With `strict`, also when a process uses the GPU outside MPS, nobody can tell whether one does, or the server is not ACTIVE.
+    With `strict`, also when a process uses the GPU outside MPS, nobody can tell whether one does, the server is not ACTIVE,
+    or it was not proven that programs attach to it.
     """
     target = converging.host(session, targets)
     transport = converging.connect(session, target)
@@ -103,7 +104,8 @@ def mps_status(session: Session, targets: Targets, *, strict: bool = False) -> D
 
 def well(status: MpsStatus, *, strict: bool) -> bool:
     """True where a daemon answers; with `strict`, where nothing else is wrong either."""
-    return status.daemon and (not strict or (not status.outside and status.outside_known and status.server_state == "ACTIVE"))
+    serves = status.server_state == "ACTIVE" and status.attached
+    return status.daemon and (not strict or (serves and not status.outside and status.outside_known))
 
 
 def look(session: Session, target: Host, transport: Transport, *, gpu: str | None = None) -> MpsStatus:

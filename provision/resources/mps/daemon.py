@@ -130,7 +130,7 @@ class MpsDaemon(Resource):
     def read(self, text: str) -> State | None:
         """`{"daemon", "server", "thread_percentage", "memory_limit", "cpus", "gpu", "proof"}`; None without a daemon.
 
-        `{"daemon": False, "left"}` where none answers and processes of one are still there.
+        `{"daemon": False, "left"}` where none answers and processes of one are still there; `"unproven"` says why the proof is none.
         """
         status = read_status(text)
         if not status.daemon:
@@ -143,12 +143,18 @@ class MpsDaemon(Resource):
             "cpus": (self.cpus and status.cpu_list) or status.cpus,
             "gpu": self._gpu(status),
             "proof": "current" if status.proof else "none",
+            **_unproven(status),
         }
 
     def _gpu(self, status: MpsStatus) -> str:
         """The GPU in the terms of the settings."""
         indices = {uuid: index for index, uuid in status.gpu_indices}
         return indices.get(status.gpu, status.gpu)
+
+    def remark(self, actual: State | None) -> str:
+        """That no client was there to prove it."""
+        why = (actual or {}).get("unproven")
+        return f"not proven that programs attach: {why}" if why else ""
 
     def desired(self, facts: Facts) -> State | None:
         """A daemon as planned, an ACTIVE server, and a client that was tried on it; only a daemon where there is no GPU."""
@@ -231,11 +237,16 @@ class MpsAsChosen(MpsDaemon):
         chosen = fields(text).get("enabled") != "no"
         status = read_status(text)
         well = status.daemon and (not status.server_state or (status.server_state == "ACTIVE" and bool(status.proof)))
-        return {"chosen": "on" if chosen else "off", "as_chosen": not chosen or well}
+        return {"chosen": "on" if chosen else "off", "as_chosen": not chosen or well, **_unproven(status)}
 
     def desired(self, facts: Facts) -> State | None:  # noqa: ARG002
         """`{"as_chosen": True}`."""
         return {"as_chosen": True}
+
+
+def _unproven(status: MpsStatus) -> State:
+    """`{"unproven"}`: what was said where a client could not be tried; empty where all are attached, or none was tried yet."""
+    return {"unproven": "; ".join(f"{box}: {said}" for box, said in status.proof)} if status.proof and not status.attached else {}
 
 
 def _has_gpu(facts: Facts) -> bool:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ NOBODY = 65534 if os.geteuid() == 0 else None
 DOCKER = """#!/bin/sh
 case $1 in
     container) echo 'true|' ;;
-    exec) printf 'percentage=100.0\\nserver.50=ACTIVE\\nshare.50=100.0\\n' ;;
+    exec) printf 'percentage=100.0\\nserver.50=ACTIVE\\nproof=current\\nproven.worker=attached: process 60\\n' ;;
 esac
 """
 
@@ -56,3 +57,10 @@ def test_where_nothing_tells_who_uses_the_gpu_that_is_said(seen: Callable[[str],
     assert not control.well(found, strict=True)
     assert control.well(found, strict=False)
     assert control.well(seen("exit 0"), strict=True)
+
+
+def test_a_server_that_no_client_was_tried_on_is_not_well_enough(seen: Callable[[str], MpsStatus]) -> None:
+    found = seen("exit 0")
+    for proof in ((), (("worker", "unproven: the image has no Python to try it with"),)):
+        assert control.well(replace(found, proof=proof), strict=False)
+        assert not control.well(replace(found, proof=proof), strict=True)
