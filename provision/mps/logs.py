@@ -7,7 +7,6 @@ docs/facts.md. `User did not send valid credentials` stands before perfectly goo
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -179,8 +178,3 @@ class Xid:
 def xids(text: str) -> tuple[Xid, ...]:
     """Every Xid of a kernel log, in order."""
     return tuple(Xid(found[1], int(found[2]), found[3]) for raw in text.splitlines() if (found := _XID.search(raw)))
-
-
-def most_common(found: tuple[Xid, ...]) -> tuple[tuple[int, int], ...]:
-    """(number, count), the most frequent first."""
-    return tuple(Counter(xid.number for xid in found).most_common())

@@ -2,7 +2,7 @@
 
 Sources: the NVIDIA MPS guide (commands, states, MPS v3's columns), nvidia-cuda-mps-control(1), and answers recorded on
 drivers 550 and 580 (docs/facts.md). The control tool exits 0 for unknown commands, missing servers and refused
-privileges alike, so whoever asks has to read the answer; `refusal` says what a refusal looks like.
+privileges alike, so whoever asks has to read the answer.
 
 A scalar that is not there reads None or empty. A table that is not what its tool prints raises `ProbeUnreadable`;
 nothing else is ever raised, whatever the text.
@@ -11,7 +11,6 @@ nothing else is ever raised, whatever the text.
 from __future__ import annotations
 
 import csv
-import enum
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -54,34 +53,6 @@ def decimal(text: str) -> float | None:
 # --- the control tool, version 2 ---------------------------------------------------------------------------------
 
 
-class Refusal(enum.StrEnum):
-    """Why the control tool did nothing. Its exit status is 0 for all but the first two."""
-
-    NO_DAEMON = "no daemon"
-    NOT_OURS = "a daemon of another user"
-    UNKNOWN_COMMAND = "unknown command"
-    NO_SERVER = "no such server"
-    NO_CLIENT = "no such client"
-    PRIVILEGE = "insufficient privileges"
-    FORM = "wrong form"
-
-
-_REFUSALS = (
-    (r"Cannot find MPS control daemon process", Refusal.NO_DAEMON),
-    (r"Cannot authenticate or connect to MPS control daemon process", Refusal.NOT_OURS),
-    (r"Unknown command ", Refusal.UNKNOWN_COMMAND),
-    (r"Server (\d+ )?not found", Refusal.NO_SERVER),
-    (r"Invalid process \d+!", Refusal.NO_CLIENT),
-    (r"Insufficient privileges|Not enough privilege", Refusal.PRIVILEGE),
-    (r"A user id \(UID\) is required|Invalid command format|Invalid priority value|Usage:", Refusal.FORM),
-)
-
-
-def refusal(text: str) -> Refusal | None:
-    """Why a command was not carried out; None where the answer is no refusal."""
-    return next((meaning for pattern, meaning in _REFUSALS if re.search(pattern, text, re.ASCII)), None)
-
-
 def percentage(text: str) -> float | None:
     """The answer of `get_default_active_thread_percentage` and its kin, in (0, 100]; None when it is no such number."""
     value = decimal(text)
@@ -111,38 +82,18 @@ def memory_limit_mib(text: str) -> int | None:
     return value * 1024 if found[2] == "G" else value // 1024 if found[2] == "K" else value
 
 
+# --- the control tool, version 3 (CSV) ---------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Client:
-    """A client of a server. `pid` is 0 and `command` is `?` where daemon and client share no PID namespace."""
+    """A client of a server: `client list --format=csv`."""
 
     pid: int
     command: str
-    server: str = ""
-    device: str = ""
-    namespace: str = ""
-
-
-def clients(text: str) -> tuple[Client, ...]:
-    """The answer of `ps`: a client for each line. A server without clients, or none, prints no table."""
-    found: list[Client] = []
-    for line in text.split("\n"):
-        words = line.split(None, 5)
-        if not words or words[:2] == ["PID", "ID"] or refusal(line):
-            continue
-        pid = whole(words[0])
-        if pid is None or len(words) < 5:
-            raise unreadable("ps", line)
-        found.append(Client(pid, words[5].strip() if len(words) == 6 else "?", server=words[2], device=words[3], namespace=words[4]))
-    return tuple(found)
-
-
-def control_version(text: str) -> tuple[int, int] | None:
-    """The CUDA version of the control binary (`-v`, or control.log): (13, 0) of `binary version: 13000`; None without one."""
-    found = re.search(r"(?i)binary version: (\d{4,6})\b", text, re.ASCII)
-    return (int(found[1]) // 1000, int(found[1]) % 1000 // 10) if found else None
-
-
-# --- the control tool, version 3 (CSV) ---------------------------------------------------------------------------
+    server: str
+    device: str
+    namespace: str
 
 
 @dataclass(frozen=True)
@@ -156,23 +107,13 @@ class NamedServer:
     pipe_directory: str
 
 
-@dataclass(frozen=True)
-class Device:
-    """A GPU that clients are offered: `device list --format=csv` of v3, `device_query --csv` of v2 (no SM count there)."""
-
-    ordinal: int
-    uuid: str
-    name: str
-    sm_count: int | None = None
-
-
 def _csv(what: str, text: str, first: str, least: int) -> list[list[str]]:
     """The rows of a CSV answer, its heading (whose first column is `first`) taken out. Each has `least` columns or more."""
     try:
         rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text.replace("\0", "�"))) if any(map(str.strip, row))]
     except csv.Error as error:
         raise unreadable(what, str(error)) from None
-    found = [row for row in rows if row[0].lower() != first and not refusal(row[0])]
+    found = [row for row in rows if row[0].lower() != first]
     for row in found:
         if len(row) < least:
             raise unreadable(what, ",".join(row))
@@ -199,28 +140,6 @@ def named_clients(text: str) -> tuple[Client, ...]:
             raise unreadable("client list", f"{pid_text},{server}")
         found.append(Client(pid, ",".join(command), server, device, namespace))
     return tuple(found)
-
-
-def devices(text: str) -> tuple[Device, ...]:
-    """`device list --format=csv[,noheader]`: Ordinal, Server, PCI ID, Device UUID, Name, Total SMs, Total Chunks, Attributes."""
-    found = []
-    for row in _csv("device list", text, "ordinal", 6):
-        ordinal = whole(row[0])
-        if ordinal is None:
-            raise unreadable("device list", ",".join(row))
-        found.append(Device(ordinal, row[3], row[4], whole(row[5])))
-    return tuple(found)
-
-
-def device_query(text: str) -> tuple[Device, ...]:
-    """`device_query --csv`: a part for the default and one for each server, each with a heading; equal devices are named once."""
-    found: dict[str, Device] = {}
-    for line in text.split("\n"):
-        row = [cell.strip() for cell in line.split(",")]
-        ordinal = whole(row[0])
-        if ordinal is not None and len(row) >= 4:
-            found.setdefault(row[2], Device(ordinal, row[2], row[3]))
-    return tuple(found.values())
 
 
 # --- nvidia-smi --------------------------------------------------------------------------------------------------

@@ -138,6 +138,7 @@ def document(session: Session, status: MpsStatus) -> dict[str, Any]:
         "clients": _listed(status.clients),
         "outside": _listed(status.outside),
         "outside_known": status.outside_known,
+        "named": [{"name": each.name, "uid": each.uid, "pid": each.pid, "state": each.state} for each in status.named] or None,
         "topology": session.settings.mps.topology,
         "cpus": status.cpus or None,
         "gpu": status.gpu or None,
@@ -163,6 +164,10 @@ def text(session: Session, status: MpsStatus) -> str:
         name = daemon_container(session.settings)
         which = "the worker container" if name == session.settings.worker.name else f"the container {name}"
         return f"{which} is not running: {session.program_argv0} dev.up"
+    if status.named:
+        names = ", ".join(f"{server.name} (uid {server.uid}, {server.state or 'not running'})" for server in status.named)
+        lines = [f"a daemon of MPS v3 answers, which somebody else started: server {names}"]
+        return "\n".join([*lines, *_table("", status.clients), *_table("these use the GPU without MPS", status.outside)])
     if not status.daemon:
         said = f" ({clean(status.said)})" if status.said else ""
         lines = [f"no MPS daemon answers in the container{said}", f"  try: {session.program_argv0} mps.enable"]

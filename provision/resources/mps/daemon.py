@@ -57,6 +57,10 @@ _OWN = (
         Diagnosis("somebody else starts or ends MPS on this host right now", "wait until that ends, then run the same command again"),
     ),
     ("processes are still attached", Diagnosis("programs are still attached to MPS", "let them end, or invoke mps.disable --force")),
+    (
+        "the control daemon speaks MPS v3",
+        Diagnosis("a daemon of MPS v3 is there, which somebody else started", "end it with nvidia-cuda-mps-control -q in the container"),
+    ),
     ("there is no such GPU", Diagnosis("the GPU that mps.gpu names is not there", "invoke dev.exec -- nvidia-smi -L")),
     (
         "there are no such CPUs",

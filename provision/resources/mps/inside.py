@@ -28,6 +28,8 @@ defaults() { ask get_default_active_thread_percentage 'get_default_device_pinned
 of_server() { ask "get_server_status $1" "get_active_thread_percentage $1" "get_device_pinned_mem_limit $1 0" "get_client_list $1"; }
 numeric() { case $1 in '' | *[!0-9.]*) return 1 ;; esac; }
 answers() { numeric "$(ask get_default_active_thread_percentage)"; }
+# A daemon of MPS v3 knows other commands and answers in CSV.
+named() { ask 'server list --format=csv' | sed -n '/^name,uid,pid,status,/,$p' | grep ,; }
 servers() { line pid "$(ask get_server_list)"; }
 clients() { for server in $(servers); do line pid "$(ask "get_client_list $server")" | sed "s/^/$server /"; done; }
 environment() { { tr '\\0' '\\n' <"/proc/$1/environ"; } 2>/dev/null; }
@@ -59,6 +61,10 @@ said=$(printf '%s\\n' "$told" | head -n 1)
 echo "percentage=$said"
 numeric "$said" || {
     echo "left=$(live | tr '\\n' ' ')"
+    if named=$(named); then
+        printf '%s\\n' "$named" | sed 's/^/named|/'
+        ask 'client list --format=csv' | sed 's/^/client|/'
+    fi
     exit 0
 }
 if pid=$(daemon); then
@@ -146,6 +152,9 @@ end() {
     if answers; then
         patience=50
         echo 'quit -t 10' | timeout 30 nvidia-cuda-mps-control || true
+    elif named >/dev/null; then
+        echo 'the control daemon speaks MPS v3'
+        exit 1
     fi
     tries=0
     while left=$(live) && test -n "$left"; do

@@ -124,6 +124,8 @@ class MpsStatus:
     said: str = ""
     left: str = ""
     """Processes of MPS that live while no daemon answers."""
+    named: Sequence[parse.NamedServer] = ()
+    """Servers of a daemon of MPS v3 (drivers from 610 on, where asked for), which is not ours: it knows other commands."""
     daemon_pid: int | None = None
     server_pid: int | None = None
     server_state: str = ""
@@ -172,6 +174,7 @@ def read_status(text: str) -> MpsStatus:
         daemon=default is not None,
         said=said,
         left=found.get("left", "").strip(),
+        named=parse.named_servers(_tail(text, "named")),
         daemon_pid=parse.whole(found.get("daemon", "")),
         server_pid=parse.whole(pid),
         server_state=parse.server_state(state),
@@ -243,6 +246,7 @@ def _users(text: str, found: Mapping[str, str], elsewhere: frozenset[int]) -> tu
     boxes = found.get("boxes", "").split()
     listed = {key[7:]: value.strip() for key, value in found.items() if key.startswith("client.") and parse.whole(key[7:]) is not None}
     clients, outside = {}, []
+    listed.update({str(client.pid): client.command for client in parse.named_clients(_tail(text, "client"))})
     for host_pid, inner, comm, command in _rows(text, "holder", 5):
         box, pid = homes.get(host_pid, ""), parse.whole(inner)
         if pid is None:

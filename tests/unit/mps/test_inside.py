@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.resources.mps import inside
+from provision.resources.mps import inside, read_status
 
 NOBODY = 65534
 
@@ -70,3 +70,25 @@ def test_what_enabling_makes_is_written_down_whatever_notes_there_are(root: Path
     assert ran(root, inside.CLEAN).returncode == 0
     assert [path.name for path in (root / "run").iterdir()] == ["mps"]
     assert list((root / "run/mps").iterdir()) == []
+
+
+V3 = """
+read -r line
+case $line in
+    'server list'*) printf 'name,uid,pid,status,pipe-directory,allowed-devices,context-ids\\ntraining,1000,48201,Ready,/run/x,GPU-1,-\\n' ;;
+    'client list'*) printf 'pid,server,device,namespace,cmd\\n51023,training,0,default,python train.py\\n' ;;
+    *) echo "error: unknown command" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("source", [inside.ENABLE, inside.DISABLE], ids=["enable", "disable"])
+def test_a_daemon_of_mps_v3_is_named_and_left_alone(root: Path, source: str) -> None:
+    done = ran(root, source, "", "100", "", "", "", "20", "30", control=V3)
+    assert (done.returncode, done.stdout) == (1, "the control daemon speaks MPS v3\n")
+
+
+def test_the_servers_and_clients_of_mps_v3_are_shown(root: Path) -> None:
+    found = read_status(ran(root, inside.STATUS, "key", "", "yes", control=V3).stdout)
+    assert (found.daemon, [(each.name, each.uid, each.state) for each in found.named]) == (False, [("training", 1000, "ACTIVE")])
+    assert [(each.pid, each.command) for each in found.clients] == [(51023, "python train.py")]

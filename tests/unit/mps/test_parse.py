@@ -20,8 +20,8 @@ DATA = Path(__file__).parents[2] / "data" / "mps" / "parse"
 PARSERS: Mapping[str, Callable[[str], Any]] = {
     function.__name__: function
     for function in (
-        *(parse.percentage, parse.pids, parse.server_state, parse.memory_limit_mib, parse.clients, parse.refusal),
-        *(parse.control_version, parse.named_servers, parse.named_clients, parse.devices, parse.device_query),
+        *(parse.percentage, parse.pids, parse.server_state, parse.memory_limit_mib),
+        *(parse.named_servers, parse.named_clients),
         *(parse.gpus, parse.processes, parse.places, parse.process_types, parse.cuda_version, parse.version, parse.activity),
         *(parse.whole, parse.decimal, parse.table),
         *(logs.lines, logs.control_log, logs.server_log, logs.xids),
