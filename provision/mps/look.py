@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from provision.mps import logs, parse
+from provision.mps.holders import HOLDERS
 from provision.shell import RemotePath, Script, fields, script
 
 WATCHED = (
@@ -95,12 +96,9 @@ echo "mount=$(findmnt -n -o OPTIONS -T "$driver" 2>/dev/null | tail -n 1)"
 docker exec "$name" sh -c "$body" provision "$watched" 2>/dev/null || true
 """
 
-# Whoever holds /dev/nvidia-uvm runs CUDA; what its environment says of MPS is read from the host, which may.
+# What the environment of a program says of MPS is read from the host, which may.
 _WORKERS = """
-# shellcheck disable=SC2012 # one process for all of /proc; names of descriptors are numbers
-for pid in $(ls -l /proc/[0-9]*/fd 2>/dev/null | awk -v root="$R" '
-    /^\\/proc\\// { split($0, part, "/"); pid = part[3] }
-    index($0, " -> " root "/") && /\\/dev\\/nvidia-uvm$/ { print pid }' | sort -u); do
+for pid in $(sh -c "$holders" provision "$R"); do
     read -r comm <"/proc/$pid/comm" || continue
     case $comm in nvidia-*) continue ;; esac
     echo "worker|$pid|$comm"
@@ -128,7 +126,7 @@ def look_script(container: str, driver_dir: str, *, daemon: str = "") -> Script:
 
 def workers_script(driver_dir: str) -> Script:
     """Environments and frameworks of the processes that run CUDA, of which type nvidia-smi calls them, and the kernel's log."""
-    return script(_WORKERS, watched=" ".join(WATCHED), driver=RemotePath(driver_dir))
+    return script(_WORKERS, holders=HOLDERS, watched=" ".join(WATCHED), driver=RemotePath(driver_dir))
 
 
 @dataclass(frozen=True)

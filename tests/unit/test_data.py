@@ -52,7 +52,7 @@ def scripts(case: Case) -> Iterator[tuple[str, Script]]:
             yield from (
                 (f"{case.name}/{name}-body", script(str(value)))
                 for key, value in made.bindings
-                if key in {"open", "body", "prove", "note", "clean"}
+                if key in {"open", "body", "prove", "note", "clean", "holders"}
             )
 
 

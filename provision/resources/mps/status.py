@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from provision.mps import parse
+from provision.mps.holders import HOLDERS
 from provision.resources.boot import FRAGMENTS
 from provision.resources.gpu import DRIVER_DIR
 from provision.resources.mps import inside
@@ -46,19 +47,12 @@ if test -x "$driver/bin/nvidia-smi"; then
 fi
 # Without root, what other users' processes hold open is not to be seen; nvidia-smi names those that have a context.
 { test -r /proc/1/fd || test -n "${told-}"; } && test -r /proc/1/status || echo 'users=unknown'
-# shellcheck disable=SC2012 # one process for all of /proc; names of descriptors are numbers
-holders=$(
-    ls -l /proc/[0-9]*/fd 2>/dev/null | awk -v root="$R" '
-        /^\\/proc\\// { split($0, part, "/"); pid = part[3] }
-        index($0, " -> " root "/") && /\\/dev\\/nvidia-uvm$/ { print pid }'
-    printf '%s\\n' "$apps" | sed -n 's/^\\([0-9][0-9]*\\),.*/\\1/p'
-)
-test -n "$holders" || exit 0
-holders=$(printf '%s\\n' "$holders" | sort -u)
+pids=$(sh -c "$holders" provision "$R" && printf '%s\\n' "$apps" | sed -n 's/^\\([0-9][0-9]*\\),.*/\\1/p')
+test -n "$pids" || exit 0
 for box in $(docker ps --format '{{.Names}}'); do
     docker top "$box" -eo pid 2>/dev/null | sed -n "s/^ *\\([0-9][0-9]*\\).*/top|\\1|$box/p"
 done
-for pid in $holders; do
+for pid in $(printf '%s\\n' "$pids" | sort -u); do
     read -r comm <"/proc/$pid/comm" || continue
     inner=$(sed -n 's/^NSpid:.*[[:space:]]\\([0-9]*\\)$/\\1/p' "/proc/$pid/status")
     echo "holder|$pid|${inner:-$pid}|$comm|$(tr '\\0\\n' '  ' <"/proc/$pid/cmdline")"
@@ -95,6 +89,7 @@ def status_script(
         app_fields=parse.APPS_QUERY,
         place_fields=parse.PLACES_QUERY,
         body=inside.STATUS,
+        holders=HOLDERS,
     )
 
 
