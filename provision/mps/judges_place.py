@@ -34,6 +34,11 @@ def container(found: Found) -> Judged:
         return fail(f"the container {apart} is not running", why, "invoke dev.up")
     if found.value("running") != "true":
         return fail("the worker container is not running", found.value("running") or "there is no such container", "invoke dev.up")
+    if missing := found.daemon.missing:
+        total = found.daemon.workers or 0
+        left = total - len(missing)
+        why = f"not running: {', '.join(missing)}"
+        return fail(f"{left} of {counted(total, 'worker container')} {'runs' if left == 1 else 'run'}", why, "invoke dev.up")
     if found.value("inside") != "yes":
         return unknown("nothing can be run in the container", "its image may have no shell", "invoke dev.exec -- sh -c true")
     if not found.value("glibc"):

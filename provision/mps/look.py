@@ -167,6 +167,9 @@ class Daemon:
     """`PID command` of each process that uses the GPU and is in no server's list."""
     outside_known: bool = True
     """False where nothing told who uses the GPU."""
+    workers: int | None = None
+    missing: Sequence[str] = ()
+    """Worker containers that do not run, of so many."""
     gpus: Sequence[parse.SmiGpu] = ()
     cuda: tuple[int, int] | None = None
 

@@ -169,6 +169,21 @@ def test_a_container_for_each_worker_is_looked_at_where_the_daemon_lives(tmp_pat
         )
         assert "7, 8, 9" in found(app.mps_doctor(shared.session, HERE), "fail")["control-log"]["why"]
 
+        mock.run("sudo docker kill worker-2")
+        lost = found(app.mps_doctor(shared.session, HERE), "fail")["container"]
+        assert (lost["what"], lost["fix"]) == ("1 of 2 worker containers runs", "invoke dev.up")
+        assert lost["why"] == "not running: worker-2"
+        state = shared.status(strict=True)
+        assert (state.exit_code, state.document["missing"]) == (1, ["worker-2"])
+        assert "1 of 2; not running: worker-2" in state.text
+        assert "not tried on this server" not in state.text, "it was, with another set of containers"
+        assert app.dev_exec(shared.session, HERE, ["true"], count=3).exit_code == 0
+        assert "not running: worker-2" in shared.err.decode()
+        shared.enable()
+        assert shared.status(strict=True).exit_code == 0
+        assert app.dev_exec(shared.session, HERE, ["true"], count=3).exit_code == 0
+        assert "not running" not in shared.err.decode()
+
         shared.set()  # the settings name the other topology
         done = app.mps_doctor(shared.session, HERE)
         assert [check["fix"] for check in found(done, "fail").values()] == ["invoke mps.enable   (makes them anew)"]

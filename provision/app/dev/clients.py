@@ -87,6 +87,13 @@ framed() {
     done
 }
 cores=$(grep -c '^processor' "$R/proc/cpuinfo" 2>/dev/null || nproc)
+missing=
+number=1
+while test -n "$apart" && test "$number" -lt "${workers:-$cores}"; do
+    number=$((number + 1))
+    printf '%s\\n' "$boxes" | grep -qxF "$name-$number" || missing="$missing $name-$number"
+done
+test -z "$missing" || echo "not running:$missing; the programs go to the others (dev.up starts them)" >&2
 share=$((cores / count))
 test "$share" -ge 1 || share=1
 environment=
@@ -127,6 +134,8 @@ def in_containers(session: Session, words: Sequence[str], count: int, token: str
         argv=words,
         name=worker.name,
         token=token,
+        apart="yes" if session.settings.mps.topology == "containers" else "",
+        workers=worker.processes or "",
         mark=_mark(token),
         count=count,
         ending="yes" if ending else "",

@@ -95,6 +95,8 @@ def _daemon(status: MpsStatus, said: str) -> Daemon:
         client_hosts=[client.host_pid for client in status.clients if client.host_pid is not None],
         outside=[f"{user.pid} {user.command}" + (f" ({user.container})" if user.container else "") for user in status.outside],
         outside_known=status.outside_known,
+        workers=status.workers,
+        missing=status.missing,
         gpus=status.gpus,
         cuda=status.cuda,
     )

@@ -119,6 +119,7 @@ def script_for(session: Session, target: Host, *, gpu: str | None = None) -> Scr
     return status_script(
         daemon_container(settings),
         worker=settings.worker.name if settings.mps.topology == "containers" else "",
+        workers=settings.worker.processes,
         device=gpu or settings.mps.gpu or "",
         users=True,
         driver_dir=target.driver_dir or DRIVER_DIR.path,
@@ -140,6 +141,7 @@ def document(session: Session, status: MpsStatus) -> dict[str, Any]:
         "outside_known": status.outside_known,
         "named": [{"name": each.name, "uid": each.uid, "pid": each.pid, "state": each.state} for each in status.named] or None,
         "topology": session.settings.mps.topology,
+        "missing": list(status.missing),
         "cpus": status.cpus or None,
         "gpu": status.gpu or None,
         "proof": dict(status.proof) or None,
@@ -176,6 +178,7 @@ def text(session: Session, status: MpsStatus) -> str:
     rows = [
         ("daemon", f"answers (pid {status.daemon_pid})" if status.daemon_pid else "answers"),
         ("server", _server(status)),
+        *([("workers", _workers(status.workers, status.missing))] if status.workers else []),
         ("proof", _proof(status)),
         ("compute mode", status.compute_mode or "not known"),
         ("thread percentage", f"{status.thread_percentage:g} % for each client"),
@@ -196,10 +199,16 @@ def _server(status: MpsStatus) -> str:
     return f"{status.server_state} (pid {status.server_pid}, uid {status.server_uid})"
 
 
+def _workers(total: int, missing: Sequence[str]) -> str:
+    """How many worker containers run, and which do not."""
+    return f"{total - len(missing)} of {total}" + (f"; not running: {', '.join(missing)}" if missing else "")
+
+
 def _proof(status: MpsStatus) -> str:
     """What the probe clients said; one line for all that are attached."""
     if not status.proof:
-        return "not tried on this server: mps.enable tries it"
+        where = "on this server" if status.workers is None else "with this server and these containers"
+        return f"not tried {where}: mps.enable tries it"
     if status.attached:
         count = len(status.proof)
         return status.proof[0][1] if count == 1 else f"a client of each of {count} containers was attached"

@@ -35,6 +35,10 @@ key=$(printf '%s\\n' "$boxes" | xargs docker container inspect -f '{{.Id}}{{.Sta
 docker exec "$name" sh -c "$body" provision "$key" "$device" "$users" || true
 test -n "$users" || exit 0
 echo "boxes=$(printf '%s' "$boxes" | tr '\\n' ' ')"
+test -z "$worker" || {
+    echo "running=$(docker ps --format '{{.Names}}' | tr '\\n' ' ')"
+    echo "workers=${workers:-$(grep -c '^processor' "$R/proc/cpuinfo" 2>/dev/null || nproc)}"
+}
 echo "chosen=$device"
 smi() { LD_LIBRARY_PATH=$driver/lib64 timeout 20 "$driver/bin/nvidia-smi" "$@" 2>/dev/null; }
 apps=
@@ -64,6 +68,7 @@ def status_script(
     container: str,
     *,
     worker: str = "",
+    workers: int | None = None,
     if_enabled: str = "",
     alone: bool = False,
     device: str = "",
@@ -72,7 +77,8 @@ def status_script(
 ) -> Script:
     """Everything `read_status` needs, in one script.
 
-    `container` is the daemon's, `worker` the first worker container where that is another one. `enabled=no` alone comes
+    `container` is the daemon's, `worker` the first worker container where that is another one, of so many `workers` (None =
+    one for each CPU). `enabled=no` alone comes
     where the boot fragment `if_enabled` is absent; with `alone`, a container that lives in the namespaces of another one
     has no daemon of its own. `device` is the GPU that the settings choose; `users` adds clients, that GPU and who uses it.
     """
@@ -80,6 +86,7 @@ def status_script(
         _STATUS,
         name=container,
         worker=worker,
+        workers="" if workers is None else workers,
         fragment=FRAGMENTS / if_enabled if if_enabled else "",
         alone="yes" if alone else "",
         device=device,
@@ -133,6 +140,10 @@ class MpsStatus:
     gpu_indices: tuple[tuple[str, str], ...] = ()
     """(index, UUID) of every GPU, where the settings choose one by its index."""
     proof: tuple[tuple[str, str], ...] = ()
+    workers: int | None = None
+    """How many worker containers there should be; None where the daemon's is the only one."""
+    missing: tuple[str, ...] = ()
+    """Those that do not run."""
     clients: Sequence[MpsClient] = ()
     outside: Sequence[MpsClient] = ()
     outside_known: bool = True
@@ -163,6 +174,7 @@ def read_status(text: str) -> MpsStatus:
     share = parse.percentage(found.get(f"share.{pid}", ""))
     gpus = _chosen(parse.gpus(_tail(text, "gpu")), found.get("chosen", "").strip())
     elsewhere = _elsewhere(text, gpus)
+    workers = parse.whole(found.get("workers", ""))
     clients, outside = _users(text, found, elsewhere)
     return MpsStatus(
         container_running=found.get("container", "").strip() == "true",
@@ -181,6 +193,8 @@ def read_status(text: str) -> MpsStatus:
         gpu=found.get("visible", "").strip(),
         gpu_indices=tuple((index, uuid) for index, _, uuid in (word.partition(",") for word in found.get("indices", "").split())),
         proof=tuple((key[7:], value.strip()) for key, value in found.items() if key.startswith("proven.")) if "proof" in found else (),
+        workers=workers,
+        missing=_missing(found, workers),
         clients=clients,
         outside=outside,
         outside_known=found.get("users", "").strip() != "unknown",
@@ -188,6 +202,13 @@ def read_status(text: str) -> MpsStatus:
         gpus=gpus,
         cuda=parse.cuda_version(_tail(text, "smi")),
     )
+
+
+def _missing(found: Mapping[str, str], workers: int | None) -> tuple[str, ...]:
+    """Worker containers that should run and do not; the settings allow 1024."""
+    boxes, running = found.get("boxes", "").split(), set(found.get("running", "").split())
+    names = [boxes[0], *(f"{boxes[0]}-{number}" for number in range(2, min(workers, 1024) + 1))] if boxes and workers else []
+    return tuple(name for name in names if name not in running)
 
 
 def _limit(said: str, planned: str) -> str | None:

@@ -145,3 +145,13 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 def test_a_text_that_was_cut_off_is_read_or_refused(size: int, chosen: str) -> None:
     with contextlib.suppress(ProvisionError):
         read_status(f"chosen={chosen}\n{WHOLE[:size]}")
+
+
+def test_worker_containers_that_do_not_run_are_missing() -> None:
+    said = "container=true\nboxes=worker worker-2 worker-4 \nrunning=other worker-4 worker-2 worker \nworkers={}\n"
+    assert read_status(said.format(4)).missing == ("worker-3",)
+    assert read_status(said.format(2)).missing == ()
+    assert read_status(said.format("")).missing == ()
+    assert read_status(said.format(10**9)).missing == ("worker-3", *(f"worker-{number}" for number in range(5, 1025)))
+    dead = read_status("container=true\nboxes=worker worker-2 \nrunning=worker-2 worker-mps \nworkers=2\n")
+    assert dead.missing == ("worker",)
