@@ -19,7 +19,10 @@ ACCELERATOR = "worker_accelerator=type:nvidia-l4;count:1;install-nvidia-driver;u
 
 
 def daemon(found: Found) -> Judged:
-    """It answers a query with a number: exit statuses and socket files prove nothing."""
+    """It answers a query with a number, since exit statuses and socket files prove nothing; as `mps.enable` would have it."""
+    if found.daemon.answers and found.differs:
+        why = "; ".join(f"{key} {actual}, not {wanted}" for key, (actual, wanted) in found.differs.items())
+        return warn("the plan of the settings is not in force", why, "invoke mps.enable   (a server keeps the plan of its start)")
     if found.daemon.answers:
         return ok("answers")
     return fail(
@@ -159,13 +162,10 @@ def clients(found: Found) -> Judged:
 
 
 def share(found: Found) -> Judged:
-    """The percentage in force: that of the settings, at least two multiprocessors, no cap on a client alone."""
+    """The percentage in force: at least two multiprocessors, no cap on a client alone."""
     percentage = found.daemon.thread_percentage
     if percentage is None:
         return unknown("the thread percentage is not told")
-    if found.wanted_percentage is not None and abs(percentage - found.wanted_percentage) >= 0.1:
-        why = f"the settings say {found.wanted_percentage}"
-        return warn(f"the thread percentage in force is {percentage:g}", why, "invoke mps.enable   (a server keeps the one of its start)")
     return _multiprocessors(found, percentage) or _alone(found, percentage) or ok(f"{percentage:g} %{_seen_of(found, percentage)}")
 
 

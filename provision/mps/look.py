@@ -195,8 +195,8 @@ class Found:
     """What the probe client said: `attached: …`, `outside: …`, `failed: …`, `unproven: …`; empty where it did not run."""
     options: Sequence[str] = ()
     """Pipeline options that were given to be checked."""
-    wanted_percentage: int | None = None
-    """The thread percentage of the settings."""
+    differs: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Keys of the settings whose value is not in force: what is, and what they say."""
     wanted_gpu: str = ""
     """The GPU of the settings, by index or UUID; empty where they choose none."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
@@ -104,6 +105,25 @@ def test_what_the_log_told_before_many_questions_is_still_seen(enabled: Box) -> 
     enabled.inside(MANY_QUESTIONS)
     assert "1000" in found(enabled.examined(), "fail")["server"]["what"]
     assert app.mps_disable(enabled.session, HERE).exit_code == 0
+
+
+def test_a_plan_that_is_not_in_force_is_told_by_its_settings(enabled: Box) -> None:
+    def told(box: Box) -> dict[str, Any]:
+        done = box.examined()
+        assert (done.exit_code, list(found(done, "warn"))) == (1, ["daemon"]), done.text
+        return found(done, "warn")["daemon"]
+
+    settings = enabled.session.settings
+    mps = {"thread_percentage": 25, "memory_limit": "2G", "cpus": "0", "gpu": "0", "exclusive": True}
+    planned = settings.model_copy(update={"mps": settings.mps.model_copy(update=mps)})
+    other = replace(enabled, session=replace(enabled.session, settings=planned))
+    others = "mps.thread_percentage 100, not 25; mps.memory_limit none, not 2G; mps.cpus [-,0-9]+, not 0; mps.gpu all, not 0"
+    assert re.fullmatch(f"mps.exclusive no, not yes; {others}", told(other)["why"])
+    other.enable()
+    assert other.examined().exit_code == 0
+    others = "mps.thread_percentage 25, not 100; mps.memory_limit 2G, not none; mps.cpus 0, not all; mps.gpu GPU-"
+    assert told(enabled)["why"].startswith(f"mps.exclusive yes, not no; {others}")
+    assert told(enabled)["fix"].startswith("invoke mps.enable")
 
 
 LOADS_JAX = """

@@ -12,12 +12,15 @@ from provision.app.mps.control import script_for
 from provision.app.session import Done, Session, Targets
 from provision.errors import ProvisionError
 from provision.exchange import Answer, exchange
-from provision.model import Host, Transport
+from provision.facts import FACTS, read_facts
+from provision.model import Host, Scalar, Transport
 from provision.mps.client import CLIENT
 from provision.mps.doctor import diagnose, exit_code, numbered
 from provision.mps.look import Daemon, found, look_script, workers_script
+from provision.recipes.mps import mps
 from provision.recipes.worker import daemon_container
 from provision.report.checks import checks_document, checks_lines, columns
+from provision.resource import Resource, compare
 from provision.resources.gpu import DRIVER_DIR
 from provision.resources.mps import MpsStatus, read_status
 from provision.resources.mps.inside import PROVE
@@ -28,6 +31,16 @@ test "$(docker container inspect -f '{{.State.Running}}' "$name" 2>/dev/null)" =
 docker exec "$name" sh -c "$body" provision "$client" 2>/dev/null | tail -n 1
 """
 
+_KEYS = {
+    "mode": "mps.exclusive",
+    "changed_by_us": "mps.exclusive",
+    "thread_percentage": "mps.thread_percentage",
+    "memory_limit": "mps.memory_limit",
+    "cpus": "mps.cpus",
+    "gpu": "mps.gpu",
+}
+"""What the settings call that which the compute mode and the daemon read."""
+
 
 def mps_doctor(session: Session, targets: Targets, options: Sequence[str] = ()) -> Done:
     """Every check, in order, each with a remedy. Exit status 0 healthy, 1 warnings, 2 broken, 3 cannot tell."""
@@ -36,15 +49,14 @@ def mps_doctor(session: Session, targets: Targets, options: Sequence[str] = ()) 
         answers = _asked(session, target, transport)
     seen = found(_text(answers, "look"), _text(answers, "workers"))
     status, said = _status(_text(answers, "status"))
-    mps = session.settings.mps
     whole = replace(
         seen,
         daemon=_daemon(status, said),
         workers=[worker for worker in seen.workers if worker.pid not in status.elsewhere],
         probe=_text(answers, "probe").strip(),
         options=options,
-        wanted_percentage=mps.thread_percentage,
-        wanted_gpu=mps.gpu or "",
+        differs=_differs(session, target, answers),
+        wanted_gpu=session.settings.mps.gpu or "",
     )
     checks = [replace(check, fix=session.spoken(check.fix)) for check in diagnose(whole)]
     return Done(checks_document(checks), exit_code(checks), "\n".join(checks_lines(numbered(checks), width=columns())))
@@ -56,15 +68,49 @@ def _asked(session: Session, target: Host, transport: Transport) -> Mapping[str,
     driver = target.driver_dir or DRIVER_DIR.path
     look = look_script(name, driver, daemon=other if other != name else "")
     scripts: list[tuple[str, Script, float]] = [
+        ("facts", FACTS, 30.0),
         ("look", look, 120.0),
         ("workers", workers_script(driver), 60.0),
         ("status", script_for(session, target), 60.0),
+        ("mode", _plan(session, target)[0].probe(), 60.0),
         ("probe", script(_PROBE, name=name, body=PROVE, client=CLIENT), 60.0),
     ]
     reply = exchange(transport, [Section(key, body, limit_s) for key, body, limit_s in scripts], clock=time.monotonic)
     if reply.error is not None:
         raise reply.error
     return reply.answers
+
+
+def _plan(session: Session, target: Host) -> tuple[Resource, Resource]:
+    """The compute mode and the daemon, as `mps.enable` would make them."""
+    mode, daemon = mps(session.settings, host=target)[:2]
+    return mode, daemon
+
+
+def _differs(session: Session, target: Host, answers: Mapping[str, Answer]) -> dict[str, tuple[str, str]]:
+    """What of the plan is not in force, by keys of the settings: what is, and what they say."""
+    mode, daemon = _plan(session, target)
+    facts = read_facts(_text(answers, "facts"))
+    texts = ((mode, _text(answers, "mode")), (daemon, _without_gpus(_text(answers, "status"))))
+    changes = [change for resource, text in texts for change in compare(resource.read(text) or {}, resource.desired(facts))]
+    return {
+        _KEYS[change.key]: (_said(change.key, change.actual), _said(change.key, change.desired))
+        for change in changes
+        if change.key in _KEYS
+    }
+
+
+def _said(key: str, value: Scalar) -> str:
+    """A value of the plan in the words of the settings."""
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case None:
+            return "none"
+        case float():
+            return f"{value:g}"
+        case _:
+            return "all" if key == "gpu" and not value else str(value)
 
 
 def _text(answers: Mapping[str, Answer], key: str) -> str:
@@ -78,9 +124,13 @@ def _status(text: str) -> tuple[MpsStatus, str]:
     except ProvisionError as error:
         said = f"{error.what}: {error.why}"
     try:
-        return read_status("\n".join(line for line in text.splitlines() if not line.startswith(("gpu|", "app|")))), said
+        return read_status(_without_gpus(text)), said
     except ProvisionError:
         return MpsStatus(), said
+
+
+def _without_gpus(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if not line.startswith(("gpu|", "app|")))
 
 
 def _daemon(status: MpsStatus, said: str) -> Daemon:

@@ -58,7 +58,7 @@ def host(case: Mapping[str, Any]) -> Found:
         daemon=daemon,
         probe=case.get("probe", ATTACHED),
         options=tuple(case.get("options", ())),
-        wanted_percentage=case.get("wanted"),
+        differs=case.get("differs", {}),
         wanted_gpu=case.get("wanted_gpu", ""),
     )
 
