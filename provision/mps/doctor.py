@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
+from provision.mps import judges_job as job
 from provision.mps import judges_mps as mps
 from provision.mps import judges_place as place
 from provision.mps.judged import Judged
@@ -53,7 +54,7 @@ CHECKS: tuple[Spec, ...] = (
     Spec(18, "share", ("gpu", "server"), mps.share),
     Spec(19, "memory", ("gpu",), mps.memory),
     Spec(20, "cpus", ("container",), place.cpus),
-    Spec(21, "pipeline", (), mps.pipeline),
+    Spec(21, "pipeline", (), job.pipeline),
     Spec(22, "kernel-log", (), place.kernel_log),
 )
 """Every check, in the order in which they are told. `needs` names earlier ones alone."""

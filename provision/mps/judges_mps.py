@@ -15,7 +15,6 @@ LEAST_FREE = 0.05
 """Share of the GPU's memory below which the next client finds none."""
 LARGEST_STEP = 8
 """Multiprocessors by which a share may come out smaller than foretold: steps other than two are not known of every GPU."""
-ACCELERATOR = "worker_accelerator=type:nvidia-l4;count:1;install-nvidia-driver;use_nvidia_mps"
 
 
 def daemon(found: Found) -> Judged:
@@ -266,26 +265,3 @@ def _greedy(found: Found) -> Judged | None:
 
 def _true(text: str) -> bool:
     return text.strip().lower() in {"true", "1"}
-
-
-def pipeline(found: Found) -> Judged:
-    """What Dataflow asks of a job with MPS."""
-    if not found.options:
-        return ok("no pipeline options were given; mps.doctor -- OPTIONS checks them")
-    text = " ".join(found.options)
-    accelerator = re.search(r"worker_accelerator=([^\s\"']*)", text)
-    if "no_use_multiple_sdk_containers" in text:
-        why = "it leaves one process for all vCPUs, so MPS has nothing to share"
-        return fail("--experiments=no_use_multiple_sdk_containers is set", why, "remove it from the pipeline's options")
-    if "enable_prime" in text:
-        return fail("Dataflow Prime is on", "it does not support MPS", "remove enable_prime from --dataflow_service_options")
-    if accelerator is None:
-        return warn(
-            "no worker_accelerator among the options", "without it the workers have no GPU", f"--dataflow_service_options={ACCELERATOR}"
-        )
-    number = re.search(r"(?:^|;)count:(\d{1,6})(?:;|$)", accelerator[1])
-    if number is None or number[1] != "1":
-        return fail(f"count is {number[1] if number else 'not given'}", "MPS is for workers with one GPU", "count:1 in worker_accelerator")
-    if "use_nvidia_mps" not in accelerator[1]:
-        return warn("use_nvidia_mps is not asked for", "workers time-slice the GPU", "append ;use_nvidia_mps to worker_accelerator")
-    return ok("the options fit")
