@@ -8,7 +8,7 @@ from typing import Any
 from provision.model import Host
 from provision.recipes.worker import DAEMON_SUFFIX, daemon_container
 from provision.resource import Resource
-from provision.resources import ComputeMode, MpsAsChosen, MpsDaemon
+from provision.resources import ComputeMode, MpsAsChosen, MpsDaemon, MpsOutside
 from provision.resources.boot import fragment
 from provision.resources.gpu import DRIVER_DIR
 from provision.settings import Settings
@@ -39,6 +39,18 @@ def mps(
     mode = replace(compute_mode(settings, "exclusive" if settings.mps.exclusive else "default", host), needs=needs)
     as_found = replace(compute_mode(settings, "", host), name="compute-mode-as-found") if mode.at_boot else None
     return [mode, daemon, fragment("mps-steps", FRAGMENT, [mode, daemon], undo=as_found)]
+
+
+def outside(settings: Settings, *, host: Host | None = None) -> Resource:
+    """Programs that go on without MPS, which began before it did."""
+    return MpsOutside(
+        name="outside",
+        needs=("mps",),
+        container=daemon_container(settings),
+        worker=settings.worker.name if settings.mps.topology == "containers" else "",
+        gpu=settings.mps.gpu or "",
+        directory=(host.driver_dir if host else None) or DRIVER_DIR.path,
+    )
 
 
 def compute_mode(settings: Settings, wanted: Any, host: Host | None) -> ComputeMode:

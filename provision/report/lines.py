@@ -131,7 +131,7 @@ class LineReporter:
 
     def _resource_finished(self, event: ResourceFinished) -> list[Line]:
         outcome = event.outcome
-        if self._silent(outcome.status):
+        if self._silent(outcome.status) and not outcome.note:
             return []
         prefix = self._columns.prefix(event.host, outcome.resource)
         said = [text.outcome_line(outcome, check=self._check, program=self._program), *(text.diff_lines(outcome) if self._diff else [])]

@@ -9,7 +9,7 @@ from provision.resources.file import Directory, File
 from provision.resources.gpu import Driver, Gpu, NvidiaSmi
 from provision.resources.idle import IdleStop
 from provision.resources.mount import ExecBindMount
-from provision.resources.mps import ComputeMode, MpsAsChosen, MpsDaemon
+from provision.resources.mps import ComputeMode, MpsAsChosen, MpsDaemon, MpsOutside
 from provision.resources.unit import Unit
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "IdleStop",
     "MpsAsChosen",
     "MpsDaemon",
+    "MpsOutside",
     "NoContainer",
     "NvidiaSmi",
     "PulledImage",

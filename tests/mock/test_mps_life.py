@@ -159,7 +159,11 @@ def test_a_client_that_leaves_in_time_lets_the_new_plan_in(gpu: Shared) -> None:
 
 def test_who_uses_the_gpu_outside_is_named(gpu: Shared) -> None:
     with gpu.program() as early:  # no daemon yet: it runs without MPS and says nothing
-        gpu.enable()
+        report = gpu.enable()
+        assert report["round_trips"] == 2
+        told = next(result["note"] for result in report["results"] if result["resource"] == "outside")
+        assert told.startswith(f"uses the GPU outside MPS until it is started again: {early.pid} ")
+        assert told.endswith(" (worker)")
         with gpu.program() as late:
             assert gpu.status().exit_code == 0
             done = gpu.status(strict=True)

@@ -14,7 +14,7 @@ from provision.errors import EXIT_FAILED, ProvisionError
 from provision.model import Host, HostReport, Note, Status, Transport
 from provision.mps import plan
 from provision.recipes import mps
-from provision.recipes.mps import compute_mode, elsewhere
+from provision.recipes.mps import compute_mode, elsewhere, outside
 from provision.recipes.worker import containers_alone, daemon_container
 from provision.report.text import clean
 from provision.resource import Resource
@@ -34,7 +34,8 @@ def mps_enable(session: Session, targets: Targets) -> Done:
     def recipe(target: Host) -> list[Resource]:
         other = elsewhere(session.settings, image=image.reference)
         boxes = containers_alone(session.settings, image, host=target, after=(other.name,))
-        return [other, *boxes, *mps(session.settings, host=target, needs=tuple(box.name for box in boxes))]
+        own = mps(session.settings, host=target, needs=tuple(box.name for box in boxes))
+        return [other, *boxes, *own, *([] if targets.check else [outside(session.settings, host=target)])]
 
     chosen = converging.hosts(session, targets)
     finished = converging.converge(session, targets, chosen, recipe, "mps.enable")
