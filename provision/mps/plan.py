@@ -11,7 +11,7 @@ import math
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from typing import Literal, NamedTuple, TypeAlias
@@ -183,7 +183,7 @@ def plan(host: HostFacts, work: Workload) -> Plan:
         speedup=min(bounds, key=lambda bound: bound.value),
         bounds=bounds,
     )
-    return Plan(**{**made.__dict__, "advice": _advice(host, work, made)})
+    return replace(made, advice=_advice(host, work, made))
 
 
 # --- how many ----------------------------------------------------------------------------------------------------
