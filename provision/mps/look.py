@@ -72,6 +72,7 @@ for process in /proc/[0-9]*; do
     test -z "$paths" || (PATH=$paths && command -v nvidia-cuda-mps-server >/dev/null) || echo "serverless=${process#/proc/}"
 done
 echo "shm=$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print int($2 / 1024) " " int($4 / 1024) }')"
+# shellcheck disable=SC3045 # POSIX names no -n; every shell that reads this has it
 echo "files=$(ulimit -n)"
 echo "pids=$(cat /sys/fs/cgroup/pids.max 2>/dev/null || true)"
 echo "cpus=$(unset OMP_NUM_THREADS OMP_THREAD_LIMIT && nproc 2>/dev/null || grep -c ^processor /proc/cpuinfo)"

@@ -18,7 +18,10 @@ echo "vcpus=$(unset OMP_NUM_THREADS OMP_THREAD_LIMIT && nproc 2>/dev/null || gre
 echo "shm_mib=$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print int($2 / 1024) }')"
 echo "gpu=$(smi "--query-gpu=$query" --format=csv,noheader,nounits 2>&1 | head -n 1)"
 echo "banner=$(timeout 20 nvidia-smi 2>/dev/null | grep -m 1 'CUDA' || true)"
-test -z "$gpu" || export CUDA_VISIBLE_DEVICES="$(smi --query-gpu=uuid --format=csv,noheader 2>/dev/null)"
+if test -n "$gpu"; then
+    CUDA_VISIBLE_DEVICES=$(smi --query-gpu=uuid --format=csv,noheader 2>/dev/null)
+    export CUDA_VISIBLE_DEVICES
+fi
 python=$(command -v python3 || command -v python || true)
 test -z "$python" || CUDA_MPS_PIPE_DIRECTORY=/nonexistent timeout 20 "$python" -c "$client" </dev/null 2>/dev/null || true
 """
