@@ -22,16 +22,24 @@ from provision.shell import ARGUMENT_LIMIT_BYTES, Argument, Script, fed, lifelin
 LONGEST_RUN_S = 30 * 86_400.0
 """A user's program has no time limit of ours; the transport wants a number."""
 
-# `docker exec` hands no signal on, so the processes of a run are found by a variable that all of them inherit.
+# `docker exec` hands no signal on, so the processes of a run are found by a variable that all of them inherit. Those that stay are
+# ended by MPS first: a client that is killed with work in flight is undefined for all others (NVIDIA MPS guide).
 END = """
-for signal in TERM KILL; do
-    for process in /proc/[0-9]*; do
-        if tr '\\0' '\\n' <"$process/environ" 2>/dev/null | grep -qxF "PROVISION_RUN=$1"; then
-            kill -"$signal" "${process#/proc/}" 2>/dev/null || true
-        fi
+token=$1
+mine() { { tr '\\0' '\\n' <"/proc/$1/environ" | grep -qxF "PROVISION_RUN=$token"; } 2>/dev/null; }
+every() { for process in /proc/[0-9]*; do ! mine "${process#/proc/}" || "$@" "${process#/proc/}" 2>/dev/null || true; done; }
+tell() { echo "$1" | timeout 5 nvidia-cuda-mps-control 2>/dev/null || true; }
+every kill -TERM
+sleep 2
+if test -n "$(every echo)" && test -e "${PROVISION_MOCK_ROOT-}${CUDA_MPS_PIPE_DIRECTORY-}/nvidia-cuda-mps-control.pid"; then
+    for server in $(tell get_server_list | grep -x '[0-9]*'); do
+        for client in $(tell "get_client_list $server"); do
+            ! mine "$client" || tell "terminate_client $server $client" >/dev/null &
+        done
     done
-    test "$signal" = KILL || sleep 2
-done
+    wait
+fi
+every kill -KILL
 """
 _RUN = """
 test "$(docker container inspect -f '{{.State.Running}}' "$name" 2>/dev/null)" = true || { echo "$token not-running" >&2; exit 125; }
