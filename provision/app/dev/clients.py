@@ -83,7 +83,7 @@ framed() {
         echo >&5
         test -n "$piece"
     do
-        test "${#piece}" -gt 5000 || sleep 0.05
+        test "${#piece}" -gt 5000 || sleep 0.2
     done
 }
 cores=$(grep -c '^processor' "$R/proc/cpuinfo" 2>/dev/null || nproc)
