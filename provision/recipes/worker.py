@@ -101,7 +101,8 @@ def worker(settings: Settings, built: WorkerImage, *, host: Host | None = None) 
 
 def _no_daemon_container(settings: Settings, *, needs: tuple[str, ...] = ()) -> NoContainer:
     name = settings.worker.name + DAEMON_SUFFIX
-    return NoContainer(name="mps-container", needs=needs, container=name, volumes=tuple(_shared(settings)))
+    own = Container(name="none", container=name, image="").work_volume
+    return NoContainer(name="mps-container", needs=needs, container=name, volumes=(*_shared(settings), own))
 
 
 def _shared(settings: Settings) -> dict[str, str]:

@@ -421,6 +421,7 @@ def test_a_container_for_each_worker_as_on_dataflow(gpu: Shared) -> None:
     gpu.set()
     assert changed(gpu.enable())[0] == "mps-elsewhere"
     assert gpu.host.run("docker ps --all --format '{{.Names}}'").output.split() == ["worker"]
+    assert "worker-mps" not in gpu.host.run("docker volume ls --quiet").output
     assert gpu.status(strict=True).exit_code == 0
 
 

@@ -19,7 +19,7 @@ from provision.recipes.cos import registries
 from provision.recipes.mps import elsewhere
 from provision.recipes.worker import containers_alone, no_worker
 from provision.resource import Resource, compare, describe, waves
-from provision.resources import BootFragment, BootRunner, ComputeMode, Container, Directory, Driver, File, MpsDaemon, Siblings
+from provision.resources import BootFragment, BootRunner, ComputeMode, Container, Directory, Driver, File, MpsDaemon, NoContainer, Siblings
 from provision.resources.boot import BOOT_SCRIPT, fragment, fragment_text
 from provision.settings import Settings
 from provision.shell import Section, section_text
@@ -161,6 +161,9 @@ def test_one_container_asks_for_the_others_to_be_gone() -> None:
     boxes = {resource.name: resource for resource in worker(settings(), PULLED)}
     assert (boxes["siblings"].desired(COS), boxes["mps-container"].desired(COS)) == (None, None)
     assert not boxes["siblings"].at_boot
+    gone = boxes["mps-container"]
+    assert isinstance(gone, NoContainer)
+    assert set(gone.volumes) == {"worker-mps", "worker-mps-log", "worker-mps-workspace"}
 
 
 @pytest.mark.parametrize("topology", ["container", "containers"])
