@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import shlex
 import signal
 from collections.abc import Iterator
@@ -136,7 +137,8 @@ def test_clients_that_stay_are_named_and_only_force_ends_them(gpu: Shared) -> No
         gpu.set(thread_percentage=50)
         refused = gpu.refused(app.mps_enable(gpu.session, HERE))
         assert (refused["what"], refused["fix"]) == ("programs are still attached to MPS", "let them end, or invoke mps.disable --force")
-        assert client.pid in refused["why"]
+        assert re.search(rf"still attached after 1 s: {client.pid} \S*python", refused["why"]), refused["why"]
+        assert refused["why"].count("waiting up to 1 s") == 1
         assert client.pid in gpu.refused(app.mps_disable(gpu.session, HERE))["why"]
         assert client.call("cuCtxSynchronize") == 0
         found = gpu.status().document

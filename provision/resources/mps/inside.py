@@ -138,11 +138,19 @@ folders() {
     mkdir -p "$R$CUDA_MPS_PIPE_DIRECTORY" "$R$CUDA_MPS_LOG_DIRECTORY"
 }
 attached() { clients | cut -d ' ' -f 2 | tr '\\n' ' '; }
+commands() {
+    for pid in $1; do
+        test -z "${more-}" || printf '; '
+        more=yes
+        printf '%s ' "$pid"
+        { tr '\\0\\n' '  ' <"/proc/$pid/cmdline"; } 2>/dev/null | cut -c 1-80 | tr -d '\\n' | sed 's/ *$//' || true
+    done
+}
 drain() {
     waited=0
     while busy=$(attached) && test -n "$busy"; do
         test "$waited" -lt "$1" || return 1
-        test "$((waited % 5))" -ne 0 || echo "waiting for processes to end: $busy"
+        test "$waited" -gt 0 || echo "waiting up to $1 s for processes to end: $(commands "$busy")"
         waited=$((waited + 1))
         sleep 1
     done
@@ -231,7 +239,7 @@ fails() {
 }
 if ! answers || ! as_planned; then
     if answers; then
-        drain "$patience_s" || { echo "processes are still attached: $busy"; exit 1; }
+        drain "$patience_s" || { echo "processes are still attached after $patience_s s: $(commands "$busy")"; exit 1; }
     fi
     end
     folders
@@ -306,7 +314,7 @@ if answers; then
     if test -n "$force"; then
         clients | while read -r server client; do echo "terminating $client: $(first "terminate_client $server $client")"; done
     elif ! drain "$patience_s"; then
-        echo "processes are still attached: $busy"
+        echo "processes are still attached after $patience_s s: $(commands "$busy")"
         exit 1
     fi
 fi
