@@ -30,10 +30,10 @@ def container(found: Found) -> Judged:
         why = f"mps.topology is {'containers' if apart else 'container'}, and they were made for the other one"
         return fail("the containers are not those of the settings", why, "invoke mps.enable   (makes them anew)")
     if apart and found.value("running") and found.value("daemon_running") != "true":
-        why = found.value("daemon_running") or "there is no such container: the MPS daemon lives in it, and so do the workers' processes"
+        why = _ended(found.value("daemon_running")) + ": the MPS daemon lives in it, and so do the workers' processes"
         return fail(f"the container {apart} is not running", why, "invoke dev.up")
     if found.value("running") != "true":
-        return fail("the worker container is not running", found.value("running") or "there is no such container", "invoke dev.up")
+        return fail("the worker container is not running", _ended(found.value("running")), "invoke dev.up")
     if missing := found.daemon.missing:
         total = found.daemon.workers or 0
         left = total - len(missing)
@@ -45,6 +45,11 @@ def container(found: Found) -> Judged:
         why = "nvidia-cuda-mps-control and its server need glibc's loader; musl images such as Alpine do not have it"
         return fail("the image has no glibc", why, "use an image based on Debian or Ubuntu: MPS binaries do not run on Alpine")
     return ok(f"running, {found.value('glibc')}")
+
+
+def _ended(running: str) -> str:
+    """What Docker says of a container that does not run."""
+    return "it was made, and has ended" if running else "there is no such container"
 
 
 def devices(found: Found) -> Judged:

@@ -136,7 +136,7 @@ def _without_gpus(text: str) -> str:
 def _daemon(status: MpsStatus, said: str) -> Daemon:
     return Daemon(
         answers=status.daemon,
-        said=said or status.said,
+        said=said or status.silence,
         server_state=status.server_state,
         server_uid=status.server_uid,
         thread_percentage=status.thread_percentage,

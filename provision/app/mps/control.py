@@ -131,6 +131,7 @@ def document(session: Session, status: MpsStatus) -> dict[str, Any]:
     """The document of `--json`."""
     server = {"state": status.server_state, "pid": status.server_pid, "uid": status.server_uid} if status.server_pid is not None else None
     return {
+        "container": status.container_running,
         "daemon": status.daemon,
         "server": server,
         "compute_mode": status.compute_mode or None,
@@ -172,7 +173,7 @@ def text(session: Session, status: MpsStatus) -> str:
         lines = [f"a daemon of MPS v3 answers, which somebody else started: server {names}"]
         return "\n".join([*lines, *_table("", status.clients), *_table("these use the GPU without MPS", status.outside)])
     if not status.daemon:
-        said = f" ({clean(status.said)})" if status.said else ""
+        said = f" ({clean(status.silence)})" if status.silence else ""
         lines = [f"no MPS daemon answers in the container{said}", f"  try: {session.program_argv0} mps.enable"]
         return "\n".join([*lines, *_table("these use the GPU without MPS", status.outside)])
     limit = client_limit(status)

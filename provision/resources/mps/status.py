@@ -159,6 +159,11 @@ class MpsStatus:
         return bool(self.proof) and all(said.startswith("attached") for _, said in self.proof)
 
     @property
+    def silence(self) -> str:
+        """Why no daemon answers, as far as anything tells it."""
+        return f"processes of MPS live and do not answer: {self.left}" if self.left else self.said
+
+    @property
     def compute_mode(self) -> str:
         """As nvidia-smi calls it; empty where it does not say."""
         return ", ".join(dict.fromkeys(gpu.compute_mode for gpu in self.gpus))

@@ -155,3 +155,8 @@ def test_worker_containers_that_do_not_run_are_missing() -> None:
     assert read_status(said.format(10**9)).missing == ("worker-3", *(f"worker-{number}" for number in range(5, 1025)))
     dead = read_status("container=true\nboxes=worker worker-2 \nrunning=worker-2 worker-mps \nworkers=2\n")
     assert dead.missing == ("worker",)
+
+
+def test_a_daemon_that_is_stuck_is_told_from_none() -> None:
+    assert read_status("container=true\npercentage=\nleft=70 71 \n").silence == "processes of MPS live and do not answer: 70 71"
+    assert read_status("container=true\npercentage=Cannot find MPS control daemon process\n").silence.startswith("Cannot find")
