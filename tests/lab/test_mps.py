@@ -26,6 +26,7 @@ status = cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0) or cuda.cuC
 time.sleep(1)
 raise SystemExit(status)
 """
+WITHOUT = b"MPS is enabled here, but no daemon runs"
 PROGRAM = shlex.join(["python3", "-c", CLIENT])
 
 
@@ -56,7 +57,7 @@ def _well(done: app.Done) -> dict[str, Any]:
     return dict(done.document["hosts"]["lab"])
 
 
-def test_both_topologies_are_proven_and_several_programs_attach(sessions: Any) -> None:
+def test_both_topologies_are_proven_and_several_programs_attach(sessions: Any, lab: Lab) -> None:
     _well(app.vm_provision(sessions(), HERE))
     _well(app.image_build(sessions(), HERE))
     _well(app.dev_up(sessions(), HERE))
@@ -68,6 +69,12 @@ def test_both_topologies_are_proven_and_several_programs_attach(sessions: Any) -
     done = app.dev_exec(sessions(), HERE, ["printenv", "OMP_NUM_THREADS"], count=3)
     assert (done.exit_code, [each["status"] for each in done.document["clients"]]) == (0, [0, 0, 0])
     assert b"[1] " in sessions.said
+    assert WITHOUT not in sessions.said
+    done = app.dev_exec(sessions(), HERE, ["sh", "-c", "head -c 16000000 /dev/zero | tr '\\0' x | fold -w 79"], count=1)
+    assert (done.exit_code, sessions.said.count(b"x")) == (0, 16_000_000)
+    lab.exec_inside("docker", "restart", "--time", "1", "worker")
+    assert app.dev_exec(sessions(), HERE, ["true"]).exit_code == 0
+    assert WITHOUT in sessions.said, "the daemon ended with the container"
 
     apart = {"topology": "containers", "thread_percentage": 50}
     report = _well(app.mps_enable(sessions(**apart), HERE))
