@@ -29,7 +29,7 @@ SCENARIOS: dict[str, tuple[str, tuple[Fault, ...], float]] = {
 }
 """Verb, faults, seconds that operations take."""
 MOST_STEPS = 60
-KILLED = {"create": 9, "create, second zone": 16, "create, slow": 14, "delete": 6, "delete, slow": 6, "gc, stopped": 7}
+KILLED = {"create": 9, "create, second zone": 16, "create, slow": 14, "delete": 6, "delete, slow": 6, "gc, stopped": 6}
 """Steps of the scenarios; each is killed at before and after. Those of a race depend on who is faster."""
 
 
