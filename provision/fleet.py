@@ -131,23 +131,23 @@ class _Crew:
         todo: queue.SimpleQueue[Host] = queue.SimpleQueue()
         for host in hosts:
             todo.put(host)
-        workers = [threading.Thread(target=self._worker, args=(todo,), daemon=True) for _ in range(min(self._pace.forks, len(hosts)))]
+        ends: list[threading.Event] = []  # a join that Ctrl-C interrupts takes its thread for ended, up to Python 3.12
         try:
-            for worker in workers:
-                worker.start()
-            for worker in workers:
-                worker.join()
+            for _ in range(min(self._pace.forks, len(hosts))):
+                ends.append(threading.Event())
+                threading.Thread(target=self._worker, args=(todo, ends[-1]), daemon=True).start()
+            for end in ends:
+                end.wait()
         except KeyboardInterrupt:
             with contextlib.suppress(KeyboardInterrupt):
-                self._say_goodbye(workers)
+                self._say_goodbye(ends)
             self._give_up()
 
-    def _say_goodbye(self, workers: Sequence[threading.Thread]) -> None:
+    def _say_goodbye(self, ends: Sequence[threading.Event]) -> None:
         deadline = time.monotonic() + _GOODBYE_S
         self.cancel.now()
-        for worker in workers:
-            if worker.is_alive():
-                worker.join(max(0.0, deadline - time.monotonic()))
+        for end in ends:
+            end.wait(max(0.0, deadline - time.monotonic()))
 
     def _give_up(self) -> None:
         """A report for every host whose worker does not come back."""
@@ -162,14 +162,16 @@ class _Crew:
                 self.reports[report.host] = report
                 self.emit(HostFinished(report))
 
-    def _worker(self, todo: queue.SimpleQueue[Host]) -> None:
-        while not self.cancel.requested and not self.exhausted():
-            try:
+    def _worker(self, todo: queue.SimpleQueue[Host], end: threading.Event) -> None:
+        try:
+            while not self.cancel.requested and not self.exhausted():
                 host = todo.get_nowait()
-            except queue.Empty:
-                return
-            self._started.append(host.name)
-            self._report(self._one(host))
+                self._started.append(host.name)
+                self._report(self._one(host))
+        except queue.Empty:
+            return
+        finally:
+            end.set()
 
     def _one(self, host: Host) -> HostReport:
         try:

@@ -343,6 +343,24 @@ def work(host, emit, cancel):
     assert found["reports"] == {"h0": ["NoneType", ["ok"]], "h1": ["NoneType", ["ok"]]}
 
 
+def test_who_needs_a_moment_to_answer_is_waited_for() -> None:
+    """A join that Ctrl-C interrupts takes its thread for ended, up to Python 3.12."""
+    found = interrupted(
+        """
+import time
+def work(host, emit, cancel):
+    cancel.register(host.name, released[host.name].set)
+    time.sleep(0.1)  # until it is joined
+    press()
+    released[host.name].wait()
+    time.sleep(0.2)
+    return HostReport(host.name, (Outcome("a", Status.UNKNOWN),))
+""",
+        "fleet.run(hosts[:1], work, events.append, title='t')",
+    )
+    assert found["reports"] == {"h0": ["NoneType", ["unknown"]]}
+
+
 def test_who_answers_after_the_end_is_not_heard() -> None:
     found = interrupted(
         """
