@@ -328,6 +328,9 @@ def _shortages(host: HostFacts, work: Workload, made: Plan) -> list[Advice]:
         found.append(
             Advice("warn", f"{made.clients} processes on {counted(host.vcpus, 'vCPU')} slow one another down before they reach the GPU")
         )
+    if host.sm_count is not None and work.peak_memory_mib is not None and work.peak_memory_mib < (whole := context_mib(host.sm_count)):
+        instead = f"about {whole} MiB with {host.sm_count} multiprocessors; a peak includes it, so that is counted"
+        found.append(Advice("warn", f"a peak of {work.peak_memory_mib} MiB is less than one context takes, {instead}"))
     if not _fits(host, work, made.clients, made.thread_percentage):
         needed, left = made.expected_memory_mib, max(0, int(_available_mib(host) or 0))
         found.append(Advice("stop", f"even one process does not fit: it needs {needed} MiB, {left} MiB are free after the reserve"))

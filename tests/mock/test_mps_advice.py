@@ -61,13 +61,17 @@ def test_without_a_container_it_says_what_to_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "where"), [({"clients": "0"}, "--clients"), ({"clients": "x"}, "--clients"), ({"peak_memory": "much"}, "--peak-memory")]
+    ("flags", "where", "allowed"),
+    [
+        *(({"clients": text}, "--clients", "from 1 to 99999") for text in ("0", "x", "100000")),
+        *(({"peak_memory": text}, "--peak-memory", "900m, 2g or 1.5g") for text in ("much", "0", "0.1m", "0g")),
+    ],
 )
-def test_flags_that_are_no_numbers_are_refused_before_anything_else(tmp_path: Path, flags: dict[str, str], where: str) -> None:
+def test_flags_that_are_no_numbers_are_refused_first(tmp_path: Path, flags: dict[str, str], where: str, allowed: str) -> None:
     session = Session(Settings(), tmp_path, tmp_path)
     with pytest.raises(UsageError) as caught:
         app.mps_plan(session, HERE, **{"clients": None, "peak_memory": None, "measure": None, **flags})
-    assert caught.value.where == where
+    assert (caught.value.where, allowed in caught.value.why) == (where, True)
 
 
 def test_explaining_needs_no_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,16 +67,18 @@ def _at(target: Host) -> Iterator[None]:
 
 def _clients(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text[:6]) > 0 and len(text) < 6):
-        raise UsageError(f"{text!r} is no number for it", where="--clients", why="allowed: a whole number of at least 1", fix="--clients=4")
+        why = "allowed: a whole number from 1 to 99999"
+        raise UsageError(f"{text[:20]!r} is no number for it", where="--clients", why=why, fix="--clients=4")
     return int(text)
 
 
 def _size_mib(text: str) -> int:
     found = re.fullmatch(r"(\d{1,7}(?:\.\d{1,3})?)\s*(m|g)?(?:i?b)?", text.strip().lower(), re.ASCII)
-    if found is None:
-        why = "allowed: a size such as 900m, 2g or 1.5g"
-        raise UsageError(f"{text!r} is no size", where="--peak-memory", why=why, fix="--peak-memory=2g")
-    return round(float(found[1]) * (1024 if found[2] == "g" else 1))
+    size = round(float(found[1]) * (1024 if found[2] == "g" else 1)) if found else 0
+    if not size:
+        why = "allowed: a size of at least 1m, such as 900m, 2g or 1.5g"
+        raise UsageError(f"{text[:20]!r} is no size", where="--peak-memory", why=why, fix="--peak-memory=2g")
+    return size
 
 
 def _alone(session: Session, transport: Transport, command: str, gpu: str) -> tuple[Measured, str | None]:
@@ -197,17 +199,16 @@ def _number_rows(facts: HostFacts, work: Workload, made: Plan) -> list[tuple[str
         if made.memory_limit_mib is None
         else f"{_mib(made.memory_limit_mib)} each when shared evenly; none is needed where all workers are yours"
     )
-    limited = made.tensorflow_limit_mib is not None
+    tensorflow = _mib(made.tensorflow_limit_mib)
+    if made.tensorflow_limit_mib is not None:
+        tensorflow += " for its logical device, which leaves out the context"
     usual = ", usually 0.75 to 0.95 of that" if work.activity_kind == "sm" else ""
     return [
         ("clients", f"{made.clients}: {made.clients_reason} (limit of the server: {made.client_limit})"),
         ("thread percentage", f"{share}: {made.percentage_reason}"),
         ("expected memory", expected + context),
         ("memory limit", limit),
-        (
-            "TensorFlow limit",
-            f"{_mib(made.tensorflow_limit_mib)} for its logical device" + (", which leaves out the context" if limited else ""),
-        ),
+        ("TensorFlow limit", tensorflow),
         ("OpenMP threads", f"{made.omp_threads} for each (OMP_NUM_THREADS, MKL_NUM_THREADS, OPENBLAS_NUM_THREADS): {_TRAP}"),
         ("throughput", f"at most {made.speedup.value:.1f} times one process{usual} ({made.speedup.reason})"),
     ]

@@ -45,6 +45,14 @@ def told(made: Plan, level: str) -> str:
     return "\n".join(each.text for each in made.advice if each.level == level)
 
 
+def test_a_peak_that_holds_no_context_is_said_to_be_none() -> None:
+    """A peak is what nvidia-smi shows for a process, and that is never less than its context."""
+    assert "a peak of 100 MiB is less than one context" in told(plan(L4, Workload(peak_memory_mib=100)), "warn")
+    assert "less than one context" not in told(plan(L4, Workload(peak_memory_mib=context_mib(58))), "warn")
+    unknown = replace(L4, gpu="NVIDIA X", sm_count=None, sm_source="")
+    assert "less than one context" not in told(plan(unknown, Workload(peak_memory_mib=100)), "warn")
+
+
 # --- what was measured ---
 
 
