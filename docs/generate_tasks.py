@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from provision.cli.flags import COMMON, TARGETS, Flag
@@ -49,7 +49,7 @@ def _section(name: str, task: LightTask) -> Iterator[str]:
     yield f"    invoke {_usage(name, task)}"
     own = [*_own(task)]
     if own:
-        yield _flags(own)
+        yield _flags(own, [argument.names[0] for argument in task.get_arguments() if argument.positional])
     if task.shape.targets:
         lacking = ", ".join(f"`--{flag.name.replace('_', '-')}`" for flag in TARGETS if flag not in task.shape.hosts)
         yield "Takes the flags for hosts" + (f", but for {lacking}." if lacking else ".")
@@ -80,8 +80,7 @@ def _own(task: LightTask) -> Iterator[Flag]:
             yield Flag(argument.names[0], argument.help or "", None if argument.kind is not bool else False)
 
 
-def _flags(flags: Iterable[Flag]) -> str:
-    positional = {argument.names[0] for task in tasks().values() for argument in task.get_arguments() if argument.positional}
+def _flags(flags: Iterable[Flag], positional: Collection[str] = ()) -> str:
     rows = []
     for flag in flags:
         dashed = flag.name.replace("_", "-")

@@ -31,6 +31,12 @@ def name_of(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
+def documented() -> dict[str, set[str]]:
+    """The top-level keys of each task's document, as the page says."""
+    rows = re.findall(r"(?m)^\| ((?:`[a-z.-]+` ?)+)\| (.*) \|$", (ROOT / "docs" / "json.md").read_text(encoding="utf-8"))
+    return {task: set(re.findall(r"`(\w+)`", keys)) for tasks, keys in rows for task in re.findall(r"`([a-z.-]+)`", tasks)}
+
+
 def blocks(page: Path) -> Iterator[Block]:
     """Every fenced block of a page."""
     for language, text in _FENCED.findall(page.read_text(encoding="utf-8")):

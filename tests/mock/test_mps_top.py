@@ -61,6 +61,7 @@ def test_frames_follow_what_happens_over_one_exchange(box: Shared) -> None:
     assert len(view.shown) >= 3
     assert [each["pid"] for each in done.document["clients"]] == [int(client.pid)]
     assert "NVIDIA L4" in view.shown[0]
+    assert "q quits" in view.shown[0]
     assert "how busy is not told, 0 of 23034 MiB in use" in view.shown[0], "the mock measures nothing"
     assert box.host.stats.exchanges - before - opened == 1
 
@@ -85,6 +86,9 @@ def test_without_a_terminal_it_looks_once(box: Shared) -> None:
     done = app.mps_top(box.session, HERE)
     assert done.document["server"]["state"] == "ACTIVE"
     assert "thread percentage  100 % for each client" in done.text
+    assert "q quits" not in done.text, "it has ended"
+    (gpu,) = done.document["gpus"]
+    assert (gpu["name"], gpu["utilization_percent"], gpu["memory_total_mib"]) == ("NVIDIA L4", None, 23034)
 
 
 def test_frames_are_found_in_any_pieces() -> None:

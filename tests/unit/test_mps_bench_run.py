@@ -18,6 +18,7 @@ from provision.errors import CommandTimeout, ProvisionError, Unreachable, UsageE
 from provision.model import Event, Host, Note, Sink
 from provision.mps.cell import CellFailed
 from provision.settings import Settings
+from tests.examples.pages import documented
 
 LOOKED = (
     "mock=\nrunning worker=true\nboxes=worker \ncpus=0-3\npython=yes\ntorch=\nname=NVIDIA L4\ndriver_version=580.1\ncompute_mode=Default\n"
@@ -111,6 +112,7 @@ def test_a_whole_run_is_complete_and_leaves_no_part(bench: Bench) -> None:
     done = bench(gpu)
     assert (done.exit_code, done.document["complete"], "why" in done.document) == (0, True, False)
     assert bench.files == ["mps-bench.html", "mps-bench.json"]
+    assert set(done.document) == documented()["mps.bench"]
     found = bench.file("mps-bench.json")
     assert {key: found[key] for key in ("complete", "gpu", "rounds", "steps")} == {
         "complete": True,

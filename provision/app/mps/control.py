@@ -13,6 +13,7 @@ from provision.app.session import Done, Session, Targets
 from provision.errors import EXIT_FAILED, ProvisionError
 from provision.model import Host, HostReport, Note, Status, Transport
 from provision.mps import plan
+from provision.mps.parse import SmiGpu
 from provision.recipes import mps
 from provision.recipes.mps import compute_mode, elsewhere, outside
 from provision.recipes.worker import containers_alone, daemon_container
@@ -147,6 +148,18 @@ def document(session: Session, status: MpsStatus) -> dict[str, Any]:
         "cpus": status.cpus or None,
         "gpu": status.gpu or None,
         "proof": dict(status.proof) or None,
+        "gpus": [_gpu(gpu) for gpu in status.gpus],
+    }
+
+
+def _gpu(gpu: SmiGpu) -> dict[str, Any]:
+    return {
+        "index": gpu.index,
+        "uuid": gpu.uuid,
+        "name": gpu.name,
+        "utilization_percent": gpu.utilization,
+        "memory_used_mib": gpu.memory_used_mib,
+        "memory_total_mib": gpu.memory_total_mib,
     }
 
 

@@ -77,7 +77,7 @@ def mps_top(session: Session, targets: Targets, *, view: View | None = None, eve
         transport.close()
     if last is None or view is not None:
         return Done({} if last is None else document(session, last), 0)
-    return Done(document(session, last), 0 if last.daemon else EXIT_FAILED, frame(session, last))
+    return Done(document(session, last), 0 if last.daemon else EXIT_FAILED, frame(session, last, keys=""))
 
 
 def _follow(transport: Transport, body: Script, frames: Frames) -> None:
@@ -113,10 +113,10 @@ def _watch(session: Session, frames: Frames, view: View | None) -> MpsStatus | N
             view.show(frame(session, found))
 
 
-def frame(session: Session, status: MpsStatus) -> str:
+def frame(session: Session, status: MpsStatus, *, keys: str = "   (q quits)") -> str:
     """One frame: the GPUs, then what `mps.status` says."""
     rows = [f"{f'gpu {gpu.index}':<18} {gpu.name}, {_busy(gpu)}, {_memory(gpu)}" for gpu in status.gpus]
-    head = f"{time.strftime('%H:%M:%S')}  {session.program_argv0} mps.top   (q quits)"
+    head = f"{time.strftime('%H:%M:%S')}  {session.program_argv0} mps.top{keys}"
     return "\n".join([head, *rows, "", text(session, status)])
 
 
