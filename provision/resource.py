@@ -69,13 +69,13 @@ class Resource(ABC):
 def compare(actual: State | None, desired: State | None) -> tuple[Change, ...]:
     """The keys in which `actual` is not as desired, in the order of `desired`. Empty means: nothing to do."""
     if desired is None:
-        return (
-            ()
-            if actual is None
-            else tuple(Change(key, value, None) for key, value in actual.items()) or (Change("present", actual=True, desired=False),)
-        )
+        if actual is None:
+            return ()
+        gone = tuple(Change(key, value, None) for key, value in actual.items() if value is not None)
+        return gone or (Change("present", actual=True, desired=False),)
     if actual is None:
-        return tuple(Change(key, None, value) for key, value in desired.items()) or (Change("present", actual=False, desired=True),)
+        made = tuple(Change(key, None, value) for key, value in desired.items() if value is not None)
+        return made or (Change("present", actual=False, desired=True),)
     return tuple(
         Change(key, actual.get(key), value) for key, value in desired.items() if key not in actual or not _same(actual[key], value)
     )

@@ -82,6 +82,14 @@ def test_a_change_for_people(change: Change, lines: list[str]) -> None:
     assert describe(change) == lines
 
 
+def test_what_is_absent_on_both_sides_is_no_change() -> None:
+    """`mps.disable --check --diff` would show `memory_limit: absent -> absent`, and count it."""
+    assert compare({"daemon": True, "memory_limit": None}, None) == (Change("daemon", actual=True, desired=None),)
+    assert compare(None, {"daemon": True, "memory_limit": None}) == (Change("daemon", actual=None, desired=True),)
+    assert compare({"memory_limit": None}, None) == (Change("present", actual=True, desired=False),)
+    assert compare(None, {"memory_limit": None}) == (Change("present", actual=False, desired=True),)
+
+
 texts = st.text(st.sampled_from("ab\n\r\x0c\u2028"), max_size=6)
 
 

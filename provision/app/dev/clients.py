@@ -104,7 +104,7 @@ one() {
     shift 2
     {
         # shellcheck disable=SC2086 # words without blanks
-        docker exec $environment --env "PROVISION_RUN=$token" --workdir "$dir" "$box" sh -c "$body" provision \\
+        docker exec $environment --env "PROVISION_RUN=$token" --workdir "$dir" "$box" sh -c "$body" sh \\
             "$mark" "$number" "$count" "$patience_s" "$dir/.provision-$token" "$box" "$@" 2>&3 | framed "$number.out" >&4 3>&-
     } 3>&1 | framed "$number.err"
 }
