@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Any
 
+from invoke.exceptions import Exit
 from invoke.tasks import task as invoke_task
 
 from provision.cli.flags import Body, Shape
@@ -26,11 +27,16 @@ def command(shape: Shape, about: Mapping[str, str] | None = None) -> Callable[[B
         whole = _signature(shape, body)
 
         def task(context: Context, /, *args: Any, **given: Any) -> None:
-            from provision.cli.execution import execute
+            try:
+                from provision.cli.execution import execute
 
-            bound = whole.bind(context, *args, **given)
-            bound.apply_defaults()
-            execute(shape, body, context, {key: value for key, value in bound.arguments.items() if key != "context"})
+                bound = whole.bind(context, *args, **given)
+                bound.apply_defaults()
+                execute(shape, body, context, {key: value for key, value in bound.arguments.items() if key != "context"})
+            except KeyboardInterrupt:  # Invoke would end with 1 and without a word
+                from provision.cli.output import interrupted
+
+                raise Exit(code=interrupted(shape.name)) from None
 
         task.__name__ = body.__name__
         task.__doc__ = body.__doc__

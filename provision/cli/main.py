@@ -35,6 +35,10 @@ def main() -> None:
     try:
         try:
             program.run()
+        except SystemExit as end:
+            if isinstance(end.__context__, KeyboardInterrupt):  # of which Invoke makes a silent 1
+                raise KeyboardInterrupt from None
+            raise
         finally:  # --help and --list end by SystemExit
             sys.stdout.flush()
     except BrokenPipeError:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from provision.errors import EXIT_OURS, ProvisionError, spoken
+from provision.errors import EXIT_OURS, Interrupted, ProvisionError, spoken
 
 _REMEDIES = frozenset({"fix", "remedy", "note"})
 """Keys of documents whose text names commands."""
@@ -93,6 +93,13 @@ class Output:
 
 
 _INTERRUPTED = 130
+
+
+def interrupted(where: str) -> int:
+    """Tell of a Ctrl-C that came while the program started, as of any later one; returns the exit code."""
+    words = sys.argv[1:]
+    ours = words[: words.index("--")] if "--" in words else words
+    return Output(as_json="--json" in ours).failed(Interrupted("interrupted", where=where))
 
 
 def _spoken(value: Any, program: str, key: str = "") -> Any:

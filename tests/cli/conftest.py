@@ -16,7 +16,8 @@ from typing import Any, Protocol
 import pytest
 
 import provision
-from provision.cli import execution, main
+from provision import __main__ as program_of_ours
+from provision.cli import execution
 
 HERE = Path(__file__).parent
 TASKS = "from provision.cli import namespace_for\n\nnamespace = namespace_for(__file__)\n"
@@ -89,7 +90,7 @@ def cli(project: Path, argv: Callable[..., list[str]], monkeypatch: pytest.Monke
             capfd.readouterr()
             code: object = 0
             try:
-                main.main()
+                program_of_ours.main()
             except SystemExit as end:
                 code = end.code or 0
             out, err = capfd.readouterr()

@@ -21,6 +21,6 @@ if __name__ == "__main__":
 
         program.run()
     else:
-        from provision.cli.main import main
+        from provision.__main__ import main
 
         main()

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import in_process_of_its_own
+from tests.cli.conftest import Cli, Ended, in_process_of_its_own
 
 
 @pytest.mark.parametrize("program", ["provision", "invoke"])
@@ -17,3 +18,53 @@ def test_what_a_task_imports_is_compiled_once(program: str, project: Path, argv:
     assert ended.code == 0, ended.err
     compiled = {path.name.partition(".")[0] for path in (tmp_path / "pycache").rglob("*.pyc") if "provision" in path.parts}
     assert {"execution", "levels", "lines"} <= compiled
+
+
+INTERRUPTED = """
+import runpy, sys
+
+class CtrlC:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            sys.meta_path.remove(self)
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, CtrlC())
+sys.argv = {argv!r}
+"""
+PROGRAM = 'runpy.run_module("provision", run_name="__main__", alter_sys=False)'
+STOCK = "from invoke.main import program; program.run()"
+
+
+def cut(project: Path, module: str, words: list[str], program: str = PROGRAM) -> Ended:
+    """How a command ends whose user presses Ctrl-C while it imports `module`."""
+    source = INTERRUPTED.format(module=module, argv=["provision", *words]) + program
+    return in_process_of_its_own([sys.executable, "-c", source], project, os.environ)
+
+
+@pytest.mark.parametrize(
+    ("module", "where"),
+    [("invoke.program", "provision"), ("provision.cli.config", "vm.list"), ("provision.settings.model", "vm.list")],
+    ids=["before Invoke", "before the task", "in the task"],
+)
+def test_ctrl_c_while_starting_is_an_end_as_any_other(project: Path, module: str, where: str) -> None:
+    ended = cut(project, module, ["vm.list"])
+    assert (ended.code, ended.out, ended.err) == (130, "", f"error: {where}: interrupted\n")
+    document = cut(project, module, ["vm.list", "--json"]).document
+    assert (document["exit"], document["error"]["what"]) == (130, "interrupted")
+
+
+def test_ctrl_c_beside_a_program_is_no_failure_of_ours(project: Path) -> None:
+    assert cut(project, "provision.cli.config", ["dev.exec", "--", "cat", "--json"]).out == ""
+    assert cut(project, "provision.cli.config", ["dev.exec", "--", "true"], STOCK).code == 130
+
+
+def test_ctrl_c_while_the_command_line_is_read(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Invoke would end with 1 and without a word."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("invoke.program.Program.parse_tasks", interrupted)
+    ended = cli("vm.list")
+    assert (ended.code, ended.err) == (130, "error: provision: interrupted\n")
