@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -131,9 +132,7 @@ def document(folder: Path, rounds: int) -> dict[str, Any]:
     alone, after = failover(folder, spec, (GOOD,), rounds), failover(folder, spec, (*EMPTY, GOOD), rounds)
     each = [(late.own_s - first.own_s) / len(EMPTY) for late, first in zip(after, alone, strict=True)]
     return {
-        "ssh_ready": {
-            name: summary(ready, lambda clock, name=name: getattr(clock, name)) for name in ("wall_s", "api_s", "own_s", "calls")
-        },
+        "ssh_ready": {name: summary(ready, attrgetter(name)) for name in ("wall_s", "api_s", "own_s", "calls")},
         "zone_own_s": measure.summary(each),
         "samples": {
             "ssh_ready": [clock.row() for clock in ready],
