@@ -196,6 +196,18 @@ def test_exclusive_process_without_a_daemon_fails_every_second_program(box: Mock
         pass
 
 
+def test_exclusive_process_keeps_out_whoever_is_no_client_of_the_server(box: MockHost) -> None:
+    """The mode binds the server: a stray process fails loudly, also while the server has no client."""
+    box.run("sudo env LD_LIBRARY_PATH=/var/lib/nvidia/lib64 $PROVISION_MOCK_ROOT/var/lib/nvidia/bin/nvidia-smi -c 3")
+    inside(box, "nvidia-cuda-mps-control -d; echo start_server -uid 0 | nvidia-cuda-mps-control")
+    stray = "--env CUDA_MPS_PIPE_DIRECTORY=/nonexistent dev"
+    with program(box, stray, starts=46), program(box):
+        pass
+    asked(box, "quit")
+    with program(box, stray):
+        pass
+
+
 def test_the_daemon_ends_with_its_container(box: MockHost) -> None:
     inside(box, "nvidia-cuda-mps-control -d; echo start_server -uid 0 | nvidia-cuda-mps-control")
     assert box.run("pgrep -f mps_standi[n]").status == 0

@@ -219,14 +219,14 @@ class Daemon:
         import subprocess
 
         program = shutil.which("nvidia-cuda-mps-server")
-        works = program is not None and self.place.library() is not None and bool(self._devices())
-        if not works or program is None:
+        if program is None or self.place.library() is None or not self._devices():
             self.log(f"Starting new server 0 for user {uid}")
             self.log("Server 0 exited with status 1")
             return None
         process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         server = Server(process, uid, self.percentage, self.memory)
         self.servers[server.pid] = server
+        self.place.serve(server.pid)
         self.log(f"Starting new server {server.pid} for user {uid}")
         self.log(f"NEW SERVER {server.pid}: Ready")
         self._server_log(server, f"Active Threads Percentage set to {server.percentage:.1f}", "Server has started")

@@ -1,7 +1,7 @@
 """Where daemon, tool and clients meet: the directories of the environment, led below the root of the host or container."""
 
 # a process for every question: it starts twice as fast without pathlib:
-# ruff: noqa: PTH110, PTH115, PTH118, PTH123, PTH208
+# ruff: noqa: PTH103, PTH108, PTH110, PTH115, PTH118, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -107,15 +107,24 @@ class Place:
         return "Default"
 
     def users(self) -> list[int]:
-        """Processes that use the GPU and still live; what the dead left is removed."""
+        """Processes that use the GPU and still live, servers among them; what the dead left is removed."""
         found = []
-        with contextlib.suppress(OSError):
-            for name in os.listdir(f"{self.state}/cuda"):
-                if os.path.exists(f"/proc/{name}"):
-                    found.append(int(name))
-                else:
-                    os.unlink(f"{self.state}/cuda/{name}")  # noqa: PTH108
+        for folder in (f"{self.state}/cuda", f"{self.state}/mps-servers"):
+            with contextlib.suppress(OSError):
+                for name in os.listdir(folder):
+                    if os.path.exists(f"/proc/{name}"):
+                        found.append(int(name))
+                    else:
+                        os.unlink(f"{folder}/{name}")
         return found
+
+    def serve(self, pid: int) -> None:
+        """Let it be known that this process is a server."""
+        folder = f"{self.state}/mps-servers"
+        with contextlib.suppress(OSError):
+            os.makedirs(folder, exist_ok=True)
+            with open(f"{folder}/{pid}", "w"):
+                pass
 
     def library(self) -> str | None:
         """What the dynamic linker would find as libcuda.so.1."""
