@@ -53,7 +53,7 @@ class Gpu:
             on_stdout(QUIET.encode())
         elif "Cpus_allowed_list" in command:
             on_stdout(LOOKED.encode())
-        elif "PROVISION_RUN=$1" in command:
+        elif "grep -qxF" in command and "PROVISION_RUN=" in command:
             self.ended += 1
         return 0
 
