@@ -202,9 +202,11 @@ def test_a_client_over_the_limit(machine: Machine) -> None:
     assert (len(statuses), ran) == (64, told), out + err
     assert statuses.count(40) == len(refused) == 64 - ran, out + err
     assert explained(machine, "\n".join(refused)) == ["808"]
-    assert (code, found["clients"]["status"]) == (1, "warn"), found["clients"]
+    assert (code, found["clients"]["status"]) == (2, "warn"), found["clients"]
     assert "error 808" in found["clients"]["why"]
     assert "mps.plan" in found["clients"]["fix"]
+    assert (found["attachment"]["status"], "gives 808" in found["attachment"]["why"]) == ("fail", True), "the probe has no room either"
+    assert explained(machine, found["attachment"]["why"]) == ["808"]
 
 
 @pytest.mark.usefixtures("mended")
@@ -348,7 +350,7 @@ def test_disabled_nothing_is_left(machine: Machine) -> None:
     machine.ok("mps.disable")
     assert machine.inside("pgrep -f '[n]vidia-cuda-mps' || true") == ""
     assert machine.inside("ls -d $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY 2>/dev/null || true") == ""
-    assert machine.inside("nvidia-smi --query-gpu=compute_mode --format=csv,noheader").strip() == "Default"
+    assert set(machine.inside("nvidia-smi --query-gpu=compute_mode --format=csv,noheader").splitlines()) == {"Default"}
     assert machine.ok("mps.disable")["hosts"]["lab"]["changed"] == 0
 
 

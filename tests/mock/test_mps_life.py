@@ -342,6 +342,18 @@ def test_a_status_asks_the_daemon_twice_whatever_it_wants_to_know(gpu: Shared) -
     assert [each["pid"] for each in found.document["clients"]] == [int(client.pid)]
 
 
+def test_enabling_asks_who_is_outside_only_where_somebody_may_be(gpu: Shared) -> None:
+    """nvidia-smi and docker take most of a second on a real host, which has two for all of it."""
+    gpu.enable()
+    count = f'grep -c "NEW UI" "{R}/run/mps/log/control.log"'
+    before = int(gpu.inside(count))
+    assert gpu.enable()["changed"] == 0
+    quiet = int(gpu.inside(count)) - before
+    with gpu.program():
+        gpu.enable()
+        assert int(gpu.inside(count)) - before - quiet > quiet
+
+
 def test_a_restarted_container_gets_its_daemon_back(gpu: Shared) -> None:
     gpu.enable()
     before = gpu.status().document["server"]["pid"]

@@ -29,8 +29,8 @@ class MpsOutside(Resource):
     directory: str = DRIVER_DIR.path
 
     def probe(self) -> Script:
-        """Clients, and who holds the GPU."""
-        return status_script(self.container, worker=self.worker, device=self.gpu, users=True, driver_dir=self.directory)
+        """Clients, and who holds the GPU; nothing where that is MPS alone."""
+        return status_script(self.container, worker=self.worker, device=self.gpu, users=True, if_others=True, driver_dir=self.directory)
 
     def read(self, text: str) -> State:
         """`{"outside"}`, the programs in words; none where no daemon answers, or the GPU's tables cannot be read."""

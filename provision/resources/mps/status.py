@@ -18,6 +18,14 @@ from provision.resources.mps import inside
 from provision.shell import RemotePath, Script, fields, script
 
 _STATUS = """
+if test -n "$if_others"; then
+    others=
+    for pid in $(sh -c "$holders" provision "$R"); do
+        read -r comm <"/proc/$pid/comm" || continue
+        case $comm in nvidia-cuda-mps*) ;; *) others=yes ;; esac
+    done 2>/dev/null
+    test -n "$others" || exit 0
+fi
 if test -n "$fragment" && ! test -e "$fragment"; then
     echo "enabled=no"
     exit 0
@@ -73,6 +81,7 @@ def status_script(
     alone: bool = False,
     device: str = "",
     users: bool = False,
+    if_others: bool = False,
     driver_dir: str = DRIVER_DIR.path,
 ) -> Script:
     """Everything `read_status` needs, in one script.
@@ -80,7 +89,8 @@ def status_script(
     `container` is the daemon's, `worker` the first worker container where that is another one, of so many `workers` (None =
     one for each CPU). `enabled=no` alone comes
     where the boot fragment `if_enabled` is absent; with `alone`, a container that lives in the namespaces of another one
-    has no daemon of its own. `device` is the GPU that the settings choose; `users` adds clients, that GPU and who uses it.
+    has no daemon of its own. `device` is the GPU that the settings choose; `users` adds clients, that GPU and who uses it. Nothing at
+    all comes with `if_others` while nobody but MPS is seen to hold a GPU: nvidia-smi and docker take most of a second.
     """
     return script(
         _STATUS,
@@ -91,6 +101,7 @@ def status_script(
         alone="yes" if alone else "",
         device=device,
         users="yes" if users else "",
+        if_others="yes" if if_others else "",
         driver=RemotePath(driver_dir),
         gpu_fields=parse.GPU_QUERY,
         app_fields=parse.APPS_QUERY,
