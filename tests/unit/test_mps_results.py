@@ -85,3 +85,9 @@ def test_enabling_took_two_seconds_and_three_round_trips_at_most() -> None:
     enable = ACCEPTANCE["enable"]
     assert max(enable["seconds"], *enable["again_s"]) <= 2.0
     assert enable["round_trips"] <= 3
+    page = " ".join((ROOT / "docs" / "mps.md").read_text().split())
+    times = (enable["seconds"], *enable["again_s"])
+    assert f"took {min(times):.1f} to {max(times) + 0.001:.1f} s and two round trips, in containers of their own" in page
+    assert f"in containers of their own {ACCEPTANCE['containers']['seconds'] + 0.001:.1f} s" in page
+    workload = ACCEPTANCE["plan"]["workload"]
+    assert f"read {workload['activity']:.1%}".replace("%", " %") + f" SM activity and {workload['peak_memory_mib']} MiB" in page
