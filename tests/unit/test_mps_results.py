@@ -81,6 +81,15 @@ def test_the_plan_of_the_acceptance_run_is_the_best_cell_of_the_benchmarks_run()
     assert abs(plan["thread_percentage"] - best["thread_percentage"]) <= 1
 
 
+def test_what_the_plan_chooses_is_inside_the_spread_of_the_second_run_s_fastest_cell() -> None:
+    second: dict[str, Any] = json.loads((ROOT / "bench" / "results" / "mps-h200-second.json").read_text())
+    plan = ACCEPTANCE["plan"]["plan"]
+    wanted = (plan["clients"], plan["thread_percentage"])
+    (mine,) = (cell for cell in second["cells"] if (cell["clients"], cell["thread_percentage"]) == wanted)
+    fastest = max(second["cells"], key=lambda cell: float(cell["ratio"]))
+    assert (fastest["clients"], mine["median_s"] <= max(fastest["makespan_s"])) == (mine["clients"], True)
+
+
 def test_enabling_took_two_seconds_and_three_round_trips_at_most() -> None:
     enable = ACCEPTANCE["enable"]
     assert max(enable["seconds"], *enable["again_s"]) <= 2.0
