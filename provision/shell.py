@@ -195,7 +195,8 @@ end() {{
 """
 
 # Every section is a process group of its own: what it leaves behind when its time is up is found and ended, also where
-# `timeout` ends one process alone (busybox) or is content when its child has ended (GNU). GNU's makes the group itself.
+# `timeout` ends one process alone (busybox) or is content when its child has ended (GNU). GNU's makes the group itself. A leader that
+# writes into a connection that has gone ends by SIGPIPE (141), before anybody could tell it to end with its group.
 _JOB = (
     """\
 R=${{{mock_root}-}}
@@ -220,7 +221,7 @@ run() {{
     fi
     wait "$!"
     E=$?
-    case $E in 124 | 137 | 143) end "$!" {patience} ;; esac
+    case $E in 124 | 137 | 141 | 143) end "$!" {patience} ;; esac
     T=
     test -z "$3" || test "$E" = 0 || H=1
     printf '%s end %s %s\\n' "$N" "$1" "$E"
@@ -242,7 +243,7 @@ L=$!
 exec 3<&-
 wait "$J"
 E=$?
-test -z "$C" || end "$J" {long_patience}
+test -z "$C" && test "$E" -ne 141 || end "$J" {long_patience}
 kill -KILL "$L" 2>/dev/null
 exit "$E"
 """

@@ -223,7 +223,7 @@ FAULTS = {
         "fail",
         "thread_percentage",
         inside(of_server("set_active_thread_percentage $server 1"), of_server("set_active_thread_percentage $server 100")),
-        also=frozenset({"attachment"}),
+        also=frozenset({"attachment", "daemon"}),
     ),
     "there are more workers than cores": Fault("cpus", "warn", "8 workers or fewer", clients(9)),
     "the kernel tells of a fault": Fault("kernel-log", "warn", "vm.reset", state_file("dmesg", lambda _: XID)),
