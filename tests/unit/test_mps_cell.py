@@ -286,6 +286,7 @@ def test_apart_a_client_that_never_was_is_told_of_and_holds_nobody_up(container:
     assert processes(container) == []
 
 
+@pytest.mark.slow
 def test_apart_a_client_that_hangs_before_the_barrier_is_ended(container: Container) -> None:
     with pytest.raises(CellFailed, match="the cell could not run") as caught:
         container.sample(cell(ready_s=2), "sh", WORKERS, FAKE_HANGS="1")
