@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -13,15 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.shells.worlds import World
+from tests.unit.shelltexts import shellchecked, unparsed
 
 PACKAGE = Path(__file__).parents[2] / "provision"
-SHELLCHECK = Path(sys.executable).with_name("shellcheck")
-EXCLUDED = (
-    "SC1007",  # `name= other=` clears a variable, on purpose
-    "SC2015",  # `a && b || c` where c is meant for the failure of either
-    "SC2016",  # '{{.State}}' and scripts for another shell stand in single quotes
-    "SC2329",  # a prelude that several share holds functions that one of them does not call
-)
+EXCLUDED = ("SC2329",)  # a prelude that several share holds functions that one of them does not call
 MEANT = {
     "mps/cell_script.py:_CELL": ("SC2086", "SC1010"),  # lists of processes fall into words; `echo done`
     "resources/boot.py:BOOT_TEXT": ("SC1090",),  # its fragments lie on the host
@@ -168,12 +161,9 @@ def test_shell_of_every_kind_is_found() -> None:
 
 
 def test_every_shell_parses_every_text(world: World, written: list[str]) -> None:
-    done = world.run('for file; do sh -n "$file" || echo "$file"; done', *written)
-    assert (done.stdout + done.stderr).decode() == ""
+    assert unparsed(world, written) == ""
 
 
 @pytest.mark.lint
 def test_shellcheck_finds_nothing(written: list[str]) -> None:
-    words = [str(SHELLCHECK), "--norc", "--shell=sh", f"--exclude={','.join(EXCLUDED)}", "--format=gcc", *written]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=100)
-    assert done.stdout + done.stderr == ""
+    assert shellchecked(written, *EXCLUDED) == ""

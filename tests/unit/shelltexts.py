@@ -1,0 +1,32 @@
+"""Files of shell judged by every shell and by shellcheck."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.shells.worlds import World
+
+SHELLCHECK = Path(sys.executable).with_name("shellcheck")
+EVERYWHERE = (
+    "SC1007",  # `name= other=` clears a variable, on purpose
+    "SC2015",  # `a && b || c` where c is meant for the failure of either
+    "SC2016",  # '{{.State}}' and scripts for another shell stand in single quotes
+)
+"""What a rule would find in every text."""
+
+
+def unparsed(world: World, files: Sequence[str]) -> str:
+    """What the shell of `world` says of those that it cannot read; empty for none."""
+    done = world.run('for file; do sh -n "$file" || echo "$file"; done', *files)
+    return (done.stdout + done.stderr).decode()
+
+
+def shellchecked(files: Sequence[str], *excluded: str) -> str:
+    """What shellcheck finds, rules `excluded` and EVERYWHERE aside; empty for nothing."""
+    rules = ",".join((*EVERYWHERE, *excluded))
+    words = [str(SHELLCHECK), "--norc", "--shell=sh", f"--exclude={rules}", "--format=gcc", *files]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=100)
+    return done.stdout + done.stderr
