@@ -90,7 +90,7 @@ def status_script(
     one for each CPU). `enabled=no` alone comes
     where the boot fragment `if_enabled` is absent; with `alone`, a container that lives in the namespaces of another one
     has no daemon of its own. `device` is the GPU that the settings choose; `users` adds clients, that GPU and who uses it. Nothing at
-    all comes with `if_others` while nobody but MPS is seen to hold a GPU: nvidia-smi and docker take most of a second.
+    all comes with `if_others` while nobody but MPS is seen to hold a GPU: nvidia-smi and docker are not asked for nothing.
     """
     return script(
         _STATUS,
