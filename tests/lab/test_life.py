@@ -110,8 +110,10 @@ def test_nothing_outlives_the_supervisor(folder: Path) -> None:
     second.start()
     try:
         os.kill(int((folder / "pid").read_text().split()[0]), signal.SIGKILL)
-        while processes_of(folder):
+        deadline = time.monotonic() + 60
+        while (left := processes_of(folder)) and time.monotonic() < deadline:
             time.sleep(0.01)
+        assert left == []
     finally:
         second.remove()
 
