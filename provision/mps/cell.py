@@ -108,7 +108,8 @@ def _prove(sample: Sample, cell: Cell, where: str) -> None:
     """Attachment of every client with MPS, and of none without it: a silent fall-back would be measured otherwise."""
     if cell.percentage is None and sample.attached:
         names = ", ".join(map(str, sorted(sample.attached)))
-        raise CellFailed("clients used MPS in a cell without it", where=where, why=f"a daemon listed client {names}")
+        why = f"a daemon listed client {names}: the program sets CUDA_MPS_PIPE_DIRECTORY itself"
+        raise CellFailed("clients used MPS in a cell without it", where=where, why=why, fix="invoke mps.disable, then invoke mps.bench")
     missing = sorted(set(range(cell.clients)) - sample.attached)
     if cell.percentage is not None and missing:
         names = ", ".join(map(str, missing))

@@ -200,7 +200,8 @@ esac
 status=$?
 ended=$(date +%s.%N)
 test -s "$folder/times.$number" && read -r began ended <"$folder/times.$number"
-echo "client $number $began $ended $status" >"$folder/end.$number"
+echo "client $number $began $ended $status" >"$folder/said.$number"
+mv "$folder/said.$number" "$folder/end.$number" # whole as soon as it is there: others count them
 """
 
 # Runs on the host: the cell in the container `name`, which gives the word for the clients, one for each of `places`
@@ -247,7 +248,8 @@ wait "$!"
 _LOST = """
 test -d "$1" && ! test -e "$1/end.$2" || exit 0
 echo "$4" >>"$1/out.$2"
-echo "client $2 0 0 $3" >"$1/end.$2"
+echo "client $2 0 0 $3" >"$1/said.$2"
+mv "$1/said.$2" "$1/end.$2"
 """
 _INTO = """
 docker exec "$name" sh -eu -c "$body" provision "$folder" "$program"

@@ -192,7 +192,8 @@ def test_a_client_of_another_daemon_makes_the_figure_without_mps_worthless(conta
     assert container.sample(cell(percentage=None), **own).attached == frozenset(), "it is there, and nobody uses it"
     with pytest.raises(CellFailed, match="clients used MPS in a cell without it") as caught:
         container.sample(cell(percentage=None), **own, FAKE_STRAY=str(daemon))
-    assert caught.value.why == "a daemon listed client 0, 1, 2"
+    assert caught.value.why.startswith("a daemon listed client 0, 1, 2: ")
+    assert caught.value.fix == "invoke mps.disable, then invoke mps.bench"
 
 
 @pytest.mark.slow
