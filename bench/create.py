@@ -23,17 +23,17 @@ from typing import Any
 import requests
 
 from bench import measure
-from provision.app import mock
-from provision.app.access import wants_os_login
-from provision.app.clouds import cloud_of, journal_of
-from provision.app.session import Session
-from provision.app.vm.reach import Patience, reach
-from provision.app.vm.spec import spec_of
-from provision.cloud.create import Maker
-from provision.cloud.gce import GceCloud
-from provision.cloud.journal import FileJournal
+from provision.cloud.api.gce import GceCloud
+from provision.cloud.lifecycle.create import Maker
+from provision.cloud.lifecycle.journal import FileJournal
+from provision.commands.mock.down import mock_down
+from provision.commands.vm.shared.reach import Patience, reach
+from provision.commands.vm.shared.spec import spec_of
+from provision.core.model import Event, VmSpec
 from provision.hosts.keys import ensure_key
-from provision.model import Event, VmSpec
+from provision.project.cloud import cloud_of, journal_of
+from provision.project.project import Project
+from provision.project.vm_access import wants_os_login
 from provision.settings import Settings
 from provision.testing.compute import ComputeEmulator, NullBackend, stock_out
 
@@ -66,7 +66,7 @@ class Clocked:
 @contextmanager
 def clocked() -> Iterator[Clocked]:
     """The block's time; requests of this thread are the API's."""
-    found, send = Clocked(), requests.Session.send
+    found, send = Clocked(), requests.Project.send
 
     def timed(*args: Any, **words: Any) -> Any:
         started = time.perf_counter()
@@ -76,32 +76,32 @@ def clocked() -> Iterator[Clocked]:
             found.api_s += time.perf_counter() - started
             found.calls += 1
 
-    requests.Session.send = timed  # type: ignore[method-assign]
+    requests.Project.send = timed  # type: ignore[method-assign]
     started = time.perf_counter()
     try:
         yield found
     finally:
         found.wall_s = time.perf_counter() - started
-        requests.Session.send = send  # type: ignore[method-assign]
+        requests.Project.send = send  # type: ignore[method-assign]
 
 
 def ssh_ready(folder: Path, rounds: int) -> list[Clocked]:
     """`vm.create` up to the point where the VM answers on SSH, on the embedded mock; the first round is not counted."""
-    session = Session(Settings.from_levels([]), folder / "state", folder, emit=quiet, environ=dict(os.environ))
-    cloud = cloud_of(session)
-    maker = Maker(cloud=cloud, journal=journal_of(session), emit=quiet)
-    key, patience = ensure_key(session.home / "key"), Patience.of(session)
+    project = Project(Settings.from_levels([]), folder / "state", folder, emit=quiet, environ=dict(os.environ))
+    cloud = cloud_of(project)
+    maker = Maker(cloud=cloud, journal=journal_of(project), emit=quiet)
+    key, patience = ensure_key(project.home / "key"), Patience.of(project)
     found = []
     try:
         for _ in range(rounds + 1):
             with clocked() as clock:
-                spec = spec_of(session, "dev", key, os_login=wants_os_login(session, cloud))
+                spec = spec_of(project, "dev", key, os_login=wants_os_login(project, cloud))
                 made = maker.create(spec, [GOOD])
-                reach(session, cloud, made.vm, patience)
+                reach(project, cloud, made.vm, patience)
             found.append(clock)
             maker.delete_everywhere("dev", spec.labels["provision-owner"])
     finally:
-        mock.mock_down(session)
+        mock_down(project)
     return found[1:]
 
 
@@ -127,8 +127,8 @@ def summary(samples: list[Clocked], value: Callable[[Clocked], float]) -> dict[s
 
 def document(folder: Path, rounds: int) -> dict[str, Any]:
     ready = ssh_ready(folder, rounds)
-    session = Session(Settings.from_levels([]), folder / "state", folder, emit=quiet)
-    spec = spec_of(session, "dev", ensure_key(session.home / "key"), os_login=False)
+    project = Project(Settings.from_levels([]), folder / "state", folder, emit=quiet)
+    spec = spec_of(project, "dev", ensure_key(project.home / "key"), os_login=False)
     alone, after = failover(folder, spec, (GOOD,), rounds), failover(folder, spec, (*EMPTY, GOOD), rounds)
     each = [(late.own_s - first.own_s) / len(EMPTY) for late, first in zip(after, alone, strict=True)]
     return {

@@ -17,12 +17,12 @@ from typing import Any
 from unittest import mock
 
 from bench import measure
-from provision import app
-from provision.app import Session
-from provision.app.clouds import owner_of
-from provision.cloud.gce import GceCloud
+from provision.cloud.api.gce import GceCloud
+from provision.commands.vm.existing import vm_list
+from provision.core.model import VmSpec
 from provision.hosts.keys import ensure_key
-from provision.model import VmSpec
+from provision.project.cloud import owner_of
+from provision.project.project import Project
 from provision.settings import Settings
 from provision.testing.compute import ComputeEmulator, NullBackend
 
@@ -47,8 +47,8 @@ def multiply(emulator: ComputeEmulator, count: int, zones: Sequence[str]) -> Non
 
 def measured(folder: Path, rounds: int) -> dict[str, Any]:
     """Seconds of each round, and the calls that one of them makes."""
-    session = Session(Settings.model_validate({"project": "demo-project"}), folder / "state", folder)
-    labels = {"provision-owner": owner_of(ensure_key(session.home / "key"))}
+    project = Project(Settings.model_validate({"project": "demo-project"}), folder / "state", folder)
+    labels = {"provision-owner": owner_of(ensure_key(project.home / "key"))}
     with ComputeEmulator(NullBackend(port=22)) as emulator:
         cloud = GceCloud("demo-project", emulator.endpoint)
         spec = VmSpec(
@@ -66,11 +66,11 @@ def measured(folder: Path, rounds: int) -> dict[str, Any]:
         cloud.create(spec, ZONES[0], request_id="6f8c2d8e-5d7e-4a39-9d52-6b8b2f0d8a11")
         multiply(emulator, COUNT, ZONES)
         walls, whole = [], 0
-        with mock.patch("provision.app.vm.existing.cloud_of", return_value=cloud):
+        with mock.patch("provision.commands.vm.existing.cloud_of", return_value=cloud):
             for number in range(-1, rounds):  # the first imports
                 emulator.calls.clear()
                 started = time.perf_counter()
-                done = app.vm_list(session)
+                done = vm_list(project)
                 json.dumps(done.document)
                 walls += [time.perf_counter() - started] if number >= 0 else []
                 whole = len(done.document["vms"])

@@ -56,7 +56,7 @@ def imports(folder: Path) -> dict[str, Any]:
     """Milliseconds of its own that each package takes to import for `vm.provision`, over SSH included."""
     (folder / "project").mkdir()
     (folder / "project" / "invoke.yaml").write_text(_SETTINGS)
-    code = "import sys; sys.argv = ['provision', 'vm.provision', '--limit', 'here', '--check']; import provision.hosts.ssh; "
+    code = "import sys; sys.argv = ['provision', 'vm.provision', '--limit', 'here', '--check']; import provision.hosts.ssh.connection; "
     code += "from provision.cli.main import main; main()"
     for _ in range(2):  # the first compiles
         command = [sys.executable, "-X", "importtime", "-c", code]

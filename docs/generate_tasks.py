@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from provision.cli.flags import COMMON, TARGETS, Flag
-from provision.cli.light import LightTask
+from provision.cli.lazy_tasks import LightTask
 from provision.cli.namespace import namespace
 
 TARGET = Path(__file__).with_name("tasks.md")

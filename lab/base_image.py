@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.programs import PATH
-from provision.dataflow.image import DEFAULT_BEAM, ImageSpec
+from provision.image.dockerfile import DEFAULT_BEAM, ImageSpec
 
 FORMAT = 6
 """Changes with what is put into the image, so that an older one is not taken from the cache."""

@@ -14,7 +14,7 @@ from lab.base_image import base_image
 from lab.image import Gpu
 from lab.machine import DEFAULT_FOLDER, Lab
 from lab.programs import find_programs
-from provision.errors import ProvisionError
+from provision.core.errors import ProvisionError
 
 CACHE = Path(__file__).resolve().parent.parent / ".cache" / "lab"
 

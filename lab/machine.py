@@ -17,7 +17,7 @@ from lab.image import Gpu, write_image
 from lab.processes import POLL_S, alive, child, remove_cgroups, start_time, wait_until
 from lab.programs import PATH, LabError, engine_folder, find_programs
 from lab.state import USER, Identity, State
-from provision.model import Host
+from provision.core.model import Host
 
 DEFAULT_FOLDER = Path("/var/tmp/provision-lab")
 BOOT_TIMEOUT_S = 60.0

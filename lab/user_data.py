@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provision.shell import command, payload, script
+from provision.core.shell import command, payload, script
 from provision.testing import cloudinit
 
 _PUT = """

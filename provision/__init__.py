@@ -11,20 +11,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from provision.errors import ProvisionError
-    from provision.model import Change, Facts, Host, HostReport, Outcome, Scalar, State, Status
-    from provision.resource import Diagnosis, Resource
+    from provision.core.errors import ProvisionError
+    from provision.core.model import Change, Facts, Host, HostReport, Outcome, Scalar, State, Status
+    from provision.core.resource import Diagnosis, Resource
+    from provision.core.shell import RemotePath, Script, Secret, command, fields, join, script
     from provision.resources import Container, Directory, ExecBindMount, File, PulledImage, Unit
     from provision.settings import Settings
-    from provision.shell import RemotePath, Script, Secret, command, fields, join, script
 
 _HOMES = {
-    "provision.errors": ("ProvisionError",),
-    "provision.model": ("Change", "Facts", "Host", "HostReport", "Outcome", "Scalar", "State", "Status"),
-    "provision.resource": ("Diagnosis", "Resource"),
+    "provision.core.errors": ("ProvisionError",),
+    "provision.core.model": ("Change", "Facts", "Host", "HostReport", "Outcome", "Scalar", "State", "Status"),
+    "provision.core.resource": ("Diagnosis", "Resource"),
     "provision.resources": ("Container", "Directory", "ExecBindMount", "File", "PulledImage", "Unit"),
     "provision.settings": ("Settings",),
-    "provision.shell": ("RemotePath", "Script", "Secret", "command", "fields", "join", "script"),
+    "provision.core.shell": ("RemotePath", "Script", "Secret", "command", "fields", "join", "script"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from provision.errors import TemplateError, UsageError
-from provision.model import Host
+from provision.core.errors import TemplateError, UsageError
+from provision.core.model import Host
 
 if TYPE_CHECKING:
     import jinja2

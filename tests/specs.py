@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from provision.model import VmSpec
+from provision.core.model import VmSpec
 
 T4 = {"machine_type": "n1-standard-8", "gpu": "nvidia-tesla-t4"}
 

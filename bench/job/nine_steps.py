@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from provision.model import Facts, State
-from provision.resource import Resource
+from provision.core.model import Facts, State
+from provision.core.resource import Resource
+from provision.core.shell import RemotePath, Script, fields, script
 from provision.resources import Directory, ExecBindMount, File
 from provision.settings import Settings
-from provision.shell import RemotePath, Script, fields, script
 
 DRIVER_VERSION = "535.183.01"
 IMAGE = "worker:1"

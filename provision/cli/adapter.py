@@ -14,7 +14,7 @@ from invoke.exceptions import Exit
 from invoke.tasks import task as invoke_task
 
 from provision.cli.flags import Body, Shape
-from provision.cli.light import LightTask
+from provision.cli.lazy_tasks import LightTask
 
 if TYPE_CHECKING:
     from invoke.context import Context

@@ -16,8 +16,8 @@ from typing import Any
 import invoke.util
 
 from provision.cli.environment import ENV_HIDDEN, ENV_PREFIX
-from provision.cloud import catalog, scheduling
-from provision.errors import SettingsError
+from provision.cloud.market import catalog, scheduling
+from provision.core.errors import SettingsError
 from provision.settings import Leaf, Level, Settings, env_levels, leaves, text_level
 
 KEY = "provision"

@@ -8,13 +8,13 @@ from provision.cli.adapter import command
 from provision.cli.flags import Shape
 
 if TYPE_CHECKING:
-    from provision.app import Done
     from provision.cli.execution import Run
+    from provision.project.project import Done
 
 
 @command(Shape("demo", streams=True))
 def demo(run: Run) -> Done:
     """Walk the main job on a mock of its own."""
-    from provision import app
+    from provision.commands.demo import demo
 
-    return app.demo(run.session)
+    return demo(run.project)

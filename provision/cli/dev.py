@@ -8,8 +8,8 @@ from provision.cli.adapter import command
 from provision.cli.flags import Shape
 
 if TYPE_CHECKING:
-    from provision.app import Done
     from provision.cli.execution import Run
+    from provision.project.project import Done
 
 
 @command(Shape("dev.up", targets=True))
@@ -18,9 +18,9 @@ def up(run: Run) -> Done:
 
     A changed image or setting replaces the container, an unchanged one leaves it alone.
     """
-    from provision import app
+    from provision.commands.dev.container import dev_up
 
-    return app.dev_up(run.session, targets=run.targets)
+    return dev_up(run.project, targets=run.targets)
 
 
 @command(
@@ -33,9 +33,9 @@ def exec_(run: Run, *, clients: str | None = None) -> Done:
     Its output is streamed and its status returned, of several the worst; 125 when it could not be run. It reads what is piped
     to this task, or a file that is its input; with --clients, and on a terminal (dev.shell is for that), it reads nothing.
     """
-    from provision import app
+    from provision.commands.dev.container import dev_exec
 
-    return app.dev_exec(run.session, targets=run.targets, words=run.words, count=_count(clients))
+    return dev_exec(run.project, targets=run.targets, words=run.words, count=_count(clients))
 
 
 @command(
@@ -51,9 +51,9 @@ def run(run: Run, file: str, *, clients: str | None = None) -> Done:
     What git would track is sent. Output is streamed and the program's status returned, of several the worst; 125 when it
     could not be run. The program reads what is piped to this task, as with dev.exec.
     """
-    from provision import app
+    from provision.commands.dev.container import dev_run
 
-    return app.dev_run(run.session, targets=run.targets, file=file, words=run.words, count=_count(clients))
+    return dev_run(run.project, targets=run.targets, file=file, words=run.words, count=_count(clients))
 
 
 def _count(text: str | None) -> int | None:
@@ -66,22 +66,22 @@ def _count(text: str | None) -> int | None:
 @command(Shape("dev.shell", targets=True, program=True, checks=False, one=True))
 def shell(run: Run) -> Done:
     """A shell in the container."""
-    from provision import app
+    from provision.commands.dev.container import dev_shell
 
-    return app.dev_shell(run.session, targets=run.targets)
+    return dev_shell(run.project, targets=run.targets)
 
 
 @command(Shape("dev.down", targets=True))
 def down(run: Run) -> Done:
     """Stop and remove the container."""
-    from provision import app
+    from provision.commands.dev.container import dev_down
 
-    return app.dev_down(run.session, targets=run.targets)
+    return dev_down(run.project, targets=run.targets)
 
 
 @command(Shape("dev.devcontainer", targets=True, result=True, one=True))
 def devcontainer(run: Run) -> Done:
     """Render devcontainer.json for the same container."""
-    from provision import app
+    from provision.commands.dev.container import dev_devcontainer
 
-    return app.dev_devcontainer(run.session, targets=run.targets)
+    return dev_devcontainer(run.project, targets=run.targets)

@@ -8,8 +8,8 @@ from provision.cli.adapter import command
 from provision.cli.flags import Shape
 
 if TYPE_CHECKING:
-    from provision.app import Done
     from provision.cli.execution import Run
+    from provision.project.project import Done
 
 
 @command(Shape("doctor", result=True, settings=("zones", "machine_type", "gpu")))
@@ -18,6 +18,6 @@ def doctor(run: Run) -> Done:
 
     Credentials, project, zones, quotas, image, network, tools: each line with its fact, and its remedy where something is wrong.
     """
-    from provision import app
+    from provision.commands.doctor import doctor
 
-    return app.doctor(run.session)
+    return doctor(run.project)

@@ -20,11 +20,14 @@ from typing import Any, TypeGuard
 from invoke.context import Context
 from invoke.exceptions import Exit
 
-from provision import app, fleet, journal, report
+from provision import report
 from provision.cli import config
 from provision.cli.flags import Body, Shape
 from provision.cli.output import Output, give_up_stdout
-from provision.errors import EXIT_FAILED, Interrupted, ProvisionError, UsageError
+from provision.core import fleet
+from provision.core.errors import EXIT_FAILED, Interrupted, ProvisionError, UsageError
+from provision.project.project import Project, Targets
+from provision.report import history
 from provision.settings import Settings
 
 _MOST = 999
@@ -36,8 +39,8 @@ _DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 class Run:
     """What a task's body works with: the session, the hosts that were asked for, the words after `--`."""
 
-    session: app.Session
-    targets: app.Targets
+    project: Project
+    targets: Targets
     words: tuple[str, ...]
     confirm: Callable[[str], bool] | None
     """Asks a yes-or-no question; None where nobody can answer."""
@@ -45,7 +48,7 @@ class Run:
     @property
     def settings(self) -> Settings:
         """The settings of this run."""
-        return self.session.settings
+        return self.project.settings
 
 
 def execute(shape: Shape, body: Body, context: Context, given: dict[str, Any]) -> None:
@@ -137,7 +140,7 @@ def _prepared(shape: Shape, context: Context, given: dict[str, Any], output: Out
     project_dir = _project_dir(context)
     state_dir = config.state_dir(os.environ)
     settings = config.load_settings(project_dir, os.environ, overrides, config.runtime_path(sys.argv[1:], os.environ))
-    session = app.Session(settings=settings, state_dir=state_dir, project_dir=project_dir, program_argv0=argv0(), stdin=given_input())
+    project = Project(settings=settings, state_dir=state_dir, project_dir=project_dir, program_argv0=argv0(), stdin=given_input())
     with (
         report.reporter(
             output.people,
@@ -147,14 +150,14 @@ def _prepared(shape: Shape, context: Context, given: dict[str, Any], output: Out
             plain=output.as_json,
             program=argv0(),
         ) as show,
-        journal.Journal(session.home / "runs", task=shape.name) as record,
+        history.Journal(project.home / "runs", task=shape.name) as record,
     ):
         emit = report.fan_out(show, record)
-        yield Run(replace(session, emit=emit), targets, words, None if output.as_json else _confirm_on_terminal(show))
+        yield Run(replace(project, emit=emit), targets, words, None if output.as_json else _confirm_on_terminal(show))
 
 
-def _targets(taken: Mapping[str, Any]) -> app.Targets:
-    return app.Targets(
+def _targets(taken: Mapping[str, Any]) -> Targets:
+    return Targets(
         host=taken.get("host"),
         limit=taken.get("limit"),
         forks=number("--forks", taken.get("forks"), least=1) or fleet.DEFAULT_FORKS,

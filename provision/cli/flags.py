@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from provision.app import Done
+    from provision.project.project import Done
 
 Body: TypeAlias = "Callable[..., Done]"
 """What a task does: a function `(run, *flags)`."""

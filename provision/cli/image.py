@@ -8,21 +8,21 @@ from provision.cli.adapter import command
 from provision.cli.flags import Shape
 
 if TYPE_CHECKING:
-    from provision.app import Done
     from provision.cli.execution import Run
+    from provision.project.project import Done
 
 
 @command(Shape("image.render", result=True), about={"output": "folder to write it into, instead of printing it"})
 def render(run: Run, *, output: str | None = None) -> Done:
     """Render the Dockerfile."""
-    from provision import app
+    from provision.commands.image.build import image_render
 
-    return app.image_render(run.session, output=output)
+    return image_render(run.project, output=output)
 
 
 @command(Shape("image.build", targets=True))
 def build(run: Run) -> Done:
     """Build the worker image on the host, or pull it."""
-    from provision import app
+    from provision.commands.image.build import image_build
 
-    return app.image_build(run.session, targets=run.targets)
+    return image_build(run.project, targets=run.targets)

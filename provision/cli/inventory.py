@@ -8,8 +8,8 @@ from provision.cli.adapter import command
 from provision.cli.flags import LIMIT, Shape
 
 if TYPE_CHECKING:
-    from provision.app import Done
     from provision.cli.execution import Run
+    from provision.project.project import Done
 
 
 @command(Shape("inventory.list", result=True), about={"limit": LIMIT})
@@ -18,9 +18,9 @@ def list_(run: Run, *, limit: str | None = None) -> Done:
 
     The cloud is asked once, for the VMs of this project.
     """
-    from provision import app
+    from provision.commands.inventory.list import inventory_list
 
-    return app.inventory_list(run.session, limit=limit)
+    return inventory_list(run.project, limit=limit)
 
 
 @command(Shape("inventory.ansible", result=True), about={"limit": LIMIT})
@@ -29,6 +29,6 @@ def ansible(run: Run, *, limit: str | None = None) -> Done:
 
     Groups are made of state, gpu, zone and labels: state_running, gpu_nvidia_l4, zone_us_central1_a, label_team_vision.
     """
-    from provision import app
+    from provision.commands.inventory.list import inventory_ansible
 
-    return app.inventory_ansible(run.session, limit=limit)
+    return inventory_ansible(run.project, limit=limit)

@@ -46,7 +46,7 @@ def main() -> None:
 
         give_up_stdout()
     except Exception as error:
-        from provision.cli.shield import explain
+        from provision.cli.error_guard import explain
 
         code = explain(project_dir(Path.cwd()), error)
         if code is None:

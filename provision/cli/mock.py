@@ -8,29 +8,29 @@ from provision.cli.adapter import command
 from provision.cli.flags import Shape
 
 if TYPE_CHECKING:
-    from provision.app import Done
     from provision.cli.execution import Run
+    from provision.project.project import Done
 
 
 @command(Shape("mock.up"))
 def up(run: Run) -> Done:
     """Start the mock; tasks without a project do so themselves."""
-    from provision import app
+    from provision.commands.mock.up import mock_up
 
-    return app.mock_up(run.session)
+    return mock_up(run.project)
 
 
 @command(Shape("mock.status", result=True))
 def status(run: Run) -> Done:
     """Say whether the mock runs and where."""
-    from provision import app
+    from provision.commands.mock.status import mock_status
 
-    return app.mock_status(run.session)
+    return mock_status(run.project)
 
 
 @command(Shape("mock.down"))
 def down(run: Run) -> Done:
     """Stop the mock; its state is kept."""
-    from provision import app
+    from provision.commands.mock.down import mock_down
 
-    return app.mock_down(run.session)
+    return mock_down(run.project)

@@ -8,8 +8,8 @@ from provision.cli.adapter import command
 from provision.cli.flags import Shape
 
 if TYPE_CHECKING:
-    from provision.app import Done
     from provision.cli.execution import Run
+    from provision.project.project import Done
 
 
 @command(
@@ -26,9 +26,9 @@ def plan(run: Run, clients: str | None = None, peak_memory: str | None = None, m
     Every number comes with its reason; nothing is changed. `--measure "python x.py"` runs the command once and reads
     its peak memory and how busy it keeps the GPU.
     """
-    from provision import app
+    from provision.commands.mps.plan import mps_plan
 
-    return app.mps_plan(run.session, targets=run.targets, clients=clients, peak_memory=peak_memory, measure=measure)
+    return mps_plan(run.project, targets=run.targets, clients=clients, peak_memory=peak_memory, measure=measure)
 
 
 @command(Shape("mps.enable", targets=True))
@@ -37,9 +37,9 @@ def enable(run: Run) -> Done:
 
     Run again, it changes nothing. A changed plan takes effect once the clients have ended.
     """
-    from provision import app
+    from provision.commands.mps.control import mps_enable
 
-    return app.mps_enable(run.session, targets=run.targets)
+    return mps_enable(run.project, targets=run.targets)
 
 
 @command(
@@ -48,9 +48,9 @@ def enable(run: Run) -> Done:
 )
 def status(run: Run, *, strict: bool = False) -> Done:
     """Show daemon, server, clients, and who uses the GPU outside MPS."""
-    from provision import app
+    from provision.commands.mps.control import mps_status
 
-    return app.mps_status(run.session, targets=run.targets, strict=strict)
+    return mps_status(run.project, targets=run.targets, strict=strict)
 
 
 @command(Shape("mps.top", targets=True, result=True, streams=True, checks=False, one=True))
@@ -61,22 +61,22 @@ def top(run: Run) -> Done:
     """
     import sys
 
-    from provision import app
+    from provision.commands.mps.top import mps_top
 
     if run.confirm is None or not sys.stdout.isatty():
-        return app.mps_top(run.session, targets=run.targets)
+        return mps_top(run.project, targets=run.targets)
     from provision.report.screen import Screen
 
     with Screen() as screen:
-        return app.mps_top(run.session, targets=run.targets, view=screen)
+        return mps_top(run.project, targets=run.targets, view=screen)
 
 
 @command(Shape("mps.disable", targets=True), about={"force": "terminate clients that are still attached"})
 def disable(run: Run, *, force: bool = False) -> Done:
     """Stop the MPS daemon once its clients have ended, and leave all as it was found."""
-    from provision import app
+    from provision.commands.mps.control import mps_disable
 
-    return app.mps_disable(run.session, targets=run.targets, force=force)
+    return mps_disable(run.project, targets=run.targets, force=force)
 
 
 @command(
@@ -112,9 +112,10 @@ def bench(
 
     On your GPU, with your program or a built-in one: table, JSON, chart and report. Refused on the mock, which has nothing to measure.
     """
-    from provision import app
+    from provision.commands.mps.bench.bench import mps_bench
+    from provision.commands.mps.bench.options import mps_asked
 
-    asked = app.mps_asked(
+    asked = mps_asked(
         command=command,
         workload=workload,
         clients=clients,
@@ -126,7 +127,7 @@ def bench(
         with_chart=not no_chart,
         pinned=not unpinned,
     )
-    return app.mps_bench(run.session, targets=run.targets, asked=asked)
+    return mps_bench(run.project, targets=run.targets, asked=asked)
 
 
 @command(
@@ -138,9 +139,9 @@ def explain(run: Run, text: str | None = None, file: str | None = None) -> Done:
 
     NVIDIA's MPS alone: Apple's of the same name is told apart. Exit status 1 when nothing in it is known.
     """
-    from provision import app
+    from provision.commands.mps.plan import mps_explain
 
-    return app.mps_explain(run.session, text=text, file=file)
+    return mps_explain(run.project, text=text, file=file)
 
 
 @command(Shape("mps.doctor", targets=True, result=True, words="pipeline options", checks=False, one=True))
@@ -149,6 +150,6 @@ def doctor(run: Run) -> Done:
 
     Pipeline options after -- are checked too. Exit status 0: healthy, 1: warnings, 2: broken, 3: something could not be told.
     """
-    from provision import app
+    from provision.commands.mps.doctor import mps_doctor
 
-    return app.mps_doctor(run.session, targets=run.targets, options=run.words)
+    return mps_doctor(run.project, targets=run.targets, options=run.words)

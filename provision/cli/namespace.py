@@ -36,7 +36,7 @@ def namespace_for(tasks_file: str) -> Collection:
     previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        from provision.cli.shield import explain
+        from provision.cli.error_guard import explain
 
         code = explain(project_dir, error)
         if code is None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from provision.errors import EXIT_OURS, Interrupted, ProvisionError, spoken
+from provision.core.errors import EXIT_OURS, Interrupted, ProvisionError, spoken
 
 _REMEDIES = frozenset({"fix", "remedy", "note"})
 """Keys of documents whose text names commands."""

@@ -8,8 +8,8 @@ from provision.cli.adapter import command
 from provision.cli.flags import Shape
 
 if TYPE_CHECKING:
-    from provision.app import Done
     from provision.cli.execution import Run
+    from provision.project.project import Done
 
 _NAMES = {"name": "the VM, instead of the one of the settings; several with commas, or with * and ?"}
 _PLACEMENT = ("name", "zones", "machine_type", "gpu", "ttl", "provisioning")
@@ -32,11 +32,11 @@ def create(run: Run, *, count: str | None = None, parallel_zones: str | None = N
     Zones are asked in the order of the settings until one has the machine. Run again, it changes nothing. With --count,
     VMs are made side by side, each in the first zone that takes it; what could not be made is named beside what was.
     """
-    from provision import app
     from provision.cli.execution import number
+    from provision.commands.vm.create import vm_create
 
-    return app.vm_create(
-        run.session,
+    return vm_create(
+        run.project,
         name=run.settings.name,
         targets=run.targets,
         count=number("--count", count, least=1) or 1,
@@ -50,9 +50,9 @@ def provision(run: Run) -> Done:
 
     Driver, mounts, registry login, boot unit; what is as it should be is left alone. With --check: what would change.
     """
-    from provision import app
+    from provision.commands.vm.hosts import vm_provision
 
-    return app.vm_provision(run.session, targets=run.targets)
+    return vm_provision(run.project, targets=run.targets)
 
 
 @command(
@@ -67,25 +67,25 @@ def offers(run: Run, *, gpu: str | None = None, region: str | None = None) -> Do
 
     Prices are estimates with a date. That a zone offers a machine says nothing of its capacity at this moment.
     """
-    from provision import app
+    from provision.commands.vm.offers import vm_offers
 
-    return app.vm_offers(run.session, gpu=gpu, region=region)
+    return vm_offers(run.project, gpu=gpu, region=region)
 
 
 @command(Shape("vm.list", result=True))
 def list_(run: Run) -> Done:
     """List the VMs made here: state, age, cost, time left."""
-    from provision import app
+    from provision.commands.vm.existing import vm_list
 
-    return app.vm_list(run.session)
+    return vm_list(run.project)
 
 
 @command(Shape("vm.show", result=True, settings=("name",)))
 def show(run: Run) -> Done:
     """Show one VM."""
-    from provision import app
+    from provision.commands.vm.existing import vm_show
 
-    return app.vm_show(run.session, name=run.settings.name)
+    return vm_show(run.project, name=run.settings.name)
 
 
 @command(Shape("vm.cost", result=True))
@@ -94,9 +94,9 @@ def cost(run: Run) -> Done:
 
     An estimate from list prices: of the present or last run, and of the disk since it was made.
     """
-    from provision import app
+    from provision.commands.vm.cost import vm_cost
 
-    return app.vm_cost(run.session)
+    return vm_cost(run.project)
 
 
 @command(Shape("vm.stop"), about=_NAMES)
@@ -105,9 +105,9 @@ def stop(run: Run, *, name: str | None = None) -> Done:
 
     One that is stopped already stays as it is.
     """
-    from provision import app
+    from provision.commands.vm.life import vm_stop
 
-    return app.vm_stop(run.session, _named(run, name))
+    return vm_stop(run.project, _named(run, name))
 
 
 @command(Shape("vm.start"), about=_NAMES)
@@ -116,17 +116,17 @@ def start(run: Run, *, name: str | None = None) -> Done:
 
     The time to live counts anew. A VM is bound to its zone by its disk: without capacity there, it stays stopped.
     """
-    from provision import app
+    from provision.commands.vm.life import vm_start
 
-    return app.vm_start(run.session, _named(run, name))
+    return vm_start(run.project, _named(run, name))
 
 
 @command(Shape("vm.reset"), about=_NAMES)
 def reset(run: Run, *, name: str | None = None) -> Done:
     """Reset VMs, as their reset button would, and wait until they are back."""
-    from provision import app
+    from provision.commands.vm.life import vm_reset
 
-    return app.vm_reset(run.session, _named(run, name))
+    return vm_reset(run.project, _named(run, name))
 
 
 @command(
@@ -139,25 +139,25 @@ def extend(run: Run, duration: str, *, name: str | None = None, restart: bool = 
     The run that is under way or, of a stopped VM, the next one; the start after it puts the usual limit back.
     Compute Engine documents that it changes the limit of a stopped VM only: a running one may be refused without --restart.
     """
-    from provision import app
+    from provision.commands.vm.life import vm_extend
 
-    return app.vm_extend(run.session, duration, _named(run, name), restart=restart)
+    return vm_extend(run.project, duration, _named(run, name), restart=restart)
 
 
 @command(Shape("vm.label"), about={"labels": "KEY=VALUE to put, KEY- to take away, several with commas", **_NAMES})
 def label(run: Run, labels: str, *, name: str | None = None) -> Done:
     """Put labels on VMs, or take them away."""
-    from provision import app
+    from provision.commands.vm.life import vm_label
 
-    return app.vm_label(run.session, labels, _named(run, name))
+    return vm_label(run.project, labels, _named(run, name))
 
 
 @command(Shape("vm.serial", result=True, settings=("name",)), about={"follow": "go on until the VM stops, or Ctrl-C"})
 def serial(run: Run, *, follow: bool = False) -> Done:
     """Print what the VM wrote on its serial port."""
-    from provision import app
+    from provision.commands.vm.watch import vm_serial
 
-    return app.vm_serial(run.session, run.settings.name, follow=follow)
+    return vm_serial(run.project, run.settings.name, follow=follow)
 
 
 @command(
@@ -169,9 +169,9 @@ def serial(run: Run, *, follow: bool = False) -> Done:
 )
 def wait(run: Run, *, until: str = "ready", timeout: str = "15m") -> Done:
     """Wait until the VM is ready, or answers on SSH."""
-    from provision import app
+    from provision.commands.vm.watch import vm_wait
 
-    return app.vm_wait(run.session, run.settings.name, until=until, timeout=timeout)
+    return vm_wait(run.project, run.settings.name, until=until, timeout=timeout)
 
 
 @command(Shape("vm.delete"), about={**_NAMES, "yes": "ask nothing"})
@@ -180,9 +180,9 @@ def delete(run: Run, *, name: str | None = None, yes: bool = False) -> Done:
 
     Asks first; without a terminal it needs --yes.
     """
-    from provision import app
+    from provision.commands.vm.existing import vm_delete
 
-    return app.vm_delete(run.session, name=_named(run, name), yes=yes, confirm=run.confirm)
+    return vm_delete(run.project, name=_named(run, name), yes=yes, confirm=run.confirm)
 
 
 @command(
@@ -201,9 +201,9 @@ def gc(run: Run, *, yes: bool = False, check: bool = False, every_key: bool = Fa
     once no VM of the project is left. Asks first; without a terminal it needs --yes. What carries other labels, or none, is
     never touched.
     """
-    from provision import app
+    from provision.commands.vm.gc import vm_gc
 
-    return app.vm_gc(run.session, yes=yes, check=check, every_key=every_key, confirm=run.confirm)
+    return vm_gc(run.project, yes=yes, check=check, every_key=every_key, confirm=run.confirm)
 
 
 @command(Shape("vm.ssh", targets=True, words="a command", program=True, checks=False, one=True))
@@ -212,17 +212,17 @@ def ssh(run: Run) -> Done:
 
     Returns the status of what ran there; 125 when it could not be run.
     """
-    from provision import app
+    from provision.commands.vm.hosts import vm_ssh
 
-    return app.vm_ssh(run.session, targets=run.targets, words=run.words)
+    return vm_ssh(run.project, targets=run.targets, words=run.words)
 
 
 @command(Shape("vm.ssh-config", result=True))
 def ssh_config(run: Run) -> Done:
     """Print an ssh_config fragment for ssh, rsync, editors."""
-    from provision import app
+    from provision.commands.vm.hosts import vm_ssh_config
 
-    return app.vm_ssh_config(run.session)
+    return vm_ssh_config(run.project)
 
 
 @command(Shape("vm.user-data", result=True))
@@ -231,9 +231,9 @@ def user_data(run: Run) -> Done:
 
     With it in the VM's metadata, each boot of Container-Optimized OS brings back what provisioning set up.
     """
-    from provision import app
+    from provision.commands.vm.hosts import vm_user_data
 
-    return app.vm_user_data(run.session)
+    return vm_user_data(run.project)
 
 
 @command(
@@ -244,6 +244,6 @@ def copy(run: Run, src: str, dst: str) -> Done:
 
     What lies here travels over the connection; gs:// is read on the host itself, through toolbox.
     """
-    from provision import app
+    from provision.commands.vm.hosts import vm_copy
 
-    return app.vm_copy(run.session, targets=run.targets, src=src, dst=dst)
+    return vm_copy(run.project, targets=run.targets, src=src, dst=dst)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from provision.errors import CloudAuthError, CloudError, CloudNotFound, QuotaExceeded
+from provision.core.errors import CloudAuthError, CloudError, CloudNotFound, QuotaExceeded
 
 
 @dataclass(frozen=True, kw_only=True)

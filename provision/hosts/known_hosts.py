@@ -22,8 +22,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.errors import HostKeyMismatch, UsageError
-from provision.model import Host
+from provision.core.errors import HostKeyMismatch, UsageError
+from provision.core.model import Host
 from provision.settings.kinds import public_key
 
 _RSA = ("rsa-sha2-512", "rsa-sha2-256")

@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO
 
-from provision.errors import CommandTimeout, Unreachable
-from provision.model import Host, Sink
+from provision.core.errors import CommandTimeout, Unreachable
+from provision.core.model import Host, Sink
 
 _CHUNK_BYTES = 64 * 1024
 _LOOK_S = 0.05
@@ -37,7 +37,7 @@ class LocalTransport:
         return self._host
 
     def exchange(self, command: str, stdin: bytes = b"", *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
-        """Run one command line; see `provision.model.Transport.exchange`."""
+        """Run one command line; see `provision.core.model.Transport.exchange`."""
         return self._run(_Run(command, (stdin,), ends=False), on_stdout, on_stderr, timeout_s)
 
     def send(self, command: str, chunks: Iterable[bytes], *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:

@@ -1,4 +1,4 @@
-"""Error text and logs -> cause and remedy, by the table data/explanations.toml. Pure."""
+"""Error text and logs -> cause and remedy, by the table explanations.toml. Pure."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _row(table: Mapping[str, Any]) -> Row:
 @cache
 def rows() -> Sequence[Row]:
     """Every row, in the table's order."""
-    text = resources.files("provision.mps").joinpath("data/explanations.toml").read_text(encoding="utf-8")
+    text = resources.files("provision.mps").joinpath("explanations.toml").read_text(encoding="utf-8")
     return tuple(_row(table) for table in tomllib.loads(text)["row"])
 
 

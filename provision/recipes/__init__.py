@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 from provision import templating
-from provision.errors import ProvisionError, RecipeError, SettingsError
-from provision.model import Host
+from provision.core.errors import ProvisionError, RecipeError, SettingsError
+from provision.core.model import Host
+from provision.core.resource import Resource
 from provision.recipes.cos import cos
 from provision.recipes.mps import mps
 from provision.recipes.worker import WorkerImage, worker
-from provision.resource import Resource
 from provision.settings import Settings
 
 Recipe: TypeAlias = Callable[[Settings], Sequence[Resource]]

@@ -5,11 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from provision.model import Host
-from provision.resource import Resource
-from provision.resources import BootRunner, DockerEngine, Driver, ExecBindMount, Gpu, IdleStop, NvidiaSmi, RegistryLogin, Unit
+from provision.core.model import Host
+from provision.core.resource import Resource
+from provision.resources import (
+    BootRunner,
+    DockerEngine,
+    Driver,
+    ExecBindMount,
+    Gpu,
+    IdleStop,
+    NvidiaSmi,
+    RegistryLogin,
+    Unit,
+)
 from provision.resources.boot import BootEnded, fragment
-from provision.resources.gpu import DRIVER_DIR
+from provision.resources.driver import DRIVER_DIR
 from provision.settings import Settings
 
 BOOT_UNIT = "provision-boot.service"

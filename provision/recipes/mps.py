@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from provision.model import Host
+from provision.core.model import Host
+from provision.core.resource import Resource
+from provision.mps.daemon.compute_mode import ComputeMode
+from provision.mps.daemon.daemon import MpsAsChosen, MpsDaemon
+from provision.mps.daemon.outside import MpsOutside
 from provision.recipes.worker import DAEMON_SUFFIX, daemon_container
-from provision.resource import Resource
-from provision.resources import ComputeMode, MpsAsChosen, MpsDaemon, MpsOutside
 from provision.resources.boot import fragment
-from provision.resources.gpu import DRIVER_DIR
+from provision.resources.driver import DRIVER_DIR
 from provision.settings import Settings
 
 FRAGMENT = "30-mps.sh"

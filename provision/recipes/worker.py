@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from provision.model import Host
-from provision.resource import Resource
+from provision.core.model import Host
+from provision.core.resource import Resource
 from provision.resources import BuiltImage, Container, NoContainer, PulledImage, Siblings
 from provision.resources.boot import fragment
-from provision.resources.gpu import DRIVER_DIR
+from provision.resources.driver import DRIVER_DIR
 from provision.settings import Settings
 
 FRAGMENT = "20-worker.sh"

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TextIO
 
-from provision.model import Emit, Event
+from provision.core.model import Emit, Event
 from provision.report.document import hosts_document
 from provision.report.lines import LineReporter
 
@@ -31,7 +31,7 @@ def reporter(
     term = (os.environ if env is None else env).get("TERM", "")
     if plain or not stream.isatty() or term in {"", "dumb"}:
         return LineReporter(stream, diff=diff, brief=brief, program=program)
-    from provision.report.live import LiveReporter
+    from provision.report.terminal import LiveReporter
 
     return LiveReporter(stream, title=title, diff=diff, brief=brief, program=program)
 

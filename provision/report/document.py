@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from provision.errors import ProvisionError
-from provision.model import HostReport, Outcome, RunFinished, Status
+from provision.core.errors import ProvisionError
+from provision.core.model import HostReport, Outcome, RunFinished, Status
 
 
 def hosts_document(run: RunFinished) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Self, TextIO
 
-from provision.model import (
+from provision.core.model import (
     Event,
     HostConnected,
     HostFinished,

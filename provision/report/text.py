@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from provision.errors import ProvisionError, spoken
-from provision.model import HostReport, Outcome, RunFinished, Status
-from provision.resource import describe
+from provision.core.errors import ProvisionError, spoken
+from provision.core.model import HostReport, Outcome, RunFinished, Status
+from provision.core.resource import describe
 
 Style: TypeAlias = Literal["", "faint", "good", "changed", "bad", "warn", "strong"]
 Span: TypeAlias = tuple[str, Style]

@@ -1,15 +1,14 @@
-"""What can be on a host. Each is a frozen value that follows `provision.resource.Resource`."""
+"""What can be on a host. Each is a frozen value that follows `provision.core.resource.Resource`."""
 
 from __future__ import annotations
 
 from provision.resources.boot import BootEnded, BootFragment, BootRunner
 from provision.resources.container import Container, NoContainer, Siblings
 from provision.resources.docker import BuiltImage, DockerEngine, PulledImage, RegistryLogin
+from provision.resources.driver import Driver, Gpu, NvidiaSmi
 from provision.resources.file import Directory, File
-from provision.resources.gpu import Driver, Gpu, NvidiaSmi
 from provision.resources.idle import IdleStop
 from provision.resources.mount import ExecBindMount
-from provision.resources.mps import ComputeMode, MpsAsChosen, MpsDaemon, MpsOutside
 from provision.resources.unit import Unit
 
 __all__ = [
@@ -17,7 +16,6 @@ __all__ = [
     "BootFragment",
     "BootRunner",
     "BuiltImage",
-    "ComputeMode",
     "Container",
     "Directory",
     "DockerEngine",
@@ -26,9 +24,6 @@ __all__ = [
     "File",
     "Gpu",
     "IdleStop",
-    "MpsAsChosen",
-    "MpsDaemon",
-    "MpsOutside",
     "NoContainer",
     "NvidiaSmi",
     "PulledImage",

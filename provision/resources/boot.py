@@ -9,10 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from provision.model import Facts, Scalar, State
-from provision.resource import Resource
+from provision.core.model import Facts, Scalar, State
+from provision.core.resource import Resource
+from provision.core.shell import (
+    ARGUMENT_LIMIT_BYTES,
+    RemotePath,
+    Script,
+    Section,
+    duration,
+    fields,
+    quote,
+    script,
+    section_text,
+)
 from provision.resources.file import File
-from provision.shell import ARGUMENT_LIMIT_BYTES, RemotePath, Script, Section, duration, fields, quote, script, section_text
 
 STATE_DIR = RemotePath("/var/lib/provision")
 BOOT_SCRIPT = STATE_DIR / "boot.sh"

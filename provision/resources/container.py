@@ -11,11 +11,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from provision.model import Facts, State
-from provision.resource import Diagnosis, Resource
+from provision.core.model import Facts, State
+from provision.core.resource import Diagnosis, Resource
+from provision.core.shell import Argument, RemotePath, Script, fields, join, quote, script
+from provision.resources.driver import DRIVER_DIR
 from provision.resources.file import remember_disk_full
-from provision.resources.gpu import DRIVER_DIR
-from provision.shell import Argument, RemotePath, Script, fields, join, quote, script
 
 WORKSPACE = "/workspace"
 NOFILE = "16384:16384"
@@ -227,7 +227,7 @@ class Container(Resource):
 
     def ensure(self, facts: Facts) -> Script | None:
         """Start it, or recreate it where anything of it is stale."""
-        return script(_ENSURE, argv=self.arguments(facts), siblings="", name=self.container, **self.bindings(facts))
+        return script(_ENSURE, argv=self.arguments(facts), siblings="", name=self.container).with_bindings(self.bindings(facts))
 
     def bindings(self, facts: Facts) -> dict[str, Argument]:
         """What the scripts that make it read."""
@@ -305,7 +305,7 @@ class Siblings(Resource):
     def ensure(self, facts: Facts) -> Script | None:
         """Remove what is too many, then start or recreate the others."""
         first, words = self.first, self.first.arguments(facts)
-        return script(_ENSURE, argv=words, siblings=self._total(facts), name=first.container, **first.bindings(facts))
+        return script(_ENSURE, argv=words, siblings=self._total(facts), name=first.container).with_bindings(first.bindings(facts))
 
     def diagnose(self, output: str, actual: State | None) -> Diagnosis | None:
         """As for the first one."""

@@ -10,11 +10,11 @@ import json
 import re
 from dataclasses import dataclass, field
 
-from provision.errors import ProbeUnreadable
-from provision.model import Facts, State
-from provision.resource import Diagnosis, Resource
+from provision.core.errors import ProbeUnreadable
+from provision.core.model import Facts, State
+from provision.core.resource import Diagnosis, Resource
+from provision.core.shell import RemotePath, Script, fields, payload, script
 from provision.resources.file import remember_disk_full
-from provision.shell import RemotePath, Script, fields, payload, script
 
 DOCKER_CONFIG = RemotePath("/var/lib/provision/docker")
 

@@ -7,10 +7,10 @@ import binascii
 import hashlib
 from dataclasses import dataclass, field
 
-from provision.errors import ProbeUnreadable
-from provision.model import Facts, State
-from provision.resource import Diagnosis, Resource
-from provision.shell import RemotePath, Script, Secret, fields, payload, script
+from provision.core.errors import ProbeUnreadable
+from provision.core.model import Facts, State
+from provision.core.resource import Diagnosis, Resource
+from provision.core.shell import RemotePath, Script, Secret, fields, payload, script
 
 TEXT_LIMIT_BYTES = 64 * 1024
 """Up to here the text itself is read back, so that a diff can be shown; above, its digest."""

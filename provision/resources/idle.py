@@ -7,11 +7,11 @@ import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from provision.errors import ProbeUnreadable
-from provision.model import Facts, State
-from provision.resource import Resource
+from provision.core.errors import ProbeUnreadable
+from provision.core.model import Facts, State
+from provision.core.resource import Resource
+from provision.core.shell import RemotePath, Script, payload, script
 from provision.resources.boot import STATE_DIR
-from provision.shell import RemotePath, Script, payload, script
 
 TIMER = "provision-idle.timer"
 SCRIPT = STATE_DIR / "idle.sh"

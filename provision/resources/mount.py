@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from provision.model import Facts, State
-from provision.resource import Resource
-from provision.shell import RemotePath, Script, script
+from provision.core.model import Facts, State
+from provision.core.resource import Resource
+from provision.core.shell import RemotePath, Script, script
 
 # `mount --bind` stacks on every call, so layers are counted first: findmnt prints one line for each, the topmost last.
 _PROBE = """

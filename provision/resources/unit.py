@@ -6,10 +6,10 @@ import base64
 import binascii
 from dataclasses import dataclass, field
 
-from provision.errors import ProbeUnreadable
-from provision.model import Facts, State
-from provision.resource import Resource
-from provision.shell import RemotePath, Script, payload, script
+from provision.core.errors import ProbeUnreadable
+from provision.core.model import Facts, State
+from provision.core.resource import Resource
+from provision.core.shell import RemotePath, Script, payload, script
 
 _DIR = RemotePath("/etc/systemd/system")
 _PROBE = """

@@ -6,7 +6,13 @@
 from __future__ import annotations
 
 from provision.settings.levels import Leaf, Level, env_levels, leaves, text_level
-from provision.settings.model import DataflowSettings, HostSettings, MpsSettings, Settings, WorkerSettings
+from provision.settings.model import (
+    DataflowSettings,
+    HostSettings,
+    MpsSettings,
+    Settings,
+    WorkerSettings,
+)
 
 __all__ = [
     "DataflowSettings",

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeAlias, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from provision.errors import SettingsError
+from provision.core.errors import SettingsError
 
 Path: TypeAlias = tuple[str, ...]
 

@@ -9,8 +9,8 @@ from typing import Any, Literal, Self, TypeAlias
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from provision import model
-from provision.errors import SettingsError
+from provision.core import model
+from provision.core.errors import SettingsError
 from provision.settings import kinds
 from provision.settings.levels import Level, Merged, merge
 from provision.settings.problems import settings_error
@@ -169,7 +169,7 @@ class Settings(_Model):
     ttl: kinds.Ttl = "8h"
     """Time to live: the cloud itself stops the VM after it; "none" = never."""
     prices: kinds.LocalPath | None = None
-    """A price list of your own, in the form of provision/cloud/data/prices.json; empty = the packaged one."""
+    """A price list of your own, in the form of provision/cloud/market/data/prices.json; empty = the packaged one."""
     ssh: Literal["direct", "iap"] = "direct"
     """The way to the VM: its external address, or a tunnel of Identity-Aware Proxy through `gcloud`; it has no such address then."""
     ttl_action: Literal["stop", "delete"] = "stop"

@@ -10,7 +10,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from provision.errors import SettingsError
+from provision.core.errors import SettingsError
 from provision.settings.levels import Merged, Path
 
 _ALLOWED = {

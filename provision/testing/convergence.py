@@ -7,11 +7,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from provision import engine
-from provision.hosts import ssh
+from provision.core import engine
+from provision.core.model import Emit, Event, Host, HostReport
+from provision.core.resource import Resource
 from provision.hosts.known_hosts import KnownHosts
-from provision.model import Emit, Event, Host, HostReport
-from provision.resource import Resource
+from provision.hosts.ssh import connection
 from provision.testing.mock_host import MockHost
 
 
@@ -27,7 +27,7 @@ def converge(host: MockHost | Host, resources: Sequence[Resource], *, check: boo
     there is no connection, and `RecipeError` for a recipe that contradicts itself; the rest is in the report.
     """
     target = host.host if isinstance(host, MockHost) else host
-    transport = ssh.connect(target, known_hosts=KnownHosts(Path(os.devnull)))
+    transport = connection.connect(target, known_hosts=KnownHosts(Path(os.devnull)))
     try:
         return engine.converge(transport, resources, emit, clock=time.monotonic, check=check)
     finally:

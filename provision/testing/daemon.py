@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from provision.errors import ProvisionError
+from provision.core.errors import ProvisionError
 
 RECORD = "mock.json"
 _LOCK = "mock.lock"

@@ -21,8 +21,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any, NoReturn
 
-from provision.cloud.ports import MOCK_PORT_ATTRIBUTE
-from provision.shell import script
+from provision.cloud.api.ports import MOCK_PORT_ATTRIBUTE
+from provision.core.shell import script
 
 RECORD = "mock.json"
 _FAILURES = "iap-failures"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Gpu:
     """A GPU model: marketing name, memory in MiB as nvidia-smi shows it, compute capability, PCI device id, multiprocessors.
 
-    The latter are those of `provision/mps/data/gpus.toml`, whose sources it names.
+    The latter are those of `provision/mps/plan/gpus.toml`, whose sources it names.
     """
 
     name: str

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from provision.cloud import oslogin
+from provision.cloud.api import oslogin
 from provision.testing.compute import ComputeEmulator
 from provision.testing.mock_host import MockHost
 

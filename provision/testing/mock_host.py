@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from provision.model import Host
+from provision.core.model import Host
 from provision.testing import cloudinit
 from provision.testing.faults import Faults, Stats
 from provision.testing.gpus import model

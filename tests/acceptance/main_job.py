@@ -8,10 +8,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from provision import app
-from provision.app import Done, Session, Targets
-from provision.errors import EXIT_WOULD_CHANGE
-from provision.model import Event, OutputLine
+from provision.commands.dev.container import dev_down, dev_exec, dev_run, dev_up
+from provision.commands.image.build import image_build, image_render
+from provision.commands.mps.control import mps_disable, mps_enable, mps_status
+from provision.commands.vm.create import vm_create
+from provision.commands.vm.existing import vm_delete, vm_show
+from provision.commands.vm.hosts import vm_copy, vm_provision, vm_ssh
+from provision.core.errors import EXIT_WOULD_CHANGE
+from provision.core.model import Event, OutputLine
+from provision.project.project import Done, Project, Targets
 from provision.settings import Settings
 
 HERE = Targets()
@@ -44,9 +49,9 @@ class World:
     events: list[Event] = field(default_factory=list)
 
     @property
-    def session(self) -> Session:
+    def project(self) -> Project:
         """A fresh session, as each command has its own."""
-        return Session(
+        return Project(
             settings=self.settings,
             state_dir=self.state_dir,
             project_dir=self.project_dir,
@@ -63,7 +68,7 @@ class World:
     def program(self, words: Sequence[str]) -> tuple[int, str]:
         """`dev.exec`: status and standard output."""
         self.stdout.clear()
-        done = app.dev_exec(self.session, HERE, words)
+        done = dev_exec(self.project, HERE, words)
         return done.exit_code, self.stdout.decode()
 
 
@@ -104,15 +109,15 @@ def walk(world: World) -> None:
 
 
 def _create(world: World) -> None:
-    done = app.vm_create(world.session, world.host, HERE)
+    done = vm_create(world.project, world.host, HERE)
     changed(done, world.host)
     assert done.document["vm"]["name"] == world.host
-    unchanged(app.vm_create(world.session, world.host, HERE), world.host)
-    unchanged(app.vm_provision(world.session, HERE), world.host)
-    assert app.vm_show(world.session, world.host).document["vm"]["name"] == world.host
-    check = app.vm_provision(world.session, replace(HERE, check=True))
+    unchanged(vm_create(world.project, world.host, HERE), world.host)
+    unchanged(vm_provision(world.project, HERE), world.host)
+    assert vm_show(world.project, world.host).document["vm"]["name"] == world.host
+    check = vm_provision(world.project, replace(HERE, check=True))
     unchanged(check, world.host)
-    assert app.vm_ssh(world.session, HERE, ["sh", "-c", "exit 5"]).exit_code == 5
+    assert vm_ssh(world.project, HERE, ["sh", "-c", "exit 5"]).exit_code == 5
     _copy(world)
 
 
@@ -122,40 +127,40 @@ def _copy(world: World) -> None:
     folder.mkdir(exist_ok=True)
     (folder / "$(x) ü.txt").write_text("text")
     there = "/home/it's $(there)"
-    assert app.vm_copy(world.session, HERE, str(folder), there).exit_code == 0
+    assert vm_copy(world.project, HERE, str(folder), there).exit_code == 0
     found = 'cd "${PROVISION_MOCK_ROOT-}/home/it\'s \\$(there)" && test "$(cat "it\'s a folder/\\$(x) ü.txt")" = text'
-    assert app.vm_ssh(world.session, HERE, ["sh", "-c", found]).exit_code == 0
+    assert vm_ssh(world.project, HERE, ["sh", "-c", found]).exit_code == 0
     if world.put_object:
         world.put_object("bucket", "gpu/model.bin", b"weights")
-        assert app.vm_copy(world.session, HERE, "gs://bucket/gpu/*", "/home/models").exit_code == 0
+        assert vm_copy(world.project, HERE, "gs://bucket/gpu/*", "/home/models").exit_code == 0
         found = 'test "$(cat "${PROVISION_MOCK_ROOT-}/home/models/model.bin")" = weights'
-        assert app.vm_ssh(world.session, HERE, ["sh", "-c", found]).exit_code == 0
+        assert vm_ssh(world.project, HERE, ["sh", "-c", found]).exit_code == 0
 
 
 def _image(world: World) -> None:
-    rendered = app.image_render(world.session)
+    rendered = image_render(world.project)
     assert 'ENTRYPOINT ["/opt/apache/beam/boot"]' in rendered.text
-    found = changed(app.image_build(world.session, HERE), world.host, "image")
+    found = changed(image_build(world.project, HERE), world.host, "image")
     assert found["round_trips"] == 2
     assert any(isinstance(event, OutputLine) and event.text.startswith("Step 1/") for event in world.events)
-    unchanged(app.image_build(world.session, HERE), world.host)
+    unchanged(image_build(world.project, HERE), world.host)
 
 
 def _container(world: World) -> None:
-    check = app.dev_up(world.session, replace(HERE, check=True))
+    check = dev_up(world.project, replace(HERE, check=True))
     assert check.exit_code == EXIT_WOULD_CHANGE
     status = {result["resource"]: result["status"] for result in recap(check, world.host)["results"]}
     assert status["container"] == "changed"
     assert status["image"] == "ok"
     assert status["mps-as-chosen"] == "unknown"  # it depends on a container that would change
 
-    changed(app.dev_up(world.session, HERE), world.host, "container", "worker-steps")
-    unchanged(app.dev_up(world.session, HERE), world.host)
+    changed(dev_up(world.project, HERE), world.host, "container", "worker-steps")
+    unchanged(dev_up(world.project, HERE), world.host)
 
     other = world.with_settings(worker=world.settings.worker.model_copy(update={"env": {"MARK": "it's other"}}))
-    changed(app.dev_up(other.session, HERE), world.host, "container")
+    changed(dev_up(other.project, HERE), world.host, "container")
     assert world.program(["printenv", "MARK"]) == (0, "it's other\n")
-    changed(app.dev_up(world.session, HERE), world.host, "container")
+    changed(dev_up(world.project, HERE), world.host, "container")
 
 
 def _code(world: World) -> None:
@@ -180,7 +185,7 @@ def _code(world: World) -> None:
 
 def _run(world: World) -> str:
     world.stdout.clear()
-    done = app.dev_run(world.session, HERE, "train me.py", ["--lr", "it's 0.1"])
+    done = dev_run(world.project, HERE, "train me.py", ["--lr", "it's 0.1"])
     output = world.stdout.decode()
     assert (done.exit_code, done.document["failed_in"]) == (7, "program")
     assert """args ['--lr', "it's 0.1"]""" in output
@@ -190,31 +195,31 @@ def _run(world: World) -> str:
 
 
 def _mps(world: World) -> None:
-    assert app.mps_status(world.session, HERE).document["daemon"] is False
-    mode = app.mps_status(world.session, HERE).document["compute_mode"]
-    changed(app.mps_enable(world.session, HERE), world.host, "mps", "mps-steps")
-    unchanged(app.mps_enable(world.session, HERE), world.host)
-    status = app.mps_status(world.session, HERE)
+    assert mps_status(world.project, HERE).document["daemon"] is False
+    mode = mps_status(world.project, HERE).document["compute_mode"]
+    changed(mps_enable(world.project, HERE), world.host, "mps", "mps-steps")
+    unchanged(mps_enable(world.project, HERE), world.host)
+    status = mps_status(world.project, HERE)
     assert status.exit_code == 0
     assert status.document["daemon"] is True
     assert status.document["server"]["state"] == "ACTIVE"
     assert status.document["compute_mode"] == mode
-    unchanged(app.dev_up(world.session, HERE), world.host)
+    unchanged(dev_up(world.project, HERE), world.host)
 
 
 def _reboot(world: World) -> None:
     """Lose what Container-Optimized OS loses: the boot script brings everything back, and the probes see no difference."""
     world.reboot()
-    unchanged(app.dev_up(world.session, HERE), world.host)
-    assert app.mps_status(world.session, HERE).document["server"]["state"] == "ACTIVE"
+    unchanged(dev_up(world.project, HERE), world.host)
+    assert mps_status(world.project, HERE).document["server"]["state"] == "ACTIVE"
 
 
 def _end(world: World) -> None:
-    mode = app.mps_status(world.session, HERE).document["compute_mode"]
-    changed(app.mps_disable(world.session, HERE), world.host, "mps", "mps-steps")
-    unchanged(app.mps_disable(world.session, HERE), world.host)
-    assert app.mps_status(world.session, HERE).document["compute_mode"] == mode
+    mode = mps_status(world.project, HERE).document["compute_mode"]
+    changed(mps_disable(world.project, HERE), world.host, "mps", "mps-steps")
+    unchanged(mps_disable(world.project, HERE), world.host)
+    assert mps_status(world.project, HERE).document["compute_mode"] == mode
     assert world.program(["sh", "-c", "ls -d /run/mps/pipe /run/mps/log 2>/dev/null | wc -l"])[1].strip() == "0"
-    changed(app.dev_down(world.session, HERE), world.host, "container", "worker-steps")
-    unchanged(app.dev_down(world.session, HERE), world.host)
-    assert app.vm_delete(world.session, world.host, yes=True, confirm=None).exit_code == 0
+    changed(dev_down(world.project, HERE), world.host, "container", "worker-steps")
+    unchanged(dev_down(world.project, HERE), world.host)
+    assert vm_delete(world.project, world.host, yes=True, confirm=None).exit_code == 0

@@ -10,11 +10,11 @@ import pytest
 
 from bench import fleet, measure
 from bench.job import nine_steps
-from provision.model import Facts
-from provision.resource import Resource, compare
+from provision.core.model import Facts
+from provision.core.resource import Resource, compare
+from provision.core.shell import Script
 from provision.resources import File
 from provision.settings import Settings
-from provision.shell import Script
 
 ROOT = Path(__file__).parents[2]
 STEPS = {resource.name: resource for resource in nine_steps.recipe(Settings())}

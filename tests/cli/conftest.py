@@ -3,10 +3,8 @@ from __future__ import annotations
 import io
 import json
 import os
-import runpy
 import subprocess
 import sys
-import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,9 +13,8 @@ from typing import Any, Protocol
 
 import pytest
 
-import provision
 from provision import __main__ as program_of_ours
-from provision.cli import execution
+from tests.cli.fakes import fake_modules
 
 HERE = Path(__file__).parent
 TASKS = "from provision.cli import namespace_for\n\nnamespace = namespace_for(__file__)\n"
@@ -73,8 +70,7 @@ def argv() -> Callable[..., list[str]]:
 @pytest.fixture
 def cli(project: Path, argv: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
     """Run a task to its end in the project's folder: stock `invoke` as a process, our own program in this one (it is faster)."""
-    fake = types.ModuleType("provision.app")
-    vars(fake).update(runpy.run_path(str(HERE / "fake_app.py")))
+    fakes = fake_modules()
 
     def run(*words: str, program: str = "provision", env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Ended:
         if program == "invoke":
@@ -84,8 +80,8 @@ def cli(project: Path, argv: Callable[..., list[str]], monkeypatch: pytest.Monke
             patch.setattr(sys, "argv", ["provision", *words])
             patch.setattr(sys, "stdin", io.StringIO())
             patch.setattr(sys, "dont_write_bytecode", sys.dont_write_bytecode)
-            patch.setattr(provision, "app", fake)
-            patch.setattr(execution, "app", fake)
+            for name, module in fakes.items():
+                patch.setitem(sys.modules, name, module)
             os.environ.update(env or {})
             capfd.readouterr()
             code: object = 0

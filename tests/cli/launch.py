@@ -1,4 +1,4 @@
-"""Runs the stock `invoke` or our `provision` with provision.app replaced: `python launch.py invoke WORD…`."""
+"""Runs the stock `invoke` or our `provision` with fake use cases: `python launch.py invoke WORD…`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,10 @@ import runpy
 import sys
 from pathlib import Path
 
-import provision
-
 if __name__ == "__main__":
     sys.path.pop(0)
-    fake = type(sys)("provision.app")
-    fake.__path__ = [str(Path(provision.__file__).parent / "app")]
-    sys.modules["provision.app"] = fake
-    vars(fake).update(runpy.run_path(str(Path(__file__).with_name("fake_app.py"))))
-    provision.app = fake
+    fakes = runpy.run_path(str(Path(__file__).with_name("fakes.py")))
+    sys.modules.update(fakes["fake_modules"]())
     sys.argv = sys.argv[1:]
     if sys.argv[0] == "invoke":
         from invoke.main import program

@@ -14,7 +14,7 @@ from typing import IO
 import pytest
 
 from provision.cli.execution import given_input, number
-from provision.errors import UsageError
+from provision.core.errors import UsageError
 
 
 @pytest.fixture

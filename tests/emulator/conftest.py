@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from provision.cloud.gce import GceCloud
-from provision.model import VmSpec
+from provision.cloud.api.gce import GceCloud
+from provision.core.model import VmSpec
 from provision.testing.compute import ComputeEmulator, NullBackend, SimulatedClock
 from tests.emulator.judging import Traffic, judged
 from tests.emulator.speaking import Google

@@ -16,11 +16,11 @@ from typing import Any
 
 import requests
 
-from provision.cloud import strays
-from provision.cloud.client import compute
-from provision.cloud.create import Maker
-from provision.cloud.gce import GceCloud
-from provision.cloud.journal import GONE, FileJournal
+from provision.cloud.api.client import compute
+from provision.cloud.api.gce import GceCloud
+from provision.cloud.lifecycle import orphans
+from provision.cloud.lifecycle.create import Maker
+from provision.cloud.lifecycle.journal import GONE, FileJournal
 from tests.specs import T4, vm_spec
 
 for _name in ("Instances", "Images", "AcceleratorTypes", "ZoneOperations", "Disks"):
@@ -48,9 +48,9 @@ def maker(endpoint: str, journal: Path) -> Maker:
 
 def collect(run: Maker) -> None:
     """What vm.gc does once it was told to."""
-    found = strays.survey(run, lambda owner: owner == OWNER, run.journal.open())
+    found = orphans.survey(run, lambda owner: owner == OWNER, run.journal.open())
     for stray in found.strays:
-        assert strays.remove(run, stray)
+        assert orphans.remove(run, stray)
     for entry in found.settled:
         run.journal.mark(entry.request_id, GONE)
 

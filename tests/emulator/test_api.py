@@ -12,9 +12,18 @@ from google.api_core.exceptions import NotFound, PreconditionFailed
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1
 
-from provision.cloud.body import insert_body
-from provision.model import VmSpec
-from provision.testing.compute import Catalogue, ComputeEmulator, Fault, FaultKind, NullBackend, SimulatedClock, silent, stock_out
+from provision.cloud.api.body import insert_body
+from provision.core.model import VmSpec
+from provision.testing.compute import (
+    Catalogue,
+    ComputeEmulator,
+    Fault,
+    FaultKind,
+    NullBackend,
+    SimulatedClock,
+    silent,
+    stock_out,
+)
 
 ZONE = "us-central1-a"
 IMAGE = "projects/cos-cloud/global/images/cos-125-19216-655-28"

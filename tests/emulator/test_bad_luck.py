@@ -13,12 +13,21 @@ from typing import NamedTuple
 
 import pytest
 
-from provision.cloud.create import Maker
-from provision.cloud.gce import GceCloud
-from provision.cloud.journal import GONE, LEFT_BEHIND, MADE, FileJournal
-from provision.errors import EXIT_CLOUD, EXIT_LEFT_BEHIND, EXIT_OK, ProvisionError
-from provision.model import VmSpec
-from provision.testing.compute import ComputeEmulator, Fault, FaultKind, NullBackend, SimulatedClock, html_502, http_error, stock_out
+from provision.cloud.api.gce import GceCloud
+from provision.cloud.lifecycle.create import Maker
+from provision.cloud.lifecycle.journal import GONE, LEFT_BEHIND, MADE, FileJournal
+from provision.core.errors import EXIT_CLOUD, EXIT_LEFT_BEHIND, EXIT_OK, ProvisionError
+from provision.core.model import VmSpec
+from provision.testing.compute import (
+    ComputeEmulator,
+    Fault,
+    FaultKind,
+    NullBackend,
+    SimulatedClock,
+    html_502,
+    http_error,
+    stock_out,
+)
 from tests.emulator.test_killed import KILLED
 from tests.emulator.test_killed import NEXT as FOLLOWING
 

@@ -11,13 +11,21 @@ from typing import Any
 import pytest
 from google.cloud import compute_v1
 
-from provision.cloud.create import Maker
-from provision.cloud.gce import GceCloud
-from provision.cloud.journal import GONE, INTENT, MADE, FileJournal
+from provision.cloud.api.gce import GceCloud
+from provision.cloud.lifecycle.create import Maker
+from provision.cloud.lifecycle.journal import GONE, INTENT, MADE, FileJournal
 from provision.cloud.refusal import WAITED_IN_VAIN
-from provision.errors import CloudError, NoCapacity
-from provision.model import Note, VmSpec
-from provision.testing.compute import ComputeEmulator, Fault, FaultKind, NullBackend, SimulatedClock, http_error, stock_out
+from provision.core.errors import CloudError, NoCapacity
+from provision.core.model import Note, VmSpec
+from provision.testing.compute import (
+    ComputeEmulator,
+    Fault,
+    FaultKind,
+    NullBackend,
+    SimulatedClock,
+    http_error,
+    stock_out,
+)
 from tests.emulator.speaking import Google
 
 MakeSpec = Callable[..., VmSpec]

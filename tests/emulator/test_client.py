@@ -9,7 +9,7 @@ import pytest
 
 LOOK = """
 import sys
-from provision.cloud.client import compute
+from provision.cloud.api.client import compute
 compute().InstancesClient, compute().ZoneOperationsClient, compute().Instance
 services = {name.split(".")[4] for name in sys.modules if name.startswith("google.cloud.compute_v1.services.")}
 """

@@ -10,13 +10,19 @@ from typing import Any
 
 import pytest
 
-from provision.cloud.create import Maker
-from provision.cloud.gce import GceCloud
-from provision.cloud.journal import GONE, INTENT, LEFT_BEHIND, MADE, UNSURE, FileJournal
+from provision.cloud.api.gce import GceCloud
+from provision.cloud.lifecycle.create import Maker
+from provision.cloud.lifecycle.journal import GONE, INTENT, LEFT_BEHIND, MADE, UNSURE, FileJournal
+from provision.cloud.lifecycle.search import Attempt
 from provision.cloud.refusal import CloudRefused, QuotaRefused
-from provision.cloud.search import Attempt
-from provision.errors import CleanupFailed, CloudAuthError, CloudError, NoCapacity, SettingsError
-from provision.model import Event, Note, Vm, VmSpec
+from provision.core.errors import (
+    CleanupFailed,
+    CloudAuthError,
+    CloudError,
+    NoCapacity,
+    SettingsError,
+)
+from provision.core.model import Event, Note, Vm, VmSpec
 from provision.testing.compute import (
     ComputeEmulator,
     Fault,

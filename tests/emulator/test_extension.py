@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from provision.cloud import body, extension
-from provision.cloud.gce import GceCloud
-from provision.cloud.means import new_request_id
-from provision.model import Vm, VmSpec
+from provision.cloud.api import body
+from provision.cloud.api.gce import GceCloud
+from provision.cloud.lifecycle import extension
+from provision.cloud.lifecycle.context import new_request_id
+from provision.core.model import Vm, VmSpec
 from provision.testing.compute import ComputeEmulator, Fault, FaultKind, SimulatedClock, http_error
 
 ZONE = "us-central1-a"

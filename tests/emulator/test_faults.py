@@ -13,7 +13,7 @@ import requests
 from google.api_core import exceptions
 from google.cloud import compute_v1
 
-from provision.cloud.gce import GceCloud
+from provision.cloud.api.gce import GceCloud
 from provision.testing.compute import METHODS, ComputeEmulator, SimulatedClock
 from provision.testing.compute.scripts import FAULTS, read
 from tests.emulator.speaking import PROJECT, ZONE, Google, error_of, get, gpu_vm

@@ -10,13 +10,13 @@ from uuid import uuid4
 
 import pytest
 
-from provision.app.vm.documents import ttl_left_s
-from provision.cloud import client as client_module
-from provision.cloud.gce import GceCloud
-from provision.cloud.ports import SerialOutput
+from provision.cloud.api import client as client_module
+from provision.cloud.api.gce import GceCloud
+from provision.cloud.api.ports import SerialOutput
 from provision.cloud.refusal import CONNECTION_LOST, TIMED_OUT, CloudRefused, QuotaRefused
-from provision.errors import CloudAuthError, CloudError, CloudNotFound, SettingsError
-from provision.model import Vm, VmSpec
+from provision.commands.vm.shared.documents import ttl_left_s
+from provision.core.errors import CloudAuthError, CloudError, CloudNotFound, SettingsError
+from provision.core.model import Vm, VmSpec
 from provision.testing.compute import (
     ComputeEmulator,
     Fault,

@@ -9,7 +9,14 @@ import pytest
 from google.api_core.exceptions import BadRequest, Conflict, NotFound, PreconditionFailed
 from google.cloud import compute_v1
 
-from provision.testing.compute import ComputeEmulator, Fault, FaultKind, NullBackend, SimulatedClock, stock_out
+from provision.testing.compute import (
+    ComputeEmulator,
+    Fault,
+    FaultKind,
+    NullBackend,
+    SimulatedClock,
+    stock_out,
+)
 from tests.emulator.speaking import PROJECT, SPOT, ZONE, Body, Google, error_of, get, gpu_vm, send
 
 ZONE_PATH = f"projects/{PROJECT}/zones/{ZONE}"

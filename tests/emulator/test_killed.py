@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from provision.cloud.body import IDLE_DELETE_LABEL
-from provision.cloud.create import Maker
-from provision.cloud.journal import MADE
-from provision.model import Vm
+from provision.cloud.api.body import IDLE_DELETE_LABEL
+from provision.cloud.lifecycle.create import Maker
+from provision.cloud.lifecycle.journal import MADE
+from provision.core.model import Vm
 from provision.testing.compute import ComputeEmulator, Fault, NullBackend, stock_out
 from tests.emulator.doomed import DIED, OWNER, SPEC, VERBS, ZONES, Doom, collect, maker, start
 

@@ -11,7 +11,17 @@ from google.api_core.exceptions import BadRequest
 from google.cloud import compute_v1
 
 from provision.testing.compute import ComputeEmulator, NullBackend, SimulatedClock, stock_out
-from tests.emulator.speaking import PROJECT, SPOT, ZONE, Body, Google, error_of, gpu_vm, scheduling, send
+from tests.emulator.speaking import (
+    PROJECT,
+    SPOT,
+    ZONE,
+    Body,
+    Google,
+    error_of,
+    gpu_vm,
+    scheduling,
+    send,
+)
 
 INSTANCE = f"projects/{PROJECT}/zones/{ZONE}/instances/dev"
 LIMITED = {"maxRunDuration": {"seconds": "3600"}, "instanceTerminationAction": "STOP"}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from provision.cloud import live
-from provision.cloud.client import ComputeClient
-from provision.cloud.gce import GceCloud
-from provision.errors import CloudError, CloudNotFound
+from provision.cloud.api import live
+from provision.cloud.api.client import ComputeClient
+from provision.cloud.api.gce import GceCloud
+from provision.core.errors import CloudError, CloudNotFound
 from provision.testing.compute import ComputeEmulator
 from provision.testing.compute.catalogue import Catalogue
 

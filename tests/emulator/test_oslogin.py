@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from provision.cloud.gce import GceCloud
+from provision.cloud.api.gce import GceCloud
 from provision.cloud.refusal import CloudRefused
-from provision.errors import CloudAuthError
+from provision.core.errors import CloudAuthError
 from provision.testing.compute import ComputeEmulator, Fault, FaultKind, http_error
 from provision.testing.compute.oslogin import username
 

@@ -13,13 +13,22 @@ from typing import Any, cast
 
 import pytest
 
-from provision.cloud import body, strays
-from provision.cloud.create import Maker
-from provision.cloud.gce import GceCloud
-from provision.cloud.journal import DELETING, GONE, INTENT, LEFT_BEHIND, MADE, UNSURE, FileJournal
-from provision.cloud.ports import Disk, Listing
-from provision.errors import CleanupFailed
-from provision.model import Note, Vm, VmSpec
+from provision.cloud.api import body
+from provision.cloud.api.gce import GceCloud
+from provision.cloud.api.ports import Disk, Listing
+from provision.cloud.lifecycle import orphans
+from provision.cloud.lifecycle.create import Maker
+from provision.cloud.lifecycle.journal import (
+    DELETING,
+    GONE,
+    INTENT,
+    LEFT_BEHIND,
+    MADE,
+    UNSURE,
+    FileJournal,
+)
+from provision.core.errors import CleanupFailed
+from provision.core.model import Note, Vm, VmSpec
 from provision.testing.compute import ComputeEmulator, SimulatedClock, http_error
 
 MakeSpec = Callable[..., VmSpec]
@@ -31,8 +40,8 @@ def maker(cloud: GceCloud, tmp_path: Path) -> Maker:
     return Maker(cloud=cloud, journal=FileJournal(tmp_path / "journal.jsonl", "demo"), emit=lambda event: None)
 
 
-def surveyed(maker: Maker, **words: Any) -> strays.Survey:
-    return strays.survey(maker, lambda owner: owner == "me", maker.journal.open(), **words)
+def surveyed(maker: Maker, **words: Any) -> orphans.Survey:
+    return orphans.survey(maker, lambda owner: owner == "me", maker.journal.open(), **words)
 
 
 def found(maker: Maker, **words: Any) -> list[tuple[str, str, str]]:
@@ -56,18 +65,18 @@ def test_what_a_journal_calls_made_belongs_to_somebody(maker: Maker, make_spec: 
 def test_what_no_journal_names_is_a_stray_and_removed(maker: Maker, cloud: GceCloud, make_spec: MakeSpec) -> None:
     maker.create(make_spec(name="kept"), [ZONE])
     cloud.create(make_spec(name="lost"), ZONE, request_id=maker.new_id())
-    (stray,) = strays.survey(maker, lambda owner: owner == "me", maker.journal.open()).strays
-    assert (stray.kind, stray.name, stray.why, stray.owner) == ("vm", "lost", strays.NO_ENTRY, "me")
+    (stray,) = orphans.survey(maker, lambda owner: owner == "me", maker.journal.open()).strays
+    assert (stray.kind, stray.name, stray.why, stray.owner) == ("vm", "lost", orphans.NO_ENTRY, "me")
     assert stray.as_dict()["zone"] == ZONE
-    assert strays.remove(maker, stray)
+    assert orphans.remove(maker, stray)
     assert [vm.name for vm in cloud.list({})] == ["kept"]
-    assert not strays.remove(maker, stray)
+    assert not orphans.remove(maker, stray)
 
 
 def test_what_carries_other_labels_or_none_is_never_touched(maker: Maker, cloud: GceCloud, make_spec: MakeSpec) -> None:
     for name, labels in (("theirs", {"provision-owner": "you"}), ("plain", {}), ("else", {"owner": "me"})):
         cloud.create(make_spec(name=name, labels=labels), ZONE, request_id=maker.new_id())
-    survey = strays.survey(maker, lambda owner: owner == "me", ())
+    survey = orphans.survey(maker, lambda owner: owner == "me", ())
     assert survey.strays == ()
     assert len(cloud.list({})) == 3
 
@@ -86,14 +95,14 @@ def test_an_unfinished_entry_makes_its_vm_a_stray_unless_a_run_works_on_it(
     ((kind, name, why),) = found(maker)
     assert (kind, name) == ("vm", "dev")
     assert why
-    (stray,) = strays.survey(maker, lambda owner: owner == "me", maker.journal.open()).strays
-    assert strays.remove(maker, stray)
+    (stray,) = orphans.survey(maker, lambda owner: owner == "me", maker.journal.open()).strays
+    assert orphans.remove(maker, stray)
     assert maker.journal.open() == []
 
 
 def test_an_entry_of_which_nothing_is_there_is_settled(maker: Maker, make_spec: MakeSpec) -> None:
     maker.journal.intent(make_spec(), ZONE, request_id := maker.new_id())
-    survey = strays.survey(maker, lambda owner: owner == "me", maker.journal.open())
+    survey = orphans.survey(maker, lambda owner: owner == "me", maker.journal.open())
     assert (survey.strays, [entry.request_id for entry in survey.settled]) == ((), [request_id])
 
 
@@ -162,10 +171,10 @@ def test_killed_inserts_are_waited_for_side_by_side(tmp_path: Path, make_spec: M
 
 def test_a_vm_that_was_made_anew_since_it_was_found_is_left_alone(maker: Maker, cloud: GceCloud, make_spec: MakeSpec) -> None:
     cloud.create(make_spec(), ZONE, request_id=maker.new_id())
-    (stray,) = strays.survey(maker, lambda owner: owner == "me", ()).strays
+    (stray,) = orphans.survey(maker, lambda owner: owner == "me", ()).strays
     cloud.delete("dev", ZONE, request_id=maker.new_id())
     maker.create(make_spec(), [ZONE])
-    assert not strays.remove(maker, stray)
+    assert not orphans.remove(maker, stray)
     assert [vm.name for vm in cloud.list({})] == ["dev"]
 
 
@@ -176,10 +185,10 @@ def test_a_failed_removal_says_what_bills_and_stays_in_the_journal(
     spec = make_spec(labels={"provision-owner": "me", "provision-request": request_id})
     maker.journal.intent(spec, ZONE, request_id)
     cloud.create(spec, ZONE, request_id=request_id)
-    (stray,) = strays.survey(maker, lambda owner: owner == "me", maker.journal.open()).strays
+    (stray,) = orphans.survey(maker, lambda owner: owner == "me", maker.journal.open()).strays
     emulator.faults.add(http_error(503, "backendError", "no", call="instances.delete", times=None))
     with pytest.raises(CleanupFailed) as caught:
-        strays.remove(maker, stray)
+        orphans.remove(maker, stray)
     assert (caught.value.exit_code, caught.value.where) == (6, f"{ZONE}/dev")
     assert [entry.state for entry in maker.journal.open()] == [LEFT_BEHIND]
 
@@ -231,10 +240,10 @@ def test_a_disk_without_a_vm_is_a_stray(tmp_path: Path, make_spec: MakeSpec) -> 
         vms=(vm,),
     )
     maker = Maker(cloud=cloud, journal=journal, emit=lambda event: None)
-    survey = strays.survey(maker, lambda owner: owner == "me", journal.open())
+    survey = orphans.survey(maker, lambda owner: owner == "me", journal.open())
     assert [(stray.kind, stray.name) for stray in survey.strays] == [("disk", "left"), ("disk", "of-a-vm-that-is-gone")]
     cloud.there[0] = disk("left", users=("other",))
-    assert [strays.remove(maker, stray) for stray in survey.strays] == [False, True]
+    assert [orphans.remove(maker, stray) for stray in survey.strays] == [False, True]
     assert [each.name for each in cloud.there] == ["left", "detached", "in-use", "theirs"]
 
 
@@ -264,7 +273,7 @@ def stopped(cloud: GceCloud, clock: SimulatedClock, tmp_path: Path, make_spec: M
 def test_a_vm_that_asks_for_it_is_offered_and_deleted_when_it_is_stopped_for_too_long(stopped: Maker, cloud: GceCloud) -> None:
     (stray,) = surveyed(stopped).strays
     assert (stray.kind, stray.name, stray.why) == ("stopped", "asks", "stopped for 3d, idle_delete is 2d")
-    assert strays.remove(stopped, stray)
+    assert orphans.remove(stopped, stray)
     assert [vm.name for vm in cloud.list({})] == ["silent"]
     assert [(entry.name, entry.state) for entry in stopped.journal.open()] == [("silent", MADE)]
 
@@ -331,7 +340,7 @@ def test_right_before_it_is_deleted_it_is_looked_at_once_more(
     (stray,) = surveyed(stopped).strays
     meanwhile(stopped)
     emulator.calls.clear()
-    assert not strays.remove(stopped, stray)
+    assert not orphans.remove(stopped, stray)
     assert (emulator.counted(), notes) == (["instances.get"], [said])
     assert [(entry.name, entry.state) for entry in stopped.journal.open()] == [("asks", MADE), ("silent", MADE)]
 
@@ -341,7 +350,7 @@ def test_a_deletion_that_fails_leaves_a_vm_that_is_still_somebodys(stopped: Make
     (stray,) = surveyed(stopped).strays
     emulator.faults.add(http_error(503, "backendError", "no", call="instances.delete", times=None))
     with pytest.raises(CleanupFailed) as caught:
-        strays.remove(stopped, stray)
+        orphans.remove(stopped, stray)
     assert (caught.value.exit_code, caught.value.where) == (6, f"{ZONE}/asks")
     assert "the stopped VM was not deleted" in str(caught.value)
     assert {entry.state for entry in stopped.journal.open()} == {MADE}

@@ -18,15 +18,15 @@ from lab.image import Gpu
 from lab.machine import Lab
 from lab.programs import LabError, engine_folder, find_programs
 from provision import templating
-from provision.dataflow.image import ImageSpec, prepare
-from provision.engine import converge
+from provision.core.engine import converge
+from provision.core.model import HostReport, Outcome, Status, Transport
+from provision.core.resource import Resource
+from provision.core.shell import Script, lifeline
 from provision.hosts.known_hosts import KnownHosts
-from provision.hosts.ssh import connect
-from provision.model import HostReport, Outcome, Status, Transport
+from provision.hosts.ssh.connection import connect
+from provision.image.dockerfile import ImageSpec, prepare
 from provision.recipes import WorkerImage, cos, worker
-from provision.resource import Resource
 from provision.settings import Level, Settings
-from provision.shell import Script, lifeline
 
 pytest.register_assert_rewrite("tests.acceptance.main_job")
 

@@ -13,10 +13,10 @@ import pytest
 from lab.base_image import BaseImage
 from lab.machine import Lab
 from provision import templating
-from provision.errors import Unreachable
-from provision.facts import FACTS, read_facts
-from provision.model import Status
-from provision.resource import Resource
+from provision.core.errors import Unreachable
+from provision.core.facts import FACTS, read_facts
+from provision.core.model import Status
+from provision.core.resource import Resource
 from provision.resources.boot import BOOT_TEXT, fragment_text
 from tests.lab.conftest import Ssh, explain, summary
 

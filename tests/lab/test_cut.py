@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 
 from lab.machine import Lab
-from provision.app import Session, programs
-from provision.app.programs import in_container
-from provision.errors import Unreachable
+from provision.commands.shared import remote_exec
+from provision.commands.shared.remote_exec import in_container
+from provision.core.errors import Unreachable
+from provision.core.model import Facts, State, Status, Transport
+from provision.core.resource import Resource
+from provision.core.shell import Script, lifeline, script
 from provision.hosts.known_hosts import KnownHosts
-from provision.hosts.ssh import connect
-from provision.model import Facts, State, Status, Transport
-from provision.resource import Resource
+from provision.hosts.ssh.connection import connect
+from provision.project.project import Project
 from provision.settings import Settings
-from provision.shell import Script, lifeline, script
 from tests.lab.conftest import Ssh, summary
 
 
@@ -96,8 +97,8 @@ def test_what_runs_in_the_container_ends_with_the_connection(lab: Lab, box: str,
 def piped(transport: Transport, box: str, folder: Path, stdin: int, *words: str) -> tuple[int, bytes]:
     """What `dev.exec` does with a pipe: status and output."""
     out = bytearray()
-    session = Session(Settings(), folder, folder, stdout=out.extend, stderr=out.extend)
-    done = programs.run(session, transport, box, words, stdin=stdin)
+    project = Project(Settings(), folder, folder, stdout=out.extend, stderr=out.extend)
+    done = remote_exec.run(project, transport, box, words, stdin=stdin)
     return done.exit_code, bytes(out)
 
 

@@ -10,7 +10,7 @@ import pytest
 from lab.base_image import BaseImage
 from lab.machine import Lab
 from provision.hosts.known_hosts import KnownHosts
-from provision.hosts.ssh import connect
+from provision.hosts.ssh.connection import connect
 from provision.testing import MockHost
 from tests.lab.conftest import Said, Ssh
 

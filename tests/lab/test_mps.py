@@ -12,9 +12,13 @@ import pytest
 
 from lab.base_image import BaseImage
 from lab.machine import Lab
-from provision import app
-from provision.app import Session, Targets
-from provision.app.image import worker_image
+from provision.commands.dev.container import dev_down, dev_exec, dev_up
+from provision.commands.image.build import image_build, worker_image
+from provision.commands.mps.bench.bench import mps_bench
+from provision.commands.mps.bench.options import mps_asked
+from provision.commands.mps.control import mps_disable, mps_enable, mps_status
+from provision.commands.vm.hosts import vm_provision
+from provision.project.project import Done, Project, Targets
 from provision.settings import Level, Settings
 
 HERE = Targets()
@@ -35,80 +39,80 @@ def sessions(lab: Lab, image: BaseImage, tmp_path: Path) -> Iterator[Any]:
     """Makes sessions on the lab; settings of MPS and of the worker are given."""
     host = lab.host
     entry = {"address": host.address, "port": host.port, "user": host.user, "identity": host.identity, "host_key": host.host_key}
-    project = tmp_path / "project"
-    project.mkdir()
+    folder = tmp_path / "project"
+    folder.mkdir()
     said = bytearray()
 
-    def session(**mps: Any) -> Session:
+    def project(**mps: Any) -> Project:
         worker = {"python": image.python, "processes": 2, **mps.pop("worker", {})}
         data = {"name": "lab", "hosts": {"lab": entry}, "worker": worker, "mps": mps}
         settings = Settings.from_levels([Level("test", data)])
         said.clear()
-        return Session(settings, tmp_path / "state", project, stdout=said.extend, stderr=said.extend, environ=dict(os.environ))
+        return Project(settings, tmp_path / "state", folder, stdout=said.extend, stderr=said.extend, environ=dict(os.environ))
 
-    session.said = said  # type: ignore[attr-defined]
-    yield session
-    assert app.mps_disable(session(), HERE, force=True).exit_code == 0
-    assert app.dev_down(session(), HERE).exit_code == 0
+    project.said = said  # type: ignore[attr-defined]
+    yield project
+    assert mps_disable(project(), HERE, force=True).exit_code == 0
+    assert dev_down(project(), HERE).exit_code == 0
 
 
-def _well(done: app.Done) -> dict[str, Any]:
+def _well(done: Done) -> dict[str, Any]:
     assert done.exit_code == 0, done.document
     return dict(done.document["hosts"]["lab"])
 
 
 def test_both_topologies_are_proven_and_several_programs_attach(sessions: Any, lab: Lab) -> None:
-    _well(app.vm_provision(sessions(), HERE))
-    _well(app.image_build(sessions(), HERE))
-    _well(app.dev_up(sessions(), HERE))
-    assert _well(app.mps_enable(sessions(), HERE))["round_trips"] <= 3
-    found = app.mps_status(sessions(), HERE, strict=True)
+    _well(vm_provision(sessions(), HERE))
+    _well(image_build(sessions(), HERE))
+    _well(dev_up(sessions(), HERE))
+    assert _well(mps_enable(sessions(), HERE))["round_trips"] <= 3
+    found = mps_status(sessions(), HERE, strict=True)
     assert found.exit_code == 0, found.document
     assert found.document["proof"]["worker"].startswith("attached: process ")
 
-    done = app.dev_exec(sessions(), HERE, ["printenv", "OMP_NUM_THREADS"], count=3)
+    done = dev_exec(sessions(), HERE, ["printenv", "OMP_NUM_THREADS"], count=3)
     assert (done.exit_code, [each["status"] for each in done.document["clients"]]) == (0, [0, 0, 0])
     assert b"[1] " in sessions.said
     assert WITHOUT not in sessions.said
-    done = app.dev_exec(sessions(), HERE, ["sh", "-c", "head -c 16000000 /dev/zero | tr '\\0' x | fold -w 79"], count=1)
+    done = dev_exec(sessions(), HERE, ["sh", "-c", "head -c 16000000 /dev/zero | tr '\\0' x | fold -w 79"], count=1)
     assert (done.exit_code, sessions.said.count(b"x")) == (0, 16_000_000)
     lab.exec_inside("docker", "restart", "--time", "1", "worker")
-    assert app.dev_exec(sessions(), HERE, ["true"]).exit_code == 0
+    assert dev_exec(sessions(), HERE, ["true"]).exit_code == 0
     assert WITHOUT in sessions.said, "the daemon ended with the container"
 
     apart = {"topology": "containers", "thread_percentage": 50}
-    report = _well(app.mps_enable(sessions(**apart), HERE))
+    report = _well(mps_enable(sessions(**apart), HERE))
     assert [each["resource"] for each in report["results"] if each["status"] == "changed"][-2:] == ["mps", "mps-steps"]
-    found = app.mps_status(sessions(**apart), HERE, strict=True)
+    found = mps_status(sessions(**apart), HERE, strict=True)
     assert found.exit_code == 0, found.document
     assert sorted(found.document["proof"]) == ["worker", "worker-2"]
     assert all(said.startswith("attached: process ") for said in found.document["proof"].values()), found.document["proof"]
     assert found.document["thread_percentage"] == 50.0
-    assert _well(app.mps_enable(sessions(**apart), HERE))["round_trips"] == 1
-    assert _well(app.dev_up(sessions(**apart), HERE))["changed"] == 0
+    assert _well(mps_enable(sessions(**apart), HERE))["round_trips"] == 1
+    assert _well(dev_up(sessions(**apart), HERE))["changed"] == 0
 
-    asked = app.mps_asked(command=PROGRAM, clients="1,3", modes="none,mps", rounds="1", with_chart=False)
-    done = app.mps_bench(sessions(**apart), HERE, asked)
+    asked = mps_asked(command=PROGRAM, clients="1,3", modes="none,mps", rounds="1", with_chart=False)
+    done = mps_bench(sessions(**apart), HERE, asked)
     assert (done.exit_code, done.document["failures"], len(done.document["cells"])) == (0, [], 4), done.text
-    assert app.mps_status(sessions(**apart), HERE, strict=True).exit_code == 0
-    assert app.dev_exec(sessions(**apart), HERE, ["sh", "-c", "! ls -A /workspace | grep bench"]).exit_code == 0, "nothing is left"
+    assert mps_status(sessions(**apart), HERE, strict=True).exit_code == 0
+    assert dev_exec(sessions(**apart), HERE, ["sh", "-c", "! ls -A /workspace | grep bench"]).exit_code == 0, "nothing is left"
 
-    assert [each for each in _well(app.mps_enable(sessions(), HERE))["results"] if each["status"] == "failed"] == []
-    assert app.mps_status(sessions(), HERE, strict=True).exit_code == 0
+    assert [each for each in _well(mps_enable(sessions(), HERE))["results"] if each["status"] == "failed"] == []
+    assert mps_status(sessions(), HERE, strict=True).exit_code == 0
 
 
 def test_an_image_with_a_user_of_its_own_has_its_folders_made_by_root(sessions: Any, lab: Lab) -> None:
-    _well(app.vm_provision(sessions(), HERE))
-    _well(app.image_build(sessions(), HERE))
+    _well(vm_provision(sessions(), HERE))
+    _well(image_build(sessions(), HERE))
     base = worker_image(sessions()).reference
     lab.exec_inside("sh", "-c", f"printf 'FROM {base}\\nUSER 1000\\n' | docker build --tag own:1 -")
     own = {"worker": {"image": "own:1"}}
     for topology in ("container", "containers"):
-        _well(app.dev_up(sessions(**own, topology=topology), HERE))
-        _well(app.mps_enable(sessions(**own, topology=topology), HERE))
-        found = app.mps_status(sessions(**own, topology=topology), HERE, strict=True)
+        _well(dev_up(sessions(**own, topology=topology), HERE))
+        _well(mps_enable(sessions(**own, topology=topology), HERE))
+        found = mps_status(sessions(**own, topology=topology), HERE, strict=True)
         assert (found.exit_code, found.document["server"]["uid"]) == (0, 1000), found.document
-        _well(app.mps_disable(sessions(**own, topology=topology), HERE))
+        _well(mps_disable(sessions(**own, topology=topology), HERE))
         if topology == "container":
             left = "ls -A /run/mps /run/provision-mps 2>/dev/null || true"
             assert lab.exec_inside("docker", "exec", "worker", "sh", "-c", left).stdout == "/run/mps:\n"

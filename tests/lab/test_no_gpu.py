@@ -11,10 +11,10 @@ import pytest
 from lab.image import Gpu
 from lab.machine import Lab
 from provision import templating
-from provision.engine import converge
+from provision.core.engine import converge
+from provision.core.model import Status
 from provision.hosts.known_hosts import KnownHosts
-from provision.hosts.ssh import connect
-from provision.model import Status
+from provision.hosts.ssh.connection import connect
 from provision.recipes import cos
 from provision.settings import Level, Settings
 from tests.lab.conftest import explain, summary

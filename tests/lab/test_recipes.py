@@ -8,8 +8,8 @@ import pytest
 
 from lab.base_image import BaseImage
 from lab.machine import Lab
-from provision.model import HostReport, Status
-from provision.resource import Resource
+from provision.core.model import HostReport, Status
+from provision.core.resource import Resource
 from provision.resources import (
     Container,
     Directory,

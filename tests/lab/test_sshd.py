@@ -10,9 +10,9 @@ import paramiko
 import pytest
 
 from lab.machine import Lab
-from provision.errors import HostKeyMismatch, Unreachable
+from provision.core.errors import HostKeyMismatch, Unreachable
 from provision.hosts.known_hosts import KnownHosts
-from provision.hosts.ssh import connect
+from provision.hosts.ssh.connection import connect
 from tests.lab.conftest import Ssh
 
 

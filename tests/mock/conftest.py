@@ -15,7 +15,7 @@ import pytest
 from provision.testing import MockCloud, MockHost, daemon
 from tests.emulator.judging import judged
 from tests.mock.driving import SHELL, connect
-from tests.mock.project import Project
+from tests.mock.project import Workspace
 
 
 @pytest.fixture(autouse=True)
@@ -70,11 +70,11 @@ def system_ssh(tmp_path: Path) -> Run:
 
 
 @pytest.fixture
-def project(tmp_path: Path, mock_cloud: MockCloud, monkeypatch: pytest.MonkeyPatch) -> Project:
+def workspace(tmp_path: Path, mock_cloud: MockCloud, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     def up(_folder: Path, **_options: object) -> daemon.MockState:
         return daemon.MockState(os.getpid(), mock_cloud.endpoint, mock_cloud.ssh_ports, daemon.version())
 
     monkeypatch.setattr(daemon, "up", up)
     folder = tmp_path / "my project"
     folder.mkdir()
-    return Project(folder, tmp_path / "state", mock_cloud)
+    return Workspace(folder, tmp_path / "state", mock_cloud)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from provision.app import Session
-from provision.model import Event, Note
+from provision.core.model import Event, Note
+from provision.project.project import Project
 from provision.settings import Level, Settings
 from provision.testing.compute import ComputeEmulator, NullBackend
 
@@ -25,10 +25,10 @@ class Looker:
     emulator: ComputeEmulator
     events: list[Event] = field(default_factory=list)
 
-    def session(self, **settings: Any) -> Session:
+    def project(self, **settings: Any) -> Project:
         """A fresh session with these settings."""
         chosen = Settings.from_levels([Level("test", settings)])
-        return Session(chosen, self.state_dir, self.folder, emit=self.events.append, environ={"HOME": str(self.folder), "PATH": os.defpath})
+        return Project(chosen, self.state_dir, self.folder, emit=self.events.append, environ={"HOME": str(self.folder), "PATH": os.defpath})
 
     @property
     def notes(self) -> str:
@@ -38,8 +38,8 @@ class Looker:
 @pytest.fixture
 def looker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Looker]:
     with ComputeEmulator(NullBackend(port=2222)) as emulator:
-        answers: Callable[[Session], str] = lambda _session: emulator.endpoint  # noqa: E731
-        monkeypatch.setattr("provision.app.mock.endpoint", answers)
+        answers: Callable[[Project], str] = lambda _project: emulator.endpoint  # noqa: E731
+        monkeypatch.setattr("provision.project.mock.endpoint", answers)
         folder = tmp_path / "project"
         folder.mkdir()
         yield Looker(folder, tmp_path / "state", emulator)

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from provision import app
-from provision.app import Done, Session, Targets
-from provision.app.clouds import cloud_of
-from provision.app.vm.reach import Patience
-from provision.cloud.create import new_request_id
-from provision.model import Event, Note
+from provision.cloud.lifecycle.create import new_request_id
+from provision.commands.vm.create import vm_create
+from provision.commands.vm.existing import vm_list
+from provision.commands.vm.shared.reach import Patience
+from provision.core.model import Event, Note
+from provision.project.cloud import cloud_of
+from provision.project.project import Done, Project, Targets
 from provision.settings import Settings
 from provision.testing import MockCloud
 
@@ -21,7 +22,7 @@ ZONE = "us-central1-a"
 
 
 @dataclass
-class Project:
+class Workspace:
     """A project folder with no configuration, on a mock cloud that lives in this process."""
 
     folder: Path
@@ -31,9 +32,9 @@ class Project:
     events: list[Event] = field(default_factory=list)
 
     @property
-    def session(self) -> Session:
+    def project(self) -> Project:
         """A fresh session, as each command has its own."""
-        return Session(self.settings, self.state_dir, self.folder, emit=self.events.append, environ=dict(os.environ))
+        return Project(self.settings, self.state_dir, self.folder, emit=self.events.append, environ=dict(os.environ))
 
     @property
     def notes(self) -> list[str]:
@@ -41,11 +42,11 @@ class Project:
 
     def create(self, targets: Targets = HERE, **waits: Any) -> Done:
         waiting = {"host_keys_s": 5.0, "ssh_s": 20.0, "pause_s": 0.05, "attributes_pause_s": 0.05, **waits}
-        return app.vm_create(self.session, "dev", targets, patience=Patience(**waiting))
+        return vm_create(self.project, "dev", targets, patience=Patience(**waiting))
 
     def listed(self) -> list[tuple[str, str]]:
-        return [(vm["name"], vm["status"]) for vm in app.vm_list(self.session).document["vms"]]
+        return [(vm["name"], vm["status"]) for vm in vm_list(self.project).document["vms"]]
 
     def stop(self, name: str = "dev") -> None:
         """The cloud stops it, as it does at the end of its time to live."""
-        cloud_of(self.session).stop(name, ZONE, request_id=new_request_id())
+        cloud_of(self.project).stop(name, ZONE, request_id=new_request_id())

@@ -11,8 +11,9 @@ from typing import Any
 
 import paramiko
 
-from provision import app
-from provision.app import Done, Session, Targets
+from provision.commands.dev.container import dev_up
+from provision.commands.mps.control import mps_enable, mps_status
+from provision.project.project import Done, Project, Targets
 from provision.settings import Settings
 from provision.testing import MockHost
 from tests.mock.driving import connect
@@ -93,26 +94,26 @@ class Shared:
         self.settings = Settings.model_validate(made)
 
     @property
-    def session(self) -> Session:
+    def project(self) -> Project:
         """A fresh session, as each command has its own."""
         self.out.clear()
         self.err.clear()
         return self.fresh()
 
-    def fresh(self) -> Session:
+    def fresh(self) -> Project:
         """A session that writes to where another one does."""
         folder = self.folder / "project"
         folder.mkdir(exist_ok=True)
-        return Session(
+        return Project(
             self.settings, self.folder / "state", folder, stdout=self.out.extend, stderr=self.err.extend, environ=dict(os.environ)
         )
 
     def up(self) -> Done:
-        return app.dev_up(self.session, HERE)
+        return dev_up(self.project, HERE)
 
     def enable(self) -> dict[str, Any]:
         """`mps.enable`, which must do well: the host's part of the document."""
-        done = app.mps_enable(self.session, HERE)
+        done = mps_enable(self.project, HERE)
         assert done.exit_code == 0, done.document
         return dict(done.document["hosts"]["box"])
 
@@ -123,7 +124,7 @@ class Shared:
         return dict(errors[0])
 
     def status(self, *, strict: bool = False) -> Done:
-        return app.mps_status(self.session, HERE, strict=strict)
+        return mps_status(self.project, HERE, strict=strict)
 
     def inside(self, source: str, *, box: str = "worker") -> str:
         """What shell source prints in a container."""

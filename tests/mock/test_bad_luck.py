@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from provision import engine, templating
-from provision.errors import CommandFailed, CommandTimeout, ProvisionError, Unreachable
-from provision.hosts import ssh
+from provision import templating
+from provision.core import engine
+from provision.core.errors import CommandFailed, CommandTimeout, ProvisionError, Unreachable
+from provision.core.model import Event, HostReport, Outcome, OutputLine, Status
+from provision.core.resource import Resource
 from provision.hosts.known_hosts import KnownHosts
-from provision.model import Event, HostReport, Outcome, OutputLine, Status
+from provision.hosts.ssh import connection
 from provision.recipes import cos
-from provision.resource import Resource
 from provision.resources import Driver, File, Gpu, NvidiaSmi
 from provision.settings import Settings
 from provision.testing import MockHost
@@ -30,7 +31,7 @@ def host() -> Iterator[MockHost]:
 
 
 def run(mock: MockHost, resources: Sequence[Resource], events: list[Event] | None = None, *, check: bool = False) -> HostReport:
-    transport = ssh.connect(mock.host, known_hosts=KnownHosts(Path("/nonexistent/known_hosts")))
+    transport = connection.connect(mock.host, known_hosts=KnownHosts(Path("/nonexistent/known_hosts")))
     try:
         return engine.converge(transport, resources, (events if events is not None else []).append, clock=time.monotonic, check=check)
     finally:
@@ -173,7 +174,7 @@ def test_a_command_that_is_not_there(host: MockHost) -> None:
 def test_a_command_that_never_ends_is_ended_by_its_time(host: MockHost) -> None:
     class Endless(Gpu):
         def ensure(self, facts: object) -> Callable[..., object]:  # type: ignore[override]
-            from provision.shell import script
+            from provision.core.shell import script
 
             return script('echo "still here"\nsleep 61.735')  # type: ignore[return-value]
 

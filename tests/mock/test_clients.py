@@ -13,10 +13,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from provision import app
-from provision.app.dev import clients, streams
-from provision.app.dev.streams import Lines
-from provision.errors import HostError, Unreachable
+from provision.commands.dev.container import dev_exec, dev_run
+from provision.commands.dev.shared import clients, streams
+from provision.commands.dev.shared.streams import Lines
+from provision.core.errors import HostError, Unreachable
+from provision.project.project import Project
 from provision.testing import MockHost
 from tests.mock.driving import SHELL, eventually
 from tests.mock.sharing import HERE, Shared
@@ -35,7 +36,7 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
 
 def test_they_start_together_are_told_apart_and_the_worst_status_counts(box: Shared) -> None:
     source = 'echo "it\'s $0"; echo "to stderr" >&2; printf "no line end"; exit 3'
-    done = app.dev_exec(box.session, HERE, ["sh", "-c", source, "a 'b' $(c)"], count=3)
+    done = dev_exec(box.project, HERE, ["sh", "-c", source, "a 'b' $(c)"], count=3)
     lines = box.out.decode().splitlines()
     for number in "123":
         assert lines.count(f"[{number}] it's a 'b' $(c)") == 1
@@ -71,39 +72,39 @@ def test_each_gets_its_share_of_the_threads_unless_told_otherwise(box: Shared) -
     (project / "meet.py").write_text(MEET)
     box.set(worker={"env": {"MKL_NUM_THREADS": "5"}})
     box.up()
-    done = app.dev_run(box.session, HERE, "meet.py", count=4)
+    done = dev_run(box.project, HERE, "meet.py", count=4)
     assert (done.exit_code, done.document["failed_in"]) == (0, None)
     assert sorted(box.out.decode().splitlines()) == [f"[{number}] 4 2 5" for number in range(1, 5)], "all four ran at once"
     box.set()
     box.up()
-    app.dev_exec(box.session, HERE, ["printenv", "OMP_NUM_THREADS"], count=20)
+    dev_exec(box.project, HERE, ["printenv", "OMP_NUM_THREADS"], count=20)
     assert set(box.out.decode().split()[1::2]) == {"1"}, "never none"
 
 
 def test_what_cannot_be_run_says_so_for_each(box: Shared) -> None:
-    done = app.dev_exec(box.session, HERE, ["no-such-program"], count=2)
+    done = dev_exec(box.project, HERE, ["no-such-program"], count=2)
     assert done.exit_code == 127
     assert len(re.findall(r"(?m)^\[[12]\] sh: .*not found$", box.err.decode())) == 2, "it is not provision that failed"
     with pytest.raises(HostError, match="the worker container is not running"):
-        app.dev_exec(_other(box), HERE, ["true"], count=2)
+        dev_exec(_other(box), HERE, ["true"], count=2)
 
 
-def _other(box: Shared) -> app.Session:
+def _other(box: Shared) -> Project:
     made = Shared(box.folder, box.host)
     made.set(worker={"name": "nobody"})
-    return made.session
+    return made.project
 
 
 def test_who_does_not_come_to_the_start_holds_up_nobody_for_ever(box: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "BARRIER_S", 1)
     monkeypatch.setattr(clients, "_ALL", clients._ALL.replace('while test "$number" -le "$count"', 'while test "$number" -lt "$count"'))
     with pytest.raises(HostError, match="not every program could be started") as caught:
-        app.dev_exec(box.session, HERE, ["true"], count=3)
+        dev_exec(box.project, HERE, ["true"], count=3)
     assert caught.value.why == "0 of 3 came to the start within 1 s"
 
 
 def test_a_program_that_is_killed_has_its_status(box: Shared) -> None:
-    done = app.dev_exec(box.session, HERE, ["sh", "-c", "kill -KILL $$"], count=2)
+    done = dev_exec(box.project, HERE, ["sh", "-c", "kill -KILL $$"], count=2)
     assert [each["status"] for each in done.document["clients"]] == [137, 137]
 
 
@@ -112,11 +113,11 @@ def test_the_end_of_the_connection_ends_them_all(box: Shared) -> None:
 
     def run() -> None:
         try:
-            app.dev_exec(session, HERE, ["sh", "-c", "echo here; sleep 77.77"], count=3)
+            dev_exec(project, HERE, ["sh", "-c", "echo here; sleep 77.77"], count=3)
         except Unreachable as error:
             ended.append(error)
 
-    session = box.session
+    project = box.project
     thread = threading.Thread(target=run)
     thread.start()
     assert eventually(lambda: box.out.count(b"here") == 3, 30)
@@ -143,11 +144,11 @@ def ctrl_c(holds: Callable[[], bool]) -> Iterator[None]:
 
 @pytest.mark.parametrize("source", ["sleep 66.66", "trap '' TERM; sleep 66.66; sleep 66.66"], ids=["obeys", "ignores SIGTERM"])
 def test_ctrl_c_tells_how_far_each_came_and_leaves_nothing(box: Shared, source: str) -> None:
-    session = box.session
+    project = box.project
     program = f"mkdir first 2>/dev/null && {{ sleep 0.3; exit 4; }}; echo here; {source}"
     box.inside('rm -rf "$PROVISION_MOCK_ROOT/workspace/first"')
     with ctrl_c(lambda: box.out.count(b"here") == 2 and b"status 4" in box.err):
-        done = app.dev_exec(session, HERE, ["sh", "-c", program], count=3)
+        done = dev_exec(project, HERE, ["sh", "-c", program], count=3)
     assert (done.exit_code, done.document["failed_in"], done.document["error"]["what"]) == (130, "provision", "interrupted")
     assert sorted(str(each["status"]) for each in done.document["clients"]) == ["4", "None", "None"]
     assert all(each["started"] for each in done.document["clients"])
@@ -175,7 +176,7 @@ def test_who_never_began_is_told_apart_from_who_was_interrupted() -> None:
 def test_in_containers_they_are_spread(box: Shared) -> None:
     box.set(topology="containers", worker={"processes": 2})
     box.up()
-    done = app.dev_exec(box.session, HERE, ["true"], count=3)
+    done = dev_exec(box.project, HERE, ["true"], count=3)
     assert [each["container"] for each in done.document["clients"]] == ["worker", "worker-2", "worker"]
     box.set()
     box.up()
@@ -218,7 +219,7 @@ def test_pieces_of_a_stream_are_put_together() -> None:
 
 @pytest.mark.parametrize("source", ["printf oops >&2", "printf '10%%\\r90%%\\r' >&2", "printf '\\r90%%' >&2; printf '\\0\\377' >&2"])
 def test_a_last_line_without_an_end_leaves_the_record_alone(box: Shared, source: str) -> None:
-    done = app.dev_exec(box.session, HERE, ["sh", "-c", source], count=2)
+    done = dev_exec(box.project, HERE, ["sh", "-c", source], count=2)
     assert (done.exit_code, [each["status"] for each in done.document["clients"]]) == (0, [0, 0])
     assert len(re.findall(rb"(?m)^\[[12]\] ends after \d+\.\d\d s, status 0$", box.err)) == 2
 
@@ -226,9 +227,9 @@ def test_a_last_line_without_an_end_leaves_the_record_alone(box: Shared, source:
 def test_progress_is_seen_as_it_comes(box: Shared) -> None:
     """A line that a carriage return ends or begins is not held back until a line end comes."""
     box.inside('rm -f "$PROVISION_MOCK_ROOT/workspace/go"')
-    session = box.session
+    project = box.project
     source = "printf 'a\\r'; printf '\\rb' >&2; until test -e go; do sleep 0.05; done; printf '\\rc\\n' >&2"
-    thread = threading.Thread(target=app.dev_exec, args=(session, HERE, ["sh", "-c", source]), kwargs={"count": 1})
+    thread = threading.Thread(target=dev_exec, args=(project, HERE, ["sh", "-c", source]), kwargs={"count": 1})
     thread.start()
     try:
         assert eventually(lambda: box.out == b"[1] a\n" and b"[1] b\n" in box.err, 30)

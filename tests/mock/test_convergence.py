@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from provision import Directory, File, HostReport, Settings, Status
-from provision.errors import HostKeyMismatch, RecipeError
-from provision.model import Event, ResourceFinished
+from provision.core.errors import HostKeyMismatch, RecipeError
+from provision.core.model import Event, ResourceFinished
 from provision.recipes import host_recipe
 from provision.testing import MockHost, converge
 

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from provision import app
-from provision.app import Done, Session, Targets
-from provision.errors import HostError, Unreachable, UsageError
+from provision.commands.dev.container import dev_down, dev_exec, dev_run, dev_shell, dev_up
+from provision.commands.image.build import image_build
+from provision.commands.vm.hosts import vm_copy, vm_ssh
+from provision.core.errors import HostError, Unreachable, UsageError
+from provision.project.project import Done, Project, Targets
 from provision.settings import Settings
 from provision.testing import MockHost
 
@@ -26,28 +28,28 @@ class Loop:
     """A project, and a mock host named in its settings."""
 
     def __init__(self, folder: Path, *hosts: MockHost) -> None:
-        self.project = folder / "my project"
-        self.project.mkdir()
-        subprocess.run(["git", "init", "-q", str(self.project)], check=True)
+        self.folder = folder / "my project"
+        self.folder.mkdir()
+        subprocess.run(["git", "init", "-q", str(self.folder)], check=True)
         self.state = folder / "state"
         named = {f"box{number}": _settings_of(host) for number, host in enumerate(hosts)}
         self.settings = Settings.model_validate({"name": "box0", "hosts": named})
 
-    def session(self) -> tuple[Session, bytearray]:
+    def project(self) -> tuple[Project, bytearray]:
         """A session, and what the user's program prints in it."""
         out = bytearray()
-        session = Session(self.settings, self.state, self.project, stdout=out.extend, stderr=out.extend, environ=dict(os.environ))
-        return session, out
+        project = Project(self.settings, self.state, self.folder, stdout=out.extend, stderr=out.extend, environ=dict(os.environ))
+        return project, out
 
     def run(self, file: str, *words: str) -> str:
         """`dev.run` with status 0: what it printed."""
-        session, out = self.session()
-        assert app.dev_run(session, HERE, file, words).exit_code == 0, out.decode()
+        project, out = self.project()
+        assert dev_run(project, HERE, file, words).exit_code == 0, out.decode()
         return out.decode()
 
     def exec(self, *words: str) -> Done:
         """`dev.exec`."""
-        return app.dev_exec(self.session()[0], HERE, words)
+        return dev_exec(self.project()[0], HERE, words)
 
 
 def _settings_of(mock: MockHost) -> dict[str, object]:
@@ -60,9 +62,9 @@ def _settings_of(mock: MockHost) -> dict[str, object]:
 def loop(tmp_path: Path, cos: MockHost) -> Loop:
     """A project whose container runs."""
     made = Loop(tmp_path, cos)
-    session, _ = made.session()
-    assert app.image_build(session, HERE).exit_code == 0
-    assert app.dev_up(session, HERE).exit_code == 0
+    project, _ = made.project()
+    assert image_build(project, HERE).exit_code == 0
+    assert dev_up(project, HERE).exit_code == 0
     return made
 
 
@@ -93,8 +95,8 @@ def test_the_loop(loop: Loop, on_stdin: Path, capfd: pytest.CaptureFixture[str])
 def _two_at_once(loop: Loop) -> None:
     names = [f"part{number}.txt" for number in range(40)]
     for name in names:
-        (loop.project / name).write_text(name)
-    (loop.project / "count.sh").write_text("ls part*.txt | wc -l\n")
+        (loop.folder / name).write_text(name)
+    (loop.folder / "count.sh").write_text("ls part*.txt | wc -l\n")
     assert loop.run("count.sh").split() == ["40"]
     for _ in range(3):
         with ThreadPoolExecutor(4) as pool:
@@ -102,9 +104,9 @@ def _two_at_once(loop: Loop) -> None:
 
 
 def _shapes(loop: Loop) -> None:
-    show = loop.project / "show.sh"
+    show = loop.folder / "show.sh"
     show.write_text("cat thing thing/x 2>/dev/null || :\n")
-    thing = loop.project / "thing"
+    thing = loop.folder / "thing"
     thing.write_text("a file")
     assert loop.run("show.sh") == "a file"
     thing.unlink()
@@ -118,8 +120,8 @@ def _shapes(loop: Loop) -> None:
 
 
 def _ignored(loop: Loop) -> None:
-    (loop.project / ".gitignore").write_text("secret*.py\n")
-    (loop.project / "secret it's.py").write_text("")
+    (loop.folder / ".gitignore").write_text("secret*.py\n")
+    (loop.folder / "secret it's.py").write_text("")
     with pytest.raises(UsageError, match="would not be sent") as caught:
         loop.run("secret it's.py")
     assert "git ignores it" in caught.value.why
@@ -128,16 +130,16 @@ def _ignored(loop: Loop) -> None:
 
 
 def _shell(loop: Loop, typed: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    session, _ = loop.session()
+    project, _ = loop.project()
     for status in (0, 7, 125, 255):
         typed.write_text(f"cat show.sh; exit {status}\n")
         os.lseek(0, 0, os.SEEK_SET)
-        done = app.dev_shell(session, HERE)
+        done = dev_shell(project, HERE)
         assert (done.exit_code, done.document["failed_in"]) == (status, "program" if status else None)
         assert "cat thing" in capfd.readouterr().out
-    assert app.dev_down(session, HERE).exit_code == 0
+    assert dev_down(project, HERE).exit_code == 0
     with pytest.raises(HostError, match="the worker container is not running") as caught:
-        app.dev_shell(session, HERE)
+        dev_shell(project, HERE)
     assert caught.value.fix.endswith("dev.up")
     with pytest.raises(HostError, match="the worker container is not running"):
         loop.run("show.sh")
@@ -146,9 +148,9 @@ def _shell(loop: Loop, typed: Path, capfd: pytest.CaptureFixture[str]) -> None:
 def test_a_host_that_is_not_reached_is_not_the_programs_failure(tmp_path: Path, on_stdin: Path) -> None:
     with MockHost() as mock:
         loop = Loop(tmp_path, mock)
-        session, _ = loop.session()
-        assert app.vm_ssh(session, HERE, ["sh", "-c", "exit 255"]).exit_code == 255
-    entries: list[Callable[[], Done]] = [lambda: app.vm_ssh(session, HERE, ["true"]), lambda: app.dev_shell(session, HERE)]
+        project, _ = loop.project()
+        assert vm_ssh(project, HERE, ["sh", "-c", "exit 255"]).exit_code == 255
+    entries: list[Callable[[], Done]] = [lambda: vm_ssh(project, HERE, ["true"]), lambda: dev_shell(project, HERE)]
     for enter in entries:
         with pytest.raises(Unreachable, match="ssh did not get there") as caught:
             enter()
@@ -164,9 +166,9 @@ def test_a_copy_goes_to_every_host_and_says_where_it_did_not(tmp_path: Path, cos
         loop = Loop(tmp_path, cos, second, third)
         second.path("/home/there").parent.mkdir(parents=True, exist_ok=True)
         second.path("/home/there").write_text("in the way")
-        session, _ = loop.session()
+        project, _ = loop.project()
         everywhere = Targets(limit="box*")
-        done = app.vm_copy(session, everywhere, str(source), "/home/there")
+        done = vm_copy(project, everywhere, str(source), "/home/there")
         assert done.exit_code == 1
         assert [each["host"] for each in done.document["copied"]] == ["box0", "box2"]
         assert [done.document["hosts"][name]["failed"] for name in ("box0", "box1", "box2")] == [0, 1, 0]
@@ -179,7 +181,7 @@ def test_a_copy_goes_to_every_host_and_says_where_it_did_not(tmp_path: Path, cos
         cos.path("/home/there/data").rmdir()
         cos.path("/home/there").rmdir()
         cos.path("/home/there").write_text("in the way")
-        stopped = app.vm_copy(session, replace(everywhere, forks=1, max_fail=0), str(source), "/home/there")
+        stopped = vm_copy(project, replace(everywhere, forks=1, max_fail=0), str(source), "/home/there")
         assert stopped.exit_code == 1
         assert stopped.document["copied"] == []
         assert stopped.document["not_started"] == ["box1", "box2"]
@@ -187,16 +189,16 @@ def test_a_copy_goes_to_every_host_and_says_where_it_did_not(tmp_path: Path, cos
 
 @pytest.mark.slow
 def test_a_file_is_named_from_here_or_from_the_project(loop: Loop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    session, _ = loop.session()
-    (loop.project / "deep er").mkdir()
-    (loop.project / "deep er/it's.py").write_text("import sys; print(sys.argv[0])")
-    (loop.project / "top.py").write_text("print('top')")
+    project, _ = loop.project()
+    (loop.folder / "deep er").mkdir()
+    (loop.folder / "deep er/it's.py").write_text("import sys; print(sys.argv[0])")
+    (loop.folder / "top.py").write_text("print('top')")
     (tmp_path / "outside.py").write_text("print('outside')")
-    app.dev_up(session, HERE)
-    monkeypatch.chdir(loop.project / "deep er")
+    dev_up(project, HERE)
+    monkeypatch.chdir(loop.folder / "deep er")
     assert [loop.run(name) for name in ("it's.py", "deep er/it's.py", "../top.py", "top.py")] == ["deep er/it's.py\n"] * 2 + ["top\n"] * 2
     with pytest.raises(UsageError, match="must lie in the project"):
         loop.run(str(tmp_path / "outside.py"))
     with pytest.raises(UsageError, match="no such file") as raised:
         loop.run("nope.py")
-    assert raised.value.why == f"looked in {loop.project}/deep er and {loop.project}"
+    assert raised.value.why == f"looked in {loop.folder}/deep er and {loop.folder}"

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from provision import app
-from provision.app import Done
-from provision.cloud.client import LOGIN
-from provision.errors import CloudAuthError
+from provision.cloud.api.client import LOGIN
+from provision.commands.doctor import doctor
+from provision.core.errors import CloudAuthError
+from provision.project.project import Done
 from provision.settings import Level, Settings
 from provision.testing.compute import html_502, http_error
 from tests.mock.offering import Looker, looker
@@ -45,7 +45,7 @@ def told(done: Done, name: str) -> dict[str, str]:
 
 
 def test_all_is_well_on_a_fresh_mock(looker: Looker) -> None:
-    done = app.doctor(looker.session())
+    done = doctor(looker.project())
     assert (done.exit_code, done.document["ok"]) == (0, True)
     assert statuses(done) == {**dict.fromkeys(SURE, "ok"), "tools": statuses(done)["tools"]}
     assert {tuple(check) for check in done.document["checks"]} == {("id", "status", "what", "why", "fix")}
@@ -56,11 +56,11 @@ def test_all_is_well_on_a_fresh_mock(looker: Looker) -> None:
 @pytest.mark.parametrize("below", ["", "provision"])
 def test_a_state_folder_that_cannot_be_used_is_one_failed_line_and_hides_no_other(looker: Looker, below: str) -> None:
     looker.state_dir.write_text("a file")
-    session = replace(looker.session(), state_dir=looker.state_dir / below)
-    done = app.doctor(session)
+    project = replace(looker.project(), state_dir=looker.state_dir / below)
+    done = doctor(project)
     assert done.exit_code == 1
     assert told(done, "state")["status"] == "fail"
-    assert told(done, "state")["what"] == f"state cannot be kept in {session.state_dir}"
+    assert told(done, "state")["what"] == f"state cannot be kept in {project.state_dir}"
     assert told(done, "state")["fix"] == "XDG_STATE_HOME=FOLDER keeps it elsewhere"
     unseen = {"key", "left-behind"}
     assert {name: status for name, status in statuses(done).items() if name not in {"state", "tools"}} == dict.fromkeys(
@@ -69,7 +69,7 @@ def test_a_state_folder_that_cannot_be_used_is_one_failed_line_and_hides_no_othe
 
 
 def test_it_asks_eight_things_of_the_cloud_and_changes_nothing(looker: Looker) -> None:
-    app.doctor(looker.session(zones=["us-central1", "us-east1", "europe-west4-a"]))
+    doctor(looker.project(zones=["us-central1", "us-east1", "europe-west4-a"]))
     apis = [call.api for call in looker.emulator.calls]
     assert sorted(apis) == sorted(
         [
@@ -99,7 +99,7 @@ def test_it_asks_eight_things_of_the_cloud_and_changes_nothing(looker: Looker) -
 )
 def test_a_project_that_refuses_is_told_from_an_api_that_is_off(looker: Looker, code: str, message: str, what: str, fix: str) -> None:
     looker.emulator.faults.add(http_error(403, code, message, call="projects.get", times=None))
-    done = app.doctor(looker.session())
+    done = doctor(looker.project())
     assert done.exit_code == 1
     assert what in told(done, "project")["what"]
     assert message in told(done, "project")["why"]
@@ -112,10 +112,10 @@ def test_one_failing_check_hides_no_other(looker: Looker) -> None:
     looker.emulator.quotas.set("NVIDIA_L4_GPUS", 0)
     looker.emulator.firewalls[:] = []
     looker.emulator.faults.add(html_502(call="acceleratorTypes.aggregatedList", times=1))  # read again by itself
-    (looker.session().home).mkdir(parents=True)
-    (looker.session().home / "key").write_text("x")
-    (looker.session().home / "key").chmod(0o644)
-    done = app.doctor(looker.session(ttl="none", image="cos-117-lts"))
+    (looker.project().home).mkdir(parents=True)
+    (looker.project().home / "key").write_text("x")
+    (looker.project().home / "key").chmod(0o644)
+    done = doctor(looker.project(ttl="none", image="cos-117-lts"))
     assert done.exit_code == 1
     assert done.document["ok"] is False
     bad = {name: status for name, status in statuses(done).items() if status != "ok" and name != "tools"}
@@ -128,24 +128,24 @@ def test_a_part_of_the_cloud_that_does_not_answer_fails_alone(looker: Looker) ->
     looker.emulator.faults.add(
         http_error(403, "forbidden", "Required 'compute.firewalls.list' permission", call="firewalls.list", times=None)
     )
-    done = app.doctor(looker.session())
+    done = doctor(looker.project())
     assert statuses(done)["firewall"] == "unknown"
     assert "compute.firewalls.list" in told(done, "firewall")["why"]
     assert (done.exit_code, statuses(done)["zones"], statuses(done)["image"]) == (0, "ok", "ok")
 
 
 def test_zones_without_the_gpu(looker: Looker) -> None:
-    done = app.doctor(looker.session(zones=["europe-west4-d"]))
+    done = doctor(looker.project(zones=["europe-west4-d"]))
     assert statuses(done)["zones"] == "fail"
     assert "europe-west4-a" in told(done, "zones")["fix"]
     assert statuses(done)["quota"] == "unknown"
-    misspelt = app.doctor(looker.session(zones=["us-central1-q"]))
+    misspelt = doctor(looker.project(zones=["us-central1-q"]))
     assert told(misspelt, "zones")["why"] == "there is no zone or region us-central1-q"
 
 
 def test_os_login_of_the_project_is_seen(looker: Looker) -> None:
     looker.emulator.project_metadata["enable-oslogin"] = "TRUE"
-    done = app.doctor(looker.session())
+    done = doctor(looker.project())
     assert (done.exit_code, statuses(done)["os-login"]) == (0, "unknown")
     assert "roles/compute.osAdminLogin" in told(done, "os-login")["fix"]
 
@@ -153,7 +153,7 @@ def test_os_login_of_the_project_is_seen(looker: Looker) -> None:
 @pytest.mark.parametrize("width", [80, 100])
 def test_it_fits_the_terminal(looker: Looker, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    assert width - 20 < max(map(len, app.doctor(looker.session()).text.splitlines())) <= width
+    assert width - 20 < max(map(len, doctor(looker.project()).text.splitlines())) <= width
 
 
 def gce(looker: Looker, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Done:
@@ -162,8 +162,8 @@ def gce(looker: Looker, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Don
     def none() -> str:
         raise CloudAuthError("no credentials for Google Cloud", why="File was not found.", fix=LOGIN)
 
-    monkeypatch.setattr("provision.app.checkup.credentials_in_use", none)
-    return app.doctor(looker.session(project="my-project-1", **settings))
+    monkeypatch.setattr("provision.commands.doctor.credentials_in_use", none)
+    return doctor(looker.project(project="my-project-1", **settings))
 
 
 def test_without_credentials_what_lies_here_is_checked_all_the_same(looker: Looker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,19 +180,19 @@ def test_without_credentials_what_lies_here_is_checked_all_the_same(looker: Look
 
 
 def test_a_price_that_is_not_known_is_not_made_up(looker: Looker) -> None:
-    assert statuses(app.doctor(looker.session(zones=["everywhere"])))["price"] == "unknown"
+    assert statuses(doctor(looker.project(zones=["everywhere"])))["price"] == "unknown"
     (looker.folder / "p.json").write_text(json.dumps({"as_of": "2026-01-01", "regions": {}}))
-    done = app.doctor(looker.session(prices="p.json"))
+    done = doctor(looker.project(prices="p.json"))
     assert (statuses(done)["price"], done.exit_code) == ("unknown", 0)
 
 
 def test_a_price_list_that_cannot_be_read_fails_its_own_check(looker: Looker) -> None:
-    done = app.doctor(looker.session(prices="none.json"))
+    done = doctor(looker.project(prices="none.json"))
     assert (statuses(done)["price"], done.exit_code) == ("fail", 1)
 
 
 def test_a_machine_unlike_the_jobs_is_a_warning(looker: Looker) -> None:
-    done = app.doctor(looker.session(machine_type="g2-standard-8", dataflow={"machine_type": "g2-standard-4"}))
+    done = doctor(looker.project(machine_type="g2-standard-8", dataflow={"machine_type": "g2-standard-4"}))
     assert (statuses(done)["dataflow"], done.exit_code) == ("warn", 0)
 
 

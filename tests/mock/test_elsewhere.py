@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from provision import app
-from provision.app import Done, Targets
+from provision.commands.vm.hosts import vm_provision, vm_user_data
+from provision.project.project import Done, Targets
 from provision.testing import MockHost
-from tests.mock.project import Project
+from tests.mock.project import Workspace
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
@@ -20,29 +20,29 @@ def remark(done: Done) -> str:
     return str(boot.get("note", ""))
 
 
-def test_user_data_is_asked_for_and_brings_the_host_back(project: Project, cos: MockHost) -> None:
+def test_user_data_is_asked_for_and_brings_the_host_back(workspace: Workspace, cos: MockHost) -> None:
     where = cos.host
     entry = {"address": where.address, "port": where.port, "user": where.user, "identity": where.identity, "host_key": where.host_key}
-    project.settings = project.settings.model_validate({"hosts": {"box": entry}, "idle_stop": "45m"})
-    first = app.vm_provision(project.session, BOX)
+    workspace.settings = workspace.settings.model_validate({"hosts": {"box": entry}, "idle_stop": "45m"})
+    first = vm_provision(workspace.project, BOX)
     assert first.exit_code == 0
     said = remark(first)
     assert said.startswith("nothing brings this host back after a reboot: invoke vm.user-data > user-data && gcloud compute instances ")
     assert "add-metadata mock --zone mock --metadata-from-file user-data=user-data" in said
     cos.reboot()
-    assert app.vm_provision(project.session, Targets(host="box", check=True)).exit_code == 3, "as it said"
+    assert vm_provision(workspace.project, Targets(host="box", check=True)).exit_code == 3, "as it said"
 
-    text = app.vm_user_data(project.session).document["user_data"]
+    text = vm_user_data(workspace.project).document["user_data"]
     assert text.startswith("#cloud-config")
     cos.put_user_data(text)
-    assert remark(app.vm_provision(project.session, BOX)) == ""
+    assert remark(vm_provision(workspace.project, BOX)) == ""
     cos.reboot()
     assert cos.wait_for_unit("provision-boot.service") == "active"
-    check = app.vm_provision(project.session, Targets(host="box", check=True))
+    check = vm_provision(workspace.project, Targets(host="box", check=True))
     assert (check.exit_code, check.document["hosts"]["box"]["round_trips"]) == (0, 1)
     assert cos.run("systemctl is-active provision-idle.timer").output == "inactive\n", "no host of the settings powers itself off"
 
 
-def test_a_vm_made_here_has_nothing_to_be_told(project: Project) -> None:
-    made = project.create()
+def test_a_vm_made_here_has_nothing_to_be_told(workspace: Workspace) -> None:
+    made = workspace.create()
     assert [result.get("note", "") for result in made.document["hosts"]["dev"]["results"] if result["resource"] == "boot"] == [""]

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from provision import app
-from provision.app import Session
+from provision.commands.inventory.list import inventory_ansible
+from provision.commands.vm.hosts import vm_ssh_config
+from provision.project.project import Project
 from provision.settings.model import HostSettings
 from provision.testing import MockHost
-from tests.mock.project import Project
+from tests.mock.project import Workspace
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -26,17 +27,17 @@ pytestmark = [
 
 
 @pytest.fixture
-def near(project: Project) -> Iterator[Project]:
+def near(workspace: Workspace) -> Iterator[Workspace]:
     """A project whose state lies as deep as in a home: pytest's own folders are too deep for a socket."""
     with tempfile.TemporaryDirectory(prefix="my home ", dir="/tmp") as home:
-        project.state_dir = Path(home) / "state" / "provision"
-        yield project
+        workspace.state_dir = Path(home) / "state" / "provision"
+        yield workspace
 
 
-def fragment(project: Project, home: str = "/nonexistent") -> str:
-    session = project.session
-    quiet = Session(session.settings, session.state_dir, session.project_dir, emit=session.emit, environ={"HOME": home})
-    return str(app.vm_ssh_config(quiet).document["ssh_config"])
+def fragment(workspace: Workspace, home: str = "/nonexistent") -> str:
+    project = workspace.project
+    quiet = Project(project.settings, project.state_dir, project.project_dir, emit=project.emit, environ={"HOME": home})
+    return str(vm_ssh_config(quiet).document["ssh_config"])
 
 
 def ssh(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -44,7 +45,7 @@ def ssh(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, stdin=subprocess.DEVNULL)
 
 
-def test_ssh_shares_connections_from_an_included_fragment(near: Project, tmp_path: Path) -> None:
+def test_ssh_shares_connections_from_an_included_fragment(near: Workspace, tmp_path: Path) -> None:
     near.create()
     (tmp_path / "of a project").write_text(fragment(near))
     config = tmp_path / "config"
@@ -62,16 +63,16 @@ def test_ssh_shares_connections_from_an_included_fragment(near: Project, tmp_pat
         ssh(config, "-O", "exit", "dev")
 
 
-def test_a_pinned_host_is_known_whatever_port_ssh_config_gives_it(project: Project, tmp_path: Path) -> None:
+def test_a_pinned_host_is_known_whatever_port_ssh_config_gives_it(workspace: Workspace, tmp_path: Path) -> None:
     with MockHost(name="desk") as desk:
         where = desk.host
         entry = HostSettings(address=where.address, user=where.user, identity=where.identity, host_key=where.host_key)
-        project.settings = project.settings.model_copy(update={"hosts": {"desk": entry}})
+        workspace.settings = workspace.settings.model_copy(update={"hosts": {"desk": entry}})
         config = tmp_path / "config"
-        config.write_text(f"{fragment(project)}\nHost *\n    Port {where.port}\n")
+        config.write_text(f"{fragment(workspace)}\nHost *\n    Port {where.port}\n")
         done = ssh(config, "desk", "hostname")
         assert (done.returncode, done.stdout) == (0, "desk\n"), done.stderr
-        told = json.loads(app.inventory_ansible(project.session).text)["_meta"]["hostvars"]["desk"]
+        told = json.loads(inventory_ansible(workspace.project).text)["_meta"]["hostvars"]["desk"]
         assert "ansible_port" not in told
         words = ["-o", f"Port={where.port}", "-o", f"User={where.user}", "-i", str(where.identity)]
         done = ssh(Path("none"), *words, *shlex.split(told["ansible_ssh_common_args"]), told["ansible_host"], "hostname")
@@ -79,7 +80,7 @@ def test_a_pinned_host_is_known_whatever_port_ssh_config_gives_it(project: Proje
 
 
 @pytest.mark.parametrize("pinned", [True, False])
-def test_a_host_behind_an_alias_is_reached_by_its_own_name(project: Project, tmp_path: Path, *, pinned: bool) -> None:
+def test_a_host_behind_an_alias_is_reached_by_its_own_name(workspace: Workspace, tmp_path: Path, *, pinned: bool) -> None:
     """`ssh desk` sees no block of the alias, and its HostName, port, user and key stand nowhere else."""
     with MockHost(name="desk") as desk:
         where = desk.host
@@ -89,25 +90,25 @@ def test_a_host_behind_an_alias_is_reached_by_its_own_name(project: Project, tmp
         home = tmp_path / "home"
         (home / ".ssh").mkdir(parents=True)
         entry = HostSettings(address="far", host_key=where.host_key if pinned else None)
-        project.settings = project.settings.model_copy(update={"hosts": {"desk": entry, "far": entry}})
+        workspace.settings = workspace.settings.model_copy(update={"hosts": {"desk": entry, "far": entry}})
         config = home / ".ssh" / "config"
         config.write_text(alias if pinned else f"{alias}  UserKnownHostsFile {known}\n")
         for _ in range(2):  # also when what was printed before is included
-            (home / "printed").write_text(fragment(project, str(home)))
+            (home / "printed").write_text(fragment(workspace, str(home)))
             config.write_text(f"Include {home}/printed\n{alias}" + ("" if pinned else f"  UserKnownHostsFile {known}\n"))
             for name in ("desk", "far"):
                 done = ssh(config, "-o", "ControlPath=none", name, "hostname")
                 assert (done.returncode, done.stdout) == (0, "desk\n"), done.stderr
 
 
-def test_a_folder_that_others_may_write_to_holds_no_sockets(near: Project) -> None:
+def test_a_folder_that_others_may_write_to_holds_no_sockets(near: Workspace) -> None:
     near.create()
     assert "ControlPath" in fragment(near)
     near.state_dir.chmod(0o777)
     assert "ControlPath" not in fragment(near)
 
 
-def test_a_path_that_is_too_long_for_a_socket_is_not_one(project: Project) -> None:
-    project.state_dir = project.state_dir / ("d" * 60)
-    project.create()
-    assert "ControlPath" not in fragment(project)
+def test_a_path_that_is_too_long_for_a_socket_is_not_one(workspace: Workspace) -> None:
+    workspace.state_dir = workspace.state_dir / ("d" * 60)
+    workspace.create()
+    assert "ControlPath" not in fragment(workspace)

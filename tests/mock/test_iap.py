@@ -10,41 +10,42 @@ from pathlib import Path
 
 import pytest
 
-from provision import app
-from provision.app import Targets, converging
-from provision.errors import EXIT_UNREACHABLE, TunnelRefused, Unreachable
-from provision.hosts import terminal
-from provision.model import Host
-from provision.shell import command
+from provision.commands.shared import convergence
+from provision.commands.vm.hosts import vm_provision, vm_ssh, vm_ssh_config
+from provision.core.errors import EXIT_UNREACHABLE, TunnelRefused, Unreachable
+from provision.core.model import Host
+from provision.core.shell import command
+from provision.hosts.ssh import terminal
+from provision.project.project import Targets
 from provision.testing import gcloud
-from tests.mock.project import ZONE, Project
+from tests.mock.project import ZONE, Workspace
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
 
 @pytest.fixture
-def tunnelled(project: Project) -> Project:
+def tunnelled(workspace: Workspace) -> Workspace:
     """A project that reaches its VMs through tunnels."""
-    project.settings = project.settings.model_copy(update={"ssh": "iap"})
-    folder(project).mkdir(parents=True)
-    (folder(project) / gcloud.RECORD).write_text(json.dumps({"compute_endpoint": project.cloud.endpoint}))
-    return project
+    workspace.settings = workspace.settings.model_copy(update={"ssh": "iap"})
+    folder(workspace).mkdir(parents=True)
+    (folder(workspace) / gcloud.RECORD).write_text(json.dumps({"compute_endpoint": workspace.cloud.endpoint}))
+    return workspace
 
 
-def folder(project: Project) -> Path:
-    return project.session.home / "mock"
+def folder(workspace: Workspace) -> Path:
+    return workspace.project.home / "mock"
 
 
-def failures_left(project: Project) -> list[str]:
-    return (folder(project) / "iap-failures").read_text().split()
+def failures_left(workspace: Workspace) -> list[str]:
+    return (folder(workspace) / "iap-failures").read_text().split()
 
 
-def test_the_vm_has_no_external_address_and_is_provisioned_through_the_tunnel(tunnelled: Project) -> None:
+def test_the_vm_has_no_external_address_and_is_provisioned_through_the_tunnel(tunnelled: Workspace) -> None:
     made = tunnelled.create()
     assert made.exit_code == 0
     (instance,) = tunnelled.cloud.emulator.instances("mock-project")
     assert "accessConfigs" not in instance["networkInterfaces"][0]
-    target = converging.host(tunnelled.session, Targets(host="dev"))
+    target = convergence.host(tunnelled.project, Targets(host="dev"))
     assert target.address == instance["networkInterfaces"][0]["networkIP"]
     words = ("compute", "start-iap-tunnel", "dev", "22", "--listen-on-stdin", "--project", "mock-project", "--zone", ZONE)
     assert target.proxy == (str(folder(tunnelled).resolve() / "gcloud"), *words, "--verbosity=error")
@@ -52,7 +53,7 @@ def test_the_vm_has_no_external_address_and_is_provisioned_through_the_tunnel(tu
     assert (again.exit_code, again.document["changed"]) == (0, False)
 
 
-def test_codes_of_the_first_minutes_are_waited_out(tunnelled: Project) -> None:
+def test_codes_of_the_first_minutes_are_waited_out(tunnelled: Workspace) -> None:
     gcloud.fail(folder(tunnelled), 4047, 4033, 4003, 4003)
     assert tunnelled.create().exit_code == 0
     assert failures_left(tunnelled) == []
@@ -71,7 +72,7 @@ def test_codes_of_the_first_minutes_are_waited_out(tunnelled: Project) -> None:
         (4054, "a policy of the organisation forbids the tunnel", "or set provision.ssh: direct"),
     ],
 )
-def test_a_code_that_stays_is_explained(tunnelled: Project, code: int, what: str, fix: str) -> None:
+def test_a_code_that_stays_is_explained(tunnelled: Workspace, code: int, what: str, fix: str) -> None:
     tunnelled.create()
     gcloud.fail(folder(tunnelled), *[code] * 50)
     with pytest.raises(Unreachable) as caught:
@@ -84,17 +85,17 @@ def test_a_code_that_stays_is_explained(tunnelled: Project, code: int, what: str
     assert tried == 1 if code == 4054 else tried > 1
 
 
-def test_a_stopped_vm_is_not_found_by_the_tunnel(tunnelled: Project) -> None:
+def test_a_stopped_vm_is_not_found_by_the_tunnel(tunnelled: Workspace) -> None:
     tunnelled.create()
     tunnelled.stop()
-    done = app.vm_provision(tunnelled.session, Targets(check=True))
+    done = vm_provision(tunnelled.project, Targets(check=True))
     assert done.exit_code == EXIT_UNREACHABLE
     error = done.document["hosts"]["dev"]["error"]
     assert (error["what"], error["fix"]) == ("the VM does not run", "invoke vm.start --name dev")
     assert "the tunnel does not find the VM: " in error["why"]
 
 
-def test_a_missing_gcloud_is_said_at_once(tunnelled: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_gcloud_is_said_at_once(tunnelled: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     tunnelled.create()
     monkeypatch.setattr(gcloud, "install", lambda _folder: "/nowhere/gcloud")
     with pytest.raises(TunnelRefused, match="gcloud is not installed") as caught:
@@ -107,30 +108,30 @@ needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="this machine
 
 
 @needs_ssh
-def test_the_systems_ssh_goes_through_it(tunnelled: Project, tmp_path: Path) -> None:
+def test_the_systems_ssh_goes_through_it(tunnelled: Workspace, tmp_path: Path) -> None:
     tunnelled.create()
     config = tmp_path / "config"
-    config.write_text(app.vm_ssh_config(tunnelled.session).document["ssh_config"])
+    config.write_text(vm_ssh_config(tunnelled.project).document["ssh_config"])
     words = ["ssh", "-F", str(config), "-o", "ControlMaster=no", "-o", "ControlPath=none", "dev", "hostname"]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "dev\n", "")
 
 
 @needs_ssh
-def test_vm_ssh_goes_through_it(tunnelled: Project) -> None:
+def test_vm_ssh_goes_through_it(tunnelled: Workspace) -> None:
     tunnelled.create()
-    assert app.vm_ssh(tunnelled.session, Targets(), ["sh", "-c", "exit 7"]).exit_code == 7
+    assert vm_ssh(tunnelled.project, Targets(), ["sh", "-c", "exit 7"]).exit_code == 7
     gcloud.fail(folder(tunnelled), 4054, 4054)
     with pytest.raises(TunnelRefused, match="a policy of the organisation"):
-        app.vm_ssh(tunnelled.session, Targets(), ["true"])
+        vm_ssh(tunnelled.project, Targets(), ["true"])
 
 
 @needs_ssh
-def test_a_missing_gcloud_is_understood_through_the_systems_ssh(tunnelled: Project) -> None:
+def test_a_missing_gcloud_is_understood_through_the_systems_ssh(tunnelled: Workspace) -> None:
     tunnelled.create()
-    target = converging.host(tunnelled.session, Targets())
+    target = convergence.host(tunnelled.project, Targets())
     lost = Host(**{**vars(target), "proxy": ("/nowhere/gcloud", *target.proxy[1:])})
-    from provision.app import trust
+    from provision.project import host_keys
 
     with pytest.raises(TunnelRefused, match="gcloud is not installed"):
-        terminal.interactive(lost, command("true"), known_hosts=trust.known_hosts(tunnelled.session), environ=os.environ)
+        terminal.interactive(lost, command("true"), known_hosts=host_keys.known_hosts(tunnelled.project), environ=os.environ)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from provision import app
-from provision.app import Targets
-from provision.app.vm.reach import Patience
-from provision.model import Host
+from provision.commands.vm.hosts import vm_provision
+from provision.commands.vm.life import vm_start
+from provision.commands.vm.shared.reach import Patience
+from provision.commands.vm.watch import vm_serial
+from provision.core.model import Host
+from provision.project.project import Targets
 from provision.recipes import host_recipe
 from provision.testing import MockHost
 from tests.mock.driving import eventually
-from tests.mock.project import Project
+from tests.mock.project import Workspace
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
@@ -21,12 +23,12 @@ TIMER = "systemctl is-active provision-idle.timer"
 
 
 @pytest.fixture
-def idle(project: Project) -> Project:
-    project.settings = project.settings.model_validate({"idle_stop": "45m"})
-    made = project.create()
+def idle(workspace: Workspace) -> Workspace:
+    workspace.settings = workspace.settings.model_validate({"idle_stop": "45m"})
+    made = workspace.create()
     assert made.exit_code == 0
     assert {result["resource"]: result["status"] for result in made.document["hosts"]["dev"]["results"]}["idle-stop"] == "ok"
-    return project
+    return workspace
 
 
 def look(host: MockHost, uptime_s: int) -> None:
@@ -35,7 +37,7 @@ def look(host: MockHost, uptime_s: int) -> None:
     assert host.run("sudo systemctl start provision-idle.service").status == 0
 
 
-def test_a_vm_that_nobody_uses_is_terminated(idle: Project) -> None:
+def test_a_vm_that_nobody_uses_is_terminated(idle: Workspace) -> None:
     host = idle.cloud.host("dev")
     assert host.run(TIMER).output == "active\n", "the first boot installed it, before anybody came"
     look(host, 100)
@@ -43,9 +45,9 @@ def test_a_vm_that_nobody_uses_is_terminated(idle: Project) -> None:
     assert idle.listed() == [("dev", "RUNNING")]
     look(host, 100 + LIMIT_S)
     assert eventually(lambda: idle.listed() == [("dev", "TERMINATED")])
-    assert "not used for 45 min: powering off (idle_stop)" in app.vm_serial(idle.session, "dev").text
+    assert "not used for 45 min: powering off (idle_stop)" in vm_serial(idle.project, "dev").text
 
-    started = app.vm_start(idle.session, "dev", patience=QUICK)
+    started = vm_start(idle.project, "dev", patience=QUICK)
     assert started.exit_code == 0
     host = idle.cloud.host("dev")
     assert host.run(TIMER).output == "active\n", "the boot brought it back"
@@ -53,7 +55,7 @@ def test_a_vm_that_nobody_uses_is_terminated(idle: Project) -> None:
     assert idle.listed() == [("dev", "RUNNING")], "a boot is use"
 
 
-def test_a_gpu_that_computes_keeps_it(idle: Project) -> None:
+def test_a_gpu_that_computes_keeps_it(idle: Workspace) -> None:
     host = idle.cloud.host("dev")
     look(host, 100)
     (host.state / "utilization.0").write_text("7")
@@ -62,7 +64,7 @@ def test_a_gpu_that_computes_keeps_it(idle: Project) -> None:
     assert idle.listed() == [("dev", "RUNNING")]
 
 
-def test_a_gpu_that_cannot_be_read_keeps_it_and_the_serial_console_says_so(idle: Project) -> None:
+def test_a_gpu_that_cannot_be_read_keeps_it_and_the_serial_console_says_so(idle: Workspace) -> None:
     host = idle.cloud.host("dev")
     look(host, 100)
     program = host.path("/var/lib/nvidia/bin/nvidia-smi")
@@ -74,12 +76,12 @@ def test_a_gpu_that_cannot_be_read_keeps_it_and_the_serial_console_says_so(idle:
     assert not (host.state / "poweroff").exists()
     assert idle.listed() == [("dev", "RUNNING")]
     said = "provision: the GPU cannot be read (nvidia-smi ended with 15): it counts as used"
-    assert eventually(lambda: app.vm_serial(idle.session, "dev").text.count(said) == 1)
+    assert eventually(lambda: vm_serial(idle.project, "dev").text.count(said) == 1)
 
 
-def test_taken_away_where_the_settings_no_longer_want_it(idle: Project) -> None:
+def test_taken_away_where_the_settings_no_longer_want_it(idle: Workspace) -> None:
     idle.settings = idle.settings.model_validate({})
-    done = app.vm_provision(idle.session, Targets())
+    done = vm_provision(idle.project, Targets())
     assert (done.exit_code, {r["resource"] for r in done.document["hosts"]["dev"]["results"] if r["status"] == "changed"}) == (
         0,
         {"boot-steps", "idle-stop"},
@@ -89,8 +91,8 @@ def test_taken_away_where_the_settings_no_longer_want_it(idle: Project) -> None:
     assert not host.path("/var/lib/provision/idle.sh").exists()
 
 
-def test_no_host_of_the_settings_is_ever_powered_off(project: Project) -> None:
-    settings = project.settings.model_validate({"idle_stop": "45m", "hosts": {"box": {"address": "box.invalid"}}})
+def test_no_host_of_the_settings_is_ever_powered_off(workspace: Workspace) -> None:
+    settings = workspace.settings.model_validate({"idle_stop": "45m", "hosts": {"box": {"address": "box.invalid"}}})
     for host, has in ((None, True), (Host(name="dev", address="a"), True), (Host(name="box", address="box.invalid"), False)):
-        names = [resource.name for resource in host_recipe(settings, project.folder, host=host)]
+        names = [resource.name for resource in host_recipe(settings, workspace.folder, host=host)]
         assert ("idle-stop" in names) is has

@@ -11,176 +11,181 @@ from typing import Any
 
 import pytest
 
-from provision import app
-from provision.app import Targets
-from provision.app.clouds import cloud_of
-from provision.cloud.gce import GceCloud
-from provision.cloud.ports import Listing
-from provision.errors import CloudError, UsageError
+from provision.cloud.api.gce import GceCloud
+from provision.cloud.api.ports import Listing
+from provision.commands.inventory.list import inventory_ansible, inventory_list
+from provision.commands.vm.existing import vm_show
+from provision.commands.vm.hosts import vm_provision
+from provision.commands.vm.life import vm_stop
+from provision.core.errors import CloudError, UsageError
+from provision.project.cloud import cloud_of
+from provision.project.project import Targets
 from provision.settings import Settings
 from provision.settings.model import HostSettings
 from provision.testing import MockHost
-from tests.mock.project import ZONE, Project
+from tests.mock.project import ZONE, Workspace
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
 
-def names(project: Project, limit: str | None = None) -> list[str]:
-    return [host["name"] for host in app.inventory_list(project.session, limit).document["hosts"]]
+def names(workspace: Workspace, limit: str | None = None) -> list[str]:
+    return [host["name"] for host in inventory_list(workspace.project, limit).document["hosts"]]
 
 
-def ansible(project: Project, limit: str | None = None) -> dict[str, Any]:
+def ansible(workspace: Workspace, limit: str | None = None) -> dict[str, Any]:
     """What is printed, which is what Ansible reads."""
-    found: dict[str, Any] = json.loads(app.inventory_ansible(project.session, limit).text)
+    found: dict[str, Any] = json.loads(inventory_ansible(workspace.project, limit).text)
     return found
 
 
-def with_desk(project: Project, host: MockHost | None = None, **more: Any) -> None:
+def with_desk(workspace: Workspace, host: MockHost | None = None, **more: Any) -> None:
     """A host of the settings beside the VMs."""
     where = {"address": "192.0.2.7"} if host is None else {"address": host.host.address, "port": host.host.port, "user": host.host.user}
-    project.settings = project.settings.model_copy(update={"hosts": {"desk": HostSettings(**{**where, **more})}})
+    workspace.settings = workspace.settings.model_copy(update={"hosts": {"desk": HostSettings(**{**where, **more})}})
 
 
-def test_without_any_cloud_the_static_hosts_are_listed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_cloud_the_static_hosts_are_listed(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GceCloud, "listing", lambda *_: pytest.fail("the cloud was asked"))
-    assert app.inventory_list(project.session).text == "no hosts"
-    with_desk(project)
-    done = app.inventory_list(project.session, "state=static")
+    assert inventory_list(workspace.project).text == "no hosts"
+    with_desk(workspace)
+    done = inventory_list(workspace.project, "state=static")
     (row,) = done.document["hosts"]
     assert (row["name"], row["source"], row["state"], row["address"], row["zone"]) == ("desk", "settings", "static", "192.0.2.7", None)
-    assert not (project.session.home / "mock").exists()
+    assert not (workspace.project.home / "mock").exists()
 
 
-def test_a_real_project_without_a_key_has_no_vms(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_real_project_without_a_key_has_no_vms(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GceCloud, "listing", lambda *_: pytest.fail("the cloud was asked"))
-    project.settings = Settings(project="my-project")
-    assert names(project) == []
+    workspace.settings = Settings(project="my-project")
+    assert names(workspace) == []
 
 
-def test_vms_and_static_hosts_by_filters(project: Project) -> None:
-    project.create()
-    (project.session.home / "mock").mkdir()
-    with_desk(project)
-    assert names(project) == ["desk", "dev"]
-    assert names(project, "gpu=l4,state=running") == ["dev"]
-    assert names(project, "zone=us-central1-*") == ["dev"]
-    assert names(project, "label.provision-owner=*") == ["dev"]
-    assert names(project, "!source=cloud") == ["desk"]
-    assert names(project, "gpu=t4") == []
-    project.stop()
-    assert names(project, "state=running") == []
-    assert names(project, "state=terminated") == ["dev"]
+def test_vms_and_static_hosts_by_filters(workspace: Workspace) -> None:
+    workspace.create()
+    (workspace.project.home / "mock").mkdir()
+    with_desk(workspace)
+    assert names(workspace) == ["desk", "dev"]
+    assert names(workspace, "gpu=l4,state=running") == ["dev"]
+    assert names(workspace, "zone=us-central1-*") == ["dev"]
+    assert names(workspace, "label.provision-owner=*") == ["dev"]
+    assert names(workspace, "!source=cloud") == ["desk"]
+    assert names(workspace, "gpu=t4") == []
+    workspace.stop()
+    assert names(workspace, "state=running") == []
+    assert names(workspace, "state=terminated") == ["dev"]
     with pytest.raises(UsageError, match="no host fits 'nobody'"):
-        names(project, "nobody")
+        names(workspace, "nobody")
 
 
-def test_it_costs_one_call(project: Project) -> None:
-    project.create()
-    (project.session.home / "mock").mkdir()
-    project.cloud.emulator.calls.clear()
-    names(project, "state=running")
-    assert project.cloud.emulator.counted() == ["instances.aggregatedList"]
+def test_it_costs_one_call(workspace: Workspace) -> None:
+    workspace.create()
+    (workspace.project.home / "mock").mkdir()
+    workspace.cloud.emulator.calls.clear()
+    names(workspace, "state=running")
+    assert workspace.cloud.emulator.counted() == ["instances.aggregatedList"]
 
 
-def test_tasks_take_filters_and_ask_the_cloud_for_them_alone(project: Project) -> None:
-    project.create()
-    (project.session.home / "mock").mkdir()
-    with_desk(project)
-    project.cloud.emulator.calls.clear()
-    done = app.vm_provision(project.session, Targets(limit="state=running,gpu=l4", check=True))
+def test_tasks_take_filters_and_ask_the_cloud_for_them_alone(workspace: Workspace) -> None:
+    workspace.create()
+    (workspace.project.home / "mock").mkdir()
+    with_desk(workspace)
+    workspace.cloud.emulator.calls.clear()
+    done = vm_provision(workspace.project, Targets(limit="state=running,gpu=l4", check=True))
     assert list(done.document["hosts"]) == ["dev"]
-    assert project.cloud.emulator.counted() == ["instances.aggregatedList"]
-    project.cloud.emulator.calls.clear()
-    assert list(app.vm_provision(project.session, Targets(limit="d*,!desk", check=True)).document["hosts"]) == ["dev"]
-    assert project.cloud.emulator.counted() == []
+    assert workspace.cloud.emulator.counted() == ["instances.aggregatedList"]
+    workspace.cloud.emulator.calls.clear()
+    assert list(vm_provision(workspace.project, Targets(limit="d*,!desk", check=True)).document["hosts"]) == ["dev"]
+    assert workspace.cloud.emulator.counted() == []
     with pytest.raises(UsageError, match="leaves no host"):
-        app.vm_provision(project.session, Targets(limit="state=terminated"))
+        vm_provision(workspace.project, Targets(limit="state=terminated"))
 
 
-def test_a_vm_without_a_record_is_reached_all_the_same(project: Project) -> None:
+def test_a_vm_without_a_record_is_reached_all_the_same(workspace: Workspace) -> None:
     """Another copy of the project folder made it."""
-    project.create()
-    (project.session.home / "mock").mkdir()
-    (project.session.home / "vms.json").unlink()
-    done = app.vm_provision(project.session, Targets(limit="state=running", check=True))
+    workspace.create()
+    (workspace.project.home / "mock").mkdir()
+    (workspace.project.home / "vms.json").unlink()
+    done = vm_provision(workspace.project, Targets(limit="state=running", check=True))
     assert (done.exit_code, list(done.document["hosts"])) == (0, ["dev"])
 
 
 # --- where the cloud does not answer -------------------------------------------------------------------------------
 
 
-def hide(project: Project, *, asked_by_name: bool = True) -> None:
+def hide(workspace: Workspace, *, asked_by_name: bool = True) -> None:
     """The zone is missing in the list; what is asked of it by name is refused, too."""
-    project.cloud.emulator.script({"zone": ZONE, "fault": "unreachable"})
+    workspace.cloud.emulator.script({"zone": ZONE, "fault": "unreachable"})
     if asked_by_name:
-        project.cloud.emulator.script({"call": "instances.get", "fault": "http", "http_status": 400, "reason": "invalid", "message": "no"})
+        workspace.cloud.emulator.script(
+            {"call": "instances.get", "fault": "http", "http_status": 400, "reason": "invalid", "message": "no"}
+        )
 
 
-def made(project: Project) -> None:
-    project.create()
-    (project.session.home / "mock").mkdir()
-    with_desk(project)
+def made(workspace: Workspace) -> None:
+    workspace.create()
+    (workspace.project.home / "mock").mkdir()
+    with_desk(workspace)
 
 
-def test_a_vm_that_the_list_lacks_is_asked_for_by_name(project: Project) -> None:
-    made(project)
-    hide(project, asked_by_name=False)
-    assert names(project, "state=running") == ["dev"]
-    (note,) = [note for note in project.notes if "may be missing" in note]
+def test_a_vm_that_the_list_lacks_is_asked_for_by_name(workspace: Workspace) -> None:
+    made(workspace)
+    hide(workspace, asked_by_name=False)
+    assert names(workspace, "state=running") == ["dev"]
+    (note,) = [note for note in workspace.notes if "may be missing" in note]
     assert note.startswith(f"VMs in {ZONE} may be missing here: UNREACHABLE: The scope")
-    assert app.inventory_list(project.session).document["hidden"][0]["zone"] == ZONE
+    assert inventory_list(workspace.project).document["hidden"][0]["zone"] == ZONE
 
 
-def test_a_hidden_vm_is_named_and_no_task_takes_it_for_gone(project: Project) -> None:
-    made(project)
-    hide(project)
-    done = app.inventory_list(project.session, "!label.team=ml")
+def test_a_hidden_vm_is_named_and_no_task_takes_it_for_gone(workspace: Workspace) -> None:
+    made(workspace)
+    hide(workspace)
+    done = inventory_list(workspace.project, "!label.team=ml")
     assert [row["name"] for row in done.document["hosts"]] == ["desk"]
     assert done.document["hidden"] == [{"name": "dev", "zone": ZONE, "why": "invalid: no"}]
-    assert project.notes[-1] == f"dev in {ZONE} is missing here, and may run and bill: invalid: no"
-    assert names(project, "!dev") == ["desk"]
+    assert workspace.notes[-1] == f"dev in {ZONE} is missing here, and may run and bill: invalid: no"
+    assert names(workspace, "!dev") == ["desk"]
     for pattern in ("dev", "dev,state=running"):
         with pytest.raises(CloudError, match="cannot be looked at now") as caught:
-            names(project, pattern)
+            names(workspace, pattern)
         assert (caught.value.exit_code, caught.value.where, caught.value.why) == (5, f"{ZONE}/dev", "invalid: no")
 
 
-def test_a_filter_that_leaves_nobody_because_of_it_is_the_clouds_refusal(project: Project) -> None:
-    made(project)
-    hide(project)
+def test_a_filter_that_leaves_nobody_because_of_it_is_the_clouds_refusal(workspace: Workspace) -> None:
+    made(workspace)
+    hide(workspace)
     with pytest.raises(CloudError, match="leaves no host that could be looked at") as caught:
-        app.vm_provision(project.session, Targets(limit="gpu=l4"))
+        vm_provision(workspace.project, Targets(limit="gpu=l4"))
     assert (caught.value.exit_code, "invalid: no" in caught.value.why) == (5, True)
 
 
-def test_tasks_that_name_it_say_why_it_cannot_be_looked_at(project: Project) -> None:
-    made(project)
-    hide(project)
+def test_tasks_that_name_it_say_why_it_cannot_be_looked_at(workspace: Workspace) -> None:
+    made(workspace)
+    hide(workspace)
     for pattern in ("dev", "d*"):
         with pytest.raises(CloudError, match="cannot be looked at now") as caught:
-            app.vm_stop(project.session, pattern)
+            vm_stop(workspace.project, pattern)
         assert caught.value.why == "invalid: no"
     with pytest.raises(CloudError, match="cannot be looked at now"):
-        app.vm_show(project.session, "dev")
+        vm_show(workspace.project, "dev")
 
 
 @pytest.mark.parametrize("targets", [Targets(host="dev", check=True), Targets(limit="d*,!desk", check=True), Targets(check=True)])
-def test_a_vm_that_was_forgotten_is_asked_for(project: Project, targets: Targets) -> None:
+def test_a_vm_that_was_forgotten_is_asked_for(workspace: Workspace, targets: Targets) -> None:
     """A run that was killed before it wrote down how the VM is reached."""
-    made(project)
-    (project.session.home / "vms.json").unlink()
-    assert list(app.vm_provision(project.session, targets).document["hosts"]) == ["dev"]
-    hide(project)
+    made(workspace)
+    (workspace.project.home / "vms.json").unlink()
+    assert list(vm_provision(workspace.project, targets).document["hosts"]) == ["dev"]
+    hide(workspace)
     with pytest.raises(CloudError) as caught:
-        app.vm_provision(project.session, targets)
+        vm_provision(workspace.project, targets)
     assert (caught.value.exit_code, "invalid: no" in caught.value.why) == (5, True)
 
 
-def test_the_table_fits_a_terminal(project: Project) -> None:
-    project.create()
-    (project.session.home / "mock").mkdir()
-    with_desk(project)
-    head, desk, dev = app.inventory_list(project.session).text.splitlines()
+def test_the_table_fits_a_terminal(workspace: Workspace) -> None:
+    workspace.create()
+    (workspace.project.home / "mock").mkdir()
+    with_desk(workspace)
+    head, desk, dev = inventory_list(workspace.project).text.splitlines()
     assert head.split() == ["name", "state", "gpu", "zone", "machine", "type", "address", "labels"]
     assert desk.split() == ["desk", "static", "-", "-", "-", "192.0.2.7", "-"]
     assert dev.split() == ["dev", "running", "nvidia-l4", "us-central1-a", "g2-standard-8", "127.0.0.1", "-"]
@@ -190,56 +195,56 @@ def test_the_table_fits_a_terminal(project: Project) -> None:
 # --- Ansible -------------------------------------------------------------------------------------------------------
 
 
-def test_what_ansible_is_told(project: Project) -> None:
-    project.create()
-    (project.session.home / "mock").mkdir()
-    with_desk(project)
-    vm = cloud_of(project.session).list({})[0]
-    told = ansible(project)
+def test_what_ansible_is_told(workspace: Workspace) -> None:
+    workspace.create()
+    (workspace.project.home / "mock").mkdir()
+    with_desk(workspace)
+    vm = cloud_of(workspace.project).list({})[0]
+    told = ansible(workspace)
     assert list(told) == ["_meta", "all", "gpu_nvidia_l4", "state_running", "state_static", "zone_us_central1_a"]
     assert told["all"] == {"children": ["ungrouped", "gpu_nvidia_l4", "state_running", "state_static", "zone_us_central1_a"]}
     assert told["state_running"] == {"hosts": ["dev"]}
     dev, desk = told["_meta"]["hostvars"]["dev"], told["_meta"]["hostvars"]["desk"]
     assert (dev["ansible_host"], dev["ansible_user"]) == ("127.0.0.1", "provision")
-    assert dev["ansible_port"] == project.cloud.ssh_ports["dev"]
-    assert dev["ansible_ssh_private_key_file"] == str(project.session.home / "key")
+    assert dev["ansible_port"] == workspace.cloud.ssh_ports["dev"]
+    assert dev["ansible_ssh_private_key_file"] == str(workspace.project.home / "key")
     options = shlex.split(dev["ansible_ssh_common_args"])
     assert f"HostKeyAlias=compute.{vm.instance_id}" in options
-    assert f'UserKnownHostsFile="{project.session.home / "known_hosts"}"' in options
+    assert f'UserKnownHostsFile="{workspace.project.home / "known_hosts"}"' in options
     assert "StrictHostKeyChecking=yes" in options
     assert (dev["provision_gpu"], dev["provision_state"]) == ("nvidia-l4", "running")
     assert dev["provision_labels"] == dict(vm.labels)
     assert "ansible_user" not in desk
     assert "HostKeyAlias" not in desk["ansible_ssh_common_args"]
-    assert ansible(project, "state=static")["_meta"]["hostvars"].keys() == {"desk"}
+    assert ansible(workspace, "state=static")["_meta"]["hostvars"].keys() == {"desk"}
 
 
-def test_this_very_machine_needs_no_ssh(project: Project) -> None:
-    with_desk(project, address="local")
-    assert ansible(project)["_meta"]["hostvars"]["desk"]["ansible_connection"] == "local"
+def test_this_very_machine_needs_no_ssh(workspace: Workspace) -> None:
+    with_desk(workspace, address="local")
+    assert ansible(workspace)["_meta"]["hostvars"]["desk"]["ansible_connection"] == "local"
 
 
-def test_labels_become_groups(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_become_groups(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
 
-    project.create()
-    (project.session.home / "mock").mkdir()
-    vms = [replace(vm, labels={**vm.labels, "team": "ml-vision", "empty": ""}) for vm in cloud_of(project.session).list({})]
+    workspace.create()
+    (workspace.project.home / "mock").mkdir()
+    vms = [replace(vm, labels={**vm.labels, "team": "ml-vision", "empty": ""}) for vm in cloud_of(workspace.project).list({})]
     monkeypatch.setattr(GceCloud, "listing", lambda *_: Listing(vms))
-    assert {"label_team_ml_vision", "label_empty"} <= set(ansible(project))
-    assert not any("provision" in group for group in ansible(project))
-    assert "team=ml-vision" in app.inventory_list(project.session).text
+    assert {"label_team_ml_vision", "label_empty"} <= set(ansible(workspace))
+    assert not any("provision" in group for group in ansible(workspace))
+    assert "team=ml-vision" in inventory_list(workspace.project).text
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="this machine has no ssh")
 @pytest.mark.parametrize("way", ["direct", "iap"])
-def test_ssh_gets_there_with_what_ansible_is_told(project: Project, way: str, tmp_path: Path) -> None:
+def test_ssh_gets_there_with_what_ansible_is_told(workspace: Workspace, way: str, tmp_path: Path) -> None:
     """The words in the order in which Ansible's connection plugin puts them."""
-    project.settings = project.settings.model_copy(update={"ssh": way})
-    (project.session.home / "mock").mkdir(parents=True)
-    (project.session.home / "mock" / "mock.json").write_text(json.dumps({"compute_endpoint": project.cloud.endpoint}))
-    project.create()
-    told = ansible(project)["_meta"]["hostvars"]["dev"]
+    workspace.settings = workspace.settings.model_copy(update={"ssh": way})
+    (workspace.project.home / "mock").mkdir(parents=True)
+    (workspace.project.home / "mock" / "mock.json").write_text(json.dumps({"compute_endpoint": workspace.cloud.endpoint}))
+    workspace.create()
+    told = ansible(workspace)["_meta"]["hostvars"]["dev"]
     words = ["-o", f"Port={told['ansible_port']}", "-o", f'IdentityFile="{told["ansible_ssh_private_key_file"]}"']
     words += ["-o", f"User={told['ansible_user']}", *shlex.split(told["ansible_ssh_common_args"])]
     done = subprocess.run(

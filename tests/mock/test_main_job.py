@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from provision import app
-from provision.app.clouds import cloud_of
-from provision.app.session import Session
-from provision.cloud.create import new_request_id
+from provision.cloud.lifecycle.create import new_request_id
+from provision.commands.mock.down import mock_down
+from provision.commands.vm.existing import vm_list
+from provision.commands.vm.hosts import vm_ssh
+from provision.project.cloud import cloud_of
+from provision.project.project import Project
 from provision.settings import Settings
 from tests.acceptance.main_job import HERE, World, walk
 
@@ -27,13 +29,13 @@ def mock_world(tmp_path: Path) -> Iterator[World]:
     subprocess.run(["git", "init", "-q", str(project)], check=True)
 
     def reboot() -> None:
-        cloud = cloud_of(world.session)
+        cloud = cloud_of(world.project)
         cloud.stop("dev", "us-central1-a", request_id=new_request_id())
         cloud.start("dev", "us-central1-a", request_id=new_request_id())
-        app.vm_ssh(world.session, HERE, ["sh", "-c", _BOOTED])
+        vm_ssh(world.project, HERE, ["sh", "-c", _BOOTED])
 
     def put_object(bucket: str, name: str, data: bytes) -> None:
-        path = world.session.home / "mock/hosts/us-central1-a/dev/state/buckets" / bucket / name
+        path = world.project.home / "mock/hosts/us-central1-a/dev/state/buckets" / bucket / name
         path.parent.mkdir(parents=True)
         path.write_bytes(data)
 
@@ -47,10 +49,10 @@ def mock_world(tmp_path: Path) -> Iterator[World]:
         put_object=put_object,
     )
     yield world
-    app.mock_down(Session(world.settings, world.state_dir, world.project_dir))
+    mock_down(Project(world.settings, world.state_dir, world.project_dir))
 
 
 @pytest.mark.timeout(240)
 def test_the_main_job_on_the_mock(mock_world: World) -> None:
     walk(mock_world)
-    assert app.vm_list(mock_world.session).document == {"vms": []}
+    assert vm_list(mock_world.project).document == {"vms": []}

@@ -16,7 +16,7 @@ import requests
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1
 
-from provision.errors import ProvisionError
+from provision.core.errors import ProvisionError
 from provision.testing import MockCloud, MockHost, daemon
 from provision.testing.keys import load_or_make_key, public_line
 from provision.testing.mock_cloud import authorized

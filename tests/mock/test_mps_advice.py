@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from provision import app
-from provision.app import Session, Targets
-from provision.errors import HostError, UsageError
+from provision.commands.mps.plan import mps_explain, mps_plan
+from provision.core.errors import HostError, UsageError
+from provision.project.project import Project, Targets
 from provision.settings import Settings
 from provision.testing import MockHost
 from tests.mock.workers import settled
@@ -22,9 +22,9 @@ HERE = Targets()
 
 
 def test_a_plan_from_what_the_host_says(tmp_path: Path) -> None:
-    with MockHost(gpu="nvidia-l4") as mock, settled(mock, tmp_path) as session:
+    with MockHost(gpu="nvidia-l4") as mock, settled(mock, tmp_path) as project:
         mock.stats.reset()
-        done = app.mps_plan(session, HERE, clients=None, peak_memory="2g", measure=None)
+        done = mps_plan(project, HERE, clients=None, peak_memory="2g", measure=None)
         assert mock.stats.exchanges == 1
         document = json.loads(json.dumps(done.document))
         assert document["host"]["gpu"] == "NVIDIA L4"
@@ -36,27 +36,27 @@ def test_a_plan_from_what_the_host_says(tmp_path: Path) -> None:
         assert "as Dataflow does" in done.text
         assert "usually" not in done.text, "nothing is known of the program, so nothing is foretold"
         assert max(map(len, done.text.splitlines())) <= 100
-        told = app.mps_plan(replace(session, program_argv0="provision"), HERE, clients=None, peak_memory=None, measure=None).text
+        told = mps_plan(replace(project, program_argv0="provision"), HERE, clients=None, peak_memory=None, measure=None).text
         assert "then provision mps.enable" in told
         assert "invoke" not in told
 
 
 def test_a_wish_is_planned_for(tmp_path: Path) -> None:
-    with MockHost() as mock, settled(mock, tmp_path) as session:
-        done = app.mps_plan(session, HERE, clients="60", peak_memory=None, measure=None)
+    with MockHost() as mock, settled(mock, tmp_path) as project:
+        done = mps_plan(project, HERE, clients="60", peak_memory=None, measure=None)
         assert done.document["plan"]["clients"] == 46
         assert "60 clients were asked for, 46 are possible" in " ".join(done.text.split())
 
 
 def test_the_mock_never_makes_up_a_measurement(tmp_path: Path) -> None:
     """Nor does one that is reached like any other SSH host."""
-    with MockHost() as mock, settled(mock, tmp_path) as session, pytest.raises(UsageError, match="needs a GPU"):
-        app.mps_plan(session, HERE, clients=None, peak_memory=None, measure="true")
+    with MockHost() as mock, settled(mock, tmp_path) as project, pytest.raises(UsageError, match="needs a GPU"):
+        mps_plan(project, HERE, clients=None, peak_memory=None, measure="true")
 
 
 def test_without_a_container_it_says_what_to_start(tmp_path: Path) -> None:
-    with MockHost() as mock, settled(mock, tmp_path, container=False) as session, pytest.raises(HostError, match="not running") as caught:
-        app.mps_plan(session, HERE, clients=None, peak_memory=None, measure=None)
+    with MockHost() as mock, settled(mock, tmp_path, container=False) as project, pytest.raises(HostError, match="not running") as caught:
+        mps_plan(project, HERE, clients=None, peak_memory=None, measure=None)
     assert "dev.up" in caught.value.fix
 
 
@@ -68,23 +68,23 @@ def test_without_a_container_it_says_what_to_start(tmp_path: Path) -> None:
     ],
 )
 def test_flags_that_are_no_numbers_are_refused_first(tmp_path: Path, flags: dict[str, str], where: str, allowed: str) -> None:
-    session = Session(Settings(), tmp_path, tmp_path)
+    project = Project(Settings(), tmp_path, tmp_path)
     with pytest.raises(UsageError) as caught:
-        app.mps_plan(session, HERE, **{"clients": None, "peak_memory": None, "measure": None, **flags})
+        mps_plan(project, HERE, **{"clients": None, "peak_memory": None, "measure": None, **flags})
     assert (caught.value.where, allowed in caught.value.why) == (where, True)
 
 
 def test_explaining_needs_no_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = Session(Settings(), tmp_path, tmp_path)
-    done = app.mps_explain(session, text="Error 805\n", file=None)
+    project = Project(Settings(), tmp_path, tmp_path)
+    done = mps_explain(project, text="Error 805\n", file=None)
     assert (done.exit_code, done.document["matches"][0]["id"]) == (0, "805")
     log = tmp_path / "control.log"
     log.write_text("[x] User did not send valid credentials\n")
-    assert app.mps_explain(session, text=None, file=str(log)).document["matches"][0]["harmless"]
+    assert mps_explain(project, text=None, file=str(log)).document["matches"][0]["harmless"]
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"torch.mps \xff\n")))
-    assert app.mps_explain(session, text=None, file="-").document["matches"][0]["id"] == "apple"
-    unknown = app.mps_explain(session, text="all is well", file=None)
+    assert mps_explain(project, text=None, file="-").document["matches"][0]["id"] == "apple"
+    unknown = mps_explain(project, text="all is well", file=None)
     assert (unknown.exit_code, unknown.document, "mps.doctor" in unknown.text) == (1, {"matches": []}, True)
     for given in ({"text": None, "file": None}, {"text": "a", "file": "b"}, {"text": None, "file": str(tmp_path / "absent")}):
         with pytest.raises(UsageError):
-            app.mps_explain(session, **given)
+            mps_explain(project, **given)

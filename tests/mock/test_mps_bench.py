@@ -18,15 +18,16 @@ from typing import Any
 
 import pytest
 
-from provision import app
-from provision.app import Done
-from provision.app.mps import benchmark, place
-from provision.errors import EXIT_USAGE, UsageError
-from provision.model import Event, Note
-from provision.mps import cell_script
+from provision.commands.mps.bench import bench, target
+from provision.commands.mps.bench.bench import mps_bench
+from provision.commands.mps.bench.options import mps_asked
+from provision.core.errors import EXIT_USAGE, UsageError
+from provision.core.model import Event, Note
+from provision.mps.bench import cell_script
+from provision.project.project import Done
 from provision.testing import MockHost
 from tests.mock.driving import SHELL, eventually
-from tests.mock.project import Project
+from tests.mock.project import Workspace
 from tests.mock.sharing import HERE, Shared
 
 pytestmark = pytest.mark.timeout(240)
@@ -43,16 +44,16 @@ sys.exit(status)
 """
 
 
-def test_a_mock_is_refused_in_one_line(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mock_is_refused_in_one_line(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     """With matplotlib or without: what is missing for a chart is said where there would be one."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert project.create().exit_code == 0
-    asked = app.mps_asked(clients="1,2", rounds="1")
+    assert workspace.create().exit_code == 0
+    asked = mps_asked(clients="1,2", rounds="1")
     with pytest.raises(UsageError) as caught:
-        app.mps_bench(project.session, HERE, asked)
+        mps_bench(workspace.project, HERE, asked)
     assert caught.value.exit_code == EXIT_USAGE
     assert str(caught.value).splitlines()[0] == "dev: mps.bench measures a GPU: this is a mock, which has none, and no figure is made up"
-    assert not (project.folder / "mps-bench").exists()
+    assert not (workspace.folder / "mps-bench").exists()
 
 
 @pytest.fixture(scope="module")
@@ -61,19 +62,19 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     with MockHost(shell=SHELL, gpu_count=2) as host:
         made = Shared(tmp_path_factory.mktemp("bench"), host, gpu=1)
         assert made.up().exit_code == 0
-        project = made.fresh().project_dir
-        subprocess.run(["git", "init", "-q", str(project)], check=True)
-        (project / "client.py").write_text(CLIENT)
+        workspace = made.fresh().project_dir
+        subprocess.run(["git", "init", "-q", str(workspace)], check=True)
+        (workspace / "client.py").write_text(CLIENT)
         yield made
 
 
 @pytest.fixture
 def unrefused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A container of the mock is a folder, which the stand-ins know and the script of a cell, made for real ones, does not."""
-    monkeypatch.setattr(benchmark, "_HOST_LOOK", benchmark._HOST_LOOK.replace('echo "mock=', ': "'))
+    monkeypatch.setattr(bench, "_HOST_LOOK", bench._HOST_LOOK.replace('echo "mock=', ': "'))
     numbers = count()
     tokens = SimpleNamespace(token_hex=lambda size: f"{os.getpid():08x}{next(numbers):0{2 * size - 8}x}")
-    monkeypatch.setattr(place, "secrets", tokens)  # those of this process, so that tests side by side do not see one another's
+    monkeypatch.setattr(target, "secrets", tokens)  # those of this process, so that tests side by side do not see one another's
     make = 'mkdir -p "$folder/pipe" "$folder/log"'
     assert make in cell_script._CELL
     monkeypatch.setattr(
@@ -89,8 +90,8 @@ EVENTS: list[Event] = []
 def run(box: Shared, seconds: str, **flags: Any) -> Done:
     EVENTS.clear()
     command = f"python client.py {seconds}"
-    asked = app.mps_asked(command=command, clients="1,2", modes="none,mps", rounds="1", with_chart=False, **flags)
-    return app.mps_bench(replace(box.session, emit=EVENTS.append), HERE, asked)
+    asked = mps_asked(command=command, clients="1,2", modes="none,mps", rounds="1", with_chart=False, **flags)
+    return mps_bench(replace(box.project, emit=EVENTS.append), HERE, asked)
 
 
 @pytest.mark.slow

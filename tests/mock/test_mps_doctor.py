@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from provision import app
-from provision.app import Done, Targets
-from provision.mps import parse
+from provision.commands.dev.container import dev_exec
+from provision.commands.mps.control import mps_disable
+from provision.commands.mps.doctor import mps_doctor
+from provision.mps.status import parse
+from provision.project.project import Done, Targets
 from provision.testing import MockHost
 from tests.mock.driving import connect
 from tests.mock.sharing import Shared, program
@@ -28,8 +30,8 @@ R = "$PROVISION_MOCK_ROOT"
 @pytest.fixture(scope="module")
 def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
     folder = tmp_path_factory.mktemp("doctor")
-    with MockHost() as mock, settled(mock, folder) as session:
-        yield Box(mock, session)
+    with MockHost() as mock, settled(mock, folder) as project:
+        yield Box(mock, project)
 
 
 def found(done: Done, status: str) -> dict[str, dict[str, Any]]:
@@ -44,7 +46,7 @@ def enabled(box: Box) -> Box:
 
 
 def test_before_mps_is_enabled_one_check_fails_and_says_what_to_do(box: Box) -> None:
-    assert app.mps_disable(box.session, HERE).exit_code == 0
+    assert mps_disable(box.project, HERE).exit_code == 0
     box.mock.stats.reset()
     done = box.examined()
     assert box.mock.stats.exchanges == 1
@@ -55,8 +57,8 @@ def test_before_mps_is_enabled_one_check_fails_and_says_what_to_do(box: Box) -> 
 
 
 def test_remedies_are_in_the_words_of_the_program_that_was_called(box: Box) -> None:
-    assert app.mps_disable(box.session, HERE).exit_code == 0
-    done = app.mps_doctor(replace(box.session, program_argv0="provision"), HERE)
+    assert mps_disable(box.project, HERE).exit_code == 0
+    done = mps_doctor(replace(box.project, program_argv0="provision"), HERE)
     assert found(done, "fail")["daemon"]["fix"].startswith("provision mps.enable ")
     assert "provision mps.enable" in done.text
     assert "invoke" not in done.text
@@ -104,7 +106,7 @@ def test_what_the_log_told_before_many_questions_is_still_seen(enabled: Box) -> 
     """A watched daemon writes down questions and answers, line after line."""
     enabled.inside(MANY_QUESTIONS)
     assert "1000" in found(enabled.examined(), "fail")["server"]["what"]
-    assert app.mps_disable(enabled.session, HERE).exit_code == 0
+    assert mps_disable(enabled.project, HERE).exit_code == 0
 
 
 def test_a_plan_that_is_not_in_force_is_told_by_its_settings(enabled: Box) -> None:
@@ -113,10 +115,10 @@ def test_a_plan_that_is_not_in_force_is_told_by_its_settings(enabled: Box) -> No
         assert (done.exit_code, list(found(done, "warn"))) == (1, ["daemon"]), done.text
         return found(done, "warn")["daemon"]
 
-    settings = enabled.session.settings
+    settings = enabled.project.settings
     mps = {"thread_percentage": 25, "memory_limit": "2G", "cpus": "0", "gpu": "0", "exclusive": True}
     planned = settings.model_copy(update={"mps": settings.mps.model_copy(update=mps)})
-    other = replace(enabled, session=replace(enabled.session, settings=planned))
+    other = replace(enabled, project=replace(enabled.project, settings=planned))
     others = "mps.thread_percentage 100, not 25; mps.memory_limit none, not 2G; mps.cpus [-,0-9]+, not 0; mps.gpu all, not 0"
     assert re.fullmatch(f"mps.exclusive no, not yes; {others}", told(other)["why"])
     other.enable()
@@ -150,7 +152,7 @@ def test_a_worker_that_has_loaded_jax_is_asked_what_it_takes(enabled: Box) -> No
 
 
 def test_a_job_that_leaves_one_process_has_nothing_to_share(enabled: Box) -> None:
-    done = app.mps_doctor(enabled.session, HERE, options=["--experiments=no_use_multiple_sdk_containers"])
+    done = mps_doctor(enabled.project, HERE, options=["--experiments=no_use_multiple_sdk_containers"])
     assert list(found(done, "fail")) == ["pipeline"]
 
 
@@ -178,7 +180,7 @@ def test_a_container_for_each_worker_is_looked_at_where_the_daemon_lives(tmp_pat
         shared = Shared(tmp_path, mock, topology="containers")
         assert shared.up().exit_code == 0
         shared.enable()
-        done = app.mps_doctor(shared.session, HERE)
+        done = mps_doctor(shared.project, HERE)
         assert (done.exit_code, found(done, "warn")) == (0, {}), done.text
         assert found(done, "ok")["control-log"]["what"] == "nothing unusual"
         told = shared.inside(f'cat "{R}$CUDA_MPS_LOG_DIRECTORY/control.log"')
@@ -187,29 +189,29 @@ def test_a_container_for_each_worker_is_looked_at_where_the_daemon_lives(tmp_pat
         shared.inside(
             f'for pid in 7 8 9; do echo "Server $pid exited with status 1"; done >>"{R}/run/mps/log/control.log"', box="worker-mps"
         )
-        assert "7, 8, 9" in found(app.mps_doctor(shared.session, HERE), "fail")["control-log"]["why"]
+        assert "7, 8, 9" in found(mps_doctor(shared.project, HERE), "fail")["control-log"]["why"]
 
         mock.run("sudo docker kill worker-2")
-        lost = found(app.mps_doctor(shared.session, HERE), "fail")["container"]
+        lost = found(mps_doctor(shared.project, HERE), "fail")["container"]
         assert (lost["what"], lost["fix"]) == ("1 of 2 worker containers runs", "invoke dev.up")
         assert lost["why"] == "not running: worker-2"
         state = shared.status(strict=True)
         assert (state.exit_code, state.document["missing"]) == (1, ["worker-2"])
         assert "1 of 2; not running: worker-2" in state.text
         assert "not tried on this server" not in state.text, "it was, with another set of containers"
-        assert app.dev_exec(shared.session, HERE, ["true"], count=3).exit_code == 0
+        assert dev_exec(shared.project, HERE, ["true"], count=3).exit_code == 0
         assert "not running: worker-2" in shared.err.decode()
         shared.enable()
         assert shared.status(strict=True).exit_code == 0
-        assert app.dev_exec(shared.session, HERE, ["true"], count=3).exit_code == 0
+        assert dev_exec(shared.project, HERE, ["true"], count=3).exit_code == 0
         assert "not running" not in shared.err.decode()
 
         shared.set()  # the settings name the other topology
-        done = app.mps_doctor(shared.session, HERE)
+        done = mps_doctor(shared.project, HERE)
         assert [check["fix"] for check in found(done, "fail").values()] == ["invoke mps.enable   (makes them anew)"]
         shared.set(topology="containers")
         mock.run("sudo docker rm -f worker-mps")
-        assert found(app.mps_doctor(shared.session, HERE), "fail")["container"]["what"] == "the container worker-mps is not running"
+        assert found(mps_doctor(shared.project, HERE), "fail")["container"]["what"] == "the container worker-mps is not running"
 
 
 COMPAT = (
@@ -234,7 +236,7 @@ def test_the_driver_comes_before_what_an_image_brings(tmp_path: Path) -> None:
 
 def test_an_image_without_glibc_is_told_apart(tmp_path: Path) -> None:
     ref = "us-docker.pkg.dev/project/repo/python:3.11-alpine"
-    with MockHost() as mock, settled(mock, tmp_path, image=ref) as session:
-        done = app.mps_doctor(session, HERE)
+    with MockHost() as mock, settled(mock, tmp_path, image=ref) as project:
+        done = mps_doctor(project, HERE)
         assert "Alpine" in found(done, "fail")["container"]["fix"]
         assert mock.run("sudo docker exec worker nvidia-cuda-mps-control -v").status == 127

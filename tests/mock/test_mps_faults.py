@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from provision import app
-from provision.app import Done, Targets
-from provision.mps.doctor import CHECKS
+from provision.commands.mps.control import mps_disable
+from provision.mps.doctor.checks import CHECKS
+from provision.project.project import Done, Targets
 from provision.testing import MockHost
 from tests.mock.driving import connect, eventually
 from tests.mock.sharing import program
@@ -29,8 +29,8 @@ JOB = "--dataflow_service_options=worker_accelerator=type:nvidia-l4;count:1;inst
 
 @pytest.fixture(scope="module")
 def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
-    with MockHost() as mock, settled(mock, tmp_path_factory.mktemp("faults")) as session:
-        yield Box(mock, session)
+    with MockHost() as mock, settled(mock, tmp_path_factory.mktemp("faults")) as project:
+        yield Box(mock, project)
 
 
 def ends(done: Done, *statuses: str) -> dict[str, dict[str, Any]]:
@@ -104,7 +104,7 @@ def two_daemons(box: Box) -> Iterator[None]:
 
 @contextmanager
 def began_before_the_daemon(box: Box) -> Iterator[None]:
-    assert app.mps_disable(box.session, HERE).exit_code == 0
+    assert mps_disable(box.project, HERE).exit_code == 0
     with program(box.mock, "worker"):
         box.enable()
         yield
@@ -287,7 +287,7 @@ GROWTH = "--env TF_FORCE_GPU_ALLOW_GROWTH=true"
     [(f"{GROWTH} --ulimit nofile=1024:1024", "limits", "nofile=16384"), ("--ulimit nofile=16384:16384", "memory", "dev.up")],
 )
 def test_a_container_that_was_made_by_hand(tmp_path: Path, options: str, check: str, fix: str) -> None:
-    with MockHost() as mock, settled(mock, tmp_path, container=False) as session:
+    with MockHost() as mock, settled(mock, tmp_path, container=False) as project:
         nodes = " ".join(f'--device "{R}/dev/{name}"' for name in ("nvidia0", "nvidiactl", "nvidia-uvm"))
         volumes = " ".join(f'--volume "{NVIDIA}/{name}":/usr/local/nvidia/{name}:ro' for name in ("bin", "lib64"))
         mps = "--env CUDA_MPS_PIPE_DIRECTORY=/run/mps/pipe --env CUDA_MPS_LOG_DIRECTORY=/run/mps/log --env OMP_NUM_THREADS=1"
@@ -295,7 +295,7 @@ def test_a_container_that_was_made_by_hand(tmp_path: Path, options: str, check: 
         words = f"--init --shm-size 1g --name worker --entrypoint sleep {nodes} {volumes} {mps} {paths} {options} python:3.11 infinity"
         started = mock.run(f"sudo docker run -d {words}")
         assert started.status == 0, started.output
-        made = Box(mock, session)
+        made = Box(mock, project)
         made.inside(f'mkdir -p "{R}/run/mps"; nvidia-cuda-mps-control -d; echo start_server -uid 0 | nvidia-cuda-mps-control')
         done = made.examined()
         assert list(ends(done, "fail", "warn", "unknown")) == [check], done.text

@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 
-from provision import app
-from provision.app import Targets
-from provision.model import Event, Note, ResourceStarted
-from provision.resources.mps import inside
+from provision.commands.dev.container import dev_down, dev_up
+from provision.commands.mps.control import mps_disable, mps_enable
+from provision.commands.mps.doctor import mps_doctor
+from provision.core.model import Event, Note, ResourceStarted
+from provision.mps.status import inside
+from provision.project.project import Targets
 from provision.testing import MockHost
 from tests.mock.driving import eventually
 from tests.mock.sharing import HERE, IMAGE, Shared, changed
@@ -40,7 +42,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
 def gpu(prepared: Shared, monkeypatch: pytest.MonkeyPatch) -> Shared:
     """That host with MPS off and nothing left of another test; clients have a second to leave."""
     prepared.set()
-    assert app.mps_disable(prepared.session, HERE, force=True).exit_code == 0
+    assert mps_disable(prepared.project, HERE, force=True).exit_code == 0
     assert prepared.up().exit_code == 0
     plan = recipe._plan
     monkeypatch.setattr(recipe, "_plan", lambda settings: {**plan(settings), "drain_s": 1, "ready_s": 2})
@@ -104,7 +106,7 @@ def test_a_memory_limit_that_was_changed_by_hand_is_set_back(gpu: Shared) -> Non
 
 def test_a_memory_limit_that_no_context_fits_into_is_refused(gpu: Shared) -> None:
     gpu.set(memory_limit="16M")
-    refused = gpu.refused(app.mps_enable(gpu.session, HERE))
+    refused = gpu.refused(mps_enable(gpu.project, HERE))
     assert (refused["what"].partition(",")[0], refused["fix"].partition(";")[0]) == (
         "no CUDA context fits into mps.memory_limit",
         "raise mps.memory_limit",
@@ -114,17 +116,17 @@ def test_a_memory_limit_that_no_context_fits_into_is_refused(gpu: Shared) -> Non
 
 def test_what_the_host_does_not_have_is_refused(gpu: Shared) -> None:
     gpu.set(gpu=7)
-    assert gpu.refused(app.mps_enable(gpu.session, HERE))["what"] == "the GPU that mps.gpu names is not there"
+    assert gpu.refused(mps_enable(gpu.project, HERE))["what"] == "the GPU that mps.gpu names is not there"
     gpu.set(gpu="GPU-00000009-c0de-4b1d-8000-000000000009")
-    assert gpu.refused(app.mps_enable(gpu.session, HERE))["what"] == "the GPU that mps.gpu names is not there"
-    lost = next(check for check in app.mps_doctor(gpu.session, HERE).document["checks"] if check["status"] == "fail")
+    assert gpu.refused(mps_enable(gpu.project, HERE))["what"] == "the GPU that mps.gpu names is not there"
+    lost = next(check for check in mps_doctor(gpu.project, HERE).document["checks"] if check["status"] == "fail")
     assert (lost["id"], lost["fix"]) == ("devices", "invoke dev.exec -- nvidia-smi -L")
     gpu.set()
     gpu.enable()
     server = gpu.status().document["server"]
     for cpus in ("900", "0,900"):
         gpu.set(cpus=cpus)
-        refused = gpu.refused(app.mps_enable(gpu.session, HERE))
+        refused = gpu.refused(mps_enable(gpu.project, HERE))
         assert refused["what"] == "the CPUs that mps.cpus names are not there"
         assert gpu.status().document["server"] == server, "the daemon that works goes on"
     told = gpu.inside(f"export OMP_NUM_THREADS=1; {refused['fix'].removeprefix('invoke dev.exec -- ')}")
@@ -135,20 +137,20 @@ def test_clients_that_stay_are_named_and_only_force_ends_them(gpu: Shared) -> No
     gpu.enable()
     with gpu.program() as client:
         gpu.set(thread_percentage=50)
-        refused = gpu.refused(app.mps_enable(gpu.session, HERE))
+        refused = gpu.refused(mps_enable(gpu.project, HERE))
         assert (refused["what"], refused["fix"]) == ("programs are still attached to MPS", "let them end, or invoke mps.disable --force")
         assert re.search(rf"still attached after 1 s: {client.pid} \S*python", refused["why"]), refused["why"]
         assert refused["why"].count("waiting up to 1 s") == 1
-        assert client.pid in gpu.refused(app.mps_disable(gpu.session, HERE))["why"]
+        assert client.pid in gpu.refused(mps_disable(gpu.project, HERE))["why"]
         assert client.call("cuCtxSynchronize") == 0
         found = gpu.status().document
         assert [(each["pid"], each["container"]) for each in found["clients"]] == [(int(client.pid), "worker")]
         assert "python" in found["clients"][0]["command"]
-        assert app.mps_disable(gpu.session, HERE, force=True).exit_code == 0
+        assert mps_disable(gpu.project, HERE, force=True).exit_code == 0
         assert client.call("cuCtxSynchronize") == 810
     assert gpu.inside(f'ls -d "{R}"/run/mps/pipe "{R}"/run/mps/log "{R}"/run/provision-mps 2>/dev/null') == ""
     assert gpu.status().document["daemon"] is False
-    assert changed(dict(app.mps_disable(gpu.session, HERE).document["hosts"]["box"])) == []
+    assert changed(dict(mps_disable(gpu.project, HERE).document["hosts"]["box"])) == []
 
 
 def test_a_client_that_leaves_in_time_lets_the_new_plan_in(gpu: Shared) -> None:
@@ -173,7 +175,7 @@ def test_who_uses_the_gpu_outside_is_named(gpu: Shared) -> None:
             assert [(each["pid"], each["container"]) for each in done.document["outside"]] == [(int(early.pid), "worker")]
             assert [each["pid"] for each in done.document["clients"]] == [int(late.pid)]
             assert "outside MPS" in done.text
-        assert app.mps_disable(gpu.session, HERE).exit_code == 0
+        assert mps_disable(gpu.project, HERE).exit_code == 0
         assert "these use the GPU without MPS" in gpu.status().text
     assert gpu.status().document["outside"] == []
 
@@ -193,9 +195,9 @@ def test_without_root_a_user_of_docker_shares_the_gpu(gpu: Shared, monkeypatch: 
             assert done.exit_code == 1
     assert gpu.status(strict=True).exit_code == 0
     assert changed(gpu.enable()) == []
-    checks = {check["id"]: check["status"] for check in app.mps_doctor(gpu.session, HERE).document["checks"]}
+    checks = {check["id"]: check["status"] for check in mps_doctor(gpu.project, HERE).document["checks"]}
     assert [check for check in checks if checks[check] in {"fail", "unknown"}] == ["kernel-log"], "root's alone"
-    assert app.mps_disable(gpu.session, HERE).exit_code == 0
+    assert mps_disable(gpu.project, HERE).exit_code == 0
     assert gpu.status().document["daemon"] is False
 
 
@@ -207,13 +209,13 @@ def test_who_uses_another_gpu_than_the_chosen_one_is_not_outside(gpu: Shared) ->
     with gpu.program(other) as elsewhere, gpu.program() as client:
         done = gpu.status(strict=True)
         assert (done.exit_code, done.document["outside"]) == (0, []), done.text
-        bad = [check for check in app.mps_doctor(gpu.session, HERE).document["checks"] if check["status"] == "fail"]
+        bad = [check for check in mps_doctor(gpu.project, HERE).document["checks"] if check["status"] == "fail"]
         assert bad == []
         assert [each["pid"] for each in done.document["clients"]] == [int(client.pid)]
         client.end()
         gpu.set()
         assert [each["pid"] for each in gpu.status().document["outside"]] == [int(elsewhere.pid)], "all GPUs are shared"
-        bad = [check["id"] for check in app.mps_doctor(gpu.session, HERE).document["checks"] if check["status"] == "fail"]
+        bad = [check["id"] for check in mps_doctor(gpu.project, HERE).document["checks"] if check["status"] == "fail"]
         assert "environment" in bad
         gpu.set(gpu="GPU-00000001-c0de-4b1d-8000-000000000001")
         assert [each["pid"] for each in gpu.status().document["outside"]] == [int(elsewhere.pid)], "this very GPU is"
@@ -244,13 +246,13 @@ def test_the_compute_mode_is_set_on_request_and_always_restored(gpu: Shared) -> 
     gpu.enable()
     assert mode() == ["Exclusive_Process"] * 2
     assert changed(gpu.enable()) == []
-    assert app.dev_down(gpu.session, HERE).exit_code == 0
+    assert dev_down(gpu.project, HERE).exit_code == 0
     assert mode() == ["Default"] * 2, "a second process would fail without the daemon"
 
     gpu.host.run(f"sudo env LD_LIBRARY_PATH=/var/lib/nvidia/lib64 {R}/var/lib/nvidia/bin/nvidia-smi -c 2")
     gpu.set()
     gpu.up()
-    refused = gpu.refused(app.mps_enable(gpu.session, HERE))
+    refused = gpu.refused(mps_enable(gpu.project, HERE))
     assert refused["what"] == "the compute mode of the GPU is PROHIBITED: no process may use it"
     assert mode() == ["Prohibited"] * 2
     gpu.host.run(f"sudo env LD_LIBRARY_PATH=/var/lib/nvidia/lib64 {R}/var/lib/nvidia/bin/nvidia-smi -c 0")
@@ -271,17 +273,17 @@ def test_what_is_left_of_another_daemon_is_in_nobodys_way(gpu: Shared) -> None:
     assert len(_processes(gpu)) == 2, "the orphan is gone, and with it its server"
 
     gpu.inside(f'rm -rf "{pipe}"')
-    off = dict(app.mps_disable(gpu.session, HERE).document["hosts"]["box"])
+    off = dict(mps_disable(gpu.project, HERE).document["hosts"]["box"])
     assert "mps" in changed(off)
     assert _processes(gpu) == []
 
     gpu.inside(f'mkdir -p "{pipe}"; : >"{pipe}/control"; echo 1 >"{pipe}/nvidia-cuda-mps-control.pid"')  # foreign files
     gpu.enable()
-    assert app.mps_disable(gpu.session, HERE).exit_code == 0
+    assert mps_disable(gpu.project, HERE).exit_code == 0
     assert gpu.inside(f'ls "{pipe}"').split() == ["control"], "the daemon itself removes its pid file"
 
     gpu.inside(f'rm -rf "{pipe}"; : >"{pipe}"')
-    assert gpu.refused(app.mps_enable(gpu.session, HERE))["what"] == "a file is where a folder of MPS should be"
+    assert gpu.refused(mps_enable(gpu.project, HERE))["what"] == "a file is where a folder of MPS should be"
     gpu.inside(f'rm -f "{pipe}"')
 
     gpu.inside("nvidia-cuda-mps-control -d 2>/dev/null || { mkdir -p /run/mps; }")
@@ -322,10 +324,10 @@ def test_zombies_are_no_daemons(gpu: Shared) -> None:
     pid = int(gpu.inside(f'cat "{pipe}/nvidia-cuda-mps-control.pid"'))
     read = f"read -r _ name state parent _ </proc/{pid}/stat; echo $name $state"
     assert gpu.inside(read) == "(nvidia-cuda-mps) Z\n"
-    assert app.mps_disable(gpu.session, HERE).exit_code == 0
+    assert mps_disable(gpu.project, HERE).exit_code == 0
     gpu.enable()
     assert gpu.status(strict=True).exit_code == 0
-    assert app.mps_disable(gpu.session, HERE).exit_code == 0
+    assert mps_disable(gpu.project, HERE).exit_code == 0
     assert gpu.inside(f"{read}; kill -KILL $parent") == "(nvidia-cuda-mps) Z\n", "it was there all the time"
 
 
@@ -384,7 +386,7 @@ def test_without_python_it_is_said_that_nothing_was_proven(gpu: Shared) -> None:
 def test_a_container_that_cannot_reach_the_daemon_is_no_success(gpu: Shared) -> None:
     gpu.host.faults.set("mps_server_fault")
     try:
-        done = app.mps_enable(gpu.session, Targets())
+        done = mps_enable(gpu.project, Targets())
         assert gpu.refused(done)["what"] == "the MPS server did not become ACTIVE"
     finally:
         gpu.host.faults.clear("mps_server_fault")
@@ -393,7 +395,7 @@ def test_a_container_that_cannot_reach_the_daemon_is_no_success(gpu: Shared) -> 
 def test_a_daemon_goes_on_until_containers_of_the_other_topology_can_be_made(gpu: Shared) -> None:
     gpu.enable()
     gpu.set(topology="containers", worker={"image": "us-docker.pkg.dev/project/repo/not-there:1"})
-    refused = gpu.refused(app.mps_enable(gpu.session, HERE))
+    refused = gpu.refused(mps_enable(gpu.project, HERE))
     assert (refused["what"], refused["fix"]) == ("the worker image is not on the host", "invoke dev.up")
     gpu.set()
     assert gpu.status(strict=True).exit_code == 0, "the daemon of before"
@@ -403,7 +405,7 @@ def test_a_container_for_each_worker_as_on_dataflow(gpu: Shared) -> None:
     gpu.enable()
     with gpu.program() as client:
         gpu.set(topology="containers")
-        assert client.pid in gpu.refused(app.mps_enable(gpu.session, HERE))["why"], "clients leave first"
+        assert client.pid in gpu.refused(mps_enable(gpu.project, HERE))["why"], "clients leave first"
     report = gpu.enable()
     assert changed(report) == ["mps-elsewhere", "mps-container", "container", "siblings", "worker-steps", "mps", "mps-steps"]
     again = gpu.enable()
@@ -420,7 +422,7 @@ def test_a_container_for_each_worker_as_on_dataflow(gpu: Shared) -> None:
         )
     unchanged = gpu.up().document["hosts"]["box"]
     assert changed(dict(unchanged)) == []
-    assert app.mps_disable(gpu.session, HERE).exit_code == 0
+    assert mps_disable(gpu.project, HERE).exit_code == 0
     assert gpu.enable()["round_trips"] == 2, "in this topology, too"
 
     gpu.host.run("docker stop --time 0 worker-mps")  # the first process of everybody's namespace
@@ -450,7 +452,7 @@ def test_an_enable_that_fails_half_way_gives_the_compute_mode_back(gpu: Shared, 
     gpu.set(exclusive=True)
     gpu.host.faults.set(fault)
     try:
-        assert gpu.refused(app.mps_enable(gpu.session, HERE))
+        assert gpu.refused(mps_enable(gpu.project, HERE))
     finally:
         gpu.host.faults.clear(fault)
     assert _mode(gpu) == {"Default"}
@@ -458,12 +460,12 @@ def test_an_enable_that_fails_half_way_gives_the_compute_mode_back(gpu: Shared, 
     assert _mode(gpu) == {"Exclusive_Process"}
     with gpu.program() as client:
         gpu.set(exclusive=True, thread_percentage=50)
-        assert client.pid in gpu.refused(app.mps_enable(gpu.session, HERE))["why"]
+        assert client.pid in gpu.refused(mps_enable(gpu.project, HERE))["why"]
         assert _mode(gpu) == {"Exclusive_Process"}, "the daemon of before goes on"
     gpu.set(exclusive=True, thread_percentage=25)
     gpu.host.faults.set("mps_daemon_dies")
     try:
-        assert gpu.refused(app.mps_enable(gpu.session, HERE))
+        assert gpu.refused(mps_enable(gpu.project, HERE))
     finally:
         gpu.host.faults.clear("mps_daemon_dies")
     assert _mode(gpu) == {"Default"}, "the daemon of before was ended, and none took its place"
@@ -484,7 +486,7 @@ def test_an_enable_that_is_cut_gives_the_compute_mode_back(gpu: Shared, how: str
                 gpu.host.server.drop_connections()
 
     gpu.set(exclusive=True)
-    done = app.mps_enable(replace(gpu.session, emit=cut), HERE)
+    done = mps_enable(replace(gpu.project, emit=cut), HERE)
     assert (done.exit_code, told) == (code, ["Exclusive_Process", "the compute mode of the GPU is as it was found"])
     assert _mode(gpu) == {"Default"}
 
@@ -505,7 +507,7 @@ def test_a_boot_whose_daemon_fails_gives_the_compute_mode_back(gpu: Shared, faul
             pass
         assert "compute-mode" in changed(gpu.enable())
         assert _mode(gpu) == {"Exclusive_Process"}
-    assert app.mps_disable(gpu.session, HERE).exit_code == 0
+    assert mps_disable(gpu.project, HERE).exit_code == 0
     assert _mode(gpu) == {"Default"}, "as it was found before the first boot"
 
 
@@ -516,7 +518,7 @@ def test_a_new_container_whose_daemon_fails_gives_the_compute_mode_back(gpu: Sha
     gpu.host.run("docker rm -f worker")
     gpu.host.faults.set("mps_daemon_dies")
     try:
-        done = app.dev_up(replace(gpu.session, emit=lambda event: told.append(event.text) if isinstance(event, Note) else None), HERE)
+        done = dev_up(replace(gpu.project, emit=lambda event: told.append(event.text) if isinstance(event, Note) else None), HERE)
         assert gpu.refused(done)
     finally:
         gpu.host.faults.clear("mps_daemon_dies")
@@ -529,7 +531,7 @@ def test_a_new_container_whose_daemon_fails_gives_the_compute_mode_back(gpu: Sha
 def test_two_at_once_end_as_one_of_them_would(gpu: Shared, tasks: tuple[str, str]) -> None:
     if "disable" in tasks:
         gpu.enable()
-    calls = {"enable": lambda: app.mps_enable(gpu.fresh(), HERE), "disable": lambda: app.mps_disable(gpu.fresh(), HERE)}
+    calls = {"enable": lambda: mps_enable(gpu.fresh(), HERE), "disable": lambda: mps_disable(gpu.fresh(), HERE)}
     with ThreadPoolExecutor(2) as pool:
         done = [each.result() for each in [pool.submit(calls[task]) for task in tasks]]
     status = gpu.status(strict=True)
@@ -562,7 +564,7 @@ def test_a_run_that_was_killed_holds_nobody_up(gpu: Shared) -> None:
         gpu.enable()
         assert gpu.inside(f'ls "{R}"/run/provision-mps/lock* 2>/dev/null') == ""
         gpu.inside(f'ln -sfn {holder} "{R}/run/provision-mps/lock"')
-        assert app.mps_disable(gpu.session, HERE).exit_code == 0
+        assert mps_disable(gpu.project, HERE).exit_code == 0
         assert gpu.inside(f'ls -d "{R}"/run/provision-mps* 2>/dev/null') == ""
 
 
@@ -577,5 +579,5 @@ def test_an_image_with_a_user_of_its_own_has_a_daemon_of_that_user(gpu: Shared) 
     assert modes.split() == ["777"] * 3, "made by root, for that user"
     gpu.set(worker={"image": "own:1"}, thread_percentage=50)
     assert "mps" in changed(gpu.enable())
-    assert app.mps_disable(gpu.session, HERE).exit_code == 0
+    assert mps_disable(gpu.project, HERE).exit_code == 0
     assert gpu.inside(f'ls -d "{R}"/run/mps/pipe "{R}"/run/mps/log "{R}"/run/provision-mps 2>/dev/null') == ""

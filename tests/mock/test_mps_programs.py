@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from provision import app
-from provision.app import Done, Session
-from provision.app.dev import container
-from provision.model import Host
-from provision.shell import Script
-from provision.shell import fed as fed_script
+from provision.commands.dev import container
+from provision.commands.dev.container import dev_exec, dev_shell
+from provision.commands.mps.control import mps_disable
+from provision.core.model import Host
+from provision.core.shell import Script
+from provision.core.shell import fed as fed_script
+from provision.project.project import Done, Project
 from provision.testing import MockHost
 from tests.mock.driving import ask, connect
 from tests.mock.sharing import HERE, IMAGE, Shared
@@ -43,23 +44,23 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
 
 
 def once(box: Shared, words: list[str]) -> Done:
-    return app.dev_exec(box.session, HERE, words)
+    return dev_exec(box.project, HERE, words)
 
 
 def fed(box: Shared, words: list[str]) -> Done:
     with Path(os.devnull).open("rb") as nothing:
-        return app.dev_exec(replace(box.session, stdin=nothing.fileno()), HERE, words)
+        return dev_exec(replace(box.project, stdin=nothing.fileno()), HERE, words)
 
 
 def several(box: Shared, words: list[str]) -> Done:
-    return app.dev_exec(box.session, HERE, words, count=2)
+    return dev_exec(box.project, HERE, words, count=2)
 
 
 def shelled(box: Shared, words: list[str]) -> Done:
     """A shell in which somebody types it; there is no terminal here."""
-    session = box.session
+    project = box.project
 
-    def enter(_session: Session, _target: Host, body: Script, *, become: bool) -> int:
+    def enter(_project: Project, _target: Host, body: Script, *, become: bool) -> int:
         assert become
         with connect(box.host) as client:
             answer = ask(client, fed_script(body, become="sudo"), stdin=f"exec {shlex.join(words)}\n".encode())
@@ -69,7 +70,7 @@ def shelled(box: Shared, words: list[str]) -> Done:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(container, "enter", enter)
-        return app.dev_shell(session, HERE)
+        return dev_shell(project, HERE)
 
 
 Run = Callable[[Shared, list[str]], Done]
@@ -106,7 +107,7 @@ def kill_the_daemon(box: Shared) -> None:
 
 def test_it_is_said_where_programs_run_without_the_mps_that_was_chosen(box: Shared) -> None:
     box.set()
-    assert app.mps_disable(box.session, HERE, force=True).exit_code == 0
+    assert mps_disable(box.project, HERE, force=True).exit_code == 0
     assert said(box, once) == 0, "MPS was not chosen"
     box.enable()
     assert [said(box, run) for run in EVERY] == [0, 0, 0, 0]

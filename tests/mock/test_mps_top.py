@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from provision import app
-from provision.app.mps.watch import Frames
-from provision.errors import Unreachable
-from provision.resources.mps import MpsStatus
+from provision.commands.mps.control import mps_disable
+from provision.commands.mps.top import Frames, mps_top
+from provision.core.errors import Unreachable
+from provision.mps.status.status import MpsStatus
 from provision.testing import MockHost
 from tests.mock.sharing import HERE, Shared
 
@@ -56,7 +56,7 @@ def test_frames_follow_what_happens_over_one_exchange(box: Shared) -> None:
     with box.program() as client:
         opened = box.host.stats.exchanges - before
         view = Scripted(lambda text: "q" if len(view.shown) >= 3 and client.pid in text else "")
-        done = app.mps_top(box.session, HERE, view=view, every_s=0.05)
+        done = mps_top(box.project, HERE, view=view, every_s=0.05)
     assert done.exit_code == 0
     assert len(view.shown) >= 3
     assert [each["pid"] for each in done.document["clients"]] == [int(client.pid)]
@@ -70,7 +70,7 @@ def test_ctrl_c_is_an_end_as_good_as_any(box: Shared) -> None:
     def interrupt(text: str) -> str:
         raise KeyboardInterrupt
 
-    assert app.mps_top(box.session, HERE, view=Scripted(interrupt)).exit_code == 0
+    assert mps_top(box.project, HERE, view=Scripted(interrupt)).exit_code == 0
 
 
 def test_a_lost_connection_is_told(box: Shared) -> None:
@@ -79,11 +79,11 @@ def test_a_lost_connection_is_told(box: Shared) -> None:
         return ""
 
     with pytest.raises(Unreachable):
-        app.mps_top(box.session, HERE, view=Scripted(cut), every_s=0.05)
+        mps_top(box.project, HERE, view=Scripted(cut), every_s=0.05)
 
 
 def test_without_a_terminal_it_looks_once(box: Shared) -> None:
-    done = app.mps_top(box.session, HERE)
+    done = mps_top(box.project, HERE)
     assert done.document["server"]["state"] == "ACTIVE"
     assert "thread percentage  100 % for each client" in done.text
     assert "q quits" not in done.text, "it has ended"
@@ -101,12 +101,12 @@ def test_frames_are_found_in_any_pieces() -> None:
 
 
 def test_one_look_ends_as_mps_status_does(box: Shared) -> None:
-    assert app.mps_top(box.session, HERE).exit_code == 0
-    assert app.mps_disable(box.session, HERE, force=True).exit_code == 0
-    done = app.mps_top(box.session, HERE)
+    assert mps_top(box.project, HERE).exit_code == 0
+    assert mps_disable(box.project, HERE, force=True).exit_code == 0
+    done = mps_top(box.project, HERE)
     assert (done.exit_code, done.document["daemon"]) == (1, False)
     box.host.run("docker stop --time 0 worker")
-    assert app.mps_top(box.session, HERE).exit_code == box.status().exit_code == 1
+    assert mps_top(box.project, HERE).exit_code == box.status().exit_code == 1
     assert box.up().exit_code == 0
     box.enable()
 

@@ -6,15 +6,15 @@ import json
 
 import pytest
 
-from provision import app
-from provision.errors import SettingsError
+from provision.commands.vm.offers import vm_offers
+from provision.core.errors import SettingsError
 from tests.mock.offering import Looker, looker
 
 __all__ = ["looker"]
 
 
 def test_every_machine_of_one_gpu_with_its_price_and_its_quota(looker: Looker) -> None:
-    done = app.vm_offers(looker.session(), gpu="l4")
+    done = vm_offers(looker.project(), gpu="l4")
     offers = done.document["offers"]
     assert {offer["gpu"] for offer in offers} == {"nvidia-l4"}
     assert {offer["machine_type"] for offer in offers} == {f"g2-standard-{size}" for size in (4, 8, 12, 16, 24, 32, 48, 96)}
@@ -29,7 +29,7 @@ def test_every_machine_of_one_gpu_with_its_price_and_its_quota(looker: Looker) -
 
 
 def test_all_gpus_have_a_line_each_and_the_calls_are_few(looker: Looker) -> None:
-    offers = app.vm_offers(looker.session(), gpu=None).document["offers"]
+    offers = vm_offers(looker.project(), gpu=None).document["offers"]
     assert {"nvidia-l4", "nvidia-tesla-t4", "nvidia-h200-141gb"} <= {offer["gpu"] for offer in offers}
     assert len({(offer["gpu"], offer["machine_type"]) for offer in offers}) == len({offer["gpu"] for offer in offers})
     apis = [call.api for call in looker.emulator.calls]
@@ -38,22 +38,21 @@ def test_all_gpus_have_a_line_each_and_the_calls_are_few(looker: Looker) -> None
 
 
 def test_a_region_narrows_the_list(looker: Looker) -> None:
-    offers = app.vm_offers(looker.session(), gpu="t4", region="europe-west4").document["offers"]
+    offers = vm_offers(looker.project(), gpu="t4", region="europe-west4").document["offers"]
     assert {offer["zone"] for offer in offers} == {"europe-west4-a", "europe-west4-b", "europe-west4-c"}
     assert (
-        app.vm_offers(looker.session(), gpu="t4", region="us-nowhere").text
-        == "nothing is offered in zones whose name begins with us-nowhere"
+        vm_offers(looker.project(), gpu="t4", region="us-nowhere").text == "nothing is offered in zones whose name begins with us-nowhere"
     )
 
 
 @pytest.mark.parametrize("gpu", [None, "h100", "rtx-pro-6000", "h200"])
 def test_the_table_fits_a_terminal_of_100_columns(looker: Looker, gpu: str | None) -> None:
-    lines = app.vm_offers(looker.session(), gpu=gpu).text.splitlines()
+    lines = vm_offers(looker.project(), gpu=gpu).text.splitlines()
     assert max(map(len, lines[: lines.index("")])) <= 100
 
 
 def test_slices_of_a_gpu_are_listed_with_the_reason_why_not(looker: Looker) -> None:
-    done = app.vm_offers(looker.session(), gpu="rtx-pro-6000")
+    done = vm_offers(looker.project(), gpu="rtx-pro-6000")
     refused = {offer["machine_type"]: offer["refused"] for offer in done.document["offers"] if offer["refused"]}
     assert set(refused) == {"g4-standard-6", "g4-standard-12", "g4-standard-24"}
     assert "not g4-standard-6: it carries 1/8 of a GPU" in done.text
@@ -61,7 +60,7 @@ def test_slices_of_a_gpu_are_listed_with_the_reason_why_not(looker: Looker) -> N
 
 @pytest.mark.parametrize("gpu", ["gb200", "gb300"])
 def test_a_gpu_that_cannot_be_used_is_named_with_the_reason(looker: Looker, gpu: str) -> None:
-    done = app.vm_offers(looker.session(), gpu=gpu)
+    done = vm_offers(looker.project(), gpu=gpu)
     assert done.text.splitlines()[0] == "nothing is offered"
     assert f"not nvidia-{gpu}: Arm" in done.text
     assert "Arm" in done.document["refused"][f"nvidia-{gpu}"]
@@ -71,20 +70,20 @@ def test_prices_of_your_own(looker: Looker) -> None:
     (looker.folder / "prices.json").write_text(
         json.dumps({"as_of": "2026-10-01", "regions": {"us-central1": {"g2-standard-8": [0.5, 0.25]}}}), encoding="utf-8"
     )
-    done = app.vm_offers(looker.session(prices="prices.json"), gpu="l4")
+    done = vm_offers(looker.project(prices="prices.json"), gpu="l4")
     priced = {(offer["machine_type"], offer["usd_per_hour"]) for offer in done.document["offers"] if offer["usd_per_hour"] is not None}
     assert priced == {("g2-standard-8", 0.5)}
     assert done.document["prices_as_of"] == "2026-10-01"
     assert done.document["offers"][0]["machine_type"] == "g2-standard-8"
     with pytest.raises(SettingsError) as caught:
-        app.vm_offers(looker.session(prices="none.json"), gpu="l4")
+        vm_offers(looker.project(prices="none.json"), gpu="l4")
     assert "none.json" in caught.value.what
 
 
 def test_without_the_cloud_the_packaged_table_is_shown_and_said_to_be_one(looker: Looker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("provision.app.mock.endpoint", lambda _session: "http://127.0.0.1:9")
-    monkeypatch.setattr("provision.app.vm.offers.client_of", _impatient)
-    done = app.vm_offers(looker.session(zones=["europe-west4-a"]), gpu="l4")
+    monkeypatch.setattr("provision.project.mock.endpoint", lambda _project: "http://127.0.0.1:9")
+    monkeypatch.setattr("provision.commands.vm.offers.client_of", _impatient)
+    done = vm_offers(looker.project(zones=["europe-west4-a"]), gpu="l4")
     assert done.document["live"] is False
     assert "could not be listed" in done.document["why"]
     assert {offer["zone"] for offer in done.document["offers"]} == {"europe-west4-a"}
@@ -93,7 +92,7 @@ def test_without_the_cloud_the_packaged_table_is_shown_and_said_to_be_one(looker
     assert {line.split()[-1] for line in done.text.splitlines() if line.startswith("g2-")} == {"?"}
 
 
-def _impatient(_session: object) -> object:
-    from provision.cloud.client import ComputeClient
+def _impatient(_project: object) -> object:
+    from provision.cloud.api.client import ComputeClient
 
     return ComputeClient("demo", "http://127.0.0.1:9", attempts=1)

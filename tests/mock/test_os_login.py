@@ -6,110 +6,114 @@ import time
 
 import pytest
 
-from provision import app
-from provision.app import Targets, access
-from provision.app.state import VmRecords
-from provision.errors import EXIT_LEFT_BEHIND, EXIT_UNREACHABLE, CloudError, Unreachable
+from provision.commands.inventory.list import inventory_list
+from provision.commands.vm.existing import vm_delete
+from provision.commands.vm.gc import vm_gc
+from provision.commands.vm.hosts import vm_provision
+from provision.core.errors import EXIT_LEFT_BEHIND, EXIT_UNREACHABLE, CloudError, Unreachable
+from provision.project import vm_access
+from provision.project.project import Targets
+from provision.project.records import VmRecords
 from provision.testing.compute import http_error
-from tests.mock.project import Project
+from tests.mock.project import Workspace
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
 FORCED = "Constraint constraints/compute.requireOsLogin violated for project mock-project. The metadata enable-oslogin must be TRUE."
 
 
-def user(project: Project) -> str:
-    record = VmRecords(project.session.home / "vms.json").get("dev")
+def user(workspace: Workspace) -> str:
+    record = VmRecords(workspace.project.home / "vms.json").get("dev")
     assert record is not None
     return record.user
 
 
-def metadata(project: Project) -> dict[str, str]:
-    (instance,) = project.cloud.emulator.instances("mock-project")
+def metadata(workspace: Workspace) -> dict[str, str]:
+    (instance,) = workspace.cloud.emulator.instances("mock-project")
     return {item["key"]: item["value"] for item in instance["metadata"]["items"] if item["key"] != "user-data"}
 
 
-def wanted(project: Project, value: str) -> None:
-    project.settings = project.settings.model_copy(update={"os_login": value})
+def wanted(workspace: Workspace, value: str) -> None:
+    workspace.settings = workspace.settings.model_copy(update={"os_login": value})
 
 
-def test_auto_follows_the_project(project: Project) -> None:
-    project.cloud.emulator.project_metadata["enable-oslogin"] = "TRUE"
-    made = project.create()
+def test_auto_follows_the_project(workspace: Workspace) -> None:
+    workspace.cloud.emulator.project_metadata["enable-oslogin"] = "TRUE"
+    made = workspace.create()
     assert made.exit_code == 0
-    assert user(project) == "me_example_com"
-    assert metadata(project)["enable-oslogin"] == "TRUE"
-    assert "ssh-keys" not in metadata(project)
-    again = project.create()
+    assert user(workspace) == "me_example_com"
+    assert metadata(workspace)["enable-oslogin"] == "TRUE"
+    assert "ssh-keys" not in metadata(workspace)
+    again = workspace.create()
     assert (again.exit_code, again.document["changed"]) == (0, False)
-    assert app.vm_provision(project.session, Targets(check=True)).exit_code == 0
+    assert vm_provision(workspace.project, Targets(check=True)).exit_code == 0
 
 
-def test_a_project_that_says_nothing_gets_a_key_in_the_metadata(project: Project) -> None:
-    assert project.create().exit_code == 0
-    assert user(project) == "provision"
-    assert (metadata(project)["enable-oslogin"], "ssh-keys" in metadata(project)) == ("FALSE", True)
-    assert not any(api.startswith("oslogin") for api in project.cloud.emulator.counted())
+def test_a_project_that_says_nothing_gets_a_key_in_the_metadata(workspace: Workspace) -> None:
+    assert workspace.create().exit_code == 0
+    assert user(workspace) == "provision"
+    assert (metadata(workspace)["enable-oslogin"], "ssh-keys" in metadata(workspace)) == ("FALSE", True)
+    assert not any(api.startswith("oslogin") for api in workspace.cloud.emulator.counted())
 
 
-def test_the_settings_may_want_it(project: Project) -> None:
-    wanted(project, "on")
-    assert project.create().exit_code == 0
-    assert user(project) == "me_example_com"
+def test_the_settings_may_want_it(workspace: Workspace) -> None:
+    wanted(workspace, "on")
+    assert workspace.create().exit_code == 0
+    assert user(workspace) == "me_example_com"
 
 
-def test_off_puts_a_key_into_the_instance_whatever_the_project_says(project: Project) -> None:
-    project.cloud.emulator.project_metadata["enable-oslogin"] = "TRUE"
-    wanted(project, "off")
-    assert project.create().exit_code == 0
-    assert user(project) == "provision"
+def test_off_puts_a_key_into_the_instance_whatever_the_project_says(workspace: Workspace) -> None:
+    workspace.cloud.emulator.project_metadata["enable-oslogin"] = "TRUE"
+    wanted(workspace, "off")
+    assert workspace.create().exit_code == 0
+    assert user(workspace) == "provision"
 
 
-def test_a_policy_that_forces_it_is_followed(project: Project) -> None:
-    project.cloud.emulator.faults.add(http_error(412, "conditionNotMet", FORCED, times=1))
-    made = project.create()
+def test_a_policy_that_forces_it_is_followed(workspace: Workspace) -> None:
+    workspace.cloud.emulator.faults.add(http_error(412, "conditionNotMet", FORCED, times=1))
+    made = workspace.create()
     assert made.exit_code == 0
-    assert user(project) == "me_example_com"
-    assert "a policy of the organisation wants OS Login: asking for the VM with it" in project.notes
-    assert project.listed() == [("dev", "RUNNING")]
+    assert user(workspace) == "me_example_com"
+    assert "a policy of the organisation wants OS Login: asking for the VM with it" in workspace.notes
+    assert workspace.listed() == [("dev", "RUNNING")]
 
 
-def test_a_policy_against_the_settings_is_an_error_that_names_the_key(project: Project) -> None:
-    wanted(project, "off")
-    project.cloud.emulator.faults.add(http_error(412, "conditionNotMet", FORCED, times=None))
+def test_a_policy_against_the_settings_is_an_error_that_names_the_key(workspace: Workspace) -> None:
+    wanted(workspace, "off")
+    workspace.cloud.emulator.faults.add(http_error(412, "conditionNotMet", FORCED, times=None))
     with pytest.raises(CloudError) as caught:
-        project.create()
+        workspace.create()
     assert caught.value.fix == "set provision.os_login: auto"
     assert "compute.requireOsLogin" in caught.value.why
-    assert project.listed() == []
+    assert workspace.listed() == []
 
 
-def test_an_existing_vm_is_entered_as_it_says_itself(project: Project) -> None:
+def test_an_existing_vm_is_entered_as_it_says_itself(workspace: Workspace) -> None:
     """The setting is for new VMs: what was made with a key keeps it."""
-    project.create()
-    wanted(project, "on")
-    assert project.create().exit_code == 0
-    assert user(project) == "provision"
+    workspace.create()
+    wanted(workspace, "on")
+    assert workspace.create().exit_code == 0
+    assert user(workspace) == "provision"
 
 
-def test_a_missing_role_is_named(project: Project) -> None:
-    wanted(project, "on")
-    project.create()
-    project.cloud.host("dev").faults.refuse_auth = True
+def test_a_missing_role_is_named(workspace: Workspace) -> None:
+    wanted(workspace, "on")
+    workspace.create()
+    workspace.cloud.host("dev").faults.refuse_auth = True
     with pytest.raises(Unreachable) as caught:
-        project.create(ssh_s=0.2)
+        workspace.create(ssh_s=0.2)
     assert "roles/compute.osAdminLogin" in caught.value.fix
     assert "OS Login is on for this VM" in caught.value.why
 
 
-def test_a_copy_of_the_project_finds_the_user_name_itself(project: Project) -> None:
-    wanted(project, "on")
-    project.create()
-    (project.session.home / "mock").mkdir()
-    (project.session.home / "vms.json").unlink()
-    (found,) = app.inventory_list(project.session).document["hosts"]
+def test_a_copy_of_the_project_finds_the_user_name_itself(workspace: Workspace) -> None:
+    wanted(workspace, "on")
+    workspace.create()
+    (workspace.project.home / "mock").mkdir()
+    (workspace.project.home / "vms.json").unlink()
+    (found,) = inventory_list(workspace.project).document["hosts"]
     assert found["user"] == "me_example_com"
-    assert app.vm_provision(project.session, Targets(limit="state=running", check=True)).exit_code == 0
+    assert vm_provision(workspace.project, Targets(limit="state=running", check=True)).exit_code == 0
 
 
 # --- the key has an end -------------------------------------------------------------------------------------------------
@@ -117,56 +121,56 @@ def test_a_copy_of_the_project_finds_the_user_name_itself(project: Project) -> N
 DAY_S = 86_400
 
 
-def entered(project: Project) -> int:
-    return app.vm_provision(project.session, Targets(check=True)).exit_code
+def entered(workspace: Workspace) -> int:
+    return vm_provision(workspace.project, Targets(check=True)).exit_code
 
 
-def later(project: Project, monkeypatch: pytest.MonkeyPatch, days: int) -> None:
+def later(workspace: Workspace, monkeypatch: pytest.MonkeyPatch, days: int) -> None:
     """On both sides."""
-    at = access.now() + days * DAY_S
-    monkeypatch.setattr(access, "now", lambda: at)
-    project.cloud.emulator.clock.advance(days * DAY_S)
+    at = vm_access.now() + days * DAY_S
+    monkeypatch.setattr(vm_access, "now", lambda: at)
+    workspace.cloud.emulator.clock.advance(days * DAY_S)
 
 
 @pytest.fixture
-def forever(project: Project) -> Project:
+def forever(workspace: Workspace) -> Workspace:
     """A VM that is still there when the key's time is over."""
-    project.settings = project.settings.model_copy(update={"os_login": "on", "ttl": "none"})
-    project.create()
-    return project
+    workspace.settings = workspace.settings.model_copy(update={"os_login": "on", "ttl": "none"})
+    workspace.create()
+    return workspace
 
 
-def test_the_key_is_imported_for_a_month(forever: Project) -> None:
+def test_the_key_is_imported_for_a_month(forever: Workspace) -> None:
     ((account, keys),) = forever.cloud.emulator.logins.snapshot().items()
     (key,) = keys.values()
-    login = access.login_of(forever.session)
+    login = vm_access.login_of(forever.project)
     assert login is not None
     assert (login.account, login.user, login.key.split("/")[1]) == (account, "me_example_com", account)
     assert int(key["expirationTimeUsec"]) == login.expires_s * 1_000_000
     assert 29 * DAY_S < login.expires_s - time.time() <= 30 * DAY_S
 
 
-def test_a_key_whose_time_is_over_opens_nothing(forever: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_whose_time_is_over_opens_nothing(forever: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     assert entered(forever) == 0
     later(forever, monkeypatch, 31)
-    monkeypatch.setattr(access, "renew", lambda session: None)
+    monkeypatch.setattr(vm_access, "renew", lambda project: None)
     assert entered(forever) == EXIT_UNREACHABLE
 
 
 @pytest.mark.parametrize("days", [24, 31])
-def test_a_task_renews_it_in_its_last_week_and_after(forever: Project, monkeypatch: pytest.MonkeyPatch, days: int) -> None:
+def test_a_task_renews_it_in_its_last_week_and_after(forever: Workspace, monkeypatch: pytest.MonkeyPatch, days: int) -> None:
     forever.cloud.emulator.calls.clear()
     assert entered(forever) == 0
     assert forever.cloud.emulator.counted() == []
     later(forever, monkeypatch, days)
     assert entered(forever) == 0
     assert "oslogin.users.sshPublicKeys.patch" in forever.cloud.emulator.counted()
-    login = access.login_of(forever.session)
+    login = vm_access.login_of(forever.project)
     assert login is not None
-    assert login.expires_s == int(access.now()) + 30 * DAY_S
+    assert login.expires_s == int(vm_access.now()) + 30 * DAY_S
 
 
-def test_a_renewal_that_fails_is_told_and_stops_nobody(forever: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_renewal_that_fails_is_told_and_stops_nobody(forever: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     later(forever, monkeypatch, 24)
     forever.cloud.emulator.faults.add(http_error(403, "forbidden", "not you", call="oslogin.*", times=None))
     assert entered(forever) == 0
@@ -175,23 +179,23 @@ def test_a_renewal_that_fails_is_told_and_stops_nobody(forever: Project, monkeyp
     assert "not you" in note
 
 
-def test_gc_takes_the_key_away_once_it_opens_nothing(forever: Project) -> None:
+def test_gc_takes_the_key_away_once_it_opens_nothing(forever: Workspace) -> None:
     logins = forever.cloud.emulator.logins
-    assert app.vm_gc(forever.session, yes=True, check=False, confirm=None).document["strays"] == []
-    app.vm_delete(forever.session, "dev", yes=True, confirm=None)
-    seen = app.vm_gc(forever.session, yes=False, check=True, confirm=None)
+    assert vm_gc(forever.project, yes=True, check=False, confirm=None).document["strays"] == []
+    vm_delete(forever.project, "dev", yes=True, confirm=None)
+    seen = vm_gc(forever.project, yes=False, check=True, confirm=None)
     assert (seen.exit_code, [stray["kind"] for stray in seen.document["strays"]], len(logins.keys)) == (3, ["key"], 1)
-    done = app.vm_gc(forever.session, yes=False, check=False, confirm=lambda question: question == "Delete 1 key?")
+    done = vm_gc(forever.project, yes=False, check=False, confirm=lambda question: question == "Delete 1 key?")
     assert (done.exit_code, logins.keys) == (0, ())
     assert done.text == "deleted the key me@example.com (OS Login)"
-    assert app.vm_gc(forever.session, yes=True, check=False, confirm=None).text == "nothing of ours is left behind"
+    assert vm_gc(forever.project, yes=True, check=False, confirm=None).text == "nothing of ours is left behind"
     assert forever.create().exit_code == 0
 
 
-def test_a_key_that_stays_in_the_profile_is_named(forever: Project) -> None:
-    app.vm_delete(forever.session, "dev", yes=True, confirm=None)
+def test_a_key_that_stays_in_the_profile_is_named(forever: Workspace) -> None:
+    vm_delete(forever.project, "dev", yes=True, confirm=None)
     forever.cloud.emulator.faults.add(http_error(403, "forbidden", "not you", call="oslogin.*", times=None))
-    done = app.vm_gc(forever.session, yes=True, check=False, confirm=None)
+    done = vm_gc(forever.project, yes=True, check=False, confirm=None)
     assert done.exit_code == EXIT_LEFT_BEHIND
     assert "gcloud compute os-login ssh-keys remove --key-file" in done.document["error"]["fix"]
-    assert access.login_of(forever.session) is not None
+    assert vm_access.login_of(forever.project) is not None

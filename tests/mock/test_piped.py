@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from provision import app
-from provision.app import Done, Session, Targets
-from provision.errors import HostError, Unreachable, UsageError
+from provision.commands.dev.container import dev_exec
+from provision.core.errors import HostError, Unreachable, UsageError
+from provision.project.project import Done, Project, Targets
 from provision.testing import MockHost
 from tests.mock.workers import settled
 
@@ -28,10 +28,10 @@ def mock() -> Iterator[MockHost]:
 
 
 @pytest.fixture(scope="module")
-def worker(mock: MockHost, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+def worker(mock: MockHost, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     folder = tmp_path_factory.mktemp("project")
-    with settled(mock, folder) as session:
-        yield session
+    with settled(mock, folder) as project:
+        yield project
 
 
 @pytest.fixture
@@ -54,10 +54,10 @@ def _write_all(handle: int, data: bytes) -> None:
         data = data[os.write(handle, data) :]
 
 
-def ran(worker: Session, stdin: int | None, *words: str) -> tuple[Done, bytes]:
+def ran(worker: Project, stdin: int | None, *words: str) -> tuple[Done, bytes]:
     out = bytearray()
-    session = replace(worker, stdin=stdin, stdout=out.extend, stderr=out.extend)
-    return app.dev_exec(session, HERE, words), bytes(out)
+    project = replace(worker, stdin=stdin, stdout=out.extend, stderr=out.extend)
+    return dev_exec(project, HERE, words), bytes(out)
 
 
 Pipe = tuple[int, Callable[[bytes], None], Callable[[], None]]
@@ -79,7 +79,7 @@ def gone(mock: MockHost, mark: str) -> bool:
 
 
 @pytest.mark.slow
-def test_what_is_piped_arrives_byte_for_byte(worker: Session, pipe: Pipe) -> None:
+def test_what_is_piped_arrives_byte_for_byte(worker: Project, pipe: Pipe) -> None:
     reads, write, end = pipe
     data = bytes(range(256)) * 4096 * 3
     writer = threading.Thread(target=lambda: (write(data), end()))
@@ -90,14 +90,14 @@ def test_what_is_piped_arrives_byte_for_byte(worker: Session, pipe: Pipe) -> Non
     assert out == data
 
 
-def test_a_file_is_read_to_its_end(worker: Session, tmp_path: Path) -> None:
+def test_a_file_is_read_to_its_end(worker: Project, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("one\ntwo\n")
     with (tmp_path / "in").open() as file:
         done, out = ran(worker, file.fileno(), "sh", "-c", "wc -l; exit 7")
     assert (done.exit_code, out.split()) == (7, [b"2"])
 
 
-def test_it_answers_while_more_is_to_come(worker: Session, pipe: Pipe) -> None:
+def test_it_answers_while_more_is_to_come(worker: Project, pipe: Pipe) -> None:
     reads, write, end = pipe
     heard = threading.Event()
 
@@ -105,8 +105,8 @@ def test_it_answers_while_more_is_to_come(worker: Session, pipe: Pipe) -> None:
         if b"got a" in data:
             heard.set()
 
-    session = replace(worker, stdin=reads, stdout=listen)
-    thread = threading.Thread(target=app.dev_exec, args=(session, HERE, ["sh", "-c", "read x; echo got $x; read y"]))
+    project = replace(worker, stdin=reads, stdout=listen)
+    thread = threading.Thread(target=dev_exec, args=(project, HERE, ["sh", "-c", "read x; echo got $x; read y"]))
     thread.start()
     write(b"a\n")
     assert heard.wait(20)
@@ -116,16 +116,16 @@ def test_it_answers_while_more_is_to_come(worker: Session, pipe: Pipe) -> None:
 
 
 @pytest.mark.parametrize("words", [("sh", "-c", "exit 3"), ("sh", "-c", "head -c 1 >/dev/null; exit 3")])
-def test_a_program_that_reads_little_ends_though_the_pipe_stays_open(worker: Session, pipe: Pipe, words: tuple[str, ...]) -> None:
+def test_a_program_that_reads_little_ends_though_the_pipe_stays_open(worker: Project, pipe: Pipe, words: tuple[str, ...]) -> None:
     pipe[1](b"some")
     assert ran(worker, pipe[0], *words)[0].exit_code == 3
 
 
-def test_without_anything_to_read_there_is_the_end(worker: Session) -> None:
+def test_without_anything_to_read_there_is_the_end(worker: Project) -> None:
     assert ran(worker, None, "cat") == (Done({"status": 0, "failed_in": None}), b"")
 
 
-def test_the_program_ends_with_the_connection(worker: Session, mock: MockHost, pipe: Pipe) -> None:
+def test_the_program_ends_with_the_connection(worker: Project, mock: MockHost, pipe: Pipe) -> None:
     def cut() -> None:
         while not running(mock, "1077"):
             time.sleep(0.05)
@@ -139,31 +139,31 @@ def test_the_program_ends_with_the_connection(worker: Session, mock: MockHost, p
     assert gone(mock, "1077")
 
 
-def test_the_program_ends_with_ctrl_c(worker: Session, mock: MockHost, pipe: Pipe) -> None:
+def test_the_program_ends_with_ctrl_c(worker: Project, mock: MockHost, pipe: Pipe) -> None:
     def interrupt(data: bytes) -> None:
         del data
         raise KeyboardInterrupt
 
-    session = replace(worker, stdin=pipe[0], stdout=interrupt)
+    project = replace(worker, stdin=pipe[0], stdout=interrupt)
     with pytest.raises(KeyboardInterrupt):
-        app.dev_exec(session, HERE, ["sh", "-c", "echo on; sleep 1078"])
+        dev_exec(project, HERE, ["sh", "-c", "echo on; sleep 1078"])
     assert gone(mock, "1078")
 
 
 @pytest.mark.slow
-def test_what_a_program_leaves_behind_on_purpose_stays(worker: Session, mock: MockHost, pipe: Pipe) -> None:
+def test_what_a_program_leaves_behind_on_purpose_stays(worker: Project, mock: MockHost, pipe: Pipe) -> None:
     """As without a pipe: only a program that is cut off is cleaned up after."""
     ran(worker, pipe[0], "sh", "-c", "sleep 1079 >/dev/null 2>&1 </dev/null &")
     time.sleep(3)
     assert running(mock, "1079")
 
 
-def test_words_that_no_command_line_holds_are_a_usage_error(worker: Session, pipe: Pipe) -> None:
+def test_words_that_no_command_line_holds_are_a_usage_error(worker: Project, pipe: Pipe) -> None:
     with pytest.raises(UsageError, match="too long"):
         ran(worker, pipe[0], "echo", "x" * 120_000)
 
 
-def test_a_container_that_does_not_run_is_said_so(worker: Session, mock: MockHost, pipe: Pipe) -> None:
+def test_a_container_that_does_not_run_is_said_so(worker: Project, mock: MockHost, pipe: Pipe) -> None:
     mock.run("sudo docker stop worker")
     with pytest.raises(HostError, match="the worker container is not running"):
         ran(worker, pipe[0], "cat")

@@ -7,53 +7,61 @@ from typing import Any
 
 import pytest
 
-from provision import app
-from provision.app import Done, Session, Targets
-from provision.app.clouds import journal_of
-from provision.app.vm import spec as vm_spec
-from provision.app.vm.reach import Patience
-from provision.app.vm.several import MOST
-from provision.app.vm.spec import user_data
-from provision.cloud.journal import MADE
-from provision.errors import EXIT_CLOUD, EXIT_WOULD_CHANGE, CloudError, NoCapacity, QuotaExceeded, UsageError
-from provision.model import Note
+from provision.cloud.lifecycle.journal import MADE
+from provision.commands.vm.create import vm_create
+from provision.commands.vm.create_several import MOST
+from provision.commands.vm.existing import vm_delete
+from provision.commands.vm.shared import spec as vm_spec
+from provision.commands.vm.shared.reach import Patience
+from provision.commands.vm.shared.spec import user_data
+from provision.core.errors import (
+    EXIT_CLOUD,
+    EXIT_WOULD_CHANGE,
+    CloudError,
+    NoCapacity,
+    QuotaExceeded,
+    UsageError,
+)
+from provision.core.model import Note
+from provision.project.cloud import journal_of
+from provision.project.project import Done, Project, Targets
 from provision.testing.compute import stock_out
-from tests.mock.project import HERE, ZONE, Project
+from tests.mock.project import HERE, ZONE, Workspace
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
 QUICK = Patience(host_keys_s=5.0, ssh_s=20.0, pause_s=0.05, attributes_pause_s=0.05)
 
 
-def create(project: Project, count: int = 1, targets: Targets = HERE, **more: Any) -> Done:
-    return app.vm_create(project.session, "dev", targets, count=count, patience=QUICK, **more)
+def create(workspace: Workspace, count: int = 1, targets: Targets = HERE, **more: Any) -> Done:
+    return vm_create(workspace.project, "dev", targets, count=count, patience=QUICK, **more)
 
 
-def test_several_are_made_provisioned_as_a_fleet_and_found_again(project: Project) -> None:
-    foretold = create(project, 2, Targets(check=True))
+def test_several_are_made_provisioned_as_a_fleet_and_found_again(workspace: Workspace) -> None:
+    foretold = create(workspace, 2, Targets(check=True))
     assert (foretold.exit_code, foretold.text) == (EXIT_WOULD_CHANGE, "would create dev-1, dev-2: g2-standard-8 + 1 x nvidia-l4")
-    assert project.notes[-1] == "       together $1.76 an hour, $14.10 in 8h"
-    done = create(project, 2)
+    assert workspace.notes[-1] == "       together $1.76 an hour, $14.10 in 8h"
+    done = create(workspace, 2)
     assert (done.exit_code, done.document["changed"]) == (0, True)
     assert done.text == f"2 of 2 VMs: dev-1 ({ZONE}), dev-2 ({ZONE})"
     assert [(vm["name"], vm["status"], vm["tried"]) for vm in done.document["vms"]] == [
         (name, "RUNNING", [{"zone": ZONE, "result": "created", "reason": ""}]) for name in ("dev-1", "dev-2")
     ]
     assert set(done.document["hosts"]) == {"dev-1", "dev-2"}
-    assert {event.host for event in project.events if isinstance(event, Note) and event.text.startswith("asking")} == {"dev-1", "dev-2"}
-    again = create(project, 2)
+    assert {event.host for event in workspace.events if isinstance(event, Note) and event.text.startswith("asking")} == {"dev-1", "dev-2"}
+    again = create(workspace, 2)
     assert (again.exit_code, again.document["changed"]) == (0, False)
     assert {host["changed"] for host in again.document["hosts"].values()} == {0}
-    assert [note for note in project.notes if note.startswith("plan:")] == ["plan:  2 VMs: dev-1, dev-2"] * 2, (
+    assert [note for note in workspace.notes if note.startswith("plan:")] == ["plan:  2 VMs: dev-1, dev-2"] * 2, (
         "once for each run with a plan"
     )
-    assert create(project, 2, Targets(check=True)).exit_code == 0
-    assert sorted(project.listed()) == [("dev-1", "RUNNING"), ("dev-2", "RUNNING")]
+    assert create(workspace, 2, Targets(check=True)).exit_code == 0
+    assert sorted(workspace.listed()) == [("dev-1", "RUNNING"), ("dev-2", "RUNNING")]
 
 
-def test_what_was_made_is_provisioned_and_what_was_not_is_told(project: Project) -> None:
-    project.cloud.emulator.faults.add(replace(stock_out(), name="dev-2"))
-    done = create(project, 2)
+def test_what_was_made_is_provisioned_and_what_was_not_is_told(workspace: Workspace) -> None:
+    workspace.cloud.emulator.faults.add(replace(stock_out(), name="dev-2"))
+    done = create(workspace, 2)
     assert (done.exit_code, done.document["error"]["what"]) == (EXIT_CLOUD, "no zone had g2-standard-8 + 1 x nvidia-l4")
     made, missing = done.document["vms"]
     assert (made["name"], made["status"], missing["name"], missing["changed"]) == ("dev-1", "RUNNING", "dev-2", False)
@@ -61,114 +69,114 @@ def test_what_was_made_is_provisioned_and_what_was_not_is_told(project: Project)
     assert done.text.splitlines()[0] == f"1 of 2 VMs: dev-1 ({ZONE})"
     assert set(done.document["hosts"]) == {"dev-1"}
     assert done.document["hosts"]["dev-1"]["failed"] == 0
-    assert [(entry.name, entry.state) for entry in journal_of(project.session).open()] == [("dev-1", MADE)]
+    assert [(entry.name, entry.state) for entry in journal_of(workspace.project).open()] == [("dev-1", MADE)]
 
 
-def test_one_of_them_that_does_not_answer_is_told_beside_the_others(project: Project) -> None:
-    create(project, 2)
-    project.cloud.host("dev-2").faults.refuse_auth = True
-    done = app.vm_create(project.session, "dev", HERE, count=2, patience=replace(QUICK, ssh_s=0.2))
+def test_one_of_them_that_does_not_answer_is_told_beside_the_others(workspace: Workspace) -> None:
+    create(workspace, 2)
+    workspace.cloud.host("dev-2").faults.refuse_auth = True
+    done = vm_create(workspace.project, "dev", HERE, count=2, patience=replace(QUICK, ssh_s=0.2))
     assert done.exit_code == 4
     assert "error" in done.document["vms"][1]
     assert set(done.document["hosts"]) == {"dev-1"}
 
 
-def test_a_third_one_needs_room_for_itself_alone_and_check_says_what_each_would_need(project: Project) -> None:
-    create(project, 2)
-    project.stop("dev-2")
-    project.cloud.emulator.quotas.set("NVIDIA_L4_GPUS", 3)
-    foretold = create(project, 3, Targets(check=True))
+def test_a_third_one_needs_room_for_itself_alone_and_check_says_what_each_would_need(workspace: Workspace) -> None:
+    create(workspace, 2)
+    workspace.stop("dev-2")
+    workspace.cloud.emulator.quotas.set("NVIDIA_L4_GPUS", 3)
+    foretold = create(workspace, 3, Targets(check=True))
     assert (foretold.exit_code, foretold.document["changed"]) == (EXIT_WOULD_CHANGE, True)
     assert foretold.text.splitlines() == ["would create dev-3: g2-standard-8 + 1 x nvidia-l4", f"would start dev-2 in {ZONE}"]
     assert [(row["name"], row["changed"]) for row in foretold.document["vms"]] == [("dev-1", False), ("dev-2", True)]
     assert set(foretold.document["hosts"]) == {"dev-1"}
-    project.cloud.emulator.quotas.set("NVIDIA_L4_GPUS", 2)
+    workspace.cloud.emulator.quotas.set("NVIDIA_L4_GPUS", 2)
     with pytest.raises(QuotaExceeded, match="no room for g2-standard-8") as caught:
-        create(project, 3, Targets(check=True))
+        create(workspace, 3, Targets(check=True))
     assert "0 left (limit 2, in use 2)" in caught.value.why, "dev-1 runs and dev-2 is to be started"
 
 
-def test_without_room_for_all_none_is_made(project: Project) -> None:
-    project.cloud.emulator.quotas.set("NVIDIA_L4_GPUS", 2)
+def test_without_room_for_all_none_is_made(workspace: Workspace) -> None:
+    workspace.cloud.emulator.quotas.set("NVIDIA_L4_GPUS", 2)
     for targets in (HERE, Targets(check=True)):
         with pytest.raises(QuotaExceeded) as caught:
-            create(project, 4, targets)
+            create(workspace, 4, targets)
         assert "needs 4 of NVIDIA_L4_GPUS in us-central1, 2 left (limit 2, in use 0)" in caught.value.why.splitlines()
-    assert project.listed() == []
+    assert workspace.listed() == []
 
 
-def test_so_many_are_refused_before_anything_is_asked(project: Project) -> None:
+def test_so_many_are_refused_before_anything_is_asked(workspace: Workspace) -> None:
     for targets in (HERE, Targets(check=True)):
         with pytest.raises(UsageError) as caught:
-            create(project, MOST + 1, targets)
+            create(workspace, MOST + 1, targets)
         assert (caught.value.where, caught.value.why, caught.value.fix) == ("--count", "allowed: at most 500 at once", "--count=500")
-    assert not project.cloud.emulator.calls
+    assert not workspace.cloud.emulator.calls
 
 
-def test_what_boots_them_is_rendered_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    rendered: list[Session] = []
+def test_what_boots_them_is_rendered_once(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    rendered: list[Project] = []
 
-    def counted(session: Session) -> str:
-        rendered.append(session)
-        return user_data(session)
+    def counted(project: Project) -> str:
+        rendered.append(project)
+        return user_data(project)
 
     monkeypatch.setattr(vm_spec, "user_data", counted)
-    create(project, 3, Targets(check=True))
+    create(workspace, 3, Targets(check=True))
     assert len(rendered) == 1
 
 
-def test_check_refuses_what_the_run_would_refuse(project: Project) -> None:
-    create(project, 2)
-    project.settings = project.settings.model_copy(update={"gpu": "nvidia-tesla-t4"})
+def test_check_refuses_what_the_run_would_refuse(workspace: Workspace) -> None:
+    create(workspace, 2)
+    workspace.settings = workspace.settings.model_copy(update={"gpu": "nvidia-tesla-t4"})
     with pytest.raises(CloudError, match="another shape"):
-        create(project, 2, Targets(check=True))
+        create(workspace, 2, Targets(check=True))
 
 
-def test_what_several_have_in_common_is_told_once(project: Project) -> None:
-    project.cloud.emulator.faults.add(stock_out())
-    done = create(project, 3)
+def test_what_several_have_in_common_is_told_once(workspace: Workspace) -> None:
+    workspace.cloud.emulator.faults.add(stock_out())
+    done = create(workspace, 3)
     assert done.exit_code == EXIT_CLOUD
     (error,) = done.errors
     assert str(error).count("does not have enough") == 3, "once for each zone, not for each VM"
     assert str(error).startswith("dev-1, dev-2, dev-3: no zone had g2-standard-8 + 1 x nvidia-l4")
     assert max(map(len, str(error).splitlines())) <= 80
-    project.cloud.emulator.faults.clear()
-    project.cloud.emulator.faults.add(stock_out(ZONE))
-    project.events.clear()
-    create(project, 2)
-    (table,) = [note for note in project.notes if note.startswith("zones asked for")]
+    workspace.cloud.emulator.faults.clear()
+    workspace.cloud.emulator.faults.add(stock_out(ZONE))
+    workspace.events.clear()
+    create(workspace, 2)
+    (table,) = [note for note in workspace.notes if note.startswith("zones asked for")]
     assert table.startswith("zones asked for dev-1, dev-2:\n")
 
 
-def test_a_name_of_the_settings_is_not_made(project: Project) -> None:
-    hosts = type(project.settings).from_levels([]).model_copy(update={"hosts": {"dev-2": object()}})
-    project.settings = hosts
+def test_a_name_of_the_settings_is_not_made(workspace: Workspace) -> None:
+    hosts = type(workspace.settings).from_levels([]).model_copy(update={"hosts": {"dev-2": object()}})
+    workspace.settings = hosts
     with pytest.raises(UsageError, match="dev-2 is a host of the settings"):
-        create(project, 2)
-    project.settings = project.settings.model_copy(update={"hosts": {}})
-    assert project.listed() == []
+        create(workspace, 2)
+    workspace.settings = workspace.settings.model_copy(update={"hosts": {}})
+    assert workspace.listed() == []
 
 
-def test_several_zones_at_once_leave_one_vm(project: Project) -> None:
-    done = create(project, parallel_zones=3)
+def test_several_zones_at_once_leave_one_vm(workspace: Workspace) -> None:
+    done = create(workspace, parallel_zones=3)
     assert done.exit_code == 0
     results = sorted(row["result"] for row in done.document["tried"])
     assert results.count("created") == 1
     assert set(results) <= {"created", "dropped"}
-    assert project.listed() == [("dev", "RUNNING")]
-    (entry,) = journal_of(project.session).open()
+    assert workspace.listed() == [("dev", "RUNNING")]
+    (entry,) = journal_of(workspace.project).open()
     assert (entry.state, entry.zone) == (MADE, done.document["vm"]["zone"])
 
 
-def test_every_zone_that_was_asked_is_told_with_its_reason(project: Project) -> None:
-    project.cloud.emulator.faults.add(stock_out(ZONE))
-    create(project)
-    (table,) = [note for note in project.notes if note.startswith("zones asked for dev:")]
+def test_every_zone_that_was_asked_is_told_with_its_reason(workspace: Workspace) -> None:
+    workspace.cloud.emulator.faults.add(stock_out(ZONE))
+    create(workspace)
+    (table,) = [note for note in workspace.notes if note.startswith("zones asked for dev:")]
     first, *reason, last = table.splitlines()[1:]
     assert (first, last) == (f"{ZONE}  capacity", "us-central1-b  created")
     assert reason[0].startswith("  ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS: The zone")
-    assert app.vm_delete(project.session, "dev", yes=True, confirm=None).exit_code == 0
-    project.cloud.emulator.faults.add(stock_out())
+    assert vm_delete(workspace.project, "dev", yes=True, confirm=None).exit_code == 0
+    workspace.cloud.emulator.faults.add(stock_out())
     with pytest.raises(NoCapacity) as caught:
-        create(project)
+        create(workspace)
     assert [row["zone"] for row in caught.value.as_dict()["tried"]] == ["us-central1-a", "us-central1-b", "us-central1-c"]

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from provision import app
-from provision.app import Done, Targets, converging
-from provision.app.state import VmRecords
-from provision.app.vm.reach import Patience, bills
-from provision.cloud.gce import GceCloud
-from provision.cloud.ports import Listing
-from provision.errors import (
+from provision.cloud.api.gce import GceCloud
+from provision.cloud.api.ports import Listing
+from provision.commands.shared import convergence
+from provision.commands.vm.cost import vm_cost
+from provision.commands.vm.create import vm_create
+from provision.commands.vm.existing import vm_delete, vm_list, vm_show
+from provision.commands.vm.shared.reach import Patience, bills
+from provision.core.errors import (
     EXIT_CLOUD,
     EXIT_INTERRUPTED,
     EXIT_USAGE,
@@ -26,8 +27,10 @@ from provision.errors import (
     Unreachable,
     UsageError,
 )
-from provision.model import Vm
-from tests.mock.project import HERE, ZONE, Project
+from provision.core.model import Vm
+from provision.project.project import Done, Targets
+from provision.project.records import VmRecords
+from tests.mock.project import HERE, ZONE, Workspace
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -39,72 +42,72 @@ def statuses(done: Done) -> set[str]:
     return {result["status"] for result in done.document["hosts"]["dev"]["results"]}
 
 
-def test_the_life_of_a_vm(project: Project) -> None:
-    foretold = project.create(CHECK)
-    assert (foretold.exit_code, foretold.document["vm"], project.listed()) == (EXIT_WOULD_CHANGE, None, [])
+def test_the_life_of_a_vm(workspace: Workspace) -> None:
+    foretold = workspace.create(CHECK)
+    assert (foretold.exit_code, foretold.document["vm"], workspace.listed()) == (EXIT_WOULD_CHANGE, None, [])
 
-    made = project.create()
+    made = workspace.create()
     assert (made.exit_code, made.document["changed"], made.document["tried"][0]["result"]) == (0, True, "created")
     assert statuses(made) <= {"changed", "ok"}
-    assert project.listed() == [("dev", "RUNNING")]
-    shown = app.vm_show(project.session, "dev").document["vm"]
+    assert workspace.listed() == [("dev", "RUNNING")]
+    shown = vm_show(workspace.project, "dev").document["vm"]
     assert (shown["zone"], shown["instance_id"]) == (ZONE, made.document["vm"]["instance_id"])
 
-    check = project.create(CHECK)
+    check = workspace.create(CHECK)
     assert (check.exit_code, check.document["changed"], statuses(check)) == (0, False, {"ok"})
-    again = project.create()
+    again = workspace.create()
     assert (again.exit_code, again.document["changed"], statuses(again)) == (0, False, {"ok"})
 
-    project.stop()
-    assert project.listed() == [("dev", "TERMINATED")]
-    assert app.vm_show(project.session, "dev").document["vm"]["ttl_left_s"] is None
-    check = project.create(CHECK)
+    workspace.stop()
+    assert workspace.listed() == [("dev", "TERMINATED")]
+    assert vm_show(workspace.project, "dev").document["vm"]["ttl_left_s"] is None
+    check = workspace.create(CHECK)
     assert (check.exit_code, check.text) == (EXIT_WOULD_CHANGE, f"would start dev in {ZONE}")
-    assert project.listed() == [("dev", "TERMINATED")]
-    started = project.create()
+    assert workspace.listed() == [("dev", "TERMINATED")]
+    started = workspace.create()
     assert (started.exit_code, started.document["changed"]) == (0, True)
     assert started.document["tried"] == [{"zone": ZONE, "result": "started", "reason": ""}]
-    assert project.listed() == [("dev", "RUNNING")]
+    assert workspace.listed() == [("dev", "RUNNING")]
 
     with pytest.raises(UsageError, match="was not deleted") as caught:
-        app.vm_delete(project.session, "dev", yes=False, confirm=None)
+        vm_delete(workspace.project, "dev", yes=False, confirm=None)
     assert caught.value.exit_code == EXIT_USAGE
-    assert project.listed() == [("dev", "RUNNING")]
-    assert app.vm_delete(project.session, "dev", yes=True, confirm=None).document["changed"] is True
-    assert project.listed() == []
-    assert VmRecords(project.session.home / "vms.json").all() == []
-    gone = app.vm_delete(project.session, "dev", yes=True, confirm=None)
+    assert workspace.listed() == [("dev", "RUNNING")]
+    assert vm_delete(workspace.project, "dev", yes=True, confirm=None).document["changed"] is True
+    assert workspace.listed() == []
+    assert VmRecords(workspace.project.home / "vms.json").all() == []
+    gone = vm_delete(workspace.project, "dev", yes=True, confirm=None)
     assert (gone.exit_code, gone.document) == (0, {"deleted": [], "changed": False})
     with pytest.raises(UsageError, match="no VM named dev"):
-        app.vm_show(project.session, "dev")
-    assert not any(" runs" in note for note in project.notes)
+        vm_show(workspace.project, "dev")
+    assert not any(" runs" in note for note in workspace.notes)
 
 
 @pytest.mark.slow
-def test_check_probes_a_running_vm_and_refuses_what_create_refuses(project: Project) -> None:
-    project.create()
-    project.cloud.host("dev").run("sudo umount /var/lib/nvidia; sudo rm -rf /var/lib/nvidia")
-    check = project.create(CHECK)
+def test_check_probes_a_running_vm_and_refuses_what_create_refuses(workspace: Workspace) -> None:
+    workspace.create()
+    workspace.cloud.host("dev").run("sudo umount /var/lib/nvidia; sudo rm -rf /var/lib/nvidia")
+    check = workspace.create(CHECK)
     assert check.exit_code == EXIT_WOULD_CHANGE
     assert "changed" in statuses(check)
 
-    project.settings = project.settings.model_copy(update={"machine_type": "g2-standard-16"})
+    workspace.settings = workspace.settings.model_copy(update={"machine_type": "g2-standard-16"})
     raised = []
     for targets in (CHECK, HERE):
         with pytest.raises(CloudError, match="another shape") as caught:
-            project.create(targets)
+            workspace.create(targets)
         raised.append(caught.value.as_dict())
     assert raised[0] == raised[1]
 
 
-def test_time_left_is_counted_from_the_last_start(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_left_is_counted_from_the_last_start(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     def ago(**span: float) -> str:
         return (datetime.now(UTC) - timedelta(**span)).isoformat()
 
     def left(**changed: Any) -> tuple[int, int | None]:
         vm = replace(Vm(name="dev", zone=ZONE, status="RUNNING", machine_type="m", created=ago(days=2), ttl_s=8 * 3600), **changed)
         patch.setattr(GceCloud, "listing", lambda _self, _labels: Listing([vm]))
-        (shown,) = app.vm_list(project.session).document["vms"]
+        (shown,) = vm_list(workspace.project).document["vms"]
         return round(shown["age_s"] / 3600), shown["ttl_left_s"] and round(shown["ttl_left_s"] / 3600)
 
     with monkeypatch.context() as patch:
@@ -118,35 +121,35 @@ def test_time_left_is_counted_from_the_last_start(project: Project, monkeypatch:
 
 
 @pytest.mark.slow
-def test_ssh_that_never_comes_names_the_vm(project: Project) -> None:
-    project.create()
-    project.cloud.host("dev").faults.refuse_auth = True
+def test_ssh_that_never_comes_names_the_vm(workspace: Workspace) -> None:
+    workspace.create()
+    workspace.cloud.host("dev").faults.refuse_auth = True
     with pytest.raises(Unreachable) as caught:
-        project.create(ssh_s=0.2)
+        workspace.create(ssh_s=0.2)
     assert caught.value.why.splitlines()[-1] == RUNS
     assert len(caught.value.why.splitlines()) > 1
     with pytest.raises(Unreachable):
-        project.create(CHECK)
+        workspace.create(CHECK)
 
 
 @pytest.mark.slow
-def test_ctrl_c_while_waiting_names_the_vm(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_waiting_names_the_vm(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(converging, "connect", interrupt)
+        patch.setattr(convergence, "connect", interrupt)
         with pytest.raises(Interrupted) as caught:
-            project.create()
+            workspace.create()
     assert (caught.value.exit_code, caught.value.why) == (EXIT_INTERRUPTED, RUNS)
-    assert project.listed() == [("dev", "RUNNING")]
-    continued = project.create()
+    assert workspace.listed() == [("dev", "RUNNING")]
+    continued = workspace.create()
     assert (continued.exit_code, continued.document["changed"]) == (0, False)
 
 
 @pytest.mark.parametrize(("width", "count", "asked"), [(1, 1, ["dev"]), (2, 1, ["dev", "dev"]), (1, 2, ["dev-1", "dev-2"])])
 def test_ctrl_c_while_the_cloud_is_asked_says_what_may_appear(
-    project: Project, monkeypatch: pytest.MonkeyPatch, width: int, count: int, asked: list[str]
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, width: int, count: int, asked: list[str]
 ) -> None:
     both_asked = threading.Barrier(len(asked))
 
@@ -157,71 +160,71 @@ def test_ctrl_c_while_the_cloud_is_asked_says_what_may_appear(
     with monkeypatch.context() as patch:
         patch.setattr(GceCloud, "create", interrupt)
         with pytest.raises(Interrupted) as caught:
-            app.vm_create(project.session, "dev", HERE, count=count, parallel_zones=width)
+            vm_create(workspace.project, "dev", HERE, count=count, parallel_zones=width)
     *lines, remedy = caught.value.why.splitlines()
     assert caught.value.exit_code == EXIT_INTERRUPTED
     assert sorted(line.split(" in us-")[0] for line in lines) == [f"{name} may be in the making" for name in asked]
     assert remedy.endswith(f"vm.delete --name {','.join(dict.fromkeys(asked))}` removes what is there")
-    assert project.listed() == []
+    assert workspace.listed() == []
 
 
-def test_a_vm_in_a_zone_that_the_list_leaves_out_is_shown_all_the_same(project: Project) -> None:
-    project.create()
-    project.cloud.emulator.script({"zone": ZONE, "fault": "unreachable"})
-    assert project.listed() == [("dev", "RUNNING")]
-    assert [vm["name"] for vm in app.vm_cost(project.session).document["vms"]] == ["dev"]
-    assert app.vm_show(project.session, "dev").document["vm"]["status"] == "RUNNING"
-    project.cloud.emulator.script({"call": "instances.get", "fault": "http", "http_status": 400, "reason": "invalid", "message": "no"})
-    assert project.listed() == []
-    assert project.notes[-1] == f"dev in {ZONE} is missing here, and may run and bill: invalid: no"
+def test_a_vm_in_a_zone_that_the_list_leaves_out_is_shown_all_the_same(workspace: Workspace) -> None:
+    workspace.create()
+    workspace.cloud.emulator.script({"zone": ZONE, "fault": "unreachable"})
+    assert workspace.listed() == [("dev", "RUNNING")]
+    assert [vm["name"] for vm in vm_cost(workspace.project).document["vms"]] == ["dev"]
+    assert vm_show(workspace.project, "dev").document["vm"]["status"] == "RUNNING"
+    workspace.cloud.emulator.script({"call": "instances.get", "fault": "http", "http_status": 400, "reason": "invalid", "message": "no"})
+    assert workspace.listed() == []
+    assert workspace.notes[-1] == f"dev in {ZONE} is missing here, and may run and bill: invalid: no"
 
 
-def test_ctrl_c_before_anything_was_asked_for_says_so(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_before_anything_was_asked_for_says_so(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(GceCloud, "zones_offering", interrupt)
     with pytest.raises(Interrupted) as caught:
-        project.create()
+        workspace.create()
     assert caught.value.why == "nothing was asked for yet"
 
 
 @pytest.mark.slow
-def test_provisioning_that_fails_names_the_vm(project: Project) -> None:
-    project.create()
-    host = project.cloud.host("dev")
+def test_provisioning_that_fails_names_the_vm(workspace: Workspace) -> None:
+    workspace.create()
+    host = workspace.cloud.host("dev")
     host.run("sudo umount /var/lib/nvidia; sudo rm -rf /var/lib/nvidia")
     host.faults.set("installer_no_egress")
-    project.settings = project.settings.model_copy(update={"driver": "580.95.05"})
-    failed = project.create()
+    workspace.settings = workspace.settings.model_copy(update={"driver": "580.95.05"})
+    failed = workspace.create()
     assert failed.exit_code == 1
-    assert project.notes[-1] == RUNS
+    assert workspace.notes[-1] == RUNS
 
 
-def test_only_a_real_cloud_bills(project: Project) -> None:
-    real = replace(project.session, settings=project.settings.model_copy(update={"project": "p", "cloud": "gce"}), program_argv0="inv")
+def test_only_a_real_cloud_bills(workspace: Workspace) -> None:
+    real = replace(workspace.project, settings=workspace.settings.model_copy(update={"project": "p", "cloud": "gce"}), program_argv0="inv")
     text = bills(real, Vm(name="dev", zone="z", status="RUNNING", machine_type="m"))
     assert text == "dev runs and bills in z; `inv vm.create --name dev` continues, `inv vm.delete --name dev` removes it"
-    assert (Patience.of(real).host_keys_s, Patience.of(project.session).host_keys_s) == (180.0, 5.0)
+    assert (Patience.of(real).host_keys_s, Patience.of(workspace.project).host_keys_s) == (180.0, 5.0)
 
 
 # --- which VM ------------------------------------------------------------------------------------------------------------
 
 
-def test_host_names_the_vm_to_create(project: Project) -> None:
-    done = project.create(Targets(host="other", check=True))
+def test_host_names_the_vm_to_create(workspace: Workspace) -> None:
+    done = workspace.create(Targets(host="other", check=True))
     assert done.text.startswith("would create other: ")
-    assert project.listed() == []
+    assert workspace.listed() == []
 
 
-def test_a_renamed_folder_does_not_hide_a_vm_that_bills(project: Project) -> None:
-    project.create()
-    owner = app.vm_show(project.session, "dev").document["vm"]["labels"]["provision-owner"]
-    project.folder = project.folder.rename(project.folder.with_name("renamed"))
-    assert project.listed() == []
+def test_a_renamed_folder_does_not_hide_a_vm_that_bills(workspace: Workspace) -> None:
+    workspace.create()
+    owner = vm_show(workspace.project, "dev").document["vm"]["labels"]["provision-owner"]
+    workspace.folder = workspace.folder.rename(workspace.folder.with_name("renamed"))
+    assert workspace.listed() == []
     asked: dict[str, Callable[[], Done]] = {
-        "describe": lambda: app.vm_show(project.session, "dev"),
-        "delete": lambda: app.vm_delete(project.session, "dev", yes=True, confirm=None),
+        "describe": lambda: vm_show(workspace.project, "dev"),
+        "delete": lambda: vm_delete(workspace.project, "dev", yes=True, confirm=None),
     }
     for verb, ask in asked.items():
         with pytest.raises(CloudError) as caught:
@@ -229,5 +232,5 @@ def test_a_renamed_folder_does_not_hide_a_vm_that_bills(project: Project) -> Non
         assert (caught.value.exit_code, caught.value.where) == (EXIT_CLOUD, f"{ZONE}/dev")
         assert owner in caught.value.why
         assert caught.value.fix == f"gcloud compute instances {verb} dev --zone {ZONE}"
-    assert project.cloud.host("dev").run("true").status == 0
-    assert app.vm_delete(project.session, "nowhere", yes=True, confirm=None).exit_code == 0
+    assert workspace.cloud.host("dev").run("true").status == 0
+    assert vm_delete(workspace.project, "nowhere", yes=True, confirm=None).exit_code == 0

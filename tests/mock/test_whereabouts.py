@@ -7,94 +7,95 @@ from dataclasses import replace
 
 import pytest
 
-from provision import app
-from provision.app import Targets
-from provision.app.clouds import cloud_of
-from provision.app.state import VmRecord, VmRecords
-from provision.cloud.create import new_request_id
-from provision.cloud.gce import GceCloud
-from provision.errors import EXIT_UNREACHABLE, Unreachable
+from provision.cloud.api.gce import GceCloud
+from provision.cloud.lifecycle.create import new_request_id
+from provision.commands.dev.container import dev_exec
+from provision.commands.vm.hosts import vm_provision, vm_ssh
+from provision.core.errors import EXIT_UNREACHABLE, Unreachable
+from provision.project.cloud import cloud_of
+from provision.project.project import Targets
+from provision.project.records import VmRecord, VmRecords
 from provision.settings.model import HostSettings
 from provision.testing.compute import http_error
-from tests.mock.project import ZONE, Project
+from tests.mock.project import ZONE, Workspace
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 CHECK = Targets(check=True)
 
 
-def records(project: Project) -> VmRecords:
-    return VmRecords(project.session.home / "vms.json")
+def records(workspace: Workspace) -> VmRecords:
+    return VmRecords(workspace.project.home / "vms.json")
 
 
-def record(project: Project) -> VmRecord:
-    found = records(project).get("dev")
+def record(workspace: Workspace) -> VmRecord:
+    found = records(workspace).get("dev")
     assert found is not None
     return found
 
 
-def refused(project: Project) -> Unreachable:
+def refused(workspace: Workspace) -> Unreachable:
     with pytest.raises(Unreachable) as caught:
-        app.dev_exec(project.session, Targets(), ["true"])
+        dev_exec(workspace.project, Targets(), ["true"])
     assert caught.value.exit_code == EXIT_UNREACHABLE
     return caught.value
 
 
-def test_a_vm_that_stopped_is_said_to_have(project: Project) -> None:
-    project.create()
-    project.stop()
-    error = refused(project)
+def test_a_vm_that_stopped_is_said_to_have(workspace: Workspace) -> None:
+    workspace.create()
+    workspace.stop()
+    error = refused(workspace)
     assert (error.what, error.where, error.fix) == ("the VM does not run", "dev", "invoke vm.start --name dev")
     first, second = error.why.splitlines()
     assert first.startswith(f"it is TERMINATED in {ZONE}, stopped 20")
     assert second.startswith("no SSH connection to provision@127.0.0.1 port ")
-    done = app.vm_provision(project.session, CHECK)
+    done = vm_provision(workspace.project, CHECK)
     assert done.document["hosts"]["dev"]["error"]["what"] == "the VM does not run"
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="this machine has no ssh")
-def test_vm_ssh_says_so_too(project: Project) -> None:
-    project.create()
-    project.stop()
+def test_vm_ssh_says_so_too(workspace: Workspace) -> None:
+    workspace.create()
+    workspace.stop()
     with pytest.raises(Unreachable, match="the VM does not run"):
-        app.vm_ssh(project.session, Targets(), ["true"])
+        vm_ssh(workspace.project, Targets(), ["true"])
 
 
-def test_a_vm_at_another_address_is_found_there(project: Project) -> None:
+def test_a_vm_at_another_address_is_found_there(workspace: Workspace) -> None:
     """Somebody stopped and started it: an external address is another one after that."""
-    project.create()
-    address = record(project).address
-    records(project).put(replace(record(project), address="127.0.0.9"))
-    assert app.vm_provision(project.session, CHECK).exit_code == 0
-    assert project.notes[-1] == f"it is at {address} by now, no longer at 127.0.0.9"
-    assert record(project).address == address
-    project.cloud.emulator.calls.clear()
-    assert app.vm_provision(project.session, CHECK).exit_code == 0
-    assert project.cloud.emulator.counted() == []
+    workspace.create()
+    address = record(workspace).address
+    records(workspace).put(replace(record(workspace), address="127.0.0.9"))
+    assert vm_provision(workspace.project, CHECK).exit_code == 0
+    assert workspace.notes[-1] == f"it is at {address} by now, no longer at 127.0.0.9"
+    assert record(workspace).address == address
+    workspace.cloud.emulator.calls.clear()
+    assert vm_provision(workspace.project, CHECK).exit_code == 0
+    assert workspace.cloud.emulator.counted() == []
 
 
-def test_a_vm_that_is_gone_is_said_to_be(project: Project) -> None:
-    project.create()
-    cloud_of(project.session).delete("dev", ZONE, request_id=new_request_id())
-    error = refused(project)
+def test_a_vm_that_is_gone_is_said_to_be(workspace: Workspace) -> None:
+    workspace.create()
+    cloud_of(workspace.project).delete("dev", ZONE, request_id=new_request_id())
+    error = refused(workspace)
     assert (error.what, error.fix) == ("the VM is gone", "invoke vm.create --name dev")
-    assert error.why.startswith(f"there is none in {ZONE}; this one was {record(project).instance_id}\n")
+    assert error.why.startswith(f"there is none in {ZONE}; this one was {record(workspace).instance_id}\n")
 
 
-def test_a_cloud_that_does_not_say_changes_nothing(project: Project) -> None:
-    project.create()
-    project.stop()
-    project.cloud.emulator.faults.add(http_error(403, "forbidden", "not you", call="instances.get", times=None))
-    assert refused(project).what.startswith("no SSH connection to provision@127.0.0.1")
+def test_a_cloud_that_does_not_say_changes_nothing(workspace: Workspace) -> None:
+    workspace.create()
+    workspace.stop()
+    workspace.cloud.emulator.faults.add(http_error(403, "forbidden", "not you", call="instances.get", times=None))
+    assert refused(workspace).what.startswith("no SSH connection to provision@127.0.0.1")
 
 
-def test_a_vm_that_runs_and_refuses_is_left_with_its_own_words(project: Project) -> None:
-    project.create()
-    project.cloud.host("dev").faults.refuse_auth = True
-    assert refused(project).what.startswith("no key is accepted")
+def test_a_vm_that_runs_and_refuses_is_left_with_its_own_words(workspace: Workspace) -> None:
+    workspace.create()
+    workspace.cloud.host("dev").faults.refuse_auth = True
+    assert refused(workspace).what.startswith("no key is accepted")
 
 
-def test_for_a_host_of_the_settings_nobody_is_asked(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    project.create()
-    project.settings = project.settings.model_copy(update={"hosts": {"dev": HostSettings(address="127.0.0.9", port=9, host_key=None)}})
+def test_for_a_host_of_the_settings_nobody_is_asked(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace.create()
+    workspace.settings = workspace.settings.model_copy(update={"hosts": {"dev": HostSettings(address="127.0.0.9", port=9, host_key=None)}})
     monkeypatch.setattr(GceCloud, "get", lambda *_: pytest.fail("the cloud was asked"))
-    assert refused(project).what.startswith("no SSH connection to")
+    assert refused(workspace).what.startswith("no SSH connection to")

@@ -11,19 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from provision import engine, templating
-from provision.hosts import ssh
+from provision import templating
+from provision.core import engine
+from provision.core.model import HostReport, Outcome, Status
+from provision.core.resource import Resource
 from provision.hosts.known_hosts import KnownHosts
-from provision.model import HostReport, Outcome, Status
+from provision.hosts.ssh import connection
 from provision.recipes import WorkerImage, cos, mps, worker
 from provision.recipes.worker import no_worker
-from provision.resource import Resource
 from provision.settings import Settings
 from provision.testing import MockHost
 
 
 def run(mock: MockHost, resources: Sequence[Resource]) -> HostReport:
-    transport = ssh.connect(mock.host, known_hosts=KnownHosts(Path("/nonexistent/known_hosts")))
+    transport = connection.connect(mock.host, known_hosts=KnownHosts(Path("/nonexistent/known_hosts")))
     try:
         return engine.converge(transport, resources, lambda event: None, clock=time.monotonic)
     finally:

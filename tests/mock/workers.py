@@ -8,10 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision import app, engine, templating
-from provision.app import Done, Session, Targets
-from provision.hosts import ssh
+from provision import templating
+from provision.commands.mps.control import mps_enable
+from provision.commands.mps.doctor import mps_doctor
+from provision.core import engine
 from provision.hosts.known_hosts import KnownHosts
+from provision.hosts.ssh import connection
+from provision.project.project import Done, Project, Targets
 from provision.recipes import WorkerImage, cos, worker
 from provision.settings import Settings
 from provision.settings.model import HostSettings
@@ -29,18 +32,18 @@ def settings_for(mock: MockHost, image: str = REF) -> Settings:
 
 
 @contextmanager
-def settled(mock: MockHost, folder: Path, *, container: bool = True, image: str = REF) -> Iterator[Session]:
+def settled(mock: MockHost, folder: Path, *, container: bool = True, image: str = REF) -> Iterator[Project]:
     """A session whose one host is the mock, provisioned, with the worker container running unless told otherwise."""
     settings = settings_for(mock, image)
     host = cos(settings, host=mock.host, boot_unit=templating.boot_unit(project_dir=None))
     recipe = [*host, *(worker(settings, WorkerImage(image), host=mock.host) if container else [])]
-    transport = ssh.connect(mock.host, known_hosts=KnownHosts(Path("/nonexistent/known_hosts")))
+    transport = connection.connect(mock.host, known_hosts=KnownHosts(Path("/nonexistent/known_hosts")))
     try:
         report = engine.converge(transport, recipe, lambda event: None, clock=time.monotonic)
     finally:
         transport.close()
     assert not report.failed, str(report)
-    yield Session(settings, folder / "state", folder, environ={})
+    yield Project(settings, folder / "state", folder, environ={})
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Box:
     """A host with a worker container, and a session that leads to it."""
 
     mock: MockHost
-    session: Session
+    project: Project
 
     def inside(self, source: str) -> str:
         """What shell source prints in the worker container, as root."""
@@ -57,7 +60,7 @@ class Box:
         return done.output
 
     def examined(self, *options: str) -> Done:
-        return app.mps_doctor(self.session, Targets(), options=options)
+        return mps_doctor(self.project, Targets(), options=options)
 
     def enable(self) -> None:
-        assert app.mps_enable(self.session, Targets()).exit_code == 0
+        assert mps_enable(self.project, Targets()).exit_code == 0

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from provision.app import Session
-from provision.app.dev import clients
+from provision.commands.dev.shared import clients
 from provision.hosts.local import LocalTransport
+from provision.project.project import Project
 from provision.settings import Settings
 from tests.shells.worlds import Scratch
 
@@ -60,13 +60,13 @@ def err() -> bytearray:
 
 
 @pytest.fixture
-def session(scratch: Scratch, out: bytearray, err: bytearray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
+def project(scratch: Scratch, out: bytearray, err: bytearray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     """One whose host is a folder, with containers that are processes."""
     scratch.enter(monkeypatch)
     docker = scratch.tools / "docker"
     docker.write_text(DOCKER)
     docker.chmod(0o755)
-    return Session(Settings.from_levels([]), tmp_path, tmp_path, stdout=out.extend, stderr=err.extend)
+    return Project(Settings.from_levels([]), tmp_path, tmp_path, stdout=out.extend, stderr=err.extend)
 
 
 def said(data: bytearray, number: int) -> list[bytes]:
@@ -74,8 +74,8 @@ def said(data: bytearray, number: int) -> list[bytes]:
     return [line.removeprefix(front) for line in bytes(data).split(b"\n") if line.startswith(front)]
 
 
-def test_long_and_binary_lines_stay_whole(scratch: Scratch, session: Session, out: bytearray, err: bytearray) -> None:
-    done = clients.run(session, LocalTransport(scratch.world.host()), [sys.executable, "-c", LINES], 4)
+def test_long_and_binary_lines_stay_whole(scratch: Scratch, project: Project, out: bytearray, err: bytearray) -> None:
+    done = clients.run(project, LocalTransport(scratch.world.host()), [sys.executable, "-c", LINES], 4)
     assert [each["status"] for each in done.document["clients"]] == [0, 0, 0, 0], bytes(err[-300:])
     mine = bytes(byte for byte in range(256) if byte not in b"\r\n")
     whole = [b"%d " % number + mine * 400 for number in range(30)]
@@ -87,7 +87,7 @@ def test_long_and_binary_lines_stay_whole(scratch: Scratch, session: Session, ou
     assert not list((scratch.root / "tmp").iterdir())
 
 
-def test_sixteen_megabytes_through_one(scratch: Scratch, session: Session, out: bytearray) -> None:
-    done = clients.run(session, LocalTransport(scratch.world.host()), [sys.executable, "-c", MUCH], 1)
+def test_sixteen_megabytes_through_one(scratch: Scratch, project: Project, out: bytearray) -> None:
+    done = clients.run(project, LocalTransport(scratch.world.host()), [sys.executable, "-c", MUCH], 1)
     assert done.exit_code == 0
     assert out == b"".join(b"[1] %79d\n" % number for number in range(200_000))

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from provision.app.programs import END
+from provision.commands.shared.remote_exec import END
 from tests.shells.worlds import Scratch
 
 pytestmark = pytest.mark.slow

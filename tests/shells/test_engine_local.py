@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from provision import shell
-from provision.engine import converge
-from provision.errors import CommandTimeout, Unreachable
+from provision.core import shell
+from provision.core.engine import converge
+from provision.core.errors import CommandTimeout, Unreachable
+from provision.core.model import Event, Facts, Host, HostReport, OutputLine, Sink, State, Status
+from provision.core.resource import Resource
+from provision.core.shell import RemotePath, Script, script
 from provision.hosts.local import LocalTransport
-from provision.model import Event, Facts, Host, HostReport, OutputLine, Sink, State, Status
-from provision.resource import Resource
 from provision.resources import BootRunner, Directory, File, Unit
 from provision.resources.boot import fragment
-from provision.shell import RemotePath, Script, script
 from tests.shells.trees import tree
 from tests.shells.worlds import Scratch
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from provision.core.shell import lifeline, script
 from provision.recipes import idle_texts
 from provision.settings import Settings
-from provision.shell import lifeline, script
 from tests.shells.worlds import Scratch
 
 LIMIT_S = 45 * 60

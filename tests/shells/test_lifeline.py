@@ -11,11 +11,11 @@ from contextlib import ExitStack
 
 import pytest
 
-from provision import shell
-from provision.errors import CommandTimeout, Unreachable
-from provision.exchange import Listener, exchange
+from provision.core import shell
+from provision.core.errors import CommandTimeout, Unreachable
+from provision.core.exchange import Listener, exchange
+from provision.core.shell import Section, job, lifeline, script, wrap
 from provision.hosts.local import LocalTransport
-from provision.shell import Section, job, lifeline, script, wrap
 from tests.shells.trees import Tree, channel, given, read_until, tree
 from tests.shells.worlds import World
 

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from provision.resources.mps import inside
+from provision.mps.status import inside
 
 ASK = inside._PRELUDE + '\necho "$(owner self) $(owner "$1") $(owner 4194305)"\n'
 

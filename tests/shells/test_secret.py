@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from provision.exchange import exchange
+from provision.core.exchange import exchange
+from provision.core.model import Host
+from provision.core.shell import Secret, Section, lifeline, script
 from provision.hosts.local import LocalTransport
-from provision.model import Host
-from provision.shell import Secret, Section, lifeline, script
 
 WORD = "hunter2-b7c1"
 PLAIN = "not-secret-93ae"

@@ -9,9 +9,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from provision.exchange import exchange
+from provision.core.exchange import exchange
+from provision.core.shell import (
+    Argument,
+    RemotePath,
+    Secret,
+    Section,
+    command,
+    job,
+    join,
+    lifeline,
+    payload,
+    quote,
+    script,
+)
 from provision.hosts.local import LocalTransport
-from provision.shell import Argument, RemotePath, Secret, Section, command, job, join, lifeline, payload, quote, script
 from tests.shells.worlds import World
 from tests.unit.frames import answers
 

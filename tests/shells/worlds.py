@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.model import Host
+from provision.core.model import Host
 
 STANDINS = Path(__file__).parents[2] / "provision" / "testing" / "standins" / "bin"
 NAMES = ("dash", "bash", "busybox")

@@ -16,12 +16,17 @@ from typing import Any
 
 import paramiko
 import pytest
-from paramiko.common import AUTH_FAILED, AUTH_SUCCESSFUL, OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED, OPEN_SUCCEEDED
+from paramiko.common import (
+    AUTH_FAILED,
+    AUTH_SUCCESSFUL,
+    OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED,
+    OPEN_SUCCEEDED,
+)
 
+from provision.core.model import Host, Transport
 from provision.hosts.known_hosts import KnownHosts
 from provision.hosts.local import LocalTransport
-from provision.hosts.ssh import connect
-from provision.model import Host, Transport
+from provision.hosts.ssh.connection import connect
 from provision.testing.mock_host import MockHost
 from provision.testing.relay import Network
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from provision.errors import HostKeyMismatch, Unreachable, UsageError
-from provision.hosts import dial
+from provision.core.errors import HostKeyMismatch, Unreachable, UsageError
+from provision.core.model import Host
 from provision.hosts.known_hosts import HostKey, KnownHosts
-from provision.hosts.ssh import connect, scan
-from provision.hosts.ssh_config import SshConfig
-from provision.model import Host
+from provision.hosts.ssh import dial
+from provision.hosts.ssh.config import SshConfig
+from provision.hosts.ssh.connection import connect, scan
 from provision.testing.relay import Network
 
 Fixture = Any

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from provision.errors import CommandTimeout, Unreachable
-from provision.hosts.ssh import connect
-from provision.hosts.ssh_config import SshConfig
+from provision.core.errors import CommandTimeout, Unreachable
+from provision.hosts.ssh.config import SshConfig
+from provision.hosts.ssh.connection import connect
 from provision.testing.relay import Faults, Network, Relay
 
 Fixture = Any

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from provision.errors import CommandTimeout, HostError, Unreachable
-from provision.hosts.ssh import COMMAND_MAX_BYTES, SshTransport, connect
-from provision.model import Transport
-from provision.shell import quote
+from provision.core.errors import CommandTimeout, HostError, Unreachable
+from provision.core.model import Transport
+from provision.core.shell import quote
+from provision.hosts.ssh.connection import COMMAND_MAX_BYTES, SshTransport, connect
 from provision.testing.relay import Network
 
 Fixture = Any

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.errors import UsageError
-from provision.hosts.inventory import filters, matching, select
-from provision.model import Host
+from provision.core.errors import UsageError
+from provision.core.model import Host
+from provision.hosts.patterns import filters, matching, select
 
 NAMES = ["gpu-1", "gpu-2", "gpu-10", "dev", "rack[1]", "$(reboot)", "büro"]
 HOSTS = [Host(name=name, address="10.0.0.1") for name in NAMES]

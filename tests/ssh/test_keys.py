@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.errors import UsageError
+from provision.core.errors import UsageError
 from provision.hosts.keys import KeyPair, ensure_key, state_dir
 
 

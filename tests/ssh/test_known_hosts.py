@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.errors import HostKeyMismatch, UsageError
+from provision.core.errors import HostKeyMismatch, UsageError
+from provision.core.model import Host
 from provision.hosts.known_hosts import HostKey, KnownHosts, pin_name
-from provision.model import Host
 
 ED = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBhAqcVaWAMCSKt6NHhRBhFcyISvgC0pbZAKHPHg2zxL"
 OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICs4zTd2SBmzFQwbYqAShqsdwbvZo4TzuxFCzVSm9BYD"

@@ -8,10 +8,10 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from provision.errors import UsageError
-from provision.hosts.ssh_alias import Alias, alias_of
-from provision.hosts.ssh_config import SshConfig, expand_includes
-from provision.model import Host
+from provision.core.errors import UsageError
+from provision.core.model import Host
+from provision.hosts.ssh.alias import Alias, alias_of
+from provision.hosts.ssh.config import SshConfig, expand_includes
 
 
 def lookup(home: Path, name: str) -> dict[str, object]:

@@ -21,12 +21,18 @@ from typing import Any
 import pytest
 from paramiko import Channel
 
-from provision.errors import UsageError
+from provision.core.errors import UsageError
+from provision.core.model import Host
+from provision.core.shell import RemotePath, command, script
 from provision.hosts.known_hosts import KnownHosts
-from provision.hosts.ssh import connect
-from provision.hosts.terminal import attach, interactive, pinned_file, remote_command, ssh_arguments
-from provision.model import Host
-from provision.shell import RemotePath, command, script
+from provision.hosts.ssh.connection import connect
+from provision.hosts.ssh.terminal import (
+    attach,
+    interactive,
+    pinned_file,
+    remote_command,
+    ssh_arguments,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -75,9 +81,9 @@ _PROGRAM = """
 import os, sys
 from pathlib import Path
 from provision.hosts.known_hosts import KnownHosts
-from provision.hosts.terminal import interactive
-from provision.model import Host
-from provision.shell import script
+from provision.hosts.ssh.terminal import interactive
+from provision.core.model import Host
+from provision.core.shell import script
 host, known, body, ssh = eval(sys.stdin.fileno() and '' or os.environ['TEST_ARGUMENTS'])
 sys.exit(interactive(host, script(body) if body else None, known_hosts=KnownHosts(Path(known)), environ=os.environ, ssh=ssh))
 """
@@ -239,7 +245,7 @@ def test_the_private_file_holds_the_pins_of_this_host_only(tmp_path: Path) -> No
 
 
 def test_a_body_reaches_the_host_as_it_is(sshd: Fixture, got: Fixture) -> None:
-    from provision.hosts.ssh import connect
+    from provision.hosts.ssh.connection import connect
 
     transport = connect(sshd.host(), known_hosts=sshd.known_hosts)
     words = ("it's", 'a "b"', "$(id)", "a\nb", "*", "")

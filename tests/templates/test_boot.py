@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from invoke.vendor import yaml
 
-from provision.errors import TemplateError, UsageError
+from provision.core.errors import TemplateError, UsageError
 from provision.templating import METADATA_URL, USER_DATA_LIMIT_BYTES, boot_unit, render, user_data
 
 BOOT_FILES = {"boot.sh": "#!/bin/sh\necho 'é \"$HOME\"'\n", "boot.d/10-host.sh": "step a 5 'true'\n"}

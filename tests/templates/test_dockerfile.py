@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provision.dataflow.image import BASE_IMAGES, Copy, Family, ImageSpec, dockerfile
-from provision.errors import TemplateError
+from provision.core.errors import TemplateError
+from provision.image.dockerfile import BASE_IMAGES, Copy, Family, ImageSpec, dockerfile
 
 HADOLINT = Path(sys.executable).with_name("hadolint")
 DRIVER = "/usr/local/nvidia"

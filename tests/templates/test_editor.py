@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from provision.errors import UsageError
+from provision.core.errors import UsageError
 from provision.templating import devcontainer
 
 IMAGE = "provision/worker:0123456789ab"

@@ -12,10 +12,23 @@ from pathlib import Path
 
 import pytest
 
-from provision.dataflow import context
-from provision.dataflow.context import build_context, context_digest, is_ignored, parse_dockerignore, read_context_dir
-from provision.dataflow.image import Family, ImageSpec, dockerfile, image_reference, prepare, threads_per_worker
-from provision.errors import SettingsError, UsageError
+from provision.core.errors import SettingsError, UsageError
+from provision.image import context
+from provision.image.context import (
+    build_context,
+    context_digest,
+    is_ignored,
+    parse_dockerignore,
+    read_context_dir,
+)
+from provision.image.dockerfile import (
+    Family,
+    ImageSpec,
+    dockerfile,
+    image_reference,
+    prepare,
+    threads_per_worker,
+)
 
 # --- the specification -------------------------------------------------------------------------------------------
 

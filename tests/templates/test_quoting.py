@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from invoke.vendor import yaml
 
-from provision.errors import TemplateError
-from provision.model import Host
+from provision.core.errors import TemplateError
+from provision.core.model import Host
 from provision.templating import FILTERS, ssh_config
 
 ANY = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))

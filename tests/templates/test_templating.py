@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from provision import templating
-from provision.errors import EXIT_USAGE, TemplateError
+from provision.core.errors import EXIT_USAGE, TemplateError
 from provision.templating import render
 
 Project = Callable[..., Path]
@@ -47,7 +47,7 @@ def test_a_projects_template_may_extend_the_one_it_replaces(project: Project) ->
     folder = project(
         Dockerfile__beam__j2='{% extends "provision/Dockerfile.beam.j2" %}{% block system %}{{ super() }}RUN mine\n{% endblock %}',
     )
-    from provision.dataflow.image import ImageSpec, dockerfile
+    from provision.image.dockerfile import ImageSpec, dockerfile
 
     text = dockerfile(ImageSpec(apt=("git",)), project_dir=folder)
     assert "RUN mine\n" in text
@@ -56,7 +56,7 @@ def test_a_projects_template_may_extend_the_one_it_replaces(project: Project) ->
 
 
 def test_a_projects_part_does_not_leak_into_the_shipped_templates(project: Project) -> None:
-    from provision.dataflow.image import ImageSpec, dockerfile
+    from provision.image.dockerfile import ImageSpec, dockerfile
 
     folder = project(_dockerfile__j2="broken {{")
     assert dockerfile(ImageSpec(), project_dir=folder) == dockerfile(ImageSpec())
@@ -193,5 +193,5 @@ def test_quoted_text_stays_as_it_is(project: Project, text: str, expected: str |
 
 
 def test_importing_the_package_imports_no_jinja2() -> None:
-    code = "import provision.templating, provision.dataflow.image, sys; sys.exit('jinja2' in sys.modules)"
+    code = "import provision.templating, provision.image.dockerfile, sys; sys.exit('jinja2' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -38,10 +38,13 @@ from pathlib import Path
 from typing import Any
 
 from provision import resources
-from provision.model import Facts, State
-from provision.resource import Resource
-from provision.shell import Secret
+from provision.core.model import Facts, State
+from provision.core.resource import Resource
+from provision.core.shell import Secret
+from provision.mps.daemon import compute_mode, daemon, outside
 
+HOMES = (resources, compute_mode, daemon, outside)
+"""Where a resource of a case is looked up."""
 DATA = Path(__file__).parents[1] / "data"
 
 
@@ -84,7 +87,8 @@ class Case:
 
 def make(kind: str, settings: Mapping[str, Any]) -> Resource:
     """A resource from its name with underscores."""
-    factory = getattr(resources, "".join(word.title() for word in kind.split("_")))
+    name = "".join(word.title() for word in kind.split("_"))
+    factory = next(getattr(home, name) for home in HOMES if hasattr(home, name))
     made = factory(**_fields(settings))
     if not isinstance(made, Resource):
         raise TypeError(f"{kind} is no resource")

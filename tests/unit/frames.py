@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from provision.frames import Begin, Chunk, Done, End, FrameReader
+from provision.core.frames import Begin, Chunk, Done, End, FrameReader
 
 
 @dataclass

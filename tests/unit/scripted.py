@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from provision.errors import HostError, Unreachable
-from provision.model import Event, Facts, Host, HostReport, Outcome, Sink, State, Status
-from provision.resource import Diagnosis, Resource
-from provision.shell import Script, script
+from provision.core.errors import HostError, Unreachable
+from provision.core.model import Event, Facts, Host, HostReport, Outcome, Sink, State, Status
+from provision.core.resource import Diagnosis, Resource
+from provision.core.shell import Script, script
 
 FACTS_KEY = "f"
 _WORD = re.compile(r"(?:'[^']*'|\\.|[^\s'\\])+")

@@ -7,13 +7,21 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from provision.app.vm import costs
-from provision.app.vm import rates as vm_rates
-from provision.app.vm.costs import summed
-from provision.app.vm.documents import aligned, document, listed, span, table, ttl_left_s, usd
-from provision.app.vm.rates import Rate, cost_usd, overdue, ran_s, rate_of, unasked
-from provision.cloud.prices import PriceList, packaged
-from provision.model import Vm
+from provision.cloud.market.prices import PriceList, packaged
+from provision.commands.vm import cost
+from provision.commands.vm.cost import summed
+from provision.commands.vm.shared import rates as vm_rates
+from provision.commands.vm.shared.documents import (
+    aligned,
+    document,
+    listed,
+    span,
+    table,
+    ttl_left_s,
+    usd,
+)
+from provision.commands.vm.shared.rates import Rate, cost_usd, overdue, ran_s, rate_of, unasked
+from provision.core.model import Vm
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 PRICES = PriceList("2026-01-01", {"us-central1": {"g2-standard-8": (1.0, 0.25), "pd-balanced-gb": (0.001, 0.001)}})
@@ -161,7 +169,7 @@ def test_a_vm_shown_to_people() -> None:
 
 def test_since_when_in_one_time_zone() -> None:
     vm = replace(VM, created="2026-11-21T01:30:00.000-08:00", started="2026-11-21T01:30:00.000-08:00")
-    assert "2026-11-21 09:30" in costs._text(summed([vm], PRICES))
+    assert "2026-11-21 09:30" in cost._text(summed([vm], PRICES))
 
 
 def test_what_waits_for_capacity_has_not_run_and_does_not_end() -> None:

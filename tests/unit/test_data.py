@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from provision.errors import ProvisionError
-from provision.exchange import exchange
+from provision.core.errors import ProvisionError
+from provision.core.exchange import exchange
+from provision.core.resource import Resource, compare
+from provision.core.shell import Script, Section, script, section_text
 from provision.hosts.local import LocalTransport
-from provision.resource import Resource, compare
-from provision.shell import Script, Section, script, section_text
 from tests.shells.worlds import Scratch, World
 from tests.unit.cases import Case, cases
 from tests.unit.shelltexts import shellchecked, unparsed
@@ -139,7 +139,7 @@ def turns(case: Case) -> list[Section]:
     ensure = resource.ensure(case.facts) or script(":")
     sections = [Section("before", script(table.get("before", ":")), 20.0, merge=True, strict=True), Section("p0", resource.probe(), 20.0)]
     for turn in "12":
-        sections.append(Section(f"e{turn}", ensure.with_binding("because", ""), 20.0, merge=True, strict=True))
+        sections.append(Section(f"e{turn}", ensure.with_bindings({"because": ""}), 20.0, merge=True, strict=True))
         sections.append(Section(f"p{turn}", resource.probe(), 20.0))
     return [*sections, Section("after", script(table.get("after", ":")), 20.0, merge=True, strict=True)]
 

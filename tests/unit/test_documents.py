@@ -13,7 +13,7 @@ import pytest
 
 from provision.cli.config import read_file
 from provision.cli.namespace import namespace
-from provision.errors import SettingsError
+from provision.core.errors import SettingsError
 from provision.recipes import host_recipe
 from provision.settings import Settings
 from tests.examples.pages import ROOT, blocks, name_of, pages, without_code

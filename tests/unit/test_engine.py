@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from provision.engine import converge
-from provision.errors import (
+from provision.core.engine import converge
+from provision.core.errors import (
     CommandFailed,
     CommandTimeout,
     NotConverged,
@@ -16,9 +16,18 @@ from provision.errors import (
     RecipeError,
     Unreachable,
 )
-from provision.model import Change, Facts, HostReport, OutputLine, ResourceFinished, ResourceStarted, State, Status
-from provision.resource import Resource
-from provision.shell import Script, script
+from provision.core.model import (
+    Change,
+    Facts,
+    HostReport,
+    OutputLine,
+    ResourceFinished,
+    ResourceStarted,
+    State,
+    Status,
+)
+from provision.core.resource import Resource
+from provision.core.shell import Script, script
 from tests.unit.scripted import Clock, FakeHost, Item, Log, ScriptedTransport, outcome, statuses
 
 OK, CHANGED, FAILED, SKIPPED, UNKNOWN = Status.OK, Status.CHANGED, Status.FAILED, Status.SKIPPED, Status.UNKNOWN

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from provision.engine import converge
-from provision.errors import Unreachable
-from provision.model import HostReport, Status
-from provision.resource import waves
+from provision.core.engine import converge
+from provision.core.errors import Unreachable
+from provision.core.model import HostReport, Status
+from provision.core.resource import waves
 from tests.unit.scripted import FakeHost, Item, Log, ScriptedTransport, statuses
 
 OK, CHANGED, FAILED, SKIPPED, UNKNOWN = Status.OK, Status.CHANGED, Status.FAILED, Status.SKIPPED, Status.UNKNOWN

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from provision import exchange as module
-from provision.errors import CommandFailed, CommandTimeout, HostError, Unreachable
-from provision.exchange import Answer, Listener, Reply, exchange, failure, tail
-from provision.model import Host, Sink
-from provision.shell import Secret, Section, script
+from provision.core import exchange as module
+from provision.core.errors import CommandFailed, CommandTimeout, HostError, Unreachable
+from provision.core.exchange import Answer, Listener, Reply, exchange, failure, tail
+from provision.core.model import Host, Sink
+from provision.core.shell import Secret, Section, script
 from tests.unit.scripted import Clock, parse
 
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.exchange import exchange
-from provision.facts import FACTS, read_facts
+from provision.core.exchange import exchange
+from provision.core.facts import FACTS, read_facts
+from provision.core.model import Facts
+from provision.core.shell import Section
 from provision.hosts.local import LocalTransport
-from provision.model import Facts
-from provision.shell import Section
 from tests.shells.worlds import Scratch
 
 

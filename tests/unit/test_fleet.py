@@ -13,10 +13,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provision import fleet
-from provision.errors import ProvisionError, Unreachable
-from provision.fleet import Cancel, Pace, run
-from provision.model import Emit, Event, Host, HostFinished, HostReport, HostStarted, Outcome, RunFinished, RunStarted, Status
+from provision.core import fleet
+from provision.core.errors import ProvisionError, Unreachable
+from provision.core.fleet import Cancel, Pace, run
+from provision.core.model import (
+    Emit,
+    Event,
+    Host,
+    HostFinished,
+    HostReport,
+    HostStarted,
+    Outcome,
+    RunFinished,
+    RunStarted,
+    Status,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -245,9 +256,9 @@ def test_a_connection_that_does_not_close_keeps_no_other_open() -> None:
 
 PRELUDE = """
 import json, signal, sys, threading
-from provision import fleet
-from provision.errors import Unreachable
-from provision.model import *
+from provision.core import fleet
+from provision.core.errors import Unreachable
+from provision.core.model import *
 
 fleet._GOODBYE_S = 1.0
 events = []

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision import frames
-from provision.frames import Begin, Chunk, Done, End, FrameReader, LineSplitter
+from provision.core import frames
+from provision.core.frames import Begin, Chunk, Done, End, FrameReader, LineSplitter
 from tests.unit.frames import read
 
 NONCE = ":0123456789abcdef:"

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from provision.errors import NotConverged
-from provision.journal import Journal, read_run, runs
-from provision.model import (
+from provision.core.errors import NotConverged
+from provision.core.model import (
     Event,
     HostConnected,
     HostFinished,
@@ -25,6 +24,7 @@ from provision.model import (
     RunStarted,
     Status,
 )
+from provision.report.history import Journal, read_run, runs
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 FAILED = Outcome("driver", Status.FAILED, seconds=1.5, error=NotConverged("did not converge", where="dev: driver"))

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from provision import app
-from provision.app import Done, Session, Targets, converging
-from provision.app.mps import benchmark
-from provision.errors import CommandTimeout, ProvisionError, Unreachable, UsageError
-from provision.model import Event, Host, Note, Sink
-from provision.mps.cell import CellFailed
+from provision.commands.mps.bench.bench import mps_bench
+from provision.commands.mps.bench.options import mps_asked
+from provision.commands.shared import convergence
+from provision.core.errors import CommandTimeout, ProvisionError, Unreachable, UsageError
+from provision.core.model import Event, Host, Note, Sink
+from provision.mps.bench.cell import CellFailed
+from provision.project.project import Done, Project, Targets
 from provision.settings import Settings
 from tests.examples.pages import documented
 
@@ -83,11 +84,11 @@ class Bench:
         self._patch = monkeypatch
 
     def __call__(self, gpu: Gpu, *, settings: dict[str, Any] | None = None, **flags: Any) -> Done:
-        self._patch.setattr(converging, "host", lambda session, targets: gpu.host)
-        self._patch.setattr(converging, "connect", lambda session, target: gpu)
-        session = Session(Settings.model_validate(settings or {}), self.folder, self.folder, emit=self.events.append)
+        self._patch.setattr(convergence, "host", lambda project, targets: gpu.host)
+        self._patch.setattr(convergence, "connect", lambda project, target: gpu)
+        project = Project(Settings.model_validate(settings or {}), self.folder, self.folder, emit=self.events.append)
         asked = {"clients": "1,2", "modes": "none,mps", "rounds": "2", "with_chart": False, **flags}
-        return benchmark.mps_bench(session, Targets(), app.mps_asked(**asked))
+        return mps_bench(project, Targets(), mps_asked(**asked))
 
     def file(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.folder / FOLDER / name).read_text())

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from provision.app import programs
-from provision.mps.cell import Cell, CellFailed, Sample, read_cell
-from provision.mps.cell_script import apart, in_container
+from provision.commands.shared import remote_exec
+from provision.mps.bench.cell import Cell, CellFailed, Sample, read_cell
+from provision.mps.bench.cell_script import apart, in_container
 
 # A daemon is a file; its clients are whoever wrote a number into another.
 CONTROL = """#!/bin/sh
@@ -114,7 +114,9 @@ WORKERS = ("worker", "worker-2")
 
 def on_host(cell: Cell, folder: Path, workers: Sequence[str] = WORKERS) -> str:
     """The script of a cell whose clients have containers of their own."""
-    return apart(cell, str(folder), container="daemon", workers=workers, directory="/", token=folder.parent.name, end=programs.END).render()
+    return apart(
+        cell, str(folder), container="daemon", workers=workers, directory="/", token=folder.parent.name, end=remote_exec.END
+    ).render()
 
 
 @pytest.fixture

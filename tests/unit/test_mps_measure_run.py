@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from provision import app
-from provision.app import Done, Session, Targets, converging
-from provision.errors import HostError
-from provision.model import Event, Host, Note, Sink
+from provision.commands.mps.plan import mps_plan
+from provision.commands.shared import convergence
+from provision.core.errors import HostError
+from provision.core.model import Event, Host, Note, Sink
+from provision.project.project import Done, Project, Targets
 from provision.settings import Settings
 
 FACTS = (
@@ -59,10 +60,10 @@ def project(tmp_path: Path) -> Path:
 
 
 def measured(patch: pytest.MonkeyPatch, folder: Path, place: Answering, events: list[Event] | None = None) -> Done:
-    patch.setattr(converging, "host", lambda session, targets: place.host)
-    patch.setattr(converging, "connect", lambda session, target: place)
-    session = Session(Settings(), folder, folder, emit=(events if events is not None else []).append)
-    return app.mps_plan(session, Targets(), clients=None, peak_memory=None, measure="python train.py")
+    patch.setattr(convergence, "host", lambda project, targets: place.host)
+    patch.setattr(convergence, "connect", lambda project, target: place)
+    project = Project(Settings(), folder, folder, emit=(events if events is not None else []).append)
+    return mps_plan(project, Targets(), clients=None, peak_memory=None, measure="python train.py")
 
 
 def test_a_gpu_that_others_use_is_not_measured_on(monkeypatch: pytest.MonkeyPatch, project: Path) -> None:

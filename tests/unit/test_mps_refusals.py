@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from provision import app
-from provision.app import Session, Targets, converging
-from provision.app.mps import benchmark
-from provision.errors import HostError, UsageError
-from provision.model import Host, Sink
+from provision.commands.mps.bench import bench
+from provision.commands.mps.bench.options import mps_asked
+from provision.commands.shared import convergence
+from provision.core.errors import HostError, UsageError
+from provision.core.model import Host, Sink
+from provision.project.project import Project, Targets
 from provision.settings import Settings
 
 LOOKED = (
@@ -39,11 +40,11 @@ class Answering:
 
 def refusal(monkeypatch: pytest.MonkeyPatch, folder: Path, *answers: str, **mps: Any) -> HostError:
     place = Answering(*answers)
-    monkeypatch.setattr(converging, "host", lambda session, targets: place.host)
-    monkeypatch.setattr(converging, "connect", lambda session, target: place)
-    session = Session(Settings.model_validate({"mps": mps}), folder, folder)
+    monkeypatch.setattr(convergence, "host", lambda project, targets: place.host)
+    monkeypatch.setattr(convergence, "connect", lambda project, target: place)
+    project = Project(Settings.model_validate({"mps": mps}), folder, folder)
     with pytest.raises(HostError) as caught:
-        benchmark.mps_bench(session, Targets(), app.mps_asked(with_chart=False))
+        bench.mps_bench(project, Targets(), mps_asked(with_chart=False))
     assert not place.answers
     return caught.value
 
@@ -65,7 +66,7 @@ def test_a_gpu_that_lets_one_process_in_has_nothing_to_compare(
 @pytest.mark.parametrize("command", ["python 'train.py", "", "  "])
 def test_a_command_of_no_words_is_refused(command: str) -> None:
     with pytest.raises(UsageError, match="this is no command"):
-        app.mps_asked(command=command)
+        mps_asked(command=command)
 
 
 @pytest.mark.parametrize(("running", "what"), [("", "the worker container"), ("running worker=true\n", "the container worker-mps")])
@@ -76,8 +77,8 @@ def test_every_container_of_the_topology_has_to_run(monkeypatch: pytest.MonkeyPa
 
 def test_steps_for_a_command_that_takes_none_are_refused() -> None:
     with pytest.raises(UsageError, match="--steps says nothing to this command"):
-        app.mps_asked(command="python train.py", steps="500")
-    assert app.mps_asked(command="python train.py {steps}", steps="500").steps == 500
+        mps_asked(command="python train.py", steps="500")
+    assert mps_asked(command="python train.py {steps}", steps="500").steps == 500
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "\u0663", "9" * 5000, "99999999"])
@@ -85,6 +86,6 @@ def test_steps_for_a_command_that_takes_none_are_refused() -> None:
 def test_what_is_no_number_for_a_flag_is_refused_with_the_flags_name(flag: str, text: str) -> None:
     wishes: dict[str, Any] = {flag: text}
     with pytest.raises(UsageError, match="is no number for it") as caught:
-        app.mps_asked(**wishes)
+        mps_asked(**wishes)
     assert caught.value.where == f"--{flag}"
     assert len(caught.value.what) < 80

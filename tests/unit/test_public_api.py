@@ -43,8 +43,8 @@ def test_a_name_that_is_not_there_is_an_attribute_error(package: ModuleType) -> 
 
 
 def test_modules_are_still_found_below_the_package() -> None:
-    code = "from provision import engine; from provision.testing import faults; print(engine.__name__, faults.__name__)"
-    assert _fresh(code) == "provision.engine provision.testing.faults"
+    code = "from provision.core import engine; from provision.testing import faults; print(engine.__name__, faults.__name__)"
+    assert _fresh(code) == "provision.core.engine provision.testing.faults"
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)

@@ -12,17 +12,28 @@ from pathlib import Path
 
 import pytest
 
-from provision.errors import ProvisionError, RecipeError, SettingsError
-from provision.model import Facts, Host, State
+from provision.core.errors import ProvisionError, RecipeError, SettingsError
+from provision.core.model import Facts, Host, State
+from provision.core.resource import Resource, compare, describe, waves
+from provision.core.shell import Section, section_text
+from provision.mps.daemon.compute_mode import ComputeMode
+from provision.mps.daemon.daemon import MpsDaemon
 from provision.recipes import WorkerImage, cos, extras, load, mps, worker
 from provision.recipes.cos import registries
 from provision.recipes.mps import elsewhere
 from provision.recipes.worker import containers_alone, no_worker
-from provision.resource import Resource, compare, describe, waves
-from provision.resources import BootFragment, BootRunner, ComputeMode, Container, Directory, Driver, File, MpsDaemon, NoContainer, Siblings
+from provision.resources import (
+    BootFragment,
+    BootRunner,
+    Container,
+    Directory,
+    Driver,
+    File,
+    NoContainer,
+    Siblings,
+)
 from provision.resources.boot import BOOT_SCRIPT, fragment, fragment_text
 from provision.settings import Settings
-from provision.shell import Section, section_text
 from tests.shells.worlds import Scratch
 
 UNIT = "[Service]\nType=oneshot\n"
@@ -335,7 +346,7 @@ def test_a_recipe_of_the_project(project: Path) -> None:
         ("mine_fails", "def extra(settings):\n    return 1 / 0\n", RecipeError, r"ZeroDivisionError.*mine_fails\.py:2"),
         (
             "mine_refuses",
-            "from provision.shell import RemotePath\ndef extra(s):\n    return [RemotePath('x')]\n",
+            "from provision.core.shell import RemotePath\ndef extra(s):\n    return [RemotePath('x')]\n",
             ProvisionError,
             "absolute",
         ),

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.errors import CommandFailed, NotConverged, Unreachable
-from provision.model import (
+from provision.core.errors import CommandFailed, NotConverged, Unreachable
+from provision.core.model import (
     Change,
     Event,
     HostConnected,
@@ -26,9 +26,9 @@ from provision.model import (
     RunStarted,
     Status,
 )
+from provision.core.shell import Secret
 from provision.report import LineReporter, fan_out, hosts_document, reporter
 from provision.report.text import clean, elapsed, failures, plain, recap, seconds
-from provision.shell import Secret
 
 OK = Outcome("gpu", Status.OK)
 MOUNT = Outcome("driver-mount", Status.CHANGED, (Change("options", "noexec", "exec"),), 1.5)

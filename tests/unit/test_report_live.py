@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from provision.model import (
+from provision.core.model import (
     Change,
     HostConnected,
     HostFinished,
@@ -24,7 +24,7 @@ from provision.model import (
     Status,
 )
 from provision.report import reporter
-from provision.report.live import LiveReporter, styled
+from provision.report.terminal import LiveReporter, styled
 
 
 class Terminal(io.StringIO):

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.errors import RecipeError
-from provision.model import Change, State
-from provision.resource import compare, describe, waves
+from provision.core.errors import RecipeError
+from provision.core.model import Change, State
+from provision.core.resource import compare, describe, waves
 from tests.unit.scripted import Item
 
 scalars = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=False, width=16) | st.sampled_from(["", "a", "1", "True"])

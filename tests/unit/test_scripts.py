@@ -16,22 +16,22 @@ from tests.unit.shelltexts import shellchecked, unparsed
 PACKAGE = Path(__file__).parents[2] / "provision"
 EXCLUDED = ("SC2329",)  # a prelude that several share holds functions that one of them does not call
 MEANT = {
-    "mps/cell_script.py:_CELL": ("SC2086", "SC1010"),  # lists of processes fall into words; `echo done`
+    "mps/bench/cell_script.py:_CELL": ("SC2086", "SC1010"),  # lists of processes fall into words; `echo done`
     "resources/boot.py:BOOT_TEXT": ("SC1090",),  # its fragments lie on the host
-    "resources/mps/inside.py:ALIVE": ("SC2034",),  # its prelude names a folder that it does not look into
+    "mps/status/inside.py:ALIVE": ("SC2034",),  # its prelude names a folder that it does not look into
 }
 """What a rule would find in one text alone."""
 NO_SHELL = {
-    "dataflow/context.py:DEFAULT_IGNORE": "patterns of a .dockerignore",
-    "mps/page.py:_STYLE": "CSS",
-    "resources/mps/inside.py:_PRELUDE": "a part of the others",
-    "resources/mps/inside.py:_ENDING": "likewise",
-    "shell.py:_END": "a part of the next ones",
-    "shell.py:_JOB": "a frame with places for the script, which every case of tests/data fills",
-    "shell.py:_LIFELINE": "likewise",
-    "shell.py:_PLAIN_HEADER": "likewise",
-    "shell.py:_SMALL": "likewise",
-    "shell.py:_LARGE": "likewise",
+    "image/context.py:DEFAULT_IGNORE": "patterns of a .dockerignore",
+    "mps/bench/page.py:_STYLE": "CSS",
+    "mps/status/inside.py:_PRELUDE": "a part of the others",
+    "mps/status/inside.py:_ENDING": "likewise",
+    "core/shell.py:_END": "a part of the next ones",
+    "core/shell.py:_JOB": "a frame with places for the script, which every case of tests/data fills",
+    "core/shell.py:_LIFELINE": "likewise",
+    "core/shell.py:_PLAIN_HEADER": "likewise",
+    "core/shell.py:_SMALL": "likewise",
+    "core/shell.py:_LARGE": "likewise",
     "testing/docker/containers.py:_CDI": "YAML",
     "testing/layout.py:OS_RELEASE": "a file of the mock",
     "testing/mps/answers.py:REFUSED": "what the control tool says",
@@ -149,15 +149,15 @@ def test_what_is_no_shell_is_there() -> None:
 def test_shell_of_every_kind_is_found() -> None:
     """Constants, texts in a call, what another shell runs, what is put together of several."""
     known = {
-        "mps/measure.py:MEASURE",
-        "mps/probe.py:_INSIDE",
-        "mps/cell_script.py:_CLIENT",
-        "resources/mps/inside.py:ENABLE",
-        "facts.py:FACTS",
+        "mps/plan/measure.py:MEASURE",
+        "mps/plan/host_facts.py:_INSIDE",
+        "mps/bench/cell_script.py:_CLIENT",
+        "mps/status/inside.py:ENABLE",
+        "core/facts.py:FACTS",
     }
     assert known <= set(texts())
-    assert "app/dev/container.py:_INSIDE" in texts(), "it has one line"
-    assert {name.partition(":")[0] for name in texts() if ":line " in name} >= {"mps/probe.py", "resources/docker.py"}
+    assert "commands/dev/container.py:_INSIDE" in texts(), "it has one line"
+    assert {name.partition(":")[0] for name in texts() if ":line " in name} >= {"mps/plan/host_facts.py", "resources/docker.py"}
 
 
 def test_every_shell_parses_every_text(world: World, written: list[str]) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from provision.errors import SettingsError
+from provision.core.errors import SettingsError
 from provision.settings import HostSettings, Level, Settings, env_levels
 from provision.settings.kinds import TTL_MAX_S, TTL_MIN_S, idle_seconds, ttl_seconds
 from provision.settings.levels import merge

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.errors import UsageError
-from provision.shell import (
+from provision.core.errors import UsageError
+from provision.core.shell import (
     ARGUMENT_LIMIT_BYTES,
     RemotePath,
     Secret,
@@ -84,7 +85,7 @@ def test_a_binding_is_a_lower_case_name(name: str) -> None:
 
 
 def test_bindings_come_before_the_source_in_their_order() -> None:
-    made = script("\n\necho hi\n\n", argv=["x", "y z"], b="2", a="1").with_binding("c", "3")
+    made = script("\n\necho hi\n\n", argv=["x", "y z"], b="2", a="1").with_bindings({"c": "3"})
     assert made.render() == "c=3\nb=2\na=1\nset -- x 'y z'\necho hi\n"
 
 
@@ -169,3 +170,11 @@ def test_fields() -> None:
 @pytest.mark.parametrize("separator", ["\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])
 def test_only_a_line_end_ends_a_field(separator: str) -> None:
     assert fields(f"a=1{separator}b=2\n") == {"a": f"1{separator}b=2"}
+
+
+def test_script_file_is_sent_without_comments_behind_its_shared_functions(tmp_path: Path) -> None:
+    library, file = tmp_path / "lib.sh", tmp_path / "enable.sh"
+    library.write_text("# shellcheck shell=sh\nask() { echo asked; }\n")
+    file.write_text('#!/bin/sh\n: "${pipe:?}"\n\n# A reason.\nask "$pipe" # stays\n')
+    made = script(file, uses=(str(library),), pipe="/run/mps")
+    assert made.render() == 'pipe=/run/mps\nask() { echo asked; }\n: "${pipe:?}"\nask "$pipe" # stays\n'

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from provision.dev import sync
-from provision.errors import UsageError
+from provision.core.errors import UsageError
+from provision.sync import project_tar
 
 SHELLS = [words for words in (["dash"], ["bash"], ["busybox", "sh"]) if shutil.which(words[0])]
 
@@ -36,7 +36,7 @@ def shell(request: pytest.FixtureRequest) -> list[str]:
 
 
 def words_of(shell: Sequence[str], stage: str) -> list[str]:
-    return [*shell, "-c", sync._SETTLE, "provision", stage]
+    return [*shell, "-c", project_tar._SETTLE, "provision", stage]
 
 
 def stage_of(workspace: Path, token: str, names: Sequence[str]) -> str:
@@ -158,7 +158,7 @@ def test_root_settles_what_was_sent_whoever_the_images_user_is(tmp_path: Path) -
     docker = tmp_path / "docker"
     docker.write_text('#!/bin/sh\nprintf "%s\\n" "$1 $2 $3" >>"${0%/*}/called"\n')
     docker.chmod(0o755)
-    text = f"R={tmp_path}\n{sync.receive('worker', sync.new_stage()).render()}"
+    text = f"R={tmp_path}\n{project_tar.receive('worker', project_tar.new_stage()).render()}"
     subprocess.run(["sh", "-c", text], env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}, input=b"", check=True, timeout=20)
     assert (tmp_path / "called").read_text() == "cp - worker:/workspace\nexec --user 0\n"
 
@@ -168,7 +168,7 @@ def test_a_repository_inside_says_itself_which_files_are_its_own(project: Path) 
     (project / "inner/.gitignore").write_text("ignored\n")
     git_init(project / "inner")
     (project / "link").symlink_to("inner")
-    assert sync.project_files(project) == ["a.py", "inner/.gitignore", "inner/b.py", "link"]
+    assert project_tar.project_files(project) == ["a.py", "inner/.gitignore", "inner/b.py", "link"]
 
 
 def test_a_submodule_that_was_not_checked_out_is_nothing(project: Path) -> None:
@@ -176,12 +176,12 @@ def test_a_submodule_that_was_not_checked_out_is_nothing(project: Path) -> None:
     (project / "lib").mkdir()
     entry = "160000,0123456789012345678901234567890123456789,lib"
     subprocess.run(["git", "-C", str(project), "update-index", "--add", "--cacheinfo", entry], check=True)
-    assert sync.project_files(project) == ["a.py"]
+    assert project_tar.project_files(project) == ["a.py"]
 
 
 def test_the_tar_holds_names_and_files_all_of_them_roots(project: Path) -> None:
     write(project, "a.py", "b c")
-    with tarfile.open(fileobj=io.BytesIO(sync.pack(project, ["a.py", "b c"], "in"))) as tar:
+    with tarfile.open(fileobj=io.BytesIO(project_tar.pack(project, ["a.py", "b c"], "in"))) as tar:
         members = {member.name: (member.uid, member.gid, member.uname) for member in tar}
         listed = tar.extractfile("in/names")
         assert listed is not None
@@ -191,4 +191,4 @@ def test_the_tar_holds_names_and_files_all_of_them_roots(project: Path) -> None:
 
 def test_a_line_break_in_a_name_is_refused(project: Path) -> None:
     with pytest.raises(UsageError, match="line break"):
-        sync.pack(project, ["a\nb"], "in")
+        project_tar.pack(project, ["a\nb"], "in")

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from provision.app import Session, Targets, converging
-from provision.errors import UsageError
+from provision.commands.shared import convergence
+from provision.core.errors import UsageError
+from provision.project.project import Project, Targets
 from provision.settings import Settings
 
 
-def session(folder: Path) -> Session:
+def project(folder: Path) -> Project:
     settings = Settings.model_validate({"hosts": {"desk": {"address": "local"}}})
-    return Session(settings, folder / "state", folder, program_argv0="provision", environ={})
+    return Project(settings, folder / "state", folder, program_argv0="provision", environ={})
 
 
 def test_one_host_or_a_pattern() -> None:
@@ -30,14 +31,14 @@ def test_an_empty_name_is_not_the_host_of_the_settings(host: str) -> None:
 
 def test_a_host_that_nobody_knows_is_named_with_those_that_are(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no host named de v") as caught:
-        converging.hosts(session(tmp_path), Targets(host="de v"))
+        convergence.hosts(project(tmp_path), Targets(host="de v"))
     assert caught.value.why == "known hosts: desk"
     assert caught.value.fix == "provision vm.create --name 'de v', or --host NAME"
 
 
 def test_a_task_for_one_host_says_how_to_name_it(tmp_path: Path) -> None:
-    both = session(tmp_path)
+    both = project(tmp_path)
     both.settings.hosts["other"] = both.settings.hosts["desk"]
     with pytest.raises(UsageError, match="acts on one host") as caught:
-        converging.host(both, Targets(limit="all"))
+        convergence.host(both, Targets(limit="all"))
     assert (caught.value.why, caught.value.fix) == ("the pattern names 2: desk, other", "--host NAME")

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from provision.app.trust import ATTRIBUTES_PAUSE_S, Publication, key_alias
-from provision.cloud.ports import SerialOutput
+from provision.cloud.api.ports import SerialOutput
 from provision.cloud.refusal import CloudRefused, Refusal
+from provision.core.model import Vm
 from provision.hosts.known_hosts import HostKey
-from provision.model import Vm
+from provision.project.host_keys import ATTRIBUTES_PAUSE_S, Publication, key_alias
 
 ED = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBhAqcVaWAMCSKt6NHhRBhFcyISvgC0pbZAKHPHg2zxL"
 OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICs4zTd2SBmzFQwbYqAShqsdwbvZo4TzuxFCzVSm9BYD"

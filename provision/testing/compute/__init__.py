@@ -3,7 +3,16 @@
 from provision.testing.compute.backend import HostBackend, NullBackend
 from provision.testing.compute.catalogue import Catalogue
 from provision.testing.compute.clock import Clock, SimulatedClock, SystemClock
-from provision.testing.compute.faults import Fault, FaultBook, FaultKind, html_502, http_error, quota, silent, stock_out
+from provision.testing.compute.faults import (
+    Fault,
+    FaultBook,
+    FaultKind,
+    html_502,
+    http_error,
+    quota,
+    silent,
+    stock_out,
+)
 from provision.testing.compute.quotas import Quotas
 from provision.testing.compute.routes import METHODS
 from provision.testing.compute.server import Call, ComputeEmulator

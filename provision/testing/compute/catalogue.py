@@ -1,6 +1,6 @@
 """What the emulated cloud offers: zones, machine types, accelerator types, images. Pure.
 
-GPU and machine types come from the package's own table (`provision.cloud.catalog`), the zones from data/zones.json.
+GPU and machine types come from the package's own table (`provision.cloud.market.catalog`), the zones from data/zones.json.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from hashlib import sha256
 from importlib import resources
 from typing import Any
 
-from provision.cloud import catalog
-from provision.cloud.catalog import GpuType, MachineType
-from provision.cloud.placement import region_of
+from provision.cloud.market import catalog
+from provision.cloud.market.catalog import GpuType, MachineType
+from provision.cloud.market.placement import region_of
 from provision.testing.compute.errors import ApiError, Json, not_found
 
 BORN = "2026-01-01T00:00:00.000-08:00"

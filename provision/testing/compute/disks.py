@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from provision.cloud.body import last
+from provision.cloud.api.body import last
 from provision.testing.compute.catalogue import IMAGE_GB, Links, fingerprint
 from provision.testing.compute.errors import ApiError, Json
 from provision.testing.compute.resources import Place

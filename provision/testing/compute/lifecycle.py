@@ -11,7 +11,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from provision.cloud.body import last
+from provision.cloud.api.body import last
 from provision.testing.compute import resources, scheduling
 from provision.testing.compute.errors import ApiError, OperationFailure
 from provision.testing.compute.machine import WAITING, Machine

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from provision.cloud.body import last
-from provision.cloud.placement import region_of
+from provision.cloud.api.body import last
+from provision.cloud.market.placement import region_of
 from provision.testing.compute.errors import Json, OperationFailure
 from provision.testing.compute.resources import gpu_of
 

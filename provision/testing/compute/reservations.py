@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from provision.cloud.body import last
+from provision.cloud.api.body import last
 from provision.testing.compute.catalogue import Links
 from provision.testing.compute.errors import Json, OperationFailure, invalid, invalid_field
 from provision.testing.compute.resources import Place

@@ -7,9 +7,9 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from provision.cloud import catalog
-from provision.cloud.body import last
-from provision.cloud.placement import region_of
+from provision.cloud.api.body import last
+from provision.cloud.market import catalog
+from provision.cloud.market.placement import region_of
 from provision.testing.compute import scheduling
 from provision.testing.compute.catalogue import Links, fingerprint, metadata_json
 from provision.testing.compute.clock import timestamp

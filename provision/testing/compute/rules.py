@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from provision.cloud import catalog
-from provision.cloud.body import METADATA_VALUE_LIMIT_BYTES, image_ref, last
-from provision.cloud.catalog import MachineType
+from provision.cloud.api.body import METADATA_VALUE_LIMIT_BYTES, image_ref, last
+from provision.cloud.market import catalog
+from provision.cloud.market.catalog import MachineType
 from provision.testing.compute import scheduling
 from provision.testing.compute.catalogue import IMAGE_GB, Catalogue, Links
 from provision.testing.compute.errors import ApiError, Json, invalid, invalid_field, not_found

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from provision.cloud.catalog import MachineType
-from provision.cloud.scheduling import MAX_TTL_S, MIN_TTL_S
+from provision.cloud.market.catalog import MachineType
+from provision.cloud.market.scheduling import MAX_TTL_S, MIN_TTL_S
 from provision.testing.compute.errors import Json, invalid, invalid_field
 
 MODELS = ("STANDARD", "SPOT", "FLEX_START", "RESERVATION_BOUND")

@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from provision.cloud.body import last
-from provision.cloud.placement import region_of
-from provision.cloud.ports import MOCK_PORT_ATTRIBUTE
+from provision.cloud.api.body import last
+from provision.cloud.api.ports import MOCK_PORT_ATTRIBUTE
+from provision.cloud.market.placement import region_of
 from provision.testing.compute import disks, quotas, reservations, resources, scheduling
 from provision.testing.compute.backend import HostBackend
 from provision.testing.compute.capacity import NEVER_S, Capacity, valid_s
 from provision.testing.compute.catalogue import Catalogue, Links
 from provision.testing.compute.clock import timestamp
-from provision.testing.compute.errors import Json, OperationFailure, already_exists, invalid_field, not_found
+from provision.testing.compute.errors import (
+    Json,
+    OperationFailure,
+    already_exists,
+    invalid_field,
+    not_found,
+)
 from provision.testing.compute.faults import stock_out
 from provision.testing.compute.machine import OFF, WAITING, Machine
 from provision.testing.compute.oslogin import Logins

@@ -5,7 +5,18 @@ from __future__ import annotations
 import json
 import os
 
-from .store import DockerError, Record, Store, complain, daemon_error, new_id, normal, now, say, which
+from .store import (
+    DockerError,
+    Record,
+    Store,
+    complain,
+    daemon_error,
+    new_id,
+    normal,
+    now,
+    say,
+    which,
+)
 
 TYPE_CHECKING = False  # typing takes as long to import as the rest of this program
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.cloud.body import (
+from provision.cloud.api.body import (
     ImageRef,
     check_spec,
     drift,
@@ -20,8 +20,8 @@ from provision.cloud.body import (
     standard_metadata,
     vm_from_json,
 )
-from provision.errors import SettingsError
-from provision.model import Vm
+from provision.core.errors import SettingsError
+from provision.core.model import Vm
 from tests.specs import T4, vm_spec
 
 SPEC = vm_spec(**T4, ttl_s=3600)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from provision.cloud.catalog import (
+from provision.cloud.market.catalog import (
     bundled_machine_types,
     check_driver,
     check_supported,
@@ -19,7 +19,7 @@ from provision.cloud.catalog import (
     parse_n1,
     validate_shape,
 )
-from provision.errors import SettingsError
+from provision.core.errors import SettingsError
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from provision.cloud.catalog import Shape
-from provision.cloud.fitness import (
+from provision.cloud.market.catalog import Shape
+from provision.cloud.market.quota import Quota, Quotas
+from provision.cloud.preflight import (
     ANYWHERE,
     firewall_check,
     image_check,
@@ -17,7 +18,6 @@ from provision.cloud.fitness import (
     service_account_check,
     zone_check,
 )
-from provision.cloud.quota import Quota, Quotas
 from provision.report.checks import Verdict
 from tests.specs import vm_spec
 

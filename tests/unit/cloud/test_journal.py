@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.cloud.journal import DELETING, GONE, INTENT, LEFT_BEHIND, MADE, FileJournal
-from provision.model import VmSpec
+from provision.cloud.lifecycle.journal import DELETING, GONE, INTENT, LEFT_BEHIND, MADE, FileJournal
+from provision.core.model import VmSpec
 from tests.specs import T4, vm_spec
 
 NOW = datetime(2026, 11, 6, 10, 11, 12, tzinfo=UTC)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from provision.cloud.catalog import MachineType, gpu_type, gpu_types, parse_n1
-from provision.cloud.offers import Listed, Offer, n1_types, names_wanted, offers, packaged
-from provision.cloud.prices import packaged as prices
-from provision.cloud.quota import Quota, Quotas, Room
+from provision.cloud.market.catalog import MachineType, gpu_type, gpu_types, parse_n1
+from provision.cloud.market.offers import Listed, Offer, n1_types, names_wanted, offers, packaged
+from provision.cloud.market.prices import packaged as prices
+from provision.cloud.market.quota import Quota, Quotas, Room
 
 ZONE = "us-central1-a"
 L4, T4, P100, GB200, H100, G4 = (gpu_type(name) for name in ("l4", "t4", "p100", "gb200", "h100", "rtx-pro-6000"))

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from provision.cloud import oslogin
-from provision.cloud.body import standard_metadata
-from provision.cloud.placement import refused
+from provision.cloud.api import oslogin
+from provision.cloud.api.body import standard_metadata
+from provision.cloud.market.placement import refused
 from provision.cloud.refusal import Refusal
-from provision.errors import CloudAuthError
+from provision.core.errors import CloudAuthError
 
 LINUX = {"username": "me_example_com", "operatingSystemType": "LINUX"}
 

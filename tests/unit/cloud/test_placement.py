@@ -10,9 +10,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.cloud.placement import Blast, Candidates, Itinerary, Kind, Verdict, classify, itinerary, refused
-from provision.cloud.refusal import AuthRefused, CloudRefused, NotFoundRefused, QuotaRefused, Refusal, from_operation
-from provision.errors import CloudAuthError, CloudNotFound, QuotaExceeded
+from provision.cloud.market.placement import (
+    Blast,
+    Candidates,
+    Itinerary,
+    Kind,
+    Verdict,
+    classify,
+    itinerary,
+    refused,
+)
+from provision.cloud.refusal import (
+    AuthRefused,
+    CloudRefused,
+    NotFoundRefused,
+    QuotaRefused,
+    Refusal,
+    from_operation,
+)
+from provision.core.errors import CloudAuthError, CloudNotFound, QuotaExceeded
 
 CASES: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("refusals.toml").read_text(encoding="utf-8"))["case"]
 

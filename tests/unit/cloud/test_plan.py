@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from provision.cloud.plan import plan_lines, span
-from provision.cloud.prices import packaged
+from provision.cloud.market.plan import plan_lines, span
+from provision.cloud.market.prices import packaged
 from tests.specs import vm_spec
 
 SPEC = vm_spec(labels={})

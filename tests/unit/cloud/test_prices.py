@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from provision.cloud.catalog import Shape, bundled_machine_types, gpu_types
-from provision.cloud.prices import PriceList, disk_per_hour, packaged, price_per_hour, usd
-from provision.errors import SettingsError
+from provision.cloud.market.catalog import Shape, bundled_machine_types, gpu_types
+from provision.cloud.market.prices import PriceList, disk_per_hour, packaged, price_per_hour, usd
+from provision.core.errors import SettingsError
 
 L4 = Shape("g2-standard-8", "nvidia-l4", 1)
 T4 = Shape("n1-standard-8", "nvidia-tesla-t4", 1)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from provision.cloud import quota
-from provision.cloud.catalog import Shape
-from provision.cloud.quota import (
+from provision.cloud.market import quota
+from provision.cloud.market.catalog import Shape
+from provision.cloud.market.quota import (
     Quota,
     Quotas,
     Room,
@@ -27,8 +27,8 @@ from provision.cloud.quota import (
     with_started,
     worst,
 )
-from provision.errors import EXIT_CLOUD
-from provision.model import Vm, VmSpec
+from provision.core.errors import EXIT_CLOUD
+from provision.core.model import Vm, VmSpec
 from tests.specs import vm_spec
 
 HERE = "us-central1"

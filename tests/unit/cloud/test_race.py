@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from provision.cloud.body import OWNER_LABEL
-from provision.cloud.create import Created, Maker
-from provision.cloud.gce import GceCloud
-from provision.cloud.journal import LEFT_BEHIND, MADE, FileJournal
-from provision.cloud.ports import Ended
-from provision.cloud.race import Finish, race
+from provision.cloud.api.body import OWNER_LABEL
+from provision.cloud.api.gce import GceCloud
+from provision.cloud.api.ports import Ended
+from provision.cloud.lifecycle.create import Created, Maker
+from provision.cloud.lifecycle.journal import LEFT_BEHIND, MADE, FileJournal
+from provision.cloud.lifecycle.race import Finish, race
 from provision.cloud.refusal import CONNECTION_LOST, CloudRefused, Refusal
-from provision.errors import CleanupFailed, CloudAuthError, CloudError, NoCapacity
-from provision.model import Vm, VmSpec
+from provision.core.errors import CleanupFailed, CloudAuthError, CloudError, NoCapacity
+from provision.core.model import Vm, VmSpec
 from tests.specs import T4, vm_spec
 
 ZONES = ("us-central1-a", "us-central1-b", "us-east1-c")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from provision.cloud import catalog, scheduling
-from provision.cloud.body import check_spec, insert_body
-from provision.errors import SettingsError
+from provision.cloud.api.body import check_spec, insert_body
+from provision.cloud.market import catalog, scheduling
+from provision.core.errors import SettingsError
 from tests.specs import vm_spec
 
 SPEC = vm_spec(ttl_s=3600, labels={})

@@ -15,9 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import provision.mps
-from provision.errors import ProvisionError
-from provision.mps import bench, cell, client, explain, look, measure, plan, probe
-from provision.mps.cell import Cell
+from provision.core.errors import ProvisionError
+from provision.mps import explain
+from provision.mps.bench import cell, grid
+from provision.mps.bench.cell import Cell
+from provision.mps.daemon import client
+from provision.mps.doctor import evidence
+from provision.mps.plan import host_facts, measure, sizing
 
 CLIENTS = 2
 CELLS = [
@@ -25,22 +29,22 @@ CELLS = [
     for percentage in (None, 50)
 ]
 READERS: Mapping[str, Callable[[str], Any]] = {
-    "bench.modes_of": bench.modes_of,
-    "bench.clients_of": bench.clients_of,
-    "bench.seconds_of": bench.seconds_of,
-    "bench.cpu_list": bench.cpu_list,
-    "cell.read_cell": lambda text: [cell.read_cell(text, CELLS[len(text) % 2], "box")],
-    "client.seen": client.seen,
+    "bench.grid.modes_of": grid.modes_of,
+    "bench.grid.clients_of": grid.clients_of,
+    "bench.grid.seconds_of": grid.seconds_of,
+    "bench.grid.cpu_list": grid.cpu_list,
+    "bench.cell.read_cell": lambda text: [cell.read_cell(text, CELLS[len(text) % 2], "box")],
+    "daemon.client.seen": client.seen,
     "explain.explain": explain.explain,
-    "look.found": lambda text: look.found(text, text[::-1]),
-    "measure.measured": measure.measured,
-    "plan.sms_of": plan.sms_of,
-    "probe.is_running": probe.is_running,
-    "probe.is_mock": probe.is_mock,
-    "probe.gpu_uuid": probe.gpu_uuid,
-    "probe.host_facts": probe.host_facts,
+    "doctor.evidence.found": lambda text: evidence.found(text, text[::-1]),
+    "plan.measure.measured": measure.measured,
+    "plan.sizing.sms_of": sizing.sms_of,
+    "plan.host_facts.is_running": host_facts.is_running,
+    "plan.host_facts.is_mock": host_facts.is_mock,
+    "plan.host_facts.gpu_uuid": host_facts.gpu_uuid,
+    "plan.host_facts.host_facts": host_facts.host_facts,
 }
-ELSEWHERE = frozenset(("parse", "logs"))
+ELSEWHERE = frozenset(("status.parse", "status.status", "doctor.logs"))
 """Modules all of whose functions are tried in test_parse.py."""
 SAID = """idle 0
 go 1700000000.5
@@ -114,8 +118,9 @@ def takes_text(function: Any, module: ModuleType) -> bool:
 
 def test_every_reader_is_tried() -> None:
     found = set()
-    for info in pkgutil.iter_modules(provision.mps.__path__):
-        if not info.ispkg and info.name not in ELSEWHERE:
-            module = importlib.import_module(f"provision.mps.{info.name}")
-            found |= {f"{info.name}.{name}" for name, value in vars(module).items() if takes_text(value, module)}
+    for info in pkgutil.walk_packages(provision.mps.__path__, "provision.mps."):
+        short = info.name.removeprefix("provision.mps.")
+        if not info.ispkg and short not in ELSEWHERE and not short.startswith("bench.workloads"):
+            module = importlib.import_module(info.name)
+            found |= {f"{short}.{name}" for name, value in vars(module).items() if takes_text(value, module)}
     assert found == set(READERS)

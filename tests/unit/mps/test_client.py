@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from provision.mps.client import CLIENT, Seen, seen
+from provision.mps.daemon.client import CLIENT, Seen, seen
 
 BUSY = 46
 

@@ -13,9 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.mps import parse
-from provision.mps.doctor import CHECKS, EXIT_BROKEN, EXIT_CANNOT_TELL, EXIT_HEALTHY, EXIT_WARNINGS, diagnose, exit_code, numbered
-from provision.mps.look import Daemon, Found, found
+from provision.mps.doctor.checks import (
+    CHECKS,
+    EXIT_BROKEN,
+    EXIT_CANNOT_TELL,
+    EXIT_HEALTHY,
+    EXIT_WARNINGS,
+    diagnose,
+    exit_code,
+    numbered,
+)
+from provision.mps.doctor.evidence import Daemon, Found, found
+from provision.mps.status import parse
 from provision.report.checks import Check, Verdict, checks_document, checks_lines
 
 DATA = Path(__file__).parents[2] / "data" / "mps" / "doctor"

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provision import app
-from provision.app import Session
+from provision.commands.mps.plan import mps_explain
 from provision.mps import explain as module
 from provision.mps.explain import LONGEST_LINE, Match, Row, explain, rows
+from provision.project.project import Project
 from provision.settings import Settings
 
 CASES = tomllib.loads((Path(__file__).parents[2] / "data" / "mps" / "explain.toml").read_text(encoding="utf-8"))["case"]
@@ -50,7 +50,7 @@ def test_a_match_names_its_first_line_and_counts_the_others() -> None:
 
 def test_what_is_told_fits_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    told = app.mps_explain(Session(Settings(), tmp_path, tmp_path), f"Error 805 {100 * 'x'}", None).text.splitlines()
+    told = mps_explain(Project(Settings(), tmp_path, tmp_path), f"Error 805 {100 * 'x'}", None).text.splitlines()
     assert (len(told[0]), told[0][-1]) == (80, "…")
     assert max(map(len, told)) <= 80
 
@@ -149,14 +149,14 @@ def test_a_log_is_read_in_the_encoding_that_its_mark_names(tmp_path: Path, encod
     text = "RuntimeError: out of memory (cuInit)\n"
     data = codecs.BOM_UTF16_BE + text.encode("utf-16-be") if encoding.endswith("mark") else text.encode(encoding)
     (tmp_path / "worker.log").write_bytes(data)
-    done = app.mps_explain(Session(Settings(), tmp_path, tmp_path), text=None, file=str(tmp_path / "worker.log"))
+    done = mps_explain(Project(Settings(), tmp_path, tmp_path), text=None, file=str(tmp_path / "worker.log"))
     assert [match["id"] for match in done.document["matches"]] == ["cap-below-context"]
     assert done.document["matches"][0]["text"] == text.strip()
 
 
 @pytest.mark.parametrize("program", ["provision", "invoke"])
 def test_remedies_are_told_in_the_words_of_the_program_that_was_called(tmp_path: Path, program: str) -> None:
-    done = app.mps_explain(Session(Settings(), tmp_path, tmp_path, program_argv0=program), text="Error 808", file=None)
+    done = mps_explain(Project(Settings(), tmp_path, tmp_path, program_argv0=program), text="Error 808", file=None)
     remedy = f"run fewer workers, one context each: {program} mps.plan"
     assert (done.document["matches"][0]["remedy"], remedy in done.text) == (remedy, True)
 

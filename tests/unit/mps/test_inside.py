@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from provision.resources.mps import inside, read_status
+from provision.mps.status import inside
+from provision.mps.status.status import read_status
 
 NOBODY = 65534
 

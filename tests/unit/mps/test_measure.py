@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.app.mps import benchmark
-from provision.errors import ProvisionError
-from provision.mps import probe
-from provision.mps.measure import MEASURE, Measured, measured
+from provision.commands.mps.bench import bench
+from provision.core.errors import ProvisionError
+from provision.mps.plan import host_facts
+from provision.mps.plan.measure import MEASURE, Measured, measured
 
 DATA = Path(__file__).parents[2] / "data" / "mps" / "measure"
 
@@ -155,7 +155,7 @@ def test_a_gpu_that_is_not_there_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("chosen", "gpus"), [("1", {"GPU-1b"}), ("", {"GPU-0a"})])
 def test_a_plan_looks_at_the_chosen_gpu(tmp_path: Path, chosen: str, gpus: set[str]) -> None:
     client = "import os; print('told=' + os.environ.get('CUDA_VISIBLE_DEVICES', 'unset'))"
-    done = run(tmp_path, TWO, probe._INSIDE, "name", client, chosen)
+    done = run(tmp_path, TWO, host_facts._INSIDE, "name", client, chosen)
     asked = [line for line in (tmp_path / "asked").read_text().splitlines() if "query-gpu" in line]
     assert {line.split()[0] for line in asked} == gpus
     assert f"told={'GPU-1b' if chosen else 'unset'}\n" in done.stdout
@@ -163,11 +163,11 @@ def test_a_plan_looks_at_the_chosen_gpu(tmp_path: Path, chosen: str, gpus: set[s
 
 @pytest.mark.parametrize(("chosen", "gpu"), [("1", "GPU-1b"), ("", "GPU-0a")])
 def test_a_benchmark_looks_at_the_chosen_gpu(tmp_path: Path, chosen: str, gpu: str) -> None:
-    done = run(tmp_path, TWO, benchmark._LOOK, chosen)
+    done = run(tmp_path, TWO, bench._LOOK, chosen)
     assert f"gpu={gpu}" in done.stdout.splitlines()
     asked = [line for line in (tmp_path / "asked").read_text().splitlines() if "query-gpu" in line]
     assert {line.split()[0] for line in asked} == {gpu}
 
 
 def test_a_benchmark_on_a_gpu_that_is_not_there_hears_so(tmp_path: Path) -> None:
-    assert "gpu=No devices were found" in run(tmp_path, TWO, benchmark._LOOK, "7").stdout.splitlines()
+    assert "gpu=No devices were found" in run(tmp_path, TWO, bench._LOOK, "7").stdout.splitlines()

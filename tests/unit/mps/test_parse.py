@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.errors import ProbeUnreadable, ProvisionError
-from provision.mps import logs, parse
+from provision.core.errors import ProbeUnreadable, ProvisionError
+from provision.mps.doctor import logs
+from provision.mps.status import parse
 
 DATA = Path(__file__).parents[2] / "data" / "mps" / "parse"
 PARSERS: Mapping[str, Callable[[str], Any]] = {

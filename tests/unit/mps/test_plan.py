@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.mps.plan import (
+from provision.mps.plan.sizing import (
     BUSY,
     LEAST_SMS,
     SERVER_MIB,
@@ -317,7 +317,7 @@ def test_every_gpu_of_compute_engine_is_known_by_name() -> None:
 
 @pytest.mark.parametrize(("name", "clients", "percentage", "worthwhile"), [("h100_mlp", 16, 13, True), ("h100_matmul", 3, 100, False)])
 def test_what_was_measured_on_an_h100_becomes_a_plan(name: str, clients: int, percentage: int, worthwhile: bool) -> None:
-    from provision.mps.measure import measured
+    from provision.mps.plan.measure import measured
 
     text = (Path(__file__).parents[2] / "data" / "mps" / "measure" / f"{name}.txt").read_text(encoding="utf-8")
     made = plan(H200, measured(text).workload(None))

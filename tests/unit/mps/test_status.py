@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.app import Session
-from provision.app.mps import control
-from provision.errors import ProvisionError
-from provision.resources.mps import MpsClient, MpsStatus, read_status
+from provision.commands.mps import control
+from provision.core.errors import ProvisionError
+from provision.mps.status.status import MpsClient, MpsStatus, read_status
+from provision.project.project import Project
 from provision.settings import Settings
 
 ROW = "gpu|{index}, GPU-{index}{index}{index}{index}{index}{index}{index}{index}-c0de, NVIDIA L4, 580.1, 23034, {used}, 9, 8.9, {mode}, "
@@ -63,21 +63,21 @@ def test_command_lines_of_others_reach_the_terminal_as_bare_text(tmp_path: Path)
     loud = MpsClient(7, "python3 \x1b[2J\x1b]0;title\x07x.py\u202e", "wor\x1b[7mker", 5)
     hidden = replace(loud, pid=8, command="first\rsecond")
     found = MpsStatus(container_running=True, daemon=True, thread_percentage=100.0, clients=[loud], outside=[hidden], cpus="\x1b[1m0")
-    session = Session(Settings(), tmp_path, tmp_path)
-    told = control.text(session, found)
+    project = Project(Settings(), tmp_path, tmp_path)
+    told = control.text(project, found)
     assert "\x1b" not in told
     assert "      7  worker          5 MiB  python3 x.py\n" in f"{told}\n"
     assert "      8  worker          5 MiB  second\n" in f"{told}\n"
-    assert control.document(session, found)["clients"][0]["command"] == loud.command, "--json says it as it is"
+    assert control.document(project, found)["clients"][0]["command"] == loud.command, "--json says it as it is"
     silent = replace(found, daemon=False, said="\x1b[31mno")
-    assert "\x1b" not in control.text(session, silent)
+    assert "\x1b" not in control.text(project, silent)
 
 
 def test_who_is_outside_mps_is_told_before_the_clients(tmp_path: Path) -> None:
     """Where a screen is too low for all of them, they are what one looks for."""
     clients = [MpsClient(pid, "python3 x.py", "worker", 5) for pid in range(1, 17)]
     found = MpsStatus(container_running=True, daemon=True, thread_percentage=100.0, clients=clients, outside=[replace(clients[0], pid=99)])
-    lines = control.text(Session(Settings(), tmp_path, tmp_path), found).splitlines()
+    lines = control.text(Project(Settings(), tmp_path, tmp_path), found).splitlines()
     at = next(number for number, line in enumerate(lines) if "outside MPS" in line)
     assert [line.split()[0] for line in lines[at + 2 : at + 7] if line] == ["99", "attached", "pid", "1"]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from provision.app.mps import control
-from provision.resources.mps import MpsStatus, read_status, status_script
+from provision.commands.mps import control
+from provision.mps.status.status import MpsStatus, read_status, status_script
 
 NOBODY = 65534 if os.geteuid() == 0 else None
 DOCKER = """#!/bin/sh

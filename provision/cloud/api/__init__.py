@@ -1,0 +1,1 @@
+"""Requests to Compute Engine and what it answers."""

@@ -1,0 +1,1 @@
+"""What can be had where, at what price, within which quota."""

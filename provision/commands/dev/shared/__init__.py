@@ -1,0 +1,1 @@
+"""What the dev commands share."""

@@ -1,0 +1,1 @@
+"""The embedded mock as a background process."""

@@ -1,0 +1,22 @@
+"""`mock.status`: whether the embedded mock runs, where, and its hosts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from provision.project.mock import folder
+from provision.project.project import Done, Project
+
+
+def mock_status(project: Project) -> Done:
+    """Whether the mock runs, where, and its hosts. Exit status 0 either way: a mock that does not run is not a failure."""
+    from provision.testing import daemon
+
+    state_dir = folder(project)
+    state = daemon.status(state_dir)
+    document: dict[str, Any] = {"running": state is not None, "state": str(state_dir)}
+    if state is None:
+        return Done(document, text="the mock is not running")
+    document |= {"compute_endpoint": state.compute_endpoint, "pid": state.pid, "ssh_ports": dict(state.ssh_ports)}
+    hosts = ", ".join(f"{name} on port {port}" for name, port in state.ssh_ports.items()) or "no hosts"
+    return Done(document, text=f"mock up: {state.compute_endpoint} (pid {state.pid}), {hosts}")

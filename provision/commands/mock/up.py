@@ -1,0 +1,16 @@
+"""`mock.up`: start the embedded mock."""
+
+from __future__ import annotations
+
+from provision.project.mock import folder
+from provision.project.project import Done, Project
+
+
+def mock_up(project: Project) -> Done:
+    """Start the mock, or find it running."""
+    from provision.testing import daemon
+
+    state_dir = folder(project)
+    state = daemon.up(state_dir)
+    document = {"compute_endpoint": state.compute_endpoint, "state": str(state_dir), "pid": state.pid}
+    return Done(document, text=f"mock up: {state.compute_endpoint} (state in {state_dir})")

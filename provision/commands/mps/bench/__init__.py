@@ -1,0 +1,1 @@
+"""The benchmark of MPS on the user's own GPU."""

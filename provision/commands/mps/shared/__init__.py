@@ -1,0 +1,1 @@
+"""What the mps commands share."""

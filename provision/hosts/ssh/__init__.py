@@ -1,0 +1,1 @@
+"""SSH: connections, authentication, the user's ssh_config, interactive sessions."""

@@ -1,0 +1,1 @@
+"""How many processes can share a GPU, with which limits."""

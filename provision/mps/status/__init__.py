@@ -1,0 +1,1 @@
+"""What the MPS daemon and the driver report, as records."""
