@@ -13,7 +13,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 MARK = f"LEFT_BEHIND_BY_DEMO={uuid.uuid4()}"
-"""Every process that the demo starts inherits it, wherever it goes and whoever its parent becomes."""
+"""Every process that the demo starts inherits it, wherever it goes and whoever its parent
+becomes."""
 GRACE_S = 3.0
 
 
@@ -32,7 +33,9 @@ def marked() -> list[str]:
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if MARK.encode() in (process / "environ").read_bytes().split(b"\0"):
-                found.append(f"{process.name} {(process / 'cmdline').read_bytes().replace(bytes(1), b' ').decode(errors='replace')}")
+                found.append(
+                    f"{process.name} {(process / 'cmdline').read_bytes().replace(bytes(1), b' ').decode(errors='replace')}"
+                )
         except OSError:  # it ended meanwhile
             continue
     return found
@@ -46,7 +49,11 @@ def main() -> int:
         for folder, mode in ((Path(scratch), 0o755), (home, 0o700), (temporary, 0o1777)):
             folder.mkdir(exist_ok=True)
             folder.chmod(mode)
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "PROVISION_", "INVOKE_"))}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("XDG_", "PROVISION_", "INVOKE_"))
+        }
         name, value = MARK.split("=")
         start = time.monotonic()
         done = subprocess.run(
@@ -64,7 +71,11 @@ def main() -> int:
             time.sleep(0.1)
         left = [
             *(f"process {text}" for text in processes),
-            *(f"file ~/{text}" for text in files(home, but=[".local/state/provision"]) if text not in {".local", ".local/state"}),
+            *(
+                f"file ~/{text}"
+                for text in files(home, but=[".local/state/provision"])
+                if text not in {".local", ".local/state"}
+            ),
             *(f"file $TMPDIR/{text}" for text in files(temporary)),
             *(f"file {text}" for text in sorted(set(files(ROOT, but=[".venv", ".git"])) - before)),
         ]

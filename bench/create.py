@@ -2,8 +2,9 @@
 
     .venv/bin/python -m bench.create --rounds 9 --output bench/results/create.json
 
-The API is the emulator's, with operations of 0 seconds; the VM is a mock host. Imports are over before the first round.
-The API's own time is that between a request and its answer, seen from the client.
+The API is the emulator's, with operations of 0 seconds; the VM is a mock host. Imports are over
+before the first round. The API's own time is that between a request and its answer, seen from the
+client.
 """
 
 from __future__ import annotations
@@ -60,7 +61,12 @@ class Clocked:
         return self.wall_s - self.api_s
 
     def row(self) -> dict[str, Any]:
-        return {"wall_s": round(self.wall_s, 4), "api_s": round(self.api_s, 4), "own_s": round(self.own_s, 4), "calls": self.calls}
+        return {
+            "wall_s": round(self.wall_s, 4),
+            "api_s": round(self.api_s, 4),
+            "own_s": round(self.own_s, 4),
+            "calls": self.calls,
+        }
 
 
 @contextmanager
@@ -87,7 +93,9 @@ def clocked() -> Iterator[Clocked]:
 
 def ssh_ready(folder: Path, rounds: int) -> list[Clocked]:
     """`vm.create` up to the point where the VM answers on SSH, on the embedded mock; the first round is not counted."""
-    project = Project(Settings.from_levels([]), folder / "state", folder, emit=quiet, environ=dict(os.environ))
+    project = Project(
+        Settings.from_levels([]), folder / "state", folder, emit=quiet, environ=dict(os.environ)
+    )
     cloud = cloud_of(project)
     maker = Maker(cloud=cloud, journal=journal_of(project), emit=quiet)
     key, patience = ensure_key(project.home / "key"), Patience.of(project)
@@ -111,7 +119,9 @@ def failover(folder: Path, spec: VmSpec, zones: tuple[str, ...], rounds: int) ->
     with ComputeEmulator(NullBackend()) as emulator:
         emulator.faults.add(stock_out("us-central1-*"))
         cloud = GceCloud("demo", emulator.endpoint)
-        maker = Maker(cloud=cloud, journal=FileJournal(folder / f"{len(zones)}.jsonl", "demo"), emit=quiet)
+        maker = Maker(
+            cloud=cloud, journal=FileJournal(folder / f"{len(zones)}.jsonl", "demo"), emit=quiet
+        )
         for _ in range(rounds + 1):
             with clocked() as clock:
                 maker.create(spec, zones)
@@ -129,10 +139,17 @@ def document(folder: Path, rounds: int) -> dict[str, Any]:
     ready = ssh_ready(folder, rounds)
     project = Project(Settings.from_levels([]), folder / "state", folder, emit=quiet)
     spec = spec_of(project, "dev", ensure_key(project.home / "key"), os_login=False)
-    alone, after = failover(folder, spec, (GOOD,), rounds), failover(folder, spec, (*EMPTY, GOOD), rounds)
-    each = [(late.own_s - first.own_s) / len(EMPTY) for late, first in zip(after, alone, strict=True)]
+    alone, after = (
+        failover(folder, spec, (GOOD,), rounds),
+        failover(folder, spec, (*EMPTY, GOOD), rounds),
+    )
+    each = [
+        (late.own_s - first.own_s) / len(EMPTY) for late, first in zip(after, alone, strict=True)
+    ]
     return {
-        "ssh_ready": {name: summary(ready, attrgetter(name)) for name in ("wall_s", "api_s", "own_s", "calls")},
+        "ssh_ready": {
+            name: summary(ready, attrgetter(name)) for name in ("wall_s", "api_s", "own_s", "calls")
+        },
         "zone_own_s": measure.summary(each),
         "samples": {
             "ssh_ready": [clock.row() for clock in ready],
@@ -143,7 +160,9 @@ def document(folder: Path, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--output", type=Path, help="the JSON file to write")
     args = parser.parse_args()

@@ -2,8 +2,9 @@
 
     .venv/bin/python -m bench.fleet --rounds 7 --hosts 1,10 --output bench/results/fleet.json
 
-In every round each cell is measured once, in turn, so that whatever else the machine does falls on all alike; what is
-compared are the ratios within a round. After each run the hosts are looked at from outside: a wrong answer does not count.
+In every round each cell is measured once, in turn, so that whatever else the machine does falls on
+all alike; what is compared are the ratios within a round. After each run the hosts are looked at
+from outside: a wrong answer does not count.
 """
 
 from __future__ import annotations
@@ -63,16 +64,32 @@ class Bench:
         after = self.targets.stats(count)
         if not tool.keeps_connections:
             self.targets.settle()
-        problems = [f"exit {ended.statuses}: {ended.stderr[-2000:]}{ended.stdout[-2000:]}"] if any(ended.statuses) else []
+        problems = (
+            [f"exit {ended.statuses}: {ended.stderr[-2000:]}{ended.stdout[-2000:]}"]
+            if any(ended.statuses)
+            else []
+        )
         if tool.converges and not problems:
-            problems += filter(None, (tool.problem(count, kind, ended.stdout), *map(tools.look, self.targets.all[:count])))
-        hosts_cpu_s = None if tool.keeps_connections else round(self.targets.cpu_s(count) - cpu_s, 2)
+            problems += filter(
+                None,
+                (
+                    tool.problem(count, kind, ended.stdout),
+                    *map(tools.look, self.targets.all[:count]),
+                ),
+            )
+        hosts_cpu_s = (
+            None if tool.keeps_connections else round(self.targets.cpu_s(count) - cpu_s, 2)
+        )
         detail: dict[str, Any] = {
             "hosts_cpu_s": hosts_cpu_s,
-            "others_cpu_s": None if hosts_cpu_s is None else round(max(0.0, ended.sample.strangers_cpu_s - hosts_cpu_s), 2),
+            "others_cpu_s": None
+            if hosts_cpu_s is None
+            else round(max(0.0, ended.sample.strangers_cpu_s - hosts_cpu_s), 2),
             "connections": after.connections - before.connections,
             "turns_per_host": round((after.turns - before.turns) / count, 1),
-            "bytes_per_host": round((after.bytes_up + after.bytes_down - before.bytes_up - before.bytes_down) / count),
+            "bytes_per_host": round(
+                (after.bytes_up + after.bytes_down - before.bytes_up - before.bytes_down) / count
+            ),
         }
         if problems:
             detail["problems"] = problems
@@ -90,8 +107,13 @@ class Round:
     @property
     def disturbance(self) -> float:
         """The largest share of the machine's time that went to processes that are no part of the benchmark."""
-        used = [(sample.detail["others_cpu_s"], sample.wall_s * (os.cpu_count() or 1)) for sample in self.samples.values()]
-        shares: list[float] = [others_s / whole_s for others_s, whole_s in used if others_s is not None]
+        used = [
+            (sample.detail["others_cpu_s"], sample.wall_s * (os.cpu_count() or 1))
+            for sample in self.samples.values()
+        ]
+        shares: list[float] = [
+            others_s / whole_s for others_s, whole_s in used if others_s is not None
+        ]
         return round(max(shares), 3)
 
     @property
@@ -108,7 +130,10 @@ def rounds_of(bench: Bench, count: int, wanted: int, patience_s: float) -> list[
         samples = {}
         for name, sample in bench.round(number, count):
             samples[name] = sample
-            print(f"{count:3} hosts, round {number}: {name:28} {sample.wall_s:7.3f} s{'' if sample.ok else '   WRONG'}", flush=True)
+            print(
+                f"{count:3} hosts, round {number}: {name:28} {sample.wall_s:7.3f} s{'' if sample.ok else '   WRONG'}",
+                flush=True,
+            )
         if number >= 0:
             found.append(Round(samples, load))
             print(f"    others used {found[-1].disturbance:.0%} of the machine", flush=True)
@@ -130,7 +155,10 @@ def measured(bench: Bench, hosts: list[int], wanted: int, patience_s: float) -> 
             "load": [each.load for each in chosen],
             "disturbance": [each.disturbance for each in chosen],
             "cells": {
-                name: cell([each.samples[name] for each in chosen], [each.samples[Floor.name] for each in chosen])
+                name: cell(
+                    [each.samples[name] for each in chosen],
+                    [each.samples[Floor.name] for each in chosen],
+                )
                 for name in rounds[0].samples
             },
         }
@@ -181,11 +209,28 @@ def table(document: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hosts", type=lambda text: [int(word) for word in text.split(",")], default=[1, 10], help="1,10")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--hosts",
+        type=lambda text: [int(word) for word in text.split(",")],
+        default=[1, 10],
+        help="1,10",
+    )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--patience", type=float, default=30.0, help="seconds to wait before a round until others leave the machine alone")
-    parser.add_argument("--peers", type=lambda text: text.split(","), default=[], help="pyinfra,ansible,ansible+mitogen, or all")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=30.0,
+        help="seconds to wait before a round until others leave the machine alone",
+    )
+    parser.add_argument(
+        "--peers",
+        type=lambda text: text.split(","),
+        default=[],
+        help="pyinfra,ansible,ansible+mitogen, or all",
+    )
     parser.add_argument("--output", type=Path, help="the JSON file to write")
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bench-"))
@@ -193,8 +238,13 @@ def main() -> None:
         with Targets(folder, max(args.hosts), round_trip_s=ROUND_TRIP_S) as targets:
             peers = [kind for kind in others.ALL if kind.name in args.peers or "all" in args.peers]
             found, left_out = others.available(folder, targets.all, peers)
-            bench = Bench(folder, targets, (Floor(folder, targets.all), Ours(folder, targets.all), *found))
-            document = {**measured(bench, args.hosts, args.rounds, args.patience), "left_out": left_out}
+            bench = Bench(
+                folder, targets, (Floor(folder, targets.all), Ours(folder, targets.all), *found)
+            )
+            document = {
+                **measured(bench, args.hosts, args.rounds, args.patience),
+                "left_out": left_out,
+            }
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if args.output:

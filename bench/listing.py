@@ -2,7 +2,8 @@
 
     .venv/bin/python -m bench.listing --rounds 9 --output bench/results/listing.json
 
-The emulator's own work is in it: it answers from a thread of this process, and packs 500 instances into its reply.
+The emulator's own work is in it: it answers from a thread of this process, and packs 500 instances
+into its reply.
 """
 
 from __future__ import annotations
@@ -39,7 +40,11 @@ def multiply(emulator: ComputeEmulator, count: int, zones: Sequence[str]) -> Non
     own_zone, name = one["place"][1], one["place"][2]
     copies = []
     for number in range(1, count):
-        copy = json.loads(text.replace(own_zone, zones[number % len(zones)]).replace(f'"{name}"', f'"{name}-{number}"'))
+        copy = json.loads(
+            text.replace(own_zone, zones[number % len(zones)]).replace(
+                f'"{name}"', f'"{name}-{number}"'
+            )
+        )
         copy["resource"]["id"] = str(int(one["resource"]["id"]) + number)
         copies.append(copy)
     emulator.restore({**saved, "items": [], "instances": copies})
@@ -47,7 +52,9 @@ def multiply(emulator: ComputeEmulator, count: int, zones: Sequence[str]) -> Non
 
 def measured(folder: Path, rounds: int) -> dict[str, Any]:
     """Seconds of each round, and the calls that one of them makes."""
-    project = Project(Settings.model_validate({"project": "demo-project"}), folder / "state", folder)
+    project = Project(
+        Settings.model_validate({"project": "demo-project"}), folder / "state", folder
+    )
     labels = {"provision-owner": owner_of(ensure_key(project.home / "key"))}
     with ComputeEmulator(NullBackend(port=22)) as emulator:
         cloud = GceCloud("demo-project", emulator.endpoint)
@@ -80,7 +87,9 @@ def measured(folder: Path, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--output", type=Path, help="the JSON file to write")
     args = parser.parse_args()
@@ -95,7 +104,9 @@ def main() -> None:
         }
     if args.output:
         args.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    print(f"vm.list of {document['list']['vms']} VMs: {document['list']['wall_s']}, calls: {document['list']['calls']}")
+    print(
+        f"vm.list of {document['list']['vms']} VMs: {document['list']['wall_s']}, calls: {document['list']['calls']}"
+    )
 
 
 if __name__ == "__main__":

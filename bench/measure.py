@@ -23,8 +23,8 @@ _QUIET_SHARE = 0.15
 class Sample:
     """One measured run: from the first process started to the last one ended.
 
-    `cpu_s` is what the processes themselves used, controller only; `strangers_cpu_s` what the rest of the machine used,
-    the hosts included, this process and its relays not.
+    `cpu_s` is what the processes themselves used, controller only; `strangers_cpu_s` what the rest
+    of the machine used, the hosts included, this process and its relays not.
     """
 
     wall_s: float
@@ -51,7 +51,9 @@ def timed(commands: Sequence[Sequence[str]], *, folder: Path, env: Mapping[str, 
     busy = _busy_s() - time.process_time()
     started = time.perf_counter()
     processes = [
-        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=dict(env), cwd=folder)
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=dict(env), cwd=folder
+        )
         for command, (out, err) in zip(commands, files, strict=True)
     ]
     cpu_s = 0.0
@@ -73,7 +75,9 @@ def timed(commands: Sequence[Sequence[str]], *, folder: Path, env: Mapping[str, 
 
 def _busy_s() -> float:
     """Seconds of processor time used on this machine since it started, all cores together (proc(5), /proc/stat)."""
-    user, nice, system, _idle, _iowait, irq, softirq = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:8])
+    user, nice, system, _idle, _iowait, irq, softirq = map(
+        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:8]
+    )
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
@@ -90,7 +94,11 @@ def wait_for_quiet(limit_s: float, *, look_s: float = 0.5) -> float:
 
 def summary(values: Sequence[float]) -> dict[str, float]:
     """Median, least and most."""
-    return {"median": round(median(values), 3), "min": round(min(values), 3), "max": round(max(values), 3)}
+    return {
+        "median": round(median(values), 3),
+        "min": round(min(values), 3),
+        "max": round(max(values), 3),
+    }
 
 
 def ratios(ours: Sequence[float], floor: Sequence[float]) -> list[float]:
@@ -103,8 +111,18 @@ def surroundings(packages: Sequence[str]) -> dict[str, Any]:
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _said("git", "rev-parse", "HEAD"),
-        "uncommitted": [line[3:] for line in _said("git", "status", "--porcelain", "--", "provision", "bench").splitlines()],
-        "hardware": {"cpu": _cpu_model(), "cores": os.cpu_count(), "memory_gib": _memory_gib(), "kernel": platform.release()},
+        "uncommitted": [
+            line[3:]
+            for line in _said(
+                "git", "status", "--porcelain", "--", "provision", "bench"
+            ).splitlines()
+        ],
+        "hardware": {
+            "cpu": _cpu_model(),
+            "cores": os.cpu_count(),
+            "memory_gib": _memory_gib(),
+            "kernel": platform.release(),
+        },
         "versions": {
             "python": platform.python_version(),
             "openssh": _said("ssh", "-V"),

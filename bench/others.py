@@ -1,7 +1,7 @@
 """The same nine steps by tools of the same kind, each as its experts run it. Their code stands in bench/peers.
 
-Each lives in an environment of its own below .cache/bench, made on first use; a tool that cannot be installed is left out,
-and the results say why.
+Each lives in an environment of its own below .cache/bench, made on first use; a tool that cannot be
+installed is left out, and the results say why.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ def environment(name: str) -> Path:
     wanted = PEERS / f"requirements-{name}.txt"
     made = folder / "made"
     if not made.exists() or made.read_text() != wanted.read_text():
-        for command in (["-m", "venv", str(folder)], ["-m", "pip", "install", "--quiet", "--requirement", str(wanted)]):
+        for command in (
+            ["-m", "venv", str(folder)],
+            ["-m", "pip", "install", "--quiet", "--requirement", str(wanted)],
+        ):
             python = sys.executable if command[1] == "venv" else str(folder / "bin" / "python")
             subprocess.run([python, *command], check=True, capture_output=True, timeout=600)
         made.write_text(wanted.read_text())
@@ -50,10 +53,25 @@ class Pyinfra(Tool):
             "ssh_known_hosts_file": str(self.shared / "known_hosts"),
             "ssh_strict_host_key_checking": "yes",
         }
-        hosts = [(target.name, {**shared, "ssh_port": target.relay.port}) for target in self.targets[:count]]
+        hosts = [
+            (target.name, {**shared, "ssh_port": target.relay.port})
+            for target in self.targets[:count]
+        ]
         inventory = self.folder / f"inventory{count}.py"
         inventory.write_text(f"hosts = {hosts!r}\n")
-        return Call([[str(self.program), "--yes", "--parallel", str(count), str(inventory), str(PEERS / "deploy.py")]], self.env)
+        return Call(
+            [
+                [
+                    str(self.program),
+                    "--yes",
+                    "--parallel",
+                    str(count),
+                    str(inventory),
+                    str(PEERS / "deploy.py"),
+                ]
+            ],
+            self.env,
+        )
 
     def problem(self, count: int, kind: str, stdout: str) -> str:  # noqa: ARG002 - it tells what it did on standard error
         return ""
@@ -72,26 +90,43 @@ class Ansible(Tool):
 
     @property
     def env(self) -> dict[str, str]:
-        return {**super().env, "ANSIBLE_CONFIG": str(self.folder / "ansible.cfg"), "PATH": f"{self.program.parent}:{super().env['PATH']}"}
+        return {
+            **super().env,
+            "ANSIBLE_CONFIG": str(self.folder / "ansible.cfg"),
+            "PATH": f"{self.program.parent}:{super().env['PATH']}",
+        }
 
     def call(self, count: int) -> Call:
         (self.folder / "ansible.cfg").write_text(self._config(count))
         hosts = {
-            target.name: {"ansible_host": "127.0.0.1", "ansible_port": target.relay.port, "ansible_python_interpreter": "/usr/bin/python3"}
+            target.name: {
+                "ansible_host": "127.0.0.1",
+                "ansible_port": target.relay.port,
+                "ansible_python_interpreter": "/usr/bin/python3",
+            }
             for target in self.targets[:count]
         }
         inventory = self.folder / f"inventory{count}.yml"
         inventory.write_text(json.dumps({"all": {"hosts": hosts}}))
-        return Call([[str(self.program), "-i", str(inventory), str(PEERS / "playbook.yml")]], self.env)
+        return Call(
+            [[str(self.program), "-i", str(inventory), str(PEERS / "playbook.yml")]], self.env
+        )
 
     def forget(self) -> None:
         """End the connections that an earlier round kept open."""
         for control in (self.folder / "cp").glob("*"):
-            subprocess.run(["ssh", "-o", f"ControlPath={control}", "-O", "exit", "any"], capture_output=True, check=False, timeout=30)
+            subprocess.run(
+                ["ssh", "-o", f"ControlPath={control}", "-O", "exit", "any"],
+                capture_output=True,
+                check=False,
+                timeout=30,
+            )
 
     def problem(self, count: int, kind: str, stdout: str) -> str:
         changed = [int(number) for number in re.findall(r"changed=(\d+)", stdout)]
-        wrong = len(changed) != count or any((number == 0) is (kind == "first") for number in changed)
+        wrong = len(changed) != count or any(
+            (number == 0) is (kind == "first") for number in changed
+        )
         return f"not as expected: changed={changed}" if wrong else ""
 
     def _config(self, count: int) -> str:
@@ -120,14 +155,20 @@ class AnsibleMitogen(Ansible):
     keeps_connections = False
 
     def _strategy_plugins(self) -> str:
-        found = next(self.program.parent.parent.glob("lib/python*/site-packages/ansible_mitogen/plugins/strategy"))
+        found = next(
+            self.program.parent.parent.glob(
+                "lib/python*/site-packages/ansible_mitogen/plugins/strategy"
+            )
+        )
         return f"strategy_plugins = {found}\n"
 
 
 ALL: tuple[type[Tool], ...] = (Pyinfra, Ansible, AnsibleMitogen)
 
 
-def available(folder: Path, targets: Sequence[Target], kinds: Sequence[type[Tool]]) -> tuple[list[Tool], dict[str, str]]:
+def available(
+    folder: Path, targets: Sequence[Target], kinds: Sequence[type[Tool]]
+) -> tuple[list[Tool], dict[str, str]]:
     """The tools that could be set up, and for each of the others the reason."""
     found: list[Tool] = []
     left_out: dict[str, str] = {}
@@ -136,5 +177,7 @@ def available(folder: Path, targets: Sequence[Target], kinds: Sequence[type[Tool
             found.append(kind(folder, targets))
         except (OSError, subprocess.SubprocessError, StopIteration) as error:
             said = getattr(error, "stderr", None)
-            left_out[kind.name] = f"{error}: {said.decode(errors='replace')[-500:]}" if said else str(error)
+            left_out[kind.name] = (
+                f"{error}: {said.decode(errors='replace')[-500:]}" if said else str(error)
+            )
     return found, left_out

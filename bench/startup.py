@@ -60,19 +60,37 @@ def imports(folder: Path) -> dict[str, Any]:
     code += "from provision.cli.main import main; main()"
     for _ in range(2):  # the first compiles
         command = [sys.executable, "-X", "importtime", "-c", code]
-        done = subprocess.run(command, cwd=folder / "project", env=_env(folder), capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(
+            command,
+            cwd=folder / "project",
+            env=_env(folder),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
     packages: Counter[str] = Counter()
     for own_us, module in _LINE.findall(done.stderr):
         packages[module.partition(".")[0]] += int(own_us)
-    return {"modules": len(_LINE.findall(done.stderr)), "ms": {name: round(us / 1000, 1) for name, us in packages.most_common(14)}}
+    return {
+        "modules": len(_LINE.findall(done.stderr)),
+        "ms": {name: round(us / 1000, 1) for name, us in packages.most_common(14)},
+    }
 
 
 def _env(folder: Path) -> dict[str, str]:
-    return {"HOME": str(folder), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "XDG_STATE_HOME": str(folder / "state")}
+    return {
+        "HOME": str(folder),
+        "PATH": "/usr/bin:/bin",
+        "LANG": "C.UTF-8",
+        "XDG_STATE_HOME": str(folder / "state"),
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--output", type=Path, help="the JSON file to write")
     args = parser.parse_args()

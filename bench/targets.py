@@ -1,8 +1,9 @@
 """N hosts on one machine: OpenSSH's own sshd, each in a mount namespace laid out as Container-Optimized OS lays it out.
 
-Real mounts, real files, real shells. The three programs that a plain machine lacks answer at once, so that what is
-measured is the tool and not the work: `docker`, `docker-credential-gcr`, `systemctl`. Each host listens behind a relay
-that makes every byte late. Needs root (mount namespaces) and Debian's openssh-server.
+Real mounts, real files, real shells. The three programs that a plain machine lacks answer at once,
+so that what is measured is the tool and not the work: `docker`, `docker-credential-gcr`,
+`systemctl`. Each host listens behind a relay that makes every byte late. Needs root (mount
+namespaces) and Debian's openssh-server.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ esac
 """
 _PROGRAMS = {"docker": _DOCKER, "docker-credential-gcr": _CREDENTIALS, "systemctl": _SYSTEMCTL}
 
-# COS mounts /var noexec; /etc is writable there and lost at a reboot. What a run wrote is lost with the two tmpfs.
+# COS mounts /var noexec; /etc is writable there and lost at a reboot. What a run wrote is lost with
+# the two tmpfs.
 _LAY_OUT = """
 set -e
 mount --bind "$1/bin" /usr/local/bin
@@ -85,7 +87,15 @@ class Target:
 
     def inside(self, script: str, *words: str) -> str:
         """Run a script in the host's namespace, not over SSH."""
-        command = ["nsenter", f"--mount=/proc/{self.process.pid}/ns/mnt", "sh", "-c", script, "sh", *words]
+        command = [
+            "nsenter",
+            f"--mount=/proc/{self.process.pid}/ns/mnt",
+            "sh",
+            "-c",
+            script,
+            "sh",
+            *words,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
         if done.returncode:
             raise RuntimeError(f"{self.name}: {done.stderr}")
@@ -98,7 +108,9 @@ class Target:
 
     def sessions(self) -> list[str]:
         """Process ids of sshd's children, one for each connection (proc(5), children)."""
-        return Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return (
+            Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        )
 
     def refresh(self) -> None:
         """Lose everything that any run left."""
@@ -122,7 +134,9 @@ class Targets:
         _keygen(self.folder / "id")
         self._network.__enter__()
         self.all = [self._start(f"host{number}") for number in range(self._count)]
-        (self.folder / "known_hosts").write_text("".join(f"[127.0.0.1]:{each.relay.port} {each.host_key}\n" for each in self.all))
+        (self.folder / "known_hosts").write_text(
+            "".join(f"[127.0.0.1]:{each.relay.port} {each.host_key}\n" for each in self.all)
+        )
         (self.folder / "ssh_config").write_text(self._ssh_config())
         return self
 
@@ -135,7 +149,12 @@ class Targets:
     def stats(self, count: int) -> Stats:
         """What went through the relays of the first `count` hosts."""
         found = [target.relay.stats() for target in self.all[:count]]
-        return Stats(*(sum(getattr(one, name) for one in found) for name in ("connections", "bytes_up", "bytes_down", "turns")))
+        return Stats(
+            *(
+                sum(getattr(one, name) for one in found)
+                for name in ("connections", "bytes_up", "bytes_down", "turns")
+            )
+        )
 
     def cpu_s(self, count: int) -> float:
         """Processor time of the first `count` hosts so far."""
@@ -151,14 +170,33 @@ class Targets:
         for program, text in _PROGRAMS.items():
             (folder / "bin" / program).write_text(text)
             (folder / "bin" / program).chmod(0o755)
-        (folder / "os-release").write_text('NAME="Container-Optimized OS"\nID=cos\nVERSION_ID=125\nBUILD_ID=19216.104.25\n')
+        (folder / "os-release").write_text(
+            'NAME="Container-Optimized OS"\nID=cos\nVERSION_ID=125\nBUILD_ID=19216.104.25\n'
+        )
         _keygen(folder / "host_key")
         port = _free_port()
         (folder / "sshd_config").write_text(_CONFIG.format(port=port, folder=folder))
         lay_out = f'{_LAY_OUT}{_FRESH}exec {SSHD} -D -f "$1/sshd_config" -E "$1/log"'
-        process = subprocess.Popen(["unshare", "--mount", "--propagation", "private", "sh", "-c", lay_out, "sh", str(folder)])
+        process = subprocess.Popen(
+            [
+                "unshare",
+                "--mount",
+                "--propagation",
+                "private",
+                "sh",
+                "-c",
+                lay_out,
+                "sh",
+                str(folder),
+            ]
+        )
         _wait_for(lambda: _answers(port, process, folder / "log"))
-        return Target(name, folder, process, self._network.relay(("127.0.0.1", port), delay_s=self.round_trip_s / 2))
+        return Target(
+            name,
+            folder,
+            process,
+            self._network.relay(("127.0.0.1", port), delay_s=self.round_trip_s / 2),
+        )
 
     def _ssh_config(self) -> str:
         shared = f"""\
@@ -174,11 +212,17 @@ Host *
     ControlPath none
     BatchMode yes
 """
-        return "".join(f"Host {each.name}\n    Port {each.relay.port}\n" for each in self.all) + shared
+        return (
+            "".join(f"Host {each.name}\n    Port {each.relay.port}\n" for each in self.all) + shared
+        )
 
 
 def _keygen(path: Path) -> None:
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "bench", "-f", str(path)], check=True, timeout=60)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "bench", "-f", str(path)],
+        check=True,
+        timeout=60,
+    )
 
 
 def _free_port() -> int:

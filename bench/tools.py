@@ -59,7 +59,8 @@ class Tool(ABC):
     name: str
     converges = True
     keeps_connections = False
-    """A process of its own goes on in the background, so that a second run finds the connections of the first."""
+    """A process of its own goes on in the background, so that a second run finds the connections of
+    the first."""
 
     def __init__(self, folder: Path, targets: Sequence[Target]) -> None:
         self.folder = folder / self.name
@@ -70,7 +71,12 @@ class Tool(ABC):
     @property
     def env(self) -> dict[str, str]:
         """A home of its own, and nothing of the developer's."""
-        return {"HOME": str(self.folder), "PATH": os.environ["PATH"], "LANG": "C.UTF-8", "TERM": "dumb"}
+        return {
+            "HOME": str(self.folder),
+            "PATH": os.environ["PATH"],
+            "LANG": "C.UTF-8",
+            "TERM": "dumb",
+        }
 
     @abstractmethod
     def call(self, count: int) -> Call:
@@ -92,7 +98,10 @@ class Floor(Tool):
 
     def call(self, count: int) -> Call:
         config = str(self.shared / "ssh_config")
-        return Call([["ssh", "-F", config, target.name, "true"] for target in self.targets[:count]], self.env)
+        return Call(
+            [["ssh", "-F", config, target.name, "true"] for target in self.targets[:count]],
+            self.env,
+        )
 
 
 class Ours(Tool):
@@ -116,7 +125,9 @@ class Ours(Tool):
             for target in targets
         }
         settings = {"provision": {"gpu": "none", "recipes": ["nine_steps:recipe"], "hosts": hosts}}
-        (self.folder / "invoke.yaml").write_text(json.dumps(settings, indent=1))  # YAML's flow style
+        (self.folder / "invoke.yaml").write_text(
+            json.dumps(settings, indent=1)
+        )  # YAML's flow style
 
     @property
     def env(self) -> dict[str, str]:
@@ -131,7 +142,11 @@ class Ours(Tool):
 
     def problem(self, count: int, kind: str, stdout: str) -> str:
         hosts: dict[str, Any] = json.loads(stdout)["hosts"]
-        wrong = [name for name, host in hosts.items() if (host["changed"] >= _STEPS) is (kind == "no-change")]
+        wrong = [
+            name
+            for name, host in hosts.items()
+            if (host["changed"] >= _STEPS) is (kind == "no-change")
+        ]
         return f"not as expected: {hosts}" if wrong or len(hosts) != count else ""
 
 

@@ -31,7 +31,10 @@ def tasks() -> dict[str, LightTask]:
 def page() -> str:
     """The whole of docs/tasks.md."""
     found = tasks()
-    rows = [f"| [`{name}`](#{name.replace('.', '')}) | {_first_line(task)} |" for name, task in found.items()]
+    rows = [
+        f"| [`{name}`](#{name.replace('.', '')}) | {_first_line(task)} |"
+        for name, task in found.items()
+    ]
     shared = [
         "## Flags that tasks share",
         "Every task takes:",
@@ -40,7 +43,12 @@ def page() -> str:
         _flags(TARGETS),
     ]
     parts = [HEAD.rstrip(), "\n".join(["| task | does |", "|---|---|", *rows]), *shared]
-    return "\n\n".join([*parts, *(part for name, task in found.items() for part in _section(name, task))]) + "\n"
+    return (
+        "\n\n".join(
+            [*parts, *(part for name, task in found.items() for part in _section(name, task))]
+        )
+        + "\n"
+    )
 
 
 def _section(name: str, task: LightTask) -> Iterator[str]:
@@ -49,9 +57,13 @@ def _section(name: str, task: LightTask) -> Iterator[str]:
     yield f"    invoke {_usage(name, task)}"
     own = [*_own(task)]
     if own:
-        yield _flags(own, [argument.names[0] for argument in task.get_arguments() if argument.positional])
+        yield _flags(
+            own, [argument.names[0] for argument in task.get_arguments() if argument.positional]
+        )
     if task.shape.targets:
-        lacking = ", ".join(f"`--{flag.name.replace('_', '-')}`" for flag in TARGETS if flag not in task.shape.hosts)
+        lacking = ", ".join(
+            f"`--{flag.name.replace('_', '-')}`" for flag in TARGETS if flag not in task.shape.hosts
+        )
         yield "Takes the flags for hosts" + (f", but for {lacking}." if lacking else ".")
 
 
@@ -71,20 +83,28 @@ def _usage(name: str, task: LightTask) -> str:
 
 def _shared(task: LightTask) -> set[str]:
     """The flags that are explained once, for all tasks."""
-    return {flag.name.replace("_", "-") for flag in (*COMMON, *(TARGETS if task.shape.targets else ()))}
+    return {
+        flag.name.replace("_", "-") for flag in (*COMMON, *(TARGETS if task.shape.targets else ()))
+    }
 
 
 def _own(task: LightTask) -> Iterator[Flag]:
     for argument in task.get_arguments():
         if argument.names[0] not in _shared(task):
-            yield Flag(argument.names[0], argument.help or "", None if argument.kind is not bool else False)
+            yield Flag(
+                argument.names[0], argument.help or "", None if argument.kind is not bool else False
+            )
 
 
 def _flags(flags: Iterable[Flag], positional: Collection[str] = ()) -> str:
     rows = []
     for flag in flags:
         dashed = flag.name.replace("_", "-")
-        written = dashed.upper() if flag.name in positional else _written(dashed, switch=flag.default is False)
+        written = (
+            dashed.upper()
+            if flag.name in positional
+            else _written(dashed, switch=flag.default is False)
+        )
         rows.append(f"| `{written}` | {flag.about} |")
     return "\n".join(["| flag | |", "|---|---|", *rows])
 

@@ -1,7 +1,8 @@
 """The base image of the worker, made from this machine's own parts: no registry is reachable where the lab runs.
 
-It carries the name of the Beam SDK image of this machine's Python, so that the Dockerfile of the default settings builds
-from it: busybox, a whole Python, pip, apache-beam (the real one where pip can fetch it) and a boot program that stands in.
+It carries the name of the Beam SDK image of this machine's Python, so that the Dockerfile of the
+default settings builds from it: busybox, a whole Python, pip, apache-beam (the real one where pip
+can fetch it) and a boot program that stands in.
 """
 
 from __future__ import annotations
@@ -27,20 +28,34 @@ from provision.image.dockerfile import DEFAULT_BEAM, ImageSpec
 FORMAT = 6
 """Changes with what is put into the image, so that an older one is not taken from the cache."""
 CUDA_STANDIN = "/usr/local/nvidia/lib64/.lab/packages/mps_standin/site"
-"""Where the driver's stand-ins have their libcuda for Python; no such folder comes with a real driver, and then nothing is changed."""
+"""Where the driver's stand-ins have their libcuda for Python; no such folder comes with a real
+driver, and then nothing is changed."""
 _PROGRAMS = """
     [ awk basename bash cat chgrp chmod chown cmp comm cp cut date dd df diff dirname du echo env expr false find grep gzip head
     hostname id install join kill ldconfig ln ls mkdir mkfifo mknod mktemp mv nice nl nohup nproc od paste pgrep printenv printf ps pwd
     readlink realpath rm rmdir sed seq sha256sum sh sleep sort split stat stdbuf stty sync tac tail tar taskset tee test timeout touch
     tr true truncate tty uname uniq unlink wc whoami xargs yes
 """
-"""What Debian's images have, and so the Beam SDK's; the machine's own. Busybox stands in for whatever else is asked for."""
+"""What Debian's images have, and so the Beam SDK's; the machine's own. Busybox stands in for
+whatever else is asked for."""
 _RUNTIME = """
     libanl.so.1 libc.so.6 libdl.so.2 libgcc_s.so.1 libm.so.6 libnss_dns.so.2 libnss_files.so.2 libpthread.so.0 libresolv.so.2 librt.so.1
     libstdc++.so.6 libutil.so.1
 """
-"""The C and C++ run time, which every image has whole: the driver's programs and whatever is installed later link to it."""
-_SKIPPED = frozenset({"site-packages", "dist-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "EXTERNALLY-MANAGED"})
+"""The C and C++ run time, which every image has whole: the driver's programs and whatever is
+installed later link to it."""
+_SKIPPED = frozenset(
+    {
+        "site-packages",
+        "dist-packages",
+        "test",
+        "tests",
+        "idlelib",
+        "tkinter",
+        "turtledemo",
+        "EXTERNALLY-MANAGED",
+    }
+)
 _BOOT = """\
 #!/bin/sh
 # Where the SDK image has Beam's boot program. The lab runs no Dataflow job, so this one only says so.
@@ -70,9 +85,19 @@ class Interpreter:
     def find(cls) -> Interpreter:
         """The base of the running interpreter. Its answer, not ours: a distribution may have moved its folders."""
         base = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-        said = json.loads(subprocess.run([base, "-IS", "-c", _ASK], check=True, capture_output=True, text=True, timeout=60).stdout)
+        said = json.loads(
+            subprocess.run(
+                [base, "-IS", "-c", _ASK], check=True, capture_output=True, text=True, timeout=60
+            ).stdout
+        )
         wheels = Path(said["wheels"]) if said["wheels"] else None
-        return cls(Path(said["executable"]), said["version"], Path(said["stdlib"]), Path(said["purelib"]), wheels)
+        return cls(
+            Path(said["executable"]),
+            said["version"],
+            Path(said["stdlib"]),
+            Path(said["purelib"]),
+            wheels,
+        )
 
     @property
     def pip_wheel(self) -> Path:
@@ -94,12 +119,19 @@ class BaseImage:
 def base_image(cache: Path, busybox: Path, *, beam: str = "auto") -> BaseImage:
     """The image, from `cache` or made now with a static `busybox`.
 
-    `beam` says which apache-beam it has: `real` (pip has to be able to fetch it), `standin`, or `auto`, whichever works.
-    Raises `RuntimeError` where a real one cannot be had.
+    `beam` says which apache-beam it has: `real` (pip has to be able to fetch it), `standin`, or
+    `auto`, whichever works. Raises `RuntimeError` where a real one cannot be had.
     """
     python = Interpreter.find()
     packages = None if beam == "standin" else _fetch_beam(cache, required=beam == "real")
-    made_of = [FORMAT, python.version, str(python.executable), python.executable.stat().st_mtime_ns, packages is not None, DEFAULT_BEAM]
+    made_of = [
+        FORMAT,
+        python.version,
+        str(python.executable),
+        python.executable.stat().st_mtime_ns,
+        packages is not None,
+        DEFAULT_BEAM,
+    ]
     digest = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]
     archive = cache / f"base-{digest}.tar"
     if not archive.exists():
@@ -108,7 +140,9 @@ def base_image(cache: Path, busybox: Path, *, beam: str = "auto") -> BaseImage:
             with tarfile.open(Path(work) / "tar", mode="w") as tar:
                 _Root(tar).write(python, busybox, packages)
             (Path(work) / "tar").replace(archive)
-    return BaseImage(ImageSpec(python=python.version).base, archive, digest, python.version, packages is not None)
+    return BaseImage(
+        ImageSpec(python=python.version).base, archive, digest, python.version, packages is not None
+    )
 
 
 def _fetch_beam(cache: Path, *, required: bool) -> Path | None:
@@ -118,8 +152,25 @@ def _fetch_beam(cache: Path, *, required: bool) -> Path | None:
         return folder
     cache.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=cache))
-    words = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--no-compile", "--only-binary=:all:", "--target", str(work)]
-    done = subprocess.run([*words, f"apache-beam=={DEFAULT_BEAM}"], capture_output=True, text=True, check=False, timeout=600)
+    words = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-input",
+        "--no-compile",
+        "--only-binary=:all:",
+        "--target",
+        str(work),
+    ]
+    done = subprocess.run(
+        [*words, f"apache-beam=={DEFAULT_BEAM}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
     if done.returncode == 0:
         work.chmod(0o755)
         work.replace(folder)
@@ -138,7 +189,13 @@ class _Root:
         self.seen: set[str] = {"."}
 
     def write(self, python: Interpreter, busybox: Path, packages: Path | None) -> None:
-        for name, mode in (("tmp", 0o1777), ("root", 0o755), ("var/tmp", 0o1777), ("home", 0o755), ("run", 0o755)):
+        for name, mode in (
+            ("tmp", 0o1777),
+            ("root", 0o755),
+            ("var/tmp", 0o1777),
+            ("home", 0o755),
+            ("run", 0o755),
+        ):
             self.folder(name, mode)
         self.userland(busybox)
         self.python(python)
@@ -157,21 +214,32 @@ class _Root:
     def userland(self, busybox: Path) -> None:
         for link in ("usr/bin", "usr/sbin", "sbin"):
             self.link(link, "/bin")
-        found = {name: Path(path) for name in _PROGRAMS.split() if (path := shutil.which(name, path=PATH)) is not None}
+        found = {
+            name: Path(path)
+            for name in _PROGRAMS.split()
+            if (path := shutil.which(name, path=PATH)) is not None
+        }
         for name, program in found.items():
             self.file(f"/bin/{name}", program.read_bytes(), 0o755)
         self.libraries(found.values())
-        loaded = subprocess.run(["ldd", str(found["sh"])], check=True, capture_output=True, text=True, timeout=60).stdout
+        loaded = subprocess.run(
+            ["ldd", str(found["sh"])], check=True, capture_output=True, text=True, timeout=60
+        ).stdout
         folder = Path(re.findall(r"(/\S+)/libc\.so", loaded)[0])
         for name in _RUNTIME.split():
             if (folder / name).exists():
                 self.file(f"{folder}/{name}", (folder / name).read_bytes(), 0o755)
         self.file("/bin/busybox", busybox.read_bytes(), 0o755)
-        applets = subprocess.run([str(busybox), "--list"], check=True, capture_output=True, text=True, timeout=60).stdout.split()
+        applets = subprocess.run(
+            [str(busybox), "--list"], check=True, capture_output=True, text=True, timeout=60
+        ).stdout.split()
         for name in applets:
             if name not in {"busybox", "docker-init"}:
                 self.link(f"bin/{name}", "busybox")
-        self.file("/etc/passwd", b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n")
+        self.file(
+            "/etc/passwd",
+            b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
+        )
         self.file("/etc/group", b"root:x:0:\nnogroup:x:65534:\n")
         self.file("/etc/nsswitch.conf", b"passwd: files\ngroup: files\nhosts: files dns\n")
         self.file("/etc/os-release", b'ID=provision-lab\nPRETTY_NAME="Base image of the lab"\n')
@@ -187,7 +255,9 @@ class _Root:
 
     def libraries(self, programs: Iterable[Path], but: Path | None = None) -> None:
         """The shared libraries that these files need, the loader included, by the paths at which they are looked for."""
-        said = subprocess.run(["ldd", *map(str, programs)], check=False, capture_output=True, text=True, timeout=120).stdout
+        said = subprocess.run(
+            ["ldd", *map(str, programs)], check=False, capture_output=True, text=True, timeout=120
+        ).stdout
         for library in sorted(set(re.findall(r"(?:=> |^\t)(/\S+)", said, re.MULTILINE))):
             path = Path(library)
             if path.exists() and not (but and path.resolve().is_relative_to(but.resolve())):

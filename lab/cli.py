@@ -21,17 +21,42 @@ CACHE = Path(__file__).resolve().parent.parent / ".cache" / "lab"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status."""
-    parser = argparse.ArgumentParser(prog="lab", description="A host laid out as Container-Optimized OS, on this machine. Needs root.")
-    parser.add_argument("--state", type=Path, default=DEFAULT_FOLDER, metavar="DIR", help="the lab's folder (default: %(default)s)")
+    parser = argparse.ArgumentParser(
+        prog="lab",
+        description="A host laid out as Container-Optimized OS, on this machine. Needs root.",
+    )
+    parser.add_argument(
+        "--state",
+        type=Path,
+        default=DEFAULT_FOLDER,
+        metavar="DIR",
+        help="the lab's folder (default: %(default)s)",
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="start it, and print how to reach it")
-    up.add_argument("--authorized-key", metavar="FILE", type=Path, help="a public key that may log in, beside the lab's own")
-    up.add_argument("--gpu", metavar="TYPE", help="accelerator type it shows, or `real` (default: $PROVISION_LAB_GPU, else nvidia-l4)")
-    up.add_argument("--gpu-count", type=int, metavar="N", help="how many of them; 0 = none (default: 1)")
-    up.add_argument("--user-data", metavar="FILE", type=Path, help="cloud-config applied at every boot")
+    up.add_argument(
+        "--authorized-key",
+        metavar="FILE",
+        type=Path,
+        help="a public key that may log in, beside the lab's own",
+    )
+    up.add_argument(
+        "--gpu",
+        metavar="TYPE",
+        help="accelerator type it shows, or `real` (default: $PROVISION_LAB_GPU, else nvidia-l4)",
+    )
+    up.add_argument(
+        "--gpu-count", type=int, metavar="N", help="how many of them; 0 = none (default: 1)"
+    )
+    up.add_argument(
+        "--user-data", metavar="FILE", type=Path, help="cloud-config applied at every boot"
+    )
     kinds = ("auto", "real", "standin", "none")
     up.add_argument(
-        "--beam", default="auto", choices=kinds, help="apache-beam in the local base image (default: %(default)s); none = no image"
+        "--beam",
+        default="auto",
+        choices=kinds,
+        help="apache-beam in the local base image (default: %(default)s); none = no image",
     )
     commands.add_parser("down", help="end it and remove its folder")
     commands.add_parser("status", help="how to reach it; status 1 when it does not run")
@@ -55,7 +80,9 @@ def _run(options: argparse.Namespace) -> int:
             lab.gpu = Gpu.from_environment(asked)
             if options.gpu_count is not None:
                 lab.gpu = replace(lab.gpu, count=options.gpu_count)
-            lab.authorized_key = options.authorized_key.read_text() if options.authorized_key else None
+            lab.authorized_key = (
+                options.authorized_key.read_text() if options.authorized_key else None
+            )
             lab.user_data = options.user_data.read_text() if options.user_data else ""
             lab.start()
             if options.beam != "none":
@@ -75,7 +102,11 @@ def _run(options: argparse.Namespace) -> int:
             sys.stderr.write(done.stderr)
             return done.returncode
     running = lab.init_pid() is not None
-    print(json.dumps({"running": running, "hosts": {"lab": asdict(lab.host)} if running else {}}, indent=2))
+    print(
+        json.dumps(
+            {"running": running, "hosts": {"lab": asdict(lab.host)} if running else {}}, indent=2
+        )
+    )
     return 0 if running else 1
 
 

@@ -18,8 +18,19 @@ from provision.testing.layout import OS_RELEASE, STANDINS
 
 GUEST = Path(__file__).with_name("guest")
 STOOD_IN = ("docker-credential-gcr", "toolbox", "journalctl", "lsmod")
-"""The mock's stand-ins that run here as they are; those for which the lab has a wrapper lie under guest/bin."""
-ENGINE_PROGRAMS = frozenset({"containerd", "containerd-shim-runc-v2", "docker", "docker-init", "dockerd", "runc", "tini-static"})
+"""The mock's stand-ins that run here as they are; those for which the lab has a wrapper lie under
+guest/bin."""
+ENGINE_PROGRAMS = frozenset(
+    {
+        "containerd",
+        "containerd-shim-runc-v2",
+        "docker",
+        "docker-init",
+        "dockerd",
+        "runc",
+        "tini-static",
+    }
+)
 PYTHON_STANDINS = ("mps",)
 """Stand-ins that are Python packages; they run in a container, by the Python of its image."""
 NAME = "lab"
@@ -50,7 +61,9 @@ class Gpu:
                 return cls(accelerator)
 
 
-def write_image(state: State, gpu: Gpu, programs: Programs, *, port: int, cgroup: str, user_data: str) -> None:
+def write_image(
+    state: State, gpu: Gpu, programs: Programs, *, port: int, cgroup: str, user_data: str
+) -> None:
     """Write the whole image anew."""
     shutil.rmtree(state.image, ignore_errors=True)
     _write_etc(state.image / "etc", port)
@@ -107,7 +120,9 @@ def _write_etc(etc: Path, port: int) -> None:
         "passwd": PASSWD,
         "group": GROUP,
         # "*" and not "!": an sshd without PAM refuses a locked account whatever key it shows.
-        "shadow": "".join(f"{line.split(':')[0]}:*:20000:0:99999:7:::\n" for line in PASSWD.splitlines()),
+        "shadow": "".join(
+            f"{line.split(':')[0]}:*:20000:0:99999:7:::\n" for line in PASSWD.splitlines()
+        ),
         "gshadow": "",
         "nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n",
         "sudoers": SUDOERS,
@@ -125,7 +140,8 @@ def _write_etc(etc: Path, port: int) -> None:
 
 
 def _sshd_config(port: int) -> str:
-    # Key logins only and no root, as the security overview of Container-Optimized OS says; the rest is OpenSSH's default.
+    # Key logins only and no root, as the security overview of Container-Optimized OS says; the rest
+    # is OpenSSH's default.
     return f"""\
 Port {port}
 ListenAddress 127.0.0.1
@@ -174,14 +190,18 @@ def _copy_guest(lab: Path) -> None:
         _find_state(program)
     for name in PYTHON_STANDINS:
         target = lab / "standins" / "lib" / f"{name}_standin"
-        shutil.copytree(STANDINS.with_name(name), target, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            STANDINS.with_name(name), target, ignore=shutil.ignore_patterns("__pycache__")
+        )
 
 
 def _find_state(program: Path) -> None:
     """Let a stand-in of the driver find what it tells: in this host's memory, in a container beside the driver's libraries."""
     text = program.read_text()
     if text.startswith("#!/bin/sh\n"):
-        line = "test -r /run/provision-mock/gpu || export PROVISION_MOCK_STATE=${0%/*}/../lib64/.lab\n"
+        line = (
+            "test -r /run/provision-mock/gpu || export PROVISION_MOCK_STATE=${0%/*}/../lib64/.lab\n"
+        )
         program.write_text(text.replace("#!/bin/sh\n", f"#!/bin/sh\n{line}", 1))
 
 
@@ -195,7 +215,13 @@ def _engine_programs(programs: Programs) -> list[Path]:
     if programs.engine is None:
         return []
     folders = [programs.engine / name for name in ("usr/sbin", "usr/bin", "sbin", "bin")]
-    found = {path.name: path for folder in folders if folder.is_dir() for path in folder.iterdir() if os.access(path, os.X_OK)}
+    found = {
+        path.name: path
+        for folder in folders
+        if folder.is_dir()
+        for path in folder.iterdir()
+        if os.access(path, os.X_OK)
+    }
     return [path for name, path in sorted(found.items()) if name in ENGINE_PROGRAMS]
 
 

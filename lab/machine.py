@@ -85,7 +85,14 @@ class Lab:
         self.stop()  # what a lab that was cut off has left
         programs = find_programs(self.engine, self.cloud_init)
         identity = self.state.prepare(self.authorized_key, keygen=programs.keygen)
-        write_image(self.state, self.gpu, programs, port=identity.port, cgroup=self._cgroup, user_data=self.user_data)
+        write_image(
+            self.state,
+            self.gpu,
+            programs,
+            port=identity.port,
+            cgroup=self._cgroup,
+            user_data=self.user_data,
+        )
         self._spawn()
         self._wait_ready(identity)
 
@@ -98,7 +105,9 @@ class Lab:
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            wait_until(lambda: not any(alive(pid) for pid in pids), _STOP_TIMEOUT_S, "the lab does not end")
+            wait_until(
+                lambda: not any(alive(pid) for pid in pids), _STOP_TIMEOUT_S, "the lab does not end"
+            )
         if self._started is not None:
             self._started.wait(_STOP_TIMEOUT_S)
             self._started = None
@@ -112,12 +121,17 @@ class Lab:
 
     def wait_for_boot(self, *, after: str) -> None:
         """Wait until another boot than the one with the boot id `after` is ready."""
-        wait_until(lambda: self.boot_id() not in {"", after}, BOOT_TIMEOUT_S, "the lab did not boot again")
+        wait_until(
+            lambda: self.boot_id() not in {"", after}, BOOT_TIMEOUT_S, "the lab did not boot again"
+        )
 
     def boot_id(self) -> str:
         """The boot id of a lab that is ready; empty while it is not."""
         init = self.init_pid()
-        if init is None or not (run := Path(f"/proc/{init}/root/run/lab")).joinpath("ready").exists():
+        if (
+            init is None
+            or not (run := Path(f"/proc/{init}/root/run/lab")).joinpath("ready").exists()
+        ):
             return ""
         try:
             return (run / "boot_id").read_text().strip()
@@ -148,26 +162,58 @@ class Lab:
         self, *words: str, stdin: bytes = b"", check: bool = True, timeout_s: float = 120.0
     ) -> subprocess.CompletedProcess[str]:
         """Run a program in the lab as root, not through SSH. Raises `LabError` when `check` and it fails."""
-        done = subprocess.run(self._enter(words), input=stdin, capture_output=True, check=False, timeout=timeout_s)
+        done = subprocess.run(
+            self._enter(words), input=stdin, capture_output=True, check=False, timeout=timeout_s
+        )
         result = subprocess.CompletedProcess(
-            words, done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+            words,
+            done.returncode,
+            done.stdout.decode("utf-8", "replace"),
+            done.stderr.decode("utf-8", "replace"),
         )
         if check and result.returncode != 0:
-            raise LabError(f"{' '.join(words)} failed with status {result.returncode}", where="lab", why=result.stdout + result.stderr)
+            raise LabError(
+                f"{' '.join(words)} failed with status {result.returncode}",
+                where="lab",
+                why=result.stdout + result.stderr,
+            )
         return result
 
     def load(self, image: BaseImage) -> None:
         """Make the base image known to the lab's Docker Engine, unless it is."""
         label = "lab.digest"
         known = self.exec_inside(
-            "docker", "image", "inspect", "-f", f'{{{{index .Config.Labels "{label}"}}}}', image.reference, check=False
+            "docker",
+            "image",
+            "inspect",
+            "-f",
+            f'{{{{index .Config.Labels "{label}"}}}}',
+            image.reference,
+            check=False,
         )
         if known.stdout.strip() == image.digest:
             return
-        changes = [f"ENV PATH={PATH}", f"LABEL {label}={image.digest}", 'ENTRYPOINT ["/opt/apache/beam/boot"]']
-        words = ["docker", "import", *(word for change in changes for word in ("--change", change)), "-", image.reference]
+        changes = [
+            f"ENV PATH={PATH}",
+            f"LABEL {label}={image.digest}",
+            'ENTRYPOINT ["/opt/apache/beam/boot"]',
+        ]
+        words = [
+            "docker",
+            "import",
+            *(word for change in changes for word in ("--change", change)),
+            "-",
+            image.reference,
+        ]
         with image.archive.open("rb") as archive:
-            done = subprocess.run(self._enter(words), stdin=archive, capture_output=True, text=True, check=False, timeout=300)
+            done = subprocess.run(
+                self._enter(words),
+                stdin=archive,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=300,
+            )
         if done.returncode != 0:
             raise LabError("the base image could not be loaded", where="lab", why=done.stderr)
 
@@ -182,14 +228,23 @@ class Lab:
 
     def _enter(self, words: Sequence[str]) -> list[str]:
         namespaces = ["--mount", "--uts", "--ipc", "--pid", "--root", "--wd=/"]
-        environment = ["env", "-i", f"PATH={PATH}", "HOME=/root", "LANG=C.UTF-8", f"TERM={os.environ.get('TERM', 'dumb')}"]
+        environment = [
+            "env",
+            "-i",
+            f"PATH={PATH}",
+            "HOME=/root",
+            "LANG=C.UTF-8",
+            f"TERM={os.environ.get('TERM', 'dumb')}",
+        ]
         return ["nsenter", "--target", str(self._need_init()), *namespaces, *environment, *words]
 
     # --- processes ---
 
     @property
     def _cgroup(self) -> str:
-        return "/provision-lab-" + "".join(char if char.isalnum() else "-" for char in str(self.folder.resolve()))
+        return "/provision-lab-" + "".join(
+            char if char.isalnum() else "-" for char in str(self.folder.resolve())
+        )
 
     def _spawn(self) -> None:
         with self.state.console.open("wb") as console:
@@ -211,13 +266,17 @@ class Lab:
             if self.boot_id():
                 return
             if time.monotonic() > deadline:
-                self._fail(f"the lab is not ready after {BOOT_TIMEOUT_S:g} s (port {identity.port})")
+                self._fail(
+                    f"the lab is not ready after {BOOT_TIMEOUT_S:g} s (port {identity.port})"
+                )
             time.sleep(POLL_S)
 
     def _fail(self, what: str) -> None:
         said = self.state.console.read_text(errors="replace").rstrip().splitlines()[-15:]
         self.stop()
-        raise LabError(what, where=str(self.folder), why="\n".join(said), fix=f"cat {self.state.console}")
+        raise LabError(
+            what, where=str(self.folder), why="\n".join(said), fix=f"cat {self.state.console}"
+        )
 
     def init_pid(self) -> int | None:
         """The lab's first process, as this machine numbers it; None when the lab does not run."""

@@ -65,11 +65,26 @@ def find_programs(engine: Path | None, cloud_init: Path | None = None) -> Progra
     """What the lab is made of. Raises `LabError` naming everything that is missing."""
     if os.geteuid() != 0:
         raise LabError("the lab needs root", fix="sudo make lab")
-    path = PATH if engine is None else f"{engine}/usr/sbin:{engine}/usr/bin:{engine}/sbin:{engine}/bin:{PATH}"
-    found = {name: Path(where) for name in NEEDED if (where := shutil.which(name, path=path)) is not None}
+    path = (
+        PATH
+        if engine is None
+        else f"{engine}/usr/sbin:{engine}/usr/bin:{engine}/sbin:{engine}/bin:{PATH}"
+    )
+    found = {
+        name: Path(where) for name in NEEDED if (where := shutil.which(name, path=path)) is not None
+    }
     python = shutil.which("python3", path="/usr/bin:/bin")
-    init = next(filter(None, (shutil.which(name, path=path) for name in ("docker-init", "tini", "tini-static"))), None)
-    missing = [name for name in NEEDED if name not in found] + ["/usr/bin/python3"] * (python is None) + ["tini"] * (init is None)
+    init = next(
+        filter(
+            None, (shutil.which(name, path=path) for name in ("docker-init", "tini", "tini-static"))
+        ),
+        None,
+    )
+    missing = (
+        [name for name in NEEDED if name not in found]
+        + ["/usr/bin/python3"] * (python is None)
+        + ["tini"] * (init is None)
+    )
     if python is None or init is None or missing:
         fix = ".ci/packages   (installs them from Debian's packages), or set PROVISION_ENGINE"
         raise LabError("programs of the lab are missing", why=", ".join(missing), fix=fix)

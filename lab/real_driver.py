@@ -41,8 +41,14 @@ def gpus() -> list[str]:
 
 def _libraries() -> Iterator[Path]:
     """Every library of the driver that the dynamic linker knows, 64 bits only; then those of the folder of container images."""
-    known = subprocess.run(["ldconfig", "-p"], check=True, capture_output=True, text=True, timeout=60).stdout
-    listed = [Path(line.rpartition("=> ")[2]) for line in known.splitlines() if "x86-64" in line or "AArch64" in line]
+    known = subprocess.run(
+        ["ldconfig", "-p"], check=True, capture_output=True, text=True, timeout=60
+    ).stdout
+    listed = [
+        Path(line.rpartition("=> ")[2])
+        for line in known.splitlines()
+        if "x86-64" in line or "AArch64" in line
+    ]
     for path in (*listed, *sorted(Path("/usr/local/nvidia/lib64").glob("*.so*"))):
         if _LIBRARY.fullmatch(path.name) and path.exists():
             yield path

@@ -12,7 +12,19 @@ from pathlib import Path
 
 USER = "dev"
 FOLDERS = (
-    *(f"disk/var/{name}" for name in ("empty", "lib/cloud", "lib/docker", "lib/google", "lib/nvidia", "lib/toolbox", "log", "tmp")),
+    *(
+        f"disk/var/{name}"
+        for name in (
+            "empty",
+            "lib/cloud",
+            "lib/docker",
+            "lib/google",
+            "lib/nvidia",
+            "lib/toolbox",
+            "log",
+            "tmp",
+        )
+    ),
     *("disk/etc/ssh", "disk/home", "keys", "memory", "root"),
 )
 
@@ -71,7 +83,11 @@ class State:
         identity = self.folder / "keys" / "id_ed25519"
         for key in (host_key, identity):
             if not key.exists():
-                subprocess.run([str(keygen), "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(key)], check=True, timeout=60)
+                subprocess.run(
+                    [str(keygen), "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(key)],
+                    check=True,
+                    timeout=60,
+                )
         lines = [_public(identity), *([authorized_key.strip()] if authorized_key else [])]
         (self.folder / "keys" / "authorized_keys").write_text("\n".join(lines) + "\n")
         found = self.identity()

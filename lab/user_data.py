@@ -23,7 +23,9 @@ class _Recorder:
     def put(self, path: str, text: str, mode: str = "644") -> None:
         self.steps.append(script(_PUT, path=path, data=payload(text.encode()), mode=mode).render())
 
-    def run_as_root(self, argv: list[str], *, stdin: bytes = b"", timeout_s: float = 900) -> tuple[int, str]:
+    def run_as_root(
+        self, argv: list[str], *, stdin: bytes = b"", timeout_s: float = 900
+    ) -> tuple[int, str]:
         del stdin, timeout_s
         self.steps.append(command(*argv).render())
         return 0, ""
@@ -38,4 +40,6 @@ def as_script(text: str) -> str:
     recorder = _Recorder()
     if text:
         cloudinit.apply(text, recorder)
-    return "#!/bin/sh\n" + "".join(f'({step}) || echo "user-data: a step failed with status $?"\n' for step in recorder.steps)
+    return "#!/bin/sh\n" + "".join(
+        f'({step}) || echo "user-data: a step failed with status $?"\n' for step in recorder.steps
+    )

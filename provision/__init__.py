@@ -1,8 +1,9 @@
 """A Dataflow GPU worker of your own, in one command.
 
-What a recipe of your own needs is here; each name is imported when it is first used, so that `import provision` costs nothing:
+What a recipe of your own needs is here; each name is imported when it is first used, so that
+`import provision` costs nothing:
 
-    from provision import Directory, Facts, File, RemotePath, Resource, Script, Settings, State, script
+from provision import Directory, Facts, File, RemotePath, Resource, Script, Settings, State, script
 """
 
 from __future__ import annotations
@@ -20,11 +21,35 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "provision.core.errors": ("ProvisionError",),
-    "provision.core.model": ("Change", "Facts", "Host", "HostReport", "Outcome", "Scalar", "State", "Status"),
+    "provision.core.model": (
+        "Change",
+        "Facts",
+        "Host",
+        "HostReport",
+        "Outcome",
+        "Scalar",
+        "State",
+        "Status",
+    ),
     "provision.core.resource": ("Diagnosis", "Resource"),
-    "provision.resources": ("Container", "Directory", "ExecBindMount", "File", "PulledImage", "Unit"),
+    "provision.resources": (
+        "Container",
+        "Directory",
+        "ExecBindMount",
+        "File",
+        "PulledImage",
+        "Unit",
+    ),
     "provision.settings": ("Settings",),
-    "provision.core.shell": ("RemotePath", "Script", "Secret", "command", "fields", "join", "script"),
+    "provision.core.shell": (
+        "RemotePath",
+        "Script",
+        "Secret",
+        "command",
+        "fields",
+        "join",
+        "script",
+    ),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

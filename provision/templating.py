@@ -1,11 +1,13 @@
 """Templates to text; the only module that imports jinja2.
 
-A template is looked for in the user's own `templates/`, then inside the installed package, then in the checkout. The shipped
-one stays reachable as `provision/NAME`, so a project's template may extend the very template that it replaces.
+A template is looked for in the user's own `templates/`, then inside the installed package, then in
+the checkout. The shipped one stays reachable as `provision/NAME`, so a project's template may
+extend the very template that it replaces.
 
-No value reaches a file unquoted: a bare `{{ name }}` is refused unless `name` is an integer. It has to pass through a filter
-that knows the file's language (`json`, `yaml`, `docker_env`, …), which quotes the value or refuses what that language cannot
-hold. `verbatim` is the way out for text that already is in that language.
+No value reaches a file unquoted: a bare `{{ name }}` is refused unless `name` is an integer. It has
+to pass through a filter that knows the file's language (`json`, `yaml`, `docker_env`, …), which
+quotes the value or refuses what that language cannot hold. `verbatim` is the way out for text that
+already is in that language.
 """
 
 from __future__ import annotations
@@ -59,7 +61,14 @@ def render(name: str, values: Mapping[str, object], *, project_dir: Path | None)
             why=error.message or "",
             fix="see https://jinja.palletsprojects.com/templates/",
         ) from error
-    except (jinja2.TemplateError, _Refused, TypeError, ValueError, LookupError, ArithmeticError) as error:
+    except (
+        jinja2.TemplateError,
+        _Refused,
+        TypeError,
+        ValueError,
+        LookupError,
+        ArithmeticError,
+    ) as error:
         _raise_failed(error, name, values)
 
 
@@ -73,7 +82,8 @@ def _environment(project_dir: Path | None) -> jinja2.Environment:
     import jinja2
 
     class Environment(jinja2.Environment):
-        # Macros, blocks and super() join pieces that were each checked on the way in: what they return is quoted.
+        # Macros, blocks and super() join pieces that were each checked on the way in: what they
+        # return is quoted.
         concat = staticmethod(_join)
 
     shipped = jinja2.FileSystemLoader([str(folder) for folder in SHIPPED])
@@ -142,11 +152,15 @@ def _raise_failed(error: Exception, name: str, values: Mapping[str, object]) -> 
 
 def _line(error: Exception, name: str) -> str:
     """The innermost line of a template in the traceback: jinja2 maps its generated code back to the source."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith((".j2", name))]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename.endswith((".j2", name))
+    ]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else name
 
 
-# --- filters: one per language and place ------------------------------------------------------------------------
+# --- filters: one per language and place ----------------------------------------------------------
 
 
 def _text(value: object) -> str:
@@ -189,7 +203,9 @@ def _matching(pattern: str, what: str) -> Callable[[object], Quoted]:
 
 def _to_json(value: object, indent: int | None = None, nested: int = 0) -> Quoted:
     """JSON, for devcontainer.json and for the array form of Dockerfile instructions; `nested` is the indentation of its first line."""
-    text = _text(json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False, default=_not_json))
+    text = _text(
+        json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False, default=_not_json)
+    )
     return Quoted(text.replace("\n", "\n" + " " * nested))
 
 
@@ -205,7 +221,10 @@ def _to_yaml(value: object) -> Quoted:
     """A YAML 1.1 and 1.2 scalar or flow list. JSON would not do: its surrogate escapes and raw U+2028 read differently."""
     match value:
         case str():
-            text = "".join(_YAML_NAMED.get(char) or (char if char.isprintable() else f"\\U{ord(char):08x}") for char in _text(value))
+            text = "".join(
+                _YAML_NAMED.get(char) or (char if char.isprintable() else f"\\U{ord(char):08x}")
+                for char in _text(value)
+            )
             return Quoted(f'"{text}"')
         case None | bool() | int():
             return Quoted(json.dumps(value))
@@ -231,7 +250,9 @@ def _systemd_word(value: object) -> Quoted:
     if re.fullmatch(r"[A-Za-z0-9_/.:=@,+-]+", text):
         return Quoted(text)
     escaped = re.sub(r'([\\"])', r"\\\1", text).replace("%", "%%").replace("$", "$$")
-    return Quoted('"' + re.sub(r"[\x01-\x1f\x7f]", lambda found: f"\\x{ord(found[0]):02x}", escaped) + '"')
+    return Quoted(
+        '"' + re.sub(r"[\x01-\x1f\x7f]", lambda found: f"\\x{ord(found[0]):02x}", escaped) + '"'
+    )
 
 
 def _ssh_word(value: object) -> Quoted:
@@ -260,23 +281,30 @@ def _b64(value: object) -> Quoted:
 _NAME = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _TAG = r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
 IMAGE_REFERENCE = rf"(?:[A-Za-z0-9.-]+(?::[0-9]+)?/)?{_NAME}(?:/{_NAME})*{_TAG}"
-"""A Docker image reference (distribution reference grammar); the digest is SHA-256, the only one registries serve."""
+"""A Docker image reference (distribution reference grammar); the digest is SHA-256, the only one
+registries serve."""
 
 FILTERS: Mapping[str, Callable[..., Quoted]] = {
     "apt_package": _matching(
-        r"[a-z0-9][a-z0-9+.-]*(?::[a-z0-9]+)?(?:=[A-Za-z0-9.+:~-]+)?", "NAME, NAME:ARCH or NAME=VERSION of a Debian package"
+        r"[a-z0-9][a-z0-9+.-]*(?::[a-z0-9]+)?(?:=[A-Za-z0-9.+:~-]+)?",
+        "NAME, NAME:ARCH or NAME=VERSION of a Debian package",
     ),
     "b64": _b64,
     "comment": lambda value: Quoted(_one_line(value, "a comment")),
     "docker_env": _docker_env,
-    "docker_path": _matching(r"[^\\\"'$*?\[\]\x00-\x1f\x7f]+", "a path without quotes, '$', '\\', wildcards and control characters"),
+    "docker_path": _matching(
+        r"[^\\\"'$*?\[\]\x00-\x1f\x7f]+",
+        "a path without quotes, '$', '\\', wildcards and control characters",
+    ),
     "env_name": _matching(r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable"),
     "image_ref": _matching(IMAGE_REFERENCE, "an image reference"),
     "json": _to_json,
     "python_name": _matching(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*", "the dotted name of a Python module"),
     "seed_path": _matching(r"boot\.sh|boot\.d/[A-Za-z0-9_-]+\.sh", "boot.sh or boot.d/NAME.sh"),
     "ssh_command": lambda value: Quoted(_one_line(value, "ssh_config")),
-    "ssh_host": _matching(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", "a host alias (letters, digits, '.', '_' and '-')"),
+    "ssh_host": _matching(
+        r"[A-Za-z0-9_][A-Za-z0-9_.-]*", "a host alias (letters, digits, '.', '_' and '-')"
+    ),
     "ssh_path": _ssh_path,
     "ssh_word": _ssh_word,
     "systemd_word": _systemd_word,
@@ -287,16 +315,18 @@ FILTERS: Mapping[str, Callable[..., Quoted]] = {
 """Quoting per context; each raises on what its context cannot hold."""
 
 
-# --- the documents that are no image: each template with the values it knows ------------------------------------
+# --- the documents that are no image: each template with the values it knows ----------------------
 
 METADATA_URL = "http://metadata.google.internal/computeMetadata/v1"
 USER_DATA_LIMIT_BYTES = 256 * 1024
 """Of one metadata value (Compute Engine: limitations of custom metadata)."""
 WORKSPACE = "/workspace"
 SOCKET_PATH_BYTES = 103
-"""Of a Unix socket's path on macOS; Linux takes 107. ssh ends with an error above it, it does not go on unshared."""
+"""Of a Unix socket's path on macOS; Linux takes 107. ssh ends with an error above it, it does not
+go on unshared."""
 SOCKET_NAME_BYTES = len("/") + 40 + len(".0123456789abcdef")
-"""What ssh puts behind a folder for `%C`: SHA-1 in hexadecimal, and a random suffix while it makes the socket."""
+"""What ssh puts behind a folder for `%C`: SHA-1 in hexadecimal, and a random suffix while it makes
+the socket."""
 
 
 def boot_unit(*, timeout_s: int = 1800, project_dir: Path | None = None) -> str:
@@ -305,19 +335,28 @@ def boot_unit(*, timeout_s: int = 1800, project_dir: Path | None = None) -> str:
 
 
 def user_data(
-    boot_files: Mapping[str, str], *, timeout_s: int = 1800, metadata_url: str = METADATA_URL, project_dir: Path | None = None
+    boot_files: Mapping[str, str],
+    *,
+    timeout_s: int = 1800,
+    metadata_url: str = METADATA_URL,
+    project_dir: Path | None = None,
 ) -> str:
     """The instance's metadata value `user-data`: units, publication of the host keys, and a seed of the boot scripts.
 
-    `boot_files` maps `boot.sh` and `boot.d/NAME.sh` to their text; they are put into /var/lib/provision only where there is no
-    boot.sh yet. Raises `UsageError` above the 256 KiB that a metadata value may have.
+    `boot_files` maps `boot.sh` and `boot.d/NAME.sh` to their text; they are put into
+    /var/lib/provision only where there is no boot.sh yet. Raises `UsageError` above the 256 KiB
+    that a metadata value may have.
     """
     text = render(
         "cloud-init.yaml.j2",
         {
             "boot_files": dict(sorted(boot_files.items())),
             "boot_unit": boot_unit(timeout_s=timeout_s, project_dir=project_dir),
-            "host_keys_unit": render("provision-host-keys.service.j2", {"metadata_url": metadata_url}, project_dir=project_dir),
+            "host_keys_unit": render(
+                "provision-host-keys.service.j2",
+                {"metadata_url": metadata_url},
+                project_dir=project_dir,
+            ),
             "host_keys_script": render("publish-host-keys.sh.j2", {}, project_dir=project_dir),
             "place_seed_script": render("place-seed.sh.j2", {}, project_dir=project_dir),
         },
@@ -345,32 +384,58 @@ def ssh_config(
 ) -> str:
     """An ssh_config fragment for `Include`: one block per host, its key pinned in the file `known_hosts`.
 
-    `aliases` says by name what the user's own ssh_config has for a host's address: `hostname`, `known_hosts`, `lines`.
-    A host whose key neither the settings nor a VM gave is looked up in the user's own files as well. Connections are shared through
-    sockets in the first of `control_dirs` whose path is short enough for one; where none is, they are not.
+    `aliases` says by name what the user's own ssh_config has for a host's address: `hostname`,
+    `known_hosts`, `lines`. A host whose key neither the settings nor a VM gave is looked up in the
+    user's own files as well. Connections are shared through sockets in the first of `control_dirs`
+    whose path is short enough for one; where none is, they are not.
     """
     room = SOCKET_PATH_BYTES - SOCKET_NAME_BYTES
-    control_dir = next((folder for folder in control_dirs if len(folder.encode("utf-8", "surrogateescape")) <= room), None)
-    values = {"hosts": hosts, "aliases": aliases or {}, "known_hosts": known_hosts, "control_dir": control_dir}
+    control_dir = next(
+        (
+            folder
+            for folder in control_dirs
+            if len(folder.encode("utf-8", "surrogateescape")) <= room
+        ),
+        None,
+    )
+    values = {
+        "hosts": hosts,
+        "aliases": aliases or {},
+        "known_hosts": known_hosts,
+        "control_dir": control_dir,
+    }
     return render("ssh_config.j2", values, project_dir=project_dir)
 
 
-def devcontainer(argv: Sequence[str], *, image: str, name: str, project_dir: Path | None = None) -> str:
+def devcontainer(
+    argv: Sequence[str], *, image: str, name: str, project_dir: Path | None = None
+) -> str:
     """devcontainer.json for the container that `docker run` makes of `argv`, its options alone or the whole command.
 
-    Left out is what the editor sets itself: name, detaching, entry point, working folder, and the mount at /workspace, which
-    becomes `workspaceMount`. Raises `UsageError` without that mount, for another image than `image`, and for `${`, which the
-    editor would take for a variable.
+    Left out is what the editor sets itself: name, detaching, entry point, working folder, and the
+    mount at /workspace, which becomes `workspaceMount`. Raises `UsageError` without that mount, for
+    another image than `image`, and for `${`, which the editor would take for a variable.
     """
     options, found = _options(argv)
     mounts = [words[-1].partition(":")[0] for words in options if _is_workspace(words)]
     editors = ("--name", "-d", "--detach", "--rm", "--entrypoint", "-w", "--workdir")
-    run_args = [word for words in options if words[0] not in editors and not _is_workspace(words) for word in words]
+    run_args = [
+        word
+        for words in options
+        if words[0] not in editors and not _is_workspace(words)
+        for word in words
+    ]
     variables = [word for word in (*run_args, image, *mounts) if "${" in word]
     if found not in (None, image) or not mounts or variables:
         reasons = [f"it is made of {found!r}, not of {image!r}"] * (found not in (None, image))
-        reasons += [f"no volume is mounted at {WORKSPACE}"] * (not mounts) + [f"{word!r} holds '${{'" for word in variables]
-        raise UsageError("the container cannot be described to an editor", where="devcontainer.json", why="; ".join(reasons))
+        reasons += [f"no volume is mounted at {WORKSPACE}"] * (not mounts) + [
+            f"{word!r} holds '${{'" for word in variables
+        ]
+        raise UsageError(
+            "the container cannot be described to an editor",
+            where="devcontainer.json",
+            why="; ".join(reasons),
+        )
     values = {
         "name": name,
         "image": image,
@@ -381,7 +446,19 @@ def devcontainer(argv: Sequence[str], *, image: str, name: str, project_dir: Pat
     return render("devcontainer.json.j2", values, project_dir=project_dir)
 
 
-_ALONE = ("-d", "--detach", "--init", "--privileged", "--read-only", "--rm", "-i", "--interactive", "-t", "--tty", "-it")
+_ALONE = (
+    "-d",
+    "--detach",
+    "--init",
+    "--privileged",
+    "--read-only",
+    "--rm",
+    "-i",
+    "--interactive",
+    "-t",
+    "--tty",
+    "-it",
+)
 
 
 def _options(argv: Sequence[str]) -> tuple[list[tuple[str, ...]], str | None]:
@@ -392,7 +469,9 @@ def _options(argv: Sequence[str]) -> tuple[list[tuple[str, ...]], str | None]:
         if not word.startswith("-"):
             return options, word
         flag, equals, value = word.partition("=")
-        options.append((flag, value) if equals else (flag,) if flag in _ALONE else (flag, next(rest, "")))
+        options.append(
+            (flag, value) if equals else (flag,) if flag in _ALONE else (flag, next(rest, ""))
+        )
     return options, None
 
 

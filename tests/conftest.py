@@ -18,9 +18,34 @@ from hypothesis import configuration, settings
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 
-FOREIGN = ("GOOGLE_", "CLOUDSDK_", "GCE_", "GCLOUD_", "INVOKE_", "FABRIC_", "PROVISION_", "XDG_", "SSH_", "DOCKER_", "CUDA_")
+FOREIGN = (
+    "GOOGLE_",
+    "CLOUDSDK_",
+    "GCE_",
+    "GCLOUD_",
+    "INVOKE_",
+    "FABRIC_",
+    "PROVISION_",
+    "XDG_",
+    "SSH_",
+    "DOCKER_",
+    "CUDA_",
+)
 """Variables that would let the developer's own set-up into a test."""
-FOREIGN_NAMES = frozenset({"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "TERM", "DISPLAY", "EDITOR", "PAGER", "LANG"})
+FOREIGN_NAMES = frozenset(
+    {
+        "COLUMNS",
+        "LINES",
+        "NO_COLOR",
+        "FORCE_COLOR",
+        "CLICOLOR_FORCE",
+        "TERM",
+        "DISPLAY",
+        "EDITOR",
+        "PAGER",
+        "LANG",
+    }
+)
 SWITCHES = ("PROVISION_TEST_", "PROVISION_LAB_", "PROVISION_CLOUD_INIT")
 """Variables by which `make` and CI tell the tests where they run; they stay."""
 PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
@@ -30,8 +55,12 @@ settings.register_profile("ci", derandomize=True, database=None, deadline=None, 
 settings.register_profile("local", deadline=None)
 settings.load_profile("ci" if "CI" in os.environ else "local")
 
-# In the background of a script, and under nohup, these are ignored, and every program that a test starts would inherit that.
-for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+# In the background of a script, and under nohup, these are ignored, and every program that a test
+# starts would inherit that.
+for _number, _usual in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _usual)
 
@@ -40,14 +69,19 @@ class NetworkRefused(RuntimeError):
     """A test reached for something that is not on this machine."""
 
 
-# --- the environment ---------------------------------------------------------------------------------------------
+# --- the environment ------------------------------------------------------------------------------
 
 
 def is_foreign(name: str) -> bool:
     """Whether the variable is the developer's own and must not reach a test."""
     if name.startswith(SWITCHES):
         return False
-    return name.startswith(FOREIGN) or name in FOREIGN_NAMES or name.lower() in PROXIES or name.startswith("LC_")
+    return (
+        name.startswith(FOREIGN)
+        or name in FOREIGN_NAMES
+        or name.lower() in PROXIES
+        or name.startswith("LC_")
+    )
 
 
 def scrub(patch: pytest.MonkeyPatch, home: Path) -> None:
@@ -73,14 +107,16 @@ def clean_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def clean_environment(clean_session: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def clean_environment(
+    clean_session: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """Give each test an empty home of its own (its value); whatever a test sets in the environment ends with it."""
     home = tmp_path_factory.mktemp("home")
     scrub(monkeypatch, home)
     return home
 
 
-# --- the network -------------------------------------------------------------------------------------------------
+# --- the network ----------------------------------------------------------------------------------
 
 
 def is_on_this_machine(name: str) -> bool:
@@ -108,7 +144,9 @@ def _guarded_lookup(getaddrinfo: Callable[..., Any]) -> Callable[..., Any]:
         if name.endswith(".invalid"):  # RFC 6761: never resolves, anywhere
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         if not is_on_this_machine(name) and not _is_numeric(name):
-            raise NetworkRefused(f"a test may not look up {name!r} (use a name under .invalid for one that does not exist)")
+            raise NetworkRefused(
+                f"a test may not look up {name!r} (use a name under .invalid for one that does not exist)"
+            )
         return getaddrinfo(host, *args, **kwargs)
 
     return guarded
@@ -122,7 +160,7 @@ def _is_numeric(name: str) -> bool:
     return True
 
 
-# --- time --------------------------------------------------------------------------------------------------------
+# --- time -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)
@@ -133,7 +171,9 @@ def no_sleep_in_unit_tests(request: pytest.FixtureRequest, monkeypatch: pytest.M
     real = time.sleep
 
     def refuse(seconds: float) -> None:
-        if sys._getframe(1).f_globals.get("__name__") == "subprocess":  # waits so for a child whose end has a time limit
+        if (
+            sys._getframe(1).f_globals.get("__name__") == "subprocess"
+        ):  # waits so for a child whose end has a time limit
             real(seconds)
             return
         pytest.fail(f"a unit test slept for {seconds} s: hand the code a clock")
@@ -141,7 +181,7 @@ def no_sleep_in_unit_tests(request: pytest.FixtureRequest, monkeypatch: pytest.M
     monkeypatch.setattr(time, "sleep", refuse)
 
 
-# --- which tests run where ---------------------------------------------------------------------------------------
+# --- which tests run where ------------------------------------------------------------------------
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -157,17 +197,26 @@ LAB_REQUIRED = os.environ.get("PROVISION_LAB_REQUIRED") == "1"
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Turn skipped lab tests into failed ones where the lab is required."""
     report = yield
-    if LAB_REQUIRED and item.get_closest_marker("lab") is not None and report.skipped and not hasattr(report, "wasxfail"):
+    if (
+        LAB_REQUIRED
+        and item.get_closest_marker("lab") is not None
+        and report.skipped
+        and not hasattr(report, "wasxfail")
+    ):
         report.outcome = "failed"
         report.longrepr = f"skipped although the lab is required: {report.longrepr}"
     return report
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """Turn skipped modules of lab tests into failed ones where the lab is required."""
     report = yield
     if LAB_REQUIRED and TESTS / "lab" in collector.path.parents and report.skipped:

@@ -21,7 +21,9 @@ class DriverFile(Resource):
     version: str
 
     def probe(self) -> Script:
-        return script('test ! -r "$file" || sh "$file"', file=RemotePath("/var/lib/nvidia/bin-version"))
+        return script(
+            'test ! -r "$file" || sh "$file"', file=RemotePath("/var/lib/nvidia/bin-version")
+        )
 
     def read(self, text: str) -> State | None:
         return {"version": text.strip()} if text.strip() else None
@@ -41,7 +43,9 @@ class ContainerMarker(Resource):
     image: str
 
     def probe(self) -> Script:
-        return script('test ! -r "$file" || cat "$file"', file=RemotePath("/var/lib/bench/container"))
+        return script(
+            'test ! -r "$file" || cat "$file"', file=RemotePath("/var/lib/bench/container")
+        )
 
     def read(self, text: str) -> State | None:
         return fields(text) or None
@@ -50,7 +54,11 @@ class ContainerMarker(Resource):
         return {"image": self.image}
 
     def ensure(self, facts: Facts) -> Script:  # noqa: ARG002
-        return script('echo "image=$image" >"$file"', file=RemotePath("/var/lib/bench/container"), image=self.image)
+        return script(
+            'echo "image=$image" >"$file"',
+            file=RemotePath("/var/lib/bench/container"),
+            image=self.image,
+        )
 
 
 def recipe(settings: Settings) -> list[Resource]:  # noqa: ARG001
@@ -60,8 +68,21 @@ def recipe(settings: Settings) -> list[Resource]:  # noqa: ARG001
         Directory(name="bench-dir", path="/var/lib/bench"),
         DriverFile(name="driver-file", version=DRIVER_VERSION),
         ExecBindMount(name="exec-mount", path="/var/lib/nvidia"),
-        File(name="profile", path="/var/lib/bench/profile.sh", content="export PATH=/var/lib/nvidia/bin:$PATH\n"),
-        File(name="limits", path="/var/lib/bench/limits.conf", content="* hard nofile 16384\n* soft nofile 16384\n"),
-        File(name="run", path="/var/lib/bench/run.sh", content='#!/bin/sh\nexec python3 -m worker "$@"\n', mode="0755"),
+        File(
+            name="profile",
+            path="/var/lib/bench/profile.sh",
+            content="export PATH=/var/lib/nvidia/bin:$PATH\n",
+        ),
+        File(
+            name="limits",
+            path="/var/lib/bench/limits.conf",
+            content="* hard nofile 16384\n* soft nofile 16384\n",
+        ),
+        File(
+            name="run",
+            path="/var/lib/bench/run.sh",
+            content='#!/bin/sh\nexec python3 -m worker "$@"\n',
+            mode="0755",
+        ),
         ContainerMarker(name="container", image=IMAGE),
     ]

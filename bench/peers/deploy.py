@@ -25,7 +25,9 @@ class Lines(FactBase):
 files.directory(name="nvidia-dir", path="/var/lib/nvidia", mode="755")
 files.directory(name="bench-dir", path="/var/lib/bench", mode="755")
 
-if host.get_fact(Lines, "test ! -r /var/lib/nvidia/bin-version || sh /var/lib/nvidia/bin-version") != [DRIVER_VERSION]:
+if host.get_fact(
+    Lines, "test ! -r /var/lib/nvidia/bin-version || sh /var/lib/nvidia/bin-version"
+) != [DRIVER_VERSION]:
     write = f"echo 'echo {DRIVER_VERSION}' >/var/lib/nvidia/bin-version && chmod 755 /var/lib/nvidia/bin-version"
     server.shell(name="driver-file", commands=[write])
 
@@ -35,9 +37,26 @@ if not options:
 if not options or "noexec" in options[-1].split(","):
     server.shell(name="exec-remount", commands=["mount -o remount,exec /var/lib/nvidia"])
 
-files.put(name="profile", src=StringIO("export PATH=/var/lib/nvidia/bin:$PATH\n"), dest="/var/lib/bench/profile.sh", mode="644")
-files.put(name="limits", src=StringIO("* hard nofile 16384\n* soft nofile 16384\n"), dest="/var/lib/bench/limits.conf", mode="644")
-files.put(name="run", src=StringIO('#!/bin/sh\nexec python3 -m worker "$@"\n'), dest="/var/lib/bench/run.sh", mode="755")
+files.put(
+    name="profile",
+    src=StringIO("export PATH=/var/lib/nvidia/bin:$PATH\n"),
+    dest="/var/lib/bench/profile.sh",
+    mode="644",
+)
+files.put(
+    name="limits",
+    src=StringIO("* hard nofile 16384\n* soft nofile 16384\n"),
+    dest="/var/lib/bench/limits.conf",
+    mode="644",
+)
+files.put(
+    name="run",
+    src=StringIO('#!/bin/sh\nexec python3 -m worker "$@"\n'),
+    dest="/var/lib/bench/run.sh",
+    mode="755",
+)
 
-if host.get_fact(Lines, "test ! -r /var/lib/bench/container || cat /var/lib/bench/container") != [f"image={IMAGE}"]:
+if host.get_fact(Lines, "test ! -r /var/lib/bench/container || cat /var/lib/bench/container") != [
+    f"image={IMAGE}"
+]:
     server.shell(name="container", commands=[f"echo image={IMAGE} >/var/lib/bench/container"])

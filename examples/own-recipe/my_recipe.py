@@ -32,6 +32,8 @@ def extra(settings: Settings) -> list[Resource]:
     folder = "/var/lib/data/" + settings.worker.env.get("DATA_SET", "none")
     return [
         Directory(name="data-folder", path=folder, mode="0755"),
-        File(name="labels", path=f"{folder}/labels.txt", content="cat\ndog\n", needs=("data-folder",)),
+        File(
+            name="labels", path=f"{folder}/labels.txt", content="cat\ndog\n", needs=("data-folder",)
+        ),
         Link(name="data-link", path="/mnt/disks/data", target=f"../..{folder}", at_boot=True),
     ]

@@ -1,7 +1,7 @@
 """The one adapter of Invoke, first half: a stock Invoke task out of a function `(run, *flags) -> Done`.
 
-The signature that Invoke inspects is built here (`inspect` honours `__signature__`), so no task repeats the ten flags that
-all share. The second half, `execution`, is imported when a task runs.
+The signature that Invoke inspects is built here (`inspect` honours `__signature__`), so no task
+repeats the ten flags that all share. The second half, `execution`, is imported when a task runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,12 @@ def command(shape: Shape, about: Mapping[str, str] | None = None) -> Callable[[B
 
                 bound = whole.bind(context, *args, **given)
                 bound.apply_defaults()
-                execute(shape, body, context, {key: value for key, value in bound.arguments.items() if key != "context"})
+                execute(
+                    shape,
+                    body,
+                    context,
+                    {key: value for key, value in bound.arguments.items() if key != "context"},
+                )
             except KeyboardInterrupt:  # Invoke would end with 1 and without a word
                 from provision.cli.output import interrupted
 
@@ -43,7 +48,12 @@ def command(shape: Shape, about: Mapping[str, str] | None = None) -> Callable[[B
         task.__module__ = body.__module__
         task.__signature__ = whole  # type: ignore[attr-defined]
         explained = {flag.name: flag.about for flag in shape.flags} | dict(about or {})
-        made: LightTask = invoke_task(klass=LightTask, name=shape.name.rpartition(".")[2], auto_shortflags=False, help=explained)(task)
+        made: LightTask = invoke_task(
+            klass=LightTask,
+            name=shape.name.rpartition(".")[2],
+            auto_shortflags=False,
+            help=explained,
+        )(task)
         made.shape = shape
         return made
 
@@ -52,5 +62,7 @@ def command(shape: Shape, about: Mapping[str, str] | None = None) -> Callable[[B
 
 def _signature(shape: Shape, body: Body) -> Signature:
     own = list(signature(body).parameters.values())[1:]
-    shared = (Parameter(flag.name, Parameter.KEYWORD_ONLY, default=flag.default) for flag in shape.flags)
+    shared = (
+        Parameter(flag.name, Parameter.KEYWORD_ONLY, default=flag.default) for flag in shape.flags
+    )
     return Signature([Parameter("context", Parameter.POSITIONAL_ONLY), *own, *shared])

@@ -1,7 +1,8 @@
 """Invoke's levels of configuration, read as plain mappings that keep their source: the settings of one run.
 
-Invoke merges all its levels into one and forgets where a value came from; an error message must not. The order is Invoke's
-own ("Configuration", hierarchy): /etc, the user's home, the project, variables, the file given with -f, flags.
+Invoke merges all its levels into one and forgets where a value came from; an error message must
+not. The order is Invoke's own ("Configuration", hierarchy): /etc, the user's home, the project,
+variables, the file given with -f, flags.
 """
 
 from __future__ import annotations
@@ -24,12 +25,18 @@ KEY = "provision"
 SUFFIXES = ("yaml", "yml", "json", "py")
 
 
-def load_settings(project_dir: Path, env: Mapping[str, str], flags: Mapping[str, str], runtime: str | None = None) -> Settings:
+def load_settings(
+    project_dir: Path, env: Mapping[str, str], flags: Mapping[str, str], runtime: str | None = None
+) -> Settings:
     """The settings of a project. `flags` maps a setting's key to the text given with its flag. Raises SettingsError."""
     by_path = {leaf.path: leaf for leaf in leaves(Settings)}
     levels = file_levels(project_dir, env, runtime)
     own = {name[1:]: text for name, text in env.items() if name.startswith(ENV_HIDDEN)}
-    own |= {name: text for name, text in env.items() if name.startswith(ENV_PREFIX) or name == ENV_PREFIX.rstrip("_")}
+    own |= {
+        name: text
+        for name, text in env.items()
+        if name.startswith(ENV_PREFIX) or name == ENV_PREFIX.rstrip("_")
+    }
     at = len(levels) - 1 if runtime else len(levels)
     levels[at:at] = env_levels(Settings, own, ENV_PREFIX)
     levels += [_flag_level(by_path[(key,)], text) for key, text in flags.items()]
@@ -51,9 +58,13 @@ def _fits_the_catalogue(settings: Settings) -> None:
     machine = catalog.machine_for(settings.gpu, settings.gpu_count, settings.machine_type, job)
     model = scheduling.model_for(settings.provisioning, settings.reservation, machine)
     try:
-        catalog.validate_shape(settings.gpu, settings.gpu_count, machine, settings.disk_gb, provisioning=model)
+        catalog.validate_shape(
+            settings.gpu, settings.gpu_count, machine, settings.disk_gb, provisioning=model
+        )
     except SettingsError as error:
-        if error.where == "machine_type" and not settings.machine_type:  # it follows from another setting
+        if (
+            error.where == "machine_type" and not settings.machine_type
+        ):  # it follows from another setting
             error.where = "dataflow.machine_type" if machine == job else "gpu"
         raise
     scheduling.check(
@@ -67,12 +78,17 @@ def _fits_the_catalogue(settings: Settings) -> None:
     catalog.check_driver(settings.gpu, settings.driver)
 
 
-def file_levels(project_dir: Path, env: Mapping[str, str], runtime: str | None = None) -> list[Level]:
+def file_levels(
+    project_dir: Path, env: Mapping[str, str], runtime: str | None = None
+) -> list[Level]:
     """One level per file that exists, the weakest first; the file given with -f is the last and must exist."""
     home = env.get("HOME") or str(Path.home())
     found = []
     for stem in ("/etc/invoke", f"{home}/.invoke", str(project_dir / "invoke")):
-        path = next((path for path in (Path(f"{stem}.{suffix}") for suffix in SUFFIXES) if path.is_file()), None)
+        path = next(
+            (path for path in (Path(f"{stem}.{suffix}") for suffix in SUFFIXES) if path.is_file()),
+            None,
+        )
         if path is not None:
             found.append(read_file(path))
     if runtime:
@@ -85,7 +101,10 @@ def _runtime_level(runtime: str) -> Level:
     if path.suffix.lstrip(".") not in SUFFIXES:
         why = f"it ends with none of {', '.join(SUFFIXES)}"
         raise SettingsError(
-            "is no kind of file that holds settings", where=runtime, why=why, fix="write it as YAML, with a name that says so"
+            "is no kind of file that holds settings",
+            where=runtime,
+            why=why,
+            fix="write it as YAML, with a name that says so",
         )
     return read_file(path)
 
@@ -107,11 +126,15 @@ def runtime_path(words: Sequence[str], env: Mapping[str, str]) -> str | None:
 def state_dir(env: Mapping[str, str]) -> Path:
     """Where keys, known hosts, journals and the mock live: $XDG_STATE_HOME/provision (XDG Base Directory Specification)."""
     home = env.get("XDG_STATE_HOME", "")
-    base = Path(home) if home.startswith("/") else Path(env.get("HOME") or str(Path.home())) / ".local" / "state"
+    base = (
+        Path(home)
+        if home.startswith("/")
+        else Path(env.get("HOME") or str(Path.home())) / ".local" / "state"
+    )
     return base / "provision"
 
 
-# --- one file ----------------------------------------------------------------------------------------------------
+# --- one file -------------------------------------------------------------------------------------
 
 
 def read_file(path: Path) -> Level:
@@ -120,9 +143,13 @@ def read_file(path: Path) -> Level:
     try:
         text = path.read_text(encoding="utf-8") if path.suffix != ".py" else ""
     except OSError as error:
-        raise SettingsError("cannot be read", where=source, why=error.strerror or str(error), fix=f"ls -l {source}") from error
+        raise SettingsError(
+            "cannot be read", where=source, why=error.strerror or str(error), fix=f"ls -l {source}"
+        ) from error
     except UnicodeDecodeError as error:
-        raise SettingsError("is not text", where=source, why=str(error), fix="save it as UTF-8") from error
+        raise SettingsError(
+            "is not text", where=source, why=str(error), fix="save it as UTF-8"
+        ) from error
     lines: dict[tuple[str, ...], int] = {}
     if path.suffix == ".py":
         whole: Any = _read_python(path, source)
@@ -135,7 +162,11 @@ def read_file(path: Path) -> Level:
 
 def _shown(path: Path) -> str:
     absolute = path.absolute()
-    return str(absolute.relative_to(Path.cwd())) if absolute.is_relative_to(Path.cwd()) else str(absolute)
+    return (
+        str(absolute.relative_to(Path.cwd()))
+        if absolute.is_relative_to(Path.cwd())
+        else str(absolute)
+    )
 
 
 def _section(whole: Any, source: str) -> Mapping[str, object]:
@@ -143,12 +174,18 @@ def _section(whole: Any, source: str) -> Mapping[str, object]:
         return {}
     if not isinstance(whole, Mapping):
         raise SettingsError(
-            "holds no settings", where=source, why="its top level is not a mapping of keys to values", fix=f"begin with {KEY}:"
+            "holds no settings",
+            where=source,
+            why="its top level is not a mapping of keys to values",
+            fix=f"begin with {KEY}:",
         )
     section = whole.get(KEY)
     if section is not None and not isinstance(section, Mapping):
         raise SettingsError(
-            f"{KEY} is {section!r}", where=source, why="allowed: a mapping of keys to values", fix=f"indent the keys under {KEY}:"
+            f"{KEY} is {section!r}",
+            where=source,
+            why="allowed: a mapping of keys to values",
+            fix=f"indent the keys under {KEY}:",
         )
     return section or {}
 
@@ -159,12 +196,16 @@ def _read_python(path: Path, source: str) -> dict[str, object]:
     except Exception as error:  # the user's own code may raise anything
         line = getattr(error, "lineno", None) or _line_in(path, error)
         why = f"{type(error).__name__}: {error}"
-        raise SettingsError("fails when it is run", where=f"{source}, line {line}", why=why, fix=f"python3 {source}") from error
+        raise SettingsError(
+            "fails when it is run", where=f"{source}, line {line}", why=why, fix=f"python3 {source}"
+        ) from error
     names = {name: value for name, value in names.items() if not name.startswith("__")}
     module = next((name for name, value in names.items() if isinstance(value, ModuleType)), None)
     if module is not None:
         why = f"the module {module} stands at its top level, which Invoke cannot hold as a setting"
-        raise SettingsError("is refused by Invoke", where=source, why=why, fix=f"end the file with: del {module}")
+        raise SettingsError(
+            "is refused by Invoke", where=source, why=why, fix=f"end the file with: del {module}"
+        )
     return names
 
 
@@ -182,7 +223,9 @@ def _read_json(text: str, source: str) -> Any:
         return json.loads(text) if text.strip() else None
     except json.JSONDecodeError as error:
         place = f"{source}, line {error.lineno}, column {error.colno}"
-        raise SettingsError("is not JSON", where=place, why=error.msg, fix=f"python3 -m json.tool {source}") from error
+        raise SettingsError(
+            "is not JSON", where=place, why=error.msg, fix=f"python3 -m json.tool {source}"
+        ) from error
 
 
 def _read_yaml(text: str, source: str) -> tuple[Any, dict[tuple[str, ...], int]]:
@@ -196,9 +239,19 @@ def _read_yaml(text: str, source: str) -> tuple[Any, dict[tuple[str, ...], int]]
         mark = error.problem_mark or error.context_mark
         place = f"{source}, line {mark.line + 1}, column {mark.column + 1}" if mark else source
         why = "; ".join(filter(None, (error.context, error.problem)))
-        raise SettingsError("is not YAML", where=place, why=why, fix="mend that line; YAML indents with spaces alone") from error
+        raise SettingsError(
+            "is not YAML",
+            where=place,
+            why=why,
+            fix="mend that line; YAML indents with spaces alone",
+        ) from error
     except yaml.YAMLError as error:
-        raise SettingsError("is not YAML", where=source, why=" ".join(str(error).split()), fix="save it as UTF-8 text") from error
+        raise SettingsError(
+            "is not YAML",
+            where=source,
+            why=" ".join(str(error).split()),
+            fix="save it as UTF-8 text",
+        ) from error
 
 
 def _key_lines(root: Any, source: str) -> Iterator[tuple[tuple[str, ...], int]]:

@@ -24,14 +24,25 @@ def up(run: Run) -> Done:
 
 
 @command(
-    Shape("dev.exec", targets=True, words="a command", words_required=True, program=True, checks=False, one=True),
-    about={"clients": "run it so often at once, started together, each line with its number in front"},
+    Shape(
+        "dev.exec",
+        targets=True,
+        words="a command",
+        words_required=True,
+        program=True,
+        checks=False,
+        one=True,
+    ),
+    about={
+        "clients": "run it so often at once, started together, each line with its number in front"
+    },
 )
 def exec_(run: Run, *, clients: str | None = None) -> Done:
     """Run the command after -- in the container.
 
-    Its output is streamed and its status returned, of several the worst; 125 when it could not be run. It reads what is piped
-    to this task, or a file that is its input; with --clients, and on a terminal (dev.shell is for that), it reads nothing.
+    Its output is streamed and its status returned, of several the worst; 125 when it could not be
+    run. It reads what is piped to this task, or a file that is its input; with --clients, and on a
+    terminal (dev.shell is for that), it reads nothing.
     """
     from provision.commands.dev.container import dev_exec
 
@@ -48,12 +59,15 @@ def exec_(run: Run, *, clients: str | None = None) -> Done:
 def run(run: Run, file: str, *, clients: str | None = None) -> Done:
     """Send the project and run FILE -- ARGS in the container.
 
-    What git would track is sent. Output is streamed and the program's status returned, of several the worst; 125 when it
-    could not be run. The program reads what is piped to this task, as with dev.exec.
+    What git would track is sent. Output is streamed and the program's status returned, of several
+    the worst; 125 when it could not be run. The program reads what is piped to this task, as with
+    dev.exec.
     """
     from provision.commands.dev.container import dev_run
 
-    return dev_run(run.project, targets=run.targets, file=file, words=run.words, count=_count(clients))
+    return dev_run(
+        run.project, targets=run.targets, file=file, words=run.words, count=_count(clients)
+    )
 
 
 def _count(text: str | None) -> int | None:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 def doctor(run: Run) -> Done:
     """Check all that can be checked before money is spent.
 
-    Credentials, project, zones, quotas, image, network, tools: each line with its fact, and its remedy where something is wrong.
+    Credentials, project, zones, quotas, image, network, tools: each line with its fact, and its
+    remedy where something is wrong.
     """
     from provision.commands.doctor import doctor
 

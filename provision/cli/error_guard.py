@@ -1,7 +1,7 @@
 """When Invoke itself fails on a settings file: the reason in three lines and exit 2, where Invoke shows a traceback.
 
-Invoke reads its files before any task runs, and hands on whatever the YAML parser raises. The files are read again here,
-by a reader that knows lines and columns.
+Invoke reads its files before any task runs, and hands on whatever the YAML parser raises. The files
+are read again here, by a reader that knows lines and columns.
 """
 
 from __future__ import annotations

@@ -54,7 +54,11 @@ class Run:
 def execute(shape: Shape, body: Body, context: Context, given: dict[str, Any]) -> None:
     """Run a task's body and end as Invoke expects it: by returning, or with `Exit` and our exit code."""
     output = Output(
-        as_json=given.pop("json"), program=shape.program, result=shape.result, debug=given.pop("debug") or _invoke_debugs(), argv0=argv0()
+        as_json=given.pop("json"),
+        program=shape.program,
+        result=shape.result,
+        debug=given.pop("debug") or _invoke_debugs(),
+        argv0=argv0(),
     )
     try:
         code = _run(shape, body, context, given, output)
@@ -64,7 +68,9 @@ def execute(shape: Shape, body: Body, context: Context, given: dict[str, Any]) -
         code = EXIT_FAILED
     except OSError as error:
         give_up_stdout()
-        unwritten = ProvisionError("standard output could not be written", where=shape.name, why=str(error), fix="df -h")
+        unwritten = ProvisionError(
+            "standard output could not be written", where=shape.name, why=str(error), fix="df -h"
+        )
         code = replace(output, as_json=False).failed(unwritten)
     if code:
         raise Exit(code=code)
@@ -81,13 +87,17 @@ def _run(shape: Shape, body: Body, context: Context, given: dict[str, Any], outp
     except BrokenPipeError:
         raise
     except Exception as error:  # noqa: BLE001 - the last resort: no traceback unless asked for
-        return output.failed(_refused_here(error) if _is_refusal(error) else _internal(shape, error))
+        return output.failed(
+            _refused_here(error) if _is_refusal(error) else _internal(shape, error)
+        )
     return output.done(done.document, done.text, done.exit_code, done.errors)
 
 
 def _is_refusal(error: Exception) -> TypeGuard[OSError]:
     """A file of this machine that cannot be had, or a disk that takes no more: nobody's mistake in the program."""
-    return isinstance(error, OSError) and (error.filename is not None or error.errno in _DISK_ERRORS)
+    return isinstance(error, OSError) and (
+        error.filename is not None or error.errno in _DISK_ERRORS
+    )
 
 
 def _refused_here(error: OSError) -> ProvisionError:
@@ -122,7 +132,11 @@ def _interruptible() -> Iterator[None]:
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    heard = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
+    heard = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    ]
     before = {number: signal.signal(number, interrupt) for number in heard}
     try:
         yield
@@ -132,15 +146,25 @@ def _interruptible() -> Iterator[None]:
 
 
 @contextmanager
-def _prepared(shape: Shape, context: Context, given: dict[str, Any], output: Output) -> Iterator[Run]:
+def _prepared(
+    shape: Shape, context: Context, given: dict[str, Any], output: Output
+) -> Iterator[Run]:
     """Take the shared flags out of `given`, read the settings, open the session; what is left are the body's own flags."""
     targets = _targets({flag.name: given.pop(flag.name) for flag in shape.hosts})
     overrides = {key: text for key in shape.settings if (text := given.pop(key)) is not None}
     words = _words(shape)
     project_dir = _project_dir(context)
     state_dir = config.state_dir(os.environ)
-    settings = config.load_settings(project_dir, os.environ, overrides, config.runtime_path(sys.argv[1:], os.environ))
-    project = Project(settings=settings, state_dir=state_dir, project_dir=project_dir, program_argv0=argv0(), stdin=given_input())
+    settings = config.load_settings(
+        project_dir, os.environ, overrides, config.runtime_path(sys.argv[1:], os.environ)
+    )
+    project = Project(
+        settings=settings,
+        state_dir=state_dir,
+        project_dir=project_dir,
+        program_argv0=argv0(),
+        stdin=given_input(),
+    )
     with (
         report.reporter(
             output.people,
@@ -153,7 +177,12 @@ def _prepared(shape: Shape, context: Context, given: dict[str, Any], output: Out
         history.Journal(project.home / "runs", task=shape.name) as record,
     ):
         emit = report.fan_out(show, record)
-        yield Run(replace(project, emit=emit), targets, words, None if output.as_json else _confirm_on_terminal(show))
+        yield Run(
+            replace(project, emit=emit),
+            targets,
+            words,
+            None if output.as_json else _confirm_on_terminal(show),
+        )
 
 
 def _targets(taken: Mapping[str, Any]) -> Targets:
@@ -175,7 +204,9 @@ def number(flag: str, text: str | None, *, least: int) -> int | None:
     value = int(text) if re.fullmatch(r"\d{1,9}", text, re.ASCII) else least - 1
     if not least <= value <= _MOST:
         why = f"allowed: a whole number from {least} to {_MOST}"
-        raise UsageError(f"{text[:20]!r} is no number for it", where=flag, why=why, fix=f"{flag}={max(least, 1)}")
+        raise UsageError(
+            f"{text[:20]!r} is no number for it", where=flag, why=why, fix=f"{flag}={max(least, 1)}"
+        )
     return value
 
 
@@ -184,9 +215,19 @@ def _words(shape: Shape) -> tuple[str, ...]:
     argv = sys.argv[1:]
     words = tuple(argv[argv.index("--") + 1 :]) if "--" in argv else ()
     if words and not shape.words:
-        raise UsageError("takes no words after --", where=shape.name, why=f"got: {' '.join(words)}", fix=f"{argv0()} --help {shape.name}")
+        raise UsageError(
+            "takes no words after --",
+            where=shape.name,
+            why=f"got: {' '.join(words)}",
+            fix=f"{argv0()} --help {shape.name}",
+        )
     if not words and shape.words_required:
-        raise UsageError(f"needs {shape.words} after --", where=shape.name, why="got no words", fix=f"{argv0()} {shape.name} -- nvidia-smi")
+        raise UsageError(
+            f"needs {shape.words} after --",
+            where=shape.name,
+            why="got no words",
+            fix=f"{argv0()} {shape.name} -- nvidia-smi",
+        )
     return words
 
 
@@ -201,7 +242,11 @@ def given_input() -> int | None:
     try:
         handle = sys.stdin.fileno()
         mode = os.fstat(handle).st_mode
-    except (AttributeError, OSError, ValueError):  # closed, or replaced by something that is no file
+    except (
+        AttributeError,
+        OSError,
+        ValueError,
+    ):  # closed, or replaced by something that is no file
         return None
     return handle if stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode) else None
 

@@ -21,7 +21,11 @@ class Flag(NamedTuple):
 
 
 COMMON = (
-    Flag("json", "print one JSON document on standard output, everything for people on standard error", default=False),
+    Flag(
+        "json",
+        "print one JSON document on standard output, everything for people on standard error",
+        default=False,
+    ),
     Flag("debug", "show the traceback of a failure", default=False),
 )
 LIMIT = "hosts of the inventory: names with * and ?, filters such as gpu=l4 or state=running, commas between, ! before what to leave out"
@@ -53,9 +57,11 @@ class Shape(NamedTuple):
     program: bool = False
     """It returns the status of the user's program, whose standard output is not ours."""
     result: bool = False
-    """What it prints is to be used (a table, a file): notes and progress stay out of standard output."""
+    """What it prints is to be used (a table, a file): notes and progress stay out of standard
+    output."""
     streams: bool = False
-    """Programs write to the terminal while it works: nothing of ours may stand below their lines."""
+    """Programs write to the terminal while it works: nothing of ours may stand below their
+    lines."""
     checks: bool = True
     """`--check` can foretell what it does."""
     one: bool = False

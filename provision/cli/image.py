@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from provision.project.project import Done
 
 
-@command(Shape("image.render", result=True), about={"output": "folder to write it into, instead of printing it"})
+@command(
+    Shape("image.render", result=True),
+    about={"output": "folder to write it into, instead of printing it"},
+)
 def render(run: Run, *, output: str | None = None) -> Done:
     """Render the Dockerfile."""
     from provision.commands.image.build import image_render

@@ -27,7 +27,8 @@ def list_(run: Run, *, limit: str | None = None) -> Done:
 def ansible(run: Run, *, limit: str | None = None) -> Done:
     """Print the inventory as Ansible reads it from a script.
 
-    Groups are made of state, gpu, zone and labels: state_running, gpu_nvidia_l4, zone_us_central1_a, label_team_vision.
+    Groups are made of state, gpu, zone and labels: state_running, gpu_nvidia_l4,
+    zone_us_central1_a, label_team_vision.
     """
     from provision.commands.inventory.list import inventory_ansible
 

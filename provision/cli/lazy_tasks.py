@@ -1,7 +1,7 @@
 """Tasks and arguments that are cheap to copy: Invoke deep-copies every task and every flag several times per command.
 
-With two dozen tasks of ten flags each that is a third of what `invoke --list` may cost beyond Invoke itself. Nothing in
-them is ever changed in place but the two attributes that are copied here.
+With two dozen tasks of ten flags each that is a third of what `invoke --list` may cost beyond
+Invoke itself. Nothing in them is ever changed in place but the two attributes that are copied here.
 """
 
 from __future__ import annotations

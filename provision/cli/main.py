@@ -31,7 +31,9 @@ def main() -> None:
     """Run the program on the process's own command line and exit."""
     hide_environment(os.environ)
     ready_streams()
-    program = _Program(namespace=namespace(), name="provision", binary="provision", binary_names=["provision"])
+    program = _Program(
+        namespace=namespace(), name="provision", binary="provision", binary_names=["provision"]
+    )
     try:
         try:
             program.run()
@@ -56,5 +58,19 @@ def main() -> None:
 
 def project_dir(start: Path) -> Path:
     """The project's folder: the nearest from `start` upwards that holds tasks or settings (so Invoke looks for tasks), else `start`."""
-    names = ("tasks.py", "tasks/__init__.py", "invoke.yaml", "invoke.yml", "invoke.json", "invoke.py")
-    return next((folder for folder in (start, *start.parents) if any((folder / name).is_file() for name in names)), start)
+    names = (
+        "tasks.py",
+        "tasks/__init__.py",
+        "invoke.yaml",
+        "invoke.yml",
+        "invoke.json",
+        "invoke.py",
+    )
+    return next(
+        (
+            folder
+            for folder in (start, *start.parents)
+            if any((folder / name).is_file() for name in names)
+        ),
+        start,
+    )

@@ -20,15 +20,19 @@ if TYPE_CHECKING:
         "measure": "a command that is run once in the container to see what one process needs",
     },
 )
-def plan(run: Run, clients: str | None = None, peak_memory: str | None = None, measure: str | None = None) -> Done:
+def plan(
+    run: Run, clients: str | None = None, peak_memory: str | None = None, measure: str | None = None
+) -> Done:
     """Say how many processes the GPU can share, and with which limits.
 
-    Every number comes with its reason; nothing is changed. `--measure "python x.py"` runs the command once and reads
-    its peak memory and how busy it keeps the GPU.
+    Every number comes with its reason; nothing is changed. `--measure "python x.py"` runs the
+    command once and reads its peak memory and how busy it keeps the GPU.
     """
     from provision.commands.mps.plan import mps_plan
 
-    return mps_plan(run.project, targets=run.targets, clients=clients, peak_memory=peak_memory, measure=measure)
+    return mps_plan(
+        run.project, targets=run.targets, clients=clients, peak_memory=peak_memory, measure=measure
+    )
 
 
 @command(Shape("mps.enable", targets=True))
@@ -44,7 +48,9 @@ def enable(run: Run) -> Done:
 
 @command(
     Shape("mps.status", targets=True, result=True, checks=False, one=True),
-    about={"strict": "end with 1 when a process uses the GPU outside MPS (or none can tell), or no server is ACTIVE and proven"},
+    about={
+        "strict": "end with 1 when a process uses the GPU outside MPS (or none can tell), or no server is ACTIVE and proven"
+    },
 )
 def status(run: Run, *, strict: bool = False) -> Done:
     """Show daemon, server, clients, and who uses the GPU outside MPS."""
@@ -71,7 +77,9 @@ def top(run: Run) -> Done:
         return mps_top(run.project, targets=run.targets, view=screen)
 
 
-@command(Shape("mps.disable", targets=True), about={"force": "terminate clients that are still attached"})
+@command(
+    Shape("mps.disable", targets=True), about={"force": "terminate clients that are still attached"}
+)
 def disable(run: Run, *, force: bool = False) -> Done:
     """Stop the MPS daemon once its clients have ended, and leave all as it was found."""
     from provision.commands.mps.control import mps_disable
@@ -110,7 +118,8 @@ def bench(
 ) -> Done:
     """Measure n processes at once with and without MPS.
 
-    On your GPU, with your program or a built-in one: table, JSON, chart and report. Refused on the mock, which has nothing to measure.
+    On your GPU, with your program or a built-in one: table, JSON, chart and report. Refused on the
+    mock, which has nothing to measure.
     """
     from provision.commands.mps.bench.bench import mps_bench
     from provision.commands.mps.bench.options import mps_asked
@@ -132,23 +141,30 @@ def bench(
 
 @command(
     Shape("mps.explain", result=True),
-    about={"text": "the error text itself", "file": "a file that holds it, such as a log; - is standard input"},
+    about={
+        "text": "the error text itself",
+        "file": "a file that holds it, such as a log; - is standard input",
+    },
 )
 def explain(run: Run, text: str | None = None, file: str | None = None) -> Done:
     """Say what an error text or a log means, and what to do.
 
-    NVIDIA's MPS alone: Apple's of the same name is told apart. Exit status 1 when nothing in it is known.
+    NVIDIA's MPS alone: Apple's of the same name is told apart. Exit status 1 when nothing in it is
+    known.
     """
     from provision.commands.mps.plan import mps_explain
 
     return mps_explain(run.project, text=text, file=file)
 
 
-@command(Shape("mps.doctor", targets=True, result=True, words="pipeline options", checks=False, one=True))
+@command(
+    Shape("mps.doctor", targets=True, result=True, words="pipeline options", checks=False, one=True)
+)
 def doctor(run: Run) -> Done:
     """Check everything that MPS rests on, in order, each with a remedy.
 
-    Pipeline options after -- are checked too. Exit status 0: healthy, 1: warnings, 2: broken, 3: something could not be told.
+    Pipeline options after -- are checked too. Exit status 0: healthy, 1: warnings, 2: broken, 3:
+    something could not be told.
     """
     from provision.commands.mps.doctor import mps_doctor
 

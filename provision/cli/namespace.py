@@ -26,8 +26,9 @@ def namespace() -> Collection:
 def namespace_for(tasks_file: str) -> Collection:
     """All tasks for the project whose tasks file this is; tasks of your own are added with `add_task` and `add_collection`.
 
-    Two things are arranged in passing, since Invoke reads configuration before any task runs: variables INVOKE_PROVISION_*
-    are taken out of its sight, and when it fails on a settings file, the error is told in three lines instead of a traceback.
+    Two things are arranged in passing, since Invoke reads configuration before any task runs:
+    variables INVOKE_PROVISION_* are taken out of its sight, and when it fails on a settings file,
+    the error is told in three lines instead of a traceback.
     """
     path = Path(tasks_file).absolute()
     project_dir = path.parent.parent if path.name == "__init__.py" else path.parent

@@ -21,9 +21,10 @@ _REMEDIES = frozenset({"fix", "remedy", "note"})
 class Output:
     """How one task prints.
 
-    With `as_json`, standard output carries one JSON document and nothing else; with `result`, the task's result and no
-    notes. With `program`, it belongs to the user's program, whose status the task returns; a failure of ours is 125 then.
-    `argv0` is how the user calls us, for the commands that remedies name.
+    With `as_json`, standard output carries one JSON document and nothing else; with `result`, the
+    task's result and no notes. With `program`, it belongs to the user's program, whose status the
+    task returns; a failure of ours is 125 then. `argv0` is how the user calls us, for the commands
+    that remedies name.
     """
 
     as_json: bool
@@ -54,7 +55,13 @@ class Output:
                 os.dup2(saved, 1)
                 os.close(saved)
 
-    def done(self, document: Mapping[str, object], text: str, exit_code: int, errors: Sequence[ProvisionError] = ()) -> int:
+    def done(
+        self,
+        document: Mapping[str, object],
+        text: str,
+        exit_code: int,
+        errors: Sequence[ProvisionError] = (),
+    ) -> int:
         """Print the result of a task that ended by itself, to standard output however it ended; returns the exit code."""
         if self.as_json:
             extra: dict[str, object] = {"exit": exit_code} if exit_code else {}
@@ -119,7 +126,11 @@ def _three_lines(error: ProvisionError) -> str:
     from provision.report.text import clean
 
     head = "error:"
-    if sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb":
+    if (
+        sys.stderr.isatty()
+        and not os.environ.get("NO_COLOR")
+        and os.environ.get("TERM", "dumb") != "dumb"
+    ):
         head = f"\x1b[1;31m{head}\x1b[0m"
     return f"{head} " + "\n".join(clean(line) for line in str(error).split("\n"))
 

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from provision.cli.execution import Run
     from provision.project.project import Done
 
-_NAMES = {"name": "the VM, instead of the one of the settings; several with commas, or with * and ?"}
+_NAMES = {
+    "name": "the VM, instead of the one of the settings; several with commas, or with * and ?"
+}
 _PLACEMENT = ("name", "zones", "machine_type", "gpu", "ttl", "provisioning")
 
 
@@ -29,8 +31,9 @@ def _named(run: Run, name: str | None) -> str:
 def create(run: Run, *, count: str | None = None, parallel_zones: str | None = None) -> Done:
     """Create the GPU VM, provision and verify it.
 
-    Zones are asked in the order of the settings until one has the machine. Run again, it changes nothing. With --count,
-    VMs are made side by side, each in the first zone that takes it; what could not be made is named beside what was.
+    Zones are asked in the order of the settings until one has the machine. Run again, it changes
+    nothing. With --count, VMs are made side by side, each in the first zone that takes it; what
+    could not be made is named beside what was.
     """
     from provision.cli.execution import number
     from provision.commands.vm.create import vm_create
@@ -48,7 +51,8 @@ def create(run: Run, *, count: str | None = None, parallel_zones: str | None = N
 def provision(run: Run) -> Done:
     """Converge hosts to the recipes, yours included.
 
-    Driver, mounts, registry login, boot unit; what is as it should be is left alone. With --check: what would change.
+    Driver, mounts, registry login, boot unit; what is as it should be is left alone. With --check:
+    what would change.
     """
     from provision.commands.vm.hosts import vm_provision
 
@@ -65,7 +69,8 @@ def provision(run: Run) -> Done:
 def offers(run: Run, *, gpu: str | None = None, region: str | None = None) -> Done:
     """List what could be had where, with price and quota.
 
-    Prices are estimates with a date. That a zone offers a machine says nothing of its capacity at this moment.
+    Prices are estimates with a date. That a zone offers a machine says nothing of its capacity at
+    this moment.
     """
     from provision.commands.vm.offers import vm_offers
 
@@ -114,7 +119,8 @@ def stop(run: Run, *, name: str | None = None) -> Done:
 def start(run: Run, *, name: str | None = None) -> Done:
     """Start VMs where they are; wait until the boot brought all back.
 
-    The time to live counts anew. A VM is bound to its zone by its disk: without capacity there, it stays stopped.
+    The time to live counts anew. A VM is bound to its zone by its disk: without capacity there, it
+    stays stopped.
     """
     from provision.commands.vm.life import vm_start
 
@@ -131,20 +137,28 @@ def reset(run: Run, *, name: str | None = None) -> Done:
 
 @command(
     Shape("vm.extend"),
-    about={"duration": "how much longer, such as 2h or 90m", **_NAMES, "restart": "stop a running VM, change its limit, start it again"},
+    about={
+        "duration": "how much longer, such as 2h or 90m",
+        **_NAMES,
+        "restart": "stop a running VM, change its limit, start it again",
+    },
 )
 def extend(run: Run, duration: str, *, name: str | None = None, restart: bool = False) -> Done:
     """Give VMs more time before the cloud stops them, for one run.
 
-    The run that is under way or, of a stopped VM, the next one; the start after it puts the usual limit back.
-    Compute Engine documents that it changes the limit of a stopped VM only: a running one may be refused without --restart.
+    The run that is under way or, of a stopped VM, the next one; the start after it puts the usual
+    limit back. Compute Engine documents that it changes the limit of a stopped VM only: a running
+    one may be refused without --restart.
     """
     from provision.commands.vm.life import vm_extend
 
     return vm_extend(run.project, duration, _named(run, name), restart=restart)
 
 
-@command(Shape("vm.label"), about={"labels": "KEY=VALUE to put, KEY- to take away, several with commas", **_NAMES})
+@command(
+    Shape("vm.label"),
+    about={"labels": "KEY=VALUE to put, KEY- to take away, several with commas", **_NAMES},
+)
 def label(run: Run, labels: str, *, name: str | None = None) -> Done:
     """Put labels on VMs, or take them away."""
     from provision.commands.vm.life import vm_label
@@ -152,7 +166,10 @@ def label(run: Run, labels: str, *, name: str | None = None) -> Done:
     return vm_label(run.project, labels, _named(run, name))
 
 
-@command(Shape("vm.serial", result=True, settings=("name",)), about={"follow": "go on until the VM stops, or Ctrl-C"})
+@command(
+    Shape("vm.serial", result=True, settings=("name",)),
+    about={"follow": "go on until the VM stops, or Ctrl-C"},
+)
 def serial(run: Run, *, follow: bool = False) -> Done:
     """Print what the VM wrote on its serial port."""
     from provision.commands.vm.watch import vm_serial
@@ -196,10 +213,10 @@ def delete(run: Run, *, name: str | None = None, yes: bool = False) -> Done:
 def gc(run: Run, *, yes: bool = False, check: bool = False, every_key: bool = False) -> Done:
     """Delete what belongs to nobody, or is stopped for too long.
 
-    VMs and disks that carry this toolkit's labels, and no journal of this machine says that a run finished making them;
-    VMs that are stopped for longer than the idle_delete written on them; and the project's key in your login profile (OS Login)
-    once no VM of the project is left. Asks first; without a terminal it needs --yes. What carries other labels, or none, is
-    never touched.
+    VMs and disks that carry this toolkit's labels, and no journal of this machine says that a run
+    finished making them; VMs that are stopped for longer than the idle_delete written on them; and
+    the project's key in your login profile (OS Login) once no VM of the project is left. Asks
+    first; without a terminal it needs --yes. What carries other labels, or none, is never touched.
     """
     from provision.commands.vm.gc import vm_gc
 
@@ -229,7 +246,8 @@ def ssh_config(run: Run) -> Done:
 def user_data(run: Run) -> Done:
     """Print cloud-init user-data for a VM made elsewhere.
 
-    With it in the VM's metadata, each boot of Container-Optimized OS brings back what provisioning set up.
+    With it in the VM's metadata, each boot of Container-Optimized OS brings back what provisioning
+    set up.
     """
     from provision.commands.vm.hosts import vm_user_data
 
@@ -237,7 +255,8 @@ def user_data(run: Run) -> Done:
 
 
 @command(
-    Shape("vm.copy", targets=True, checks=False), about={"src": "a file or folder here, or gs://BUCKET/PATH", "dst": "a folder on the host"}
+    Shape("vm.copy", targets=True, checks=False),
+    about={"src": "a file or folder here, or gs://BUCKET/PATH", "dst": "a folder on the host"},
 )
 def copy(run: Run, src: str, dst: str) -> Done:
     """Copy code to the host, from here or from a bucket.

@@ -13,8 +13,9 @@ from provision.core.errors import CloudAuthError, CloudError, CloudNotFound, Quo
 class Refusal:
     """One error of the Compute Engine API.
 
-    `code` is the operation error's code (`QUOTA_EXCEEDED`) or the HTTP reply's reason (`notFound`); `http_status` is 0
-    when there was none (an operation error without HTTP code, a lost connection). `message` is verbatim.
+    `code` is the operation error's code (`QUOTA_EXCEEDED`) or the HTTP reply's reason (`notFound`);
+    `http_status` is 0 when there was none (an operation error without HTTP code, a lost
+    connection). `message` is verbatim.
     """
 
     code: str
@@ -23,7 +24,8 @@ class Refusal:
     zones_available: tuple[str, ...] = ()
     quota: Mapping[str, Any] = field(default_factory=dict)
     final: bool = field(default=False, compare=False)
-    """An operation ended with it: what was asked for is over, and asking under the same requestId tells no more."""
+    """An operation ended with it: what was asked for is over, and asking under the same requestId
+    tells no more."""
 
     def __str__(self) -> str:
         return f"{self.code}: {self.message}" if self.code else self.message
@@ -34,11 +36,14 @@ CONNECTION_LOST = "connectionLost"
 TIMED_OUT = "operationTimedOut"
 """Code of an operation that did not end in our time; it may still take effect."""
 WAITED_IN_VAIN = "flexStartExpired"
-"""Code of a flex-start VM that the cloud removed because its wait for capacity was over; the insert itself had ended well."""
+"""Code of a flex-start VM that the cloud removed because its wait for capacity was over; the insert
+itself had ended well."""
 VANISHED = "vanished"
-"""Code of a VM that cannot be seen though its operation ended well: preempted at once, or a read that is behind."""
+"""Code of a VM that cannot be seen though its operation ended well: preempted at once, or a read
+that is behind."""
 UNREADABLE = "unreadableReply"
-"""Code of an answer that is no API reply (a proxy's page, broken JSON); whether it took effect is unknown."""
+"""Code of an answer that is no API reply (a proxy's page, broken JSON); whether it took effect is
+unknown."""
 
 
 class CloudRefused(CloudError):
@@ -64,8 +69,8 @@ class NotFoundRefused(CloudRefused, CloudNotFound):
 def from_operation(operation: Mapping[str, Any]) -> Refusal | None:
     """The first error of a finished operation, or None when it went well.
 
-    An operation can carry `error.errors` without an HTTP code and the other way round; both are failures (measured:
-    google-cloud-compute's ExtendedOperation takes the former for success).
+    An operation can carry `error.errors` without an HTTP code and the other way round; both are
+    failures (measured: google-cloud-compute's ExtendedOperation takes the former for success).
     """
     status = int(operation.get("httpErrorStatusCode", 0))
     errors = operation.get("error", {}).get("errors", [])

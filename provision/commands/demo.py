@@ -50,7 +50,10 @@ def demo(project: Project) -> Done:
             if done.exit_code:
                 return Done({"steps": steps}, done.exit_code, f"the tour ended at {title}")
     count = len(steps)
-    return Done({"steps": steps}, text=f"\n{count} of {count} steps done; the mock is gone and nothing was billed")
+    return Done(
+        {"steps": steps},
+        text=f"\n{count} of {count} steps done; the mock is gone and nothing was billed",
+    )
 
 
 def _steps(tour: Project) -> list[tuple[str, Callable[[], Done]]]:
@@ -63,7 +66,10 @@ def _steps(tour: Project) -> list[tuple[str, Callable[[], Done]]]:
         ("image.build", lambda: build.image_build(tour, here)),
         ("dev.up", lambda: dev.dev_up(tour, here)),
         ("dev.exec -- nvidia-smi -L", lambda: dev.dev_exec(tour, here, ["nvidia-smi", "-L"])),
-        ("dev.run hello.py -- --epochs 3", lambda: dev.dev_run(tour, here, "hello.py", ["--epochs", "3"])),
+        (
+            "dev.run hello.py -- --epochs 3",
+            lambda: dev.dev_run(tour, here, "hello.py", ["--epochs", "3"]),
+        ),
         ("dev.shell", lambda: _shell(tour)),
         ("mps.enable", lambda: mps.mps_enable(tour, here)),
         ("mps.status", lambda: mps.mps_status(tour, here)),
@@ -88,7 +94,12 @@ def _private(project: Project) -> Iterator[Project]:
         project_dir.mkdir()
         (project_dir / "hello.py").write_text(PROGRAM, encoding="utf-8")
         subprocess.run(["git", "init", "-q", str(project_dir)], check=True, env=_plain_git(project))
-        tour = replace(project, settings=Settings.from_levels([]), state_dir=Path(folder) / "provision", project_dir=project_dir)
+        tour = replace(
+            project,
+            settings=Settings.from_levels([]),
+            state_dir=Path(folder) / "provision",
+            project_dir=project_dir,
+        )
         try:
             yield tour
         finally:
@@ -107,13 +118,23 @@ def _shell(tour: Project) -> Done:
     ours, theirs = pty.openpty()
     argv = [sys.executable, "-m", "provision", "dev.shell"]
     with subprocess.Popen(
-        argv, cwd=tour.project_dir, env=environ, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+        argv,
+        cwd=tour.project_dir,
+        env=environ,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
     ) as child:
         os.close(theirs)
         os.write(ours, b"PS1='worker$ '\necho attached to $(tty)\nexit\n")
         text = b"".join(_read(ours))
         os.close(ours)
-    shown = [line for line in text.decode("utf-8", "replace").replace("\r", "").splitlines() if line.startswith(("worker$", "attached"))]
+    shown = [
+        line
+        for line in text.decode("utf-8", "replace").replace("\r", "").splitlines()
+        if line.startswith(("worker$", "attached"))
+    ]
     if child.returncode:
         raise ProvisionError("dev.shell failed", where=NAME, why=text.decode("utf-8", "replace"))
     return Done({"status": 0}, text="\n".join(shown))

@@ -1,7 +1,7 @@
 """The only loop of the program: probe everything, compare, act wave by wave, and probe again what was acted on.
 
-    exchange 1: facts and every probe -> compare -> (check? report and stop)
-    one exchange per wave that differs: ensure what differs, probe it again, and everything later that depends on it
+exchange 1: facts and every probe -> compare -> (check? report and stop) one exchange per wave that
+differs: ensure what differs, probe it again, and everything later that depends on it
 
 So no change costs one exchange, and a change one more for each wave that changed.
 """
@@ -35,12 +35,17 @@ _FACTS_TIMEOUT_S = 30.0
 
 
 def converge(
-    transport: Transport, resources: Sequence[Resource], emit: Emit, *, clock: Callable[[], float], check: bool = False
+    transport: Transport,
+    resources: Sequence[Resource],
+    emit: Emit,
+    *,
+    clock: Callable[[], float],
+    check: bool = False,
 ) -> HostReport:
     """Bring one host to the recipe and report what was verified. With `check`, say what would change and send no write.
 
-    Raises `RecipeError` for a recipe that contradicts itself; everything that happens on the host or the wire is in
-    the report.
+    Raises `RecipeError` for a recipe that contradicts itself; everything that happens on the host
+    or the wire is in the report.
     """
     run = _Run(transport, tuple(resources), emit, clock, check)
     plan = waves(resources)
@@ -85,11 +90,20 @@ class _Run:
 
     def look(self) -> bool:
         """Read facts and every probe. False when the facts could not be had."""
-        reply = self._exchange([self._facts_section(), *(self._probe_section(resource) for resource in self.resources)], Listener())
+        reply = self._exchange(
+            [
+                self._facts_section(),
+                *(self._probe_section(resource) for resource in self.resources),
+            ],
+            Listener(),
+        )
         answer = reply.answers.get(_FACTS_KEY)
         if answer is not None and answer.status != 0 and self.error is None:
             self.error = failure(
-                self.transport.host.name, "reading the facts of the host", replace(answer, output=reply.stderr), _FACTS_TIMEOUT_S
+                self.transport.host.name,
+                "reading the facts of the host",
+                replace(answer, output=reply.stderr),
+                _FACTS_TIMEOUT_S,
             )
         return answer is not None and answer.status == 0
 
@@ -111,7 +125,9 @@ class _Run:
         where = self._where(resource)
         if answer.status != 0:
             output = answer.output + stderr
-            self.broken[resource.name] = failure(where, "the probe", replace(answer, output=output), resource.probe_timeout_s)
+            self.broken[resource.name] = failure(
+                where, "the probe", replace(answer, output=output), resource.probe_timeout_s
+            )
             return
         try:
             self.states[resource.name] = resource.read(answer.output)
@@ -119,7 +135,9 @@ class _Run:
             self.broken[resource.name] = error
         except Exception as error:  # noqa: BLE001 - a recipe may be its user's own code
             why = f"{type(error).__name__}: {error}\n{tail(answer.output)}"
-            self.broken[resource.name] = ProbeUnreadable("the probe printed what cannot be read", where=where, why=why)
+            self.broken[resource.name] = ProbeUnreadable(
+                "the probe printed what cannot be read", where=where, why=why
+            )
 
     def _facts_section(self) -> Section:
         return Section(_FACTS_KEY, FACTS, _FACTS_TIMEOUT_S)
@@ -143,7 +161,10 @@ class _Run:
 
     def _decide(self, resource: Resource) -> Outcome | _Planned:
         name = resource.name
-        if any(self._status(dependency) in {Status.FAILED, Status.SKIPPED} for dependency in resource.dependencies):
+        if any(
+            self._status(dependency) in {Status.FAILED, Status.SKIPPED}
+            for dependency in resource.dependencies
+        ):
             return Outcome(name, Status.SKIPPED, note="what it depends on failed")
         if name in self.broken:
             return Outcome(name, Status.FAILED, error=self.broken[name])
@@ -155,7 +176,9 @@ class _Run:
             return Outcome(name, Status.FAILED, error=error)
         except Exception as error:  # noqa: BLE001 - a recipe may be its user's own code
             why = f"{type(error).__name__}: {error}"
-            mistake = ResourceError("the resource itself has a mistake", where=self._where(resource), why=why)
+            mistake = ResourceError(
+                "the resource itself has a mistake", where=self._where(resource), why=why
+            )
             mistake.__cause__ = error
             return Outcome(name, Status.FAILED, error=mistake)
 
@@ -166,21 +189,36 @@ class _Run:
         causes = [cause for cause in resource.on_change_of if self._status(cause) is Status.CHANGED]
         body = resource.ensure(self.facts) if diff or causes else None
         if self.check and (uncertain := self._uncertain(resource)):
-            return Outcome(name, Status.UNKNOWN, note=f"depends on {', '.join(uncertain)}, which would change")
+            return Outcome(
+                name, Status.UNKNOWN, note=f"depends on {', '.join(uncertain)}, which would change"
+            )
         if not diff and body is None:
             return Outcome(name, Status.OK, note=resource.remark(self.states[name]))
         if self._halted() and not self.check:
-            return Outcome(name, Status.UNKNOWN if self.error else Status.SKIPPED, diff, note="not started")
+            return Outcome(
+                name, Status.UNKNOWN if self.error else Status.SKIPPED, diff, note="not started"
+            )
         if body is None:
             return Outcome(name, Status.FAILED, diff, error=self._not_converged(resource, diff, ""))
         if self.check:
-            return Outcome(name, Status.CHANGED, diff, note="" if diff else f"because {', '.join(causes)} would change")
+            return Outcome(
+                name,
+                Status.CHANGED,
+                diff,
+                note="" if diff else f"because {', '.join(causes)} would change",
+            )
         return _Planned(resource, desired, diff, body.with_bindings({"because": " ".join(causes)}))
 
     def _uncertain(self, resource: Resource) -> list[str]:
         """What this depends on and nobody knows the coming state of; that a cause would change is certain enough."""
-        uncertain = [need for need in resource.needs if self._status(need) in {Status.CHANGED, Status.UNKNOWN}]
-        return uncertain + [cause for cause in resource.on_change_of if self._status(cause) is Status.UNKNOWN]
+        uncertain = [
+            need
+            for need in resource.needs
+            if self._status(need) in {Status.CHANGED, Status.UNKNOWN}
+        ]
+        return uncertain + [
+            cause for cause in resource.on_change_of if self._status(cause) is Status.UNKNOWN
+        ]
 
     def _act(self, planned: list[_Planned], later: Sequence[Resource]) -> None:
         names = {plan.resource.name for plan in planned}
@@ -191,7 +229,9 @@ class _Run:
         sections = []
         for plan in planned:
             key = f"e{self.index[plan.resource.name]}"
-            sections.append(Section(key, plan.body, plan.resource.timeout_s, merge=True, gate=True, strict=True))
+            sections.append(
+                Section(key, plan.body, plan.resource.timeout_s, merge=True, gate=True, strict=True)
+            )
             sections.append(self._probe_section(plan.resource))
         sections += [self._facts_section(), *map(self._probe_section, dependents)]
         reply = self._exchange(sections, self._listener(planned))
@@ -218,7 +258,9 @@ class _Run:
             if key in acting:
                 acting[key].ended = answer
             elif plan is not None and plan.ended is not None and answer.status == 0:
-                self._read(plan.resource, answer, "")  # why a probe failed is known when the exchange has ended
+                self._read(
+                    plan.resource, answer, ""
+                )  # why a probe failed is known when the exchange has ended
                 self._verify(plan, plan.ended)
 
         return Listener(began, line, ended)
@@ -236,7 +278,11 @@ class _Run:
             diff = remaining
             error = self._not_converged(resource, remaining, answer.output)
         note = "" if error else resource.remark(self.states[name])
-        self._finish(Outcome(name, Status.FAILED if error else Status.CHANGED, diff, plan.seconds, error, note))
+        self._finish(
+            Outcome(
+                name, Status.FAILED if error else Status.CHANGED, diff, plan.seconds, error, note
+            )
+        )
 
     def _settle(self, plan: _Planned, reply: Reply) -> None:
         """The verdict on a resource that was not probed again."""
@@ -245,11 +291,21 @@ class _Run:
         if plan.ended is not None and (plan.ended.status != 0 or name in self.broken):
             self._verify(plan, plan.ended)
         elif began:
-            self._finish(Outcome(name, Status.UNKNOWN, plan.diff, plan.seconds, note="the run was cut while this was under way"))
+            self._finish(
+                Outcome(
+                    name,
+                    Status.UNKNOWN,
+                    plan.diff,
+                    plan.seconds,
+                    note="the run was cut while this was under way",
+                )
+            )
         elif reply.error is not None:
             self._finish(Outcome(name, Status.UNKNOWN, plan.diff, note="not started"))
         else:
-            self._finish(Outcome(name, Status.SKIPPED, plan.diff, note="an earlier resource failed"))
+            self._finish(
+                Outcome(name, Status.SKIPPED, plan.diff, note="an earlier resource failed")
+            )
 
     # --- small things ---
 
@@ -261,7 +317,9 @@ class _Run:
         return outcome.status if outcome else None
 
     def _halted(self) -> bool:
-        return self.error is not None or any(outcome.status is Status.FAILED for outcome in self.outcomes.values())
+        return self.error is not None or any(
+            outcome.status is Status.FAILED for outcome in self.outcomes.values()
+        )
 
     def _dependents(self, names: set[str], later: Sequence[Resource]) -> list[Resource]:
         found = set(names)
@@ -272,7 +330,9 @@ class _Run:
                 result.append(resource)
         return result
 
-    def _not_converged(self, resource: Resource, remaining: tuple[Change, ...], output: str) -> ProvisionError:
+    def _not_converged(
+        self, resource: Resource, remaining: tuple[Change, ...], output: str
+    ) -> ProvisionError:
         why = "\n".join(line for change in remaining for line in describe(change))
         error = NotConverged("did not converge", where=self._where(resource), why=why)
         self._explain(resource, error, output)
@@ -286,7 +346,9 @@ class _Run:
 
     def _finish(self, outcome: Outcome) -> None:
         """Record and tell; what was not acted on took as long as its probe."""
-        outcome = replace(outcome, seconds=outcome.seconds or self.probe_seconds.get(outcome.resource, 0.0))
+        outcome = replace(
+            outcome, seconds=outcome.seconds or self.probe_seconds.get(outcome.resource, 0.0)
+        )
         self.outcomes[outcome.resource] = outcome
         self.emit(ResourceFinished(self.transport.host.name, outcome))
 
@@ -296,4 +358,6 @@ class _Run:
             if resource.name not in self.outcomes:
                 self._finish(Outcome(resource.name, Status.UNKNOWN, note="not read"))
         outcomes = tuple(self.outcomes[resource.name] for resource in self.resources)
-        return HostReport(self.transport.host.name, outcomes, self.round_trips, seconds, self.error, self.facts)
+        return HostReport(
+            self.transport.host.name, outcomes, self.round_trips, seconds, self.error, self.facts
+        )

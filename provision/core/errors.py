@@ -38,7 +38,15 @@ EXIT_OURS = 125
 """Our own failure in a task whose exit status is the user's program's."""
 EXIT_INTERRUPTED = 130
 
-_SEVERITY = (EXIT_INTERRUPTED, EXIT_LEFT_BEHIND, EXIT_CLOUD, EXIT_UNREACHABLE, EXIT_FAILED, EXIT_USAGE, EXIT_WOULD_CHANGE)
+_SEVERITY = (
+    EXIT_INTERRUPTED,
+    EXIT_LEFT_BEHIND,
+    EXIT_CLOUD,
+    EXIT_UNREACHABLE,
+    EXIT_FAILED,
+    EXIT_USAGE,
+    EXIT_WOULD_CHANGE,
+)
 
 
 _TASK = re.compile(r"\binvoke (?=[a-z]+\.[a-z])")
@@ -47,7 +55,8 @@ _TASK = re.compile(r"\binvoke (?=[a-z]+\.[a-z])")
 def spoken(text: str, program: str) -> str:
     """The tasks that a remedy names, `invoke vm.list`, as its reader starts them: `provision vm.list`.
 
-    What knows nothing of the command line (resources, tables, checks) writes `invoke`; what shows it to people or scripts calls this.
+    What knows nothing of the command line (resources, tables, checks) writes `invoke`; what shows
+    it to people or scripts calls this.
     """
     return _TASK.sub(lambda found: f"{program} ", text)
 
@@ -126,13 +135,24 @@ class QuotaExceeded(CloudError):
 class NoCapacity(CloudError):
     """No zone had the machine; `tried` holds (zone, result, verbatim reason) in the order of asking."""
 
-    def __init__(self, what: str, *, where: str = "", why: str = "", fix: str = "", tried: Sequence[tuple[str, str, str]] = ()) -> None:
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str = "",
+        why: str = "",
+        fix: str = "",
+        tried: Sequence[tuple[str, str, str]] = (),
+    ) -> None:
         super().__init__(what, where=where, why=why, fix=fix)
         self.tried = tuple(tried)
 
     def as_dict(self) -> dict[str, Any]:
         """The error as `--json` prints it, with every zone that was asked."""
-        tried = [{"zone": zone, "result": result, "reason": reason} for zone, result, reason in self.tried]
+        tried = [
+            {"zone": zone, "result": result, "reason": reason}
+            for zone, result, reason in self.tried
+        ]
         return {**super().as_dict(), "tried": tried}
 
 

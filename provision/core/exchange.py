@@ -26,7 +26,9 @@ _TIMEOUT_STATUSES = frozenset({124, 137, 143})
 _GRACE_S = 30.0
 _COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 """Docker's legacy builder writes what failed in red, terminal or not."""
-_SUDO_REFUSES = re.compile(r"sudo: .*(password|terminal) is required|in the sudoers file|may not run sudo|Sorry, user \S+ is not allowed")
+_SUDO_REFUSES = re.compile(
+    r"sudo: .*(password|terminal) is required|in the sudoers file|may not run sudo|Sorry, user \S+ is not allowed"
+)
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,9 @@ def tail(text: str, lines: int = TAIL_LINES) -> str:
 class _Conversation:
     """Collects frames into answers. One per exchange."""
 
-    def __init__(self, sections: Sequence[Section], listener: Listener, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, sections: Sequence[Section], listener: Listener, clock: Callable[[], float]
+    ) -> None:
         self._timeouts = {section.key: section.timeout_s for section in sections}
         self._listener = listener
         self._clock = clock
@@ -111,10 +115,17 @@ class _Conversation:
         self._listener.ended(key, answer)
 
 
-def exchange(transport: Transport, sections: Sequence[Section], *, clock: Callable[[], float], listener: Listener | None = None) -> Reply:
+def exchange(
+    transport: Transport,
+    sections: Sequence[Section],
+    *,
+    clock: Callable[[], float],
+    listener: Listener | None = None,
+) -> Reply:
     """Send the sections as one script on one channel and read the answer as it arrives.
 
-    Never raises for what happens on the host or the wire: `Reply.error` says why the job did not reach its end.
+    Never raises for what happens on the host or the wire: `Reply.error` says why the job did not
+    reach its end.
     """
     nonce = f":{secrets.token_hex(8)}:"
     talk = _Conversation(sections, listener or Listener(), clock)
@@ -124,11 +135,17 @@ def exchange(transport: Transport, sections: Sequence[Section], *, clock: Callab
         for frame in reader.feed(data):
             talk.on_frame(frame)
 
-    command, stdin = wrap(job(sections, nonce), become=transport.host.become, secret=any(section.body.has_secret for section in sections))
+    command, stdin = wrap(
+        job(sections, nonce),
+        become=transport.host.become,
+        secret=any(section.body.has_secret for section in sections),
+    )
     error: ProvisionError | None = None
     try:
         limit_s = sum(section.timeout_s + _GRACE_S for section in sections) + _GRACE_S
-        status = transport.exchange(command, stdin, on_stdout=on_stdout, on_stderr=talk.on_stderr, timeout_s=limit_s)
+        status = transport.exchange(
+            command, stdin, on_stdout=on_stdout, on_stderr=talk.on_stderr, timeout_s=limit_s
+        )
     except HostError as caught:
         error = caught
         status = -1
@@ -151,17 +168,25 @@ def _ended_early(transport: Transport, status: int, stderr: str) -> ProvisionErr
     why = f"exit status {status}" + (f"\n{tail(stderr)}" if stderr.strip() else "")
     if status in {126, 127} or stderr.strip():
         return CommandFailed(
-            "the script could not run", where=host.name, why=why, fix=f"ssh to {host.name} and run: sh -c 'command -v setsid timeout'"
+            "the script could not run",
+            where=host.name,
+            why=why,
+            fix=f"ssh to {host.name} and run: sh -c 'command -v setsid timeout'",
         )
     return Unreachable(
-        "the script ended before its end", where=host.name, why=why, fix="run the same command again: it continues where it stopped"
+        "the script ended before its end",
+        where=host.name,
+        why=why,
+        fix="run the same command again: it continues where it stopped",
     )
 
 
 def failure(where: str, what: str, answer: Answer, timeout_s: float) -> ProvisionError:
     """The error for a section that ended badly, with its last lines."""
     if answer.timed_out:
-        why = f"no end after {timeout_s:g} s" + (f"\n{tail(answer.output)}" if answer.output.strip() else "")
+        why = f"no end after {timeout_s:g} s" + (
+            f"\n{tail(answer.output)}" if answer.output.strip() else ""
+        )
         return CommandTimeout(f"{what} did not end in time", where=where, why=why)
     why = tail(answer.output) or "it printed nothing"
     return CommandFailed(f"{what} failed with status {answer.status}", where=where, why=why)

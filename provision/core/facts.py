@@ -5,8 +5,9 @@ from __future__ import annotations
 from provision.core.model import Facts
 from provision.core.shell import Script, fields, script
 
-# /etc/os-release is read, not sourced: it is the host's, and this runs as root. Container-Optimized OS names itself
-# ID=cos, its milestone VERSION_ID and its build BUILD_ID. A GPU is a display controller (class 03) of vendor 10de.
+# /etc/os-release is read, not sourced: it is the host's, and this runs as root. Container-Optimized
+# OS names itself ID=cos, its milestone VERSION_ID and its build BUILD_ID. A GPU is a display
+# controller (class 03) of vendor 10de.
 FACTS: Script = script("""
 if test -r "$R/etc/os-release"; then
     while IFS='=' read -r key value || test -n "$key"; do

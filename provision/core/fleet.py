@@ -29,8 +29,9 @@ _GOODBYE_S = 5.0
 class Pace:
     """How a run goes over its hosts.
 
-    At most `forks` at once; in batches of `serial` where given; no further host is started once more than `max_fail`
-    have failed (without `max_fail`, every host is tried, and with `serial` a batch that failed whole ends the run).
+    At most `forks` at once; in batches of `serial` where given; no further host is started once
+    more than `max_fail` have failed (without `max_fail`, every host is tried, and with `serial` a
+    batch that failed whole ends the run).
     """
 
     forks: int = DEFAULT_FORKS
@@ -72,11 +73,20 @@ class Cancel:
 Work = Callable[[Host, Emit, Cancel], HostReport]
 
 
-def run(hosts: Sequence[Host], work: Work, emit: Emit, *, title: str, pace: Pace | None = None, check: bool = False) -> RunFinished:
+def run(
+    hosts: Sequence[Host],
+    work: Work,
+    emit: Emit,
+    *,
+    title: str,
+    pace: Pace | None = None,
+    check: bool = False,
+) -> RunFinished:
     """Do `work` on every host and return all reports, in the order of `hosts`.
 
-    `work` reports failures of its host in the report it returns; what it raises becomes one. On Ctrl-C every connection
-    is closed, what was cut reads `unknown`, and the result says `interrupted`; a second Ctrl-C waits for nobody.
+    `work` reports failures of its host in the report it returns; what it raises becomes one. On
+    Ctrl-C every connection is closed, what was cut reads `unknown`, and the result says
+    `interrupted`; a second Ctrl-C waits for nobody.
     """
     pace = pace or Pace()
     crew = _Crew(work, emit, pace)
@@ -131,7 +141,11 @@ class _Crew:
         failed = sum(report.failed for report in list(self.reports.values()))
         if self._pace.max_fail is not None:
             return failed > self._pace.max_fail
-        return batch_ended and bool(self._last_batch) and all(self.reports[host.name].failed for host in self._last_batch)
+        return (
+            batch_ended
+            and bool(self._last_batch)
+            and all(self.reports[host.name].failed for host in self._last_batch)
+        )
 
     def batch(self, hosts: Sequence[Host]) -> None:
         """Do the work on these hosts; afterwards each has its report, unless it was not started."""
@@ -139,7 +153,9 @@ class _Crew:
         todo: queue.SimpleQueue[Host] = queue.SimpleQueue()
         for host in hosts:
             todo.put(host)
-        ends: list[threading.Event] = []  # a join that Ctrl-C interrupts takes its thread for ended, up to Python 3.12
+        ends: list[
+            threading.Event
+        ] = []  # a join that Ctrl-C interrupts takes its thread for ended, up to Python 3.12
         try:
             for _ in range(min(self._pace.forks, len(hosts))):
                 ends.append(threading.Event())
@@ -196,12 +212,22 @@ class _Crew:
 
 
 def _interrupted(host: str) -> Interrupted:
-    return Interrupted("interrupted", where=host, why="Ctrl-C", fix="run the same command again: it continues where it stopped")
+    return Interrupted(
+        "interrupted",
+        where=host,
+        why="Ctrl-C",
+        fix="run the same command again: it continues where it stopped",
+    )
 
 
 def _mistake(host: str, error: Exception) -> ProvisionError:
     last = traceback.extract_tb(error.__traceback__)[-1]
     why = f"{type(error).__name__}: {error}\n{last.filename}:{last.lineno} in {last.name}"
-    mistake = ProvisionError("a mistake in provision or in a recipe", where=host, why=why, fix="run it again with --debug")
+    mistake = ProvisionError(
+        "a mistake in provision or in a recipe",
+        where=host,
+        why=why,
+        fix="run it again with --debug",
+    )
     mistake.__cause__ = error
     return mistake

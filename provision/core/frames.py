@@ -1,7 +1,8 @@
 """Reading the answer of an exchange: a stream of bytes cut into frames, and output cut into lines. Pure.
 
-`provision.core.shell.job` writes the marks. A mark holds a nonce and may stand anywhere: if it began with a line end, the end
-of every line would be held back until more came, as the possible beginning of a mark.
+`provision.core.shell.job` writes the marks. A mark holds a nonce and may stand anywhere: if it
+began with a line end, the end of every line would be held back until more came, as the possible
+beginning of a mark.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ Read = TypeVar("Read")
 class MarkReader(Generic[Read]):
     """Cuts a stream of bytes, in whatever pieces it arrives, into marks and what lies between them.
 
-    A mark begins with the nonce, wherever that stands, and goes on to the end of its line. `read` makes of its words what is
-    handed on, or None where they say nothing: then it is output that looks like a mark.
+    A mark begins with the nonce, wherever that stands, and goes on to the end of its line. `read`
+    makes of its words what is handed on, or None where they say nothing: then it is output that
+    looks like a mark.
     """
 
     def __init__(self, nonce: str, read: Callable[[Sequence[str]], Read | None]) -> None:
@@ -71,7 +73,9 @@ class MarkReader(Generic[Read]):
             if end_of_line < 0:
                 return
             end_of_line -= found
-            mark = self._read(self._buffer[len(self._mark) : end_of_line].decode("utf-8", "replace").split(" "))
+            mark = self._read(
+                self._buffer[len(self._mark) : end_of_line].decode("utf-8", "replace").split(" ")
+            )
             if mark is None:
                 yield from self._flush(len(self._mark))
                 continue

@@ -19,11 +19,12 @@ State: TypeAlias = Mapping[str, Scalar]
 class Host:
     """Where scripts are sent.
 
-    `address` is an SSH host name or address, or `local` for this very machine. What is None (`port`, `user`, `identity`) is as
-    ssh_config says; what is not goes before it. `host_key` is one line
-    ("ssh-ed25519 AAAA…"); without it the key must be pinned in a known-hosts file. `key_alias` is the name under
-    which the key is pinned (an instance id for a VM, since addresses are reused). `identity` is a private key file.
-    `proxy` are the words of a program whose standard input and output are the connection, where there is no direct one.
+    `address` is an SSH host name or address, or `local` for this very machine. What is None
+    (`port`, `user`, `identity`) is as ssh_config says; what is not goes before it. `host_key` is
+    one line ("ssh-ed25519 AAAA…"); without it the key must be pinned in a known-hosts file.
+    `key_alias` is the name under which the key is pinned (an instance id for a VM, since addresses
+    are reused). `identity` is a private key file. `proxy` are the words of a program whose standard
+    input and output are the connection, where there is no direct one.
     """
 
     name: str
@@ -123,7 +124,9 @@ class HostReport:
     @property
     def changed(self) -> tuple[str, ...]:
         """The resources that changed; in check mode, those that would."""
-        return tuple(outcome.resource for outcome in self.outcomes if outcome.status is Status.CHANGED)
+        return tuple(
+            outcome.resource for outcome in self.outcomes if outcome.status is Status.CHANGED
+        )
 
     @property
     def failed(self) -> bool:
@@ -133,11 +136,15 @@ class HostReport:
     def __str__(self) -> str:
         """Each resource with its status, then every error whole: for `assert not report.failed, str(report)`."""
         ends = [f"{outcome.resource}: {outcome.status}" for outcome in self.outcomes]
-        errors = [str(error) for error in (self.error, *(outcome.error for outcome in self.outcomes)) if error is not None]
+        errors = [
+            str(error)
+            for error in (self.error, *(outcome.error for outcome in self.outcomes))
+            if error is not None
+        ]
         return "\n".join([f"host {self.host}", *ends, *errors])
 
 
-# --- events: what the engine says while it works; terminal, recap, JSON and journal subscribe -------------------
+# --- events: what the engine says while it works; terminal, recap, JSON and journal subscribe -----
 
 
 @dataclass(frozen=True)
@@ -214,13 +221,21 @@ class Note:
 
 
 Event: TypeAlias = (
-    RunStarted | HostStarted | HostConnected | ResourceStarted | OutputLine | ResourceFinished | HostFinished | RunFinished | Note
+    RunStarted
+    | HostStarted
+    | HostConnected
+    | ResourceStarted
+    | OutputLine
+    | ResourceFinished
+    | HostFinished
+    | RunFinished
+    | Note
 )
 Emit: TypeAlias = Callable[[Event], None]
 Sink: TypeAlias = Callable[[bytes], None]
 
 
-# --- the edges ---------------------------------------------------------------------------------------------------
+# --- the edges ------------------------------------------------------------------------------------
 
 
 class Transport(Protocol):
@@ -231,19 +246,37 @@ class Transport(Protocol):
         """The host this transport leads to."""
         ...
 
-    def exchange(self, command: str, stdin: bytes = b"", *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
+    def exchange(
+        self,
+        command: str,
+        stdin: bytes = b"",
+        *,
+        on_stdout: Sink,
+        on_stderr: Sink,
+        timeout_s: float,
+    ) -> int:
         """Run one command line in the login shell on one channel and stream what it prints.
 
-        `stdin` is sent first; the channel's input stays open until the command ends (it is the lifeline).
-        Returns the exit status. Raises `Unreachable` when the connection is lost before the status arrived and
-        `CommandTimeout` when it did not arrive within `timeout_s` seconds; the channel is closed in both cases.
+        `stdin` is sent first; the channel's input stays open until the command ends (it is the
+        lifeline). Returns the exit status. Raises `Unreachable` when the connection is lost before
+        the status arrived and `CommandTimeout` when it did not arrive within `timeout_s` seconds;
+        the channel is closed in both cases.
         """
         ...
 
-    def send(self, command: str, chunks: Iterable[bytes], *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
+    def send(
+        self,
+        command: str,
+        chunks: Iterable[bytes],
+        *,
+        on_stdout: Sink,
+        on_stderr: Sink,
+        timeout_s: float,
+    ) -> int:
         """Like `exchange`, but the input ends after the last chunk (for a tar stream).
 
-        Chunks that are no sequence may be long in coming: output is handed on meanwhile, and the end of the command is not held up.
+        Chunks that are no sequence may be long in coming: output is handed on meanwhile, and the
+        end of the command is not held up.
         """
         ...
 
@@ -273,17 +306,20 @@ class Vm:
     ttl_s: int | None = None
     """Seconds after which the cloud itself stops it, from each start; None = never."""
     stops_at: str = ""
-    """When the cloud will stop or delete it, as the cloud says; empty when it does not run or has no limit."""
+    """When the cloud will stop or delete it, as the cloud says; empty when it does not run or has
+    no limit."""
     termination_action: str = ""
     """What happens at the end of its time, or when it is pre-empted: STOP or DELETE."""
     provisioning_model: str = "STANDARD"
     disk_gb: int = 0
-    """Size of its disks, Local SSDs left out, which the machine brings; 0 when the cloud does not say."""
+    """Size of its disks, Local SSDs left out, which the machine brings; 0 when the cloud does not
+    say."""
     image: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
     ahead_s: float = field(default=0.0, compare=False)
-    """Seconds by which the cloud's clock, which all of these times are of, was ahead of this machine's when this was read."""
+    """Seconds by which the cloud's clock, which all of these times are of, was ahead of this
+    machine's when this was read."""
 
 
 NETWORK = "default"

@@ -24,9 +24,10 @@ class Diagnosis:
 class Resource(ABC):
     """One thing on one host. It never sees a connection.
 
-    `name` is unique within a recipe. `needs` names earlier resources that must be verified before this one is acted
-    on. `on_change_of` names earlier resources whose change makes this one act again even where it matches (a handler).
-    Both cut the recipe into waves. An `at_boot` resource hands its `ensure` to the boot script as well.
+    `name` is unique within a recipe. `needs` names earlier resources that must be verified before
+    this one is acted on. `on_change_of` names earlier resources whose change makes this one act
+    again even where it matches (a handler). Both cut the recipe into waves. An `at_boot` resource
+    hands its `ensure` to the boot script as well.
     """
 
     name: str
@@ -74,10 +75,14 @@ def compare(actual: State | None, desired: State | None) -> tuple[Change, ...]:
         gone = tuple(Change(key, value, None) for key, value in actual.items() if value is not None)
         return gone or (Change("present", actual=True, desired=False),)
     if actual is None:
-        made = tuple(Change(key, None, value) for key, value in desired.items() if value is not None)
+        made = tuple(
+            Change(key, None, value) for key, value in desired.items() if value is not None
+        )
         return made or (Change("present", actual=False, desired=True),)
     return tuple(
-        Change(key, actual.get(key), value) for key, value in desired.items() if key not in actual or not _same(actual[key], value)
+        Change(key, actual.get(key), value)
+        for key, value in desired.items()
+        if key not in actual or not _same(actual[key], value)
     )
 
 
@@ -89,7 +94,11 @@ def describe(change: Change) -> list[str]:
     """The change as lines for people: `key: actual -> desired`, or a unified diff where a value has several lines."""
     if any(isinstance(side, str) and "\n" in side for side in (change.actual, change.desired)):
         before, after = _lines(change.actual), _lines(change.desired)
-        return list(difflib.unified_diff(before, after, f"{change.key} (host)", f"{change.key} (desired)", lineterm=""))
+        return list(
+            difflib.unified_diff(
+                before, after, f"{change.key} (host)", f"{change.key} (desired)", lineterm=""
+            )
+        )
     return [f"{change.key}: {_show(change.actual)} -> {_show(change.desired)}"]
 
 
@@ -113,7 +122,8 @@ def _show(value: Scalar) -> str:
 def waves(resources: Sequence[Resource]) -> list[list[Resource]]:
     """The recipe cut into waves: a resource opens a new one when it depends on a resource of the current one.
 
-    Raises `RecipeError` for two resources of one name and for a dependency that does not come earlier.
+    Raises `RecipeError` for two resources of one name and for a dependency that does not come
+    earlier.
     """
     result: list[list[Resource]] = []
     seen: set[str] = set()
@@ -131,11 +141,18 @@ def waves(resources: Sequence[Resource]) -> list[list[Resource]]:
 
 def _check(resource: Resource, seen: set[str]) -> None:
     if resource.name in seen:
-        raise RecipeError("two resources of one recipe have the same name", where=resource.name, fix="rename one of them")
+        raise RecipeError(
+            "two resources of one recipe have the same name",
+            where=resource.name,
+            fix="rename one of them",
+        )
     for name in resource.dependencies:
         if name not in seen:
             known = ", ".join(sorted(seen)) or "none"
             why = f"it depends on {name!r}, which does not come before it (before it: {known})"
             raise RecipeError(
-                "a resource depends on one that does not come earlier", where=resource.name, why=why, fix="reorder the recipe"
+                "a resource depends on one that does not come earlier",
+                where=resource.name,
+                why=why,
+                fix="reorder the recipe",
             )

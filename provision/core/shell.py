@@ -1,12 +1,14 @@
 """Scripts as data: quoting, secrets, host paths, and the framing of one exchange. Pure.
 
-A script is constant shell source plus *bindings*: values that become quoted assignments in front of it. Source never
-contains data and data never reaches the shell unquoted, so there is nothing to inject into:
+A script is constant shell source plus *bindings*: values that become quoted assignments in front of
+it. Source never contains data and data never reaches the shell unquoted, so there is nothing to
+inject into:
 
     script('mount --bind "$dir" "$dir"', dir=RemotePath("/var/lib/nvidia"))
 
-An exchange sends many such scripts as the sections of one job. Each section runs in a shell of its own under
-`timeout -k`, its output framed with a nonce, so that what a login shell prints first is not taken for ours.
+An exchange sends many such scripts as the sections of one job. Each section runs in a shell of its
+own under `timeout -k`, its output framed with a nonce, so that what a login shell prints first is
+not taken for ours.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ MOCK_ROOT_VARIABLE = "PROVISION_MOCK_ROOT"
 PATIENCE_S = 10
 """How long processes may take to end after SIGTERM before they are killed."""
 ARGUMENT_LIMIT_BYTES = 100_000
-"""Longest text passed as one argument; Linux refuses more than 128 KiB (MAX_ARG_STRLEN), quoting needs head-room."""
+"""Longest text passed as one argument; Linux refuses more than 128 KiB (MAX_ARG_STRLEN), quoting
+needs head-room."""
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]*\Z")
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+\Z")
@@ -50,15 +53,19 @@ class Secret:
 class RemotePath:
     """An absolute path on the host, rendered as "$R"'/the/path'.
 
-    `R` is the host's own variable: empty on a real host, the folder of the host on a mock. So scripts are byte for
-    byte the same everywhere.
+    `R` is the host's own variable: empty on a real host, the folder of the host on a mock. So
+    scripts are byte for byte the same everywhere.
     """
 
     path: str
 
     def __post_init__(self) -> None:
         if not self.path.startswith("/"):
-            raise UsageError("a path on a host must be absolute", where=repr(self.path), fix="write it from the root, as in /var/lib/x")
+            raise UsageError(
+                "a path on a host must be absolute",
+                where=repr(self.path),
+                fix="write it from the root, as in /var/lib/x",
+            )
 
     def __truediv__(self, name: str) -> RemotePath:
         return RemotePath(f"{self.path.rstrip('/')}/{name}")
@@ -110,7 +117,9 @@ def _single(text: str) -> str:
     try:
         text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise UsageError("this cannot be written in UTF-8", where=repr(text), why=str(error), fix="remove it") from error
+        raise UsageError(
+            "this cannot be written in UTF-8", where=repr(text), why=str(error), fix="remove it"
+        ) from error
     return text if _PLAIN.match(text) else "'" + text.replace("'", "'\\''") + "'"
 
 
@@ -133,7 +142,11 @@ class Script:
     def has_secret(self) -> bool:
         """True when a word of it is a `Secret`: such a script never becomes an argument, which every process could read."""
         words = [value for _, value in self.bindings] + list(self.argv or ())
-        return any(isinstance(part, Secret) for word in words for part in (word.parts if isinstance(word, Joined) else (word,)))
+        return any(
+            isinstance(part, Secret)
+            for word in words
+            for part in (word.parts if isinstance(word, Joined) else (word,))
+        )
 
     def with_bindings(self, bindings: Mapping[str, Argument]) -> Script:
         """The same script with more variables, bound before its own."""
@@ -143,11 +156,18 @@ class Script:
         return self.render(masked=True)
 
 
-def script(source: str | Path, *, uses: Sequence[str] = (), argv: Sequence[Argument] | None = None, **bindings: Argument) -> Script:
+def script(
+    source: str | Path,
+    *,
+    uses: Sequence[str] = (),
+    argv: Sequence[Argument] | None = None,
+    **bindings: Argument,
+) -> Script:
     """Constant shell source with values bound to the variables it reads; `argv` becomes "$@".
 
-    `source` is a one-liner, or the path of a `.sh` file beside the module that calls. `uses` names files of shared functions,
-    relative to the package `provision`, that are put in front of it. Raises `UsageError` for a binding that is not a lower-case name.
+    `source` is a one-liner, or the path of a `.sh` file beside the module that calls. `uses` names
+    files of shared functions, relative to the package `provision`, that are put in front of it.
+    Raises `UsageError` for a binding that is not a lower-case name.
     """
     for name in bindings:
         if not _NAME.match(name):
@@ -164,7 +184,10 @@ def shell_text(path: Path, *uses: str) -> str:
     """
     files = [*(PACKAGE / name for name in uses), path]
     lines = (line for file in files for line in file.read_text(encoding="utf-8").splitlines())
-    return "\n".join(line for line in lines if line.strip() and not line.lstrip().startswith("#")) + "\n"
+    return (
+        "\n".join(line for line in lines if line.strip() and not line.lstrip().startswith("#"))
+        + "\n"
+    )
 
 
 def command(*words: Argument) -> Script:
@@ -177,15 +200,16 @@ def payload(data: bytes) -> str:
     return base64.encodebytes(data).decode("ascii")
 
 
-# --- one exchange ------------------------------------------------------------------------------------------------
+# --- one exchange ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Section:
     """One script of an exchange.
 
-    `merge` sends standard error where standard output goes, so that people see both in order. A `gate` section is
-    not run once an earlier gate section has failed. `strict` runs it under `set -e`.
+    `merge` sends standard error where standard output goes, so that people see both in order. A
+    `gate` section is not run once an earlier gate section has failed. `strict` runs it under `set
+    -e`.
     """
 
     key: str
@@ -196,8 +220,8 @@ class Section:
     strict: bool = False
 
 
-# Ends a process group: asks, waits a while, kills. A leader that is just being made has no group yet, and what it
-# inherits may swallow the signal, so it is asked again.
+# Ends a process group: asks, waits a while, kills. A leader that is just being made has no group
+# yet, and what it inherits may swallow the signal, so it is asked again.
 _END = """\
 end() {{
     X=0
@@ -214,9 +238,10 @@ end() {{
 }} 2>/dev/null
 """
 
-# Every section is a process group of its own: what it leaves behind when its time is up is found and ended, also where
-# `timeout` ends one process alone (busybox) or is content when its child has ended (GNU). GNU's makes the group itself. A leader that
-# writes into a connection that has gone ends by SIGPIPE (141), before anybody could tell it to end with its group.
+# Every section is a process group of its own: what it leaves behind when its time is up is found
+# and ended, also where `timeout` ends one process alone (busybox) or is content when its child has
+# ended (GNU). GNU's makes the group itself. A leader that writes into a connection that has gone
+# ends by SIGPIPE (141), before anybody could tell it to end with its group.
 _JOB = (
     """\
 R=${{{mock_root}-}}
@@ -251,8 +276,9 @@ printf '%s done\\n' "$N"
 """
 )
 
-# The job lives in a session of its own, too. When the connection goes, standard input ends, and the job is ended with
-# it: OpenSSH without a terminal would let it run on. `read` is a builtin, so no stray child keeps the channel open.
+# The job lives in a session of its own, too. When the connection goes, standard input ends, and the
+# job is ended with it: OpenSSH without a terminal would let it run on. `read` is a builtin, so no
+# stray child keeps the channel open.
 _LIFELINE = (
     _END
     + """\
@@ -269,7 +295,10 @@ exit "$E"
 """
 )
 _SMALL = "exec 3<&0 </dev/null\nsetsid sh -c {job} 3<&- &\nJ=$!\n" + _LIFELINE
-_LARGE = "exec 3<&0 </dev/null\nJOB=$(head -c {size} <&3)\nprintf '%s\\n' \"$JOB\" | setsid sh -s 3<&- &\nJ=$!\n" + _LIFELINE
+_LARGE = (
+    "exec 3<&0 </dev/null\nJOB=$(head -c {size} <&3)\nprintf '%s\\n' \"$JOB\" | setsid sh -s 3<&- &\nJ=$!\n"
+    + _LIFELINE
+)
 
 
 def job(sections: Sequence[Section], nonce: str) -> str:
@@ -280,7 +309,10 @@ def job(sections: Sequence[Section], nonce: str) -> str:
 
 def _call(section: Section) -> str:
     body = section_text(section)
-    large = section.body.has_secret or len(body.encode("utf-8", "surrogateescape")) > ARGUMENT_LIMIT_BYTES
+    large = (
+        section.body.has_secret
+        or len(body.encode("utf-8", "surrogateescape")) > ARGUMENT_LIMIT_BYTES
+    )
     if large:  # fed on the standard input of its shell, which its commands must not read
         body = "{\n" + body + "} </dev/null\n"
     flags = ["1" if flag else "" for flag in (section.gate, section.merge)]
@@ -301,14 +333,17 @@ def section_text(section: Section) -> str:
 def wrap(text: str, *, become: str = "none", secret: bool = False) -> tuple[str, bytes]:
     """A job as the command line of a channel and what is sent on its standard input.
 
-    Small jobs travel as the argument of the exec request (two round trips on the wire), large ones on standard
-    input (three), and so do those with a `secret`. The whole runs under one `sudo -n` where `become` is "sudo".
+    Small jobs travel as the argument of the exec request (two round trips on the wire), large ones
+    on standard input (three), and so do those with a `secret`. The whole runs under one `sudo -n`
+    where `become` is "sudo".
     """
     if not secret and len(text) <= ARGUMENT_LIMIT_BYTES:
         small = _shell(_SMALL.format(job=quote(text), long_patience=2 * PATIENCE_S), become)
         if len(small.encode("utf-8", "surrogateescape")) <= ARGUMENT_LIMIT_BYTES:
             return small, b""
-    data = b"{\n" + text.encode("utf-8", "surrogateescape") + b"\n}\n"  # half of it is a syntax error, not half a job
+    data = (
+        b"{\n" + text.encode("utf-8", "surrogateescape") + b"\n}\n"
+    )  # half of it is a syntax error, not half a job
     return _shell(_LARGE.format(size=len(data), long_patience=2 * PATIENCE_S), become), data
 
 
@@ -321,12 +356,18 @@ _PLAIN_HEADER = "R=${{{mock_root}-}}\nexport R\n"
 
 def lifeline(body: Script, *, become: str = "none") -> tuple[str, bytes]:
     """One unframed script with a lifeline: its output and status are the channel's own."""
-    return wrap(_PLAIN_HEADER.format(mock_root=MOCK_ROOT_VARIABLE) + "set -u\n" + body.render(), become=become, secret=body.has_secret)
+    return wrap(
+        _PLAIN_HEADER.format(mock_root=MOCK_ROOT_VARIABLE) + "set -u\n" + body.render(),
+        become=become,
+        secret=body.has_secret,
+    )
 
 
 def fed(body: Script, *, become: str = "none") -> str:
     """The command line for a script that itself reads standard input (a tar stream), so without a lifeline."""
-    return _shell(_PLAIN_HEADER.format(mock_root=MOCK_ROOT_VARIABLE) + "set -eu\n" + body.render(), become)
+    return _shell(
+        _PLAIN_HEADER.format(mock_root=MOCK_ROOT_VARIABLE) + "set -eu\n" + body.render(), become
+    )
 
 
 def fields(text: str) -> Mapping[str, str]:

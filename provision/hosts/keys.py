@@ -43,15 +43,20 @@ def state_dir(environ: Mapping[str, str]) -> Path:
 def ensure_key(path: Path) -> KeyPair:
     """The ed25519 key pair in `path` and `path`.pub, made first when there is none.
 
-    Made under a lock and put in place as a whole, so that two runs at once agree on one key. Raises `UsageError` for a
-    file that holds something else: a key is never overwritten.
+    Made under a lock and put in place as a whole, so that two runs at once agree on one key. Raises
+    `UsageError` for a file that holds something else: a key is never overwritten.
     """
     with contextlib.suppress(FileNotFoundError):
         return _read(path)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _locked(path.with_name(path.name + ".lock")):
         if not path.exists():
-            _write(path, Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+            _write(
+                path,
+                Ed25519PrivateKey.generate().private_bytes(
+                    Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()
+                ),
+            )
         return _read(path)
 
 
@@ -60,10 +65,19 @@ def _read(path: Path) -> KeyPair:
     try:
         key = load_ssh_private_key(data, password=None)
     except (ValueError, TypeError) as error:
-        raise UsageError("not a private key without passphrase", where=str(path), why=str(error), fix=f"mv {path} {path}.old") from error
+        raise UsageError(
+            "not a private key without passphrase",
+            where=str(path),
+            why=str(error),
+            fix=f"mv {path} {path}.old",
+        ) from error
     if path.stat().st_mode & 0o077:
         path.chmod(0o600)  # ssh refuses a key that others can read
-    line = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode() + " " + _COMMENT
+    line = (
+        key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+        + " "
+        + _COMMENT
+    )
     public = path.with_name(path.name + ".pub")
     if not public.exists() or public.read_text(encoding="utf-8").strip() != line:
         _write(public, (line + "\n").encode())
@@ -71,7 +85,9 @@ def _read(path: Path) -> KeyPair:
 
 
 def _write(path: Path, data: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)  # readable by the owner alone
+    handle, name = tempfile.mkstemp(
+        dir=path.parent, prefix=path.name
+    )  # readable by the owner alone
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)

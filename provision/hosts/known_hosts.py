@@ -1,9 +1,10 @@
 """Host keys: what is pinned, what was seen, and what to say when they differ.
 
-Keys are looked up in this order: the host's own `host_key` setting (which overrides everything), the toolkit's
-known_hosts file, then the user's and the system's files, which are only read. The file format is OpenSSH's
-(sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT"): hashed names, wildcards, negation and `@revoked` are understood;
-`@cert-authority` lines are skipped because host certificates are not verified here.
+Keys are looked up in this order: the host's own `host_key` setting (which overrides everything),
+the toolkit's known_hosts file, then the user's and the system's files, which are only read. The
+file format is OpenSSH's (sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT"): hashed names, wildcards, negation
+and `@revoked` are understood; `@cert-authority` lines are skipped because host certificates are not
+verified here.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ class HostKey:
             return cls(*public_key(line))
         except ValueError as error:
             fix = "ssh-keyscan ADDRESS   # lines look like: ssh-ed25519 AAAA…"
-            raise UsageError("not a host key line", why=f"{line!r}: allowed is {error}", fix=fix) from error
+            raise UsageError(
+                "not a host key line", why=f"{line!r}: allowed is {error}", fix=fix
+            ) from error
 
     @property
     def line(self) -> str:
@@ -93,17 +96,31 @@ class Pins:
         """Return when `seen` is pinned; otherwise raise `HostKeyMismatch` with what was expected, seen and to do."""
         revoked = [pin for pin in self.known if pin.revoked and pin.key == seen]
         if revoked:
-            raise self._error("the host's key is revoked", f"marked @revoked in {revoked[0].source}", seen, "do not connect")
+            raise self._error(
+                "the host's key is revoked",
+                f"marked @revoked in {revoked[0].source}",
+                seen,
+                "do not connect",
+            )
         good = [pin for pin in self.known if not pin.revoked]
         if any(pin.key == seen for pin in good):
             return
         if not good:
-            raise self._error("the host's key is unknown", f"nothing is pinned for {self.name}", seen, self._pin_fix(seen))
+            raise self._error(
+                "the host's key is unknown",
+                f"nothing is pinned for {self.name}",
+                seen,
+                self._pin_fix(seen),
+            )
         expected = "\n          ".join(f"{pin.key} ({pin.source})" for pin in good)
-        raise self._error("the host's key has changed", expected, seen, self._change_fix(good, seen))
+        raise self._error(
+            "the host's key has changed", expected, seen, self._change_fix(good, seen)
+        )
 
     def _error(self, what: str, expected: str, seen: HostKey, fix: str) -> HostKeyMismatch:
-        return HostKeyMismatch(what, where=self.host, why=f"expected: {expected}\nseen:     {seen}", fix=fix)
+        return HostKeyMismatch(
+            what, where=self.host, why=f"expected: {expected}\nseen:     {seen}", fix=fix
+        )
 
     def _pin_fix(self, seen: HostKey) -> str:
         if self.is_vm:
@@ -114,7 +131,9 @@ class Pins:
         files = sorted({str(pin.file) for pin in good if pin.file})
         if not files:
             return f"only if the host was reinstalled: provision.hosts.{self.host}.host_key: {seen.line!r}"
-        commands = (f"ssh-keygen -f {shlex.quote(file)} -R {shlex.quote(self.name)}" for file in files)
+        commands = (
+            f"ssh-keygen -f {shlex.quote(file)} -R {shlex.quote(self.name)}" for file in files
+        )
         return "only if the host was reinstalled: " + " && ".join(commands)
 
 
@@ -138,7 +157,12 @@ class KnownHosts:
             setting = f"provision.hosts.{host.name}.host_key"
             return Pins(host.name, name, (KnownKey(HostKey.parse(host.host_key), setting),))
         where = (self.own, *(self.others if files is None else files))
-        return Pins(host.name, name, tuple(found for file in where for found in _search(file, name)), is_vm=bool(host.key_alias))
+        return Pins(
+            host.name,
+            name,
+            tuple(found for file in where for found in _search(file, name)),
+            is_vm=bool(host.key_alias),
+        )
 
     def pin(self, alias: str, key_line: str) -> bool:
         """Append the key under `alias` to the own file, atomically and under a lock; False when it was there already."""
@@ -198,7 +222,11 @@ class KnownHosts:
 
 def _check_alias(alias: str) -> None:
     if not alias or any(char.isspace() or char in ",*?!|#@" for char in alias):
-        raise UsageError("a host key cannot be pinned under this name", why=repr(alias), fix="use the instance id or [address]:port")
+        raise UsageError(
+            "a host key cannot be pinned under this name",
+            why=repr(alias),
+            fix="use the instance id or [address]:port",
+        )
 
 
 def _search(file: Path, name: str) -> Iterator[KnownKey]:
@@ -210,7 +238,9 @@ def _search(file: Path, name: str) -> Iterator[KnownKey]:
         marker, names, key = _entry(line)
         if names and _names_match(names, name):
             with contextlib.suppress(UsageError):  # another kind of key, or half of one: no pin
-                yield KnownKey(HostKey.parse(key), f"{file}:{number}", file, revoked=marker == "@revoked")
+                yield KnownKey(
+                    HostKey.parse(key), f"{file}:{number}", file, revoked=marker == "@revoked"
+                )
 
 
 def _entry(line: str) -> tuple[str, str, str]:

@@ -17,7 +17,8 @@ from provision.core.model import Host, Sink
 
 _CHUNK_BYTES = 64 * 1024
 _LOOK_S = 0.05
-"""How often to look whether the command, or we, ended while something that it left behind keeps its output open."""
+"""How often to look whether the command, or we, ended while something that it left behind keeps its
+output open."""
 _GRACE_S = 2.0
 """How long a process group may take to end after SIGTERM before it is killed."""
 
@@ -36,11 +37,27 @@ class LocalTransport:
         """The host this transport leads to."""
         return self._host
 
-    def exchange(self, command: str, stdin: bytes = b"", *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
+    def exchange(
+        self,
+        command: str,
+        stdin: bytes = b"",
+        *,
+        on_stdout: Sink,
+        on_stderr: Sink,
+        timeout_s: float,
+    ) -> int:
         """Run one command line; see `provision.core.model.Transport.exchange`."""
         return self._run(_Run(command, (stdin,), ends=False), on_stdout, on_stderr, timeout_s)
 
-    def send(self, command: str, chunks: Iterable[bytes], *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
+    def send(
+        self,
+        command: str,
+        chunks: Iterable[bytes],
+        *,
+        on_stdout: Sink,
+        on_stderr: Sink,
+        timeout_s: float,
+    ) -> int:
         """Like `exchange`, but the input ends after the last chunk."""
         return self._run(_Run(command, chunks, ends=True), on_stdout, on_stderr, timeout_s)
 
@@ -69,11 +86,19 @@ class LocalTransport:
         if run.killed:
             raise self._gone()
         if status is None:
-            raise CommandTimeout(f"no end after {timeout_s:g} s", where=self._host.name, why="the command was still running")
+            raise CommandTimeout(
+                f"no end after {timeout_s:g} s",
+                where=self._host.name,
+                why="the command was still running",
+            )
         return status
 
     def _gone(self) -> Unreachable:
-        return Unreachable("the connection was closed", where=self._host.name, why="closed from our side while a command ran")
+        return Unreachable(
+            "the connection was closed",
+            where=self._host.name,
+            why="closed from our side while a command ran",
+        )
 
 
 class _Run:
@@ -92,10 +117,14 @@ class _Run:
     def start(self) -> None:
         """Begin."""
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(self._argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, bufsize=0)
+        self._process = subprocess.Popen(
+            self._argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, bufsize=0
+        )
         if self._late is not None:
             own = os.dup(_pipes(self._process)[0].fileno())
-            threading.Thread(target=_write_late, args=(own, self._late), name="stdin", daemon=True).start()
+            threading.Thread(
+                target=_write_late, args=(own, self._late), name="stdin", daemon=True
+            ).start()
 
     def stream(self, on_stdout: Sink, on_stderr: Sink, deadline: float) -> bool:
         """Pump all three streams until both outputs have ended; False when the deadline passed first."""

@@ -15,13 +15,24 @@ EVERYTHING = "all"
 KEYS = ("name", "state", "gpu", "zone", "machine_type", "source", "label.KEY")
 """What a filter may ask for."""
 STATES = (
-    *("running", "terminated", "stopped", "stopping", "suspended", "suspending", "pending", "pending_stop"),
+    *(
+        "running",
+        "terminated",
+        "stopped",
+        "stopping",
+        "suspended",
+        "suspending",
+        "pending",
+        "pending_stop",
+    ),
     *("provisioning", "staging", "repairing", "deprovisioning", "static"),
 )
-"""What a state may be: `Instance.status` of the Compute Engine API in lower case, and ours for a host of the settings."""
+"""What a state may be: `Instance.status` of the Compute Engine API in lower case, and ours for a
+host of the settings."""
 
 Traits: TypeAlias = Mapping[str, frozenset[str]]
-"""What is true of one host: each of the `KEYS` it has, with every way to write its value, in lower case."""
+"""What is true of one host: each of the `KEYS` it has, with every way to write its value, in lower
+case."""
 
 _FILTER = re.compile(r"!?\s*(?P<key>[^=!]*?)\s*=\s*(?P<value>.*)", re.DOTALL)
 
@@ -41,7 +52,9 @@ def select(hosts: Sequence[Host], pattern: str) -> list[Host]:
 
 def nobody(hosts: Sequence[Host], pattern: str) -> UsageError:
     """The error for a pattern that means none of the hosts."""
-    return UsageError("the pattern leaves no host", where=repr(pattern), why=_known(hosts), fix="--limit '*'")
+    return UsageError(
+        "the pattern leaves no host", where=repr(pattern), why=_known(hosts), fix="--limit '*'"
+    )
 
 
 def names_in(pattern: str) -> list[str]:
@@ -49,15 +62,19 @@ def names_in(pattern: str) -> list[str]:
     return [part for part in _parts(pattern) if not _is_filter(part) and not part.startswith("!")]
 
 
-def matching(hosts: Sequence[Host], pattern: str, traits: Mapping[str, Traits] | None = None) -> list[Host]:
+def matching(
+    hosts: Sequence[Host], pattern: str, traits: Mapping[str, Traits] | None = None
+) -> list[Host]:
     """The hosts that `pattern` means, in the inventory's order.
 
-    Parts stand between commas. Names and globs widen: `a,b*` is a and every b. Filters (`gpu=l4`, `state=running`) narrow: all
-    of them hold, where those of one key are alternatives. `!` before a part takes away what fits it. `all` is everything, and so is a
-    pattern that names nothing. `traits` are those of each host, by name.
+    Parts stand between commas. Names and globs widen: `a,b*` is a and every b. Filters (`gpu=l4`,
+    `state=running`) narrow: all of them hold, where those of one key are alternatives. `!` before a
+    part takes away what fits it. `all` is everything, and so is a pattern that names nothing.
+    `traits` are those of each host, by name.
 
-    Raises `UsageError` for a name that fits no host (a misspelt exclusion would act on the host that it was to spare), for a filter
-    with an unknown key or a state that there is not, and for a pattern without parts.
+    Raises `UsageError` for a name that fits no host (a misspelt exclusion would act on the host
+    that it was to spare), for a filter with an unknown key or a state that there is not, and for a
+    pattern without parts.
     """
     parts = _parts(pattern)
     if not parts:
@@ -68,9 +85,13 @@ def matching(hosts: Sequence[Host], pattern: str, traits: Mapping[str, Traits] |
     for part in (*wanted, *spared):
         if not part:
             why = "no name and no filter follows it"
-            raise UsageError("a '!' alone takes nothing away", where="--limit", why=why, fix="--limit '!NAME'")
+            raise UsageError(
+                "a '!' alone takes nothing away", where="--limit", why=why, fix="--limit '!NAME'"
+            )
         if part != EVERYTHING and not any(_fits(host, part) for host in hosts):
-            raise UsageError(f"no host fits {part!r}", where=pattern, why=_known(hosts), fix="--limit '*'")
+            raise UsageError(
+                f"no host fits {part!r}", where=pattern, why=_known(hosts), fix="--limit '*'"
+            )
     narrowing, sparing = _asked(parts, takes_away=False), _asked(parts, takes_away=True)
     return [
         host
@@ -100,7 +121,12 @@ def _asked(parts: Sequence[str], *, takes_away: bool) -> dict[str, list[str]]:
         key, value, sign = found["key"], found["value"], "!" if takes_away else ""
         if key not in KEYS[:-1] and not re.fullmatch(r"label\.[^.\s]+", key):
             fix = f"--limit '{sign}{_nearest(key, KEYS)}={value}'"
-            raise UsageError(f"there is no filter {key!r}", where=part, why=f"filters are {', '.join(KEYS)}", fix=fix)
+            raise UsageError(
+                f"there is no filter {key!r}",
+                where=part,
+                why=f"filters are {', '.join(KEYS)}",
+                fix=fix,
+            )
         if key == "state" and not fnmatch.filter(STATES, value.lower()):
             fix = f"--limit '{sign}state={_nearest(value.lower(), STATES)}'"
             raise UsageError(
@@ -119,7 +145,11 @@ def _nearest(word: str, words: Sequence[str]) -> str:
 
 
 def _has(host: Host, key: str, values: Sequence[str], traits: Mapping[str, Traits] | None) -> bool:
-    written = (traits or {}).get(host.name, {}).get(key, frozenset({host.name.lower()} if key == "name" else ()))
+    written = (
+        (traits or {})
+        .get(host.name, {})
+        .get(key, frozenset({host.name.lower()} if key == "name" else ()))
+    )
     return any(fnmatch.fnmatchcase(one, value) for one in written for value in values)
 
 
@@ -132,4 +162,8 @@ def _fits(host: Host, part: str) -> bool:
 
 
 def _known(hosts: Sequence[Host]) -> str:
-    return "known hosts: " + ", ".join(host.name for host in hosts) if hosts else "the inventory is empty"
+    return (
+        "known hosts: " + ", ".join(host.name for host in hosts)
+        if hosts
+        else "the inventory is empty"
+    )

@@ -17,7 +17,8 @@ from pathlib import Path
 from provision.core.errors import UsageError
 
 CONTEXT_LIMIT_BYTES = 64 * 1024 * 1024
-"""Of the files before compression: the context travels over SSH, and data belongs into a bucket or a volume."""
+"""Of the files before compression: the context travels over SSH, and data belongs into a bucket or
+a volume."""
 
 DEFAULT_IGNORE = """\
 .git
@@ -26,7 +27,8 @@ DEFAULT_IGNORE = """\
 **/__pycache__
 **/*.pyc
 """
-"""What is left out where a folder has no .dockerignore of its own: what changes without the code changing."""
+"""What is left out where a folder has no .dockerignore of its own: what changes without the code
+changing."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,14 @@ class IgnoreRule:
 def build_context(dockerfile: str, requirements: str, context_dir: Path | None) -> bytes:
     """A tar.gz for `docker build -`: the Dockerfile, requirements.txt unless blank, and the files of `context_dir`.
 
-    The same input gives the same archive: sorted, owner 0, time 0, modes 0644 and 0755. The .dockerignore stays behind: it has
-    been applied, and a daemon that applied it again could drop a generated file. Raises `UsageError` when the files are
-    larger than `CONTEXT_LIMIT_BYTES` or one of them would be replaced by a generated one that differs.
+    The same input gives the same archive: sorted, owner 0, time 0, modes 0644 and 0755. The
+    .dockerignore stays behind: it has been applied, and a daemon that applied it again could drop a
+    generated file. Raises `UsageError` when the files are larger than `CONTEXT_LIMIT_BYTES` or one
+    of them would be replaced by a generated one that differs.
     """
-    own = {"Dockerfile": dockerfile} | ({"requirements.txt": requirements} if requirements.strip() else {})
+    own = {"Dockerfile": dockerfile} | (
+        {"requirements.txt": requirements} if requirements.strip() else {}
+    )
     files = [] if context_dir is None else read_context_dir(context_dir)
     for found in files:
         if found.path in own and found.content != own[found.path].encode():
@@ -87,14 +92,15 @@ def context_digest(context: bytes) -> str:
     return hashlib.sha256(gzip.decompress(context)).hexdigest()
 
 
-# --- .dockerignore ----------------------------------------------------------------------------------------------
+# --- .dockerignore --------------------------------------------------------------------------------
 
 
 def parse_dockerignore(text: str, *, where: str) -> list[IgnoreRule]:
     """The rules of a .dockerignore.
 
-    Docker's own meaning ("Dockerfile reference, .dockerignore file") of comments, `*`, `?`, `[a-z]`, `**`, `!` and of a leading or
-    trailing slash. Backslashes and `..` are refused with `UsageError`.
+    Docker's own meaning ("Dockerfile reference, .dockerignore file") of comments, `*`, `?`,
+    `[a-z]`, `**`, `!` and of a leading or trailing slash. Backslashes and `..` are refused with
+    `UsageError`.
     """
     rules = []
     for number, line in enumerate(text.lstrip("\ufeff").splitlines(), start=1):
@@ -102,9 +108,15 @@ def parse_dockerignore(text: str, *, where: str) -> list[IgnoreRule]:
         if not rule or line.startswith("#"):
             continue
         keeps = rule.startswith("!")
-        path = "/".join(part for part in rule.removeprefix("!").strip().split("/") if part not in ("", "."))
+        path = "/".join(
+            part for part in rule.removeprefix("!").strip().split("/") if part not in ("", ".")
+        )
         if "\\" in rule or ".." in path.split("/"):
-            raise UsageError("a pattern that is not supported", where=f"{where}:{number}", why=f"{rule!r} holds a backslash or '..'")
+            raise UsageError(
+                "a pattern that is not supported",
+                where=f"{where}:{number}",
+                why=f"{rule!r} holds a backslash or '..'",
+            )
         if path:
             rules.append(IgnoreRule(_compile(path, f"{where}:{number}"), keeps))
     return rules
@@ -119,7 +131,9 @@ def is_ignored(path: str, rules: Sequence[IgnoreRule]) -> bool:
     return ignored
 
 
-_GLOB = re.compile(r"(?P<any>\*\*/?)|(?P<star>\*)|(?P<one>\?)|(?P<set>\[\^?[^\]]+\])|(?P<rest>[^*?\[]+|\[)")
+_GLOB = re.compile(
+    r"(?P<any>\*\*/?)|(?P<star>\*)|(?P<one>\?)|(?P<set>\[\^?[^\]]+\])|(?P<rest>[^*?\[]+|\[)"
+)
 
 
 def _compile(glob: str, where: str) -> re.Pattern[str]:
@@ -136,21 +150,27 @@ def _compile(glob: str, where: str) -> re.Pattern[str]:
     try:
         return re.compile(rf"{regex}(?:/.*)?\Z", re.DOTALL)
     except re.error as error:
-        raise UsageError("a pattern that is not supported", where=where, why=f"{glob!r}: {error}") from error
+        raise UsageError(
+            "a pattern that is not supported", where=where, why=f"{glob!r}: {error}"
+        ) from error
 
 
-# --- the disk ---------------------------------------------------------------------------------------------------
+# --- the disk -------------------------------------------------------------------------------------
 
 
 def read_context_dir(folder: Path) -> list[ContextFile]:
     """The files of `folder` that `.dockerignore` leaves; reads the disk.
 
-    Raises `UsageError` for a folder that is none, for what is neither file, folder nor link, and above `CONTEXT_LIMIT_BYTES`.
+    Raises `UsageError` for a folder that is none, for what is neither file, folder nor link, and
+    above `CONTEXT_LIMIT_BYTES`.
     """
     if not folder.is_dir():
         raise UsageError("there is no such folder", where=str(folder))
     ignore = folder / ".dockerignore"
-    rules = parse_dockerignore(ignore.read_text(encoding="utf-8") if ignore.is_file() else DEFAULT_IGNORE, where=str(ignore))
+    rules = parse_dockerignore(
+        ignore.read_text(encoding="utf-8") if ignore.is_file() else DEFAULT_IGNORE,
+        where=str(ignore),
+    )
     paths = sorted(path for path in _walk(folder, folder, rules) if path != ignore)
     _refuse_large(folder, paths)
     return [_read(folder, path) for path in paths]
@@ -173,7 +193,9 @@ def _refuse_large(folder: Path, paths: Sequence[Path]) -> None:
     if total <= CONTEXT_LIMIT_BYTES:
         return
     largest = sorted(sizes, key=lambda path: -sizes[path])[:5]
-    listed = "\n".join(f"{sizes[path] / 2**20:8.1f} MiB  {path.relative_to(folder).as_posix()}" for path in largest)
+    listed = "\n".join(
+        f"{sizes[path] / 2**20:8.1f} MiB  {path.relative_to(folder).as_posix()}" for path in largest
+    )
     raise UsageError(
         f"the build context is {total / 2**20:.0f} MiB, {CONTEXT_LIMIT_BYTES // 2**20} MiB are allowed",
         where=str(folder),
@@ -187,5 +209,9 @@ def _read(folder: Path, path: Path) -> ContextFile:
     if path.is_symlink():
         return ContextFile(name, link_to=path.readlink().as_posix())
     if not path.is_file():
-        raise UsageError("neither a file, a folder nor a link", where=str(path), fix=f"a line /{name} in {folder}/.dockerignore")
+        raise UsageError(
+            "neither a file, a folder nor a link",
+            where=str(path),
+            fix=f"a line /{name} in {folder}/.dockerignore",
+        )
     return ContextFile(name, path.read_bytes(), executable=bool(path.stat().st_mode & 0o100))

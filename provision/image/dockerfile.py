@@ -28,7 +28,8 @@ class Family(enum.StrEnum):
 
 
 FRAMEWORKS: Mapping[Family, str] = {Family.PYTORCH: "torch", Family.TENSORFLOW: "tensorflow"}
-"""The distribution that a family's base image is chosen for; its build is kept and its import is proven."""
+"""The distribution that a family's base image is chosen for; its build is kept and its import is
+proven."""
 
 BASE_IMAGES: Mapping[Family, Mapping[str, str]] = {
     Family.PYTORCH: {
@@ -43,13 +44,15 @@ BASE_IMAGES: Mapping[Family, Mapping[str, str]] = {
         "3.12": "nvidia/cuda:12.8.1-cudnn-runtime-ubuntu24.04",
     },
 }
-"""Default bases by family and Python minor version, which such an image dictates. Family beam has one per Python and release.
+"""Default bases by family and Python minor version, which such an image dictates. Family beam has
+one per Python and release.
 
-How sure: every tag is in use in public Dockerfiles, none was pulled while this was written; the build itself checks the Python.
-PyTorch's images carry conda with Python 3.11 up to 2.9 and Ubuntu's Python 3.12 from 2.10 (pytorch/pytorch#170338): the template
-serves both. TensorFlow's carry Ubuntu 22.04's Python 3.11, a release candidate
-(tensorflow/tensorflow#82529). Ubuntu 22.04 and 24.04 have Python 3.10 and 3.12. CUDA 12.8 needs a driver of branch 525 or newer
-(NVIDIA CUDA compatibility guide, minor version compatibility), which is also the floor of an L4.
+How sure: every tag is in use in public Dockerfiles, none was pulled while this was written; the
+build itself checks the Python. PyTorch's images carry conda with Python 3.11 up to 2.9 and Ubuntu's
+Python 3.12 from 2.10 (pytorch/pytorch#170338): the template serves both. TensorFlow's carry Ubuntu
+22.04's Python 3.11, a release candidate (tensorflow/tensorflow#82529). Ubuntu 22.04 and 24.04 have
+Python 3.10 and 3.12. CUDA 12.8 needs a driver of branch 525 or newer (NVIDIA CUDA compatibility
+guide, minor version compatibility), which is also the floor of an L4.
 """
 
 
@@ -65,11 +68,12 @@ class Copy:
 class ImageSpec:
     """What a worker image is made from.
 
-    `python` is MAJOR.MINOR of the launcher, `beam` the release of apache-beam; both have to be the launcher's (Dataflow, "Build
-    custom container images"). `base_image` and `boot_image` replace the defaults; `apt` lists Debian packages, `requirements` is
-    the text of a requirements file, `env` adds variables (and replaces those set here, except PATH and LD_LIBRARY_PATH),
-    `threads` are the OpenMP threads of one SDK process (see `threads_per_worker`), `imports` are modules whose import the build
-    proves. Raises `SettingsError` for what cannot be.
+    `python` is MAJOR.MINOR of the launcher, `beam` the release of apache-beam; both have to be the
+    launcher's (Dataflow, "Build custom container images"). `base_image` and `boot_image` replace
+    the defaults; `apt` lists Debian packages, `requirements` is the text of a requirements file,
+    `env` adds variables (and replaces those set here, except PATH and LD_LIBRARY_PATH), `threads`
+    are the OpenMP threads of one SDK process (see `threads_per_worker`), `imports` are modules
+    whose import the build proves. Raises `SettingsError` for what cannot be.
     """
 
     family: Family = Family.BEAM
@@ -85,14 +89,34 @@ class ImageSpec:
     imports: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _require(re.fullmatch(r"3\.[0-9]{1,2}", self.python), "python", self.python, "MAJOR.MINOR, as 3.11")
-        _require(re.fullmatch(r"2\.[0-9]+\.[0-9]+(?:\.?(?:rc|dev)[0-9]*)?", self.beam), "beam", self.beam, "a release, as 2.77.0")
+        _require(
+            re.fullmatch(r"3\.[0-9]{1,2}", self.python),
+            "python",
+            self.python,
+            "MAJOR.MINOR, as 3.11",
+        )
+        _require(
+            re.fullmatch(r"2\.[0-9]+\.[0-9]+(?:\.?(?:rc|dev)[0-9]*)?", self.beam),
+            "beam",
+            self.beam,
+            "a release, as 2.77.0",
+        )
         _require(self.threads >= 1, "threads", self.threads, "1 or more")
         for key in ("base_image", "boot_image"):
             value: str | None = getattr(self, key)
-            _require(value is None or _is_pinned(value), key, value, "an image with a tag other than latest, or with a digest")
+            _require(
+                value is None or _is_pinned(value),
+                key,
+                value,
+                "an image with a tag other than latest, or with a digest",
+            )
         for name in self.env:
-            _require(name not in OURS_IN_ENV, f"env.{name}", self.env[name], "unset: the image puts the driver's folders first in it")
+            _require(
+                name not in OURS_IN_ENV,
+                f"env.{name}",
+                self.env[name],
+                "unset: the image puts the driver's folders first in it",
+            )
         _ = self.base
 
     @property
@@ -129,14 +153,20 @@ class ImageSpec:
             "imports": [*([framework] if framework else []), *self.imports],
             "apt": list(self.apt),
             "has_requirements": bool(self.requirements.strip()),
-            "env": {**dict.fromkeys(THREAD_VARIABLES, str(self.threads)), "TF_FORCE_GPU_ALLOW_GROWTH": "true", **self.env},
+            "env": {
+                **dict.fromkeys(THREAD_VARIABLES, str(self.threads)),
+                "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+                **self.env,
+            },
             "copies": list(self.copies),
         }
 
 
 def _require(ok: object, key: str, value: object, allowed: str) -> None:
     if not ok:
-        raise SettingsError(f"{value!r} is not allowed", where=f"worker.{key}", why=f"it has to be {allowed}")
+        raise SettingsError(
+            f"{value!r} is not allowed", where=f"worker.{key}", why=f"it has to be {allowed}"
+        )
 
 
 def _is_pinned(reference: str) -> bool:
@@ -149,7 +179,8 @@ def _is_pinned(reference: str) -> bool:
 def threads_per_worker(cores: int, workers: int) -> int:
     """OpenMP, MKL and OpenBLAS threads of one of `workers` processes on `cores` cores.
 
-    Measured (docs/facts.md): 8 processes with a thread per core each ran 8 times slower than one process alone.
+    Measured (docs/facts.md): 8 processes with a thread per core each ran 8 times slower than one
+    process alone.
     """
     return max(1, cores // max(1, workers))
 
@@ -169,7 +200,13 @@ class Build:
     digest: str
 
 
-def prepare(spec: ImageSpec, *, project_dir: Path | None, context_dir: Path | None = None, repository: str = "provision/worker") -> Build:
+def prepare(
+    spec: ImageSpec,
+    *,
+    project_dir: Path | None,
+    context_dir: Path | None = None,
+    repository: str = "provision/worker",
+) -> Build:
     """Render and pack `spec`. The name holds the digest of the context: a changed one is another image, an unchanged one is found again.
 
     Reads the templates and `context_dir`; raises `TemplateError` and `UsageError`.

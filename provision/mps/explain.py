@@ -13,11 +13,13 @@ from typing import Any
 from provision.report.text import clean
 
 LONGEST_LINE = 2_000
-"""Characters that are looked at together: matching takes longer than in proportion to them, and a page may be minified to one line."""
+"""Characters that are looked at together: matching takes longer than in proportion to them, and a
+page may be minified to one line."""
 _WRITTEN_OUT = re.compile(r"\\(?:u001|x1)[bB]")
 """The escape character before a colour, as JSON and Python write it."""
 _OVERLAP = 200
-"""Characters that two neighbouring pieces of a longer line share: a text that is cut in one of them is whole in the other."""
+"""Characters that two neighbouring pieces of a longer line share: a text that is cut in one of them
+is whole in the other."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,8 @@ class Row:
     id: str
     says: str
     words: tuple[str, ...]
-    """In lower case: what holds none of them does not fit. Looking for these first takes a tenth of the time."""
+    """In lower case: what holds none of them does not fit. Looking for these first takes a tenth of
+    the time."""
     match: tuple[re.Pattern[str], ...]
     unless: tuple[re.Pattern[str], ...]
     cause: str
@@ -67,7 +70,8 @@ class Match:
 
 
 _SMALL = 800
-"""Error numbers below are too common in other texts to be taken for CUDA's where CUDA is not named."""
+"""Error numbers below are too common in other texts to be taken for CUDA's where CUDA is not
+named."""
 _NUMBER = r"(?<!HTTP )\b(?:error|failure|code|result|status|gives)\b\W{{0,4}}(?:(?:code|number)\W{{1,3}})?{code}\b(?!\.\d|\s*%)"
 
 
@@ -79,14 +83,19 @@ def _number(code: int) -> str:
 
 def _row(table: Mapping[str, Any]) -> Row:
     def patterns(key: str) -> tuple[re.Pattern[str], ...]:
-        return tuple(re.compile(pattern, re.IGNORECASE | re.ASCII) for pattern in table.get(key, ()))
+        return tuple(
+            re.compile(pattern, re.IGNORECASE | re.ASCII) for pattern in table.get(key, ())
+        )
 
     codes = table.get("codes", ())
     return Row(
         table["id"],
         table["says"],
         (*table["words"], *map(str, codes)),
-        (*patterns("match"), *(re.compile(_number(code), re.IGNORECASE | re.ASCII) for code in codes)),
+        (
+            *patterns("match"),
+            *(re.compile(_number(code), re.IGNORECASE | re.ASCII) for code in codes),
+        ),
         patterns("unless"),
         table["cause"],
         table["remedy"],
@@ -97,17 +106,25 @@ def _row(table: Mapping[str, Any]) -> Row:
 @cache
 def rows() -> Sequence[Row]:
     """Every row, in the table's order."""
-    text = resources.files("provision.mps").joinpath("explanations.toml").read_text(encoding="utf-8")
+    text = (
+        resources.files("provision.mps").joinpath("explanations.toml").read_text(encoding="utf-8")
+    )
     return tuple(_row(table) for table in tomllib.loads(text)["row"])
 
 
 def explain(text: str) -> tuple[Match, ...]:
     """The rows that fit `text`, harmless ones last, else in the order in which they appear in it; each once."""
-    lines = [clean(line) if "\x1b" in line else line for line in _WRITTEN_OUT.sub("\x1b", text).splitlines()]
+    lines = [
+        clean(line) if "\x1b" in line else line
+        for line in _WRITTEN_OUT.sub("\x1b", text).splitlines()
+    ]
     lower = "\n".join(lines).lower()
     found = []
     for row in rows():
-        pieces = ((number, next(filter(row.fits, _pieces(lines[number])), None)) for number in sorted(_holders(lower, row.words)))
+        pieces = (
+            (number, next(filter(row.fits, _pieces(lines[number])), None))
+            for number in sorted(_holders(lower, row.words))
+        )
         fitting = [(number, piece) for number, piece in pieces if piece is not None]
         if fitting:
             first, piece = fitting[0]
@@ -134,4 +151,8 @@ def _pieces(raw: str) -> Sequence[str]:
     """What of a line is matched as one: a log in JSON has whole tracebacks on a line, with their line ends written out."""
     lines = (line.strip() for line in raw.split("\\n"))
     step = LONGEST_LINE - _OVERLAP
-    return [line[start : start + LONGEST_LINE] for line in lines for start in range(0, max(1, len(line) - _OVERLAP), step)]
+    return [
+        line[start : start + LONGEST_LINE]
+        for line in lines
+        for start in range(0, max(1, len(line) - _OVERLAP), step)
+    ]

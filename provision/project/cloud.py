@@ -59,28 +59,40 @@ def prices_of(project: Project) -> PriceList:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(
-            f"provision.prices is {named!r}: it cannot be read", where=named, why=str(error), fix=f"ls -l {path}"
+            f"provision.prices is {named!r}: it cannot be read",
+            where=named,
+            why=str(error),
+            fix=f"ls -l {path}",
         ) from error
     return PriceList.from_text(text, named)
 
 
 def journal_of(project: Project) -> FileJournal:
     """Where what is asked of the cloud is written down before it is asked."""
-    return FileJournal(project.home / "journal.jsonl", project.settings.project or MOCK_PROJECT, say=project.say_once)
+    return FileJournal(
+        project.home / "journal.jsonl",
+        project.settings.project or MOCK_PROJECT,
+        say=project.say_once,
+    )
 
 
 def every_journal(project: Project) -> list[FileJournal]:
     """The journals of all project folders of this machine, as far as they concern the settings' Google Cloud project."""
     cloud_project = project.settings.project or MOCK_PROJECT
     return [
-        FileJournal(path, cloud_project, say=project.say_once) for path in sorted((project.state_dir / "projects").glob("*/journal.jsonl"))
+        FileJournal(path, cloud_project, say=project.say_once)
+        for path in sorted((project.state_dir / "projects").glob("*/journal.jsonl"))
     ]
 
 
 def unfinished(project: Project) -> list[str]:
     """A line for each VM that an earlier run asked for, or began to delete, and did not live to see the end of."""
     journal = journal_of(project)
-    words = {INTENT: "was being made", UNSURE: "was asked for without an answer", DELETING: "was being deleted"}
+    words = {
+        INTENT: "was being made",
+        UNSURE: "was asked for without an answer",
+        DELETING: "was being deleted",
+    }
     remedy = f"`{project.program_argv0} vm.gc` looks"
     return [
         f"{entry.name} {words.get(entry.state, 'could not be deleted')} in {entry.zone} when a run ended: {remedy}"
@@ -117,7 +129,12 @@ class Hidden:
         """For a task that is to act on it."""
         flag = f" --project {project.settings.project}" if project.settings.project else ""
         fix = f"gcloud compute instances describe {self.name} --zone {self.zone}{flag}"
-        return CloudError("the VM was made, and cannot be looked at now", where=f"{self.zone}/{self.name}", why=self.why, fix=fix)
+        return CloudError(
+            "the VM was made, and cannot be looked at now",
+            where=f"{self.zone}/{self.name}",
+            why=self.why,
+            fix=fix,
+        )
 
 
 @dataclass(frozen=True)
@@ -137,8 +154,8 @@ class Known:
 def look(project: Project, cloud: ComputeCloud) -> Known:
     """Our VMs over all zones; one call where the list shows all that the journal knows. What is hidden is told.
 
-    A zone that does not answer is missing in the list without an error (warning UNREACHABLE), and its VMs bill on: what the
-    journal calls made and the list lacks is asked for by name.
+    A zone that does not answer is missing in the list without an error (warning UNREACHABLE), and
+    its VMs bill on: what the journal calls made and the list lacks is asked for by name.
     """
     owner = owner_of(ensure_key(project.home / "key"))
     listing = cloud.listing({body.OWNER_LABEL: owner})
@@ -156,7 +173,9 @@ def look(project: Project, cloud: ComputeCloud) -> Known:
             if vm is not None and is_ours(vm, owner):
                 found[vm.zone, vm.name] = vm
     told = {each.zone for each in hidden}
-    hidden += [Hidden(silence.zone, silence.why) for silence in listing.silent if silence.zone not in told]
+    hidden += [
+        Hidden(silence.zone, silence.why) for silence in listing.silent if silence.zone not in told
+    ]
     for each in hidden:
         project.say_once(str(each))
     return Known([vm for _, vm in sorted(found.items(), key=lambda item: item[0])], hidden)
@@ -183,14 +202,19 @@ def no_such_vm(project: Project, name: str, known: Known) -> UsageError:
     """The error for a name or pattern that means none of our VMs; it names those that there are."""
     named = ", ".join(vm.name for vm in known.vms)
     why = f"VMs of this project: {named}" if named else "this project has no VM"
-    return UsageError(f"there is no VM named {name}", where="--name", why=why, fix=f"{project.program_argv0} vm.list")
+    return UsageError(
+        f"there is no VM named {name}",
+        where="--name",
+        why=why,
+        fix=f"{project.program_argv0} vm.list",
+    )
 
 
 def refuse_orphan(project: Project, cloud: ComputeCloud, name: str, owner: str, verb: str) -> None:
     """Raises CloudError when a VM of this name exists in any zone under another label: it may be ours from before, and bill.
 
-    The label comes from the project's key, and the key's place from the project folder: a folder that was renamed has another.
-    `verb` is what gcloud would be asked to do with it.
+    The label comes from the project's key, and the key's place from the project folder: a folder
+    that was renamed has another. `verb` is what gcloud would be asked to do with it.
     """
     others = [vm for vm in cloud.list({}) if vm.name == name]
     if not others:
@@ -199,7 +223,12 @@ def refuse_orphan(project: Project, cloud: ComputeCloud, name: str, owner: str, 
     raise CloudError(
         f"a VM named {name} exists, but not with this project's label",
         where=", ".join(f"{vm.zone}/{name}" for vm in others),
-        why="\n".join(f"{vm.zone}: {vm.status}, label {body.OWNER_LABEL} is {vm.labels.get(body.OWNER_LABEL)!r}" for vm in others)
+        why="\n".join(
+            f"{vm.zone}: {vm.status}, label {body.OWNER_LABEL} is {vm.labels.get(body.OWNER_LABEL)!r}"
+            for vm in others
+        )
         + f"\nours is {owner!r}; it changes when the project folder is moved or renamed",
-        fix="\n".join(f"gcloud compute instances {verb} {name} --zone {vm.zone}{flag}" for vm in others),
+        fix="\n".join(
+            f"gcloud compute instances {verb} {name} --zone {vm.zone}{flag}" for vm in others
+        ),
     )

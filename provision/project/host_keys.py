@@ -1,8 +1,9 @@
 """Whom to believe: the host keys of a VM, as it published them itself, pinned under its instance id.
 
-A VM's boot unit publishes its public keys twice (templates/publish-host-keys.sh.j2): as guest attributes `hostkeys/TYPE` and on
-the serial console. Both are read through the cloud's authenticated API, so they need no network that is trusted. Keys can
-come late, and the guest agent may replace them seconds after sshd first answers (compute-image-packages#310, kyma-project/
+A VM's boot unit publishes its public keys twice (templates/publish-host-keys.sh.j2): as guest
+attributes `hostkeys/TYPE` and on the serial console. Both are read through the cloud's
+authenticated API, so they need no network that is trusted. Keys can come late, and the guest agent
+may replace them seconds after sshd first answers (compute-image-packages#310, kyma-project/
 test-infra#3331): so what was published is read again before a key that differs is called an attack.
 """
 
@@ -27,14 +28,19 @@ from provision.project.records import VmRecords
 T = TypeVar("T")
 
 ATTRIBUTES_PAUSE_S = 6.5
-"""Between two queries of one VM's guest attributes: ten a minute are allowed (Compute Engine, "Set and query guest attributes")."""
+"""Between two queries of one VM's guest attributes: ten a minute are allowed (Compute Engine, "Set
+and query guest attributes")."""
 
-_PRINTED = re.compile(r"provision-host-key (\S+) ([A-Za-z0-9+/]+=*) (SHA256:[A-Za-z0-9+/]+|-)[ \t\r]*$", re.MULTILINE)
+_PRINTED = re.compile(
+    r"provision-host-key (\S+) ([A-Za-z0-9+/]+=*) (SHA256:[A-Za-z0-9+/]+|-)[ \t\r]*$", re.MULTILINE
+)
 
 
 def known_hosts(project: Project) -> KnownHosts:
     """The toolkit's own pins of this project, then the user's known-hosts files, which are only read."""
-    return KnownHosts(project.home / "known_hosts", SshConfig.of_user(project.environ).default_known_hosts())
+    return KnownHosts(
+        project.home / "known_hosts", SshConfig.of_user(project.environ).default_known_hosts()
+    )
 
 
 def key_alias(instance_id: str) -> str:
@@ -64,7 +70,8 @@ def pin_files(project: Project, target: Host) -> list[Path]:
 class Publication:
     """What one VM has published about itself so far: looked for in its guest attributes, then on its serial console.
 
-    `look` may be called as often as wanted: guest attributes are asked for once in `attributes_pause_s` seconds at most.
+    `look` may be called as often as wanted: guest attributes are asked for once in
+    `attributes_pause_s` seconds at most.
     """
 
     cloud: ComputeCloud
@@ -85,7 +92,9 @@ class Publication:
             return []
         self._asked_at = self.clock()
         nothing: Mapping[str, str] = {}
-        found = _unless_forbidden(lambda: self.cloud.guest_attributes(self.vm.name, self.vm.zone, "hostkeys/"), nothing)
+        found = _unless_forbidden(
+            lambda: self.cloud.guest_attributes(self.vm.name, self.vm.zone, "hostkeys/"), nothing
+        )
         return _readable(f"{kind} {blob}" for kind, blob in found.items())
 
     def _console(self) -> list[HostKey]:
@@ -121,7 +130,9 @@ def _readable(lines: Iterable[str]) -> list[HostKey]:
     return keys
 
 
-def trusting(project: Project, cloud: ComputeCloud | None, target: Host, attempt: Callable[[Host], T]) -> T:
+def trusting(
+    project: Project, cloud: ComputeCloud | None, target: Host, attempt: Callable[[Host], T]
+) -> T:
     """What `attempt` returns; once more where the host's key was not the pinned one and the VM has published that other key."""
     try:
         return attempt(target)
@@ -130,11 +141,13 @@ def trusting(project: Project, cloud: ComputeCloud | None, target: Host, attempt
     return attempt(target)
 
 
-def _published_anew(project: Project, cloud: ComputeCloud | None, target: Host, mismatch: HostKeyMismatch) -> None:
+def _published_anew(
+    project: Project, cloud: ComputeCloud | None, target: Host, mismatch: HostKeyMismatch
+) -> None:
     """After a key that is not the pinned one: pin what the VM publishes by now. Raises the mismatch when that is nothing new.
 
-    The keys are read once, and only of the instance whose id the pin carries; with another one of this name, or without an
-    answer of the cloud, the mismatch says so.
+    The keys are read once, and only of the instance whose id the pin carries; with another one of
+    this name, or without an answer of the cloud, the mismatch says so.
     """
     record = VmRecords(project.home / "vms.json").get(target.name)
     if target.key_alias is None or record is None or target.name in project.settings.hosts:
@@ -149,10 +162,16 @@ def _published_anew(project: Project, cloud: ComputeCloud | None, target: Host, 
     except CloudError as error:
         mismatch.why += f"\nwhat the VM publishes could not be read: {error.why or error.what}"
         raise mismatch from error
-    if not published or not known_hosts(project).replace(target.key_alias, [key.line for key in published]):
+    if not published or not known_hosts(project).replace(
+        target.key_alias, [key.line for key in published]
+    ):
         mismatch.why += "\npublished by the VM: " + (", ".join(map(str, published)) or "nothing")
         raise mismatch
-    project.emit(Note("the VM has published other host keys: pinned instead of the old ones", host=target.name))
+    project.emit(
+        Note(
+            "the VM has published other host keys: pinned instead of the old ones", host=target.name
+        )
+    )
 
 
 def _cloud(project: Project) -> ComputeCloud:
@@ -162,5 +181,9 @@ def _cloud(project: Project) -> ComputeCloud:
 
 
 def _replaced(vm: Vm | None, instance_id: str) -> str:
-    now = "there is no VM of this name any more" if vm is None else f"the VM of this name is another one by now, {vm.instance_id}"
+    now = (
+        "there is no VM of this name any more"
+        if vm is None
+        else f"the VM of this name is another one by now, {vm.instance_id}"
+    )
     return f"the pinned key is that of the instance {instance_id}; {now}"

@@ -53,7 +53,10 @@ class Machine:
             "source": {self.source},
             **{f"label.{key}": {value} for key, value in self.labels.items()},
         }
-        return {key: frozenset(value.lower() for value in values if value or key.startswith("label.")) for key, values in found.items()}
+        return {
+            key: frozenset(value.lower() for value in values if value or key.startswith("label."))
+            for key, values in found.items()
+        }
 
 
 def _ways_to_write(gpu: str) -> set[str]:
@@ -83,11 +86,18 @@ class Inventory:
         Raises as `provision.hosts.patterns.matching`, and CloudError for a name that is hidden.
         """
         machines = {machine.host.name: machine for machine in self.machines}
-        unseen = {each.name: each for each in self.hidden if each.name and each.name not in machines}
+        unseen = {
+            each.name: each for each in self.hidden if each.name and each.name not in machines
+        }
         for name in names_in(pattern):
             self.named(project, name)
-        hosts = [*(machine.host for machine in self.machines), *(Host(name=name, address="") for name in unseen)]
-        meant = matching(hosts, pattern, {name: machine.traits for name, machine in machines.items()})
+        hosts = [
+            *(machine.host for machine in self.machines),
+            *(Host(name=name, address="") for name in unseen),
+        ]
+        meant = matching(
+            hosts, pattern, {name: machine.traits for name, machine in machines.items()}
+        )
         return [machines[host.name] for host in meant if host.name in machines]
 
     def named(self, project: Project, name: str) -> Machine | None:
@@ -108,7 +118,9 @@ def listed(project: Project) -> Inventory:
     taken = {machine.host.name for machine in static}
     vms, records, hidden = _vms(project, taken)
     hosts = refreshed(project, _hosts_of(project, records))
-    return Inventory([*static, *(_machine_of(host, vm) for host, vm in zip(hosts, vms, strict=True))], hidden)
+    return Inventory(
+        [*static, *(_machine_of(host, vm) for host, vm in zip(hosts, vms, strict=True))], hidden
+    )
 
 
 def chosen(project: Project, pattern: str) -> list[Host]:
@@ -117,7 +129,9 @@ def chosen(project: Project, pattern: str) -> list[Host]:
     found = everything.matching(project, pattern)
     if not found and everything.hidden:
         why = "\n".join(map(str, everything.hidden))
-        raise CloudError("the pattern leaves no host that could be looked at", where=repr(pattern), why=why)
+        raise CloudError(
+            "the pattern leaves no host that could be looked at", where=repr(pattern), why=why
+        )
     if not found:
         raise nobody([machine.host for machine in everything.machines], pattern)
     return [machine.host for machine in found]
@@ -131,12 +145,18 @@ def is_forgotten(project: Project) -> bool:
     from provision.project.cloud import journal_of
 
     known = {host.name for host in remembered(project)}
-    return any(entry.state == MADE and entry.name not in known for entry in journal_of(project).open())
+    return any(
+        entry.state == MADE and entry.name not in known for entry in journal_of(project).open()
+    )
 
 
 def refreshed(project: Project, hosts: Sequence[Host]) -> list[Host]:
     """The hosts where they listen now: those of a mock that was stopped come up again on other ports."""
-    mocked = [host for host in hosts if project.settings.cloud == "mock" and host.name not in project.settings.hosts]
+    mocked = [
+        host
+        for host in hosts
+        if project.settings.cloud == "mock" and host.name not in project.settings.hosts
+    ]
     now = {host.name: host for host in mock.refreshed(project, mocked)} if mocked else {}
     return [now.get(host.name, host) for host in hosts]
 
@@ -152,7 +172,9 @@ def _as_root(target: Host) -> Host:
 
 
 def _may_have_vms(project: Project) -> bool:
-    return (project.home / "key").exists() and (project.settings.cloud != "mock" or mock.exists(project))
+    return (project.home / "key").exists() and (
+        project.settings.cloud != "mock" or mock.exists(project)
+    )
 
 
 def _vms(project: Project, taken: Collection[str]) -> tuple[list[Vm], list[VmRecord], list[Hidden]]:
@@ -165,8 +187,14 @@ def _vms(project: Project, taken: Collection[str]) -> tuple[list[Vm], list[VmRec
     ours = look(project, cloud)
     vms = [vm for vm in ours.vms if vm.name not in taken]
     known = {record.instance_id: record for record in _records(project).all()}
-    records = [known.get(vm.instance_id) or record_of(vm, vm_access.user_of(project, cloud, vm, key), SSH_PORT) for vm in vms]
-    records = [replace(record, address=address_of(vm)) for record, vm in zip(records, vms, strict=True)]
+    records = [
+        known.get(vm.instance_id)
+        or record_of(vm, vm_access.user_of(project, cloud, vm, key), SSH_PORT)
+        for vm in vms
+    ]
+    records = [
+        replace(record, address=address_of(vm)) for record, vm in zip(records, vms, strict=True)
+    ]
     return vms, records, [each for each in ours.hidden if each.name not in taken]
 
 
@@ -236,4 +264,6 @@ def _tunnel(project: Project) -> Callable[[VmRecord], tuple[str, ...]]:
         return lambda record: ()
     program = mock.gcloud(project) if project.settings.cloud == "mock" else iap.PROGRAM
     cloud_project = project.settings.project or mock.MOCK_PROJECT
-    return lambda record: iap.tunnel(record.name, project=cloud_project, zone=record.zone, program=program)
+    return lambda record: iap.tunnel(
+        record.name, project=cloud_project, zone=record.zone, program=program
+    )

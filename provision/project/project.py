@@ -79,10 +79,16 @@ class Targets:
     def __post_init__(self) -> None:
         if self.host is not None and self.limit is not None:
             raise UsageError(
-                "--host and --limit cannot be given together", why="--host names one host, --limit a pattern", fix="leave one of them out"
+                "--host and --limit cannot be given together",
+                why="--host names one host, --limit a pattern",
+                fix="leave one of them out",
             )
         if self.host is not None and not self.host.strip():
-            raise UsageError("--host names no host", why="it is empty", fix="--host NAME, or leave it out for the VM of the settings")
+            raise UsageError(
+                "--host names no host",
+                why="it is empty",
+                fix="--host NAME, or leave it out for the VM of the settings",
+            )
 
     @property
     def pace(self) -> Pace:
@@ -94,7 +100,8 @@ class Targets:
 class Done:
     """How a use case ended: the document of `--json`, the exit status, and text for people where there is any.
 
-    The text is what was found or done, well or not; `errors` are failures beside it, which people read on standard error.
+    The text is what was found or done, well or not; `errors` are failures beside it, which people
+    read on standard error.
     """
 
     document: dict[str, Any]

@@ -65,7 +65,13 @@ class VmRecords:
             yield
 
     def _write(self, records: list[VmRecord]) -> None:
-        replace_whole(self._path, json.dumps([asdict(record) for record in sorted(records, key=lambda record: record.name)], indent=1))
+        replace_whole(
+            self._path,
+            json.dumps(
+                [asdict(record) for record in sorted(records, key=lambda record: record.name)],
+                indent=1,
+            ),
+        )
 
 
 def replace_whole(path: Path, text: str) -> None:

@@ -1,8 +1,8 @@
 """How tasks log in to VMs: with the project's key in the instance's metadata, or through OS Login.
 
-A key that OS Login knows opens whatever its owner's roles open, in every project, so it has an end: it is imported for 30 days, and
-anew by whatever makes, starts or waits for a VM, and by any task on such a VM in its last week. `vm.gc` takes it away once no VM of
-the project is left.
+A key that OS Login knows opens whatever its owner's roles open, in every project, so it has an end:
+it is imported for 30 days, and anew by whatever makes, starts or waits for a VM, and by any task on
+such a VM in its last week. `vm.gc` takes it away once no VM of the project is left.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from provision.project.project import Project
 from provision.project.records import replace_whole
 
 USER = "provision"
-"""Account that the key in an instance's metadata makes: with sudo and Docker (guest agent's defaults)."""
+"""Account that the key in an instance's metadata makes: with sudo and Docker (guest agent's
+defaults)."""
 LOGIN_LASTS_S = 30 * 86_400
 RENEWED_BEFORE_S = 7 * 86_400
 _RENEWAL = "the renewal of the key in the login profile was tried"
@@ -63,7 +64,9 @@ def login_of(project: Project) -> Login | None:
 def renew(project: Project) -> None:
     """Give the imported key more time when its end is near. Tried once in a call; where it fails, that is said and the work goes on."""
     login = login_of(project)
-    if (login is not None and login.expires_s - now() > RENEWED_BEFORE_S) or _RENEWAL in project.said:
+    if (
+        login is not None and login.expires_s - now() > RENEWED_BEFORE_S
+    ) or _RENEWAL in project.said:
         return
     project.said.add(_RENEWAL)
     from provision.project.cloud import cloud_of
@@ -71,8 +74,14 @@ def renew(project: Project) -> None:
     try:
         _imported(project, cloud_of(project), ensure_key(project.home / "key"))
     except CloudError as error:
-        ends = "may be over" if login is None else f"ends in {max(0, int(login.expires_s - now())) // 86_400} days"
-        project.say_once(f"the time of this project's key in your login profile {ends}, and it was not renewed: {error.why or error.what}")
+        ends = (
+            "may be over"
+            if login is None
+            else f"ends in {max(0, int(login.expires_s - now())) // 86_400} days"
+        )
+        project.say_once(
+            f"the time of this project's key in your login profile {ends}, and it was not renewed: {error.why or error.what}"
+        )
 
 
 def log_out(project: Project, cloud: ComputeCloud, login: Login) -> None:

@@ -19,8 +19,8 @@ T = TypeVar("T")
 def reached(project: Project, target: Host, attempt: Callable[[Host], T]) -> T:
     """What `attempt` returns for the host; once more where a VM is at another address by now.
 
-    The cloud is asked after a VM was not reached, once and briefly: whoever has no network waits for that, too. Raises
-    `Unreachable` with what it says, or as it was where it says nothing new.
+    The cloud is asked after a VM was not reached, once and briefly: whoever has no network waits
+    for that, too. Raises `Unreachable` with what it says, or as it was where it says nothing new.
     """
     try:
         return attempt(target)
@@ -48,18 +48,34 @@ def _moved(project: Project, target: Host, record: VmRecord, error: Unreachable)
     if target.proxy or address in ("", record.address):
         raise error
     VmRecords(project.home / "vms.json").put(replace(record, address=address))
-    project.emit(Note(f"it is at {address} by now, no longer at {record.address}", host=target.name))
+    project.emit(
+        Note(f"it is at {address} by now, no longer at {record.address}", host=target.name)
+    )
     return replace(target, address=address)
 
 
 def _gone(project: Project, record: VmRecord, vm: Vm | None, error: Unreachable) -> Unreachable:
-    now = f"there is none in {record.zone}" if vm is None else f"the VM of this name is another one by now, {vm.instance_id}"
+    now = (
+        f"there is none in {record.zone}"
+        if vm is None
+        else f"the VM of this name is another one by now, {vm.instance_id}"
+    )
     why = f"{now}; this one was {record.instance_id}\n{error.what}: {error.why}"
-    return Unreachable("the VM is gone", where=record.name, why=why, fix=f"{project.program_argv0} vm.create --name {record.name}")
+    return Unreachable(
+        "the VM is gone",
+        where=record.name,
+        why=why,
+        fix=f"{project.program_argv0} vm.create --name {record.name}",
+    )
 
 
 def _not_running(project: Project, vm: Vm, error: Unreachable) -> Unreachable:
     since = f", stopped {vm.stopped}" if vm.status in HALTED and vm.stopped else ""
     verb = "start" if vm.status in HALTED else "wait"
     why = f"it is {vm.status} in {vm.zone}{since}\n{error.what}: {error.why}"
-    return Unreachable("the VM does not run", where=vm.name, why=why, fix=f"{project.program_argv0} vm.{verb} --name {vm.name}")
+    return Unreachable(
+        "the VM does not run",
+        where=vm.name,
+        why=why,
+        fix=f"{project.program_argv0} vm.{verb} --name {vm.name}",
+    )

@@ -27,28 +27,57 @@ _GOOGLE_REGISTRY = re.compile(r"(?:[a-z0-9-]+\.)*(?:gcr\.io|pkg\.dev)\Z")
 
 
 def cos(
-    settings: Settings, *, host: Host | None = None, boot_unit: str, idle: Mapping[str, str] | None = None, extras: Sequence[Resource] = ()
+    settings: Settings,
+    *,
+    host: Host | None = None,
+    boot_unit: str,
+    idle: Mapping[str, str] | None = None,
+    extras: Sequence[Resource] = (),
 ) -> list[Resource]:
     """A Container-Optimized OS host with a GPU, in the order in which its parts depend on one another.
 
-    On a host with a driver of its own (`driver: present`) the installation becomes a check. `boot_unit` is the text
-    of the unit that runs the boot script, `idle` the files of `idle_stop` for a VM that was made here (no other host is
-    ever powered off by us); `extras` are the user's own resources, which come last.
+    On a host with a driver of its own (`driver: present`) the installation becomes a check.
+    `boot_unit` is the text of the unit that runs the boot script, `idle` the files of `idle_stop`
+    for a VM that was made here (no other host is ever powered off by us); `extras` are the user's
+    own resources, which come last.
     """
     gpu: list[Resource] = [Gpu(name="gpu", count=settings.gpu_count)] if settings.gpu else []
-    first = [BootEnded(name="boot", unit=BOOT_UNIT, asks_caller=host is not None and host.name in settings.hosts), *gpu]
+    first = [
+        BootEnded(
+            name="boot",
+            unit=BOOT_UNIT,
+            asks_caller=host is not None and host.name in settings.hosts,
+        ),
+        *gpu,
+    ]
     needs = tuple(resource.name for resource in first)
     engine = DockerEngine(name="docker", needs=needs, at_boot=True)
-    login = RegistryLogin(name="registry-login", needs=needs, at_boot=True, registries=registries(settings))
+    login = RegistryLogin(
+        name="registry-login", needs=needs, at_boot=True, registries=registries(settings)
+    )
     unit = Unit(name="boot-unit", needs=needs, unit=BOOT_UNIT, content=boot_unit, at_boot=True)
     steps = [*_gpu_steps(settings, host, needs), login]
     runner = BootRunner(needs=needs)
     stop = _idle_stop(settings, idle, needs)
-    boot_steps = fragment("boot-steps", "10-host.sh", [*stop, engine, *steps, unit, *extras], needs=needs)
-    return [*first, engine, runner, boot_steps, unit, *stop, *steps, *_proof(settings, host), *extras]
+    boot_steps = fragment(
+        "boot-steps", "10-host.sh", [*stop, engine, *steps, unit, *extras], needs=needs
+    )
+    return [
+        *first,
+        engine,
+        runner,
+        boot_steps,
+        unit,
+        *stop,
+        *steps,
+        *_proof(settings, host),
+        *extras,
+    ]
 
 
-def _idle_stop(settings: Settings, idle: Mapping[str, str] | None, needs: tuple[str, ...]) -> list[Resource]:
+def _idle_stop(
+    settings: Settings, idle: Mapping[str, str] | None, needs: tuple[str, ...]
+) -> list[Resource]:
     """First of the boot's steps: a boot that fails later must not leave a VM that nobody uses and nothing stops."""
     if idle is None:
         return []
@@ -62,7 +91,14 @@ def _gpu_steps(settings: Settings, host: Host | None, needs: tuple[str, ...]) ->
     folder = _driver_dir(host)
     source = host.driver if host else None
     return [
-        Driver(name="driver", needs=needs, at_boot=True, version=settings.driver, source=source, directory=folder),
+        Driver(
+            name="driver",
+            needs=needs,
+            at_boot=True,
+            version=settings.driver,
+            source=source,
+            directory=folder,
+        ),
         ExecBindMount(name="driver-mount", needs=needs, at_boot=True, path=folder),
     ]
 
@@ -70,7 +106,9 @@ def _gpu_steps(settings: Settings, host: Host | None, needs: tuple[str, ...]) ->
 def _proof(settings: Settings, host: Host | None) -> list[Resource]:
     if not settings.gpu:
         return []
-    return [NvidiaSmi(name="nvidia-smi", needs=("driver", "driver-mount"), directory=_driver_dir(host))]
+    return [
+        NvidiaSmi(name="nvidia-smi", needs=("driver", "driver-mount"), directory=_driver_dir(host))
+    ]
 
 
 def _driver_dir(host: Host | None) -> str:

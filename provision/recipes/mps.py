@@ -32,14 +32,28 @@ def _plan(settings: Settings) -> dict[str, Any]:
 
 
 def mps(
-    settings: Settings, *, present: bool = True, force: bool = False, host: Host | None = None, needs: tuple[str, ...] = ()
+    settings: Settings,
+    *,
+    present: bool = True,
+    force: bool = False,
+    host: Host | None = None,
+    needs: tuple[str, ...] = (),
 ) -> list[Resource]:
     """The compute mode, the daemon, and the step that brings both back after a boot; `needs` are the containers."""
-    daemon = MpsDaemon(name="mps", needs=needs, at_boot=present, present=present, force=force, **_plan(settings))
+    daemon = MpsDaemon(
+        name="mps", needs=needs, at_boot=present, present=present, force=force, **_plan(settings)
+    )
     if not present:
         return [daemon, *no_mps(settings, host=host)]
-    mode = replace(compute_mode(settings, "exclusive" if settings.mps.exclusive else "default", host), needs=needs)
-    as_found = replace(compute_mode(settings, "", host), name="compute-mode-as-found") if mode.at_boot else None
+    mode = replace(
+        compute_mode(settings, "exclusive" if settings.mps.exclusive else "default", host),
+        needs=needs,
+    )
+    as_found = (
+        replace(compute_mode(settings, "", host), name="compute-mode-as-found")
+        if mode.at_boot
+        else None
+    )
     return [mode, daemon, fragment("mps-steps", FRAGMENT, [mode, daemon], undo=as_found)]
 
 
@@ -58,7 +72,13 @@ def outside(settings: Settings, *, host: Host | None = None) -> Resource:
 def compute_mode(settings: Settings, wanted: Any, host: Host | None) -> ComputeMode:
     """The GPU's compute mode, as `ComputeMode` says."""
     folder = (host.driver_dir if host else None) or DRIVER_DIR.path
-    return ComputeMode(name="compute-mode", at_boot=wanted == "exclusive", wanted=wanted, gpu=settings.mps.gpu or "", directory=folder)
+    return ComputeMode(
+        name="compute-mode",
+        at_boot=wanted == "exclusive",
+        wanted=wanted,
+        gpu=settings.mps.gpu or "",
+        directory=folder,
+    )
 
 
 def no_mps(settings: Settings, *, host: Host | None = None) -> list[Resource]:
@@ -68,10 +88,18 @@ def no_mps(settings: Settings, *, host: Host | None = None) -> list[Resource]:
 
 def elsewhere(settings: Settings, *, image: str = "", force: bool = False) -> Resource:
     """No daemon where the other topology has one; its clients have to leave first, and the `image` that is to follow has to be there."""
-    other = settings.worker.name if settings.mps.topology == "containers" else settings.worker.name + DAEMON_SUFFIX
-    return MpsDaemon(name="mps-elsewhere", container=other, present=False, alone=True, image=image, force=force)
+    other = (
+        settings.worker.name
+        if settings.mps.topology == "containers"
+        else settings.worker.name + DAEMON_SUFFIX
+    )
+    return MpsDaemon(
+        name="mps-elsewhere", container=other, present=False, alone=True, image=image, force=force
+    )
 
 
 def kept(settings: Settings) -> Resource:
     """MPS as it was chosen on this host: a container that was recreated gets its daemon back."""
-    return MpsAsChosen(name="mps-as-chosen", needs=("container", "siblings"), fragment=FRAGMENT, **_plan(settings))
+    return MpsAsChosen(
+        name="mps-as-chosen", needs=("container", "siblings"), fragment=FRAGMENT, **_plan(settings)
+    )

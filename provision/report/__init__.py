@@ -25,8 +25,8 @@ def reporter(
 ) -> LineReporter:
     """The reporter that suits `stream`: live on a terminal, lines elsewhere and wherever `plain` asks for them.
 
-    `title` names the task that works while no host does. With `brief`, only what changed or failed is said.
-    `program` is how the user calls us.
+    `title` names the task that works while no host does. With `brief`, only what changed or failed
+    is said. `program` is how the user calls us.
     """
     term = (os.environ if env is None else env).get("TERM", "")
     if plain or not stream.isatty() or term in {"", "dumb"}:

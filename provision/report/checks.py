@@ -1,6 +1,7 @@
 """What a checker found: one record for each check, as a document and as aligned lines.
 
-Every checker (`mps.doctor` and its kin) prints the same document: `{"ok", "checks": [{id, status, what, why, fix}]}`.
+Every checker (`mps.doctor` and its kin) prints the same document: `{"ok", "checks": [{id, status,
+what, why, fix}]}`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,13 @@ class Check:
 
     def as_dict(self) -> dict[str, str]:
         """The check as `--json` prints it."""
-        return {"id": self.id, "status": self.status.value, "what": self.what, "why": self.why, "fix": self.fix}
+        return {
+            "id": self.id,
+            "status": self.status.value,
+            "what": self.what,
+            "why": self.why,
+            "fix": self.fix,
+        }
 
 
 def count(checks: Sequence[Check], verdict: Verdict) -> int:
@@ -64,7 +71,10 @@ def wrapped(text: str, indent: int, *, width: int = WIDTH) -> list[str]:
     lines = [
         line
         for part in text.split("\n")
-        for line in textwrap.wrap(clean(part), max(20, width - indent), break_long_words=False, break_on_hyphens=False) or [""]
+        for line in textwrap.wrap(
+            clean(part), max(20, width - indent), break_long_words=False, break_on_hyphens=False
+        )
+        or [""]
     ]
     return [(blank if number else "") + line for number, line in enumerate(lines)]
 
@@ -75,12 +85,17 @@ def checks_lines(checks: Sequence[Check], *, width: int = WIDTH) -> list[str]:
     lines: list[str] = []
     for check in checks:
         head = f"{check.status.value:<9}{check.id:<{names}}  "
-        lines += [head + wrapped(check.what, len(head), width=width)[0], *wrapped(check.what, len(head), width=width)[1:]]
+        lines += [
+            head + wrapped(check.what, len(head), width=width)[0],
+            *wrapped(check.what, len(head), width=width)[1:],
+        ]
         if check.status is Verdict.OK:
             continue
         for label, text in (("why: ", check.why), ("try: ", check.fix)):
             if text:
                 first, *rest = wrapped(text, 14, width=width)
                 lines += [f"{'':9}{label}{first}", *rest]
-    totals = ", ".join(f"{number} {verdict.value}" for verdict in Verdict if (number := count(checks, verdict)))
+    totals = ", ".join(
+        f"{number} {verdict.value}" for verdict in Verdict if (number := count(checks, verdict))
+    )
     return [*lines, "", f"{len(checks)} checks: {totals}"]

@@ -14,7 +14,9 @@ def hosts_document(run: RunFinished) -> dict[str, Any]:
 
     Beside it, where they apply: `error` (the first failure), `not_started` (names), `interrupted`.
     """
-    document: dict[str, Any] = {"hosts": {report.host: host_document(report) for report in run.reports}}
+    document: dict[str, Any] = {
+        "hosts": {report.host: host_document(report) for report in run.reports}
+    }
     first = next(_errors(run), None)
     if first is not None:
         document["error"] = first.as_dict()
@@ -37,8 +39,15 @@ def host_document(report: HostReport) -> dict[str, Any]:
 
 def outcome_document(outcome: Outcome) -> dict[str, Any]:
     """One resource's part: its status, and what differed as a list of {key, actual, desired} (null where nothing did)."""
-    diff = [{"key": change.key, "actual": change.actual, "desired": change.desired} for change in outcome.diff]
-    document: dict[str, Any] = {"resource": outcome.resource, "status": outcome.status.value, "diff": diff or None}
+    diff = [
+        {"key": change.key, "actual": change.actual, "desired": change.desired}
+        for change in outcome.diff
+    ]
+    document: dict[str, Any] = {
+        "resource": outcome.resource,
+        "status": outcome.status.value,
+        "diff": diff or None,
+    }
     document["seconds"] = round(outcome.seconds, 3)
     if outcome.note:
         document["note"] = outcome.note

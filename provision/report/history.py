@@ -34,12 +34,14 @@ def _now() -> datetime:
 class Journal:
     """A subscriber that writes each event of a run as one JSON line with its time (UTC, ISO 8601).
 
-    The file is made when a run over hosts begins, readable by its owner alone; the oldest beyond `keep` are removed. What
-    the user's own program prints (lines outside of any resource) is not recorded. A disk that is full ends the journal,
-    never the run.
+    The file is made when a run over hosts begins, readable by its owner alone; the oldest beyond
+    `keep` are removed. What the user's own program prints (lines outside of any resource) is not
+    recorded. A disk that is full ends the journal, never the run.
     """
 
-    def __init__(self, folder: Path, *, task: str, now: Callable[[], datetime] = _now, keep: int = KEEP_RUNS) -> None:
+    def __init__(
+        self, folder: Path, *, task: str, now: Callable[[], datetime] = _now, keep: int = KEEP_RUNS
+    ) -> None:
         self._folder = folder
         self._head = {"task": task}
         self._now = now
@@ -51,7 +53,12 @@ class Journal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         with self._lock:
             if self._file is not None:
                 with suppress(OSError):
@@ -77,7 +84,10 @@ class Journal:
             self._file = self._open(moment)
         if begins:
             entry = {**entry, **self._head}
-        self._file.write(json.dumps({"time": moment.isoformat(timespec="milliseconds"), **entry}, default=str) + "\n")
+        self._file.write(
+            json.dumps({"time": moment.isoformat(timespec="milliseconds"), **entry}, default=str)
+            + "\n"
+        )
         self._file.flush()
 
     def _open(self, moment: datetime) -> TextIO:
@@ -85,7 +95,9 @@ class Journal:
         for old in sorted(self._folder.glob("*.jsonl"))[: -self._keep + 1 or None]:
             old.unlink(missing_ok=True)
         path = self._folder / f"{moment:%Y%m%dT%H%M%S%f}Z-{os.getpid()}.jsonl"
-        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8")
+        return os.fdopen(
+            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8"
+        )
 
 
 def _entry(event: Event) -> dict[str, Any] | None:
@@ -103,7 +115,11 @@ def _entry(event: Event) -> dict[str, Any] | None:
             del whole["results"]
             return {"event": "host", "host": report.host, **whole}
         case RunFinished(_, not_started, interrupted):
-            return {"event": "run-finished", "not_started": list(not_started), "interrupted": interrupted}
+            return {
+                "event": "run-finished",
+                "not_started": list(not_started),
+                "interrupted": interrupted,
+            }
         case Note(text, host):
             return {"event": "note", "host": host, "text": text}
     return None

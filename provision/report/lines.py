@@ -63,11 +63,14 @@ class Quiet:
 class LineReporter:
     """Turns events into lines `host | resource | text` and ends a run with its recap.
 
-    `diff` shows what differs; `brief` is for tasks whose output is the user's program's: it says only what changed or
-    failed. `program` is how the user calls us, for the commands that remedies name. Safe to call from several threads.
+    `diff` shows what differs; `brief` is for tasks whose output is the user's program's: it says
+    only what changed or failed. `program` is how the user calls us, for the commands that remedies
+    name. Safe to call from several threads.
     """
 
-    def __init__(self, stream: TextIO, *, diff: bool = False, brief: bool = False, program: str = "invoke") -> None:
+    def __init__(
+        self, stream: TextIO, *, diff: bool = False, brief: bool = False, program: str = "invoke"
+    ) -> None:
         self._stream = Quiet(stream)
         self._diff = diff
         self._brief = brief
@@ -79,7 +82,12 @@ class LineReporter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def __call__(self, event: Event) -> None:
@@ -106,14 +114,26 @@ class LineReporter:
             case RunStarted():
                 return self._run_started(event)
             case HostConnected(host, spent) if not self._brief:
-                return [(*self._columns.prefix(host), ("connected", "faint"), (f"  {text.seconds(spent)}", "faint"))]
+                return [
+                    (
+                        *self._columns.prefix(host),
+                        ("connected", "faint"),
+                        (f"  {text.seconds(spent)}", "faint"),
+                    )
+                ]
             case OutputLine(host, resource, output):
                 shown = text.clean(output)
                 return [(*self._columns.prefix(host, resource), (shown, ""))] if shown else []
             case ResourceFinished():
                 return self._resource_finished(event)
             case HostFinished(report) if report.error is not None:
-                return [(*self._columns.prefix(report.host), ("failed", "bad"), (f": {text.clean(report.error.what)}", ""))]
+                return [
+                    (
+                        *self._columns.prefix(report.host),
+                        ("failed", "bad"),
+                        (f": {text.clean(report.error.what)}", ""),
+                    )
+                ]
             case RunFinished():
                 return self._run_finished(event)
             case Note(words, host):
@@ -127,21 +147,33 @@ class LineReporter:
         if self._brief or (len(event.hosts) == 1 and not event.check):
             return []
         many = f" on {len(event.hosts)} hosts" if len(event.hosts) > 1 else ""
-        return [((f"{event.title}{many}", "strong"), (": check, nothing is changed" if event.check else "", "faint"))]
+        return [
+            (
+                (f"{event.title}{many}", "strong"),
+                (": check, nothing is changed" if event.check else "", "faint"),
+            )
+        ]
 
     def _resource_finished(self, event: ResourceFinished) -> list[Line]:
         outcome = event.outcome
         if self._silent(outcome.status) and not outcome.note:
             return []
         prefix = self._columns.prefix(event.host, outcome.resource)
-        said = [text.outcome_line(outcome, check=self._check, program=self._program), *(text.diff_lines(outcome) if self._diff else [])]
+        said = [
+            text.outcome_line(outcome, check=self._check, program=self._program),
+            *(text.diff_lines(outcome) if self._diff else []),
+        ]
         return [(*prefix, *line) for line in said]
 
     def _silent(self, status: Status) -> bool:
         return self._brief and status is Status.OK
 
     def _run_finished(self, event: RunFinished) -> list[Line]:
-        quiet = not event.interrupted and not event.not_started and not any(report.failed for report in event.reports)
+        quiet = (
+            not event.interrupted
+            and not event.not_started
+            and not any(report.failed for report in event.reports)
+        )
         if self._brief and quiet and not self._check:
             return []
         return [((" ", ""),), *text.recap(event, check=self._check, program=self._program)]

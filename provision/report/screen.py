@@ -39,7 +39,9 @@ class Screen:
         lines = [clean(line) for line in text.splitlines()]
         room = self._console.height
         if len(lines) > room:
-            lines[room - 1 :] = [f"… {len(lines) - room + 1} more lines: they need a higher terminal"]
+            lines[room - 1 :] = [
+                f"… {len(lines) - room + 1} more lines: they need a higher terminal"
+            ]
         self._live.update(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), refresh=True)
 
     def pressed(self, timeout_s: float) -> str:

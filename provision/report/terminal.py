@@ -62,8 +62,16 @@ class LiveReporter(LineReporter):
         self._title = title
         self._began = clock()
         self._clock = clock
-        self._console = Console(file=cast("TextIO", self._stream), highlight=False, markup=False, emoji=False, soft_wrap=True)
-        self._spinner = Spinner("dots" if self._stream.encoding.lower().startswith("utf") else "line")
+        self._console = Console(
+            file=cast("TextIO", self._stream),
+            highlight=False,
+            markup=False,
+            emoji=False,
+            soft_wrap=True,
+        )
+        self._spinner = Spinner(
+            "dots" if self._stream.encoding.lower().startswith("utf") else "line"
+        )
         self._busy: dict[str, _Busy] = {}
         self._hosts = 0
         self._ended = 0
@@ -122,7 +130,12 @@ class LiveReporter(LineReporter):
     def _start(self) -> None:
         if self._live is None:
             self._live = Live(
-                _Foot(self), console=self._console, transient=True, refresh_per_second=10, redirect_stdout=False, redirect_stderr=False
+                _Foot(self),
+                console=self._console,
+                transient=True,
+                refresh_per_second=10,
+                redirect_stdout=False,
+                redirect_stderr=False,
             )
             self._live.start()
 
@@ -135,16 +148,32 @@ class LiveReporter(LineReporter):
         frame = self._spinner.render(time.monotonic())
         things = max((len(entry.what) for _, entry in busy[:rows]), default=0)
         lines = [
-            _row(str(frame), host.ljust(names), entry.what.ljust(things), text.elapsed(now - entry.since), width)
+            _row(
+                str(frame),
+                host.ljust(names),
+                entry.what.ljust(things),
+                text.elapsed(now - entry.since),
+                width,
+            )
             for host, entry in busy[:rows]
         ]
         if not busy and self._hosts == 0 and self._title:
             lines.append(_row(str(frame), self._title, "", text.elapsed(now - self._began), width))
         if self._hosts > 1:
             waiting = len(busy) - rows
-            parts = [f"{self._ended} of {self._hosts} hosts done", f"{self._failed} failed" if self._failed else ""]
+            parts = [
+                f"{self._ended} of {self._hosts} hosts done",
+                f"{self._failed} failed" if self._failed else "",
+            ]
             parts.append(f"{waiting} more at work" if waiting > 0 else "")
-            lines.append(Text("  " + ", ".join(filter(None, parts)), style="dim", no_wrap=True, overflow="ellipsis"))
+            lines.append(
+                Text(
+                    "  " + ", ".join(filter(None, parts)),
+                    style="dim",
+                    no_wrap=True,
+                    overflow="ellipsis",
+                )
+            )
         return lines
 
 

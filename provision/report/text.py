@@ -22,7 +22,9 @@ STATUS_STYLE: dict[Status, Style] = {
     Status.SKIPPED: "warn",
     Status.UNKNOWN: "warn",
 }
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])")
+_ESCAPES = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])"
+)
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _KEYS_SHOWN = 4
 _HOSTS_SHOWN = 6
@@ -89,7 +91,11 @@ def outcome_line(outcome: Outcome, *, check: bool, program: str) -> Line:
     elif outcome.status is Status.CHANGED:
         why = _keys([change.key for change in outcome.diff])
     spent = f"  {seconds(outcome.seconds)}" if outcome.seconds >= 0.005 else ""
-    return ((word, STATUS_STYLE[outcome.status]), (f": {clean(why)}" if why else "", ""), (spent, "faint"))
+    return (
+        (word, STATUS_STYLE[outcome.status]),
+        (f": {clean(why)}" if why else "", ""),
+        (spent, "faint"),
+    )
 
 
 def _keys(keys: Sequence[str]) -> str:
@@ -99,7 +105,11 @@ def _keys(keys: Sequence[str]) -> str:
 
 def diff_lines(outcome: Outcome) -> list[Line]:
     """What differs: `key: actual -> desired`, or a unified diff of a value of several lines."""
-    return [((f"  {clean(text)}", _diff_style(text)),) for change in outcome.diff for text in describe(change)]
+    return [
+        ((f"  {clean(text)}", _diff_style(text)),)
+        for change in outcome.diff
+        for text in describe(change)
+    ]
 
 
 def _diff_style(text: str) -> Style:
@@ -110,28 +120,52 @@ def _diff_style(text: str) -> Style:
     return "bad" if text.startswith("-") else ""
 
 
-# --- the end of a run --------------------------------------------------------------------------------------------
+# --- the end of a run -----------------------------------------------------------------------------
 
 
 def recap(run: RunFinished, *, check: bool, program: str = "invoke") -> list[Line]:
     """One aligned line per host, then what was not done, then every failure again in full."""
-    width = max((len(name) for name in (*(report.host for report in run.reports), *run.not_started)), default=0)
-    digits = {status: max((len(str(report.count(status))) for report in run.reports), default=1) for status in Status}
+    width = max(
+        (len(name) for name in (*(report.host for report in run.reports), *run.not_started)),
+        default=0,
+    )
+    digits = {
+        status: max((len(str(report.count(status))) for report in run.reports), default=1)
+        for status in Status
+    }
     times = max((len(seconds(report.seconds)) for report in run.reports), default=0)
     lines = [_recap_line(report, width, digits, times) for report in run.reports]
-    lines += [((name.ljust(width), "strong"), ("  not started", "warn")) for name in run.not_started]
+    lines += [
+        ((name.ljust(width), "strong"), ("  not started", "warn")) for name in run.not_started
+    ]
     if check:
         lines += [((_check_verdict(run.reports), "strong"),)]
     if run.interrupted:
-        lines += [(("interrupted: what was cut reads unknown; run the same command again, it continues there", "warn"),)]
+        lines += [
+            (
+                (
+                    "interrupted: what was cut reads unknown; run the same command again, it continues there",
+                    "warn",
+                ),
+            )
+        ]
     return lines + failures(run.reports, program)
 
 
 def _recap_line(report: HostReport, width: int, digits: dict[Status, int], times: int) -> Line:
-    spans: list[Span] = [(report.host.ljust(width), "bad" if report.failed else "strong"), (" ", "")]
+    spans: list[Span] = [
+        (report.host.ljust(width), "bad" if report.failed else "strong"),
+        (" ", ""),
+    ]
     for status in Status:
         count = report.count(status)
-        spans += [(" ", ""), (f"{status}={count}".ljust(len(status) + 1 + digits[status]), STATUS_STYLE[status] if count else "faint")]
+        spans += [
+            (" ", ""),
+            (
+                f"{status}={count}".ljust(len(status) + 1 + digits[status]),
+                STATUS_STYLE[status] if count else "faint",
+            ),
+        ]
     spans.append((f"  {seconds(report.seconds).rjust(times)}", ""))
     if report.error is not None:
         spans.append((f"  {report.error.what}", "bad"))
@@ -152,7 +186,11 @@ def failures(reports: Iterable[HostReport], program: str = "invoke") -> list[Lin
     for report in reports:
         for error in [report.error, *(outcome.error for outcome in report.outcomes)]:
             if error is not None:
-                key = (error.what, _without(report.host, error.why), _without(report.host, error.fix))
+                key = (
+                    error.what,
+                    _without(report.host, error.why),
+                    _without(report.host, error.fix),
+                )
                 known = groups.setdefault(key, [])
                 if not any(error.where == other.where for other in known):
                     known.append(error)
@@ -169,7 +207,9 @@ def _without(host: str, text: str) -> str:
 def _failure(errors: Sequence[ProvisionError], program: str) -> list[Line]:
     first = errors[0]
     head = _places([error.where for error in errors if error.where])
-    lines: list[Line] = [(("failed ", "bad"), (f"{head}: " if head else "", "strong"), (clean(first.what), ""))]
+    lines: list[Line] = [
+        (("failed ", "bad"), (f"{head}: " if head else "", "strong"), (clean(first.what), ""))
+    ]
     for label, text in (("why", first.why), ("try", spoken(first.fix, program))):
         for index, row in enumerate(text.rstrip().split("\n") if text else []):
             lines.append(((f"  {label}: " if index == 0 else "       ", "faint"), (clean(row), "")))

@@ -1,7 +1,7 @@
 """What brings a host back after a reboot: the same `ensure` snippets, as files. Pure.
 
-`boot.sh` never changes; each recipe owns one fragment under `boot.d`, so that provisioning the host does not undo
-what `dev.up` or `mps.enable` added, and the other way round.
+`boot.sh` never changes; each recipe owns one fragment under `boot.d`, so that provisioning the host
+does not undo what `dev.up` or `mps.enable` added, and the other way round.
 """
 
 from __future__ import annotations
@@ -60,8 +60,14 @@ def BootRunner(name: str = "boot-script", *, needs: tuple[str, ...] = ()) -> Fil
 def fragment_text(resources: Sequence[Resource], facts: Facts, undo: Resource | None = None) -> str:
     """One `step` for each resource that is marked `at_boot`, in order; `undo` is one more, for when one of them fails or is cut."""
     back = "" if undo is None else _step(undo, facts)
-    traps = [f"trap {quote('test $? = 0 || ' + back)} EXIT\n", "trap 'exit 143' HUP INT TERM\n"] if back else []
-    return "".join([*traps, *(_step(resource, facts) for resource in resources if resource.at_boot)])
+    traps = (
+        [f"trap {quote('test $? = 0 || ' + back)} EXIT\n", "trap 'exit 143' HUP INT TERM\n"]
+        if back
+        else []
+    )
+    return "".join(
+        [*traps, *(_step(resource, facts) for resource in resources if resource.at_boot)]
+    )
 
 
 def _step(resource: Resource, facts: Facts) -> str:
@@ -78,13 +84,15 @@ def _step(resource: Resource, facts: Facts) -> str:
 class BootFragment(Resource):
     """`boot.d/NAME`: the `at_boot` steps of one recipe. With no `steps` the fragment should be absent.
 
-    Only root reads it, and no diff shows it: a step may hold a secret, or what the user put into `worker.env`.
+    Only root reads it, and no diff shows it: a step may hold a secret, or what the user put into
+    `worker.env`.
     """
 
     file: str
     steps: tuple[Resource, ...]
     undo: Resource | None = None
-    """What a boot does once a step failed, so that it leaves nothing half done that is worse than nothing."""
+    """What a boot does once a step failed, so that it leaves nothing half done that is worse than
+    nothing."""
 
     def text(self, facts: Facts) -> str:
         """What stands in it on a host of these facts."""
@@ -114,14 +122,22 @@ class BootFragment(Resource):
 
 
 def fragment(
-    name: str, file: str, resources: Sequence[Resource], *, needs: tuple[str, ...] = (), undo: Resource | None = None
+    name: str,
+    file: str,
+    resources: Sequence[Resource],
+    *,
+    needs: tuple[str, ...] = (),
+    undo: Resource | None = None,
 ) -> BootFragment:
     """The fragment for those of `resources` that are marked `at_boot`; `undo` says what a step that fails is to be followed by."""
-    steps = tuple(replace(resource, needs=(), on_change_of=()) for resource in resources if resource.at_boot)
+    steps = tuple(
+        replace(resource, needs=(), on_change_of=()) for resource in resources if resource.at_boot
+    )
     return BootFragment(name=name, needs=needs, file=file, steps=steps, undo=undo)
 
 
-# The metadata server says what cloud-init will be given at the next boot; what it was given at this one may be older.
+# The metadata server says what cloud-init will be given at the next boot; what it was given at this
+# one may be older.
 _ENDED = """
 echo "state=$(systemctl is-active "$unit" 2>/dev/null)"
 echo "job=$(systemctl show --property Job --value "$unit" 2>/dev/null)"
@@ -146,8 +162,8 @@ class BootEnded(Resource):
     unit: str
     timeout_s: float = 1800.0
     asks_caller: bool = False
-    """Look whether anything starts the unit at a boot. Container-Optimized OS forgets /etc: only user-data does, which a
-    machine that was not made here may lack."""
+    """Look whether anything starts the unit at a boot. Container-Optimized OS forgets /etc: only
+    user-data does, which a machine that was not made here may lack."""
 
     def probe(self) -> Script:
         """What systemd says of it; a oneshot unit that runs is `activating`, one that waits to be started has a job."""
@@ -157,11 +173,16 @@ class BootEnded(Resource):
         """`{"under_way"}`, and where it was asked on Container-Optimized OS `{"called", "instance", "zone"}`."""
         found = fields(text)
         state: dict[str, Scalar] = {
-            "under_way": found.get("state", "").strip() == "activating" or found.get("job", "").strip().strip("0").isdigit()
+            "under_way": found.get("state", "").strip() == "activating"
+            or found.get("job", "").strip().strip("0").isdigit()
         }
         if "called" in found:
             zone = found.get("zone", "").strip().rpartition("/")[2]
-            state |= {"called": found["called"].strip() == "yes", "instance": found.get("instance", "").strip(), "zone": zone}
+            state |= {
+                "called": found["called"].strip() == "yes",
+                "instance": found.get("instance", "").strip(),
+                "zone": zone,
+            }
         return state
 
     def remark(self, actual: State | None) -> str:

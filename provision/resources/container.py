@@ -1,7 +1,7 @@
 """The worker container, the ones beside it, and their absence. Pure.
 
-Sources: Google, "Run GPU workloads on Container-Optimized OS" (driver volumes and device nodes instead of
-`--privileged`), Docker's CLI reference.
+Sources: Google, "Run GPU workloads on Container-Optimized OS" (driver volumes and device nodes
+instead of `--privileged`), Docker's CLI reference.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from provision.resources.file import remember_disk_full
 
 WORKSPACE = "/workspace"
 NOFILE = "16384:16384"
-"""Open files of the container: NVIDIA recommends at least 16384 for MPS; more is refused without CAP_SYS_RESOURCE."""
+"""Open files of the container: NVIDIA recommends at least 16384 for MPS; more is refused without
+CAP_SYS_RESOURCE."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """What the libraries under the frameworks read to know how many threads they may have."""
 
-# What a container was made from, as its labels tell. The driver is what a container found of it when it started: the loaded
-# version, how its folder is mounted, and which folder it is (its inode), since the installer makes the folders anew. So a
-# run that was cut between a new driver and the container is made up for by the next one.
-_LABELS = (
-    '{{index .Config.Labels "provision.spec"}}|{{index .Config.Labels "provision.driver"}}|{{index .Config.Labels "provision.joined"}}'
-)
+# What a container was made from, as its labels tell. The driver is what a container found of it
+# when it started: the loaded version, how its folder is mounted, and which folder it is (its
+# inode), since the installer makes the folders anew. So a run that was cut between a new driver and
+# the container is made up for by the next one.
+_LABELS = '{{index .Config.Labels "provision.spec"}}|{{index .Config.Labels "provision.driver"}}|{{index .Config.Labels "provision.joined"}}'
 _PROBE = """
 names=$name
 test -z "$siblings" || names=$(docker ps --all --filter "label=provision.sibling=$name" --format '{{.Names}}' 2>/dev/null || true)
@@ -52,9 +52,9 @@ echo "driver=$loaded"
 test -z "$joins" || echo "owner=$(docker container inspect -f '{{.Id}}' "$joins" 2>/dev/null)"
 """
 
-# A container whose specification, image and driver are current is only started (after a boot), or restarted when the
-# driver was made anew under it. Anything else is recreated, and so is one
-# that joined the namespaces of a container that was replaced.
+# A container whose specification, image and driver are current is only started (after a boot), or
+# restarted when the driver was made anew under it. Anything else is recreated, and so is one that
+# joined the namespaces of a container that was replaced.
 _ENSURE = """
 if test -n "$siblings"; then
     for box in $(docker ps --all --filter "label=provision.sibling=$name" --format '{{.Names}}'); do
@@ -119,17 +119,20 @@ done
 
 def foreign_container(name: str) -> Diagnosis:
     """Somebody else's container has the name; it is never touched."""
-    return Diagnosis(f"a container named {name} exists that is not ours", "set worker.name to another name")
+    return Diagnosis(
+        f"a container named {name} exists that is not ours", "set worker.name to another name"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Container(Resource):
     """The worker container: driver volumes, device nodes, shared memory, MPS directories, an idle main process.
 
-    ENTRYPOINT is overridden (`sleep infinity` under `--init`), so that programs are run in it at will. Restart
-    policy `no`: a container that Docker restarts before its device nodes exist stays dead, the boot script starts it.
-    With `joins` it lives in the PID and IPC namespaces of that container, which `shares` them: else the MPS daemon there
-    lists its programs as PID 0 and command `?` (measured: docs/facts.md).
+    ENTRYPOINT is overridden (`sleep infinity` under `--init`), so that programs are run in it at
+    will. Restart policy `no`: a container that Docker restarts before its device nodes exist stays
+    dead, the boot script starts it. With `joins` it lives in the PID and IPC namespaces of that
+    container, which `shares` them: else the MPS daemon there lists its programs as PID 0 and
+    command `?` (measured: docs/facts.md).
     """
 
     container: str
@@ -158,15 +161,27 @@ class Container(Resource):
     def environment(self, facts: Facts) -> dict[str, str]:
         """What every process in the container sees, user's values last.
 
-        OpenMP threads per worker are max(1, cores / processes): several processes with a thread per core each were
-        measured up to 64 times slower (docs/facts.md).
+        OpenMP threads per worker are max(1, cores / processes): several processes with a thread per
+        core each were measured up to 64 times slower (docs/facts.md).
         """
         threads = str(max(1, facts.cpus // (self.processes or facts.cpus or 1)))
-        return {"TF_FORCE_GPU_ALLOW_GROWTH": "true", **dict.fromkeys(THREAD_VARIABLES, threads), **self.env}
+        return {
+            "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+            **dict.fromkeys(THREAD_VARIABLES, threads),
+            **self.env,
+        }
 
     def arguments(self, facts: Facts) -> list[Argument]:
         """The options of `docker run`, devices aside."""
-        words: list[Argument] = [*([] if self.joins else ["--init"]), "--restart", "no", "--network", "host", "--entrypoint", "sleep"]
+        words: list[Argument] = [
+            *([] if self.joins else ["--init"]),
+            "--restart",
+            "no",
+            "--network",
+            "host",
+            "--entrypoint",
+            "sleep",
+        ]
         words += [*self._namespaces(), "--ulimit", f"nofile={NOFILE}", "--workdir", WORKSPACE]
         words += ["--volume", f"{self.work_volume}:{WORKSPACE}"]
         if self.gpu:
@@ -175,7 +190,10 @@ class Container(Resource):
             words += ["--volume", join(driver / "bin", ":/usr/local/nvidia/bin:ro")]
         for volume in self.volumes:
             source, _, target = volume.partition(":")
-            words += ["--volume", join(RemotePath(source), f":{target}") if source.startswith("/") else volume]
+            words += [
+                "--volume",
+                join(RemotePath(source), f":{target}") if source.startswith("/") else volume,
+            ]
         for name, value in sorted(self.environment(facts).items()):
             words += ["--env", f"{name}={value}"]
         if self.privileged:
@@ -190,7 +208,10 @@ class Container(Resource):
 
     def spec(self, facts: Facts) -> str:
         """A digest of everything the container is started with, kept as its label."""
-        text = " ".join(quote(word) for word in [self.image, "devices" if self.gpu else "", *self.arguments(facts)])
+        text = " ".join(
+            quote(word)
+            for word in [self.image, "devices" if self.gpu else "", *self.arguments(facts)]
+        )
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
     def probe(self) -> Script:
@@ -218,21 +239,36 @@ class Container(Resource):
             return None
         head, _, rest = text.partition("\n")
         state = _read(head, fields(rest))
-        return state if self.joins else {key: value for key, value in state.items() if key != "joined"}
+        return (
+            state if self.joins else {key: value for key, value in state.items() if key != "joined"}
+        )
 
     def desired(self, facts: Facts) -> State:
         """Running, as specified, from the current image, with the current driver."""
         joined = {"joined": "current"} if self.joins else {}
-        return {"running": True, "spec": self.spec(facts), "image": "current", "driver": "current", **joined}
+        return {
+            "running": True,
+            "spec": self.spec(facts),
+            "image": "current",
+            "driver": "current",
+            **joined,
+        }
 
     def ensure(self, facts: Facts) -> Script | None:
         """Start it, or recreate it where anything of it is stale."""
-        return script(_ENSURE, argv=self.arguments(facts), siblings="", name=self.container).with_bindings(self.bindings(facts))
+        return script(
+            _ENSURE, argv=self.arguments(facts), siblings="", name=self.container
+        ).with_bindings(self.bindings(facts))
 
     def bindings(self, facts: Facts) -> dict[str, Argument]:
         """What the scripts that make it read."""
         devices = "yes" if self.gpu and not self.privileged else ""
-        words: dict[str, Argument] = {"image": self.image, "spec": self.spec(facts), "devices": devices, "joins": self.joins}
+        words: dict[str, Argument] = {
+            "image": self.image,
+            "spec": self.spec(facts),
+            "devices": devices,
+            "joins": self.joins,
+        }
         return {**words, "labels": _LABELS, "folder": self.folder}
 
     def diagnose(self, output: str, actual: State | None) -> Diagnosis | None:  # noqa: ARG002
@@ -244,7 +280,10 @@ class Container(Resource):
         if "No such image" in output:
             return Diagnosis("the worker image is not on the host", "invoke dev.up")
         if re.search(r'exec: "sleep"|"sleep": executable file not found', output):
-            return Diagnosis("the image has no `sleep` to stay alive with", "base worker.image on a distribution with coreutils or busybox")
+            return Diagnosis(
+                "the image has no `sleep` to stay alive with",
+                "base worker.image on a distribution with coreutils or busybox",
+            )
         return remember_disk_full(output)
 
 
@@ -278,7 +317,9 @@ class Siblings(Resource):
         return [name, *(f"{name}-{number}" for number in range(2, self._total(facts) + 1))]
 
     def _total(self, facts: Facts) -> int:
-        return max(1, self.count if self.count is not None else facts.cpus) if self.first.joins else 1
+        return (
+            max(1, self.count if self.count is not None else facts.cpus) if self.first.joins else 1
+        )
 
     def probe(self) -> Script:
         """Every container with the label of a sibling."""
@@ -291,9 +332,17 @@ class Siblings(Resource):
             return None
         boxes = [_read(line, fields(text)) for line in lines]
         specs = {str(box["spec"]) for box in boxes}
-        aged = {key: "current" if all(box[key] == "current" for box in boxes) else "stale" for key in ("image", "driver", "joined")}
+        aged = {
+            key: "current" if all(box[key] == "current" for box in boxes) else "stale"
+            for key in ("image", "driver", "joined")
+        }
         running = sum(bool(box["running"]) for box in boxes)
-        return {"count": len(boxes), "running": running, "spec": specs.pop() if len(specs) == 1 else "mixed", **aged}
+        return {
+            "count": len(boxes),
+            "running": running,
+            "spec": specs.pop() if len(specs) == 1 else "mixed",
+            **aged,
+        }
 
     def desired(self, facts: Facts) -> State | None:
         """So many, all running and as the first one; None for none."""
@@ -305,7 +354,9 @@ class Siblings(Resource):
     def ensure(self, facts: Facts) -> Script | None:
         """Remove what is too many, then start or recreate the others."""
         first, words = self.first, self.first.arguments(facts)
-        return script(_ENSURE, argv=words, siblings=self._total(facts), name=first.container).with_bindings(first.bindings(facts))
+        return script(
+            _ENSURE, argv=words, siblings=self._total(facts), name=first.container
+        ).with_bindings(first.bindings(facts))
 
     def diagnose(self, output: str, actual: State | None) -> Diagnosis | None:
         """As for the first one."""
@@ -322,7 +373,11 @@ class NoContainer(Resource):
     def probe(self) -> Script:
         """Its id and our label, where it exists."""
         text = '{{.Id}}|{{index .Config.Labels "provision.spec"}}'
-        return script('docker container inspect -f "$format" "$name" 2>/dev/null || true', name=self.container, format=text)
+        return script(
+            'docker container inspect -f "$format" "$name" 2>/dev/null || true',
+            name=self.container,
+            format=text,
+        )
 
     def read(self, text: str) -> State | None:
         """`{"id"}`; None when there is none of ours."""

@@ -1,7 +1,7 @@
 """The Docker Engine of the host, registry login and images. Pure.
 
-Sources: Google, "Running containers on instances" (/root is read-only, so Docker's configuration lives elsewhere),
-the docker-credential-gcr README (`--registries`), Docker's CLI reference.
+Sources: Google, "Running containers on instances" (/root is read-only, so Docker's configuration
+lives elsewhere), the docker-credential-gcr README (`--registries`), Docker's CLI reference.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ class DockerEngine(Resource):
 
     def probe(self) -> Script:
         """Ask it for its version."""
-        return script("echo \"version=$(docker version --format '{{.Server.Version}}' 2>/dev/null)\"")
+        return script(
+            "echo \"version=$(docker version --format '{{.Server.Version}}' 2>/dev/null)\""
+        )
 
     def read(self, text: str) -> State | None:
         """`{"running", "version"}`."""
@@ -57,23 +59,31 @@ done
     def diagnose(self, output: str, actual: State | None) -> Diagnosis | None:  # noqa: ARG002
         """No Docker at all, or one that does not start."""
         if re.search(r"docker: (command )?not found|not found: docker", output):
-            return Diagnosis("this host has no Docker", "install Docker Engine on the host (Container-Optimized OS brings it)")
-        return Diagnosis("the Docker daemon does not answer", "sudo journalctl -u docker -n 50   (on the host)")
+            return Diagnosis(
+                "this host has no Docker",
+                "install Docker Engine on the host (Container-Optimized OS brings it)",
+            )
+        return Diagnosis(
+            "the Docker daemon does not answer", "sudo journalctl -u docker -n 50   (on the host)"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegistryLogin(Resource):
     """Docker asks `docker-credential-gcr` for the credentials of these registry hosts.
 
-    The configuration lies in a folder of our own (`DOCKER_CONFIG`): under sudo the default is /root, which is
-    read-only on Container-Optimized OS. Hosts without the helper (not Container-Optimized OS) are left alone.
+    The configuration lies in a folder of our own (`DOCKER_CONFIG`): under sudo the default is
+    /root, which is read-only on Container-Optimized OS. Hosts without the helper (not
+    Container-Optimized OS) are left alone.
     """
 
     registries: tuple[str, ...]
 
     def probe(self) -> Script:
         """Docker's configuration file."""
-        return script('test ! -r "$config/config.json" || cat "$config/config.json"', config=DOCKER_CONFIG)
+        return script(
+            'test ! -r "$config/config.json" || cat "$config/config.json"', config=DOCKER_CONFIG
+        )
 
     def read(self, text: str) -> State | None:
         """`{registry: helper}`."""
@@ -85,7 +95,9 @@ class RegistryLogin(Resource):
         except (ValueError, AttributeError) as error:
             file = f"{DOCKER_CONFIG}/config.json"
             fix = f"sudo rm {file}   (on the host)"
-            raise ProbeUnreadable("the configuration is not what Docker writes", where=file, why=str(error), fix=fix) from error
+            raise ProbeUnreadable(
+                "the configuration is not what Docker writes", where=file, why=str(error), fix=fix
+            ) from error
 
     def desired(self, facts: Facts) -> State:
         """`gcr` for every registry, where the helper is part of the OS."""
@@ -106,8 +118,9 @@ DOCKER_CONFIG=$config docker-credential-gcr configure-docker --overwrite "--regi
         )
 
 
-# Hosts without the credential helper keep the login that root has there. Older builds go once the new one is there, as long
-# as no container is made of them, which Docker itself refuses: each is gigabytes. The new one keeps the layers they share.
+# Hosts without the credential helper keep the login that root has there. Older builds go once the
+# new one is there, as long as no container is made of them, which Docker itself refuses: each is
+# gigabytes. The new one keeps the layers they share.
 _PULL = """
 if test -r "$config/config.json"; then export DOCKER_CONFIG="$config"; fi
 docker pull "$ref"
@@ -122,15 +135,26 @@ done
 
 
 def _pull_diagnosis(output: str) -> Diagnosis | None:
-    if re.search(r"(?i)manifest unknown|not found: manifest|manifest for .* not found|repository does not exist", output):
-        return Diagnosis("the registry has no such image", "check worker.image or worker.base_image: name, tag and registry")
+    if re.search(
+        r"(?i)manifest unknown|not found: manifest|manifest for .* not found|repository does not exist",
+        output,
+    ):
+        return Diagnosis(
+            "the registry has no such image",
+            "check worker.image or worker.base_image: name, tag and registry",
+        )
     if re.search(r"(?i)unauthori[sz]ed|denied|unauthenticated|no basic auth credentials", output):
         return Diagnosis(
-            "the registry refused the VM's identity", "add its host to registries:, and grant its service account Artifact Registry Reader"
+            "the registry refused the VM's identity",
+            "add its host to registries:, and grant its service account Artifact Registry Reader",
         )
-    if re.search(r"(?i)Client\.Timeout|i/o timeout|no such host|connection refused|TLS handshake timeout", output):
+    if re.search(
+        r"(?i)Client\.Timeout|i/o timeout|no such host|connection refused|TLS handshake timeout",
+        output,
+    ):
         return Diagnosis(
-            "the registry could not be reached from the host", "give the VM an external IP, Cloud NAT or Private Google Access"
+            "the registry could not be reached from the host",
+            "give the VM an external IP, Cloud NAT or Private Google Access",
         )
     return remember_disk_full(output)
 
@@ -144,7 +168,9 @@ class PulledImage(Resource):
 
     def probe(self) -> Script:
         """Its id, where the host has it."""
-        return script('echo "id=$(docker image inspect -f \'{{.Id}}\' "$ref" 2>/dev/null)"', ref=self.ref)
+        return script(
+            'echo "id=$(docker image inspect -f \'{{.Id}}\' "$ref" 2>/dev/null)"', ref=self.ref
+        )
 
     def read(self, text: str) -> State | None:
         """`{"present", "id"}`; None when absent."""
@@ -176,7 +202,8 @@ class BuiltImage(Resource):
     def probe(self) -> Script:
         """The digest of the context it was built from, kept as a label."""
         return script(
-            'echo "context=$(docker image inspect -f \'{{index .Config.Labels "provision.context"}}\' "$ref" 2>/dev/null)"', ref=self.ref
+            'echo "context=$(docker image inspect -f \'{{index .Config.Labels "provision.context"}}\' "$ref" 2>/dev/null)"',
+            ref=self.ref,
         )
 
     def read(self, text: str) -> State | None:

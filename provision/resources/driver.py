@@ -1,7 +1,8 @@
 """The GPU, its driver, and proof that it works. Pure.
 
-Sources: Google, "Run GPU workloads on Container-Optimized OS" (cos-extensions, the driver folder, device nodes); the
-public cos-gpu-installer source (lock file, cache file, failure texts, exit statuses).
+Sources: Google, "Run GPU workloads on Container-Optimized OS" (cos-extensions, the driver folder,
+device nodes); the public cos-gpu-installer source (lock file, cache file, failure texts, exit
+statuses).
 """
 
 from __future__ import annotations
@@ -66,8 +67,9 @@ echo "nodes=$nodes"
         )
 
 
-# What was asked, what it resolved to and for which BUILD_ID is kept in the record; a label such as `latest` is
-# resolved again only when one of them changes, a full number needs no look-up on the network.
+# What was asked, what it resolved to and for which BUILD_ID is kept in the record; a label such as
+# `latest` is resolved again only when one of them changes, a full number needs no look-up on the
+# network.
 _COS_ENSURE = """
 build=
 while IFS='=' read -r key value || test -n "$key"; do
@@ -115,11 +117,12 @@ mv -f "$record.new" "$record"
 check_loaded "$version"
 """
 
-# A workstation keeps its own driver; its libraries are gathered into one folder, since a container mounts folders.
-# Those of 64 bits, by what ldconfig says of them: where a distribution keeps the others differs (/usr/lib on Fedora and SUSE).
-# Of several with one name, the one of the loaded module's version counts (a CUDA toolkit brings a libcuda of its own in compat/), else
-# the first that ldconfig names, which is the one that the linker takes.
-# Each is put in place by a rename: writing into a library that is mapped kills the programs that use it.
+# A workstation keeps its own driver; its libraries are gathered into one folder, since a container
+# mounts folders. Those of 64 bits, by what ldconfig says of them: where a distribution keeps the
+# others differs (/usr/lib on Fedora and SUSE). Of several with one name, the one of the loaded
+# module's version counts (a CUDA toolkit brings a libcuda of its own in compat/), else the first
+# that ldconfig names, which is the one that the linker takes. Each is put in place by a rename:
+# writing into a library that is mapped kills the programs that use it.
 _PRESENT_ENSURE = """
 if ! test -r "$R/sys/module/nvidia/version"; then
     echo "no NVIDIA driver is loaded on this host"
@@ -172,7 +175,8 @@ class _Failure(NamedTuple):
     fix: str
 
 
-# Failure texts of the installer (public cos-gpu-installer source, users' reports) and what each means.
+# Failure texts of the installer (public cos-gpu-installer source, users' reports) and what each
+# means.
 _FAILURES = (
     _Failure(
         r"a loaded module stays until the next reboot",
@@ -236,9 +240,9 @@ _FAILURES = (
 class Driver(Resource):
     """The NVIDIA driver: installed for this build of the OS, loaded, its device nodes there.
 
-    `version` is `default`, `latest`, a branch such as `R535`, or a full number. On hosts that are not
-    Container-Optimized OS, or with `source="present"`, the driver is taken as found and its files are gathered into
-    `directory`.
+    `version` is `default`, `latest`, a branch such as `R535`, or a full number. On hosts that are
+    not Container-Optimized OS, or with `source="present"`, the driver is taken as found and its
+    files are gathered into `directory`.
     """
 
     version: str = "default"
@@ -263,7 +267,9 @@ class Driver(Resource):
         if not found.get("asked") and not loaded and not found.get("smi"):
             return None
         installed = (
-            found.get("smi") == "yes" and found.get("cache_version") == version and found.get("cache_build") == found.get("build_id")
+            found.get("smi") == "yes"
+            and found.get("cache_version") == version
+            and found.get("cache_build") == found.get("build_id")
         )
         return {
             "asked": found.get("asked"),
@@ -279,7 +285,13 @@ class Driver(Resource):
         """On Container-Optimized OS: asked, for this BUILD_ID, installed, loaded. Elsewhere: loaded, gathered, device nodes there."""
         if not self._installs(facts):
             return {"gathered": True, "loaded": True, "devices": True}
-        return {"asked": self.version, "build_id": facts.build_id, "installed": True, "loaded": True, "devices": True}
+        return {
+            "asked": self.version,
+            "build_id": facts.build_id,
+            "installed": True,
+            "loaded": True,
+            "devices": True,
+        }
 
     def ensure(self, facts: Facts) -> Script | None:
         """Run the installer (a cache hit takes seconds), retry what passes by itself, keep the record."""
@@ -343,9 +355,13 @@ class NvidiaSmi(Resource):
         text = str((actual or {}).get("text", ""))
         said = text.splitlines()[-1] if text else "it printed nothing"
         if "ermission denied" in text:
-            return Diagnosis(f"nvidia-smi is not executable: the driver folder is mounted noexec ({said})", "invoke vm.provision")
+            return Diagnosis(
+                f"nvidia-smi is not executable: the driver folder is mounted noexec ({said})",
+                "invoke vm.provision",
+            )
         if "version mismatch" in text:
             return Diagnosis(
-                f"the loaded driver and its libraries differ ({said})", "invoke vm.ssh -- sudo reboot, then invoke vm.provision"
+                f"the loaded driver and its libraries differ ({said})",
+                "invoke vm.ssh -- sudo reboot, then invoke vm.provision",
             )
         return Diagnosis(f"nvidia-smi does not run: {said}", "invoke vm.provision")

@@ -29,9 +29,10 @@ else
 fi
 """
 
-# Written beside the target and renamed, so that a reader never sees half a file and a full disk leaves the old one.
-# Until its permissions are set nobody else can read it, and `mv` is kept from moving it into a directory. What a run that
-# was killed left there goes: its name ends with the number of a process that is no more.
+# Written beside the target and renamed, so that a reader never sees half a file and a full disk
+# leaves the old one. Until its permissions are set nobody else can read it, and `mv` is kept from
+# moving it into a directory. What a run that was killed left there goes: its name ends with the
+# number of a process that is no more.
 _ENSURE = """
 if test -d "$path"; then
     echo "the path is a directory, a file is wanted"
@@ -58,7 +59,10 @@ def remember_disk_full(output: str) -> Diagnosis | None:
     """The meaning of ENOSPC in what a command printed: libc writes it with a capital, Docker (Go) without."""
     if "no space left on device" not in output.lower():
         return None
-    return Diagnosis("the disk of the host is full", "docker system prune --all --force   (on the host), or a larger disk_gb")
+    return Diagnosis(
+        "the disk of the host is full",
+        "docker system prune --all --force   (on the host), or a larger disk_gb",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +84,17 @@ class File(Resource):
 
     @property
     def _readable(self) -> bool:
-        return isinstance(self.content, str) and not self.secret and len(self.data) <= TEXT_LIMIT_BYTES
+        return (
+            isinstance(self.content, str) and not self.secret and len(self.data) <= TEXT_LIMIT_BYTES
+        )
 
     def probe(self) -> Script:
         """Permissions, and the text where a diff could show it, else its digest."""
-        return script(_PROBE, path=RemotePath(self.path), limit=str(TEXT_LIMIT_BYTES) if self._readable else "")
+        return script(
+            _PROBE,
+            path=RemotePath(self.path),
+            limit=str(TEXT_LIMIT_BYTES) if self._readable else "",
+        )
 
     def read(self, text: str) -> State | None:
         """`{"mode", "content"}` for text, `{"mode", "sha256"}` otherwise."""
@@ -95,11 +105,17 @@ class File(Resource):
         mode = found["mode"].zfill(4)
         if not marked:
             digest = found["sha256"]
-            return {"mode": mode, "content": f"<not shown: sha256 {digest}>"} if self._readable else {"mode": mode, "sha256": digest}
+            return (
+                {"mode": mode, "content": f"<not shown: sha256 {digest}>"}
+                if self._readable
+                else {"mode": mode, "sha256": digest}
+            )
         try:
             data = base64.b64decode("".join(encoded.split()), validate=True)
         except binascii.Error as error:
-            raise ProbeUnreadable("the file did not come back whole", where=self.path, why=str(error)) from error
+            raise ProbeUnreadable(
+                "the file did not come back whole", where=self.path, why=str(error)
+            ) from error
         try:
             content = data.decode("utf-8")
         except UnicodeDecodeError:
@@ -116,12 +132,21 @@ class File(Resource):
     def ensure(self, facts: Facts) -> Script | None:  # noqa: ARG002
         """Write beside the target, check the size, rename."""
         data = payload(self.data)
-        return script(_ENSURE, path=RemotePath(self.path), data=Secret(data) if self.secret else data, size=len(self.data), mode=self.mode)
+        return script(
+            _ENSURE,
+            path=RemotePath(self.path),
+            data=Secret(data) if self.secret else data,
+            size=len(self.data),
+            mode=self.mode,
+        )
 
     def diagnose(self, output: str, actual: State | None) -> Diagnosis | None:  # noqa: ARG002
         """A directory in the way, a full disk."""
         if "is a directory, a file is wanted" in output:
-            return Diagnosis("a directory is where the file should be", f"rmdir {self.path}   (on the host), if nothing in it is needed")
+            return Diagnosis(
+                "a directory is where the file should be",
+                f"rmdir {self.path}   (on the host), if nothing in it is needed",
+            )
         return remember_disk_full(output)
 
 
@@ -141,7 +166,9 @@ class Directory(Resource):
         if not text.strip():
             return None
         if not text.strip().isdigit():
-            raise ProbeUnreadable("the permissions of a directory are not octal digits", where=self.path, why=text)
+            raise ProbeUnreadable(
+                "the permissions of a directory are not octal digits", where=self.path, why=text
+            )
         return {"mode": text.strip().zfill(4)}
 
     def desired(self, facts: Facts) -> State:  # noqa: ARG002
@@ -150,4 +177,6 @@ class Directory(Resource):
 
     def ensure(self, facts: Facts) -> Script | None:  # noqa: ARG002
         """Make it and set its permissions."""
-        return script('mkdir -p "$path"\nchmod "$mode" "$path"', path=RemotePath(self.path), mode=self.mode)
+        return script(
+            'mkdir -p "$path"\nchmod "$mode" "$path"', path=RemotePath(self.path), mode=self.mode
+        )

@@ -51,8 +51,9 @@ systemctl daemon-reload
 class IdleStop(Resource):
     """Script, service and timer that power the VM off when it was not used for a while; with `present` false, none of them.
 
-    `texts` are those of `FILES`. A VM that powers itself off is TERMINATED, as one that was stopped (Compute Engine,
-    "Stop a VM"). /etc is lost at a reboot of Container-Optimized OS, so the boot script calls this again.
+    `texts` are those of `FILES`. A VM that powers itself off is TERMINATED, as one that was stopped
+    (Compute Engine, "Stop a VM"). /etc is lost at a reboot of Container-Optimized OS, so the boot
+    script calls this again.
     """
 
     texts: Mapping[str, str] = field(repr=False)
@@ -68,9 +69,15 @@ class IdleStop(Resource):
         if not found:
             return None
         try:
-            texts = {key: base64.b64decode(found[key], validate=True).decode("utf-8", "replace") for key in FILES if key in found}
+            texts = {
+                key: base64.b64decode(found[key], validate=True).decode("utf-8", "replace")
+                for key in FILES
+                if key in found
+            }
         except binascii.Error as error:
-            raise ProbeUnreadable("a file did not come back whole", where=self.name, why=str(error)) from error
+            raise ProbeUnreadable(
+                "a file did not come back whole", where=self.name, why=str(error)
+            ) from error
         return {**texts, "active": found.get("active") == "yes"}
 
     def desired(self, facts: Facts) -> State | None:  # noqa: ARG002
@@ -80,6 +87,10 @@ class IdleStop(Resource):
     def ensure(self, facts: Facts) -> Script | None:  # noqa: ARG002
         """Write, reload, start; or stop and remove."""
         if not self.present:
-            return script(_REMOVE, unit=TIMER, script=SCRIPT, service=SERVICE_FILE, timer=TIMER_FILE)
+            return script(
+                _REMOVE, unit=TIMER, script=SCRIPT, service=SERVICE_FILE, timer=TIMER_FILE
+            )
         data = {f"{key}_data": payload(text.encode()) for key, text in self.texts.items()}
-        return script(_ENSURE, unit=TIMER, script=SCRIPT, service=SERVICE_FILE, timer=TIMER_FILE, **data)
+        return script(
+            _ENSURE, unit=TIMER, script=SCRIPT, service=SERVICE_FILE, timer=TIMER_FILE, **data
+        )

@@ -8,7 +8,8 @@ from provision.core.model import Facts, State
 from provision.core.resource import Resource
 from provision.core.shell import RemotePath, Script, script
 
-# `mount --bind` stacks on every call, so layers are counted first: findmnt prints one line for each, the topmost last.
+# `mount --bind` stacks on every call, so layers are counted first: findmnt prints one line for
+# each, the topmost last.
 _PROBE = """
 findmnt -rno OPTIONS -M "$path" | {
     layers=0
@@ -42,7 +43,8 @@ class ExecBindMount(Resource):
     """`path` bind-mounted onto itself exactly once, and executable.
 
     Container-Optimized OS mounts /var noexec; the documented remedy is `mount --bind DIR DIR` and
-    `mount -o remount,exec DIR` (Google: "Run GPU workloads on Container-Optimized OS"). Elsewhere nothing is mounted.
+    `mount -o remount,exec DIR` (Google: "Run GPU workloads on Container-Optimized OS"). Elsewhere
+    nothing is mounted.
     """
 
     path: str

@@ -44,8 +44,8 @@ if test -n "$active"; then systemctl restart "$unit"; fi
 class Unit(Resource):
     """A unit file under /etc/systemd/system, known to systemd as it is, enabled, and running where `active`.
 
-    On Container-Optimized OS /etc is lost at a reboot and enabling with it (Google: "Disks and file system
-    overview"): there cloud-init writes the unit again at every boot.
+    On Container-Optimized OS /etc is lost at a reboot and enabling with it (Google: "Disks and file
+    system overview"): there cloud-init writes the unit again at every boot.
     """
 
     unit: str
@@ -68,11 +68,18 @@ class Unit(Resource):
         head, _, encoded = text.partition("content=\n")
         found = dict(line.split("=", 1) for line in head.splitlines() if "=" in line)
         try:
-            content = base64.b64decode("".join(encoded.split()), validate=True).decode("utf-8", "replace")
+            content = base64.b64decode("".join(encoded.split()), validate=True).decode(
+                "utf-8", "replace"
+            )
         except binascii.Error as error:
-            raise ProbeUnreadable("the unit file did not come back whole", where=self.unit, why=str(error)) from error
+            raise ProbeUnreadable(
+                "the unit file did not come back whole", where=self.unit, why=str(error)
+            ) from error
         enabled = found.get("enabled", "").startswith(("enabled", "static", "alias"))
-        loaded, active = found.get("NeedDaemonReload") != "yes", found.get("ActiveState") == "active"
+        loaded, active = (
+            found.get("NeedDaemonReload") != "yes",
+            found.get("ActiveState") == "active",
+        )
         return {"content": content, "loaded": loaded, "enabled": enabled, "active": active}
 
     def desired(self, facts: Facts) -> State:  # noqa: ARG002
@@ -86,5 +93,10 @@ class Unit(Resource):
 
     def ensure(self, facts: Facts) -> Script | None:  # noqa: ARG002
         """Write, reload, enable, start."""
-        flags = {name: "yes" if value else "" for name, value in (("enabled", self.enabled), ("active", self.active))}
-        return script(_ENSURE, path=self._path, unit=self.unit, data=payload(self.content.encode()), **flags)
+        flags = {
+            name: "yes" if value else ""
+            for name, value in (("enabled", self.enabled), ("active", self.active))
+        }
+        return script(
+            _ENSURE, path=self._path, unit=self.unit, data=payload(self.content.encode()), **flags
+        )

@@ -1,6 +1,7 @@
 """The settings: one frozen, typed model, and the levels it is merged from.
 
-`Settings.from_levels` is all that others need. Importing this package imports pydantic (0.1 s), so the command line does it late.
+`Settings.from_levels` is all that others need. Importing this package imports pydantic (0.1 s), so
+the command line does it late.
 """
 
 from __future__ import annotations

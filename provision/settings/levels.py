@@ -59,7 +59,13 @@ def merge(levels: Iterable[Level]) -> Merged:
     return Merged(data, origins)
 
 
-def _merge_into(target: dict[str, object], origins: dict[Path, Level], level: Level, data: Mapping[str, object], at: Path) -> None:
+def _merge_into(
+    target: dict[str, object],
+    origins: dict[Path, Level],
+    level: Level,
+    data: Mapping[str, object],
+    at: Path,
+) -> None:
     for key, value in data.items():
         path = (*at, str(key))
         origins[path] = level
@@ -71,7 +77,7 @@ def _merge_into(target: dict[str, object], origins: dict[Path, Level], level: Le
             target[key] = value
 
 
-# --- values that come as text: variables and flags ---------------------------------------------------------------
+# --- values that come as text: variables and flags ------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -110,7 +116,9 @@ def env_levels(model: type[BaseModel], env: Mapping[str, str], prefix: str) -> l
     """
     by_name = {prefix + "_".join(leaf.path).upper(): leaf for leaf in leaves(model)}
     found = []
-    for variable in sorted(name for name in env if name.startswith(prefix) or name == prefix.rstrip("_")):
+    for variable in sorted(
+        name for name in env if name.startswith(prefix) or name == prefix.rstrip("_")
+    ):
         leaf = by_name.get(variable)
         if leaf is None:
             raise _unknown_variable(variable, by_name, prefix)
@@ -172,11 +180,18 @@ def _bool(source: str, key: str, text: str) -> bool:
         return True
     if text.lower() in _FALSE:
         return False
-    raise SettingsError(f"{key} is {text!r}", where=source, why="neither true nor false", fix="write true or false")
+    raise SettingsError(
+        f"{key} is {text!r}", where=source, why="neither true nor false", fix="write true or false"
+    )
 
 
 def _int(source: str, key: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise SettingsError(f"{key} is {text!r}", where=source, why="not a whole number", fix="write digits alone, such as 8") from None
+        raise SettingsError(
+            f"{key} is {text!r}",
+            where=source,
+            why="not a whole number",
+            fix="write digits alone, such as 8",
+        ) from None

@@ -16,7 +16,8 @@ from provision.settings.levels import Level, Merged, merge
 from provision.settings.problems import settings_error
 
 GPU_DISK_MIN_GB = 50
-"""Smallest boot disk with a GPU (Dataflow, "Best practices for GPUs": increase the boot disk to 50 GB or more)."""
+"""Smallest boot disk with a GPU (Dataflow, "Best practices for GPUs": increase the boot disk to 50
+GB or more)."""
 DEFAULT_ZONES = ("us-central1-a", "us-central1-b", "us-central1-c")
 
 
@@ -32,7 +33,11 @@ class _Model(BaseModel):
     @classmethod
     def _empty_is_unset(cls, data: Any) -> Any:
         """A key without a value (`worker:` with every line under it commented out) counts as not written."""
-        return {key: value for key, value in data.items() if value is not None} if isinstance(data, dict) else data
+        return (
+            {key: value for key, value in data.items() if value is not None}
+            if isinstance(data, dict)
+            else data
+        )
 
 
 def _impossible(key: str, reason: str, fix: str) -> PydanticCustomError:
@@ -69,14 +74,19 @@ class WorkerSettings(_Model):
     name: kinds.ContainerName = "worker"
     """Name of the container."""
     context: kinds.LocalPath | None = None
-    """Folder sent as the build context, relative to the project; empty = the rendered files alone."""
+    """Folder sent as the build context, relative to the project; empty = the rendered files
+    alone."""
 
     @model_validator(mode="after")
     def _targets_differ(self) -> Self:
         targets = [volume.split(":")[1].rstrip("/") for volume in self.volumes]
         twice = sorted({target for target in targets if targets.count(target) > 1})
         if twice:
-            raise _impossible("volumes", f"two of them have the target {twice[0]}", "give each volume a target of its own")
+            raise _impossible(
+                "volumes",
+                f"two of them have the target {twice[0]}",
+                "give each volume a target of its own",
+            )
         return self
 
 
@@ -92,13 +102,17 @@ class MpsSettings(_Model):
     memory_limit: kinds.MemoryLimit | None = None
     """GPU memory that one client may allocate, such as 4G or 512M; empty = all."""
     topology: Literal["container", "containers"] = "container"
-    """Where clients run: side by side in one container, or each in a container of its own beside the daemon's, as on Dataflow."""
+    """Where clients run: side by side in one container, or each in a container of its own beside
+    the daemon's, as on Dataflow."""
     cpus: kinds.Cpus | None = None
-    """CPUs that the control daemon and its server are pinned to, such as 0-1; empty = all of the container."""
+    """CPUs that the control daemon and its server are pinned to, such as 0-1; empty = all of the
+    container."""
     gpu: kinds.GpuChoice | None = None
-    """The GPU that is shared where the host has several: its index or its UUID; empty = all of them."""
+    """The GPU that is shared where the host has several: its index or its UUID; empty = all of
+    them."""
     exclusive: bool = False
-    """Set the compute mode EXCLUSIVE_PROCESS meanwhile: a process that misses the daemon fails instead of running without MPS."""
+    """Set the compute mode EXCLUSIVE_PROCESS meanwhile: a process that misses the daemon fails
+    instead of running without MPS."""
 
 
 class DataflowSettings(_Model):
@@ -126,14 +140,19 @@ class HostSettings(_Model):
     become: Literal["sudo", "none"] = "sudo"
     """How root is reached: one `sudo -n` for the whole script, or not at all."""
     driver: Literal["cos", "present"] | None = None
-    """Who installs the GPU driver: COS's installer, or nobody; empty = by what /etc/os-release says."""
+    """Who installs the GPU driver: COS's installer, or nobody; empty = by what /etc/os-release
+    says."""
     driver_dir: kinds.AbsolutePath | None = None
     """With `driver: present`, the folder that holds or collects the driver's bin/ and lib64/."""
 
     @model_validator(mode="after")
     def _driver_dir_needs_present(self) -> Self:
         if self.driver_dir is not None and self.driver == "cos":
-            raise _impossible("driver_dir", "COS's installer decides where its driver lies", "remove driver_dir, or set driver to present")
+            raise _impossible(
+                "driver_dir",
+                "COS's installer decides where its driver lies",
+                "remove driver_dir, or set driver to present",
+            )
         return self
 
     def host(self, name: str) -> model.Host:
@@ -142,7 +161,8 @@ class HostSettings(_Model):
 
 
 Check: TypeAlias = Callable[["Settings"], None]
-"""A check that needs more than the settings (the catalogue of machines); raises SettingsError whose `where` is the key."""
+"""A check that needs more than the settings (the catalogue of machines); raises SettingsError whose
+`where` is the key."""
 
 
 class Settings(_Model):
@@ -153,11 +173,13 @@ class Settings(_Model):
     project: kinds.Project | None = None
     """Google Cloud project that pays."""
     zones: kinds.Places = DEFAULT_ZONES
-    """Where to try, in this order: zones, regions (all their zones) or `everywhere`; zones without the GPU are passed over."""
+    """Where to try, in this order: zones, regions (all their zones) or `everywhere`; zones without
+    the GPU are passed over."""
     name: kinds.Name = "dev"
     """Name of the VM, and the host that tasks act on unless told otherwise."""
     machine_type: kinds.MachineType | None = None
-    """Machine type; empty = that of the Dataflow job, or else the smallest comfortable one for the GPU."""
+    """Machine type; empty = that of the Dataflow job, or else the smallest comfortable one for the
+    GPU."""
     gpu: kinds.OptionalGpu = "nvidia-l4"
     """Accelerator type; none = a VM without a GPU."""
     gpu_count: kinds.GpuCount = 1
@@ -169,23 +191,30 @@ class Settings(_Model):
     ttl: kinds.Ttl = "8h"
     """Time to live: the cloud itself stops the VM after it; "none" = never."""
     prices: kinds.LocalPath | None = None
-    """A price list of your own, in the form of provision/cloud/market/data/prices.json; empty = the packaged one."""
+    """A price list of your own, in the form of provision/cloud/market/data/prices.json; empty = the
+    packaged one."""
     ssh: Literal["direct", "iap"] = "direct"
-    """The way to the VM: its external address, or a tunnel of Identity-Aware Proxy through `gcloud`; it has no such address then."""
+    """The way to the VM: its external address, or a tunnel of Identity-Aware Proxy through
+    `gcloud`; it has no such address then."""
     ttl_action: Literal["stop", "delete"] = "stop"
     """What the cloud does at the end of the time to live, and when it takes a Spot VM back."""
     idle_stop: kinds.Idle = "none"
-    """A VM made here powers itself off when nobody used it for so long (GPU, terminals, runs); "none" = never."""
+    """A VM made here powers itself off when nobody used it for so long (GPU, terminals, runs);
+    "none" = never."""
     idle_delete: kinds.Idle = "none"
-    """Written on the VM as a label: `vm.gc` deletes it, after asking, when it has been stopped for so long; "none" = never."""
+    """Written on the VM as a label: `vm.gc` deletes it, after asking, when it has been stopped for
+    so long; "none" = never."""
     provisioning: Literal["standard", "spot", "flex-start"] = "standard"
-    """How the VM is bought: at any time, cheaper until the cloud takes it back, or once capacity is found, for at most seven days."""
+    """How the VM is bought: at any time, cheaper until the cloud takes it back, or once capacity is
+    found, for at most seven days."""
     capacity_wait: kinds.Wait | None = None
     """With `provisioning: flex-start`, how long each zone may look for capacity; empty = 10m."""
     reservation: kinds.Name | None = None
-    """Reservation that the VM's capacity comes from; empty = any that fits, as Compute Engine does by itself."""
+    """Reservation that the VM's capacity comes from; empty = any that fits, as Compute Engine does
+    by itself."""
     os_login: kinds.OsLogin = "auto"
-    """Log in to VMs through OS Login (on), with a key in their metadata (off), or as the project's metadata says (auto)."""
+    """Log in to VMs through OS Login (on), with a key in their metadata (off), or as the project's
+    metadata says (auto)."""
     driver: kinds.Driver = "default"
     """Version of the GPU driver."""
     registries: kinds.Registries = ()
@@ -238,12 +267,20 @@ class Settings(_Model):
             return data
         cloud = "gce" if data.get("project") else "mock"
         count = {"gpu_count": 0} if data.get("gpu") == "none" else {}
-        return {"cloud": cloud} | count | {key: value for key, value in data.items() if value is not None}
+        return (
+            {"cloud": cloud}
+            | count
+            | {key: value for key, value in data.items() if value is not None}
+        )
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.cloud == "gce" and self.project is None:
-            raise _impossible("cloud", "Compute Engine needs a project that pays", "set provision.project, or cloud to mock")
+            raise _impossible(
+                "cloud",
+                "Compute Engine needs a project that pays",
+                "set provision.project, or cloud to mock",
+            )
         if self.gpu is not None and self.disk_gb < GPU_DISK_MIN_GB:
             raise _impossible(
                 "disk_gb",
@@ -257,7 +294,11 @@ class Settings(_Model):
                 "remove CUDA_VISIBLE_DEVICES from provision.worker.env",
             )
         if not self.zones:
-            raise _impossible("zones", "without a zone there is nowhere to put the VM", "name at least one zone, such as us-central1-a")
+            raise _impossible(
+                "zones",
+                "without a zone there is nowhere to put the VM",
+                "name at least one zone, such as us-central1-a",
+            )
         return self
 
 
@@ -269,4 +310,6 @@ def _run(check: Check, settings: Settings, merged: Merged) -> None:
         known = path[0] in Settings.model_fields
         value = reduce(getattr, path, settings) if known else None
         what = f"provision.{found.where} is {value!r}: {found.what}" if known else found.what
-        raise SettingsError(what, where=merged.place(path) or "defaults", why=found.why, fix=found.fix) from None
+        raise SettingsError(
+            what, where=merged.place(path) or "defaults", why=found.why, fix=found.fix
+        ) from None

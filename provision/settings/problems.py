@@ -26,7 +26,9 @@ _NAMED_LIKE_A_SECRET = re.compile(r"passw|secret|token|credential|private|api_?k
 _VALUE_CHARS = 60
 
 
-def settings_error(details: Sequence[ErrorDetails], model: type[BaseModel], merged: Merged) -> SettingsError:
+def settings_error(
+    details: Sequence[ErrorDetails], model: type[BaseModel], merged: Merged
+) -> SettingsError:
     """The first problem as a SettingsError; the keys of the others stand at the end of its last line."""
     first, *others = sorted(details, key=lambda detail: detail["type"] != "extra_forbidden")
     if first["type"] == "extra_forbidden":  # a misspelt key is why its right spelling is missing
@@ -45,9 +47,16 @@ def _explain(detail: ErrorDetails, model: type[BaseModel], merged: Merged) -> Se
     if detail["type"] == "extra_forbidden":
         known = list(_model_at(model, path[:-1]).model_fields)
         why = f"its value is {shown(detail['input'], path)}; keys of {_dotted(path[:-1])} are {', '.join(known)}"
-        return SettingsError(f"unknown key {key}", where=where, why=why, fix=_nearest(path, known, model))
+        return SettingsError(
+            f"unknown key {key}", where=where, why=why, fix=_nearest(path, known, model)
+        )
     if detail["type"] == "missing":
-        return SettingsError(f"{key} is missing", where=where, why=f"{_dotted(path[:-1])} cannot do without it", fix=f"set {key}")
+        return SettingsError(
+            f"{key} is missing",
+            where=where,
+            why=f"{_dotted(path[:-1])} cannot do without it",
+            fix=f"set {key}",
+        )
     if detail["loc"][-1:] == ("[key]",):
         what = f"{shown(path[-1], ())} is no name for a key of {_dotted(path[:-1])}"
         return SettingsError(what, where=where, why=f"allowed: {_allowed(detail)}", fix="rename it")
@@ -56,7 +65,9 @@ def _explain(detail: ErrorDetails, model: type[BaseModel], merged: Merged) -> Se
     if detail["type"] == "impossible":
         context = detail.get("ctx", {})
         return SettingsError(what, where=where, why=str(context["reason"]), fix=str(context["fix"]))
-    return SettingsError(what, where=where, why=f"allowed: {_allowed(detail)}", fix=_fix(key, path, detail))
+    return SettingsError(
+        what, where=where, why=f"allowed: {_allowed(detail)}", fix=_fix(key, path, detail)
+    )
 
 
 def _path(detail: ErrorDetails) -> Path:
@@ -96,7 +107,11 @@ def _nearest(path: Path, known: Sequence[str], model: type[BaseModel]) -> str:
     if near:
         return f"did you mean {_dotted((*path[:-1], near[0]))}?"
     for name in model.model_fields:
-        if path[-1] in _model_at(model, (name,)).model_fields and _model_at(model, (name,)) is not model and name != "hosts":
+        if (
+            path[-1] in _model_at(model, (name,)).model_fields
+            and _model_at(model, (name,)) is not model
+            and name != "hosts"
+        ):
             return f"did you mean {_dotted((name, path[-1]))}?"
     return f"remove {_dotted(path)}"
 
@@ -128,5 +143,9 @@ def shown(value: Any, path: Path) -> str:
         return "****"
     if isinstance(value, Mapping):
         return "{" + ", ".join(str(key) for key in value) + "}"
-    text = repr(value) if isinstance(value, str) else str(list(value) if isinstance(value, tuple) else value)
+    text = (
+        repr(value)
+        if isinstance(value, str)
+        else str(list(value) if isinstance(value, tuple) else value)
+    )
     return text if len(text) <= _VALUE_CHARS else text[: _VALUE_CHARS - 1] + "…"

@@ -17,9 +17,10 @@ from provision.resources.container import WORKSPACE
 
 _LOCK = "/run/provision-send.lock"
 
-# The container has the code in a volume, so `docker cp` puts it there whether or not the image has tar. It belongs to root, so
-# root settles it, whoever the image's user is. One sending at a time where the host has `flock`; each has a folder of its own,
-# so that two never read each other's lists.
+# The container has the code in a volume, so `docker cp` puts it there whether or not the image has
+# tar. It belongs to root, so root settles it, whoever the image's user is. One sending at a time
+# where the host has `flock`; each has a folder of its own, so that two never read each other's
+# lists.
 _RECEIVE = """
 if command -v flock >/dev/null 2>&1 && (: >>"$lock") 2>/dev/null; then
     exec 9>>"$lock"
@@ -29,9 +30,10 @@ docker cp - "$name:$dir" 9>&-
 docker exec --user 0 --workdir "$dir" "$name" sh -c "$settle" provision "$stage" 9>&-
 """
 
-# What programs wrote stays. The list of what was sent is kept for the next sending; `uniq -u` leaves what only the old
-# one has. It goes before the new files come, as a file may have become a folder. Bytecode is nobody's work, so it keeps
-# no folder in the way of a file. A file comes by rename: a program that runs meanwhile sees the old or the new one, whole.
+# What programs wrote stays. The list of what was sent is kept for the next sending; `uniq -u`
+# leaves what only the old one has. It goes before the new files come, as a file may have become a
+# folder. Bytecode is nobody's work, so it keeps no folder in the way of a file. A file comes by
+# rename: a program that runs meanwhile sees the old or the new one, whole.
 _SETTLE = """
 set -eu
 LC_ALL=C
@@ -91,16 +93,30 @@ def project_files(project_dir: Path) -> list[str]:
 
     Raises `UsageError` where the folder is not in a git repository.
     """
-    command = ["git", "-C", str(project_dir), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    command = [
+        "git",
+        "-C",
+        str(project_dir),
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+    ]
     try:
         listed = subprocess.run(command, capture_output=True, check=True).stdout
     except FileNotFoundError as error:
         raise UsageError(
-            "git is not installed", where=str(project_dir), why="it says which files are the project's", fix="install git"
+            "git is not installed",
+            where=str(project_dir),
+            why="it says which files are the project's",
+            fix="install git",
         ) from error
     except subprocess.CalledProcessError as error:
         why = error.stderr.decode("utf-8", "replace").strip()
-        raise UsageError("the project's files are not known", where=str(project_dir), why=why, fix="git init") from error
+        raise UsageError(
+            "the project's files are not known", where=str(project_dir), why=why, fix="git init"
+        ) from error
     names = sorted({name for name in listed.split(b"\0") if name})
     return [file for name in map(os.fsdecode, names) for file in _files(project_dir, name)]
 
@@ -127,9 +143,16 @@ def pack(project_dir: Path, names: Sequence[str], stage: str) -> bytes:
     """
     broken = next((name for name in names if "\n" in name), None)
     if broken is not None:
-        raise UsageError("a file name has a line break", where=repr(broken), why="it cannot be sent", fix="rename it, or let git ignore it")
+        raise UsageError(
+            "a file name has a line break",
+            where=repr(broken),
+            why="it cannot be sent",
+            fix="rename it, or let git ignore it",
+        )
     stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w:gz", format=tarfile.PAX_FORMAT, compresslevel=1) as tar:
+    with tarfile.open(
+        fileobj=stream, mode="w:gz", format=tarfile.PAX_FORMAT, compresslevel=1
+    ) as tar:
         for folder in (".provision", stage, f"{stage}/files"):
             member = tarfile.TarInfo(folder)
             member.type, member.mode, member.mtime = tarfile.DIRTYPE, 0o755, int(time.time())
@@ -139,7 +162,12 @@ def pack(project_dir: Path, names: Sequence[str], stage: str) -> bytes:
         member.size = len(listed)
         tar.addfile(member, io.BytesIO(listed))
         for name in names:
-            tar.add(project_dir / name, arcname=f"{stage}/files/{name}", recursive=False, filter=owned_by_root)
+            tar.add(
+                project_dir / name,
+                arcname=f"{stage}/files/{name}",
+                recursive=False,
+                filter=owned_by_root,
+            )
     return stream.getvalue()
 
 
@@ -152,4 +180,6 @@ def owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 def receive(container: str, stage: str) -> Script:
     """The script that reads what `pack` made on standard input. Two at once wait for each other where there is `flock`."""
-    return script(_RECEIVE, name=container, dir=WORKSPACE, settle=_SETTLE, lock=RemotePath(_LOCK), stage=stage)
+    return script(
+        _RECEIVE, name=container, dir=WORKSPACE, settle=_SETTLE, lock=RemotePath(_LOCK), stage=stage
+    )

@@ -1,6 +1,7 @@
 """Public test tools: mock hosts, the Compute Engine emulator, and the pytest plugin that offers both as fixtures.
 
-Each name is imported when it is first used: every run of pytest imports this package, for the plugin's sake.
+Each name is imported when it is first used: every run of pytest imports this package, for the
+plugin's sake.
 """
 
 from __future__ import annotations
@@ -29,7 +30,17 @@ _HOME_OF = {
     "converge": "provision.testing.convergence",
 }
 
-__all__ = ["ComputeEmulator", "Faults", "MockCloud", "MockHost", "MockHostError", "Network", "Result", "Stats", "converge"]
+__all__ = [
+    "ComputeEmulator",
+    "Faults",
+    "MockCloud",
+    "MockHost",
+    "MockHostError",
+    "Network",
+    "Result",
+    "Stats",
+    "converge",
+]
 
 
 def __getattr__(name: str) -> Any:

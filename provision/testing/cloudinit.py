@@ -1,8 +1,9 @@
 """What cloud-init does with user-data on Container-Optimized OS: write_files, bootcmd and runcmd at every boot.
 
-Stock cloud-init applies them once per instance; Container-Optimized OS at each boot (Google: "Create and configure
-Container-Optimized OS instances"). Its command lines are run by the host's shell as root; a word that names a path is
-led below the host's root, since on a mock only scripts that use "$R" find it by themselves.
+Stock cloud-init applies them once per instance; Container-Optimized OS at each boot (Google:
+"Create and configure Container-Optimized OS instances"). Its command lines are run by the host's
+shell as root; a word that names a path is led below the host's root, since on a mock only scripts
+that use "$R" find it by themselves.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class BootingHost(Protocol):
         """Write a file, as root."""
         ...
 
-    def run_as_root(self, argv: list[str], *, stdin: bytes = b"", timeout_s: float = 900) -> tuple[int, str]:
+    def run_as_root(
+        self, argv: list[str], *, stdin: bytes = b"", timeout_s: float = 900
+    ) -> tuple[int, str]:
         """Run a program, as root."""
         ...
 
@@ -62,7 +65,9 @@ def apply(text: str, host: BootingHost) -> None:
 
 def _write(entry: dict[str, Any], host: BootingHost) -> None:
     try:
-        content = decode(str(entry.get("content") or ""), str(entry.get("encoding") or "text/plain"))
+        content = decode(
+            str(entry.get("content") or ""), str(entry.get("encoding") or "text/plain")
+        )
         host.put(str(entry["path"]), content, _mode(entry))
     except (KeyError, ValueError, OSError, RuntimeError) as error:
         host.print_console(f"cloud-init: write_files: {entry.get('path')}: {error}\n")
@@ -90,7 +95,11 @@ def decode(content: str, encoding: str) -> str:
 
 def _run(command: object, host: BootingHost) -> None:
     words = command if isinstance(command, list) else None
-    argv = ["sh", "-c", _led_line(str(command), host)] if words is None else [_led(str(word), host) for word in words]
+    argv = (
+        ["sh", "-c", _led_line(str(command), host)]
+        if words is None
+        else [_led(str(word), host) for word in words]
+    )
     status, output = host.run_as_root(argv)
     host.print_console(output)
     if status != 0:
@@ -106,4 +115,8 @@ def _led(word: str, host: BootingHost) -> str:
 
 def _led_line(line: str, host: BootingHost) -> str:
     """Paths that stand as words of their own in a shell line."""
-    return re.sub(rf"(^|[\s=<>]){_TOP}", lambda found: found.group(0).replace("/", f"{host.root_path}/", 1), line)
+    return re.sub(
+        rf"(^|[\s=<>]){_TOP}",
+        lambda found: found.group(0).replace("/", f"{host.root_path}/", 1),
+        line,
+    )

@@ -53,7 +53,9 @@ def start_ticks(pid: int) -> str:
     return "" if fields[0] == b"Z" else fields[19].decode()
 
 
-def up(folder: Path, *, idle_s: float | None = None, meanwhile: Callable[[], object] | None = None) -> MockState:
+def up(
+    folder: Path, *, idle_s: float | None = None, meanwhile: Callable[[], object] | None = None
+) -> MockState:
     """The mock of `folder`, started in the background when it does not run. Two callers at once start one.
 
     `meanwhile` is called while it starts, and not at all when it runs.
@@ -111,7 +113,9 @@ def _read(folder: Path) -> dict[str, Any] | None:
 
 def _state(record: Mapping[str, Any]) -> MockState:
     ports = {str(name): int(port) for name, port in record["ssh_ports"].items()}
-    return MockState(int(record["pid"]), str(record["compute_endpoint"]), ports, str(record["version"]))
+    return MockState(
+        int(record["pid"]), str(record["compute_endpoint"]), ports, str(record["version"])
+    )
 
 
 def _launch(folder: Path, idle_s: float | None) -> int:
@@ -123,7 +127,14 @@ def _launch(folder: Path, idle_s: float | None) -> int:
     if idle_s is not None:
         words += ["--idle-s", str(idle_s)]
     started = subprocess.run(
-        ["/bin/sh", "-c", 'log=$1; shift; "$@" >"$log" 2>&1 & echo "$!"', "sh", str((folder / _LOG).resolve()), *words],
+        [
+            "/bin/sh",
+            "-c",
+            'log=$1; shift; "$@" >"$log" 2>&1 & echo "$!"',
+            "sh",
+            str((folder / _LOG).resolve()),
+            *words,
+        ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         cwd="/",
@@ -142,22 +153,33 @@ def _wait_until_up(folder: Path, pid: int) -> dict[str, Any]:
             return found
         if not start_ticks(pid):
             why = (folder / _LOG).read_text(errors="replace").rstrip().rpartition("\n")[2]
-            raise ProvisionError("the mock did not start", where=str(folder), why=why, fix=f"cat {folder / _LOG}")
+            raise ProvisionError(
+                "the mock did not start", where=str(folder), why=why, fix=f"cat {folder / _LOG}"
+            )
         time.sleep(_PAUSE_S)
     _signal((pid, ticks), signal.SIGKILL)
     why = f"no answer within {_START_S:g} s"
-    raise ProvisionError("the mock did not start", where=str(folder), why=why, fix=f"cat {folder / _LOG}")
+    raise ProvisionError(
+        "the mock did not start", where=str(folder), why=why, fix=f"cat {folder / _LOG}"
+    )
 
 
 def _end(folder: Path, record: Mapping[str, Any]) -> None:
     """SIGTERM, then SIGKILL; returns when the server and every process of its hosts are gone."""
     processes = [(int(record["pid"]), str(record["started"]))]
-    processes += [(pid, ticks) for pid in record.get("spawners", []) if (ticks := start_ticks(int(pid)))]
+    processes += [
+        (pid, ticks) for pid in record.get("spawners", []) if (ticks := start_ticks(int(pid)))
+    ]
     _signal(processes[0], signal.SIGTERM)
     if not _gone(processes, _STOP_S):
         _signal(processes[0], signal.SIGKILL)  # its spawners see it go, and end what they started
         if not _gone(processes, _STOP_S):
-            raise ProvisionError("the mock does not end", where=str(folder), why=f"pid {processes[0][0]}", fix=f"kill -9 {processes[0][0]}")
+            raise ProvisionError(
+                "the mock does not end",
+                where=str(folder),
+                why=f"pid {processes[0][0]}",
+                fix=f"kill -9 {processes[0][0]}",
+            )
     (folder / RECORD).unlink(missing_ok=True)
 
 

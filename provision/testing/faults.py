@@ -38,8 +38,9 @@ ON_THE_HOST = frozenset(
 class Faults:
     """The faults of one host. Plain attributes act in the SSH server, named ones (`set`, `clear`) in the stand-ins.
 
-    `cut_after_output` and `cut_after_input` drop the TCP connection once so many bytes of commands' output were sent,
-    or so many bytes of their input were received, counted from when they were set; both act once, then are None.
+    `cut_after_output` and `cut_after_input` drop the TCP connection once so many bytes of commands'
+    output were sent, or so many bytes of their input were received, counted from when they were
+    set; both act once, then are None.
     """
 
     folder: Path
@@ -105,6 +106,14 @@ class Stats:
 
 
 _COUNTERS = (
-    *("connections", "auth_attempts", "auth_failures", "exchanges", "shells", "sftp_sessions", "forwards"),
+    *(
+        "connections",
+        "auth_attempts",
+        "auth_failures",
+        "exchanges",
+        "shells",
+        "sftp_sessions",
+        "forwards",
+    ),
     *("refused_channels", "bytes_in", "bytes_out"),
 )

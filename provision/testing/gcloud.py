@@ -3,9 +3,10 @@
     program = install(folder)          # folder/gcloud; folder holds the record of a mock, mock.json
     fail(folder, 4033, 4003)           # the next call fails with 4033, the one after it with 4003
 
-As Identity-Aware Proxy does, it looks the instance up by project, zone and name: 4047 for one that is not there, 4003 for one where
-nothing listens. What is printed is the real program's (hashicorp/packer-plugin-googlecompute#195, google-github-actions/
-ssh-compute#44, GoogleCloudPlatform/iap-desktop#866).
+As Identity-Aware Proxy does, it looks the instance up by project, zone and name: 4047 for one that
+is not there, 4003 for one where nothing listens. What is printed is the real program's
+(hashicorp/packer-plugin-googlecompute#195, google-github-actions/ ssh-compute#44,
+GoogleCloudPlatform/iap-desktop#866).
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ def install(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder.resolve() / "gcloud"
     package = str(Path(__file__).resolve().parents[2])
-    text = script(_PROGRAM, package=package, python=sys.executable, folder=str(folder.resolve())).render()
+    text = script(
+        _PROGRAM, package=package, python=sys.executable, folder=str(folder.resolve())
+    ).render()
     new = path.with_suffix(".new")
     new.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
     new.chmod(0o755)
@@ -62,8 +65,14 @@ def main(words: list[str]) -> None:
     """The program: `FOLDER compute start-iap-tunnel NAME PORT --listen-on-stdin --project P --zone Z`."""
     folder, command, words = Path(words[0]), words[1:3], words[3:]
     options = dict(itertools.pairwise(words))
-    if command != ["compute", "start-iap-tunnel"] or "--listen-on-stdin" not in words or not {"--project", "--zone"} <= set(options):
-        sys.stderr.write("ERROR: (gcloud) this stand-in opens tunnels on its standard input, and nothing else\n")
+    if (
+        command != ["compute", "start-iap-tunnel"]
+        or "--listen-on-stdin" not in words
+        or not {"--project", "--zone"} <= set(options)
+    ):
+        sys.stderr.write(
+            "ERROR: (gcloud) this stand-in opens tunnels on its standard input, and nothing else\n"
+        )
         sys.exit(2)
     _fail_as_told(folder)
     path = f"projects/{options['--project']}/zones/{options['--zone']}/instances/{words[0]}"
@@ -81,7 +90,9 @@ def _fail_as_told(folder: Path) -> None:
 
 
 def _end(code: int) -> NoReturn:
-    sys.stderr.write(f"ERROR: (gcloud.compute.start-iap-tunnel) Error while connecting [{code}: {_SAYS[code]}].\n")
+    sys.stderr.write(
+        f"ERROR: (gcloud.compute.start-iap-tunnel) Error while connecting [{code}: {_SAYS[code]}].\n"
+    )
     sys.exit(1)
 
 

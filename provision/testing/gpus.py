@@ -32,7 +32,9 @@ MODELS = {
     "nvidia-h100-mega-80gb": Gpu("NVIDIA H100 80GB HBM3", 81559, "9.0", "0x2330", 132),
     "nvidia-h200-141gb": Gpu("NVIDIA H200", 143771, "9.0", "0x2335", 132),
     "nvidia-b200": Gpu("NVIDIA B200", 183359, "10.0", "0x2901", 148),
-    "nvidia-rtx-pro-6000": Gpu("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, "12.0", "0x2bb5", 188),
+    "nvidia-rtx-pro-6000": Gpu(
+        "NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, "12.0", "0x2bb5", 188
+    ),
 }
 """By the names of Compute Engine's accelerator types. `-vws` variants are the same card."""
 
@@ -53,6 +55,7 @@ DRIVERS = (
     ("R580", "580.126.09"),
     ("R590", "590.48.01"),
 )
-"""Driver labels and versions of the mock's build, after the release notes of milestone 125 (February 2026)."""
+"""Driver labels and versions of the mock's build, after the release notes of milestone 125
+(February 2026)."""
 OLDER_DRIVERS = ("580.105.08", "590.44.01")
 """Versions of the same build that can still be named in full."""

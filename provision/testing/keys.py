@@ -12,7 +12,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 def write_private_key(path: Path) -> None:
     """Make a key and write it as OpenSSH does, readable by the owner alone."""
-    data = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    data = Ed25519PrivateKey.generate().private_bytes(
+        Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()
+    )
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)

@@ -1,10 +1,9 @@
 """The folder of a mock host: the root that its shells see, its stand-ins, and the state that no file of it shows.
 
-FOLDER/root      what "$R" names on the host
-FOLDER/state     mount table, loaded module, units, faults, metadata
-FOLDER/mock      the stand-ins: first on PATH
-FOLDER/sysbin    links to the system's utilities, those that Container-Optimized OS has and no others
-FOLDER/image     /etc as the image brings it
+FOLDER/root      what "$R" names on the host FOLDER/state     mount table, loaded module, units,
+faults, metadata FOLDER/mock      the stand-ins: first on PATH FOLDER/sysbin    links to the
+system's utilities, those that Container-Optimized OS has and no others FOLDER/image     /etc as the
+image brings it
 """
 
 from __future__ import annotations
@@ -75,13 +74,23 @@ class Layout:
 
     def prepare(self, machine: Machine) -> None:
         """Write what the server owns: stand-ins, links to utilities, the image's /etc, the hardware. Idempotent."""
-        for name in ("root", "state/faults", "state/metadata", "state/buckets", "image/etc/systemd/system"):
+        for name in (
+            "root",
+            "state/faults",
+            "state/metadata",
+            "state/buckets",
+            "image/etc/systemd/system",
+        ):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         shutil.rmtree(self.folder / "mock", ignore_errors=True)
-        shutil.copytree(STANDINS, self.folder / "mock", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            STANDINS, self.folder / "mock", ignore=shutil.ignore_patterns("__pycache__")
+        )
         for name in ("docker", "mps"):
             source = STANDINS.with_name(name)
-            compileall.compile_dir(source, quiet=2)  # the copies have its dates, so what was compiled once serves every host
+            compileall.compile_dir(
+                source, quiet=2
+            )  # the copies have its dates, so what was compiled once serves every host
             shutil.copytree(source, self.folder / f"mock/lib/{name}_standin")
         link_utilities(self.folder / "sysbin", self.shell, self.folder / "mock" / "fallback")
         if machine.system != "cos":
@@ -146,7 +155,13 @@ class Layout:
         self.write_state("lib", f"{self.folder}/mock/lib\n")
         self.write_state(
             "machine",
-            _assignments({"CPUS": str(machine.cpus), "MEMORY_KB": str(machine.memory_gb * 1024 * 1024), "SYSTEM": machine.system}),
+            _assignments(
+                {
+                    "CPUS": str(machine.cpus),
+                    "MEMORY_KB": str(machine.memory_gb * 1024 * 1024),
+                    "SYSTEM": machine.system,
+                }
+            ),
         )
         listed = [*DRIVERS, *((f"R{number}", number) for number in OLDER_DRIVERS)]
         if not (self.state / "drivers").exists():
@@ -178,13 +193,24 @@ class Layout:
         """Start the machine: the same work at the first start and at a reboot."""
         shell = str(self.folder / "sysbin" / "sh")
         path = f"{self.folder}/sysbin"
-        status, output = self._processes.run([shell, str(self.folder / "mock/lib/boot"), str(self.folder)], env={"PATH": path}, cwd="/")
+        status, output = self._processes.run(
+            [shell, str(self.folder / "mock/lib/boot"), str(self.folder)],
+            env={"PATH": path},
+            cwd="/",
+        )
         if status != 0:
             raise MockHostError(f"the mock host did not boot (status {status}): {output.strip()}")
 
-    def environment(self, user: str, *, extra_path: Iterable[str] = (), sudo: bool = False) -> dict[str, str]:
+    def environment(
+        self, user: str, *, extra_path: Iterable[str] = (), sudo: bool = False
+    ) -> dict[str, str]:
         """The environment in which sshd starts the user's shell."""
-        path = [*extra_path, str(self.folder / "mock/bin"), str(self.folder / "sysbin"), str(self.root / "usr/bin")]
+        path = [
+            *extra_path,
+            str(self.folder / "mock/bin"),
+            str(self.folder / "sysbin"),
+            str(self.root / "usr/bin"),
+        ]
         environment = {
             "PATH": ":".join(path),
             "HOME": str(self.root / ("root" if sudo else f"home/{user}")),
@@ -200,7 +226,11 @@ class Layout:
     def login_shell(self) -> str:
         """bash, as on Container-Optimized OS, or the shell that was asked for."""
         bash = self.folder / "sysbin" / "bash"
-        return str(bash) if self.shell == "system" and bash.exists() else str(self.folder / "sysbin" / "sh")
+        return (
+            str(bash)
+            if self.shell == "system" and bash.exists()
+            else str(self.folder / "sysbin" / "sh")
+        )
 
 
 def _assignments(values: Mapping[str, str]) -> str:

@@ -44,7 +44,9 @@ class HostPark:
             raise ValueError(f"not a name of an instance or zone: {zone}/{name}")
         return self.folder / zone / name
 
-    def boot(self, name: str, zone: str, metadata: dict[str, str], gpu: str | None, gpu_count: int) -> tuple[str, int]:
+    def boot(
+        self, name: str, zone: str, metadata: dict[str, str], gpu: str | None, gpu_count: int
+    ) -> tuple[str, int]:
         """Start the host on its disk and return where its SSH server listens."""
         disk = self._disk(name, zone)
         record = disk / "port"
@@ -53,7 +55,16 @@ class HostPark:
         user = keys[0][0] if keys else "user"
         port = int(record.read_text()) if record.exists() else 0
         named = () if by_login else keys
-        host = MockHost(name=name, user=user, gpu=gpu, gpu_count=gpu_count, folder=disk, authorize=named, metadata=metadata, port=port)
+        host = MockHost(
+            name=name,
+            user=user,
+            gpu=gpu,
+            gpu_count=gpu_count,
+            folder=disk,
+            authorize=named,
+            metadata=metadata,
+            port=port,
+        )
         host.start()
         if by_login:
             host.access.asked = self.logins
@@ -64,7 +75,9 @@ class HostPark:
         (host.state / "watched").touch()
         self.running[zone, name] = host
         (self._os_login.add if by_login else self._os_login.discard)((zone, name))
-        if metadata.get("enable-guest-attributes", "").upper() == "TRUE" and (key := host.host.host_key):
+        if metadata.get("enable-guest-attributes", "").upper() == "TRUE" and (
+            key := host.host.host_key
+        ):
             kind, _, data = key.partition(" ")
             self.publish(name, zone, f"hostkeys/{kind}", data)
         return "127.0.0.1", host.server.port
@@ -85,7 +98,9 @@ class HostPark:
 
     def destroy(self, name: str, zone: str) -> None:
         """Remove the host and its disk."""
-        host = self.running.pop((zone, name), None) or MockHost(name=name, folder=self._disk(name, zone))
+        host = self.running.pop((zone, name), None) or MockHost(
+            name=name, folder=self._disk(name, zone)
+        )
         self._seen.pop((zone, name), None)
         host.destroy()
 
@@ -126,7 +141,8 @@ class MockCloud:
         with MockCloud(tmp_path) as cloud:
             client = InstancesClient(credentials=AnonymousCredentials(), client_options={"api_endpoint": cloud.endpoint})
 
-    State lies under `folder` and is found again by the next MockCloud there: instances that ran boot again.
+    State lies under `folder` and is found again by the next MockCloud there: instances that ran
+    boot again.
     """
 
     def __init__(self, folder: Path, *, port: int = 0) -> None:
@@ -156,7 +172,9 @@ class MockCloud:
 
     def host(self, name: str) -> MockHost:
         """The running host of that instance name; raises `KeyError` when there is none."""
-        found = next((host for (_, known), host in self.hosts.running.items() if known == name), None)
+        found = next(
+            (host for (_, known), host in self.hosts.running.items() if known == name), None
+        )
         if found is None:
             raise KeyError(name)
         return found
@@ -186,7 +204,12 @@ class MockCloud:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop()
 
     def save(self) -> None:

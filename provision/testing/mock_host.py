@@ -31,17 +31,19 @@ SYSTEMS = ("cos", "ubuntu")
 class MockHost:
     """A host that behaves as Container-Optimized OS with a GPU does, for tests and for the first five minutes.
 
-    Commands run in a real POSIX shell under a root folder of the host's own; what Container-Optimized OS brings
-    (`sudo`, `cos-extensions`, `docker`, …) are stand-ins that have the traps of the real ones.
+    Commands run in a real POSIX shell under a root folder of the host's own; what
+    Container-Optimized OS brings (`sudo`, `cos-extensions`, `docker`, …) are stand-ins that have
+    the traps of the real ones.
 
         with MockHost() as mock:
             assert mock.run("sudo cos-extensions install gpu").status == 0
 
-    `gpu` is an accelerator type of Compute Engine, or None; `shell` is "system" (bash for logins, the system's sh),
-    "dash", "bash" or "busybox" (nothing but busybox applets and stand-ins). `system="ubuntu"` is a workstation with a
-    driver of its own instead (`driver: present`), without what only Container-Optimized OS brings. `folder` keeps the host's disk between
-    runs; without it the host leaves nothing behind. `authorize` are (user, public key line); without it the host makes
-    a key of its own, and `host.identity` names it.
+    `gpu` is an accelerator type of Compute Engine, or None; `shell` is "system" (bash for logins,
+    the system's sh), "dash", "bash" or "busybox" (nothing but busybox applets and stand-ins).
+    `system="ubuntu"` is a workstation with a driver of its own instead (`driver: present`), without
+    what only Container-Optimized OS brings. `folder` keeps the host's disk between runs; without it
+    the host leaves nothing behind. `authorize` are (user, public key line); without it the host
+    makes a key of its own, and `host.identity` names it.
     """
 
     def __init__(
@@ -67,7 +69,9 @@ class MockHost:
         self.name = name
         self.user = user
         self.stats = Stats()
-        self._machine = Machine(name, model(gpu) if gpu else None, gpu_count, cpus, memory_gb, system)
+        self._machine = Machine(
+            name, model(gpu) if gpu else None, gpu_count, cpus, memory_gb, system
+        )
         self._shell = shell
         self._wanted_folder = folder
         self._port = port
@@ -126,16 +130,27 @@ class MockHost:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop()
 
     def _prepare_access(self) -> None:
         self.access = Access()
-        self._keys = Path(tempfile.mkdtemp(prefix="provision-mock-keys-")) if self._wanted_folder is None else self._wanted_folder / "keys"
+        self._keys = (
+            Path(tempfile.mkdtemp(prefix="provision-mock-keys-"))
+            if self._wanted_folder is None
+            else self._wanted_folder / "keys"
+        )
         self._keys.mkdir(mode=0o700, exist_ok=True)
         self._host_key = load_or_make_key(self._keys / "ssh_host_ed25519_key")
         self._as_user(
-            'mkdir -p "${1%/*}" && cat >"$1"', f"{_HOST_KEY_FOLDER}/ssh_host_ed25519_key.pub", stdin=public_line(self._host_key) + " mock\n"
+            'mkdir -p "${1%/*}" && cat >"$1"',
+            f"{_HOST_KEY_FOLDER}/ssh_host_ed25519_key.pub",
+            stdin=public_line(self._host_key) + " mock\n",
         )
         self.identity: str | None = None
         allowed = self._authorize
@@ -149,7 +164,11 @@ class MockHost:
     def authorize(self, user: str, line: str) -> None:
         """Let `user` in with a public key line, and make its home, as the guest agent does for the metadata `ssh-keys`."""
         self.access.allow(user, line)
-        self._as_user('mkdir -p "$1/.ssh" && chmod 700 "$1/.ssh" && cat >>"$1/.ssh/authorized_keys"', f"/home/{user}", stdin=line + "\n")
+        self._as_user(
+            'mkdir -p "$1/.ssh" && chmod 700 "$1/.ssh" && cat >>"$1/.ssh/authorized_keys"',
+            f"/home/{user}",
+            stdin=line + "\n",
+        )
 
     def make_home(self, user: str) -> None:
         """As a first login does where OS Login knows the account."""
@@ -197,7 +216,11 @@ class MockHost:
         """Run a command line as the login user would, without SSH; output and errors come as one text."""
         argv = [self._layout.login_shell(), "-c", command]
         status, output = self.processes.run(
-            argv, env=self._environment(self.user), cwd=self._home(self.user), stdin=stdin, timeout_s=timeout_s
+            argv,
+            env=self._environment(self.user),
+            cwd=self._home(self.user),
+            stdin=stdin,
+            timeout_s=timeout_s,
         )
         return Result(status, output)
 
@@ -221,7 +244,9 @@ class MockHost:
 
     def _as_user(self, source: str, path: str, *words: str, stdin: str = "") -> None:
         argv = [str(self.folder / "sysbin/sh"), "-c", source, "sh", self.root_path + path, *words]
-        status, output = self.processes.run(argv, env={"PATH": f"{self.folder}/sysbin"}, cwd="/", stdin=stdin.encode())
+        status, output = self.processes.run(
+            argv, env={"PATH": f"{self.folder}/sysbin"}, cwd="/", stdin=stdin.encode()
+        )
         if status != 0:
             raise MockHostError(f"{path}: {output.strip()}")
 
@@ -244,7 +269,11 @@ class MockHost:
         """Make a command of the host not found, until `restore_commands`."""
         hidden = self.folder / "hidden"
         hidden.mkdir(exist_ok=True)
-        found = [folder / name for folder in (self.folder / "mock/bin", self.folder / "sysbin") if os.path.lexists(folder / name)]
+        found = [
+            folder / name
+            for folder in (self.folder / "mock/bin", self.folder / "sysbin")
+            if os.path.lexists(folder / name)
+        ]
         if not found:
             raise ValueError(f"the mock host has no command {name!r}")
         for path in found:
@@ -265,7 +294,9 @@ class MockHost:
     def wait_for_unit(self, unit: str, timeout_s: float = 60) -> str:
         """Wait until a unit that is being started has ended, and return its state: active, inactive or failed."""
         deadline = time.monotonic() + timeout_s
-        while (state := self.run(f"systemctl is-active {shlex.quote(unit)}").output.strip()) == "activating":
+        while (
+            state := self.run(f"systemctl is-active {shlex.quote(unit)}").output.strip()
+        ) == "activating":
             if time.monotonic() > deadline:
                 raise MockHostError(f"{unit} is still being started after {timeout_s:g} s")
             time.sleep(0.05)
@@ -274,8 +305,9 @@ class MockHost:
     def reboot(self) -> None:
         """Lose what a reboot of Container-Optimized OS loses, then start up, cloud-init's user-data included.
 
-        Gone are connections and processes, edits of /etc, /tmp, /run, mounts and the exec remount, the loaded module and
-        its device nodes, started units; containers are stopped. What lies on the stateful partition stays.
+        Gone are connections and processes, edits of /etc, /tmp, /run, mounts and the exec remount,
+        the loaded module and its device nodes, started units; containers are stopped. What lies on
+        the stateful partition stays.
         """
         self.server.drop_connections()
         self.processes.kill_all()
@@ -293,11 +325,19 @@ class MockHost:
 
     # --- what the server asks ---
 
-    def run_as_root(self, argv: list[str], *, stdin: bytes = b"", timeout_s: float = 900) -> tuple[int, str]:
+    def run_as_root(
+        self, argv: list[str], *, stdin: bytes = b"", timeout_s: float = 900
+    ) -> tuple[int, str]:
         """Run a program of the host with its root's environment, as the boot does."""
         environment = self._layout.environment("root", sudo=True)
         program = shutil.which(argv[0], path=environment["PATH"]) or argv[0]
-        return self.processes.run([program, *argv[1:]], env=environment, cwd=self.root_path, stdin=stdin, timeout_s=timeout_s)
+        return self.processes.run(
+            [program, *argv[1:]],
+            env=environment,
+            cwd=self.root_path,
+            stdin=stdin,
+            timeout_s=timeout_s,
+        )
 
     def _home(self, user: str) -> str:
         home = self.path(f"/home/{user}")
@@ -307,7 +347,9 @@ class MockHost:
         extra = [str(self.folder / "mock/full-disk")] if self.faults.disk_full else []
         return self._layout.environment(user, extra_path=extra)
 
-    def start_command(self, user: str, command: str | None, fds: list[int], terminal: Terminal | None) -> Process:
+    def start_command(
+        self, user: str, command: str | None, fds: list[int], terminal: Terminal | None
+    ) -> Process:
         """Start the login shell for a session of the SSH server."""
         environment = self._environment(user)
         if terminal is not None:
@@ -315,7 +357,13 @@ class MockHost:
         shell = self._layout.login_shell()
         argv = [shell, "-c", command] if command is not None else _interactive(shell)
         return self.processes.spawn(
-            shell, argv, env=environment, cwd=self._home(user), fds=fds, tty=terminal is not None, full_disk=self.faults.disk_full
+            shell,
+            argv,
+            env=environment,
+            cwd=self._home(user),
+            fds=fds,
+            tty=terminal is not None,
+            full_disk=self.faults.disk_full,
         )
 
 

@@ -15,8 +15,8 @@ from provision.testing.utilities import SYSTEM_PATH
 def place(wanted: Path | None, processes: Processes) -> Path:
     """Where the host's folder can lie: where wanted, or under the system's temporary folder.
 
-    The latter when the user of the shells cannot come by there (a server started as root, whose home is closed);
-    `wanted` then records the place in `placed-at`.
+    The latter when the user of the shells cannot come by there (a server started as root, whose
+    home is closed); `wanted` then records the place in `placed-at`.
     """
     if wanted is None:
         return _temporary()
@@ -39,7 +39,11 @@ def _temporary() -> Path:
 
 
 def _passable(folder: Path, processes: Processes) -> bool:
-    status, _ = processes.run(["/bin/sh", "-c", 'cd -- "$1"', "sh", str(folder.parent)], env={"PATH": SYSTEM_PATH}, cwd="/")
+    status, _ = processes.run(
+        ["/bin/sh", "-c", 'cd -- "$1"', "sh", str(folder.parent)],
+        env={"PATH": SYSTEM_PATH},
+        cwd="/",
+    )
     return status == 0
 
 
@@ -48,10 +52,19 @@ def find_python(processes: Processes) -> str:
     if processes.reads_all or not processes.as_root:
         return sys.executable
     base = getattr(sys, "_base_executable", None) or sys.executable
-    candidates = [sys.executable, base, os.path.realpath(base), shutil.which("python3", path=SYSTEM_PATH)]
+    candidates = [
+        sys.executable,
+        base,
+        os.path.realpath(base),
+        shutil.which("python3", path=SYSTEM_PATH),
+    ]
     for candidate in dict.fromkeys(filter(None, candidates)):
-        status, _ = processes.run([candidate, "-I", "-S", "-c", "pass"], env={"PATH": SYSTEM_PATH}, cwd="/")
+        status, _ = processes.run(
+            [candidate, "-I", "-S", "-c", "pass"], env={"PATH": SYSTEM_PATH}, cwd="/"
+        )
         if status == 0:
             return str(candidate)
     user = processes.uid
-    raise MockHostError(f"the shells of a mock host run as user {user}, who cannot start any of: {', '.join(filter(None, candidates))}")
+    raise MockHostError(
+        f"the shells of a mock host run as user {user}, who cannot start any of: {', '.join(filter(None, candidates))}"
+    )

@@ -42,8 +42,9 @@ def mock_cloud(tmp_path: Path) -> Iterator[MockCloud]:
 def compute_emulator() -> Iterator[ComputeEmulator]:
     """A running Compute Engine emulator without hosts, on a clock that only a test moves.
 
-    With the extra `provision-gpu[testing]` the test fails where a request (or a reply) does not keep to Compute Engine's
-    discovery document. `compute_emulator.calls.clear()` forgives what was sent wrong on purpose.
+    With the extra `provision-gpu[testing]` the test fails where a request (or a reply) does not
+    keep to Compute Engine's discovery document. `compute_emulator.calls.clear()` forgives what was
+    sent wrong on purpose.
     """
     from provision.testing.compute import ComputeEmulator, SimulatedClock, discovery
 
@@ -51,4 +52,7 @@ def compute_emulator() -> Iterator[ComputeEmulator]:
         yield emulator
         faults = discovery.discovery().judge_all(emulator.calls) if discovery.available() else []
     if faults:
-        pytest.fail("not as Compute Engine's discovery document has it:\n" + "\n".join(faults), pytrace=False)
+        pytest.fail(
+            "not as Compute Engine's discovery document has it:\n" + "\n".join(faults),
+            pytrace=False,
+        )

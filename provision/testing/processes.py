@@ -17,7 +17,8 @@ from typing import Any
 
 SPAWNER = Path(__file__).with_name("spawner.py")
 NOBODY = 65534
-"""The user that the shells of a server started as root run as, by its number: it has this one nearly everywhere."""
+"""The user that the shells of a server started as root run as, by its number: it has this one
+nearly everywhere."""
 
 
 class MockHostError(RuntimeError):
@@ -68,7 +69,9 @@ class Processes:
         self.uid, self.gid = uid, gid
         self.as_root = as_root
         self.reads_all: bool = hello["reads_all"]
-        self._reader = threading.Thread(target=self._read_replies, name="mock-processes", daemon=True)
+        self._reader = threading.Thread(
+            target=self._read_replies, name="mock-processes", daemon=True
+        )
         self._reader.start()
 
     @property
@@ -103,7 +106,15 @@ class Processes:
             raise MockHostError("the process that runs the commands of a mock host does not answer")
         return process
 
-    def run(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str, stdin: bytes = b"", timeout_s: float = 60) -> tuple[int, str]:
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: str,
+        stdin: bytes = b"",
+        timeout_s: float = 60,
+    ) -> tuple[int, str]:
         """Run one command to its end and return its status and output (both streams, as one text)."""
         in_read, in_write = os.pipe()
         out_read, out_write = os.pipe()
@@ -161,7 +172,9 @@ class Processes:
                 sent = socket.send_fds(self._channel, [data], list(fds)) if fds else 0
                 self._channel.sendall(data[sent:])
         except OSError as error:
-            raise MockHostError(f"the process that runs the commands of a mock host is gone: {error}") from error
+            raise MockHostError(
+                f"the process that runs the commands of a mock host is gone: {error}"
+            ) from error
 
     def _read(self) -> dict[str, Any] | None:
         head = self._receive(4)

@@ -1,7 +1,8 @@
 """A network that can be slow, cut, deaf or closed: a TCP relay on loopback, for tests and benchmarks.
 
-The kernel's own means (tc netem) need a module that many machines lack, and root. Here one thread runs one event
-loop for any number of relays; every chunk waits in a queue for its time, so order is kept and nothing is lost.
+The kernel's own means (tc netem) need a module that many machines lack, and root. Here one thread
+runs one event loop for any number of relays; every chunk waits in a queue for its time, so order is
+kept and nothing is lost.
 
     with Network() as network:
         relay = network.relay(("127.0.0.1", 22), delay_s=0.025)     # 50 ms round trip
@@ -69,14 +70,25 @@ class Network:
         self._loop.close()
 
     def relay(
-        self, target: tuple[str, int], *, delay_s: float = 0.0, connect_round_trip: bool = True, faults: Faults | None = None
+        self,
+        target: tuple[str, int],
+        *,
+        delay_s: float = 0.0,
+        connect_round_trip: bool = True,
+        faults: Faults | None = None,
     ) -> Relay:
         """Start a relay to `target` on a free port of 127.0.0.1; every byte is `delay_s` seconds late, in both directions.
 
-        A connection to loopback is there at once. With `connect_round_trip` the relay adds the round trip that the TCP
-        handshake would have taken, before the server sees the connection.
+        A connection to loopback is there at once. With `connect_round_trip` the relay adds the
+        round trip that the TCP handshake would have taken, before the server sees the connection.
         """
-        relay = Relay(self, target, delay_s, connect_delay_s=delay_s * (3 if connect_round_trip else 1), faults=faults or Faults())
+        relay = Relay(
+            self,
+            target,
+            delay_s,
+            connect_delay_s=delay_s * (3 if connect_round_trip else 1),
+            faults=faults or Faults(),
+        )
         self.do(relay.open())
         self._relays.append(relay)
         return relay
@@ -91,7 +103,15 @@ class Relay:
 
     host = "127.0.0.1"
 
-    def __init__(self, network: Network, target: tuple[str, int], delay_s: float, *, connect_delay_s: float, faults: Faults) -> None:
+    def __init__(
+        self,
+        network: Network,
+        target: tuple[str, int],
+        delay_s: float,
+        *,
+        connect_delay_s: float,
+        faults: Faults,
+    ) -> None:
         self.port = 0
         self.target = target
         self.delay_s = delay_s
@@ -106,7 +126,9 @@ class Relay:
         """What went through so far."""
         return self.counted
 
-    def cut(self, *, after_up: int | None = None, after_down: int | None = None, reset: bool = False) -> None:
+    def cut(
+        self, *, after_up: int | None = None, after_down: int | None = None, reset: bool = False
+    ) -> None:
         """End connections, running ones included, once so many bytes of theirs have passed in the given direction."""
         self._set(replace(self.faults, cut_up=after_up, cut_down=after_down, reset=reset))
 
@@ -131,7 +153,9 @@ class Relay:
     async def open(self) -> None:
         """Listen (in the network's loop)."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _End(_Connection(self, loop), up=True), self.host, self.port, backlog=1024)
+        self._server = await loop.create_server(
+            lambda: _End(_Connection(self, loop), up=True), self.host, self.port, backlog=1024
+        )
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def aclose(self) -> None:
@@ -279,7 +303,10 @@ class _Connection:
     def check_cut(self) -> None:
         """End the connection if its time has come."""
         faults = self.relay.faults
-        for line, limit in ((self.lines[True], faults.cut_up), (self.lines[False], faults.cut_down)):
+        for line, limit in (
+            (self.lines[True], faults.cut_up),
+            (self.lines[False], faults.cut_down),
+        ):
             if limit is not None and line.passed >= limit:
                 self.finish(reset=faults.reset)
 
@@ -297,11 +324,17 @@ class _Connection:
                 line.timer.cancel()
             if line.source:
                 if reset:
-                    line.source.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                    line.source.get_extra_info("socket").setsockopt(
+                        socket.SOL_SOCKET, socket.SO_LINGER, _RESET
+                    )
                     line.source.abort()
                 else:
                     line.source.close()
-        if self._dialing and not self._dialing.done() and self._dialing is not asyncio.current_task(self.loop):
+        if (
+            self._dialing
+            and not self._dialing.done()
+            and self._dialing is not asyncio.current_task(self.loop)
+        ):
             self._dialing.cancel()
         self.relay.left(self)
 

@@ -1,7 +1,7 @@
 """The background mock of the tasks: `python -m provision.testing.server --state DIR`.
 
-It writes `mock.json` (pid, endpoint, SSH ports, version) when it serves, and removes it at its end: on SIGTERM, or after
-thirty minutes without a request or an SSH connection.
+It writes `mock.json` (pid, endpoint, SSH ports, version) when it serves, and removes it at its end:
+on SIGTERM, or after thirty minutes without a request or an SSH connection.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ class Server:
             "version": version(),
             "compute_endpoint": self.cloud.endpoint,
             "ssh_ports": self.cloud.ssh_ports,
-            "spawners": [host.processes.spawner_pid for host in list(self.cloud.hosts.running.values())],
+            "spawners": [
+                host.processes.spawner_pid for host in list(self.cloud.hosts.running.values())
+            ],
         }
         with self._lock:
             new = self.folder / f"{RECORD}.new"
@@ -83,7 +85,9 @@ class Server:
     def _is_idle(self) -> bool:
         calls = self.cloud.emulator.calls
         latest = calls[-1] if calls else None
-        connected = any(host.server.open_connections for host in list(self.cloud.hosts.running.values()))
+        connected = any(
+            host.server.open_connections for host in list(self.cloud.hosts.running.values())
+        )
         if latest is not self._last_call or connected:
             self._last_call = latest
             self._touch()

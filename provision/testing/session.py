@@ -57,7 +57,9 @@ class SessionStarter(Protocol):
         """Where commands run."""
         ...
 
-    def start_command(self, user: str, command: str | None, fds: list[int], terminal: Terminal | None) -> Process:
+    def start_command(
+        self, user: str, command: str | None, fds: list[int], terminal: Terminal | None
+    ) -> Process:
         """Start the user's shell with `command`, or interactively when it is None."""
         ...
 
@@ -65,7 +67,14 @@ class SessionStarter(Protocol):
 class Session:
     """A channel from its opening to the exit status."""
 
-    def __init__(self, starter: SessionStarter, user: str, faults: Faults, stats: Stats, cut: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        starter: SessionStarter,
+        user: str,
+        faults: Faults,
+        stats: Stats,
+        cut: Callable[[], None],
+    ) -> None:
         self._starter = starter
         self._user = user
         self._faults = faults
@@ -117,7 +126,12 @@ class Session:
         """Start the accepted command, once; its streams are carried by threads until it ends."""
         if self._channel is not None and not self._started:
             self._started = True
-            threading.Thread(target=self._run, args=(self._channel, self._command), name="mock-session", daemon=True).start()
+            threading.Thread(
+                target=self._run,
+                args=(self._channel, self._command),
+                name="mock-session",
+                daemon=True,
+            ).start()
 
     def _run(self, channel: paramiko.Channel, command: str | None) -> None:
         try:
@@ -146,10 +160,22 @@ class Session:
             for fd in theirs:
                 os.close(fd)
         self._flood(channel)
-        feeder = threading.Thread(target=self._feed, args=(channel,), name="mock-stdin", daemon=True)
+        feeder = threading.Thread(
+            target=self._feed, args=(channel,), name="mock-stdin", daemon=True
+        )
         carriers = [
-            threading.Thread(target=self._carry, args=(out_read, channel.sendall), name="mock-stdout", daemon=True),
-            threading.Thread(target=self._carry, args=(err_read, channel.sendall_stderr), name="mock-stderr", daemon=True),
+            threading.Thread(
+                target=self._carry,
+                args=(out_read, channel.sendall),
+                name="mock-stdout",
+                daemon=True,
+            ),
+            threading.Thread(
+                target=self._carry,
+                args=(err_read, channel.sendall_stderr),
+                name="mock-stderr",
+                daemon=True,
+            ),
         ]
         for thread in (feeder, *carriers):
             thread.start()
@@ -160,11 +186,20 @@ class Session:
 
     def _run_on_terminal(self, channel: paramiko.Channel, command: str | None) -> None:
         try:
-            process = self._starter.start_command(self._user, command, [self._slave], self._terminal)
+            process = self._starter.start_command(
+                self._user, command, [self._slave], self._terminal
+            )
         finally:
             os.close(self._slave)
-        feeder = threading.Thread(target=self._feed_terminal, args=(channel,), name="mock-stdin", daemon=True)
-        carrier = threading.Thread(target=self._carry_terminal, args=(os.dup(self._master), channel), name="mock-stdout", daemon=True)
+        feeder = threading.Thread(
+            target=self._feed_terminal, args=(channel,), name="mock-stdin", daemon=True
+        )
+        carrier = threading.Thread(
+            target=self._carry_terminal,
+            args=(os.dup(self._master), channel),
+            name="mock-stdout",
+            daemon=True,
+        )
         feeder.start()
         carrier.start()
         status = self._wait(process, channel)

@@ -86,7 +86,9 @@ class _Handle(paramiko.SFTPHandle):
 class FilesSubsystem(paramiko.SFTPServer):
     """The subsystem, with the exit status 0 at its end that OpenSSH's scp waits for."""
 
-    def start_subsystem(self, name: str, transport: paramiko.Transport, channel: paramiko.Channel) -> None:
+    def start_subsystem(
+        self, name: str, transport: paramiko.Transport, channel: paramiko.Channel
+    ) -> None:
         super().start_subsystem(name, transport, channel)
         try:
             channel.send_exit_status(0)
@@ -97,7 +99,9 @@ class FilesSubsystem(paramiko.SFTPServer):
 class FilesServer(paramiko.SFTPServerInterface):
     """The files of one session; a relative path starts at the user's home."""
 
-    def __init__(self, server: paramiko.ServerInterface, host: FilesHost, connection: _User) -> None:
+    def __init__(
+        self, server: paramiko.ServerInterface, host: FilesHost, connection: _User
+    ) -> None:
         super().__init__(server)
         self._host = host
         self._home = f"/home/{connection.user}"
@@ -112,7 +116,11 @@ class FilesServer(paramiko.SFTPServerInterface):
     def _real(self, path: str, *, follow: bool = True) -> str:
         """The path on this machine. What leads outside the host's folder is refused: the server may be root."""
         full = self._host.root_path + self.canonicalize(path)
-        known = os.path.realpath(full) if follow else os.path.join(os.path.realpath(os.path.dirname(full)), os.path.basename(full))
+        known = (
+            os.path.realpath(full)
+            if follow
+            else os.path.join(os.path.realpath(os.path.dirname(full)), os.path.basename(full))
+        )
         root = os.path.realpath(self._host.root_path)
         if known != root and not known.startswith(root + "/"):
             raise PermissionError(13, "outside the mock host")
@@ -143,7 +151,9 @@ class FilesServer(paramiko.SFTPServerInterface):
         return paramiko.SFTPAttributes.from_stat(os.lstat(self._real(path, follow=False)))
 
     @_answer
-    def open(self, path: str, flags: int, attr: paramiko.SFTPAttributes) -> paramiko.SFTPHandle | int:
+    def open(
+        self, path: str, flags: int, attr: paramiko.SFTPAttributes
+    ) -> paramiko.SFTPHandle | int:
         real = self._real(path)
         writing = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
         if writing and not self._may_write(real):
@@ -158,7 +168,10 @@ class FilesServer(paramiko.SFTPServerInterface):
     def _may_write(self, real: str) -> bool:
         """The login user writes to its home, /tmp and /mnt/disks alone, as on Container-Optimized OS."""
         root = os.path.realpath(self._host.root_path)
-        return any((real + "/").startswith(f"{root}{folder}/") for folder in (self._home, "/tmp", "/mnt/disks"))  # noqa: S108 - the host's
+        return any(
+            (real + "/").startswith(f"{root}{folder}/")
+            for folder in (self._home, "/tmp", "/mnt/disks")  # noqa: S108 - the host's
+        )
 
     @_answer
     def remove(self, path: str) -> int:

@@ -1,13 +1,15 @@
 """The process that runs a mock host's commands: unprivileged, single-threaded, and parent of all that they leave behind.
 
-It is started by path with an isolated interpreter, so it imports nothing of the package. It drops to an unprivileged
-user when it is started as root (keeping only CAP_DAC_READ_SEARCH where the kernel grants it, so that an interpreter or
-a state folder under a closed home can still be reached; nothing outside the host's own folder can be written), sets
-no-new-privileges, and becomes a child subreaper: whatever a command leaves running is a descendant of this process, is
-reaped here as PID 1 of a real host does, and ends when the host reboots or stops.
+It is started by path with an isolated interpreter, so it imports nothing of the package. It drops
+to an unprivileged user when it is started as root (keeping only CAP_DAC_READ_SEARCH where the
+kernel grants it, so that an interpreter or a state folder under a closed home can still be reached;
+nothing outside the host's own folder can be written), sets no-new-privileges, and becomes a child
+subreaper: whatever a command leaves running is a descendant of this process, is reaped here as PID
+1 of a real host does, and ends when the host reboots or stops.
 
-Protocol, on the stream socket that is standard input: a request is a length, JSON and up to three descriptors; replies
-are lengths and JSON: {"id", "pid"} at the start, {"id", "exit"} or {"id", "signal"} at the end.
+Protocol, on the stream socket that is standard input: a request is a length, JSON and up to three
+descriptors; replies are lengths and JSON: {"id", "pid"} at the start, {"id", "exit"} or {"id",
+"signal"} at the end.
 """
 
 # every millisecond of its start is one of the host's:
@@ -49,15 +51,21 @@ def drop(uid: int, gid: int, *, keep_reading: bool) -> bool:
     """Become `uid` for good; True when reading below closed folders was kept. Call as root, once."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
-    libc.prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP, 0, 0, 0)  # without it access(2) ignores the capability that is kept
-    resource.setrlimit(resource.RLIMIT_NPROC, (_MOST_PROCESSES, _MOST_PROCESSES))  # a runaway recipe ends at its own limit
+    libc.prctl(
+        _PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP, 0, 0, 0
+    )  # without it access(2) ignores the capability that is kept
+    resource.setrlimit(
+        resource.RLIMIT_NPROC, (_MOST_PROCESSES, _MOST_PROCESSES)
+    )  # a runaway recipe ends at its own limit
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
     header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
     mask = 1 << _CAP_DAC_READ_SEARCH
     kept = keep_reading and libc.capset(header, struct.pack("=6I", mask, mask, mask, 0, 0, 0)) == 0
-    kept = kept and libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _CAP_DAC_READ_SEARCH, 0, 0) == 0
+    kept = (
+        kept and libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _CAP_DAC_READ_SEARCH, 0, 0) == 0
+    )
     if not kept:
         libc.capset(header, struct.pack("=6I", 0, 0, 0, 0, 0, 0))
     if 0 in os.getresuid() or 0 in os.getresgid():
@@ -147,7 +155,11 @@ class Spawner:
         try:
             _become_command(request, fds)
         except OSError as error:
-            text = "Argument list too long" if error.errno == errno.E2BIG else os.strerror(error.errno or 0)
+            text = (
+                "Argument list too long"
+                if error.errno == errno.E2BIG
+                else os.strerror(error.errno or 0)
+            )
             os.write(2, f"{request['argv'][0]}: {text}\n".encode("utf-8", "replace"))
         finally:
             os._exit(1)
@@ -195,7 +207,9 @@ def _become_command(request: dict[str, Any], fds: list[int]) -> None:
     os.chdir(request["cwd"])
     path, argv = request["path"], request["argv"]
     os.execve(  # noqa: S606 - its whole purpose
-        path, [_bytes(word) for word in argv], {_bytes(key): _bytes(value) for key, value in request["env"].items()}
+        path,
+        [_bytes(word) for word in argv],
+        {_bytes(key): _bytes(value) for key, value in request["env"].items()},
     )
 
 

@@ -1,8 +1,9 @@
 """An SSH server on loopback whose sessions are real processes on a mock host. Built on paramiko's server interface.
 
-What Container-Optimized OS answers, this answers: publickey only, no environment requests, ten sessions per connection
-(the MaxSessions of OpenSSH), direct-tcpip to loopback, SFTP, terminals of any size. A command whose connection goes
-away loses its standard input and goes on, as under OpenSSH without a terminal.
+What Container-Optimized OS answers, this answers: publickey only, no environment requests, ten
+sessions per connection (the MaxSessions of OpenSSH), direct-tcpip to loopback, SFTP, terminals of
+any size. A command whose connection goes away loses its standard input and goes on, as under
+OpenSSH without a terminal.
 """
 
 # The methods of a server interface are named, and their arguments counted, by paramiko:
@@ -57,7 +58,9 @@ class Access:
     def allows(self, user: str, key: paramiko.PKey) -> bool:
         """True when the key is one of the user's."""
         shown = (key.get_name(), key.get_base64())
-        return shown in self.keys.get(user, set()) or any(who == user and tuple(line.split()[:2]) == shown for who, line in self.asked())
+        return shown in self.keys.get(user, set()) or any(
+            who == user and tuple(line.split()[:2]) == shown for who, line in self.asked()
+        )
 
 
 class Wire:
@@ -103,12 +106,15 @@ _TRANSPORT: Any = paramiko.Transport
 class _Transport(paramiko.Transport):
     """A transport that says when a channel request has been answered.
 
-    A command must not start before: a quick one would end, and its channel close, before the client reads that its
-    request was accepted, which clients take for a refusal.
+    A command must not start before: a quick one would end, and its channel close, before the client
+    reads that its request was accepted, which clients take for a refusal.
     """
 
     requested: Callable[[paramiko.Channel], None]
-    _channel_handler_table: ClassVar = {**_TRANSPORT._channel_handler_table, MSG_CHANNEL_REQUEST: _handle_request}  # noqa: SLF001
+    _channel_handler_table: ClassVar = {
+        **_TRANSPORT._channel_handler_table,  # noqa: SLF001
+        MSG_CHANNEL_REQUEST: _handle_request,
+    }
 
 
 class Connection(paramiko.ServerInterface):
@@ -122,7 +128,9 @@ class Connection(paramiko.ServerInterface):
         self.transport.requested = self._start
         self._sessions: dict[int, Session] = {}
         self._targets: dict[int, tuple[str, int]] = {}
-        self._channels: list[paramiko.Channel] = []  # held: paramiko closes a channel that nobody refers to
+        self._channels: list[
+            paramiko.Channel
+        ] = []  # held: paramiko closes a channel that nobody refers to
 
     # --- authentication ---
 
@@ -142,14 +150,20 @@ class Connection(paramiko.ServerInterface):
     def check_channel_request(self, kind: str, chanid: int) -> int:
         if kind != "session":
             return OPEN_FAILED_UNKNOWN_CHANNEL_TYPE
-        self._sessions = {number: session for number, session in self._sessions.items() if not session.closed}
+        self._sessions = {
+            number: session for number, session in self._sessions.items() if not session.closed
+        }
         if self.server.faults.refuse_channels or len(self._sessions) >= MAX_SESSIONS:
             self.server.stats.add("refused_channels")
             return OPEN_FAILED_CONNECT_FAILED
-        self._sessions[chanid] = Session(self.server.starter, self.user, self.server.faults, self.server.stats, self.wire.cut)
+        self._sessions[chanid] = Session(
+            self.server.starter, self.user, self.server.faults, self.server.stats, self.wire.cut
+        )
         return OPEN_SUCCEEDED
 
-    def check_channel_direct_tcpip_request(self, chanid: int, origin: tuple[str, int], destination: tuple[str, int]) -> int:
+    def check_channel_direct_tcpip_request(
+        self, chanid: int, origin: tuple[str, int], destination: tuple[str, int]
+    ) -> int:
         if destination[0] not in ("127.0.0.1", "localhost", "::1"):
             return OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED
         self.server.stats.add("forwards")
@@ -167,7 +181,14 @@ class Connection(paramiko.ServerInterface):
         return self._sessions[channel.get_id()].request(channel, None)
 
     def check_channel_pty_request(
-        self, channel: paramiko.Channel, term: bytes, width: int, height: int, pixelwidth: int, pixelheight: int, modes: bytes
+        self,
+        channel: paramiko.Channel,
+        term: bytes,
+        width: int,
+        height: int,
+        pixelwidth: int,
+        pixelheight: int,
+        modes: bytes,
     ) -> bool:
         size = Terminal(term.decode("ascii", "replace"), width, height)
         return self._sessions[channel.get_id()].open_terminal(size)
@@ -177,7 +198,9 @@ class Connection(paramiko.ServerInterface):
     ) -> bool:
         return self._sessions[channel.get_id()].resize(width, height)
 
-    def check_channel_env_request(self, channel: paramiko.Channel, name: bytes, value: bytes) -> bool:
+    def check_channel_env_request(
+        self, channel: paramiko.Channel, name: bytes, value: bytes
+    ) -> bool:
         return False
 
     def check_channel_subsystem_request(self, channel: paramiko.Channel, name: str) -> bool:
@@ -196,7 +219,9 @@ class Connection(paramiko.ServerInterface):
         transport = self.transport
         transport.local_version = "SSH-2.0-OpenSSH_10.0"
         transport.add_server_key(self.server.host_key)
-        transport.set_subsystem_handler("sftp", FilesSubsystem, FilesServer, self.server.starter, self)
+        transport.set_subsystem_handler(
+            "sftp", FilesSubsystem, FilesServer, self.server.starter, self
+        )
         try:
             transport.start_server(server=self)
             while transport.is_active():
@@ -206,7 +231,9 @@ class Connection(paramiko.ServerInterface):
                 self._channels = [known for known in (*self._channels, channel) if not known.closed]
                 target = self._targets.pop(channel.get_id(), None)
                 if target is not None:
-                    threading.Thread(target=_forward, args=(channel, target), name="mock-forward", daemon=True).start()
+                    threading.Thread(
+                        target=_forward, args=(channel, target), name="mock-forward", daemon=True
+                    ).start()
         except (paramiko.SSHException, EOFError, OSError):
             pass
         finally:
@@ -223,7 +250,14 @@ class Connection(paramiko.ServerInterface):
 class SshServer:
     """The listener of one mock host. `port` is chosen by the system unless one is asked for."""
 
-    def __init__(self, starter: SessionStarter, access: Access, host_key: paramiko.PKey, faults: Faults, stats: Stats) -> None:
+    def __init__(
+        self,
+        starter: SessionStarter,
+        access: Access,
+        host_key: paramiko.PKey,
+        faults: Faults,
+        stats: Stats,
+    ) -> None:
         self.starter = starter
         self.access = access
         self.host_key = host_key
@@ -249,7 +283,9 @@ class SshServer:
         self._listener = listener
         self.port = listener.getsockname()[1]
         self._stopping.clear()
-        self._thread = threading.Thread(target=self._accept, args=(listener,), name=f"mock-ssh-{self.port}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._accept, args=(listener,), name=f"mock-ssh-{self.port}", daemon=True
+        )
         self._thread.start()
         return int(self.port)
 
@@ -288,7 +324,9 @@ class SshServer:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.stats.add("connections")
             self.on_activity()
-            threading.Thread(target=self._serve, args=(client,), name="mock-ssh-connection", daemon=True).start()
+            threading.Thread(
+                target=self._serve, args=(client,), name="mock-ssh-connection", daemon=True
+            ).start()
 
     def _serve(self, client: socket.socket) -> None:
         if self.faults.banner_delay_s and self._stopping.wait(self.faults.banner_delay_s):
@@ -314,7 +352,9 @@ def _forward(channel: paramiko.Channel, target: tuple[str, int]) -> None:
         return
     remote.settimeout(None)
     remote.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    back = threading.Thread(target=_pump, args=(remote.recv, channel.sendall, channel.shutdown_write), daemon=True)
+    back = threading.Thread(
+        target=_pump, args=(remote.recv, channel.sendall, channel.shutdown_write), daemon=True
+    )
     back.start()
     _pump(channel.recv, remote.sendall, lambda: remote.shutdown(socket.SHUT_WR))
     back.join()
@@ -323,7 +363,9 @@ def _forward(channel: paramiko.Channel, target: tuple[str, int]) -> None:
         channel.close()
 
 
-def _pump(read: Callable[[int], bytes], write: Callable[[bytes], object], finish: Callable[[], object]) -> None:
+def _pump(
+    read: Callable[[int], bytes], write: Callable[[bytes], object], finish: Callable[[], object]
+) -> None:
     try:
         while data := read(1 << 16):
             write(data)

@@ -24,8 +24,8 @@ UTILITIES = tuple(
     which who xargs xz yes zcat zstd
     """.split()  # noqa: SIM905 - two hundred words read best as words
 )
-"""Utilities of POSIX and what the image of Container-Optimized OS adds. Neither python3 nor a package manager; and no
-pkill or killall, which would reach other processes of this machine."""
+"""Utilities of POSIX and what the image of Container-Optimized OS adds. Neither python3 nor a
+package manager; and no pkill or killall, which would reach other processes of this machine."""
 
 WRITERS = ("base64", "cat", "cp", "dd", "gunzip", "gzip", "install", "mv", "sort", "tar", "tee")
 """Programs that write what they read: those that a full disk makes fail in a script."""
@@ -37,7 +37,11 @@ def link_utilities(folder: Path, shell: str, fallback: Path) -> None:
     folder.mkdir()
     busybox = find_busybox() if shell == "busybox" else None
     for name in UTILITIES:
-        target = (busybox if name in _applets(busybox) else None) if busybox else shutil.which(name, path=SYSTEM_PATH)
+        target = (
+            (busybox if name in _applets(busybox) else None)
+            if busybox
+            else shutil.which(name, path=SYSTEM_PATH)
+        )
         if target is None and (fallback / name).exists():
             target = str(fallback / name)
         if target is not None:
@@ -56,7 +60,9 @@ def find_busybox() -> str:
     busybox = named if named.startswith("/") else _which("busybox")
     if _is_standalone(busybox):
         why = "it was built to run its own applets before it looks at PATH, so no stand-in would be found (Debian: package busybox-static)"
-        raise MockHostError(f"{busybox} cannot serve a mock host: {why}; install the package busybox")
+        raise MockHostError(
+            f"{busybox} cannot serve a mock host: {why}; install the package busybox"
+        )
     return busybox
 
 
@@ -67,13 +73,17 @@ def _is_standalone(busybox: str) -> bool:
         program.write_text("#!/bin/sh\necho stand-in\n")
         program.chmod(0o755)
         words = [busybox, "sh", "-c", "mount --version"]
-        answer = subprocess.run(words, env={"PATH": name}, capture_output=True, text=True, check=False, timeout=10)
+        answer = subprocess.run(
+            words, env={"PATH": name}, capture_output=True, text=True, check=False, timeout=10
+        )
     return answer.stdout.strip() != "stand-in"
 
 
 @functools.cache
 def _applets(busybox: str) -> frozenset[str]:
-    listed = subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True, timeout=10).stdout
+    listed = subprocess.run(
+        [busybox, "--list"], capture_output=True, text=True, check=True, timeout=10
+    ).stdout
     return frozenset(listed.split())
 
 

@@ -1,6 +1,7 @@
 """The part of YAML that cloud-init user-data is written in: block mappings and sequences, flow sequences, scalars, `|`.
 
-A whole YAML parser would be a dependency for one file format of which few parts occur. What is not understood fails.
+A whole YAML parser would be a dependency for one file format of which few parts occur. What is not
+understood fails.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class _Lines:
         return None
 
     def fail(self, what: str) -> YamlError:
-        return YamlError(f"line {self.at + 1}: {what}: {self.all[min(self.at, len(self.all) - 1)].strip()[:60]!r}")
+        return YamlError(
+            f"line {self.at + 1}: {what}: {self.all[min(self.at, len(self.all) - 1)].strip()[:60]!r}"
+        )
 
 
 def parse(text: str) -> Any:
@@ -64,7 +67,11 @@ def _node(lines: _Lines, least: int) -> Any:
 
 def _sequence(lines: _Lines, indent: int) -> list[Any]:
     items = []
-    while (found := lines.peek()) is not None and found[0] == indent and (found[1] == "-" or found[1].startswith("- ")):
+    while (
+        (found := lines.peek()) is not None
+        and found[0] == indent
+        and (found[1] == "-" or found[1].startswith("- "))
+    ):
         rest = found[1][1:].lstrip()
         if not rest or rest.startswith("#"):
             lines.at += 1
@@ -72,7 +79,9 @@ def _sequence(lines: _Lines, indent: int) -> list[Any]:
             continue
         inner = indent + (len(found[1]) - len(rest))
         if _KEY.match(rest) or rest.startswith("- "):
-            lines.all[lines.at] = " " * inner + rest  # the item's first line is the first of a block of its own
+            lines.all[lines.at] = (
+                " " * inner + rest
+            )  # the item's first line is the first of a block of its own
             items.append(_node(lines, inner))
         else:
             items.append(_value(lines, rest, indent))

@@ -80,7 +80,11 @@ def recap(done: Done, host: str) -> dict[str, Any]:
 def unchanged(done: Done, host: str) -> None:
     """Everything verified, nothing changed, one exchange."""
     found = recap(done, host)
-    differing = [(result["resource"], result["status"], result["diff"]) for result in found["results"] if result["status"] != "ok"]
+    differing = [
+        (result["resource"], result["status"], result["diff"])
+        for result in found["results"]
+        if result["status"] != "ok"
+    ]
     assert differing == []
     assert done.exit_code == 0
     assert found["round_trips"] == 1
@@ -89,7 +93,11 @@ def unchanged(done: Done, host: str) -> None:
 def changed(done: Done, host: str, *resources: str) -> dict[str, Any]:
     """It worked, and at least these resources changed. Exchanges: one to look, one for each wave that changed."""
     found = recap(done, host)
-    failed = [(result["resource"], result.get("error")) for result in found["results"] if result["status"] not in {"ok", "changed"}]
+    failed = [
+        (result["resource"], result.get("error"))
+        for result in found["results"]
+        if result["status"] not in {"ok", "changed"}
+    ]
     assert failed == []
     assert done.exit_code == 0
     names = {result["resource"] for result in found["results"] if result["status"] == "changed"}
@@ -142,14 +150,18 @@ def _image(world: World) -> None:
     assert 'ENTRYPOINT ["/opt/apache/beam/boot"]' in rendered.text
     found = changed(image_build(world.project, HERE), world.host, "image")
     assert found["round_trips"] == 2
-    assert any(isinstance(event, OutputLine) and event.text.startswith("Step 1/") for event in world.events)
+    assert any(
+        isinstance(event, OutputLine) and event.text.startswith("Step 1/") for event in world.events
+    )
     unchanged(image_build(world.project, HERE), world.host)
 
 
 def _container(world: World) -> None:
     check = dev_up(world.project, replace(HERE, check=True))
     assert check.exit_code == EXIT_WOULD_CHANGE
-    status = {result["resource"]: result["status"] for result in recap(check, world.host)["results"]}
+    status = {
+        result["resource"]: result["status"] for result in recap(check, world.host)["results"]
+    }
     assert status["container"] == "changed"
     assert status["image"] == "ok"
     assert status["mps-as-chosen"] == "unknown"  # it depends on a container that would change
@@ -157,15 +169,22 @@ def _container(world: World) -> None:
     changed(dev_up(world.project, HERE), world.host, "container", "worker-steps")
     unchanged(dev_up(world.project, HERE), world.host)
 
-    other = world.with_settings(worker=world.settings.worker.model_copy(update={"env": {"MARK": "it's other"}}))
+    other = world.with_settings(
+        worker=world.settings.worker.model_copy(update={"env": {"MARK": "it's other"}})
+    )
     changed(dev_up(other.project, HERE), world.host, "container")
     assert world.program(["printenv", "MARK"]) == (0, "it's other\n")
     changed(dev_up(world.project, HERE), world.host, "container")
 
 
 def _code(world: World) -> None:
-    assert world.program(["sh", "-c", 'printf %s "it\'s $0"; exit 3', "a 'b' $(c)\n€"]) == (3, "it's a 'b' $(c)\n€")
-    status, output = world.program(["sh", "-c", 'echo "$LD_LIBRARY_PATH:$PATH:$TF_FORCE_GPU_ALLOW_GROWTH"; ulimit -n'])
+    assert world.program(["sh", "-c", 'printf %s "it\'s $0"; exit 3', "a 'b' $(c)\n€"]) == (
+        3,
+        "it's a 'b' $(c)\n€",
+    )
+    status, output = world.program(
+        ["sh", "-c", 'echo "$LD_LIBRARY_PATH:$PATH:$TF_FORCE_GPU_ALLOW_GROWTH"; ulimit -n']
+    )
     assert status == 0
     assert output.startswith("/usr/local/nvidia/lib64")
     assert "/usr/local/nvidia/bin" in output
@@ -180,7 +199,12 @@ def _code(world: World) -> None:
     assert "stale True" in _run(world)
     (world.project_dir / "stale.py").unlink()
     assert "stale False" in _run(world)
-    assert world.program(["sh", "-c", "cat made-by-the-program.txt; ls ignored.bin 2>&1 | grep -c 'No such'"])[1] == "kept1\n"
+    assert (
+        world.program(
+            ["sh", "-c", "cat made-by-the-program.txt; ls ignored.bin 2>&1 | grep -c 'No such'"]
+        )[1]
+        == "kept1\n"
+    )
 
 
 def _run(world: World) -> str:
@@ -219,7 +243,12 @@ def _end(world: World) -> None:
     changed(mps_disable(world.project, HERE), world.host, "mps", "mps-steps")
     unchanged(mps_disable(world.project, HERE), world.host)
     assert mps_status(world.project, HERE).document["compute_mode"] == mode
-    assert world.program(["sh", "-c", "ls -d /run/mps/pipe /run/mps/log 2>/dev/null | wc -l"])[1].strip() == "0"
+    assert (
+        world.program(["sh", "-c", "ls -d /run/mps/pipe /run/mps/log 2>/dev/null | wc -l"])[
+            1
+        ].strip()
+        == "0"
+    )
     changed(dev_down(world.project, HERE), world.host, "container", "worker-steps")
     unchanged(dev_down(world.project, HERE), world.host)
     assert vm_delete(world.project, world.host, yes=True, confirm=None).exit_code == 0

@@ -26,9 +26,15 @@ def test_ratios_are_taken_round_by_round() -> None:
         measure.ratios([1.0, 2.0], [1.0])
 
 
-def test_a_set_of_processes_is_timed_to_the_end_of_the_last_and_fails_as_a_whole(tmp_path: Path) -> None:
+def test_a_set_of_processes_is_timed_to_the_end_of_the_last_and_fails_as_a_whole(
+    tmp_path: Path,
+) -> None:
     wait_then_fail = "import sys; print('one'); sys.stdin.read(); sys.exit(3)"
-    ended = measure.timed([[sys.executable, "-c", wait_then_fail], [sys.executable, "-c", ""]], folder=tmp_path, env=os.environ)
+    ended = measure.timed(
+        [[sys.executable, "-c", wait_then_fail], [sys.executable, "-c", ""]],
+        folder=tmp_path,
+        env=os.environ,
+    )
     assert ended.statuses == (3, 0)
     assert ended.stdout == "one\n"
     assert not ended.sample.ok
@@ -38,7 +44,10 @@ def test_a_set_of_processes_is_timed_to_the_end_of_the_last_and_fails_as_a_whole
 
 def test_a_wrong_answer_shows_in_the_table() -> None:
     detail = {"turns_per_host": 8.0, "hosts_cpu_s": 0.5}
-    samples = [measure.Sample(2.0, 0.5, 1.0, ok=False, detail=detail), measure.Sample(4.0, 0.5, 1.0, detail=detail)]
+    samples = [
+        measure.Sample(2.0, 0.5, 1.0, ok=False, detail=detail),
+        measure.Sample(4.0, 0.5, 1.0, detail=detail),
+    ]
     floor = [measure.Sample(1.0, 0.1, 0.2, detail=detail)] * 2
     cell = fleet.cell(samples, floor)
     assert cell["ratios"] == [2.0, 4.0]
@@ -84,12 +93,29 @@ def test_the_others_do_the_same(name: str) -> None:
     assert "mount --bind /var/lib/nvidia /var/lib/nvidia" in text
     assert "mount -o remount,exec /var/lib/nvidia" in text
     names = re.findall(r"name[:=] ?\"?([a-z-]+)", text)
-    assert names == ["nvidia-dir", "bench-dir", "driver-file", "bind-mount", "exec-remount", "profile", "limits", "run", "container"]
+    assert names == [
+        "nvidia-dir",
+        "bench-dir",
+        "driver-file",
+        "bind-mount",
+        "exec-remount",
+        "profile",
+        "limits",
+        "run",
+        "container",
+    ]
 
 
 def run(body: Script, root: Path) -> str:
     text = "R=$ROOT\nset -eu\n" + body.render()
-    done = subprocess.run(["sh", "-c", text], env={**os.environ, "ROOT": str(root)}, capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run(
+        ["sh", "-c", text],
+        env={**os.environ, "ROOT": str(root)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
     return done.stdout
 
 

@@ -45,7 +45,13 @@ class Ended:
 
 
 class Cli(Protocol):
-    def __call__(self, *words: str, program: str = "provision", env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Ended: ...
+    def __call__(
+        self,
+        *words: str,
+        program: str = "provision",
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> Ended: ...
 
 
 @pytest.fixture
@@ -68,13 +74,25 @@ def argv() -> Callable[..., list[str]]:
 
 
 @pytest.fixture
-def cli(project: Path, argv: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
+def cli(
+    project: Path,
+    argv: Callable[..., list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> Cli:
     """Run a task to its end in the project's folder: stock `invoke` as a process, our own program in this one (it is faster)."""
     fakes = fake_modules()
 
-    def run(*words: str, program: str = "provision", env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Ended:
+    def run(
+        *words: str,
+        program: str = "provision",
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> Ended:
         if program == "invoke":
-            return in_process_of_its_own(argv(program, *words), cwd or project, {**os.environ, **(env or {})})
+            return in_process_of_its_own(
+                argv(program, *words), cwd or project, {**os.environ, **(env or {})}
+            )
         with monkeypatch.context() as patch, whole_environment():
             patch.chdir(cwd or project)
             patch.setattr(sys, "argv", ["provision", *words])
@@ -97,8 +115,20 @@ def cli(project: Path, argv: Callable[..., list[str]], monkeypatch: pytest.Monke
 
 
 def in_process_of_its_own(command: list[str], cwd: Path, env: Mapping[str, str]) -> Ended:
-    done = subprocess.run(command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
-    return Ended(done.returncode, done.stdout.decode("utf-8", "surrogateescape"), done.stderr.decode("utf-8", "surrogateescape"))
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    return Ended(
+        done.returncode,
+        done.stdout.decode("utf-8", "surrogateescape"),
+        done.stderr.decode("utf-8", "surrogateescape"),
+    )
 
 
 @contextmanager

@@ -32,11 +32,27 @@ from provision.report import hosts_document
 __all__ = ["Done", "Project", "Targets"]
 
 
-def vm_create(project: Project, name: str, targets: Targets, *, count: int, parallel_zones: int) -> Done:
+def vm_create(
+    project: Project, name: str, targets: Targets, *, count: int, parallel_zones: int
+) -> Done:
     settings = project.settings.model_dump(mode="json")
     text = f"{name} in {', '.join(settings['zones'])}"
-    where = {"project_dir": str(project.project_dir), "state_dir": str(project.state_dir), "argv0": project.program_argv0}
-    return Done({"name": name, "targets": asdict(targets), "settings": settings, "count": [count, parallel_zones], **where}, 0, text)
+    where = {
+        "project_dir": str(project.project_dir),
+        "state_dir": str(project.state_dir),
+        "argv0": project.program_argv0,
+    }
+    return Done(
+        {
+            "name": name,
+            "targets": asdict(targets),
+            "settings": settings,
+            "count": [count, parallel_zones],
+            **where,
+        },
+        0,
+        text,
+    )
 
 
 def vm_provision(project: Project, targets: Targets) -> Done:
@@ -48,7 +64,12 @@ def vm_provision(project: Project, targets: Targets) -> Done:
     emit(ResourceStarted("dev", "driver"))
     emit(OutputLine("dev", "driver", "\x1b[31mfetching\x1b[0m 10%\rfetching 100%"))
     time.sleep(float(os.environ.get("FAKE_SLOW_S", "0")))
-    bad = NotConverged("did not converge", where="dev: driver", why="version: 535 -> 550\nand more", fix="invoke vm.provision --diff")
+    bad = NotConverged(
+        "did not converge",
+        where="dev: driver",
+        why="version: 535 -> 550\nand more",
+        fix="invoke vm.provision --diff",
+    )
     outcomes = (
         Outcome("gpu", Status.OK),
         Outcome("mount", Status.CHANGED, (Change("options", "noexec", "exec"),), 1.5),
@@ -58,7 +79,9 @@ def vm_provision(project: Project, targets: Targets) -> Done:
         emit(ResourceFinished("dev", outcome))
     report = HostReport("dev", outcomes, 2, 13.9)
     emit(HostFinished(report))
-    finished = RunFinished((report, HostReport("web-10", (Outcome("gpu", Status.OK),), 1, 0.61)), ())
+    finished = RunFinished(
+        (report, HostReport("web-10", (Outcome("gpu", Status.OK),), 1, 0.61)), ()
+    )
     emit(finished)
     return Done(hosts_document(finished), 1)
 
@@ -75,9 +98,13 @@ def vm_show(project: Project, name: str) -> Done:
     return Done({"vm": {"name": name, "note": "schön"}}, 0, f"VM {name}, schön")
 
 
-def vm_delete(project: Project, name: str, *, yes: bool, confirm: Callable[[str], bool] | None) -> Done:
+def vm_delete(
+    project: Project, name: str, *, yes: bool, confirm: Callable[[str], bool] | None
+) -> Done:
     if not yes and confirm is None:
-        raise UsageError("needs --yes", where=name, why="there is no terminal to ask on", fix="vm.delete --yes")
+        raise UsageError(
+            "needs --yes", where=name, why="there is no terminal to ask on", fix="vm.delete --yes"
+        )
     deleted = yes or (confirm is not None and confirm(f"delete {name}?"))
     return Done({"deleted": deleted}, 0, "deleted" if deleted else "kept")
 
@@ -94,14 +121,23 @@ def vm_copy(project: Project, targets: Targets, src: str, dst: str) -> Done:
     return Done({"src": src, "dst": dst, "host": targets.host}, 0)
 
 
-def dev_exec(project: Project, targets: Targets, words: Sequence[str], *, count: int | None = None) -> Done:
+def dev_exec(
+    project: Project, targets: Targets, words: Sequence[str], *, count: int | None = None
+) -> Done:
     project.stdout("\0".join(words).encode("utf-8", "surrogateescape"))
     project.stderr(b"program's stderr\n")
     status = int(words[1]) if words[:1] == ["exit"] or words[:1] == ("exit",) else 0
     return Done({"status": status, "failed_in": "program" if status else None}, status)
 
 
-def dev_run(project: Project, targets: Targets, file: str, words: Sequence[str] = (), *, count: int | None = None) -> Done:
+def dev_run(
+    project: Project,
+    targets: Targets,
+    file: str,
+    words: Sequence[str] = (),
+    *,
+    count: int | None = None,
+) -> Done:
     return Done({"file": file, "words": list(words)}, 0)
 
 

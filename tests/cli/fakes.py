@@ -26,5 +26,7 @@ def fake_modules() -> dict[str, ModuleType]:
 def _imported() -> Iterator[tuple[str, str]]:
     for path in _CLI.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("provision.commands."):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+                "provision.commands."
+            ):
                 yield from ((str(node.module), alias.name) for alias in node.names)

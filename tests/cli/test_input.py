@@ -39,19 +39,25 @@ def ends(tmp_path: Path) -> Iterator[dict[str, IO[str]]]:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "file", "socket"])
-def test_what_was_piped_or_redirected_is_handed_on(ends: dict[str, IO[str]], kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_piped_or_redirected_is_handed_on(
+    ends: dict[str, IO[str]], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "stdin", ends[kind])
     assert given_input() == ends[kind].fileno()
 
 
 @pytest.mark.parametrize("kind", ["terminal", "null"])
-def test_a_terminal_stays_ours_and_nothing_is_nothing(ends: dict[str, IO[str]], kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_stays_ours_and_nothing_is_nothing(
+    ends: dict[str, IO[str]], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "stdin", ends[kind])
     assert given_input() is None
 
 
 @pytest.mark.parametrize("replaced", [None, io.StringIO("x")])
-def test_what_is_no_file_gives_nothing(replaced: IO[str] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_file_gives_nothing(
+    replaced: IO[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "stdin", replaced)
     assert given_input() is None
 
@@ -67,6 +73,9 @@ def test_a_closed_one_gives_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def test_a_number_that_is_out_of_range_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(UsageError, match="is no number for it") as caught:
         number("--clients", text, least=1)
-    assert (caught.value.where, caught.value.why) == ("--clients", "allowed: a whole number from 1 to 999")
+    assert (caught.value.where, caught.value.why) == (
+        "--clients",
+        "allowed: a whole number from 1 to 999",
+    )
     assert len(caught.value.what) < 80
     assert number("--clients", "999", least=1) == 999

@@ -23,8 +23,12 @@ def settings(cli: Cli, *words: str, **kwargs: Any) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_each_level_overrides_the_one_before(cli: Cli, project: Path, clean_environment: Path, program: str) -> None:
-    (clean_environment / ".invoke.yaml").write_text("provision: {name: home, disk_gb: 100, worker: {python: '3.12', beam: 2.60.0}}\n")
+def test_each_level_overrides_the_one_before(
+    cli: Cli, project: Path, clean_environment: Path, program: str
+) -> None:
+    (clean_environment / ".invoke.yaml").write_text(
+        "provision: {name: home, disk_gb: 100, worker: {python: '3.12', beam: 2.60.0}}\n"
+    )
     assert settings(cli, program=program)["name"] == "home"
     (project / "invoke.yaml").write_text("provision: {name: project, worker: {python: '3.10'}}\n")
     merged = settings(cli, program=program)
@@ -33,8 +37,16 @@ def test_each_level_overrides_the_one_before(cli: Cli, project: Path, clean_envi
     env = {"INVOKE_PROVISION_NAME": "variable"}
     assert settings(cli, program=program, env=env)["name"] == "variable"
     (project / "other.yml").write_text("provision: {name: runtime}\n")
-    assert cli("-f", "other.yml", "vm.create", "--json", program=program, env=env).document["name"] == "runtime"
-    assert cli("-f", "other.yml", "vm.create", "--name", "flag", "--json", program=program, env=env).document["name"] == "flag"
+    assert (
+        cli("-f", "other.yml", "vm.create", "--json", program=program, env=env).document["name"]
+        == "runtime"
+    )
+    assert (
+        cli(
+            "-f", "other.yml", "vm.create", "--name", "flag", "--json", program=program, env=env
+        ).document["name"]
+        == "flag"
+    )
 
 
 @pytest.mark.parametrize(
@@ -45,7 +57,9 @@ def test_each_level_overrides_the_one_before(cli: Cli, project: Path, clean_envi
         ("invoke.py", "import os\nprovision = {'name': os.sep.join(['found'])}\ndel os\n"),
     ],
 )
-def test_every_kind_of_file_that_invoke_reads(cli: Cli, project: Path, name: str, text: str) -> None:
+def test_every_kind_of_file_that_invoke_reads(
+    cli: Cli, project: Path, name: str, text: str
+) -> None:
     (project / name).write_text(text)
     assert settings(cli)["name"] == "found"
 
@@ -78,27 +92,45 @@ def test_provision_works_without_any_project(cli: Cli, tmp_path: Path) -> None:
     assert ended.document["project_dir"] == str(bare)
 
 
-def test_a_machine_type_of_the_dataflow_job_that_does_not_fit_is_told_with_its_place(cli: Cli, project: Path) -> None:
-    (project / "invoke.yaml").write_text("provision:\n  gpu: nvidia-l4\n  dataflow:\n    machine_type: n1-standard-4\n")
+def test_a_machine_type_of_the_dataflow_job_that_does_not_fit_is_told_with_its_place(
+    cli: Cli, project: Path
+) -> None:
+    (project / "invoke.yaml").write_text(
+        "provision:\n  gpu: nvidia-l4\n  dataflow:\n    machine_type: n1-standard-4\n"
+    )
     ended = cli("vm.create")
     assert ended.code == 2
-    assert "invoke.yaml, line 4: provision.dataflow.machine_type is 'n1-standard-4': machine type n1-standard-4 does not fit" in ended.err
+    assert (
+        "invoke.yaml, line 4: provision.dataflow.machine_type is 'n1-standard-4': machine type n1-standard-4 does not fit"
+        in ended.err
+    )
 
 
 def test_the_state_folder(cli: Cli, clean_environment: Path) -> None:
-    assert cli("vm.create", "--json").document["state_dir"] == str(clean_environment / ".local/state/provision")
-    assert cli("vm.create", "--json", env={"XDG_STATE_HOME": "/x/y"}).document["state_dir"] == "/x/y/provision"
+    assert cli("vm.create", "--json").document["state_dir"] == str(
+        clean_environment / ".local/state/provision"
+    )
+    assert (
+        cli("vm.create", "--json", env={"XDG_STATE_HOME": "/x/y"}).document["state_dir"]
+        == "/x/y/provision"
+    )
     relative = cli("vm.create", "--json", env={"XDG_STATE_HOME": "y"}).document["state_dir"]
-    assert relative == str(clean_environment / ".local/state/provision"), "a relative one is to be ignored (XDG)"
+    assert relative == str(clean_environment / ".local/state/provision"), (
+        "a relative one is to be ignored (XDG)"
+    )
 
 
-# --- variables ---------------------------------------------------------------------------------------------------
+# --- variables ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_variable_may_set_a_list_that_a_file_sets_too(cli: Cli, project: Path, program: str) -> None:
+def test_a_variable_may_set_a_list_that_a_file_sets_too(
+    cli: Cli, project: Path, program: str
+) -> None:
     """Stock Invoke ends with a traceback here: it cannot cast text to what the file holds."""
-    (project / "invoke.yaml").write_text("provision: {zones: [us-east1-b], gpu_count: 1, worker: {requirements: [a]}}")
+    (project / "invoke.yaml").write_text(
+        "provision: {zones: [us-east1-b], gpu_count: 1, worker: {requirements: [a]}}"
+    )
     env = {
         "INVOKE_PROVISION_ZONES": "us-central1-a, us-central1-b",
         "INVOKE_PROVISION_GPU_COUNT": "2",
@@ -121,7 +153,11 @@ def test_empty_means_not_set(cli: Cli, project: Path) -> None:
 def test_an_empty_flag_means_nothing_and_is_refused(cli: Cli, project: Path) -> None:
     """`--name "$VM"` of a script in which nobody set VM would act on the VM of the settings."""
     (project / "invoke.yaml").write_text("provision: {name: precious}")
-    for task, flag in (("vm.create", "--name"), ("vm.show", "--name"), ("vm.create", "--machine-type")):
+    for task, flag in (
+        ("vm.create", "--name"),
+        ("vm.show", "--name"),
+        ("vm.create", "--machine-type"),
+    ):
         ended = cli(task, f"{flag}=", "--json")
         assert ended.code == 2
         assert ended.document["error"] == {
@@ -144,7 +180,9 @@ def test_an_empty_flag_means_nothing_and_is_refused(cli: Cli, project: Path) -> 
         ("INVOKE_PROVISION_WORKER_PRIVILEGED", "maybe", "write true or false"),
     ],
 )
-def test_a_variable_that_sets_nothing_is_an_error(cli: Cli, variable: str, text: str, says: str) -> None:
+def test_a_variable_that_sets_nothing_is_an_error(
+    cli: Cli, variable: str, text: str, says: str
+) -> None:
     ended = cli("vm.create", env={variable: text})
     assert ended.three_lines[0].startswith(f"error: {variable}: ")
     assert says in ended.three_lines[2]
@@ -160,11 +198,16 @@ def test_commands_that_a_task_starts_see_the_variables_too(cli: Cli, project: Pa
     assert "INVOKE_PROVISION_ZONES" in ended.out
 
 
-# --- files that are wrong ----------------------------------------------------------------------------------------
+# --- files that are wrong -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("program", "words"), [("invoke", ("--list",)), ("invoke", ("vm.list",)), ("provision", ("vm.list",))])
-def test_broken_yaml_names_line_and_column(cli: Cli, project: Path, program: str, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [("invoke", ("--list",)), ("invoke", ("vm.list",)), ("provision", ("vm.list",))],
+)
+def test_broken_yaml_names_line_and_column(
+    cli: Cli, project: Path, program: str, words: tuple[str, ...]
+) -> None:
     (project / "invoke.yaml").write_text("provision:\n  name: dev\n   zones: [a]\n")
     ended = cli(*words, program=program)
     assert ended.three_lines[0] == "error: invoke.yaml, line 3, column 9: is not YAML"
@@ -179,20 +222,40 @@ def test_broken_yaml_as_json(cli: Cli, project: Path) -> None:
 
 
 FILES = [
-    ("invoke.yaml", b"provision:\n\tname: x\n", "error: invoke.yaml, line 2, column 1: is not YAML"),
+    (
+        "invoke.yaml",
+        b"provision:\n\tname: x\n",
+        "error: invoke.yaml, line 2, column 1: is not YAML",
+    ),
     ("invoke.yaml", b"provision: {name: \xff}\n", "error: invoke.yaml: is not text"),
     ("invoke.yaml", b"provision: {name: a\x00b}\n", "error: invoke.yaml: is not YAML"),
     ("invoke.yaml", b"- provision\n", "error: invoke.yaml: holds no settings"),
     ("invoke.yaml", b"provision: 5\n", "error: invoke.yaml: provision is 5"),
-    ("invoke.yaml", b"provision:\n  gpu: nvidia-l4\n\n  gpu: nvidia-t4\n", "error: invoke.yaml, line 4: provision.gpu is set twice"),
-    ("invoke.yaml", b"provision:\n  name: dev\n  zone: x\n", "error: invoke.yaml, line 3: unknown key provision.zone"),
+    (
+        "invoke.yaml",
+        b"provision:\n  gpu: nvidia-l4\n\n  gpu: nvidia-t4\n",
+        "error: invoke.yaml, line 4: provision.gpu is set twice",
+    ),
+    (
+        "invoke.yaml",
+        b"provision:\n  name: dev\n  zone: x\n",
+        "error: invoke.yaml, line 3: unknown key provision.zone",
+    ),
     (
         "invoke.yaml",
         b"provision:\n  hosts:\n    7: {address: x}\n",
         "error: invoke.yaml, line 3: '7' is no name for a key of provision.hosts",
     ),
-    ("invoke.yaml", b"provision:\n  worker:\n    python: 3.10\n", "error: invoke.yaml, line 3: provision.worker.python is 3.1"),
-    ("invoke.yaml", b"provision:\n  disk_gb: 20\n", "error: invoke.yaml, line 2: provision.disk_gb is 20"),
+    (
+        "invoke.yaml",
+        b"provision:\n  worker:\n    python: 3.10\n",
+        "error: invoke.yaml, line 3: provision.worker.python is 3.1",
+    ),
+    (
+        "invoke.yaml",
+        b"provision:\n  disk_gb: 20\n",
+        "error: invoke.yaml, line 2: provision.disk_gb is 20",
+    ),
     (
         "invoke.yaml",
         b"provision:\n  provisioning: spot\n  reservation: r\n",
@@ -203,16 +266,30 @@ FILES = [
         b"provision:\n  provisioning: flex-start\n  ttl: none\n",
         "error: invoke.yaml, line 3: provision.ttl is 'none': a flex-start VM needs a time to live",
     ),
-    ("invoke.json", b'{"provision":\n  {"name": }}', "error: invoke.json, line 2, column 12: is not JSON"),
-    ("invoke.py", b"x = 1\nprovision = nothing\n", "error: invoke.py, line 2: fails when it is run"),
+    (
+        "invoke.json",
+        b'{"provision":\n  {"name": }}',
+        "error: invoke.json, line 2, column 12: is not JSON",
+    ),
+    (
+        "invoke.py",
+        b"x = 1\nprovision = nothing\n",
+        "error: invoke.py, line 2: fails when it is run",
+    ),
     ("invoke.py", b"import os\nprovision = {}\n", "error: invoke.py: is refused by Invoke"),
     ("invoke.py", b"provision = {\n", "error: invoke.py, line 1: fails when it is run"),
 ]
-BREAK_INVOKE_TOO = [row for row in FILES if any(word in row[2] for word in ("is not", "holds no", "no name", "fails", "refused"))]
+BREAK_INVOKE_TOO = [
+    row
+    for row in FILES
+    if any(word in row[2] for word in ("is not", "holds no", "no name", "fails", "refused"))
+]
 
 
 @pytest.mark.parametrize(("name", "content", "first"), FILES)
-def test_files_that_cannot_be_used(cli: Cli, project: Path, name: str, content: bytes, first: str) -> None:
+def test_files_that_cannot_be_used(
+    cli: Cli, project: Path, name: str, content: bytes, first: str
+) -> None:
     (project / name).write_bytes(content)
     ended = cli("vm.create")
     assert ended.three_lines[0] == first
@@ -220,7 +297,9 @@ def test_files_that_cannot_be_used(cli: Cli, project: Path, name: str, content: 
 
 
 @pytest.mark.parametrize(("name", "content", "first"), BREAK_INVOKE_TOO)
-def test_files_on_which_stock_invoke_shows_a_traceback(cli: Cli, project: Path, name: str, content: bytes, first: str) -> None:
+def test_files_on_which_stock_invoke_shows_a_traceback(
+    cli: Cli, project: Path, name: str, content: bytes, first: str
+) -> None:
     (project / name).write_bytes(content)
     ended = cli("vm.create", program="invoke")
     assert ended.three_lines[0] == first
@@ -229,9 +308,15 @@ def test_files_on_which_stock_invoke_shows_a_traceback(cli: Cli, project: Path, 
 
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize(
-    ("name", "says"), [("absent.yaml", "No such file or directory"), ("settings.toml", "it ends with none of yaml, yml, json, py")]
+    ("name", "says"),
+    [
+        ("absent.yaml", "No such file or directory"),
+        ("settings.toml", "it ends with none of yaml, yml, json, py"),
+    ],
 )
-def test_a_runtime_file_that_cannot_be_read(cli: Cli, project: Path, program: str, name: str, says: str) -> None:
+def test_a_runtime_file_that_cannot_be_read(
+    cli: Cli, project: Path, program: str, name: str, says: str
+) -> None:
     (project / "settings.toml").write_text("")
     ended = cli("-f", name, "vm.create", program=program)
     assert says in ended.err
@@ -248,23 +333,36 @@ def test_a_broken_file_in_the_home_folder(cli: Cli, clean_environment: Path) -> 
 
 
 def test_a_gpu_and_a_machine_that_do_not_go_together(cli: Cli, project: Path) -> None:
-    (project / "invoke.yaml").write_text("provision:\n  gpu: nvidia-l4\n  machine_type: n1-standard-8\n")
+    (project / "invoke.yaml").write_text(
+        "provision:\n  gpu: nvidia-l4\n  machine_type: n1-standard-8\n"
+    )
     ended = cli("vm.create")
-    assert ended.three_lines[0].startswith("error: invoke.yaml, line 3: provision.machine_type is 'n1-standard-8'")
+    assert ended.three_lines[0].startswith(
+        "error: invoke.yaml, line 3: provision.machine_type is 'n1-standard-8'"
+    )
     assert "g2-standard-8" in ended.three_lines[1]
     assert ended.code == 2
 
 
 def test_a_machine_that_follows_from_the_gpu_is_blamed_on_the_gpu(cli: Cli) -> None:
     ended = cli("vm.create", "--gpu", "h100")
-    assert ended.three_lines[0] == "error: --gpu: provision.gpu is 'h100': machine type a3-highgpu-1g cannot be had as STANDARD"
-    assert cli("vm.create", "--gpu", "gb300").three_lines[0] == "error: --gpu: provision.gpu is 'gb300': nvidia-gb300 cannot be used here"
+    assert (
+        ended.three_lines[0]
+        == "error: --gpu: provision.gpu is 'h100': machine type a3-highgpu-1g cannot be had as STANDARD"
+    )
+    assert (
+        cli("vm.create", "--gpu", "gb300").three_lines[0]
+        == "error: --gpu: provision.gpu is 'gb300': nvidia-gb300 cannot be used here"
+    )
 
 
 def test_a_flag_that_sets_a_setting_is_named_as_the_source(cli: Cli) -> None:
     ended = cli("vm.create", "--name", "a;b")
     assert ended.three_lines[0] == "error: --name: provision.name is 'a;b'"
-    assert settings(cli, "--zones", "us-east1-b,us-east1-c", "--gpu", "none")["zones"] == ["us-east1-b", "us-east1-c"]
+    assert settings(cli, "--zones", "us-east1-b,us-east1-c", "--gpu", "none")["zones"] == [
+        "us-east1-b",
+        "us-east1-c",
+    ]
 
 
 def test_an_error_of_the_users_own_task_stays_a_traceback(cli: Cli, project: Path) -> None:
@@ -278,7 +376,7 @@ def test_an_error_of_the_users_own_task_stays_a_traceback(cli: Cli, project: Pat
     assert ended.code == 1
 
 
-# --- the example of all settings ---------------------------------------------------------------------------------
+# --- the example of all settings ------------------------------------------------------------------
 
 ROOT = Path(__file__).parents[2]
 
@@ -289,7 +387,9 @@ def test_the_example_works_with_no_edit(cli: Cli, project: Path) -> None:
     assert settings(cli) == plain
 
 
-def test_the_example_names_every_setting_and_each_line_of_it_is_valid(cli: Cli, project: Path) -> None:
+def test_the_example_names_every_setting_and_each_line_of_it_is_valid(
+    cli: Cli, project: Path
+) -> None:
     """Remove the # of every line: what is shown must be accepted, and nothing may be missing."""
     lines = (ROOT / "invoke.yaml").read_text().splitlines()
     body = lines[lines.index("provision:") :]
@@ -312,11 +412,34 @@ def test_listing_imports_nothing_heavy(project: Path) -> None:
         "import sys, atexit\nsys.argv = ['invoke', '--list']\nfrom invoke.main import program\n"
         "try:\n    program.run()\nexcept SystemExit:\n    pass\nprint('\\n'.join(sys.modules), file=sys.stderr)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=project, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
     modules = set(done.stderr.split())
-    heavy = {"google", "grpc", "fabric", "paramiko", "pydantic", "pydantic_core", "rich", "jinja2", "werkzeug", "tenacity", "cryptography"}
+    heavy = {
+        "google",
+        "grpc",
+        "fabric",
+        "paramiko",
+        "pydantic",
+        "pydantic_core",
+        "rich",
+        "jinja2",
+        "werkzeug",
+        "tenacity",
+        "cryptography",
+    }
     assert modules & heavy == set()
-    ours = {name for name in modules if name.startswith("provision.") and not name.startswith("provision.cli")}
+    ours = {
+        name
+        for name in modules
+        if name.startswith("provision.") and not name.startswith("provision.cli")
+    }
     assert ours == set()
     assert "vm.create" in done.stdout
     assert "image.render" in done.stdout
@@ -324,14 +447,23 @@ def test_listing_imports_nothing_heavy(project: Path) -> None:
 
 def test_both_programs_offer_the_same_tasks(cli: Cli) -> None:
     listed = [
-        {line.split()[0] for line in cli("--list", program=program).out.splitlines() if line.startswith("  ")} for program in PROGRAMS
+        {
+            line.split()[0]
+            for line in cli("--list", program=program).out.splitlines()
+            if line.startswith("  ")
+        }
+        for program in PROGRAMS
     ]
     assert listed[0] == listed[1]
     assert {"vm.create", "vm.ssh-config", "dev.exec", "mock.up", "demo"} <= listed[0]
 
 
 def test_every_task_and_every_flag_is_explained(cli: Cli) -> None:
-    tasks = [line.split() for line in cli("--list").out.splitlines() if line.startswith("  ") and "." in line.split()[0]]
+    tasks = [
+        line.split()
+        for line in cli("--list").out.splitlines()
+        if line.startswith("  ") and "." in line.split()[0]
+    ]
     for name in ("vm.create", "vm.delete", "vm.copy", "image.render", "dev.run"):
         assert any(words[0] == name for words in tasks)
         options = cli("--help", name).out.split("Options:")[1].strip("\n").splitlines()

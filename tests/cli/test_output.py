@@ -49,7 +49,11 @@ def test_a_result_goes_to_standard_output_whatever_the_status(cli: Cli) -> None:
 def test_errors_beside_a_result_stay_on_standard_error(cli: Cli) -> None:
     ended = cli("vm.stop", "--name", "a,b")
     assert (ended.code, ended.out) == (4, "a stopped\n")
-    assert ended.three_lines == ["error: b: was refused", "  why: a reason", "  try: provision vm.list"]
+    assert ended.three_lines == [
+        "error: b: was refused",
+        "  why: a reason",
+        "  try: provision vm.list",
+    ]
     assert "a stopped" not in cli("vm.stop", "--name", "a,b", "--json").out
 
 
@@ -58,7 +62,10 @@ def test_notes_and_events_go_to_standard_error_beside_json(cli: Cli) -> None:
     assert ended.code == 1
     assert "dev    | driver         | fetching 100%\n" in ended.err
     host = ended.document["hosts"]["dev"]
-    assert {key: host[key] for key in ("ok", "changed", "failed", "skipped", "unknown", "round_trips", "seconds")} == {
+    assert {
+        key: host[key]
+        for key in ("ok", "changed", "failed", "skipped", "unknown", "round_trips", "seconds")
+    } == {
         "ok": 1,
         "changed": 1,
         "failed": 1,
@@ -75,7 +82,11 @@ def test_notes_and_events_go_to_standard_error_beside_json(cli: Cli) -> None:
 
 def test_an_error_is_three_lines_and_its_own_exit_code(cli: Cli) -> None:
     ended = cli("mps.status")
-    assert ended.three_lines == ["error: dev: is unreachable", "  why: Connection refused", "  try: provision vm.show"]
+    assert ended.three_lines == [
+        "error: dev: is unreachable",
+        "  why: Connection refused",
+        "  try: provision vm.show",
+    ]
     assert ended.out == ""
     assert ended.code == 4
 
@@ -83,7 +94,12 @@ def test_an_error_is_three_lines_and_its_own_exit_code(cli: Cli) -> None:
 def test_an_error_as_json(cli: Cli) -> None:
     ended = cli("mps.status", "--json")
     assert ended.document == {
-        "error": {"what": "is unreachable", "where": "dev", "why": "Connection refused", "fix": "provision vm.show"},
+        "error": {
+            "what": "is unreachable",
+            "where": "dev",
+            "why": "Connection refused",
+            "fix": "provision vm.show",
+        },
         "exit": 4,
     }
     assert ended.code == 4
@@ -96,7 +112,9 @@ def test_remedies_name_the_program_that_was_called(cli: Cli, program: str) -> No
     assert f"  try: {program} vm.provision --diff" in people.out.splitlines()
     document = cli("vm.provision", "--json", program=program).document
     assert document["error"]["fix"] == f"{program} vm.provision --diff"
-    assert [each["error"]["fix"] for each in document["hosts"]["dev"]["results"] if "error" in each] == [f"{program} vm.provision --diff"]
+    assert [
+        each["error"]["fix"] for each in document["hosts"]["dev"]["results"] if "error" in each
+    ] == [f"{program} vm.provision --diff"]
     assert cli("mps.status", program=program).three_lines[2] == f"  try: {program} vm.show"
 
 
@@ -110,9 +128,23 @@ def test_an_unforeseen_error_shows_no_traceback_unless_asked(cli: Cli) -> None:
     assert debugged.code == 1
 
 
-# --- the user's program ------------------------------------------------------------------------------------------
+# --- the user's program ---------------------------------------------------------------------------
 
-AWKWARD = ["printf", "%s", "it's", "a  b", "", "--json", "$(id)", "*", "line\nbreak", "ü", "-x", "--", "--help"]
+AWKWARD = [
+    "printf",
+    "%s",
+    "it's",
+    "a  b",
+    "",
+    "--json",
+    "$(id)",
+    "*",
+    "line\nbreak",
+    "ü",
+    "-x",
+    "--",
+    "--help",
+]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -161,11 +193,21 @@ def test_arguments_of_a_file(cli: Cli) -> None:
     assert ended.document == {"file": "my file.py", "words": ["--lr", "0.1"]}
 
 
-# --- flags -------------------------------------------------------------------------------------------------------
+# --- flags ----------------------------------------------------------------------------------------
 
 
 def test_flags_become_typed_targets(cli: Cli) -> None:
-    words = ["--host", "web-1", "--forks", "3", "--serial=2", "--max-fail", "0", "--check", "--diff"]
+    words = [
+        "--host",
+        "web-1",
+        "--forks",
+        "3",
+        "--serial=2",
+        "--max-fail",
+        "0",
+        "--check",
+        "--diff",
+    ]
     assert cli("vm.create", *words, "--json").document["targets"] == {
         "host": "web-1",
         "limit": None,
@@ -179,12 +221,27 @@ def test_flags_become_typed_targets(cli: Cli) -> None:
 
 def test_targets_without_flags(cli: Cli) -> None:
     targets = cli("vm.create", "--json").document["targets"]
-    assert targets == {"host": None, "limit": None, "forks": 32, "serial": None, "max_fail": None, "check": False, "diff": False}
+    assert targets == {
+        "host": None,
+        "limit": None,
+        "forks": 32,
+        "serial": None,
+        "max_fail": None,
+        "check": False,
+        "diff": False,
+    }
 
 
 @pytest.mark.parametrize(
     ("flag", "text"),
-    [("--forks", "x"), ("--forks", "0"), ("--serial", "-1"), ("--max-fail", "1.5"), ("--forks", "٣"), ("--forks", 5000 * "9")],
+    [
+        ("--forks", "x"),
+        ("--forks", "0"),
+        ("--serial", "-1"),
+        ("--max-fail", "1.5"),
+        ("--forks", "٣"),
+        ("--forks", 5000 * "9"),
+    ],
 )
 def test_a_bad_number_is_usage_and_no_traceback(cli: Cli, flag: str, text: str) -> None:
     ended = cli("vm.create", f"{flag}={text}")
@@ -212,7 +269,12 @@ def test_host_has_no_short_flag_that_is_helps(cli: Cli) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("dev.exec", "--check", "--", "true"), ("dev.run", "--check", "x.py"), ("vm.ssh", "--check"), ("vm.copy", "--check", "a", "/b")],
+    [
+        ("dev.exec", "--check", "--", "true"),
+        ("dev.run", "--check", "x.py"),
+        ("vm.ssh", "--check"),
+        ("vm.copy", "--check", "a", "/b"),
+    ],
 )
 def test_what_cannot_be_foretold_takes_no_check(cli: Cli, words: tuple[str, ...]) -> None:
     ended = cli(*words)
@@ -221,7 +283,13 @@ def test_what_cannot_be_foretold_takes_no_check(cli: Cli, words: tuple[str, ...]
 
 
 @pytest.mark.parametrize(
-    ("task", "flag"), [("vm.create", "--limit"), ("vm.ssh", "--forks"), ("mps.bench", "--serial"), ("dev.shell", "--diff")]
+    ("task", "flag"),
+    [
+        ("vm.create", "--limit"),
+        ("vm.ssh", "--forks"),
+        ("mps.bench", "--serial"),
+        ("dev.shell", "--diff"),
+    ],
 )
 def test_help_lists_no_flag_that_is_refused_or_does_nothing(cli: Cli, task: str, flag: str) -> None:
     assert flag not in cli("--help", task).out
@@ -243,7 +311,7 @@ def test_the_program_is_named_as_it_was_called(cli: Cli) -> None:
     assert cli("vm.create", "--json", program="provision").document["argv0"] == "provision"
 
 
-# --- ends --------------------------------------------------------------------------------------------------------
+# --- ends -----------------------------------------------------------------------------------------
 
 
 def test_interrupted_is_130(cli: Cli) -> None:
@@ -253,8 +321,16 @@ def test_interrupted_is_130(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_leaves_the_recap(project: Path, argv: Callable[..., list[str]], number: signal.Signals) -> None:
-    with subprocess.Popen(argv("invoke", "dev.up"), cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+def test_a_signal_leaves_the_recap(
+    project: Path, argv: Callable[..., list[str]], number: signal.Signals
+) -> None:
+    with subprocess.Popen(
+        argv("invoke", "dev.up"),
+        cwd=project,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
         assert process.stderr is not None
         assert process.stderr.readline() == "ready\n"
         process.send_signal(number)
@@ -264,10 +340,17 @@ def test_a_signal_leaves_the_recap(project: Path, argv: Callable[..., list[str]]
     assert "Traceback" not in err
 
 
-def test_under_nohup_a_closed_terminal_ends_nothing(project: Path, argv: Callable[..., list[str]]) -> None:
+def test_under_nohup_a_closed_terminal_ends_nothing(
+    project: Path, argv: Callable[..., list[str]]
+) -> None:
     command = ["nohup", *argv("invoke", "dev.up")]
     with subprocess.Popen(
-        command, cwd=project, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=project,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stderr is not None
         while process.stderr.readline() != "ready\n":
@@ -279,9 +362,17 @@ def test_under_nohup_a_closed_terminal_ends_nothing(project: Path, argv: Callabl
         assert process.wait(timeout=30) == 130
 
 
-def test_a_run_goes_on_when_nobody_reads_its_lines(project: Path, argv: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_a_run_goes_on_when_nobody_reads_its_lines(
+    project: Path, argv: Callable[..., list[str]], tmp_path: Path
+) -> None:
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
-    with subprocess.Popen(argv("invoke", "mock.up"), cwd=project, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        argv("invoke", "mock.up"),
+        cwd=project,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
         assert process.stdout is not None
         process.stdout.readline()
         process.stdout.close()
@@ -293,7 +384,9 @@ def test_a_run_goes_on_when_nobody_reads_its_lines(project: Path, argv: Callable
 
 
 def test_a_closed_pipe_makes_no_noise(project: Path, argv: Callable[..., list[str]]) -> None:
-    with subprocess.Popen(argv("invoke", "vm.ssh-config"), cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        argv("invoke", "vm.ssh-config"), cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.read(1) == b"x"
         process.stdout.close()
@@ -304,10 +397,19 @@ def test_a_closed_pipe_makes_no_noise(project: Path, argv: Callable[..., list[st
 
 
 @pytest.mark.parametrize(("answer", "text"), [(b"YES\n", "deleted"), (b"\n", "kept")])
-def test_a_question_on_a_terminal(project: Path, argv: Callable[..., list[str]], answer: bytes, text: str) -> None:
+def test_a_question_on_a_terminal(
+    project: Path, argv: Callable[..., list[str]], answer: bytes, text: str
+) -> None:
     ours, theirs = pty.openpty()
     env = {**os.environ, "TERM": "xterm-256color"}
-    with subprocess.Popen(argv("invoke", "vm.delete"), cwd=project, env=env, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+    with subprocess.Popen(
+        argv("invoke", "vm.delete"),
+        cwd=project,
+        env=env,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    ) as process:
         os.close(theirs)
         seen = b""
         while b"delete dev? [y/N] " not in seen:
@@ -321,9 +423,17 @@ def test_a_question_on_a_terminal(project: Path, argv: Callable[..., list[str]],
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_help_into_a_closed_pipe_is_quiet(project: Path, argv: Callable[..., list[str]], unbuffered: str) -> None:
+def test_help_into_a_closed_pipe_is_quiet(
+    project: Path, argv: Callable[..., list[str]], unbuffered: str
+) -> None:
     env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
-    with subprocess.Popen(argv("provision", "--help"), cwd=project, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        argv("provision", "--help"),
+        cwd=project,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
         assert process.stdout is not None
         process.stdout.close()
         assert process.stderr is not None
@@ -341,11 +451,19 @@ def test_a_run_leaves_its_journal(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_a_closed_standard_stream_leads_nowhere(project: Path, argv: Callable[..., list[str]], program: str, closed: str) -> None:
+def test_a_closed_standard_stream_leads_nowhere(
+    project: Path, argv: Callable[..., list[str]], program: str, closed: str
+) -> None:
     """As under cron: nothing is an error of ours, and a child's words go into no file that we opened."""
     line = f'exec "$@" {closed}'
     for words, code in ((("vm.show", "--json"), 0), (("vm.delete",), 2)):
-        done = subprocess.run(["sh", "-c", line, "sh", *argv(program, *words)], cwd=project, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["sh", "-c", line, "sh", *argv(program, *words)],
+            cwd=project,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert (done.returncode, "Error" in done.stderr) == (code, False), done.stderr
 
 
@@ -355,13 +473,25 @@ def test_a_full_disk_behind_standard_output_is_said(
     project: Path, argv: Callable[..., list[str]], program: str, flags: tuple[str, ...]
 ) -> None:
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(argv(program, "vm.list", *flags), cwd=project, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(
+            argv(program, "vm.list", *flags),
+            cwd=project,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
     assert done.returncode == 1
-    assert "error: vm.list: standard output could not be written\n  why: [Errno 28] No space left on device\n  try: df -h\n" in done.stderr
+    assert (
+        "error: vm.list: standard output could not be written\n  why: [Errno 28] No space left on device\n  try: df -h\n"
+        in done.stderr
+    )
     assert "Traceback" not in done.stderr
 
 
-def test_state_that_cannot_be_written_is_no_mistake_of_the_program(cli: Cli, tmp_path: Path) -> None:
+def test_state_that_cannot_be_written_is_no_mistake_of_the_program(
+    cli: Cli, tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
     ended = cli("mock.up", env={"XDG_STATE_HOME": str(tmp_path / "file")})
     assert ended.code == 1
@@ -373,11 +503,19 @@ def test_state_that_cannot_be_written_is_no_mistake_of_the_program(cli: Cli, tmp
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_letters_that_the_locale_lacks_end_nothing(project: Path, argv: Callable[..., list[str]], program: str) -> None:
+def test_letters_that_the_locale_lacks_end_nothing(
+    project: Path, argv: Callable[..., list[str]], program: str
+) -> None:
     """The note holds an ö, which ASCII has not."""
     env = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(argv(program, "vm.show", "--json"), cwd=project, env=env, capture_output=True, check=False)
+    done = subprocess.run(
+        argv(program, "vm.show", "--json"), cwd=project, env=env, capture_output=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"vm": {"name": "dev", "note": "sch\u00f6n"}}
-    people = subprocess.run(argv(program, "vm.show"), cwd=project, env=env, capture_output=True, check=False)
-    assert (people.returncode, people.stdout.splitlines()[-1]) == (0, b"VM dev, sch\\xf6n"), people.stderr
+    people = subprocess.run(
+        argv(program, "vm.show"), cwd=project, env=env, capture_output=True, check=False
+    )
+    assert (people.returncode, people.stdout.splitlines()[-1]) == (0, b"VM dev, sch\\xf6n"), (
+        people.stderr
+    )

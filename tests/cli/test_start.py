@@ -11,12 +11,18 @@ from tests.cli.conftest import Cli, Ended, in_process_of_its_own
 
 
 @pytest.mark.parametrize("program", ["provision", "invoke"])
-def test_what_a_task_imports_is_compiled_once(program: str, project: Path, argv: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_what_a_task_imports_is_compiled_once(
+    program: str, project: Path, argv: Callable[..., list[str]], tmp_path: Path
+) -> None:
     env = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path / "pycache")}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     ended = in_process_of_its_own(argv(program, "vm.list"), project, env)
     assert ended.code == 0, ended.err
-    compiled = {path.name.partition(".")[0] for path in (tmp_path / "pycache").rglob("*.pyc") if "provision" in path.parts}
+    compiled = {
+        path.name.partition(".")[0]
+        for path in (tmp_path / "pycache").rglob("*.pyc")
+        if "provision" in path.parts
+    }
     assert {"execution", "levels", "lines"} <= compiled
 
 
@@ -44,10 +50,16 @@ def cut(project: Path, module: str, words: list[str], program: str = PROGRAM) ->
 
 @pytest.mark.parametrize(
     ("module", "where"),
-    [("invoke.program", "provision"), ("provision.cli.config", "vm.list"), ("provision.settings.model", "vm.list")],
+    [
+        ("invoke.program", "provision"),
+        ("provision.cli.config", "vm.list"),
+        ("provision.settings.model", "vm.list"),
+    ],
     ids=["before Invoke", "before the task", "in the task"],
 )
-def test_ctrl_c_while_starting_is_an_end_as_any_other(project: Path, module: str, where: str) -> None:
+def test_ctrl_c_while_starting_is_an_end_as_any_other(
+    project: Path, module: str, where: str
+) -> None:
     ended = cut(project, module, ["vm.list"])
     assert (ended.code, ended.out, ended.err) == (130, "", f"error: {where}: interrupted\n")
     document = cut(project, module, ["vm.list", "--json"]).document

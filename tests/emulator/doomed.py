@@ -1,6 +1,7 @@
 """A run that dies at its k-th step: a process of its own, ended without a word, as by `kill -9` or a lost battery.
 
-A step is one HTTP request or one line of the journal. It is imported by the fork server, so that a run costs a fork.
+A step is one HTTP request or one line of the journal. It is imported by the fork server, so that a
+run costs a fork.
 """
 
 from __future__ import annotations
@@ -43,7 +44,12 @@ class Doom:
 
 def maker(endpoint: str, journal: Path) -> Maker:
     """What a run works with; nobody listens."""
-    return Maker(cloud=GceCloud("demo", endpoint), journal=FileJournal(journal, "demo"), emit=lambda event: None, sleep=lambda _s: None)
+    return Maker(
+        cloud=GceCloud("demo", endpoint),
+        journal=FileJournal(journal, "demo"),
+        emit=lambda event: None,
+        sleep=lambda _s: None,
+    )
 
 
 def collect(run: Maker) -> None:

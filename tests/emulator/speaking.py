@@ -22,16 +22,28 @@ def gpu_vm(name: str = "dev", zone: str = ZONE, **changed: Any) -> Body:
     body: Body = {
         "name": name,
         "machineType": f"zones/{zone}/machineTypes/n1-standard-8",
-        "guestAccelerators": [{"acceleratorType": f"zones/{zone}/acceleratorTypes/nvidia-tesla-t4", "acceleratorCount": 1}],
+        "guestAccelerators": [
+            {
+                "acceleratorType": f"zones/{zone}/acceleratorTypes/nvidia-tesla-t4",
+                "acceleratorCount": 1,
+            }
+        ],
         "disks": [
             {
                 "boot": True,
                 "autoDelete": True,
-                "initializeParams": {"sourceImage": IMAGE, "diskSizeGb": "50", "diskType": f"zones/{zone}/diskTypes/pd-balanced"},
+                "initializeParams": {
+                    "sourceImage": IMAGE,
+                    "diskSizeGb": "50",
+                    "diskType": f"zones/{zone}/diskTypes/pd-balanced",
+                },
             }
         ],
         "networkInterfaces": [
-            {"network": "global/networks/default", "accessConfigs": [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}]}
+            {
+                "network": "global/networks/default",
+                "accessConfigs": [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}],
+            }
         ],
         "scheduling": {"onHostMaintenance": "TERMINATE", "automaticRestart": True},
     }
@@ -58,7 +70,10 @@ class Google:
         if service not in self._clients:
             kind = getattr(compute_v1, f"{service}Client")
             options = {"api_endpoint": self.emulator.endpoint}
-            self._clients[service] = kind(credentials=AnonymousCredentials(), client_options=options)  # type: ignore[no-untyped-call]
+            self._clients[service] = kind(
+                credentials=AnonymousCredentials(),  # type: ignore[no-untyped-call]
+                client_options=options,
+            )
         return self._clients[service]
 
     def close(self) -> None:
@@ -69,16 +84,26 @@ class Google:
     def insert(self, body: Body | None = None, zone: str = ZONE) -> Any:
         """Insert a VM; the finished operation."""
         resource = compute_v1.Instance.from_json(json.dumps(body or gpu_vm(zone=zone)))
-        return self.done(self.client("Instances").insert_unary(project=PROJECT, zone=zone, instance_resource=resource))
+        return self.done(
+            self.client("Instances").insert_unary(
+                project=PROJECT, zone=zone, instance_resource=resource
+            )
+        )
 
     def call(self, method: str, name: str = "dev", zone: str = ZONE, **words: Any) -> Any:
         """A method of an instance (`stop`); the finished operation."""
-        return self.done(getattr(self.client("Instances"), f"{method}_unary")(project=PROJECT, zone=zone, instance=name, **words))
+        return self.done(
+            getattr(self.client("Instances"), f"{method}_unary")(
+                project=PROJECT, zone=zone, instance=name, **words
+            )
+        )
 
     def done(self, operation: Any) -> Any:
         """The operation once it has ended."""
         while operation.status != compute_v1.Operation.Status.DONE:
-            operation = self.client("ZoneOperations").wait(project=PROJECT, zone=operation.zone.rsplit("/")[-1], operation=operation.name)
+            operation = self.client("ZoneOperations").wait(
+                project=PROJECT, zone=operation.zone.rsplit("/")[-1], operation=operation.name
+            )
         return operation
 
     def vm(self, name: str = "dev", zone: str = ZONE) -> Any:
@@ -91,7 +116,10 @@ class Google:
 
     def events(self, zone: str = ZONE) -> list[str]:
         """The types of the zone's operations, oldest first."""
-        return [operation.operation_type for operation in self.client("ZoneOperations").list(project=PROJECT, zone=zone)]
+        return [
+            operation.operation_type
+            for operation in self.client("ZoneOperations").list(project=PROJECT, zone=zone)
+        ]
 
 
 def error_of(operation: Any) -> tuple[int, str]:
@@ -108,6 +136,10 @@ def get(emulator: ComputeEmulator, path: str, **query: Any) -> Body:
     return found
 
 
-def send(emulator: ComputeEmulator, verb: str, path: str, body: Any = None, **query: Any) -> requests.Response:
+def send(
+    emulator: ComputeEmulator, verb: str, path: str, body: Any = None, **query: Any
+) -> requests.Response:
     """A plain request below /compute/v1/."""
-    return requests.request(verb, f"{emulator.endpoint}/compute/v1/{path}", json=body, params=query, timeout=10)
+    return requests.request(
+        verb, f"{emulator.endpoint}/compute/v1/{path}", json=body, params=query, timeout=10
+    )

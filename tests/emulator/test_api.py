@@ -31,7 +31,10 @@ MakeSpec = Callable[..., VmSpec]
 
 
 def client(kind: Any, emulator: ComputeEmulator) -> Any:
-    return kind(credentials=AnonymousCredentials(), client_options={"api_endpoint": emulator.endpoint})  # type: ignore[no-untyped-call]
+    return kind(
+        credentials=AnonymousCredentials(),  # type: ignore[no-untyped-call]
+        client_options={"api_endpoint": emulator.endpoint},
+    )
 
 
 @pytest.fixture
@@ -63,7 +66,7 @@ def get_json(emulator: ComputeEmulator, path: str, **query: Any) -> dict[str, An
     return found
 
 
-# --- the trap that our adapter avoids, shown ------------------------------------------------------------------------
+# --- the trap that our adapter avoids, shown ------------------------------------------------------
 
 
 def test_the_client_library_polls_the_public_endpoint(instances: Any, make_spec: MakeSpec) -> None:
@@ -73,22 +76,31 @@ def test_the_client_library_polls_the_public_endpoint(instances: Any, make_spec:
         operation.result(timeout=5)
 
 
-def test_the_client_library_takes_an_error_without_code_for_success(emulator: ComputeEmulator, instances: Any, make_spec: MakeSpec) -> None:
+def test_the_client_library_takes_an_error_without_code_for_success(
+    emulator: ComputeEmulator, instances: Any, make_spec: MakeSpec
+) -> None:
     """Why the error list is read: here its operations client is even put right, and still nothing is raised."""
     emulator.faults.add(silent(stock_out(ZONE)))
-    instances.transport._extended_operations_services["zone_operations"] = client(compute_v1.ZoneOperationsClient, emulator)
+    instances.transport._extended_operations_services["zone_operations"] = client(
+        compute_v1.ZoneOperationsClient, emulator
+    )
     operation = instances.insert(project="demo", zone=ZONE, instance_resource=resource(make_spec()))
     assert operation.result(timeout=5) is None
     instances.transport._extended_operations_services["zone_operations"].transport.close()
     assert emulator.instances("demo") == []
 
 
-# --- operations and instances over time -----------------------------------------------------------------------------
+# --- operations and instances over time -----------------------------------------------------------
 
 
-def test_an_operation_is_pending_then_running_then_done(clock: SimulatedClock, make_spec: MakeSpec) -> None:
+def test_an_operation_is_pending_then_running_then_done(
+    clock: SimulatedClock, make_spec: MakeSpec
+) -> None:
     with ComputeEmulator(NullBackend(), clock=clock, operation_s=100) as emulator:
-        instances, operations = client(compute_v1.InstancesClient, emulator), client(compute_v1.ZoneOperationsClient, emulator)
+        instances, operations = (
+            client(compute_v1.InstancesClient, emulator),
+            client(compute_v1.ZoneOperationsClient, emulator),
+        )
         operation = insert(instances, make_spec())
 
         def look() -> tuple[str, str]:
@@ -105,23 +117,39 @@ def test_an_operation_is_pending_then_running_then_done(clock: SimulatedClock, m
 
 
 def test_wait_returns_after_two_minutes_though_nothing_is_done(
-    emulator: ComputeEmulator, clock: SimulatedClock, instances: Any, operations: Any, make_spec: MakeSpec
+    emulator: ComputeEmulator,
+    clock: SimulatedClock,
+    instances: Any,
+    operations: Any,
+    make_spec: MakeSpec,
 ) -> None:
     emulator.faults.add(Fault(kind=FaultKind.NEVER))
     operation = insert(instances, make_spec())
     began = clock.now()
-    assert operations.wait(project="demo", zone=ZONE, operation=operation.name).status.name == "RUNNING"
+    assert (
+        operations.wait(project="demo", zone=ZONE, operation=operation.name).status.name
+        == "RUNNING"
+    )
     assert clock.now() - began == pytest.approx(120)
 
 
-def test_a_host_that_does_not_boot_fails_the_operation(clock: SimulatedClock, make_spec: MakeSpec) -> None:
+def test_a_host_that_does_not_boot_fails_the_operation(
+    clock: SimulatedClock, make_spec: MakeSpec
+) -> None:
     class Broken(NullBackend):
-        def boot(self, name: str, zone: str, metadata: dict[str, str], gpu: str | None, gpu_count: int) -> tuple[str, int]:
+        def boot(
+            self, name: str, zone: str, metadata: dict[str, str], gpu: str | None, gpu_count: int
+        ) -> tuple[str, int]:
             raise OSError("no port left")
 
     with ComputeEmulator(Broken(), clock=clock) as emulator:
-        instances, operations = client(compute_v1.InstancesClient, emulator), client(compute_v1.ZoneOperationsClient, emulator)
-        done = operations.wait(project="demo", zone=ZONE, operation=insert(instances, make_spec()).name)
+        instances, operations = (
+            client(compute_v1.InstancesClient, emulator),
+            client(compute_v1.ZoneOperationsClient, emulator),
+        )
+        done = operations.wait(
+            project="demo", zone=ZONE, operation=insert(instances, make_spec()).name
+        )
         assert (done.error.errors[0].code, done.http_error_status_code) == ("INTERNAL_ERROR", 500)
         assert "no port left" in done.error.errors[0].message
         assert emulator.instances("demo") == []
@@ -129,9 +157,13 @@ def test_a_host_that_does_not_boot_fails_the_operation(clock: SimulatedClock, ma
         operations.transport.close()
 
 
-def test_a_host_that_does_not_boot_again_keeps_its_disk(clock: SimulatedClock, make_spec: MakeSpec) -> None:
+def test_a_host_that_does_not_boot_again_keeps_its_disk(
+    clock: SimulatedClock, make_spec: MakeSpec
+) -> None:
     class Once(NullBackend):
-        def boot(self, name: str, zone: str, metadata: dict[str, str], gpu: str | None, gpu_count: int) -> tuple[str, int]:
+        def boot(
+            self, name: str, zone: str, metadata: dict[str, str], gpu: str | None, gpu_count: int
+        ) -> tuple[str, int]:
             if self.boots:
                 raise OSError("no port left")
             return super().boot(name, zone, metadata, gpu, gpu_count)
@@ -146,7 +178,9 @@ def test_a_host_that_does_not_boot_again_keeps_its_disk(clock: SimulatedClock, m
         instances.transport.close()
 
 
-def test_reset_reboots_and_forgets_nothing(instances: Any, emulator: ComputeEmulator, hosts: NullBackend, make_spec: MakeSpec) -> None:
+def test_reset_reboots_and_forgets_nothing(
+    instances: Any, emulator: ComputeEmulator, hosts: NullBackend, make_spec: MakeSpec
+) -> None:
     insert(instances, make_spec())
     before = instances.get(project="demo", zone=ZONE, instance="dev")
     instances.reset_unary(project="demo", zone=ZONE, instance="dev")
@@ -164,7 +198,9 @@ def test_hosts_end_with_the_emulator(hosts: NullBackend, make_spec: MakeSpec) ->
     assert hosts.events == [("boot", "dev", ZONE), ("destroy", "dev", ZONE)]
 
 
-def test_instances_outlive_the_emulator(clock: SimulatedClock, hosts: NullBackend, make_spec: MakeSpec) -> None:
+def test_instances_outlive_the_emulator(
+    clock: SimulatedClock, hosts: NullBackend, make_spec: MakeSpec
+) -> None:
     first = ComputeEmulator(hosts, clock=clock).start()
     instances = client(compute_v1.InstancesClient, first)
     for name in ("on", "off"):
@@ -181,23 +217,32 @@ def test_instances_outlive_the_emulator(clock: SimulatedClock, hosts: NullBacken
 
     with ComputeEmulator(hosts, clock=clock) as second:
         second.restore(saved)
-        assert {vm["name"]: vm["status"] for vm in second.instances("demo")} == {"on": "RUNNING", "off": "TERMINATED"}
+        assert {vm["name"]: vm["status"] for vm in second.instances("demo")} == {
+            "on": "RUNNING",
+            "off": "TERMINATED",
+        }
         assert second.snapshot() == saved
         clock.advance(3600)
         assert {vm["status"] for vm in second.instances("demo")} == {"TERMINATED"}
 
 
-# --- labels, metadata -----------------------------------------------------------------------------------------------
+# --- labels, metadata -----------------------------------------------------------------------------
 
 
 def test_labels_need_the_current_fingerprint(instances: Any, make_spec: MakeSpec) -> None:
     insert(instances, make_spec())
     vm = instances.get(project="demo", zone=ZONE, instance="dev")
-    change = compute_v1.InstancesSetLabelsRequest(labels={"a": "b"}, label_fingerprint=vm.label_fingerprint)
-    instances.set_labels_unary(project="demo", zone=ZONE, instance="dev", instances_set_labels_request_resource=change)
+    change = compute_v1.InstancesSetLabelsRequest(
+        labels={"a": "b"}, label_fingerprint=vm.label_fingerprint
+    )
+    instances.set_labels_unary(
+        project="demo", zone=ZONE, instance="dev", instances_set_labels_request_resource=change
+    )
     assert dict(instances.get(project="demo", zone=ZONE, instance="dev").labels) == {"a": "b"}
     with pytest.raises(PreconditionFailed):
-        instances.set_labels_unary(project="demo", zone=ZONE, instance="dev", instances_set_labels_request_resource=change)
+        instances.set_labels_unary(
+            project="demo", zone=ZONE, instance="dev", instances_set_labels_request_resource=change
+        )
 
 
 def test_set_metadata_replaces_all_items(instances: Any, make_spec: MakeSpec) -> None:
@@ -205,15 +250,23 @@ def test_set_metadata_replaces_all_items(instances: Any, make_spec: MakeSpec) ->
     vm = instances.get(project="demo", zone=ZONE, instance="dev")
     stale = compute_v1.Metadata(items=[compute_v1.Items(key="k", value="v")], fingerprint="AAAA")
     with pytest.raises(PreconditionFailed):
-        instances.set_metadata_unary(project="demo", zone=ZONE, instance="dev", metadata_resource=stale)
-    change = compute_v1.Metadata(items=[compute_v1.Items(key="k", value="v")], fingerprint=vm.metadata.fingerprint)
-    instances.set_metadata_unary(project="demo", zone=ZONE, instance="dev", metadata_resource=change)
+        instances.set_metadata_unary(
+            project="demo", zone=ZONE, instance="dev", metadata_resource=stale
+        )
+    change = compute_v1.Metadata(
+        items=[compute_v1.Items(key="k", value="v")], fingerprint=vm.metadata.fingerprint
+    )
+    instances.set_metadata_unary(
+        project="demo", zone=ZONE, instance="dev", metadata_resource=change
+    )
     after = instances.get(project="demo", zone=ZONE, instance="dev").metadata
     assert [(item.key, item.value) for item in after.items] == [("k", "v")]
     assert after.fingerprint != vm.metadata.fingerprint
 
 
-def test_the_serial_port_is_a_ring(instances: Any, emulator: ComputeEmulator, make_spec: MakeSpec) -> None:
+def test_the_serial_port_is_a_ring(
+    instances: Any, emulator: ComputeEmulator, make_spec: MakeSpec
+) -> None:
     insert(instances, make_spec())
     emulator.print_serial("dev", ZONE, "x" * 1024 * 1024)
     emulator.print_serial("dev", ZONE, "the end")
@@ -222,39 +275,54 @@ def test_the_serial_port_is_a_ring(instances: Any, emulator: ComputeEmulator, ma
     assert output.contents.endswith("xthe end")
 
 
-def test_guest_attributes_by_key(instances: Any, emulator: ComputeEmulator, make_spec: MakeSpec) -> None:
+def test_guest_attributes_by_key(
+    instances: Any, emulator: ComputeEmulator, make_spec: MakeSpec
+) -> None:
     insert(instances, make_spec())
     emulator.tick()
     emulator.publish("dev", ZONE, "hostkeys/ssh-ed25519", "AAAA")
     request = {"project": "demo", "zone": ZONE, "instance": "dev", "query_path": "hostkeys/"}
     found = instances.get_guest_attributes(request=request).query_value.items
-    assert [(item.namespace, item.key, item.value) for item in found] == [("hostkeys", "ssh-ed25519", "AAAA")]
+    assert [(item.namespace, item.key, item.value) for item in found] == [
+        ("hostkeys", "ssh-ed25519", "AAAA")
+    ]
     with pytest.raises(NotFound, match="Guest Attribute"):
         instances.get_guest_attributes(request={**request, "query_path": "none/"})
 
 
-# --- lists ----------------------------------------------------------------------------------------------------------
+# --- lists ----------------------------------------------------------------------------------------
 
 
-def test_a_list_comes_in_pages(instances: Any, emulator: ComputeEmulator, make_spec: MakeSpec) -> None:
+def test_a_list_comes_in_pages(
+    instances: Any, emulator: ComputeEmulator, make_spec: MakeSpec
+) -> None:
     for number in range(5):
         insert(instances, make_spec(name=f"dev-{number}"))
     emulator.calls.clear()
-    pager = instances.list(request=compute_v1.ListInstancesRequest(project="demo", zone=ZONE, max_results=2))
+    pager = instances.list(
+        request=compute_v1.ListInstancesRequest(project="demo", zone=ZONE, max_results=2)
+    )
     assert [vm.name for vm in pager] == [f"dev-{number}" for number in range(5)]
     assert len(emulator.calls) == 3
 
 
-def test_a_list_can_begin_with_the_youngest(instances: Any, emulator: ComputeEmulator, clock: SimulatedClock, make_spec: MakeSpec) -> None:
+def test_a_list_can_begin_with_the_youngest(
+    instances: Any, emulator: ComputeEmulator, clock: SimulatedClock, make_spec: MakeSpec
+) -> None:
     for name in ("b", "c", "a"):
         insert(instances, make_spec(name=name))
         clock.advance(1)
     path = f"projects/demo/zones/{ZONE}/instances"
-    orders = [get_json(emulator, path, orderBy=order)["items"] for order in ("name", "creationTimestamp desc")]
+    orders = [
+        get_json(emulator, path, orderBy=order)["items"]
+        for order in ("name", "creationTimestamp desc")
+    ]
     assert [[vm["name"] for vm in items] for items in orders] == [["a", "b", "c"], ["a", "c", "b"]]
 
 
-def test_an_aggregated_list_shows_empty_scopes(instances: Any, emulator: ComputeEmulator, make_spec: MakeSpec) -> None:
+def test_an_aggregated_list_shows_empty_scopes(
+    instances: Any, emulator: ComputeEmulator, make_spec: MakeSpec
+) -> None:
     insert(instances, make_spec())
     items = get_json(emulator, "projects/demo/aggregated/instances")["items"]
     assert [vm["name"] for vm in items[f"zones/{ZONE}"]["instances"]] == ["dev"]
@@ -272,7 +340,13 @@ def test_an_aggregated_list_shows_empty_scopes(instances: Any, emulator: Compute
         ("labels.none=me", []),
     ],
 )
-def test_lists_are_filtered(instances: Any, emulator: ComputeEmulator, make_spec: MakeSpec, expression: str, names: list[str]) -> None:
+def test_lists_are_filtered(
+    instances: Any,
+    emulator: ComputeEmulator,
+    make_spec: MakeSpec,
+    expression: str,
+    names: list[str],
+) -> None:
     for name in ("a", "b"):
         insert(instances, make_spec(name=name))
     found = get_json(emulator, f"projects/demo/zones/{ZONE}/instances", filter=expression)
@@ -281,31 +355,55 @@ def test_lists_are_filtered(instances: Any, emulator: ComputeEmulator, make_spec
 
 @pytest.mark.parametrize(
     "query",
-    [{"filter": "name > 3"}, {"filter": "(name=a"}, {"maxResults": "501"}, {"pageToken": "?"}, {"filter": "a OR b"}, {"orderBy": "status"}],
+    [
+        {"filter": "name > 3"},
+        {"filter": "(name=a"},
+        {"maxResults": "501"},
+        {"pageToken": "?"},
+        {"filter": "a OR b"},
+        {"orderBy": "status"},
+    ],
 )
-def test_a_list_that_is_not_understood_is_refused(free_emulator: ComputeEmulator, query: dict[str, str]) -> None:
+def test_a_list_that_is_not_understood_is_refused(
+    free_emulator: ComputeEmulator, query: dict[str, str]
+) -> None:
     path = f"{free_emulator.endpoint}/compute/v1/projects/demo/zones/{ZONE}/instances"
     assert requests.get(path, params=query, timeout=10).status_code == 400
 
 
-# --- the catalogue --------------------------------------------------------------------------------------------------
+# --- the catalogue --------------------------------------------------------------------------------
 
 
 def test_every_resource_of_the_catalogue_is_listed_and_found(emulator: ComputeEmulator) -> None:
     """Their shapes are judged with all traffic when the test ends."""
     zone = f"projects/demo/zones/{ZONE}"
-    for path in (f"{zone}/machineTypes", f"{zone}/acceleratorTypes", "projects/demo/zones", "projects/demo/regions"):
+    for path in (
+        f"{zone}/machineTypes",
+        f"{zone}/acceleratorTypes",
+        "projects/demo/zones",
+        "projects/demo/regions",
+    ):
         listed = get_json(emulator, path)["items"]
         assert listed
         for item in (listed[0], listed[-1]):
             assert get_json(emulator, f"{path}/{item['name']}") == item
-    assert {quota["metric"] for quota in get_json(emulator, "projects/demo")["quotas"]} >= {"GPUS_ALL_REGIONS", "CPUS_ALL_REGIONS"}
+    assert {quota["metric"] for quota in get_json(emulator, "projects/demo")["quotas"]} >= {
+        "GPUS_ALL_REGIONS",
+        "CPUS_ALL_REGIONS",
+    }
 
 
 def test_machine_types_say_which_gpus_they_bring(emulator: ComputeEmulator) -> None:
-    items = get_json(emulator, "projects/demo/aggregated/machineTypes", maxResults=500, filter="name=g2-standard-24")["items"]
+    items = get_json(
+        emulator,
+        "projects/demo/aggregated/machineTypes",
+        maxResults=500,
+        filter="name=g2-standard-24",
+    )["items"]
     machine = items[f"zones/{ZONE}"]["machineTypes"][0]
-    assert machine["accelerators"] == [{"guestAcceleratorType": "nvidia-l4", "guestAcceleratorCount": 2}]
+    assert machine["accelerators"] == [
+        {"guestAcceleratorType": "nvidia-l4", "guestAcceleratorCount": 2}
+    ]
     assert items["zones/us-central1-f"]["warning"]["code"] == "NO_RESULTS_ON_PAGE"
 
 
@@ -317,24 +415,38 @@ def test_accelerators_by_zone(emulator: ComputeEmulator) -> None:
 def test_images_by_name_and_family(emulator: ComputeEmulator) -> None:
     images = "projects/cos-cloud/global/images"
     assert get_json(emulator, f"{images}/family/cos-125-lts")["name"] == "cos-125-19216-655-28"
-    assert get_json(emulator, f"{images}/cos-125-19216-651-2")["deprecated"]["state"] == "DEPRECATED"
+    assert (
+        get_json(emulator, f"{images}/cos-125-19216-651-2")["deprecated"]["state"] == "DEPRECATED"
+    )
     assert len(get_json(emulator, images)["items"]) == 6
 
 
-def test_running_vms_use_up_quota(instances: Any, emulator: ComputeEmulator, make_spec: MakeSpec) -> None:
+def test_running_vms_use_up_quota(
+    instances: Any, emulator: ComputeEmulator, make_spec: MakeSpec
+) -> None:
     insert(instances, make_spec(gpu_count=2, machine_type="n1-standard-16"))
-    region = {quota["metric"]: quota["usage"] for quota in get_json(emulator, "projects/demo/regions/us-central1")["quotas"]}
+    region = {
+        quota["metric"]: quota["usage"]
+        for quota in get_json(emulator, "projects/demo/regions/us-central1")["quotas"]
+    }
     assert (region["NVIDIA_T4_GPUS"], region["CPUS"]) == (2.0, 16.0)
-    other = {quota["metric"]: quota["usage"] for quota in get_json(emulator, "projects/demo/regions/us-east1")["quotas"]}
+    other = {
+        quota["metric"]: quota["usage"]
+        for quota in get_json(emulator, "projects/demo/regions/us-east1")["quotas"]
+    }
     assert other["NVIDIA_T4_GPUS"] == 0.0
 
 
 def test_a_world_of_ones_own(hosts: NullBackend) -> None:
-    with ComputeEmulator(hosts, catalogue=Catalogue(zones={"moon-base1-a": ["nvidia-l4"]})) as emulator:
-        assert [zone["name"] for zone in get_json(emulator, "projects/demo/zones")["items"]] == ["moon-base1-a"]
+    with ComputeEmulator(
+        hosts, catalogue=Catalogue(zones={"moon-base1-a": ["nvidia-l4"]})
+    ) as emulator:
+        assert [zone["name"] for zone in get_json(emulator, "projects/demo/zones")["items"]] == [
+            "moon-base1-a"
+        ]
 
 
-# --- time -----------------------------------------------------------------------------------------------------------
+# --- time -----------------------------------------------------------------------------------------
 
 
 def test_a_slow_answer_takes_its_time(emulator: ComputeEmulator, clock: SimulatedClock) -> None:

@@ -79,7 +79,13 @@ class Luck(NamedTuple):
 
 
 MATRIX = tuple(Luck(*each) for each in product(COMMANDS, CALLS, FAULTS, TIMES))
-SOME = tuple(luck for luck in MATRIX if luck.command == "create, first zone empty" and luck.times is None and luck.fault == "reset after")
+SOME = tuple(
+    luck
+    for luck in MATRIX
+    if luck.command == "create, first zone empty"
+    and luck.times is None
+    and luck.fault == "reset after"
+)
 """A part that `make test` runs: each call of the longest command, its answer lost for ever."""
 
 
@@ -93,10 +99,17 @@ class World:
     spec: VmSpec
 
     def there(self) -> set[tuple[str, str]]:
-        return {(instance["name"], instance["zone"].rsplit("/", 1)[-1]) for instance in self.emulator.instances("demo")}
+        return {
+            (instance["name"], instance["zone"].rsplit("/", 1)[-1])
+            for instance in self.emulator.instances("demo")
+        }
 
     def known(self, *states: str) -> set[tuple[str, str]]:
-        return {(entry.name, entry.zone) for entry in self.journal.open() if not states or entry.state in states}
+        return {
+            (entry.name, entry.zone)
+            for entry in self.journal.open()
+            if not states or entry.state in states
+        }
 
     def run(self, command: str) -> ProvisionError | None:
         try:
@@ -116,7 +129,12 @@ def world(folder: Path, spec: VmSpec) -> Iterator[World]:
         limits = {"attempts": ATTEMPTS, "request_timeout_s": 0.05, "server_wait_s": 0.0}
         cloud = GceCloud("demo", emulator.endpoint, now=clock.now, sleep=clock.sleep, **limits)
         journal = FileJournal(folder / "journal.jsonl", "demo")
-        yield World(emulator, Maker(cloud=cloud, journal=journal, emit=lambda event: None, sleep=clock.sleep), journal, spec)
+        yield World(
+            emulator,
+            Maker(cloud=cloud, journal=journal, emit=lambda event: None, sleep=clock.sleep),
+            journal,
+            spec,
+        )
         cloud.close()
 
 
@@ -126,14 +144,20 @@ def suffer(folder: Path, spec: VmSpec, luck: Luck) -> int:
         if luck.command == "delete":
             assert here.run("create") is None
         fault = replace(FAULTS[luck.fault], call=luck.call, times=luck.times)
-        here.emulator.faults.add(fault, *([stock_out(ZONES[0], leaves_vm=True)] if "empty" in luck.command else []))
+        here.emulator.faults.add(
+            fault, *([stock_out(ZONES[0], leaves_vm=True)] if "empty" in luck.command else [])
+        )
         failure = here.run(luck.command)
         code = EXIT_OK if failure is None else failure.exit_code
         there, known = here.there(), here.known()
         assert there <= known, f"an orphan: {there - known}"
         assert here.known(MADE) <= there
         if code == EXIT_OK:
-            assert there == known - here.known("unsure") == (set() if luck.command == "delete" else here.known(MADE))
+            assert (
+                there
+                == known - here.known("unsure")
+                == (set() if luck.command == "delete" else here.known(MADE))
+            )
         elif code == EXIT_LEFT_BEHIND:
             assert failure is not None
             zone, name = failure.where.split("/")
@@ -176,7 +200,9 @@ def test_all_bad_luck(command: str, call: str, make_spec: MakeSpec, tmp_path: Pa
 def test_no_call_of_create_and_delete_is_missing(make_spec: MakeSpec, tmp_path: Path) -> None:
     """Whatever they send, on their best day and after a lost answer, is in the matrix."""
     with world(tmp_path, make_spec()) as here:
-        lost = Fault(kind=FaultKind.RESET_AFTER, call="instances.insert", zone=ZONES[1], times=ATTEMPTS)
+        lost = Fault(
+            kind=FaultKind.RESET_AFTER, call="instances.insert", zone=ZONES[1], times=ATTEMPTS
+        )
         here.emulator.faults.add(stock_out(ZONES[0], leaves_vm=True), lost)
         assert here.run("create") is None
         assert here.run("delete") is None

@@ -35,27 +35,47 @@ L4 = {"gpu": "nvidia-l4", "machine_type": "g2-standard-8"}
 
 @pytest.fixture
 def maker(cloud: GceCloud, clock: SimulatedClock, tmp_path: Path) -> Maker:
-    return Maker(cloud=cloud, journal=FileJournal(tmp_path / "journal.jsonl", "demo"), emit=lambda event: None, sleep=clock.sleep)
+    return Maker(
+        cloud=cloud,
+        journal=FileJournal(tmp_path / "journal.jsonl", "demo"),
+        emit=lambda event: None,
+        sleep=clock.sleep,
+    )
 
 
 SOLD: list[tuple[dict[str, Any], tuple[str, str, bool]]] = [
     ({}, ("STANDARD", "STOP", True)),
     ({"termination_action": "DELETE"}, ("STANDARD", "DELETE", True)),
     ({"provisioning_model": "SPOT"}, ("SPOT", "STOP", False)),
-    ({"provisioning_model": "SPOT", "ttl_s": None, "termination_action": "DELETE"}, ("SPOT", "DELETE", False)),
-    ({"provisioning_model": "FLEX_START", "request_valid_s": 600, **L4}, ("FLEX_START", "STOP", False)),
+    (
+        {"provisioning_model": "SPOT", "ttl_s": None, "termination_action": "DELETE"},
+        ("SPOT", "DELETE", False),
+    ),
+    (
+        {"provisioning_model": "FLEX_START", "request_valid_s": 600, **L4},
+        ("FLEX_START", "STOP", False),
+    ),
 ]
-"""What is asked for, and (provisioning model, termination action, automatic restart) of what is made."""
+"""What is asked for, and (provisioning model, termination action, automatic restart) of what is
+made."""
 
 
 @pytest.mark.parametrize(("changed", "wanted"), SOLD)
 def test_the_cloud_takes_what_is_built(
-    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec, changed: dict[str, Any], wanted: tuple[str, str, bool]
+    emulator: ComputeEmulator,
+    maker: Maker,
+    make_spec: MakeSpec,
+    changed: dict[str, Any],
+    wanted: tuple[str, str, bool],
 ) -> None:
     made = maker.create(make_spec(**changed), ZONES)
     (instance,) = emulator.instances("demo")
     assert instance["scheduling"]["onHostMaintenance"] == "TERMINATE"
-    assert (made.vm.provisioning_model, made.vm.termination_action, instance["scheduling"]["automaticRestart"]) == wanted
+    assert (
+        made.vm.provisioning_model,
+        made.vm.termination_action,
+        instance["scheduling"]["automaticRestart"],
+    ) == wanted
     assert not maker.create(make_spec(**changed), ZONES).changed
 
 
@@ -65,12 +85,16 @@ def test_at_the_end_of_its_time_it_is_stopped_or_deleted(
     maker.create(make_spec(name="stopped", ttl_s=3600), ZONES)
     maker.create(make_spec(name="deleted", ttl_s=3600, termination_action="DELETE"), ZONES)
     clock.advance(3601)
-    assert [(instance["name"], instance["status"]) for instance in emulator.instances("demo")] == [("stopped", "TERMINATED")]
+    assert [(instance["name"], instance["status"]) for instance in emulator.instances("demo")] == [
+        ("stopped", "TERMINATED")
+    ]
     again = maker.create(make_spec(name="deleted", ttl_s=3600, termination_action="DELETE"), ZONES)
     assert (again.changed, again.vm.status) == (True, "RUNNING")
 
 
-def test_a_vm_that_was_bought_otherwise_has_another_shape(maker: Maker, make_spec: MakeSpec) -> None:
+def test_a_vm_that_was_bought_otherwise_has_another_shape(
+    maker: Maker, make_spec: MakeSpec
+) -> None:
     maker.create(make_spec(), ZONES)
     with pytest.raises(CloudError, match="another shape") as caught:
         maker.create(make_spec(provisioning_model="SPOT"), ZONES)
@@ -81,7 +105,11 @@ def test_a_reservation_that_is_not_there_is_refused_by_name(
     free_emulator: ComputeEmulator, clock: SimulatedClock, tmp_path: Path, make_spec: MakeSpec
 ) -> None:
     cloud = GceCloud("demo", free_emulator.endpoint, now=clock.now, sleep=clock.sleep)
-    maker = Maker(cloud=cloud, journal=FileJournal(tmp_path / "journal.jsonl", "demo"), emit=lambda event: None)
+    maker = Maker(
+        cloud=cloud,
+        journal=FileJournal(tmp_path / "journal.jsonl", "demo"),
+        emit=lambda event: None,
+    )
     with pytest.raises(NoCapacity, match="mine") as caught:
         maker.create(make_spec(reservation="mine"), ZONES)
     assert caught.value.fix == "gcloud compute reservations list"
@@ -97,12 +125,23 @@ def test_a_reservation_is_looked_for_in_the_next_zone(
 ) -> None:
     """A reservation lies in one zone; that the first zone has none of this name is no error of the request."""
     spec = make_spec(reservation="mine")
-    properties = compute_v1.AllocationSpecificSKUAllocationReservedInstanceProperties(machine_type=spec.machine_type)
+    properties = compute_v1.AllocationSpecificSKUAllocationReservedInstanceProperties(
+        machine_type=spec.machine_type
+    )
     specific = compute_v1.AllocationSpecificSKUReservation(count=1, instance_properties=properties)
-    held = compute_v1.Reservation(name="mine", specific_reservation=specific, specific_reservation_required=True)
-    google.done(google.client("Reservations").insert_unary(project="demo", zone=ZONES[1], reservation_resource=held))
+    held = compute_v1.Reservation(
+        name="mine", specific_reservation=specific, specific_reservation_required=True
+    )
+    google.done(
+        google.client("Reservations").insert_unary(
+            project="demo", zone=ZONES[1], reservation_resource=held
+        )
+    )
     made = maker.create(spec, ZONES)
-    assert [(attempt.zone, attempt.result) for attempt in made.tried] == [(ZONES[0], "not found"), (ZONES[1], "created")]
+    assert [(attempt.zone, attempt.result) for attempt in made.tried] == [
+        (ZONES[0], "not found"),
+        (ZONES[1], "created"),
+    ]
     assert len(free_emulator.instances("demo")) == 1
 
 
@@ -118,7 +157,7 @@ def test_a_stock_out_is_known_within_a_second_of_the_end_of_its_operation(
     assert 4.0 <= clock.now() - before <= 6.0
 
 
-# --- flex-start: capacity is waited for ------------------------------------------------------------------------------
+# --- flex-start: capacity is waited for -----------------------------------------------------------
 
 FLEX = {"provisioning_model": "FLEX_START", "request_valid_s": 600, **L4}
 
@@ -130,7 +169,9 @@ def said() -> list[str]:
 
 @pytest.fixture
 def patient(maker: Maker, said: list[str]) -> Maker:
-    return replace(maker, emit=lambda event: said.append(event.text) if isinstance(event, Note) else None)
+    return replace(
+        maker, emit=lambda event: said.append(event.text) if isinstance(event, Note) else None
+    )
 
 
 def states(maker: Maker) -> list[tuple[str, str]]:
@@ -139,11 +180,18 @@ def states(maker: Maker) -> list[tuple[str, str]]:
 
 
 def there(emulator: ComputeEmulator) -> list[tuple[str, str]]:
-    return [(instance["zone"].rsplit("/", 1)[-1], instance["status"]) for instance in emulator.instances("demo")]
+    return [
+        (instance["zone"].rsplit("/", 1)[-1], instance["status"])
+        for instance in emulator.instances("demo")
+    ]
 
 
 def test_capacity_that_comes_is_waited_for_and_told_of(
-    emulator: ComputeEmulator, clock: SimulatedClock, patient: Maker, make_spec: MakeSpec, said: list[str]
+    emulator: ComputeEmulator,
+    clock: SimulatedClock,
+    patient: Maker,
+    make_spec: MakeSpec,
+    said: list[str],
 ) -> None:
     emulator.capacity.set(150)
     before = clock.now()
@@ -175,23 +223,35 @@ def test_where_it_does_not_come_in_time_the_next_zone_is_asked(
     emulator.capacity.set(None, ZONES[0])
     before = clock.now()
     made = patient.create(make_spec(**FLEX), ZONES)
-    assert [(attempt.zone, attempt.result) for attempt in made.tried] == [(ZONES[0], "capacity"), (ZONES[1], "created")]
-    assert made.tried[0].reason == f"{WAITED_IN_VAIN}: no capacity within 10m: the cloud removed the request"
+    assert [(attempt.zone, attempt.result) for attempt in made.tried] == [
+        (ZONES[0], "capacity"),
+        (ZONES[1], "created"),
+    ]
+    assert (
+        made.tried[0].reason
+        == f"{WAITED_IN_VAIN}: no capacity within 10m: the cloud removed the request"
+    )
     assert 600 <= clock.now() - before <= 610
     assert there(emulator) == [(ZONES[1], "RUNNING")]
     assert states(patient) == [(ZONES[0], GONE), (ZONES[1], MADE)]
 
 
-def test_where_it_comes_nowhere_every_zone_says_so(emulator: ComputeEmulator, patient: Maker, make_spec: MakeSpec) -> None:
+def test_where_it_comes_nowhere_every_zone_says_so(
+    emulator: ComputeEmulator, patient: Maker, make_spec: MakeSpec
+) -> None:
     emulator.capacity.set(None)
     with pytest.raises(NoCapacity) as caught:
         patient.create(make_spec(**FLEX), ZONES)
     assert caught.value.exit_code == 5
-    assert [(zone, result) for zone, result, _why in caught.value.tried] == [(zone, "capacity") for zone in ZONES]
+    assert [(zone, result) for zone, result, _why in caught.value.tried] == [
+        (zone, "capacity") for zone in ZONES
+    ]
     assert (emulator.instances("demo"), emulator.disks("demo")) == ([], [])
 
 
-def test_a_request_that_may_not_wait_fails_as_any_other(emulator: ComputeEmulator, patient: Maker, make_spec: MakeSpec) -> None:
+def test_a_request_that_may_not_wait_fails_as_any_other(
+    emulator: ComputeEmulator, patient: Maker, make_spec: MakeSpec
+) -> None:
     emulator.capacity.set(3600, ZONES[0])
     made = patient.create(make_spec(**{**FLEX, "request_valid_s": None}), ZONES)
     assert "ZONE_RESOURCE_POOL_EXHAUSTED" in made.tried[0].reason
@@ -223,7 +283,9 @@ def test_ctrl_c_leaves_the_request_and_the_next_run_waits_on(
     assert not patient.create(make_spec(**FLEX), ZONES).changed
 
 
-def test_what_waits_can_be_deleted(emulator: ComputeEmulator, patient: Maker, make_spec: MakeSpec) -> None:
+def test_what_waits_can_be_deleted(
+    emulator: ComputeEmulator, patient: Maker, make_spec: MakeSpec
+) -> None:
     emulator.capacity.set(300)
 
     def interrupted(_seconds: float) -> None:
@@ -235,7 +297,9 @@ def test_what_waits_can_be_deleted(emulator: ComputeEmulator, patient: Maker, ma
     assert (there(emulator), states(patient)) == ([], [(ZONES[0], GONE)])
 
 
-def test_of_several_zones_that_wait_the_first_with_capacity_is_kept(emulator: ComputeEmulator, patient: Maker, make_spec: MakeSpec) -> None:
+def test_of_several_zones_that_wait_the_first_with_capacity_is_kept(
+    emulator: ComputeEmulator, patient: Maker, make_spec: MakeSpec
+) -> None:
     emulator.capacity.set(None, ZONES[0])
     emulator.capacity.set(60, ZONES[1])
     made = patient.create(make_spec(**FLEX), ZONES, width=2)
@@ -252,15 +316,22 @@ def test_a_cloud_that_neither_gives_nor_removes_is_asked_no_longer(
     passed: list[float] = []
     stuck = replace(patient, sleep=passed.append)
     made = stuck.create(make_spec(**FLEX), ZONES)
-    assert made.tried[0].reason == f"{WAITED_IN_VAIN}: no capacity within 10m: the request is withdrawn"
+    assert (
+        made.tried[0].reason
+        == f"{WAITED_IN_VAIN}: no capacity within 10m: the request is withdrawn"
+    )
     assert sum(passed) == 720
     assert there(emulator) == [(ZONES[1], "RUNNING")]
     assert clock.now() < 1_790_000_000 + 60
 
 
-def test_lost_answers_do_not_end_the_wait(emulator: ComputeEmulator, patient: Maker, make_spec: MakeSpec, said: list[str]) -> None:
+def test_lost_answers_do_not_end_the_wait(
+    emulator: ComputeEmulator, patient: Maker, make_spec: MakeSpec, said: list[str]
+) -> None:
     emulator.capacity.set(200)
-    emulator.faults.add(http_error(503, "backendError", "Backend Error", call="instances.get", times=8))
+    emulator.faults.add(
+        http_error(503, "backendError", "Backend Error", call="instances.get", times=8)
+    )
     assert patient.create(make_spec(**FLEX), ZONES).vm.status == "RUNNING"
     assert len(emulator.instances("demo")) == 1
 

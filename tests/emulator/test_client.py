@@ -16,7 +16,13 @@ services = {name.split(".")[4] for name in sys.modules if name.startswith("googl
 
 
 def run(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", LOOK + code], capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK + code],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -40,4 +46,7 @@ print(compute_v1.InstancesClient is compute().InstancesClient, compute_v1.__vers
 
 @pytest.mark.slow
 def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
-    assert run("print(hasattr(compute(), 'NoSuchThing'), hasattr(compute(), 'InstancesClient'))") == "False True\n"
+    assert (
+        run("print(hasattr(compute(), 'NoSuchThing'), hasattr(compute(), 'InstancesClient'))")
+        == "False True\n"
+    )

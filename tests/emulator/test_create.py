@@ -61,15 +61,27 @@ def zones_of(emulator: ComputeEmulator) -> list[str]:
     return [instance["zone"].rsplit("/", 1)[-1] for instance in emulator.instances("demo")]
 
 
-# --- the first zone, and again --------------------------------------------------------------------------------------
+# --- the first zone, and again --------------------------------------------------------------------
 
 
-def test_the_first_zone_takes_it(emulator: ComputeEmulator, maker: Maker, journal: FileJournal, make_spec: MakeSpec) -> None:
+def test_the_first_zone_takes_it(
+    emulator: ComputeEmulator, maker: Maker, journal: FileJournal, make_spec: MakeSpec
+) -> None:
     made = maker.create(make_spec(), ZONES)
-    assert (made.changed, made.vm.zone, made.tried) == (True, "us-central1-a", (Attempt("us-central1-a", "created"),))
-    assert [(entry.state, entry.name, entry.zone) for entry in journal.open()] == [(MADE, "dev", "us-central1-a")]
+    assert (made.changed, made.vm.zone, made.tried) == (
+        True,
+        "us-central1-a",
+        (Attempt("us-central1-a", "created"),),
+    )
+    assert [(entry.state, entry.name, entry.zone) for entry in journal.open()] == [
+        (MADE, "dev", "us-central1-a")
+    ]
     insert = next(call for call in emulator.calls if call.api == "instances.insert")
-    assert made.vm.labels["provision-request"] == journal.open()[0].request_id == insert.query["requestId"]
+    assert (
+        made.vm.labels["provision-request"]
+        == journal.open()[0].request_id
+        == insert.query["requestId"]
+    )
     assert emulator.counted() == [
         "instances.aggregatedList",
         "acceleratorTypes.aggregatedList",
@@ -82,7 +94,9 @@ def test_the_first_zone_takes_it(emulator: ComputeEmulator, maker: Maker, journa
     ]
 
 
-def test_plan_and_price_are_told_before_anything_is_asked_for(maker: Maker, make_spec: MakeSpec, said: list[str]) -> None:
+def test_plan_and_price_are_told_before_anything_is_asked_for(
+    maker: Maker, make_spec: MakeSpec, said: list[str]
+) -> None:
     maker.create(make_spec(), ZONES)
     assert said[:4] == [
         "plan:  dev, n1-standard-8 + 1 x nvidia-tesla-t4, 200 GB pd-balanced, cos-125-lts, stopped after 8h",
@@ -92,7 +106,7 @@ def test_plan_and_price_are_told_before_anything_is_asked_for(maker: Maker, make
     ]
 
 
-# --- quotas ---------------------------------------------------------------------------------------------------------
+# --- quotas ---------------------------------------------------------------------------------------
 
 
 def test_zones_of_a_region_without_quota_are_passed_over_with_the_numbers(
@@ -107,55 +121,103 @@ def test_zones_of_a_region_without_quota_are_passed_over_with_the_numbers(
         Attempt("us-east1-c", "created"),
     )
     assert said.count(f"us-central1: quota: {why}") == 1
-    assert ["/zones/us-east1-c/" in call.path for call in emulator.calls if call.api == "instances.insert"] == [True]
+    assert [
+        "/zones/us-east1-c/" in call.path
+        for call in emulator.calls
+        if call.api == "instances.insert"
+    ] == [True]
 
 
-@pytest.mark.parametrize(("metric", "where"), [("GPUS_ALL_REGIONS", "over all regions"), ("NVIDIA_T4_GPUS", "in us-west1")])
+@pytest.mark.parametrize(
+    ("metric", "where"),
+    [("GPUS_ALL_REGIONS", "over all regions"), ("NVIDIA_T4_GPUS", "in us-west1")],
+)
 def test_without_quota_anywhere_nothing_is_asked_for(
     emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec, metric: str, where: str
 ) -> None:
     emulator.quotas.set(metric, 0)
-    for attempt in (lambda: maker.create(make_spec(), ZONES), lambda: maker.foretell([make_spec()], ZONES)):
+    for attempt in (
+        lambda: maker.create(make_spec(), ZONES),
+        lambda: maker.foretell([make_spec()], ZONES),
+    ):
         with pytest.raises(QuotaRefused) as caught:
             attempt()
-        assert f"needs 1 of {metric} {where}, 0 left (limit 0, in use 0)" in caught.value.why.splitlines()
+        assert (
+            f"needs 1 of {metric} {where}, 0 left (limit 0, in use 0)"
+            in caught.value.why.splitlines()
+        )
         assert "quotas?project=demo" in caught.value.fix
     assert "instances.insert" not in emulator.counted()
     assert maker.journal.open() == []
 
 
-# --- several at once ------------------------------------------------------------------------------------------------
+# --- several at once ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("metric", "limit", "room", "why"),
     [
-        ("NVIDIA_T4_GPUS", 2, 2, "needs 4 of NVIDIA_T4_GPUS in us-central1, 2 left (limit 2, in use 0)"),
+        (
+            "NVIDIA_T4_GPUS",
+            2,
+            2,
+            "needs 4 of NVIDIA_T4_GPUS in us-central1, 2 left (limit 2, in use 0)",
+        ),
         ("CPUS", 31, 3, "needs 32 of CPUS in us-central1, 31 left (limit 31, in use 0)"),
-        ("SSD_TOTAL_GB", 500, 2, "needs 800 of SSD_TOTAL_GB in us-central1, 500 left (limit 500, in use 0)"),
-        ("IN_USE_ADDRESSES", 1, 1, "needs 4 of IN_USE_ADDRESSES in us-central1, 1 left (limit 1, in use 0)"),
-        ("GPUS_ALL_REGIONS", 3, 3, "needs 4 of GPUS_ALL_REGIONS over all regions, 3 left (limit 3, in use 0)"),
+        (
+            "SSD_TOTAL_GB",
+            500,
+            2,
+            "needs 800 of SSD_TOTAL_GB in us-central1, 500 left (limit 500, in use 0)",
+        ),
+        (
+            "IN_USE_ADDRESSES",
+            1,
+            1,
+            "needs 4 of IN_USE_ADDRESSES in us-central1, 1 left (limit 1, in use 0)",
+        ),
+        (
+            "GPUS_ALL_REGIONS",
+            3,
+            3,
+            "needs 4 of GPUS_ALL_REGIONS over all regions, 3 left (limit 3, in use 0)",
+        ),
     ],
 )
 def test_the_quota_must_have_room_for_all_before_the_first_is_asked_for(
-    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec, *, metric: str, limit: int, room: int, why: str
+    emulator: ComputeEmulator,
+    maker: Maker,
+    make_spec: MakeSpec,
+    *,
+    metric: str,
+    limit: int,
+    room: int,
+    why: str,
 ) -> None:
     emulator.quotas.set(metric, limit)
     specs = [make_spec(name=f"dev-{number}") for number in range(4)]
     with pytest.raises(QuotaRefused) as caught:
         maker.foretell(specs, ZONES[:2])
-    assert caught.value.what == "the quota has no room for 4 VMs of n1-standard-8 + 1 x nvidia-tesla-t4"
+    assert (
+        caught.value.what
+        == "the quota has no room for 4 VMs of n1-standard-8 + 1 x nvidia-tesla-t4"
+    )
     assert caught.value.why.splitlines() == [why, f"there is room for {room} of 4"]
     assert maker.foretell(specs[:room], ZONES[:2]).candidates.zones == ZONES[:2]
     assert "instances.insert" not in emulator.counted()
 
 
-def test_preemptible_quota_counts_for_all_too(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
+def test_preemptible_quota_counts_for_all_too(
+    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+) -> None:
     emulator.quotas.set("PREEMPTIBLE_NVIDIA_T4_GPUS", 1)
     specs = [make_spec(name=name, provisioning_model="SPOT") for name in ("one", "two")]
     with pytest.raises(QuotaRefused, match="no room for 2 VMs") as caught:
         maker.foretell(specs, ZONES[:1])
-    assert "needs 2 of PREEMPTIBLE_NVIDIA_T4_GPUS in us-central1, 1 left (limit 1, in use 0)" in caught.value.why
+    assert (
+        "needs 2 of PREEMPTIBLE_NVIDIA_T4_GPUS in us-central1, 1 left (limit 1, in use 0)"
+        in caught.value.why
+    )
 
 
 def test_regions_that_have_room_for_some_each_have_room_for_all(
@@ -185,44 +247,75 @@ def test_what_an_earlier_run_may_have_made_needs_no_second_room(
 
 @pytest.mark.parametrize(("limit", "at_once"), [(1, 1), (2, 2), (8, 3)])
 def test_a_race_keeps_no_zone_of_its_own_out_of_the_quota(
-    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec, said: list[str], *, limit: int, at_once: int
+    emulator: ComputeEmulator,
+    maker: Maker,
+    make_spec: MakeSpec,
+    said: list[str],
+    *,
+    limit: int,
+    at_once: int,
 ) -> None:
     """Three zones of a region at once need three times the quota for a moment; what has room for one would refuse two of them."""
     zones = ("us-central1-a", "us-central1-b", "us-central1-c")
     emulator.quotas.set("NVIDIA_T4_GPUS", limit, "us-central1")
     emulator.faults.add(*(stock_out(zone) for zone in zones[:2]))
     made = maker.create(make_spec(), zones, width=3)
-    assert {attempt.zone: attempt.result for attempt in made.tried} == dict(zip(zones, ("capacity", "capacity", "created"), strict=True))
-    assert ("the quota has no room for as many at once: fewer zones are asked at once" in said) is (at_once < 3)
+    assert {attempt.zone: attempt.result for attempt in made.tried} == dict(
+        zip(zones, ("capacity", "capacity", "created"), strict=True)
+    )
+    assert ("the quota has no room for as many at once: fewer zones are asked at once" in said) is (
+        at_once < 3
+    )
     assert any(line.startswith(f"asking {at_once} zones at once") for line in said) is (at_once > 1)
 
 
-def test_what_is_started_beside_them_needs_room_too(emulator: ComputeEmulator, maker: Maker, cloud: GceCloud, make_spec: MakeSpec) -> None:
+def test_what_is_started_beside_them_needs_room_too(
+    emulator: ComputeEmulator, maker: Maker, cloud: GceCloud, make_spec: MakeSpec
+) -> None:
     maker.create(make_spec(name="old"), ZONES[:1])
     stopped = cloud.stop("old", ZONES[0], request_id=maker.new_id())
     emulator.quotas.set("NVIDIA_T4_GPUS", 2, "us-central1")
     emulator.calls.clear()
-    assert maker.foretell([make_spec(name="new")], ZONES[:2], starting=[stopped]).candidates.zones == ZONES[:2]
+    assert (
+        maker.foretell([make_spec(name="new")], ZONES[:2], starting=[stopped]).candidates.zones
+        == ZONES[:2]
+    )
     assert emulator.counted().count("regions.get") + emulator.counted().count("regions.list") == 1
     with pytest.raises(QuotaRefused) as caught:
-        maker.foretell([make_spec(name=name) for name in ("new", "newer")], ZONES[:2], starting=[stopped])
-    assert "needs 2 of NVIDIA_T4_GPUS in us-central1, 1 left (limit 2, in use 1)" in caught.value.why
+        maker.foretell(
+            [make_spec(name=name) for name in ("new", "newer")], ZONES[:2], starting=[stopped]
+        )
+    assert (
+        "needs 2 of NVIDIA_T4_GPUS in us-central1, 1 left (limit 2, in use 1)" in caught.value.why
+    )
 
 
-def test_a_quota_that_cannot_tell_stops_nothing(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
+def test_a_quota_that_cannot_tell_stops_nothing(
+    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+) -> None:
     """Spot draws on the preemptible metrics; what is not granted there may be had otherwise."""
     emulator.quotas.set("NVIDIA_T4_GPUS", 0, "us-central1")
     made = maker.create(make_spec(provisioning_model="SPOT"), ZONES)
     assert made.vm.zone == "us-central1-a"
 
 
-def test_quotas_that_may_not_be_read_stop_nothing(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec, said: list[str]) -> None:
-    emulator.faults.add(http_error(403, "forbidden", "Required 'compute.projects.get' permission", call="projects.get"))
+def test_quotas_that_may_not_be_read_stop_nothing(
+    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec, said: list[str]
+) -> None:
+    emulator.faults.add(
+        http_error(
+            403, "forbidden", "Required 'compute.projects.get' permission", call="projects.get"
+        )
+    )
     assert maker.create(make_spec(), ZONES).vm.zone == "us-central1-a"
-    assert any("so they are not checked" in line and "compute.projects.get" in line for line in said)
+    assert any(
+        "so they are not checked" in line and "compute.projects.get" in line for line in said
+    )
 
 
-def test_again_is_no_change_and_one_call(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
+def test_again_is_no_change_and_one_call(
+    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+) -> None:
     first = maker.create(make_spec(), ZONES)
     emulator.calls.clear()
     again = maker.create(make_spec(), ("europe-west4-a",))
@@ -234,12 +327,22 @@ def test_a_stopped_vm_is_started(cloud: GceCloud, maker: Maker, make_spec: MakeS
     first = maker.create(make_spec(), ZONES).vm
     cloud.stop("dev", first.zone, request_id=maker.new_id())
     again = maker.create(make_spec(), ZONES)
-    assert (again.changed, again.vm.status, again.vm.instance_id) == (True, "RUNNING", first.instance_id)
+    assert (again.changed, again.vm.status, again.vm.instance_id) == (
+        True,
+        "RUNNING",
+        first.instance_id,
+    )
 
 
 @pytest.mark.parametrize("status", ["STOPPING", "PENDING_STOP"])
 def test_a_vm_that_is_being_stopped_is_waited_for_and_started(
-    cloud: GceCloud, clock: SimulatedClock, maker: Maker, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, *, status: str
+    cloud: GceCloud,
+    clock: SimulatedClock,
+    maker: Maker,
+    make_spec: MakeSpec,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    status: str,
 ) -> None:
     """It is listed as one that stops; it would be stopped a moment after it was called ready."""
     maker = replace(maker, sleep=clock.sleep)
@@ -254,10 +357,16 @@ def test_a_vm_that_is_being_stopped_is_waited_for_and_started(
     monkeypatch.setattr(cloud, "get", being_stopped)
     monkeypatch.setattr(cloud, "list", lambda labels: [replace(first, status=status)])
     again = maker.create(make_spec(), ZONES)
-    assert (again.changed, again.vm.status, again.tried) == (True, "RUNNING", (Attempt(first.zone, "started"),))
+    assert (again.changed, again.vm.status, again.tried) == (
+        True,
+        "RUNNING",
+        (Attempt(first.zone, "started"),),
+    )
 
 
-def test_start_does_not_fail_over(emulator: ComputeEmulator, cloud: GceCloud, maker: Maker, make_spec: MakeSpec) -> None:
+def test_start_does_not_fail_over(
+    emulator: ComputeEmulator, cloud: GceCloud, maker: Maker, make_spec: MakeSpec
+) -> None:
     first = maker.create(make_spec(), ZONES).vm
     cloud.stop("dev", first.zone, request_id=maker.new_id())
     emulator.faults.add(stock_out("us-central1-a", call="instances.start"))
@@ -266,7 +375,9 @@ def test_start_does_not_fail_over(emulator: ComputeEmulator, cloud: GceCloud, ma
     assert zones_of(emulator) == ["us-central1-a"]
 
 
-def test_another_shape_is_an_error_that_says_what_differs(maker: Maker, make_spec: MakeSpec) -> None:
+def test_another_shape_is_an_error_that_says_what_differs(
+    maker: Maker, make_spec: MakeSpec
+) -> None:
     maker.create(make_spec(), ZONES)
     with pytest.raises(CloudError, match="another shape") as caught:
         maker.create(make_spec(gpu="l4", machine_type="g2-standard-8"), ZONES)
@@ -287,12 +398,24 @@ def test_anothers_vm_of_the_name_stops_the_search(
 
 
 def test_a_vm_made_by_another_run_in_between_is_taken(
-    emulator: ComputeEmulator, maker: Maker, journal: FileJournal, make_spec: MakeSpec, tmp_path: Path
+    emulator: ComputeEmulator,
+    maker: Maker,
+    journal: FileJournal,
+    make_spec: MakeSpec,
+    tmp_path: Path,
 ) -> None:
-    ours = replace(maker, journal=FileJournal(tmp_path / "another machine.jsonl", "demo")).create(make_spec(), ZONES)
+    ours = replace(maker, journal=FileJournal(tmp_path / "another machine.jsonl", "demo")).create(
+        make_spec(), ZONES
+    )
     hidden = "instances.aggregatedList"
     emulator.faults.add(
-        Fault(kind=FaultKind.BODY, call=hidden, times=1, http_status=200, text='{"kind": "compute#instanceAggregatedList", "items": {}}')
+        Fault(
+            kind=FaultKind.BODY,
+            call=hidden,
+            times=1,
+            http_status=200,
+            text='{"kind": "compute#instanceAggregatedList", "items": {}}',
+        )
     )
     again = maker.create(make_spec(), ZONES)
     assert (again.changed, again.vm) == (False, ours.vm)
@@ -305,26 +428,41 @@ def test_a_vm_that_the_list_does_not_show_is_asked_for_before_a_second_is_made(
     ours = maker.create(make_spec(), ZONES)
     hidden = "instances.aggregatedList"
     emulator.faults.add(
-        Fault(kind=FaultKind.BODY, call=hidden, times=1, http_status=200, text='{"kind": "compute#instanceAggregatedList", "items": {}}')
+        Fault(
+            kind=FaultKind.BODY,
+            call=hidden,
+            times=1,
+            http_status=200,
+            text='{"kind": "compute#instanceAggregatedList", "items": {}}',
+        )
     )
     again = maker.create(make_spec(), ("us-east1-c",))
     assert (again.changed, again.vm) == (False, ours.vm)
     assert emulator.counted().count("instances.insert") == 1
 
 
-@pytest.mark.parametrize(("changed", "zones"), [({"labels": {}}, ZONES), ({}, ()), ({"name": "Dev"}, ZONES), ({"ttl_s": 10}, ZONES)])
+@pytest.mark.parametrize(
+    ("changed", "zones"),
+    [({"labels": {}}, ZONES), ({}, ()), ({"name": "Dev"}, ZONES), ({"ttl_s": 10}, ZONES)],
+)
 def test_what_cannot_be_costs_no_insert(
-    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec, changed: dict[str, object], zones: tuple[str, ...]
+    emulator: ComputeEmulator,
+    maker: Maker,
+    make_spec: MakeSpec,
+    changed: dict[str, object],
+    zones: tuple[str, ...],
 ) -> None:
     with pytest.raises(SettingsError):
         maker.create(make_spec(**changed), zones)
     assert "instances.insert" not in emulator.counted()
 
 
-# --- from zone to zone ----------------------------------------------------------------------------------------------
+# --- from zone to zone ----------------------------------------------------------------------------
 
 
-def test_the_next_zone_is_asked_when_one_is_empty(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec, said: list[str]) -> None:
+def test_the_next_zone_is_asked_when_one_is_empty(
+    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec, said: list[str]
+) -> None:
     emulator.faults.add(stock_out("us-central1-a"), stock_out("us-central1-b", with_details=False))
     made = maker.create(make_spec(), ZONES)
     assert [(attempt.zone, attempt.result) for attempt in made.tried] == [
@@ -335,40 +473,63 @@ def test_the_next_zone_is_asked_when_one_is_empty(emulator: ComputeEmulator, mak
     assert "does not have enough resources" in made.tried[0].reason
     assert zones_of(emulator) == ["us-east1-c"]
     assert "us-central1-b: capacity (ZONE_RESOURCE_POOL_EXHAUSTED)" in said
-    assert not any("does not have enough resources" in line for line in said), "word for word it is in the table at the end"
+    assert not any("does not have enough resources" in line for line in said), (
+        "word for word it is in the table at the end"
+    )
 
 
-def test_hinted_zones_are_asked_first_if_they_are_ours(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
+def test_hinted_zones_are_asked_first_if_they_are_ours(
+    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+) -> None:
     emulator.faults.add(stock_out("us-central1-a", available=["asia-east1-a", "us-west1-b"]))
     assert maker.create(make_spec(), ZONES).vm.zone == "us-west1-b"
 
 
-def test_a_regional_quota_skips_the_region(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
+def test_a_regional_quota_skips_the_region(
+    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+) -> None:
     emulator.faults.add(quota("us-central1-*", region="us-central1"))
     made = maker.create(make_spec(), ZONES)
     assert [attempt.zone for attempt in made.tried] == ["us-central1-a", "us-east1-c"]
 
 
-def test_a_global_quota_stops_the_search(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
+def test_a_global_quota_stops_the_search(
+    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+) -> None:
     emulator.faults.add(quota(metric="GPUS_ALL_REGIONS"))
     with pytest.raises(QuotaRefused, match="GPUS_ALL_REGIONS"):
         maker.create(make_spec(), ZONES)
     assert emulator.counted().count("instances.insert") == 1
 
 
-def test_missing_permission_stops_the_search(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
-    emulator.faults.add(http_error(403, "forbidden", "Required 'compute.instances.create' permission", times=None))
+def test_missing_permission_stops_the_search(
+    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+) -> None:
+    emulator.faults.add(
+        http_error(403, "forbidden", "Required 'compute.instances.create' permission", times=None)
+    )
     with pytest.raises(CloudAuthError):
         maker.create(make_spec(), ZONES)
     assert emulator.counted().count("instances.insert") == 1
 
 
-def test_a_zone_without_the_gpu_is_passed_without_asking(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
+def test_a_zone_without_the_gpu_is_passed_without_asking(
+    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+) -> None:
     made = maker.create(make_spec(), ("us-west1-c", "us-central1-a"))
     assert emulator.counted().count("instances.insert") == 1
-    assert [(attempt.zone, attempt.result) for attempt in made.tried] == [("us-west1-c", "not offered"), ("us-central1-a", "created")]
-    bundled = maker.create(make_spec(name="two", gpu="l4", machine_type="g2-standard-8"), ("us-central1-f", "us-central1-a"))
-    assert [(attempt.zone, attempt.result) for attempt in bundled.tried] == [("us-central1-f", "not offered"), ("us-central1-a", "created")]
+    assert [(attempt.zone, attempt.result) for attempt in made.tried] == [
+        ("us-west1-c", "not offered"),
+        ("us-central1-a", "created"),
+    ]
+    bundled = maker.create(
+        make_spec(name="two", gpu="l4", machine_type="g2-standard-8"),
+        ("us-central1-f", "us-central1-a"),
+    )
+    assert [(attempt.zone, attempt.result) for attempt in bundled.tried] == [
+        ("us-central1-f", "not offered"),
+        ("us-central1-a", "created"),
+    ]
 
 
 def test_no_zone_left_names_each_with_its_reason(
@@ -386,7 +547,9 @@ def test_no_zone_left_names_each_with_its_reason(
         "  does not have enough resources available to fulfill the request.",
     ]
     assert max(map(len, lines)) <= 72
-    assert " ".join(lines[1:4]).split() == caught.value.tried[0][2].split(), "wrapped, and word for word"
+    assert " ".join(lines[1:4]).split() == caught.value.tried[0][2].split(), (
+        "wrapped, and word for word"
+    )
     assert "us-east1-c      quota" in lines
     assert emulator.instances("demo") == []
     assert journal.open() == []
@@ -395,8 +558,20 @@ def test_no_zone_left_names_each_with_its_reason(
 def test_what_passes_by_itself_is_asked_for_once_more_under_a_new_request_id(
     emulator: ComputeEmulator, clock: SimulatedClock, maker: Maker, make_spec: MakeSpec
 ) -> None:
-    preempted = Fault(kind=FaultKind.OPERATION, zone="us-central1-a", code="UNSUPPORTED_OPERATION", message="preempted", times=1)
-    internal = Fault(kind=FaultKind.OPERATION, zone="us-central1-a", code="INTERNAL_ERROR", message="Internal error.", times=1)
+    preempted = Fault(
+        kind=FaultKind.OPERATION,
+        zone="us-central1-a",
+        code="UNSUPPORTED_OPERATION",
+        message="preempted",
+        times=1,
+    )
+    internal = Fault(
+        kind=FaultKind.OPERATION,
+        zone="us-central1-a",
+        code="INTERNAL_ERROR",
+        message="Internal error.",
+        times=1,
+    )
     maker = replace(maker, sleep=clock.sleep)
     emulator.faults.add(preempted)
     assert maker.create(make_spec(), ZONES).vm.zone == "us-central1-a"
@@ -406,13 +581,20 @@ def test_what_passes_by_itself_is_asked_for_once_more_under_a_new_request_id(
     assert clock.now() >= before + 5
     emulator.faults.add(replace(preempted, times=None))
     made = maker.create(make_spec(name="three"), ZONES)
-    assert [(attempt.zone, attempt.result) for attempt in made.tried] == [("us-central1-a", "transient"), ("us-central1-b", "created")]
+    assert [(attempt.zone, attempt.result) for attempt in made.tried] == [
+        ("us-central1-a", "transient"),
+        ("us-central1-b", "created"),
+    ]
     inserts = [call for call in emulator.calls if call.api == "instances.insert"]
-    assert [call.body["name"] for call in inserts if call.body] == ["dev"] * 2 + ["two"] * 2 + ["three"] * 3
+    assert [call.body["name"] for call in inserts if call.body] == ["dev"] * 2 + ["two"] * 2 + [
+        "three"
+    ] * 3
     assert len({call.query["requestId"] for call in inserts}) == 7
 
 
-def test_a_region_and_everywhere_are_the_zones_that_offer_the_gpu(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
+def test_a_region_and_everywhere_are_the_zones_that_offer_the_gpu(
+    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+) -> None:
     made = maker.create(make_spec(), ("us-west1",))
     assert made.vm.zone == "us-west1-a"
     emulator.faults.add(stock_out("us-*"))
@@ -425,7 +607,9 @@ def test_a_region_and_everywhere_are_the_zones_that_offer_the_gpu(emulator: Comp
     assert plain.vm.zone == "us-west1-c"
 
 
-def test_no_zone_of_the_settings_offers_the_gpu(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
+def test_no_zone_of_the_settings_offers_the_gpu(
+    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+) -> None:
     with pytest.raises(NoCapacity) as caught:
         maker.create(make_spec(), ("us-west1-c", "us-nowhere1"))
     assert caught.value.why == (
@@ -444,24 +628,32 @@ def test_a_namesake_of_the_same_user_is_refused_and_a_colleagues_is_not(
         maker.create(make_spec(labels={"provision-owner": "ann-ba9876543210"}), ("us-central1-b",))
     assert (caught.value.exit_code, caught.value.where) == (5, "us-central1-a/dev")
     assert emulator.counted() == ["instances.aggregatedList"]
-    assert maker.create(make_spec(labels={"provision-owner": "bob-ba9876543210"}), ("us-central1-b",)).changed
+    assert maker.create(
+        make_spec(labels={"provision-owner": "bob-ba9876543210"}), ("us-central1-b",)
+    ).changed
 
 
-# --- nothing stays behind -------------------------------------------------------------------------------------------
+# --- nothing stays behind -------------------------------------------------------------------------
 
 
-def test_the_intent_is_on_disk_before_the_insert(clock: SimulatedClock, tmp_path: Path, make_spec: MakeSpec) -> None:
+def test_the_intent_is_on_disk_before_the_insert(
+    clock: SimulatedClock, tmp_path: Path, make_spec: MakeSpec
+) -> None:
     path = tmp_path / "journal.jsonl"
     seen: list[list[str]] = []
 
     class Watching(NullBackend):
-        def boot(self, name: str, zone: str, metadata: dict[str, str], gpu: str | None, gpu_count: int) -> tuple[str, int]:
+        def boot(
+            self, name: str, zone: str, metadata: dict[str, str], gpu: str | None, gpu_count: int
+        ) -> tuple[str, int]:
             seen.append([json.loads(line)["state"] for line in path.read_text().splitlines()])
             return super().boot(name, zone, metadata, gpu, gpu_count)
 
     with ComputeEmulator(Watching(), clock=clock) as emulator:
         cloud = GceCloud("demo", emulator.endpoint, sleep=clock.sleep)
-        Maker(cloud=cloud, journal=FileJournal(path, "demo"), emit=lambda event: None).create(make_spec(), ZONES)
+        Maker(cloud=cloud, journal=FileJournal(path, "demo"), emit=lambda event: None).create(
+            make_spec(), ZONES
+        )
         cloud.close()
     assert seen == [[INTENT]]
 
@@ -472,7 +664,9 @@ def test_a_vm_that_a_failed_insert_left_is_removed_before_the_next_zone(
     emulator.faults.add(stock_out("us-central1-a", leaves_vm=True))
     assert maker.create(make_spec(), ZONES).vm.zone == "us-central1-b"
     assert zones_of(emulator) == ["us-central1-b"]
-    order = [call.api for call in emulator.calls if call.api in {"instances.insert", "instances.delete"}]
+    order = [
+        call.api for call in emulator.calls if call.api in {"instances.insert", "instances.delete"}
+    ]
     assert order == ["instances.insert", "instances.delete", "instances.insert"]
     assert [entry.state for entry in journal.entries()] == [GONE, MADE]
 
@@ -481,7 +675,8 @@ def test_a_clean_up_that_fails_stops_the_search_and_names_the_vm(
     emulator: ComputeEmulator, maker: Maker, journal: FileJournal, make_spec: MakeSpec
 ) -> None:
     emulator.faults.add(
-        stock_out("us-central1-a", leaves_vm=True), http_error(503, "backendError", "no", call="instances.delete", times=None)
+        stock_out("us-central1-a", leaves_vm=True),
+        http_error(503, "backendError", "no", call="instances.delete", times=None),
     )
     with pytest.raises(CleanupFailed) as caught:
         maker.create(make_spec(), ZONES)
@@ -489,7 +684,9 @@ def test_a_clean_up_that_fails_stops_the_search_and_names_the_vm(
     assert caught.value.where == "us-central1-a/dev"
     assert caught.value.fix == "gcloud compute instances delete dev --zone us-central1-a"
     assert emulator.counted().count("instances.insert") == 1
-    assert [(entry.state, entry.zone) for entry in journal.open()] == [(LEFT_BEHIND, "us-central1-a")]
+    assert [(entry.state, entry.zone) for entry in journal.open()] == [
+        (LEFT_BEHIND, "us-central1-a")
+    ]
 
 
 def test_delete_removes_ours_and_closes_the_journal(
@@ -502,7 +699,9 @@ def test_delete_removes_ours_and_closes_the_journal(
     assert maker.delete_everywhere("dev", "me") == []
 
 
-def test_delete_refuses_anothers(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
+def test_delete_refuses_anothers(
+    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+) -> None:
     maker.create(make_spec(labels={"provision-owner": "you"}), ZONES)
     with pytest.raises(CloudRefused, match="not ours"):
         maker.delete("dev", "us-central1-a", "me")
@@ -519,7 +718,7 @@ def test_a_deletion_that_fails_says_that_it_bills(
     assert [entry.state for entry in journal.open()] == [LEFT_BEHIND]
 
 
-# --- answers that were lost ------------------------------------------------------------------------------------------
+# --- answers that were lost -----------------------------------------------------------------------
 
 
 def test_an_insert_that_never_arrived_stays_in_the_journal_until_it_was_looked_for_again(
@@ -554,10 +753,18 @@ def test_an_api_that_does_not_filter_operations_is_asked_for_all_of_them(
     assert emulator.counted().count("zoneOperations.list") == 2
 
 
-def test_a_lost_answer_does_not_hide_the_refusal(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
-    emulator.faults.add(Fault(kind=FaultKind.RESET_BEFORE, call="zoneOperations.wait", zone="us-central1-a"), stock_out("us-central1-a"))
+def test_a_lost_answer_does_not_hide_the_refusal(
+    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+) -> None:
+    emulator.faults.add(
+        Fault(kind=FaultKind.RESET_BEFORE, call="zoneOperations.wait", zone="us-central1-a"),
+        stock_out("us-central1-a"),
+    )
     made = maker.create(make_spec(), ZONES)
-    assert [(attempt.zone, attempt.result) for attempt in made.tried] == [("us-central1-a", "capacity"), ("us-central1-b", "created")]
+    assert [(attempt.zone, attempt.result) for attempt in made.tried] == [
+        ("us-central1-a", "capacity"),
+        ("us-central1-b", "created"),
+    ]
     assert zones_of(emulator) == ["us-central1-b"]
 
 
@@ -566,14 +773,31 @@ def test_a_vm_that_cannot_be_seen_at_once_is_looked_for_once_more(
     emulator: ComputeEmulator, maker: Maker, journal: FileJournal, make_spec: MakeSpec, width: int
 ) -> None:
     """Its operation ended well, and a read right after it says 404."""
-    emulator.faults.add(http_error(404, "notFound", "dev was not found", call="instances.get", zone="us-central1-a", times=2))
+    emulator.faults.add(
+        http_error(
+            404,
+            "notFound",
+            "dev was not found",
+            call="instances.get",
+            zone="us-central1-a",
+            times=2,
+        )
+    )
     made = maker.create(make_spec(), ZONES[:2], width=width)
-    assert zones_of(emulator) == [made.vm.zone] == [entry.zone for entry in journal.open() if entry.state == MADE]
+    assert (
+        zones_of(emulator)
+        == [made.vm.zone]
+        == [entry.zone for entry in journal.open() if entry.state == MADE]
+    )
     assert width > 1 or made.vm.zone == "us-central1-a"
 
 
 def test_a_vm_that_is_gone_as_soon_as_it_was_made_is_its_zones_refusal(
-    emulator: ComputeEmulator, maker: Maker, cloud: GceCloud, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+    emulator: ComputeEmulator,
+    maker: Maker,
+    cloud: GceCloud,
+    make_spec: MakeSpec,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A Spot VM may be; the next zone is asked."""
     mutate = cloud.client.mutate
@@ -585,12 +809,19 @@ def test_a_vm_that_is_gone_as_soon_as_it_was_made_is_its_zones_refusal(
 
     monkeypatch.setattr(cloud.client, "mutate", taken_away)
     made = maker.create(make_spec(provisioning_model="SPOT", termination_action="DELETE"), ZONES)
-    assert [(attempt.zone, attempt.result) for attempt in made.tried] == [(ZONES[0], "transient"), (ZONES[1], "created")]
+    assert [(attempt.zone, attempt.result) for attempt in made.tried] == [
+        (ZONES[0], "transient"),
+        (ZONES[1], "created"),
+    ]
     assert zones_of(emulator) == [made.vm.zone] == [ZONES[1]]
 
 
 def test_a_vm_that_appears_late_is_removed_with_the_rest(
-    emulator: ComputeEmulator, cloud: GceCloud, maker: Maker, journal: FileJournal, make_spec: MakeSpec
+    emulator: ComputeEmulator,
+    cloud: GceCloud,
+    maker: Maker,
+    journal: FileJournal,
+    make_spec: MakeSpec,
 ) -> None:
     request_id = maker.new_id()
     spec = make_spec(labels={"provision-owner": "me", "provision-request": request_id})
@@ -622,7 +853,13 @@ def test_a_vm_that_appears_late_is_removed_with_the_rest(
     ],
 )
 def test_a_vm_that_ends_otherwise_than_asked_is_kept_and_told_of(
-    maker: Maker, make_spec: MakeSpec, said: list[str], *, has_s: int | None, asked_s: int | None, says: str
+    maker: Maker,
+    make_spec: MakeSpec,
+    said: list[str],
+    *,
+    has_s: int | None,
+    asked_s: int | None,
+    says: str,
 ) -> None:
     maker.create(make_spec(ttl_s=has_s), [ZONES[0]])
     said.clear()
@@ -631,7 +868,9 @@ def test_a_vm_that_ends_otherwise_than_asked_is_kept_and_told_of(
     assert len(said) == bool(says)
 
 
-def test_ctrl_c_leaves_an_open_intent(maker: Maker, journal: FileJournal, make_spec: MakeSpec) -> None:
+def test_ctrl_c_leaves_an_open_intent(
+    maker: Maker, journal: FileJournal, make_spec: MakeSpec
+) -> None:
     class Interrupting(GceCloud):
         def create(self, spec: VmSpec, zone: str, *, request_id: str) -> Vm:
             raise KeyboardInterrupt
@@ -643,7 +882,9 @@ def test_ctrl_c_leaves_an_open_intent(maker: Maker, journal: FileJournal, make_s
     assert maker.create(make_spec(), ZONES).changed
 
 
-def test_a_zone_that_cannot_carry_the_shape_costs_no_call(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
+def test_a_zone_that_cannot_carry_the_shape_costs_no_call(
+    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+) -> None:
     spec = make_spec(gpu="p100", gpu_count=4, machine_type="n1-standard-96")
     with pytest.raises(NoCapacity, match="64 vCPUs"):
         maker.create(spec, ("us-east1-c", "europe-west1-d"))

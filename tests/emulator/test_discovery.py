@@ -21,17 +21,39 @@ OPERATION: Body = {"kind": "compute#operation", "id": "1", "name": "operation-1"
 
 
 def call(body: Body | None = None, reply: Body | None = OPERATION, **changed: Any) -> Call:
-    plain: dict[str, Any] = {"verb": "POST", "path": INSTANCES, "api": "instances.insert", "query": {}, "status": 200}
+    plain: dict[str, Any] = {
+        "verb": "POST",
+        "path": INSTANCES,
+        "api": "instances.insert",
+        "query": {},
+        "status": 200,
+    }
     return Call(**{**plain, "body": body or gpu_vm(), "reply": reply, **changed})
 
 
 def listing(query: Mapping[str, str], body: Body | None = None, path: str = INSTANCES) -> Call:
-    return Call(verb="GET", path=path, api="instances.list", query=query, body=body, status=200, reply={"items": []})
+    return Call(
+        verb="GET",
+        path=path,
+        api="instances.list",
+        query=query,
+        body=body,
+        status=200,
+        reply={"items": []},
+    )
 
 
 def verb(word: str, query: Mapping[str, str]) -> Call:
     path = f"{INSTANCES}/dev/{word}"
-    return Call(verb="POST", path=path, api=f"instances.{word}", query=query, body=None, status=200, reply=OPERATION)
+    return Call(
+        verb="POST",
+        path=path,
+        api=f"instances.{word}",
+        query=query,
+        body=None,
+        status=200,
+        reply=OPERATION,
+    )
 
 
 def disk(size_gb: object) -> Body:
@@ -42,18 +64,33 @@ GOOD: dict[str, Call] = {
     "insert": call(query={"requestId": "x", "prettyPrint": "false"}),
     "list": listing({"maxResults": "5", "filter": "name=a"}),
     "no reply": call(reply=None, status=0),
-    "refusal": call(reply={"error": {"code": 404, "message": "no", "errors": [{"reason": "notFound"}]}}, status=404),
+    "refusal": call(
+        reply={"error": {"code": 404, "message": "no", "errors": [{"reason": "notFound"}]}},
+        status=404,
+    ),
 }
 WRONG: dict[str, tuple[Call, str]] = {
     "unknown field": (call(gpu_vm(colour="red")), "'colour' was unexpected"),
     "enum": (call(gpu_vm(scheduling={"onHostMaintenance": "STOP"})), "'STOP' is not one of"),
-    "a number where the API takes a string": (call(disk(50)), "disks/0/initializeParams/diskSizeGb: 50 is not of type 'string'"),
+    "a number where the API takes a string": (
+        call(disk(50)),
+        "disks/0/initializeParams/diskSizeGb: 50 is not of type 'string'",
+    ),
     "no digits": (call(disk("50GB")), "does not match"),
-    "too large": (call(gpu_vm(guestAccelerators=[{"acceleratorCount": 2**31}])), "greater than the maximum"),
+    "too large": (
+        call(gpu_vm(guestAccelerators=[{"acceleratorCount": 2**31}])),
+        "greater than the maximum",
+    ),
     "nothing in the body": (call({"machineType": "x"}), "lacks name"),
     "unknown parameter": (call(query={"requestID": "x"}), "unknown parameter requestID"),
-    "parameter that is no number": (listing({"maxResults": "many"}), "parameter maxResults is no integer"),
-    "parameter that is no boolean": (verb("stop", {"discardLocalSsd": "yes"}), "parameter discardLocalSsd is no boolean"),
+    "parameter that is no number": (
+        listing({"maxResults": "many"}),
+        "parameter maxResults is no integer",
+    ),
+    "parameter that is no boolean": (
+        verb("stop", {"discardLocalSsd": "yes"}),
+        "parameter discardLocalSsd is no boolean",
+    ),
     "missing parameter": (verb("detachDisk", {}), "parameter deviceName is missing"),
     "a name that cannot be": (
         listing({}, path="/compute/v1/projects/demo/zones/US_1/instances"),
@@ -61,7 +98,10 @@ WRONG: dict[str, tuple[Call, str]] = {
     ),
     "verb": (call(verb="PUT"), "not POST"),
     "path": (call(path=f"{INSTANCES}/dev"), "not POST"),
-    "a body for a method without": (listing({}, body={"a": 1}), "a body that the method does not take"),
+    "a body for a method without": (
+        listing({}, body={"a": 1}),
+        "a body that the method does not take",
+    ),
     "no method": (call(api=""), "no method of the API"),
     "reply: number as id": (call(reply={**OPERATION, "id": 1}), "1 is not of type 'string'"),
     "reply: unknown field": (call(reply={**OPERATION, "state": "DONE"}), "'state' was unexpected"),
@@ -91,11 +131,21 @@ def test_every_emulated_method_exists() -> None:
         method = next(iter((rule.methods or set()) - {"HEAD", "OPTIONS"}))
         path = rule.build({"project": PROJECT, "zone": ZONE, "name": "dev"})
         assert path is not None
-        asked = Call(verb=method, path=path[1].partition("?")[0], api=str(rule.endpoint), query={}, body=None, status=0, reply=None)
+        asked = Call(
+            verb=method,
+            path=path[1].partition("?")[0],
+            api=str(rule.endpoint),
+            query={},
+            body=None,
+            status=0,
+            reply=None,
+        )
         assert [fault for fault in judge.judge_request(asked) if "not " in fault] == []
 
 
-def test_the_traffic_of_this_very_test_is_judged(emulator: ComputeEmulator, traffic: Traffic) -> None:
+def test_the_traffic_of_this_very_test_is_judged(
+    emulator: ComputeEmulator, traffic: Traffic
+) -> None:
     send(emulator, "POST", INSTANCES.removeprefix("/compute/v1/"), gpu_vm(colour="red"))
     assert len(traffic.faults()) == 1
     assert "'colour' was unexpected" in traffic.faults()[0]
@@ -125,5 +175,7 @@ def test_a_test_of_others_fails_for_what_it_sends_wrong(tmp_path: Path) -> None:
     (tmp_path / "test_others.py").write_text(OTHERS)
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert "GET /compute/v1/projects/demo/zones: unknown parameter maxresults" in done.stdout, done.stdout + done.stderr
+    assert "GET /compute/v1/projects/demo/zones: unknown parameter maxresults" in done.stdout, (
+        done.stdout + done.stderr
+    )
     assert "3 passed, 1 error" in done.stdout

@@ -47,10 +47,15 @@ def ran_s(cloud: GceCloud, clock: SimulatedClock) -> int:
     raise AssertionError("it never ends")
 
 
-def test_the_extended_run_is_longer_and_later_ones_are_not(cloud: GceCloud, vm: Vm, clock: SimulatedClock) -> None:
+def test_the_extended_run_is_longer_and_later_ones_are_not(
+    cloud: GceCloud, vm: Vm, clock: SimulatedClock
+) -> None:
     assert extension.usual_ttl_s(vm) == extension.next_ttl_s(vm) == USUAL_S
     extended = extension.extend(cloud, stop(cloud), USUAL_S + 2 * HOUR_S)
-    assert (extension.usual_ttl_s(extended), extension.next_ttl_s(extended)) == (USUAL_S, USUAL_S + 2 * HOUR_S)
+    assert (extension.usual_ttl_s(extended), extension.next_ttl_s(extended)) == (
+        USUAL_S,
+        USUAL_S + 2 * HOUR_S,
+    )
     clock.advance(60)
     start(cloud)
     assert ran_s(cloud, clock) == USUAL_S + 2 * HOUR_S
@@ -61,7 +66,9 @@ def test_the_extended_run_is_longer_and_later_ones_are_not(cloud: GceCloud, vm: 
     assert body.EXTENDED_LABEL not in now(cloud).labels
 
 
-def test_a_run_that_was_shortened_gives_its_time_back(cloud: GceCloud, vm: Vm, clock: SimulatedClock) -> None:
+def test_a_run_that_was_shortened_gives_its_time_back(
+    cloud: GceCloud, vm: Vm, clock: SimulatedClock
+) -> None:
     """What --restart does: the rest of the time and some more is less than a whole run has."""
     clock.advance(7 * HOUR_S)
     extension.extend(cloud, stop(cloud), 2 * HOUR_S)
@@ -74,20 +81,28 @@ def test_a_run_that_was_shortened_gives_its_time_back(cloud: GceCloud, vm: Vm, c
 def test_extended_twice_before_it_runs(cloud: GceCloud, vm: Vm, clock: SimulatedClock) -> None:
     first = extension.extend(cloud, stop(cloud), USUAL_S + HOUR_S)
     second = extension.extend(cloud, first, USUAL_S + 2 * HOUR_S)
-    assert (extension.usual_ttl_s(second), extension.next_ttl_s(second)) == (USUAL_S, USUAL_S + 2 * HOUR_S)
+    assert (extension.usual_ttl_s(second), extension.next_ttl_s(second)) == (
+        USUAL_S,
+        USUAL_S + 2 * HOUR_S,
+    )
     clock.advance(60)
     start(cloud)
     assert ran_s(cloud, clock) == USUAL_S + 2 * HOUR_S
 
 
-def test_extended_again_after_it_ran_begins_with_the_usual_limit(cloud: GceCloud, vm: Vm, clock: SimulatedClock) -> None:
+def test_extended_again_after_it_ran_begins_with_the_usual_limit(
+    cloud: GceCloud, vm: Vm, clock: SimulatedClock
+) -> None:
     extension.extend(cloud, stop(cloud), 12 * HOUR_S)
     clock.advance(60)
     start(cloud)
     stopped = stop(cloud)
     assert extension.next_ttl_s(stopped) == USUAL_S
     again = extension.extend(cloud, stopped, USUAL_S + HOUR_S)
-    assert (extension.usual_ttl_s(again), extension.next_ttl_s(again)) == (USUAL_S, USUAL_S + HOUR_S)
+    assert (extension.usual_ttl_s(again), extension.next_ttl_s(again)) == (
+        USUAL_S,
+        USUAL_S + HOUR_S,
+    )
 
 
 @pytest.mark.parametrize("lost", ["instances.setLabels", "instances.setScheduling"])
@@ -113,30 +128,49 @@ def test_a_limit_that_cannot_be_taken_back_keeps_the_vm_stopped(
     clock.advance(60)
     start(cloud)
     stop(cloud)
-    emulator.faults.add(http_error(403, "forbidden", "no", call="instances.setScheduling", times=None))
+    emulator.faults.add(
+        http_error(403, "forbidden", "no", call="instances.setScheduling", times=None)
+    )
     with pytest.raises(Exception, match="the time to live was not changed"):
         start(cloud)
     assert now(cloud).status == "TERMINATED"
     emulator.faults.clear()
-    emulator.faults.add(Fault(kind=FaultKind.HTTP, call="instances.setLabels", http_status=403, code="forbidden", message="no", times=1))
+    emulator.faults.add(
+        Fault(
+            kind=FaultKind.HTTP,
+            call="instances.setLabels",
+            http_status=403,
+            code="forbidden",
+            message="no",
+            times=1,
+        )
+    )
     with pytest.raises(Exception, match="the labels were not set"):
         start(cloud)
     start(cloud)
     assert (now(cloud).ttl_s, body.EXTENDED_LABEL in now(cloud).labels) == (USUAL_S, False)
 
 
-def test_of_a_vm_that_runs_where_the_cloud_allows_it(cloud: GceCloud, vm: Vm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_vm_that_runs_where_the_cloud_allows_it(
+    cloud: GceCloud, vm: Vm, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The API documents a refusal; should it take the change, the run has more time and the next one has not."""
     changed: list[int] = []
-    monkeypatch.setattr(GceCloud, "set_ttl", lambda self, name, zone, ttl_s, request_id: changed.append(ttl_s))
+    monkeypatch.setattr(
+        GceCloud, "set_ttl", lambda self, name, zone, ttl_s, request_id: changed.append(ttl_s)
+    )
     extension.extend(cloud, vm, 12 * HOUR_S)
     running = replace(now(cloud), ttl_s=12 * HOUR_S)
     assert changed == [12 * HOUR_S]
     assert (extension.usual_ttl_s(running), extension.next_ttl_s(running)) == (USUAL_S, USUAL_S)
 
 
-@pytest.mark.parametrize("value", ["", "8h", "28800", "28800_", "_1", "x_1", "28800_1_2", "1_1", "99999999_1"])
-def test_a_label_that_somebody_wrote_by_hand_changes_nothing(cloud: GceCloud, vm: Vm, value: str) -> None:
+@pytest.mark.parametrize(
+    "value", ["", "8h", "28800", "28800_", "_1", "x_1", "28800_1_2", "1_1", "99999999_1"]
+)
+def test_a_label_that_somebody_wrote_by_hand_changes_nothing(
+    cloud: GceCloud, vm: Vm, value: str
+) -> None:
     stop(cloud)
     cloud.set_labels("dev", ZONE, {body.EXTENDED_LABEL: value}, request_id=new_request_id())
     assert extension.usual_ttl_s(now(cloud)) == USUAL_S

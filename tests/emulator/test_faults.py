@@ -26,16 +26,22 @@ def names(emulator: ComputeEmulator) -> list[str]:
     return [vm["name"] for vm in emulator.instances(PROJECT)]
 
 
-# --- operations that end badly --------------------------------------------------------------------------------------
+# --- operations that end badly --------------------------------------------------------------------
 
 
 OPERATIONS: dict[str, tuple[Row, tuple[int, str]]] = {
     "stock-out with details": ({"fault": "stock_out"}, (503, f"{STOCK_OUT}_WITH_DETAILS")),
     "stock-out": ({"fault": "stock_out", "with_details": False}, (503, STOCK_OUT)),
-    "stock-out without HTTP code": ({"fault": "stock_out", "with_details": False, "silent": True}, (0, STOCK_OUT)),
+    "stock-out without HTTP code": (
+        {"fault": "stock_out", "with_details": False, "silent": True},
+        (0, STOCK_OUT),
+    ),
     "quota": ({"fault": "quota"}, (403, "QUOTA_EXCEEDED")),
     "quota without HTTP code": ({"fault": "quota", "silent": True}, (0, "QUOTA_EXCEEDED")),
-    "anything": ({"fault": "operation", "code": "UNSUPPORTED_OPERATION", "http_status": 400}, (400, "UNSUPPORTED_OPERATION")),
+    "anything": (
+        {"fault": "operation", "code": "UNSUPPORTED_OPERATION", "http_status": 400},
+        (400, "UNSUPPORTED_OPERATION"),
+    ),
 }
 
 
@@ -47,35 +53,56 @@ def test_an_operation_ends_badly(google: Google, emulator: ComputeEmulator, name
     assert names(emulator) == []
 
 
-def test_a_stock_out_names_its_zone_and_those_that_have_room(google: Google, emulator: ComputeEmulator) -> None:
-    emulator.script({"zone": "us-*", "fault": "stock_out", "available": ["us-west1-b", "us-east1-c"]})
+def test_a_stock_out_names_its_zone_and_those_that_have_room(
+    google: Google, emulator: ComputeEmulator
+) -> None:
+    emulator.script(
+        {"zone": "us-*", "fault": "stock_out", "available": ["us-west1-b", "us-east1-c"]}
+    )
     error = google.insert().error.errors[0]
     assert f"The zone '{ZONE}' does not have enough resources" in error.message
     metadata = error.error_details[0].error_info.metadatas
-    assert (metadata["zone"], metadata["vmType"], metadata["zonesAvailable"]) == (ZONE, "n1-standard-8", "us-west1-b,us-east1-c")
+    assert (metadata["zone"], metadata["vmType"], metadata["zonesAvailable"]) == (
+        ZONE,
+        "n1-standard-8",
+        "us-west1-b,us-east1-c",
+    )
 
 
 def test_a_stock_out_without_hints_has_none(google: Google, emulator: ComputeEmulator) -> None:
     emulator.script({"fault": "stock_out"})
-    assert google.insert().error.errors[0].error_details[0].error_info.metadatas["zonesAvailable"] == ""
+    assert (
+        google.insert().error.errors[0].error_details[0].error_info.metadatas["zonesAvailable"]
+        == ""
+    )
 
 
 def test_a_quota_names_its_region(google: Google, emulator: ComputeEmulator) -> None:
-    emulator.script([{"fault": "quota", "metric": "NVIDIA_T4_GPUS", "nth": 1}, {"fault": "quota", "metric": "GPUS_ALL_REGIONS"}])
+    emulator.script(
+        [
+            {"fault": "quota", "metric": "NVIDIA_T4_GPUS", "nth": 1},
+            {"fault": "quota", "metric": "GPUS_ALL_REGIONS"},
+        ]
+    )
     regional, everywhere = (google.insert().error.errors[0] for _ in range(2))
     assert regional.error_details[0].quota_info.dimensions == {"region": "us-central1"}
-    assert (regional.message[-22:], everywhere.message[-9:]) == ("in region us-central1.", "Globally.")
+    assert (regional.message[-22:], everywhere.message[-9:]) == (
+        "in region us-central1.",
+        "Globally.",
+    )
 
 
 @pytest.mark.parametrize(("word", "left"), [("leaves_vm", ["dev"]), ("leaves_disk", [])])
-def test_a_failure_may_leave_something_that_bills(google: Google, emulator: ComputeEmulator, word: str, left: list[str]) -> None:
+def test_a_failure_may_leave_something_that_bills(
+    google: Google, emulator: ComputeEmulator, word: str, left: list[str]
+) -> None:
     emulator.script({"fault": "stock_out", word: True})
     google.insert()
     assert names(emulator) == left
     assert [disk["name"] for disk in emulator.disks(PROJECT)] == ["dev"]
 
 
-# --- operations that take long ----------------------------------------------------------------------------------------
+# --- operations that take long --------------------------------------------------------------------
 
 
 def test_a_slow_operation(google: Google, emulator: ComputeEmulator, clock: SimulatedClock) -> None:
@@ -85,18 +112,24 @@ def test_a_slow_operation(google: Google, emulator: ComputeEmulator, clock: Simu
     assert clock.now() - began == pytest.approx(90)
 
 
-def test_an_operation_that_never_ends(google: Google, emulator: ComputeEmulator, clock: SimulatedClock) -> None:
+def test_an_operation_that_never_ends(
+    google: Google, emulator: ComputeEmulator, clock: SimulatedClock
+) -> None:
     emulator.script({"fault": "never"})
     operation = google.client("Instances").insert_unary(
-        project=PROJECT, zone=ZONE, instance_resource=compute_v1.Instance.from_json(json.dumps(gpu_vm()))
+        project=PROJECT,
+        zone=ZONE,
+        instance_resource=compute_v1.Instance.from_json(json.dumps(gpu_vm())),
     )
     clock.advance(1e6)
-    found = google.client("ZoneOperations").get(project=PROJECT, zone=ZONE, operation=operation.name)
+    found = google.client("ZoneOperations").get(
+        project=PROJECT, zone=ZONE, operation=operation.name
+    )
     assert found.status == compute_v1.Operation.Status.RUNNING
     assert google.status() == "STAGING"
 
 
-# --- answers that go wrong --------------------------------------------------------------------------------------------
+# --- answers that go wrong ------------------------------------------------------------------------
 
 LOST = requests.exceptions.ConnectionError
 ANSWERS: dict[str, tuple[Row, type[Exception], list[str]]] = {
@@ -120,7 +153,9 @@ def test_an_answer_goes_wrong(google: Google, emulator: ComputeEmulator, name: s
     emulator.script({**row, "nth": 1})
     resource = compute_v1.Instance.from_json(json.dumps(gpu_vm()))
     with pytest.raises(error):
-        google.client("Instances").insert_unary(project=PROJECT, zone=ZONE, instance_resource=resource, timeout=0.5)
+        google.client("Instances").insert_unary(
+            project=PROJECT, zone=ZONE, instance_resource=resource, timeout=0.5
+        )
     assert names(emulator) == left
 
 
@@ -132,46 +167,62 @@ def test_a_stale_fingerprint(google: Google, emulator: ComputeEmulator) -> None:
         google.call("set_labels", instances_set_labels_request_resource=change)
 
 
-def test_a_silent_server_lets_go_when_it_ends(google: Google, free_emulator: ComputeEmulator) -> None:
+def test_a_silent_server_lets_go_when_it_ends(
+    google: Google, free_emulator: ComputeEmulator
+) -> None:
     """The emulator's end does not wait for clients that wait for it."""
     free_emulator.script({"call": "zones.list", "fault": "mute_before"})
     with pytest.raises(requests.exceptions.ReadTimeout):
         requests.get(f"{free_emulator.endpoint}/compute/v1/projects/{PROJECT}/zones", timeout=0.2)
 
 
-# --- the API of tomorrow ----------------------------------------------------------------------------------------------
+# --- the API of tomorrow --------------------------------------------------------------------------
 
 
-def test_fields_and_words_that_nobody_knows_yet(google: Google, emulator: ComputeEmulator, cloud: GceCloud) -> None:
+def test_fields_and_words_that_nobody_knows_yet(
+    google: Google, emulator: ComputeEmulator, cloud: GceCloud
+) -> None:
     """Neither Google's client nor ours stumbles over what a later API says."""
     google.insert()
-    emulator.script({"call": "instances.get", "fault": "future", "fields": {"status": "HIBERNATING"}})
+    emulator.script(
+        {"call": "instances.get", "fault": "future", "fields": {"status": "HIBERNATING"}}
+    )
     emulator.script({"call": "*List", "fault": "future"})
-    assert get(emulator, f"projects/{PROJECT}/zones/{ZONE}/instances/dev")["disks"][0]["fieldOfTomorrow"] == {"value": 1}
+    assert get(emulator, f"projects/{PROJECT}/zones/{ZONE}/instances/dev")["disks"][0][
+        "fieldOfTomorrow"
+    ] == {"value": 1}
     assert google.status() == "HIBERNATING"
     found = cloud.get("dev", ZONE)
     assert found is not None
     assert (found.status, [vm.name for vm in cloud.list({})]) == ("HIBERNATING", ["dev"])
 
 
-# --- lists ------------------------------------------------------------------------------------------------------------
+# --- lists ----------------------------------------------------------------------------------------
 
 
-def test_a_zone_that_cannot_be_reached_is_missing_in_the_list(google: Google, emulator: ComputeEmulator) -> None:
+def test_a_zone_that_cannot_be_reached_is_missing_in_the_list(
+    google: Google, emulator: ComputeEmulator
+) -> None:
     for zone in (ZONE, "us-central1-b"):
         google.insert(gpu_vm(zone=zone), zone)
     emulator.script({"zone": "us-central1-a", "fault": "unreachable", "nth": 1})
     pager = google.client("Instances").aggregated_list(project=PROJECT)
     scopes = dict(pager)
     assert [vm.name for vm in scopes["zones/us-central1-b"].instances] == ["dev"]
-    assert (scopes[f"zones/{ZONE}"].warning.code, list(scopes[f"zones/{ZONE}"].instances)) == ("UNREACHABLE", [])
+    assert (scopes[f"zones/{ZONE}"].warning.code, list(scopes[f"zones/{ZONE}"].instances)) == (
+        "UNREACHABLE",
+        [],
+    )
     assert list(pager.unreachables) == [f"zones/{ZONE}"]
-    assert [vm["name"] for vm in get(emulator, f"projects/{PROJECT}/aggregated/instances")["items"][f"zones/{ZONE}"]["instances"]] == [
-        "dev"
-    ]
+    assert [
+        vm["name"]
+        for vm in get(emulator, f"projects/{PROJECT}/aggregated/instances")["items"][
+            f"zones/{ZONE}"
+        ]["instances"]
+    ] == ["dev"]
 
 
-# --- where and when ---------------------------------------------------------------------------------------------------
+# --- where and when -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -182,20 +233,27 @@ def test_the_nth_time(free_emulator: ComputeEmulator, nth: Any, hit: list[int]) 
     row = {"call": "zones.list", "fault": "http", "http_status": 503}
     free_emulator.script({**row, "nth": nth} if nth else row)
     path = f"{free_emulator.endpoint}/compute/v1/projects/{PROJECT}/zones"
-    assert [number for number in range(1, 6) if requests.get(path, timeout=10).status_code == 503] == hit
+    assert [
+        number for number in range(1, 6) if requests.get(path, timeout=10).status_code == 503
+    ] == hit
 
 
 def test_each_rule_counts_every_call_that_concerns_it(free_emulator: ComputeEmulator) -> None:
     rule = {"call": "zones.list", "fault": "http"}
-    free_emulator.script([{**rule, "nth": n, "http_status": status} for n, status in ((3, 500), (1, 503), (2, 429))])
+    free_emulator.script(
+        [{**rule, "nth": n, "http_status": status} for n, status in ((3, 500), (1, 503), (2, 429))]
+    )
     path = f"{free_emulator.endpoint}/compute/v1/projects/{PROJECT}/zones"
     assert [requests.get(path, timeout=10).status_code for _ in range(4)] == [503, 429, 500, 200]
 
 
 def test_a_fault_of_a_zone_a_call_and_a_name(google: Google, emulator: ComputeEmulator) -> None:
-    emulator.script({"zone": "us-central1-*", "call": "instances.insert", "name": "dev-?", "fault": "stock_out"})
+    emulator.script(
+        {"zone": "us-central1-*", "call": "instances.insert", "name": "dev-?", "fault": "stock_out"}
+    )
     results = [
-        error_of(google.insert(gpu_vm(name, zone), zone))[0] for name, zone in (("dev-1", ZONE), ("dev", ZONE), ("dev-1", "us-east1-c"))
+        error_of(google.insert(gpu_vm(name, zone), zone))[0]
+        for name, zone in (("dev-1", ZONE), ("dev", ZONE), ("dev-1", "us-east1-c"))
     ]
     assert results == [503, 0, 0]
 
@@ -203,9 +261,15 @@ def test_a_fault_of_a_zone_a_call_and_a_name(google: Google, emulator: ComputeEm
 WRONG: dict[str, tuple[Any, str]] = {
     "no fault": ({}, "no fault: 'None'"),
     "unknown fault": ({"fault": "earthquake"}, "known: stock_out, quota"),
-    "unknown call": ({"fault": "never", "call": "instances.insrt"}, "no emulated method: 'instances.insrt'"),
+    "unknown call": (
+        {"fault": "never", "call": "instances.insrt"},
+        "no emulated method: 'instances.insrt'",
+    ),
     "unknown word": ({"fault": "never", "colour": "red"}, "fault 'never' does not go with colour"),
-    "missing word": ({"fault": "slow"}, "fault 'slow' does not go with nothing more (its words: fault, zone, call, name, nth, seconds)"),
+    "missing word": (
+        {"fault": "slow"},
+        "fault 'slow' does not go with nothing more (its words: fault, zone, call, name, nth, seconds)",
+    ),
     "not nth": ({"fault": "never", "nth": "0"}, "nth is a number"),
     "backwards": ({"fault": "never", "nth": "3-2"}, "nth is a number"),
     "no mapping": (["never"], "a fault is a mapping, not 'never'"),
@@ -218,7 +282,9 @@ def test_a_script_that_means_nothing_is_refused(free_emulator: ComputeEmulator, 
     with pytest.raises(ValueError, match=r"\w") as caught:
         free_emulator.script(row)
     assert words in str(caught.value)
-    answer = requests.post(f"{free_emulator.endpoint}/emulator/faults", json=row or [{}], timeout=10)
+    answer = requests.post(
+        f"{free_emulator.endpoint}/emulator/faults", json=row or [{}], timeout=10
+    )
     assert (answer.status_code, words in answer.json()["error"]["message"]) == (400, True)
     assert free_emulator.faults.armed() == []
 
@@ -237,7 +303,7 @@ def test_every_fault_is_on_the_page() -> None:
     assert sorted(method for method in METHODS if f"`{method.partition('.')[0]}`" not in page) == []
 
 
-# --- the side door ----------------------------------------------------------------------------------------------------
+# --- the side door --------------------------------------------------------------------------------
 
 
 def door(emulator: ComputeEmulator, verb: str, path: str, body: Any = None) -> requests.Response:
@@ -252,15 +318,26 @@ def test_a_running_emulator_takes_scripts(google: Google, emulator: ComputeEmula
     assert shown == {**row, "seen": 1, "hits": 1}
     assert error_of(google.insert())[0] == 0
     assert door(emulator, "DELETE", "faults").json() == {"faults": []}
-    assert {call.path.partition("/compute/v1/")[1] for call in emulator.calls} == {"/compute/v1/"}, "the side door is no call of the API"
+    assert {call.path.partition("/compute/v1/")[1] for call in emulator.calls} == {
+        "/compute/v1/"
+    }, "the side door is no call of the API"
 
 
-def test_time_quotas_metadata_and_events_by_the_side_door(google: Google, emulator: ComputeEmulator) -> None:
+def test_time_quotas_metadata_and_events_by_the_side_door(
+    google: Google, emulator: ComputeEmulator
+) -> None:
     limited = {"maxRunDuration": {"seconds": "3600"}, "instanceTerminationAction": "STOP"}
     google.insert(gpu_vm(scheduling={**gpu_vm()["scheduling"], **limited}))
-    assert door(emulator, "POST", "clock", {"advance_s": 3600}).json()["now"] == emulator.clock.now()
+    assert (
+        door(emulator, "POST", "clock", {"advance_s": 3600}).json()["now"] == emulator.clock.now()
+    )
     assert google.status() == "TERMINATED"
-    door(emulator, "POST", "quotas", {"metric": "NVIDIA_T4_GPUS", "limit": 0, "region": "us-central1"})
+    door(
+        emulator,
+        "POST",
+        "quotas",
+        {"metric": "NVIDIA_T4_GPUS", "limit": 0, "region": "us-central1"},
+    )
     assert error_of(google.call("start")) == (403, "QUOTA_EXCEEDED")
     door(emulator, "POST", "quotas", {"metric": "NVIDIA_T4_GPUS", "limit": 1})
     google.call("start")

@@ -38,10 +38,12 @@ def create(cloud: GceCloud, spec: VmSpec, zone: str = ZONE) -> Vm:
     return cloud.create(spec, zone, request_id=str(uuid4()))
 
 
-# --- the way of a VM ------------------------------------------------------------------------------------------------
+# --- the way of a VM ------------------------------------------------------------------------------
 
 
-def test_create_get_list_delete(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec, hosts: NullBackend) -> None:
+def test_create_get_list_delete(
+    emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec, hosts: NullBackend
+) -> None:
     vm = create(cloud, make_spec())
     assert (vm.name, vm.zone, vm.status, vm.machine_type, vm.gpu, vm.gpu_count) == (
         "dev",
@@ -63,16 +65,27 @@ def test_create_get_list_delete(emulator: ComputeEmulator, cloud: GceCloud, make
     assert emulator.instances("demo") == []
 
 
-def test_create_costs_four_calls_and_one_more_for_a_family(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
+def test_create_costs_four_calls_and_one_more_for_a_family(
+    emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
+) -> None:
     create(cloud, make_spec())
-    assert emulator.counted() == ["images.getFromFamily", "instances.insert", "zoneOperations.wait", "instances.get"]
+    assert emulator.counted() == [
+        "images.getFromFamily",
+        "instances.insert",
+        "zoneOperations.wait",
+        "instances.get",
+    ]
     emulator.calls.clear()
     create(cloud, make_spec(name="other"))
     assert emulator.counted() == ["instances.insert", "zoneOperations.wait", "instances.get"]
 
 
 def test_what_is_read_tells_how_far_ahead_the_cloud_s_clock_is_without_a_call(
-    emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch
+    emulator: ComputeEmulator,
+    cloud: GceCloud,
+    make_spec: MakeSpec,
+    clock: SimulatedClock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     create(cloud, make_spec(ttl_s=8 * 3600))
     clock.sleep(3600)
@@ -84,7 +97,9 @@ def test_what_is_read_tells_how_far_ahead_the_cloud_s_clock_is_without_a_call(
         assert vm.ahead_s == pytest.approx(clock.now() - time.time(), abs=5)
         assert ttl_left_s(vm) == pytest.approx(7 * 3600, abs=5)
     monkeypatch.setattr(client_module, "time", SimpleNamespace(time=lambda: clock.now() + 2))
-    assert [vm.ahead_s for vm in cloud.list({})] == [0.0], "what a reply takes is no clock that is wrong"
+    assert [vm.ahead_s for vm in cloud.list({})] == [0.0], (
+        "what a reply takes is no clock that is wrong"
+    )
 
 
 def test_delete_of_nothing_is_false(emulator: ComputeEmulator, cloud: GceCloud) -> None:
@@ -101,16 +116,22 @@ def test_stop_and_start(cloud: GceCloud, make_spec: MakeSpec, hosts: NullBackend
     assert [event for event, _, _ in hosts.events] == ["boot", "halt", "boot"]
 
 
-def test_a_list_of_many_pages_is_whole(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
+def test_a_list_of_many_pages_is_whole(
+    emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
+) -> None:
     for number in range(3):
-        create(cloud, make_spec(name=f"dev-{number}"), zone=["us-central1-a", "us-east1-c", "europe-west4-a"][number])
+        create(
+            cloud,
+            make_spec(name=f"dev-{number}"),
+            zone=["us-central1-a", "us-east1-c", "europe-west4-a"][number],
+        )
     emulator.calls.clear()
     vms = cloud.list({})
     assert [vm.name for vm in vms] == ["dev-2", "dev-0", "dev-1"]
     assert emulator.counted() == ["instances.aggregatedList"]
 
 
-# --- what is sent ---------------------------------------------------------------------------------------------------
+# --- what is sent ---------------------------------------------------------------------------------
 
 
 def sent(emulator: ComputeEmulator) -> dict[str, object]:
@@ -119,11 +140,15 @@ def sent(emulator: ComputeEmulator) -> dict[str, object]:
     return body
 
 
-def test_the_insert_of_an_n1_gpu_vm(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
+def test_the_insert_of_an_n1_gpu_vm(
+    emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
+) -> None:
     create(cloud, make_spec(ttl_s=3600, gpu="t4", gpu_count=2, machine_type="n1-standard-16"))
     body = sent(emulator)
     assert body["machineType"] == f"zones/{ZONE}/machineTypes/n1-standard-16"
-    assert body["guestAccelerators"] == [{"acceleratorType": f"zones/{ZONE}/acceleratorTypes/nvidia-tesla-t4", "acceleratorCount": 2}]
+    assert body["guestAccelerators"] == [
+        {"acceleratorType": f"zones/{ZONE}/acceleratorTypes/nvidia-tesla-t4", "acceleratorCount": 2}
+    ]
     assert body["scheduling"] == {
         "onHostMaintenance": "TERMINATE",
         "automaticRestart": True,
@@ -145,53 +170,82 @@ def test_the_insert_of_an_n1_gpu_vm(emulator: ComputeEmulator, cloud: GceCloud, 
         }
     ]
     assert body["labels"] == {**labels, "provision-image": "cos-125-19216-655-28"}
-    assert body["serviceAccounts"] == [{"email": "default", "scopes": ["https://www.googleapis.com/auth/cloud-platform"]}]
+    assert body["serviceAccounts"] == [
+        {"email": "default", "scopes": ["https://www.googleapis.com/auth/cloud-platform"]}
+    ]
     assert body["networkInterfaces"] == [
-        {"network": "global/networks/default", "accessConfigs": [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}]}
+        {
+            "network": "global/networks/default",
+            "accessConfigs": [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}],
+        }
     ]
 
 
-def test_bundled_families_get_no_accelerator_and_their_disk(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
-    vm = create(cloud, make_spec(gpu="rtx-pro-6000", machine_type="g4-standard-48", external_ip=False, ttl_s=None), zone="us-central1-b")
+def test_bundled_families_get_no_accelerator_and_their_disk(
+    emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
+) -> None:
+    vm = create(
+        cloud,
+        make_spec(gpu="rtx-pro-6000", machine_type="g4-standard-48", external_ip=False, ttl_s=None),
+        zone="us-central1-b",
+    )
     body = sent(emulator)
     assert "guestAccelerators" not in body
     assert f"{body['disks']}".count("diskTypes/hyperdisk-balanced") == 1
     assert body["networkInterfaces"] == [{"network": "global/networks/default"}]
-    assert body["scheduling"] == {"onHostMaintenance": "TERMINATE", "automaticRestart": True, "provisioningModel": "STANDARD"}
+    assert body["scheduling"] == {
+        "onHostMaintenance": "TERMINATE",
+        "automaticRestart": True,
+        "provisioningModel": "STANDARD",
+    }
     assert (vm.gpu, vm.gpu_count, vm.address) == ("nvidia-rtx-pro-6000", 1, None)
 
 
-def test_metadata_reaches_the_host(cloud: GceCloud, make_spec: MakeSpec, hosts: NullBackend) -> None:
-    metadata = {"ssh-keys": "dev:ssh-ed25519 AAAA dev", "user-data": "#cloud-config\n# ünï\n", "enable-guest-attributes": "TRUE"}
+def test_metadata_reaches_the_host(
+    cloud: GceCloud, make_spec: MakeSpec, hosts: NullBackend
+) -> None:
+    metadata = {
+        "ssh-keys": "dev:ssh-ed25519 AAAA dev",
+        "user-data": "#cloud-config\n# ünï\n",
+        "enable-guest-attributes": "TRUE",
+    }
     vm = create(cloud, make_spec(metadata=metadata))
     assert hosts.boots == [(metadata, "nvidia-tesla-t4", 1)]
     assert vm.metadata == metadata
 
 
-def test_an_impossible_shape_costs_no_call(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
+def test_an_impossible_shape_costs_no_call(
+    emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
+) -> None:
     with pytest.raises(SettingsError, match="too small"):
         create(cloud, make_spec(disk_gb=49))
     assert emulator.counted() == []
 
 
-# --- images ---------------------------------------------------------------------------------------------------------
+# --- images ---------------------------------------------------------------------------------------
 
 
-def test_a_deprecated_image_works_by_name(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
+def test_a_deprecated_image_works_by_name(
+    emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
+) -> None:
     assert create(cloud, make_spec(image="cos-125-19216-651-2")).image == "cos-125-19216-651-2"
     assert "images.getFromFamily" not in emulator.counted()
 
 
 @pytest.mark.parametrize("family", ["cos-117-lts", "cos-300-lts"])
-def test_a_family_without_living_images_is_not_found(cloud: GceCloud, make_spec: MakeSpec, family: str) -> None:
+def test_a_family_without_living_images_is_not_found(
+    cloud: GceCloud, make_spec: MakeSpec, family: str
+) -> None:
     with pytest.raises(CloudNotFound, match="family"):
         create(cloud, make_spec(image=family))
 
 
-# --- traps of the client library ------------------------------------------------------------------------------------
+# --- traps of the client library ------------------------------------------------------------------
 
 
-def test_operations_are_polled_at_our_endpoint(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
+def test_operations_are_polled_at_our_endpoint(
+    emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
+) -> None:
     """`InstancesClient.insert()` would poll compute.googleapis.com, which a test may not reach."""
     create(cloud, make_spec())
     assert "zoneOperations.wait" in emulator.counted()
@@ -209,9 +263,12 @@ def test_an_operation_error_without_http_code_is_an_error(
     assert [event for event, _, _ in hosts.events] == ["destroy"]
 
 
-def test_the_details_of_an_operation_error_are_read(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
+def test_the_details_of_an_operation_error_are_read(
+    emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
+) -> None:
     emulator.faults.add(
-        stock_out(ZONE, available=["us-west1-b", "us-west1-a"]), quota("us-east1-c", metric="NVIDIA_T4_GPUS", region="us-east1")
+        stock_out(ZONE, available=["us-west1-b", "us-west1-a"]),
+        quota("us-east1-c", metric="NVIDIA_T4_GPUS", region="us-east1"),
     )
     with pytest.raises(CloudRefused) as stock:
         create(cloud, make_spec())
@@ -232,12 +289,16 @@ PASSING = {
     "403 rate": http_error(403, "rateLimitExceeded", "Rate Limit Exceeded", times=2),
     "garbage after": Fault(kind=FaultKind.BODY_AFTER, text="{not json", times=2),
     "no operation after": Fault(kind=FaultKind.BODY_AFTER, text="{}", times=2),
-    "half an operation after": Fault(kind=FaultKind.BODY_AFTER, text='{"kind": "compute#operation"}', times=2),
+    "half an operation after": Fault(
+        kind=FaultKind.BODY_AFTER, text='{"kind": "compute#operation"}', times=2
+    ),
 }
 
 
 @pytest.mark.parametrize("name", PASSING)
-def test_what_passes_by_is_retried_under_one_request_id(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec, name: str) -> None:
+def test_what_passes_by_is_retried_under_one_request_id(
+    emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec, name: str
+) -> None:
     """The client library retries no insert at all."""
     emulator.faults.add(PASSING[name])
     vm = create(cloud, make_spec())
@@ -248,28 +309,46 @@ def test_what_passes_by_is_retried_under_one_request_id(emulator: ComputeEmulato
 
 @pytest.mark.parametrize("api", ["instances.get", "zoneOperations.wait", "images.getFromFamily"])
 @pytest.mark.parametrize("name", ["reset before", "500", "502 html", "429", "no operation after"])
-def test_reads_and_waits_are_retried_too(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec, api: str, name: str) -> None:
+def test_reads_and_waits_are_retried_too(
+    emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec, api: str, name: str
+) -> None:
     """The client library raises 429, 500 and 502 of a read at once, and every error of a wait."""
     fault = PASSING[name]
     emulator.faults.add(
-        Fault(kind=fault.kind, call=api, times=2, http_status=fault.http_status, code=fault.code, message="", text=fault.text)
+        Fault(
+            kind=fault.kind,
+            call=api,
+            times=2,
+            http_status=fault.http_status,
+            code=fault.code,
+            message="",
+            text=fault.text,
+        )
     )
     assert create(cloud, make_spec()).status == "RUNNING"
     assert emulator.counted().count(api) == 3
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", '{"message": "hello"}'])
-def test_an_empty_reply_is_no_empty_list(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec, text: str) -> None:
+def test_an_empty_reply_is_no_empty_list(
+    emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec, text: str
+) -> None:
     """Compute Engine's lists say what they are, with nothing in them too; what a proxy answers does not."""
     create(cloud, make_spec())
-    emulator.faults.add(Fault(kind=FaultKind.BODY, call="instances.aggregatedList", text=text, times=1))
+    emulator.faults.add(
+        Fault(kind=FaultKind.BODY, call="instances.aggregatedList", text=text, times=1)
+    )
     assert [vm.name for vm in cloud.list({})] == ["dev"]
-    emulator.faults.add(Fault(kind=FaultKind.BODY, call="instances.aggregatedList", text=text, times=None))
+    emulator.faults.add(
+        Fault(kind=FaultKind.BODY, call="instances.aggregatedList", text=text, times=None)
+    )
     with pytest.raises(CloudRefused, match="no Compute Engine reply"):
         cloud.list({})
 
 
-def test_a_lasting_error_is_raised_once_the_attempts_are_used(emulator: ComputeEmulator, make_spec: MakeSpec) -> None:
+def test_a_lasting_error_is_raised_once_the_attempts_are_used(
+    emulator: ComputeEmulator, make_spec: MakeSpec
+) -> None:
     emulator.faults.add(http_error(503, "backendError", "Backend Error", times=None))
     slept: list[float] = []
     cloud = GceCloud("demo", emulator.endpoint, sleep=slept.append, attempts=4)
@@ -282,8 +361,12 @@ def test_a_lasting_error_is_raised_once_the_attempts_are_used(emulator: ComputeE
     assert sorted(slept) == slept
 
 
-def test_what_does_not_pass_by_is_not_retried(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
-    emulator.faults.add(http_error(403, "forbidden", "Required 'compute.instances.create' permission", times=None))
+def test_what_does_not_pass_by_is_not_retried(
+    emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
+) -> None:
+    emulator.faults.add(
+        http_error(403, "forbidden", "Required 'compute.instances.create' permission", times=None)
+    )
     with pytest.raises(CloudAuthError, match="permission"):
         create(cloud, make_spec())
     assert emulator.counted().count("instances.insert") == 1
@@ -316,7 +399,7 @@ def test_no_credentials_say_how_to_log_in() -> None:
     assert caught.value.fix == "gcloud auth application-default login"
 
 
-# --- time -----------------------------------------------------------------------------------------------------------
+# --- time -----------------------------------------------------------------------------------------
 
 
 def test_a_slow_operation_is_waited_for(clock: SimulatedClock, make_spec: MakeSpec) -> None:
@@ -329,9 +412,13 @@ def test_a_slow_operation_is_waited_for(clock: SimulatedClock, make_spec: MakeSp
         assert emulator.counted().count("zoneOperations.wait") == 3
 
 
-def test_an_operation_that_never_ends_is_given_up(emulator: ComputeEmulator, clock: SimulatedClock, make_spec: MakeSpec) -> None:
+def test_an_operation_that_never_ends_is_given_up(
+    emulator: ComputeEmulator, clock: SimulatedClock, make_spec: MakeSpec
+) -> None:
     emulator.faults.add(Fault(kind=FaultKind.NEVER))
-    cloud = GceCloud("demo", emulator.endpoint, now=clock.now, sleep=clock.sleep, operation_timeout_s=600)
+    cloud = GceCloud(
+        "demo", emulator.endpoint, now=clock.now, sleep=clock.sleep, operation_timeout_s=600
+    )
     with pytest.raises(CloudRefused) as caught:
         create(cloud, make_spec())
     cloud.close()
@@ -339,7 +426,9 @@ def test_an_operation_that_never_ends_is_given_up(emulator: ComputeEmulator, clo
     assert "RUNNING after 600 s" in caught.value.why
 
 
-def test_the_time_to_live_is_kept_by_the_cloud(cloud: GceCloud, clock: SimulatedClock, make_spec: MakeSpec, hosts: NullBackend) -> None:
+def test_the_time_to_live_is_kept_by_the_cloud(
+    cloud: GceCloud, clock: SimulatedClock, make_spec: MakeSpec, hosts: NullBackend
+) -> None:
     create(cloud, make_spec(ttl_s=3600))
     assert [vm.ttl_s for vm in cloud.list({})] == [3600]
     clock.advance(3599)
@@ -349,16 +438,20 @@ def test_the_time_to_live_is_kept_by_the_cloud(cloud: GceCloud, clock: Simulated
     assert hosts.events[-1] == ("halt", "dev", ZONE)
 
 
-# --- names that are taken -------------------------------------------------------------------------------------------
+# --- names that are taken -------------------------------------------------------------------------
 
 
-def test_our_own_vm_of_the_same_name_is_taken(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
+def test_our_own_vm_of_the_same_name_is_taken(
+    emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
+) -> None:
     first = create(cloud, make_spec())
     assert create(cloud, make_spec()) == first
     assert len(emulator.instances("demo")) == 1
 
 
-def test_anothers_vm_of_the_same_name_is_left_alone(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
+def test_anothers_vm_of_the_same_name_is_left_alone(
+    emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
+) -> None:
     first = create(cloud, make_spec(labels={"provision-owner": "you"}))
     with pytest.raises(CloudRefused, match="not ours"):
         create(cloud, make_spec())
@@ -367,7 +460,9 @@ def test_anothers_vm_of_the_same_name_is_left_alone(emulator: ComputeEmulator, c
 
 def test_a_vm_still_being_made_is_waited_for(clock: SimulatedClock, make_spec: MakeSpec) -> None:
     with ComputeEmulator(NullBackend(), clock=clock, operation_s={"insert": 30}) as emulator:
-        impatient = GceCloud("demo", emulator.endpoint, now=clock.now, sleep=clock.sleep, operation_timeout_s=0)
+        impatient = GceCloud(
+            "demo", emulator.endpoint, now=clock.now, sleep=clock.sleep, operation_timeout_s=0
+        )
         with pytest.raises(CloudRefused):
             create(impatient, make_spec())
         cloud = GceCloud("demo", emulator.endpoint, now=clock.now, sleep=clock.sleep)
@@ -376,10 +471,12 @@ def test_a_vm_still_being_made_is_waited_for(clock: SimulatedClock, make_spec: M
         cloud.close()
 
 
-# --- looking into a VM ----------------------------------------------------------------------------------------------
+# --- looking into a VM ----------------------------------------------------------------------------
 
 
-def test_the_serial_port_is_read_on_from_where_it_ended(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
+def test_the_serial_port_is_read_on_from_where_it_ended(
+    emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
+) -> None:
     create(cloud, make_spec())
     emulator.print_serial("dev", ZONE, "booting\n")
     first = cloud.serial("dev", ZONE)
@@ -387,10 +484,14 @@ def test_the_serial_port_is_read_on_from_where_it_ended(emulator: ComputeEmulato
     emulator.print_serial("dev", ZONE, "ready\n")
     assert cloud.serial("dev", ZONE, start=first.next) == SerialOutput("ready\n", first.next + 6)
     emulator.print_serial("dev", ZONE, 2**20 * "x")
-    assert cloud.serial("dev", ZONE, start=first.next) == SerialOutput(2**20 * "x", first.next + 6 + 2**20, lost=6)
+    assert cloud.serial("dev", ZONE, start=first.next) == SerialOutput(
+        2**20 * "x", first.next + 6 + 2**20, lost=6
+    )
 
 
-def test_guest_attributes_are_empty_until_published(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
+def test_guest_attributes_are_empty_until_published(
+    emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
+) -> None:
     create(cloud, make_spec())
     assert cloud.guest_attributes("dev", ZONE, "hostkeys/") == {}
     emulator.publish("dev", ZONE, "hostkeys/ssh-ed25519", "AAAAC3")
@@ -417,19 +518,27 @@ def test_the_ssh_port_of_the_real_cloud_costs_no_call() -> None:
     assert GceCloud("demo").ssh_port(vm) == 22
 
 
-# --- what changes a VM that is there --------------------------------------------------------------------------------------
+# --- what changes a VM that is there --------------------------------------------------------------
 
 
-def test_reset_boots_the_host_again_at_the_same_address(cloud: GceCloud, make_spec: MakeSpec, hosts: NullBackend) -> None:
+def test_reset_boots_the_host_again_at_the_same_address(
+    cloud: GceCloud, make_spec: MakeSpec, hosts: NullBackend
+) -> None:
     before = create(cloud, make_spec())
     after = cloud.reset("dev", ZONE, request_id=str(uuid4()))
-    assert (after.status, after.address, after.instance_id) == ("RUNNING", before.address, before.instance_id)
+    assert (after.status, after.address, after.instance_id) == (
+        "RUNNING",
+        before.address,
+        before.instance_id,
+    )
     assert [event for event, _, _ in hosts.events] == ["boot", "halt", "boot"]
 
 
 def test_labels_are_merged(cloud: GceCloud, make_spec: MakeSpec) -> None:
     before = create(cloud, make_spec(labels={"provision-owner": "me", "run": "1", "old": "x"}))
-    after = cloud.set_labels("dev", ZONE, {"run": "2", "team": "ml"}, ["old", "never-there"], request_id=str(uuid4()))
+    after = cloud.set_labels(
+        "dev", ZONE, {"run": "2", "team": "ml"}, ["old", "never-there"], request_id=str(uuid4())
+    )
     kept = {key: value for key, value in before.labels.items() if key not in {"run", "old"}}
     assert after.labels == {**kept, "run": "2", "team": "ml"}
 
@@ -439,7 +548,11 @@ def test_labels_that_somebody_else_changed_meanwhile_are_read_again(
 ) -> None:
     create(cloud, make_spec())
     emulator.calls.clear()
-    emulator.faults.add(http_error(412, "conditionNotMet", "Labels fingerprint either invalid", call="instances.setLabels"))
+    emulator.faults.add(
+        http_error(
+            412, "conditionNotMet", "Labels fingerprint either invalid", call="instances.setLabels"
+        )
+    )
     after = cloud.set_labels("dev", ZONE, {"team": "ml"}, request_id=str(uuid4()))
     assert after.labels["team"] == "ml"
     assert emulator.counted() == [
@@ -449,8 +562,12 @@ def test_labels_that_somebody_else_changed_meanwhile_are_read_again(
     assert len(set(ids)) == 2
 
 
-def test_labels_that_always_change_are_given_up(emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec) -> None:
+def test_labels_that_always_change_are_given_up(
+    emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
+) -> None:
     create(cloud, make_spec())
-    emulator.faults.add(http_error(412, "conditionNotMet", "changed", call="instances.setLabels", times=None))
+    emulator.faults.add(
+        http_error(412, "conditionNotMet", "changed", call="instances.setLabels", times=None)
+    )
     with pytest.raises(CloudRefused, match="the labels were not set"):
         cloud.set_labels("dev", ZONE, {"team": "ml"}, request_id=str(uuid4()))

@@ -26,14 +26,20 @@ def disks(emulator: ComputeEmulator) -> list[str]:
     return [disk["name"] for disk in emulator.disks(PROJECT)]
 
 
-# --- disks ----------------------------------------------------------------------------------------------------------
+# --- disks ----------------------------------------------------------------------------------------
 
 
 def test_an_instance_brings_its_boot_disk(google: Google) -> None:
     parameters = {**gpu_vm()["disks"][0]["initializeParams"], "labels": {"owner": "me"}}
-    google.insert(gpu_vm(disks=[{"boot": True, "autoDelete": True, "initializeParams": parameters}]))
+    google.insert(
+        gpu_vm(disks=[{"boot": True, "autoDelete": True, "initializeParams": parameters}])
+    )
     disk = google.client("Disks").get(project=PROJECT, zone=ZONE, disk="dev")
-    assert (disk.size_gb, disk.type_.rsplit("/")[-1], dict(disk.labels)) == (50, "pd-balanced", {"owner": "me"})
+    assert (disk.size_gb, disk.type_.rsplit("/")[-1], dict(disk.labels)) == (
+        50,
+        "pd-balanced",
+        {"owner": "me"},
+    )
     assert disk.source_image.endswith("global/images/cos-125-19216-655-28")
     assert list(disk.users) == [google.vm().self_link]
     assert google.vm().disks[0].source == disk.self_link
@@ -55,11 +61,15 @@ def test_a_disk_goes_with_its_instance_only_where_that_was_asked_for(google: Goo
 
 def test_a_disk_in_use_is_not_deleted(google: Google) -> None:
     google.insert()
-    with pytest.raises(BadRequest, match="already being used by 'projects/demo/zones/us-central1-a/instances/dev'"):
+    with pytest.raises(
+        BadRequest, match="already being used by 'projects/demo/zones/us-central1-a/instances/dev'"
+    ):
         google.client("Disks").delete_unary(project=PROJECT, zone=ZONE, disk="dev")
 
 
-def test_an_orphaned_disk_is_in_the_way_of_a_new_instance_and_can_be_its_disk(google: Google, emulator: ComputeEmulator) -> None:
+def test_an_orphaned_disk_is_in_the_way_of_a_new_instance_and_can_be_its_disk(
+    google: Google, emulator: ComputeEmulator
+) -> None:
     google.insert(gpu_vm(disks=[{**gpu_vm()["disks"][0], "autoDelete": False}]))
     google.call("delete")
     with pytest.raises(Conflict, match="disks/dev' already exists"):
@@ -75,32 +85,49 @@ def test_disks_are_made_and_labelled_alone(google: Google) -> None:
     disk = compute_v1.Disk(name="data", size_gb=500, type_=f"{ZONE_PATH}/diskTypes/pd-ssd")
     google.done(client.insert_unary(project=PROJECT, zone=ZONE, disk_resource=disk))
     made = client.get(project=PROJECT, zone=ZONE, disk="data")
-    change = compute_v1.ZoneSetLabelsRequest(labels={"a": "b"}, label_fingerprint=made.label_fingerprint)
-    google.done(client.set_labels_unary(project=PROJECT, zone=ZONE, resource="data", zone_set_labels_request_resource=change))
+    change = compute_v1.ZoneSetLabelsRequest(
+        labels={"a": "b"}, label_fingerprint=made.label_fingerprint
+    )
+    google.done(
+        client.set_labels_unary(
+            project=PROJECT, zone=ZONE, resource="data", zone_set_labels_request_resource=change
+        )
+    )
     assert dict(client.get(project=PROJECT, zone=ZONE, disk="data").labels) == {"a": "b"}
     with pytest.raises(PreconditionFailed):
-        client.set_labels_unary(project=PROJECT, zone=ZONE, resource="data", zone_set_labels_request_resource=change)
+        client.set_labels_unary(
+            project=PROJECT, zone=ZONE, resource="data", zone_set_labels_request_resource=change
+        )
 
 
 def test_a_failed_insert_may_leave_its_disk(google: Google, emulator: ComputeEmulator) -> None:
     fault = stock_out(ZONE)
-    emulator.faults.add(Fault(kind=FaultKind.OPERATION, code=fault.code, http_status=503, leaves_disk=True, times=1))
+    emulator.faults.add(
+        Fault(kind=FaultKind.OPERATION, code=fault.code, http_status=503, leaves_disk=True, times=1)
+    )
     assert error_of(google.insert())[0] == 503
     assert (emulator.instances(PROJECT), disks(emulator)) == ([], ["dev"])
 
 
-def test_a_failed_insert_leaves_no_disk_otherwise(google: Google, emulator: ComputeEmulator) -> None:
+def test_a_failed_insert_leaves_no_disk_otherwise(
+    google: Google, emulator: ComputeEmulator
+) -> None:
     emulator.faults.add(stock_out(ZONE))
     google.insert()
     assert disks(emulator) == []
 
 
-# --- quotas ---------------------------------------------------------------------------------------------------------
+# --- quotas ---------------------------------------------------------------------------------------
 
 
-def limit(emulator: ComputeEmulator, metric: str, region: str = "us-central1") -> tuple[float, float]:
+def limit(
+    emulator: ComputeEmulator, metric: str, region: str = "us-central1"
+) -> tuple[float, float]:
     """(limit, usage) of a regional metric."""
-    found = {row["metric"]: (row["limit"], row["usage"]) for row in get(emulator, f"projects/{PROJECT}/regions/{region}")["quotas"]}
+    found = {
+        row["metric"]: (row["limit"], row["usage"])
+        for row in get(emulator, f"projects/{PROJECT}/regions/{region}")["quotas"]
+    }
     return found[metric]
 
 
@@ -109,7 +136,10 @@ def test_a_quota_is_a_limit(google: Google, emulator: ComputeEmulator, metric: s
     emulator.quotas.set(metric, 0)
     failed = google.insert()
     assert error_of(failed) == (403, "QUOTA_EXCEEDED")
-    assert failed.error.errors[0].error_details[0].quota_info.metric_name == f"compute.googleapis.com/{metric.lower()}"
+    assert (
+        failed.error.errors[0].error_details[0].quota_info.metric_name
+        == f"compute.googleapis.com/{metric.lower()}"
+    )
     assert emulator.instances(PROJECT) == []
 
 
@@ -121,7 +151,9 @@ def test_a_quota_of_one_region_is_of_that_region(google: Google, emulator: Compu
     assert limit(emulator, "NVIDIA_T4_GPUS", "us-east1") == (16, 1)
 
 
-def test_a_stopped_vm_frees_its_gpu_but_not_its_disk(google: Google, emulator: ComputeEmulator) -> None:
+def test_a_stopped_vm_frees_its_gpu_but_not_its_disk(
+    google: Google, emulator: ComputeEmulator
+) -> None:
     emulator.quotas.set("NVIDIA_T4_GPUS", 1)
     google.insert()
     assert error_of(google.insert(gpu_vm("other"))) == (403, "QUOTA_EXCEEDED")
@@ -133,17 +165,33 @@ def test_a_stopped_vm_frees_its_gpu_but_not_its_disk(google: Google, emulator: C
     assert google.status() == "TERMINATED"
 
 
-def test_spot_draws_on_the_preemptible_metric_once_that_was_granted(google: Google, emulator: ComputeEmulator) -> None:
+def test_spot_draws_on_the_preemptible_metric_once_that_was_granted(
+    google: Google, emulator: ComputeEmulator
+) -> None:
     google.insert(gpu_vm(scheduling=SPOT))
-    assert (limit(emulator, "PREEMPTIBLE_NVIDIA_T4_GPUS")[1], limit(emulator, "NVIDIA_T4_GPUS")[1]) == (1, 0)
+    assert (
+        limit(emulator, "PREEMPTIBLE_NVIDIA_T4_GPUS")[1],
+        limit(emulator, "NVIDIA_T4_GPUS")[1],
+    ) == (1, 0)
     emulator.quotas.set("PREEMPTIBLE_NVIDIA_T4_GPUS", 0)
-    assert (limit(emulator, "PREEMPTIBLE_NVIDIA_T4_GPUS")[1], limit(emulator, "NVIDIA_T4_GPUS")[1]) == (0, 1)
+    assert (
+        limit(emulator, "PREEMPTIBLE_NVIDIA_T4_GPUS")[1],
+        limit(emulator, "NVIDIA_T4_GPUS")[1],
+    ) == (0, 1)
 
 
 def test_newer_gpus_have_no_metric_of_their_own(google: Google, emulator: ComputeEmulator) -> None:
-    google.insert(gpu_vm(machineType=f"zones/{ZONE}/machineTypes/a3-highgpu-1g", guestAccelerators=[], scheduling=SPOT))
+    google.insert(
+        gpu_vm(
+            machineType=f"zones/{ZONE}/machineTypes/a3-highgpu-1g",
+            guestAccelerators=[],
+            scheduling=SPOT,
+        )
+    )
     assert limit(emulator, "PREEMPTIBLE_NVIDIA_H100_GPUS")[1] == 1
-    assert "NVIDIA_H100_GPUS" not in {row["metric"] for row in get(emulator, f"projects/{PROJECT}/regions/us-central1")["quotas"]}
+    assert "NVIDIA_H100_GPUS" not in {
+        row["metric"] for row in get(emulator, f"projects/{PROJECT}/regions/us-central1")["quotas"]
+    }
 
 
 def test_limits_can_be_lifted_and_must_exist(emulator: ComputeEmulator) -> None:
@@ -153,7 +201,9 @@ def test_limits_can_be_lifted_and_must_exist(emulator: ComputeEmulator) -> None:
         emulator.quotas.set("NVIDIA_H100_GPUS", 1)
 
 
-def test_the_project_has_metadata_that_its_hosts_see(google: Google, emulator: ComputeEmulator, hosts: NullBackend) -> None:
+def test_the_project_has_metadata_that_its_hosts_see(
+    google: Google, emulator: ComputeEmulator, hosts: NullBackend
+) -> None:
     emulator.project_metadata["enable-oslogin"] = "TRUE"
     items = google.client("Projects").get(project=PROJECT).common_instance_metadata.items
     assert {item.key: item.value for item in items} == {"enable-oslogin": "TRUE"}
@@ -161,19 +211,40 @@ def test_the_project_has_metadata_that_its_hosts_see(google: Google, emulator: C
     assert hosts.boots[-1][0] == {"enable-oslogin": "TRUE", "a": "b"}
 
 
-# --- reservations ---------------------------------------------------------------------------------------------------
+# --- reservations ---------------------------------------------------------------------------------
 
 
-def reserve(google: Google, name: str = "mine", count: int = 1, machine_type: str = "n1-standard-8") -> None:
-    accelerators = [compute_v1.AcceleratorConfig(accelerator_type="nvidia-tesla-t4", accelerator_count=1)]
-    shape = compute_v1.AllocationSpecificSKUAllocationReservedInstanceProperties(machine_type=machine_type, guest_accelerators=accelerators)
+def reserve(
+    google: Google, name: str = "mine", count: int = 1, machine_type: str = "n1-standard-8"
+) -> None:
+    accelerators = [
+        compute_v1.AcceleratorConfig(accelerator_type="nvidia-tesla-t4", accelerator_count=1)
+    ]
+    shape = compute_v1.AllocationSpecificSKUAllocationReservedInstanceProperties(
+        machine_type=machine_type, guest_accelerators=accelerators
+    )
     specific = compute_v1.AllocationSpecificSKUReservation(count=count, instance_properties=shape)
-    resource = compute_v1.Reservation(name=name, specific_reservation=specific, specific_reservation_required=True)
-    google.done(google.client("Reservations").insert_unary(project=PROJECT, zone=ZONE, reservation_resource=resource))
+    resource = compute_v1.Reservation(
+        name=name, specific_reservation=specific, specific_reservation_required=True
+    )
+    google.done(
+        google.client("Reservations").insert_unary(
+            project=PROJECT, zone=ZONE, reservation_resource=resource
+        )
+    )
 
 
-def on_reservation(name: str, vm: str = "dev", key: str = "compute.googleapis.com/reservation-name") -> Body:
-    return gpu_vm(vm, reservationAffinity={"consumeReservationType": "SPECIFIC_RESERVATION", "key": key, "values": [name]})
+def on_reservation(
+    name: str, vm: str = "dev", key: str = "compute.googleapis.com/reservation-name"
+) -> Body:
+    return gpu_vm(
+        vm,
+        reservationAffinity={
+            "consumeReservationType": "SPECIFIC_RESERVATION",
+            "key": key,
+            "values": [name],
+        },
+    )
 
 
 def test_a_reservation_is_used_up_by_those_who_name_it(google: Google) -> None:
@@ -182,12 +253,24 @@ def test_a_reservation_is_used_up_by_those_who_name_it(google: Google) -> None:
     google.insert(on_reservation("mine"))
     (found,) = google.client("Reservations").list(project=PROJECT, zone=ZONE)
     one = google.client("Reservations").get(project=PROJECT, zone=ZONE, reservation="mine")
-    assert (found.name, one.specific_reservation.count, one.specific_reservation.in_use_count) == ("mine", 1, 1)
-    assert error_of(google.insert(on_reservation("mine", "second"))) == (400, "RESERVATION_CAPACITY_EXCEEDED")
+    assert (found.name, one.specific_reservation.count, one.specific_reservation.in_use_count) == (
+        "mine",
+        1,
+        1,
+    )
+    assert error_of(google.insert(on_reservation("mine", "second"))) == (
+        400,
+        "RESERVATION_CAPACITY_EXCEEDED",
+    )
     google.call("delete")
     assert error_of(google.insert(on_reservation("mine", "second"))) == (0, "")
-    google.done(google.client("Reservations").delete_unary(project=PROJECT, zone=ZONE, reservation="mine"))
-    assert not any(scope.reservations for _, scope in google.client("Reservations").aggregated_list(project=PROJECT))
+    google.done(
+        google.client("Reservations").delete_unary(project=PROJECT, zone=ZONE, reservation="mine")
+    )
+    assert not any(
+        scope.reservations
+        for _, scope in google.client("Reservations").aggregated_list(project=PROJECT)
+    )
 
 
 def test_a_reservation_of_another_shape_does_not_do(google: Google) -> None:
@@ -195,18 +278,25 @@ def test_a_reservation_of_another_shape_does_not_do(google: Google) -> None:
     assert error_of(google.insert(on_reservation("mine"))) == (400, "INVALID_USAGE")
 
 
-@pytest.mark.parametrize("body", [on_reservation("none"), on_reservation("none", key="name")], ids=["unknown", "key"])
-def test_a_reservation_that_cannot_be_found_is_refused(free_emulator: ComputeEmulator, body: Body) -> None:
+@pytest.mark.parametrize(
+    "body", [on_reservation("none"), on_reservation("none", key="name")], ids=["unknown", "key"]
+)
+def test_a_reservation_that_cannot_be_found_is_refused(
+    free_emulator: ComputeEmulator, body: Body
+) -> None:
     answer = send(free_emulator, "POST", f"{ZONE_PATH}/instances", body)
     assert (answer.status_code, answer.json()["error"]["errors"][0]["reason"]) == (400, "invalid")
 
 
-# --- many at once ---------------------------------------------------------------------------------------------------
+# --- many at once ---------------------------------------------------------------------------------
 
 
 def properties() -> Body:
     """What `instanceProperties` are: bare names where an instance has paths."""
-    body = gpu_vm(machineType="n1-standard-8", guestAccelerators=[{"acceleratorType": "nvidia-tesla-t4", "acceleratorCount": 1}])
+    body = gpu_vm(
+        machineType="n1-standard-8",
+        guestAccelerators=[{"acceleratorType": "nvidia-tesla-t4", "acceleratorCount": 1}],
+    )
     body["disks"][0]["initializeParams"]["diskType"] = "pd-balanced"
     return {key: value for key, value in body.items() if key != "name"}
 
@@ -215,7 +305,11 @@ def bulk_insert(google: Google, **words: Any) -> Any:
     shape = compute_v1.InstanceProperties.from_json(json.dumps(properties()))
     resource = compute_v1.BulkInsertInstanceResource(instance_properties=shape, **words)
     client = google.client("Instances")
-    return google.done(client.bulk_insert_unary(project=PROJECT, zone=ZONE, bulk_insert_instance_resource_resource=resource))
+    return google.done(
+        client.bulk_insert_unary(
+            project=PROJECT, zone=ZONE, bulk_insert_instance_resource_resource=resource
+        )
+    )
 
 
 def names(emulator: ComputeEmulator) -> list[str]:
@@ -224,7 +318,12 @@ def names(emulator: ComputeEmulator) -> list[str]:
 
 def test_bulk_insert_numbers_its_instances(google: Google, emulator: ComputeEmulator) -> None:
     done = bulk_insert(google, count=2, name_pattern="dev-##")
-    assert done.instances_bulk_insert_operation_metadata.per_location_status[f"zones/{ZONE}"].created_vm_count == 2
+    assert (
+        done.instances_bulk_insert_operation_metadata.per_location_status[
+            f"zones/{ZONE}"
+        ].created_vm_count
+        == 2
+    )
     bulk_insert(google, count=1, name_pattern="dev-##")
     assert names(emulator) == ["dev-01", "dev-02", "dev-03"]
     assert {vm["status"] for vm in emulator.instances(PROJECT)} == {"RUNNING"}
@@ -232,17 +331,25 @@ def test_bulk_insert_numbers_its_instances(google: Google, emulator: ComputeEmul
 
 
 def test_bulk_insert_takes_names(google: Google, emulator: ComputeEmulator) -> None:
-    each = {name: compute_v1.BulkInsertInstanceResourcePerInstanceProperties(name=name) for name in ("b", "a")}
+    each = {
+        name: compute_v1.BulkInsertInstanceResourcePerInstanceProperties(name=name)
+        for name in ("b", "a")
+    }
     bulk_insert(google, count=2, per_instance_properties=each)
     assert names(emulator) == ["a", "b"]
 
 
-@pytest.mark.parametrize(("least", "made", "error"), [(3, 0, (503, "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS")), (2, 2, (0, ""))])
+@pytest.mark.parametrize(
+    ("least", "made", "error"),
+    [(3, 0, (503, "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS")), (2, 2, (0, ""))],
+)
 def test_bulk_insert_is_all_or_at_least_so_many(
     google: Google, emulator: ComputeEmulator, least: int, made: int, error: tuple[int, str]
 ) -> None:
     fault = stock_out(ZONE, call="instances.bulkInsert")
-    emulator.faults.add(Fault(kind=fault.kind, call=fault.call, code=fault.code, http_status=503, capacity=2))
+    emulator.faults.add(
+        Fault(kind=fault.kind, call=fault.call, code=fault.code, http_status=503, capacity=2)
+    )
     done = bulk_insert(google, count=3, min_count=least, name_pattern="dev-#")
     assert error_of(done) == error
     assert len(names(emulator)) == len(disks(emulator)) == made
@@ -266,13 +373,22 @@ def test_bulk_insert_stops_at_the_quota(google: Google, emulator: ComputeEmulato
         {"count": "2", "namePattern": "Dev-#"},
     ],
 )
-def test_a_bulk_insert_that_contradicts_itself_is_refused(free_emulator: ComputeEmulator, body: Body) -> None:
-    answer = send(free_emulator, "POST", f"{ZONE_PATH}/instances/bulkInsert", {"instanceProperties": properties(), **body})
+def test_a_bulk_insert_that_contradicts_itself_is_refused(
+    free_emulator: ComputeEmulator, body: Body
+) -> None:
+    answer = send(
+        free_emulator,
+        "POST",
+        f"{ZONE_PATH}/instances/bulkInsert",
+        {"instanceProperties": properties(), **body},
+    )
     assert answer.status_code == 400
     assert free_emulator.instances(PROJECT) == []
 
 
-def test_everything_outlives_the_emulator(google: Google, emulator: ComputeEmulator, hosts: NullBackend, clock: SimulatedClock) -> None:
+def test_everything_outlives_the_emulator(
+    google: Google, emulator: ComputeEmulator, hosts: NullBackend, clock: SimulatedClock
+) -> None:
     google.insert(gpu_vm(disks=[{**gpu_vm()["disks"][0], "autoDelete": False}]))
     reserve(google)
     emulator.project_metadata["enable-oslogin"] = "TRUE"

@@ -29,8 +29,16 @@ SCENARIOS: dict[str, tuple[str, tuple[Fault, ...], float]] = {
 }
 """Verb, faults, seconds that operations take."""
 MOST_STEPS = 60
-KILLED = {"create": 9, "create, second zone": 16, "create, slow": 14, "delete": 6, "delete, slow": 6, "gc, stopped": 6}
-"""Steps of the scenarios; each is killed at before and after. Those of a race depend on who is faster."""
+KILLED = {
+    "create": 9,
+    "create, second zone": 16,
+    "create, slow": 14,
+    "delete": 6,
+    "delete, slow": 6,
+    "gc, stopped": 6,
+}
+"""Steps of the scenarios; each is killed at before and after. Those of a race depend on who is
+faster."""
 
 
 def created_next(run: Maker) -> None:
@@ -53,7 +61,11 @@ def collected_next(run: Maker) -> None:
     assert len(run.cloud.disks({"provision-owner": OWNER})) == len(kept)
 
 
-NEXT: dict[str, Callable[[Maker], None]] = {"create": created_next, "delete": deleted_next, "gc": collected_next}
+NEXT: dict[str, Callable[[Maker], None]] = {
+    "create": created_next,
+    "delete": deleted_next,
+    "gc": collected_next,
+}
 
 
 def stopped_for_long(emulator: ComputeEmulator, run: Maker, vm: Vm) -> None:
@@ -64,7 +76,9 @@ def stopped_for_long(emulator: ComputeEmulator, run: Maker, vm: Vm) -> None:
 
 
 @contextmanager
-def killed(scenario: str, folder: Path, doom: Doom) -> Iterator[tuple[bool, ComputeEmulator, Maker]]:
+def killed(
+    scenario: str, folder: Path, doom: Doom
+) -> Iterator[tuple[bool, ComputeEmulator, Maker]]:
     """(It reached its step, the world it left, a next run over the same journal)."""
     verb, faults, operation_s = SCENARIOS[scenario]
     journal = folder / f"{doom.step}-{doom.after}" / "journal.jsonl"
@@ -94,7 +108,10 @@ def settle(scenario: str, following: str, folder: Path, doom: Doom) -> bool:
         if not died:
             return False
         known = {(entry.name, entry.zone) for entry in run.journal.open()}
-        there = {(instance["name"], instance["zone"].rsplit("/", 1)[-1]) for instance in emulator.instances("demo")}
+        there = {
+            (instance["name"], instance["zone"].rsplit("/", 1)[-1])
+            for instance in emulator.instances("demo")
+        }
         assert there <= known, f"an orphan after {doom}"
         emulator.faults.clear()
         NEXT[following](run)
@@ -115,7 +132,9 @@ def test_killed_at_every_step_the_next_command_settles_it(scenario: str, tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize("following", NEXT)
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_every_scenario_killed_at_every_step_is_settled_by_every_next_command(scenario: str, following: str, tmp_path: Path) -> None:
+def test_every_scenario_killed_at_every_step_is_settled_by_every_next_command(
+    scenario: str, following: str, tmp_path: Path
+) -> None:
     steps = 0
     for doom in dooms():
         if not settle(scenario, following, tmp_path, doom):

@@ -40,7 +40,7 @@ def schedule(google: Google, **words: Any) -> Any:
     return google.call("set_scheduling", scheduling_resource=compute_v1.Scheduling(**words))
 
 
-# --- on the way -----------------------------------------------------------------------------------------------------
+# --- on the way -----------------------------------------------------------------------------------
 
 
 def test_what_is_on_its_way_is_not_ready(slow: Google, clock: SimulatedClock) -> None:
@@ -64,11 +64,13 @@ def test_a_start_can_find_no_capacity(google: Google, emulator: ComputeEmulator)
     assert google.status() == "TERMINATED"
 
 
-# --- what befalls it ------------------------------------------------------------------------------------------------
+# --- what befalls it ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("action", "left"), [("STOP", ["TERMINATED"]), ("DELETE", [])])
-def test_a_preempted_vm_is_stopped_or_deleted(slow: Google, clock: SimulatedClock, action: str, left: list[str]) -> None:
+def test_a_preempted_vm_is_stopped_or_deleted(
+    slow: Google, clock: SimulatedClock, action: str, left: list[str]
+) -> None:
     slow.insert(gpu_vm(scheduling={**SPOT, "instanceTerminationAction": action}))
     slow.emulator.preempt("dev", ZONE)
     clock.advance(50)
@@ -85,7 +87,9 @@ def test_simulated_maintenance_preempts_spot_vms(google: Google) -> None:
     assert google.events() == ["insert", "simulateMaintenanceEvent", "compute.instances.preempted"]
 
 
-def test_maintenance_stops_a_gpu_vm_and_restarts_it(slow: Google, clock: SimulatedClock, hosts: NullBackend) -> None:
+def test_maintenance_stops_a_gpu_vm_and_restarts_it(
+    slow: Google, clock: SimulatedClock, hosts: NullBackend
+) -> None:
     slow.insert()
     slow.call("simulate_maintenance_event")
     seen = []
@@ -94,7 +98,10 @@ def test_maintenance_stops_a_gpu_vm_and_restarts_it(slow: Google, clock: Simulat
         seen.append(slow.status())
     assert seen == ["STOPPING", "TERMINATED", "STAGING", "RUNNING", "RUNNING"]
     assert [event for event, _, _ in hosts.events] == ["boot", "halt", "boot"]
-    assert slow.events()[-2:] == ["compute.instances.terminateOnHostMaintenance", "compute.instances.automaticRestart"]
+    assert slow.events()[-2:] == [
+        "compute.instances.terminateOnHostMaintenance",
+        "compute.instances.automaticRestart",
+    ]
 
 
 def test_maintenance_leaves_a_vm_down_that_may_not_restart(google: Google) -> None:
@@ -111,7 +118,9 @@ def test_maintenance_passes_by_a_vm_that_migrates(google: Google, hosts: NullBac
 
 
 @pytest.mark.parametrize(("restarts", "end"), [(True, "RUNNING"), (False, "TERMINATED")])
-def test_a_broken_host_is_repaired(slow: Google, clock: SimulatedClock, restarts: bool, end: str) -> None:
+def test_a_broken_host_is_repaired(
+    slow: Google, clock: SimulatedClock, restarts: bool, end: str
+) -> None:
     slow.insert(gpu_vm(scheduling=scheduling(automaticRestart=restarts)))
     slow.emulator.break_host("dev", ZONE)
     clock.advance(50)
@@ -139,7 +148,7 @@ def test_nothing_befalls_what_does_not_run(emulator: ComputeEmulator) -> None:
         emulator.preempt("dev", ZONE)
 
 
-# --- the end of its time --------------------------------------------------------------------------------------------
+# --- the end of its time --------------------------------------------------------------------------
 
 
 def stamp(clock: SimulatedClock, in_s: float) -> str:
@@ -147,8 +156,16 @@ def stamp(clock: SimulatedClock, in_s: float) -> str:
 
 
 @pytest.mark.parametrize(("action", "left"), [("STOP", ["TERMINATED"]), ("DELETE", [])])
-def test_the_run_time_ends(google: Google, emulator: ComputeEmulator, clock: SimulatedClock, action: str, left: list[str]) -> None:
-    google.insert(gpu_vm(scheduling=scheduling(maxRunDuration={"seconds": "3600"}, instanceTerminationAction=action)))
+def test_the_run_time_ends(
+    google: Google, emulator: ComputeEmulator, clock: SimulatedClock, action: str, left: list[str]
+) -> None:
+    google.insert(
+        gpu_vm(
+            scheduling=scheduling(
+                maxRunDuration={"seconds": "3600"}, instanceTerminationAction=action
+            )
+        )
+    )
     assert google.vm().resource_status.scheduling.termination_timestamp == stamp(clock, 3600)
     clock.advance(3599)
     assert google.status() == "RUNNING"
@@ -168,25 +185,35 @@ def test_the_run_time_begins_anew_with_each_start(google: Google, clock: Simulat
     assert google.status() == "TERMINATED"
 
 
-def test_the_run_time_is_counted_exactly_though_nobody_looked(slow: Google, clock: SimulatedClock) -> None:
+def test_the_run_time_is_counted_exactly_though_nobody_looked(
+    slow: Google, clock: SimulatedClock
+) -> None:
     """Days pass at once, and still each thing happens at its time: inserted at 100 s, over at 3700 s, stopped at 3800 s."""
     began = clock.now()
-    send(slow.emulator, "POST", INSTANCE.rpartition("/")[0], gpu_vm(scheduling=scheduling(**LIMITED)))
+    send(
+        slow.emulator, "POST", INSTANCE.rpartition("/")[0], gpu_vm(scheduling=scheduling(**LIMITED))
+    )
     clock.advance(86_400)
-    assert slow.vm().last_start_timestamp == datetime.fromtimestamp(began + 100, UTC).isoformat(timespec="milliseconds")
-    assert slow.vm().last_stop_timestamp == datetime.fromtimestamp(began + 3800, UTC).isoformat(timespec="milliseconds")
+    assert slow.vm().last_start_timestamp == datetime.fromtimestamp(began + 100, UTC).isoformat(
+        timespec="milliseconds"
+    )
+    assert slow.vm().last_stop_timestamp == datetime.fromtimestamp(began + 3800, UTC).isoformat(
+        timespec="milliseconds"
+    )
 
 
 def test_a_time_of_the_day_is_a_limit_as_well(google: Google, clock: SimulatedClock) -> None:
     until = stamp(clock, 600)
-    google.insert(gpu_vm(scheduling=scheduling(terminationTime=until, instanceTerminationAction="STOP")))
+    google.insert(
+        gpu_vm(scheduling=scheduling(terminationTime=until, instanceTerminationAction="STOP"))
+    )
     clock.advance(600)
     assert google.status() == "TERMINATED"
     with pytest.raises(BadRequest, match="has passed"):
         google.call("start")
 
 
-# --- scheduling options ---------------------------------------------------------------------------------------------
+# --- scheduling options ---------------------------------------------------------------------------
 
 
 def test_scheduling_is_changed_while_stopped_alone(google: Google, clock: SimulatedClock) -> None:
@@ -202,7 +229,11 @@ def test_scheduling_is_changed_while_stopped_alone(google: Google, clock: Simula
         automatic_restart=True,
     )
     changed = google.vm().scheduling
-    assert (changed.max_run_duration.seconds, changed.instance_termination_action, changed.on_host_maintenance) == (
+    assert (
+        changed.max_run_duration.seconds,
+        changed.instance_termination_action,
+        changed.on_host_maintenance,
+    ) == (
         7200,
         "STOP",
         "TERMINATE",
@@ -217,7 +248,11 @@ def test_what_is_not_sent_again_is_gone(google: Google) -> None:
     google.insert(gpu_vm(scheduling=scheduling(**LIMITED)))
     google.call("stop")
     with pytest.raises(BadRequest, match="do not support live migration"):
-        schedule(google, max_run_duration=compute_v1.Duration(seconds=7200), instance_termination_action="STOP")
+        schedule(
+            google,
+            max_run_duration=compute_v1.Duration(seconds=7200),
+            instance_termination_action="STOP",
+        )
     schedule(google, on_host_maintenance="TERMINATE", automatic_restart=False)
     changed = google.vm().scheduling
     assert (changed.max_run_duration.seconds, changed.automatic_restart) == (0, False)
@@ -232,7 +267,9 @@ def test_a_change_of_scheduling_has_to_be_possible(google: Google) -> None:
 
 def l4_vm(**changed: Any) -> Body:
     """A machine type that brings its GPU."""
-    return gpu_vm(machineType=f"zones/{ZONE}/machineTypes/g2-standard-8", guestAccelerators=[], **changed)
+    return gpu_vm(
+        machineType=f"zones/{ZONE}/machineTypes/g2-standard-8", guestAccelerators=[], **changed
+    )
 
 
 FLEX = scheduling(provisioningModel="FLEX_START", automaticRestart=False, **LIMITED)
@@ -242,22 +279,53 @@ GOOD: dict[str, Body] = {
     "spot that is deleted": {**SPOT, "instanceTerminationAction": "DELETE"},
     "limited spot": {**SPOT, **LIMITED},
     "shortest": scheduling(maxRunDuration={"seconds": "30"}, instanceTerminationAction="DELETE"),
-    "longest": scheduling(maxRunDuration={"seconds": str(120 * 86_400)}, instanceTerminationAction="STOP"),
+    "longest": scheduling(
+        maxRunDuration={"seconds": str(120 * 86_400)}, instanceTerminationAction="STOP"
+    ),
     "flex-start": FLEX,
 }
 BAD: dict[str, tuple[Body, str]] = {
     "unknown model": (scheduling(provisioningModel="CHEAP"), "Must be one of STANDARD, SPOT"),
     "preemptible that restarts": (scheduling(preemptible=True), "automaticRestart must be false"),
-    "unknown action": (scheduling(**{**LIMITED, "instanceTerminationAction": "SUSPEND"}), "Must be one of STOP, DELETE"),
-    "too long": (scheduling(maxRunDuration={"seconds": str(120 * 86_400 + 1)}, instanceTerminationAction="STOP"), "120 days"),
+    "unknown action": (
+        scheduling(**{**LIMITED, "instanceTerminationAction": "SUSPEND"}),
+        "Must be one of STOP, DELETE",
+    ),
+    "too long": (
+        scheduling(
+            maxRunDuration={"seconds": str(120 * 86_400 + 1)}, instanceTerminationAction="STOP"
+        ),
+        "120 days",
+    ),
     "two limits": (scheduling(**LIMITED, terminationTime="2027-01-01T00:00:00Z"), "Only one of"),
-    "a time that has passed": (scheduling(terminationTime="2020-01-01T00:00:00Z", instanceTerminationAction="STOP"), "in the future"),
-    "a time that is none": (scheduling(terminationTime="tomorrow", instanceTerminationAction="STOP"), "RFC 3339"),
-    "bound to no reservation": (scheduling(provisioningModel="RESERVATION_BOUND"), "requires a specific reservation"),
-    "flex-start on N1": (FLEX, "n1-standard-8 cannot be used with the provisioning model FLEX_START"),
-    "flex-start without an end": (scheduling(provisioningModel="FLEX_START", automaticRestart=False), "at most 7 days"),
-    "flex-start for long": ({**FLEX, "maxRunDuration": {"seconds": str(7 * 86_400 + 1)}}, "at most 7 days"),
-    "flex-start that restarts": ({**FLEX, "automaticRestart": True}, "automaticRestart must be false"),
+    "a time that has passed": (
+        scheduling(terminationTime="2020-01-01T00:00:00Z", instanceTerminationAction="STOP"),
+        "in the future",
+    ),
+    "a time that is none": (
+        scheduling(terminationTime="tomorrow", instanceTerminationAction="STOP"),
+        "RFC 3339",
+    ),
+    "bound to no reservation": (
+        scheduling(provisioningModel="RESERVATION_BOUND"),
+        "requires a specific reservation",
+    ),
+    "flex-start on N1": (
+        FLEX,
+        "n1-standard-8 cannot be used with the provisioning model FLEX_START",
+    ),
+    "flex-start without an end": (
+        scheduling(provisioningModel="FLEX_START", automaticRestart=False),
+        "at most 7 days",
+    ),
+    "flex-start for long": (
+        {**FLEX, "maxRunDuration": {"seconds": str(7 * 86_400 + 1)}},
+        "at most 7 days",
+    ),
+    "flex-start that restarts": (
+        {**FLEX, "automaticRestart": True},
+        "automaticRestart must be false",
+    ),
 }
 
 
@@ -272,13 +340,21 @@ def test_good_scheduling_is_accepted_and_shown(google: Google, name: str) -> Non
 @pytest.mark.parametrize("name", BAD)
 def test_bad_scheduling_is_refused(free_emulator: ComputeEmulator, name: str) -> None:
     options, words = BAD[name]
-    vm = l4_vm if options.get("provisioningModel") == "FLEX_START" and name != "flex-start on N1" else gpu_vm
+    vm = (
+        l4_vm
+        if options.get("provisioningModel") == "FLEX_START" and name != "flex-start on N1"
+        else gpu_vm
+    )
     answer = send(free_emulator, "POST", INSTANCE.rpartition("/")[0], vm(scheduling=options))
     assert answer.status_code == 400
     assert words in answer.json()["error"]["message"]
 
 
-@pytest.mark.parametrize(("wait_s", "status"), [(0, 200), (90, 200), (7200, 200), (89, 400), (7201, 400)])
-def test_a_flex_start_request_waits_for_a_while(free_emulator: ComputeEmulator, wait_s: int, status: int) -> None:
+@pytest.mark.parametrize(
+    ("wait_s", "status"), [(0, 200), (90, 200), (7200, 200), (89, 400), (7201, 400)]
+)
+def test_a_flex_start_request_waits_for_a_while(
+    free_emulator: ComputeEmulator, wait_s: int, status: int
+) -> None:
     body = l4_vm(scheduling=FLEX, params={"requestValidForDuration": {"seconds": str(wait_s)}})
     assert send(free_emulator, "POST", INSTANCE.rpartition("/")[0], body).status_code == status

@@ -25,23 +25,33 @@ ZONES = ("us-central1-a", "us-central1-b", "europe-west4-a")
 def project(tmp_path: Path, cloud: GceCloud, monkeypatch: pytest.MonkeyPatch) -> Project:
     for module in ("vm.existing", "vm.cost"):
         monkeypatch.setattr(f"provision.commands.{module}.cloud_of", lambda _project: cloud)
-    return Project(Settings.model_validate({"project": "demo-project"}), tmp_path / "state", tmp_path)
+    return Project(
+        Settings.model_validate({"project": "demo-project"}), tmp_path / "state", tmp_path
+    )
 
 
 def test_five_hundred_vms_cost_one_call(
     emulator: ComputeEmulator, cloud: GceCloud, project: Project, make_spec: Callable[..., VmSpec]
 ) -> None:
     owner = {"provision-owner": owner_of(ensure_key(project.home / "key"))}
-    cloud.create(make_spec(name="dev", labels=owner), "us-central1-a", request_id="6f8c2d8e-5d7e-4a39-9d52-6b8b2f0d8a11")
+    cloud.create(
+        make_spec(name="dev", labels=owner),
+        "us-central1-a",
+        request_id="6f8c2d8e-5d7e-4a39-9d52-6b8b2f0d8a11",
+    )
     multiply(emulator, 500, ZONES)
     emulator.calls.clear()
     done = vm_list(project)
     assert emulator.counted() == ["instances.aggregatedList"]
     assert len({vm["name"] for vm in done.document["vms"]}) == 500
     assert len(done.text.splitlines()) == 501
-    assert all(vm["cost_usd"] is not None and vm["gpu"] == "nvidia-tesla-t4" for vm in done.document["vms"])
+    assert all(
+        vm["cost_usd"] is not None and vm["gpu"] == "nvidia-tesla-t4" for vm in done.document["vms"]
+    )
 
     emulator.calls.clear()
     bill = vm_cost(project).document
     assert emulator.counted() == ["instances.aggregatedList"]
-    assert bill["total"]["usd_per_hour"] == pytest.approx(sum(vm["usd_per_hour"] for vm in bill["vms"]), abs=0.1)
+    assert bill["total"]["usd_per_hour"] == pytest.approx(
+        sum(vm["usd_per_hour"] for vm in bill["vms"]), abs=0.1
+    )

@@ -24,22 +24,38 @@ def asked(emulator: ComputeEmulator) -> list[str]:
 def test_accelerators_by_zone(client: ComputeClient, emulator: ComputeEmulator) -> None:
     found = live.accelerators(client)
     catalogue = Catalogue()
-    named = {zone: frozenset(gpu.accelerator for gpu in catalogue.accelerators_in(zone)) for zone in catalogue.zone_names}
+    named = {
+        zone: frozenset(gpu.accelerator for gpu in catalogue.accelerators_in(zone))
+        for zone in catalogue.zone_names
+    }
     assert found == {zone: gpus for zone, gpus in named.items() if gpus}
-    assert len(found) < len(named), "a zone without GPUs is in the answer, with a warning, and not in ours"
+    assert len(found) < len(named), (
+        "a zone without GPUs is in the answer, with a warning, and not in ours"
+    )
     assert asked(emulator) == ["acceleratorTypes.aggregatedList"]
 
 
-def test_machine_types_are_filtered_by_the_server(client: ComputeClient, emulator: ComputeEmulator) -> None:
+def test_machine_types_are_filtered_by_the_server(
+    client: ComputeClient, emulator: ComputeEmulator
+) -> None:
     found = live.machines(client, ["g2-.*", "n1-standard-8"])
     assert {each.machine.name for each in found if each.gpu is None} == {"n1-standard-8"}
-    assert {each.machine.name for each in found if each.gpu} == {f"g2-standard-{size}" for size in (4, 8, 12, 16, 24, 32, 48, 96)}
+    assert {each.machine.name for each in found if each.gpu} == {
+        f"g2-standard-{size}" for size in (4, 8, 12, 16, 24, 32, 48, 96)
+    }
     two = next(each for each in found if each.machine.name == "g2-standard-24")
-    assert (two.gpu, two.machine.gpu_count, two.machine.vcpus, two.machine.memory_gb) == ("nvidia-l4", 2, 24, 96)
+    assert (two.gpu, two.machine.gpu_count, two.machine.vcpus, two.machine.memory_gb) == (
+        "nvidia-l4",
+        2,
+        24,
+        96,
+    )
     assert [call.query["filter"] for call in emulator.calls] == ['name eq "(g2-.*|n1-standard-8)"']
 
 
-def test_a_list_of_many_pages_is_read_to_its_end(client: ComputeClient, emulator: ComputeEmulator) -> None:
+def test_a_list_of_many_pages_is_read_to_its_end(
+    client: ComputeClient, emulator: ComputeEmulator
+) -> None:
     everything = live.machines(client, [".*"])
     assert len(everything) > 500
     assert len({(each.zone, each.machine.name) for each in everything}) == len(everything)
@@ -52,7 +68,9 @@ def test_no_names_ask_nothing(client: ComputeClient, emulator: ComputeEmulator) 
 
 
 @pytest.mark.parametrize("regions", [["us-central1"], ["us-central1", "us-east1"], None])
-def test_quotas_cost_two_calls_however_many_regions(client: ComputeClient, emulator: ComputeEmulator, regions: list[str] | None) -> None:
+def test_quotas_cost_two_calls_however_many_regions(
+    client: ComputeClient, emulator: ComputeEmulator, regions: list[str] | None
+) -> None:
     found = live.quotas(client, regions)
     assert len(emulator.calls) == 2
     assert found.project["GPUS_ALL_REGIONS"].limit > 0
@@ -83,5 +101,7 @@ def test_the_network_and_its_rules(client: ComputeClient, emulator: ComputeEmula
     rules = {rule["name"]: rule for rule in live.firewalls(client)}
     assert rules["default-allow-ssh"]["allowed"] == [{"IPProtocol": "tcp", "ports": ["22"]}]
     assert rules["default-allow-ssh"]["sourceRanges"] == ["0.0.0.0/0"]
-    emulator.firewalls[:] = [{"name": "none", "sourceRanges": ["10.0.0.0/8"], "denied": [{"IPProtocol": "all"}]}]
+    emulator.firewalls[:] = [
+        {"name": "none", "sourceRanges": ["10.0.0.0/8"], "denied": [{"IPProtocol": "all"}]}
+    ]
     assert [rule["name"] for rule in live.firewalls(client)] == ["none"]

@@ -18,7 +18,9 @@ START_S = 1_790_000_000
 ENDS_S = START_S + 3600
 
 
-def test_a_key_is_imported_under_the_credentials_account(emulator: ComputeEmulator, cloud: GceCloud) -> None:
+def test_a_key_is_imported_under_the_credentials_account(
+    emulator: ComputeEmulator, cloud: GceCloud
+) -> None:
     assert cloud.os_login(KEY, ENDS_S).user == "me_example_com"
     assert emulator.counted() == ["userinfo", "oslogin.users.importSshPublicKey"]
     assert emulator.logins.keys == (("me_example_com", KEY),)
@@ -31,7 +33,9 @@ def test_importing_twice_keeps_one_key(emulator: ComputeEmulator, cloud: GceClou
     assert len(emulator.logins.keys) == 1
 
 
-def test_a_key_opens_nothing_when_its_time_is_over(emulator: ComputeEmulator, cloud: GceCloud) -> None:
+def test_a_key_opens_nothing_when_its_time_is_over(
+    emulator: ComputeEmulator, cloud: GceCloud
+) -> None:
     cloud.os_login(KEY, ENDS_S)
     emulator.clock.advance(3599)
     assert len(emulator.logins.keys) == 1
@@ -44,7 +48,11 @@ def test_a_key_that_is_there_gets_the_new_end(emulator: ComputeEmulator, cloud: 
     login = cloud.os_login(KEY, ENDS_S)
     emulator.calls.clear()
     assert cloud.os_login(KEY, ENDS_S + 60) == replace(login, expires_s=ENDS_S + 60)
-    assert emulator.counted() == ["userinfo", "oslogin.users.importSshPublicKey", "oslogin.users.sshPublicKeys.patch"]
+    assert emulator.counted() == [
+        "userinfo",
+        "oslogin.users.importSshPublicKey",
+        "oslogin.users.sshPublicKeys.patch",
+    ]
     assert emulator.calls[-1].query["updateMask"] == "expirationTimeUsec"
     emulator.clock.advance(3630)
     assert len(emulator.logins.keys) == 1
@@ -62,8 +70,12 @@ def test_an_end_in_the_past_is_refused(cloud: GceCloud) -> None:
         cloud.os_login(KEY, START_S - 1)
 
 
-def test_a_service_account_need_not_be_asked_who_it_is(emulator: ComputeEmulator, cloud: GceCloud) -> None:
-    cloud.client._credentials = SimpleNamespace(service_account_email="ci@demo.iam.gserviceaccount.com")
+def test_a_service_account_need_not_be_asked_who_it_is(
+    emulator: ComputeEmulator, cloud: GceCloud
+) -> None:
+    cloud.client._credentials = SimpleNamespace(
+        service_account_email="ci@demo.iam.gserviceaccount.com"
+    )
     assert cloud.client.account() == "ci@demo.iam.gserviceaccount.com"
     assert emulator.counted() == []
     assert username("ci@demo.iam.gserviceaccount.com").startswith("sa_")
@@ -79,8 +91,18 @@ def test_a_key_that_is_none_is_refused(cloud: GceCloud) -> None:
         cloud.os_login("nonsense", ENDS_S)
 
 
-def test_credentials_that_do_not_say_whose_they_are(emulator: ComputeEmulator, cloud: GceCloud) -> None:
-    emulator.faults.add(Fault(kind=FaultKind.HTTP, call="userinfo", http_status=403, code="forbidden", message="no scope"))
+def test_credentials_that_do_not_say_whose_they_are(
+    emulator: ComputeEmulator, cloud: GceCloud
+) -> None:
+    emulator.faults.add(
+        Fault(
+            kind=FaultKind.HTTP,
+            call="userinfo",
+            http_status=403,
+            code="forbidden",
+            message="no scope",
+        )
+    )
     with pytest.raises(CloudAuthError, match="do not say whose they are") as caught:
         cloud.os_login(KEY, ENDS_S)
     assert "--scopes=openid,https://www.googleapis.com/auth/userinfo.email" in caught.value.fix

@@ -21,7 +21,12 @@ def good_body() -> Body:
     return {
         "name": "dev",
         "machineType": f"zones/{ZONE}/machineTypes/n1-standard-8",
-        "guestAccelerators": [{"acceleratorType": f"zones/{ZONE}/acceleratorTypes/nvidia-tesla-t4", "acceleratorCount": 1}],
+        "guestAccelerators": [
+            {
+                "acceleratorType": f"zones/{ZONE}/acceleratorTypes/nvidia-tesla-t4",
+                "acceleratorCount": 1,
+            }
+        ],
         "disks": [
             {
                 "boot": True,
@@ -40,7 +45,10 @@ def good_body() -> Body:
 def machine(name: str, gpu: str | None = None, count: int = 1) -> Callable[[Body], None]:
     def change(body: Body) -> None:
         body["machineType"] = f"zones/{ZONE}/machineTypes/{name}"
-        accelerator = {"acceleratorType": f"zones/{ZONE}/acceleratorTypes/{gpu}", "acceleratorCount": count}
+        accelerator = {
+            "acceleratorType": f"zones/{ZONE}/acceleratorTypes/{gpu}",
+            "acceleratorCount": count,
+        }
         body["guestAccelerators"] = [accelerator] if gpu else []
 
     return change
@@ -71,42 +79,124 @@ BAD: dict[str, tuple[Callable[[Body], None], int, str]] = {
         400,
         "Machine type with name 'n9-standard-8' does not exist in zone 'us-central1-a'",
     ),
-    "machine type of another zone": (put(machineType="zones/us-east1-c/machineTypes/n1-standard-8"), 400, "must be in zone"),
+    "machine type of another zone": (
+        put(machineType="zones/us-east1-c/machineTypes/n1-standard-8"),
+        400,
+        "must be in zone",
+    ),
     "machine type absent in zone": (machine("g4-standard-48"), 400, "does not exist in zone"),
-    "accelerator absent in zone": (machine("n1-standard-8", "nvidia-tesla-p100"), 404, "acceleratorTypes/nvidia-tesla-p100' was not found"),
-    "count not offered": (machine("n1-standard-8", "nvidia-tesla-t4", 3), 400, "does not support 3 cards"),
+    "accelerator absent in zone": (
+        machine("n1-standard-8", "nvidia-tesla-p100"),
+        404,
+        "acceleratorTypes/nvidia-tesla-p100' was not found",
+    ),
+    "count not offered": (
+        machine("n1-standard-8", "nvidia-tesla-t4", 3),
+        400,
+        "does not support 3 cards",
+    ),
     "machine too large": (machine("n1-standard-64", "nvidia-tesla-t4"), 400, "exceeds"),
-    "accelerator on a bundled family": (machine("g2-standard-8", "nvidia-l4"), 400, "features are not compatible"),
-    "accelerator on E2": (machine("e2-standard-8", "nvidia-tesla-t4"), 400, "features are not compatible"),
-    "accelerator on a shared core": (machine("f1-micro", "nvidia-tesla-t4"), 400, "features are not compatible"),
-    "GPU that migrates": (scheduling(onHostMaintenance="MIGRATE"), 400, "do not support live migration"),
-    "GPU without a maintenance policy": (lambda body: body.pop("scheduling"), 400, "do not support live migration"),
-    "spot that restarts": (scheduling(provisioningModel="SPOT"), 400, "automaticRestart must be false"),
-    "action without a limit": (scheduling(instanceTerminationAction="STOP"), 400, "only for Spot VMs or VMs with a limited run time"),
-    "limit without an action": (scheduling(maxRunDuration={"seconds": "3600"}), 400, "instanceTerminationAction must be specified"),
+    "accelerator on a bundled family": (
+        machine("g2-standard-8", "nvidia-l4"),
+        400,
+        "features are not compatible",
+    ),
+    "accelerator on E2": (
+        machine("e2-standard-8", "nvidia-tesla-t4"),
+        400,
+        "features are not compatible",
+    ),
+    "accelerator on a shared core": (
+        machine("f1-micro", "nvidia-tesla-t4"),
+        400,
+        "features are not compatible",
+    ),
+    "GPU that migrates": (
+        scheduling(onHostMaintenance="MIGRATE"),
+        400,
+        "do not support live migration",
+    ),
+    "GPU without a maintenance policy": (
+        lambda body: body.pop("scheduling"),
+        400,
+        "do not support live migration",
+    ),
+    "spot that restarts": (
+        scheduling(provisioningModel="SPOT"),
+        400,
+        "automaticRestart must be false",
+    ),
+    "action without a limit": (
+        scheduling(instanceTerminationAction="STOP"),
+        400,
+        "only for Spot VMs or VMs with a limited run time",
+    ),
+    "limit without an action": (
+        scheduling(maxRunDuration={"seconds": "3600"}),
+        400,
+        "instanceTerminationAction must be specified",
+    ),
     "limit too short": (
         scheduling(maxRunDuration={"seconds": "29"}, instanceTerminationAction="STOP"),
         400,
         "between 30 seconds and 120 days",
     ),
-    "standard model of a scarce type": (machine("a3-highgpu-1g"), 400, "requires one of the provisioning models SPOT"),
+    "standard model of a scarce type": (
+        machine("a3-highgpu-1g"),
+        400,
+        "requires one of the provisioning models SPOT",
+    ),
     "no boot disk": (put(disks=[]), 400, "A boot disk must be specified"),
-    "disk smaller than the image": (disk(diskSizeGb="9"), 400, "cannot be smaller than the image size"),
-    "unknown image": (disk(sourceImage="projects/cos-cloud/global/images/cos-1-1-1-1"), 400, "image resource cannot be found"),
-    "retired family": (disk(sourceImage="projects/cos-cloud/global/images/family/cos-117-lts"), 400, "image resource cannot be found"),
-    "hyperdisk on N1": (disk(diskType=f"zones/{ZONE}/diskTypes/hyperdisk-balanced"), 400, "features are not compatible"),
-    "unknown disk type": (disk(diskType=f"zones/{ZONE}/diskTypes/pd-fast"), 400, "disk type does not exist"),
+    "disk smaller than the image": (
+        disk(diskSizeGb="9"),
+        400,
+        "cannot be smaller than the image size",
+    ),
+    "unknown image": (
+        disk(sourceImage="projects/cos-cloud/global/images/cos-1-1-1-1"),
+        400,
+        "image resource cannot be found",
+    ),
+    "retired family": (
+        disk(sourceImage="projects/cos-cloud/global/images/family/cos-117-lts"),
+        400,
+        "image resource cannot be found",
+    ),
+    "hyperdisk on N1": (
+        disk(diskType=f"zones/{ZONE}/diskTypes/hyperdisk-balanced"),
+        400,
+        "features are not compatible",
+    ),
+    "unknown disk type": (
+        disk(diskType=f"zones/{ZONE}/diskTypes/pd-fast"),
+        400,
+        "disk type does not exist",
+    ),
     "no network": (put(networkInterfaces=[]), 400, "At least one network interface"),
     "label in upper case": (put(labels={"Owner": "me"}), 400, "Label keys"),
-    "too many labels": (put(labels={f"k{number}": "" for number in range(65)}), 400, "at most 64 labels"),
-    "metadata twice": (metadata({"key": "a", "value": "1"}, {"key": "a", "value": "2"}), 400, "duplicate keys"),
+    "too many labels": (
+        put(labels={f"k{number}": "" for number in range(65)}),
+        400,
+        "at most 64 labels",
+    ),
+    "metadata twice": (
+        metadata({"key": "a", "value": "1"}, {"key": "a", "value": "2"}),
+        400,
+        "duplicate keys",
+    ),
     "metadata key": (metadata({"key": "a b", "value": "1"}), 400, "Must be a match of regex"),
     "metadata too long": (metadata({"key": "a", "value": "x" * 262_145}), 400, "262144"),
-    "metadata too much": (metadata(*({"key": key, "value": "x" * 200_000} for key in "abc")), 400, "524288"),
+    "metadata too much": (
+        metadata(*({"key": key, "value": "x" * 200_000} for key in "abc")),
+        400,
+        "524288",
+    ),
 }
 
 
-def insert(emulator: ComputeEmulator, body: Body, zone: str = ZONE, **query: str) -> requests.Response:
+def insert(
+    emulator: ComputeEmulator, body: Body, zone: str = ZONE, **query: str
+) -> requests.Response:
     url = f"{emulator.endpoint}/compute/v1/projects/demo/zones/{zone}/instances"
     return requests.post(url, json=body, params=query, timeout=10)
 
@@ -124,39 +214,74 @@ def test_a_bad_body_is_refused(free_emulator: ComputeEmulator, name: str) -> Non
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (status, status)
     assert words in error["message"]
-    assert error["errors"] == [{"message": error["message"], "domain": "global", "reason": "notFound" if status == 404 else "invalid"}]
+    assert error["errors"] == [
+        {
+            "message": error["message"],
+            "domain": "global",
+            "reason": "notFound" if status == 404 else "invalid",
+        }
+    ]
     assert free_emulator.instances("demo") == []
 
 
 @pytest.mark.parametrize(
-    ("zone", "path"), [("us-central9-z", "instances"), (ZONE, "instances/none"), (ZONE, "operations/none"), (ZONE, "machineTypes/none")]
+    ("zone", "path"),
+    [
+        ("us-central9-z", "instances"),
+        (ZONE, "instances/none"),
+        (ZONE, "operations/none"),
+        (ZONE, "machineTypes/none"),
+    ],
 )
 def test_what_is_not_there_is_404(free_emulator: ComputeEmulator, zone: str, path: str) -> None:
-    answer = requests.get(f"{free_emulator.endpoint}/compute/v1/projects/demo/zones/{zone}/{path}", timeout=10)
+    answer = requests.get(
+        f"{free_emulator.endpoint}/compute/v1/projects/demo/zones/{zone}/{path}", timeout=10
+    )
     assert answer.status_code == 404
     assert answer.json()["error"]["errors"][0]["reason"] == "notFound"
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH"])
 def test_a_method_that_is_not_emulated_says_so(free_emulator: ComputeEmulator, method: str) -> None:
-    answer = requests.request(method, f"{free_emulator.endpoint}/compute/v1/projects/demo/zones/{ZONE}/instances/dev", timeout=10)
+    answer = requests.request(
+        method,
+        f"{free_emulator.endpoint}/compute/v1/projects/demo/zones/{ZONE}/instances/dev",
+        timeout=10,
+    )
     assert answer.status_code == 405
     assert method in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '"x"'])
-def test_a_body_that_is_no_object_is_a_parse_error(free_emulator: ComputeEmulator, text: str) -> None:
+def test_a_body_that_is_no_object_is_a_parse_error(
+    free_emulator: ComputeEmulator, text: str
+) -> None:
     url = f"{free_emulator.endpoint}/compute/v1/projects/demo/zones/{ZONE}/instances"
     answer = requests.post(url, data=text, timeout=10)
     assert answer.json()["error"]["errors"][0]["reason"] == "parseError"
 
 
-@pytest.mark.parametrize("headers", [{"Origin": "https://example.com"}, {"Host": "rebound.example.com:80"}])
-def test_a_page_of_the_web_is_not_answered(free_emulator: ComputeEmulator, headers: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "headers", [{"Origin": "https://example.com"}, {"Host": "rebound.example.com:80"}]
+)
+def test_a_page_of_the_web_is_not_answered(
+    free_emulator: ComputeEmulator, headers: dict[str, str]
+) -> None:
     """User-data of an instance of the mock runs on this machine; a browser must not carry it here."""
     for path in ("compute/v1/projects/demo/zones", "emulator/faults"):
-        assert requests.get(f"{free_emulator.endpoint}/{path}", headers=headers, timeout=10).status_code == 403
-    assert requests.get(free_emulator.endpoint.replace("127.0.0.1", "localhost") + "/emulator/faults", timeout=10).status_code == 200
+        assert (
+            requests.get(
+                f"{free_emulator.endpoint}/{path}", headers=headers, timeout=10
+            ).status_code
+            == 403
+        )
+    assert (
+        requests.get(
+            free_emulator.endpoint.replace("127.0.0.1", "localhost") + "/emulator/faults",
+            timeout=10,
+        ).status_code
+        == 200
+    )
 
 
 def test_half_a_request_is_none(free_emulator: ComputeEmulator) -> None:
@@ -164,14 +289,16 @@ def test_half_a_request_is_none(free_emulator: ComputeEmulator) -> None:
     address, _, port = free_emulator.endpoint.removeprefix("http://").partition(":")
     path = f"/compute/v1/projects/demo/zones/{ZONE}/instances"
     with socket.create_connection((address, int(port)), timeout=10) as connection:
-        connection.sendall(f"POST {path} HTTP/1.1\r\nHost: {address}:{port}\r\nContent-Length: 100\r\n\r\n{{".encode())
+        connection.sendall(
+            f"POST {path} HTTP/1.1\r\nHost: {address}:{port}\r\nContent-Length: 100\r\n\r\n{{".encode()
+        )
         connection.shutdown(socket.SHUT_WR)
         with suppress(ConnectionResetError):
             assert connection.recv(1) == b""
     assert (list(free_emulator.calls), free_emulator.instances("demo")) == ([], [])
 
 
-# --- requestId ------------------------------------------------------------------------------------------------------
+# --- requestId ------------------------------------------------------------------------------------
 
 REQUEST_ID = "11111111-2222-4333-8444-555555555555"
 

@@ -25,7 +25,13 @@ LIMITED = {
 def compute(emulator: ComputeEmulator) -> Iterator[Any]:
     httplib2 = pytest.importorskip("httplib2")
     options = {"api_endpoint": f"{emulator.endpoint}/compute/v1/"}
-    client = discovery.build("compute", "v1", http=httplib2.Http(timeout=10), client_options=options, static_discovery=True)
+    client = discovery.build(
+        "compute",
+        "v1",
+        http=httplib2.Http(timeout=10),
+        client_options=options,
+        static_discovery=True,
+    )
     yield client
     client.close()
 
@@ -45,18 +51,36 @@ def reason(request: Any) -> tuple[int, str]:
 
 def test_the_life_of_an_instance(compute: Any, emulator: ComputeEmulator) -> None:
     vms, dev = compute.instances(), {**AT, "instance": "dev"}
-    done(compute, vms.insert(**AT, body=gpu_vm(metadata={"items": [{"key": "enable-guest-attributes", "value": "TRUE"}]})))
+    done(
+        compute,
+        vms.insert(
+            **AT,
+            body=gpu_vm(metadata={"items": [{"key": "enable-guest-attributes", "value": "TRUE"}]}),
+        ),
+    )
     made = vms.get(**dev).execute()
     assert made["status"] == "RUNNING"
-    done(compute, vms.setLabels(**dev, body={"labels": {"a": "b"}, "labelFingerprint": made["labelFingerprint"]}))
+    done(
+        compute,
+        vms.setLabels(
+            **dev, body={"labels": {"a": "b"}, "labelFingerprint": made["labelFingerprint"]}
+        ),
+    )
     items = [*made["metadata"]["items"], {"key": "k", "value": "v"}]
-    done(compute, vms.setMetadata(**dev, body={"items": items, "fingerprint": made["metadata"]["fingerprint"]}))
+    done(
+        compute,
+        vms.setMetadata(
+            **dev, body={"items": items, "fingerprint": made["metadata"]["fingerprint"]}
+        ),
+    )
     assert vms.get(**dev).execute()["labels"] == {"a": "b"}
     emulator.print_serial("dev", ZONE, "hello")
     emulator.publish("dev", ZONE, "hostkeys/ssh-ed25519", "AAAA")
     assert vms.getSerialPortOutput(**dev, start=1).execute()["contents"] == "ello"
     found = vms.getGuestAttributes(**dev, queryPath="hostkeys/").execute()
-    assert found["queryValue"]["items"] == [{"namespace": "hostkeys", "key": "ssh-ed25519", "value": "AAAA"}]
+    assert found["queryValue"]["items"] == [
+        {"namespace": "hostkeys", "key": "ssh-ed25519", "value": "AAAA"}
+    ]
     done(compute, vms.stop(**dev))
     done(compute, vms.setScheduling(**dev, body=LIMITED))
     done(compute, vms.start(**dev))
@@ -78,7 +102,9 @@ def test_lists_in_pages(compute: Any) -> None:
         assert names == [["a", "b"], ["c"]]
 
 
-@pytest.mark.parametrize("collection", ["machineTypes", "acceleratorTypes", "instances", "disks", "reservations"])
+@pytest.mark.parametrize(
+    "collection", ["machineTypes", "acceleratorTypes", "instances", "disks", "reservations"]
+)
 def test_aggregated_lists_in_pages(compute: Any, collection: str) -> None:
     service = getattr(compute, collection)()
     request, scopes, pages = service.aggregatedList(project=PROJECT, maxResults=40), set(), 0
@@ -93,7 +119,11 @@ def test_aggregated_lists_in_pages(compute: Any, collection: str) -> None:
 def test_what_exists_beforehand(compute: Any) -> None:
     assert len(compute.zones().list(project=PROJECT).execute()["items"]) > 20
     region = compute.regions().get(project=PROJECT, region="us-central1").execute()
-    assert {row["metric"] for row in region["quotas"]} >= {"NVIDIA_L4_GPUS", "PREEMPTIBLE_NVIDIA_L4_GPUS", "CPUS"}
+    assert {row["metric"] for row in region["quotas"]} >= {
+        "NVIDIA_L4_GPUS",
+        "PREEMPTIBLE_NVIDIA_L4_GPUS",
+        "CPUS",
+    }
     image = compute.images().getFromFamily(project="cos-cloud", family="cos-125-lts").execute()
     assert image["status"] == "READY"
 
@@ -103,13 +133,31 @@ def test_refusals_have_their_reasons(compute: Any) -> None:
     assert reason(vms.get(**AT, instance="none")) == (404, "notFound")
     done(compute, vms.insert(**AT, body=gpu_vm()))
     assert reason(vms.insert(**AT, body=gpu_vm())) == (409, "alreadyExists")
-    assert reason(vms.setLabels(**AT, instance="dev", body={"labelFingerprint": "AAAA"})) == (412, "conditionNotMet")
+    assert reason(vms.setLabels(**AT, instance="dev", body={"labelFingerprint": "AAAA"})) == (
+        412,
+        "conditionNotMet",
+    )
     assert reason(vms.insert(**AT, body=gpu_vm("other", scheduling={}))) == (400, "invalid")
-    assert reason(compute.disks().delete(**AT, disk="dev")) == (400, "resourceInUseByAnotherResource")
+    assert reason(compute.disks().delete(**AT, disk="dev")) == (
+        400,
+        "resourceInUseByAnotherResource",
+    )
 
 
 def test_many_at_once(compute: Any) -> None:
     properties = {key: value for key, value in gpu_vm().items() if key != "name"}
-    properties |= {"machineType": "n1-standard-8", "guestAccelerators": [{"acceleratorType": "nvidia-tesla-t4", "acceleratorCount": 1}]}
-    done(compute, compute.instances().bulkInsert(**AT, body={"count": "3", "namePattern": "dev-#", "instanceProperties": properties}))
-    assert [vm["name"] for vm in compute.instances().list(**AT).execute()["items"]] == ["dev-1", "dev-2", "dev-3"]
+    properties |= {
+        "machineType": "n1-standard-8",
+        "guestAccelerators": [{"acceleratorType": "nvidia-tesla-t4", "acceleratorCount": 1}],
+    }
+    done(
+        compute,
+        compute.instances().bulkInsert(
+            **AT, body={"count": "3", "namePattern": "dev-#", "instanceProperties": properties}
+        ),
+    )
+    assert [vm["name"] for vm in compute.instances().list(**AT).execute()["items"]] == [
+        "dev-1",
+        "dev-2",
+        "dev-3",
+    ]

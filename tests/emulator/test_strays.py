@@ -37,7 +37,11 @@ ZONE = "us-central1-a"
 
 @pytest.fixture
 def maker(cloud: GceCloud, tmp_path: Path) -> Maker:
-    return Maker(cloud=cloud, journal=FileJournal(tmp_path / "journal.jsonl", "demo"), emit=lambda event: None)
+    return Maker(
+        cloud=cloud,
+        journal=FileJournal(tmp_path / "journal.jsonl", "demo"),
+        emit=lambda event: None,
+    )
 
 
 def surveyed(maker: Maker, **words: Any) -> orphans.Survey:
@@ -62,19 +66,32 @@ def test_what_a_journal_calls_made_belongs_to_somebody(maker: Maker, make_spec: 
     assert found(maker) == []
 
 
-def test_what_no_journal_names_is_a_stray_and_removed(maker: Maker, cloud: GceCloud, make_spec: MakeSpec) -> None:
+def test_what_no_journal_names_is_a_stray_and_removed(
+    maker: Maker, cloud: GceCloud, make_spec: MakeSpec
+) -> None:
     maker.create(make_spec(name="kept"), [ZONE])
     cloud.create(make_spec(name="lost"), ZONE, request_id=maker.new_id())
     (stray,) = orphans.survey(maker, lambda owner: owner == "me", maker.journal.open()).strays
-    assert (stray.kind, stray.name, stray.why, stray.owner) == ("vm", "lost", orphans.NO_ENTRY, "me")
+    assert (stray.kind, stray.name, stray.why, stray.owner) == (
+        "vm",
+        "lost",
+        orphans.NO_ENTRY,
+        "me",
+    )
     assert stray.as_dict()["zone"] == ZONE
     assert orphans.remove(maker, stray)
     assert [vm.name for vm in cloud.list({})] == ["kept"]
     assert not orphans.remove(maker, stray)
 
 
-def test_what_carries_other_labels_or_none_is_never_touched(maker: Maker, cloud: GceCloud, make_spec: MakeSpec) -> None:
-    for name, labels in (("theirs", {"provision-owner": "you"}), ("plain", {}), ("else", {"owner": "me"})):
+def test_what_carries_other_labels_or_none_is_never_touched(
+    maker: Maker, cloud: GceCloud, make_spec: MakeSpec
+) -> None:
+    for name, labels in (
+        ("theirs", {"provision-owner": "you"}),
+        ("plain", {}),
+        ("else", {"owner": "me"}),
+    ):
         cloud.create(make_spec(name=name, labels=labels), ZONE, request_id=maker.new_id())
     survey = orphans.survey(maker, lambda owner: owner == "me", ())
     assert survey.strays == ()
@@ -106,15 +123,21 @@ def test_an_entry_of_which_nothing_is_there_is_settled(maker: Maker, make_spec: 
     assert (survey.strays, [entry.request_id for entry in survey.settled]) == ((), [request_id])
 
 
-def test_a_vm_in_a_zone_that_no_list_shows_stays_in_the_journal(emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec) -> None:
+def test_a_vm_in_a_zone_that_no_list_shows_stays_in_the_journal(
+    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+) -> None:
     maker.create(make_spec(), [ZONE])
     emulator.script({"zone": ZONE, "fault": "unreachable"})
     survey = surveyed(maker)
     assert (survey.strays, survey.settled) == ((), ())
-    assert [(error.exit_code, error.where, error.what) for error in survey.unseen] == [(5, ZONE, "its VMs could not be listed")]
+    assert [(error.exit_code, error.where, error.what) for error in survey.unseen] == [
+        (5, ZONE, "its VMs could not be listed")
+    ]
     emulator.faults.add(http_error(503, "backendError", "no", call="instances.get", times=None))
     _, unseen = surveyed(maker).unseen
-    assert (unseen.exit_code, unseen.where) == (5, f"{ZONE}/dev"), "it is somebody's: nothing is left behind"
+    assert (unseen.exit_code, unseen.where) == (5, f"{ZONE}/dev"), (
+        "it is somebody's: nothing is left behind"
+    )
     assert "backendError" in unseen.why
     assert found(maker) == []
 
@@ -132,7 +155,10 @@ def test_what_does_not_answer_is_named_and_ends_nothing(
 ) -> None:
     """Four killed runs: one left a VM, one nothing, of one the operation cannot be looked up, of one not even the VM."""
     for name in ("left", "nothing", "unended", "unseen"):
-        spec = make_spec(name=name, labels={"provision-owner": "me", "provision-request": (request_id := maker.new_id())})
+        spec = make_spec(
+            name=name,
+            labels={"provision-owner": "me", "provision-request": (request_id := maker.new_id())},
+        )
         zone = {"unended": "us-central1-b", "unseen": "us-central1-c"}.get(name, ZONE)
         maker.journal.intent(spec, zone, request_id)
         if name == "left":
@@ -163,13 +189,19 @@ def test_killed_inserts_are_waited_for_side_by_side(tmp_path: Path, make_spec: M
         def get(self, name: str, zone: str) -> None:
             return None
 
-    maker = Maker(cloud=Waiting(), journal=FileJournal(tmp_path / "journal.jsonl", "demo"), emit=lambda event: None)
+    maker = Maker(
+        cloud=Waiting(),
+        journal=FileJournal(tmp_path / "journal.jsonl", "demo"),
+        emit=lambda event: None,
+    )
     for number in range(count):
         maker.journal.intent(make_spec(name=f"dev-{number}"), ZONE, str(number))
     assert len(surveyed(maker).settled) == count
 
 
-def test_a_vm_that_was_made_anew_since_it_was_found_is_left_alone(maker: Maker, cloud: GceCloud, make_spec: MakeSpec) -> None:
+def test_a_vm_that_was_made_anew_since_it_was_found_is_left_alone(
+    maker: Maker, cloud: GceCloud, make_spec: MakeSpec
+) -> None:
     cloud.create(make_spec(), ZONE, request_id=maker.new_id())
     (stray,) = orphans.survey(maker, lambda owner: owner == "me", ()).strays
     cloud.delete("dev", ZONE, request_id=maker.new_id())
@@ -193,7 +225,7 @@ def test_a_failed_removal_says_what_bills_and_stays_in_the_journal(
     assert [entry.state for entry in maker.journal.open()] == [LEFT_BEHIND]
 
 
-# --- disks: told apart without a cloud ------------------------------------------------------------------------------
+# --- disks: told apart without a cloud ------------------------------------------------------------
 
 
 class Disks(GceCloud):
@@ -219,7 +251,11 @@ class Disks(GceCloud):
 
 
 def disk(name: str, **changed: Any) -> Disk:
-    plain: dict[str, Any] = {"size_gb": 200, "created": "2026-11-01T00:00:00Z", "labels": {"provision-owner": "me"}}
+    plain: dict[str, Any] = {
+        "size_gb": 200,
+        "created": "2026-11-01T00:00:00Z",
+        "labels": {"provision-owner": "me"},
+    }
     return Disk(name=name, zone=ZONE, **{**plain, **changed})
 
 
@@ -241,13 +277,16 @@ def test_a_disk_without_a_vm_is_a_stray(tmp_path: Path, make_spec: MakeSpec) -> 
     )
     maker = Maker(cloud=cloud, journal=journal, emit=lambda event: None)
     survey = orphans.survey(maker, lambda owner: owner == "me", journal.open())
-    assert [(stray.kind, stray.name) for stray in survey.strays] == [("disk", "left"), ("disk", "of-a-vm-that-is-gone")]
+    assert [(stray.kind, stray.name) for stray in survey.strays] == [
+        ("disk", "left"),
+        ("disk", "of-a-vm-that-is-gone"),
+    ]
     cloud.there[0] = disk("left", users=("other",))
     assert [orphans.remove(maker, stray) for stray in survey.strays] == [False, True]
     assert [each.name for each in cloud.there] == ["left", "detached", "in-use", "theirs"]
 
 
-# --- stopped for too long --------------------------------------------------------------------------------------------
+# --- stopped for too long -------------------------------------------------------------------------
 
 DAY_S = 86_400
 
@@ -258,10 +297,16 @@ def notes() -> list[str]:
 
 
 @pytest.fixture
-def stopped(cloud: GceCloud, clock: SimulatedClock, tmp_path: Path, make_spec: MakeSpec, notes: list[str]) -> Maker:
+def stopped(
+    cloud: GceCloud, clock: SimulatedClock, tmp_path: Path, make_spec: MakeSpec, notes: list[str]
+) -> Maker:
     """VMs that belong to somebody and were stopped three days ago: one asks to be deleted after two days, one says nothing."""
     journal = FileJournal(tmp_path / "journal.jsonl", "demo")
-    maker = Maker(cloud=cloud, journal=journal, emit=lambda event: notes.append(event.text if isinstance(event, Note) else ""))
+    maker = Maker(
+        cloud=cloud,
+        journal=journal,
+        emit=lambda event: notes.append(event.text if isinstance(event, Note) else ""),
+    )
     for name, asks in (("asks", {body.IDLE_DELETE_LABEL: "2d"}), ("silent", {})):
         maker.create(make_spec(name=name, labels={"provision-owner": "me", **asks}), [ZONE])
         cloud.stop(name, ZONE, request_id=maker.new_id())
@@ -270,16 +315,25 @@ def stopped(cloud: GceCloud, clock: SimulatedClock, tmp_path: Path, make_spec: M
     return maker
 
 
-def test_a_vm_that_asks_for_it_is_offered_and_deleted_when_it_is_stopped_for_too_long(stopped: Maker, cloud: GceCloud) -> None:
+def test_a_vm_that_asks_for_it_is_offered_and_deleted_when_it_is_stopped_for_too_long(
+    stopped: Maker, cloud: GceCloud
+) -> None:
     (stray,) = surveyed(stopped).strays
-    assert (stray.kind, stray.name, stray.why) == ("stopped", "asks", "stopped for 3d, idle_delete is 2d")
+    assert (stray.kind, stray.name, stray.why) == (
+        "stopped",
+        "asks",
+        "stopped for 3d, idle_delete is 2d",
+    )
     assert orphans.remove(stopped, stray)
     assert [vm.name for vm in cloud.list({})] == ["silent"]
     assert [(entry.name, entry.state) for entry in stopped.journal.open()] == [("silent", MADE)]
 
 
 def test_the_time_is_the_clouds_and_costs_no_call(
-    stopped: Maker, emulator: ComputeEmulator, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch
+    stopped: Maker,
+    emulator: ComputeEmulator,
+    clock: SimulatedClock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """This machine's clock is weeks away from the emulator's, and nothing comes of it."""
     assert abs(clock.now() - time.time()) > 7 * DAY_S
@@ -287,19 +341,28 @@ def test_the_time_is_the_clouds_and_costs_no_call(
     assert [name for _, name, _ in found(stopped)] == ["asks"]
     assert emulator.counted() == ["instances.aggregatedList", "disks.aggregatedList"]
     assert stopped.cloud.clock().timestamp() == pytest.approx(clock.now(), abs=5)
-    monkeypatch.setattr(GceCloud, "clock", lambda self: datetime.fromtimestamp(clock.now() - 2 * DAY_S, UTC))
+    monkeypatch.setattr(
+        GceCloud, "clock", lambda self: datetime.fromtimestamp(clock.now() - 2 * DAY_S, UTC)
+    )
     assert found(stopped) == []
 
 
 @pytest.mark.parametrize("date", [None, "soon"])
-def test_where_no_reply_tells_the_time_nothing_is_too_old(stopped: Maker, monkeypatch: pytest.MonkeyPatch, date: str | None) -> None:
+def test_where_no_reply_tells_the_time_nothing_is_too_old(
+    stopped: Maker, monkeypatch: pytest.MonkeyPatch, date: str | None
+) -> None:
     cloud = GceCloud("demo", cast("GceCloud", stopped.cloud).endpoint)
     heard = cloud.client._heard
     headers = {} if date is None else {"Date": date}
-    monkeypatch.setattr(cloud.client, "_heard", lambda reply, **words: heard(SimpleNamespace(headers=headers)))
+    monkeypatch.setattr(
+        cloud.client, "_heard", lambda reply, **words: heard(SimpleNamespace(headers=headers))
+    )
     survey = surveyed(replace(stopped, cloud=cloud))
     assert (survey.strays, [error.exit_code for error in survey.unseen]) == ((), [5])
-    assert (survey.unseen[0].what, survey.unseen[0].why) == ("the cloud's time is not known", "no reply had a Date that can be read")
+    assert (survey.unseen[0].what, survey.unseen[0].why) == (
+        "the cloud's time is not known",
+        "no reply had a Date that can be read",
+    )
     cloud.close()
 
 
@@ -327,25 +390,43 @@ def deleted(maker: Maker) -> None:
 @pytest.mark.parametrize(
     ("meanwhile", "said"),
     [
-        (started, "asks in us-central1-a was started meanwhile and is RUNNING: nothing was deleted"),
-        (restarted, "asks in us-central1-a was started meanwhile and is TERMINATED: nothing was deleted"),
-        (relabelled, "asks in us-central1-a no longer asks for it by its labels: nothing was deleted"),
+        (
+            started,
+            "asks in us-central1-a was started meanwhile and is RUNNING: nothing was deleted",
+        ),
+        (
+            restarted,
+            "asks in us-central1-a was started meanwhile and is TERMINATED: nothing was deleted",
+        ),
+        (
+            relabelled,
+            "asks in us-central1-a no longer asks for it by its labels: nothing was deleted",
+        ),
         (disowned, "asks in us-central1-a is another one by now: nothing was deleted"),
         (deleted, "asks in us-central1-a is gone already: nothing was deleted"),
     ],
 )
 def test_right_before_it_is_deleted_it_is_looked_at_once_more(
-    stopped: Maker, emulator: ComputeEmulator, notes: list[str], meanwhile: Callable[[Maker], None], said: str
+    stopped: Maker,
+    emulator: ComputeEmulator,
+    notes: list[str],
+    meanwhile: Callable[[Maker], None],
+    said: str,
 ) -> None:
     (stray,) = surveyed(stopped).strays
     meanwhile(stopped)
     emulator.calls.clear()
     assert not orphans.remove(stopped, stray)
     assert (emulator.counted(), notes) == (["instances.get"], [said])
-    assert [(entry.name, entry.state) for entry in stopped.journal.open()] == [("asks", MADE), ("silent", MADE)]
+    assert [(entry.name, entry.state) for entry in stopped.journal.open()] == [
+        ("asks", MADE),
+        ("silent", MADE),
+    ]
 
 
-def test_a_deletion_that_fails_leaves_a_vm_that_is_still_somebodys(stopped: Maker, emulator: ComputeEmulator) -> None:
+def test_a_deletion_that_fails_leaves_a_vm_that_is_still_somebodys(
+    stopped: Maker, emulator: ComputeEmulator
+) -> None:
     """Written down as left behind, it would be deleted by the next vm.create, even if somebody had started it again."""
     (stray,) = surveyed(stopped).strays
     emulator.faults.add(http_error(503, "backendError", "no", call="instances.delete", times=None))
@@ -365,8 +446,12 @@ def test_killed_between_the_deletion_and_the_journal(stopped: Maker, cloud: GceC
 
 
 @pytest.mark.parametrize("value", ["", "soon", "7-days", "1s"])
-def test_a_label_that_nobody_understands_asks_for_nothing(stopped: Maker, clock: SimulatedClock, value: str) -> None:
-    stopped.cloud.set_labels("asks", ZONE, {body.IDLE_DELETE_LABEL: value}, request_id=stopped.new_id())
+def test_a_label_that_nobody_understands_asks_for_nothing(
+    stopped: Maker, clock: SimulatedClock, value: str
+) -> None:
+    stopped.cloud.set_labels(
+        "asks", ZONE, {body.IDLE_DELETE_LABEL: value}, request_id=stopped.new_id()
+    )
     clock.advance(900 * DAY_S)
     assert found(stopped) == []
 
@@ -381,17 +466,26 @@ def renamed(emulator: ComputeEmulator, name: str, to: str) -> None:
     machines[machine.place] = machine
 
 
-def test_a_vm_that_was_renamed_by_hand_is_still_somebodys(stopped: Maker, emulator: ComputeEmulator, make_spec: MakeSpec) -> None:
+def test_a_vm_that_was_renamed_by_hand_is_still_somebodys(
+    stopped: Maker, emulator: ComputeEmulator, make_spec: MakeSpec
+) -> None:
     renamed(emulator, "silent", "quiet")
     assert surveyed(stopped).settled == ()
     stopped.create(make_spec(name="silent"), ["us-central1-b"])
     stopped.delete_everywhere("silent", "me")
-    assert [(entry.name, entry.state) for entry in stopped.journal.open()] == [("asks", MADE), ("silent", MADE)]
+    assert [(entry.name, entry.state) for entry in stopped.journal.open()] == [
+        ("asks", MADE),
+        ("silent", MADE),
+    ]
     assert [name for _, name, _ in found(stopped)] == ["asks"]
 
 
 @pytest.mark.parametrize("labels", [{"provision-request": "by-hand"}, {}])
-def test_a_vm_whose_request_was_taken_from_its_labels_is_still_somebodys(stopped: Maker, labels: dict[str, str]) -> None:
-    stopped.cloud.set_labels("silent", ZONE, labels, ["provision-request"], request_id=stopped.new_id())
+def test_a_vm_whose_request_was_taken_from_its_labels_is_still_somebodys(
+    stopped: Maker, labels: dict[str, str]
+) -> None:
+    stopped.cloud.set_labels(
+        "silent", ZONE, labels, ["provision-request"], request_id=stopped.new_id()
+    )
     survey = surveyed(stopped)
     assert ([stray.name for stray in survey.strays], survey.settled) == (["asks"], ())

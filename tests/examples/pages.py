@@ -23,7 +23,12 @@ class Block(NamedTuple):
 
 def pages() -> Sequence[Path]:
     """README and everything written by hand or made below docs/ and examples/."""
-    return [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("examples/*/README.md"))]
+    return [
+        ROOT / "README.md",
+        ROOT / "CHANGELOG.md",
+        *sorted(ROOT.glob("docs/*.md")),
+        *sorted(ROOT.glob("examples/*/README.md")),
+    ]
 
 
 def name_of(page: Path) -> str:
@@ -33,8 +38,15 @@ def name_of(page: Path) -> str:
 
 def documented() -> dict[str, set[str]]:
     """The top-level keys of each task's document, as the page says."""
-    rows = re.findall(r"(?m)^\| ((?:`[a-z.-]+` ?)+)\| (.*) \|$", (ROOT / "docs" / "json.md").read_text(encoding="utf-8"))
-    return {task: set(re.findall(r"`(\w+)`", keys)) for tasks, keys in rows for task in re.findall(r"`([a-z.-]+)`", tasks)}
+    rows = re.findall(
+        r"(?m)^\| ((?:`[a-z.-]+` ?)+)\| (.*) \|$",
+        (ROOT / "docs" / "json.md").read_text(encoding="utf-8"),
+    )
+    return {
+        task: set(re.findall(r"`(\w+)`", keys))
+        for tasks, keys in rows
+        for task in re.findall(r"`([a-z.-]+)`", tasks)
+    }
 
 
 def blocks(page: Path) -> Iterator[Block]:

@@ -45,18 +45,24 @@ class Project:
             check=False,
             stdin=subprocess.DEVNULL,
         )
-        assert done.returncode == status, f"{' '.join(words)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert done.returncode == status, (
+            f"{' '.join(words)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        )
         return done.stdout
 
     def results(self, *words: str, status: int = 0) -> dict[str, str]:
         """The status of each resource that a task's `--json` names."""
         document: dict[str, Any] = json.loads(self.run("invoke", *words, "--json", status=status))
-        return {result["resource"]: result["status"] for result in document["hosts"]["dev"]["results"]}
+        return {
+            result["resource"]: result["status"] for result in document["hosts"]["dev"]["results"]
+        }
 
     def processes(self) -> list[str]:
         """What still runs and was started from here, wherever it went."""
         mark = f"{MARK}={self.environ[MARK]}".encode()
-        return [name for process in Path("/proc").glob("[0-9]*") if (name := _marked(process, mark))]
+        return [
+            name for process in Path("/proc").glob("[0-9]*") if (name := _marked(process, mark))
+        ]
 
 
 def _marked(process: Path, mark: bytes) -> str:
@@ -74,7 +80,12 @@ def project(tmp_path: Path) -> Iterator[Project]:
     folder = tmp_path / "own recipe"
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("__pycache__", ".pytest_cache"))
     subprocess.run(["git", "init", "-q", str(folder)], check=True)
-    environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), MARK: str(uuid.uuid4()), "PYTHONDONTWRITEBYTECODE": "1"}
+    environ = {
+        **os.environ,
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        MARK: str(uuid.uuid4()),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     project = Project(folder, environ)
     yield project
     project.run("invoke", "mock.down")
@@ -105,7 +116,9 @@ def test_its_own_tests_see_a_mistake(project: Project) -> None:
 
 @pytest.mark.lint
 def test_its_types_hold(project: Project) -> None:
-    assert "Success" in project.run("mypy", "--strict", "my_recipe.py", "train.py", "tests/test_my_recipe.py")
+    assert "Success" in project.run(
+        "mypy", "--strict", "my_recipe.py", "train.py", "tests/test_my_recipe.py"
+    )
 
 
 def interrupted(project: Project) -> None:
@@ -113,7 +126,14 @@ def interrupted(project: Project) -> None:
     name = f"slow-{uuid.uuid4()}.py"
     (project.folder / name).write_text("import time\nprint('begun', flush=True)\ntime.sleep(300)\n")
     argv = [sys.executable, "-m", "invoke", "dev.run", name]
-    with subprocess.Popen(argv, cwd=project.folder, env=project.environ, stdout=subprocess.PIPE, text=True, start_new_session=True) as task:
+    with subprocess.Popen(
+        argv,
+        cwd=project.folder,
+        env=project.environ,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as task:
         assert task.stdout is not None
         assert task.stdout.readline() == "begun\n"
         assert len(_running(name)) > 1, "the task, and the program"

@@ -46,7 +46,12 @@ def steps(text: str) -> Iterator[Step]:
 def tour() -> list[Step]:
     """Every block of the README that can be run here, as one list."""
     consoles = [list(steps(block.text)) for block in blocks(README) if block.language == "console"]
-    return [step for block in consoles if not any(ELSEWHERE.search(step.command) for step in block) for step in block]
+    return [
+        step
+        for block in consoles
+        if not any(ELSEWHERE.search(step.command) for step in block)
+        for step in block
+    ]
 
 
 def pattern(shown: Sequence[str]) -> re.Pattern[str]:
@@ -65,14 +70,22 @@ def plain(text: str) -> str:
 def test_the_readme_shows_what_happens(tmp_path: Path) -> None:
     walked = tour()
     assert len(walked) > 15
-    environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environ = {
+        **os.environ,
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
     folder = tmp_path / "hello"
     folder.mkdir()
-    (folder / "hello.py").write_text(next(block.text for block in blocks(README) if block.file == "hello.py"))
+    (folder / "hello.py").write_text(
+        next(block.text for block in blocks(README) if block.file == "hello.py")
+    )
     try:
         wrong = [problem for step in walked if (problem := differs(step, folder, environ))]
     finally:
-        subprocess.run(["provision", "mock.down"], cwd=folder, env=environ, capture_output=True, check=True)
+        subprocess.run(
+            ["provision", "mock.down"], cwd=folder, env=environ, capture_output=True, check=True
+        )
     assert wrong == []
 
 
@@ -112,7 +125,7 @@ def test_a_difference_is_seen(shown: list[str], said: str, *, fits: bool) -> Non
     assert bool(pattern(shown).fullmatch(plain(said))) is fits
 
 
-# --- docs/json.md ------------------------------------------------------------------------------------------------
+# --- docs/json.md ---------------------------------------------------------------------------------
 
 
 CALLS = """
@@ -128,7 +141,9 @@ CALLS = """
 def test_the_documents_have_the_keys_that_are_written_down(tmp_path: Path) -> None:
     wanted = documented()
     assert wanted.pop("demo") == {"steps"}  # CI runs it as a stage of its own
-    wanted.pop("mps.bench")  # the mock refuses it: tests/unit/test_mps_bench_run.py compares its keys
+    wanted.pop(
+        "mps.bench"
+    )  # the mock refuses it: tests/unit/test_mps_bench_run.py compares its keys
     folder = tmp_path / "project"
     subprocess.run(["git", "init", "-q", str(folder)], check=True)
     (folder / "hello.py").write_text("print('not JSON')\n")
@@ -138,7 +153,15 @@ def test_the_documents_have_the_keys_that_are_written_down(tmp_path: Path) -> No
         words, dashes, rest = call.partition(" -- ")
         argv = [*words.split(), "--json", *([dashes.strip(), *rest.split()] if dashes else [])]
         program = [sys.executable, "-m", "provision", *argv]
-        done = subprocess.run(program, cwd=folder, env=environ, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(
+            program,
+            cwd=folder,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         assert done.returncode == 0, (call, done.stdout, done.stderr)
         found[argv[0]] = set(json.loads(done.stdout))
     assert found == wanted

@@ -86,7 +86,14 @@ class Machine:
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start a task."""
         argv = [sys.executable, "-m", "provision", *words]
-        return subprocess.Popen(argv, cwd=self.project, env=dict(self.environ), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            argv,
+            cwd=self.project,
+            env=dict(self.environ),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def ok(self, *words: str, timeout_s: float = 300.0) -> dict[str, Any]:
         """The document of a task that has to succeed."""
@@ -120,7 +127,9 @@ def frameworks() -> tuple[Sequence[str], Mapping[str, str]]:
 
 
 @pytest.fixture(scope="session")
-def machine(lab: Lab, image: BaseImage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+def machine(
+    lab: Lab, image: BaseImage, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Machine]:
     """The lab, booted as a VM of ours would be and reached through SSH by the program itself."""
     lab.user_data = templating.user_data({})
     lab.forget()
@@ -130,7 +139,13 @@ def machine(lab: Lab, image: BaseImage, tmp_path_factory: pytest.TempPathFactory
     subprocess.run(["git", "init", "-q", str(project)], check=True)
     (project / "client.py").write_text((Path(__file__).parent / "client.py").read_text())
     host = lab.host
-    entry = {"address": host.address, "port": host.port, "user": host.user, "identity": host.identity, "host_key": host.host_key}
+    entry = {
+        "address": host.address,
+        "port": host.port,
+        "user": host.user,
+        "identity": host.identity,
+        "host_key": host.host_key,
+    }
     volumes, env = frameworks()
     worker = {"python": image.python, "volumes": list(volumes), "env": dict(env)}
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))

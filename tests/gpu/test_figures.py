@@ -40,33 +40,57 @@ def measured(machine: Machine) -> dict[tuple[str, int], dict[str, Any]]:
 
 
 def fastest(measured: dict[tuple[str, int], dict[str, Any]], clients: int) -> float:
-    return float(min(cell["median_s"] for (mode, count), cell in measured.items() if count == clients and mode != "none"))
+    return float(
+        min(
+            cell["median_s"]
+            for (mode, count), cell in measured.items()
+            if count == clients and mode != "none"
+        )
+    )
 
 
 @pytest.mark.parametrize(("clients", "times"), [(10, 1.5), (16, 3.0)])
-def test_mps_is_as_much_faster_as_promised(measured: dict[tuple[str, int], dict[str, Any]], clients: int, times: float) -> None:
+def test_mps_is_as_much_faster_as_promised(
+    measured: dict[tuple[str, int], dict[str, Any]], clients: int, times: float
+) -> None:
     assert measured["none", clients]["median_s"] / fastest(measured, clients) >= times
 
 
-def test_sixteen_with_mps_take_no_longer_than_one_alone(measured: dict[tuple[str, int], dict[str, Any]]) -> None:
+def test_sixteen_with_mps_take_no_longer_than_one_alone(
+    measured: dict[tuple[str, int], dict[str, Any]],
+) -> None:
     assert fastest(measured, 16) <= 1.10 * measured["none", 1]["median_s"]
 
 
-def test_the_plan_is_as_good_as_the_best_cell(machine: Machine, measured: dict[tuple[str, int], dict[str, Any]]) -> None:
+def test_the_plan_is_as_good_as_the_best_cell(
+    machine: Machine, measured: dict[tuple[str, int], dict[str, Any]]
+) -> None:
     """Within 10 % of the best one, or inside that one's own spread; the plan knows one short run, the benchmark all cells."""
     (machine.project / "work.py").write_text(PROGRAM.read_text())
-    (machine.project / "plan.sh").write_text(f"{ALONE} PROVISION_BENCH_STEPS=6000 exec python3 work.py\n")
+    (machine.project / "plan.sh").write_text(
+        f"{ALONE} PROVISION_BENCH_STEPS=6000 exec python3 work.py\n"
+    )
     plan = machine.ok("mps.plan", "--measure", "sh plan.sh")["plan"]
     clients, percentage = plan["clients"], plan["thread_percentage"]
-    mine = [cell for (_, count), cell in measured.items() if (count, cell["thread_percentage"]) == (clients, percentage)]
+    mine = [
+        cell
+        for (_, count), cell in measured.items()
+        if (count, cell["thread_percentage"]) == (clients, percentage)
+    ]
     best = max(measured.values(), key=lambda cell: float(cell["ratio"]))
     slowest_round = best["ratio"] * best["median_s"] / max(best["makespan_s"])
-    assert [cell["ratio"] >= min(best["ratio"] / 1.10, slowest_round) for cell in mine] == [True], (plan, mine, best)
+    assert [cell["ratio"] >= min(best["ratio"] / 1.10, slowest_round) for cell in mine] == [True], (
+        plan,
+        mine,
+        best,
+    )
 
 
 def test_a_container_for_each_worker_gains_as_much(machine: Machine) -> None:
     """As on Dataflow: sixteen containers without MPS and with it."""
-    machine.configure(mps={"topology": "containers"}, worker={**machine.settings["worker"], "processes": 16})
+    machine.configure(
+        mps={"topology": "containers"}, worker={**machine.settings["worker"], "processes": 16}
+    )
     try:
         machine.ok("dev.up")
         words = ("--clients", "1,16", "--modes", "none,mps", "--rounds", "3", "--steps", "3000")

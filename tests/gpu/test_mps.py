@@ -119,7 +119,7 @@ def test_the_container_has_the_real_driver(machine: Machine) -> None:
     assert (ended.status, ended.out) == (0, "ready\ndone\n"), ended
 
 
-# --- one container -----------------------------------------------------------------------------------------------
+# --- one container --------------------------------------------------------------------------------
 
 
 def test_mps_is_enabled_and_proven(machine: Machine) -> None:
@@ -149,10 +149,17 @@ def test_enabling_on_a_running_container_takes_two_seconds(machine: Machine) -> 
 
 
 def test_real_clients_are_attached_and_named(machine: Machine) -> None:
-    with client(machine, "hold", "30"), client(machine, "hold", "30"), client(machine, "hold", "30"):
+    with (
+        client(machine, "hold", "30"),
+        client(machine, "hold", "30"),
+        client(machine, "hold", "30"),
+    ):
         status = machine.ok("mps.status", "--strict")
     assert len(status["clients"]) == 3
-    assert all("client.py" in each["command"] and each["pid"] > 1 and each["container"] == "worker" for each in status["clients"])
+    assert all(
+        "client.py" in each["command"] and each["pid"] > 1 and each["container"] == "worker"
+        for each in status["clients"]
+    )
 
 
 def test_the_doctor_finds_it_healthy(machine: Machine) -> None:
@@ -160,10 +167,12 @@ def test_the_doctor_finds_it_healthy(machine: Machine) -> None:
         code, found = checks(machine)
     bad = {name: check for name, check in found.items() if check["status"] in {"fail", "unknown"}}
     assert (code in {0, 1}, bad) == (True, {}), json.dumps(found, indent=1)
-    FIGURES["doctor"] = {name: f"{check['status']}: {check['what']}" for name, check in found.items()}
+    FIGURES["doctor"] = {
+        name: f"{check['status']}: {check['what']}" for name, check in found.items()
+    }
 
 
-# --- eight faults, each with its remedy -----------------------------------------------------------------------------
+# --- eight faults, each with its remedy -----------------------------------------------------------
 
 
 @pytest.mark.usefixtures("mended")
@@ -190,9 +199,13 @@ def test_a_client_over_the_limit(machine: Machine) -> None:
     """
     machine.configure(mps={"thread_percentage": 12})
     told = enabled(machine)["client_limit"]
-    run = machine.start("dev.exec", "--clients", "64", "--json", "--", "python3", "client.py", "hold", "25")
+    run = machine.start(
+        "dev.exec", "--clients", "64", "--json", "--", "python3", "client.py", "hold", "25"
+    )
     try:
-        machine.eventually(lambda: len(machine.ok("mps.status")["clients"]) == told, f"{told} clients are attached")
+        machine.eventually(
+            lambda: len(machine.ok("mps.status")["clients"]) == told, f"{told} clients are attached"
+        )
         code, found = checks(machine)
     finally:
         out, err = run.communicate(timeout=120)
@@ -205,21 +218,47 @@ def test_a_client_over_the_limit(machine: Machine) -> None:
     assert (code, found["clients"]["status"]) == (2, "warn"), found["clients"]
     assert "error 808" in found["clients"]["why"]
     assert "mps.plan" in found["clients"]["fix"]
-    assert (found["attachment"]["status"], "gives 808" in found["attachment"]["why"]) == ("fail", True), "the probe has no room either"
+    assert (found["attachment"]["status"], "gives 808" in found["attachment"]["why"]) == (
+        "fail",
+        True,
+    ), "the probe has no room either"
     assert explained(machine, found["attachment"]["why"]) == ["808"]
 
 
 @pytest.mark.usefixtures("mended")
 def test_a_second_user(machine: Machine, lab: Lab) -> None:
     with client(machine, "hold", "40"):
-        words = ["docker", "exec", "-d", "-u", "1000", "-w", "/workspace", "worker", "python3", "client.py", "hold", "3"]
+        words = [
+            "docker",
+            "exec",
+            "-d",
+            "-u",
+            "1000",
+            "-w",
+            "/workspace",
+            "worker",
+            "python3",
+            "client.py",
+            "hold",
+            "3",
+        ]
         lab.exec_inside(*words)
         waits = "from user 1000: Server is not ready"
-        machine.eventually(lambda: waits in machine.inside("cat $CUDA_MPS_LOG_DIRECTORY/control.log"), "the second user waits")
+        machine.eventually(
+            lambda: waits in machine.inside("cat $CUDA_MPS_LOG_DIRECTORY/control.log"),
+            "the second user waits",
+        )
         code, found = checks(machine)
-    assert (code, found["server"]["status"], found["server"]["what"]) == (2, "fail", "clients of user 1000 wait"), found["server"]
+    assert (code, found["server"]["status"], found["server"]["what"]) == (
+        2,
+        "fail",
+        "clients of user 1000 wait",
+    ), found["server"]
     assert found["server"]["fix"] == "run daemon and workers as one user"
-    machine.eventually(lambda: not machine.inside("pgrep -f '[c]lient.py hold' || true").strip(), "it has its turn, and ends")
+    machine.eventually(
+        lambda: not machine.inside("pgrep -f '[c]lient.py hold' || true").strip(),
+        "it has its turn, and ends",
+    )
 
 
 @pytest.mark.usefixtures("mended")
@@ -230,7 +269,10 @@ def test_a_client_with_another_pipe_directory(machine: Machine) -> None:
     assert (code, found["environment"]["status"]) == (2, "fail"), found["environment"]
     assert "/tmp/elsewhere" in found["environment"]["why"]
     assert "CUDA_MPS_PIPE_DIRECTORY" in found["environment"]["fix"]
-    assert (strict.status, [each["command"] for each in strict.document["outside"]]) == (1, ["python3 client.py hold 30"])
+    assert (strict.status, [each["command"] for each in strict.document["outside"]]) == (
+        1,
+        ["python3 client.py hold 30"],
+    )
 
 
 @pytest.mark.usefixtures("mended")
@@ -265,11 +307,16 @@ def test_a_server_that_the_daemon_does_not_find(machine: Machine) -> None:
     machine.ok("mps.disable")
     start = "mkdir -p $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY; PATH=/usr/bin:/bin /usr/local/nvidia/bin/nvidia-cuda-mps-control -d"
     machine.inside(start)
-    machine.start("dev.exec", "--", "timeout", "10", "python3", "client.py", "hold").communicate(timeout=60)
+    machine.start("dev.exec", "--", "timeout", "10", "python3", "client.py", "hold").communicate(
+        timeout=60
+    )
     code, found = checks(machine)
     told = json.dumps([check for check in found.values() if check["status"] == "fail"])
     assert code == 2
-    machine.inside("echo quit | nvidia-cuda-mps-control; rm -rf $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY", status=None)
+    machine.inside(
+        "echo quit | nvidia-cuda-mps-control; rm -rf $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY",
+        status=None,
+    )
     assert "PATH" in told, told
 
 
@@ -283,7 +330,9 @@ def test_an_illegal_address_in_one_client_hits_the_others(machine: Machine) -> N
     assert explained(machine, out) == ["shared-fault"]
     assert machine.ok("mps.status")["server"]["state"] == "ACTIVE"
     _, found = checks(machine)
-    assert found["server"]["status"] in {"ok", "warn"}, "it is ACTIVE again, whatever its log says of before"
+    assert found["server"]["status"] in {"ok", "warn"}, (
+        "it is ACTIVE again, whatever its log says of before"
+    )
     assert "ACTIVE" in found["server"]["what"]
     with client(machine, "hold", "10"):
         assert len(machine.ok("mps.status", "--strict")["clients"]) == 1
@@ -293,9 +342,25 @@ def test_an_image_without_glibc(machine: Machine, lab: Lab) -> None:
     """As Alpine: programs of the driver are linked to glibc, which such an image lacks."""
     busybox = find_programs(lab.engine).busybox.read_bytes()
     lab.exec_inside("docker", "import", "-", "alpine-like", stdin=archive(busybox))
-    driver = ["-v", "/var/lib/nvidia/bin:/usr/local/nvidia/bin:ro", "-v", "/var/lib/nvidia/lib64:/usr/local/nvidia/lib64:ro"]
+    driver = [
+        "-v",
+        "/var/lib/nvidia/bin:/usr/local/nvidia/bin:ro",
+        "-v",
+        "/var/lib/nvidia/lib64:/usr/local/nvidia/lib64:ro",
+    ]
     env = ["-e", "PATH=/usr/local/nvidia/bin:/bin", "-e", "LD_LIBRARY_PATH=/usr/local/nvidia/lib64"]
-    run = ["docker", "run", "-d", "--name", "alpine", "--network", "host", "--privileged", *driver, *env]
+    run = [
+        "docker",
+        "run",
+        "-d",
+        "--name",
+        "alpine",
+        "--network",
+        "host",
+        "--privileged",
+        *driver,
+        *env,
+    ]
     lab.exec_inside(*run, "alpine-like", "/bin/busybox", "sleep", "600")
     machine.configure(worker={**machine.settings["worker"], "name": "alpine"})
     try:
@@ -308,7 +373,7 @@ def test_an_image_without_glibc(machine: Machine, lab: Lab) -> None:
     assert "glibc" in json.dumps(found["container"])
 
 
-# --- measured ----------------------------------------------------------------------------------------------------
+# --- measured -------------------------------------------------------------------------------------
 
 
 def test_a_plan_from_one_run(machine: Machine) -> None:
@@ -316,7 +381,9 @@ def test_a_plan_from_one_run(machine: Machine) -> None:
     source = Path(__file__).parents[2] / "provision" / "mps" / "workloads" / f"{workload}.py"
     (machine.project / "work.py").write_text(source.read_text())
     stand_in = "PROVISION_BENCH_STEPS=6000 PROVISION_BENCH_CLIENT=0 PROVISION_BENCH_READY=/dev/null PROVISION_BENCH_GO=/dev/null"
-    (machine.project / "plan.sh").write_text(f"{stand_in} PROVISION_BENCH_TIMES=/dev/null exec python3 work.py\n")
+    (machine.project / "plan.sh").write_text(
+        f"{stand_in} PROVISION_BENCH_TIMES=/dev/null exec python3 work.py\n"
+    )
     machine("dev.run", "plan.sh", timeout_s=120)
     plan = machine.ok("mps.plan", "--measure", "sh plan.sh")
     FIGURES["plan"] = plan
@@ -328,7 +395,19 @@ def test_a_plan_from_one_run(machine: Machine) -> None:
 
 
 def test_a_short_benchmark_proves_attachment(machine: Machine) -> None:
-    words = ("--workload", "driver", "--clients", "1,8", "--modes", "none,mps", "--rounds", "1", "--steps", "2000", "--no-chart")
+    words = (
+        "--workload",
+        "driver",
+        "--clients",
+        "1,8",
+        "--modes",
+        "none,mps",
+        "--rounds",
+        "1",
+        "--steps",
+        "2000",
+        "--no-chart",
+    )
     document = machine.ok("mps.bench", *words, timeout_s=400)
     assert document["failures"] == []
     found = {(cell["mode"], cell["clients"]): cell for cell in document["cells"]}
@@ -349,16 +428,23 @@ def test_a_client_sees_its_share_of_the_gpu(machine: Machine) -> None:
 def test_disabled_nothing_is_left(machine: Machine) -> None:
     machine.ok("mps.disable")
     assert machine.inside("pgrep -f '[n]vidia-cuda-mps' || true") == ""
-    assert machine.inside("ls -d $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY 2>/dev/null || true") == ""
-    assert set(machine.inside("nvidia-smi --query-gpu=compute_mode --format=csv,noheader").splitlines()) == {"Default"}
+    assert (
+        machine.inside("ls -d $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY 2>/dev/null || true")
+        == ""
+    )
+    assert set(
+        machine.inside("nvidia-smi --query-gpu=compute_mode --format=csv,noheader").splitlines()
+    ) == {"Default"}
     assert machine.ok("mps.disable")["hosts"]["lab"]["changed"] == 0
 
 
-# --- a container for the daemon, and one for each worker --------------------------------------------------------------
+# --- a container for the daemon, and one for each worker ------------------------------------------
 
 
 def test_the_topology_of_dataflow(machine: Machine, lab: Lab) -> None:
-    machine.configure(mps={"topology": "containers"}, worker={**machine.settings["worker"], "processes": 3})
+    machine.configure(
+        mps={"topology": "containers"}, worker={**machine.settings["worker"], "processes": 3}
+    )
     try:
         machine.ok("dev.up")
         ended = machine("mps.enable", "--json")
@@ -366,26 +452,59 @@ def test_the_topology_of_dataflow(machine: Machine, lab: Lab) -> None:
         FIGURES["containers"] = {"seconds": round(ended.document["hosts"]["lab"]["seconds"], 2)}
         status = machine.ok("mps.status", "--strict")
         assert "attached" in str(status["proof"])
-        checks = {check["id"]: check["what"] for check in machine("mps.doctor", "--json").document["checks"] if check["status"] == "ok"}
+        checks = {
+            check["id"]: check["what"]
+            for check in machine("mps.doctor", "--json").document["checks"]
+            if check["status"] == "ok"
+        }
         assert {"container", "log-directory", "server", "attachment"} <= set(checks), checks
-        assert checks["control-log"] == "nothing unusual", "the daemon's logs are read, not an empty folder"
-        run = machine.start("dev.exec", "--clients", "3", "--", "python3", "client.py", "hold", "15")
+        assert checks["control-log"] == "nothing unusual", (
+            "the daemon's logs are read, not an empty folder"
+        )
+        run = machine.start(
+            "dev.exec", "--clients", "3", "--", "python3", "client.py", "hold", "15"
+        )
         try:
             found = machine.eventually(
-                lambda: status if len((status := machine.ok("mps.status"))["clients"]) == 3 else None, "three clients are attached"
+                lambda: (
+                    status if len((status := machine.ok("mps.status"))["clients"]) == 3 else None
+                ),
+                "three clients are attached",
             )
         finally:
             out, err = run.communicate(timeout=120)
         assert run.returncode == 0, out + err
-        assert all(each["pid"] > 1 and "client.py" in each["command"] for each in found["clients"]), "PIDs are true"
+        assert all(
+            each["pid"] > 1 and "client.py" in each["command"] for each in found["clients"]
+        ), "PIDs are true"
         assert len({each["container"] for each in found["clients"]}) == 3, "one in each container"
-        words = ("--workload", "driver", "--clients", "1,3", "--modes", "none,mps", "--rounds", "1", "--steps", "2000", "--no-chart")
+        words = (
+            "--workload",
+            "driver",
+            "--clients",
+            "1,3",
+            "--modes",
+            "none,mps",
+            "--rounds",
+            "1",
+            "--steps",
+            "2000",
+            "--no-chart",
+        )
         document = machine.ok("mps.bench", *words, timeout_s=200)
-        assert (document["failures"], document["topology"], len(document["cells"])) == ([], "containers", 4)
+        assert (document["failures"], document["topology"], len(document["cells"])) == (
+            [],
+            "containers",
+            4,
+        )
         FIGURES["containers"]["bench"] = document["cells"]
         lab.reboot()
         assert lab.wait_for_unit("provision-boot.service") == "active"
-        machine.eventually(lambda: machine("mps.status", "--strict").status == 0, "a boot brings it back", timeout_s=120)
+        machine.eventually(
+            lambda: machine("mps.status", "--strict").status == 0,
+            "a boot brings it back",
+            timeout_s=120,
+        )
     finally:
         machine("mps.disable", "--force")
         machine.configure()

@@ -39,13 +39,17 @@ REQUIRED = os.environ.get("PROVISION_LAB_REQUIRED") == "1"
 
 
 TIMEOUT_S = 300
-"""For one test with what it sets up: the first one waits for pip, the base image and its loading."""
+"""For one test with what it sets up: the first one waits for pip, the base image and its
+loading."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give lab tests the time that real parts take."""
     for item in items:
-        if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
+        if (
+            Path(__file__).parent in item.path.parents
+            and item.get_closest_marker("timeout") is None
+        ):
             item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
@@ -67,19 +71,25 @@ class Ssh:
     def __call__(self, command: str, *, timeout_s: float = 120.0) -> Said:
         """Run a command line as the login user."""
         out, err = bytearray(), bytearray()
-        status = self.transport.exchange(command, on_stdout=out.extend, on_stderr=err.extend, timeout_s=timeout_s)
+        status = self.transport.exchange(
+            command, on_stdout=out.extend, on_stderr=err.extend, timeout_s=timeout_s
+        )
         return Said(status, out.decode(), err.decode())
 
     def script(self, body: Script) -> Said:
         """Run a script of the toolkit as root."""
         command, stdin = lifeline(body, become="sudo")
         out, err = bytearray(), bytearray()
-        status = self.transport.exchange(command, stdin, on_stdout=out.extend, on_stderr=err.extend, timeout_s=120)
+        status = self.transport.exchange(
+            command, stdin, on_stdout=out.extend, on_stderr=err.extend, timeout_s=120
+        )
         return Said(status, out.decode(), err.decode())
 
     def converge(self, resources: list[Resource], *, check: bool = False) -> HostReport:
         """Bring the lab to a recipe."""
-        return converge(self.transport, resources, lambda event: None, clock=time.monotonic, check=check)
+        return converge(
+            self.transport, resources, lambda event: None, clock=time.monotonic, check=check
+        )
 
 
 def summary(report: HostReport) -> dict[str, Status]:
@@ -89,8 +99,18 @@ def summary(report: HostReport) -> dict[str, Status]:
 
 def explain(report: HostReport) -> str:
     """What went wrong, for the message of an assertion."""
-    bad: list[Outcome] = [outcome for outcome in report.outcomes if outcome.status not in {Status.OK, Status.CHANGED}]
-    return "\n".join([str(report.error), *(f"{outcome.resource}: {outcome.status} {outcome.note}\n{outcome.error}" for outcome in bad)])
+    bad: list[Outcome] = [
+        outcome for outcome in report.outcomes if outcome.status not in {Status.OK, Status.CHANGED}
+    ]
+    return "\n".join(
+        [
+            str(report.error),
+            *(
+                f"{outcome.resource}: {outcome.status} {outcome.note}\n{outcome.error}"
+                for outcome in bad
+            ),
+        ]
+    )
 
 
 def unpacked_cloud_init() -> Path | None:
@@ -133,7 +153,9 @@ def login(lab: Lab, tmp_path: Path) -> Iterator[Callable[[], Ssh]]:
     opened: list[Transport] = []
 
     def open_one() -> Ssh:
-        opened.append(connect(lab.host, known_hosts=KnownHosts(tmp_path / "known_hosts"), timeout_s=20))
+        opened.append(
+            connect(lab.host, known_hosts=KnownHosts(tmp_path / "known_hosts"), timeout_s=20)
+        )
         return Ssh(opened[-1])
 
     yield open_one
@@ -165,7 +187,12 @@ def worker_recipe(settings: Settings, image: BaseImage) -> list[Resource]:
 
 
 @pytest.fixture
-def box(login: Callable[[], Ssh], recipe: list[Resource], worker_recipe: list[Resource], settings: Settings) -> str:
+def box(
+    login: Callable[[], Ssh],
+    recipe: list[Resource],
+    worker_recipe: list[Resource],
+    settings: Settings,
+) -> str:
     """The name of the running worker container."""
     report = login().converge([*recipe, *worker_recipe])
     assert not report.failed, explain(report)

@@ -37,7 +37,9 @@ def applier(request: pytest.FixtureRequest, lab: Lab) -> Iterator[str]:
 def seed(lab: Lab, recipe: list[Resource]) -> str:
     """User-data of a new machine: nobody was there before, the boot scripts come with it."""
     facts = read_facts(lab.exec_inside("sh", "-c", "R=\n" + FACTS.render()).stdout)
-    return templating.user_data({"boot.sh": BOOT_TEXT, "boot.d/10-host.sh": fragment_text(recipe, facts)})
+    return templating.user_data(
+        {"boot.sh": BOOT_TEXT, "boot.d/10-host.sh": fragment_text(recipe, facts)}
+    )
 
 
 @pytest.mark.usefixtures("image")
@@ -46,7 +48,9 @@ def test_a_new_machine_provisions_itself_from_its_user_data(
 ) -> None:
     lab.user_data = seed(lab, recipe)
     lab.forget()
-    assert lab.wait_for_unit(BOOT_UNIT) == "active", lab.exec_inside("journalctl", "-u", BOOT_UNIT).stdout
+    assert lab.wait_for_unit(BOOT_UNIT) == "active", lab.exec_inside(
+        "journalctl", "-u", BOOT_UNIT
+    ).stdout
     assert lab.exec_inside("/var/lib/nvidia/bin/nvidia-smi", "-L").stdout.startswith("GPU 0: ")
     report = login().converge(recipe, check=True)
     assert summary(report)["driver"] is Status.OK, explain(report)
@@ -70,7 +74,9 @@ def test_user_data_is_applied_at_every_boot(lab: Lab, applier: str) -> None:
     lab.exec_inside("rm", "/var/lib/probe-runs")
 
 
-def test_a_newer_boot_script_is_not_replaced_by_the_seed(lab: Lab, applier: str, image: BaseImage) -> None:
+def test_a_newer_boot_script_is_not_replaced_by_the_seed(
+    lab: Lab, applier: str, image: BaseImage
+) -> None:
     lab.user_data = templating.user_data({"boot.sh": "#!/bin/sh\necho old >/run/which\n"})
     lab.forget()
     lab.wait_for_unit(BOOT_UNIT)
@@ -86,7 +92,9 @@ def test_a_reboot_can_be_asked_for_from_within(lab: Lab, login: Callable[[], Ssh
     with suppress(Unreachable):  # the connection may go before the command has ended
         login()("sudo touch /etc/lost /run/lost /tmp/lost /var/lib/kept; sudo reboot")
     lab.wait_for_boot(after=before.strip())
-    found = lab.exec_inside("sh", "-c", "ls /etc/lost /run/lost /tmp/lost /var/lib/kept 2>/dev/null", check=False).stdout
+    found = lab.exec_inside(
+        "sh", "-c", "ls /etc/lost /run/lost /tmp/lost /var/lib/kept 2>/dev/null", check=False
+    ).stdout
     assert found == "/var/lib/kept\n"
     assert login()("echo back").out == "back\n"
     lab.exec_inside("rm", "/var/lib/kept")
@@ -101,7 +109,11 @@ def test_units_are_what_systemd_accepts(unit: str, lab: Lab, tmp_path: Path) -> 
     text = lab.exec_inside("cat", f"/etc/systemd/system/{unit}").stdout
     lab.user_data = ""
     (tmp_path / unit).write_text(text)
-    program = next(line.split("=", 1)[1].split()[1] for line in text.splitlines() if line.startswith("ExecStart="))
+    program = next(
+        line.split("=", 1)[1].split()[1]
+        for line in text.splitlines()
+        if line.startswith("ExecStart=")
+    )
     assert program.startswith("/")
     command = ["systemd-analyze", "verify", "--recursive-errors=no", str(tmp_path / unit)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)

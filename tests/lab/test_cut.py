@@ -67,7 +67,9 @@ def within(seconds: float, true: Callable[[], bool]) -> bool:
 
 def test_what_the_engine_runs_ends_with_the_connection(lab: Lab, doomed: Transport) -> None:
     reports = []
-    worker = threading.Thread(target=lambda: reports.append(Ssh(doomed).converge([Endless(name="endless")])))
+    worker = threading.Thread(
+        target=lambda: reports.append(Ssh(doomed).converge([Endless(name="endless")]))
+    )
     worker.start()
     assert appears(lab)
     doomed.close()
@@ -77,13 +79,21 @@ def test_what_the_engine_runs_ends_with_the_connection(lab: Lab, doomed: Transpo
     assert within(10, lambda: sleepers(lab) == "")
 
 
-def test_what_runs_in_the_container_ends_with_the_connection(lab: Lab, box: str, doomed: Transport) -> None:
+def test_what_runs_in_the_container_ends_with_the_connection(
+    lab: Lab, box: str, doomed: Transport
+) -> None:
     body = in_container(box, ["sh", "-c", "sleep 54321 & sleep 54321"], "token")
     command, stdin = lifeline(body, become="sudo")
 
     def run() -> None:
         with pytest.raises(Unreachable):
-            doomed.exchange(command, stdin, on_stdout=bytearray().extend, on_stderr=bytearray().extend, timeout_s=60)
+            doomed.exchange(
+                command,
+                stdin,
+                on_stdout=bytearray().extend,
+                on_stderr=bytearray().extend,
+                timeout_s=60,
+            )
 
     worker = threading.Thread(target=run)
     worker.start()
@@ -91,10 +101,15 @@ def test_what_runs_in_the_container_ends_with_the_connection(lab: Lab, box: str,
     doomed.close()
     worker.join(20)
     assert within(15, lambda: sleepers(lab) == "")
-    assert lab.exec_inside("docker", "container", "inspect", "-f", "{{.State.Running}}", box).stdout == "true\n"
+    assert (
+        lab.exec_inside("docker", "container", "inspect", "-f", "{{.State.Running}}", box).stdout
+        == "true\n"
+    )
 
 
-def piped(transport: Transport, box: str, folder: Path, stdin: int, *words: str) -> tuple[int, bytes]:
+def piped(
+    transport: Transport, box: str, folder: Path, stdin: int, *words: str
+) -> tuple[int, bytes]:
     """What `dev.exec` does with a pipe: status and output."""
     out = bytearray()
     project = Project(Settings(), folder, folder, stdout=out.extend, stderr=out.extend)
@@ -102,7 +117,9 @@ def piped(transport: Transport, box: str, folder: Path, stdin: int, *words: str)
     return done.exit_code, bytes(out)
 
 
-def test_what_is_piped_reaches_the_program_and_so_does_its_end(box: str, doomed: Transport, tmp_path: Path) -> None:
+def test_what_is_piped_reaches_the_program_and_so_does_its_end(
+    box: str, doomed: Transport, tmp_path: Path
+) -> None:
     data = bytes(range(256)) * 4096 * 8
     (tmp_path / "data").write_bytes(data)
     with (tmp_path / "data").open() as file:
@@ -117,7 +134,9 @@ def test_what_is_piped_reaches_the_program_and_so_does_its_end(box: str, doomed:
         os.close(writes)
 
 
-def test_a_program_that_reads_a_pipe_ends_with_the_connection(lab: Lab, box: str, doomed: Transport, tmp_path: Path) -> None:
+def test_a_program_that_reads_a_pipe_ends_with_the_connection(
+    lab: Lab, box: str, doomed: Transport, tmp_path: Path
+) -> None:
     reads, writes = os.pipe()
 
     def run() -> None:
@@ -149,7 +168,9 @@ def test_a_lab_that_loses_its_power_is_unreachable_and_converges_after_it(
     assert not login().converge(recipe).failed
     ssh = login()
     reports = []
-    worker = threading.Thread(target=lambda: reports.append(ssh.converge([Endless(name="endless")])))
+    worker = threading.Thread(
+        target=lambda: reports.append(ssh.converge([Endless(name="endless")]))
+    )
     worker.start()
     assert appears(lab)
     lab.stop()

@@ -21,7 +21,11 @@ chmod 755 /var/lib/trap/it
 @pytest.fixture
 def docker(lab: Lab, image: BaseImage) -> Iterator[_Docker]:
     yield _Docker(lab, image.reference)
-    lab.exec_inside("sh", "-c", "docker ps -aq | xargs -r docker rm -f >/dev/null; rm -f /dev/probe; rm -rf /var/lib/trap")
+    lab.exec_inside(
+        "sh",
+        "-c",
+        "docker ps -aq | xargs -r docker rm -f >/dev/null; rm -f /dev/probe; rm -rf /var/lib/trap",
+    )
 
 
 class _Docker:
@@ -30,10 +34,15 @@ class _Docker:
         self.reference = reference
 
     def __call__(self, words: str, *, check: bool = True) -> Done:
-        return self.lab.exec_inside("docker", *shlex.split(words.replace("IMAGE", self.reference)), check=check)
+        return self.lab.exec_inside(
+            "docker", *shlex.split(words.replace("IMAGE", self.reference)), check=check
+        )
 
     def run(self, flags: str, command: str, *, check: bool = True) -> Done:
-        return self(f"run --rm --network host {flags} --entrypoint sh IMAGE -c {shlex.quote(command)}", check=check)
+        return self(
+            f"run --rm --network host {flags} --entrypoint sh IMAGE -c {shlex.quote(command)}",
+            check=check,
+        )
 
 
 def test_its_engine_is_its_own(docker: _Docker) -> None:
@@ -42,7 +51,9 @@ def test_its_engine_is_its_own(docker: _Docker) -> None:
 
 
 def test_images_are_built_by_the_legacy_builder(docker: _Docker, lab: Lab) -> None:
-    dockerfile = f"FROM {docker.reference}\nRUN id -u >/who && python -c 'print(6*7)' >/answer\nENV A=b\n"
+    dockerfile = (
+        f"FROM {docker.reference}\nRUN id -u >/who && python -c 'print(6*7)' >/answer\nENV A=b\n"
+    )
     built = lab.exec_inside("docker", "build", "--tag", "probe", "-", stdin=dockerfile.encode())
     assert "Step 2/3" in built.stdout
     assert docker("run --rm --network host --entrypoint cat probe /who /answer").stdout == "0\n42\n"
@@ -54,14 +65,21 @@ def test_images_are_built_by_the_legacy_builder(docker: _Docker, lab: Lab) -> No
 
 def test_a_container_gets_the_devices_it_is_given(docker: _Docker, lab: Lab) -> None:
     lab.exec_inside("mknod", "-m", "666", "/dev/probe", *CLONE)
-    assert docker.run("--device /dev/probe", "echo x >/dev/probe && test -c /dev/probe && echo written").stdout == "written\n"
+    assert (
+        docker.run(
+            "--device /dev/probe", "echo x >/dev/probe && test -c /dev/probe && echo written"
+        ).stdout
+        == "written\n"
+    )
     assert docker.run("", "test -e /dev/probe", check=False).returncode == 1
     assert docker.run("--privileged", "test -c /dev/probe && echo seen").stdout == "seen\n"
 
 
 def test_a_missing_device_is_refused_with_the_text_that_we_diagnose(docker: _Docker) -> None:
     said = docker.run("--device /dev/nvidia9", "true", check=False)
-    assert said.returncode == 127  # Docker's client makes it so, because the text says "no such file"
+    assert (
+        said.returncode == 127
+    )  # Docker's client makes it so, because the text says "no such file"
     assert "error gathering device information" in said.stderr
 
 
@@ -84,12 +102,22 @@ def test_programs_are_run_in_a_running_container(docker: _Docker, flags: str) ->
 
 def test_a_variable_without_a_value_is_taken_out(docker: _Docker) -> None:
     """Unless the client has it itself: programs are so kept from what their image sets."""
-    docker("run --detach --name probe --network host --env A=b --env C=d --entrypoint sleep IMAGE infinity")
-    assert docker("exec --env A --env NONE probe sh -c 'echo ${A-none} $C ${NONE-none}'").stdout == "none d none\n"
-    assert docker.run("--env PATH --env PYTHON_VERSION", "echo ${PYTHON_VERSION-none}").stdout == "none\n"
+    docker(
+        "run --detach --name probe --network host --env A=b --env C=d --entrypoint sleep IMAGE infinity"
+    )
+    assert (
+        docker("exec --env A --env NONE probe sh -c 'echo ${A-none} $C ${NONE-none}'").stdout
+        == "none d none\n"
+    )
+    assert (
+        docker.run("--env PATH --env PYTHON_VERSION", "echo ${PYTHON_VERSION-none}").stdout
+        == "none\n"
+    )
 
 
-def test_a_noexec_folder_is_executable_in_a_container_only_read_only(docker: _Docker, lab: Lab) -> None:
+def test_a_noexec_folder_is_executable_in_a_container_only_read_only(
+    docker: _Docker, lab: Lab
+) -> None:
     """The trap: with runc 1.1.5 a noexec host folder mounted `:ro` may be executed from, mounted read-write it may not."""
     lab.exec_inside("sh", "-c", PROGRAM)
     assert lab.exec_inside("/var/lib/trap/it", check=False).returncode == 126
@@ -102,8 +130,14 @@ def test_a_noexec_folder_is_executable_in_a_container_only_read_only(docker: _Do
 
 def test_a_container_keeps_the_mount_options_of_its_start(docker: _Docker, lab: Lab) -> None:
     lab.exec_inside("sh", "-c", PROGRAM)
-    docker("run --detach --name probe --network host --volume /var/lib/trap:/probe --entrypoint sleep IMAGE infinity")
-    lab.exec_inside("sh", "-c", "mount --bind /var/lib/trap /var/lib/trap && mount -o remount,exec /var/lib/trap")
+    docker(
+        "run --detach --name probe --network host --volume /var/lib/trap:/probe --entrypoint sleep IMAGE infinity"
+    )
+    lab.exec_inside(
+        "sh",
+        "-c",
+        "mount --bind /var/lib/trap /var/lib/trap && mount -o remount,exec /var/lib/trap",
+    )
     try:
         assert docker("exec probe /probe/it", check=False).returncode == 126
         docker("restart --time 1 probe")
@@ -117,11 +151,20 @@ def test_volumes_are_executable_where_folders_of_var_are_not(docker: _Docker) ->
     script = "printf '#!/bin/sh\\necho ran\\n' >/work/it; chmod 755 /work/it; /work/it"
     assert docker.run("--volume probe:/work", script).stdout == "ran\n"
     docker("volume rm probe")
-    assert docker.run("--volume /home/dev:/work", f"{script}; E=$?; rm /work/it; exit $E", check=False).returncode == 126
+    assert (
+        docker.run(
+            "--volume /home/dev:/work", f"{script}; E=$?; rm /work/it; exit $E", check=False
+        ).returncode
+        == 126
+    )
 
 
-def test_containers_do_not_outlive_a_reboot_and_are_started_again(docker: _Docker, lab: Lab) -> None:
-    docker("run --detach --name probe --init --network host --restart no --entrypoint sleep IMAGE infinity")
+def test_containers_do_not_outlive_a_reboot_and_are_started_again(
+    docker: _Docker, lab: Lab
+) -> None:
+    docker(
+        "run --detach --name probe --init --network host --restart no --entrypoint sleep IMAGE infinity"
+    )
     lab.reboot()
     assert docker("container inspect -f '{{.State.Running}}' probe").stdout == "false\n"
     docker("start probe")
@@ -132,7 +175,9 @@ def test_docker_is_stopped_and_started_by_systemctl(lab: Lab) -> None:
     try:
         lab.exec_inside("systemctl", "stop", "docker")
         assert lab.exec_inside("docker", "version", check=False).returncode != 0
-        assert lab.exec_inside("systemctl", "is-active", "docker", check=False).stdout == "inactive\n"
+        assert (
+            lab.exec_inside("systemctl", "is-active", "docker", check=False).stdout == "inactive\n"
+        )
     finally:
         lab.exec_inside("systemctl", "start", "docker")
     assert lab.exec_inside("docker", "version", "--format", "{{.Server.Version}}").stdout.strip()

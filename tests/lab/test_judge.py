@@ -86,8 +86,14 @@ KNOWN = {
 VERSIONS = (
     (r"(?m)^(docker: )?(Error response from daemon|Error): ", ""),
     (r"failed to create task for container: ", ""),
-    (r"You cannot remove a running container ID\. Stop the container before attempting removal or force remove", "it is running"),
-    (r'cannot remove container "/judged": container is running: stop the container before removing or force remove', "it is running"),
+    (
+        r"You cannot remove a running container ID\. Stop the container before attempting removal or force remove",
+        "it is running",
+    ),
+    (
+        r'cannot remove container "/judged": container is running: stop the container before removing or force remove',
+        "it is running",
+    ),
     (r"(?m)^Container (ID is not running)", r"container \1"),
     (r"(?m)\.$", ""),
 )
@@ -106,9 +112,14 @@ class Pair:
 
     def plain(self, said: Said) -> Said:
         """Without what differs from run to run: identifiers, the mock's root, the noise of the bash that runs the line."""
-        out, err = (re.sub(r"\b[0-9a-f]{12,64}\b", "ID", text.replace(self.root, "")) for text in (said.out, said.err))
+        out, err = (
+            re.sub(r"\b[0-9a-f]{12,64}\b", "ID", text.replace(self.root, ""))
+            for text in (said.out, said.err)
+        )
         err = re.sub(r"(?m)^bash: line \d+: ", "bash: ", err)
-        err = re.sub(r'(?m)^time=.*error waiting for container: context canceled"\n', "", err)  # docker's client, now and then
+        err = re.sub(
+            r'(?m)^time=.*error waiting for container: context canceled"\n', "", err
+        )  # docker's client, now and then
         for pattern, plain in VERSIONS:
             err = re.sub(pattern, plain, err)
         return Said(said.status, out, err)
@@ -124,7 +135,9 @@ def pair(lab: Lab, image: BaseImage, tmp_path_factory: pytest.TempPathFactory) -
         try:
             mocked = Ssh(other)
             mocked(f"sudo docker pull {image.reference}")
-            yield Pair(Ssh(real), mocked, mocked('printf %s "$PROVISION_MOCK_ROOT"').out, image.reference)
+            yield Pair(
+                Ssh(real), mocked, mocked('printf %s "$PROVISION_MOCK_ROOT"').out, image.reference
+            )
         finally:
             real.close()
             other.close()

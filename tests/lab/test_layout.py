@@ -7,8 +7,24 @@ import pytest
 from lab.machine import Lab
 from tests.lab.conftest import Ssh
 
-EXECUTABLE = ("/var/lib/docker", "/var/lib/google", "/var/lib/toolbox", "/var/lib/cloud", "/etc", "/mnt/disks", "/run")
-NOEXEC = ("/var", "/var/lib/nvidia", "/var/tmp", "/home", "/home/dev", "/tmp", "/mnt/stateful_partition")
+EXECUTABLE = (
+    "/var/lib/docker",
+    "/var/lib/google",
+    "/var/lib/toolbox",
+    "/var/lib/cloud",
+    "/etc",
+    "/mnt/disks",
+    "/run",
+)
+NOEXEC = (
+    "/var",
+    "/var/lib/nvidia",
+    "/var/tmp",
+    "/home",
+    "/home/dev",
+    "/tmp",
+    "/mnt/stateful_partition",
+)
 READ_ONLY = ("/", "/root", "/mnt", "/usr", "/usr/local/bin", "/opt")
 
 
@@ -36,7 +52,10 @@ def test_root_itself_cannot_write_to(ssh: Ssh, folder: str) -> None:
 
 
 def test_scripts_run_from_noexec_folders_when_a_shell_reads_them(ssh: Ssh) -> None:
-    assert ssh("echo 'echo ran' >/home/dev/probe && sh /home/dev/probe; rm /home/dev/probe").out == "ran\n"
+    assert (
+        ssh("echo 'echo ran' >/home/dev/probe && sh /home/dev/probe; rm /home/dev/probe").out
+        == "ran\n"
+    )
 
 
 def test_it_says_that_it_is_container_optimized_os(ssh: Ssh) -> None:
@@ -59,7 +78,19 @@ def test_its_var_is_its_own(lab: Lab, ssh: Ssh) -> None:
 
 def test_nothing_of_the_machine_is_mounted_below_it(ssh: Ssh) -> None:
     targets = ssh("findmnt -rno TARGET").out.split()
-    allowed = ("/proc", "/sys", "/dev", "/tmp", "/run", "/etc", "/mnt", "/var", "/home", "/root", "/usr")
+    allowed = (
+        "/proc",
+        "/sys",
+        "/dev",
+        "/tmp",
+        "/run",
+        "/etc",
+        "/mnt",
+        "/var",
+        "/home",
+        "/root",
+        "/usr",
+    )
     assert [target for target in targets if target != "/" and not target.startswith(allowed)] == []
 
 
@@ -72,9 +103,13 @@ def test_a_gpu_is_on_its_pci_bus_and_no_driver_is_loaded(lab: Lab) -> None:
     if lab.gpu.real:
         pytest.skip("the machine's own driver is loaded before the lab is")
     lab.forget()  # the connection goes with the machine
-    found = lab.exec_inside("sh", "-c", "grep -l 0x10de /sys/bus/pci/devices/*/vendor").stdout.split()
+    found = lab.exec_inside(
+        "sh", "-c", "grep -l 0x10de /sys/bus/pci/devices/*/vendor"
+    ).stdout.split()
     assert len(found) == 1
-    assert lab.exec_inside("sh", "-c", "ls /dev/nvidia* /sys/module/nvidia", check=False).stdout == ""
+    assert (
+        lab.exec_inside("sh", "-c", "ls /dev/nvidia* /sys/module/nvidia", check=False).stdout == ""
+    )
 
 
 def test_orphans_are_reaped(ssh: Ssh) -> None:

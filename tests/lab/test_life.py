@@ -41,7 +41,9 @@ def processes_of(folder: Path) -> list[str]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and entry.name != str(os.getpid()):
             try:
-                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                line = (
+                    (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                )
             except OSError:
                 continue
             if str(folder) in line:
@@ -64,21 +66,54 @@ def folder(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
 
 def test_up_tells_how_to_reach_it_and_down_leaves_nothing(folder: Path) -> None:
     before, groups = mounts(), set(cgroups())
-    up = json.loads(command("up", "--beam", "none", "--gpu", "nvidia-tesla-t4", "--gpu-count", "2", state=folder).stdout)
+    up = json.loads(
+        command(
+            "up", "--beam", "none", "--gpu", "nvidia-tesla-t4", "--gpu-count", "2", state=folder
+        ).stdout
+    )
     assert up["running"] is True
     host = up["hosts"]["lab"]
-    ssh = ["ssh", "-q", "-F", "none", "-i", host["identity"], "-p", str(host["port"]), "-o", "StrictHostKeyChecking=yes"]
+    ssh = [
+        "ssh",
+        "-q",
+        "-F",
+        "none",
+        "-i",
+        host["identity"],
+        "-p",
+        str(host["port"]),
+        "-o",
+        "StrictHostKeyChecking=yes",
+    ]
     known = folder.parent / "known_hosts"
     known.write_text(f"[{host['address']}]:{host['port']} {host['host_key']}\n")
-    words = [*ssh, "-o", f"UserKnownHostsFile={known}", f"{host['user']}@{host['address']}", "ls -d /sys/bus/pci/devices/*:c0:*"]
-    assert len(subprocess.run(words, check=True, capture_output=True, text=True, timeout=60).stdout.split()) == 2
+    words = [
+        *ssh,
+        "-o",
+        f"UserKnownHostsFile={known}",
+        f"{host['user']}@{host['address']}",
+        "ls -d /sys/bus/pci/devices/*:c0:*",
+    ]
+    assert (
+        len(
+            subprocess.run(
+                words, check=True, capture_output=True, text=True, timeout=60
+            ).stdout.split()
+        )
+        == 2
+    )
 
     assert command("exec", "hostname", state=folder).stdout == "lab\n"
     assert command("exec", "sh", "-c", "exit 5", state=folder, check=False).returncode == 5
-    assert json.loads(command("up", "--beam", "none", state=folder).stdout) == up, "up again: the same lab"
+    assert json.loads(command("up", "--beam", "none", state=folder).stdout) == up, (
+        "up again: the same lab"
+    )
     command("exec", "sh", "-c", "echo x >/var/lib/kept; echo x >/etc/lost", state=folder)
     assert json.loads(command("reboot", state=folder).stdout) == up
-    assert command("exec", "ls", "/etc/lost", "/var/lib/kept", state=folder, check=False).stdout == "/var/lib/kept\n"
+    assert (
+        command("exec", "ls", "/etc/lost", "/var/lib/kept", state=folder, check=False).stdout
+        == "/var/lib/kept\n"
+    )
 
     command("down", state=folder)
     assert not folder.exists()
@@ -100,7 +135,10 @@ def test_a_lab_that_was_cut_off_is_gone_and_comes_back(folder: Path) -> None:
     try:
         second.start()
         assert second.host.port == port
-        assert second.exec_inside("docker", "version", "--format", "{{.Server.Os}}").stdout == "linux\n"
+        assert (
+            second.exec_inside("docker", "version", "--format", "{{.Server.Os}}").stdout
+            == "linux\n"
+        )
     finally:
         second.remove()
 
@@ -135,5 +173,8 @@ def test_an_ordinary_user_is_told_that_root_is_needed(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert main(["--state", str(tmp_path / "lab"), "up"]) == 1
-    assert capsys.readouterr().err.splitlines() == ["lab: the lab needs root", "  try: sudo make lab"]
+    assert capsys.readouterr().err.splitlines() == [
+        "lab: the lab needs root",
+        "  try: sudo make lab",
+    ]
     assert not (tmp_path / "lab").exists()

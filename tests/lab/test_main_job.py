@@ -27,7 +27,13 @@ def world(lab: Lab, image: BaseImage, tmp_path: Path) -> Iterator[World]:
         assert lab.wait_for_unit("provision-boot.service") == "active"
 
     host = lab.host
-    entry = {"address": host.address, "port": host.port, "user": host.user, "identity": host.identity, "host_key": host.host_key}
+    entry = {
+        "address": host.address,
+        "port": host.port,
+        "user": host.user,
+        "identity": host.identity,
+        "host_key": host.host_key,
+    }
     data = {"name": "lab", "hosts": {"lab": entry}, "worker": {"python": image.python}}
     project = tmp_path / "my project"
     project.mkdir()

@@ -38,7 +38,13 @@ PROGRAM = shlex.join(["python3", "-c", CLIENT])
 def sessions(lab: Lab, image: BaseImage, tmp_path: Path) -> Iterator[Any]:
     """Makes sessions on the lab; settings of MPS and of the worker are given."""
     host = lab.host
-    entry = {"address": host.address, "port": host.port, "user": host.user, "identity": host.identity, "host_key": host.host_key}
+    entry = {
+        "address": host.address,
+        "port": host.port,
+        "user": host.user,
+        "identity": host.identity,
+        "host_key": host.host_key,
+    }
     folder = tmp_path / "project"
     folder.mkdir()
     said = bytearray()
@@ -48,7 +54,14 @@ def sessions(lab: Lab, image: BaseImage, tmp_path: Path) -> Iterator[Any]:
         data = {"name": "lab", "hosts": {"lab": entry}, "worker": worker, "mps": mps}
         settings = Settings.from_levels([Level("test", data)])
         said.clear()
-        return Project(settings, tmp_path / "state", folder, stdout=said.extend, stderr=said.extend, environ=dict(os.environ))
+        return Project(
+            settings,
+            tmp_path / "state",
+            folder,
+            stdout=said.extend,
+            stderr=said.extend,
+            environ=dict(os.environ),
+        )
 
     project.said = said  # type: ignore[attr-defined]
     yield project
@@ -74,7 +87,12 @@ def test_both_topologies_are_proven_and_several_programs_attach(sessions: Any, l
     assert (done.exit_code, [each["status"] for each in done.document["clients"]]) == (0, [0, 0, 0])
     assert b"[1] " in sessions.said
     assert WITHOUT not in sessions.said
-    done = dev_exec(sessions(), HERE, ["sh", "-c", "head -c 16000000 /dev/zero | tr '\\0' x | fold -w 79"], count=1)
+    done = dev_exec(
+        sessions(),
+        HERE,
+        ["sh", "-c", "head -c 16000000 /dev/zero | tr '\\0' x | fold -w 79"],
+        count=1,
+    )
     assert (done.exit_code, sessions.said.count(b"x")) == (0, 16_000_000)
     lab.exec_inside("docker", "restart", "--time", "1", "worker")
     assert dev_exec(sessions(), HERE, ["true"]).exit_code == 0
@@ -82,26 +100,44 @@ def test_both_topologies_are_proven_and_several_programs_attach(sessions: Any, l
 
     apart = {"topology": "containers", "thread_percentage": 50}
     report = _well(mps_enable(sessions(**apart), HERE))
-    assert [each["resource"] for each in report["results"] if each["status"] == "changed"][-2:] == ["mps", "mps-steps"]
+    assert [each["resource"] for each in report["results"] if each["status"] == "changed"][-2:] == [
+        "mps",
+        "mps-steps",
+    ]
     found = mps_status(sessions(**apart), HERE, strict=True)
     assert found.exit_code == 0, found.document
     assert sorted(found.document["proof"]) == ["worker", "worker-2"]
-    assert all(said.startswith("attached: process ") for said in found.document["proof"].values()), found.document["proof"]
+    assert all(
+        said.startswith("attached: process ") for said in found.document["proof"].values()
+    ), found.document["proof"]
     assert found.document["thread_percentage"] == 50.0
     assert _well(mps_enable(sessions(**apart), HERE))["round_trips"] == 1
     assert _well(dev_up(sessions(**apart), HERE))["changed"] == 0
 
-    asked = mps_asked(command=PROGRAM, clients="1,3", modes="none,mps", rounds="1", with_chart=False)
+    asked = mps_asked(
+        command=PROGRAM, clients="1,3", modes="none,mps", rounds="1", with_chart=False
+    )
     done = mps_bench(sessions(**apart), HERE, asked)
-    assert (done.exit_code, done.document["failures"], len(done.document["cells"])) == (0, [], 4), done.text
+    assert (done.exit_code, done.document["failures"], len(done.document["cells"])) == (0, [], 4), (
+        done.text
+    )
     assert mps_status(sessions(**apart), HERE, strict=True).exit_code == 0
-    assert dev_exec(sessions(**apart), HERE, ["sh", "-c", "! ls -A /workspace | grep bench"]).exit_code == 0, "nothing is left"
+    assert (
+        dev_exec(sessions(**apart), HERE, ["sh", "-c", "! ls -A /workspace | grep bench"]).exit_code
+        == 0
+    ), "nothing is left"
 
-    assert [each for each in _well(mps_enable(sessions(), HERE))["results"] if each["status"] == "failed"] == []
+    assert [
+        each
+        for each in _well(mps_enable(sessions(), HERE))["results"]
+        if each["status"] == "failed"
+    ] == []
     assert mps_status(sessions(), HERE, strict=True).exit_code == 0
 
 
-def test_an_image_with_a_user_of_its_own_has_its_folders_made_by_root(sessions: Any, lab: Lab) -> None:
+def test_an_image_with_a_user_of_its_own_has_its_folders_made_by_root(
+    sessions: Any, lab: Lab
+) -> None:
     _well(vm_provision(sessions(), HERE))
     _well(image_build(sessions(), HERE))
     base = worker_image(sessions()).reference
@@ -115,4 +151,7 @@ def test_an_image_with_a_user_of_its_own_has_its_folders_made_by_root(sessions: 
         _well(mps_disable(sessions(**own, topology=topology), HERE))
         if topology == "container":
             left = "ls -A /run/mps /run/provision-mps 2>/dev/null || true"
-            assert lab.exec_inside("docker", "exec", "worker", "sh", "-c", left).stdout == "/run/mps:\n"
+            assert (
+                lab.exec_inside("docker", "exec", "worker", "sh", "-c", left).stdout
+                == "/run/mps:\n"
+            )

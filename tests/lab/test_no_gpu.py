@@ -36,10 +36,14 @@ def test_a_missing_gpu_is_named_and_nothing_else_is_tried(bare: Lab, tmp_path: P
         report = converge(transport, with_gpu, lambda event: None, clock=time.monotonic)
         assert summary(report)["gpu"] is Status.FAILED
         assert "the host has 0 NVIDIA GPUs, 1 wanted" in explain(report)
-        assert {"driver", "nvidia-smi"} <= {name for name, status in summary(report).items() if status is Status.SKIPPED}
+        assert {"driver", "nvidia-smi"} <= {
+            name for name, status in summary(report).items() if status is Status.SKIPPED
+        }
         assert report.round_trips == 1
 
-        without = cos(Settings.from_levels([Level("test", {"gpu": "none"})]), boot_unit=templating.boot_unit())
+        without = cos(
+            Settings.from_levels([Level("test", {"gpu": "none"})]), boot_unit=templating.boot_unit()
+        )
         report = converge(transport, without, lambda event: None, clock=time.monotonic)
         assert not report.failed, explain(report)
         assert "driver" not in summary(report)
@@ -50,7 +54,11 @@ def test_a_missing_gpu_is_named_and_nothing_else_is_tried(bare: Lab, tmp_path: P
 
 
 def test_the_installer_itself_refuses(bare: Lab) -> None:
-    said = bare.exec_inside("cos-extensions", "install", "gpu", "--", "-version=default", check=False)
+    said = bare.exec_inside(
+        "cos-extensions", "install", "gpu", "--", "-version=default", check=False
+    )
     assert said.returncode == 1
     assert "failed to get GPU type information" in said.stderr
-    assert bare.exec_inside("sh", "-c", "ls /dev/nvidia* /sys/module/nvidia", check=False).stdout == ""
+    assert (
+        bare.exec_inside("sh", "-c", "ls /dev/nvidia* /sys/module/nvidia", check=False).stdout == ""
+    )

@@ -39,7 +39,7 @@ def booted(lab: Lab) -> None:
     lab.forget()
 
 
-# --- single resources --------------------------------------------------------------------------------------------
+# --- single resources -----------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("booted")
@@ -59,7 +59,9 @@ class TestSingle:
         ssh(
             "sudo sh -c 'mkdir -p /mnt/disks/small && mount -t tmpfs -o size=16k tmpfs /mnt/disks/small && echo old >/mnt/disks/small/file'"
         )
-        report = ssh.converge([File(name="large", path="/mnt/disks/small/file", content="x" * 60_000)])
+        report = ssh.converge(
+            [File(name="large", path="/mnt/disks/small/file", content="x" * 60_000)]
+        )
         assert summary(report) == {"large": Status.FAILED}
         assert report.outcomes[0].error is not None
         assert "No space left on device" in str(report.outcomes[0].error)
@@ -68,28 +70,41 @@ class TestSingle:
         ssh("sudo umount /mnt/disks/small")
 
     def test_the_exec_mount_is_made_once_however_often_it_was_stacked(self, ssh: Ssh) -> None:
-        ssh("sudo mkdir -p /var/lib/probe; for i in 1 2 3; do sudo mount --bind /var/lib/probe /var/lib/probe; done")
+        ssh(
+            "sudo mkdir -p /var/lib/probe; for i in 1 2 3; do sudo mount --bind /var/lib/probe /var/lib/probe; done"
+        )
         mount = ExecBindMount(name="mount", path="/var/lib/probe")
         converged_twice(ssh, [mount])
         assert ssh("findmnt -rno TARGET -M /var/lib/probe | wc -l").out == "1\n"
-        ssh("printf '#!/bin/sh\\necho ran\\n' | sudo tee /var/lib/probe/it >/dev/null; sudo chmod 755 /var/lib/probe/it")
+        ssh(
+            "printf '#!/bin/sh\\necho ran\\n' | sudo tee /var/lib/probe/it >/dev/null; sudo chmod 755 /var/lib/probe/it"
+        )
         assert ssh("/var/lib/probe/it").out == "ran\n"
         ssh("sudo umount /var/lib/probe; sudo rm -r /var/lib/probe")
 
 
-# --- the host -----------------------------------------------------------------------------------------------------
+# --- the host -------------------------------------------------------------------------------------
 
 
 class TestHost:
-    def test_check_tells_and_changes_nothing(self, lab: Lab, login: Callable[[], Ssh], recipe: list[Resource]) -> None:
+    def test_check_tells_and_changes_nothing(
+        self, lab: Lab, login: Callable[[], Ssh], recipe: list[Resource]
+    ) -> None:
         lab.forget()
         report = login().converge(recipe, check=True)
         assert report.round_trips == 1
         assert summary(report)["driver"] is Status.CHANGED
         assert summary(report)["nvidia-smi"] is Status.UNKNOWN
-        assert lab.exec_inside("sh", "-c", "ls /var/lib/provision /sys/module/nvidia", check=False).stdout == ""
+        assert (
+            lab.exec_inside(
+                "sh", "-c", "ls /var/lib/provision /sys/module/nvidia", check=False
+            ).stdout
+            == ""
+        )
 
-    def test_the_recipe_converges_and_then_has_nothing_to_do(self, ssh: Ssh, recipe: list[Resource]) -> None:
+    def test_the_recipe_converges_and_then_has_nothing_to_do(
+        self, ssh: Ssh, recipe: list[Resource]
+    ) -> None:
         first = ssh.converge(recipe)
         assert not first.failed, explain(first)
         assert first.count(Status.UNKNOWN) + first.count(Status.SKIPPED) == 0
@@ -102,12 +117,16 @@ class TestHost:
         assert_unchanged(ssh.converge(recipe))
 
     def test_the_driver_really_runs_from_the_folder(self, ssh: Ssh) -> None:
-        assert ssh("LD_LIBRARY_PATH=/var/lib/nvidia/lib64 /var/lib/nvidia/bin/nvidia-smi -L").out.startswith("GPU 0: ")
+        assert ssh(
+            "LD_LIBRARY_PATH=/var/lib/nvidia/lib64 /var/lib/nvidia/bin/nvidia-smi -L"
+        ).out.startswith("GPU 0: ")
 
     def test_docker_reads_the_registry_login(self, ssh: Ssh) -> None:
         assert '"gcr.io": "gcr"' in ssh("sudo cat /var/lib/provision/docker/config.json").out
 
-    def test_a_reboot_loses_it_and_the_boot_script_brings_it_back(self, lab: Lab, login: Callable[[], Ssh], recipe: list[Resource]) -> None:
+    def test_a_reboot_loses_it_and_the_boot_script_brings_it_back(
+        self, lab: Lab, login: Callable[[], Ssh], recipe: list[Resource]
+    ) -> None:
         lab.reboot()
         ssh = login()
         lost = ssh.converge(recipe, check=True)
@@ -118,7 +137,7 @@ class TestHost:
         assert_unchanged(ssh.converge(recipe))
 
 
-# --- the worker ----------------------------------------------------------------------------------------------------
+# --- the worker -----------------------------------------------------------------------------------
 
 
 class TestWorker:
@@ -133,16 +152,32 @@ class TestWorker:
         everything = [*recipe, *worker_recipe]
         first = ssh.converge(everything)
         assert not first.failed, explain(first)
-        assert {summary(first)[name] for name in ("image", "container", "worker-steps")} == {Status.CHANGED}
+        assert {summary(first)[name] for name in ("image", "container", "worker-steps")} == {
+            Status.CHANGED
+        }
         assert_unchanged(ssh.converge(everything))
 
-    def test_programs_in_the_container_see_the_gpu_and_the_driver(self, ssh: Ssh, settings: Settings) -> None:
+    def test_programs_in_the_container_see_the_gpu_and_the_driver(
+        self, ssh: Ssh, settings: Settings
+    ) -> None:
         inside = f"sudo docker exec {settings.worker.name} sh -c"
         assert ssh(f"{inside} 'nvidia-smi -L'").out.startswith("GPU 0: ")
-        assert ssh(f"{inside} 'test -c /dev/nvidia0 && test -c /dev/nvidiactl && test -c /dev/nvidia-uvm'").status == 0
+        assert (
+            ssh(
+                f"{inside} 'test -c /dev/nvidia0 && test -c /dev/nvidiactl && test -c /dev/nvidia-uvm'"
+            ).status
+            == 0
+        )
         assert ssh(f"{inside} 'touch /usr/local/nvidia/bin/x'").status != 0
-        assert ssh(f"{inside} 'pwd; ulimit -Hn; cat /proc/1/comm'").out.split() == ["/workspace", "16384", "docker-init"]
-        assert ssh(f"{inside} 'python -c \"import apache_beam; print(apache_beam.__version__)\"'").out == "2.77.0\n"
+        assert ssh(f"{inside} 'pwd; ulimit -Hn; cat /proc/1/comm'").out.split() == [
+            "/workspace",
+            "16384",
+            "docker-init",
+        ]
+        assert (
+            ssh(f"{inside} 'python -c \"import apache_beam; print(apache_beam.__version__)\"'").out
+            == "2.77.0\n"
+        )
         assert "/usr/local/nvidia/lib64" in ssh(f"{inside} 'echo $LD_LIBRARY_PATH'").out
 
     def test_code_can_be_executed_in_the_workspace(self, ssh: Ssh, settings: Settings) -> None:
@@ -152,27 +187,49 @@ class TestWorker:
         assert said.out == "executed\n"
 
     def test_another_setting_recreates_the_container_and_an_unchanged_one_does_not(
-        self, ssh: Ssh, settings: Settings, image: BaseImage, recipe: list[Resource], worker_recipe: list[Resource]
+        self,
+        ssh: Ssh,
+        settings: Settings,
+        image: BaseImage,
+        recipe: list[Resource],
+        worker_recipe: list[Resource],
     ) -> None:
         before = ssh(f"sudo docker container inspect -f '{{{{.Id}}}}' {settings.worker.name}").out
         assert_unchanged(ssh.converge([*recipe, *worker_recipe]))
-        assert ssh(f"sudo docker container inspect -f '{{{{.Id}}}}' {settings.worker.name}").out == before
+        assert (
+            ssh(f"sudo docker container inspect -f '{{{{.Id}}}}' {settings.worker.name}").out
+            == before
+        )
         other = [
-            Container(**{**vars(resource), "privileged": True}) if isinstance(resource, Container) else resource
+            Container(**{**vars(resource), "privileged": True})
+            if isinstance(resource, Container)
+            else resource
             for resource in worker_recipe
         ]
         report = ssh.converge([*recipe, *other])
         assert summary(report)["container"] is Status.CHANGED, explain(report)
-        assert ssh(f"sudo docker container inspect -f '{{{{.HostConfig.Privileged}}}}' {settings.worker.name}").out == "true\n"
+        assert (
+            ssh(
+                f"sudo docker container inspect -f '{{{{.HostConfig.Privileged}}}}' {settings.worker.name}"
+            ).out
+            == "true\n"
+        )
         assert ssh(f"sudo docker exec {settings.worker.name} nvidia-smi -L").out.startswith("GPU 0")
         assert not ssh.converge([*recipe, *worker_recipe]).failed
 
     def test_after_a_reboot_the_boot_script_brings_the_worker_back(
-        self, lab: Lab, login: Callable[[], Ssh], settings: Settings, recipe: list[Resource], worker_recipe: list[Resource]
+        self,
+        lab: Lab,
+        login: Callable[[], Ssh],
+        settings: Settings,
+        recipe: list[Resource],
+        worker_recipe: list[Resource],
     ) -> None:
         lab.reboot()
         ssh = login()
         brought = ssh("sudo sh /var/lib/provision/boot.sh")
         assert brought.status == 0, brought.err
         assert_unchanged(ssh.converge([*recipe, *worker_recipe]))
-        assert ssh(f"sudo docker exec {settings.worker.name} nvidia-smi -L").out.startswith("GPU 0: ")
+        assert ssh(f"sudo docker exec {settings.worker.name} nvidia-smi -L").out.startswith(
+            "GPU 0: "
+        )

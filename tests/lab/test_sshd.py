@@ -24,7 +24,9 @@ def test_the_login_user_is_one_of_the_guest_agent(ssh: Ssh) -> None:
 
 def test_sudo_asks_for_no_password_and_cleans_the_environment(ssh: Ssh) -> None:
     assert ssh("sudo -n id -u").out == "0\n"
-    said = ssh("MARK=1 sudo -n sh -c 'echo $HOME ${MARK-unset} $SUDO_USER; command -v cos-extensions'")
+    said = ssh(
+        "MARK=1 sudo -n sh -c 'echo $HOME ${MARK-unset} $SUDO_USER; command -v cos-extensions'"
+    )
     assert said.out.splitlines() == ["/root unset dev", "/usr/local/bin/cos-extensions"]
 
 
@@ -35,28 +37,53 @@ def test_sudo_hands_on_arguments_status_and_input(ssh: Ssh) -> None:
 
 
 def test_nobody_else_becomes_root(lab: Lab) -> None:
-    said = lab.exec_inside("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "sudo", "-n", "id", "-u", check=False)
+    said = lab.exec_inside(
+        "setpriv",
+        "--reuid",
+        "65534",
+        "--regid",
+        "65534",
+        "--clear-groups",
+        "sudo",
+        "-n",
+        "id",
+        "-u",
+        check=False,
+    )
     assert said.returncode != 0
     assert "0" not in said.stdout.split()
 
 
 def test_root_cannot_log_in(lab: Lab, tmp_path: Path) -> None:
     with pytest.raises(Unreachable, match="no key is accepted"):
-        connect(replace(lab.host, user="root"), known_hosts=KnownHosts(tmp_path / "known"), timeout_s=10)
+        connect(
+            replace(lab.host, user="root"), known_hosts=KnownHosts(tmp_path / "known"), timeout_s=10
+        )
 
 
 def test_another_host_key_is_refused(lab: Lab, tmp_path: Path) -> None:
     other = paramiko.ECDSAKey.generate()
     with pytest.raises(HostKeyMismatch):
         connect(
-            replace(lab.host, host_key=f"{other.get_name()} {other.get_base64()}"), known_hosts=KnownHosts(tmp_path / "known"), timeout_s=10
+            replace(lab.host, host_key=f"{other.get_name()} {other.get_base64()}"),
+            known_hosts=KnownHosts(tmp_path / "known"),
+            timeout_s=10,
         )
 
 
 def test_sftp_is_on(lab: Lab) -> None:
     client = paramiko.SSHClient()
-    client.get_host_keys().add(f"[127.0.0.1]:{lab.host.port}", "ssh-ed25519", paramiko.Ed25519Key(data=_blob(lab)))
-    client.connect("127.0.0.1", lab.host.port or 22, "dev", key_filename=lab.host.identity, allow_agent=False, look_for_keys=False)
+    client.get_host_keys().add(
+        f"[127.0.0.1]:{lab.host.port}", "ssh-ed25519", paramiko.Ed25519Key(data=_blob(lab))
+    )
+    client.connect(
+        "127.0.0.1",
+        lab.host.port or 22,
+        "dev",
+        key_filename=lab.host.identity,
+        allow_agent=False,
+        look_for_keys=False,
+    )
     try:
         with client.open_sftp() as sftp:
             with sftp.open("sent", "w") as file:

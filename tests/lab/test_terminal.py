@@ -25,8 +25,16 @@ from lab.machine import Lab
 def project(lab: Lab, image: BaseImage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project whose settings name the lab."""
     host = lab.host
-    entry = {"address": host.address, "port": host.port, "user": host.user, "identity": host.identity, "host_key": host.host_key}
-    settings = {"provision": {"name": "lab", "hosts": {"lab": entry}, "worker": {"python": image.python}}}
+    entry = {
+        "address": host.address,
+        "port": host.port,
+        "user": host.user,
+        "identity": host.identity,
+        "host_key": host.host_key,
+    }
+    settings = {
+        "provision": {"name": "lab", "hosts": {"lab": entry}, "worker": {"python": image.python}}
+    }
     (tmp_path / "invoke.yaml").write_text(json.dumps(settings))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
@@ -55,7 +63,9 @@ class Terminal:
             try:
                 self.seen += os.read(self.fd, 4096).decode(errors="replace")
             except OSError:
-                raise AssertionError(f"it ended, and {text!r} did not appear in {self.seen!r}") from None
+                raise AssertionError(
+                    f"it ended, and {text!r} did not appear in {self.seen!r}"
+                ) from None
         before, _, self.seen = self.seen.partition(text)
         return before
 
@@ -94,7 +104,9 @@ def test_a_shell_on_the_host(terminal: Callable[..., Terminal]) -> None:
 def test_a_shell_in_the_container(terminal: Callable[..., Terminal], box: str) -> None:
     shell = terminal("dev.shell")
     # docker's client tells the size once the shell runs: for a moment it is 0 0
-    shell.type("pwd; until test \"$(stty size)\" != '0 0'; do sleep 0.1; done; stty size; cat /proc/1/comm\n")
+    shell.type(
+        "pwd; until test \"$(stty size)\" != '0 0'; do sleep 0.1; done; stty size; cat /proc/1/comm\n"
+    )
     shell.read_until("/workspace\r\n")
     shell.read_until("33 77")
     shell.read_until("docker-init")
@@ -109,10 +121,24 @@ def test_a_shell_in_the_container(terminal: Callable[..., Terminal], box: str) -
 
 def test_the_systems_own_ssh_by_our_fragment(project: Path, lab: Lab) -> None:
     text = subprocess.run(
-        [sys.executable, "-m", "provision", "vm.ssh-config"], check=True, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "provision", "vm.ssh-config"],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
     ).stdout
     (project / "ssh_config").write_text(text)
     key = lab.host.host_key
-    words = ["ssh", "-F", str(project / "ssh_config"), "-o", "ControlMaster=no", "-o", "BatchMode=yes", "lab", "id -un"]
+    words = [
+        "ssh",
+        "-F",
+        str(project / "ssh_config"),
+        "-o",
+        "ControlMaster=no",
+        "-o",
+        "BatchMode=yes",
+        "lab",
+        "id -un",
+    ]
     done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.returncode) == ("dev\n", 0), f"{done.stderr}\n{text}\npinned: {key}"

@@ -56,12 +56,23 @@ def system_ssh(tmp_path: Path) -> Run:
     if shutil.which("ssh") is None:
         pytest.skip("this machine has no ssh")
 
-    def run(host: MockHost, program: str, words: Sequence[str], **options: object) -> subprocess.CompletedProcess[str]:
+    def run(
+        host: MockHost, program: str, words: Sequence[str], **options: object
+    ) -> subprocess.CompletedProcess[str]:
         where = host.host
         known = tmp_path / "known_hosts"
         known.write_text(f"[{where.address}]:{where.port} {where.host_key}\n")
         port = "-P" if program == "scp" else "-p"
-        flags = ["-F", "none", "-o", f"UserKnownHostsFile={known}", "-o", "StrictHostKeyChecking=yes", "-o", "IdentitiesOnly=yes"]
+        flags = [
+            "-F",
+            "none",
+            "-o",
+            f"UserKnownHostsFile={known}",
+            "-o",
+            "StrictHostKeyChecking=yes",
+            "-o",
+            "IdentitiesOnly=yes",
+        ]
         flags += ["-o", "LogLevel=ERROR", "-i", str(where.identity), port, str(where.port)]
         keywords: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 30, **options}
         return subprocess.run([program, *flags, *words], check=False, **keywords)
@@ -72,7 +83,9 @@ def system_ssh(tmp_path: Path) -> Run:
 @pytest.fixture
 def workspace(tmp_path: Path, mock_cloud: MockCloud, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     def up(_folder: Path, **_options: object) -> daemon.MockState:
-        return daemon.MockState(os.getpid(), mock_cloud.endpoint, mock_cloud.ssh_ports, daemon.version())
+        return daemon.MockState(
+            os.getpid(), mock_cloud.endpoint, mock_cloud.ssh_ports, daemon.version()
+        )
 
     monkeypatch.setattr(daemon, "up", up)
     folder = tmp_path / "my project"

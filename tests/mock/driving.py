@@ -13,7 +13,8 @@ import paramiko
 from provision.testing import MockHost
 
 SHELL = "busybox" if os.environ.get("PROVISION_TEST_BUSYBOX") else "system"
-"""`make test-busybox` runs the tests marked so with nothing but busybox applets and stand-ins on the hosts."""
+"""`make test-busybox` runs the tests marked so with nothing but busybox applets and stand-ins on
+the hosts."""
 
 
 @dataclass(frozen=True)
@@ -25,14 +26,18 @@ class Answer:
     err: str
 
 
-def connect(host: MockHost, *, port: int | None = None, user: str | None = None) -> paramiko.SSHClient:
+def connect(
+    host: MockHost, *, port: int | None = None, user: str | None = None
+) -> paramiko.SSHClient:
     """A plain paramiko client of the host, which checks the host's key."""
     where = host.host
     sock = socket.create_connection((where.address, port or where.port), timeout=10)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     client = paramiko.SSHClient()
     kind, data = (where.host_key or "").split()
-    entry = paramiko.hostkeys.HostKeyEntry.from_line(f"[{where.address}]:{where.port} {kind} {data}")
+    entry = paramiko.hostkeys.HostKeyEntry.from_line(
+        f"[{where.address}]:{where.port} {kind} {data}"
+    )
     assert entry is not None
     assert entry.key is not None
     client.get_host_keys().add(f"[{where.address}]:{where.port}", kind, entry.key)

@@ -28,7 +28,13 @@ class Looker:
     def project(self, **settings: Any) -> Project:
         """A fresh session with these settings."""
         chosen = Settings.from_levels([Level("test", settings)])
-        return Project(chosen, self.state_dir, self.folder, emit=self.events.append, environ={"HOME": str(self.folder), "PATH": os.defpath})
+        return Project(
+            chosen,
+            self.state_dir,
+            self.folder,
+            emit=self.events.append,
+            environ={"HOME": str(self.folder), "PATH": os.defpath},
+        )
 
     @property
     def notes(self) -> str:

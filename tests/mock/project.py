@@ -34,14 +34,26 @@ class Workspace:
     @property
     def project(self) -> Project:
         """A fresh session, as each command has its own."""
-        return Project(self.settings, self.state_dir, self.folder, emit=self.events.append, environ=dict(os.environ))
+        return Project(
+            self.settings,
+            self.state_dir,
+            self.folder,
+            emit=self.events.append,
+            environ=dict(os.environ),
+        )
 
     @property
     def notes(self) -> list[str]:
         return [event.text for event in self.events if isinstance(event, Note)]
 
     def create(self, targets: Targets = HERE, **waits: Any) -> Done:
-        waiting = {"host_keys_s": 5.0, "ssh_s": 20.0, "pause_s": 0.05, "attributes_pause_s": 0.05, **waits}
+        waiting = {
+            "host_keys_s": 5.0,
+            "ssh_s": 20.0,
+            "pause_s": 0.05,
+            "attributes_pause_s": 0.05,
+            **waits,
+        }
         return vm_create(self.project, "dev", targets, patience=Patience(**waiting))
 
     def listed(self) -> list[tuple[str, str]]:

@@ -44,7 +44,9 @@ class Program:
     """A CUDA program of a container that does what it is told, a driver call a line."""
 
     def __init__(self, client: paramiko.SSHClient, words: str) -> None:
-        self._feed, self._out, _ = client.exec_command(f"docker exec -i {words} python -u -c {shlex.quote(PROGRAM)}")
+        self._feed, self._out, _ = client.exec_command(
+            f"docker exec -i {words} python -u -c {shlex.quote(PROGRAM)}"
+        )
 
     def started(self) -> int:
         """What the first calls gave, once they have ended; 0 is well. `pid` is known then."""
@@ -82,8 +84,17 @@ class Shared:
         self.host = host
         self.folder = folder
         where = host.host
-        box = {"address": where.address, "port": where.port, "user": where.user, "identity": str(where.identity)}
-        self.base: dict[str, Any] = {"name": "box", "hosts": {"box": {**box, "host_key": where.host_key}}, "worker": {"image": IMAGE}}
+        box = {
+            "address": where.address,
+            "port": where.port,
+            "user": where.user,
+            "identity": str(where.identity),
+        }
+        self.base: dict[str, Any] = {
+            "name": "box",
+            "hosts": {"box": {**box, "host_key": where.host_key}},
+            "worker": {"image": IMAGE},
+        }
         self.out = bytearray()
         self.err = bytearray()
         self.set(**settings)
@@ -105,7 +116,12 @@ class Shared:
         folder = self.folder / "project"
         folder.mkdir(exist_ok=True)
         return Project(
-            self.settings, self.folder / "state", folder, stdout=self.out.extend, stderr=self.err.extend, environ=dict(os.environ)
+            self.settings,
+            self.folder / "state",
+            folder,
+            stdout=self.out.extend,
+            stderr=self.err.extend,
+            environ=dict(os.environ),
         )
 
     def up(self) -> Done:
@@ -120,7 +136,11 @@ class Shared:
     def refused(self, done: Done) -> dict[str, str]:
         """The first error of a run that failed."""
         assert done.exit_code == 1, done.document
-        errors = [result["error"] for result in done.document["hosts"]["box"]["results"] if result.get("error")]
+        errors = [
+            result["error"]
+            for result in done.document["hosts"]["box"]["results"]
+            if result.get("error")
+        ]
         return dict(errors[0])
 
     def status(self, *, strict: bool = False) -> Done:

@@ -30,10 +30,24 @@ def host() -> Iterator[MockHost]:
         yield mock
 
 
-def run(mock: MockHost, resources: Sequence[Resource], events: list[Event] | None = None, *, check: bool = False) -> HostReport:
-    transport = connection.connect(mock.host, known_hosts=KnownHosts(Path("/nonexistent/known_hosts")))
+def run(
+    mock: MockHost,
+    resources: Sequence[Resource],
+    events: list[Event] | None = None,
+    *,
+    check: bool = False,
+) -> HostReport:
+    transport = connection.connect(
+        mock.host, known_hosts=KnownHosts(Path("/nonexistent/known_hosts"))
+    )
     try:
-        return engine.converge(transport, resources, (events if events is not None else []).append, clock=time.monotonic, check=check)
+        return engine.converge(
+            transport,
+            resources,
+            (events if events is not None else []).append,
+            clock=time.monotonic,
+            check=check,
+        )
     finally:
         transport.close()
 
@@ -42,7 +56,10 @@ def recipe(mock: MockHost, **settings: str) -> list[Resource]:
     """The host's recipe, its driver without pauses between retries."""
     made = Settings.from_levels([]).model_copy(update=settings)
     resources = cos(made, host=mock.host, boot_unit=templating.boot_unit(project_dir=None))
-    return [replace(each, pause_s=0.0, lock_tries=3) if isinstance(each, Driver) else each for each in resources]
+    return [
+        replace(each, pause_s=0.0, lock_tries=3) if isinstance(each, Driver) else each
+        for each in resources
+    ]
 
 
 def outcome(report: HostReport, name: str) -> Outcome:
@@ -63,20 +80,37 @@ def was_cut(mock: MockHost) -> bool:
 
 INSTALLER = {
     "installer_lock": ("another installer kept running on the host", "is locked"),
-    "installer_no_egress": ("the driver could not be downloaded: no route out, no storage scope, or no such build", "Failed to download"),
-    "installer_signature": ("the driver could not be downloaded: no route out, no storage scope, or no such build", "signature"),
-    "installer_docker_timeout": ("the installer image could not be pulled: no route out, or Docker was not ready", "125"),
-    "installer_insmod": ("the kernel refused the modules: wrong flavour, Secure Boot, or an old version is loaded", "insmod"),
+    "installer_no_egress": (
+        "the driver could not be downloaded: no route out, no storage scope, or no such build",
+        "Failed to download",
+    ),
+    "installer_signature": (
+        "the driver could not be downloaded: no route out, no storage scope, or no such build",
+        "signature",
+    ),
+    "installer_docker_timeout": (
+        "the installer image could not be pulled: no route out, or Docker was not ready",
+        "125",
+    ),
+    "installer_insmod": (
+        "the kernel refused the modules: wrong flavour, Secure Boot, or an old version is loaded",
+        "insmod",
+    ),
     "installer_verify": (
         "nvidia-smi failed after the installation: a cached driver of another version, or the GPU is lost",
         "exit status 255",
     ),
-    "installer_dev_image": ("GPU drivers are not offered on dev images", "not supported on dev images"),
+    "installer_dev_image": (
+        "GPU drivers are not offered on dev images",
+        "not supported on dev images",
+    ),
 }
 
 
 @pytest.mark.parametrize("fault", INSTALLER)
-def test_each_failure_of_the_installer_is_named_and_the_next_run_converges(host: MockHost, fault: str) -> None:
+def test_each_failure_of_the_installer_is_named_and_the_next_run_converges(
+    host: MockHost, fault: str
+) -> None:
     host.faults.set(fault)
     error = message(report := run(host, recipe(host)), "driver")
     what, verbatim = INSTALLER[fault]
@@ -96,7 +130,11 @@ def test_a_locked_installer_is_tried_again_and_the_terminal_sees_each_try(host: 
     host.faults.set("installer_lock")
     events: list[Event] = []
     run(host, recipe(host), events)
-    tries = [event.text for event in events if isinstance(event, OutputLine) and event.text.startswith("trying again")]
+    tries = [
+        event.text
+        for event in events
+        if isinstance(event, OutputLine) and event.text.startswith("trying again")
+    ]
     assert tries == ["trying again in 0 s (2 of 3)", "trying again in 0 s (3 of 3)"]
 
 
@@ -205,14 +243,23 @@ def test_the_driver_folder_is_noexec_until_it_is_remounted(host: MockHost) -> No
 def test_a_stacked_mount_is_taken_off(host: MockHost) -> None:
     run(host, recipe(host))
     for _ in range(2):
-        host.run("sudo mount --bind $PROVISION_MOCK_ROOT/var/lib/nvidia $PROVISION_MOCK_ROOT/var/lib/nvidia")
+        host.run(
+            "sudo mount --bind $PROVISION_MOCK_ROOT/var/lib/nvidia $PROVISION_MOCK_ROOT/var/lib/nvidia"
+        )
     report = run(host, recipe(host))
     assert outcome(report, "driver-mount").status is Status.CHANGED
-    assert host.run("findmnt -rno TARGET -M $PROVISION_MOCK_ROOT/var/lib/nvidia | wc -l").output.strip() == "1"
+    assert (
+        host.run(
+            "findmnt -rno TARGET -M $PROVISION_MOCK_ROOT/var/lib/nvidia | wc -l"
+        ).output.strip()
+        == "1"
+    )
 
 
 @pytest.mark.parametrize("at", [0, 1, 30, 200, 700, 1500, 2600, 4000, 7000])
-def test_a_connection_cut_while_it_answers_is_told_truthfully_and_the_next_run_converges(host: MockHost, at: int) -> None:
+def test_a_connection_cut_while_it_answers_is_told_truthfully_and_the_next_run_converges(
+    host: MockHost, at: int
+) -> None:
     resources = recipe(host)
     host.faults.cut_after_output = at
     report = run(host, resources)
@@ -227,7 +274,9 @@ def test_a_connection_cut_while_it_answers_is_told_truthfully_and_the_next_run_c
     assert (again.count(Status.OK), again.round_trips) == (len(resources), 1)
 
 
-def test_a_login_shell_that_talks_and_a_flood_on_standard_error_do_not_disturb(host: MockHost) -> None:
+def test_a_login_shell_that_talks_and_a_flood_on_standard_error_do_not_disturb(
+    host: MockHost,
+) -> None:
     host.faults.login_noise = "Welcome!\n:0123:\n"
     host.faults.stderr_flood = 2_000_000
     report = run(host, recipe(host))
@@ -235,9 +284,13 @@ def test_a_login_shell_that_talks_and_a_flood_on_standard_error_do_not_disturb(h
 
 
 def test_check_mode_sends_no_write(host: MockHost) -> None:
-    before = host.run("cd $PROVISION_MOCK_ROOT && find . -type f -newer /proc/1 2>/dev/null | sort | xargs sha256sum | sha256sum").output
+    before = host.run(
+        "cd $PROVISION_MOCK_ROOT && find . -type f -newer /proc/1 2>/dev/null | sort | xargs sha256sum | sha256sum"
+    ).output
     report = run(host, recipe(host), check=True)
-    after = host.run("cd $PROVISION_MOCK_ROOT && find . -type f -newer /proc/1 2>/dev/null | sort | xargs sha256sum | sha256sum").output
+    after = host.run(
+        "cd $PROVISION_MOCK_ROOT && find . -type f -newer /proc/1 2>/dev/null | sort | xargs sha256sum | sha256sum"
+    ).output
     assert before == after
     assert report.round_trips == 1
     assert outcome(report, "driver").status is Status.CHANGED

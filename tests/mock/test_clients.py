@@ -45,8 +45,13 @@ def test_they_start_together_are_told_apart_and_the_worst_status_counts(box: Sha
     assert len(lines) == 6
     assert (done.exit_code, done.document["failed_in"]) == (3, "program")
     found = done.document["clients"]
-    assert [(each["client"], each["container"], each["status"]) for each in found] == [(number, "worker", 3) for number in (1, 2, 3)]
-    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", each["started"]) and each["seconds"] >= 0 for each in found)
+    assert [(each["client"], each["container"], each["status"]) for each in found] == [
+        (number, "worker", 3) for number in (1, 2, 3)
+    ]
+    assert all(
+        re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", each["started"]) and each["seconds"] >= 0
+        for each in found
+    )
     assert re.search(r"(?m)^ +2  worker +\d\d:\d\d:\d\d +\d+\.\d\d +3$", done.text)
     assert "3 failed" in done.text
     assert re.search(r"(?m)^\[2\] starts \d\d:\d\d:\d\d$", box.err.decode())
@@ -74,7 +79,9 @@ def test_each_gets_its_share_of_the_threads_unless_told_otherwise(box: Shared) -
     box.up()
     done = dev_run(box.project, HERE, "meet.py", count=4)
     assert (done.exit_code, done.document["failed_in"]) == (0, None)
-    assert sorted(box.out.decode().splitlines()) == [f"[{number}] 4 2 5" for number in range(1, 5)], "all four ran at once"
+    assert sorted(box.out.decode().splitlines()) == [
+        f"[{number}] 4 2 5" for number in range(1, 5)
+    ], "all four ran at once"
     box.set()
     box.up()
     dev_exec(box.project, HERE, ["printenv", "OMP_NUM_THREADS"], count=20)
@@ -84,7 +91,9 @@ def test_each_gets_its_share_of_the_threads_unless_told_otherwise(box: Shared) -
 def test_what_cannot_be_run_says_so_for_each(box: Shared) -> None:
     done = dev_exec(box.project, HERE, ["no-such-program"], count=2)
     assert done.exit_code == 127
-    assert len(re.findall(r"(?m)^\[[12]\] sh: .*not found$", box.err.decode())) == 2, "it is not provision that failed"
+    assert len(re.findall(r"(?m)^\[[12]\] sh: .*not found$", box.err.decode())) == 2, (
+        "it is not provision that failed"
+    )
     with pytest.raises(HostError, match="the worker container is not running"):
         dev_exec(_other(box), HERE, ["true"], count=2)
 
@@ -95,9 +104,17 @@ def _other(box: Shared) -> Project:
     return made.project
 
 
-def test_who_does_not_come_to_the_start_holds_up_nobody_for_ever(box: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_does_not_come_to_the_start_holds_up_nobody_for_ever(
+    box: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(clients, "BARRIER_S", 1)
-    monkeypatch.setattr(clients, "_ALL", clients._ALL.replace('while test "$number" -le "$count"', 'while test "$number" -lt "$count"'))
+    monkeypatch.setattr(
+        clients,
+        "_ALL",
+        clients._ALL.replace(
+            'while test "$number" -le "$count"', 'while test "$number" -lt "$count"'
+        ),
+    )
     with pytest.raises(HostError, match="not every program could be started") as caught:
         dev_exec(box.project, HERE, ["true"], count=3)
     assert caught.value.why == "0 of 3 came to the start within 1 s"
@@ -124,7 +141,10 @@ def test_the_end_of_the_connection_ends_them_all(box: Shared) -> None:
     box.host.server.drop_connections()
     thread.join(30)
     assert ended
-    assert len(re.findall(r"(?m)^ +\d  worker +\d\d:\d\d:\d\d +-  not heard of$", box.err.decode())) == 3
+    assert (
+        len(re.findall(r"(?m)^ +\d  worker +\d\d:\d\d:\d\d +-  not heard of$", box.err.decode()))
+        == 3
+    )
     assert eventually(lambda: running(box, "sleep 77[.]77") == "0", 30)
 
 
@@ -142,28 +162,60 @@ def ctrl_c(holds: Callable[[], bool]) -> Iterator[None]:
     thread.join(30)
 
 
-@pytest.mark.parametrize("source", ["sleep 66.66", "trap '' TERM; sleep 66.66; sleep 66.66"], ids=["obeys", "ignores SIGTERM"])
+@pytest.mark.parametrize(
+    "source",
+    ["sleep 66.66", "trap '' TERM; sleep 66.66; sleep 66.66"],
+    ids=["obeys", "ignores SIGTERM"],
+)
 def test_ctrl_c_tells_how_far_each_came_and_leaves_nothing(box: Shared, source: str) -> None:
     project = box.project
     program = f"mkdir first 2>/dev/null && {{ sleep 0.3; exit 4; }}; echo here; {source}"
     box.inside('rm -rf "$PROVISION_MOCK_ROOT/workspace/first"')
     with ctrl_c(lambda: box.out.count(b"here") == 2 and b"status 4" in box.err):
         done = dev_exec(project, HERE, ["sh", "-c", program], count=3)
-    assert (done.exit_code, done.document["failed_in"], done.document["error"]["what"]) == (130, "provision", "interrupted")
+    assert (done.exit_code, done.document["failed_in"], done.document["error"]["what"]) == (
+        130,
+        "provision",
+        "interrupted",
+    )
     assert sorted(str(each["status"]) for each in done.document["clients"]) == ["4", "None", "None"]
     assert all(each["started"] for each in done.document["clients"])
     lines = done.text.splitlines()
-    assert len([line for line in lines if re.fullmatch(r" +\d  worker +\d\d:\d\d:\d\d +-  interrupted", line)]) == 2
-    assert len([line for line in lines if re.fullmatch(r" +\d  worker +\d\d:\d\d:\d\d +\d+\.\d\d +4", line)]) == 1
+    assert (
+        len(
+            [
+                line
+                for line in lines
+                if re.fullmatch(r" +\d  worker +\d\d:\d\d:\d\d +-  interrupted", line)
+            ]
+        )
+        == 2
+    )
+    assert (
+        len(
+            [
+                line
+                for line in lines
+                if re.fullmatch(r" +\d  worker +\d\d:\d\d:\d\d +\d+\.\d\d +4", line)
+            ]
+        )
+        == 1
+    )
     assert lines[-1] == "interrupted: 1 of 3 had ended, the others were ended"
-    assert (lines[0], len({len(line) for line in lines[1:-1]})) == ("", 1), "a table, below the ^C of the terminal"
+    assert (lines[0], len({len(line) for line in lines[1:-1]})) == ("", 1), (
+        "a table, below the ^C of the terminal"
+    )
     assert eventually(lambda: running(box, "sleep 66[.]66") == "0", 5)
-    assert box.inside("ls -A \"$PROVISION_MOCK_ROOT/workspace\" | grep '^[.]provision-' || true") == ""
+    assert (
+        box.inside("ls -A \"$PROVISION_MOCK_ROOT/workspace\" | grep '^[.]provision-' || true") == ""
+    )
 
 
 def running(box: Shared, pattern: str) -> str:
     """How many processes of the container there are."""
-    return box.inside(f"cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c '{pattern}'").strip()
+    return box.inside(
+        f"cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c '{pattern}'"
+    ).strip()
 
 
 def test_who_never_began_is_told_apart_from_who_was_interrupted() -> None:
@@ -177,13 +229,21 @@ def test_in_containers_they_are_spread(box: Shared) -> None:
     box.set(topology="containers", worker={"processes": 2})
     box.up()
     done = dev_exec(box.project, HERE, ["true"], count=3)
-    assert [each["container"] for each in done.document["clients"]] == ["worker", "worker-2", "worker"]
+    assert [each["container"] for each in done.document["clients"]] == [
+        "worker",
+        "worker-2",
+        "worker",
+    ]
     box.set()
     box.up()
 
 
 def framed(key: str, data: bytes) -> bytes:
-    return f":t0k: begin {key}\n".encode() + base64.encodebytes(data) + f"\n:t0k: end {key} 0\n".encode()
+    return (
+        f":t0k: begin {key}\n".encode()
+        + base64.encodebytes(data)
+        + f"\n:t0k: end {key} 0\n".encode()
+    )
 
 
 def test_pieces_of_a_stream_are_put_together() -> None:
@@ -217,7 +277,14 @@ def test_pieces_of_a_stream_are_put_together() -> None:
     assert clients.finished(told.clients[:1]).document["seconds"] == 2.5
 
 
-@pytest.mark.parametrize("source", ["printf oops >&2", "printf '10%%\\r90%%\\r' >&2", "printf '\\r90%%' >&2; printf '\\0\\377' >&2"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "printf oops >&2",
+        "printf '10%%\\r90%%\\r' >&2",
+        "printf '\\r90%%' >&2; printf '\\0\\377' >&2",
+    ],
+)
 def test_a_last_line_without_an_end_leaves_the_record_alone(box: Shared, source: str) -> None:
     done = dev_exec(box.project, HERE, ["sh", "-c", source], count=2)
     assert (done.exit_code, [each["status"] for each in done.document["clients"]]) == (0, [0, 0])
@@ -229,7 +296,9 @@ def test_progress_is_seen_as_it_comes(box: Shared) -> None:
     box.inside('rm -f "$PROVISION_MOCK_ROOT/workspace/go"')
     project = box.project
     source = "printf 'a\\r'; printf '\\rb' >&2; until test -e go; do sleep 0.05; done; printf '\\rc\\n' >&2"
-    thread = threading.Thread(target=dev_exec, args=(project, HERE, ["sh", "-c", source]), kwargs={"count": 1})
+    thread = threading.Thread(
+        target=dev_exec, args=(project, HERE, ["sh", "-c", source]), kwargs={"count": 1}
+    )
     thread.start()
     try:
         assert eventually(lambda: box.out == b"[1] a\n" and b"[1] b\n" in box.err, 30)

@@ -23,7 +23,9 @@ def statuses(report: HostReport) -> list[Status]:
     return [outcome.status for outcome in report.outcomes]
 
 
-def test_check_foretells_the_run_acts_and_the_next_one_finds_nothing_to_do(mock_cos_host: MockHost) -> None:
+def test_check_foretells_the_run_acts_and_the_next_one_finds_nothing_to_do(
+    mock_cos_host: MockHost,
+) -> None:
     foretold = converge(mock_cos_host, RECIPE, check=True)
     assert statuses(foretold) == [Status.CHANGED, Status.UNKNOWN]
     assert not mock_cos_host.path("/var/lib/data").exists()
@@ -32,7 +34,9 @@ def test_check_foretells_the_run_acts_and_the_next_one_finds_nothing_to_do(mock_
     first = converge(mock_cos_host, RECIPE, emit=events.append)
     assert statuses(first) == [Status.CHANGED, Status.CHANGED]
     assert mock_cos_host.path("/var/lib/data/it's labels.txt").read_text() == "cat\n"
-    assert [event.outcome for event in events if isinstance(event, ResourceFinished)] == list(first.outcomes)
+    assert [event.outcome for event in events if isinstance(event, ResourceFinished)] == list(
+        first.outcomes
+    )
 
     again = converge(mock_cos_host, RECIPE)
     assert (statuses(again), again.round_trips) == ([Status.OK, Status.OK], 1)
@@ -51,7 +55,10 @@ def test_the_whole_recipe_of_a_project(mock_cos_host: MockHost, tmp_path: Path) 
 
 
 def test_a_report_that_failed_says_everything(mock_cos_host: MockHost) -> None:
-    report = converge(mock_cos_host, [RECIPE[0], File(name="in the way", path="/var/lib/data", content="x", needs=("folder",))])
+    report = converge(
+        mock_cos_host,
+        [RECIPE[0], File(name="in the way", path="/var/lib/data", content="x", needs=("folder",))],
+    )
     assert (report.failed, report.changed) == (True, ("folder",))
     lines = str(report).splitlines()
     assert lines[:3] == ["host mock", "folder: changed", "in the way: failed"]

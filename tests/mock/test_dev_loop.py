@@ -38,7 +38,14 @@ class Loop:
     def project(self) -> tuple[Project, bytearray]:
         """A session, and what the user's program prints in it."""
         out = bytearray()
-        project = Project(self.settings, self.state, self.folder, stdout=out.extend, stderr=out.extend, environ=dict(os.environ))
+        project = Project(
+            self.settings,
+            self.state,
+            self.folder,
+            stdout=out.extend,
+            stderr=out.extend,
+            environ=dict(os.environ),
+        )
         return project, out
 
     def run(self, file: str, *words: str) -> str:
@@ -54,7 +61,13 @@ class Loop:
 
 def _settings_of(mock: MockHost) -> dict[str, object]:
     host = mock.host
-    found = {"address": host.address, "port": host.port, "user": host.user, "identity": str(host.identity), "host_key": host.host_key}
+    found = {
+        "address": host.address,
+        "port": host.port,
+        "user": host.user,
+        "identity": str(host.identity),
+        "host_key": host.host_key,
+    }
     return {key: value for key, value in found.items() if value is not None}
 
 
@@ -100,7 +113,9 @@ def _two_at_once(loop: Loop) -> None:
     assert loop.run("count.sh").split() == ["40"]
     for _ in range(3):
         with ThreadPoolExecutor(4) as pool:
-            assert [out.split() for out in pool.map(lambda _: loop.run("count.sh"), range(4))] == [["40"]] * 4
+            assert [out.split() for out in pool.map(lambda _: loop.run("count.sh"), range(4))] == [
+                ["40"]
+            ] * 4
 
 
 def _shapes(loop: Loop) -> None:
@@ -135,7 +150,10 @@ def _shell(loop: Loop, typed: Path, capfd: pytest.CaptureFixture[str]) -> None:
         typed.write_text(f"cat show.sh; exit {status}\n")
         os.lseek(0, 0, os.SEEK_SET)
         done = dev_shell(project, HERE)
-        assert (done.exit_code, done.document["failed_in"]) == (status, "program" if status else None)
+        assert (done.exit_code, done.document["failed_in"]) == (
+            status,
+            "program" if status else None,
+        )
         assert "cat thing" in capfd.readouterr().out
     assert dev_down(project, HERE).exit_code == 0
     with pytest.raises(HostError, match="the worker container is not running") as caught:
@@ -145,12 +163,17 @@ def _shell(loop: Loop, typed: Path, capfd: pytest.CaptureFixture[str]) -> None:
         loop.run("show.sh")
 
 
-def test_a_host_that_is_not_reached_is_not_the_programs_failure(tmp_path: Path, on_stdin: Path) -> None:
+def test_a_host_that_is_not_reached_is_not_the_programs_failure(
+    tmp_path: Path, on_stdin: Path
+) -> None:
     with MockHost() as mock:
         loop = Loop(tmp_path, mock)
         project, _ = loop.project()
         assert vm_ssh(project, HERE, ["sh", "-c", "exit 255"]).exit_code == 255
-    entries: list[Callable[[], Done]] = [lambda: vm_ssh(project, HERE, ["true"]), lambda: dev_shell(project, HERE)]
+    entries: list[Callable[[], Done]] = [
+        lambda: vm_ssh(project, HERE, ["true"]),
+        lambda: dev_shell(project, HERE),
+    ]
     for enter in entries:
         with pytest.raises(Unreachable, match="ssh did not get there") as caught:
             enter()
@@ -171,7 +194,11 @@ def test_a_copy_goes_to_every_host_and_says_where_it_did_not(tmp_path: Path, cos
         done = vm_copy(project, everywhere, str(source), "/home/there")
         assert done.exit_code == 1
         assert [each["host"] for each in done.document["copied"]] == ["box0", "box2"]
-        assert [done.document["hosts"][name]["failed"] for name in ("box0", "box1", "box2")] == [0, 1, 0]
+        assert [done.document["hosts"][name]["failed"] for name in ("box0", "box1", "box2")] == [
+            0,
+            1,
+            0,
+        ]
         assert "copying" in done.document["error"]["what"]
         for host in (cos, third):
             assert host.path("/home/there/data/x").read_text() == "text"
@@ -181,14 +208,18 @@ def test_a_copy_goes_to_every_host_and_says_where_it_did_not(tmp_path: Path, cos
         cos.path("/home/there/data").rmdir()
         cos.path("/home/there").rmdir()
         cos.path("/home/there").write_text("in the way")
-        stopped = vm_copy(project, replace(everywhere, forks=1, max_fail=0), str(source), "/home/there")
+        stopped = vm_copy(
+            project, replace(everywhere, forks=1, max_fail=0), str(source), "/home/there"
+        )
         assert stopped.exit_code == 1
         assert stopped.document["copied"] == []
         assert stopped.document["not_started"] == ["box1", "box2"]
 
 
 @pytest.mark.slow
-def test_a_file_is_named_from_here_or_from_the_project(loop: Loop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_file_is_named_from_here_or_from_the_project(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     project, _ = loop.project()
     (loop.folder / "deep er").mkdir()
     (loop.folder / "deep er/it's.py").write_text("import sys; print(sys.argv[0])")
@@ -196,7 +227,9 @@ def test_a_file_is_named_from_here_or_from_the_project(loop: Loop, monkeypatch: 
     (tmp_path / "outside.py").write_text("print('outside')")
     dev_up(project, HERE)
     monkeypatch.chdir(loop.folder / "deep er")
-    assert [loop.run(name) for name in ("it's.py", "deep er/it's.py", "../top.py", "top.py")] == ["deep er/it's.py\n"] * 2 + ["top\n"] * 2
+    assert [loop.run(name) for name in ("it's.py", "deep er/it's.py", "../top.py", "top.py")] == [
+        "deep er/it's.py\n"
+    ] * 2 + ["top\n"] * 2
     with pytest.raises(UsageError, match="must lie in the project"):
         loop.run(str(tmp_path / "outside.py"))
     with pytest.raises(UsageError, match="no such file") as raised:

@@ -23,11 +23,15 @@ GPU = (
 
 
 def start(host: MockHost, options: str = "", name: str = "dev", image: str = "python:3.11") -> None:
-    done = host.run(f"docker run --detach --init --name {name} --entrypoint sleep {options} {image} infinity")
+    done = host.run(
+        f"docker run --detach --init --name {name} --entrypoint sleep {options} {image} infinity"
+    )
     assert done.status == 0, done.output
 
 
-def build(host: MockHost, dockerfile: str, options: str = "--tag w:1", **files: str) -> tuple[int, str]:
+def build(
+    host: MockHost, dockerfile: str, options: str = "--tag w:1", **files: str
+) -> tuple[int, str]:
     """Build from a tar on standard input."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
@@ -38,7 +42,7 @@ def build(host: MockHost, dockerfile: str, options: str = "--tag w:1", **files: 
     return host.run(f"docker build {options} -", stdin=packed.getvalue())
 
 
-# --- the client --------------------------------------------------------------------------------------------------------
+# --- the client -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -69,7 +73,10 @@ def test_what_docker_refuses(shared: MockHost, command: str, status: int, text: 
 
 def test_versions_and_templates(shared: MockHost) -> None:
     assert shared.run("docker version --format '{{.Server.Version}}'").output == "27.5.1\n"
-    assert shared.run("docker info --format '{{.ServerVersion}} {{len .Runtimes}}'").output == "27.5.1 2\n"
+    assert (
+        shared.run("docker info --format '{{.ServerVersion}} {{len .Runtimes}}'").output
+        == "27.5.1 2\n"
+    )
     bad = shared.run("docker version --format '{{.Nope}}'")
     assert bad.status == 1
     assert 'no entry for key "Nope"' in bad.output
@@ -82,7 +89,7 @@ def test_a_daemon_that_is_down(cos: MockHost) -> None:
     assert "Cannot connect to the Docker daemon" in done.output
 
 
-# --- images ------------------------------------------------------------------------------------------------------------
+# --- images ---------------------------------------------------------------------------------------
 
 
 def test_private_registries_want_the_helper_in_the_clients_own_configuration(cos: MockHost) -> None:
@@ -92,7 +99,9 @@ def test_private_registries_want_the_helper_in_the_clients_own_configuration(cos
     assert "artifactregistry.repositories.downloadArtifacts" in refused.output
     configure = f'DOCKER_CONFIG="{R}/var/lib/x" docker-credential-gcr configure-docker --registries=us-docker.pkg.dev'
     assert cos.run(configure).status == 0
-    assert cos.run(f"docker pull {ref}").status == 1, "another configuration than the one that was written"
+    assert cos.run(f"docker pull {ref}").status == 1, (
+        "another configuration than the one that was written"
+    )
     assert cos.run(f'DOCKER_CONFIG="{R}/var/lib/x" docker pull {ref}').status == 0
     cos.remove_command("docker-credential-gcr")
     missing = cos.run(f'DOCKER_CONFIG="{R}/var/lib/x" docker pull {ref}2')
@@ -117,9 +126,16 @@ def test_pulls_that_fail(cos: MockHost, fault: str, text: str) -> None:
 
 
 def test_a_login_by_password(cos: MockHost) -> None:
-    assert cos.run("docker login -u oauth2accesstoken --password-stdin https://eu.gcr.io", stdin=b"token").status == 0
+    assert (
+        cos.run(
+            "docker login -u oauth2accesstoken --password-stdin https://eu.gcr.io", stdin=b"token"
+        ).status
+        == 0
+    )
     assert cos.run("docker pull eu.gcr.io/p/image").status == 0
-    assert cos.run("sudo docker login -u x --password-stdin eu.gcr.io", stdin=b"token").status == 1, "/root is read-only"
+    assert (
+        cos.run("sudo docker login -u x --password-stdin eu.gcr.io", stdin=b"token").status == 1
+    ), "/root is read-only"
 
 
 def test_a_build_reads_the_context_and_keeps_labels_environment_and_files(cos: MockHost) -> None:
@@ -128,7 +144,12 @@ def test_a_build_reads_the_context_and_keeps_labels_environment_and_files(cos: M
         'ENV PATH="/usr/local/nvidia/bin:${PATH}" \\\n    LIBS="/x${LIBS:+:$LIBS}" QUOTED="say \\"hi\\""\n'
         'WORKDIR /workspace\nCOPY main.py requirements.txt ./\nRUN pip install nothing\nENTRYPOINT ["/opt/apache/beam/boot"]\n'
     )
-    status, output = build(cos, dockerfile, "--tag w:1 --label provision.context=abc", **{"main.py": "print(1)", "requirements.txt": ""})
+    status, output = build(
+        cos,
+        dockerfile,
+        "--tag w:1 --label provision.context=abc",
+        **{"main.py": "print(1)", "requirements.txt": ""},
+    )
     assert status == 0, output
     assert "Step 1/8 : ARG BASE" in output
     assert "Successfully tagged w:1" in output
@@ -136,7 +157,9 @@ def test_a_build_reads_the_context_and_keeps_labels_environment_and_files(cos: M
         "docker image inspect -f '{{index .Config.Labels \"provision.context\"}}|{{.Config.Labels.b}}|{{json .Config.Entrypoint}}' w:1"
     )
     assert shown.output == 'abc|two words|["/opt/apache/beam/boot"]\n'
-    environment = cos.run("docker image inspect -f '{{range .Config.Env}}{{println .}}{{end}}' w:1").output.splitlines()
+    environment = cos.run(
+        "docker image inspect -f '{{range .Config.Env}}{{println .}}{{end}}' w:1"
+    ).output.splitlines()
     assert "LIBS=/x" in environment
     assert 'QUOTED=say "hi"' in environment
     assert environment[0].startswith("PATH=/usr/local/nvidia/bin:/usr/local/sbin")
@@ -176,9 +199,16 @@ def test_what_the_legacy_builder_refuses(shared: MockHost, dockerfile: str, text
 
 
 def test_a_dockerfile_alone_on_standard_input(cos: MockHost) -> None:
-    assert cos.run("docker build --quiet --tag y -", stdin=b"FROM scratch\nLABEL x=1\n").output.splitlines()[-1].startswith("sha256:")
+    assert (
+        cos.run("docker build --quiet --tag y -", stdin=b"FROM scratch\nLABEL x=1\n")
+        .output.splitlines()[-1]
+        .startswith("sha256:")
+    )
     assert cos.run("docker build -", stdin=b"").status == 1
-    assert "buildx component is missing" in cos.run("DOCKER_BUILDKIT=1 docker build -", stdin=b"FROM x\n").output
+    assert (
+        "buildx component is missing"
+        in cos.run("DOCKER_BUILDKIT=1 docker build -", stdin=b"FROM x\n").output
+    )
 
 
 def test_a_failing_run_line_fails_the_build(cos: MockHost) -> None:
@@ -188,17 +218,31 @@ def test_a_failing_run_line_fails_the_build(cos: MockHost) -> None:
     assert "The command '/bin/sh -c make it' returned a non-zero code: 1" in output
 
 
-# --- containers ----------------------------------------------------------------------------------------------------------
+# --- containers -----------------------------------------------------------------------------------
 
 
-def test_a_container_runs_commands_with_its_own_environment_folder_and_status(cos: MockHost) -> None:
+def test_a_container_runs_commands_with_its_own_environment_folder_and_status(
+    cos: MockHost,
+) -> None:
     start(cos, "--env 'A=x y' --workdir /work --volume data:/work")
-    assert cos.run('docker exec dev sh -c \'echo "$A"; id -u; basename "$(pwd -P)"; exit 5\'') == (5, "x y\n0\n_data\n")
+    assert cos.run('docker exec dev sh -c \'echo "$A"; id -u; basename "$(pwd -P)"; exit 5\'') == (
+        5,
+        "x y\n0\n_data\n",
+    )
     assert cos.run("docker exec -i dev cat", stdin=b"through").output == "through"
-    assert cos.run("docker exec dev cat", stdin=b"through").output == "", "without -i there is no input"
-    assert cos.run("B=c docker exec -e A -e B dev sh -c 'echo ${A-none} $B'").output == "none c\n", "taken out, or the client's own"
-    assert cos.run("docker exec -e A=z -w /tmp -u 1000 dev sh -c 'echo $A; id -u'").output == "z\n1000\n"
-    assert cos.run("docker exec dev sh -c 'command -v sudo docker cos-extensions'").output == "", "the host's tools stay outside"
+    assert cos.run("docker exec dev cat", stdin=b"through").output == "", (
+        "without -i there is no input"
+    )
+    assert (
+        cos.run("B=c docker exec -e A -e B dev sh -c 'echo ${A-none} $B'").output == "none c\n"
+    ), "taken out, or the client's own"
+    assert (
+        cos.run("docker exec -e A=z -w /tmp -u 1000 dev sh -c 'echo $A; id -u'").output
+        == "z\n1000\n"
+    )
+    assert cos.run("docker exec dev sh -c 'command -v sudo docker cos-extensions'").output == "", (
+        "the host's tools stay outside"
+    )
     assert cos.run("docker exec dev sh -c 'kill -9 $$'").status == 137
 
 
@@ -217,8 +261,13 @@ def test_programs_that_cannot_be_run_in_it(cos: MockHost) -> None:
 def test_python_is_there_and_finds_the_containers_files(cos: MockHost) -> None:
     start(cos, "--volume code:/workspace")
     program = base64.b64encode(b"import sys; print(sys.argv[1:], 6 * 7)").decode()
-    cos.run(f"docker exec dev sh -c 'echo {program} | base64 -d >\"$PROVISION_MOCK_ROOT/workspace/x.py\"'")
-    for command in ("docker exec dev python /workspace/x.py a 'b c'", "docker exec -w /workspace dev sh -c \"python3 x.py a 'b c'\""):
+    cos.run(
+        f"docker exec dev sh -c 'echo {program} | base64 -d >\"$PROVISION_MOCK_ROOT/workspace/x.py\"'"
+    )
+    for command in (
+        "docker exec dev python /workspace/x.py a 'b c'",
+        "docker exec -w /workspace dev sh -c \"python3 x.py a 'b c'\"",
+    ):
         assert cos.run(command).output == "['a', 'b c'] 42\n", command
 
 
@@ -226,7 +275,9 @@ def test_volumes_outlive_containers_and_link_to_the_hosts_folders(cos: MockHost)
     start(cos, f'--volume data:/data --volume "{R}/home/user":/home/user')
     cos.run("echo from-host >~/x")
     assert (
-        cos.run('docker exec dev sh -c \'cat "$PROVISION_MOCK_ROOT/home/user/x"; echo kept >"$PROVISION_MOCK_ROOT/data/y"\'').output
+        cos.run(
+            'docker exec dev sh -c \'cat "$PROVISION_MOCK_ROOT/home/user/x"; echo kept >"$PROVISION_MOCK_ROOT/data/y"\''
+        ).output
         == "from-host\n"
     )
     cos.run("docker rm --force dev")
@@ -240,9 +291,14 @@ def test_volumes_outlive_containers_and_link_to_the_hosts_folders(cos: MockHost)
 
 
 def test_names_are_taken_once_and_a_failed_start_leaves_the_container(cos: MockHost) -> None:
-    failed = cos.run("docker run -d --name dev --device /dev/nvidia0 --entrypoint sleep python:3.11 infinity")
+    failed = cos.run(
+        "docker run -d --name dev --device /dev/nvidia0 --entrypoint sleep python:3.11 infinity"
+    )
     assert failed.status == 127
-    assert 'error gathering device information while adding custom device "/dev/nvidia0": no such file or directory' in failed.output
+    assert (
+        'error gathering device information while adding custom device "/dev/nvidia0": no such file or directory'
+        in failed.output
+    )
     assert cos.run("docker inspect -f '{{.State.Status}}' dev").output == "created\n"
     again = cos.run("docker run -d --name dev python:3.11 sleep 1")
     assert again.status == 125
@@ -253,7 +309,10 @@ def test_gpus_of_the_runtime_fail_as_on_container_optimized_os(cos: MockHost) ->
     done = cos.run("docker run -d --gpus all --entrypoint sleep python:3.11 infinity")
     assert done.status == 125
     assert "Using requested mode 'cdi'" in done.output
-    assert "unknown or invalid runtime name: nvidia" in cos.run("docker run -d --runtime=nvidia python:3.11 true").output
+    assert (
+        "unknown or invalid runtime name: nvidia"
+        in cos.run("docker run -d --runtime=nvidia python:3.11 true").output
+    )
 
 
 def test_a_container_is_found_by_its_labels_name_and_state(cos: MockHost) -> None:
@@ -261,14 +320,22 @@ def test_a_container_is_found_by_its_labels_name_and_state(cos: MockHost) -> Non
     start(cos, "--label team=b", name="other")
     cos.run("docker stop other")
     assert cos.run("docker ps --format '{{.Names}}'").output == "dev\n"
-    assert cos.run("docker ps -a --format '{{.Names}} {{.State}}'").output == "other exited\ndev running\n"
+    assert (
+        cos.run("docker ps -a --format '{{.Names}} {{.State}}'").output
+        == "other exited\ndev running\n"
+    )
     assert cos.run("docker ps -a --filter label=team=b --format '{{.Names}}'").output == "other\n"
-    assert cos.run("docker inspect -f '{{.Id}}' dev").output.startswith(cos.run("docker ps -aq --filter name=^dev$").output.strip())
+    assert cos.run("docker inspect -f '{{.Id}}' dev").output.startswith(
+        cos.run("docker ps -aq --filter name=^dev$").output.strip()
+    )
     assert cos.run("docker ps --filter frobnicate=x").status == 1
     shown = cos.run(
         'docker container inspect -f \'{{.State.Running}}|{{.Image}}|{{index .Config.Labels "spec"}}|{{index .Config.Labels "none"}}\' dev'
     )
-    assert shown.output == f"true|{cos.run('docker image inspect -f {{.Id}} python:3.11').output.strip()}|1|\n"
+    assert (
+        shown.output
+        == f"true|{cos.run('docker image inspect -f {{.Id}} python:3.11').output.strip()}|1|\n"
+    )
     assert json.loads(cos.run("docker inspect dev").output)[0]["Name"] == "/dev"
 
 
@@ -281,7 +348,10 @@ def test_stopping_ends_every_process_of_the_container_and_none_else(cos: MockHos
     assert cos.run("docker stop --time 1 dev").status == 0
     assert cos.run("pgrep -f 'sleep 101[0]'").status == 1
     assert cos.run("pgrep -f 'sleep 101[1]'").status == 0
-    assert cos.run("docker inspect -f '{{.State.Running}} {{.State.ExitCode}}' dev").output == "false 143\n"
+    assert (
+        cos.run("docker inspect -f '{{.State.Running}} {{.State.ExitCode}}' dev").output
+        == "false 143\n"
+    )
     not_running = cos.run("docker exec dev true")
     assert not_running.status == 1
     assert "is not running" in not_running.output
@@ -302,7 +372,9 @@ def test_a_program_that_ends_leaves_its_status_and_log(cos: MockHost) -> None:
 def test_a_client_that_is_killed_does_not_end_what_it_started(cos: MockHost) -> None:
     start(cos)
     with connect(cos) as client:
-        client.exec_command("docker exec dev sleep 1012 & sleep 0.5; kill $!; wait")[1].channel.recv_exit_status()
+        client.exec_command("docker exec dev sleep 1012 & sleep 0.5; kill $!; wait")[
+            1
+        ].channel.recv_exit_status()
     assert cos.run("pgrep -f 'sleep 101[2]'").status == 0
 
 
@@ -313,7 +385,9 @@ def test_a_terminal_reaches_into_the_container(cos: MockHost) -> None:
         assert transport is not None
         channel = transport.open_session()
         channel.get_pty("xterm", 100, 30)
-        program = 'stty size; trap "echo caught; exit 9" INT; echo ready; while :; do sleep 0.1; done'
+        program = (
+            'stty size; trap "echo caught; exit 9" INT; echo ready; while :; do sleep 0.1; done'
+        )
         channel.exec_command(f"docker exec --interactive --tty dev sh -c '{program}'")
         text = b""
         while b"ready" not in text:
@@ -327,27 +401,37 @@ def test_a_terminal_reaches_into_the_container(cos: MockHost) -> None:
 def test_files_are_copied_in_and_out(cos: MockHost) -> None:
     start(cos)
     assert (
-        cos.run("echo x >~/a && docker cp ~/a dev:/tmp/b && docker exec dev cat /tmp/b && docker cp dev:/tmp/b ~/c && cat ~/c").output
+        cos.run(
+            "echo x >~/a && docker cp ~/a dev:/tmp/b && docker exec dev cat /tmp/b && docker cp dev:/tmp/b ~/c && cat ~/c"
+        ).output
         == "x\nx\n"
     )
     assert cos.run("docker cp dev:/nope ~/d").status == 1
     assert cos.run("docker cp ~/nope dev:/tmp").status == 1
-    assert cos.run("tar -cf - -C ~ a | docker cp - dev:/tmp && docker exec dev cat /tmp/a").output == "x\n"
+    assert (
+        cos.run("tar -cf - -C ~ a | docker cp - dev:/tmp && docker exec dev cat /tmp/a").output
+        == "x\n"
+    )
 
 
-# --- the driver in a container -------------------------------------------------------------------------------------------
+# --- the driver in a container --------------------------------------------------------------------
 
 
 def prepare(host: MockHost, *, executable: bool = True) -> None:
     host.run("sudo cos-extensions install gpu")
     if executable:
-        host.run("sudo mount --bind /var/lib/nvidia /var/lib/nvidia; sudo mount -o remount,exec /var/lib/nvidia")
+        host.run(
+            "sudo mount --bind /var/lib/nvidia /var/lib/nvidia; sudo mount -o remount,exec /var/lib/nvidia"
+        )
 
 
 def test_nvidia_smi_runs_in_a_container_with_devices_and_volumes(cos: MockHost) -> None:
     prepare(cos)
     start(cos, GPU)
-    assert cos.run("docker exec dev nvidia-smi --query-gpu=name --format=csv,noheader") == (0, "NVIDIA L4\n")
+    assert cos.run("docker exec dev nvidia-smi --query-gpu=name --format=csv,noheader") == (
+        0,
+        "NVIDIA L4\n",
+    )
     start(cos, GPU.replace("--device /dev/nvidiactl", ""), name="half")
     assert cos.run("docker exec half nvidia-smi").status == 9
     start(cos, GPU.partition("--volume")[0], name="bare")
@@ -357,14 +441,20 @@ def test_nvidia_smi_runs_in_a_container_with_devices_and_volumes(cos: MockHost) 
     assert "couldn't find libnvidia-ml.so" in cos.run("docker exec lost nvidia-smi").output
 
 
-def test_a_noexec_driver_folder_runs_in_a_container_read_only_and_not_read_write(cos: MockHost) -> None:
+def test_a_noexec_driver_folder_runs_in_a_container_read_only_and_not_read_write(
+    cos: MockHost,
+) -> None:
     prepare(cos, executable=False)
     start(cos, GPU)
     start(cos, GPU.replace(":ro", ""), name="rw")
     assert cos.run("docker exec dev nvidia-smi -L").status == 0
     assert cos.run("docker exec rw nvidia-smi -L").status == 126
-    cos.run("sudo mount --bind /var/lib/nvidia /var/lib/nvidia; sudo mount -o remount,exec /var/lib/nvidia")
-    assert cos.run("docker exec rw nvidia-smi -L").status == 126, "a container keeps the mounts of its start"
+    cos.run(
+        "sudo mount --bind /var/lib/nvidia /var/lib/nvidia; sudo mount -o remount,exec /var/lib/nvidia"
+    )
+    assert cos.run("docker exec rw nvidia-smi -L").status == 126, (
+        "a container keeps the mounts of its start"
+    )
     cos.run("docker restart rw")
     assert cos.run("docker exec rw nvidia-smi -L").status == 0
 

@@ -48,13 +48,17 @@ def test_all_is_well_on_a_fresh_mock(looker: Looker) -> None:
     done = doctor(looker.project())
     assert (done.exit_code, done.document["ok"]) == (0, True)
     assert statuses(done) == {**dict.fromkeys(SURE, "ok"), "tools": statuses(done)["tools"]}
-    assert {tuple(check) for check in done.document["checks"]} == {("id", "status", "what", "why", "fix")}
+    assert {tuple(check) for check in done.document["checks"]} == {
+        ("id", "status", "what", "why", "fix")
+    }
     assert max(map(len, done.text.splitlines())) <= 100
     assert not (looker.state_dir / "projects").exists(), "nothing was written"
 
 
 @pytest.mark.parametrize("below", ["", "provision"])
-def test_a_state_folder_that_cannot_be_used_is_one_failed_line_and_hides_no_other(looker: Looker, below: str) -> None:
+def test_a_state_folder_that_cannot_be_used_is_one_failed_line_and_hides_no_other(
+    looker: Looker, below: str
+) -> None:
     looker.state_dir.write_text("a file")
     project = replace(looker.project(), state_dir=looker.state_dir / below)
     done = doctor(project)
@@ -63,9 +67,9 @@ def test_a_state_folder_that_cannot_be_used_is_one_failed_line_and_hides_no_othe
     assert told(done, "state")["what"] == f"state cannot be kept in {project.state_dir}"
     assert told(done, "state")["fix"] == "XDG_STATE_HOME=FOLDER keeps it elsewhere"
     unseen = {"key", "left-behind"}
-    assert {name: status for name, status in statuses(done).items() if name not in {"state", "tools"}} == dict.fromkeys(
-        SURE - unseen - {"tools"}, "ok"
-    )
+    assert {
+        name: status for name, status in statuses(done).items() if name not in {"state", "tools"}
+    } == dict.fromkeys(SURE - unseen - {"tools"}, "ok")
 
 
 def test_it_asks_eight_things_of_the_cloud_and_changes_nothing(looker: Looker) -> None:
@@ -94,39 +98,67 @@ def test_it_asks_eight_things_of_the_cloud_and_changes_nothing(looker: Looker) -
             "API is not enabled",
             "services enable",
         ),
-        ("forbidden", "Required 'compute.projects.get' permission for 'projects/mock-project'", "may not read", "add-iam-policy-binding"),
+        (
+            "forbidden",
+            "Required 'compute.projects.get' permission for 'projects/mock-project'",
+            "may not read",
+            "add-iam-policy-binding",
+        ),
     ],
 )
-def test_a_project_that_refuses_is_told_from_an_api_that_is_off(looker: Looker, code: str, message: str, what: str, fix: str) -> None:
+def test_a_project_that_refuses_is_told_from_an_api_that_is_off(
+    looker: Looker, code: str, message: str, what: str, fix: str
+) -> None:
     looker.emulator.faults.add(http_error(403, code, message, call="projects.get", times=None))
     done = doctor(looker.project())
     assert done.exit_code == 1
     assert what in told(done, "project")["what"]
     assert message in told(done, "project")["why"]
     assert fix in told(done, "project")["fix"]
-    assert {statuses(done)[name] for name in ("service-account", "os-login", "zones", "quota", "image", "firewall")} == {"unknown"}
+    assert {
+        statuses(done)[name]
+        for name in ("service-account", "os-login", "zones", "quota", "image", "firewall")
+    } == {"unknown"}
     assert statuses(done)["price"] == "ok"
 
 
 def test_one_failing_check_hides_no_other(looker: Looker) -> None:
     looker.emulator.quotas.set("NVIDIA_L4_GPUS", 0)
     looker.emulator.firewalls[:] = []
-    looker.emulator.faults.add(html_502(call="acceleratorTypes.aggregatedList", times=1))  # read again by itself
+    looker.emulator.faults.add(
+        html_502(call="acceleratorTypes.aggregatedList", times=1)
+    )  # read again by itself
     (looker.project().home).mkdir(parents=True)
     (looker.project().home / "key").write_text("x")
     (looker.project().home / "key").chmod(0o644)
     done = doctor(looker.project(ttl="none", image="cos-117-lts"))
     assert done.exit_code == 1
     assert done.document["ok"] is False
-    bad = {name: status for name, status in statuses(done).items() if status != "ok" and name != "tools"}
-    assert bad == {"ttl": "warn", "key": "warn", "quota-us-central1": "fail", "image": "fail", "firewall": "fail"}
+    bad = {
+        name: status
+        for name, status in statuses(done).items()
+        if status != "ok" and name != "tools"
+    }
+    assert bad == {
+        "ttl": "warn",
+        "key": "warn",
+        "quota-us-central1": "fail",
+        "image": "fail",
+        "firewall": "fail",
+    }
     assert "limit 0" in told(done, "quota-us-central1")["why"]
     assert told(done, "firewall")["fix"].startswith("gcloud compute firewall-rules create")
 
 
 def test_a_part_of_the_cloud_that_does_not_answer_fails_alone(looker: Looker) -> None:
     looker.emulator.faults.add(
-        http_error(403, "forbidden", "Required 'compute.firewalls.list' permission", call="firewalls.list", times=None)
+        http_error(
+            403,
+            "forbidden",
+            "Required 'compute.firewalls.list' permission",
+            call="firewalls.list",
+            times=None,
+        )
     )
     done = doctor(looker.project())
     assert statuses(done)["firewall"] == "unknown"
@@ -160,19 +192,32 @@ def gce(looker: Looker, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Don
     """The doctor of somebody with a project and without credentials."""
 
     def none() -> str:
-        raise CloudAuthError("no credentials for Google Cloud", why="File was not found.", fix=LOGIN)
+        raise CloudAuthError(
+            "no credentials for Google Cloud", why="File was not found.", fix=LOGIN
+        )
 
     monkeypatch.setattr("provision.commands.doctor.credentials_in_use", none)
     return doctor(looker.project(project="my-project-1", **settings))
 
 
-def test_without_credentials_what_lies_here_is_checked_all_the_same(looker: Looker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_credentials_what_lies_here_is_checked_all_the_same(
+    looker: Looker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     image = "us-docker.pkg.dev/my-project-1/repo/worker:1"
-    done = gce(looker, monkeypatch, ssh="iap", gpu="nvidia-tesla-v100", driver="latest", worker={"image": image})
+    done = gce(
+        looker,
+        monkeypatch,
+        ssh="iap",
+        gpu="nvidia-tesla-v100",
+        driver="latest",
+        worker={"image": image},
+    )
     assert done.exit_code == 1
     found = statuses(done)
     assert (found["credentials"], told(done, "credentials")["fix"]) == ("fail", LOGIN)
-    assert {found[name] for name in ("zones", "quota", "image", "firewall", "registries", "egress")} == {"unknown"}
+    assert {
+        found[name] for name in ("zones", "quota", "image", "firewall", "registries", "egress")
+    } == {"unknown"}
     assert (found["driver"], told(done, "driver")["fix"]) == ("warn", "set provision.driver: R580")
     assert "us-docker.pkg.dev" in told(done, "registries")["what"]
     assert found["gcloud"] in {"ok", "fail"}
@@ -192,7 +237,9 @@ def test_a_price_list_that_cannot_be_read_fails_its_own_check(looker: Looker) ->
 
 
 def test_a_machine_unlike_the_jobs_is_a_warning(looker: Looker) -> None:
-    done = doctor(looker.project(machine_type="g2-standard-8", dataflow={"machine_type": "g2-standard-4"}))
+    done = doctor(
+        looker.project(machine_type="g2-standard-8", dataflow={"machine_type": "g2-standard-4"})
+    )
     assert (statuses(done)["dataflow"], done.exit_code) == ("warn", 0)
 
 

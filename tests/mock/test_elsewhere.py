@@ -15,22 +15,40 @@ BOX = Targets(host="box")
 
 
 def remark(done: Done) -> str:
-    (boot,) = [result for result in done.document["hosts"]["box"]["results"] if result["resource"] == "boot"]
+    (boot,) = [
+        result
+        for result in done.document["hosts"]["box"]["results"]
+        if result["resource"] == "boot"
+    ]
     assert boot["status"] == "ok"
     return str(boot.get("note", ""))
 
 
-def test_user_data_is_asked_for_and_brings_the_host_back(workspace: Workspace, cos: MockHost) -> None:
+def test_user_data_is_asked_for_and_brings_the_host_back(
+    workspace: Workspace, cos: MockHost
+) -> None:
     where = cos.host
-    entry = {"address": where.address, "port": where.port, "user": where.user, "identity": where.identity, "host_key": where.host_key}
-    workspace.settings = workspace.settings.model_validate({"hosts": {"box": entry}, "idle_stop": "45m"})
+    entry = {
+        "address": where.address,
+        "port": where.port,
+        "user": where.user,
+        "identity": where.identity,
+        "host_key": where.host_key,
+    }
+    workspace.settings = workspace.settings.model_validate(
+        {"hosts": {"box": entry}, "idle_stop": "45m"}
+    )
     first = vm_provision(workspace.project, BOX)
     assert first.exit_code == 0
     said = remark(first)
-    assert said.startswith("nothing brings this host back after a reboot: invoke vm.user-data > user-data && gcloud compute instances ")
+    assert said.startswith(
+        "nothing brings this host back after a reboot: invoke vm.user-data > user-data && gcloud compute instances "
+    )
     assert "add-metadata mock --zone mock --metadata-from-file user-data=user-data" in said
     cos.reboot()
-    assert vm_provision(workspace.project, Targets(host="box", check=True)).exit_code == 3, "as it said"
+    assert vm_provision(workspace.project, Targets(host="box", check=True)).exit_code == 3, (
+        "as it said"
+    )
 
     text = vm_user_data(workspace.project).document["user_data"]
     assert text.startswith("#cloud-config")
@@ -40,9 +58,15 @@ def test_user_data_is_asked_for_and_brings_the_host_back(workspace: Workspace, c
     assert cos.wait_for_unit("provision-boot.service") == "active"
     check = vm_provision(workspace.project, Targets(host="box", check=True))
     assert (check.exit_code, check.document["hosts"]["box"]["round_trips"]) == (0, 1)
-    assert cos.run("systemctl is-active provision-idle.timer").output == "inactive\n", "no host of the settings powers itself off"
+    assert cos.run("systemctl is-active provision-idle.timer").output == "inactive\n", (
+        "no host of the settings powers itself off"
+    )
 
 
 def test_a_vm_made_here_has_nothing_to_be_told(workspace: Workspace) -> None:
     made = workspace.create()
-    assert [result.get("note", "") for result in made.document["hosts"]["dev"]["results"] if result["resource"] == "boot"] == [""]
+    assert [
+        result.get("note", "")
+        for result in made.document["hosts"]["dev"]["results"]
+        if result["resource"] == "boot"
+    ] == [""]

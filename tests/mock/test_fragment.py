@@ -36,20 +36,30 @@ def near(workspace: Workspace) -> Iterator[Workspace]:
 
 def fragment(workspace: Workspace, home: str = "/nonexistent") -> str:
     project = workspace.project
-    quiet = Project(project.settings, project.state_dir, project.project_dir, emit=project.emit, environ={"HOME": home})
+    quiet = Project(
+        project.settings,
+        project.state_dir,
+        project.project_dir,
+        emit=project.emit,
+        environ={"HOME": home},
+    )
     return str(vm_ssh_config(quiet).document["ssh_config"])
 
 
 def ssh(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = ["ssh", "-F", str(config), "-o", "BatchMode=yes", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, stdin=subprocess.DEVNULL)
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=60, stdin=subprocess.DEVNULL
+    )
 
 
 def test_ssh_shares_connections_from_an_included_fragment(near: Workspace, tmp_path: Path) -> None:
     near.create()
     (tmp_path / "of a project").write_text(fragment(near))
     config = tmp_path / "config"
-    config.write_text(f'Include "{tmp_path / "of a project"}"\n\nHost *\n    Port 999\n    User somebody\n')
+    config.write_text(
+        f'Include "{tmp_path / "of a project"}"\n\nHost *\n    Port 999\n    User somebody\n'
+    )
     before = near.cloud.host("dev").stats.connections
     try:
         for _ in range(2):
@@ -63,10 +73,14 @@ def test_ssh_shares_connections_from_an_included_fragment(near: Workspace, tmp_p
         ssh(config, "-O", "exit", "dev")
 
 
-def test_a_pinned_host_is_known_whatever_port_ssh_config_gives_it(workspace: Workspace, tmp_path: Path) -> None:
+def test_a_pinned_host_is_known_whatever_port_ssh_config_gives_it(
+    workspace: Workspace, tmp_path: Path
+) -> None:
     with MockHost(name="desk") as desk:
         where = desk.host
-        entry = HostSettings(address=where.address, user=where.user, identity=where.identity, host_key=where.host_key)
+        entry = HostSettings(
+            address=where.address, user=where.user, identity=where.identity, host_key=where.host_key
+        )
         workspace.settings = workspace.settings.model_copy(update={"hosts": {"desk": entry}})
         config = tmp_path / "config"
         config.write_text(f"{fragment(workspace)}\nHost *\n    Port {where.port}\n")
@@ -75,12 +89,20 @@ def test_a_pinned_host_is_known_whatever_port_ssh_config_gives_it(workspace: Wor
         told = json.loads(inventory_ansible(workspace.project).text)["_meta"]["hostvars"]["desk"]
         assert "ansible_port" not in told
         words = ["-o", f"Port={where.port}", "-o", f"User={where.user}", "-i", str(where.identity)]
-        done = ssh(Path("none"), *words, *shlex.split(told["ansible_ssh_common_args"]), told["ansible_host"], "hostname")
+        done = ssh(
+            Path("none"),
+            *words,
+            *shlex.split(told["ansible_ssh_common_args"]),
+            told["ansible_host"],
+            "hostname",
+        )
         assert (done.returncode, done.stdout) == (0, "desk\n"), done.stderr
 
 
 @pytest.mark.parametrize("pinned", [True, False])
-def test_a_host_behind_an_alias_is_reached_by_its_own_name(workspace: Workspace, tmp_path: Path, *, pinned: bool) -> None:
+def test_a_host_behind_an_alias_is_reached_by_its_own_name(
+    workspace: Workspace, tmp_path: Path, *, pinned: bool
+) -> None:
     """`ssh desk` sees no block of the alias, and its HostName, port, user and key stand nowhere else."""
     with MockHost(name="desk") as desk:
         where = desk.host
@@ -90,12 +112,17 @@ def test_a_host_behind_an_alias_is_reached_by_its_own_name(workspace: Workspace,
         home = tmp_path / "home"
         (home / ".ssh").mkdir(parents=True)
         entry = HostSettings(address="far", host_key=where.host_key if pinned else None)
-        workspace.settings = workspace.settings.model_copy(update={"hosts": {"desk": entry, "far": entry}})
+        workspace.settings = workspace.settings.model_copy(
+            update={"hosts": {"desk": entry, "far": entry}}
+        )
         config = home / ".ssh" / "config"
         config.write_text(alias if pinned else f"{alias}  UserKnownHostsFile {known}\n")
         for _ in range(2):  # also when what was printed before is included
             (home / "printed").write_text(fragment(workspace, str(home)))
-            config.write_text(f"Include {home}/printed\n{alias}" + ("" if pinned else f"  UserKnownHostsFile {known}\n"))
+            config.write_text(
+                f"Include {home}/printed\n{alias}"
+                + ("" if pinned else f"  UserKnownHostsFile {known}\n")
+            )
             for name in ("desk", "far"):
                 done = ssh(config, "-o", "ControlPath=none", name, "hostname")
                 assert (done.returncode, done.stdout) == (0, "desk\n"), done.stderr

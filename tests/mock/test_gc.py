@@ -23,7 +23,9 @@ from tests.specs import vm_spec
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
 
-def collect(workspace: Workspace, *, yes: bool = False, check: bool = False, every_key: bool = False) -> Done:
+def collect(
+    workspace: Workspace, *, yes: bool = False, check: bool = False, every_key: bool = False
+) -> Done:
     return vm_gc(workspace.project, yes=yes, check=check, every_key=every_key, confirm=None)
 
 
@@ -38,7 +40,12 @@ def killed_after_insert(workspace: Workspace, zone: str) -> None:
 
 
 def test_nothing_is_left_behind(workspace: Workspace) -> None:
-    assert collect(workspace).document == {"strays": [], "deleted": [], "unseen": [], "changed": False}
+    assert collect(workspace).document == {
+        "strays": [],
+        "deleted": [],
+        "unseen": [],
+        "changed": False,
+    }
     workspace.create()
     done = collect(workspace, yes=True)
     assert (done.text, done.document["changed"]) == ("nothing of ours is left behind", False)
@@ -48,7 +55,10 @@ def test_nothing_is_left_behind(workspace: Workspace) -> None:
 def test_a_killed_run_is_named_found_and_removed_after_asking(workspace: Workspace) -> None:
     killed_after_insert(workspace, "us-central1-b")
     assert workspace.listed() == [("dev", "RUNNING")]
-    assert workspace.notes[-1] == "dev was being made in us-central1-b when a run ended: `invoke vm.gc` looks"
+    assert (
+        workspace.notes[-1]
+        == "dev was being made in us-central1-b when a run ended: `invoke vm.gc` looks"
+    )
     foretold = collect(workspace, check=True)
     assert foretold.exit_code == EXIT_WOULD_CHANGE
     assert foretold.text.splitlines()[1].split()[:3] == ["dev", "VM", "us-central1-b"]
@@ -71,7 +81,9 @@ def test_a_killed_run_is_taken_up_where_it_was_and_not_made_twice(workspace: Wor
     assert [entry.state for entry in journal_of(workspace.project).open()] == [MADE]
 
 
-def test_from_a_renamed_folder_no_second_vm_is_made_and_none_is_collected(workspace: Workspace) -> None:
+def test_from_a_renamed_folder_no_second_vm_is_made_and_none_is_collected(
+    workspace: Workspace,
+) -> None:
     workspace.create()
     workspace.folder = workspace.folder.rename(workspace.folder.with_name("renamed"))
     workspace.settings = workspace.settings.model_copy(update={"zones": ("us-central1-b",)})
@@ -85,7 +97,9 @@ def test_from_a_renamed_folder_no_second_vm_is_made_and_none_is_collected(worksp
 
 
 @pytest.mark.parametrize("late", ["survey", "answer"])
-def test_what_a_run_finishes_meanwhile_is_not_taken_from_it(workspace: Workspace, monkeypatch: pytest.MonkeyPatch, late: str) -> None:
+def test_what_a_run_finishes_meanwhile_is_not_taken_from_it(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, late: str
+) -> None:
     """The VM is listed while its run still works on it; the run ends well before somebody says yes."""
     killed_after_insert(workspace, ZONE)
     real = orphans.survey

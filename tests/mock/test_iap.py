@@ -28,7 +28,9 @@ def tunnelled(workspace: Workspace) -> Workspace:
     """A project that reaches its VMs through tunnels."""
     workspace.settings = workspace.settings.model_copy(update={"ssh": "iap"})
     folder(workspace).mkdir(parents=True)
-    (folder(workspace) / gcloud.RECORD).write_text(json.dumps({"compute_endpoint": workspace.cloud.endpoint}))
+    (folder(workspace) / gcloud.RECORD).write_text(
+        json.dumps({"compute_endpoint": workspace.cloud.endpoint})
+    )
     return workspace
 
 
@@ -40,15 +42,31 @@ def failures_left(workspace: Workspace) -> list[str]:
     return (folder(workspace) / "iap-failures").read_text().split()
 
 
-def test_the_vm_has_no_external_address_and_is_provisioned_through_the_tunnel(tunnelled: Workspace) -> None:
+def test_the_vm_has_no_external_address_and_is_provisioned_through_the_tunnel(
+    tunnelled: Workspace,
+) -> None:
     made = tunnelled.create()
     assert made.exit_code == 0
     (instance,) = tunnelled.cloud.emulator.instances("mock-project")
     assert "accessConfigs" not in instance["networkInterfaces"][0]
     target = convergence.host(tunnelled.project, Targets(host="dev"))
     assert target.address == instance["networkInterfaces"][0]["networkIP"]
-    words = ("compute", "start-iap-tunnel", "dev", "22", "--listen-on-stdin", "--project", "mock-project", "--zone", ZONE)
-    assert target.proxy == (str(folder(tunnelled).resolve() / "gcloud"), *words, "--verbosity=error")
+    words = (
+        "compute",
+        "start-iap-tunnel",
+        "dev",
+        "22",
+        "--listen-on-stdin",
+        "--project",
+        "mock-project",
+        "--zone",
+        ZONE,
+    )
+    assert target.proxy == (
+        str(folder(tunnelled).resolve() / "gcloud"),
+        *words,
+        "--verbosity=error",
+    )
     again = tunnelled.create()
     assert (again.exit_code, again.document["changed"]) == (0, False)
 
@@ -72,7 +90,9 @@ def test_codes_of_the_first_minutes_are_waited_out(tunnelled: Workspace) -> None
         (4054, "a policy of the organisation forbids the tunnel", "or set provision.ssh: direct"),
     ],
 )
-def test_a_code_that_stays_is_explained(tunnelled: Workspace, code: int, what: str, fix: str) -> None:
+def test_a_code_that_stays_is_explained(
+    tunnelled: Workspace, code: int, what: str, fix: str
+) -> None:
     tunnelled.create()
     gcloud.fail(folder(tunnelled), *[code] * 50)
     with pytest.raises(Unreachable) as caught:
@@ -95,7 +115,9 @@ def test_a_stopped_vm_is_not_found_by_the_tunnel(tunnelled: Workspace) -> None:
     assert "the tunnel does not find the VM: " in error["why"]
 
 
-def test_a_missing_gcloud_is_said_at_once(tunnelled: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_gcloud_is_said_at_once(
+    tunnelled: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tunnelled.create()
     monkeypatch.setattr(gcloud, "install", lambda _folder: "/nowhere/gcloud")
     with pytest.raises(TunnelRefused, match="gcloud is not installed") as caught:
@@ -112,7 +134,17 @@ def test_the_systems_ssh_goes_through_it(tunnelled: Workspace, tmp_path: Path) -
     tunnelled.create()
     config = tmp_path / "config"
     config.write_text(vm_ssh_config(tunnelled.project).document["ssh_config"])
-    words = ["ssh", "-F", str(config), "-o", "ControlMaster=no", "-o", "ControlPath=none", "dev", "hostname"]
+    words = [
+        "ssh",
+        "-F",
+        str(config),
+        "-o",
+        "ControlMaster=no",
+        "-o",
+        "ControlPath=none",
+        "dev",
+        "hostname",
+    ]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "dev\n", "")
 
@@ -134,4 +166,9 @@ def test_a_missing_gcloud_is_understood_through_the_systems_ssh(tunnelled: Works
     from provision.project import host_keys
 
     with pytest.raises(TunnelRefused, match="gcloud is not installed"):
-        terminal.interactive(lost, command("true"), known_hosts=host_keys.known_hosts(tunnelled.project), environ=os.environ)
+        terminal.interactive(
+            lost,
+            command("true"),
+            known_hosts=host_keys.known_hosts(tunnelled.project),
+            environ=os.environ,
+        )

@@ -27,7 +27,9 @@ def idle(workspace: Workspace) -> Workspace:
     workspace.settings = workspace.settings.model_validate({"idle_stop": "45m"})
     made = workspace.create()
     assert made.exit_code == 0
-    assert {result["resource"]: result["status"] for result in made.document["hosts"]["dev"]["results"]}["idle-stop"] == "ok"
+    assert {
+        result["resource"]: result["status"] for result in made.document["hosts"]["dev"]["results"]
+    }["idle-stop"] == "ok"
     return workspace
 
 
@@ -69,7 +71,9 @@ def test_a_gpu_that_cannot_be_read_keeps_it_and_the_serial_console_says_so(idle:
     look(host, 100)
     program = host.path("/var/lib/nvidia/bin/nvidia-smi")
     program.unlink()
-    program.write_text("#!/bin/sh\necho 'Unable to determine the device handle for GPU0: Unknown Error'\nexit 15\n")
+    program.write_text(
+        "#!/bin/sh\necho 'Unable to determine the device handle for GPU0: Unknown Error'\nexit 15\n"
+    )
     program.chmod(0o755)
     look(host, 100 + LIMIT_S)
     look(host, 160 + LIMIT_S)
@@ -82,7 +86,14 @@ def test_a_gpu_that_cannot_be_read_keeps_it_and_the_serial_console_says_so(idle:
 def test_taken_away_where_the_settings_no_longer_want_it(idle: Workspace) -> None:
     idle.settings = idle.settings.model_validate({})
     done = vm_provision(idle.project, Targets())
-    assert (done.exit_code, {r["resource"] for r in done.document["hosts"]["dev"]["results"] if r["status"] == "changed"}) == (
+    assert (
+        done.exit_code,
+        {
+            r["resource"]
+            for r in done.document["hosts"]["dev"]["results"]
+            if r["status"] == "changed"
+        },
+    ) == (
         0,
         {"boot-steps", "idle-stop"},
     )
@@ -92,7 +103,13 @@ def test_taken_away_where_the_settings_no_longer_want_it(idle: Workspace) -> Non
 
 
 def test_no_host_of_the_settings_is_ever_powered_off(workspace: Workspace) -> None:
-    settings = workspace.settings.model_validate({"idle_stop": "45m", "hosts": {"box": {"address": "box.invalid"}}})
-    for host, has in ((None, True), (Host(name="dev", address="a"), True), (Host(name="box", address="box.invalid"), False)):
+    settings = workspace.settings.model_validate(
+        {"idle_stop": "45m", "hosts": {"box": {"address": "box.invalid"}}}
+    )
+    for host, has in (
+        (None, True),
+        (Host(name="dev", address="a"), True),
+        (Host(name="box", address="box.invalid"), False),
+    ):
         names = [resource.name for resource in host_recipe(settings, workspace.folder, host=host)]
         assert ("idle-stop" in names) is has

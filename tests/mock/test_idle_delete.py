@@ -35,7 +35,9 @@ QUICK = Patience(host_keys_s=5.0, ssh_s=20.0, pause_s=0.05, attributes_pause_s=0
 LABEL = "provision-idle-delete"
 
 
-def collect(workspace: Workspace, *, yes: bool = False, check: bool = False, every_key: bool = False) -> Done:
+def collect(
+    workspace: Workspace, *, yes: bool = False, check: bool = False, every_key: bool = False
+) -> Done:
     return vm_gc(workspace.project, yes=yes, check=check, every_key=every_key, confirm=None)
 
 
@@ -57,7 +59,9 @@ def stopped(workspace: Workspace) -> Workspace:
 def test_offered_asked_for_deleted_and_forgotten(stopped: Workspace) -> None:
     foretold = collect(stopped, check=True)
     assert foretold.exit_code == EXIT_WOULD_CHANGE
-    assert [(stray["kind"], stray["name"]) for stray in foretold.document["strays"]] == [("stopped", "dev")]
+    assert [(stray["kind"], stray["name"]) for stray in foretold.document["strays"]] == [
+        ("stopped", "dev")
+    ]
     assert foretold.text.splitlines()[1].startswith("dev   stopped VM  us-central1-a  ")
     assert foretold.text.endswith("stopped for 3d, idle_delete is 2d")
     asked: list[str] = []
@@ -113,8 +117,15 @@ def test_started_between_the_question_and_the_deletion(stopped: Workspace) -> No
         return True
 
     done = vm_gc(stopped.project, yes=False, check=False, confirm=confirm)
-    assert (done.exit_code, done.text, done.document["changed"]) == (0, "nothing was deleted", False)
-    assert "dev in us-central1-a was started meanwhile and is RUNNING: nothing was deleted" in stopped.notes
+    assert (done.exit_code, done.text, done.document["changed"]) == (
+        0,
+        "nothing was deleted",
+        False,
+    )
+    assert (
+        "dev in us-central1-a was started meanwhile and is RUNNING: nothing was deleted"
+        in stopped.notes
+    )
     assert stopped.listed() == [("dev", "RUNNING")]
 
 
@@ -149,13 +160,18 @@ def test_a_start_and_a_deletion_wait_for_one_another(stopped: Workspace) -> None
         threading.Timer(0.3, waiting.set).start()
         return True
 
-    starter = threading.Thread(target=lambda: ends.append(vm_start(stopped.project, "dev", patience=QUICK)))
+    starter = threading.Thread(
+        target=lambda: ends.append(vm_start(stopped.project, "dev", patience=QUICK))
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GceCloud, "start", start)
         done = vm_gc(stopped.project, yes=False, check=False, confirm=confirm)
         starter.join(60)
     assert (done.document["deleted"], ends[0].exit_code) == ([], 0)
-    assert "dev in us-central1-a was started meanwhile and is RUNNING: nothing was deleted" in stopped.notes
+    assert (
+        "dev in us-central1-a was started meanwhile and is RUNNING: nothing was deleted"
+        in stopped.notes
+    )
     assert stopped.listed() == [("dev", "RUNNING")]
 
 
@@ -167,24 +183,36 @@ def test_two_that_start_it_at_once(stopped: Workspace) -> None:
     both = threading.Barrier(2)
     real = FileJournal.claim
 
-    def claim(journal: FileJournal, name: str, note: Callable[[str], None]) -> AbstractContextManager[None]:
+    def claim(
+        journal: FileJournal, name: str, note: Callable[[str], None]
+    ) -> AbstractContextManager[None]:
         both.wait(20)
         return real(journal, name, note)
 
     ends: list[Done] = []
-    runs = [threading.Thread(target=lambda: ends.append(vm_start(stopped.project, "dev", patience=QUICK))) for _ in range(2)]
+    runs = [
+        threading.Thread(
+            target=lambda: ends.append(vm_start(stopped.project, "dev", patience=QUICK))
+        )
+        for _ in range(2)
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FileJournal, "claim", claim)
         for run in runs:
             run.start()
         for run in runs:
             run.join(60)
-    assert sorted((end.exit_code, end.document["changed"]) for end in ends) == [(0, False), (0, True)]
+    assert sorted((end.exit_code, end.document["changed"]) for end in ends) == [
+        (0, False),
+        (0, True),
+    ]
     assert stopped.cloud.emulator.counted().count("instances.start") == 2
 
 
 def test_a_deletion_that_fails_is_named(stopped: Workspace) -> None:
-    stopped.cloud.emulator.faults.add(http_error(403, "forbidden", "no", call="instances.delete", times=None))
+    stopped.cloud.emulator.faults.add(
+        http_error(403, "forbidden", "no", call="instances.delete", times=None)
+    )
     done = collect(stopped, yes=True)
     assert (done.exit_code, done.document["error"]["where"]) == (EXIT_LEFT_BEHIND, f"{ZONE}/dev")
     assert "gcloud compute instances delete dev --zone us-central1-a" in done.errors[0].fix
@@ -235,25 +263,35 @@ def test_from_another_folder_its_journal_is_settled_too(stopped: Workspace) -> N
 def test_what_cannot_be_looked_at_is_named_at_the_end(stopped: Workspace) -> None:
     labels = cloud_of(stopped.project).list({})[0].labels
     journal = journal_of(stopped.project)
-    journal.intent(replace(wanted(stopped.project, "lost"), labels=labels), "us-central1-b", new_request_id())
+    journal.intent(
+        replace(wanted(stopped.project, "lost"), labels=labels), "us-central1-b", new_request_id()
+    )
     refuses = http_error(403, "forbidden", "not today", times=None)
     stopped.cloud.emulator.faults.add(replace(refuses, call="instances.get", zone="us-central1-b"))
     stopped.cloud.emulator.faults.add(replace(refuses, call="disks.aggregatedList"))
     done = collect(stopped, yes=True)
     assert [gone["name"] for gone in done.document["deleted"]] == ["dev"], "the rest went on"
     assert done.exit_code == EXIT_LEFT_BEHIND
-    assert [error["where"] for error in done.document["unseen"]] == [MOCK_PROJECT, "us-central1-b/lost"]
+    assert [error["where"] for error in done.document["unseen"]] == [
+        MOCK_PROJECT,
+        "us-central1-b/lost",
+    ]
     assert done.text == "deleted the stopped VM dev (us-central1-a)"
     told = [(error.where, error.what) for error in done.errors]
     unlooked = "a VM may be left behind and may bill: it could not be looked at"
-    assert told == [(MOCK_PROJECT, "the disks could not be listed"), ("us-central1-b/lost", unlooked)]
+    assert told == [
+        (MOCK_PROJECT, "the disks could not be listed"),
+        ("us-central1-b/lost", unlooked),
+    ]
     assert [entry.name for entry in journal.open()] == ["lost"]
     stopped.cloud.emulator.faults.clear()
     assert collect(stopped, yes=True).text == "nothing of ours is left behind"
     assert journal.open() == []
 
 
-def test_named_by_what_lists_vms_until_it_is_gone(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_named_by_what_lists_vms_until_it_is_gone(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     workspace.create()
     workspace.stop()
     monkeypatch.setattr("provision.commands.vm.shared.rates.datetime", Later)
@@ -268,11 +306,15 @@ def test_named_by_what_lists_vms_until_it_is_gone(workspace: Workspace, monkeypa
     vm_list(workspace.project)
     (note,) = [note for note in workspace.notes if "idle_delete" in note]
     assert note == "to be deleted: dev (stopped for 8d, idle_delete is 7d); `invoke vm.gc` does"
-    cloud_of(workspace.project).set_labels("dev", ZONE, {LABEL: "7-days"}, request_id=new_request_id())
+    cloud_of(workspace.project).set_labels(
+        "dev", ZONE, {LABEL: "7-days"}, request_id=new_request_id()
+    )
     workspace.events.clear()
     vm_list(workspace.project)
     (note,) = [note for note in workspace.notes if "idle-delete" in note]
-    assert note.startswith("dev: its label provision-idle-delete is '7-days', which is no time: nothing deletes it; `invoke vm.label")
+    assert note.startswith(
+        "dev: its label provision-idle-delete is '7-days', which is no time: nothing deletes it; `invoke vm.label"
+    )
 
 
 class Later(datetime):

@@ -40,21 +40,37 @@ def ansible(workspace: Workspace, limit: str | None = None) -> dict[str, Any]:
 
 def with_desk(workspace: Workspace, host: MockHost | None = None, **more: Any) -> None:
     """A host of the settings beside the VMs."""
-    where = {"address": "192.0.2.7"} if host is None else {"address": host.host.address, "port": host.host.port, "user": host.host.user}
-    workspace.settings = workspace.settings.model_copy(update={"hosts": {"desk": HostSettings(**{**where, **more})}})
+    where = (
+        {"address": "192.0.2.7"}
+        if host is None
+        else {"address": host.host.address, "port": host.host.port, "user": host.host.user}
+    )
+    workspace.settings = workspace.settings.model_copy(
+        update={"hosts": {"desk": HostSettings(**{**where, **more})}}
+    )
 
 
-def test_without_any_cloud_the_static_hosts_are_listed(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_cloud_the_static_hosts_are_listed(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(GceCloud, "listing", lambda *_: pytest.fail("the cloud was asked"))
     assert inventory_list(workspace.project).text == "no hosts"
     with_desk(workspace)
     done = inventory_list(workspace.project, "state=static")
     (row,) = done.document["hosts"]
-    assert (row["name"], row["source"], row["state"], row["address"], row["zone"]) == ("desk", "settings", "static", "192.0.2.7", None)
+    assert (row["name"], row["source"], row["state"], row["address"], row["zone"]) == (
+        "desk",
+        "settings",
+        "static",
+        "192.0.2.7",
+        None,
+    )
     assert not (workspace.project.home / "mock").exists()
 
 
-def test_a_real_project_without_a_key_has_no_vms(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_real_project_without_a_key_has_no_vms(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(GceCloud, "listing", lambda *_: pytest.fail("the cloud was asked"))
     workspace.settings = Settings(project="my-project")
     assert names(workspace) == []
@@ -94,7 +110,9 @@ def test_tasks_take_filters_and_ask_the_cloud_for_them_alone(workspace: Workspac
     assert list(done.document["hosts"]) == ["dev"]
     assert workspace.cloud.emulator.counted() == ["instances.aggregatedList"]
     workspace.cloud.emulator.calls.clear()
-    assert list(vm_provision(workspace.project, Targets(limit="d*,!desk", check=True)).document["hosts"]) == ["dev"]
+    assert list(
+        vm_provision(workspace.project, Targets(limit="d*,!desk", check=True)).document["hosts"]
+    ) == ["dev"]
     assert workspace.cloud.emulator.counted() == []
     with pytest.raises(UsageError, match="leaves no host"):
         vm_provision(workspace.project, Targets(limit="state=terminated"))
@@ -109,7 +127,7 @@ def test_a_vm_without_a_record_is_reached_all_the_same(workspace: Workspace) -> 
     assert (done.exit_code, list(done.document["hosts"])) == (0, ["dev"])
 
 
-# --- where the cloud does not answer -------------------------------------------------------------------------------
+# --- where the cloud does not answer --------------------------------------------------------------
 
 
 def hide(workspace: Workspace, *, asked_by_name: bool = True) -> None:
@@ -117,7 +135,13 @@ def hide(workspace: Workspace, *, asked_by_name: bool = True) -> None:
     workspace.cloud.emulator.script({"zone": ZONE, "fault": "unreachable"})
     if asked_by_name:
         workspace.cloud.emulator.script(
-            {"call": "instances.get", "fault": "http", "http_status": 400, "reason": "invalid", "message": "no"}
+            {
+                "call": "instances.get",
+                "fault": "http",
+                "http_status": 400,
+                "reason": "invalid",
+                "message": "no",
+            }
         )
 
 
@@ -142,15 +166,23 @@ def test_a_hidden_vm_is_named_and_no_task_takes_it_for_gone(workspace: Workspace
     done = inventory_list(workspace.project, "!label.team=ml")
     assert [row["name"] for row in done.document["hosts"]] == ["desk"]
     assert done.document["hidden"] == [{"name": "dev", "zone": ZONE, "why": "invalid: no"}]
-    assert workspace.notes[-1] == f"dev in {ZONE} is missing here, and may run and bill: invalid: no"
+    assert (
+        workspace.notes[-1] == f"dev in {ZONE} is missing here, and may run and bill: invalid: no"
+    )
     assert names(workspace, "!dev") == ["desk"]
     for pattern in ("dev", "dev,state=running"):
         with pytest.raises(CloudError, match="cannot be looked at now") as caught:
             names(workspace, pattern)
-        assert (caught.value.exit_code, caught.value.where, caught.value.why) == (5, f"{ZONE}/dev", "invalid: no")
+        assert (caught.value.exit_code, caught.value.where, caught.value.why) == (
+            5,
+            f"{ZONE}/dev",
+            "invalid: no",
+        )
 
 
-def test_a_filter_that_leaves_nobody_because_of_it_is_the_clouds_refusal(workspace: Workspace) -> None:
+def test_a_filter_that_leaves_nobody_because_of_it_is_the_clouds_refusal(
+    workspace: Workspace,
+) -> None:
     made(workspace)
     hide(workspace)
     with pytest.raises(CloudError, match="leaves no host that could be looked at") as caught:
@@ -169,7 +201,10 @@ def test_tasks_that_name_it_say_why_it_cannot_be_looked_at(workspace: Workspace)
         vm_show(workspace.project, "dev")
 
 
-@pytest.mark.parametrize("targets", [Targets(host="dev", check=True), Targets(limit="d*,!desk", check=True), Targets(check=True)])
+@pytest.mark.parametrize(
+    "targets",
+    [Targets(host="dev", check=True), Targets(limit="d*,!desk", check=True), Targets(check=True)],
+)
 def test_a_vm_that_was_forgotten_is_asked_for(workspace: Workspace, targets: Targets) -> None:
     """A run that was killed before it wrote down how the VM is reached."""
     made(workspace)
@@ -188,11 +223,19 @@ def test_the_table_fits_a_terminal(workspace: Workspace) -> None:
     head, desk, dev = inventory_list(workspace.project).text.splitlines()
     assert head.split() == ["name", "state", "gpu", "zone", "machine", "type", "address", "labels"]
     assert desk.split() == ["desk", "static", "-", "-", "-", "192.0.2.7", "-"]
-    assert dev.split() == ["dev", "running", "nvidia-l4", "us-central1-a", "g2-standard-8", "127.0.0.1", "-"]
+    assert dev.split() == [
+        "dev",
+        "running",
+        "nvidia-l4",
+        "us-central1-a",
+        "g2-standard-8",
+        "127.0.0.1",
+        "-",
+    ]
     assert max(map(len, (head, desk, dev))) <= 100
 
 
-# --- Ansible -------------------------------------------------------------------------------------------------------
+# --- Ansible --------------------------------------------------------------------------------------
 
 
 def test_what_ansible_is_told(workspace: Workspace) -> None:
@@ -201,8 +244,23 @@ def test_what_ansible_is_told(workspace: Workspace) -> None:
     with_desk(workspace)
     vm = cloud_of(workspace.project).list({})[0]
     told = ansible(workspace)
-    assert list(told) == ["_meta", "all", "gpu_nvidia_l4", "state_running", "state_static", "zone_us_central1_a"]
-    assert told["all"] == {"children": ["ungrouped", "gpu_nvidia_l4", "state_running", "state_static", "zone_us_central1_a"]}
+    assert list(told) == [
+        "_meta",
+        "all",
+        "gpu_nvidia_l4",
+        "state_running",
+        "state_static",
+        "zone_us_central1_a",
+    ]
+    assert told["all"] == {
+        "children": [
+            "ungrouped",
+            "gpu_nvidia_l4",
+            "state_running",
+            "state_static",
+            "zone_us_central1_a",
+        ]
+    }
     assert told["state_running"] == {"hosts": ["dev"]}
     dev, desk = told["_meta"]["hostvars"]["dev"], told["_meta"]["hostvars"]["desk"]
     assert (dev["ansible_host"], dev["ansible_user"]) == ("127.0.0.1", "provision")
@@ -229,7 +287,10 @@ def test_labels_become_groups(workspace: Workspace, monkeypatch: pytest.MonkeyPa
 
     workspace.create()
     (workspace.project.home / "mock").mkdir()
-    vms = [replace(vm, labels={**vm.labels, "team": "ml-vision", "empty": ""}) for vm in cloud_of(workspace.project).list({})]
+    vms = [
+        replace(vm, labels={**vm.labels, "team": "ml-vision", "empty": ""})
+        for vm in cloud_of(workspace.project).list({})
+    ]
     monkeypatch.setattr(GceCloud, "listing", lambda *_: Listing(vms))
     assert {"label_team_ml_vision", "label_empty"} <= set(ansible(workspace))
     assert not any("provision" in group for group in ansible(workspace))
@@ -238,16 +299,29 @@ def test_labels_become_groups(workspace: Workspace, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="this machine has no ssh")
 @pytest.mark.parametrize("way", ["direct", "iap"])
-def test_ssh_gets_there_with_what_ansible_is_told(workspace: Workspace, way: str, tmp_path: Path) -> None:
+def test_ssh_gets_there_with_what_ansible_is_told(
+    workspace: Workspace, way: str, tmp_path: Path
+) -> None:
     """The words in the order in which Ansible's connection plugin puts them."""
     workspace.settings = workspace.settings.model_copy(update={"ssh": way})
     (workspace.project.home / "mock").mkdir(parents=True)
-    (workspace.project.home / "mock" / "mock.json").write_text(json.dumps({"compute_endpoint": workspace.cloud.endpoint}))
+    (workspace.project.home / "mock" / "mock.json").write_text(
+        json.dumps({"compute_endpoint": workspace.cloud.endpoint})
+    )
     workspace.create()
     told = ansible(workspace)["_meta"]["hostvars"]["dev"]
-    words = ["-o", f"Port={told['ansible_port']}", "-o", f'IdentityFile="{told["ansible_ssh_private_key_file"]}"']
+    words = [
+        "-o",
+        f"Port={told['ansible_port']}",
+        "-o",
+        f'IdentityFile="{told["ansible_ssh_private_key_file"]}"',
+    ]
     words += ["-o", f"User={told['ansible_user']}", *shlex.split(told["ansible_ssh_common_args"])]
     done = subprocess.run(
-        ["ssh", "-F", "none", *words, told["ansible_host"], "hostname"], capture_output=True, text=True, check=False, timeout=60
+        ["ssh", "-F", "none", *words, told["ansible_host"], "hostname"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert (done.returncode, done.stdout) == (0, "dev\n"), done.stderr

@@ -15,7 +15,9 @@ from provision.testing.place import find_python, place
 from provision.testing.processes import NOBODY, Processes
 from tests.mock.driving import ask, connect, eventually
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only a server started as root drops its privileges")
+as_root = pytest.mark.skipif(
+    os.geteuid() != 0, reason="only a server started as root drops its privileges"
+)
 
 
 def real_ids(host: MockHost) -> set[str]:
@@ -37,7 +39,9 @@ def test_sudo_of_the_host_gives_no_power_over_the_machine(cos: MockHost) -> None
 
 
 @as_root
-def test_a_raw_path_in_a_recipe_writes_nothing_on_the_machine(cos: MockHost, tmp_path: Path) -> None:
+def test_a_raw_path_in_a_recipe_writes_nothing_on_the_machine(
+    cos: MockHost, tmp_path: Path
+) -> None:
     tmp_path.chmod(0o755)
     victim = tmp_path / "victim"
     victim.write_text("precious")
@@ -76,7 +80,12 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    "how", ["sleep 1004 & echo $!", "setsid sleep 1004 >/dev/null 2>&1 & echo $!", "(trap '' TERM HUP; sleep 1004) & echo $!"]
+    "how",
+    [
+        "sleep 1004 & echo $!",
+        "setsid sleep 1004 >/dev/null 2>&1 & echo $!",
+        "(trap '' TERM HUP; sleep 1004) & echo $!",
+    ],
 )
 def test_nothing_outlives_the_host(how: str) -> None:
     with MockHost() as host:
@@ -100,14 +109,29 @@ def test_what_multiplies_is_ended_all_the_same() -> None:
             assert eventually(lambda: int(host.run("pgrep -f 'sleep 100[5]' | wc -l").output) > 20)
             spawner = host.processes.spawner_pid
     assert not alive(spawner)
-    found = subprocess.run(["ps", "-e", "-o", "args"], capture_output=True, text=True, check=True).stdout
+    found = subprocess.run(
+        ["ps", "-e", "-o", "args"], capture_output=True, text=True, check=True
+    ).stdout
     assert "sleep 1005" not in found
 
 
 def test_the_hosts_path_has_what_the_image_has_and_no_more(cos: MockHost) -> None:
     for name in ("python3", "python", "apt-get", "gcc", "pip", "wget"):
         assert cos.run(f"command -v {name}").status != 0, name
-    for name in ("sh", "awk", "sed", "base64", "timeout", "setsid", "sha256sum", "findmnt", "sudo", "docker", "cos-extensions", "curl"):
+    for name in (
+        "sh",
+        "awk",
+        "sed",
+        "base64",
+        "timeout",
+        "setsid",
+        "sha256sum",
+        "findmnt",
+        "sudo",
+        "docker",
+        "cos-extensions",
+        "curl",
+    ):
         assert cos.run(f"command -v {name}").status == 0, name
 
 
@@ -121,7 +145,9 @@ def test_a_removed_command_is_not_found_until_it_is_restored(cos: MockHost) -> N
         cos.remove_command("nonsense")
 
 
-def test_stand_ins_run_though_an_archive_has_lost_their_modes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_stand_ins_run_though_an_archive_has_lost_their_modes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     from provision.testing import layout
 
     bare = tmp_path / "standins"
@@ -132,11 +158,15 @@ def test_stand_ins_run_though_an_archive_has_lost_their_modes(monkeypatch: pytes
     for name in ("docker", "mps"):
         (tmp_path / name).symlink_to(layout.STANDINS.with_name(name))
     monkeypatch.setattr(layout, "STANDINS", bare)
-    with MockHost(folder=tmp_path / "a place with blanks, too long for the first line of a script to name" / ("x" * 80)) as host:
+    with MockHost(
+        folder=tmp_path
+        / "a place with blanks, too long for the first line of a script to name"
+        / ("x" * 80)
+    ) as host:
         assert host.run("sudo cos-extensions list >/dev/null && docker ps -q").status == 0
 
 
-# --- a home that is closed to the user of the shells ---------------------------------------------------------------------
+# --- a home that is closed to the user of the shells ----------------------------------------------
 
 
 @pytest.mark.slow
@@ -145,13 +175,21 @@ def test_a_state_folder_below_a_closed_home_is_reached(tmp_path: Path) -> None:
     closed = tmp_path / "home of root"
     closed.mkdir(mode=0o700)
     with MockHost(folder=closed / "a 'folder'") as host, connect(host) as client:
-        assert ask(client, "echo kept >x && sudo cos-extensions list >/dev/null && docker ps -q && cat x").out == "kept\n"
+        assert (
+            ask(
+                client,
+                "echo kept >x && sudo cos-extensions list >/dev/null && docker ps -q && cat x",
+            ).out
+            == "kept\n"
+        )
     with MockHost(folder=closed / "a 'folder'") as host:
         assert host.run("cat x").output == "kept\n"
 
 
 @as_root
-def test_where_the_kernel_grants_no_reading_the_host_lies_in_the_open_and_is_found_again(tmp_path: Path) -> None:
+def test_where_the_kernel_grants_no_reading_the_host_lies_in_the_open_and_is_found_again(
+    tmp_path: Path,
+) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     processes = Processes(keep_reading=False)
@@ -161,7 +199,9 @@ def test_where_the_kernel_grants_no_reading_the_host_lies_in_the_open_and_is_fou
         assert found != wanted
         assert (wanted / "placed-at").read_text() == str(found)
         assert place(wanted, processes) == found
-        status, _ = processes.run(["/bin/sh", "-c", 'cd "$1"', "sh", str(found)], env={"PATH": "/bin"}, cwd="/")
+        status, _ = processes.run(
+            ["/bin/sh", "-c", 'cd "$1"', "sh", str(found)], env={"PATH": "/bin"}, cwd="/"
+        )
         assert status == 0
     finally:
         processes.close()
@@ -171,7 +211,9 @@ def test_where_the_kernel_grants_no_reading_the_host_lies_in_the_open_and_is_fou
 
 
 @as_root
-def test_an_interpreter_that_cannot_be_reached_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_interpreter_that_cannot_be_reached_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     (closed / "python").symlink_to("/bin/sh")

@@ -52,7 +52,9 @@ class Hand:
 
 
 def statuses(done: Done, name: str = "dev") -> dict[str, str]:
-    return {result["resource"]: result["status"] for result in done.document["hosts"][name]["results"]}
+    return {
+        result["resource"]: result["status"] for result in done.document["hosts"][name]["results"]
+    }
 
 
 def calls(workspace: Workspace) -> list[str]:
@@ -61,7 +63,7 @@ def calls(workspace: Workspace) -> list[str]:
     return found
 
 
-# --- stopped, started, reset ----------------------------------------------------------------------------------------------
+# --- stopped, started, reset ----------------------------------------------------------------------
 
 
 def test_stop_and_start_keep_the_vm_and_its_disk(workspace: Workspace) -> None:
@@ -71,11 +73,22 @@ def test_stop_and_start_keep_the_vm_and_its_disk(workspace: Workspace) -> None:
 
     stopped = vm_stop(workspace.project, "dev")
     assert (stopped.exit_code, stopped.document["changed"]) == (0, True)
-    assert [(vm["name"], vm["status"], vm["changed"]) for vm in stopped.document["vms"]] == [("dev", "TERMINATED", True)]
+    assert [(vm["name"], vm["status"], vm["changed"]) for vm in stopped.document["vms"]] == [
+        ("dev", "TERMINATED", True)
+    ]
     assert "disk of 200 GB stays and bills" in stopped.text
-    assert calls(workspace) == ["instances.aggregatedList", "instances.stop", "zoneOperations.wait", "instances.get"]
+    assert calls(workspace) == [
+        "instances.aggregatedList",
+        "instances.stop",
+        "zoneOperations.wait",
+        "instances.get",
+    ]
     again = vm_stop(workspace.project, "dev")
-    assert (again.exit_code, again.document["changed"], again.document["vms"][0]["changed"]) == (0, False, False)
+    assert (again.exit_code, again.document["changed"], again.document["vms"][0]["changed"]) == (
+        0,
+        False,
+        False,
+    )
     assert calls(workspace) == ["instances.aggregatedList"]
 
     started = vm_start(workspace.project, "dev", patience=QUICK)
@@ -94,7 +107,9 @@ def test_after_a_boot_the_probe_shows_no_difference(workspace: Workspace, way: s
     workspace.create()
     host = workspace.cloud.host("dev")
     boot_id = host.path("/proc/sys/kernel/random/boot_id").read_text()
-    host.run('for dir in etc run tmp; do echo x >"$PROVISION_MOCK_ROOT/$dir/mine"; done; sleep 1021 >/dev/null 2>&1 &')
+    host.run(
+        'for dir in etc run tmp; do echo x >"$PROVISION_MOCK_ROOT/$dir/mine"; done; sleep 1021 >/dev/null 2>&1 &'
+    )
     if way == "reset":
         done = vm_reset(workspace.project, "dev", patience=QUICK)
     else:
@@ -103,10 +118,14 @@ def test_after_a_boot_the_probe_shows_no_difference(workspace: Workspace, way: s
     assert (done.exit_code, done.document["changed"]) == (0, True)
     host = workspace.cloud.host("dev")
     assert host.path("/proc/sys/kernel/random/boot_id").read_text() != boot_id
-    assert [path for path in ("/etc/mine", "/run/mine", "/tmp/mine") if host.path(path).exists()] == []
+    assert [
+        path for path in ("/etc/mine", "/run/mine", "/tmp/mine") if host.path(path).exists()
+    ] == []
     assert host.run("pgrep -f 'sleep 102[1]'").status == 1
     changed = {name for name, status in statuses(done).items() if status != "ok"}
-    assert changed <= {"boot"}, "the boot's own steps did it all: there was nothing left but to wait for them"
+    assert changed <= {"boot"}, (
+        "the boot's own steps did it all: there was nothing left but to wait for them"
+    )
     assert host.run("systemctl is-active provision-boot.service").output == "active\n"
     check = vm_provision(workspace.project, Targets(check=True))
     assert (check.exit_code, set(statuses(check).values())) == (0, {"ok"})
@@ -115,7 +134,9 @@ def test_after_a_boot_the_probe_shows_no_difference(workspace: Workspace, way: s
 def test_a_start_without_capacity_says_so_and_goes_nowhere_else(workspace: Workspace) -> None:
     workspace.create()
     vm_stop(workspace.project, "dev")
-    workspace.cloud.emulator.faults.add(replace(stock_out(ZONE), call="instances.start", times=None))
+    workspace.cloud.emulator.faults.add(
+        replace(stock_out(ZONE), call="instances.start", times=None)
+    )
     calls(workspace)
     with pytest.raises(CloudError) as caught:
         vm_start(workspace.project, "dev", patience=QUICK)
@@ -134,13 +155,17 @@ def test_several_are_started_where_the_quota_has_room_for_all(workspace: Workspa
     calls(workspace)
     with pytest.raises(QuotaExceeded, match="no room for 2 VMs that are to be started") as caught:
         vm_start(workspace.project, "dev-*")
-    assert caught.value.why == "needs 2 of NVIDIA_L4_GPUS in us-central1, 1 left (limit 1, in use 0)"
+    assert (
+        caught.value.why == "needs 2 of NVIDIA_L4_GPUS in us-central1, 1 left (limit 1, in use 0)"
+    )
     assert calls(workspace) == ["instances.aggregatedList", "regions.get"]
     with pytest.raises(QuotaExceeded, match="no room for 2 VMs that are to be started"):
         vm_create(workspace.project, "dev", Targets(), count=2)
     assert not {"instances.start", "instances.insert"} & {*calls(workspace)}
     assert vm_start(workspace.project, "dev-1", patience=QUICK).exit_code == 0
-    assert "regions.get" not in calls(workspace), "the start of a single VM is refused in the same words"
+    assert "regions.get" not in calls(workspace), (
+        "the start of a single VM is refused in the same words"
+    )
     with pytest.raises(QuotaExceeded, match="the VM was not started"):
         vm_start(workspace.project, "dev-2", patience=QUICK)
 
@@ -150,7 +175,10 @@ def test_only_what_runs_is_reset(workspace: Workspace) -> None:
     vm_stop(workspace.project, "dev")
     with pytest.raises(CloudError, match="only a VM that runs") as caught:
         vm_reset(workspace.project, "dev")
-    assert (caught.value.why, caught.value.fix) == ("it is TERMINATED", "invoke vm.start --name dev")
+    assert (caught.value.why, caught.value.fix) == (
+        "it is TERMINATED",
+        "invoke vm.start --name dev",
+    )
 
 
 def test_a_vm_that_never_answers_after_its_start_is_named(workspace: Workspace) -> None:
@@ -160,7 +188,9 @@ def test_a_vm_that_never_answers_after_its_start_is_named(workspace: Workspace) 
     patience = Patience(host_keys_s=0.1, ssh_s=0.2, pause_s=0.05, attributes_pause_s=0.05)
     real = workspace.cloud.hosts.boot
 
-    def refusing(name: str, zone: str, metadata: dict[str, str], gpu: str | None, gpu_count: int) -> tuple[str, int]:
+    def refusing(
+        name: str, zone: str, metadata: dict[str, str], gpu: str | None, gpu_count: int
+    ) -> tuple[str, int]:
         at = real(name, zone, metadata, gpu, gpu_count)
         workspace.cloud.host(name).faults.refuse_auth = True
         return at
@@ -171,7 +201,7 @@ def test_a_vm_that_never_answers_after_its_start_is_named(workspace: Workspace) 
     assert f"dev runs in {ZONE}" in caught.value.why
 
 
-# --- several --------------------------------------------------------------------------------------------------------------
+# --- several --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -187,9 +217,17 @@ def test_several_at_once(three: Workspace) -> None:
     assert three.listed() == [("dev", "RUNNING"), ("web-1", "TERMINATED"), ("web-2", "TERMINATED")]
     started = vm_start(three.project, "dev,web-1,web-2", patience=QUICK)
     assert started.exit_code == 0
-    assert [(vm["name"], vm["changed"]) for vm in started.document["vms"]] == [("dev", False), ("web-1", True), ("web-2", True)]
+    assert [(vm["name"], vm["changed"]) for vm in started.document["vms"]] == [
+        ("dev", False),
+        ("web-1", True),
+        ("web-2", True),
+    ]
     assert sorted(started.document["hosts"]) == ["dev", "web-1", "web-2"]
-    assert [record.name for record in VmRecords(three.project.home / "vms.json").all()] == ["dev", "web-1", "web-2"]
+    assert [record.name for record in VmRecords(three.project.home / "vms.json").all()] == [
+        "dev",
+        "web-1",
+        "web-2",
+    ]
 
     three.cloud.emulator.faults.add(replace(stock_out(ZONE), call="instances.start", times=1))
     vm_stop(three.project, "web-?")
@@ -209,7 +247,10 @@ def test_several_at_once(three: Workspace) -> None:
         vm_delete(three.project, "*", yes=False, confirm=no)
     assert asked == ["Delete 3 VMs and their disks: dev, web-1, web-2?"]
     gone = vm_delete(three.project, "web-*", yes=True, confirm=None)
-    assert (gone.exit_code, sorted(vm["name"] for vm in gone.document["deleted"])) == (0, ["web-1", "web-2"])
+    assert (gone.exit_code, sorted(vm["name"] for vm in gone.document["deleted"])) == (
+        0,
+        ["web-1", "web-2"],
+    )
     assert three.listed() == [("dev", "RUNNING")]
 
 
@@ -247,14 +288,16 @@ def test_names_that_fit_nothing(workspace: Workspace) -> None:
 
 
 def test_a_host_of_the_settings_is_not_the_clouds(workspace: Workspace) -> None:
-    workspace.settings = workspace.settings.model_validate({"hosts": {"box": {"address": "127.0.0.1"}}})
+    workspace.settings = workspace.settings.model_validate(
+        {"hosts": {"box": {"address": "127.0.0.1"}}}
+    )
     for task in (vm_stop, vm_start, vm_reset, vm_serial):
         with pytest.raises(UsageError, match="box is a host of the settings") as caught:
             task(workspace.project, "box")
         assert caught.value.exit_code == EXIT_USAGE
 
 
-# --- labels ---------------------------------------------------------------------------------------------------------------
+# --- labels ---------------------------------------------------------------------------------------
 
 
 def test_labels(workspace: Workspace) -> None:
@@ -288,12 +331,14 @@ def test_labels_that_cannot_be(workspace: Workspace, labels: str, said: str) -> 
         vm_label(workspace.project, labels, "dev")
 
 
-# --- watched --------------------------------------------------------------------------------------------------------------
+# --- watched --------------------------------------------------------------------------------------
 
 
 def test_the_serial_port_is_printed_without_what_a_terminal_obeys(workspace: Workspace) -> None:
     workspace.create()
-    workspace.cloud.emulator.print_serial("dev", ZONE, "\x1b[2J\x1b[1;31mBIOS\x1b[0m says hello\r\n")
+    workspace.cloud.emulator.print_serial(
+        "dev", ZONE, "\x1b[2J\x1b[1;31mBIOS\x1b[0m says hello\r\n"
+    )
     done = vm_serial(workspace.project, "dev")
     assert done.text.splitlines()[-1] == "BIOS says hello"
     assert done.document["next"] >= len(done.text)
@@ -310,13 +355,21 @@ def followed(workspace: Workspace, *does: Callable[[], object]) -> tuple[Done, l
 def test_the_serial_port_is_followed_until_the_vm_stops(workspace: Workspace) -> None:
     workspace.create()
     say = workspace.cloud.emulator.print_serial
-    done, lines = followed(workspace, lambda: say("dev", ZONE, "one\nhal"), lambda: say("dev", ZONE, "f\ntwo"), workspace.stop)
+    done, lines = followed(
+        workspace,
+        lambda: say("dev", ZONE, "one\nhal"),
+        lambda: say("dev", ZONE, "f\ntwo"),
+        workspace.stop,
+    )
     assert (lines[-3:], done.text) == (["one", "half", "two"], "")
 
 
 def test_a_vm_that_is_deleted_ends_what_follows_it(workspace: Workspace) -> None:
     workspace.create()
-    say, gone = workspace.cloud.emulator.print_serial, lambda: vm_delete(workspace.project, "dev", yes=True, confirm=None)
+    say, gone = (
+        workspace.cloud.emulator.print_serial,
+        lambda: vm_delete(workspace.project, "dev", yes=True, confirm=None),
+    )
     done, lines = followed(workspace, lambda: say("dev", ZONE, "one\nhalf"), gone)
     assert (done.exit_code, lines[-2:]) == (0, ["one", "half"])
 
@@ -325,19 +378,27 @@ def test_output_that_the_cloud_no_longer_has_is_told(workspace: Workspace) -> No
     workspace.create()
     say, many = workspace.cloud.emulator.print_serial, 2**17
     _, lines = followed(
-        workspace, lambda: say("dev", ZONE, "hal"), lambda: say("dev", ZONE, "f\nlost\n" + many * "eight..\n"), workspace.stop
+        workspace,
+        lambda: say("dev", ZONE, "hal"),
+        lambda: say("dev", ZONE, "f\nlost\n" + many * "eight..\n"),
+        workspace.stop,
     )
     assert lines[-many - 1 :] == ["hal", *(many * ["eight.."])]
     assert "7 bytes are lost: more was printed at once than the cloud keeps" in workspace.notes
 
 
-# --- waited for -----------------------------------------------------------------------------------------------------------
+# --- waited for -----------------------------------------------------------------------------------
 
 
 def test_wait_until_ready(workspace: Workspace) -> None:
     workspace.create()
     done = vm_wait(workspace.project, "dev", clock=Hand().time)
-    assert (done.exit_code, done.document["vm"]["name"], done.document["until"], done.text) == (0, "dev", "ready", "dev is ready")
+    assert (done.exit_code, done.document["vm"]["name"], done.document["until"], done.text) == (
+        0,
+        "dev",
+        "ready",
+        "dev is ready",
+    )
     for until, text in (("running", "dev runs"), ("ssh", "dev answers on SSH")):
         assert vm_wait(workspace.project, "dev", until=until, clock=Hand().time).text == text
 
@@ -346,10 +407,19 @@ def test_wait_tells_what_is_left_and_goes_on(workspace: Workspace) -> None:
     workspace.create()
     host = workspace.cloud.host("dev")
     host.run("sudo umount /var/lib/nvidia")
-    hand = Hand(does=iter([lambda: None, lambda: host.run('sudo sh "$PROVISION_MOCK_ROOT/var/lib/provision/boot.sh"')]))
+    hand = Hand(
+        does=iter(
+            [
+                lambda: None,
+                lambda: host.run('sudo sh "$PROVISION_MOCK_ROOT/var/lib/provision/boot.sh"'),
+            ]
+        )
+    )
     done = vm_wait(workspace.project, "dev", clock=hand.time)
     assert (done.exit_code, done.document["waited_s"]) == (0, 6.0)
-    assert [note for note in workspace.notes if note.startswith("waiting")] == ["waiting for driver-mount, nvidia-smi"]
+    assert [note for note in workspace.notes if note.startswith("waiting")] == [
+        "waiting for driver-mount, nvidia-smi"
+    ]
 
 
 def test_wait_ends_with_its_time(workspace: Workspace) -> None:
@@ -357,13 +427,21 @@ def test_wait_ends_with_its_time(workspace: Workspace) -> None:
     workspace.cloud.host("dev").run("sudo umount /var/lib/nvidia")
     with pytest.raises(CommandTimeout) as caught:
         vm_wait(workspace.project, "dev", timeout="30s", clock=Hand().time)
-    assert (caught.value.why, caught.value.fix) == ("still to come: driver-mount, nvidia-smi", "invoke vm.provision --host dev")
+    assert (caught.value.why, caught.value.fix) == (
+        "still to come: driver-mount, nvidia-smi",
+        "invoke vm.provision --host dev",
+    )
 
 
 def test_a_short_wait_and_a_little_more_time(workspace: Workspace) -> None:
     """The bounds of a time to live are none of theirs; what is left in the end is held to them."""
     workspace.create()
-    assert vm_wait(workspace.project, "dev", until="running", timeout="10s", clock=Hand().time).exit_code == 0
+    assert (
+        vm_wait(
+            workspace.project, "dev", until="running", timeout="10s", clock=Hand().time
+        ).exit_code
+        == 0
+    )
     workspace.stop()
     assert vm_extend(workspace.project, "10s", "dev").exit_code == 0
     for wrong in ("0s", "121d", "soon", "none"):
@@ -387,8 +465,17 @@ def test_wait_starts_nothing(workspace: Workspace) -> None:
 def test_a_host_of_the_settings_is_waited_for(workspace: Workspace) -> None:
     workspace.create()
     host = workspace.cloud.host("dev")
-    entry = {"address": "127.0.0.1", "port": host.server.port, "user": "provision", "identity": str(workspace.project.home / "key")}
-    hosts = {"box": {**entry, "host_key": host.host.host_key}, "closed": {**entry, "port": 1}, "other": entry}
+    entry = {
+        "address": "127.0.0.1",
+        "port": host.server.port,
+        "user": "provision",
+        "identity": str(workspace.project.home / "key"),
+    }
+    hosts = {
+        "box": {**entry, "host_key": host.host.host_key},
+        "closed": {**entry, "port": 1},
+        "other": entry,
+    }
     workspace.settings = workspace.settings.model_validate({"hosts": hosts})
     assert vm_wait(workspace.project, "box", clock=Hand().time).text == "box is ready"
     with pytest.raises(Unreachable):
@@ -398,7 +485,7 @@ def test_a_host_of_the_settings_is_waited_for(workspace: Workspace) -> None:
     assert issubclass(HostKeyMismatch, ProvisionError)
 
 
-# --- more time ------------------------------------------------------------------------------------------------------------
+# --- more time ------------------------------------------------------------------------------------
 
 
 def ttl_of(workspace: Workspace) -> int | None:
@@ -411,11 +498,22 @@ def test_a_stopped_vm_gets_more_time_for_its_next_run(workspace: Workspace) -> N
     done = vm_extend(workspace.project, "2h", "dev")
     assert (done.exit_code, done.document["changed"]) == (0, True)
     assert done.text == "dev: 10h00m from its next start; 8h00m from later ones"
-    (sent,) = [call.body for call in workspace.cloud.emulator.calls if call.api == "instances.setScheduling"]
+    (sent,) = [
+        call.body
+        for call in workspace.cloud.emulator.calls
+        if call.api == "instances.setScheduling"
+    ]
     assert sent is not None
     assert sent["maxRunDuration"] == {"seconds": str(10 * 3600)}
-    assert (sent["onHostMaintenance"], sent["automaticRestart"], sent["instanceTerminationAction"]) == ("TERMINATE", True, "STOP")
-    starts: list[Callable[[], Done]] = [lambda: vm_start(workspace.project, "dev", patience=QUICK), workspace.create]
+    assert (
+        sent["onHostMaintenance"],
+        sent["automaticRestart"],
+        sent["instanceTerminationAction"],
+    ) == ("TERMINATE", True, "STOP")
+    starts: list[Callable[[], Done]] = [
+        lambda: vm_start(workspace.project, "dev", patience=QUICK),
+        workspace.create,
+    ]
     for start in starts:
         assert ttl_of(workspace) == 10 * 3600
         assert start().exit_code == 0
@@ -453,7 +551,11 @@ def test_time_that_cannot_be_had(workspace: Workspace) -> None:
     workspace.create()
     calls(workspace)
     done = vm_extend(workspace.project, "2h", "dev")
-    assert (done.document["changed"], done.text, calls(workspace)) == (False, "dev: no change", ["instances.aggregatedList"])
+    assert (done.document["changed"], done.text, calls(workspace)) == (
+        False,
+        "dev: no change",
+        ["instances.aggregatedList"],
+    )
     assert "dev has no time limit: nothing to extend" in workspace.notes
 
 

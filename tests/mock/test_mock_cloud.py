@@ -26,19 +26,34 @@ ZONE = "us-central1-a"
 
 
 def client_of(endpoint: str) -> compute_v1.InstancesClient:
-    return compute_v1.InstancesClient(credentials=AnonymousCredentials(), client_options={"api_endpoint": endpoint}, transport="rest")  # type: ignore[no-untyped-call]
+    return compute_v1.InstancesClient(
+        credentials=AnonymousCredentials(),  # type: ignore[no-untyped-call]
+        client_options={"api_endpoint": endpoint},
+        transport="rest",
+    )
 
 
 def body(name: str, machine: str = "g2-standard-8", **metadata: str) -> compute_v1.Instance:
     """A GPU VM as the API wants it."""
-    disk = compute_v1.AttachedDiskInitializeParams(source_image="projects/cos-cloud/global/images/family/cos-125-lts", disk_size_gb=100)
+    disk = compute_v1.AttachedDiskInitializeParams(
+        source_image="projects/cos-cloud/global/images/family/cos-125-lts", disk_size_gb=100
+    )
     return compute_v1.Instance(
         name=name,
         machine_type=f"zones/{ZONE}/machineTypes/{machine}",
         scheduling=compute_v1.Scheduling(on_host_maintenance="TERMINATE", automatic_restart=True),
         disks=[compute_v1.AttachedDisk(boot=True, auto_delete=True, initialize_params=disk)],
-        network_interfaces=[compute_v1.NetworkInterface(access_configs=[compute_v1.AccessConfig(type_="ONE_TO_ONE_NAT", name="nat")])],
-        metadata=compute_v1.Metadata(items=[compute_v1.Items(key=key.replace("_", "-"), value=value) for key, value in metadata.items()]),
+        network_interfaces=[
+            compute_v1.NetworkInterface(
+                access_configs=[compute_v1.AccessConfig(type_="ONE_TO_ONE_NAT", name="nat")]
+            )
+        ],
+        metadata=compute_v1.Metadata(
+            items=[
+                compute_v1.Items(key=key.replace("_", "-"), value=value)
+                for key, value in metadata.items()
+            ]
+        ),
     )
 
 
@@ -60,36 +75,66 @@ def key(tmp_path: Path) -> tuple[str, str]:
     return str(path), public_line(load_or_make_key(path))
 
 
-def test_a_host_has_as_many_gpus_as_its_instance(mock_cloud: MockCloud, key: tuple[str, str]) -> None:
+def test_a_host_has_as_many_gpus_as_its_instance(
+    mock_cloud: MockCloud, key: tuple[str, str]
+) -> None:
     insert(mock_cloud.endpoint, "dev", machine="g2-standard-24", ssh_keys=f"ed:{key[1]}")
     host = mock_cloud.host("dev")
     host.identity = key[0]
     with connect(host) as client:
         ask(client, "sudo cos-extensions install gpu")
-        assert ask(client, "ls $PROVISION_MOCK_ROOT/dev | grep '^nvidia[0-9]'").out == "nvidia0\nnvidia1\n"
+        assert (
+            ask(client, "ls $PROVISION_MOCK_ROOT/dev | grep '^nvidia[0-9]'").out
+            == "nvidia0\nnvidia1\n"
+        )
 
 
 def test_every_running_instance_is_a_host(mock_cloud: MockCloud, key: tuple[str, str]) -> None:
-    instance = insert(mock_cloud.endpoint, "dev", ssh_keys=f"ed:{key[1]} ed@laptop", enable_guest_attributes="TRUE")
+    instance = insert(
+        mock_cloud.endpoint,
+        "dev",
+        ssh_keys=f"ed:{key[1]} ed@laptop",
+        enable_guest_attributes="TRUE",
+    )
     assert instance.network_interfaces[0].access_configs[0].nat_i_p == "127.0.0.1"
     host = mock_cloud.host("dev")
     host.identity = key[0]
     with connect(host) as client:
-        assert ask(client, "id -un; hostname; cat ~/.ssh/authorized_keys").out == f"ed\ndev\n{key[1]} ed@laptop\n"
+        assert (
+            ask(client, "id -un; hostname; cat ~/.ssh/authorized_keys").out
+            == f"ed\ndev\n{key[1]} ed@laptop\n"
+        )
         assert "NVIDIA L4" in ask(client, "sudo cos-extensions install gpu").err
-    request = compute_v1.GetGuestAttributesInstanceRequest(project="p", zone=ZONE, instance="dev", query_path="hostkeys/")
+    request = compute_v1.GetGuestAttributesInstanceRequest(
+        project="p", zone=ZONE, instance="dev", query_path="hostkeys/"
+    )
     (item,) = client_of(mock_cloud.endpoint).get_guest_attributes(request).query_value.items
     assert f"{item.key} {item.value}" == host.host.host_key
 
 
 def test_what_the_guest_says_reaches_the_api(mock_cloud: MockCloud, key: tuple[str, str]) -> None:
     data = "#cloud-config\nruncmd:\n  - [echo, hello console]\n"
-    insert(mock_cloud.endpoint, "dev", ssh_keys=f"ed:{key[1]}", enable_guest_attributes="TRUE", user_data=data)
+    insert(
+        mock_cloud.endpoint,
+        "dev",
+        ssh_keys=f"ed:{key[1]}",
+        enable_guest_attributes="TRUE",
+        user_data=data,
+    )
     client = client_of(mock_cloud.endpoint)
-    assert eventually(lambda: "hello console" in client.get_serial_port_output(project="p", zone=ZONE, instance="dev").contents)
+    assert eventually(
+        lambda: (
+            "hello console"
+            in client.get_serial_port_output(project="p", zone=ZONE, instance="dev").contents
+        )
+    )
     url = "http://metadata.google.internal/computeMetadata/v1/instance/guest-attributes"
-    mock_cloud.host("dev").run(f"curl -sf -X PUT -H 'Metadata-Flavor: Google' --data done {url}/provision/state")
-    request = compute_v1.GetGuestAttributesInstanceRequest(project="p", zone=ZONE, instance="dev", query_path="provision/")
+    mock_cloud.host("dev").run(
+        f"curl -sf -X PUT -H 'Metadata-Flavor: Google' --data done {url}/provision/state"
+    )
+    request = compute_v1.GetGuestAttributesInstanceRequest(
+        project="p", zone=ZONE, instance="dev", query_path="provision/"
+    )
 
     def published() -> bool:
         return {"state": "done"}.items() <= {
@@ -110,35 +155,54 @@ def test_a_host_reboots_when_it_is_told_to(mock_cloud: MockCloud, key: tuple[str
     assert eventually(lambda: host.run("true").status == 0)
 
 
-def test_a_guest_that_powers_off_is_a_stopped_instance(mock_cloud: MockCloud, key: tuple[str, str]) -> None:
+def test_a_guest_that_powers_off_is_a_stopped_instance(
+    mock_cloud: MockCloud, key: tuple[str, str]
+) -> None:
     """As with a VM that stops itself when idle; its disk stays, and it can be started again."""
     insert(mock_cloud.endpoint, "dev", ssh_keys=f"ed:{key[1]}")
     client = client_of(mock_cloud.endpoint)
     host = mock_cloud.host("dev")
     assert host.run("poweroff").status == 1, "without root"
     assert host.run("echo kept >~/x; sudo poweroff").status == 0
-    assert eventually(lambda: client.get(project="p", zone=ZONE, instance="dev").status == "TERMINATED")
+    assert eventually(
+        lambda: client.get(project="p", zone=ZONE, instance="dev").status == "TERMINATED"
+    )
     assert eventually(lambda: not mock_cloud.ssh_ports)
     client.start_unary(project="p", zone=ZONE, instance="dev")
-    assert eventually(lambda: client.get(project="p", zone=ZONE, instance="dev").status == "RUNNING")
+    assert eventually(
+        lambda: client.get(project="p", zone=ZONE, instance="dev").status == "RUNNING"
+    )
     assert mock_cloud.host("dev").run("cat x").output == "kept\n"
 
 
-def test_time_that_is_skipped_ends_run_times_while_hosts_run_on(mock_cloud: MockCloud, key: tuple[str, str]) -> None:
+def test_time_that_is_skipped_ends_run_times_while_hosts_run_on(
+    mock_cloud: MockCloud, key: tuple[str, str]
+) -> None:
     """The side door of the running mock: hours of the cloud's time pass, the shells do not notice."""
     insert(mock_cloud.endpoint, "limited", ssh_keys=f"ed:{key[1]}")
     client = client_of(mock_cloud.endpoint)
     client.stop_unary(project="p", zone=ZONE, instance="limited")
-    assert eventually(lambda: client.get(project="p", zone=ZONE, instance="limited").status == "TERMINATED")
+    assert eventually(
+        lambda: client.get(project="p", zone=ZONE, instance="limited").status == "TERMINATED"
+    )
     time_limit = compute_v1.Duration(seconds=3600)
     limit = compute_v1.Scheduling(
-        max_run_duration=time_limit, instance_termination_action="DELETE", on_host_maintenance="TERMINATE", automatic_restart=False
+        max_run_duration=time_limit,
+        instance_termination_action="DELETE",
+        on_host_maintenance="TERMINATE",
+        automatic_restart=False,
     )
-    client.set_scheduling_unary(project="p", zone=ZONE, instance="limited", scheduling_resource=limit)
+    client.set_scheduling_unary(
+        project="p", zone=ZONE, instance="limited", scheduling_resource=limit
+    )
     client.start_unary(project="p", zone=ZONE, instance="limited")
-    assert eventually(lambda: client.get(project="p", zone=ZONE, instance="limited").status == "RUNNING")
+    assert eventually(
+        lambda: client.get(project="p", zone=ZONE, instance="limited").status == "RUNNING"
+    )
     insert(mock_cloud.endpoint, "free", ssh_keys=f"ed:{key[1]}")
-    answer = requests.post(f"{mock_cloud.endpoint}/emulator/clock", json={"advance_s": 3600}, timeout=10)
+    answer = requests.post(
+        f"{mock_cloud.endpoint}/emulator/clock", json={"advance_s": 3600}, timeout=10
+    )
     assert answer.status_code == 200
     assert [vm.name for vm in client.list(project="p", zone=ZONE)] == ["free"]
     assert mock_cloud.host("free").run("true").status == 0
@@ -151,12 +215,16 @@ def test_stop_start_and_delete(mock_cloud: MockCloud, key: tuple[str, str]) -> N
     host.run("echo kept >~/x")
     spawner = host.processes.spawner_pid
     client.stop_unary(project="p", zone=ZONE, instance="dev")
-    assert eventually(lambda: client.get(project="p", zone=ZONE, instance="dev").status == "TERMINATED")
+    assert eventually(
+        lambda: client.get(project="p", zone=ZONE, instance="dev").status == "TERMINATED"
+    )
     assert not Path(f"/proc/{spawner}").exists()
     with pytest.raises(KeyError):
         mock_cloud.host("dev")
     client.start_unary(project="p", zone=ZONE, instance="dev")
-    assert eventually(lambda: client.get(project="p", zone=ZONE, instance="dev").status == "RUNNING")
+    assert eventually(
+        lambda: client.get(project="p", zone=ZONE, instance="dev").status == "RUNNING"
+    )
     again = mock_cloud.host("dev")
     assert again.run("cat x").output == "kept\n"
     assert again.host.host_key == host.host.host_key
@@ -171,13 +239,20 @@ def test_a_cloud_of_the_same_folder_takes_up_what_ran(tmp_path: Path, key: tuple
         cloud.host("dev").run("echo kept >~/x")
     with MockCloud(tmp_path / "cloud") as cloud:
         again = client_of(cloud.endpoint).get(project="p", zone=ZONE, instance="dev")
-        assert (again.id, again.creation_timestamp, again.status) == (first.id, first.creation_timestamp, "RUNNING")
+        assert (again.id, again.creation_timestamp, again.status) == (
+            first.id,
+            first.creation_timestamp,
+            "RUNNING",
+        )
         assert cloud.host("dev").run("cat x").output == "kept\n"
 
 
 def test_lines_of_ssh_keys_as_the_guest_agent_reads_them() -> None:
     text = "ann:ssh-ed25519 AAAA ann@x\n\nbroken\nbob:ssh-rsa BBBB google-ssh {}\nempty:\n"
-    assert authorized({"ssh-keys": text}) == (("ann", "ssh-ed25519 AAAA ann@x"), ("bob", "ssh-rsa BBBB google-ssh {}"))
+    assert authorized({"ssh-keys": text}) == (
+        ("ann", "ssh-ed25519 AAAA ann@x"),
+        ("bob", "ssh-rsa BBBB google-ssh {}"),
+    )
     assert authorized({}) == ()
 
 
@@ -186,7 +261,7 @@ def test_names_that_are_no_names_make_no_folders(mock_cloud: MockCloud) -> None:
         mock_cloud.hosts.boot("../x", ZONE, {}, None, 0)
 
 
-# --- the background process ---------------------------------------------------------------------------------------------
+# --- the background process -----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -232,8 +307,20 @@ def test_state_is_kept_and_no_process_is(state: Path, key: tuple[str, str]) -> N
         "-i",
         key[0],
     ]
-    subprocess.run([*words, "-p", str(port), "ed@127.0.0.1", "echo kept >x; setsid sleep 1030 >/dev/null 2>&1 &"], check=True, timeout=30)
-    pids = subprocess.run(["pgrep", "-f", "sleep 103[0]"], capture_output=True, text=True, check=True).stdout.split()
+    subprocess.run(
+        [
+            *words,
+            "-p",
+            str(port),
+            "ed@127.0.0.1",
+            "echo kept >x; setsid sleep 1030 >/dev/null 2>&1 &",
+        ],
+        check=True,
+        timeout=30,
+    )
+    pids = subprocess.run(
+        ["pgrep", "-f", "sleep 103[0]"], capture_output=True, text=True, check=True
+    ).stdout.split()
     daemon.down(state)
     assert not any(alive(int(pid)) for pid in pids)
     second = daemon.up(state)
@@ -242,7 +329,13 @@ def test_state_is_kept_and_no_process_is(state: Path, key: tuple[str, str]) -> N
     assert eventually(lambda: "dev" in (daemon.status(state) or second).ssh_ports)
     again = client_of(second.compute_endpoint).get(project="p", zone=ZONE, instance="dev")
     assert again.id == instance.id
-    shown = subprocess.run([*words, "-p", str(port), "ed@127.0.0.1", "cat x"], capture_output=True, text=True, check=False, timeout=30)
+    shown = subprocess.run(
+        [*words, "-p", str(port), "ed@127.0.0.1", "cat x"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
     assert shown.stdout == "kept\n", shown.stderr
 
 
@@ -250,7 +343,13 @@ def test_two_commands_at_once_start_one(state: Path) -> None:
     code = "import sys, pathlib\nfrom provision.testing import daemon\nprint(daemon.up(pathlib.Path(sys.argv[1])).pid)"
     with ThreadPoolExecutor() as pool:
         runs = [
-            pool.submit(subprocess.run, [sys.executable, "-c", code, str(state)], capture_output=True, text=True, check=True)
+            pool.submit(
+                subprocess.run,
+                [sys.executable, "-c", code, str(state)],
+                capture_output=True,
+                text=True,
+                check=True,
+            )
             for _ in range(3)
         ]
         pids = {run.result().stdout for run in runs}
@@ -259,7 +358,13 @@ def test_two_commands_at_once_start_one(state: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "text", ["", "not json", "{}", '{"pid": 1, "started": "0", "version": "x", "compute_endpoint": "", "ssh_ports": {}}']
+    "text",
+    [
+        "",
+        "not json",
+        "{}",
+        '{"pid": 1, "started": "0", "version": "x", "compute_endpoint": "", "ssh_ports": {}}',
+    ],
 )
 def test_stale_and_broken_records_are_replaced(state: Path, text: str) -> None:
     state.mkdir()
@@ -269,7 +374,9 @@ def test_stale_and_broken_records_are_replaced(state: Path, text: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_was_killed_leaves_no_process_and_the_next_one_starts(state: Path, key: tuple[str, str]) -> None:
+def test_a_server_that_was_killed_leaves_no_process_and_the_next_one_starts(
+    state: Path, key: tuple[str, str]
+) -> None:
     up = daemon.up(state)
     insert(up.compute_endpoint, "dev", ssh_keys=f"ed:{key[1]}")
     spawners = _children(up.pid)
@@ -281,7 +388,9 @@ def test_a_server_that_was_killed_leaves_no_process_and_the_next_one_starts(stat
 
 
 def _children(parent: int) -> list[int]:
-    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True, text=True, check=False).stdout
+    found = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True, text=True, check=False
+    ).stdout
     return [int(pid) for pid in found.split()]
 
 
@@ -322,16 +431,20 @@ def test_another_version_is_replaced(state: Path, monkeypatch: pytest.MonkeyPatc
     assert not alive(old.pid)
 
 
-def test_a_server_that_does_not_answer_in_time_is_ended(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_answer_in_time_is_ended(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(daemon, "_START_S", 0.05)
     with pytest.raises(ProvisionError, match="the mock did not start") as caught:
         daemon.up(state)
     assert "no answer within 0.05 s" in caught.value.why
-    found = subprocess.run(["pgrep", "-f", f"--state {state}"], capture_output=True, text=True, check=False).stdout
+    found = subprocess.run(
+        ["pgrep", "-f", f"--state {state}"], capture_output=True, text=True, check=False
+    ).stdout
     assert eventually(lambda: not any(alive(int(pid)) for pid in found.split()))
 
 
-# --- the plugin ------------------------------------------------------------------------------------------------------------
+# --- the plugin -----------------------------------------------------------------------------------
 
 
 def test_five_lines_are_a_smoke_test(mock_cos_host: MockHost) -> None:
@@ -343,4 +456,9 @@ def test_five_lines_are_a_smoke_test(mock_cos_host: MockHost) -> None:
 def test_the_plugin_costs_little_to_import() -> None:
     heavy = ("paramiko", "werkzeug", "google", "fabric")
     code = f"import sys, provision.testing.plugin; print([name for name in {heavy} if name in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )

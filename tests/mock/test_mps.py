@@ -35,7 +35,9 @@ def with_driver(cos: MockHost, *, gpus: int = 1) -> MockHost:
         "--env LD_LIBRARY_PATH=/usr/local/nvidia/lib64 --env PATH=/usr/local/nvidia/bin:/usr/bin "
         "--env CUDA_MPS_PIPE_DIRECTORY=/run/mps --env CUDA_MPS_LOG_DIRECTORY=/run/log"
     )
-    done = cos.run(f"docker run -d --init --name dev --entrypoint sleep {options} python:3.11 infinity")
+    done = cos.run(
+        f"docker run -d --init --name dev --entrypoint sleep {options} python:3.11 infinity"
+    )
     assert done.status == 0, done.output
     return cos
 
@@ -54,7 +56,12 @@ def asked(host: MockHost, *lines: str) -> list[str]:
 
 def test_a_server_becomes_active_and_keeps_the_percentage_of_its_start(box: MockHost) -> None:
     inside(box, "nvidia-cuda-mps-control -d")
-    assert asked(box, "set_default_active_thread_percentage 25", "start_server -uid 0", "set_default_active_thread_percentage 50") == [
+    assert asked(
+        box,
+        "set_default_active_thread_percentage 25",
+        "start_server -uid 0",
+        "set_default_active_thread_percentage 50",
+    ) == [
         "25.0",
         "50.0",
     ]
@@ -70,7 +77,10 @@ def test_a_server_becomes_active_and_keeps_the_percentage_of_its_start(box: Mock
 def test_without_library_or_gpu_every_server_dies_and_only_the_log_says_so(box: MockHost) -> None:
     inside(box, "unset LD_LIBRARY_PATH; nvidia-cuda-mps-control -d")
     assert asked(box, "start_server -uid 0", "get_server_list") == []
-    assert "exited with status 1" in inside(box, 'cat "$PROVISION_MOCK_ROOT/run/log/control.log"').output
+    assert (
+        "exited with status 1"
+        in inside(box, 'cat "$PROVISION_MOCK_ROOT/run/log/control.log"').output
+    )
     assert inside(box, 'test -s "$PROVISION_MOCK_ROOT/run/log/server.log"').status == 1
 
 
@@ -80,7 +90,9 @@ def test_a_daemon_that_dies_at_once_has_returned_zero(box: MockHost) -> None:
     assert inside(box, "echo get_server_list | nvidia-cuda-mps-control").status == 1
 
 
-def program(box: MockHost, words: str = "dev", *, starts: int | None = 0) -> AbstractContextManager[Program]:
+def program(
+    box: MockHost, words: str = "dev", *, starts: int | None = 0
+) -> AbstractContextManager[Program]:
     return sharing.program(box, words, starts=starts)
 
 
@@ -91,7 +103,10 @@ def test_clients_are_listed_and_hold_up_a_quit(box: MockHost) -> None:
         assert asked(box, f"get_client_list {server}") == [client.pid]
         assert asked(box, "ps")[1].split()[0] == client.pid
         assert asked(box, f"shutdown_server {server}") == []
-        assert "will not shutdown" in inside(box, 'cat "$PROVISION_MOCK_ROOT/run/log/control.log"').output
+        assert (
+            "will not shutdown"
+            in inside(box, 'cat "$PROVISION_MOCK_ROOT/run/log/control.log"').output
+        )
         assert asked(box, "quit -t 0") == []
         assert client.call("cuCtxSynchronize") == 806, "its server was ended under it"
 
@@ -99,12 +114,17 @@ def test_clients_are_listed_and_hold_up_a_quit(box: MockHost) -> None:
 def test_a_client_without_a_daemon_runs_and_says_nothing(box: MockHost) -> None:
     with program(box) as client:
         assert client.call("cuCtxSynchronize") == 0
-        inside(box, "nvidia-cuda-mps-control -d; echo start_server -uid 0 | nvidia-cuda-mps-control")
+        inside(
+            box, "nvidia-cuda-mps-control -d; echo start_server -uid 0 | nvidia-cuda-mps-control"
+        )
         (server,) = asked(box, "get_server_list")
         assert asked(box, f"get_client_list {server}") == []
         assert client.pid in box.run("docker top dev -eo pid").output.split()
         smi = "env LD_LIBRARY_PATH=/var/lib/nvidia/lib64 $PROVISION_MOCK_ROOT/var/lib/nvidia/bin/nvidia-smi"
-        assert box.run(f"{smi} --query-compute-apps=pid,used_memory --format=csv,noheader").output == f"{client.pid}, [N/A]\n"
+        assert (
+            box.run(f"{smi} --query-compute-apps=pid,used_memory --format=csv,noheader").output
+            == f"{client.pid}, [N/A]\n"
+        )
 
 
 def test_with_a_server_for_every_user_nobody_waits(box: MockHost) -> None:
@@ -129,30 +149,50 @@ def test_the_49th_context_is_refused(box: MockHost) -> None:
 
 def test_a_memory_limit_is_the_clients_own(box: MockHost) -> None:
     """The context of an L4 takes 242 MiB of it, by the estimate of docs/facts.md."""
-    inside(box, "nvidia-cuda-mps-control -d; echo set_default_device_pinned_mem_limit 0 1G | nvidia-cuda-mps-control")
+    inside(
+        box,
+        "nvidia-cuda-mps-control -d; echo set_default_device_pinned_mem_limit 0 1G | nvidia-cuda-mps-control",
+    )
     with program(box) as one, program(box) as two:
-        assert [one.call(f"alloc {400 << 20}"), two.call(f"alloc {400 << 20}"), one.call(f"alloc {400 << 20}")] == [0, 0, 2]
+        assert [
+            one.call(f"alloc {400 << 20}"),
+            two.call(f"alloc {400 << 20}"),
+            one.call(f"alloc {400 << 20}"),
+        ] == [0, 0, 2]
         assert one.call("destroy") == 0
         assert one.call("alloc 1") == 201, "it has no context"
 
 
 @pytest.mark.parametrize(
     ("limits", "statuses"),
-    [({"0": "16M"}, (2, 0)), ({"1": "16M"}, (0, 2)), ({"1": "16M", "GPU-00000001-c0de-4b1d-8000-000000000001": "4G"}, (0, 0))],
+    [
+        ({"0": "16M"}, (2, 0)),
+        ({"1": "16M"}, (0, 2)),
+        ({"1": "16M", "GPU-00000001-c0de-4b1d-8000-000000000001": "4G"}, (0, 0)),
+    ],
 )
-def test_each_gpu_has_a_memory_limit_of_its_own(limits: dict[str, str], statuses: tuple[int, int]) -> None:
+def test_each_gpu_has_a_memory_limit_of_its_own(
+    limits: dict[str, str], statuses: tuple[int, int]
+) -> None:
     """The one that was set last is in force, whether it names the GPU by its number or by its UUID."""
     with MockHost(gpu_count=2) as host:
         box = with_driver(host, gpus=2)
         inside(box, "nvidia-cuda-mps-control -d")
-        asked(box, *(f"set_default_device_pinned_mem_limit {gpu} {limit}" for gpu, limit in limits.items()))
+        asked(
+            box,
+            *(
+                f"set_default_device_pinned_mem_limit {gpu} {limit}"
+                for gpu, limit in limits.items()
+            ),
+        )
         for number, status in enumerate(statuses):
             with program(box, f"--env CUDA_VISIBLE_DEVICES={number} dev", starts=status):
                 pass
 
 
 @pytest.mark.parametrize(
-    ("daemon", "client", "status"), [("", "0", 0), ("0", "0", 0), ("0", "1", 100), ("GPU-00000000", "GPU-00000000", 0)]
+    ("daemon", "client", "status"),
+    [("", "0", 0), ("0", "0", 0), ("0", "1", 100), ("GPU-00000000", "GPU-00000000", 0)],
 )
 def test_a_gpu_is_chosen_once(box: MockHost, daemon: str, client: str, status: int) -> None:
     inside(box, f"{f'CUDA_VISIBLE_DEVICES={daemon}' if daemon else ''} nvidia-cuda-mps-control -d")
@@ -169,26 +209,41 @@ def test_a_client_of_another_namespace_has_no_number(box: MockHost) -> None:
     )
     box.run(f"docker run -d --init --ipc shareable --name daemon {options} python:3.11 infinity")
     box.run(f"docker run -d --name apart {options} python:3.11 infinity")
-    joined = box.run(f"docker run -d --pid container:daemon --ipc container:daemon --name joined {options} python:3.11 infinity")
+    joined = box.run(
+        f"docker run -d --pid container:daemon --ipc container:daemon --name joined {options} python:3.11 infinity"
+    )
     assert joined.status == 0, joined.output
     assert box.run("docker exec daemon nvidia-cuda-mps-control -d").status == 0
     with program(box, "apart"), program(box, "joined") as seen:
-        listed = box.run("docker exec -i daemon nvidia-cuda-mps-control", stdin=b"ps\n").output.splitlines()[1:]
-        assert [(line.split()[0], line.split()[-1]) for line in listed] == [("0", "?"), (seen.pid, listed[1].split()[-1])]
+        listed = box.run(
+            "docker exec -i daemon nvidia-cuda-mps-control", stdin=b"ps\n"
+        ).output.splitlines()[1:]
+        assert [(line.split()[0], line.split()[-1]) for line in listed] == [
+            ("0", "?"),
+            (seen.pid, listed[1].split()[-1]),
+        ]
     box.run("docker stop daemon")
-    assert box.run("docker container inspect -f '{{.State.Running}}' joined apart").output.split() == ["false", "true"]
+    assert box.run(
+        "docker container inspect -f '{{.State.Running}}' joined apart"
+    ).output.split() == ["false", "true"]
     assert "non running container" in box.run("docker start joined").output
 
 
 def test_namespaces_that_cannot_be_joined(box: MockHost) -> None:
-    started = box.run("docker run -d --name other --ipc container:dev --entrypoint sleep python:3.11 infinity")
+    started = box.run(
+        "docker run -d --name other --ipc container:dev --entrypoint sleep python:3.11 infinity"
+    )
     assert "non-shareable IPC" in started.output
-    started = box.run("docker run -d --name third --pid container:nobody --entrypoint sleep python:3.11 infinity")
+    started = box.run(
+        "docker run -d --name third --pid container:nobody --entrypoint sleep python:3.11 infinity"
+    )
     assert "No such container: nobody" in started.output
 
 
 def test_exclusive_process_without_a_daemon_fails_every_second_program(box: MockHost) -> None:
-    box.run("sudo env LD_LIBRARY_PATH=/var/lib/nvidia/lib64 $PROVISION_MOCK_ROOT/var/lib/nvidia/bin/nvidia-smi -c 3")
+    box.run(
+        "sudo env LD_LIBRARY_PATH=/var/lib/nvidia/lib64 $PROVISION_MOCK_ROOT/var/lib/nvidia/bin/nvidia-smi -c 3"
+    )
     with program(box), program(box, starts=46):
         pass
     inside(box, "nvidia-cuda-mps-control -d")
@@ -198,7 +253,9 @@ def test_exclusive_process_without_a_daemon_fails_every_second_program(box: Mock
 
 def test_exclusive_process_keeps_out_whoever_is_no_client_of_the_server(box: MockHost) -> None:
     """The mode binds the server: a stray process fails loudly, also while the server has no client."""
-    box.run("sudo env LD_LIBRARY_PATH=/var/lib/nvidia/lib64 $PROVISION_MOCK_ROOT/var/lib/nvidia/bin/nvidia-smi -c 3")
+    box.run(
+        "sudo env LD_LIBRARY_PATH=/var/lib/nvidia/lib64 $PROVISION_MOCK_ROOT/var/lib/nvidia/bin/nvidia-smi -c 3"
+    )
     inside(box, "nvidia-cuda-mps-control -d; echo start_server -uid 0 | nvidia-cuda-mps-control")
     stray = "--env CUDA_MPS_PIPE_DIRECTORY=/nonexistent dev"
     with program(box, stray, starts=46), program(box):

@@ -30,13 +30,21 @@ def test_a_plan_from_what_the_host_says(tmp_path: Path) -> None:
         assert document["host"]["gpu"] == "NVIDIA L4"
         assert (document["host"]["sm_count"], document["host"]["sm_source"]) == (58, "driver")
         assert document["workload"]["peak_memory_mib"] == 2048
-        assert document["host"]["vcpus"] == 8, "nproc would say OMP_NUM_THREADS, which the container has"
+        assert document["host"]["vcpus"] == 8, (
+            "nproc would say OMP_NUM_THREADS, which the container has"
+        )
         assert document["plan"]["clients"] == min(8, document["host"]["vcpus"])
         assert document["measured"] is None
         assert "as Dataflow does" in done.text
         assert "usually" not in done.text, "nothing is known of the program, so nothing is foretold"
         assert max(map(len, done.text.splitlines())) <= 100
-        told = mps_plan(replace(project, program_argv0="provision"), HERE, clients=None, peak_memory=None, measure=None).text
+        told = mps_plan(
+            replace(project, program_argv0="provision"),
+            HERE,
+            clients=None,
+            peak_memory=None,
+            measure=None,
+        ).text
         assert "then provision mps.enable" in told
         assert "invoke" not in told
 
@@ -50,12 +58,20 @@ def test_a_wish_is_planned_for(tmp_path: Path) -> None:
 
 def test_the_mock_never_makes_up_a_measurement(tmp_path: Path) -> None:
     """Nor does one that is reached like any other SSH host."""
-    with MockHost() as mock, settled(mock, tmp_path) as project, pytest.raises(UsageError, match="needs a GPU"):
+    with (
+        MockHost() as mock,
+        settled(mock, tmp_path) as project,
+        pytest.raises(UsageError, match="needs a GPU"),
+    ):
         mps_plan(project, HERE, clients=None, peak_memory=None, measure="true")
 
 
 def test_without_a_container_it_says_what_to_start(tmp_path: Path) -> None:
-    with MockHost() as mock, settled(mock, tmp_path, container=False) as project, pytest.raises(HostError, match="not running") as caught:
+    with (
+        MockHost() as mock,
+        settled(mock, tmp_path, container=False) as project,
+        pytest.raises(HostError, match="not running") as caught,
+    ):
         mps_plan(project, HERE, clients=None, peak_memory=None, measure=None)
     assert "dev.up" in caught.value.fix
 
@@ -64,10 +80,15 @@ def test_without_a_container_it_says_what_to_start(tmp_path: Path) -> None:
     ("flags", "where", "allowed"),
     [
         *(({"clients": text}, "--clients", "from 1 to 99999") for text in ("0", "x", "100000")),
-        *(({"peak_memory": text}, "--peak-memory", "900m, 2g or 1.5g") for text in ("much", "0", "0.1m", "0g")),
+        *(
+            ({"peak_memory": text}, "--peak-memory", "900m, 2g or 1.5g")
+            for text in ("much", "0", "0.1m", "0g")
+        ),
     ],
 )
-def test_flags_that_are_no_numbers_are_refused_first(tmp_path: Path, flags: dict[str, str], where: str, allowed: str) -> None:
+def test_flags_that_are_no_numbers_are_refused_first(
+    tmp_path: Path, flags: dict[str, str], where: str, allowed: str
+) -> None:
     project = Project(Settings(), tmp_path, tmp_path)
     with pytest.raises(UsageError) as caught:
         mps_plan(project, HERE, **{"clients": None, "peak_memory": None, "measure": None, **flags})
@@ -84,7 +105,15 @@ def test_explaining_needs_no_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"torch.mps \xff\n")))
     assert mps_explain(project, text=None, file="-").document["matches"][0]["id"] == "apple"
     unknown = mps_explain(project, text="all is well", file=None)
-    assert (unknown.exit_code, unknown.document, "mps.doctor" in unknown.text) == (1, {"matches": []}, True)
-    for given in ({"text": None, "file": None}, {"text": "a", "file": "b"}, {"text": None, "file": str(tmp_path / "absent")}):
+    assert (unknown.exit_code, unknown.document, "mps.doctor" in unknown.text) == (
+        1,
+        {"matches": []},
+        True,
+    )
+    for given in (
+        {"text": None, "file": None},
+        {"text": "a", "file": "b"},
+        {"text": None, "file": str(tmp_path / "absent")},
+    ):
         with pytest.raises(UsageError):
             mps_explain(project, **given)

@@ -44,7 +44,9 @@ sys.exit(status)
 """
 
 
-def test_a_mock_is_refused_in_one_line(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mock_is_refused_in_one_line(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With matplotlib or without: what is missing for a chart is said where there would be one."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert workspace.create().exit_code == 0
@@ -52,7 +54,10 @@ def test_a_mock_is_refused_in_one_line(workspace: Workspace, monkeypatch: pytest
     with pytest.raises(UsageError) as caught:
         mps_bench(workspace.project, HERE, asked)
     assert caught.value.exit_code == EXIT_USAGE
-    assert str(caught.value).splitlines()[0] == "dev: mps.bench measures a GPU: this is a mock, which has none, and no figure is made up"
+    assert (
+        str(caught.value).splitlines()[0]
+        == "dev: mps.bench measures a GPU: this is a mock, which has none, and no figure is made up"
+    )
     assert not (workspace.folder / "mps-bench").exists()
 
 
@@ -73,14 +78,20 @@ def unrefused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A container of the mock is a folder, which the stand-ins know and the script of a cell, made for real ones, does not."""
     monkeypatch.setattr(bench, "_HOST_LOOK", bench._HOST_LOOK.replace('echo "mock=', ': "'))
     numbers = count()
-    tokens = SimpleNamespace(token_hex=lambda size: f"{os.getpid():08x}{next(numbers):0{2 * size - 8}x}")
-    monkeypatch.setattr(target, "secrets", tokens)  # those of this process, so that tests side by side do not see one another's
+    tokens = SimpleNamespace(
+        token_hex=lambda size: f"{os.getpid():08x}{next(numbers):0{2 * size - 8}x}"
+    )
+    monkeypatch.setattr(
+        target, "secrets", tokens
+    )  # those of this process, so that tests side by side do not see one another's
     make = 'mkdir -p "$folder/pipe" "$folder/log"'
     assert make in cell_script._CELL
     monkeypatch.setattr(
         cell_script,
         "_CELL",
-        cell_script._CELL.replace(make, f'{make} "$PROVISION_MOCK_ROOT$folder/pipe" "$PROVISION_MOCK_ROOT$folder/log"'),
+        cell_script._CELL.replace(
+            make, f'{make} "$PROVISION_MOCK_ROOT$folder/pipe" "$PROVISION_MOCK_ROOT$folder/log"'
+        ),
     )
 
 
@@ -90,7 +101,9 @@ EVENTS: list[Event] = []
 def run(box: Shared, seconds: str, **flags: Any) -> Done:
     EVENTS.clear()
     command = f"python client.py {seconds}"
-    asked = mps_asked(command=command, clients="1,2", modes="none,mps", rounds="1", with_chart=False, **flags)
+    asked = mps_asked(
+        command=command, clients="1,2", modes="none,mps", rounds="1", with_chart=False, **flags
+    )
     return mps_bench(replace(box.project, emit=EVENTS.append), HERE, asked)
 
 
@@ -99,16 +112,28 @@ def run(box: Shared, seconds: str, **flags: Any) -> Done:
 def test_every_cell_proves_who_is_attached_on_the_chosen_gpu(box: Shared) -> None:
     before = left()
     done = run(box, "0.5")
-    assert (done.exit_code, done.document["failures"], done.document["disturbed"]) == (0, [], []), done.text
-    assert [(each["mode"], each["clients"]) for each in done.document["cells"]] == [("none", 1), ("mps", 1), ("none", 2), ("mps", 2)]
+    assert (done.exit_code, done.document["failures"], done.document["disturbed"]) == (0, [], []), (
+        done.text
+    )
+    assert [(each["mode"], each["clients"]) for each in done.document["cells"]] == [
+        ("none", 1),
+        ("mps", 1),
+        ("none", 2),
+        ("mps", 2),
+    ]
     assert done.document["gpu_uuid"].startswith("GPU-00000001-")
     assert left() == before
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unrefused")
-@pytest.mark.parametrize(("how", "code", "why"), [("ctrl-c", 130, "interrupted"), ("connection", 4, "the connection was ")])
-def test_what_cuts_a_cell_keeps_what_was_measured_and_ends_what_runs(box: Shared, how: str, code: int, why: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "code", "why"),
+    [("ctrl-c", 130, "interrupted"), ("connection", 4, "the connection was ")],
+)
+def test_what_cuts_a_cell_keeps_what_was_measured_and_ends_what_runs(
+    box: Shared, how: str, code: int, why: str
+) -> None:
     part = box.folder / "project" / "mps-bench" / "mps-bench-partial.json"
     part.unlink(missing_ok=True)
     before = left()
@@ -124,9 +149,16 @@ def test_what_cuts_a_cell_keeps_what_was_measured_and_ends_what_runs(box: Shared
     thread.start()
     done = run(box, "1.5")
     thread.join(60)
-    assert (done.exit_code, done.document["complete"], done.document["why"].startswith(why)) == (code, False, True)
+    assert (done.exit_code, done.document["complete"], done.document["why"].startswith(why)) == (
+        code,
+        False,
+        True,
+    )
     found = json.loads(part.read_text())
-    assert (found["complete"], [(each["mode"], each["clients"]) for each in found["cells"]]) == (False, [("none", 1)])
+    assert (found["complete"], [(each["mode"], each["clients"]) for each in found["cells"]]) == (
+        False,
+        [("none", 1)],
+    )
     assert eventually(lambda: not processes("client.py"), 20)
     behind = left() - before
     assert len(behind) == (0 if how == "ctrl-c" else 1), "the way to it is gone"
@@ -152,7 +184,10 @@ def processes(word: str) -> list[str]:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes().split(b"\0")
-            if f"PROVISION_RUN={os.getpid():08x}".encode() not in (path.parent / "environ").read_bytes():
+            if (
+                f"PROVISION_RUN={os.getpid():08x}".encode()
+                not in (path.parent / "environ").read_bytes()
+            ):
                 continue
         except OSError:
             continue

@@ -81,7 +81,10 @@ def test_enabled_it_is_healthy_and_a_client_is_attached(enabled: Box) -> None:
 
 def test_nvidia_smi_tells_a_client_of_mps_from_any_other_process(enabled: Box) -> None:
     smi = f"LD_LIBRARY_PATH={R}/var/lib/nvidia/lib64 {R}/var/lib/nvidia/bin/nvidia-smi"
-    with program(enabled.mock, "worker"), program(enabled.mock, "--env CUDA_MPS_PIPE_DIRECTORY=/nonexistent worker"):
+    with (
+        program(enabled.mock, "worker"),
+        program(enabled.mock, "--env CUDA_MPS_PIPE_DIRECTORY=/nonexistent worker"),
+    ):
         types = parse.process_types(enabled.mock.run(f"sudo sh -c '{smi}'").output)
         assert sorted(types.values()) == ["C", "M+C"]
     with program(enabled.mock, "worker"):
@@ -89,7 +92,10 @@ def test_nvidia_smi_tells_a_client_of_mps_from_any_other_process(enabled: Box) -
         assert "attachment" in found(enabled.examined(), "ok")
         told = enabled.mock.faults.folder.parent / "cuda" / str(client)
         told.write_text(told.read_text().replace("M+C", "C"))
-        assert found(enabled.examined(), "warn")["attachment"]["what"] == f"process {client} is of type C for nvidia-smi"
+        assert (
+            found(enabled.examined(), "warn")["attachment"]["what"]
+            == f"process {client} is of type C for nvidia-smi"
+        )
 
 
 MANY_QUESTIONS = f"""
@@ -116,7 +122,13 @@ def test_a_plan_that_is_not_in_force_is_told_by_its_settings(enabled: Box) -> No
         return found(done, "warn")["daemon"]
 
     settings = enabled.project.settings
-    mps = {"thread_percentage": 25, "memory_limit": "2G", "cpus": "0", "gpu": "0", "exclusive": True}
+    mps = {
+        "thread_percentage": 25,
+        "memory_limit": "2G",
+        "cpus": "0",
+        "gpu": "0",
+        "exclusive": True,
+    }
     planned = settings.model_copy(update={"mps": settings.mps.model_copy(update=mps)})
     other = replace(enabled, project=replace(enabled.project, settings=planned))
     others = "mps.thread_percentage 100, not 25; mps.memory_limit none, not 2G; mps.cpus [-,0-9]+, not 0; mps.gpu all, not 0"
@@ -143,7 +155,9 @@ sys.stdin.read()
 
 def test_a_worker_that_has_loaded_jax_is_asked_what_it_takes(enabled: Box) -> None:
     with connect(enabled.mock) as client:
-        feed, out, _ = client.exec_command(f"sudo docker exec -i worker python3 -u -c {shlex.quote(LOADS_JAX)}")
+        feed, out, _ = client.exec_command(
+            f"sudo docker exec -i worker python3 -u -c {shlex.quote(LOADS_JAX)}"
+        )
         assert out.readline() == "holds\n"
         done = enabled.examined()
         feed.channel.shutdown_write()
@@ -152,14 +166,18 @@ def test_a_worker_that_has_loaded_jax_is_asked_what_it_takes(enabled: Box) -> No
 
 
 def test_a_job_that_leaves_one_process_has_nothing_to_share(enabled: Box) -> None:
-    done = mps_doctor(enabled.project, HERE, options=["--experiments=no_use_multiple_sdk_containers"])
+    done = mps_doctor(
+        enabled.project, HERE, options=["--experiments=no_use_multiple_sdk_containers"]
+    )
     assert list(found(done, "fail")) == ["pipeline"]
 
 
 @pytest.mark.slow
 def test_two_daemons_are_counted(enabled: Box) -> None:
     """A directory removed under a living daemon leaves it unreachable, and the next one starts beside it."""
-    enabled.inside(f'rm -rf "{R}/run/mps/pipe"; nvidia-cuda-mps-control -d; echo start_server -uid 0 | nvidia-cuda-mps-control')
+    enabled.inside(
+        f'rm -rf "{R}/run/mps/pipe"; nvidia-cuda-mps-control -d; echo start_server -uid 0 | nvidia-cuda-mps-control'
+    )
     one = found(enabled.examined(), "fail")["one-daemon"]
     assert one["what"].startswith("2 daemons")
     enabled.inside(one["fix"].partition("   (")[0])
@@ -187,7 +205,8 @@ def test_a_container_for_each_worker_is_looked_at_where_the_daemon_lives(tmp_pat
         assert "Starting control daemon" in told, "any container has the logs"
 
         shared.inside(
-            f'for pid in 7 8 9; do echo "Server $pid exited with status 1"; done >>"{R}/run/mps/log/control.log"', box="worker-mps"
+            f'for pid in 7 8 9; do echo "Server $pid exited with status 1"; done >>"{R}/run/mps/log/control.log"',
+            box="worker-mps",
         )
         assert "7, 8, 9" in found(mps_doctor(shared.project, HERE), "fail")["control-log"]["why"]
 
@@ -198,7 +217,9 @@ def test_a_container_for_each_worker_is_looked_at_where_the_daemon_lives(tmp_pat
         state = shared.status(strict=True)
         assert (state.exit_code, state.document["missing"]) == (1, ["worker-2"])
         assert "1 of 2; not running: worker-2" in state.text
-        assert "not tried on this server" not in state.text, "it was, with another set of containers"
+        assert "not tried on this server" not in state.text, (
+            "it was, with another set of containers"
+        )
         assert dev_exec(shared.project, HERE, ["true"], count=3).exit_code == 0
         assert "not running: worker-2" in shared.err.decode()
         shared.enable()
@@ -208,10 +229,15 @@ def test_a_container_for_each_worker_is_looked_at_where_the_daemon_lives(tmp_pat
 
         shared.set()  # the settings name the other topology
         done = mps_doctor(shared.project, HERE)
-        assert [check["fix"] for check in found(done, "fail").values()] == ["invoke mps.enable   (makes them anew)"]
+        assert [check["fix"] for check in found(done, "fail").values()] == [
+            "invoke mps.enable   (makes them anew)"
+        ]
         shared.set(topology="containers")
         mock.run("sudo docker rm -f worker-mps")
-        assert found(mps_doctor(shared.project, HERE), "fail")["container"]["what"] == "the container worker-mps is not running"
+        assert (
+            found(mps_doctor(shared.project, HERE), "fail")["container"]["what"]
+            == "the container worker-mps is not running"
+        )
 
 
 COMPAT = (
@@ -228,10 +254,15 @@ def test_the_driver_comes_before_what_an_image_brings(tmp_path: Path) -> None:
         built = mock.run(f"docker build -t {ref} ~/context")
         assert built.status == 0, built.output
         with settled(mock, tmp_path, image=ref):
-            said = mock.run("sudo docker exec worker sh -c 'echo $LD_LIBRARY_PATH; echo $PATH'").output
+            said = mock.run(
+                "sudo docker exec worker sh -c 'echo $LD_LIBRARY_PATH; echo $PATH'"
+            ).output
     libraries, path = (line.split(":") for line in said.splitlines())
     assert libraries[:2] == ["/usr/local/nvidia/lib64", "/usr/local/cuda/compat/lib"]
-    assert [path[0].endswith("/usr/local/nvidia/bin"), path[1].endswith("/opt/own/bin")] == [True, True]
+    assert [path[0].endswith("/usr/local/nvidia/bin"), path[1].endswith("/opt/own/bin")] == [
+        True,
+        True,
+    ]
 
 
 def test_an_image_without_glibc_is_told_apart(tmp_path: Path) -> None:

@@ -96,7 +96,9 @@ def daemon_killed(box: Box) -> Iterator[None]:
 @contextmanager
 def two_daemons(box: Box) -> Iterator[None]:
     """A directory removed under a living daemon leaves it unreachable, and the next one starts beside it."""
-    box.inside(f'rm -rf "{R}/run/mps/pipe"; nvidia-cuda-mps-control -d; echo start_server -uid 0 | nvidia-cuda-mps-control')
+    box.inside(
+        f'rm -rf "{R}/run/mps/pipe"; nvidia-cuda-mps-control -d; echo start_server -uid 0 | nvidia-cuda-mps-control'
+    )
     yield
     box.inside(ends(box.examined(), "fail")["one-daemon"]["fix"].partition("   (")[0])
     box.enable()
@@ -118,7 +120,10 @@ def worker_with_an_index(box: Box) -> Iterator[None]:
 
 @contextmanager
 def second_user(box: Box) -> Iterator[None]:
-    with program(box.mock, "worker") as first, program(box.mock, "--user 1000 worker", starts=None) as second:
+    with (
+        program(box.mock, "worker") as first,
+        program(box.mock, "--user 1000 worker", starts=None) as second,
+    ):
         waits = "from user 1000: Server is not ready"
         assert eventually(lambda: waits in box.inside(f"cat {LOG}"))
         yield
@@ -148,7 +153,9 @@ def clients(count: int) -> Inject:
     @contextmanager
     def inject(box: Box) -> Iterator[None]:
         with connect(box.mock) as connection:
-            feed, out, _ = connection.exec_command(f"sudo docker exec -i worker python -c {shlex.quote(CLIENTS)} {count}")
+            feed, out, _ = connection.exec_command(
+                f"sudo docker exec -i worker python -c {shlex.quote(CLIENTS)} {count}"
+            )
             assert out.readline() == "attached\n"
             yield
             feed.channel.shutdown_write()
@@ -177,29 +184,54 @@ class Fault:
 
 
 FAULTS = {
-    "the container is stopped": Fault("container", "fail", "dev.up", host("sudo docker stop worker", "sudo docker start worker")),
+    "the container is stopped": Fault(
+        "container", "fail", "dev.up", host("sudo docker stop worker", "sudo docker start worker")
+    ),
     "a device node is gone": Fault(
-        "devices", "fail", "dev.up", inside(f"mv {R}/dev/nvidia-uvm {R}/dev/x", f"mv {R}/dev/x {R}/dev/nvidia-uvm")
+        "devices",
+        "fail",
+        "dev.up",
+        inside(f"mv {R}/dev/nvidia-uvm {R}/dev/x", f"mv {R}/dev/x {R}/dev/nvidia-uvm"),
     ),
     "the driver's programs may not be executed": Fault(
-        "executable", "fail", "remount,exec", inside(f"chmod 0644 {OWN}/bin/nvidia-*", f"chmod 0755 {OWN}/bin/nvidia-*")
+        "executable",
+        "fail",
+        "remount,exec",
+        inside(f"chmod 0644 {OWN}/bin/nvidia-*", f"chmod 0755 {OWN}/bin/nvidia-*"),
     ),
-    "the driver is of another version": Fault("driver", "fail", "vm.provision", state_file("module", lambda _: "570.211.01\n")),
+    "the driver is of another version": Fault(
+        "driver", "fail", "vm.provision", state_file("module", lambda _: "570.211.01\n")
+    ),
     "the server is not on PATH": Fault(
         "binaries",
         "fail",
         "dev.up",
-        inside(f"mv {OWN}/bin/nvidia-cuda-mps-server {R}/tmp/x", f"mv {R}/tmp/x {OWN}/bin/nvidia-cuda-mps-server"),
+        inside(
+            f"mv {OWN}/bin/nvidia-cuda-mps-server {R}/tmp/x",
+            f"mv {R}/tmp/x {OWN}/bin/nvidia-cuda-mps-server",
+        ),
     ),
     "libcuda is not found": Fault(
-        "binaries", "fail", "LD_LIBRARY_PATH", inside(f"mv {OWN}/lib64/libcuda.so.1 {R}/tmp/x", f"mv {R}/tmp/x {OWN}/lib64/libcuda.so.1")
+        "binaries",
+        "fail",
+        "LD_LIBRARY_PATH",
+        inside(f"mv {OWN}/lib64/libcuda.so.1 {R}/tmp/x", f"mv {R}/tmp/x {OWN}/lib64/libcuda.so.1"),
     ),
-    "the GPU is older than Volta": Fault("gpu", "fail", "7.0 or newer", state_file("gpu", lambda text: text + "GPU_CC=6.1\n")),
-    "the mode is prohibited": Fault("compute-mode", "fail", "nvidia-smi -c 0", inside("nvidia-smi -c 2", "nvidia-smi -c 0")),
+    "the GPU is older than Volta": Fault(
+        "gpu", "fail", "7.0 or newer", state_file("gpu", lambda text: text + "GPU_CC=6.1\n")
+    ),
+    "the mode is prohibited": Fault(
+        "compute-mode", "fail", "nvidia-smi -c 0", inside("nvidia-smi -c 2", "nvidia-smi -c 0")
+    ),
     "the pipe directory is closed to others": Fault(
-        "pipe-directory", "fail", "chmod 0755 /run/mps", inside(f"chmod 0700 {R}/run/mps", f"chmod 0755 {R}/run/mps")
+        "pipe-directory",
+        "fail",
+        "chmod 0755 /run/mps",
+        inside(f"chmod 0700 {R}/run/mps", f"chmod 0755 {R}/run/mps"),
     ),
-    "the log is gone": Fault("log-directory", "warn", "mps.enable", inside(f"mv {LOG} {R}/tmp/x", f"mv {R}/tmp/x {LOG}")),
+    "the log is gone": Fault(
+        "log-directory", "warn", "mps.enable", inside(f"mv {LOG} {R}/tmp/x", f"mv {R}/tmp/x {LOG}")
+    ),
     "the daemon was killed": Fault("daemon", "fail", "mps.enable", daemon_killed),
     "there are two daemons": Fault("one-daemon", "fail", "kill ", two_daemons),
     "another user's command was refused": Fault(
@@ -215,18 +247,29 @@ FAULTS = {
     ),
     "the server is in FAULT": Fault("server", "fail", "stop all workers", server_fault),
     "a client of another user waits": Fault("server", "fail", "as one user", second_user),
-    "a worker names a device by its index": Fault("environment", "warn", "UUID", worker_with_an_index),
-    "a program began before the daemon": Fault("attachment", "fail", "start it again", began_before_the_daemon),
-    "there are more clients than the server takes": Fault("clients", "warn", "mps.plan", clients(47), also=frozenset({"cpus"})),
+    "a worker names a device by its index": Fault(
+        "environment", "warn", "UUID", worker_with_an_index
+    ),
+    "a program began before the daemon": Fault(
+        "attachment", "fail", "start it again", began_before_the_daemon
+    ),
+    "there are more clients than the server takes": Fault(
+        "clients", "warn", "mps.plan", clients(47), also=frozenset({"cpus"})
+    ),
     "the share rounds to nothing": Fault(
         "share",
         "fail",
         "thread_percentage",
-        inside(of_server("set_active_thread_percentage $server 1"), of_server("set_active_thread_percentage $server 100")),
+        inside(
+            of_server("set_active_thread_percentage $server 1"),
+            of_server("set_active_thread_percentage $server 100"),
+        ),
         also=frozenset({"attachment", "daemon"}),
     ),
     "there are more workers than cores": Fault("cpus", "warn", "8 workers or fewer", clients(9)),
-    "the kernel tells of a fault": Fault("kernel-log", "warn", "vm.reset", state_file("dmesg", lambda _: XID)),
+    "the kernel tells of a fault": Fault(
+        "kernel-log", "warn", "vm.reset", state_file("dmesg", lambda _: XID)
+    ),
 }
 ELSEWHERE = frozenset({"limits", "memory", "pipeline"})
 """Checks whose faults have tests of their own below."""
@@ -246,7 +289,9 @@ def test_a_fault_fails_its_check_and_no_other(box: Box, name: str) -> None:
         assert check["why"]
         assert done.exit_code == (2 if fault.status == "fail" else 1), done.text
         resting = {spec.id for spec in CHECKS if fault.check in spec.needs}
-        assert fault.status == "warn" or resting <= set(ends(done, "unknown")), "what rests on it is not judged"
+        assert fault.status == "warn" or resting <= set(ends(done, "unknown")), (
+            "what rests on it is not judged"
+        )
     box.enable()
     assert eventually(lambda: box.examined().exit_code == 0), box.examined().text
 
@@ -284,19 +329,30 @@ GROWTH = "--env TF_FORCE_GPU_ALLOW_GROWTH=true"
 
 @pytest.mark.parametrize(
     ("options", "check", "fix"),
-    [(f"{GROWTH} --ulimit nofile=1024:1024", "limits", "nofile=16384"), ("--ulimit nofile=16384:16384", "memory", "dev.up")],
+    [
+        (f"{GROWTH} --ulimit nofile=1024:1024", "limits", "nofile=16384"),
+        ("--ulimit nofile=16384:16384", "memory", "dev.up"),
+    ],
 )
-def test_a_container_that_was_made_by_hand(tmp_path: Path, options: str, check: str, fix: str) -> None:
+def test_a_container_that_was_made_by_hand(
+    tmp_path: Path, options: str, check: str, fix: str
+) -> None:
     with MockHost() as mock, settled(mock, tmp_path, container=False) as project:
-        nodes = " ".join(f'--device "{R}/dev/{name}"' for name in ("nvidia0", "nvidiactl", "nvidia-uvm"))
-        volumes = " ".join(f'--volume "{NVIDIA}/{name}":/usr/local/nvidia/{name}:ro' for name in ("bin", "lib64"))
+        nodes = " ".join(
+            f'--device "{R}/dev/{name}"' for name in ("nvidia0", "nvidiactl", "nvidia-uvm")
+        )
+        volumes = " ".join(
+            f'--volume "{NVIDIA}/{name}":/usr/local/nvidia/{name}:ro' for name in ("bin", "lib64")
+        )
         mps = "--env CUDA_MPS_PIPE_DIRECTORY=/run/mps/pipe --env CUDA_MPS_LOG_DIRECTORY=/run/mps/log --env OMP_NUM_THREADS=1"
         paths = "--env PATH=/usr/local/nvidia/bin:/usr/bin:/bin --env LD_LIBRARY_PATH=/usr/local/nvidia/lib64"
         words = f"--init --shm-size 1g --name worker --entrypoint sleep {nodes} {volumes} {mps} {paths} {options} python:3.11 infinity"
         started = mock.run(f"sudo docker run -d {words}")
         assert started.status == 0, started.output
         made = Box(mock, project)
-        made.inside(f'mkdir -p "{R}/run/mps"; nvidia-cuda-mps-control -d; echo start_server -uid 0 | nvidia-cuda-mps-control')
+        made.inside(
+            f'mkdir -p "{R}/run/mps"; nvidia-cuda-mps-control -d; echo start_server -uid 0 | nvidia-cuda-mps-control'
+        )
         done = made.examined()
         assert list(ends(done, "fail", "warn", "unknown")) == [check], done.text
         assert fix in ends(done, "warn")[check]["fix"]

@@ -45,7 +45,9 @@ def gpu(prepared: Shared, monkeypatch: pytest.MonkeyPatch) -> Shared:
     assert mps_disable(prepared.project, HERE, force=True).exit_code == 0
     assert prepared.up().exit_code == 0
     plan = recipe._plan
-    monkeypatch.setattr(recipe, "_plan", lambda settings: {**plan(settings), "drain_s": 1, "ready_s": 2})
+    monkeypatch.setattr(
+        recipe, "_plan", lambda settings: {**plan(settings), "drain_s": 1, "ready_s": 2}
+    )
     return prepared
 
 
@@ -58,7 +60,12 @@ def test_on_a_running_container_two_exchanges_enable_and_prove_it(gpu: Shared) -
     assert (found["daemon"], found["server"]["state"]) == (True, "ACTIVE")
     assert found["server"]["uid"] is not None
     assert found["proof"]["worker"].startswith("attached: process ")
-    assert (found["thread_percentage"], found["memory_limit"], found["compute_mode"], found["client_limit"]) == (100.0, None, "Default", 48)
+    assert (
+        found["thread_percentage"],
+        found["memory_limit"],
+        found["compute_mode"],
+        found["client_limit"],
+    ) == (100.0, None, "Default", 48)
     assert (found["clients"], found["outside"]) == ([], [])
     again = gpu.enable()
     assert (changed(again), again["round_trips"]) == ([], 1)
@@ -71,9 +78,16 @@ def test_a_changed_plan_starts_anew_and_is_proven_again(gpu: Shared) -> None:
     plans: list[dict[str, Any]] = [
         {"thread_percentage": 25},
         {"thread_percentage": 25, "memory_limit": "1536M"},
-        {"thread_percentage": 25, "memory_limit": "1100M"},  # reads back as 1G, as the one before does
+        {
+            "thread_percentage": 25,
+            "memory_limit": "1100M",
+        },  # reads back as 1G, as the one before does
         {"cpus": "0", "gpu": "1"},
-        {"cpus": gpu.inside("sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status").strip()},  # every one of them
+        {
+            "cpus": gpu.inside(
+                "sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status"
+            ).strip()
+        },  # every one of them
         {"gpu": "GPU-00000000-c0de-4b1d-8000-000000000000"},
     ]
     for plan in plans:
@@ -88,7 +102,9 @@ def test_a_changed_plan_starts_anew_and_is_proven_again(gpu: Shared) -> None:
     assert len(set(servers)) == len(servers)
     assert changed(gpu.enable()) == []
     pid = gpu.inside(f'cat "{R}/run/mps/pipe/nvidia-cuda-mps-control.pid"')
-    assert "CUDA_VISIBLE_DEVICES=GPU-00000000-" in gpu.inside(f"tr '\\0' '\\n' </proc/{pid}/environ")
+    assert "CUDA_VISIBLE_DEVICES=GPU-00000000-" in gpu.inside(
+        f"tr '\\0' '\\n' </proc/{pid}/environ"
+    )
     assert gpu.inside("printenv CUDA_VISIBLE_DEVICES") == "", "clients are never told"
     with gpu.program() as client:
         assert client.call(f"alloc {1 << 40}") == 0
@@ -116,10 +132,20 @@ def test_a_memory_limit_that_no_context_fits_into_is_refused(gpu: Shared) -> Non
 
 def test_what_the_host_does_not_have_is_refused(gpu: Shared) -> None:
     gpu.set(gpu=7)
-    assert gpu.refused(mps_enable(gpu.project, HERE))["what"] == "the GPU that mps.gpu names is not there"
+    assert (
+        gpu.refused(mps_enable(gpu.project, HERE))["what"]
+        == "the GPU that mps.gpu names is not there"
+    )
     gpu.set(gpu="GPU-00000009-c0de-4b1d-8000-000000000009")
-    assert gpu.refused(mps_enable(gpu.project, HERE))["what"] == "the GPU that mps.gpu names is not there"
-    lost = next(check for check in mps_doctor(gpu.project, HERE).document["checks"] if check["status"] == "fail")
+    assert (
+        gpu.refused(mps_enable(gpu.project, HERE))["what"]
+        == "the GPU that mps.gpu names is not there"
+    )
+    lost = next(
+        check
+        for check in mps_doctor(gpu.project, HERE).document["checks"]
+        if check["status"] == "fail"
+    )
     assert (lost["id"], lost["fix"]) == ("devices", "invoke dev.exec -- nvidia-smi -L")
     gpu.set()
     gpu.enable()
@@ -129,8 +155,13 @@ def test_what_the_host_does_not_have_is_refused(gpu: Shared) -> None:
         refused = gpu.refused(mps_enable(gpu.project, HERE))
         assert refused["what"] == "the CPUs that mps.cpus names are not there"
         assert gpu.status().document["server"] == server, "the daemon that works goes on"
-    told = gpu.inside(f"export OMP_NUM_THREADS=1; {refused['fix'].removeprefix('invoke dev.exec -- ')}")
-    assert told.split()[-1] == gpu.host.run("grep Cpus_allowed_list /proc/self/status").output.split()[-1]
+    told = gpu.inside(
+        f"export OMP_NUM_THREADS=1; {refused['fix'].removeprefix('invoke dev.exec -- ')}"
+    )
+    assert (
+        told.split()[-1]
+        == gpu.host.run("grep Cpus_allowed_list /proc/self/status").output.split()[-1]
+    )
 
 
 def test_clients_that_stay_are_named_and_only_force_ends_them(gpu: Shared) -> None:
@@ -138,17 +169,29 @@ def test_clients_that_stay_are_named_and_only_force_ends_them(gpu: Shared) -> No
     with gpu.program() as client:
         gpu.set(thread_percentage=50)
         refused = gpu.refused(mps_enable(gpu.project, HERE))
-        assert (refused["what"], refused["fix"]) == ("programs are still attached to MPS", "let them end, or invoke mps.disable --force")
-        assert re.search(rf"still attached after 1 s: {client.pid} \S*python", refused["why"]), refused["why"]
+        assert (refused["what"], refused["fix"]) == (
+            "programs are still attached to MPS",
+            "let them end, or invoke mps.disable --force",
+        )
+        assert re.search(rf"still attached after 1 s: {client.pid} \S*python", refused["why"]), (
+            refused["why"]
+        )
         assert refused["why"].count("waiting up to 1 s") == 1
         assert client.pid in gpu.refused(mps_disable(gpu.project, HERE))["why"]
         assert client.call("cuCtxSynchronize") == 0
         found = gpu.status().document
-        assert [(each["pid"], each["container"]) for each in found["clients"]] == [(int(client.pid), "worker")]
+        assert [(each["pid"], each["container"]) for each in found["clients"]] == [
+            (int(client.pid), "worker")
+        ]
         assert "python" in found["clients"][0]["command"]
         assert mps_disable(gpu.project, HERE, force=True).exit_code == 0
         assert client.call("cuCtxSynchronize") == 810
-    assert gpu.inside(f'ls -d "{R}"/run/mps/pipe "{R}"/run/mps/log "{R}"/run/provision-mps 2>/dev/null') == ""
+    assert (
+        gpu.inside(
+            f'ls -d "{R}"/run/mps/pipe "{R}"/run/mps/log "{R}"/run/provision-mps 2>/dev/null'
+        )
+        == ""
+    )
     assert gpu.status().document["daemon"] is False
     assert changed(dict(mps_disable(gpu.project, HERE).document["hosts"]["box"])) == []
 
@@ -165,14 +208,18 @@ def test_who_uses_the_gpu_outside_is_named(gpu: Shared) -> None:
     with gpu.program() as early:  # no daemon yet: it runs without MPS and says nothing
         report = gpu.enable()
         assert report["round_trips"] == 2
-        told = next(result["note"] for result in report["results"] if result["resource"] == "outside")
+        told = next(
+            result["note"] for result in report["results"] if result["resource"] == "outside"
+        )
         assert told.startswith(f"uses the GPU outside MPS until it is started again: {early.pid} ")
         assert told.endswith(" (worker)")
         with gpu.program() as late:
             assert gpu.status().exit_code == 0
             done = gpu.status(strict=True)
             assert done.exit_code == 1
-            assert [(each["pid"], each["container"]) for each in done.document["outside"]] == [(int(early.pid), "worker")]
+            assert [(each["pid"], each["container"]) for each in done.document["outside"]] == [
+                (int(early.pid), "worker")
+            ]
             assert [each["pid"] for each in done.document["clients"]] == [int(late.pid)]
             assert "outside MPS" in done.text
         assert mps_disable(gpu.project, HERE).exit_code == 0
@@ -180,7 +227,9 @@ def test_who_uses_the_gpu_outside_is_named(gpu: Shared) -> None:
     assert gpu.status().document["outside"] == []
 
 
-def test_without_root_a_user_of_docker_shares_the_gpu(gpu: Shared, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+def test_without_root_a_user_of_docker_shares_the_gpu(
+    gpu: Shared, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     """A machine of the user's own, with the driver in place: `become: none`, and the group docker."""
     monkeypatch.setitem(gpu.base["hosts"]["box"], "become", "none")
     gpu.set(thread_percentage=50)
@@ -195,8 +244,12 @@ def test_without_root_a_user_of_docker_shares_the_gpu(gpu: Shared, monkeypatch: 
             assert done.exit_code == 1
     assert gpu.status(strict=True).exit_code == 0
     assert changed(gpu.enable()) == []
-    checks = {check["id"]: check["status"] for check in mps_doctor(gpu.project, HERE).document["checks"]}
-    assert [check for check in checks if checks[check] in {"fail", "unknown"}] == ["kernel-log"], "root's alone"
+    checks = {
+        check["id"]: check["status"] for check in mps_doctor(gpu.project, HERE).document["checks"]
+    }
+    assert [check for check in checks if checks[check] in {"fail", "unknown"}] == ["kernel-log"], (
+        "root's alone"
+    )
     assert mps_disable(gpu.project, HERE).exit_code == 0
     assert gpu.status().document["daemon"] is False
 
@@ -209,16 +262,28 @@ def test_who_uses_another_gpu_than_the_chosen_one_is_not_outside(gpu: Shared) ->
     with gpu.program(other) as elsewhere, gpu.program() as client:
         done = gpu.status(strict=True)
         assert (done.exit_code, done.document["outside"]) == (0, []), done.text
-        bad = [check for check in mps_doctor(gpu.project, HERE).document["checks"] if check["status"] == "fail"]
+        bad = [
+            check
+            for check in mps_doctor(gpu.project, HERE).document["checks"]
+            if check["status"] == "fail"
+        ]
         assert bad == []
         assert [each["pid"] for each in done.document["clients"]] == [int(client.pid)]
         client.end()
         gpu.set()
-        assert [each["pid"] for each in gpu.status().document["outside"]] == [int(elsewhere.pid)], "all GPUs are shared"
-        bad = [check["id"] for check in mps_doctor(gpu.project, HERE).document["checks"] if check["status"] == "fail"]
+        assert [each["pid"] for each in gpu.status().document["outside"]] == [int(elsewhere.pid)], (
+            "all GPUs are shared"
+        )
+        bad = [
+            check["id"]
+            for check in mps_doctor(gpu.project, HERE).document["checks"]
+            if check["status"] == "fail"
+        ]
         assert "environment" in bad
         gpu.set(gpu="GPU-00000001-c0de-4b1d-8000-000000000001")
-        assert [each["pid"] for each in gpu.status().document["outside"]] == [int(elsewhere.pid)], "this very GPU is"
+        assert [each["pid"] for each in gpu.status().document["outside"]] == [int(elsewhere.pid)], (
+            "this very GPU is"
+        )
 
 
 def test_the_compute_mode_is_set_on_request_and_always_restored(gpu: Shared) -> None:
@@ -238,7 +303,9 @@ def test_the_compute_mode_is_set_on_request_and_always_restored(gpu: Shared) -> 
     gpu.set(exclusive=True, gpu=1)
     gpu.enable()
     assert mode() == ["Default", "Exclusive_Process"]
-    assert gpu.status().document["compute_mode"] == "Exclusive_Process", "that of the GPU that is shared"
+    assert gpu.status().document["compute_mode"] == "Exclusive_Process", (
+        "that of the GPU that is shared"
+    )
     gpu.set(exclusive=True, gpu=0)
     assert "compute-mode" in changed(gpu.enable())
     assert mode() == ["Exclusive_Process", "Default"], "the GPU of before has its own again"
@@ -249,13 +316,17 @@ def test_the_compute_mode_is_set_on_request_and_always_restored(gpu: Shared) -> 
     assert dev_down(gpu.project, HERE).exit_code == 0
     assert mode() == ["Default"] * 2, "a second process would fail without the daemon"
 
-    gpu.host.run(f"sudo env LD_LIBRARY_PATH=/var/lib/nvidia/lib64 {R}/var/lib/nvidia/bin/nvidia-smi -c 2")
+    gpu.host.run(
+        f"sudo env LD_LIBRARY_PATH=/var/lib/nvidia/lib64 {R}/var/lib/nvidia/bin/nvidia-smi -c 2"
+    )
     gpu.set()
     gpu.up()
     refused = gpu.refused(mps_enable(gpu.project, HERE))
     assert refused["what"] == "the compute mode of the GPU is PROHIBITED: no process may use it"
     assert mode() == ["Prohibited"] * 2
-    gpu.host.run(f"sudo env LD_LIBRARY_PATH=/var/lib/nvidia/lib64 {R}/var/lib/nvidia/bin/nvidia-smi -c 0")
+    gpu.host.run(
+        f"sudo env LD_LIBRARY_PATH=/var/lib/nvidia/lib64 {R}/var/lib/nvidia/bin/nvidia-smi -c 0"
+    )
 
 
 def test_what_is_left_of_another_daemon_is_in_nobodys_way(gpu: Shared) -> None:
@@ -277,13 +348,20 @@ def test_what_is_left_of_another_daemon_is_in_nobodys_way(gpu: Shared) -> None:
     assert "mps" in changed(off)
     assert _processes(gpu) == []
 
-    gpu.inside(f'mkdir -p "{pipe}"; : >"{pipe}/control"; echo 1 >"{pipe}/nvidia-cuda-mps-control.pid"')  # foreign files
+    gpu.inside(
+        f'mkdir -p "{pipe}"; : >"{pipe}/control"; echo 1 >"{pipe}/nvidia-cuda-mps-control.pid"'
+    )  # foreign files
     gpu.enable()
     assert mps_disable(gpu.project, HERE).exit_code == 0
-    assert gpu.inside(f'ls "{pipe}"').split() == ["control"], "the daemon itself removes its pid file"
+    assert gpu.inside(f'ls "{pipe}"').split() == ["control"], (
+        "the daemon itself removes its pid file"
+    )
 
     gpu.inside(f'rm -rf "{pipe}"; : >"{pipe}"')
-    assert gpu.refused(mps_enable(gpu.project, HERE))["what"] == "a file is where a folder of MPS should be"
+    assert (
+        gpu.refused(mps_enable(gpu.project, HERE))["what"]
+        == "a file is where a folder of MPS should be"
+    )
     gpu.inside(f'rm -f "{pipe}"')
 
     gpu.inside("nvidia-cuda-mps-control -d 2>/dev/null || { mkdir -p /run/mps; }")
@@ -319,8 +397,12 @@ def test_zombies_are_no_daemons(gpu: Shared) -> None:
     pipe = f"{R}/run/mps/pipe"
     gpu.host.put("/tmp/zombie.py", ZOMBIE)
     gpu.inside(f'mkdir -p "{pipe}"')
-    gpu.inside(f'python "{gpu.host.root_path}/tmp/zombie.py" >"{pipe}/nvidia-cuda-mps-control.pid" 2>/dev/null </dev/null &')
-    assert eventually(lambda: gpu.inside(f'cat "{pipe}/nvidia-cuda-mps-control.pid"').strip().isdigit())
+    gpu.inside(
+        f'python "{gpu.host.root_path}/tmp/zombie.py" >"{pipe}/nvidia-cuda-mps-control.pid" 2>/dev/null </dev/null &'
+    )
+    assert eventually(
+        lambda: gpu.inside(f'cat "{pipe}/nvidia-cuda-mps-control.pid"').strip().isdigit()
+    )
     pid = int(gpu.inside(f'cat "{pipe}/nvidia-cuda-mps-control.pid"'))
     read = f"read -r _ name state parent _ </proc/{pid}/stat; echo $name $state"
     assert gpu.inside(read) == "(nvidia-cuda-mps) Z\n"
@@ -328,7 +410,9 @@ def test_zombies_are_no_daemons(gpu: Shared) -> None:
     gpu.enable()
     assert gpu.status(strict=True).exit_code == 0
     assert mps_disable(gpu.project, HERE).exit_code == 0
-    assert gpu.inside(f"{read}; kill -KILL $parent") == "(nvidia-cuda-mps) Z\n", "it was there all the time"
+    assert gpu.inside(f"{read}; kill -KILL $parent") == "(nvidia-cuda-mps) Z\n", (
+        "it was there all the time"
+    )
 
 
 def test_a_status_asks_the_daemon_twice_whatever_it_wants_to_know(gpu: Shared) -> None:
@@ -340,7 +424,11 @@ def test_a_status_asks_the_daemon_twice_whatever_it_wants_to_know(gpu: Shared) -
         before = int(gpu.inside(count))
         found = gpu.status(strict=True)
         assert int(gpu.inside(count)) - before == 2
-    assert (found.exit_code, found.document["memory_limit"], found.document["thread_percentage"]) == (0, "4G", 50.0)
+    assert (
+        found.exit_code,
+        found.document["memory_limit"],
+        found.document["thread_percentage"],
+    ) == (0, "4G", 50.0)
     assert [each["pid"] for each in found.document["clients"]] == [int(client.pid)]
 
 
@@ -373,10 +461,18 @@ def test_without_python_it_is_said_that_nothing_was_proven(gpu: Shared) -> None:
         (tools / name).rename(tools / f"no-{name}")
     try:
         for _ in "12":  # changed, then as it should be
-            note = next(each["note"] for each in gpu.enable()["results"] if each["resource"] == "mps")
-            assert note == "not proven that programs attach: worker: unproven: the image has no Python to try it with"
+            note = next(
+                each["note"] for each in gpu.enable()["results"] if each["resource"] == "mps"
+            )
+            assert (
+                note
+                == "not proven that programs attach: worker: unproven: the image has no Python to try it with"
+            )
         assert [gpu.status(strict=strict).exit_code for strict in (False, True)] == [0, 1]
-        assert gpu.status().document["proof"]["worker"] == "unproven: the image has no Python to try it with"
+        assert (
+            gpu.status().document["proof"]["worker"]
+            == "unproven: the image has no Python to try it with"
+        )
         assert "worker: unproven" in gpu.status().text
     finally:
         for name in names:
@@ -396,7 +492,10 @@ def test_a_daemon_goes_on_until_containers_of_the_other_topology_can_be_made(gpu
     gpu.enable()
     gpu.set(topology="containers", worker={"image": "us-docker.pkg.dev/project/repo/not-there:1"})
     refused = gpu.refused(mps_enable(gpu.project, HERE))
-    assert (refused["what"], refused["fix"]) == ("the worker image is not on the host", "invoke dev.up")
+    assert (refused["what"], refused["fix"]) == (
+        "the worker image is not on the host",
+        "invoke dev.up",
+    )
     gpu.set()
     assert gpu.status(strict=True).exit_code == 0, "the daemon of before"
 
@@ -405,13 +504,25 @@ def test_a_container_for_each_worker_as_on_dataflow(gpu: Shared) -> None:
     gpu.enable()
     with gpu.program() as client:
         gpu.set(topology="containers")
-        assert client.pid in gpu.refused(mps_enable(gpu.project, HERE))["why"], "clients leave first"
+        assert client.pid in gpu.refused(mps_enable(gpu.project, HERE))["why"], (
+            "clients leave first"
+        )
     report = gpu.enable()
-    assert changed(report) == ["mps-elsewhere", "mps-container", "container", "siblings", "worker-steps", "mps", "mps-steps"]
+    assert changed(report) == [
+        "mps-elsewhere",
+        "mps-container",
+        "container",
+        "siblings",
+        "worker-steps",
+        "mps",
+        "mps-steps",
+    ]
     again = gpu.enable()
     assert (changed(again), again["round_trips"]) == ([], 1)
     names = gpu.host.run("docker ps --format '{{.Names}}'").output.split()
-    assert sorted(names) == ["worker", "worker-2", "worker-3", "worker-mps"], "one for each CPU, and the daemon's"
+    assert sorted(names) == ["worker", "worker-2", "worker-3", "worker-mps"], (
+        "one for each CPU, and the daemon's"
+    )
     found = gpu.status(strict=True)
     assert found.exit_code == 0
     assert [said.split(":")[0] for said in found.document["proof"].values()] == ["attached"] * 3
@@ -429,7 +540,10 @@ def test_a_container_for_each_worker_as_on_dataflow(gpu: Shared) -> None:
     assert gpu.host.run("docker ps --quiet").output == ""
     assert changed(gpu.enable()) == ["mps-container", "container", "siblings", "mps"]
     gpu.host.run("docker rm -f worker-mps")
-    assert (gpu.status().exit_code, gpu.status().text) == (1, "the container worker-mps is not running: invoke dev.up")
+    assert (gpu.status().exit_code, gpu.status().text) == (
+        1,
+        "the container worker-mps is not running: invoke dev.up",
+    )
     assert changed(gpu.enable()) == ["mps-container", "container", "siblings", "mps"]
 
     gpu.set(topology="containers", worker={"processes": 2})
@@ -472,7 +586,9 @@ def test_an_enable_that_fails_half_way_gives_the_compute_mode_back(gpu: Shared, 
 
 
 @pytest.mark.parametrize(("how", "code"), [("ctrl-c", 130), ("connection", 4)])
-def test_an_enable_that_is_cut_gives_the_compute_mode_back(gpu: Shared, how: str, code: int) -> None:
+def test_an_enable_that_is_cut_gives_the_compute_mode_back(
+    gpu: Shared, how: str, code: int
+) -> None:
     told: list[str] = []
 
     def cut(event: Event) -> None:
@@ -487,12 +603,17 @@ def test_an_enable_that_is_cut_gives_the_compute_mode_back(gpu: Shared, how: str
 
     gpu.set(exclusive=True)
     done = mps_enable(replace(gpu.project, emit=cut), HERE)
-    assert (done.exit_code, told) == (code, ["Exclusive_Process", "the compute mode of the GPU is as it was found"])
+    assert (done.exit_code, told) == (
+        code,
+        ["Exclusive_Process", "the compute mode of the GPU is as it was found"],
+    )
     assert _mode(gpu) == {"Default"}
 
 
 @pytest.mark.parametrize("fault", ["mps_daemon_dies", "mps_server_fault", None])
-def test_a_boot_whose_daemon_fails_gives_the_compute_mode_back(gpu: Shared, fault: str | None) -> None:
+def test_a_boot_whose_daemon_fails_gives_the_compute_mode_back(
+    gpu: Shared, fault: str | None
+) -> None:
     """The container runs without MPS then, and its programs share the GPU without it."""
     gpu.set(exclusive=True)
     gpu.enable()
@@ -500,7 +621,9 @@ def test_a_boot_whose_daemon_fails_gives_the_compute_mode_back(gpu: Shared, faul
     if fault:
         gpu.host.faults.set(fault)
     booted = gpu.host.run(f'sudo sh "{R}/var/lib/provision/boot.sh"')
-    assert (booted.status, _mode(gpu)) == ((1, {"Default"}) if fault else (0, {"Exclusive_Process"})), booted.output
+    assert (booted.status, _mode(gpu)) == (
+        (1, {"Default"}) if fault else (0, {"Exclusive_Process"})
+    ), booted.output
     if fault:
         gpu.host.faults.clear(fault)
         with gpu.program(), gpu.program():
@@ -518,7 +641,13 @@ def test_a_new_container_whose_daemon_fails_gives_the_compute_mode_back(gpu: Sha
     gpu.host.run("docker rm -f worker")
     gpu.host.faults.set("mps_daemon_dies")
     try:
-        done = dev_up(replace(gpu.project, emit=lambda event: told.append(event.text) if isinstance(event, Note) else None), HERE)
+        done = dev_up(
+            replace(
+                gpu.project,
+                emit=lambda event: told.append(event.text) if isinstance(event, Note) else None,
+            ),
+            HERE,
+        )
         assert gpu.refused(done)
     finally:
         gpu.host.faults.clear("mps_daemon_dies")
@@ -527,11 +656,16 @@ def test_a_new_container_whose_daemon_fails_gives_the_compute_mode_back(gpu: Sha
     assert _mode(gpu) == {"Exclusive_Process"}
 
 
-@pytest.mark.parametrize("tasks", [("enable", "enable"), ("disable", "disable"), ("enable", "disable")])
+@pytest.mark.parametrize(
+    "tasks", [("enable", "enable"), ("disable", "disable"), ("enable", "disable")]
+)
 def test_two_at_once_end_as_one_of_them_would(gpu: Shared, tasks: tuple[str, str]) -> None:
     if "disable" in tasks:
         gpu.enable()
-    calls = {"enable": lambda: mps_enable(gpu.fresh(), HERE), "disable": lambda: mps_disable(gpu.fresh(), HERE)}
+    calls = {
+        "enable": lambda: mps_enable(gpu.fresh(), HERE),
+        "disable": lambda: mps_disable(gpu.fresh(), HERE),
+    }
     with ThreadPoolExecutor(2) as pool:
         done = [each.result() for each in [pool.submit(calls[task]) for task in tasks]]
     status = gpu.status(strict=True)
@@ -550,7 +684,8 @@ def test_a_proof_is_there_while_the_next_one_is_written(gpu: Shared) -> None:
     """Two runs at once: one judges the server while the other notes what its clients said."""
     gpu.enable()
     proof = f'"{R}/run/provision-mps/proof"'
-    # read before anything is redirected: a shell gives up its end of the pipe there, and the writer goes on
+    # read before anything is redirected: a shell gives up its end of the pipe there, and the writer
+    # goes on
     read = f'{{ sleep 0.5; seen=$(cat {proof}); echo "$seen" >&2; }}'
     seen = gpu.inside(f"{read} | sh -eu -c {shlex.quote(inside.NOTE)} provision key 2>&1")
     assert "worker: attached" in seen
@@ -580,4 +715,9 @@ def test_an_image_with_a_user_of_its_own_has_a_daemon_of_that_user(gpu: Shared) 
     gpu.set(worker={"image": "own:1"}, thread_percentage=50)
     assert "mps" in changed(gpu.enable())
     assert mps_disable(gpu.project, HERE).exit_code == 0
-    assert gpu.inside(f'ls -d "{R}"/run/mps/pipe "{R}"/run/mps/log "{R}"/run/provision-mps 2>/dev/null') == ""
+    assert (
+        gpu.inside(
+            f'ls -d "{R}"/run/mps/pipe "{R}"/run/mps/log "{R}"/run/provision-mps 2>/dev/null'
+        )
+        == ""
+    )

@@ -37,7 +37,9 @@ WORDS = ["python", "-c", ATTACH]
 def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     """A host with two GPUs, and a container whose image sets CUDA_VISIBLE_DEVICES."""
     with MockHost(gpu_count=2) as host:
-        (host.state / "registry.json").write_text(json.dumps({IMAGE: {"Env": ["CUDA_VISIBLE_DEVICES=1", "PATH=/usr/bin:/bin"]}}))
+        (host.state / "registry.json").write_text(
+            json.dumps({IMAGE: {"Env": ["CUDA_VISIBLE_DEVICES=1", "PATH=/usr/bin:/bin"]}})
+        )
         made = Shared(tmp_path_factory.mktemp("programs"), host)
         assert made.up().exit_code == 0
         yield made
@@ -63,7 +65,11 @@ def shelled(box: Shared, words: list[str]) -> Done:
     def enter(_project: Project, _target: Host, body: Script, *, become: bool) -> int:
         assert become
         with connect(box.host) as client:
-            answer = ask(client, fed_script(body, become="sudo"), stdin=f"exec {shlex.join(words)}\n".encode())
+            answer = ask(
+                client,
+                fed_script(body, become="sudo"),
+                stdin=f"exec {shlex.join(words)}\n".encode(),
+            )
         box.out.extend(answer.out.encode())
         box.err.extend(answer.err.encode())
         return answer.status
@@ -78,17 +84,23 @@ EVERY: tuple[Run, ...] = (once, fed, several, shelled)
 
 
 @pytest.mark.parametrize("run", EVERY)
-def test_the_gpu_that_the_image_names_is_not_seen_where_the_settings_choose_one(box: Shared, run: Run) -> None:
+def test_the_gpu_that_the_image_names_is_not_seen_where_the_settings_choose_one(
+    box: Shared, run: Run
+) -> None:
     """Clients count the daemon's devices from 0 again, so an index that is good without MPS is an error with it."""
     box.set(gpu="1")
     box.enable()
     assert run(box, WORDS).exit_code == 0
     assert run(box, ["printenv", "CUDA_VISIBLE_DEVICES"]).exit_code == 1
     box.set()
-    assert run(box, ["sh", "-c", "exit $CUDA_VISIBLE_DEVICES"]).exit_code == 1, "without mps.gpu the image has its way"
+    assert run(box, ["sh", "-c", "exit $CUDA_VISIBLE_DEVICES"]).exit_code == 1, (
+        "without mps.gpu the image has its way"
+    )
 
 
-WITHOUT = b"MPS is enabled here, but no daemon runs: CUDA programs run without it; invoke mps.enable\n"
+WITHOUT = (
+    b"MPS is enabled here, but no daemon runs: CUDA programs run without it; invoke mps.enable\n"
+)
 
 
 def said(box: Shared, run: Run) -> int:
@@ -102,7 +114,10 @@ def said(box: Shared, run: Run) -> int:
 
 def kill_the_daemon(box: Shared) -> None:
     name = "worker" + ("-mps" if box.settings.mps.topology == "containers" else "")
-    box.inside('kill -9 "$(cat "$PROVISION_MOCK_ROOT$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid")"', box=name)
+    box.inside(
+        'kill -9 "$(cat "$PROVISION_MOCK_ROOT$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid")"',
+        box=name,
+    )
 
 
 def test_it_is_said_where_programs_run_without_the_mps_that_was_chosen(box: Shared) -> None:

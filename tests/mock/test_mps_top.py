@@ -62,7 +62,9 @@ def test_frames_follow_what_happens_over_one_exchange(box: Shared) -> None:
     assert [each["pid"] for each in done.document["clients"]] == [int(client.pid)]
     assert "NVIDIA L4" in view.shown[0]
     assert "q quits" in view.shown[0]
-    assert "how busy is not told, 0 of 23034 MiB in use" in view.shown[0], "the mock measures nothing"
+    assert "how busy is not told, 0 of 23034 MiB in use" in view.shown[0], (
+        "the mock measures nothing"
+    )
     assert box.host.stats.exchanges - before - opened == 1
 
 
@@ -88,7 +90,11 @@ def test_without_a_terminal_it_looks_once(box: Shared) -> None:
     assert "thread percentage  100 % for each client" in done.text
     assert "q quits" not in done.text, "it has ended"
     (gpu,) = done.document["gpus"]
-    assert (gpu["name"], gpu["utilization_percent"], gpu["memory_total_mib"]) == ("NVIDIA L4", None, 23034)
+    assert (gpu["name"], gpu["utilization_percent"], gpu["memory_total_mib"]) == (
+        "NVIDIA L4",
+        None,
+        23034,
+    )
 
 
 def test_frames_are_found_in_any_pieces() -> None:
@@ -124,7 +130,9 @@ print("after")
 def test_the_screen_comes_back_and_keys_are_not_shown(tmp_path: Path) -> None:
     controller, terminal = pty.openpty()
     env = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
-    process = subprocess.Popen([sys.executable, "-c", SHOW], stdin=terminal, stdout=terminal, stderr=terminal, env=env)
+    process = subprocess.Popen(
+        [sys.executable, "-c", SHOW], stdin=terminal, stdout=terminal, stderr=terminal, env=env
+    )
     os.close(terminal)
     said = b""
     while b"terminal" not in said:

@@ -17,11 +17,20 @@ def test_every_machine_of_one_gpu_with_its_price_and_its_quota(looker: Looker) -
     done = vm_offers(looker.project(), gpu="l4")
     offers = done.document["offers"]
     assert {offer["gpu"] for offer in offers} == {"nvidia-l4"}
-    assert {offer["machine_type"] for offer in offers} == {f"g2-standard-{size}" for size in (4, 8, 12, 16, 24, 32, 48, 96)}
-    here = next(offer for offer in offers if (offer["zone"], offer["machine_type"]) == ("us-central1-a", "g2-standard-8"))
+    assert {offer["machine_type"] for offer in offers} == {
+        f"g2-standard-{size}" for size in (4, 8, 12, 16, 24, 32, 48, 96)
+    }
+    here = next(
+        offer
+        for offer in offers
+        if (offer["zone"], offer["machine_type"]) == ("us-central1-a", "g2-standard-8")
+    )
     assert (here["vcpus"], here["memory_gb"], here["gpu_memory_gb"]) == (8, 32, 24)
     assert (here["usd_per_hour"], here["usd_per_hour_spot"]) == (0.8536, 0.3406)
-    assert (here["quota"]["metric"], here["quota"]["room"]) in {("NVIDIA_L4_GPUS", "ok"), ("GPUS_ALL_REGIONS", "ok")}
+    assert (here["quota"]["metric"], here["quota"]["room"]) in {
+        ("NVIDIA_L4_GPUS", "ok"),
+        ("GPUS_ALL_REGIONS", "ok"),
+    }
     assert done.document["live"] is True
     assert done.document["prices_as_of"] == "2025-03-06"
     assert f"us-central1-a,b,c    {here['usd_per_hour']:.2f}" in done.text
@@ -30,18 +39,32 @@ def test_every_machine_of_one_gpu_with_its_price_and_its_quota(looker: Looker) -
 
 def test_all_gpus_have_a_line_each_and_the_calls_are_few(looker: Looker) -> None:
     offers = vm_offers(looker.project(), gpu=None).document["offers"]
-    assert {"nvidia-l4", "nvidia-tesla-t4", "nvidia-h200-141gb"} <= {offer["gpu"] for offer in offers}
-    assert len({(offer["gpu"], offer["machine_type"]) for offer in offers}) == len({offer["gpu"] for offer in offers})
+    assert {"nvidia-l4", "nvidia-tesla-t4", "nvidia-h200-141gb"} <= {
+        offer["gpu"] for offer in offers
+    }
+    assert len({(offer["gpu"], offer["machine_type"]) for offer in offers}) == len(
+        {offer["gpu"] for offer in offers}
+    )
     apis = [call.api for call in looker.emulator.calls]
-    assert sorted(set(apis)) == ["acceleratorTypes.aggregatedList", "machineTypes.aggregatedList", "projects.get", "regions.list"]
+    assert sorted(set(apis)) == [
+        "acceleratorTypes.aggregatedList",
+        "machineTypes.aggregatedList",
+        "projects.get",
+        "regions.list",
+    ]
     assert len(apis) == 4
 
 
 def test_a_region_narrows_the_list(looker: Looker) -> None:
     offers = vm_offers(looker.project(), gpu="t4", region="europe-west4").document["offers"]
-    assert {offer["zone"] for offer in offers} == {"europe-west4-a", "europe-west4-b", "europe-west4-c"}
+    assert {offer["zone"] for offer in offers} == {
+        "europe-west4-a",
+        "europe-west4-b",
+        "europe-west4-c",
+    }
     assert (
-        vm_offers(looker.project(), gpu="t4", region="us-nowhere").text == "nothing is offered in zones whose name begins with us-nowhere"
+        vm_offers(looker.project(), gpu="t4", region="us-nowhere").text
+        == "nothing is offered in zones whose name begins with us-nowhere"
     )
 
 
@@ -53,7 +76,11 @@ def test_the_table_fits_a_terminal_of_100_columns(looker: Looker, gpu: str | Non
 
 def test_slices_of_a_gpu_are_listed_with_the_reason_why_not(looker: Looker) -> None:
     done = vm_offers(looker.project(), gpu="rtx-pro-6000")
-    refused = {offer["machine_type"]: offer["refused"] for offer in done.document["offers"] if offer["refused"]}
+    refused = {
+        offer["machine_type"]: offer["refused"]
+        for offer in done.document["offers"]
+        if offer["refused"]
+    }
     assert set(refused) == {"g4-standard-6", "g4-standard-12", "g4-standard-24"}
     assert "not g4-standard-6: it carries 1/8 of a GPU" in done.text
 
@@ -68,10 +95,17 @@ def test_a_gpu_that_cannot_be_used_is_named_with_the_reason(looker: Looker, gpu:
 
 def test_prices_of_your_own(looker: Looker) -> None:
     (looker.folder / "prices.json").write_text(
-        json.dumps({"as_of": "2026-10-01", "regions": {"us-central1": {"g2-standard-8": [0.5, 0.25]}}}), encoding="utf-8"
+        json.dumps(
+            {"as_of": "2026-10-01", "regions": {"us-central1": {"g2-standard-8": [0.5, 0.25]}}}
+        ),
+        encoding="utf-8",
     )
     done = vm_offers(looker.project(prices="prices.json"), gpu="l4")
-    priced = {(offer["machine_type"], offer["usd_per_hour"]) for offer in done.document["offers"] if offer["usd_per_hour"] is not None}
+    priced = {
+        (offer["machine_type"], offer["usd_per_hour"])
+        for offer in done.document["offers"]
+        if offer["usd_per_hour"] is not None
+    }
     assert priced == {("g2-standard-8", 0.5)}
     assert done.document["prices_as_of"] == "2026-10-01"
     assert done.document["offers"][0]["machine_type"] == "g2-standard-8"
@@ -80,7 +114,9 @@ def test_prices_of_your_own(looker: Looker) -> None:
     assert "none.json" in caught.value.what
 
 
-def test_without_the_cloud_the_packaged_table_is_shown_and_said_to_be_one(looker: Looker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_cloud_the_packaged_table_is_shown_and_said_to_be_one(
+    looker: Looker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("provision.project.mock.endpoint", lambda _project: "http://127.0.0.1:9")
     monkeypatch.setattr("provision.commands.vm.offers.client_of", _impatient)
     done = vm_offers(looker.project(zones=["europe-west4-a"]), gpu="l4")

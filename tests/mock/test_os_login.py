@@ -30,7 +30,11 @@ def user(workspace: Workspace) -> str:
 
 def metadata(workspace: Workspace) -> dict[str, str]:
     (instance,) = workspace.cloud.emulator.instances("mock-project")
-    return {item["key"]: item["value"] for item in instance["metadata"]["items"] if item["key"] != "user-data"}
+    return {
+        item["key"]: item["value"]
+        for item in instance["metadata"]["items"]
+        if item["key"] != "user-data"
+    }
 
 
 def wanted(workspace: Workspace, value: str) -> None:
@@ -52,7 +56,10 @@ def test_auto_follows_the_project(workspace: Workspace) -> None:
 def test_a_project_that_says_nothing_gets_a_key_in_the_metadata(workspace: Workspace) -> None:
     assert workspace.create().exit_code == 0
     assert user(workspace) == "provision"
-    assert (metadata(workspace)["enable-oslogin"], "ssh-keys" in metadata(workspace)) == ("FALSE", True)
+    assert (metadata(workspace)["enable-oslogin"], "ssh-keys" in metadata(workspace)) == (
+        "FALSE",
+        True,
+    )
     assert not any(api.startswith("oslogin") for api in workspace.cloud.emulator.counted())
 
 
@@ -74,7 +81,9 @@ def test_a_policy_that_forces_it_is_followed(workspace: Workspace) -> None:
     made = workspace.create()
     assert made.exit_code == 0
     assert user(workspace) == "me_example_com"
-    assert "a policy of the organisation wants OS Login: asking for the VM with it" in workspace.notes
+    assert (
+        "a policy of the organisation wants OS Login: asking for the VM with it" in workspace.notes
+    )
     assert workspace.listed() == [("dev", "RUNNING")]
 
 
@@ -113,10 +122,12 @@ def test_a_copy_of_the_project_finds_the_user_name_itself(workspace: Workspace) 
     (workspace.project.home / "vms.json").unlink()
     (found,) = inventory_list(workspace.project).document["hosts"]
     assert found["user"] == "me_example_com"
-    assert vm_provision(workspace.project, Targets(limit="state=running", check=True)).exit_code == 0
+    assert (
+        vm_provision(workspace.project, Targets(limit="state=running", check=True)).exit_code == 0
+    )
 
 
-# --- the key has an end -------------------------------------------------------------------------------------------------
+# --- the key has an end ---------------------------------------------------------------------------
 
 DAY_S = 86_400
 
@@ -145,12 +156,18 @@ def test_the_key_is_imported_for_a_month(forever: Workspace) -> None:
     (key,) = keys.values()
     login = vm_access.login_of(forever.project)
     assert login is not None
-    assert (login.account, login.user, login.key.split("/")[1]) == (account, "me_example_com", account)
+    assert (login.account, login.user, login.key.split("/")[1]) == (
+        account,
+        "me_example_com",
+        account,
+    )
     assert int(key["expirationTimeUsec"]) == login.expires_s * 1_000_000
     assert 29 * DAY_S < login.expires_s - time.time() <= 30 * DAY_S
 
 
-def test_a_key_whose_time_is_over_opens_nothing(forever: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_whose_time_is_over_opens_nothing(
+    forever: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert entered(forever) == 0
     later(forever, monkeypatch, 31)
     monkeypatch.setattr(vm_access, "renew", lambda project: None)
@@ -158,7 +175,9 @@ def test_a_key_whose_time_is_over_opens_nothing(forever: Workspace, monkeypatch:
 
 
 @pytest.mark.parametrize("days", [24, 31])
-def test_a_task_renews_it_in_its_last_week_and_after(forever: Workspace, monkeypatch: pytest.MonkeyPatch, days: int) -> None:
+def test_a_task_renews_it_in_its_last_week_and_after(
+    forever: Workspace, monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
     forever.cloud.emulator.calls.clear()
     assert entered(forever) == 0
     assert forever.cloud.emulator.counted() == []
@@ -170,12 +189,18 @@ def test_a_task_renews_it_in_its_last_week_and_after(forever: Workspace, monkeyp
     assert login.expires_s == int(vm_access.now()) + 30 * DAY_S
 
 
-def test_a_renewal_that_fails_is_told_and_stops_nobody(forever: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_renewal_that_fails_is_told_and_stops_nobody(
+    forever: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     later(forever, monkeypatch, 24)
-    forever.cloud.emulator.faults.add(http_error(403, "forbidden", "not you", call="oslogin.*", times=None))
+    forever.cloud.emulator.faults.add(
+        http_error(403, "forbidden", "not you", call="oslogin.*", times=None)
+    )
     assert entered(forever) == 0
     (note,) = [note for note in forever.notes if "login profile" in note]
-    assert note.startswith("the time of this project's key in your login profile ends in 5 days, and it was not renewed: ")
+    assert note.startswith(
+        "the time of this project's key in your login profile ends in 5 days, and it was not renewed: "
+    )
     assert "not you" in note
 
 
@@ -184,17 +209,31 @@ def test_gc_takes_the_key_away_once_it_opens_nothing(forever: Workspace) -> None
     assert vm_gc(forever.project, yes=True, check=False, confirm=None).document["strays"] == []
     vm_delete(forever.project, "dev", yes=True, confirm=None)
     seen = vm_gc(forever.project, yes=False, check=True, confirm=None)
-    assert (seen.exit_code, [stray["kind"] for stray in seen.document["strays"]], len(logins.keys)) == (3, ["key"], 1)
-    done = vm_gc(forever.project, yes=False, check=False, confirm=lambda question: question == "Delete 1 key?")
+    assert (
+        seen.exit_code,
+        [stray["kind"] for stray in seen.document["strays"]],
+        len(logins.keys),
+    ) == (3, ["key"], 1)
+    done = vm_gc(
+        forever.project,
+        yes=False,
+        check=False,
+        confirm=lambda question: question == "Delete 1 key?",
+    )
     assert (done.exit_code, logins.keys) == (0, ())
     assert done.text == "deleted the key me@example.com (OS Login)"
-    assert vm_gc(forever.project, yes=True, check=False, confirm=None).text == "nothing of ours is left behind"
+    assert (
+        vm_gc(forever.project, yes=True, check=False, confirm=None).text
+        == "nothing of ours is left behind"
+    )
     assert forever.create().exit_code == 0
 
 
 def test_a_key_that_stays_in_the_profile_is_named(forever: Workspace) -> None:
     vm_delete(forever.project, "dev", yes=True, confirm=None)
-    forever.cloud.emulator.faults.add(http_error(403, "forbidden", "not you", call="oslogin.*", times=None))
+    forever.cloud.emulator.faults.add(
+        http_error(403, "forbidden", "not you", call="oslogin.*", times=None)
+    )
     done = vm_gc(forever.project, yes=True, check=False, confirm=None)
     assert done.exit_code == EXIT_LEFT_BEHIND
     assert "gcloud compute os-login ssh-keys remove --key-file" in done.document["error"]["fix"]

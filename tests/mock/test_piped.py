@@ -106,7 +106,9 @@ def test_it_answers_while_more_is_to_come(worker: Project, pipe: Pipe) -> None:
             heard.set()
 
     project = replace(worker, stdin=reads, stdout=listen)
-    thread = threading.Thread(target=dev_exec, args=(project, HERE, ["sh", "-c", "read x; echo got $x; read y"]))
+    thread = threading.Thread(
+        target=dev_exec, args=(project, HERE, ["sh", "-c", "read x; echo got $x; read y"])
+    )
     thread.start()
     write(b"a\n")
     assert heard.wait(20)
@@ -115,8 +117,12 @@ def test_it_answers_while_more_is_to_come(worker: Project, pipe: Pipe) -> None:
     assert not thread.is_alive()
 
 
-@pytest.mark.parametrize("words", [("sh", "-c", "exit 3"), ("sh", "-c", "head -c 1 >/dev/null; exit 3")])
-def test_a_program_that_reads_little_ends_though_the_pipe_stays_open(worker: Project, pipe: Pipe, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "words", [("sh", "-c", "exit 3"), ("sh", "-c", "head -c 1 >/dev/null; exit 3")]
+)
+def test_a_program_that_reads_little_ends_though_the_pipe_stays_open(
+    worker: Project, pipe: Pipe, words: tuple[str, ...]
+) -> None:
     pipe[1](b"some")
     assert ran(worker, pipe[0], *words)[0].exit_code == 3
 
@@ -151,7 +157,9 @@ def test_the_program_ends_with_ctrl_c(worker: Project, mock: MockHost, pipe: Pip
 
 
 @pytest.mark.slow
-def test_what_a_program_leaves_behind_on_purpose_stays(worker: Project, mock: MockHost, pipe: Pipe) -> None:
+def test_what_a_program_leaves_behind_on_purpose_stays(
+    worker: Project, mock: MockHost, pipe: Pipe
+) -> None:
     """As without a pipe: only a program that is cut off is cleaned up after."""
     ran(worker, pipe[0], "sh", "-c", "sleep 1079 >/dev/null 2>&1 </dev/null &")
     time.sleep(3)
@@ -163,7 +171,9 @@ def test_words_that_no_command_line_holds_are_a_usage_error(worker: Project, pip
         ran(worker, pipe[0], "echo", "x" * 120_000)
 
 
-def test_a_container_that_does_not_run_is_said_so(worker: Project, mock: MockHost, pipe: Pipe) -> None:
+def test_a_container_that_does_not_run_is_said_so(
+    worker: Project, mock: MockHost, pipe: Pipe
+) -> None:
     mock.run("sudo docker stop worker")
     with pytest.raises(HostError, match="the worker container is not running"):
         ran(worker, pipe[0], "cat")

@@ -17,7 +17,9 @@ def test_a_reboot_loses_what_container_optimized_os_loses(cos: MockHost) -> None
     cos.run(
         "sudo cos-extensions install gpu; sudo mount --bind /var/lib/nvidia /var/lib/nvidia; sudo mount -o remount,exec /var/lib/nvidia"
     )
-    cos.run(f'for dir in etc tmp run mnt/disks var/lib/cloud; do echo x >"{R}/$dir/mine"; done; echo x >"{R}/etc/hosts"')
+    cos.run(
+        f'for dir in etc tmp run mnt/disks var/lib/cloud; do echo x >"{R}/$dir/mine"; done; echo x >"{R}/etc/hosts"'
+    )
     cos.run(f'for dir in var home/user var/lib/google var/tmp; do echo x >"{R}/$dir/mine"; done')
     cos.run("sudo systemctl start gcr-online.target; sleep 1020 >/dev/null 2>&1 &")
     boot_id = cos.path("/proc/sys/kernel/random/boot_id").read_text()
@@ -60,18 +62,34 @@ def test_the_host_key_outlives_reboots_and_restarts(cos: MockHost) -> None:
     assert cos.host.host_key == before
 
 
-def test_containers_stop_and_restart_policies_act_before_the_devices_are_there(cos: MockHost) -> None:
+def test_containers_stop_and_restart_policies_act_before_the_devices_are_there(
+    cos: MockHost,
+) -> None:
     cos.run("sudo cos-extensions install gpu")
     run = "docker run -d --init --entrypoint sleep"
-    cos.run(f"{run} --name plain python:3.11 infinity; {run} --name back --restart unless-stopped python:3.11 infinity")
-    cos.run(f"{run} --name stopped --restart unless-stopped python:3.11 infinity; docker stop stopped")
+    cos.run(
+        f"{run} --name plain python:3.11 infinity; {run} --name back --restart unless-stopped python:3.11 infinity"
+    )
+    cos.run(
+        f"{run} --name stopped --restart unless-stopped python:3.11 infinity; docker stop stopped"
+    )
     cos.run(f"{run} --name dead --restart always --device /dev/nvidia0 python:3.11 infinity")
     cos.reboot()
     states = cos.run("docker ps -a --format '{{.Names}} {{.State}}'").output.split("\n")
-    assert sorted(filter(None, states)) == ["back running", "dead exited", "plain exited", "stopped exited"]
+    assert sorted(filter(None, states)) == [
+        "back running",
+        "dead exited",
+        "plain exited",
+        "stopped exited",
+    ]
     cos.run("sudo cos-extensions install gpu")
-    assert cos.run("docker inspect -f '{{.State.Running}}' dead").output == "false\n", "nobody tries again"
-    assert cos.run("docker start dead && docker inspect -f '{{.State.Running}}' dead").output == "dead\ntrue\n"
+    assert cos.run("docker inspect -f '{{.State.Running}}' dead").output == "false\n", (
+        "nobody tries again"
+    )
+    assert (
+        cos.run("docker start dead && docker inspect -f '{{.State.Running}}' dead").output
+        == "dead\ntrue\n"
+    )
 
 
 USER_DATA = """\
@@ -107,12 +125,20 @@ runcmd:
 
 def user_data(script: str) -> str:
     encoded = base64.b64encode(script.encode()).decode()
-    return USER_DATA.replace("{script}", encoded).replace("{packed}", base64.b64encode(gzip.compress(b"packed\n")).decode())
+    return USER_DATA.replace("{script}", encoded).replace(
+        "{packed}", base64.b64encode(gzip.compress(b"packed\n")).decode()
+    )
 
 
 def test_user_data_is_applied_at_every_boot(cos: MockHost) -> None:
-    cos.put_user_data(user_data('R=${PROVISION_MOCK_ROOT-}\necho boot >>"$R/var/lib/mine/boots"; id -u; echo ready\n'))
-    assert not cos.path("/etc/packed").exists(), "a change reaches a running machine at its next boot only"
+    cos.put_user_data(
+        user_data(
+            'R=${PROVISION_MOCK_ROOT-}\necho boot >>"$R/var/lib/mine/boots"; id -u; echo ready\n'
+        )
+    )
+    assert not cos.path("/etc/packed").exists(), (
+        "a change reaches a running machine at its next boot only"
+    )
     for boots in (1, 2):
         cos.reboot()
         assert cos.wait_for_unit("mine.service") == "active"
@@ -138,12 +164,23 @@ def test_a_unit_that_is_being_started_is_activating(cos: MockHost) -> None:
         ("#cloud-config\nruncmd: {a: b}\n", "Failed loading yaml"),
         ("#cloud-config\nruncmd:\n  - [a\n", "Failed loading yaml"),
         ("#cloud-config\npackages: [x]\nruncmd: [[echo, on]]\n", "does not apply 'packages'"),
-        ("#cloud-config\nwrite_files:\n  - path: /etc/x\n    encoding: rot13\n    content: x\n", "unknown encoding 'rot13'"),
-        ("#cloud-config\nwrite_files:\n  - path: /etc/x\n    permissions: '99'\n    content: x\n", "permissions '99'"),
-        ("#cloud-config\nwrite_files:\n  - path: /root/x\n    content: x\n", "write_files: /root/x"),
+        (
+            "#cloud-config\nwrite_files:\n  - path: /etc/x\n    encoding: rot13\n    content: x\n",
+            "unknown encoding 'rot13'",
+        ),
+        (
+            "#cloud-config\nwrite_files:\n  - path: /etc/x\n    permissions: '99'\n    content: x\n",
+            "permissions '99'",
+        ),
+        (
+            "#cloud-config\nwrite_files:\n  - path: /root/x\n    content: x\n",
+            "write_files: /root/x",
+        ),
     ],
 )
-def test_user_data_that_is_wrong_is_told_on_the_console_and_the_host_boots(cos: MockHost, text: str, said: str) -> None:
+def test_user_data_that_is_wrong_is_told_on_the_console_and_the_host_boots(
+    cos: MockHost, text: str, said: str
+) -> None:
     cos.put_user_data(text)
     cos.reboot()
     assert said in cos.console
@@ -154,13 +191,18 @@ def test_guest_attributes_are_put_by_programs_of_the_host() -> None:
     with MockHost(metadata={"enable-guest-attributes": "TRUE", "own": "value"}) as host:
         url = "http://metadata.google.internal/computeMetadata/v1/instance"
         head = "-sSf -H 'Metadata-Flavor: Google'"
-        assert host.run(f"curl {head} -X PUT --data 'AAAA' {url}/guest-attributes/hostkeys/ssh-ed25519").status == 0
+        assert (
+            host.run(
+                f"curl {head} -X PUT --data 'AAAA' {url}/guest-attributes/hostkeys/ssh-ed25519"
+            ).status
+            == 0
+        )
         assert host.guest_attributes == {"hostkeys/ssh-ed25519": "AAAA"}
         assert host.run(f"curl {head} {url}/attributes/own").output == "value"
         assert host.run(f"curl {head} -X PUT --data x {url}/guest-attributes/../../x").status == 22
 
 
-# --- a full disk -----------------------------------------------------------------------------------------------------------
+# --- a full disk ----------------------------------------------------------------------------------
 
 
 WRITES = (
@@ -192,7 +234,14 @@ def test_on_a_full_disk_nothing_is_written_and_the_reason_is_the_real_one(shell:
 def test_reading_and_pipes_work_on_a_full_disk(cos: MockHost) -> None:
     cos.faults.disk_full = True
     with connect(cos) as client:
-        assert ask(client, f'cat "{R}/etc/hosts" | head -n 1 | base64 | base64 -d').out == "127.0.0.1 localhost\n"
+        assert (
+            ask(client, f'cat "{R}/etc/hosts" | head -n 1 | base64 | base64 -d').out
+            == "127.0.0.1 localhost\n"
+        )
         assert ask(client, f'echo builtin >"{R}/var/x"').status != 0
-        with client.open_sftp() as sftp, pytest.raises(OSError, match="Failure"), sftp.open("x", "wb") as file:
+        with (
+            client.open_sftp() as sftp,
+            pytest.raises(OSError, match="Failure"),
+            sftp.open("x", "wb") as file,
+        ):
             file.write(b"x" * 100)

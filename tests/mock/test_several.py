@@ -39,22 +39,30 @@ def create(workspace: Workspace, count: int = 1, targets: Targets = HERE, **more
 
 def test_several_are_made_provisioned_as_a_fleet_and_found_again(workspace: Workspace) -> None:
     foretold = create(workspace, 2, Targets(check=True))
-    assert (foretold.exit_code, foretold.text) == (EXIT_WOULD_CHANGE, "would create dev-1, dev-2: g2-standard-8 + 1 x nvidia-l4")
+    assert (foretold.exit_code, foretold.text) == (
+        EXIT_WOULD_CHANGE,
+        "would create dev-1, dev-2: g2-standard-8 + 1 x nvidia-l4",
+    )
     assert workspace.notes[-1] == "       together $1.76 an hour, $14.10 in 8h"
     done = create(workspace, 2)
     assert (done.exit_code, done.document["changed"]) == (0, True)
     assert done.text == f"2 of 2 VMs: dev-1 ({ZONE}), dev-2 ({ZONE})"
     assert [(vm["name"], vm["status"], vm["tried"]) for vm in done.document["vms"]] == [
-        (name, "RUNNING", [{"zone": ZONE, "result": "created", "reason": ""}]) for name in ("dev-1", "dev-2")
+        (name, "RUNNING", [{"zone": ZONE, "result": "created", "reason": ""}])
+        for name in ("dev-1", "dev-2")
     ]
     assert set(done.document["hosts"]) == {"dev-1", "dev-2"}
-    assert {event.host for event in workspace.events if isinstance(event, Note) and event.text.startswith("asking")} == {"dev-1", "dev-2"}
+    assert {
+        event.host
+        for event in workspace.events
+        if isinstance(event, Note) and event.text.startswith("asking")
+    } == {"dev-1", "dev-2"}
     again = create(workspace, 2)
     assert (again.exit_code, again.document["changed"]) == (0, False)
     assert {host["changed"] for host in again.document["hosts"].values()} == {0}
-    assert [note for note in workspace.notes if note.startswith("plan:")] == ["plan:  2 VMs: dev-1, dev-2"] * 2, (
-        "once for each run with a plan"
-    )
+    assert [note for note in workspace.notes if note.startswith("plan:")] == [
+        "plan:  2 VMs: dev-1, dev-2"
+    ] * 2, "once for each run with a plan"
     assert create(workspace, 2, Targets(check=True)).exit_code == 0
     assert sorted(workspace.listed()) == [("dev-1", "RUNNING"), ("dev-2", "RUNNING")]
 
@@ -62,14 +70,24 @@ def test_several_are_made_provisioned_as_a_fleet_and_found_again(workspace: Work
 def test_what_was_made_is_provisioned_and_what_was_not_is_told(workspace: Workspace) -> None:
     workspace.cloud.emulator.faults.add(replace(stock_out(), name="dev-2"))
     done = create(workspace, 2)
-    assert (done.exit_code, done.document["error"]["what"]) == (EXIT_CLOUD, "no zone had g2-standard-8 + 1 x nvidia-l4")
+    assert (done.exit_code, done.document["error"]["what"]) == (
+        EXIT_CLOUD,
+        "no zone had g2-standard-8 + 1 x nvidia-l4",
+    )
     made, missing = done.document["vms"]
-    assert (made["name"], made["status"], missing["name"], missing["changed"]) == ("dev-1", "RUNNING", "dev-2", False)
+    assert (made["name"], made["status"], missing["name"], missing["changed"]) == (
+        "dev-1",
+        "RUNNING",
+        "dev-2",
+        False,
+    )
     assert [row["result"] for row in missing["tried"]] == ["capacity"] * 3
     assert done.text.splitlines()[0] == f"1 of 2 VMs: dev-1 ({ZONE})"
     assert set(done.document["hosts"]) == {"dev-1"}
     assert done.document["hosts"]["dev-1"]["failed"] == 0
-    assert [(entry.name, entry.state) for entry in journal_of(workspace.project).open()] == [("dev-1", MADE)]
+    assert [(entry.name, entry.state) for entry in journal_of(workspace.project).open()] == [
+        ("dev-1", MADE)
+    ]
 
 
 def test_one_of_them_that_does_not_answer_is_told_beside_the_others(workspace: Workspace) -> None:
@@ -81,14 +99,22 @@ def test_one_of_them_that_does_not_answer_is_told_beside_the_others(workspace: W
     assert set(done.document["hosts"]) == {"dev-1"}
 
 
-def test_a_third_one_needs_room_for_itself_alone_and_check_says_what_each_would_need(workspace: Workspace) -> None:
+def test_a_third_one_needs_room_for_itself_alone_and_check_says_what_each_would_need(
+    workspace: Workspace,
+) -> None:
     create(workspace, 2)
     workspace.stop("dev-2")
     workspace.cloud.emulator.quotas.set("NVIDIA_L4_GPUS", 3)
     foretold = create(workspace, 3, Targets(check=True))
     assert (foretold.exit_code, foretold.document["changed"]) == (EXIT_WOULD_CHANGE, True)
-    assert foretold.text.splitlines() == ["would create dev-3: g2-standard-8 + 1 x nvidia-l4", f"would start dev-2 in {ZONE}"]
-    assert [(row["name"], row["changed"]) for row in foretold.document["vms"]] == [("dev-1", False), ("dev-2", True)]
+    assert foretold.text.splitlines() == [
+        "would create dev-3: g2-standard-8 + 1 x nvidia-l4",
+        f"would start dev-2 in {ZONE}",
+    ]
+    assert [(row["name"], row["changed"]) for row in foretold.document["vms"]] == [
+        ("dev-1", False),
+        ("dev-2", True),
+    ]
     assert set(foretold.document["hosts"]) == {"dev-1"}
     workspace.cloud.emulator.quotas.set("NVIDIA_L4_GPUS", 2)
     with pytest.raises(QuotaExceeded, match="no room for g2-standard-8") as caught:
@@ -101,7 +127,10 @@ def test_without_room_for_all_none_is_made(workspace: Workspace) -> None:
     for targets in (HERE, Targets(check=True)):
         with pytest.raises(QuotaExceeded) as caught:
             create(workspace, 4, targets)
-        assert "needs 4 of NVIDIA_L4_GPUS in us-central1, 2 left (limit 2, in use 0)" in caught.value.why.splitlines()
+        assert (
+            "needs 4 of NVIDIA_L4_GPUS in us-central1, 2 left (limit 2, in use 0)"
+            in caught.value.why.splitlines()
+        )
     assert workspace.listed() == []
 
 
@@ -109,11 +138,17 @@ def test_so_many_are_refused_before_anything_is_asked(workspace: Workspace) -> N
     for targets in (HERE, Targets(check=True)):
         with pytest.raises(UsageError) as caught:
             create(workspace, MOST + 1, targets)
-        assert (caught.value.where, caught.value.why, caught.value.fix) == ("--count", "allowed: at most 500 at once", "--count=500")
+        assert (caught.value.where, caught.value.why, caught.value.fix) == (
+            "--count",
+            "allowed: at most 500 at once",
+            "--count=500",
+        )
     assert not workspace.cloud.emulator.calls
 
 
-def test_what_boots_them_is_rendered_once(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_boots_them_is_rendered_once(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rendered: list[Project] = []
 
     def counted(project: Project) -> str:
@@ -149,7 +184,9 @@ def test_what_several_have_in_common_is_told_once(workspace: Workspace) -> None:
 
 
 def test_a_name_of_the_settings_is_not_made(workspace: Workspace) -> None:
-    hosts = type(workspace.settings).from_levels([]).model_copy(update={"hosts": {"dev-2": object()}})
+    hosts = (
+        type(workspace.settings).from_levels([]).model_copy(update={"hosts": {"dev-2": object()}})
+    )
     workspace.settings = hosts
     with pytest.raises(UsageError, match="dev-2 is a host of the settings"):
         create(workspace, 2)
@@ -179,4 +216,8 @@ def test_every_zone_that_was_asked_is_told_with_its_reason(workspace: Workspace)
     workspace.cloud.emulator.faults.add(stock_out())
     with pytest.raises(NoCapacity) as caught:
         create(workspace)
-    assert [row["zone"] for row in caught.value.as_dict()["tried"]] == ["us-central1-a", "us-central1-b", "us-central1-c"]
+    assert [row["zone"] for row in caught.value.as_dict()["tried"]] == [
+        "us-central1-a",
+        "us-central1-b",
+        "us-central1-c",
+    ]

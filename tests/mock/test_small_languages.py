@@ -54,7 +54,17 @@ def test_templates(template: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "template", ["{{.Nope}}", "{{.Id.x}}", "{{", "{{nope .Id}}", "{{range .Env}}", "{{end}}", "{{}}", "{{index .Env 9}}"]
+    "template",
+    [
+        "{{.Nope}}",
+        "{{.Id.x}}",
+        "{{",
+        "{{nope .Id}}",
+        "{{range .Env}}",
+        "{{end}}",
+        "{{}}",
+        "{{index .Env 9}}",
+    ],
 )
 def test_templates_that_docker_refuses(template: str) -> None:
     with pytest.raises(TemplateError):
@@ -86,7 +96,17 @@ def test_yaml(text: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a: {b: c}\n", "a: &x 1\n", "a: 1\na: 2\n", "a: 'open\n", "a: [b\n", "a:\n\t- b\n", "a: 1\n  b: 2\n", "a: 1\nrest\n"]
+    "text",
+    [
+        "a: {b: c}\n",
+        "a: &x 1\n",
+        "a: 1\na: 2\n",
+        "a: 'open\n",
+        "a: [b\n",
+        "a:\n\t- b\n",
+        "a: 1\n  b: 2\n",
+        "a: 1\nrest\n",
+    ],
 )
 def test_yaml_that_is_not_understood_is_an_error_with_its_line(text: str) -> None:
     with pytest.raises(YamlError, match=r"line \d+"):
@@ -115,7 +135,9 @@ def test_dockerfile_variables(text: str, value: str) -> None:
 
 
 def test_a_dockerfile_is_cut_into_steps() -> None:
-    steps = parse("# c\nARG A=1\nfrom x AS y\nRUN a \\\n  # inside\n  && b\n\nCOPY --from=y --chown=1 /a /b\n")
+    steps = parse(
+        "# c\nARG A=1\nfrom x AS y\nRUN a \\\n  # inside\n  && b\n\nCOPY --from=y --chown=1 /a /b\n"
+    )
     assert [(step.line, step.name, step.rest) for step in steps] == [
         (2, "ARG", "A=1"),
         (3, "FROM", "x AS y"),
@@ -126,7 +148,15 @@ def test_a_dockerfile_is_cut_into_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "# only a comment\n", "RUN x\n", "FROM x\nNOPE\n", "FROM x\nRUN <<EOF\nx\nEOF\n", "FROM x\nCOPY <<X /y\nX\n"]
+    "text",
+    [
+        "",
+        "# only a comment\n",
+        "RUN x\n",
+        "FROM x\nNOPE\n",
+        "FROM x\nRUN <<EOF\nx\nEOF\n",
+        "FROM x\nCOPY <<X /y\nX\n",
+    ],
 )
 def test_dockerfiles_that_are_refused(text: str) -> None:
     with pytest.raises(DockerError):
@@ -139,8 +169,16 @@ def test_a_shell_heredoc_inside_quotes_is_none() -> None:
 
 def test_flags_in_all_their_spellings() -> None:
     options, rest = flags.parse(
-        "run", flags.RUN, ["-dit", "-eA=1", "-e", "B", "--env=C=2", "--name", "x", "--rm=false", "image", "-x"], stop_at_word=True
+        "run",
+        flags.RUN,
+        ["-dit", "-eA=1", "-e", "B", "--env=C=2", "--name", "x", "--rm=false", "image", "-x"],
+        stop_at_word=True,
     )
-    assert (options["detach"], options["interactive"], options["tty"], options["rm"]) == (True, True, True, False)
+    assert (options["detach"], options["interactive"], options["tty"], options["rm"]) == (
+        True,
+        True,
+        True,
+        False,
+    )
     assert (options["env"], options["name"], rest) == (["A=1", "B", "C=2"], "x", ["image", "-x"])
     assert flags.parse("rm", flags.REMOVE, ["a", "-f", "--", "-b"])[1] == ["a", "-b"]

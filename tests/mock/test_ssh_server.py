@@ -24,14 +24,18 @@ def test_a_megabyte_passes_both_ways(client: paramiko.SSHClient) -> None:
     assert len(answer.out) == 1 << 20
 
 
-def test_an_argument_of_a_hundred_kilobytes_is_run_and_one_too_long_is_refused_by_the_kernel(client: paramiko.SSHClient) -> None:
+def test_an_argument_of_a_hundred_kilobytes_is_run_and_one_too_long_is_refused_by_the_kernel(
+    client: paramiko.SSHClient,
+) -> None:
     assert ask(client, f": {'x' * 100_000}; echo ok").out == "ok\n"
     refused = ask(client, f": {'x' * 140_000}; echo ok")
     assert refused.status == 1
     assert "Argument list too long" in refused.err
 
 
-def test_a_command_ended_by_a_signal_has_no_status_but_its_name(client: paramiko.SSHClient, cos: MockHost) -> None:
+def test_a_command_ended_by_a_signal_has_no_status_but_its_name(
+    client: paramiko.SSHClient, cos: MockHost
+) -> None:
     assert ask(client, "kill -9 $$").status == -1  # paramiko's word for "no exit-status was sent"
 
 
@@ -53,7 +57,9 @@ def test_only_listed_keys_of_listed_users_log_in(cos: MockHost) -> None:
         connect(cos)
 
 
-def test_the_eleventh_session_of_a_connection_is_refused_and_the_first_ten_live(client: paramiko.SSHClient, cos: MockHost) -> None:
+def test_the_eleventh_session_of_a_connection_is_refused_and_the_first_ten_live(
+    client: paramiko.SSHClient, cos: MockHost
+) -> None:
     transport = client.get_transport()
     assert transport is not None
     channels = [transport.open_session() for _ in range(10)]
@@ -84,14 +90,18 @@ def test_channels_can_be_refused(client: paramiko.SSHClient, cos: MockHost) -> N
 def test_keep_alive_requests_are_answered(client: paramiko.SSHClient) -> None:
     transport = client.get_transport()
     assert transport is not None
-    assert transport.global_request("keepalive@openssh.com", wait=True) is None  # refused, as OpenSSH does: an answer all the same
+    assert (
+        transport.global_request("keepalive@openssh.com", wait=True) is None
+    )  # refused, as OpenSSH does: an answer all the same
     assert transport.is_active()
 
 
-# --- terminals ---------------------------------------------------------------------------------------------------------
+# --- terminals ------------------------------------------------------------------------------------
 
 
-def test_a_terminal_is_a_real_one_of_the_asked_size_and_follows_the_window(client: paramiko.SSHClient) -> None:
+def test_a_terminal_is_a_real_one_of_the_asked_size_and_follows_the_window(
+    client: paramiko.SSHClient,
+) -> None:
     transport = client.get_transport()
     assert transport is not None
     channel = transport.open_session()
@@ -113,7 +123,9 @@ def test_control_c_reaches_the_program_of_a_terminal(client: paramiko.SSHClient)
     assert transport is not None
     channel = transport.open_session()
     channel.get_pty()
-    channel.exec_command("trap 'echo caught; exit 130' INT; echo ready; while :; do sleep 0.1; done")
+    channel.exec_command(
+        "trap 'echo caught; exit 130' INT; echo ready; while :; do sleep 0.1; done"
+    )
     text = b""
     while b"ready" not in text:
         text += channel.recv(1000)
@@ -141,12 +153,16 @@ def test_programs_of_a_terminal_end_when_the_connection_goes(cos: MockHost) -> N
     assert eventually(lambda: cos.run("pgrep -f 'sleep 100[1]'").status == 1)
 
 
-# --- what goes wrong -----------------------------------------------------------------------------------------------------
+# --- what goes wrong ------------------------------------------------------------------------------
 
 
-def test_without_a_terminal_a_command_outlives_its_connection_with_its_input_ended(cos: MockHost) -> None:
+def test_without_a_terminal_a_command_outlives_its_connection_with_its_input_ended(
+    cos: MockHost,
+) -> None:
     connected = connect(cos)
-    feed, out, _ = connected.exec_command("echo ready; cat >/dev/null; echo gone >ended; sleep 1002")
+    feed, out, _ = connected.exec_command(
+        "echo ready; cat >/dev/null; echo gone >ended; sleep 1002"
+    )
     feed.write("some input\n")
     feed.flush()
     assert out.readline() == "ready\n"
@@ -232,15 +248,19 @@ def test_the_server_is_quick(client: paramiko.SSHClient) -> None:
     assert min(times) < 0.04, "Nagle's algorithm alone costs 44 ms a command"
 
 
-# --- forwarding and files ---------------------------------------------------------------------------------------------------
+# --- forwarding and files -------------------------------------------------------------------------
 
 
-def test_a_connection_through_the_host_reaches_loopback_only(client: paramiko.SSHClient, cos: MockHost) -> None:
+def test_a_connection_through_the_host_reaches_loopback_only(
+    client: paramiko.SSHClient, cos: MockHost
+) -> None:
     transport = client.get_transport()
     assert transport is not None
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=_greet, args=(listener,), daemon=True).start()
-        channel = transport.open_channel("direct-tcpip", listener.getsockname()[:2], ("127.0.0.1", 0))
+        channel = transport.open_channel(
+            "direct-tcpip", listener.getsockname()[:2], ("127.0.0.1", 0)
+        )
         assert channel.recv(100) == b"hello"
         channel.close()
     assert cos.stats.forwards == 1
@@ -271,7 +291,9 @@ def test_files_are_those_of_the_host(client: paramiko.SSHClient, cos: MockHost) 
     assert cos.stats.sftp_sessions == 1
 
 
-def test_a_link_does_not_lead_sftp_out_of_the_host(client: paramiko.SSHClient, cos: MockHost) -> None:
+def test_a_link_does_not_lead_sftp_out_of_the_host(
+    client: paramiko.SSHClient, cos: MockHost
+) -> None:
     cos.run("ln -s /etc ~/way-out; ln -s /etc/hosts ~/hosts")
     with client.open_sftp() as sftp:
         with pytest.raises(OSError, match="denied"):
@@ -283,7 +305,11 @@ def test_a_link_does_not_lead_sftp_out_of_the_host(client: paramiko.SSHClient, c
 def test_everything_is_counted(client: paramiko.SSHClient, cos: MockHost) -> None:
     ask(client, "true")
     ask(client, "false")
-    assert (cos.stats.connections, cos.stats.exchanges, cos.stats.commands) == (1, 2, ["true", "false"])
+    assert (cos.stats.connections, cos.stats.exchanges, cos.stats.commands) == (
+        1,
+        2,
+        ["true", "false"],
+    )
     assert min(cos.stats.bytes_in, cos.stats.bytes_out) > 1000
     cos.stats.reset()
     assert (cos.stats.exchanges, cos.stats.bytes_in, cos.stats.commands) == (0, 0, [])

@@ -20,7 +20,7 @@ def install(host: MockHost, version: str = "") -> None:
     assert done.status == 0, done.output
 
 
-# --- the machine -------------------------------------------------------------------------------------------------------
+# --- the machine ----------------------------------------------------------------------------------
 
 
 def test_it_is_container_optimized_os(shared: MockHost) -> None:
@@ -30,12 +30,17 @@ def test_it_is_container_optimized_os(shared: MockHost) -> None:
     assert shared.path("/sys/bus/pci/devices/0000:00:04.0/vendor").read_text() == "0x10de\n"
     assert shared.path("/sys/bus/pci/devices/0000:00:04.0/class").read_text().startswith("0x03")
     assert not shared.path("/dev/nvidiactl").exists(), "device nodes come with the driver"
-    assert (shared.run("nproc").output, shared.run("getconf _NPROCESSORS_ONLN").output) == ("8\n", "8\n")
+    assert (shared.run("nproc").output, shared.run("getconf _NPROCESSORS_ONLN").output) == (
+        "8\n",
+        "8\n",
+    )
 
 
 def test_a_host_without_gpu_says_so_everywhere() -> None:
     with MockHost(gpu=None) as host:
-        assert "0x10de" not in "".join(path.read_text() for path in host.path("/sys/bus/pci/devices").glob("*/vendor"))
+        assert "0x10de" not in "".join(
+            path.read_text() for path in host.path("/sys/bus/pci/devices").glob("*/vendor")
+        )
         done = host.run("sudo cos-extensions install gpu")
         assert done.status == 1
         assert "failed to get GPU type information" in done.output
@@ -46,11 +51,14 @@ def test_an_unknown_gpu_is_refused() -> None:
         MockHost(gpu="nvidia-geforce")
 
 
-# --- sudo --------------------------------------------------------------------------------------------------------------
+# --- sudo -----------------------------------------------------------------------------------------
 
 
 def test_sudo_keeps_almost_nothing_of_the_environment(shared: MockHost) -> None:
-    assert shared.run("FOO=1 sudo sh -c 'echo ${FOO-none} $HOME'").output.split() == ["none", f"{shared.root}/root"]
+    assert shared.run("FOO=1 sudo sh -c 'echo ${FOO-none} $HOME'").output.split() == [
+        "none",
+        f"{shared.root}/root",
+    ]
     assert shared.run("FOO=1 sudo -E sh -c 'echo ${FOO-none}'").output == "1\n"
     assert shared.run("sudo FOO=2 BAR='a b' sh -c 'echo $FOO $BAR'").output == "2 a b\n"
     assert shared.run("sudo -n -- whoami; whoami").output == "root\nuser\n"
@@ -68,7 +76,7 @@ def test_sudo_refuses_as_the_real_one_does(cos: MockHost) -> None:
     assert "a terminal is required to read the password" in cos.run("sudo true").output
 
 
-# --- mounts ------------------------------------------------------------------------------------------------------------
+# --- mounts ---------------------------------------------------------------------------------------
 
 
 def test_bind_mounts_stack_and_findmnt_shows_each(cos: MockHost) -> None:
@@ -77,9 +85,14 @@ def test_bind_mounts_stack_and_findmnt_shows_each(cos: MockHost) -> None:
     cos.run(f"{BIND}; {BIND}")
     assert cos.run(show).output == "rw,nosuid,nodev,noexec,relatime\n" * 2
     cos.run(REMOUNT)
-    assert cos.run(show).output.splitlines() == ["rw,nosuid,nodev,noexec,relatime", "rw,nosuid,nodev,relatime"]
+    assert cos.run(show).output.splitlines() == [
+        "rw,nosuid,nodev,noexec,relatime",
+        "rw,nosuid,nodev,relatime",
+    ]
     assert cos.run(f"sudo umount {DRIVER}; {show}").output == "rw,nosuid,nodev,noexec,relatime\n"
-    assert cos.run("findmnt -rno TARGET,FSTYPE -T /var/lib/nvidia").output == "/var/lib/nvidia ext4\n"
+    assert (
+        cos.run("findmnt -rno TARGET,FSTYPE -T /var/lib/nvidia").output == "/var/lib/nvidia ext4\n"
+    )
     assert cos.run("findmnt -no OPTIONS -T /var/lib/docker").output == "rw,nosuid,nodev,relatime\n"
     assert cos.run("findmnt -n -o TARGET --target /var/lib/google").output == "/var/lib/google\n"
     assert "/var/lib/nvidia" in cos.path("/proc/self/mountinfo").read_text()
@@ -90,7 +103,11 @@ def test_bind_mounts_stack_and_findmnt_shows_each(cos: MockHost) -> None:
     [
         (f"mount --bind {DRIVER} {DRIVER}", 32, "must be superuser"),
         (f"sudo mount -o remount,exec {DRIVER}", 32, "mount point not mounted or bad option"),
-        ("sudo mount --bind /var/nope /var/lib/nvidia", 32, "special device /var/nope does not exist"),
+        (
+            "sudo mount --bind /var/nope /var/lib/nvidia",
+            32,
+            "special device /var/nope does not exist",
+        ),
         ("sudo mount --bind /var/lib/nvidia /var/nope", 32, "mount point does not exist"),
         ("sudo umount /var/lib/nvidia", 32, "not mounted"),
         ("sudo mount -o remount,nonsense /var", 32, "bad option"),
@@ -106,14 +123,16 @@ def test_mounts_that_cannot_be(shared: MockHost, command: str, status: int, text
 
 
 def test_a_bind_mount_shows_one_folder_under_another_name(cos: MockHost) -> None:
-    cos.run('sudo mkdir -p "$PROVISION_MOCK_ROOT/mnt/disks/a" "$PROVISION_MOCK_ROOT/var/b"; echo x >"$PROVISION_MOCK_ROOT/var/b/x"')
+    cos.run(
+        'sudo mkdir -p "$PROVISION_MOCK_ROOT/mnt/disks/a" "$PROVISION_MOCK_ROOT/var/b"; echo x >"$PROVISION_MOCK_ROOT/var/b/x"'
+    )
     assert cos.run("sudo mount --bind /var/b /mnt/disks/a").status == 0
     assert cos.path("/mnt/disks/a/x").read_text() == "x\n"
     assert cos.run("sudo umount /mnt/disks/a").status == 0
     assert not cos.path("/mnt/disks/a/x").exists()
 
 
-# --- the driver --------------------------------------------------------------------------------------------------------
+# --- the driver -----------------------------------------------------------------------------------
 
 
 def test_the_driver_runs_only_after_bind_and_remount(cos: MockHost) -> None:
@@ -138,11 +157,18 @@ def test_a_second_installation_hits_the_cache(cos: MockHost) -> None:
     assert again.status == 0
     assert "Running GPU driver installer" not in again.output
     assert "Finished installing" not in again.output
-    assert cos.path("/var/lib/nvidia/.cache").read_text() == "BUILD_ID=19216.655.28\nDRIVER_VERSION=580.126.09\nKERNEL_OPEN=true\n"
-    assert cos.path("/etc/ld.so.conf").read_text().count("/var/lib/nvidia/lib64") == 2, "the line is added at every run"
+    assert (
+        cos.path("/var/lib/nvidia/.cache").read_text()
+        == "BUILD_ID=19216.655.28\nDRIVER_VERSION=580.126.09\nKERNEL_OPEN=true\n"
+    )
+    assert cos.path("/etc/ld.so.conf").read_text().count("/var/lib/nvidia/lib64") == 2, (
+        "the line is added at every run"
+    )
 
 
-def test_another_version_leaves_the_loaded_module_and_a_mismatch_until_the_reboot(cos: MockHost) -> None:
+def test_another_version_leaves_the_loaded_module_and_a_mismatch_until_the_reboot(
+    cos: MockHost,
+) -> None:
     install(cos, "R535")
     cos.run(f"{BIND}; {REMOUNT}")
     changed = cos.run("sudo cos-extensions install gpu -- -version=R570")
@@ -155,7 +181,9 @@ def test_another_version_leaves_the_loaded_module_and_a_mismatch_until_the_reboo
     cos.reboot()
     install(cos, "R570")
     cos.run(f"{BIND}; {REMOUNT}")
-    assert cos.run(f"{SMI} --query-gpu=driver_version --format=csv,noheader").output == "570.211.01\n"
+    assert (
+        cos.run(f"{SMI} --query-gpu=driver_version --format=csv,noheader").output == "570.211.01\n"
+    )
 
 
 def test_versions_are_listed_and_resolved(cos: MockHost) -> None:
@@ -163,7 +191,9 @@ def test_versions_are_listed_and_resolved(cos: MockHost) -> None:
     assert "[gpu]" in listed
     assert "580.126.09 [default]" in listed
     assert "590.48.01 [latest]" in listed
-    assert cos.run("cos-extensions list -- --gpu-installer").output.startswith("us.gcr.io/cos-cloud/cos-gpu-installer:v2")
+    assert cos.run("cos-extensions list -- --gpu-installer").output.startswith(
+        "us.gcr.io/cos-cloud/cos-gpu-installer:v2"
+    )
     install(cos, "latest")
     assert "DRIVER_VERSION=590.48.01" in cos.path("/var/lib/nvidia/.cache").read_text()
 
@@ -180,7 +210,9 @@ def test_versions_are_listed_and_resolved(cos: MockHost) -> None:
         ("installer_dev_image", 1, "not supported on dev images"),
     ],
 )
-def test_every_way_in_which_the_installer_fails(cos: MockHost, fault: str, status: int, text: str) -> None:
+def test_every_way_in_which_the_installer_fails(
+    cos: MockHost, fault: str, status: int, text: str
+) -> None:
     cos.faults.set(fault)
     done = cos.run("sudo cos-extensions install gpu")
     assert done.status == status
@@ -203,7 +235,9 @@ def test_versions_that_do_not_exist(shared: MockHost, version: str, text: str) -
 
 def test_two_installers_at_once_are_one_too_many(cos: MockHost) -> None:
     cos.path("/../state/install_seconds").resolve().write_text("1")
-    done = cos.run("sudo cos-extensions install gpu >/dev/null 2>&1 & sleep 0.3; sudo cos-extensions install gpu; echo $?; wait")
+    done = cos.run(
+        "sudo cos-extensions install gpu >/dev/null 2>&1 & sleep 0.3; sudo cos-extensions install gpu; echo $?; wait"
+    )
     assert "is locked" in done.output
     assert done.output.splitlines()[-1] == "1"
 
@@ -226,20 +260,34 @@ def test_nvidia_smi_wants_its_library_and_invents_nothing(cos: MockHost) -> None
     install(cos)
     cos.run(f'{BIND}; {REMOUNT}; : >"$PROVISION_MOCK_ROOT/etc/ld.so.conf"')
     assert "couldn't find libnvidia-ml.so" in cos.run(f"{DRIVER}/bin/nvidia-smi").output
-    assert cos.run(f"{SMI} --query-gpu=utilization.gpu,temperature.gpu --format=csv,noheader").output == "[N/A], [N/A]\n"
+    assert (
+        cos.run(f"{SMI} --query-gpu=utilization.gpu,temperature.gpu --format=csv,noheader").output
+        == "[N/A], [N/A]\n"
+    )
     assert cos.run(f"{SMI} --query-gpu=nonsense --format=csv").status == 2
     assert cos.run(f"{SMI} -L").output.startswith("GPU 0: NVIDIA L4 (UUID: GPU-")
     assert cos.run(f"{SMI} -c 3").status == 4, "setting the compute mode wants root"
-    assert cos.run(f"sudo LD_LIBRARY_PATH={DRIVER}/lib64 {DRIVER}/bin/nvidia-smi -c EXCLUSIVE_PROCESS").status == 0
-    assert cos.run(f"{SMI} --query-gpu=compute_mode --format=csv,noheader").output == "Exclusive_Process\n"
+    assert (
+        cos.run(
+            f"sudo LD_LIBRARY_PATH={DRIVER}/lib64 {DRIVER}/bin/nvidia-smi -c EXCLUSIVE_PROCESS"
+        ).status
+        == 0
+    )
+    assert (
+        cos.run(f"{SMI} --query-gpu=compute_mode --format=csv,noheader").output
+        == "Exclusive_Process\n"
+    )
 
 
-# --- registry login, toolbox, metadata ------------------------------------------------------------------------------------
+# --- registry login, toolbox, metadata ------------------------------------------------------------
 
 
 def test_the_credential_helper_cannot_write_below_root(cos: MockHost) -> None:
     done = cos.run("sudo docker-credential-gcr configure-docker")
-    assert (done.status, done.output) == (1, "ERROR: Unable to save docker config: mkdir /root/.docker: read-only file system\n")
+    assert (done.status, done.output) == (
+        1,
+        "ERROR: Unable to save docker config: mkdir /root/.docker: read-only file system\n",
+    )
     assert cos.run('sudo touch "$PROVISION_MOCK_ROOT/root/x"').status != 0
     assert cos.run("docker-credential-gcr configure-docker").status == 0
     assert '"gcr.io": "gcr"' in cos.path("/home/user/.docker/config.json").read_text()
@@ -250,7 +298,10 @@ def test_the_credential_helper_adds_to_what_is_there(cos: MockHost) -> None:
     assert cos.run(f"{configure}us-docker.pkg.dev,eu.gcr.io").status == 0
     assert cos.run(f"{configure}asia-docker.pkg.dev").status == 0
     text = cos.path("/var/lib/x y/config.json").read_text()
-    assert [name in text for name in ("us-docker.pkg.dev", "eu.gcr.io", "asia-docker.pkg.dev", '"us.gcr.io"')] == [True, True, True, False]
+    assert [
+        name in text
+        for name in ("us-docker.pkg.dev", "eu.gcr.io", "asia-docker.pkg.dev", '"us.gcr.io"')
+    ] == [True, True, True, False]
     assert cos.run("docker-credential-gcr configure-docker --nonsense").status == 2
 
 
@@ -269,11 +320,16 @@ def test_the_metadata_server_wants_its_header(shared: MockHost) -> None:
     assert "Missing required header" in shared.run(f"curl -s {url}/name").output
     assert shared.run(f"curl -s -H 'Metadata-Flavor: Google' {url}/name").output == "mock"
     assert shared.run(f"curl -sf -H 'Metadata-Flavor: Google' {url}/attributes/none").status == 22
-    assert shared.run(f"curl -sf -X PUT -H 'Metadata-Flavor: Google' --data v {url}/guest-attributes/a/b").status == 22, "not enabled"
+    assert (
+        shared.run(
+            f"curl -sf -X PUT -H 'Metadata-Flavor: Google' --data v {url}/guest-attributes/a/b"
+        ).status
+        == 22
+    ), "not enabled"
     assert shared.run("curl -sS https://storage.googleapis.com").status == 6
 
 
-# --- systemd -----------------------------------------------------------------------------------------------------------------
+# --- systemd --------------------------------------------------------------------------------------
 
 UNIT = """\
 [Unit]
@@ -293,15 +349,22 @@ def test_a_oneshot_unit_really_runs(cos: MockHost) -> None:
     cos.put("/etc/systemd/system/x.service", UNIT)
     cos.put("/var/lib/x/run.sh", 'echo "$WHO $# $1" >"$PROVISION_MOCK_ROOT/var/lib/x/ran"; id -u\n')
     assert cos.run("systemctl start x").status == 1, "without root"
-    assert cos.run("sudo systemctl daemon-reload && sudo systemctl enable x.service").output.startswith("Created symlink /etc/systemd")
+    assert cos.run(
+        "sudo systemctl daemon-reload && sudo systemctl enable x.service"
+    ).output.startswith("Created symlink /etc/systemd")
     assert cos.run("systemctl is-active x").output == "inactive\n"
     assert cos.run("sudo systemctl start x").status == 0
     assert cos.path("/var/lib/x/ran").read_text() == "me 2 two words\n"
     assert (
-        cos.run("systemctl is-active x; systemctl is-enabled x; journalctl --unit x --lines 1 --output cat").output
+        cos.run(
+            "systemctl is-active x; systemctl is-enabled x; journalctl --unit x --lines 1 --output cat"
+        ).output
         == "active\nenabled\n0\n"
     )
-    assert cos.run("systemctl show -p ActiveState,SubState x").output == "ActiveState=active\nSubState=exited\n"
+    assert (
+        cos.run("systemctl show -p ActiveState,SubState x").output
+        == "ActiveState=active\nSubState=exited\n"
+    )
 
 
 def test_units_that_fail_or_are_not_there(cos: MockHost) -> None:
@@ -311,25 +374,40 @@ def test_units_that_fail_or_are_not_there(cos: MockHost) -> None:
     assert "Job for x.service failed" in done.output
     assert cos.run("systemctl is-active x").output == "failed\n"
     missing = cos.run("sudo systemctl start y")
-    assert (missing.status, missing.output) == (5, "Failed to start y.service: Unit y.service not found.\n")
-    assert cos.run("systemctl is-active docker.socket; systemctl is-active y").output == "active\ninactive\n"
+    assert (missing.status, missing.output) == (
+        5,
+        "Failed to start y.service: Unit y.service not found.\n",
+    )
+    assert (
+        cos.run("systemctl is-active docker.socket; systemctl is-active y").output
+        == "active\ninactive\n"
+    )
     assert cos.run("systemctl frobnicate").status == 1
 
 
 def test_a_condition_that_does_not_hold_skips_the_unit(cos: MockHost) -> None:
-    cos.put("/etc/systemd/system/x.service", UNIT.replace("Description=test", "ConditionPathExists=/var/lib/nope"))
+    cos.put(
+        "/etc/systemd/system/x.service",
+        UNIT.replace("Description=test", "ConditionPathExists=/var/lib/nope"),
+    )
     assert cos.run("sudo systemctl start x").status == 0
     assert cos.run("systemctl is-active x").output == "inactive\n"
 
 
 def test_what_is_not_simulated_says_so(cos: MockHost) -> None:
-    for command in ("sudo systemctl edit x", "curl --frobnicate", "docker-credential-gcr frobnicate", "toolbox", "journalctl --frobnicate"):
+    for command in (
+        "sudo systemctl edit x",
+        "curl --frobnicate",
+        "docker-credential-gcr frobnicate",
+        "toolbox",
+        "journalctl --frobnicate",
+    ):
         assert cos.run(command).status != 0, command
     with pytest.raises(ValueError, match="no fault 'nonsense'"):
         cos.faults.set("nonsense")
 
 
-# --- a workstation ------------------------------------------------------------------------------------------------------------
+# --- a workstation --------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -337,7 +415,10 @@ def test_a_workstation_has_a_driver_of_its_own_and_nothing_of_container_optimize
     with MockHost(system="ubuntu", gpu="nvidia-rtx-pro-6000", shell=SHELL) as host:
         for _ in range(2):
             assert "ID=ubuntu" in host.path("/etc/os-release").read_text()
-            assert host.run("nvidia-smi --query-gpu=driver_version --format=csv,noheader") == (0, "580.126.09\n")
+            assert host.run("nvidia-smi --query-gpu=driver_version --format=csv,noheader") == (
+                0,
+                "580.126.09\n",
+            )
             assert "libcuda.so.1 (libc6,x86-64) => " in host.run("ldconfig -p").output
             assert host.run("findmnt -no OPTIONS -T /var").output == "rw,relatime\n"
             for name in ("cos-extensions", "toolbox", "docker-credential-gcr"):

@@ -61,18 +61,24 @@ def test_what_the_boot_unit_publishes_is_pinned_under_the_instance_id(workspace:
     assert not any("first use" in note for note in workspace.notes)
 
 
-def test_the_serial_console_is_enough(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_serial_console_is_enough(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     without_attributes(monkeypatch)
     workspace.create()
     assert any(line.endswith(shown(workspace)) for line in pins(workspace))
     assert not any("first use" in note for note in workspace.notes)
 
 
-def test_what_is_trusted_on_first_use_is_said(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_trusted_on_first_use_is_said(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     silent(monkeypatch)
     workspace.create(host_keys_s=0.2)
     key = HostKey.parse(shown(workspace))
-    assert f"trusting on first use: {key} (it published no host keys within 0.2 s)" in workspace.notes
+    assert (
+        f"trusting on first use: {key} (it published no host keys within 0.2 s)" in workspace.notes
+    )
     assert any(line.endswith(key.line) for line in pins(workspace))
 
 
@@ -85,10 +91,14 @@ def test_keys_that_were_replaced_are_read_again_and_pinned(workspace: Workspace)
     workspace.events.clear()
     assert provisioned(workspace) is None
     assert RENEWED in workspace.notes
-    assert [line for line in pins(workspace) if line.startswith(alias)] == [f"{alias} {shown(workspace)}"]
+    assert [line for line in pins(workspace) if line.startswith(alias)] == [
+        f"{alias} {shown(workspace)}"
+    ]
 
 
-def test_keys_that_are_published_late_are_waited_for(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_that_are_published_late_are_waited_for(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The boot unit looks every five seconds: what it says next is believed."""
     workspace.create()
     workspace.cloud.host("dev").change_host_key()
@@ -143,7 +153,9 @@ def test_a_shell_reads_the_keys_again_too(workspace: Workspace) -> None:
     assert "/tmp/provision-" not in caught.value.why + caught.value.fix
 
 
-def test_another_instance_of_the_same_name_is_not_asked_for_its_keys(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_instance_of_the_same_name_is_not_asked_for_its_keys(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     workspace.create()
     workspace.cloud.host("dev").change_host_key()
     cloud = vm_show(workspace.project, "dev").document["vm"]
@@ -158,10 +170,15 @@ def test_another_instance_of_the_same_name_is_not_asked_for_its_keys(workspace: 
     monkeypatch.setattr(GceCloud, "get", another)
     error = provisioned(workspace)
     assert isinstance(error, HostKeyMismatch)
-    assert f"the pinned key is that of the instance {cloud['instance_id']}; the VM of this name is another one by now, 1" in error.why
+    assert (
+        f"the pinned key is that of the instance {cloud['instance_id']}; the VM of this name is another one by now, 1"
+        in error.why
+    )
 
 
-def test_a_cloud_that_does_not_answer_leaves_the_alarm(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cloud_that_does_not_answer_leaves_the_alarm(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     workspace.create()
     workspace.cloud.host("dev").change_host_key()
 

@@ -44,10 +44,18 @@ def statuses(done: Done) -> set[str]:
 
 def test_the_life_of_a_vm(workspace: Workspace) -> None:
     foretold = workspace.create(CHECK)
-    assert (foretold.exit_code, foretold.document["vm"], workspace.listed()) == (EXIT_WOULD_CHANGE, None, [])
+    assert (foretold.exit_code, foretold.document["vm"], workspace.listed()) == (
+        EXIT_WOULD_CHANGE,
+        None,
+        [],
+    )
 
     made = workspace.create()
-    assert (made.exit_code, made.document["changed"], made.document["tried"][0]["result"]) == (0, True, "created")
+    assert (made.exit_code, made.document["changed"], made.document["tried"][0]["result"]) == (
+        0,
+        True,
+        "created",
+    )
     assert statuses(made) <= {"changed", "ok"}
     assert workspace.listed() == [("dev", "RUNNING")]
     shown = vm_show(workspace.project, "dev").document["vm"]
@@ -100,15 +108,29 @@ def test_check_probes_a_running_vm_and_refuses_what_create_refuses(workspace: Wo
     assert raised[0] == raised[1]
 
 
-def test_time_left_is_counted_from_the_last_start(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_left_is_counted_from_the_last_start(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def ago(**span: float) -> str:
         return (datetime.now(UTC) - timedelta(**span)).isoformat()
 
     def left(**changed: Any) -> tuple[int, int | None]:
-        vm = replace(Vm(name="dev", zone=ZONE, status="RUNNING", machine_type="m", created=ago(days=2), ttl_s=8 * 3600), **changed)
+        vm = replace(
+            Vm(
+                name="dev",
+                zone=ZONE,
+                status="RUNNING",
+                machine_type="m",
+                created=ago(days=2),
+                ttl_s=8 * 3600,
+            ),
+            **changed,
+        )
         patch.setattr(GceCloud, "listing", lambda _self, _labels: Listing([vm]))
         (shown,) = vm_list(workspace.project).document["vms"]
-        return round(shown["age_s"] / 3600), shown["ttl_left_s"] and round(shown["ttl_left_s"] / 3600)
+        return round(shown["age_s"] / 3600), shown["ttl_left_s"] and round(
+            shown["ttl_left_s"] / 3600
+        )
 
     with monkeypatch.context() as patch:
         assert left(started=ago(hours=1)) == (48, 7)
@@ -117,7 +139,7 @@ def test_time_left_is_counted_from_the_last_start(workspace: Workspace, monkeypa
         assert left(started=ago(hours=1), status="TERMINATED") == (48, None)
 
 
-# --- the VM runs, and something fails -----------------------------------------------------------------------------------
+# --- the VM runs, and something fails -------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -133,7 +155,9 @@ def test_ssh_that_never_comes_names_the_vm(workspace: Workspace) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_while_waiting_names_the_vm(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_waiting_names_the_vm(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -147,7 +171,10 @@ def test_ctrl_c_while_waiting_names_the_vm(workspace: Workspace, monkeypatch: py
     assert (continued.exit_code, continued.document["changed"]) == (0, False)
 
 
-@pytest.mark.parametrize(("width", "count", "asked"), [(1, 1, ["dev"]), (2, 1, ["dev", "dev"]), (1, 2, ["dev-1", "dev-2"])])
+@pytest.mark.parametrize(
+    ("width", "count", "asked"),
+    [(1, 1, ["dev"]), (2, 1, ["dev", "dev"]), (1, 2, ["dev-1", "dev-2"])],
+)
 def test_ctrl_c_while_the_cloud_is_asked_says_what_may_appear(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, width: int, count: int, asked: list[str]
 ) -> None:
@@ -163,23 +190,41 @@ def test_ctrl_c_while_the_cloud_is_asked_says_what_may_appear(
             vm_create(workspace.project, "dev", HERE, count=count, parallel_zones=width)
     *lines, remedy = caught.value.why.splitlines()
     assert caught.value.exit_code == EXIT_INTERRUPTED
-    assert sorted(line.split(" in us-")[0] for line in lines) == [f"{name} may be in the making" for name in asked]
-    assert remedy.endswith(f"vm.delete --name {','.join(dict.fromkeys(asked))}` removes what is there")
+    assert sorted(line.split(" in us-")[0] for line in lines) == [
+        f"{name} may be in the making" for name in asked
+    ]
+    assert remedy.endswith(
+        f"vm.delete --name {','.join(dict.fromkeys(asked))}` removes what is there"
+    )
     assert workspace.listed() == []
 
 
-def test_a_vm_in_a_zone_that_the_list_leaves_out_is_shown_all_the_same(workspace: Workspace) -> None:
+def test_a_vm_in_a_zone_that_the_list_leaves_out_is_shown_all_the_same(
+    workspace: Workspace,
+) -> None:
     workspace.create()
     workspace.cloud.emulator.script({"zone": ZONE, "fault": "unreachable"})
     assert workspace.listed() == [("dev", "RUNNING")]
     assert [vm["name"] for vm in vm_cost(workspace.project).document["vms"]] == ["dev"]
     assert vm_show(workspace.project, "dev").document["vm"]["status"] == "RUNNING"
-    workspace.cloud.emulator.script({"call": "instances.get", "fault": "http", "http_status": 400, "reason": "invalid", "message": "no"})
+    workspace.cloud.emulator.script(
+        {
+            "call": "instances.get",
+            "fault": "http",
+            "http_status": 400,
+            "reason": "invalid",
+            "message": "no",
+        }
+    )
     assert workspace.listed() == []
-    assert workspace.notes[-1] == f"dev in {ZONE} is missing here, and may run and bill: invalid: no"
+    assert (
+        workspace.notes[-1] == f"dev in {ZONE} is missing here, and may run and bill: invalid: no"
+    )
 
 
-def test_ctrl_c_before_anything_was_asked_for_says_so(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_before_anything_was_asked_for_says_so(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -202,13 +247,23 @@ def test_provisioning_that_fails_names_the_vm(workspace: Workspace) -> None:
 
 
 def test_only_a_real_cloud_bills(workspace: Workspace) -> None:
-    real = replace(workspace.project, settings=workspace.settings.model_copy(update={"project": "p", "cloud": "gce"}), program_argv0="inv")
+    real = replace(
+        workspace.project,
+        settings=workspace.settings.model_copy(update={"project": "p", "cloud": "gce"}),
+        program_argv0="inv",
+    )
     text = bills(real, Vm(name="dev", zone="z", status="RUNNING", machine_type="m"))
-    assert text == "dev runs and bills in z; `inv vm.create --name dev` continues, `inv vm.delete --name dev` removes it"
-    assert (Patience.of(real).host_keys_s, Patience.of(workspace.project).host_keys_s) == (180.0, 5.0)
+    assert (
+        text
+        == "dev runs and bills in z; `inv vm.create --name dev` continues, `inv vm.delete --name dev` removes it"
+    )
+    assert (Patience.of(real).host_keys_s, Patience.of(workspace.project).host_keys_s) == (
+        180.0,
+        5.0,
+    )
 
 
-# --- which VM ------------------------------------------------------------------------------------------------------------
+# --- which VM -------------------------------------------------------------------------------------
 
 
 def test_host_names_the_vm_to_create(workspace: Workspace) -> None:

@@ -44,7 +44,11 @@ def test_a_vm_that_stopped_is_said_to_have(workspace: Workspace) -> None:
     workspace.create()
     workspace.stop()
     error = refused(workspace)
-    assert (error.what, error.where, error.fix) == ("the VM does not run", "dev", "invoke vm.start --name dev")
+    assert (error.what, error.where, error.fix) == (
+        "the VM does not run",
+        "dev",
+        "invoke vm.start --name dev",
+    )
     first, second = error.why.splitlines()
     assert first.startswith(f"it is TERMINATED in {ZONE}, stopped 20")
     assert second.startswith("no SSH connection to provision@127.0.0.1 port ")
@@ -78,13 +82,17 @@ def test_a_vm_that_is_gone_is_said_to_be(workspace: Workspace) -> None:
     cloud_of(workspace.project).delete("dev", ZONE, request_id=new_request_id())
     error = refused(workspace)
     assert (error.what, error.fix) == ("the VM is gone", "invoke vm.create --name dev")
-    assert error.why.startswith(f"there is none in {ZONE}; this one was {record(workspace).instance_id}\n")
+    assert error.why.startswith(
+        f"there is none in {ZONE}; this one was {record(workspace).instance_id}\n"
+    )
 
 
 def test_a_cloud_that_does_not_say_changes_nothing(workspace: Workspace) -> None:
     workspace.create()
     workspace.stop()
-    workspace.cloud.emulator.faults.add(http_error(403, "forbidden", "not you", call="instances.get", times=None))
+    workspace.cloud.emulator.faults.add(
+        http_error(403, "forbidden", "not you", call="instances.get", times=None)
+    )
     assert refused(workspace).what.startswith("no SSH connection to provision@127.0.0.1")
 
 
@@ -94,8 +102,12 @@ def test_a_vm_that_runs_and_refuses_is_left_with_its_own_words(workspace: Worksp
     assert refused(workspace).what.startswith("no key is accepted")
 
 
-def test_for_a_host_of_the_settings_nobody_is_asked(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_for_a_host_of_the_settings_nobody_is_asked(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     workspace.create()
-    workspace.settings = workspace.settings.model_copy(update={"hosts": {"dev": HostSettings(address="127.0.0.9", port=9, host_key=None)}})
+    workspace.settings = workspace.settings.model_copy(
+        update={"hosts": {"dev": HostSettings(address="127.0.0.9", port=9, host_key=None)}}
+    )
     monkeypatch.setattr(GceCloud, "get", lambda *_: pytest.fail("the cloud was asked"))
     assert refused(workspace).what.startswith("no SSH connection to")

@@ -24,7 +24,9 @@ from provision.testing import MockHost
 
 
 def run(mock: MockHost, resources: Sequence[Resource]) -> HostReport:
-    transport = connection.connect(mock.host, known_hosts=KnownHosts(Path("/nonexistent/known_hosts")))
+    transport = connection.connect(
+        mock.host, known_hosts=KnownHosts(Path("/nonexistent/known_hosts"))
+    )
     try:
         return engine.converge(transport, resources, lambda event: None, clock=time.monotonic)
     finally:
@@ -56,7 +58,10 @@ def test_an_existing_image_is_pulled_through_the_credential_helper() -> None:
         report = run(mock, recipe(mock, wanted))
         assert not report.failed
         assert outcome(report, "image").status is Status.CHANGED
-        assert "us-docker.pkg.dev" in mock.run("sudo cat $PROVISION_MOCK_ROOT/var/lib/provision/docker/config.json").output
+        assert (
+            "us-docker.pkg.dev"
+            in mock.run("sudo cat $PROVISION_MOCK_ROOT/var/lib/provision/docker/config.json").output
+        )
         again = run(mock, recipe(mock, wanted))
         assert (again.count(Status.CHANGED), again.round_trips) == (0, 1)
 
@@ -78,15 +83,23 @@ def test_a_registry_that_was_not_logged_in_to_refuses_and_says_what_to_do() -> N
 @pytest.mark.slow
 def test_somebody_elses_container_of_that_name_is_left_alone() -> None:
     with MockHost() as mock:
-        assert mock.run("sudo docker run -d --name worker --entrypoint sleep ubuntu infinity").status == 0
-        before = mock.run("sudo docker container inspect -f '{{.Id}} {{.State.Running}}' worker").output
+        assert (
+            mock.run("sudo docker run -d --name worker --entrypoint sleep ubuntu infinity").status
+            == 0
+        )
+        before = mock.run(
+            "sudo docker container inspect -f '{{.Id}} {{.State.Running}}' worker"
+        ).output
         wanted = settings(image=REF)
         error = outcome(run(mock, recipe(mock, wanted)), "container").error
         assert error is not None
         assert error.what == "a container named worker exists that is not ours"
         assert error.fix == "set worker.name to another name"
         assert not run(mock, no_worker(wanted)).failed
-        assert mock.run("sudo docker container inspect -f '{{.Id}} {{.State.Running}}' worker").output == before
+        assert (
+            mock.run("sudo docker container inspect -f '{{.Id}} {{.State.Running}}' worker").output
+            == before
+        )
         other = settings(image=REF, name="mine")
         assert not run(mock, recipe(mock, other)).failed
 
@@ -143,10 +156,17 @@ def test_what_a_cut_run_did_to_the_driver_folder_is_made_up_for(change: str) -> 
 def test_a_thread_percentage_goes_back_when_it_is_unset() -> None:
     with MockHost() as mock:
         wanted = settings(image=REF)
-        half = wanted.model_copy(update={"mps": wanted.mps.model_copy(update={"thread_percentage": 50})})
+        half = wanted.model_copy(
+            update={"mps": wanted.mps.model_copy(update={"thread_percentage": 50})}
+        )
         run(mock, recipe(mock, wanted))
         assert not run(mock, mps(half)).failed
         again = outcome(run(mock, mps(wanted)), "mps")
-        assert (again.status, [change.key for change in again.diff]) == (Status.CHANGED, ["thread_percentage"])
-        asked = mock.run("sudo docker exec worker sh -c 'echo get_default_active_thread_percentage | nvidia-cuda-mps-control'")
+        assert (again.status, [change.key for change in again.diff]) == (
+            Status.CHANGED,
+            ["thread_percentage"],
+        )
+        asked = mock.run(
+            "sudo docker exec worker sh -c 'echo get_default_active_thread_percentage | nvidia-cuda-mps-control'"
+        )
         assert asked.output.strip().startswith("100")

@@ -26,18 +26,30 @@ REF = "us-docker.pkg.dev/project/repo/image:1"
 def settings_for(mock: MockHost, image: str = REF) -> Settings:
     """Settings whose host `dev` is the mock."""
     where = mock.host
-    entry = HostSettings(address=where.address, port=where.port, user=where.user, identity=where.identity, host_key=where.host_key)
+    entry = HostSettings(
+        address=where.address,
+        port=where.port,
+        user=where.user,
+        identity=where.identity,
+        host_key=where.host_key,
+    )
     made = Settings.from_levels([])
-    return made.model_copy(update={"hosts": {"dev": entry}, "worker": made.worker.model_copy(update={"image": image})})
+    return made.model_copy(
+        update={"hosts": {"dev": entry}, "worker": made.worker.model_copy(update={"image": image})}
+    )
 
 
 @contextmanager
-def settled(mock: MockHost, folder: Path, *, container: bool = True, image: str = REF) -> Iterator[Project]:
+def settled(
+    mock: MockHost, folder: Path, *, container: bool = True, image: str = REF
+) -> Iterator[Project]:
     """A session whose one host is the mock, provisioned, with the worker container running unless told otherwise."""
     settings = settings_for(mock, image)
     host = cos(settings, host=mock.host, boot_unit=templating.boot_unit(project_dir=None))
     recipe = [*host, *(worker(settings, WorkerImage(image), host=mock.host) if container else [])]
-    transport = connection.connect(mock.host, known_hosts=KnownHosts(Path("/nonexistent/known_hosts")))
+    transport = connection.connect(
+        mock.host, known_hosts=KnownHosts(Path("/nonexistent/known_hosts"))
+    )
     try:
         report = engine.converge(transport, recipe, lambda event: None, clock=time.monotonic)
     finally:

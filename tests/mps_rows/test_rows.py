@@ -1,8 +1,8 @@
 """What the control tool and CUDA programs do under MPS, on the mock and, with PROVISION_LAB_GPU=real, on this machine's own driver.
 
-The rows are data; a place runs the shell of a row in fresh directories. The real place needs root, setpriv and pytest:
-`PROVISION_LAB_GPU=real python -m pytest tests/mps_rows -m gpu --noconftest`. Without a GPU but with the driver's programs, the rows
-that need no server run.
+The rows are data; a place runs the shell of a row in fresh directories. The real place needs root,
+setpriv and pytest: `PROVISION_LAB_GPU=real python -m pytest tests/mps_rows -m gpu --noconftest`.
+Without a GPU but with the driver's programs, the rows that need no server run.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def mock() -> Iterator[Place]:
 
     with MockHost(shell=SHELL, gpu="nvidia-h200-141gb") as host:
         root, driver = "$PROVISION_MOCK_ROOT", "/var/lib/nvidia"
-        host.run(f"sudo cos-extensions install gpu; sudo mount --bind {driver} {driver}; sudo mount -o remount,exec {driver}")
+        host.run(
+            f"sudo cos-extensions install gpu; sudo mount --bind {driver} {driver}; sudo mount -o remount,exec {driver}"
+        )
         host.put("/tmp/client.py", CLIENT)
         host.put("/tmp/unreaped.py", UNREAPED)
         options = (
@@ -76,7 +78,12 @@ def mock() -> Iterator[Place]:
             f'--volume "{root}"/var/lib/nvidia/lib64:/usr/local/nvidia/lib64:ro '
             "--env LD_LIBRARY_PATH=/usr/local/nvidia/lib64 --env PATH=/usr/local/nvidia/bin:/usr/bin"
         )
-        assert host.run(f"docker run -d --init --name dev --entrypoint sleep {options} python:3.11 infinity").status == 0
+        assert (
+            host.run(
+                f"docker run -d --init --name dev --entrypoint sleep {options} python:3.11 infinity"
+            ).status
+            == 0
+        )
 
         def run(source: str) -> str:
             number = next(NUMBERS)
@@ -107,7 +114,12 @@ def real() -> Place:
         whole = REAL + names + PRELUDE + source + AFTER
         try:
             done = subprocess.run(
-                ["sh", "-c", "exec sh -s 2>&1"], input=whole, capture_output=True, text=True, timeout=LONGEST_S, check=False
+                ["sh", "-c", "exec sh -s 2>&1"],
+                input=whole,
+                capture_output=True,
+                text=True,
+                timeout=LONGEST_S,
+                check=False,
             )
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -128,7 +140,9 @@ def gpu_name() -> str:
     """The first GPU, as nvidia-smi calls it; empty without one."""
     listed = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     try:
-        return subprocess.run(listed, capture_output=True, text=True, timeout=LONGEST_S, check=False).stdout.partition("\n")[0]
+        return subprocess.run(
+            listed, capture_output=True, text=True, timeout=LONGEST_S, check=False
+        ).stdout.partition("\n")[0]
     except OSError:
         return ""
 
@@ -167,7 +181,11 @@ def test_the_real_one_does_as_written_down(real: Place, row: Mapping[str, Any]) 
 def test_every_fact_has_a_row_and_every_row_its_fact() -> None:
     page = (HERE.parents[1] / "docs" / "facts.md").read_text(encoding="utf-8")
     section = page[page.index("\nMeasured on the control daemon") : page.index("\n## Threads")]
-    written = [line.split(" | ")[0].removeprefix("| ") for line in section.splitlines() if line.startswith("| ")]
+    written = [
+        line.split(" | ")[0].removeprefix("| ")
+        for line in section.splitlines()
+        if line.startswith("| ")
+    ]
     repeated = {fact for row in ROWS for fact in row.get("facts", ())}
     assert sorted(repeated - set(written)) == []
     assert sorted(set(written) - repeated - ELSEWHERE - {"what was done"}) == []

@@ -11,7 +11,9 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def ask(line: str) -> str:
-    return subprocess.run(["nvidia-cuda-mps-control"], input=line, capture_output=True, text=True, check=False).stdout
+    return subprocess.run(
+        ["nvidia-cuda-mps-control"], input=line, capture_output=True, text=True, check=False
+    ).stdout
 
 
 def state(pid: int) -> str:

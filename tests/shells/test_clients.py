@@ -60,13 +60,21 @@ def err() -> bytearray:
 
 
 @pytest.fixture
-def project(scratch: Scratch, out: bytearray, err: bytearray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+def project(
+    scratch: Scratch,
+    out: bytearray,
+    err: bytearray,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Project:
     """One whose host is a folder, with containers that are processes."""
     scratch.enter(monkeypatch)
     docker = scratch.tools / "docker"
     docker.write_text(DOCKER)
     docker.chmod(0o755)
-    return Project(Settings.from_levels([]), tmp_path, tmp_path, stdout=out.extend, stderr=err.extend)
+    return Project(
+        Settings.from_levels([]), tmp_path, tmp_path, stdout=out.extend, stderr=err.extend
+    )
 
 
 def said(data: bytearray, number: int) -> list[bytes]:
@@ -74,20 +82,31 @@ def said(data: bytearray, number: int) -> list[bytes]:
     return [line.removeprefix(front) for line in bytes(data).split(b"\n") if line.startswith(front)]
 
 
-def test_long_and_binary_lines_stay_whole(scratch: Scratch, project: Project, out: bytearray, err: bytearray) -> None:
-    done = clients.run(project, LocalTransport(scratch.world.host()), [sys.executable, "-c", LINES], 4)
+def test_long_and_binary_lines_stay_whole(
+    scratch: Scratch, project: Project, out: bytearray, err: bytearray
+) -> None:
+    done = clients.run(
+        project, LocalTransport(scratch.world.host()), [sys.executable, "-c", LINES], 4
+    )
     assert [each["status"] for each in done.document["clients"]] == [0, 0, 0, 0], bytes(err[-300:])
     mine = bytes(byte for byte in range(256) if byte not in b"\r\n")
     whole = [b"%d " % number + mine * 400 for number in range(30)]
     for number in range(1, 5):
         assert said(out, number) == [*whole, mine]
         first, *lines, progress, last = said(err, number)
-        assert (first[:7], lines, progress, last[:11]) == (b"starts ", whole, b" 99%", b"ends after ")
+        assert (first[:7], lines, progress, last[:11]) == (
+            b"starts ",
+            whole,
+            b" 99%",
+            b"ends after ",
+        )
     assert len(bytes(out).split(b"\n")) == 4 * 31 + 1
     assert not list((scratch.root / "tmp").iterdir())
 
 
 def test_sixteen_megabytes_through_one(scratch: Scratch, project: Project, out: bytearray) -> None:
-    done = clients.run(project, LocalTransport(scratch.world.host()), [sys.executable, "-c", MUCH], 1)
+    done = clients.run(
+        project, LocalTransport(scratch.world.host()), [sys.executable, "-c", MUCH], 1
+    )
     assert done.exit_code == 0
     assert out == b"".join(b"[1] %79d\n" % number for number in range(200_000))

@@ -33,7 +33,9 @@ WILLING = "import time; print(flush=True); time.sleep(60)"
 def running(scratch: Scratch, source: str, token: str) -> Iterator[subprocess.Popen[bytes]]:
     """A program of the run of this token, once it has begun."""
     environment = scratch.world.environment(PROVISION_RUN=token)
-    with subprocess.Popen([sys.executable, "-c", source], env=environment, stdout=subprocess.PIPE) as program:
+    with subprocess.Popen(
+        [sys.executable, "-c", source], env=environment, stdout=subprocess.PIPE
+    ) as program:
         assert program.stdout is not None
         program.stdout.readline()
         try:
@@ -44,7 +46,9 @@ def running(scratch: Scratch, source: str, token: str) -> Iterator[subprocess.Po
 
 def end(scratch: Scratch, monkeypatch: pytest.MonkeyPatch, token: str) -> None:
     scratch.enter(monkeypatch)
-    done = subprocess.run(["sh", "-c", END, "provision", token], capture_output=True, check=False, timeout=60)
+    done = subprocess.run(
+        ["sh", "-c", END, "provision", token], capture_output=True, check=False, timeout=60
+    )
     assert (done.stdout, done.stderr) == (b"", b"")
 
 
@@ -62,8 +66,16 @@ def test_what_does_not_end_by_itself_is_ended_by_mps_before_it_is_killed(
     tool = scratch.tools / "nvidia-cuda-mps-control"
     tool.write_text(TOOL.replace("$TOOLS", shlex.quote(str(scratch.tools))))
     tool.chmod(0o755)
-    with running(scratch, STUBBORN, token) as stays, running(scratch, WILLING, token) as goes, running(scratch, STUBBORN, other) as left:
+    with (
+        running(scratch, STUBBORN, token) as stays,
+        running(scratch, WILLING, token) as goes,
+        running(scratch, STUBBORN, other) as left,
+    ):
         (scratch.tools / "clients").write_text(f"{goes.pid}\n{left.pid}\n{stays.pid}\n")
         end(scratch, monkeypatch, token)
-        assert (goes.wait(10), stays.wait(10), left.poll()) == (-signal.SIGTERM, -signal.SIGKILL, None)
+        assert (goes.wait(10), stays.wait(10), left.poll()) == (
+            -signal.SIGTERM,
+            -signal.SIGKILL,
+            None,
+        )
         assert told.read_text() == (f"terminate_client 77 {stays.pid}\n" if is_on else "")

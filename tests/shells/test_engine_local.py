@@ -23,15 +23,30 @@ from tests.shells.worlds import Scratch
 
 pytestmark = pytest.mark.slow
 
-OK, CHANGED, FAILED, SKIPPED, UNKNOWN = Status.OK, Status.CHANGED, Status.FAILED, Status.SKIPPED, Status.UNKNOWN
+OK, CHANGED, FAILED, SKIPPED, UNKNOWN = (
+    Status.OK,
+    Status.CHANGED,
+    Status.FAILED,
+    Status.SKIPPED,
+    Status.UNKNOWN,
+)
 
 
 def recipe() -> list[Resource]:
     folder = Directory(name="folder", path="/var/lib/it's a folder", at_boot=True)
-    unit = Unit(name="unit", unit="app.service", content="[Service]\nType=oneshot\n[Install]\nWantedBy=multi-user.target\n")
+    unit = Unit(
+        name="unit",
+        unit="app.service",
+        content="[Service]\nType=oneshot\n[Install]\nWantedBy=multi-user.target\n",
+    )
     return [
         folder,
-        File(name="text", path="/var/lib/it's a folder/$(text)", content="a\n'b'\n", needs=("folder",)),
+        File(
+            name="text",
+            path="/var/lib/it's a folder/$(text)",
+            content="a\n'b'\n",
+            needs=("folder",),
+        ),
         File(name="large", path="/var/lib/large", content="0123456789\n" * 12_000),
         unit,
         File(name="handler", path="/var/lib/handler", content="x", on_change_of=("text",)),
@@ -48,7 +63,13 @@ def on_scratch(scratch: Scratch, monkeypatch: pytest.MonkeyPatch) -> Scratch:
     return scratch
 
 
-def run(host: Host, resources: list[Resource], *, check: bool = False, emit: Callable[[Event], None] = lambda event: None) -> HostReport:
+def run(
+    host: Host,
+    resources: list[Resource],
+    *,
+    check: bool = False,
+    emit: Callable[[Event], None] = lambda event: None,
+) -> HostReport:
     return converge(LocalTransport(host), resources, emit, clock=time.monotonic, check=check)
 
 
@@ -57,7 +78,10 @@ def statuses(report: HostReport) -> dict[str, Status]:
 
 
 def everything(root: Path) -> dict[str, bytes | None]:
-    return {str(path.relative_to(root)): path.read_bytes() if path.is_file() else None for path in sorted(root.rglob("*"))}
+    return {
+        str(path.relative_to(root)): path.read_bytes() if path.is_file() else None
+        for path in sorted(root.rglob("*"))
+    }
 
 
 @pytest.mark.parametrize("become", ["none", "sudo"])
@@ -114,19 +138,29 @@ def test_a_line_is_shown_when_it_is_printed(on_scratch: Scratch) -> None:
         if isinstance(event, OutputLine) and event.text == "downloading":
             seen.touch()
 
-    waiting = Step(name="a", before='echo downloading; while test ! -e "$R/seen"; do sleep 0.05; done', timeout_s=20.0)
+    waiting = Step(
+        name="a",
+        before='echo downloading; while test ! -e "$R/seen"; do sleep 0.05; done',
+        timeout_s=20.0,
+    )
     assert statuses(run(on_scratch.world.host(), [waiting], emit=emit)) == {"a": CHANGED}
 
 
 def test_a_step_that_fails_halts_the_rest(on_scratch: Scratch) -> None:
-    report = run(on_scratch.world.host(), [Step(name="a"), Step(name="b", before="echo oops >&2; false"), Step(name="c")])
+    report = run(
+        on_scratch.world.host(),
+        [Step(name="a"), Step(name="b", before="echo oops >&2; false"), Step(name="c")],
+    )
     assert statuses(report) == {"a": CHANGED, "b": FAILED, "c": SKIPPED}
     assert "oops" in str(report.outcomes[1].error)
     assert not (on_scratch.root / "var/lib/c").exists()
 
 
 def test_a_step_whose_time_is_up(on_scratch: Scratch) -> None:
-    report = run(on_scratch.world.host(), [Step(name="a", before="echo begun; sleep 300", timeout_s=1.0), Step(name="b")])
+    report = run(
+        on_scratch.world.host(),
+        [Step(name="a", before="echo begun; sleep 300", timeout_s=1.0), Step(name="b")],
+    )
     assert statuses(report) == {"a": FAILED, "b": SKIPPED}
     assert isinstance(report.outcomes[0].error, CommandTimeout)
     assert report.outcomes[0].error.why == "no end after 1 s\nbegun"
@@ -150,14 +184,24 @@ class Cutting(LocalTransport):
         super().__init__(host)
         self.left = cut_at
 
-    def exchange(self, command: str, stdin: bytes = b"", *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
+    def exchange(
+        self,
+        command: str,
+        stdin: bytes = b"",
+        *,
+        on_stdout: Sink,
+        on_stderr: Sink,
+        timeout_s: float,
+    ) -> int:
         def cut(data: bytes) -> None:
             on_stdout(data[: max(0, self.left)])
             self.left -= len(data)
             if self.left <= 0:
                 self.close()
 
-        return super().exchange(command, stdin, on_stdout=cut, on_stderr=on_stderr, timeout_s=timeout_s)
+        return super().exchange(
+            command, stdin, on_stdout=cut, on_stderr=on_stderr, timeout_s=timeout_s
+        )
 
 
 class Counting(LocalTransport):
@@ -165,12 +209,22 @@ class Counting(LocalTransport):
 
     count = 0
 
-    def exchange(self, command: str, stdin: bytes = b"", *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
+    def exchange(
+        self,
+        command: str,
+        stdin: bytes = b"",
+        *,
+        on_stdout: Sink,
+        on_stderr: Sink,
+        timeout_s: float,
+    ) -> int:
         def counted(data: bytes) -> None:
             self.count += len(data)
             on_stdout(data)
 
-        return super().exchange(command, stdin, on_stdout=counted, on_stderr=on_stderr, timeout_s=timeout_s)
+        return super().exchange(
+            command, stdin, on_stdout=counted, on_stderr=on_stderr, timeout_s=timeout_s
+        )
 
 
 def steps() -> list[Resource]:
@@ -182,7 +236,9 @@ def steps() -> list[Resource]:
     ]
 
 
-def test_cut_anywhere_the_report_is_true_and_the_next_run_converges(on_scratch: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cut_anywhere_the_report_is_true_and_the_next_run_converges(
+    on_scratch: Scratch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     host = on_scratch.world.host()
     whole = Counting(host)
     converge(whole, steps(), lambda event: None, clock=time.monotonic)
@@ -192,10 +248,20 @@ def test_cut_anywhere_the_report_is_true_and_the_next_run_converges(on_scratch: 
         for number in range(1, 6):
             for path in ("var/lib/a", "var/lib/b", "var/lib/c", "etc/text"):
                 (on_scratch.root / path).unlink(missing_ok=True)
-            report = converge(Cutting(host, whole.count * number // 6), steps(), lambda event: None, clock=time.monotonic)
+            report = converge(
+                Cutting(host, whole.count * number // 6),
+                steps(),
+                lambda event: None,
+                clock=time.monotonic,
+            )
             assert isinstance(report.error, Unreachable)
             found = statuses(report)
-            for name, path in (("a", "var/lib/a"), ("text", "etc/text"), ("b", "var/lib/b"), ("c", "var/lib/c")):
+            for name, path in (
+                ("a", "var/lib/a"),
+                ("text", "etc/text"),
+                ("b", "var/lib/b"),
+                ("c", "var/lib/c"),
+            ):
                 assert found[name] in {CHANGED, UNKNOWN}
                 if found[name] is CHANGED:
                     assert (on_scratch.root / path).exists()

@@ -53,9 +53,14 @@ class Idle:
         module.write_text("580.126.09\n")
         self.gpu("0")
         self.boot("active")
-        self.tool("systemctl", '#!/bin/sh\ncase $1 in\n    is-active) cat "$BOOT" ;;\n    *) echo "$@" >>"$ASKED" ;;\nesac\n')
+        self.tool(
+            "systemctl",
+            '#!/bin/sh\ncase $1 in\n    is-active) cat "$BOOT" ;;\n    *) echo "$@" >>"$ASKED" ;;\nesac\n',
+        )
         self.file = self.scratch.tools / "idle.sh"
-        self.file.write_text(idle_texts(Settings.model_validate({"idle_stop": "45m"}), None)["script"])
+        self.file.write_text(
+            idle_texts(Settings.model_validate({"idle_stop": "45m"}), None)["script"]
+        )
         self.says_otherwise("timeout -k 5 30 sh", "timeout -k 1 3 sh")
         self.says_otherwise("timeout -k 5 20 ", "timeout -k 1 1 ")
 
@@ -145,7 +150,9 @@ def test_the_gpu_computes(idle: Idle) -> None:
 
 
 @pytest.mark.parametrize(("apps", "end"), [("4711\n", "on"), ("", "off")])
-def test_a_gpu_that_does_not_tell_is_busy_while_a_process_is_on_it(idle: Idle, apps: str, end: str) -> None:
+def test_a_gpu_that_does_not_tell_is_busy_while_a_process_is_on_it(
+    idle: Idle, apps: str, end: str
+) -> None:
     idle.after(0)
     idle.gpu("[N/A]", apps)
     assert idle.after(LIMIT_S).startswith(end)
@@ -178,7 +185,9 @@ UNREAD = "provision: the GPU cannot be read ({}): it counts as used, so idle_sto
         ("No devices were found", "", 0, "nvidia-smi says: No devices were found"),
     ],
 )
-def test_a_gpu_that_cannot_be_read_is_never_why_a_vm_stops(idle: Idle, percents: str, apps: str, status: int, why: str) -> None:
+def test_a_gpu_that_cannot_be_read_is_never_why_a_vm_stops(
+    idle: Idle, percents: str, apps: str, status: int, why: str
+) -> None:
     idle.after(0)
     assert idle.said == []
     idle.gpu(percents, apps, status=status)
@@ -214,7 +223,13 @@ def test_an_nvidia_smi_that_is_missing_under_a_loaded_driver(idle: Idle) -> None
 def test_an_nvidia_smi_that_hangs(idle: Idle, way: str) -> None:
     """A process in the kernel's hands outlives SIGKILL and whoever waits for it: the script does not wait."""
     idle.after(0)
-    idle.gpu("0", then={"hangs": "exec sleep 30", "ignores signals": "trap '' TERM; sleep 30 & wait; wait"}.get(way, ""))
+    idle.gpu(
+        "0",
+        then={
+            "hangs": "exec sleep 30",
+            "ignores signals": "trap '' TERM; sleep 30 & wait; wait",
+        }.get(way, ""),
+    )
     if way == "cannot be killed":
         idle.says_otherwise("timeout -k 1 1 ", "sleep 30 >/dev/null; ")
     started = time.monotonic()
@@ -225,12 +240,17 @@ def test_an_nvidia_smi_that_hangs(idle: Idle, way: str) -> None:
     if way == "cannot be killed":
         idle.says_otherwise("sleep 30 >/dev/null; ", "timeout -k 1 1 ")
     idle.gpu("0")
-    assert (idle.after(LIMIT_S - MINUTE), idle.said) == ("on", ["provision: the GPU can be read again"])
+    assert (idle.after(LIMIT_S - MINUTE), idle.said) == (
+        "on",
+        ["provision: the GPU can be read again"],
+    )
     assert idle.after(MINUTE).startswith("off")
 
 
 @pytest.mark.parametrize(("read_s", "written_s"), [(10, 9000), (9000, 10)])
-def test_somebody_types_or_something_is_printed(idle: Idle, read_s: float, written_s: float) -> None:
+def test_somebody_types_or_something_is_printed(
+    idle: Idle, read_s: float, written_s: float
+) -> None:
     idle.after(0)
     idle.terminal(0, read_s=9000, written_s=9000)
     idle.terminal(1, read_s=read_s, written_s=written_s)
@@ -269,7 +289,12 @@ def test_an_open_ide_connection_is_no_use(idle: Idle) -> None:
     idle.after(0)
     idle.process("sshd: provision@notty")
     idle.process("sh", "-c", "exec 3<&0 </dev/null; not ours")
-    idle.process("/home/provision/.vscode-server/bin/node", "--max-old-space-size=2048", "server-main.js", "--connection-token=x")
+    idle.process(
+        "/home/provision/.vscode-server/bin/node",
+        "--max-old-space-size=2048",
+        "server-main.js",
+        "--connection-token=x",
+    )
     idle.process("python", "-m", "ipykernel_launcher", "-f", "kernel.json")
     assert idle.after(LIMIT_S).startswith("off")
 
@@ -312,8 +337,18 @@ def test_systemd_finds_the_units_valid(tmp_path: Path) -> None:
     files = idle_texts(Settings.model_validate({"idle_stop": "45m"}), None)
     for name in ("service", "timer"):
         (tmp_path / f"provision-idle.{name}").write_text(files[name])
-    words = ["systemd-analyze", "verify", str(tmp_path / "provision-idle.service"), str(tmp_path / "provision-idle.timer")]
+    words = [
+        "systemd-analyze",
+        "verify",
+        str(tmp_path / "provision-idle.service"),
+        str(tmp_path / "provision-idle.timer"),
+    ]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert "provision-idle" not in done.stderr, done.stderr
-    (tmp_path / "provision-idle.timer").write_text(files["timer"].replace("OnBootSec=1min", "OnBootSec=soon"))
-    assert "provision-idle.timer" in subprocess.run(words, capture_output=True, text=True, check=False).stderr, "the check can fail"
+    (tmp_path / "provision-idle.timer").write_text(
+        files["timer"].replace("OnBootSec=1min", "OnBootSec=soon")
+    )
+    assert (
+        "provision-idle.timer"
+        in subprocess.run(words, capture_output=True, text=True, check=False).stderr
+    ), "the check can fail"

@@ -45,12 +45,18 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def sent(body: shell.Script, ballast: int = 0) -> tuple[str, bytes]:
     first = Section("a", script("echo first", ballast="x" * ballast), 300.0)
-    return wrap(job([first, Section("b", body, 300.0), Section("c", script("echo never"), 300.0)], ":n:"))
+    return wrap(
+        job([first, Section("b", body, 300.0), Section("c", script("echo never"), 300.0)], ":n:")
+    )
 
 
-def open_all(stack: ExitStack, world: World, mine: Tree, commands: Iterable[tuple[str, bytes]]) -> list[subprocess.Popen[bytes]]:
+def open_all(
+    stack: ExitStack, world: World, mine: Tree, commands: Iterable[tuple[str, bytes]]
+) -> list[subprocess.Popen[bytes]]:
     """Several channels at once: what takes seconds to end can end together."""
-    return [stack.enter_context(channel(world, mine, command, stdin)) for command, stdin in commands]
+    return [
+        stack.enter_context(channel(world, mine, command, stdin)) for command, stdin in commands
+    ]
 
 
 def hang_up(process: subprocess.Popen[bytes]) -> None:
@@ -102,7 +108,14 @@ def test_a_job_that_ends_leaves_nothing_and_says_nothing_of_its_own(world: World
 
 
 @pytest.mark.parametrize(
-    ("text", "status"), [("exit 0", 0), ("exit 3", 3), ("exit 143", 143), ("kill -TERM $$", 143), ("kill -KILL $$", 137)]
+    ("text", "status"),
+    [
+        ("exit 0", 0),
+        ("exit 3", 3),
+        ("exit 143", 143),
+        ("kill -TERM $$", 143),
+        ("kill -KILL $$", 137),
+    ],
 )
 def test_the_status_of_an_unframed_script_is_its_own(world: World, text: str, status: int) -> None:
     command, stdin = lifeline(script('eval "$text"', text=text))
@@ -111,7 +124,7 @@ def test_the_status_of_an_unframed_script_is_its_own(world: World, text: str, st
         mine.gone_within(SOON_S)
 
 
-# --- time limits -------------------------------------------------------------------------------------------------
+# --- time limits ----------------------------------------------------------------------------------
 
 
 def local(world: World, mine: Tree, patch: pytest.MonkeyPatch) -> LocalTransport:
@@ -119,8 +132,14 @@ def local(world: World, mine: Tree, patch: pytest.MonkeyPatch) -> LocalTransport
     return LocalTransport(world.host())
 
 
-@pytest.mark.parametrize("text", ["exec sleep 300", "trap '' TERM; while :; do sleep 0.2; done"], ids=["willing", "stubborn"])
-def test_a_command_whose_time_is_up_is_ended_and_told(world: World, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "text",
+    ["exec sleep 300", "trap '' TERM; while :; do sleep 0.2; done"],
+    ids=["willing", "stubborn"],
+)
+def test_a_command_whose_time_is_up_is_ended_and_told(
+    world: World, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with tree() as mine:
         transport = local(world, mine, monkeypatch)
         sections = [
@@ -139,11 +158,13 @@ def test_a_command_whose_time_is_up_is_ended_and_told(world: World, text: str, m
         mine.gone_within(SOON_S)
 
 
-# --- this very machine -------------------------------------------------------------------------------------------
+# --- this very machine ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("body", [FAMILY, STUBBORN], ids=["family", "stubborn"])
-def test_closing_the_local_transport_ends_what_runs(world: World, body: shell.Script, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_the_local_transport_ends_what_runs(
+    world: World, body: shell.Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with tree() as mine:
         transport = local(world, mine, monkeypatch)
 
@@ -151,17 +172,30 @@ def test_closing_the_local_transport_ends_what_runs(world: World, body: shell.Sc
             if text == "ready":
                 threading.Thread(target=transport.close).start()
 
-        reply = exchange(transport, [Section("a", body, 300.0, merge=True)], clock=time.monotonic, listener=Listener(line=line))
+        reply = exchange(
+            transport,
+            [Section("a", body, 300.0, merge=True)],
+            clock=time.monotonic,
+            listener=Listener(line=line),
+        )
         assert isinstance(reply.error, Unreachable)
         mine.gone_within(SOON_S)
 
 
-def test_the_local_transport_that_loses_patience_ends_what_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_local_transport_that_loses_patience_ends_what_runs(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with tree() as mine:
         transport = local(world, mine, monkeypatch)
         command, stdin = sent(FAMILY)
         with pytest.raises(CommandTimeout):
-            transport.exchange(command, stdin, on_stdout=lambda data: None, on_stderr=lambda data: None, timeout_s=1.0)
+            transport.exchange(
+                command,
+                stdin,
+                on_stdout=lambda data: None,
+                on_stderr=lambda data: None,
+                timeout_s=1.0,
+            )
         mine.gone_within(SOON_S)
 
 

@@ -14,16 +14,30 @@ ASK = inside._PRELUDE + '\necho "$(owner self) $(owner "$1") $(owner 4194305)"\n
 
 
 @pytest.mark.parametrize("shell", ["dash", "bash", "sh"])
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root, to be somebody else")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root, to be somebody else"
+)
 def test_a_process_of_another_user_is_told_apart(shell: str) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell}")
-    other = ["setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups", "sh", "-c", "echo up; exec sleep 60"]
+    other = [
+        "setpriv",
+        "--reuid",
+        "1000",
+        "--regid",
+        "1000",
+        "--clear-groups",
+        "sh",
+        "-c",
+        "echo up; exec sleep 60",
+    ]
     with subprocess.Popen(other, stdout=subprocess.PIPE, text=True) as sleeper:
         assert sleeper.stdout is not None
         assert sleeper.stdout.readline() == "up\n"
         words = [shell, "-eu", "-c", ASK, "provision", str(sleeper.pid)]
         environ = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": "/run/none"}
-        done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(
+            words, env=environ, capture_output=True, text=True, timeout=30, check=False
+        )
         sleeper.kill()
     assert (done.returncode, done.stdout) == (0, "0 1000 \n"), done.stderr

@@ -36,7 +36,11 @@ def test_a_secret_is_on_no_command_line(tmp_path: Path) -> None:
 def test_a_plain_word_is_seen_so_the_test_can_fail(tmp_path: Path) -> None:
     transport = LocalTransport(Host(name="here", address="local", become="none"))
     seen = tmp_path / "seen"
-    exchange(transport, [Section("one", script(LOOK, out=str(seen), word=PLAIN), 20.0)], clock=time.monotonic)
+    exchange(
+        transport,
+        [Section("one", script(LOOK, out=str(seen), word=PLAIN), 20.0)],
+        clock=time.monotonic,
+    )
     assert PLAIN in seen.read_text()
 
 

@@ -71,14 +71,18 @@ NASTY = (
     ")",
     "nonce end k 0",
 )
-texts = st.sampled_from(NASTY) | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
+texts = st.sampled_from(NASTY) | st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12
+)
 text = st.lists(texts, max_size=4).map("".join)
 words = st.one_of(
     text,
     st.integers(),
     text.map(lambda value: RemotePath("/" + value)),
     text.map(Secret),
-    st.lists(text.map(Secret) | text | text.map(lambda value: RemotePath("/" + value)), max_size=3).map(lambda parts: join(*parts)),
+    st.lists(
+        text.map(Secret) | text | text.map(lambda value: RemotePath("/" + value)), max_size=3
+    ).map(lambda parts: join(*parts)),
 )
 
 PRINT_WORDS = "for word; do printf '%s\\0' \"$word\"; done"
@@ -97,21 +101,30 @@ def meant(word: Argument, root: str = ROOT) -> str:
 
 
 def encoded(expected: list[Argument], root: str = ROOT) -> bytes:
-    return b"".join(meant(word, root).encode("utf-8", "surrogateescape") + b"\0" for word in expected)
+    return b"".join(
+        meant(word, root).encode("utf-8", "surrogateescape") + b"\0" for word in expected
+    )
 
 
 @spawning
 @given(st.lists(words, max_size=25))
 def test_quoted_words_arrive(world: World, given_words: list[Argument]) -> None:
-    done = world.run("\n".join(["set --", *(f'set -- "$@" {quote(word)}' for word in given_words), PRINT_WORDS]), R=ROOT)
+    done = world.run(
+        "\n".join(["set --", *(f'set -- "$@" {quote(word)}' for word in given_words), PRINT_WORDS]),
+        R=ROOT,
+    )
     assert done.stdout == encoded(given_words)
     assert done.stderr == b""
 
 
 @spawning
 @given(st.lists(words, max_size=12), st.lists(words, min_size=3, max_size=3))
-def test_arguments_and_bindings_arrive(world: World, argv: list[Argument], bound: list[Argument]) -> None:
-    made = script('printf \'%s\\0\' "$@" "$a" "$b" "$c"', argv=argv, a=bound[0], b=bound[1], c=bound[2])
+def test_arguments_and_bindings_arrive(
+    world: World, argv: list[Argument], bound: list[Argument]
+) -> None:
+    made = script(
+        'printf \'%s\\0\' "$@" "$a" "$b" "$c"', argv=argv, a=bound[0], b=bound[1], c=bound[2]
+    )
     done = world.run(made.render(), R=ROOT)
     assert done.stdout == encoded([*argv, *bound])
 
@@ -124,10 +137,15 @@ def test_arguments_and_bindings_arrive(world: World, argv: list[Argument], bound
     st.sampled_from([0, 60, 120, 300]),
     st.sampled_from(["", "merge", "strict", "merge strict"]),
 )
-def test_sections_arrive_however_they_travel(world: World, given_words: list[Argument], become: str, ballast: int, flags: str) -> None:
+def test_sections_arrive_however_they_travel(
+    world: World, given_words: list[Argument], become: str, ballast: int, flags: str
+) -> None:
     """Small and large sections, in jobs that are an argument or are sent on standard input, with and without sudo."""
     large = script(
-        "test ${#ballast} -eq $size\n" + PRINT_WORDS, argv=given_words, ballast=("it's" + "x" * 996) * ballast, size=1000 * ballast
+        "test ${#ballast} -eq $size\n" + PRINT_WORDS,
+        argv=given_words,
+        ballast=("it's" + "x" * 996) * ballast,
+        size=1000 * ballast,
     )
     small = script(PRINT_WORDS, argv=given_words)
     sections = [
@@ -142,18 +160,26 @@ def test_sections_arrive_however_they_travel(world: World, given_words: list[Arg
     assert reply.stderr == ""
     assert [answer.status for answer in reply.answers.values()] == [0, 0, 0]
     text = encoded(given_words).decode("utf-8", "replace")
-    assert {key: answer.output for key, answer in reply.answers.items()} == {"k": text, "l": text, "m": text}
+    assert {key: answer.output for key, answer in reply.answers.items()} == {
+        "k": text,
+        "l": text,
+        "m": text,
+    }
 
 
 @spawning
 @given(st.lists(words, max_size=6), st.sampled_from([0, 150_000]))
-def test_an_unframed_script_prints_what_it_is_given(world: World, given_words: list[Argument], ballast: int) -> None:
+def test_an_unframed_script_prints_what_it_is_given(
+    world: World, given_words: list[Argument], ballast: int
+) -> None:
     made = script(PRINT_WORDS + "\nexit 7", argv=given_words, ballast="x" * ballast)
     line, stdin = lifeline(made)
     out, err = bytearray(), bytearray()
     with pytest.MonkeyPatch.context() as patch:
         world.enter(patch, PROVISION_MOCK_ROOT=ROOT)
-        status = LocalTransport(world.host()).exchange(line, stdin, on_stdout=out.extend, on_stderr=err.extend, timeout_s=20.0)
+        status = LocalTransport(world.host()).exchange(
+            line, stdin, on_stdout=out.extend, on_stderr=err.extend, timeout_s=20.0
+        )
     assert (bytes(out), bytes(err), status) == (encoded(given_words), b"", 7)
 
 
@@ -162,19 +188,30 @@ def test_an_unframed_script_prints_what_it_is_given(world: World, given_words: l
 def test_output_comes_back_as_it_is(world: World, data: bytes) -> None:
     """Framing adds nothing and takes nothing, whatever bytes are printed."""
     show = script('printf %s "$data" | base64 -d', data=payload(data))
-    done = world.run(job([Section("a", show, 20.0), Section("b", show, 20.0, merge=True)], ":n:"), PROVISION_MOCK_ROOT="")
+    done = world.run(
+        job([Section("a", show, 20.0), Section("b", show, 20.0, merge=True)], ":n:"),
+        PROVISION_MOCK_ROOT="",
+    )
     found = answers(":n:", done.stdout)
-    assert [(key, section.data, section.status) for key, section in found.items()] == [("a", data, 0), ("b", data, 0)]
+    assert [(key, section.data, section.status) for key, section in found.items()] == [
+        ("a", data, 0),
+        ("b", data, 0),
+    ]
 
 
 @pytest.mark.parametrize("ballast", [0, 120_000])
 def test_a_section_holds_none_of_our_descriptors(world: World, ballast: int) -> None:
     """What it leaves running would keep the lifeline or the output of the whole job open."""
-    look = script('for fd in /proc/$$/fd/*; do test ! -e "$fd" || echo "${fd##*/}"; done', ballast="x" * ballast)
+    look = script(
+        'for fd in /proc/$$/fd/*; do test ! -e "$fd" || echo "${fd##*/}"; done',
+        ballast="x" * ballast,
+    )
     with pytest.MonkeyPatch.context() as patch:
         world.enter(patch)
         reply = exchange(
-            LocalTransport(world.host()), [Section("a", look, 20.0), Section("b", look, 20.0, merge=True)], clock=time.monotonic
+            LocalTransport(world.host()),
+            [Section("a", look, 20.0), Section("b", look, 20.0, merge=True)],
+            clock=time.monotonic,
         )
     for key in ("a", "b"):
         seen = set(reply.answers[key].output.split())
@@ -192,4 +229,6 @@ def test_python_and_the_shells_agree_on_what_is_run() -> None:
     """The quoting is what `sh` reads, and not only what these three read."""
     line = " ".join(quote(word) for word in ["printf", "%s\\0", *NASTY])
     done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, check=True)
-    assert done.stdout == b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in NASTY)
+    assert done.stdout == b"".join(
+        word.encode("utf-8", "surrogateescape") + b"\0" for word in NASTY
+    )

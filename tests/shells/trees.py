@@ -37,7 +37,12 @@ class Tree:
             if folder.name.isdigit() and int(folder.name) != os.getpid():
                 try:
                     if wanted in (folder / "environ").read_bytes().split(b"\0"):
-                        found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")[-80:]
+                        found[int(folder.name)] = (
+                            (folder / "cmdline")
+                            .read_bytes()
+                            .replace(b"\0", b" ")
+                            .decode("utf-8", "replace")[-80:]
+                        )
                 except OSError:  # it has just ended, or is another user's
                     continue
         return found
@@ -74,12 +79,16 @@ def tree() -> Iterator[Tree]:
 
 
 @contextmanager
-def channel(world: World, mine: Tree, command: str, stdin: bytes = b"") -> Iterator[subprocess.Popen[bytes]]:
+def channel(
+    world: World, mine: Tree, command: str, stdin: bytes = b""
+) -> Iterator[subprocess.Popen[bytes]]:
     """What a server does with a command: a login shell in a session of its own, with three pipes and no terminal."""
     pipe = subprocess.PIPE
     argv = ["/bin/sh", "-c", command]
     environment = world.environment(**mine.env, PROVISION_MOCK_ROOT="")
-    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, start_new_session=True) as process:
+    with subprocess.Popen(
+        argv, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, start_new_session=True
+    ) as process:
         try:
             given(process.stdin).write(stdin)
             given(process.stdin).flush()

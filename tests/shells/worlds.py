@@ -29,7 +29,9 @@ class World:
         """What a process of this world sees, and nothing else."""
         return {"PATH": self.path, "LC_ALL": "C.UTF-8", "HOME": "/nonexistent", **self.env, **more}
 
-    def run(self, text: str, *words: str, stdin: bytes = b"", timeout_s: float = 60.0, **env: str) -> subprocess.CompletedProcess[bytes]:
+    def run(
+        self, text: str, *words: str, stdin: bytes = b"", timeout_s: float = 60.0, **env: str
+    ) -> subprocess.CompletedProcess[bytes]:
         """Run shell text as a login shell would: as the argument of `sh -c`."""
         return subprocess.run(
             ["sh", "-c", text, "sh", *words],
@@ -59,7 +61,9 @@ def _make(name: str, folder: Path) -> World:
     sudo.write_text('#!/bin/sh\ntest "$1" = -n || exit 1\nshift\nexec "$@"\n')
     sudo.chmod(0o755)
     if name == "busybox":
-        applets = subprocess.run([program, "--list"], capture_output=True, text=True, check=True).stdout.split()
+        applets = subprocess.run(
+            [program, "--list"], capture_output=True, text=True, check=True
+        ).stdout.split()
         for applet in {*applets, "sh"}:
             (folder / applet).symlink_to(program)
         return World(name, str(folder))
@@ -99,9 +103,19 @@ class Scratch:
 def scratch(world: World, tmp_path: Path) -> Iterator[Scratch]:
     """A root with an awkward name, on which /var is noexec as on Container-Optimized OS."""
     root, state, tools = tmp_path / "the host's röot", tmp_path / "state", tmp_path / "tools"
-    for folder in (root / "etc", root / "var/lib", root / "tmp", root / "proc/self", state / "faults", tools):
+    for folder in (
+        root / "etc",
+        root / "var/lib",
+        root / "tmp",
+        root / "proc/self",
+        state / "faults",
+        tools,
+    ):
         folder.mkdir(parents=True)
-    mounts = [("/", "/dev/dm-0", "ext2", "ro,relatime"), ("/var", "/dev/sda1[/var]", "ext4", "rw,nosuid,nodev,noexec,relatime")]
+    mounts = [
+        ("/", "/dev/dm-0", "ext2", "ro,relatime"),
+        ("/var", "/dev/sda1[/var]", "ext4", "rw,nosuid,nodev,noexec,relatime"),
+    ]
     (state / "mounts").write_text("".join("\t".join(mount) + "\n" for mount in mounts))
     yield Scratch(world, root, state, tools)
     subprocess.run(["chmod", "-R", "u+rwX", str(tmp_path)], check=True)

@@ -53,7 +53,11 @@ def got() -> Collected:
 
 def generate_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
     """A key pair made by ssh-keygen; the public half stands beside it."""
-    subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-C", path.name, "-f", str(path)], check=True, timeout=60)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-C", path.name, "-f", str(path)],
+        check=True,
+        timeout=60,
+    )
     return path
 
 
@@ -117,7 +121,9 @@ class Sshd:
         home.mkdir()
         (self.folder / "authorized_keys").write_text(public_line(identity) + "\n")
         if os.getuid() == 0:
-            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd's empty folder for its unprivileged half
+            Path("/run/sshd").mkdir(
+                mode=0o755, exist_ok=True
+            )  # sshd's empty folder for its unprivileged half
         self.port = free_port()
         lines = {
             "ListenAddress": f"127.0.0.1:{self.port}",
@@ -132,11 +138,20 @@ class Sshd:
             "PrintMotd": "no",
             "SetEnv": f"HOME={home}",
         } | self.settings
-        text = "".join(f"{key} {value}\n".replace("{port}", str(self.port)) for key, value in lines.items()) + "".join(
-            f"HostKey {key}\n" for key in keys
-        )
+        text = "".join(
+            f"{key} {value}\n".replace("{port}", str(self.port)) for key, value in lines.items()
+        ) + "".join(f"HostKey {key}\n" for key in keys)
         (self.folder / "sshd_config").write_text(text)
-        self.process = subprocess.Popen([str(SSHD), "-D", "-f", str(self.folder / "sshd_config"), "-E", str(self.folder / "log")])
+        self.process = subprocess.Popen(
+            [
+                str(SSHD),
+                "-D",
+                "-f",
+                str(self.folder / "sshd_config"),
+                "-E",
+                str(self.folder / "log"),
+            ]
+        )
         wait_until(self._listens)
         return Server(self.port, public_line(keys[0]), identity, home, self.folder)
 
@@ -187,7 +202,9 @@ class ScriptedServer(paramiko.ServerInterface):
     """A paramiko server whose behaviour a test sets: what it accepts, and what it does with a command."""
 
     def __init__(self, folder: Path) -> None:
-        self.key = paramiko.Ed25519Key.from_private_key_file(str(generate_key(folder / "scripted_host")))
+        self.key = paramiko.Ed25519Key.from_private_key_file(
+            str(generate_key(folder / "scripted_host"))
+        )
         self.identity = generate_key(folder / "scripted_id")
         self.folder = folder
         self.accepts_auth = True
@@ -205,7 +222,9 @@ class ScriptedServer(paramiko.ServerInterface):
     @property
     def server(self) -> Server:
         line = f"{self.key.get_name()} {self.key.get_base64()}"
-        return Server(self._listener.getsockname()[1], line, self.identity, self.folder, self.folder)
+        return Server(
+            self._listener.getsockname()[1], line, self.identity, self.folder, self.folder
+        )
 
     def _serve(self) -> None:
         while True:
@@ -243,7 +262,9 @@ class ScriptedServer(paramiko.ServerInterface):
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
         self.commands.append(command.decode())
         if self.accepts_commands:
-            threading.Thread(target=self.on_command, args=(channel, command.decode()), daemon=True).start()
+            threading.Thread(
+                target=self.on_command, args=(channel, command.decode()), daemon=True
+            ).start()
         return self.accepts_commands
 
 

@@ -27,30 +27,48 @@ from provision.testing.relay import Network
 Fixture = Any
 
 
-def runs(host: Host, known_hosts: KnownHosts, config: SshConfig | None = None, timeout_s: float = 20) -> bool:
+def runs(
+    host: Host, known_hosts: KnownHosts, config: SshConfig | None = None, timeout_s: float = 20
+) -> bool:
     """Connect, run a command, hang up."""
     out = bytearray()
     transport = connect(host, known_hosts=known_hosts, timeout_s=timeout_s, ssh_config=config)
     try:
-        return transport.exchange("echo here", on_stdout=out.extend, on_stderr=print, timeout_s=20) == 0 and bytes(out) == b"here\n"
+        return (
+            transport.exchange("echo here", on_stdout=out.extend, on_stderr=print, timeout_s=20)
+            == 0
+            and bytes(out) == b"here\n"
+        )
     finally:
         transport.close()
 
 
 def generate(folder: Path, name: str, *options: str) -> Path:
-    arguments = ["ssh-keygen", "-q", "-t", "ed25519", "-C", name, "-f", str(folder / name), *(options or ("-N", ""))]
+    arguments = [
+        "ssh-keygen",
+        "-q",
+        "-t",
+        "ed25519",
+        "-C",
+        name,
+        "-f",
+        str(folder / name),
+        *(options or ("-N", "")),
+    ]
     subprocess.run(arguments, check=True, timeout=60)
     return folder / name
 
 
-# --- the host's key ----------------------------------------------------------------------------------------------
+# --- the host's key -------------------------------------------------------------------------------
 
 
 def test_the_pinned_key_is_accepted(sshd: Fixture) -> None:
     assert runs(sshd.host(), sshd.known_hosts)
 
 
-def test_an_unknown_key_ends_it_before_anything_of_ours_is_offered(scripted: Fixture, tmp_path: Path) -> None:
+def test_an_unknown_key_ends_it_before_anything_of_ours_is_offered(
+    scripted: Fixture, tmp_path: Path
+) -> None:
     server = scripted.server
     with pytest.raises(HostKeyMismatch, match="unknown") as caught:
         connect(server.host(host_key=None), known_hosts=KnownHosts(tmp_path / "none"))
@@ -79,7 +97,9 @@ def test_a_changed_key_ends_it(scripted: Fixture, sshd: Fixture) -> None:
     assert scripted.auth_requests == 0
 
 
-def test_a_key_is_found_under_the_instance_id_whatever_the_address(sshd: Fixture, tmp_path: Path) -> None:
+def test_a_key_is_found_under_the_instance_id_whatever_the_address(
+    sshd: Fixture, tmp_path: Path
+) -> None:
     known_hosts = KnownHosts(tmp_path / "known_hosts")
     host = sshd.host(host_key=None, key_alias="7110394021")
     known_hosts.pin("7110394021", sshd.host_key)
@@ -97,14 +117,21 @@ def test_of_several_keys_the_pinned_one_is_asked_for(make_sshd: Fixture, tmp_pat
 
 def test_the_files_that_ssh_config_names_are_read(sshd: Fixture, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text(f"the-alias {sshd.host_key}\n")
-    config = SshConfig(text=f"Host 127.0.0.1\n UserKnownHostsFile {tmp_path}/mine\n HostKeyAlias the-alias\n")
+    config = SshConfig(
+        text=f"Host 127.0.0.1\n UserKnownHostsFile {tmp_path}/mine\n HostKeyAlias the-alias\n"
+    )
     assert runs(sshd.host(host_key=None), KnownHosts(tmp_path / "none"), config)
 
 
 def test_a_scan_shows_every_key_without_logging_in(make_sshd: Fixture, tmp_path: Path) -> None:
     server = make_sshd(host_keys=("ed25519", "ecdsa", "rsa"))
-    keys = scan(server.host(identity=None, host_key=None), known_hosts=KnownHosts(tmp_path / "none"))
-    expected = {" ".join((server.state / f"host_{kind}.pub").read_text().split()[:2]) for kind in ("ed25519", "ecdsa", "rsa")}
+    keys = scan(
+        server.host(identity=None, host_key=None), known_hosts=KnownHosts(tmp_path / "none")
+    )
+    expected = {
+        " ".join((server.state / f"host_{kind}.pub").read_text().split()[:2])
+        for kind in ("ed25519", "ecdsa", "rsa")
+    }
     assert {key.line for key in keys} == expected
 
 
@@ -112,10 +139,13 @@ def test_a_scan_of_nothing_is_unreachable(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(Unreachable):
-        scan(Host(name="dev", address="127.0.0.1", port=port), known_hosts=KnownHosts(tmp_path / "none"))
+        scan(
+            Host(name="dev", address="127.0.0.1", port=port),
+            known_hosts=KnownHosts(tmp_path / "none"),
+        )
 
 
-# --- our key -----------------------------------------------------------------------------------------------------
+# --- our key --------------------------------------------------------------------------------------
 
 
 def test_a_key_that_is_not_accepted_is_named(sshd: Fixture, tmp_path: Path) -> None:
@@ -127,7 +157,9 @@ def test_a_key_that_is_not_accepted_is_named(sshd: Fixture, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("content", [None, "nonsense", ""])
-def test_a_key_file_that_cannot_be_used_is_named(sshd: Fixture, tmp_path: Path, content: str | None) -> None:
+def test_a_key_file_that_cannot_be_used_is_named(
+    sshd: Fixture, tmp_path: Path, content: str | None
+) -> None:
     path = tmp_path / "no key"
     if content is not None:
         path.write_text(content)
@@ -145,10 +177,14 @@ def test_a_key_with_a_passphrase_is_never_asked_for(sshd: Fixture, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rsa", "ecdsa", "ed25519"])
-def test_default_key_files_are_tried_when_nothing_names_one(sshd: Fixture, make_sshd: Fixture, tmp_path: Path, kind: str) -> None:
+def test_default_key_files_are_tried_when_nothing_names_one(
+    sshd: Fixture, make_sshd: Fixture, tmp_path: Path, kind: str
+) -> None:
     (tmp_path / ".ssh").mkdir()
     key = tmp_path / ".ssh" / f"id_{kind}"
-    subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", str(key)], check=True, timeout=60)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", str(key)], check=True, timeout=60
+    )
     server = make_sshd(AuthorizedKeysFile=str(key) + ".pub")
     assert runs(server.host(identity=None), server.known_hosts, SshConfig(home=tmp_path))
     with pytest.raises(Unreachable, match="no key is accepted") as caught:
@@ -176,7 +212,11 @@ def agent(tmp_path: Path) -> Iterator[str]:
 
 def ssh_add(socket_path: str, key: Path) -> None:
     subprocess.run(
-        ["ssh-add", "-q", str(key)], env={**os.environ, "SSH_AUTH_SOCK": socket_path}, check=True, timeout=20, stderr=subprocess.DEVNULL
+        ["ssh-add", "-q", str(key)],
+        env={**os.environ, "SSH_AUTH_SOCK": socket_path},
+        check=True,
+        timeout=20,
+        stderr=subprocess.DEVNULL,
     )
 
 
@@ -184,14 +224,22 @@ def test_the_agents_keys_are_offered(sshd: Fixture, agent: str, tmp_path: Path) 
     ssh_add(agent, generate(tmp_path, "unrelated"))
     ssh_add(agent, sshd.identity)
     assert runs(sshd.host(identity=None), sshd.known_hosts, SshConfig(agent_socket=agent))
-    assert runs(sshd.host(identity=None), sshd.known_hosts, SshConfig(text=f"IdentityAgent {agent}"))
+    assert runs(
+        sshd.host(identity=None), sshd.known_hosts, SshConfig(text=f"IdentityAgent {agent}")
+    )
 
 
-def test_with_an_identity_the_agents_other_keys_stay_home(scripted: Fixture, agent: str, tmp_path: Path) -> None:
+def test_with_an_identity_the_agents_other_keys_stay_home(
+    scripted: Fixture, agent: str, tmp_path: Path
+) -> None:
     scripted.accepts_auth = False
     ssh_add(agent, generate(tmp_path, "unrelated"))
     with pytest.raises(Unreachable) as caught:
-        connect(scripted.server.host(), known_hosts=scripted.server.known_hosts, ssh_config=SshConfig(agent_socket=agent))
+        connect(
+            scripted.server.host(),
+            known_hosts=scripted.server.known_hosts,
+            ssh_config=SshConfig(agent_socket=agent),
+        )
     assert scripted.auth_requests == 1
     assert "unrelated" not in caught.value.why
 
@@ -205,10 +253,17 @@ def test_an_identity_may_be_the_public_half_of_an_agents_key(sshd: Fixture, agen
     assert "private half is not in the agent" in caught.value.why
 
 
-def test_a_locked_key_works_through_the_agent(make_sshd: Fixture, agent: str, tmp_path: Path) -> None:
+def test_a_locked_key_works_through_the_agent(
+    make_sshd: Fixture, agent: str, tmp_path: Path
+) -> None:
     key = generate(tmp_path, "key")
     ssh_add(agent, key)
-    subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", str(key)], check=True, timeout=60, capture_output=True)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", str(key)],
+        check=True,
+        timeout=60,
+        capture_output=True,
+    )
     server = make_sshd(AuthorizedKeysFile=str(key) + ".pub")
     assert runs(server.host(identity=str(key)), server.known_hosts, SshConfig(agent_socket=agent))
 
@@ -217,7 +272,9 @@ def test_an_agent_that_is_gone_is_no_error(sshd: Fixture, tmp_path: Path) -> Non
     assert runs(sshd.host(), sshd.known_hosts, SshConfig(agent_socket=str(tmp_path / "gone")))
 
 
-def test_of_many_keys_the_last_one_still_counts(make_sshd: Fixture, agent: str, tmp_path: Path) -> None:
+def test_of_many_keys_the_last_one_still_counts(
+    make_sshd: Fixture, agent: str, tmp_path: Path
+) -> None:
     keys = [generate(tmp_path, f"key{number}") for number in range(5)]
     for key in keys:
         ssh_add(agent, key)
@@ -225,12 +282,18 @@ def test_of_many_keys_the_last_one_still_counts(make_sshd: Fixture, agent: str, 
     assert runs(server.host(identity=None), server.known_hosts, SshConfig(agent_socket=agent))
 
 
-def test_too_many_refused_keys_are_said_in_the_servers_words(make_sshd: Fixture, agent: str, tmp_path: Path) -> None:
+def test_too_many_refused_keys_are_said_in_the_servers_words(
+    make_sshd: Fixture, agent: str, tmp_path: Path
+) -> None:
     for number in range(4):
         ssh_add(agent, generate(tmp_path, f"key{number}"))
     server = make_sshd(MaxAuthTries="2")
     with pytest.raises(Unreachable) as caught:
-        connect(server.host(identity=None), known_hosts=server.known_hosts, ssh_config=SshConfig(agent_socket=agent))
+        connect(
+            server.host(identity=None),
+            known_hosts=server.known_hosts,
+            ssh_config=SshConfig(agent_socket=agent),
+        )
     assert "Too many authentication failures" in caught.value.why
 
 
@@ -241,7 +304,7 @@ def test_a_server_that_wants_more_than_a_key_says_so(make_sshd: Fixture) -> None
     assert "second factor" in caught.value.why
 
 
-# --- ssh_config and gateways -------------------------------------------------------------------------------------
+# --- ssh_config and gateways ----------------------------------------------------------------------
 
 
 def test_ssh_config_says_where_a_name_leads(sshd: Fixture, tmp_path: Path) -> None:
@@ -258,7 +321,9 @@ def test_the_settings_win_over_ssh_config(sshd: Fixture) -> None:
 
 
 @pytest.mark.parametrize(("port", "asked"), [(22, 22), (None, 2200)])
-def test_an_explicit_port_22_wins_over_ssh_config(port: int | None, asked: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_explicit_port_22_wins_over_ssh_config(
+    port: int | None, asked: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def dialled(address: str, port: int, **_: object) -> None:
         raise ConnectionRefusedError(f"{address} {port}")
 
@@ -267,7 +332,10 @@ def test_an_explicit_port_22_wins_over_ssh_config(port: int | None, asked: int, 
     config = SshConfig(text="Host 192.0.2.*\n Port 2200\n User other\n")
     with pytest.raises(Unreachable) as caught:
         connect(host, known_hosts=KnownHosts(tmp_path / "none"), ssh_config=config)
-    assert (caught.value.what, caught.value.why) == (f"no SSH connection to me@192.0.2.7 port {asked}", f"192.0.2.7 {asked}")
+    assert (caught.value.what, caught.value.why) == (
+        f"no SSH connection to me@192.0.2.7 port {asked}",
+        f"192.0.2.7 {asked}",
+    )
 
 
 def test_an_explicit_identity_wins_over_ssh_config(sshd: Fixture, tmp_path: Path) -> None:
@@ -281,7 +349,11 @@ def test_an_explicit_identity_wins_over_ssh_config(sshd: Fixture, tmp_path: Path
 
 def test_a_broken_ssh_config_is_a_usage_error(sshd: Fixture) -> None:
     with pytest.raises(UsageError, match="ssh_config cannot be read"):
-        connect(sshd.host(), known_hosts=sshd.known_hosts, ssh_config=SshConfig(text="Host 'unbalanced\n"))
+        connect(
+            sshd.host(),
+            known_hosts=sshd.known_hosts,
+            ssh_config=SshConfig(text="Host 'unbalanced\n"),
+        )
 
 
 def gateway_config(gateway: Any, key: str = "ProxyJump") -> str:
@@ -299,28 +371,44 @@ def test_a_gateway_is_gone_through(sshd: Fixture, make_sshd: Fixture, tmp_path: 
     assert "Accepted publickey" in (gateway.state / "log").read_text()
 
 
-def test_a_gateway_with_the_wrong_key_ends_it(sshd: Fixture, make_sshd: Fixture, tmp_path: Path) -> None:
+def test_a_gateway_with_the_wrong_key_ends_it(
+    sshd: Fixture, make_sshd: Fixture, tmp_path: Path
+) -> None:
     gateway = make_sshd()
     known_hosts = KnownHosts(tmp_path / "known_hosts")
     known_hosts.pin("gate-key", sshd.host_key)
     with pytest.raises(HostKeyMismatch, match="changed") as caught:
-        connect(sshd.host(), known_hosts=known_hosts, ssh_config=SshConfig(text=gateway_config(gateway)))
+        connect(
+            sshd.host(), known_hosts=known_hosts, ssh_config=SshConfig(text=gateway_config(gateway))
+        )
     assert caught.value.where == "gate"
     assert "Accepted publickey" not in (gateway.state / "log").read_text()
 
 
-def test_a_gateway_with_an_unknown_key_ends_it(sshd: Fixture, make_sshd: Fixture, tmp_path: Path) -> None:
+def test_a_gateway_with_an_unknown_key_ends_it(
+    sshd: Fixture, make_sshd: Fixture, tmp_path: Path
+) -> None:
     with pytest.raises(HostKeyMismatch, match="unknown") as caught:
-        connect(sshd.host(), known_hosts=KnownHosts(tmp_path / "none"), ssh_config=SshConfig(text=gateway_config(make_sshd())))
+        connect(
+            sshd.host(),
+            known_hosts=KnownHosts(tmp_path / "none"),
+            ssh_config=SshConfig(text=gateway_config(make_sshd())),
+        )
     assert "gate-key" in caught.value.why
 
 
-def test_the_key_behind_a_gateway_is_checked_too(sshd: Fixture, make_sshd: Fixture, tmp_path: Path) -> None:
+def test_the_key_behind_a_gateway_is_checked_too(
+    sshd: Fixture, make_sshd: Fixture, tmp_path: Path
+) -> None:
     gateway = make_sshd()
     known_hosts = KnownHosts(tmp_path / "known_hosts")
     known_hosts.pin("gate-key", gateway.host_key)
     with pytest.raises(HostKeyMismatch, match="changed") as caught:
-        connect(sshd.host(host_key=gateway.host_key), known_hosts=known_hosts, ssh_config=SshConfig(text=gateway_config(gateway)))
+        connect(
+            sshd.host(host_key=gateway.host_key),
+            known_hosts=known_hosts,
+            ssh_config=SshConfig(text=gateway_config(gateway)),
+        )
     assert caught.value.where == "dev"
 
 
@@ -329,7 +417,9 @@ def test_two_gateways_in_a_row(sshd: Fixture, make_sshd: Fixture, tmp_path: Path
     known_hosts = KnownHosts(tmp_path / "known_hosts")
     known_hosts.pin("gate-key", first.host_key)
     known_hosts.pin(f"[localhost]:{second.port}", second.host_key)
-    text = gateway_config(first).replace("ProxyJump gate", f"ProxyJump gate,localhost:{second.port}")
+    text = gateway_config(first).replace(
+        "ProxyJump gate", f"ProxyJump gate,localhost:{second.port}"
+    )
     text += f"Host localhost\n IdentityFile {second.identity}\n"
     assert runs(sshd.host(), known_hosts, SshConfig(text=text))
     for gateway in (first, second):
@@ -349,12 +439,16 @@ def test_a_gateway_that_cannot_reach_the_host_says_so(make_sshd: Fixture, tmp_pa
 
 
 def test_gateways_in_a_circle_end(sshd: Fixture) -> None:
-    config = SshConfig(text="Host 127.0.0.1\n ProxyJump a\nHost a\n ProxyJump b\nHost b\n ProxyJump a\n")
+    config = SshConfig(
+        text="Host 127.0.0.1\n ProxyJump a\nHost a\n ProxyJump b\nHost b\n ProxyJump a\n"
+    )
     with pytest.raises(UsageError, match="circle"):
         connect(sshd.host(), known_hosts=sshd.known_hosts, ssh_config=config)
 
 
-def test_a_gateway_for_every_host_is_not_its_own_gateway(sshd: Fixture, make_sshd: Fixture, tmp_path: Path) -> None:
+def test_a_gateway_for_every_host_is_not_its_own_gateway(
+    sshd: Fixture, make_sshd: Fixture, tmp_path: Path
+) -> None:
     gateway = make_sshd()
     known_hosts = KnownHosts(tmp_path / "known_hosts")
     known_hosts.pin("gate-key", gateway.host_key)
@@ -366,7 +460,11 @@ def test_a_gateway_for_every_host_is_not_its_own_gateway(sshd: Fixture, make_ssh
 def proxy(tmp_path: Path) -> Path:
     """A program that connects its standard input and output to a host and port, and writes down that it ran."""
     path = tmp_path / "proxy.sh"
-    path.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/ran\nexec nc "$1" "$2"\n' if shutil.which("nc") else _python_proxy(tmp_path))
+    path.write_text(
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/ran\nexec nc "$1" "$2"\n'
+        if shutil.which("nc")
+        else _python_proxy(tmp_path)
+    )
     path.chmod(0o755)
     return path
 
@@ -396,11 +494,18 @@ def test_a_proxy_command_ends_with_the_connection(sshd: Fixture, proxy: Path) ->
     config = SshConfig(text=f"Host 127.0.0.1\n ProxyCommand {proxy} %h %p end-marker\n")
     transport = connect(sshd.host(), known_hosts=sshd.known_hosts, ssh_config=config)
     transport.close()
-    assert "end-marker" not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True, timeout=20).stdout
+    assert (
+        "end-marker"
+        not in subprocess.run(
+            ["ps", "-eo", "args"], capture_output=True, text=True, check=True, timeout=20
+        ).stdout
+    )
 
 
 def test_what_a_proxy_command_complains_about_is_said(sshd: Fixture) -> None:
-    config = SshConfig(text="Host *\n ProxyCommand echo 'ERROR 4003: backend refused' >&2; exit 1\n")
+    config = SshConfig(
+        text="Host *\n ProxyCommand echo 'ERROR 4003: backend refused' >&2; exit 1\n"
+    )
     with pytest.raises(Unreachable) as caught:
         connect(sshd.host(), known_hosts=sshd.known_hosts, ssh_config=config)
     assert "ERROR 4003: backend refused" in caught.value.why
@@ -408,11 +513,30 @@ def test_what_a_proxy_command_complains_about_is_said(sshd: Fixture) -> None:
 
 @pytest.mark.parametrize(
     "address",
-    ["-oProxyCommand=touch /tmp/x", "a;b", "$(id)", "a b", "a`b`", "", "a\nb", "a|b", "a'b", 'a"b', "~root", "me@a", "a:22", "a/b"],
+    [
+        "-oProxyCommand=touch /tmp/x",
+        "a;b",
+        "$(id)",
+        "a b",
+        "a`b`",
+        "",
+        "a\nb",
+        "a|b",
+        "a'b",
+        'a"b',
+        "~root",
+        "me@a",
+        "a:22",
+        "a/b",
+    ],
 )
 def test_an_address_that_a_shell_could_read_is_refused(sshd: Fixture, address: str) -> None:
     with pytest.raises(UsageError, match="not a host name"):
-        connect(sshd.host(address=address), known_hosts=sshd.known_hosts, ssh_config=SshConfig(text="ProxyCommand touch %h"))
+        connect(
+            sshd.host(address=address),
+            known_hosts=sshd.known_hosts,
+            ssh_config=SshConfig(text="ProxyCommand touch %h"),
+        )
 
 
 @pytest.mark.parametrize("user", ["-l", "a;b", "a`b`", "a'b", "a\nHost *", " ", "a\\"])
@@ -421,10 +545,16 @@ def test_a_user_that_a_shell_could_read_is_refused(sshd: Fixture, user: str) -> 
         connect(sshd.host(user=user), known_hosts=sshd.known_hosts)
 
 
-@pytest.mark.parametrize("line", ["Port many", "ConnectTimeout soon", "Host 'unbalanced", "ProxyJump gate:many"])
+@pytest.mark.parametrize(
+    "line", ["Port many", "ConnectTimeout soon", "Host 'unbalanced", "ProxyJump gate:many"]
+)
 def test_a_value_that_cannot_be_is_a_usage_error(sshd: Fixture, line: str) -> None:
     with pytest.raises(UsageError):
-        connect(sshd.host(port=None), known_hosts=sshd.known_hosts, ssh_config=SshConfig(text=line + "\n"))
+        connect(
+            sshd.host(port=None),
+            known_hosts=sshd.known_hosts,
+            ssh_config=SshConfig(text=line + "\n"),
+        )
 
 
 @pytest.mark.parametrize("value", ["yes", "Yes", "$SSH_AUTH_SOCK", "/some/socket"])
@@ -432,7 +562,9 @@ def test_agent_forwarding_in_ssh_config_is_let_be(sshd: Fixture, value: str) -> 
     assert runs(sshd.host(), sshd.known_hosts, SshConfig(text=f"ForwardAgent {value}\n"))
 
 
-def test_other_known_hosts_files_count_when_ssh_config_names_none(sshd: Fixture, tmp_path: Path) -> None:
+def test_other_known_hosts_files_count_when_ssh_config_names_none(
+    sshd: Fixture, tmp_path: Path
+) -> None:
     (tmp_path / "user").write_text(f"[127.0.0.1]:{sshd.port} {sshd.host_key}\n")
     assert runs(sshd.host(host_key=None), KnownHosts(tmp_path / "none", [tmp_path / "user"]))
 
@@ -448,14 +580,17 @@ def test_an_address_of_version_6(make_sshd: Fixture, tmp_path: Path) -> None:
     assert runs(server.host(address="::1", host_key=None), known_hosts)
 
 
-# --- bad luck ----------------------------------------------------------------------------------------------------
+# --- bad luck -------------------------------------------------------------------------------------
 
 
 def test_a_closed_port_is_unreachable(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(Unreachable, match="no SSH connection") as caught:
-        connect(Host(name="dev", address="127.0.0.1", port=port), known_hosts=KnownHosts(tmp_path / "none"))
+        connect(
+            Host(name="dev", address="127.0.0.1", port=port),
+            known_hosts=KnownHosts(tmp_path / "none"),
+        )
     assert "refused" in caught.value.why
     assert caught.value.where == "dev"
 
@@ -470,7 +605,9 @@ def test_a_server_that_says_nothing_is_given_up_in_time(tmp_path: Path) -> None:
         started = time.monotonic()
         with pytest.raises(Unreachable):
             connect(
-                Host(name="dev", address="127.0.0.1", port=server.getsockname()[1]), known_hosts=KnownHosts(tmp_path / "n"), timeout_s=0.5
+                Host(name="dev", address="127.0.0.1", port=server.getsockname()[1]),
+                known_hosts=KnownHosts(tmp_path / "n"),
+                timeout_s=0.5,
             )
         assert time.monotonic() - started < 3
 
@@ -493,14 +630,18 @@ def test_a_server_that_trickles_is_given_up_in_time(tmp_path: Path) -> None:
         started = time.monotonic()
         with pytest.raises(Unreachable):
             connect(
-                Host(name="dev", address="127.0.0.1", port=server.getsockname()[1]), known_hosts=KnownHosts(tmp_path / "n"), timeout_s=1
+                Host(name="dev", address="127.0.0.1", port=server.getsockname()[1]),
+                known_hosts=KnownHosts(tmp_path / "n"),
+                timeout_s=1,
             )
         assert time.monotonic() - started < 3
         stop.set()
         thread.join()
 
 
-@pytest.mark.parametrize("banner", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-1.5-old\r\n", b"\0" * 5000, b""])
+@pytest.mark.parametrize(
+    "banner", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-1.5-old\r\n", b"\0" * 5000, b""]
+)
 def test_what_is_no_ssh_server_is_unreachable(tmp_path: Path, banner: bytes) -> None:
     def answer(server: socket.socket) -> None:
         client, _ = server.accept()
@@ -512,7 +653,9 @@ def test_what_is_no_ssh_server_is_unreachable(tmp_path: Path, banner: bytes) -> 
         thread.start()
         with pytest.raises(Unreachable):
             connect(
-                Host(name="dev", address="127.0.0.1", port=server.getsockname()[1]), known_hosts=KnownHosts(tmp_path / "n"), timeout_s=5
+                Host(name="dev", address="127.0.0.1", port=server.getsockname()[1]),
+                known_hosts=KnownHosts(tmp_path / "n"),
+                timeout_s=5,
             )
         thread.join()
 
@@ -525,7 +668,12 @@ def test_an_attempt_can_be_ended_from_another_thread(tmp_path: Path) -> None:
         timer.start()
         started = time.monotonic()
         with pytest.raises(Unreachable) as caught:
-            connect(host, known_hosts=KnownHosts(tmp_path / "none"), timeout_s=30, on_closer=closers.append)
+            connect(
+                host,
+                known_hosts=KnownHosts(tmp_path / "none"),
+                timeout_s=30,
+                on_closer=closers.append,
+            )
         assert time.monotonic() - started < 5
         assert "closed from our side" in caught.value.why
         timer.join()
@@ -542,15 +690,26 @@ def test_a_connection_can_be_ended_by_the_same_closer(sshd: Fixture, got: Fixtur
     transport.close()
 
 
-def test_failures_leave_no_thread_and_no_socket(sshd: Fixture, network: Network, tmp_path: Path) -> None:
+def test_failures_leave_no_thread_and_no_socket(
+    sshd: Fixture, network: Network, tmp_path: Path
+) -> None:
     def sockets() -> int:
-        return sum(str(entry.readlink()).startswith("socket:") for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink())
+        return sum(
+            str(entry.readlink()).startswith("socket:")
+            for entry in Path("/proc/self/fd").iterdir()
+            if entry.is_symlink()
+        )
 
     relay = network.relay(("127.0.0.1", sshd.port))
     threads, before = threading.active_count(), sockets()
     attempts: list[Callable[[], object]] = [
-        lambda: connect(sshd.host(host_key=None, port=relay.port), known_hosts=KnownHosts(tmp_path / "none")),
-        lambda: connect(sshd.host(identity=str(tmp_path / "none"), port=relay.port), known_hosts=sshd.known_hosts),
+        lambda: connect(
+            sshd.host(host_key=None, port=relay.port), known_hosts=KnownHosts(tmp_path / "none")
+        ),
+        lambda: connect(
+            sshd.host(identity=str(tmp_path / "none"), port=relay.port),
+            known_hosts=sshd.known_hosts,
+        ),
     ]
     for attempt in attempts * 3:
         with pytest.raises((HostKeyMismatch, Unreachable)):

@@ -25,7 +25,9 @@ def run(server: Fixture, relay: Relay) -> tuple[int, bytes, bytes]:
     out, err = bytearray(), bytearray()
     transport = connect(server.host(port=relay.port), known_hosts=server.known_hosts, timeout_s=20)
     try:
-        status = transport.send(COMMAND, [INPUT], on_stdout=out.extend, on_stderr=err.extend, timeout_s=20)
+        status = transport.send(
+            COMMAND, [INPUT], on_stdout=out.extend, on_stderr=err.extend, timeout_s=20
+        )
     finally:
         transport.close()
     return status, bytes(out).strip(), bytes(err)
@@ -49,11 +51,15 @@ def test_cut_at_any_byte_it_is_unreachable_or_done_and_never_hangs(
     except Unreachable as error:
         result, reason = None, error.why
     assert bool(reason) is (result is None)
-    assert result is None or (result == whole and at > 0.8 * total)  # what is lost then is the farewell
+    assert result is None or (
+        result == whole and at > 0.8 * total
+    )  # what is lost then is the farewell
     assert time.monotonic() - started < 10
 
 
-def test_what_arrived_before_the_cut_was_handed_over(sshd: Fixture, network: Network, got: Fixture) -> None:
+def test_what_arrived_before_the_cut_was_handed_over(
+    sshd: Fixture, network: Network, got: Fixture
+) -> None:
     relay = network.relay(("127.0.0.1", sshd.port))
     transport = connect(sshd.host(port=relay.port), known_hosts=sshd.known_hosts)
 
@@ -62,14 +68,18 @@ def test_what_arrived_before_the_cut_was_handed_over(sshd: Fixture, network: Net
         relay.drop()
 
     with pytest.raises(Unreachable, match="the connection was lost"):
-        transport.exchange("echo first; sleep 60; echo second", on_stdout=cut, on_stderr=print, timeout_s=30)
+        transport.exchange(
+            "echo first; sleep 60; echo second", on_stdout=cut, on_stderr=print, timeout_s=30
+        )
     assert bytes(got.out) == b"first\n"
     with pytest.raises(Unreachable):
         transport.exchange("true", **got.sinks, timeout_s=20)
     transport.close()
 
 
-def test_a_silent_network_costs_the_time_limit_and_no_more(sshd: Fixture, network: Network, got: Fixture) -> None:
+def test_a_silent_network_costs_the_time_limit_and_no_more(
+    sshd: Fixture, network: Network, got: Fixture
+) -> None:
     relay = network.relay(("127.0.0.1", sshd.port))
     transport = connect(sshd.host(port=relay.port), known_hosts=sshd.known_hosts)
     relay.silence()
@@ -83,7 +93,9 @@ def test_a_silent_network_costs_the_time_limit_and_no_more(sshd: Fixture, networ
 
 
 @pytest.mark.slow
-def test_a_silent_network_is_noticed_by_the_keep_alive(sshd: Fixture, network: Network, got: Fixture) -> None:
+def test_a_silent_network_is_noticed_by_the_keep_alive(
+    sshd: Fixture, network: Network, got: Fixture
+) -> None:
     relay = network.relay(("127.0.0.1", sshd.port))
     config = SshConfig(text="Host *\n ServerAliveInterval 1\n")
     transport = connect(sshd.host(port=relay.port), known_hosts=sshd.known_hosts, ssh_config=config)
@@ -104,7 +116,9 @@ def test_a_quiet_command_is_kept_alive(sshd: Fixture, got: Fixture) -> None:
     transport.close()
 
 
-def test_a_network_that_is_silent_from_the_start_is_given_up_in_time(sshd: Fixture, network: Network) -> None:
+def test_a_network_that_is_silent_from_the_start_is_given_up_in_time(
+    sshd: Fixture, network: Network
+) -> None:
     relay = network.relay(("127.0.0.1", sshd.port), faults=Faults(silent=True))
     started = time.monotonic()
     with pytest.raises(Unreachable):

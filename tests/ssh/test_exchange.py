@@ -33,13 +33,23 @@ def test_every_status_is_returned_as_it_is(transport: Transport, got: Fixture, s
 
 
 @pytest.mark.parametrize(("name", "status"), [("TERM", 143), ("KILL", 137), ("INT", 130)])
-def test_death_by_a_signal_is_128_and_its_number(transport: Transport, got: Fixture, name: str, status: int) -> None:
-    assert transport.exchange(f"exec sh -c 'kill -{name} $$; sleep 5'", **got.sinks, timeout_s=20) == status
+def test_death_by_a_signal_is_128_and_its_number(
+    transport: Transport, got: Fixture, name: str, status: int
+) -> None:
+    assert (
+        transport.exchange(f"exec sh -c 'kill -{name} $$; sleep 5'", **got.sinks, timeout_s=20)
+        == status
+    )
 
 
 def test_the_input_stays_open_until_the_command_ends(transport: Transport, got: Fixture) -> None:
-    command = "exec 3<&0; read line; echo $line; { cat <&3; echo ended; } & sleep 0.4; kill $!; echo done"
-    assert transport.exchange(f"exec sh -c {quote(command)}", b"first\n", **got.sinks, timeout_s=20) == 0
+    command = (
+        "exec 3<&0; read line; echo $line; { cat <&3; echo ended; } & sleep 0.4; kill $!; echo done"
+    )
+    assert (
+        transport.exchange(f"exec sh -c {quote(command)}", b"first\n", **got.sinks, timeout_s=20)
+        == 0
+    )
     assert bytes(got.out) == b"first\ndone\n"
 
 
@@ -48,7 +58,9 @@ def test_the_input_of_send_ends(transport: Transport, got: Fixture) -> None:
     assert bytes(got.out) == b"abcend\n"
 
 
-def test_input_that_is_long_in_coming_holds_up_no_output(transport: Transport, got: Fixture) -> None:
+def test_input_that_is_long_in_coming_holds_up_no_output(
+    transport: Transport, got: Fixture
+) -> None:
     answered = threading.Event()
 
     def slowly() -> Iterator[bytes]:
@@ -60,7 +72,10 @@ def test_input_that_is_long_in_coming_holds_up_no_output(transport: Transport, g
         got.out.extend(data)
         answered.set()
 
-    assert transport.send("cat; echo end", slowly(), on_stdout=listen, on_stderr=print, timeout_s=30) == 0
+    assert (
+        transport.send("cat; echo end", slowly(), on_stdout=listen, on_stderr=print, timeout_s=30)
+        == 0
+    )
     assert bytes(got.out) == b"first\nsecond\nend\n"
 
 
@@ -82,14 +97,18 @@ def test_a_megabyte_of_input_arrives_whole(transport: Transport, got: Fixture) -
     assert bytes(got.out) == data
 
 
-def test_input_larger_than_every_window_does_not_deadlock_with_its_echo(transport: Transport, got: Fixture) -> None:
+def test_input_larger_than_every_window_does_not_deadlock_with_its_echo(
+    transport: Transport, got: Fixture
+) -> None:
     chunks = [bytes([number]) * 1_000_000 for number in range(24)]
     assert transport.send("cat", chunks, **got.sinks, timeout_s=60) == 0
     assert bytes(got.out) == b"".join(chunks)
 
 
 def test_a_command_may_leave_its_input_unread(transport: Transport, got: Fixture) -> None:
-    assert transport.send("exec 0<&-; echo done", [b"x" * 5_000_000], **got.sinks, timeout_s=30) == 0
+    assert (
+        transport.send("exec 0<&-; echo done", [b"x" * 5_000_000], **got.sinks, timeout_s=30) == 0
+    )
     assert bytes(got.out) == b"done\n"
 
 
@@ -102,13 +121,18 @@ def test_a_flood_of_errors_does_not_hold_up_the_output(transport: Transport, got
 def test_output_arrives_while_the_command_runs(transport: Transport) -> None:
     seen: list[float] = []
     transport.exchange(
-        "for i in 1 2 3 4; do echo $i; sleep 0.3; done", on_stdout=lambda _: seen.append(time.monotonic()), on_stderr=print, timeout_s=20
+        "for i in 1 2 3 4; do echo $i; sleep 0.3; done",
+        on_stdout=lambda _: seen.append(time.monotonic()),
+        on_stderr=print,
+        timeout_s=20,
     )
     assert len(seen) == 4
     assert all(later - earlier > 0.1 for earlier, later in pairwise(seen))
 
 
-def test_a_command_that_does_not_end_is_given_up_in_time(transport: Transport, got: Fixture) -> None:
+def test_a_command_that_does_not_end_is_given_up_in_time(
+    transport: Transport, got: Fixture
+) -> None:
     started = time.monotonic()
     with pytest.raises(CommandTimeout, match=r"no end after 0\.5 s"):
         transport.exchange("echo started; sleep 60", **got.sinks, timeout_s=0.5)
@@ -117,12 +141,17 @@ def test_a_command_that_does_not_end_is_given_up_in_time(transport: Transport, g
 
 
 @pytest.mark.parametrize("command", ["yes", "yes >&2"])
-def test_a_command_that_prints_for_ever_is_given_up_in_time(transport: Transport, command: str) -> None:
+def test_a_command_that_prints_for_ever_is_given_up_in_time(
+    transport: Transport, command: str
+) -> None:
     seen: list[int] = []
     started = time.monotonic()
     with pytest.raises(CommandTimeout):
         transport.exchange(
-            command, on_stdout=lambda data: seen.append(len(data)), on_stderr=lambda data: seen.append(len(data)), timeout_s=0.5
+            command,
+            on_stdout=lambda data: seen.append(len(data)),
+            on_stderr=lambda data: seen.append(len(data)),
+            timeout_s=0.5,
         )
     assert time.monotonic() - started < 5
     assert sum(seen) > 100_000
@@ -131,7 +160,9 @@ def test_a_command_that_prints_for_ever_is_given_up_in_time(transport: Transport
 def test_a_flood_on_one_stream_does_not_starve_the_other(transport: Transport) -> None:
     seen: list[bytes] = []
     with pytest.raises(CommandTimeout):
-        transport.exchange("echo here >&2; yes", on_stdout=lambda data: None, on_stderr=seen.append, timeout_s=1)
+        transport.exchange(
+            "echo here >&2; yes", on_stdout=lambda data: None, on_stderr=seen.append, timeout_s=1
+        )
     assert b"".join(seen) == b"here\n"
 
 
@@ -142,7 +173,9 @@ def test_after_a_timeout_the_connection_still_works(transport: Transport, got: F
     assert bytes(got.out) == b"alive\n"
 
 
-def test_closing_from_another_thread_ends_a_running_command_at_once(transport: Transport, got: Fixture) -> None:
+def test_closing_from_another_thread_ends_a_running_command_at_once(
+    transport: Transport, got: Fixture
+) -> None:
     closer = threading.Timer(0.5, transport.close)
     closer.start()
     started = time.monotonic()
@@ -159,7 +192,9 @@ def test_after_closing_nothing_runs(transport: Transport, got: Fixture) -> None:
         transport.exchange("true", **got.sinks, timeout_s=20)
 
 
-def test_a_sink_that_fails_ends_the_exchange_and_not_the_connection(transport: Transport, got: Fixture) -> None:
+def test_a_sink_that_fails_ends_the_exchange_and_not_the_connection(
+    transport: Transport, got: Fixture
+) -> None:
     def full(data: bytes) -> None:
         raise BrokenPipeError(len(data))  # nobody reads our own output any more, as with `| head`
 
@@ -174,7 +209,12 @@ def test_several_threads_use_one_connection(transport: Transport) -> None:
     def work(number: int) -> None:
         out = bytearray()
         results[number] = (
-            transport.exchange(f"sleep 0.2; echo {number}; exit {number}", on_stdout=out.extend, on_stderr=print, timeout_s=30),
+            transport.exchange(
+                f"sleep 0.2; echo {number}; exit {number}",
+                on_stdout=out.extend,
+                on_stderr=print,
+                timeout_s=30,
+            ),
             bytes(out),
         )
 
@@ -188,25 +228,43 @@ def test_several_threads_use_one_connection(transport: Transport) -> None:
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(out=st.binary(max_size=4000), err=st.binary(max_size=4000), status=st.integers(0, 255))
-def test_whatever_is_printed_arrives_byte_for_byte(transport: Transport, out: bytes, err: bytes, status: int) -> None:
+def test_whatever_is_printed_arrives_byte_for_byte(
+    transport: Transport, out: bytes, err: bytes, status: int
+) -> None:
     seen_out, seen_err = bytearray(), bytearray()
     command = f"dd bs=1 count={len(out)} 2>/dev/null; dd bs=1 count={len(err)} >&2 2>/dev/null; exit {status}"
-    assert transport.exchange(command, out + err, on_stdout=seen_out.extend, on_stderr=seen_err.extend, timeout_s=30) == status
+    assert (
+        transport.exchange(
+            command, out + err, on_stdout=seen_out.extend, on_stderr=seen_err.extend, timeout_s=30
+        )
+        == status
+    )
     assert (bytes(seen_out), bytes(seen_err)) == (out, err)
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(text=st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=300))
+@given(
+    text=st.text(
+        st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=300
+    )
+)
 def test_a_quoted_word_survives_the_login_shell(transport: Transport, text: str) -> None:
     seen = bytearray()
-    assert transport.exchange(f"printf %s {quote(text)}", on_stdout=seen.extend, on_stderr=print, timeout_s=30) == 0
+    assert (
+        transport.exchange(
+            f"printf %s {quote(text)}", on_stdout=seen.extend, on_stderr=print, timeout_s=30
+        )
+        == 0
+    )
     assert bytes(seen) == text.encode()
 
 
-# --- over SSH only -----------------------------------------------------------------------------------------------
+# --- over SSH only --------------------------------------------------------------------------------
 
 
-def test_a_line_too_long_for_the_login_shell_is_refused_before_it_is_sent(sshd: Fixture, got: Fixture) -> None:
+def test_a_line_too_long_for_the_login_shell_is_refused_before_it_is_sent(
+    sshd: Fixture, got: Fixture
+) -> None:
     transport = connect(sshd.host(), known_hosts=sshd.known_hosts)
     filler = "x" * (COMMAND_MAX_BYTES - len("echo "))
     assert transport.exchange("echo " + filler, **got.sinks, timeout_s=20) == 0
@@ -232,7 +290,10 @@ def _nest(transport: SshTransport, depth: int, running: threading.Event) -> None
     """Run a command from within the sink of another: `depth` sessions at once."""
     if depth:
         transport.exchange(
-            "echo x; cat >/dev/null", on_stdout=lambda _: _nest(transport, depth - 1, running), on_stderr=print, timeout_s=20
+            "echo x; cat >/dev/null",
+            on_stdout=lambda _: _nest(transport, depth - 1, running),
+            on_stderr=print,
+            timeout_s=20,
         )
 
 
@@ -253,7 +314,9 @@ def test_a_server_that_refuses_sessions_says_so(scripted: Fixture, got: Fixture)
     transport.close()
 
 
-def test_an_unused_session_that_the_server_closed_is_replaced(scripted: Fixture, got: Fixture) -> None:
+def test_an_unused_session_that_the_server_closed_is_replaced(
+    scripted: Fixture, got: Fixture
+) -> None:
     """The session asked for in advance may be gone when it is needed: sshd's ChannelTimeout, or a server that forgets it."""
 
     def end(channel: paramiko.Channel, command: str) -> None:
@@ -270,7 +333,9 @@ def test_an_unused_session_that_the_server_closed_is_replaced(scripted: Fixture,
     transport.close()
 
 
-def test_a_channel_closed_without_a_status_is_a_lost_connection(scripted: Fixture, got: Fixture) -> None:
+def test_a_channel_closed_without_a_status_is_a_lost_connection(
+    scripted: Fixture, got: Fixture
+) -> None:
     def hang_up(channel: paramiko.Channel, command: str) -> None:
         channel.sendall(b"half")
         channel.close()
@@ -298,7 +363,9 @@ def test_a_status_before_the_last_output_loses_nothing(scripted: Fixture, got: F
     transport.close()
 
 
-def test_a_status_without_the_end_of_the_output_is_a_lost_connection(scripted: Fixture, got: Fixture) -> None:
+def test_a_status_without_the_end_of_the_output_is_a_lost_connection(
+    scripted: Fixture, got: Fixture
+) -> None:
     """OpenSSH sends the status as soon as the command ends, even while output is still to come."""
 
     def vanish(channel: paramiko.Channel, command: str) -> None:
@@ -314,7 +381,9 @@ def test_a_status_without_the_end_of_the_output_is_a_lost_connection(scripted: F
     transport.close()
 
 
-def test_only_openssh_is_asked_for_a_session_before_it_has_let_us_in(scripted: Fixture, sshd: Fixture, got: Fixture) -> None:
+def test_only_openssh_is_asked_for_a_session_before_it_has_let_us_in(
+    scripted: Fixture, sshd: Fixture, got: Fixture
+) -> None:
     for server, early in ((sshd, True), (scripted.server, False)):
         transport = connect(server.host(), known_hosts=server.known_hosts)
         assert (transport._wire.spare is not None) is early
@@ -323,7 +392,9 @@ def test_only_openssh_is_asked_for_a_session_before_it_has_let_us_in(scripted: F
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", ["1M", "16K"])
-def test_new_keys_in_the_middle_change_nothing(make_sshd: Fixture, got: Fixture, limit: str) -> None:
+def test_new_keys_in_the_middle_change_nothing(
+    make_sshd: Fixture, got: Fixture, limit: str
+) -> None:
     server = make_sshd(RekeyLimit=limit)
     transport = connect(server.host(), known_hosts=server.known_hosts)
     data = bytes(range(256)) * 8000
@@ -333,7 +404,9 @@ def test_new_keys_in_the_middle_change_nothing(make_sshd: Fixture, got: Fixture,
 
 
 @pytest.mark.slow
-def test_each_further_command_costs_one_round_trip(sshd: Fixture, got: Fixture, network: Network) -> None:
+def test_each_further_command_costs_one_round_trip(
+    sshd: Fixture, got: Fixture, network: Network
+) -> None:
     """The session is there before the command is known, so its request is the only thing to wait for."""
     relay = network.relay(("127.0.0.1", sshd.port), delay_s=0.1)
     transport = connect(sshd.host(port=relay.port), known_hosts=sshd.known_hosts)

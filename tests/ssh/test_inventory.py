@@ -39,7 +39,9 @@ def test_a_pattern_means(pattern: str, names: list[str]) -> None:
     assert [host.name for host in select(HOSTS, pattern)] == names
 
 
-@pytest.mark.parametrize("pattern", ["nobody", "dev,nobody", "DEV", "gpu", "!nobody", "dev,!gqu-*", "rack[2]", "de v"])
+@pytest.mark.parametrize(
+    "pattern", ["nobody", "dev,nobody", "DEV", "gpu", "!nobody", "dev,!gqu-*", "rack[2]", "de v"]
+)
 def test_a_part_that_fits_nothing_is_an_error_that_lists_the_names(pattern: str) -> None:
     with pytest.raises(UsageError, match="no host fits") as caught:
         select(HOSTS, pattern)
@@ -60,12 +62,30 @@ def test_an_empty_inventory_says_so() -> None:
 
 
 VMS = {
-    "a": {"gpu": "nvidia-l4 l4", "state": "running", "zone": "us-central1-a", "label.team": "vision"},
-    "b": {"gpu": "nvidia-l4 l4", "state": "terminated", "zone": "us-central1-b", "label.team": "speech"},
-    "c": {"gpu": "nvidia-tesla-t4 t4", "state": "running", "zone": "europe-west4-a", "label.empty": ""},
+    "a": {
+        "gpu": "nvidia-l4 l4",
+        "state": "running",
+        "zone": "us-central1-a",
+        "label.team": "vision",
+    },
+    "b": {
+        "gpu": "nvidia-l4 l4",
+        "state": "terminated",
+        "zone": "us-central1-b",
+        "label.team": "speech",
+    },
+    "c": {
+        "gpu": "nvidia-tesla-t4 t4",
+        "state": "running",
+        "zone": "europe-west4-a",
+        "label.empty": "",
+    },
     "desk": {"state": "static"},
 }
-TRAITS = {name: {key: frozenset(text.split() or [""]) for key, text in {"name": name, **traits}.items()} for name, traits in VMS.items()}
+TRAITS = {
+    name: {key: frozenset(text.split() or [""]) for key, text in {"name": name, **traits}.items()}
+    for name, traits in VMS.items()
+}
 
 
 @pytest.mark.parametrize(
@@ -102,7 +122,9 @@ def test_a_filter_means(pattern: str, names: str) -> None:
     assert " ".join(host.name for host in matching(hosts, pattern, TRAITS)) == names
 
 
-@pytest.mark.parametrize("pattern", ["gpus=l4", "label=x", "label.=x", "=x", "!colour=red", "label.a.b=c"])
+@pytest.mark.parametrize(
+    "pattern", ["gpus=l4", "label=x", "label.=x", "=x", "!colour=red", "label.a.b=c"]
+)
 def test_an_unknown_filter_is_an_error_that_lists_the_known_ones(pattern: str) -> None:
     with pytest.raises(UsageError, match="there is no filter") as caught:
         matching(HOSTS, pattern)
@@ -111,7 +133,12 @@ def test_an_unknown_filter_is_an_error_that_lists_the_known_ones(pattern: str) -
 
 @pytest.mark.parametrize(
     ("pattern", "fix"),
-    [("stat=running", "state=running"), ("!gpus=l4", "!gpu=l4"), ("machine-type=g2-*", "machine_type=g2-*"), ("colour=red", "name=red")],
+    [
+        ("stat=running", "state=running"),
+        ("!gpus=l4", "!gpu=l4"),
+        ("machine-type=g2-*", "machine_type=g2-*"),
+        ("colour=red", "name=red"),
+    ],
 )
 def test_an_unknown_filter_is_told_the_nearest_one(pattern: str, fix: str) -> None:
     with pytest.raises(UsageError) as caught:
@@ -120,9 +147,16 @@ def test_an_unknown_filter_is_told_the_nearest_one(pattern: str, fix: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("pattern", "fix"), [("state=runing", "state=running"), ("!state=stoped", "!state=stopped"), ("state=on", "state=running")]
+    ("pattern", "fix"),
+    [
+        ("state=runing", "state=running"),
+        ("!state=stoped", "!state=stopped"),
+        ("state=on", "state=running"),
+    ],
 )
-def test_a_state_that_nothing_can_have_is_an_error_with_the_nearest_one(pattern: str, fix: str) -> None:
+def test_a_state_that_nothing_can_have_is_an_error_with_the_nearest_one(
+    pattern: str, fix: str
+) -> None:
     """Misspelt, `!state=runing` would spare nobody."""
     with pytest.raises(UsageError, match="there is no state") as caught:
         matching(HOSTS, pattern)
@@ -143,7 +177,9 @@ def test_names_alone_need_no_traits() -> None:
 
 @given(
     names=st.lists(
-        st.text(min_size=1, max_size=8).filter(lambda name: not set(name) & set(",!=") and name == name.strip() and name != "all"),
+        st.text(min_size=1, max_size=8).filter(
+            lambda name: not set(name) & set(",!=") and name == name.strip() and name != "all"
+        ),
         unique=True,
         min_size=1,
     )

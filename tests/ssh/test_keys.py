@@ -14,7 +14,13 @@ from provision.hosts.keys import KeyPair, ensure_key, state_dir
 
 def test_the_systems_ssh_keygen_reads_both_halves(tmp_path: Path) -> None:
     pair = ensure_key(tmp_path / "state" / "key")
-    private = subprocess.run(["ssh-keygen", "-y", "-f", str(pair.private_path)], capture_output=True, text=True, check=True, timeout=20)
+    private = subprocess.run(
+        ["ssh-keygen", "-y", "-f", str(pair.private_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=20,
+    )
     assert private.stdout.split()[:2] == pair.public_line.split()[:2]
     assert pair.public_path.read_text() == pair.public_line + "\n"
     assert pair.public_line.startswith("ssh-ed25519 AAAA")
@@ -30,7 +36,10 @@ def test_a_key_is_made_once(tmp_path: Path) -> None:
 
 def test_two_at_once_agree(tmp_path: Path) -> None:
     pairs: list[KeyPair] = []
-    threads = [threading.Thread(target=lambda: pairs.append(ensure_key(tmp_path / "key"))) for _ in range(8)]
+    threads = [
+        threading.Thread(target=lambda: pairs.append(ensure_key(tmp_path / "key")))
+        for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -31,12 +31,25 @@ def keys(known: KnownHosts, name: str) -> list[str]:
 def test_a_fingerprint_is_what_ssh_keygen_prints(tmp_path: Path) -> None:
     (tmp_path / "key.pub").write_text(ED + "\n")
     printed = subprocess.run(
-        ["ssh-keygen", "-lf", str(tmp_path / "key.pub")], capture_output=True, text=True, check=True, timeout=20
+        ["ssh-keygen", "-lf", str(tmp_path / "key.pub")],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=20,
     ).stdout
     assert HostKey.parse(ED).fingerprint == printed.split()[1]
 
 
-@pytest.mark.parametrize("line", ["", "ssh-ed25519", "ssh-ed25519 ####", ED.replace("ssh-ed25519 ", "ssh-rsa "), "AAAA ssh-ed25519"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "ssh-ed25519",
+        "ssh-ed25519 ####",
+        ED.replace("ssh-ed25519 ", "ssh-rsa "),
+        "AAAA ssh-ed25519",
+    ],
+)
 def test_what_is_no_key_is_refused(line: str) -> None:
     with pytest.raises(UsageError, match="not a host key line"):
         HostKey.parse(line)
@@ -46,7 +59,10 @@ def test_a_comment_after_the_key_is_no_part_of_it() -> None:
     assert HostKey.parse(ED + " root@host, installed 2025").line == ED
 
 
-@pytest.mark.parametrize(("port", "alias", "name"), [(22, None, "a.b"), (2222, None, "[a.b]:2222"), (2222, "4711", "4711")])
+@pytest.mark.parametrize(
+    ("port", "alias", "name"),
+    [(22, None, "a.b"), (2222, None, "[a.b]:2222"), (2222, "4711", "4711")],
+)
 def test_the_name_a_key_is_pinned_under(port: int, alias: str | None, name: str) -> None:
     assert pin_name("a.b", port, alias) == name
 
@@ -67,18 +83,24 @@ def test_pinning_keeps_what_stands_in_the_file(known: KnownHosts) -> None:
 
 
 def test_pinning_from_many_threads_loses_nothing(known: KnownHosts) -> None:
-    threads = [threading.Thread(target=known.pin, args=(f"vm-{number}", ED)) for number in range(20)]
+    threads = [
+        threading.Thread(target=known.pin, args=(f"vm-{number}", ED)) for number in range(20)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert all(keys(known, f"vm-{number}") == [ED] for number in range(20))
-    assert [path.name for path in known.own.parent.iterdir() if path.suffix != ".lock"] == ["known_hosts"]
+    assert [path.name for path in known.own.parent.iterdir() if path.suffix != ".lock"] == [
+        "known_hosts"
+    ]
 
 
 @pytest.mark.slow
 @given(alias=st.text(max_size=20))
-def test_whatever_is_pinned_is_found_again_or_refused(alias: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_whatever_is_pinned_is_found_again_or_refused(
+    alias: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     known = KnownHosts(tmp_path_factory.mktemp("known") / "known_hosts")
     try:
         known.pin(alias, ED)
@@ -98,14 +120,30 @@ def test_forgetting_removes_that_name_only(known: KnownHosts) -> None:
     assert known.forget("4711") == 0
 
 
-@pytest.mark.parametrize("line", [f"vm.example,10.0.0.1 {ED}", f"*.example {ED}", f"VM.Example {ED}", f"vm.exampl? {ED} comment"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"vm.example,10.0.0.1 {ED}",
+        f"*.example {ED}",
+        f"VM.Example {ED}",
+        f"vm.exampl? {ED} comment",
+    ],
+)
 def test_the_users_file_is_read(known: KnownHosts, line: str) -> None:
     known.others[0].write_text(f"# comment\n\nbroken line\n{line}\n")
     assert keys(known, "vm.example") == [ED]
     assert known.pins(HOST, "vm.example").known[0].source == f"{known.others[0]}:4"
 
 
-@pytest.mark.parametrize("line", [f"*.example,!vm.example {ED}", f"@cert-authority *.example {ED}", f"other {ED}", f"#vm.example {ED}"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"*.example,!vm.example {ED}",
+        f"@cert-authority *.example {ED}",
+        f"other {ED}",
+        f"#vm.example {ED}",
+    ],
+)
 def test_lines_that_do_not_speak_of_the_host(known: KnownHosts, line: str) -> None:
     known.others[0].write_text(line + "\n")
     assert keys(known, "vm.example") == []
@@ -113,7 +151,9 @@ def test_lines_that_do_not_speak_of_the_host(known: KnownHosts, line: str) -> No
 
 def test_half_a_key_in_a_file_is_no_pin(known: KnownHosts) -> None:
     """What is left of a torn line must not make the true key look like a changed one."""
-    known.others[0].write_text(f"vm.example {ED[:-6]}\nvm.example sk-ssh-ed25519@openssh.com AAAA\n")
+    known.others[0].write_text(
+        f"vm.example {ED[:-6]}\nvm.example sk-ssh-ed25519@openssh.com AAAA\n"
+    )
     assert keys(known, "vm.example") == []
     with pytest.raises(HostKeyMismatch, match="the host's key is unknown"):
         known.pins(HOST, "vm.example").verify(HostKey.parse(ED))
@@ -127,7 +167,12 @@ def test_a_bracketed_name_is_no_character_class(known: KnownHosts) -> None:
 
 def test_a_hashed_name_is_found(known: KnownHosts) -> None:
     known.others[0].write_text(f"vm.example {ED}\n[vm.example]:2222 {OTHER}\n")
-    subprocess.run(["ssh-keygen", "-H", "-f", str(known.others[0])], check=True, capture_output=True, timeout=20)
+    subprocess.run(
+        ["ssh-keygen", "-H", "-f", str(known.others[0])],
+        check=True,
+        capture_output=True,
+        timeout=20,
+    )
     assert "vm.example" not in known.others[0].read_text()
     assert keys(known, "vm.example") == [ED]
     assert keys(known, "[vm.example]:2222") == [OTHER]
@@ -137,7 +182,9 @@ def test_a_hashed_name_is_found(known: KnownHosts) -> None:
 def test_the_setting_overrides_every_file(known: KnownHosts) -> None:
     known.pin("vm.example", OTHER)
     pins = known.pins(Host(name="dev", address="vm.example", host_key=ED), "vm.example")
-    assert [(pin.key.line, pin.source) for pin in pins.known] == [(ED, "provision.hosts.dev.host_key")]
+    assert [(pin.key.line, pin.source) for pin in pins.known] == [
+        (ED, "provision.hosts.dev.host_key")
+    ]
 
 
 def test_an_unknown_key_names_what_was_seen_and_the_setting_to_add(known: KnownHosts) -> None:
@@ -164,7 +211,9 @@ def test_a_changed_key_names_both_and_how_to_forget_the_old_one(known: KnownHost
 
 def test_an_unknown_key_of_a_vm_is_pinned_by_the_task_that_makes_vms(known: KnownHosts) -> None:
     with pytest.raises(HostKeyMismatch) as caught:
-        known.pins(Host(name="dev", address="vm.example", key_alias="4711"), "4711").verify(HostKey.parse(ED))
+        known.pins(Host(name="dev", address="vm.example", key_alias="4711"), "4711").verify(
+            HostKey.parse(ED)
+        )
     assert caught.value.fix.startswith("invoke vm.create --name dev")
 
 
@@ -172,7 +221,12 @@ def test_the_fix_for_a_changed_key_works(known: KnownHosts) -> None:
     known.pin("[127.0.0.1]:2222", OTHER)
     with pytest.raises(HostKeyMismatch) as caught:
         known.pins(HOST, "[127.0.0.1]:2222").verify(HostKey.parse(ED))
-    subprocess.run(["sh", "-c", caught.value.fix.partition(": ")[2]], check=True, capture_output=True, timeout=20)
+    subprocess.run(
+        ["sh", "-c", caught.value.fix.partition(": ")[2]],
+        check=True,
+        capture_output=True,
+        timeout=20,
+    )
     assert keys(known, "[127.0.0.1]:2222") == []
 
 
@@ -199,7 +253,9 @@ def test_the_algorithms_of_pinned_keys_come_first(known: KnownHosts) -> None:
 def test_files_named_for_the_host_replace_the_users(known: KnownHosts, tmp_path: Path) -> None:
     known.others[0].write_text(f"vm.example {ED}\n")
     (tmp_path / "special").write_text(f"vm.example {OTHER}\n")
-    assert [pin.key.line for pin in known.pins(HOST, "vm.example", files=[tmp_path / "special"]).known] == [OTHER]
+    assert [
+        pin.key.line for pin in known.pins(HOST, "vm.example", files=[tmp_path / "special"]).known
+    ] == [OTHER]
 
 
 def test_replacing_puts_new_keys_in_the_place_of_the_old(known: KnownHosts) -> None:

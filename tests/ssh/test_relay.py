@@ -91,11 +91,15 @@ def test_delay_is_added_both_ways(network: Network, echo: tuple[str, int]) -> No
     assert relay.stats().turns == 6
 
 
-def test_the_handshake_of_tcp_can_be_made_to_cost_a_round_trip(network: Network, echo: tuple[str, int]) -> None:
+def test_the_handshake_of_tcp_can_be_made_to_cost_a_round_trip(
+    network: Network, echo: tuple[str, int]
+) -> None:
     relay = network.relay(echo, delay_s=0.1)
     started = time.monotonic()
     assert talk(relay.port, b"x") == b"x"
-    assert 0.4 <= time.monotonic() - started < 0.55  # one round trip for the handshake, one for the byte
+    assert (
+        0.4 <= time.monotonic() - started < 0.55
+    )  # one round trip for the handshake, one for the byte
 
 
 def test_delay_does_not_limit_the_rate(network: Network, echo: tuple[str, int]) -> None:
@@ -125,7 +129,9 @@ def test_fifty_connections_side_by_side(network: Network, echo: tuple[str, int])
 
 @pytest.mark.parametrize("reset", [True, False])
 @pytest.mark.parametrize("limit", [0, 1, 1000, 65536, 70_000])
-def test_a_cut_lets_through_no_more_than_it_says(network: Network, echo: tuple[str, int], limit: int, reset: bool) -> None:
+def test_a_cut_lets_through_no_more_than_it_says(
+    network: Network, echo: tuple[str, int], limit: int, reset: bool
+) -> None:
     relay = network.relay(echo)
     relay.cut(after_down=limit, reset=reset)
     got = talk(relay.port, bytes(200_000))
@@ -133,7 +139,9 @@ def test_a_cut_lets_through_no_more_than_it_says(network: Network, echo: tuple[s
     assert len(got) == limit or (reset and len(got) < limit)
 
 
-def test_silence_swallows_everything_and_keeps_the_connection(network: Network, echo: tuple[str, int]) -> None:
+def test_silence_swallows_everything_and_keeps_the_connection(
+    network: Network, echo: tuple[str, int]
+) -> None:
     relay = network.relay(echo)
     with socket.create_connection(("127.0.0.1", relay.port)) as sock:
         sock.sendall(b"x")
@@ -170,4 +178,6 @@ def test_nothing_is_left_open(echo: tuple[str, int]) -> None:
         assert sock.recv(1) == b"x"
     assert read_all(sock) == b""
     sock.close()
-    assert threading.active_count() <= before + 1  # the echo server's own, which ends with its client
+    assert (
+        threading.active_count() <= before + 1
+    )  # the echo server's own, which ends with its client

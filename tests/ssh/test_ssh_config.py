@@ -39,7 +39,10 @@ def test_the_users_file_wins_over_the_systems(home: Path) -> None:
     assert lookup(home, "b") == {"hostname": "b", "user": "everybody", "port": "23"}
 
 
-@pytest.mark.parametrize("include", ["conf.d/*", "~/.ssh/conf.d/*", '"conf.d/*"', "missing conf.d/b conf.d/a", "conf.d/[ab]"])
+@pytest.mark.parametrize(
+    "include",
+    ["conf.d/*", "~/.ssh/conf.d/*", '"conf.d/*"', "missing conf.d/b conf.d/a", "conf.d/[ab]"],
+)
 def test_an_include_is_read_where_it_stands(home: Path, include: str) -> None:
     (home / ".ssh" / "conf.d" / "a").write_text("Host a\n  Port 1\n")
     (home / ".ssh" / "conf.d" / "b").write_text("Host b\n  Port 2")
@@ -48,7 +51,16 @@ def test_an_include_is_read_where_it_stands(home: Path, include: str) -> None:
     assert lookup(home, "c")["user"] == "me"
 
 
-@pytest.mark.parametrize("line", ["Include conf.d/a", "include conf.d/a", "  Include\tconf.d/a", "Include=conf.d/a", "Include = conf.d/a"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Include conf.d/a",
+        "include conf.d/a",
+        "  Include\tconf.d/a",
+        "Include=conf.d/a",
+        "Include = conf.d/a",
+    ],
+)
 def test_an_include_may_be_written_in_every_way_that_ssh_reads(home: Path, line: str) -> None:
     (home / ".ssh" / "conf.d" / "a").write_text("Port 7\n")
     (home / ".ssh" / "config").write_text(line + "\n")
@@ -57,7 +69,9 @@ def test_an_include_may_be_written_in_every_way_that_ssh_reads(home: Path, line:
 
 def test_after_an_include_in_a_block_the_block_goes_on(home: Path) -> None:
     (home / ".ssh" / "conf.d" / "a").write_text("Port 1\n")
-    (home / ".ssh" / "config").write_text("Host a\n  Include conf.d/a\n  User me\nHost b\n  Port 2\n")
+    (home / ".ssh" / "config").write_text(
+        "Host a\n  Include conf.d/a\n  User me\nHost b\n  Port 2\n"
+    )
     assert lookup(home, "a") == {"hostname": "a", "port": "1", "user": "me"}
     assert lookup(home, "b") == {"hostname": "b", "port": "2"}
 
@@ -99,7 +113,11 @@ Host *
 
 def test_what_an_alias_says_is_repeated_for_another_name() -> None:
     found = alias_of(Host(name="desk", address="bastioned"), SshConfig(text=ALIASES))
-    assert (found.hostname, found.key_name, found.known_hosts) == ("192.0.2.7", "the-machine", "/keys/known /keys/known2")
+    assert (found.hostname, found.key_name, found.known_hosts) == (
+        "192.0.2.7",
+        "the-machine",
+        "/keys/known /keys/known2",
+    )
     assert found.lines == (
         "Port 2222",
         "User me",
@@ -116,9 +134,13 @@ def test_the_settings_go_before_the_alias() -> None:
     assert found.lines == ("HostKeyAlias the-machine", "ProxyJump somebody@bastion")
 
 
-@pytest.mark.parametrize(("port", "name"), [(None, "192.0.2.9"), (22, "192.0.2.9"), (2200, "[192.0.2.9]:2200")])
+@pytest.mark.parametrize(
+    ("port", "name"), [(None, "192.0.2.9"), (22, "192.0.2.9"), (2200, "[192.0.2.9]:2200")]
+)
 def test_an_address_that_is_no_alias_stays_as_it_is(port: int | None, name: str) -> None:
-    assert alias_of(Host(name="desk", address="192.0.2.9", port=port), SshConfig(text=ALIASES)) == Alias("192.0.2.9", name)
+    assert alias_of(
+        Host(name="desk", address="192.0.2.9", port=port), SshConfig(text=ALIASES)
+    ) == Alias("192.0.2.9", name)
 
 
 def test_an_ssh_config_that_cannot_be_read_is_named() -> None:

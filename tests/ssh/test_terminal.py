@@ -60,7 +60,9 @@ class Typist:
             try:
                 self.seen += os.read(self.fd, 4096).decode(errors="replace")
             except OSError:
-                raise AssertionError(f"it ended, and {text!r} did not appear in {self.seen!r}") from None
+                raise AssertionError(
+                    f"it ended, and {text!r} did not appear in {self.seen!r}"
+                ) from None
         before, _, self.seen = self.seen.partition(text)
         return before + text
 
@@ -96,7 +98,13 @@ def sit_down() -> Iterator[Any]:
 
     def start(host: Host, known_hosts: KnownHosts, body: str | None, ssh: str | None) -> Typist:
         arguments = repr((host, str(known_hosts.own), body, ssh))
-        environ: Mapping[str, str] = {**os.environ, "TEST_ARGUMENTS": arguments, "TERM": "xterm", "SHELL": "/bin/sh", "PS1": "ready> "}
+        environ: Mapping[str, str] = {
+            **os.environ,
+            "TEST_ARGUMENTS": arguments,
+            "TERM": "xterm",
+            "SHELL": "/bin/sh",
+            "PS1": "ready> ",
+        }
         pid, fd = pty.fork()
         if pid == 0:
             os.execve(sys.executable, [sys.executable, "-c", _PROGRAM], dict(environ))
@@ -111,7 +119,11 @@ def sit_down() -> Iterator[Any]:
 
 def place(request: pytest.FixtureRequest, kind: str) -> tuple[Host, KnownHosts, str | None]:
     if kind == "local":
-        return Host(name="here", address="local", become="none"), KnownHosts(Path("/nonexistent")), None
+        return (
+            Host(name="here", address="local", become="none"),
+            KnownHosts(Path("/nonexistent")),
+            None,
+        )
     if kind == "mock":
         mock = request.getfixturevalue("mock_host")
         return mock.host, KnownHosts(mock.folder / "none"), "ssh"
@@ -127,7 +139,9 @@ def test_a_program_has_a_terminal_of_the_right_size_and_returns_its_status(
     request: pytest.FixtureRequest, sit_down: Fixture, kind: str
 ) -> None:
     host, known, ssh = place(request, kind)
-    body = 'test -t 0 && test -t 1 && echo "is a terminal"; read x; stty size; echo "got <$x>"; exit 7'
+    body = (
+        'test -t 0 && test -t 1 && echo "is a terminal"; read x; stty size; echo "got <$x>"; exit 7'
+    )
     typist = sit_down(host, known, body, ssh)
     typist.read_until("is a terminal")
     typist.type("hello\n")
@@ -136,9 +150,13 @@ def test_a_program_has_a_terminal_of_the_right_size_and_returns_its_status(
 
 
 @KINDS
-def test_control_c_reaches_the_hosts_program_and_not_ours(request: pytest.FixtureRequest, sit_down: Fixture, kind: str) -> None:
+def test_control_c_reaches_the_hosts_program_and_not_ours(
+    request: pytest.FixtureRequest, sit_down: Fixture, kind: str
+) -> None:
     host, known, ssh = place(request, kind)
-    typist = sit_down(host, known, "trap 'echo caught' INT; echo waiting; sleep 30; echo after; exit 3", ssh)
+    typist = sit_down(
+        host, known, "trap 'echo caught' INT; echo waiting; sleep 30; echo after; exit 3", ssh
+    )
     typist.read_until("waiting\r\n")
     time.sleep(0.2)
     typist.type("\x03")
@@ -148,9 +166,13 @@ def test_control_c_reaches_the_hosts_program_and_not_ours(request: pytest.Fixtur
 
 
 @KINDS
-def test_a_new_window_size_is_passed_on(request: pytest.FixtureRequest, sit_down: Fixture, kind: str) -> None:
+def test_a_new_window_size_is_passed_on(
+    request: pytest.FixtureRequest, sit_down: Fixture, kind: str
+) -> None:
     host, known, ssh = place(request, kind)
-    typist = sit_down(host, known, "trap 'stty size' WINCH; echo waiting; while :; do sleep 0.1; done", ssh)
+    typist = sit_down(
+        host, known, "trap 'stty size' WINCH; echo waiting; while :; do sleep 0.1; done", ssh
+    )
     typist.read_until("waiting")
     time.sleep(0.3)
     typist.resize(41, 99)
@@ -160,7 +182,9 @@ def test_a_new_window_size_is_passed_on(request: pytest.FixtureRequest, sit_down
 
 
 @KINDS
-def test_without_a_body_it_is_a_login_shell(request: pytest.FixtureRequest, sit_down: Fixture, kind: str) -> None:
+def test_without_a_body_it_is_a_login_shell(
+    request: pytest.FixtureRequest, sit_down: Fixture, kind: str
+) -> None:
     host, known, ssh = place(request, kind)
     typist = sit_down(host, known, None, ssh)
     typist.type("echo $((6 * 7)); exit 5\n")
@@ -177,7 +201,10 @@ def test_a_changed_key_ends_it(sshd: Fixture, sit_down: Fixture, ssh: str | None
 
 @pytest.mark.parametrize("ssh", ["ssh", None])
 def test_without_a_terminal_it_works_as_a_pipe(
-    sshd: Fixture, ssh: str | None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    sshd: Fixture,
+    ssh: str | None,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reading, writing = os.pipe()
     os.write(writing, b"from here\n")
@@ -188,7 +215,13 @@ def test_without_a_terminal_it_works_as_a_pipe(
         with os.fdopen(0, closefd=False) as stdin:
             monkeypatch.setattr(sys, "stdin", stdin)
             host = sshd.host(become="none")
-            status = interactive(host, script("cat; test -t 0; exit 9"), known_hosts=sshd.known_hosts, environ=os.environ, ssh=ssh)
+            status = interactive(
+                host,
+                script("cat; test -t 0; exit 9"),
+                known_hosts=sshd.known_hosts,
+                environ=os.environ,
+                ssh=ssh,
+            )
     finally:
         os.dup2(saved, 0)
         os.close(saved)
@@ -197,11 +230,18 @@ def test_without_a_terminal_it_works_as_a_pipe(
     assert capfd.readouterr().out == "from here\n"
 
 
-# --- what ssh is told ---------------------------------------------------------------------------------------------
+# --- what ssh is told -----------------------------------------------------------------------------
 
 
 def test_the_arguments_of_ssh(tmp_path: Path) -> None:
-    host = Host(name="dev", address="10.0.0.5", port=2222, user="me", identity="/keys/my key", key_alias="4711")
+    host = Host(
+        name="dev",
+        address="10.0.0.5",
+        port=2222,
+        user="me",
+        identity="/keys/my key",
+        key_alias="4711",
+    )
     words = ssh_arguments(host, pins=Path("/tmp/a 100%/known"), environ={}, remote="echo $HOME")
     assert words == [
         "-t", "-p", "2222", "-l", "me",
@@ -215,7 +255,17 @@ def test_the_arguments_of_ssh(tmp_path: Path) -> None:
 
 def test_without_pins_the_users_own_files_count(tmp_path: Path) -> None:
     words = ssh_arguments(Host(name="dev", address="vm"), pins=None, environ={}, terminal=False)
-    assert words == ["-T", "-o", "StrictHostKeyChecking=yes", "-o", "UpdateHostKeys=no", "-o", "ServerAliveInterval=15", "--", "vm"]
+    assert words == [
+        "-T",
+        "-o",
+        "StrictHostKeyChecking=yes",
+        "-o",
+        "UpdateHostKeys=no",
+        "-o",
+        "ServerAliveInterval=15",
+        "--",
+        "vm",
+    ]
 
 
 def test_a_home_that_is_not_the_accounts_is_honoured(tmp_path: Path) -> None:
@@ -223,7 +273,10 @@ def test_a_home_that_is_not_the_accounts_is_honoured(tmp_path: Path) -> None:
     assert ssh_arguments(host, pins=None, environ={"HOME": str(tmp_path)})[1:3] == ["-F", "none"]
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh" / "config").write_text("")
-    assert ssh_arguments(host, pins=None, environ={"HOME": str(tmp_path)})[1:3] == ["-F", str(tmp_path / ".ssh" / "config")]
+    assert ssh_arguments(host, pins=None, environ={"HOME": str(tmp_path)})[1:3] == [
+        "-F",
+        str(tmp_path / ".ssh" / "config"),
+    ]
 
 
 @pytest.mark.parametrize("address", ["-oProxyCommand=id", "a;b", "a b", ""])
@@ -249,10 +302,24 @@ def test_a_body_reaches_the_host_as_it_is(sshd: Fixture, got: Fixture) -> None:
 
     transport = connect(sshd.host(), known_hosts=sshd.known_hosts)
     words = ("it's", 'a "b"', "$(id)", "a\nb", "*", "")
-    assert transport.exchange(remote_command(command("printf", "<%s>", *words), become=False), **got.sinks, timeout_s=20) == 0
+    assert (
+        transport.exchange(
+            remote_command(command("printf", "<%s>", *words), become=False),
+            **got.sinks,
+            timeout_s=20,
+        )
+        == 0
+    )
     assert bytes(got.out).decode() == "".join(f"<{word}>" for word in words)
     got.out.clear()
-    assert transport.exchange(remote_command(script('echo "$p"', p=RemotePath("/etc/x")), become=False), **got.sinks, timeout_s=20) == 0
+    assert (
+        transport.exchange(
+            remote_command(script('echo "$p"', p=RemotePath("/etc/x")), become=False),
+            **got.sinks,
+            timeout_s=20,
+        )
+        == 0
+    )
     assert bytes(got.out) == b"/etc/x\n"
     transport.close()
 
@@ -266,9 +333,18 @@ def test_ssh_reads_the_arguments_as_they_are_meant(tmp_path: Path) -> None:
     folder = tmp_path / "a folder, 100% full"
     folder.mkdir()
     (folder / "known").write_text(f"4711 {ED}\n")
-    host = Host(name="dev", address="10.0.0.5", port=2222, user="me", identity=str(folder / "key"), key_alias="4711")
+    host = Host(
+        name="dev",
+        address="10.0.0.5",
+        port=2222,
+        user="me",
+        identity=str(folder / "key"),
+        key_alias="4711",
+    )
     words = ssh_arguments(host, pins=folder / "known", environ={"HOME": str(tmp_path)})
-    printed = subprocess.run(["ssh", "-G", *words], capture_output=True, text=True, check=True, timeout=20).stdout.splitlines()
+    printed = subprocess.run(
+        ["ssh", "-G", *words], capture_output=True, text=True, check=True, timeout=20
+    ).stdout.splitlines()
     for line in (
         "hostname 10.0.0.5",
         "port 2222",
@@ -283,19 +359,30 @@ def test_ssh_reads_the_arguments_as_they_are_meant(tmp_path: Path) -> None:
 
 def test_ssh_takes_explicit_settings_before_the_users_configuration(tmp_path: Path) -> None:
     (tmp_path / ".ssh").mkdir()
-    (tmp_path / ".ssh" / "config").write_text("Host *\n Port 2200\n User other\n IdentityFile /their/key\n")
+    (tmp_path / ".ssh" / "config").write_text(
+        "Host *\n Port 2200\n User other\n IdentityFile /their/key\n"
+    )
 
     def seen(host: Host) -> list[str]:
         words = ssh_arguments(host, pins=None, environ={"HOME": str(tmp_path)})
-        return subprocess.run(["ssh", "-G", *words], capture_output=True, text=True, check=True, timeout=20).stdout.splitlines()
+        return subprocess.run(
+            ["ssh", "-G", *words], capture_output=True, text=True, check=True, timeout=20
+        ).stdout.splitlines()
 
     set_here = seen(Host(name="desk", address="192.0.2.7", port=22, user="me", identity="/our/key"))
     assert {"port 22", "user me"} <= set(set_here)
-    assert next(line for line in set_here if line.startswith("identityfile ")) == "identityfile /our/key"
-    assert {"port 2200", "user other", "identityfile /their/key"} <= set(seen(Host(name="desk", address="192.0.2.7")))
+    assert (
+        next(line for line in set_here if line.startswith("identityfile "))
+        == "identityfile /our/key"
+    )
+    assert {"port 2200", "user other", "identityfile /their/key"} <= set(
+        seen(Host(name="desk", address="192.0.2.7"))
+    )
 
 
-def test_an_identity_in_a_folder_with_odd_characters_is_used(sshd: Fixture, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_identity_in_a_folder_with_odd_characters_is_used(
+    sshd: Fixture, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "a folder, 100% full"
     folder.mkdir()
     (folder / "key").write_bytes(sshd.identity.read_bytes())
@@ -307,7 +394,9 @@ def test_an_identity_in_a_folder_with_odd_characters_is_used(sshd: Fixture, tmp_
     assert capfd.readouterr().out == "in\n"
 
 
-def test_a_program_that_ends_before_it_has_read_all_is_no_error(sshd: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_ends_before_it_has_read_all_is_no_error(
+    sshd: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As with `yes | provision vm.ssh -- head -1` where the system has no ssh."""
     ours, theirs = os.pipe()
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -317,7 +406,9 @@ def test_a_program_that_ends_before_it_has_read_all_is_no_error(sshd: Fixture, m
         raise OSError(errno.EPIPE, "Socket is closed")
 
     monkeypatch.setattr(Channel, "sendall", ended)
-    with contextlib.closing(connect(sshd.host(become="none"), known_hosts=sshd.known_hosts)) as transport:
+    with contextlib.closing(
+        connect(sshd.host(become="none"), known_hosts=sshd.known_hosts)
+    ) as transport:
         assert attach(transport, "exit 3", term="dumb", stdin=ours, stdout=nowhere) == 3
     for handle in (ours, theirs, nowhere):
         os.close(handle)

@@ -25,7 +25,10 @@ from invoke.vendor import yaml
 from provision.core.errors import TemplateError, UsageError
 from provision.templating import METADATA_URL, USER_DATA_LIMIT_BYTES, boot_unit, render, user_data
 
-BOOT_FILES = {"boot.sh": "#!/bin/sh\necho 'é \"$HOME\"'\n", "boot.d/10-host.sh": "step a 5 'true'\n"}
+BOOT_FILES = {
+    "boot.sh": "#!/bin/sh\necho 'é \"$HOME\"'\n",
+    "boot.d/10-host.sh": "step a 5 'true'\n",
+}
 SHELLS = [shell for shell in (["dash"], ["bash"], ["busybox", "sh"]) if shutil.which(shell[0])]
 every_shell = pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: str(shell[0]))
 
@@ -38,13 +41,18 @@ def document(text: str) -> dict[str, Any]:
 
 def written(text: str) -> dict[str, str]:
     """The files that cloud-init writes, decoded."""
-    return {entry["path"]: base64.b64decode(entry["content"], validate=True).decode() for entry in document(text)["write_files"]}
+    return {
+        entry["path"]: base64.b64decode(entry["content"], validate=True).decode()
+        for entry in document(text)["write_files"]
+    }
 
 
-# --- user-data ---------------------------------------------------------------------------------------------------
+# --- user-data ------------------------------------------------------------------------------------
 
 
-def test_user_data_is_a_cloud_config_with_the_two_keys_that_container_optimized_os_applies_at_every_boot() -> None:
+def test_user_data_is_a_cloud_config_with_the_two_keys_that_container_optimized_os_applies_at_every_boot() -> (
+    None
+):
     text = user_data(BOOT_FILES)
     assert text.startswith("#cloud-config\n")
     assert set(document(text)) == {"write_files", "runcmd"}
@@ -52,8 +60,12 @@ def test_user_data_is_a_cloud_config_with_the_two_keys_that_container_optimized_
         assert set(entry) == {"path", "permissions", "encoding", "content"}
         assert entry["encoding"] == "b64"
         private = entry["path"].startswith("/etc/provision/seed/")
-        assert entry["permissions"] == ("0600" if private else "0644"), "a string: YAML would read a bare 0644 as 420"
-        assert entry["path"].startswith(("/etc/systemd/system/", "/etc/provision/")), "in memory, so that no old seed survives"
+        assert entry["permissions"] == ("0600" if private else "0644"), (
+            "a string: YAML would read a bare 0644 as 420"
+        )
+        assert entry["path"].startswith(("/etc/systemd/system/", "/etc/provision/")), (
+            "in memory, so that no old seed survives"
+        )
 
 
 def test_user_data_carries_the_units_and_the_seed() -> None:
@@ -94,7 +106,10 @@ def test_user_data_larger_than_a_metadata_value_is_refused() -> None:
     assert "boot.sh" in caught.value.why
 
 
-@pytest.mark.skipif("PROVISION_CLOUD_INIT" not in os.environ, reason="PROVISION_CLOUD_INIT names no cloud-init program")
+@pytest.mark.skipif(
+    "PROVISION_CLOUD_INIT" not in os.environ,
+    reason="PROVISION_CLOUD_INIT names no cloud-init program",
+)
 def test_cloud_init_itself_finds_it_valid(tmp_path: Path) -> None:
     def check(text: str) -> subprocess.CompletedProcess[str]:
         (tmp_path / "user-data").write_text(text, encoding="utf-8")
@@ -106,12 +121,16 @@ def test_cloud_init_itself_finds_it_valid(tmp_path: Path) -> None:
     assert check("#cloud-config\nwrite_files: 5\n").returncode != 0, "the check can fail"
 
 
-# --- units -------------------------------------------------------------------------------------------------------
+# --- units ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
 def test_systemd_finds_the_units_valid(tmp_path: Path) -> None:
-    keys = render("provision-host-keys.service.j2", {"metadata_url": "http://127.0.0.1:1/a b%c"}, project_dir=None)
+    keys = render(
+        "provision-host-keys.service.j2",
+        {"metadata_url": "http://127.0.0.1:1/a b%c"},
+        project_dir=None,
+    )
     units = {"provision-boot.service": boot_unit(), "provision-host-keys.service": keys}
 
     def verify(units: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -127,14 +146,24 @@ def test_systemd_finds_the_units_valid(tmp_path: Path) -> None:
 
 
 def test_the_boot_unit_waits_for_docker_and_reports_on_the_console() -> None:
-    unit = dict(line.split("=", 1) for line in boot_unit(timeout_s=900).splitlines() if "=" in line and not line.startswith("#"))
+    unit = dict(
+        line.split("=", 1)
+        for line in boot_unit(timeout_s=900).splitlines()
+        if "=" in line and not line.startswith("#")
+    )
     assert unit["Wants"] == unit["After"] == "gcr-online.target docker.socket"
-    assert (unit["Type"], unit["RemainAfterExit"], unit["TimeoutStartSec"]) == ("oneshot", "yes", "900")
-    assert unit["ExecStart"] == "/bin/sh /var/lib/provision/boot.sh", "an argument of sh: /var is mounted noexec"
+    assert (unit["Type"], unit["RemainAfterExit"], unit["TimeoutStartSec"]) == (
+        "oneshot",
+        "yes",
+        "900",
+    )
+    assert unit["ExecStart"] == "/bin/sh /var/lib/provision/boot.sh", (
+        "an argument of sh: /var is mounted noexec"
+    )
     assert unit["StandardOutput"] == "journal+console"
 
 
-# --- the seed ----------------------------------------------------------------------------------------------------
+# --- the seed -------------------------------------------------------------------------------------
 
 
 def script_file(folder: Path, template: str) -> Path:
@@ -160,10 +189,19 @@ class Machine:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
         env = {"PATH": os.defpath, "PROVISION_MOCK_ROOT": str(self.root)}
-        subprocess.run([*self.shell, self.root / "etc/provision/place-seed.sh"], env=env, check=True, capture_output=True)
+        subprocess.run(
+            [*self.shell, self.root / "etc/provision/place-seed.sh"],
+            env=env,
+            check=True,
+            capture_output=True,
+        )
 
     def files(self) -> dict[str, str]:
-        return {path.relative_to(self.state).as_posix(): path.read_text("utf-8") for path in self.state.rglob("*") if path.is_file()}
+        return {
+            path.relative_to(self.state).as_posix(): path.read_text("utf-8")
+            for path in self.state.rglob("*")
+            if path.is_file()
+        }
 
 
 @pytest.fixture
@@ -190,7 +228,7 @@ def test_a_machine_that_stopped_halfway_starts_over(machine: Machine) -> None:
     assert machine.files() == BOOT_FILES
 
 
-# --- host keys ---------------------------------------------------------------------------------------------------
+# --- host keys ------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -230,7 +268,12 @@ def metadata() -> Iterator[Metadata]:
 
 def new_key() -> str:
     """A public key line, without the comment."""
-    return Ed25519PrivateKey.generate().public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    return (
+        Ed25519PrivateKey.generate()
+        .public_key()
+        .public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        .decode()
+    )
 
 
 def fingerprint(key: str) -> str:
@@ -277,7 +320,9 @@ def test_the_keys_that_sshd_serves_are_published_and_printed(publisher: Publishe
     key, other = new_key(), new_key()
     (publisher.folder / "host key.pub").write_text(f"{key} root@vm\n")
     (publisher.folder / "second.pub").write_text(f"{other} root@vm\n")
-    publisher.sshd('echo port 22; echo "hostkey $PWD/host key"; echo hostkey $PWD/none; echo "hostkey $PWD/second"')
+    publisher.sshd(
+        'echo port 22; echo "hostkey $PWD/host key"; echo hostkey $PWD/none; echo "hostkey $PWD/second"'
+    )
     done = publisher.run()
     assert (done.returncode, done.stderr) == (0, "")
     assert f"provision-host-key {key} {fingerprint(key)}\n" in done.stdout
@@ -290,9 +335,13 @@ def test_a_key_that_is_replaced_is_published_again(publisher: Publisher) -> None
     old, new = new_key(), new_key()
     (publisher.folder / "k.pub").write_text(f"{old}\n")
     (publisher.folder / "new").write_text(f"{new}\n")
-    publisher.sshd('echo "hostkey $PWD/k"; echo x >> calls; test "$(wc -l < calls)" -lt 3 || cp new k.pub')
+    publisher.sshd(
+        'echo "hostkey $PWD/k"; echo x >> calls; test "$(wc -l < calls)" -lt 3 || cp new k.pub'
+    )
     assert publisher.run(checks=6).returncode == 0
-    bodies = [body for path, body in publisher.metadata.published if path == f"{ATTRIBUTES}/ssh-ed25519"]
+    bodies = [
+        body for path, body in publisher.metadata.published if path == f"{ATTRIBUTES}/ssh-ed25519"
+    ]
     assert bodies == [old.split()[1], new.split()[1]], "each of them once"
 
 
@@ -338,6 +387,9 @@ def test_shellcheck_has_nothing_to_say(tmp_path: Path) -> None:
     shellcheck = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.defpath}")
     if shellcheck is None:
         pytest.skip("shellcheck is part of the development lock file")
-    scripts = [script_file(tmp_path, template) for template in ("place-seed.sh.j2", "publish-host-keys.sh.j2")]
+    scripts = [
+        script_file(tmp_path, template)
+        for template in ("place-seed.sh.j2", "publish-host-keys.sh.j2")
+    ]
     done = subprocess.run([shellcheck, *scripts], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

@@ -77,7 +77,11 @@ def expand(word: str, env: Mapping[str, str]) -> str:
             found = re.compile(r"\{(\w+)(?::\+((?:\$\w+|[^}$])*))?\}|(\w+)").match(word, at)
             assert found is not None, f"Docker refuses {word!r}"
             value = env.get(found[1] or found[3], "")
-            out += expand(found[2], env) if value and found[2] is not None else ("" if found[2] is not None else value)
+            out += (
+                expand(found[2], env)
+                if value and found[2] is not None
+                else ("" if found[2] is not None else value)
+            )
             at = found.end()
         else:
             out += char
@@ -119,7 +123,9 @@ FULL = [
     for spec in BARE
 ]
 ALL = [*BARE, *FULL]
-both = pytest.mark.parametrize("spec", ALL, ids=lambda spec: f"{spec.family}-{spec.python}-{'full' if spec.apt else 'bare'}")
+both = pytest.mark.parametrize(
+    "spec", ALL, ids=lambda spec: f"{spec.family}-{spec.python}-{'full' if spec.apt else 'bare'}"
+)
 
 
 def last(text: str, word: str) -> str:
@@ -130,14 +136,16 @@ def runs(text: str) -> list[str]:
     return [instruction.rest for instruction in instructions(text) if instruction.word == "RUN"]
 
 
-# --- what Dataflow demands ---------------------------------------------------------------------------------------
+# --- what Dataflow demands ------------------------------------------------------------------------
 
 
 @both
 def test_the_entry_point_is_boot_with_no_command_and_no_user(spec: ImageSpec) -> None:
     text = dockerfile(spec)
     assert json.loads(last(text, "ENTRYPOINT")) == ["/opt/apache/beam/boot"]
-    assert {"CMD", "USER", "SHELL", "ONBUILD"}.isdisjoint(instruction.word for instruction in instructions(text))
+    assert {"CMD", "USER", "SHELL", "ONBUILD"}.isdisjoint(
+        instruction.word for instruction in instructions(text)
+    )
 
 
 @both
@@ -145,13 +153,22 @@ def test_it_starts_from_a_pinned_base_and_nothing_is_latest(spec: ImageSpec) -> 
     first = instructions(dockerfile(spec))[0]
     assert first == Instruction("FROM", spec.base)
     references = [spec.base, *re.findall(r"--from=(\S+)", dockerfile(spec))]
-    assert all(re.search(r":[^/:]+$", reference) and not reference.endswith(":latest") for reference in references)
+    assert all(
+        re.search(r":[^/:]+$", reference) and not reference.endswith(":latest")
+        for reference in references
+    )
 
 
 @both
 def test_boot_has_the_release_of_apache_beam(spec: ImageSpec) -> None:
-    sdk = spec.base if spec.family is Family.BEAM else re.search(r"COPY --from=(\S+) /opt/apache/beam /opt/apache/beam\n", dockerfile(spec))
-    assert (sdk if isinstance(sdk, str) else sdk and sdk[1]) == f"apache/beam_python{spec.python}_sdk:{spec.beam}"
+    sdk = (
+        spec.base
+        if spec.family is Family.BEAM
+        else re.search(r"COPY --from=(\S+) /opt/apache/beam /opt/apache/beam\n", dockerfile(spec))
+    )
+    assert (
+        sdk if isinstance(sdk, str) else sdk and sdk[1]
+    ) == f"apache/beam_python{spec.python}_sdk:{spec.beam}"
     for install in re.findall(r'"apache-beam\[gcp\]==([^"]+)"', dockerfile(spec)):
         assert install == spec.beam
 
@@ -168,15 +185,23 @@ def test_the_driver_comes_first_on_both_paths(spec: ImageSpec) -> None:
     text = dockerfile(spec)
     plain = environment(text, {"PATH": "/usr/bin"})
     assert plain["PATH"] == f"{DRIVER}/bin:/usr/bin"
-    assert plain["LD_LIBRARY_PATH"] == f"{DRIVER}/lib64", "an empty entry would put the working folder on the loader's path"
-    cuda = environment(text, {"PATH": "/opt/conda/bin", "LD_LIBRARY_PATH": "/usr/local/cuda/compat:/x"})
-    assert cuda["LD_LIBRARY_PATH"] == f"{DRIVER}/lib64:/usr/local/cuda/compat:/x", "a libcuda of the image must not hide the driver's"
+    assert plain["LD_LIBRARY_PATH"] == f"{DRIVER}/lib64", (
+        "an empty entry would put the working folder on the loader's path"
+    )
+    cuda = environment(
+        text, {"PATH": "/opt/conda/bin", "LD_LIBRARY_PATH": "/usr/local/cuda/compat:/x"}
+    )
+    assert cuda["LD_LIBRARY_PATH"] == f"{DRIVER}/lib64:/usr/local/cuda/compat:/x", (
+        "a libcuda of the image must not hide the driver's"
+    )
 
 
 @both
 def test_threads_and_memory_growth_are_set(spec: ImageSpec) -> None:
     env = environment(dockerfile(spec), {"PATH": ""})
-    assert {env[name] for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")} == {str(spec.threads)}
+    assert {
+        env[name] for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    } == {str(spec.threads)}
     assert env["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
     assert env["PIP_BREAK_SYSTEM_PACKAGES"] == "1"
 
@@ -184,7 +209,12 @@ def test_threads_and_memory_growth_are_set(spec: ImageSpec) -> None:
 @both
 def test_the_build_ends_with_a_proof(spec: ImageSpec) -> None:
     proof = runs(dockerfile(spec))[-1]
-    for step in ("python -m pip check", "-m venv --system-site-packages", "apache_beam.__version__", "test -x /opt/apache/beam/boot"):
+    for step in (
+        "python -m pip check",
+        "-m venv --system-site-packages",
+        "apache_beam.__version__",
+        "test -x /opt/apache/beam/boot",
+    ):
         assert step in proof
     framework = {Family.PYTORCH: "torch", Family.TENSORFLOW: "tensorflow"}.get(spec.family)
     assert framework is None or f"import {framework}, " in proof
@@ -203,7 +233,9 @@ def test_apt_leaves_nothing_behind(spec: ImageSpec) -> None:
 @both
 def test_the_legacy_builder_accepts_it(spec: ImageSpec) -> None:
     text = dockerfile(spec)
-    assert not re.search(r"--(mount|link|chmod|network|security|parents|exclude|checksum|platform)\b", text)
+    assert not re.search(
+        r"--(mount|link|chmod|network|security|parents|exclude|checksum|platform)\b", text
+    )
     assert "<<" not in text
     assert not re.match(r"#\s*(syntax|escape|check)\s*=", text)
     known = {"FROM", "RUN", "COPY", "ENV", "LABEL", "WORKDIR", "ENTRYPOINT"}
@@ -222,7 +254,14 @@ def test_every_run_parses_as_posix_shell(spec: ImageSpec) -> None:
 def test_hadolint_has_nothing_to_say(spec: ImageSpec, tmp_path: Path) -> None:
     if not HADOLINT.exists():
         pytest.skip("hadolint is part of the development lock file")
-    done = subprocess.run([HADOLINT, "--no-color", "-"], input=dockerfile(spec), text=True, capture_output=True, cwd=tmp_path, check=False)
+    done = subprocess.run(
+        [HADOLINT, "--no-color", "-"],
+        input=dockerfile(spec),
+        text=True,
+        capture_output=True,
+        cwd=tmp_path,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -235,7 +274,7 @@ def test_every_inline_ignore_has_its_reason_above_it() -> None:
                 assert lines[number - 1].startswith("# Debian's archives")
 
 
-# --- the checks in it really check -------------------------------------------------------------------------------
+# --- the checks in it really check ----------------------------------------------------------------
 
 
 def run_with_python(command: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
@@ -244,7 +283,9 @@ def run_with_python(command: str, tmp_path: Path) -> subprocess.CompletedProcess
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     env = {"PATH": f"{tmp_path / 'bin'}:{os.defpath}"}
-    return subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=env, check=False)
+    return subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, env=env, check=False
+    )
 
 
 def test_another_python_in_the_base_fails_the_build(tmp_path: Path) -> None:
@@ -270,20 +311,27 @@ def test_the_frameworks_build_is_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("has_python", [True, False])
 @pytest.mark.parametrize("has_venv", [True, False])
-def test_a_base_gets_the_python_parts_that_it_lacks(tmp_path: Path, has_python: bool, has_venv: bool) -> None:
+def test_a_base_gets_the_python_parts_that_it_lacks(
+    tmp_path: Path, has_python: bool, has_venv: bool
+) -> None:
     bin_dir, lists = tmp_path / "bin", tmp_path / "lists"
     bin_dir.mkdir()
     lists.mkdir()
     (lists / "index").touch()
     interpreter = f"#!/bin/sh\nexit {0 if has_venv else 1}\n"
-    tools = {"apt-get": f'#!/bin/sh\necho "$DEBIAN_FRONTEND $*" >> "{tmp_path}/log"\n', "python3": interpreter}
+    tools = {
+        "apt-get": f'#!/bin/sh\necho "$DEBIAN_FRONTEND $*" >> "{tmp_path}/log"\n',
+        "python3": interpreter,
+    }
     for name, text in (tools | ({"python": interpreter} if has_python else {})).items():
         (bin_dir / name).write_text(text)
         (bin_dir / name).chmod(0o755)
     for name in ("rm", "ln"):
         (bin_dir / name).symlink_to(shutil.which(name) or name)
     system = runs(dockerfile(ImageSpec(family=Family.TENSORFLOW, apt=("ffmpeg",))))[0]
-    command = system.replace("/usr/local/bin/python", str(bin_dir / "python")).replace("/var/lib/apt/lists", str(lists))
+    command = system.replace("/usr/local/bin/python", str(bin_dir / "python")).replace(
+        "/var/lib/apt/lists", str(lists)
+    )
     assert command.count(str(tmp_path)) == 2
     subprocess.run(["/bin/sh", "-c", command], env={"PATH": str(bin_dir)}, check=True)
     asked = (tmp_path / "log").read_text().splitlines()
@@ -294,10 +342,12 @@ def test_a_base_gets_the_python_parts_that_it_lacks(tmp_path: Path, has_python: 
     assert not list(lists.iterdir())
 
 
-# --- values stay values ------------------------------------------------------------------------------------------
+# --- values stay values ---------------------------------------------------------------------------
 
 SAFE_CHARACTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\0\n\r")
-VALUES = st.text(SAFE_CHARACTERS) | st.sampled_from(['"', "\\", "$PATH", "${X:+y}", "' \" '", 'a" B="c', "x \\", "# no", "\\\\", "é 😀"])
+VALUES = st.text(SAFE_CHARACTERS) | st.sampled_from(
+    ['"', "\\", "$PATH", "${X:+y}", "' \" '", 'a" B="c', "x \\", "# no", "\\\\", "é 😀"]
+)
 
 
 def without_environment(text: str) -> list[Instruction]:
@@ -307,7 +357,10 @@ def without_environment(text: str) -> list[Instruction]:
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(
-    value=VALUES, name=st.from_regex(r"[A-Z_][A-Z0-9_]{0,8}", fullmatch=True).filter(lambda name: name not in {"PATH", "LD_LIBRARY_PATH"})
+    value=VALUES,
+    name=st.from_regex(r"[A-Z_][A-Z0-9_]{0,8}", fullmatch=True).filter(
+        lambda name: name not in {"PATH", "LD_LIBRARY_PATH"}
+    ),
 )
 def test_a_variable_comes_back_as_it_was_given(value: str, name: str) -> None:
     text = dockerfile(ImageSpec(env={name: value}))

@@ -22,16 +22,23 @@ OPTIONS = (
 )  # fmt: skip
 
 SCHEMA = {
-    # The part of the specification's devContainer.base.schema.json that an image-based container uses.
+    # The part of the specification's devContainer.base.schema.json that an image-based container
+    # uses.
     "type": "object",
     "additionalProperties": False,
     "required": ["image"],
-    "dependentRequired": {"workspaceMount": ["workspaceFolder"], "workspaceFolder": ["workspaceMount"]},
+    "dependentRequired": {
+        "workspaceMount": ["workspaceFolder"],
+        "workspaceFolder": ["workspaceMount"],
+    },
     "properties": {
         "name": {"type": "string"},
         "image": {"type": "string"},
         "runArgs": {"type": "array", "items": {"type": "string"}},
-        "workspaceMount": {"type": "string", "pattern": r"^source=[^,]+,target=/[^,]*,type=(bind|volume)$"},
+        "workspaceMount": {
+            "type": "string",
+            "pattern": r"^source=[^,]+,target=/[^,]*,type=(bind|volume)$",
+        },
         "workspaceFolder": {"type": "string", "pattern": "^/"},
         "remoteUser": {"type": "string"},
         "remoteEnv": {"type": "object", "additionalProperties": {"type": ["string", "null"]}},
@@ -40,8 +47,14 @@ SCHEMA = {
 }
 
 
-def read(options: Sequence[str], *, prefix: Sequence[str] = ("docker", "run", "--detach", "--name", "worker")) -> dict[str, Any]:
-    document = json.loads(devcontainer([*prefix, *options, IMAGE, "infinity"], image=IMAGE, name="worker on dev"))
+def read(
+    options: Sequence[str],
+    *,
+    prefix: Sequence[str] = ("docker", "run", "--detach", "--name", "worker"),
+) -> dict[str, Any]:
+    document = json.loads(
+        devcontainer([*prefix, *options, IMAGE, "infinity"], image=IMAGE, name="worker on dev")
+    )
     Draft202012Validator(SCHEMA).validate(document)
     assert isinstance(document, dict)
     return document
@@ -76,7 +89,11 @@ def test_a_folder_of_the_host_is_bound() -> None:
     assert mount == "source=/home/me/code,target=/workspace,type=bind"
 
 
-@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")).filter(lambda text: "${" not in text))
+@given(
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")).filter(
+        lambda text: "${" not in text
+    )
+)
 def test_a_value_comes_back_as_it_was_given(value: str) -> None:
     assert read([*OPTIONS, "--env", f"X={value}"])["runArgs"][-1] == f"X={value}"
 

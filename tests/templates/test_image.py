@@ -30,7 +30,7 @@ from provision.image.dockerfile import (
     threads_per_worker,
 )
 
-# --- the specification -------------------------------------------------------------------------------------------
+# --- the specification ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -39,10 +39,19 @@ from provision.image.dockerfile import (
         (ImageSpec(), "apache/beam_python3.11_sdk:2.77.0"),
         (ImageSpec(python="3.13", beam="2.76.0"), "apache/beam_python3.13_sdk:2.76.0"),
         (ImageSpec(family=Family.PYTORCH), "pytorch/pytorch:2.9.1-cuda12.8-cudnn9-runtime"),
-        (ImageSpec(family=Family.PYTORCH, python="3.12"), "pytorch/pytorch:2.10.0-cuda12.8-cudnn9-runtime"),
+        (
+            ImageSpec(family=Family.PYTORCH, python="3.12"),
+            "pytorch/pytorch:2.10.0-cuda12.8-cudnn9-runtime",
+        ),
         (ImageSpec(family=Family.TENSORFLOW), "tensorflow/tensorflow:2.19.0-gpu"),
-        (ImageSpec(family=Family.CUDA, python="3.10"), "nvidia/cuda:12.8.1-cudnn-runtime-ubuntu22.04"),
-        (ImageSpec(family=Family.CUDA, python="3.12", base_image="mine:5000/cuda:1"), "mine:5000/cuda:1"),
+        (
+            ImageSpec(family=Family.CUDA, python="3.10"),
+            "nvidia/cuda:12.8.1-cudnn-runtime-ubuntu22.04",
+        ),
+        (
+            ImageSpec(family=Family.CUDA, python="3.12", base_image="mine:5000/cuda:1"),
+            "mine:5000/cuda:1",
+        ),
         (ImageSpec(family=Family.CUDA, python="3.13", base_image="mine/cuda:1"), "mine/cuda:1"),
     ],
 )
@@ -88,10 +97,18 @@ def test_a_digest_pins_as_well_as_a_tag() -> None:
 
 def test_the_users_variables_win_over_ours() -> None:
     env = ImageSpec(threads=4, env={"OMP_NUM_THREADS": "2"}).values()["env"]
-    assert env == {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "4", "OPENBLAS_NUM_THREADS": "4", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    assert env == {
+        "OMP_NUM_THREADS": "2",
+        "MKL_NUM_THREADS": "4",
+        "OPENBLAS_NUM_THREADS": "4",
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+    }
 
 
-@pytest.mark.parametrize(("cores", "workers", "threads"), [(16, 16, 1), (16, 8, 2), (16, 5, 3), (4, 16, 1), (8, 1, 8), (8, 0, 8)])
+@pytest.mark.parametrize(
+    ("cores", "workers", "threads"),
+    [(16, 16, 1), (16, 8, 2), (16, 5, 3), (4, 16, 1), (8, 1, 8), (8, 0, 8)],
+)
 def test_threads_share_the_cores(cores: int, workers: int, threads: int) -> None:
     assert threads_per_worker(cores, workers) == threads
 
@@ -101,7 +118,8 @@ def test_a_changed_setting_is_another_image_and_the_same_is_the_same(tmp_path: P
     assert once == again
     assert once.reference == f"provision/worker:{once.digest[:12]}"
     references = {
-        prepare(spec, project_dir=None).reference for spec in (ImageSpec(), ImageSpec(threads=2), ImageSpec(requirements="numpy"))
+        prepare(spec, project_dir=None).reference
+        for spec in (ImageSpec(), ImageSpec(threads=2), ImageSpec(requirements="numpy"))
     }
     assert len(references) == 3
     (tmp_path / "code.py").write_text("x")
@@ -109,7 +127,7 @@ def test_a_changed_setting_is_another_image_and_the_same_is_the_same(tmp_path: P
     assert image_reference("0123456789abcdef", "r.io/p/w") == "r.io/p/w:0123456789ab"
 
 
-# --- the context -------------------------------------------------------------------------------------------------
+# --- the context ----------------------------------------------------------------------------------
 
 
 def unpack(packed: bytes) -> dict[str, tarfile.TarInfo]:
@@ -126,14 +144,19 @@ def tree(root: Path, *names: str) -> Path:
 
 def test_without_a_folder_it_holds_what_was_rendered() -> None:
     with tarfile.open(fileobj=io.BytesIO(build_context("FROM x:1\n", "numpy\n", None))) as archive:
-        files = {entry.name: (archive.extractfile(entry) or io.BytesIO()).read() for entry in archive}
+        files = {
+            entry.name: (archive.extractfile(entry) or io.BytesIO()).read() for entry in archive
+        }
     assert files == {"Dockerfile": b"FROM x:1\n", "requirements.txt": b"numpy\n"}
     assert set(unpack(build_context("FROM x:1\n", " \n", None))) == {"Dockerfile"}
 
 
 def test_the_archive_depends_on_nothing_but_the_files(tmp_path: Path) -> None:
     names = ["b/é x.py", "a.py", "b/c/d", "run"]
-    one, two = tree(tmp_path / "1", *names), tree(tmp_path / "2", *random.Random(1).sample(names, len(names)))
+    one, two = (
+        tree(tmp_path / "1", *names),
+        tree(tmp_path / "2", *random.Random(1).sample(names, len(names))),
+    )
     for root, mode, age in ((one, 0o755, 0), (two, 0o711, 10**9)):
         (root / "run").chmod(mode)
         (root / "a.py").chmod(0o600 if age else 0o664)
@@ -143,7 +166,9 @@ def test_the_archive_depends_on_nothing_but_the_files(tmp_path: Path) -> None:
     assert packed == build_context("FROM x:1\n", "", two)
     entries = unpack(packed)
     assert list(entries) == sorted(["Dockerfile", "link", *names])
-    assert {(entry.uid, entry.gid, entry.mtime, entry.uname) for entry in entries.values()} == {(0, 0, 0, "")}
+    assert {(entry.uid, entry.gid, entry.mtime, entry.uname) for entry in entries.values()} == {
+        (0, 0, 0, "")
+    }
     assert (entries["run"].mode, entries["a.py"].mode) == (0o755, 0o644)
     assert (entries["link"].type, entries["link"].linkname) == (tarfile.SYMTYPE, "b/c")
 
@@ -160,12 +185,20 @@ def test_a_file_that_a_generated_one_would_replace_is_refused(tmp_path: Path) ->
         build_context("FROM x:1\n", "", tmp_path)
     assert "/Dockerfile" in caught.value.fix
     (tmp_path / ".dockerignore").write_text("/Dockerfile\n")
-    assert set(unpack(build_context("FROM x:1\n", "", tmp_path))) == {"Dockerfile", "src/Dockerfile"}
+    assert set(unpack(build_context("FROM x:1\n", "", tmp_path))) == {
+        "Dockerfile",
+        "src/Dockerfile",
+    }
     (tmp_path / ".dockerignore").unlink()
-    assert set(unpack(build_context("Dockerfile", "", tmp_path))) == {"Dockerfile", "src/Dockerfile"}, "the same text is no conflict"
+    assert set(unpack(build_context("Dockerfile", "", tmp_path))) == {
+        "Dockerfile",
+        "src/Dockerfile",
+    }, "the same text is no conflict"
 
 
-def test_above_the_limit_the_largest_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_above_the_limit_the_largest_files_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(context, "CONTEXT_LIMIT_BYTES", 3 * 2**20)
     for name, mib in (("model.bin", 2), ("data/x.csv", 1)):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -174,7 +207,11 @@ def test_above_the_limit_the_largest_files_are_named(tmp_path: Path, monkeypatch
     tree(tmp_path, "tiny.py")
     with pytest.raises(UsageError) as caught:
         read_context_dir(tmp_path)
-    assert [line.split()[-1] for line in caught.value.why.splitlines()[1:]] == ["model.bin", "data/x.csv", "tiny.py"]
+    assert [line.split()[-1] for line in caught.value.why.splitlines()[1:]] == [
+        "model.bin",
+        "data/x.csv",
+        "tiny.py",
+    ]
     (tmp_path / ".dockerignore").write_text("data\n")
     assert [file.path for file in read_context_dir(tmp_path)] == ["model.bin", "tiny.py"]
 
@@ -192,7 +229,7 @@ def test_without_an_ignore_file_only_what_changes_by_itself_is_left_out(tmp_path
     assert [file.path for file in read_context_dir(tmp_path)] == [".env", "pkg/a.py"]
 
 
-# --- .dockerignore -----------------------------------------------------------------------------------------------
+# --- .dockerignore --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -219,7 +256,9 @@ def test_without_an_ignore_file_only_what_changes_by_itself_is_left_out(tmp_path
         ("ünï *", ["ünï code"], ["x"]),
     ],
 )
-def test_ignore_rules_mean_what_they_mean_to_docker(rules: str, ignored: list[str], kept: list[str]) -> None:
+def test_ignore_rules_mean_what_they_mean_to_docker(
+    rules: str, ignored: list[str], kept: list[str]
+) -> None:
     parsed = parse_dockerignore(rules, where="x")
     assert [path for path in [*ignored, *kept] if is_ignored(path, parsed)] == ignored
 

@@ -21,7 +21,22 @@ from provision.templating import FILTERS, ssh_config
 
 ANY = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 NASTY = st.sampled_from(
-    ['"; rm -rf / #', "a\nb: c", "$(id)", "`id`", "${HOME}", "x\\", "\\n", "%i %%", "{{ x }}", "a\u2028b", "\x85", "😀", "\ufeff", "'"]
+    [
+        '"; rm -rf / #',
+        "a\nb: c",
+        "$(id)",
+        "`id`",
+        "${HOME}",
+        "x\\",
+        "\\n",
+        "%i %%",
+        "{{ x }}",
+        "a\u2028b",
+        "\x85",
+        "😀",
+        "\ufeff",
+        "'",
+    ]
 )
 TEXT = ANY | NASTY
 ONE_LINE = TEXT.filter(lambda text: re.search(r"[\x00-\x1f\x7f\x85\u2028\u2029]", text) is None)
@@ -31,7 +46,13 @@ def quote(name: str, value: object) -> str:
     return str(FILTERS[name](value))
 
 
-@given(st.recursive(TEXT | st.booleans() | st.none() | st.integers(), lambda inner: st.lists(inner, max_size=3), max_leaves=5))
+@given(
+    st.recursive(
+        TEXT | st.booleans() | st.none() | st.integers(),
+        lambda inner: st.lists(inner, max_size=3),
+        max_leaves=5,
+    )
+)
 def test_yaml_reads_the_same_value_back(value: object) -> None:
     read = yaml.safe_load(f"key: {quote('yaml', value)}\nafter: 1\n")  # type: ignore[no-untyped-call]
     assert read == {"key": value, "after": 1}
@@ -62,7 +83,10 @@ def systemd_words(line: str) -> list[str]:
         text = found[1]
         return chr(int(text[1:], 16)) if text[0] == "x" else plain[text]
 
-    unquoted = [re.sub(r"\\(x[0-9a-f]{2}|.)", unescape, word[1:-1]) if word.startswith('"') else word for word in words]
+    unquoted = [
+        re.sub(r"\\(x[0-9a-f]{2}|.)", unescape, word[1:-1]) if word.startswith('"') else word
+        for word in words
+    ]
     return [word.replace("%%", "%").replace("$$", "$") for word in unquoted]
 
 
@@ -77,13 +101,25 @@ def test_a_systemd_word_is_one_word_and_the_same(value: str) -> None:
 @pytest.mark.parametrize(
     ("name", "good", "bad"),
     [
-        ("apt_package", ["git", "libc6:amd64", "g++=4:12.2.0-3"], ["git vim", "git;id", "-o", "Git", "", "a\n"]),
+        (
+            "apt_package",
+            ["git", "libc6:amd64", "g++=4:12.2.0-3"],
+            ["git vim", "git;id", "-o", "Git", "", "a\n"],
+        ),
         ("env_name", ["A", "_x9"], ["1A", "A B", "A=1", "", "A\n"]),
-        ("image_ref", ["a/b:1", "localhost:5000/a:x", "r.io/p/q@sha256:" + "0" * 64], ["a b", "A:1", "a:1\nRUN id", "$X", "a:", "-a", ""]),
+        (
+            "image_ref",
+            ["a/b:1", "localhost:5000/a:x", "r.io/p/q@sha256:" + "0" * 64],
+            ["a b", "A:1", "a:1\nRUN id", "$X", "a:", "-a", ""],
+        ),
         ("docker_path", ["src", "a b/é.py"], ["$X", "a*", 'a"b', "a\nb", "a\\b", "a'b", ""]),
         ("python_name", ["torch", "a.b_c"], ["a-b", "a;b", "1a", "a.", ""]),
         ("ssh_host", ["dev", "a.b-c"], ["*", "a b", "!a", "a,b", "-x", ""]),
-        ("seed_path", ["boot.sh", "boot.d/10-x.sh"], ["/boot.sh", "../boot.sh", "boot.d/../x.sh", "boot.d/a b.sh"]),
+        (
+            "seed_path",
+            ["boot.sh", "boot.d/10-x.sh"],
+            ["/boot.sh", "../boot.sh", "boot.d/../x.sh", "boot.d/a b.sh"],
+        ),
         ("version", ["3.11", "2.77.0rc1"], ["$(id)", "'3'", "", "3 11"]),
         ("comment", ["plain é"], ["a\nRUN id", "a\rb", "\x1b[2J", "a\u2028b"]),
         ("docker_env", ["", " ", "\t"], ["a\nb", "a\rb", "a\0b", "\ud800"]),
@@ -102,10 +138,12 @@ def test_words_are_taken_or_refused(name: str, good: list[object], bad: list[obj
             FILTERS[name](value)
 
 
-# --- ssh_config, read by ssh itself ------------------------------------------------------------------------------
+# --- ssh_config, read by ssh itself ---------------------------------------------------------------
 
 needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh client")
-SSH_TEXT = ONE_LINE.filter(lambda text: text.strip() == text != "" and not re.search(r'["\\]|\$\{|[^\x20-\x7e]|^~', text))
+SSH_TEXT = ONE_LINE.filter(
+    lambda text: text.strip() == text != "" and not re.search(r'["\\]|\$\{|[^\x20-\x7e]|^~', text)
+)
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +152,12 @@ def ask_ssh(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], di
 
     def ask(config: str, host: str) -> dict[str, str]:
         (folder / "config").write_text(config, encoding="utf-8")
-        done = subprocess.run(["ssh", "-G", "-F", folder / "config", host], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["ssh", "-G", "-F", folder / "config", host],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         return dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
 
@@ -124,10 +167,14 @@ def ask_ssh(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], di
 @needs_ssh
 @settings(max_examples=25)
 @given(identity=SSH_TEXT, known_hosts=SSH_TEXT)
-def test_ssh_reads_the_same_paths_back(ask_ssh: Callable[[str, str], dict[str, str]], identity: str, known_hosts: str) -> None:
+def test_ssh_reads_the_same_paths_back(
+    ask_ssh: Callable[[str, str], dict[str, str]], identity: str, known_hosts: str
+) -> None:
     host = Host(name="dev", address="192.0.2.1", identity=f"/k/{identity}", key_alias="compute.1")
     seen = ask_ssh(ssh_config([host], known_hosts=f"/s/{known_hosts}", control_dirs=["/c"]), "dev")
-    assert seen["identityfile"].replace("%%", "%") == f"/k/{identity}", "ssh -G prints this one before it expands tokens"
+    assert seen["identityfile"].replace("%%", "%") == f"/k/{identity}", (
+        "ssh -G prints this one before it expands tokens"
+    )
     assert seen["userknownhostsfile"].strip('"') == f"/s/{known_hosts}"
     assert seen["stricthostkeychecking"] in {"true", "yes"}
 
@@ -135,8 +182,19 @@ def test_ssh_reads_the_same_paths_back(ask_ssh: Callable[[str, str], dict[str, s
 @needs_ssh
 def test_ssh_sees_every_setting(ask_ssh: Callable[[str, str], dict[str, str]]) -> None:
     hosts = [
-        Host(name="dev", address="192.0.2.1", port=2222, user="me", identity="/home/a b/key", key_alias="compute.42"),
-        Host(name="lab", address="lab.example", proxy=("/g c/gcloud", "start-iap-tunnel", "100%p", "22")),
+        Host(
+            name="dev",
+            address="192.0.2.1",
+            port=2222,
+            user="me",
+            identity="/home/a b/key",
+            key_alias="compute.42",
+        ),
+        Host(
+            name="lab",
+            address="lab.example",
+            proxy=("/g c/gcloud", "start-iap-tunnel", "100%p", "22"),
+        ),
     ]
     text = ssh_config(hosts, known_hosts="/s/known hosts", control_dirs=["/s/c d"])
     dev, lab = ask_ssh(text, "dev"), ask_ssh(text, "lab")
@@ -154,7 +212,9 @@ def test_ssh_sees_every_setting(ask_ssh: Callable[[str, str], dict[str, str]]) -
 
 
 @needs_ssh
-def test_a_key_that_only_the_users_files_know_is_looked_up_there(ask_ssh: Callable[[str, str], dict[str, str]]) -> None:
+def test_a_key_that_only_the_users_files_know_is_looked_up_there(
+    ask_ssh: Callable[[str, str], dict[str, str]],
+) -> None:
     hosts = [
         Host(name="lab", address="lab.example"),
         Host(name="set", address="set.example", host_key="ssh-ed25519 AAAA"),
@@ -162,15 +222,23 @@ def test_a_key_that_only_the_users_files_know_is_looked_up_there(ask_ssh: Callab
     ]
     text = ssh_config(hosts, known_hosts="/s/known hosts", control_dirs=["/c"])
     files = ask_ssh(text, "lab")["userknownhostsfile"]
-    assert re.fullmatch(r"/s/known hosts \S+/.ssh/known_hosts \S+/.ssh/known_hosts2", files.replace('"', ""))
+    assert re.fullmatch(
+        r"/s/known hosts \S+/.ssh/known_hosts \S+/.ssh/known_hosts2", files.replace('"', "")
+    )
     for name in ("set", "vm"):
         assert ask_ssh(text, name)["userknownhostsfile"].strip('"') == "/s/known hosts"
 
 
 @needs_ssh
 @pytest.mark.parametrize(("length", "shared"), [(45, True), (46, False)])
-def test_connections_are_shared_where_a_socket_fits(ask_ssh: Callable[[str, str], dict[str, str]], length: int, shared: bool) -> None:
-    text = ssh_config([Host(name="dev", address="192.0.2.1")], known_hosts="/k", control_dirs=["/" + "d" * (length - 1)])
+def test_connections_are_shared_where_a_socket_fits(
+    ask_ssh: Callable[[str, str], dict[str, str]], length: int, shared: bool
+) -> None:
+    text = ssh_config(
+        [Host(name="dev", address="192.0.2.1")],
+        known_hosts="/k",
+        control_dirs=["/" + "d" * (length - 1)],
+    )
     seen = ask_ssh(text, "dev")
     assert (seen["controlmaster"] == "auto") is shared
     assert ("controlpath" in seen) is shared
@@ -178,20 +246,30 @@ def test_connections_are_shared_where_a_socket_fits(ask_ssh: Callable[[str, str]
 
 
 @needs_ssh
-def test_the_first_folder_that_is_short_enough_holds_the_sockets(ask_ssh: Callable[[str, str], dict[str, str]]) -> None:
+def test_the_first_folder_that_is_short_enough_holds_the_sockets(
+    ask_ssh: Callable[[str, str], dict[str, str]],
+) -> None:
     folders = ["/" + "d" * 60, "/short", "/s"]
-    seen = ask_ssh(ssh_config([Host(name="dev", address="192.0.2.1")], known_hosts="/k", control_dirs=folders), "dev")
+    seen = ask_ssh(
+        ssh_config([Host(name="dev", address="192.0.2.1")], known_hosts="/k", control_dirs=folders),
+        "dev",
+    )
     assert seen["controlpath"].startswith("/short/")
 
 
 def test_a_host_that_ssh_config_cannot_hold_is_an_error() -> None:
-    for host in (Host(name="a b", address="x"), Host(name="a", address="x\nProxyCommand id"), Host(name="a", address="x", identity='/"')):
+    for host in (
+        Host(name="a b", address="x"),
+        Host(name="a", address="x\nProxyCommand id"),
+        Host(name="a", address="x", identity='/"'),
+    ):
         with pytest.raises(TemplateError):
             ssh_config([host], known_hosts="/k", control_dirs=["/c"])
 
 
 def test_no_template_writes_shell_text_around_a_value() -> None:
-    # Scripts get their values as arguments or from files: a template that is a script has no variable at all.
+    # Scripts get their values as arguments or from files: a template that is a script has no
+    # variable at all.
     folder = Path(__file__).parents[2] / "templates"
     scripts = sorted(folder.glob("*.sh.j2"))
     assert len(scripts) >= 2

@@ -29,7 +29,7 @@ def project(tmp_path: Path) -> Project:
     return make
 
 
-# --- where templates are found -----------------------------------------------------------------------------------
+# --- where templates are found --------------------------------------------------------------------
 
 
 def test_the_projects_own_template_replaces_the_shipped_one(project: Project) -> None:
@@ -40,7 +40,9 @@ def test_the_projects_own_template_replaces_the_shipped_one(project: Project) ->
 
 
 def test_a_project_without_templates_gets_the_shipped_ones(tmp_path: Path) -> None:
-    assert render("provision-boot.service.j2", {"timeout_s": 7}, project_dir=tmp_path) == templating.boot_unit(timeout_s=7)
+    assert render(
+        "provision-boot.service.j2", {"timeout_s": 7}, project_dir=tmp_path
+    ) == templating.boot_unit(timeout_s=7)
 
 
 def test_a_projects_template_may_extend_the_one_it_replaces(project: Project) -> None:
@@ -62,7 +64,9 @@ def test_a_projects_part_does_not_leak_into_the_shipped_templates(project: Proje
     assert dockerfile(ImageSpec(), project_dir=folder) == dockerfile(ImageSpec())
 
 
-def test_the_wheels_folder_comes_before_the_checkouts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_wheels_folder_comes_before_the_checkouts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name in ("wheel", "checkout"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "both.j2").write_text(name)
@@ -83,7 +87,7 @@ def test_the_last_newline_is_kept(project: Project) -> None:
     assert type(render("a.j2", {}, project_dir=project(a__j2="x\n"))) is str
 
 
-# --- what a mistake is called ------------------------------------------------------------------------------------
+# --- what a mistake is called ---------------------------------------------------------------------
 
 
 def failure(folder: Path, **values: object) -> TemplateError:
@@ -110,7 +114,9 @@ def test_a_missing_variable_is_noticed_inside_of_a_list(project: Project) -> Non
 
 
 def test_a_default_may_stand_for_a_missing_variable(project: Project) -> None:
-    assert render("a.j2", {}, project_dir=project(a__j2="{{ nope | default('x') | json }}")) == '"x"'
+    assert (
+        render("a.j2", {}, project_dir=project(a__j2="{{ nope | default('x') | json }}")) == '"x"'
+    )
 
 
 def test_a_missing_attribute_is_named(project: Project) -> None:
@@ -149,7 +155,7 @@ def test_an_error_of_the_template_itself_is_no_traceback(project: Project) -> No
     assert "unsupported operand" in error.why
 
 
-# --- nothing unquoted --------------------------------------------------------------------------------------------
+# --- nothing unquoted -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

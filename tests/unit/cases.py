@@ -4,9 +4,9 @@ about = "a sentence"
 ensure = false                     # nothing on the host can make it so; true is the default
 ensure_has = ["…"]                 # texts that must stand in the script
 
-[settings]                         # the fields of the resource; {bytes = "…"}, {secret = "…"}, {repeat = "…", times = 9}
-[facts]                            # the fields of `Facts`
-[desired]                          # the whole desired state; left out: it should be absent
+[settings]                         # the fields of the resource; {bytes = "…"}, {secret = "…"},
+{repeat = "…", times = 9} [facts]                            # the fields of `Facts` [desired]
+# the whole desired state; left out: it should be absent
 
 [[reading]]
 output = "…"                       # what the probe printed
@@ -78,11 +78,17 @@ class Case:
         return self._state(self.table.get("desired"))
 
     def _state(self, table: Mapping[str, Any] | None) -> State | None:
-        return None if table is None else {key: None if value == "<none>" else value for key, value in table.items()}
+        return (
+            None
+            if table is None
+            else {key: None if value == "<none>" else value for key, value in table.items()}
+        )
 
     def list(self, key: str) -> list[Mapping[str, Any]]:
         """The `[[key]]` tables."""
-        return [{**table, "state": self._state(table.get("state"))} for table in self.table.get(key, [])]
+        return [
+            {**table, "state": self._state(table.get("state"))} for table in self.table.get(key, [])
+        ]
 
 
 def make(kind: str, settings: Mapping[str, Any]) -> Resource:
@@ -118,5 +124,7 @@ def _value(value: Any) -> Any:
 @cache
 def cases() -> tuple[Case, ...]:
     """Every case, by name."""
-    paths = sorted(path for path in DATA.glob("*/*.toml") if path.parent.name != "mps")  # those are texts of MPS, no resource
+    paths = sorted(
+        path for path in DATA.glob("*/*.toml") if path.parent.name != "mps"
+    )  # those are texts of MPS, no resource
     return tuple(Case(path, tomllib.loads(path.read_text(encoding="utf-8"))) for path in paths)

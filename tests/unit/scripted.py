@@ -28,7 +28,7 @@ class Clock:
         return self.now
 
 
-# --- what was sent -----------------------------------------------------------------------------------------------
+# --- what was sent --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,9 @@ class Job:
 
 def words(text: str) -> list[str]:
     """The words of shell text, as far as `quote` writes them (shlex is a hundred times slower)."""
-    return [_PIECE.sub(lambda piece: piece[1] or piece[2] or "", word) for word in _WORD.findall(text)]
+    return [
+        _PIECE.sub(lambda piece: piece[1] or piece[2] or "", word) for word in _WORD.findall(text)
+    ]
 
 
 def parse(command: str, stdin: bytes) -> Job:
@@ -87,7 +89,7 @@ def parse(command: str, stdin: bytes) -> Job:
     return Job(nonce[1], tuple(sections))
 
 
-# --- the host ----------------------------------------------------------------------------------------------------
+# --- the host -------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -141,8 +143,9 @@ class FakeHost:
 class ScriptedTransport:
     """Plays every exchange on `fake`.
 
-    `cut_at` loses the connection after that many bytes of the answers of all exchanges; what the host had begun by then
-    it has done, and with `carries_on` also all the rest. `chunk` is how many bytes arrive at once.
+    `cut_at` loses the connection after that many bytes of the answers of all exchanges; what the
+    host had begun by then it has done, and with `carries_on` also all the rest. `chunk` is how many
+    bytes arrive at once.
     """
 
     fake: FakeHost
@@ -167,7 +170,15 @@ class ScriptedTransport:
         """How many sections that write were sent."""
         return sum(section.writes for job in self.jobs for section in job.sections)
 
-    def exchange(self, command: str, stdin: bytes = b"", *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
+    def exchange(
+        self,
+        command: str,
+        stdin: bytes = b"",
+        *,
+        on_stdout: Sink,
+        on_stderr: Sink,
+        timeout_s: float,
+    ) -> int:
         job = parse(command, stdin)
         self.jobs.append(job)
         self.limits.append(timeout_s)
@@ -209,14 +220,22 @@ class ScriptedTransport:
             sent += len(end)
         yield f"{job.nonce} done\n".encode()
 
-    def send(self, command: str, chunks: Iterable[bytes], *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
+    def send(
+        self,
+        command: str,
+        chunks: Iterable[bytes],
+        *,
+        on_stdout: Sink,
+        on_stderr: Sink,
+        timeout_s: float,
+    ) -> int:
         raise NotImplementedError
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-# --- what is on it -----------------------------------------------------------------------------------------------
+# --- what is on it --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,10 +260,18 @@ class Item(Resource):
     def ensure(self, facts: Facts) -> Script | None:
         if self.fixed:
             return None
-        return script('host put "$key" "$value"', key=self.name, value=facts.kernel if self.from_kernel else self.value)
+        return script(
+            'host put "$key" "$value"',
+            key=self.name,
+            value=facts.kernel if self.from_kernel else self.value,
+        )
 
     def diagnose(self, output: str, actual: State | None) -> Diagnosis | None:
-        return Diagnosis(f"{self.means} ({output.strip()}, {actual})", "try this") if self.means else None
+        return (
+            Diagnosis(f"{self.means} ({output.strip()}, {actual})", "try this")
+            if self.means
+            else None
+        )
 
 
 @dataclass

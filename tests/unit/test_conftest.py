@@ -35,7 +35,10 @@ def test_no_test_looks_up_a_foreign_name() -> None:
 
 
 def test_loopback_works() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(("localhost", server.getsockname()[1])) as client:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(("localhost", server.getsockname()[1])) as client,
+    ):
         assert client.getpeername() == server.getsockname()
 
 
@@ -47,12 +50,19 @@ def test_no_unit_test_sleeps() -> None:
 def test_the_developers_own_home_is_out_of_reach(clean_environment: Path) -> None:
     assert Path.home() == clean_environment
     assert list(clean_environment.iterdir()) == []
-    assert [name for name in os.environ if name.startswith(("GOOGLE_", "INVOKE_", "SSH_", "XDG_")) or name.lower().endswith("_proxy")] == []
+    assert [
+        name
+        for name in os.environ
+        if name.startswith(("GOOGLE_", "INVOKE_", "SSH_", "XDG_"))
+        or name.lower().endswith("_proxy")
+    ] == []
 
 
 SKIPPED_TEST = "import pytest\n\ndef test_it() -> None:\n    pytest.skip('no dockerd')\n"
 SKIPPED_MODULE = "import pytest\n\npytest.skip('no dockerd', allow_module_level=True)\n"
-EXPECTED_FAILURE = "import pytest\n\n@pytest.mark.xfail\ndef test_it() -> None:\n    raise AssertionError\n"
+EXPECTED_FAILURE = (
+    "import pytest\n\n@pytest.mark.xfail\ndef test_it() -> None:\n    raise AssertionError\n"
+)
 
 
 def run_tests(folder: Path, source: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -61,12 +71,32 @@ def run_tests(folder: Path, source: str, **environment: str) -> subprocess.Compl
     (folder / "test_it.py").write_text(source)
     shutil.copy(CONFTEST, folder.parent / "conftest.py")
     markers = ["-o", "markers=lab: x", "-o", "markers=gpu: x"]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *markers, "--rootdir", str(folder.parent), str(folder)]
-    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=60)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *markers,
+        "--rootdir",
+        str(folder.parent),
+        str(folder),
+    ]
+    return subprocess.run(
+        command,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
 
 
 @pytest.mark.parametrize("source", [SKIPPED_TEST, SKIPPED_MODULE])
-def test_where_the_lab_is_required_a_skipped_lab_test_has_failed(source: str, tmp_path: Path) -> None:
+def test_where_the_lab_is_required_a_skipped_lab_test_has_failed(
+    source: str, tmp_path: Path
+) -> None:
     done = run_tests(tmp_path / "tests" / "lab", source, PROVISION_LAB_REQUIRED="1")
     assert done.returncode != 0
     assert "skipped although the lab is required" in done.stdout
@@ -79,4 +109,6 @@ def test_elsewhere_a_skipped_lab_test_is_a_skipped_test(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("folder", "source"), [("unit", SKIPPED_TEST), ("lab", EXPECTED_FAILURE)])
 def test_only_skipped_lab_tests_are_judged(folder: str, source: str, tmp_path: Path) -> None:
-    assert run_tests(tmp_path / "tests" / folder, source, PROVISION_LAB_REQUIRED="1").returncode == 0
+    assert (
+        run_tests(tmp_path / "tests" / folder, source, PROVISION_LAB_REQUIRED="1").returncode == 0
+    )

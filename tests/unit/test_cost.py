@@ -24,8 +24,18 @@ from provision.commands.vm.shared.rates import Rate, cost_usd, overdue, ran_s, r
 from provision.core.model import Vm
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-PRICES = PriceList("2026-01-01", {"us-central1": {"g2-standard-8": (1.0, 0.25), "pd-balanced-gb": (0.001, 0.001)}})
-VM = Vm(name="dev", zone="us-central1-a", status="RUNNING", machine_type="g2-standard-8", gpu="nvidia-l4", gpu_count=1, disk_gb=200)
+PRICES = PriceList(
+    "2026-01-01", {"us-central1": {"g2-standard-8": (1.0, 0.25), "pd-balanced-gb": (0.001, 0.001)}}
+)
+VM = Vm(
+    name="dev",
+    zone="us-central1-a",
+    status="RUNNING",
+    machine_type="g2-standard-8",
+    gpu="nvidia-l4",
+    gpu_count=1,
+    disk_gb=200,
+)
 
 
 def ago(**span_: float) -> str:
@@ -43,7 +53,9 @@ def stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vm_rates, "datetime", Clock)
 
 
-def test_a_running_vm_costs_its_machine_since_it_was_started_and_its_disk_since_it_was_made() -> None:
+def test_a_running_vm_costs_its_machine_since_it_was_started_and_its_disk_since_it_was_made() -> (
+    None
+):
     vm = replace(VM, created=ago(hours=10), started=ago(hours=3), stopped=ago(hours=5))
     assert ran_s(vm) == 3 * 3600
     assert cost_usd(vm, PRICES) == 3 * 1.0 + 10 * 0.2
@@ -52,7 +64,9 @@ def test_a_running_vm_costs_its_machine_since_it_was_started_and_its_disk_since_
 
 
 def test_a_stopped_vm_costs_its_disk_and_what_its_last_run_cost() -> None:
-    vm = replace(VM, status="TERMINATED", created=ago(hours=10), started=ago(hours=8), stopped=ago(hours=6))
+    vm = replace(
+        VM, status="TERMINATED", created=ago(hours=10), started=ago(hours=8), stopped=ago(hours=6)
+    )
     assert (ran_s(vm), cost_usd(vm, PRICES)) == (2 * 3600, 2 * 1.0 + 10 * 0.2)
     row = summed([vm], PRICES)["vms"][0]
     assert (row["usd_per_hour"], row["since"], row["cost_by_ttl_usd"]) == (0.2, vm.stopped, None)
@@ -60,19 +74,38 @@ def test_a_stopped_vm_costs_its_disk_and_what_its_last_run_cost() -> None:
 
 def test_how_long_a_finished_run_took_does_not_depend_on_the_clock_of_this_machine() -> None:
     ahead = NOW + timedelta(hours=7)
-    vm = replace(VM, status="TERMINATED", started=(ahead - timedelta(hours=2)).isoformat(), stopped=ahead.isoformat())
+    vm = replace(
+        VM,
+        status="TERMINATED",
+        started=(ahead - timedelta(hours=2)).isoformat(),
+        stopped=ahead.isoformat(),
+    )
     assert ran_s(vm) == 2 * 3600
 
 
 @pytest.mark.parametrize("ahead_s", [-7200.0, 3600.0])
 def test_what_runs_is_counted_by_the_clock_of_the_cloud(ahead_s: float) -> None:
     cloud = NOW + timedelta(seconds=ahead_s)
-    vm = replace(VM, created=(cloud - timedelta(hours=10)).isoformat(), started=(cloud - timedelta(hours=3)).isoformat(), ttl_s=8 * 3600)
+    vm = replace(
+        VM,
+        created=(cloud - timedelta(hours=10)).isoformat(),
+        started=(cloud - timedelta(hours=3)).isoformat(),
+        ttl_s=8 * 3600,
+    )
     told = replace(vm, ahead_s=ahead_s)
-    assert (ran_s(told), cost_usd(told, PRICES), ttl_left_s(told)) == (3 * 3600, 3 * 1.0 + 10 * 0.2, 5 * 3600)
+    assert (ran_s(told), cost_usd(told, PRICES), ttl_left_s(told)) == (
+        3 * 3600,
+        3 * 1.0 + 10 * 0.2,
+        5 * 3600,
+    )
     assert ttl_left_s(replace(told, stops_at=(cloud + timedelta(hours=6)).isoformat())) == 6 * 3600
     assert document(told, PRICES)["age_s"] == 10 * 3600
-    late = replace(told, status="TERMINATED", stopped=(cloud - timedelta(hours=1)).isoformat(), labels={"provision-idle-delete": "1h"})
+    late = replace(
+        told,
+        status="TERMINATED",
+        stopped=(cloud - timedelta(hours=1)).isoformat(),
+        labels={"provision-idle-delete": "1h"},
+    )
     assert overdue([late]) == [(late, "stopped for 1h, idle_delete is 1h")]
     assert unasked([replace(late, labels={})], 3600) == [replace(late, labels={})]
     assert vm == told, "what a clock says of it is no difference between two VMs"
@@ -124,10 +157,25 @@ def test_the_time_left_is_what_the_cloud_says() -> None:
 
 
 def test_for_people() -> None:
-    assert [span(seconds) for seconds in (None, 0, 307, 3900, 90_000, 10 * 86400)] == ["-", "0m00s", "5m07s", "1h05m", "1d01h", "10d00h"]
+    assert [span(seconds) for seconds in (None, 0, 307, 3900, 90_000, 10 * 86400)] == [
+        "-",
+        "0m00s",
+        "5m07s",
+        "1h05m",
+        "1d01h",
+        "10d00h",
+    ]
     assert [usd(amount) for amount in (None, 0.0, 1234.5)] == ["unknown", "$0.00", "$1,234.50"]
     assert aligned([("a", "b"), ("long", "1")], right=(1,)) == "a     b\nlong  1"
-    row = {"name": "dev", "status": "RUNNING", "zone": "us-central1-a", "gpu": None, "age_s": 60, "cost_usd": 1.5, "ttl_left_s": None}
+    row = {
+        "name": "dev",
+        "status": "RUNNING",
+        "zone": "us-central1-a",
+        "gpu": None,
+        "age_s": 60,
+        "cost_usd": 1.5,
+        "ttl_left_s": None,
+    }
     assert table([row]).splitlines() == [
         "name  status   zone           gpu  age     cost  ttl left",
         "dev   RUNNING  us-central1-a  -    1m00s  $1.50  -",
@@ -137,8 +185,17 @@ def test_for_people() -> None:
 def test_a_table_is_as_wide_as_the_terminal() -> None:
     """A name of 63 letters has a line of its own, so that it can be copied, and does not widen the others."""
     long = "n" * 63
-    row = {"name": "dev", "status": "TERMINATED", "zone": "northamerica-northeast1-a", "gpu": "nvidia-h100-mega-80gb", "age_s": 60}
-    rows = [{**row, "cost_usd": 1.5, "ttl_left_s": 3600}, {**row, "name": long, "cost_usd": 1234.5, "ttl_left_s": None}]
+    row = {
+        "name": "dev",
+        "status": "TERMINATED",
+        "zone": "northamerica-northeast1-a",
+        "gpu": "nvidia-h100-mega-80gb",
+        "age_s": 60,
+    }
+    rows = [
+        {**row, "cost_usd": 1.5, "ttl_left_s": 3600},
+        {**row, "name": long, "cost_usd": 1234.5, "ttl_left_s": None},
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "100")
         lines = table(rows).splitlines()
@@ -154,7 +211,14 @@ def test_a_table_is_as_wide_as_the_terminal() -> None:
 
 
 def test_a_vm_shown_to_people() -> None:
-    shown = {"name": "dev", "machine_type": "g2-standard-8", "address": None, "age_s": 3900, "cost_usd": None, "ttl_left_s": None}
+    shown = {
+        "name": "dev",
+        "machine_type": "g2-standard-8",
+        "address": None,
+        "age_s": 3900,
+        "cost_usd": None,
+        "ttl_left_s": None,
+    }
     assert listed({**shown, "labels": {"b": "2", "a": "1"}}).splitlines() == [
         "name          dev",
         "machine type  g2-standard-8",
@@ -168,7 +232,9 @@ def test_a_vm_shown_to_people() -> None:
 
 
 def test_since_when_in_one_time_zone() -> None:
-    vm = replace(VM, created="2026-11-21T01:30:00.000-08:00", started="2026-11-21T01:30:00.000-08:00")
+    vm = replace(
+        VM, created="2026-11-21T01:30:00.000-08:00", started="2026-11-21T01:30:00.000-08:00"
+    )
     assert "2026-11-21 09:30" in cost._text(summed([vm], PRICES))
 
 
@@ -181,7 +247,14 @@ def test_what_waits_for_capacity_has_not_run_and_does_not_end() -> None:
 
 def test_what_is_stopped_for_too_long() -> None:
     label = {"provision-idle-delete": "7d"}
-    old = replace(VM, name="old", status="TERMINATED", started=ago(days=9), stopped=ago(days=8, hours=5), labels=label)
+    old = replace(
+        VM,
+        name="old",
+        status="TERMINATED",
+        started=ago(days=9),
+        stopped=ago(days=8, hours=5),
+        labels=label,
+    )
     recent = replace(old, name="recent", stopped=ago(days=6))
     again = replace(old, name="again", status="RUNNING")
     undated = replace(old, name="undated", stopped="")
@@ -190,6 +263,8 @@ def test_what_is_stopped_for_too_long() -> None:
     assert overdue(late) == [(old, "stopped for 8d5h, idle_delete is 7d")]
     assert unasked(late, 7 * 86400) == [silent]
     assert unasked(late, None) == []
-    assert overdue([replace(old, started=ago(days=1))]) == [], "started after it was stopped, whatever its status says"
+    assert overdue([replace(old, started=ago(days=1))]) == [], (
+        "started after it was stopped, whatever its status says"
+    )
     assert overdue([replace(old, labels={"provision-idle-delete": "none"})]) == []
     assert overdue([replace(old, status="SUSPENDED")]) == []

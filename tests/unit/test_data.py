@@ -17,7 +17,18 @@ from tests.shells.worlds import Scratch, World
 from tests.unit.cases import Case, cases
 from tests.unit.shelltexts import shellchecked, unparsed
 
-KNOWN_KEYS = {"about", "ensure", "ensure_has", "settings", "facts", "desired", "desired_keys", "reading", "failure", "run"}
+KNOWN_KEYS = {
+    "about",
+    "ensure",
+    "ensure_has",
+    "settings",
+    "facts",
+    "desired",
+    "desired_keys",
+    "reading",
+    "failure",
+    "run",
+}
 EXCLUDED = (
     "SC2089",  # data may hold quotes; that they are literal is the point
     "SC2090",  # likewise, where it is used
@@ -40,7 +51,10 @@ every_run = pytest.mark.parametrize("case", [case for case in cases() if ran(cas
 
 def scripts(case: Case) -> Iterator[tuple[str, Script]]:
     """The scripts of a case, by name; those that a script hands to another shell, too."""
-    for name, made in (("probe", case.resource.probe()), ("ensure", case.resource.ensure(case.facts))):
+    for name, made in (
+        ("probe", case.resource.probe()),
+        ("ensure", case.resource.ensure(case.facts)),
+    ):
         if made is not None:
             yield f"{case.name}/{name}", made
             yield from (
@@ -137,15 +151,27 @@ def turns(case: Case) -> list[Section]:
     """How the host was found, a probe, and twice what a run does."""
     resource, table = case.resource, case.table["run"]
     ensure = resource.ensure(case.facts) or script(":")
-    sections = [Section("before", script(table.get("before", ":")), 20.0, merge=True, strict=True), Section("p0", resource.probe(), 20.0)]
+    sections = [
+        Section("before", script(table.get("before", ":")), 20.0, merge=True, strict=True),
+        Section("p0", resource.probe(), 20.0),
+    ]
     for turn in "12":
-        sections.append(Section(f"e{turn}", ensure.with_bindings({"because": ""}), 20.0, merge=True, strict=True))
+        sections.append(
+            Section(
+                f"e{turn}", ensure.with_bindings({"because": ""}), 20.0, merge=True, strict=True
+            )
+        )
         sections.append(Section(f"p{turn}", resource.probe(), 20.0))
-    return [*sections, Section("after", script(table.get("after", ":")), 20.0, merge=True, strict=True)]
+    return [
+        *sections,
+        Section("after", script(table.get("after", ":")), 20.0, merge=True, strict=True),
+    ]
 
 
 @every_run
-def test_run_twice_there_is_nothing_left_to_do(case: Case, scratch: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_twice_there_is_nothing_left_to_do(
+    case: Case, scratch: Scratch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if scratch.world.name == case.table["run"].get("not_in"):
         pytest.skip("see the case")
     scratch.enter(monkeypatch)
@@ -154,9 +180,15 @@ def test_run_twice_there_is_nothing_left_to_do(case: Case, scratch: Scratch, mon
     found = reply.answers
     assert [(key, found[key].output) for key in ("before", "after") if found[key].status != 0] == []
     assert [found[key].status for key in ("p0", "p1", "p2")] == [0, 0, 0], reply.stderr
-    differs = {key: [change.key for change in compare(case.resource.read(found[key].output), case.desired)] for key in ("p0", "p1", "p2")}
+    differs = {
+        key: [change.key for change in compare(case.resource.read(found[key].output), case.desired)]
+        for key in ("p0", "p1", "p2")
+    }
     if (fails := case.table["run"].get("fails")) is not None:
-        assert [bool(found[key].status != 0 and re.search(fails, found[key].output)) for key in ("e1", "e2")] == [True, True]
+        assert [
+            bool(found[key].status != 0 and re.search(fails, found[key].output))
+            for key in ("e1", "e2")
+        ] == [True, True]
         left = case.table["run"].get("leaves", case.table["run"]["differs"])
         assert differs == {"p0": case.table["run"]["differs"], "p1": left, "p2": left}
         return

@@ -23,7 +23,7 @@ _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)", re.MULTILINE)
 _TASK = re.compile(r"\b(?:invoke|provision) ([a-z]+\.[a-z][a-z-]*|demo\b|doctor\b)(?![\w/])")
 
 
-# --- links -------------------------------------------------------------------------------------------------------
+# --- links ----------------------------------------------------------------------------------------
 
 
 def anchors(page: Path) -> set[str]:
@@ -54,7 +54,7 @@ def test_its_references_are_defined_and_used(page: Path) -> None:
     assert used == defined
 
 
-# --- tasks and settings ------------------------------------------------------------------------------------------
+# --- tasks and settings ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("page", pages(), ids=name_of)
@@ -63,14 +63,27 @@ def test_the_tasks_that_it_calls_exist(page: Path) -> None:
 
 
 def test_the_tasks_that_remedies_call_exist() -> None:
-    sources = [path for suffix in ("py", "toml") for path in (ROOT / "provision").rglob(f"*.{suffix}")]
+    sources = [
+        path for suffix in ("py", "toml") for path in (ROOT / "provision").rglob(f"*.{suffix}")
+    ]
     called = {task for path in sources for task in _TASK.findall(path.read_text(encoding="utf-8"))}
     assert {"mps.doctor", "dev.up"} < called
     assert sorted(called - TASKS) == []
 
 
 def test_the_readme_names_every_task() -> None:
-    assert sorted(TASKS - set(re.findall(r"`([a-z]+\.[a-z-]+|demo|doctor)", (ROOT / "README.md").read_text(encoding="utf-8")))) == []
+    assert (
+        sorted(
+            TASKS
+            - set(
+                re.findall(
+                    r"`([a-z]+\.[a-z-]+|demo|doctor)",
+                    (ROOT / "README.md").read_text(encoding="utf-8"),
+                )
+            )
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize("page", pages(), ids=name_of)
@@ -95,12 +108,14 @@ def test_wrong_settings_are_seen(tmp_path: Path) -> None:
         Settings.from_levels([read_file(file)])
 
 
-# --- pages that stand for code -----------------------------------------------------------------------------------
+# --- pages that stand for code --------------------------------------------------------------------
 
 
 def generator() -> ModuleType:
     """docs/generate_tasks.py as a module."""
-    spec = importlib.util.spec_from_file_location("generate_tasks", ROOT / "docs" / "generate_tasks.py")
+    spec = importlib.util.spec_from_file_location(
+        "generate_tasks", ROOT / "docs" / "generate_tasks.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -110,14 +125,20 @@ def generator() -> ModuleType:
 
 def test_the_reference_of_the_tasks_is_up_to_date() -> None:
     made = generator()
-    assert made.page() == made.TARGET.read_text(encoding="utf-8"), "run: python docs/generate_tasks.py"
+    assert made.page() == made.TARGET.read_text(encoding="utf-8"), (
+        "run: python docs/generate_tasks.py"
+    )
 
 
 def diagnoses() -> Iterator[tuple[str, str]]:
     """(cause, fix) of every `Diagnosis` in the package; what a value is put into reads `…`."""
     for path in sorted((ROOT / "provision").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"Diagnosis", "_Failure"}:
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id in {"Diagnosis", "_Failure"}
+            ):
                 cause, fix = (_text(word) for word in node.args[-2:])
                 if cause and fix:
                     yield cause, fix
@@ -138,7 +159,9 @@ def test_every_diagnosis_is_explained() -> None:
     assert len(found) > 25
     text = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
     rows = [
-        [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in text.splitlines() if line[:1] == "|"
+        [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        for line in text.splitlines()
+        if line[:1] == "|"
     ]
     explained = {(row[0], row[2]) for row in rows if len(row) == 3}
     assert [pair for pair in found if pair not in explained] == []
@@ -146,7 +169,11 @@ def test_every_diagnosis_is_explained() -> None:
 
 def test_every_resource_that_a_recipe_may_depend_on_is_named(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-    assert [resource.name for resource in host_recipe(Settings(), tmp_path) if f"`{resource.name}`" not in text] == []
+    assert [
+        resource.name
+        for resource in host_recipe(Settings(), tmp_path)
+        if f"`{resource.name}`" not in text
+    ] == []
 
 
 def test_every_fault_of_the_mock_is_named() -> None:
@@ -159,7 +186,11 @@ def test_every_fault_of_the_mock_is_named() -> None:
 def test_every_room_is_drawn() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     package = ROOT / "provision"
-    modules = {path.name for path in package.iterdir() if path.suffix == ".py" and not path.name.startswith("__")}
+    modules = {
+        path.name
+        for path in package.iterdir()
+        if path.suffix == ".py" and not path.name.startswith("__")
+    }
     folders = {f"{path.name}/" for path in package.iterdir() if (path / "__init__.py").exists()}
     assert sorted(name for name in modules | folders if name not in text) == []
 

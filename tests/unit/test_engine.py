@@ -30,10 +30,18 @@ from provision.core.resource import Resource
 from provision.core.shell import Script, script
 from tests.unit.scripted import Clock, FakeHost, Item, Log, ScriptedTransport, outcome, statuses
 
-OK, CHANGED, FAILED, SKIPPED, UNKNOWN = Status.OK, Status.CHANGED, Status.FAILED, Status.SKIPPED, Status.UNKNOWN
+OK, CHANGED, FAILED, SKIPPED, UNKNOWN = (
+    Status.OK,
+    Status.CHANGED,
+    Status.FAILED,
+    Status.SKIPPED,
+    Status.UNKNOWN,
+)
 
 
-def run(transport: ScriptedTransport, *resources: Resource, check: bool = False, log: Log | None = None) -> HostReport:
+def run(
+    transport: ScriptedTransport, *resources: Resource, check: bool = False, log: Log | None = None
+) -> HostReport:
     return converge(transport, resources, log or Log(), clock=transport.fake.clock, check=check)
 
 
@@ -41,7 +49,7 @@ def on(fake: FakeHost) -> ScriptedTransport:
     return ScriptedTransport(fake)
 
 
-# --- exchanges ---------------------------------------------------------------------------------------------------
+# --- exchanges ------------------------------------------------------------------------------------
 
 
 def test_no_change_costs_one_exchange() -> None:
@@ -56,7 +64,12 @@ def test_no_change_costs_one_exchange() -> None:
 
 def test_a_change_costs_one_exchange_for_each_wave_that_changed() -> None:
     transport = on(FakeHost({"b": "new"}))
-    items = [Item(name="a"), Item(name="b", needs=("a",)), Item(name="c", needs=("b",)), Item(name="d")]
+    items = [
+        Item(name="a"),
+        Item(name="b", needs=("a",)),
+        Item(name="c", needs=("b",)),
+        Item(name="d"),
+    ]
     report = run(transport, *items)
     assert statuses(report) == {"a": CHANGED, "b": OK, "c": CHANGED, "d": CHANGED}
     assert [job.keys for job in transport.jobs] == [
@@ -97,7 +110,7 @@ def test_a_recipe_that_contradicts_itself_is_refused_before_anything_is_sent() -
     assert transport.jobs == []
 
 
-# --- check -------------------------------------------------------------------------------------------------------
+# --- check ----------------------------------------------------------------------------------------
 
 
 def test_check_says_what_would_change_and_sends_no_write() -> None:
@@ -110,14 +123,23 @@ def test_check_says_what_would_change_and_sends_no_write() -> None:
 
 
 def test_check_does_not_guess_what_depends_on_a_change() -> None:
-    items = [Item(name="a"), Item(name="b", needs=("a",)), Item(name="c", needs=("b",)), Item(name="d")]
+    items = [
+        Item(name="a"),
+        Item(name="b", needs=("a",)),
+        Item(name="c", needs=("b",)),
+        Item(name="d"),
+    ]
     report = run(on(FakeHost({"b": "new", "c": "new", "d": "new"})), *items, check=True)
     assert statuses(report) == {"a": CHANGED, "b": UNKNOWN, "c": UNKNOWN, "d": OK}
     assert outcome(report, "b").note == "depends on a, which would change"
 
 
 def test_check_foretells_a_handler() -> None:
-    items = [Item(name="a"), Item(name="b", on_change_of=("a",)), Item(name="c", on_change_of=("b",))]
+    items = [
+        Item(name="a"),
+        Item(name="b", on_change_of=("a",)),
+        Item(name="c", on_change_of=("b",)),
+    ]
     report = run(on(FakeHost({"b": "new", "c": "new"})), *items, check=True)
     assert statuses(report) == {"a": CHANGED, "b": CHANGED, "c": CHANGED}
     assert outcome(report, "b").note == "because a would change"
@@ -130,7 +152,7 @@ def test_check_goes_on_past_what_cannot_be() -> None:
     assert report.failed
 
 
-# --- handlers ----------------------------------------------------------------------------------------------------
+# --- handlers -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("needs", [(), ("a",)])
@@ -158,16 +180,21 @@ def test_a_handler_that_differs_by_itself_is_told_of_no_cause() -> None:
 
 
 def test_a_handler_with_nothing_to_do_is_verified_again_and_ok() -> None:
-    report = run(on(FakeHost({"b": "new"})), Item(name="a"), Item(name="b", fixed=True, on_change_of=("a",)))
+    report = run(
+        on(FakeHost({"b": "new"})), Item(name="a"), Item(name="b", fixed=True, on_change_of=("a",))
+    )
     assert statuses(report) == {"a": CHANGED, "b": OK}
 
 
-# --- facts -------------------------------------------------------------------------------------------------------
+# --- facts ----------------------------------------------------------------------------------------
 
 
 def test_what_is_desired_follows_the_facts_that_an_earlier_wave_made() -> None:
     transport = on(FakeHost({"kernel": "5", "module": "5"}))
-    items = [Item(name="kernel", value="6"), Item(name="module", from_kernel=True, needs=("kernel",))]
+    items = [
+        Item(name="kernel", value="6"),
+        Item(name="module", from_kernel=True, needs=("kernel",)),
+    ]
     report = run(transport, *items)
     assert statuses(report) == {"kernel": CHANGED, "module": CHANGED}
     assert transport.fake.values == {"kernel": "6", "module": "6"}
@@ -176,7 +203,7 @@ def test_what_is_desired_follows_the_facts_that_an_earlier_wave_made() -> None:
     assert run(transport, *items).round_trips == 1
 
 
-# --- what should be absent ---------------------------------------------------------------------------------------
+# --- what should be absent ------------------------------------------------------------------------
 
 
 def test_what_should_be_absent_and_is_is_ok() -> None:
@@ -189,18 +216,36 @@ def test_what_should_be_absent_and_stays_did_not_converge() -> None:
     assert isinstance(outcome(report, "a").error, NotConverged)
 
 
-# --- failures ----------------------------------------------------------------------------------------------------
+# --- failures -------------------------------------------------------------------------------------
 
 
 def test_a_failure_halts_the_rest() -> None:
     fake = FakeHost({"e": "new"}, failing={"b": (3, "line 1\nno space\n")})
     transport = on(fake)
-    items = [Item(name="a"), Item(name="b"), Item(name="c"), Item(name="d", needs=("c",)), Item(name="e", needs=("d",)), Item(name="f")]
+    items = [
+        Item(name="a"),
+        Item(name="b"),
+        Item(name="c"),
+        Item(name="d", needs=("c",)),
+        Item(name="e", needs=("d",)),
+        Item(name="f"),
+    ]
     report = run(transport, *items)
-    assert statuses(report) == {"a": CHANGED, "b": FAILED, "c": SKIPPED, "d": SKIPPED, "e": SKIPPED, "f": SKIPPED}
+    assert statuses(report) == {
+        "a": CHANGED,
+        "b": FAILED,
+        "c": SKIPPED,
+        "d": SKIPPED,
+        "e": SKIPPED,
+        "f": SKIPPED,
+    }
     error = outcome(report, "b").error
     assert isinstance(error, CommandFailed)
-    assert (error.what, error.where, error.why) == ("making it so failed with status 3", "fake: b", "line 1\nno space")
+    assert (error.what, error.where, error.why) == (
+        "making it so failed with status 3",
+        "fake: b",
+        "line 1\nno space",
+    )
     assert outcome(report, "c").note == "an earlier resource failed"
     assert outcome(report, "d").note == "what it depends on failed"
     assert fake.puts == ["a", "b"]
@@ -216,7 +261,10 @@ def test_what_was_verified_stays_ok_beside_a_failure() -> None:
 
 
 def test_a_status_of_zero_proves_nothing() -> None:
-    report = run(on(FakeHost({"a": "old"}, stuck={"a"}, prints={"a": "done!\n"})), Item(name="a", means="it is stuck"))
+    report = run(
+        on(FakeHost({"a": "old"}, stuck={"a"}, prints={"a": "done!\n"})),
+        Item(name="a", means="it is stuck"),
+    )
     error = outcome(report, "a").error
     assert statuses(report) == {"a": FAILED}
     assert isinstance(error, NotConverged)
@@ -225,14 +273,18 @@ def test_a_status_of_zero_proves_nothing() -> None:
 
 
 def test_a_failure_is_explained_by_its_resource() -> None:
-    error = outcome(run(on(FakeHost(failing={"a": (1, "E42\n")})), Item(name="a", means="lock")), "a").error
+    error = outcome(
+        run(on(FakeHost(failing={"a": (1, "E42\n")})), Item(name="a", means="lock")), "a"
+    ).error
     assert isinstance(error, CommandFailed)
     assert (error.what, error.why, error.fix) == ("lock (E42, None)", "E42", "try this")
 
 
 def test_nothing_on_the_host_can() -> None:
     transport = on(FakeHost({"a": "none"}))
-    report = run(transport, Item(name="a", fixed=True, means="no GPU"), Item(name="b", needs=("a",)))
+    report = run(
+        transport, Item(name="a", fixed=True, means="no GPU"), Item(name="b", needs=("a",))
+    )
     assert statuses(report) == {"a": FAILED, "b": SKIPPED}
     assert isinstance(outcome(report, "a").error, NotConverged)
     assert outcome(report, "a").diff == (Change("value", "none", "new"),)
@@ -240,7 +292,12 @@ def test_nothing_on_the_host_can() -> None:
 
 
 def test_a_probe_that_cannot_be_read_fails_its_resource_alone() -> None:
-    report = run(on(FakeHost({"b": "new"}, garbage={"a": "boom\n"})), Item(name="a"), Item(name="b"), Item(name="c", needs=("a",)))
+    report = run(
+        on(FakeHost({"b": "new"}, garbage={"a": "boom\n"})),
+        Item(name="a"),
+        Item(name="b"),
+        Item(name="c", needs=("a",)),
+    )
     assert statuses(report) == {"a": FAILED, "b": OK, "c": SKIPPED}
     error = outcome(report, "a").error
     assert isinstance(error, ProbeUnreadable)
@@ -305,7 +362,9 @@ class Broken(Item):
 @pytest.mark.parametrize("check", [False, True])
 @pytest.mark.parametrize("method", ["read", "desired", "ensure"])
 def test_a_mistake_in_a_resource_fails_it_and_nothing_else(method: str, *, check: bool) -> None:
-    report = run(on(FakeHost({"b": "new"})), Broken(name="a", means=method), Item(name="b"), check=check)
+    report = run(
+        on(FakeHost({"b": "new"})), Broken(name="a", means=method), Item(name="b"), check=check
+    )
     assert statuses(report) == {"a": FAILED, "b": OK}
     error = outcome(report, "a").error
     assert isinstance(error, ProvisionError)
@@ -328,7 +387,7 @@ def test_a_program_that_ends_with_124_by_itself_is_no_timeout() -> None:
     assert isinstance(error, CommandFailed)
 
 
-# --- the way to the host -----------------------------------------------------------------------------------------
+# --- the way to the host --------------------------------------------------------------------------
 
 
 def test_without_facts_nothing_is_known() -> None:
@@ -384,7 +443,9 @@ def test_a_script_that_is_killed_leaves_nothing_known() -> None:
 
 
 def test_what_a_login_shell_prints_is_not_ours() -> None:
-    transport = ScriptedTransport(FakeHost({"a": "new"}), before=b"Welcome!\nvalue=other\n\n:12: begin p0\n")
+    transport = ScriptedTransport(
+        FakeHost({"a": "new"}), before=b"Welcome!\nvalue=other\n\n:12: begin p0\n"
+    )
     assert statuses(run(transport, Item(name="a"))) == {"a": OK}
 
 
@@ -415,7 +476,9 @@ def test_what_could_not_be_read_before_an_exchange_that_was_cut_is_unknown_after
     whole = on(FakeHost(garbage={"b": "boom\n"}))
     assert statuses(run(whole, *items)) == {"a": CHANGED, "b": FAILED}
     before_the_second_probe_of_b = len(whole.delivered[0]) + whole.delivered[1].index(b" begin p1")
-    transport = ScriptedTransport(FakeHost(garbage={"b": "boom\n"}), cut_at=before_the_second_probe_of_b)
+    transport = ScriptedTransport(
+        FakeHost(garbage={"b": "boom\n"}), cut_at=before_the_second_probe_of_b
+    )
     assert statuses(run(transport, *items)) == {"a": CHANGED, "b": UNKNOWN}
 
 
@@ -435,7 +498,7 @@ def test_of_what_did_not_converge_the_remaining_difference_is_told() -> None:
     assert str(outcome(report, "a").error).count("->") == 1
 
 
-# --- events ------------------------------------------------------------------------------------------------------
+# --- events ---------------------------------------------------------------------------------------
 
 
 def test_events_come_as_it_happens() -> None:
@@ -443,7 +506,12 @@ def test_events_come_as_it_happens() -> None:
     fake = FakeHost({"b": "new"}, prints={"a": "one\rtwo\nthree", "c": "four\n"})
     run(on(fake), Item(name="a"), Item(name="b"), Item(name="c"), log=log)
     told = [
-        (type(event).__name__, getattr(event, "resource", None) or getattr(event, "text", "") or event.outcome.resource)  # type: ignore[union-attr]
+        (
+            type(event).__name__,
+            getattr(event, "resource", None)
+            or getattr(event, "text", "")
+            or event.outcome.resource,  # type: ignore[union-attr]
+        )
         for event in log.events
     ]
     assert told == [
@@ -457,18 +525,32 @@ def test_events_come_as_it_happens() -> None:
         ("OutputLine", "c"),
         ("ResourceFinished", "c"),
     ]
-    assert [event.text for event in log.events if isinstance(event, OutputLine)] == ["one", "two", "three", "four"]
+    assert [event.text for event in log.events if isinstance(event, OutputLine)] == [
+        "one",
+        "two",
+        "three",
+        "four",
+    ]
 
 
 def test_every_resource_ends_once_and_what_began_ends() -> None:
     log = Log()
     fake = FakeHost({"b": "new"}, failing={"c": (1, "")})
-    items = [Item(name="a"), Item(name="b"), Item(name="c", needs=("a",)), Item(name="d", needs=("c",)), Item(name="e")]
+    items = [
+        Item(name="a"),
+        Item(name="b"),
+        Item(name="c", needs=("a",)),
+        Item(name="d", needs=("c",)),
+        Item(name="e"),
+    ]
     report = run(on(fake), *items, log=log)
     ended = [event.outcome for event in log.events if isinstance(event, ResourceFinished)]
     assert sorted(found.resource for found in ended) == ["a", "b", "c", "d", "e"]
     assert sorted(ended, key=lambda found: found.resource) == list(report.outcomes)
-    assert [event.resource for event in log.events if isinstance(event, ResourceStarted)] == ["a", "c"]
+    assert [event.resource for event in log.events if isinstance(event, ResourceStarted)] == [
+        "a",
+        "c",
+    ]
 
 
 def test_seconds_are_those_of_the_host() -> None:
@@ -486,13 +568,20 @@ def test_outcomes_stand_in_the_order_of_the_recipe() -> None:
 def test_a_clock_is_all_the_time_there_is() -> None:
     clock = Clock(100.0)
     fake = FakeHost(clock=clock, slow={"a": 1.0})
-    assert converge(on(fake), [replace(Item(name="a"))], Log(), clock=clock).seconds == pytest.approx(1.0)
+    assert converge(
+        on(fake), [replace(Item(name="a"))], Log(), clock=clock
+    ).seconds == pytest.approx(1.0)
 
 
 def test_a_resource_that_sends_much_travels_on_standard_input() -> None:
     class Large(Item):
         def ensure(self, facts: Facts) -> Script | None:
-            return script('host put "$key" "$value" "$ballast"', key=self.name, value=self.value, ballast="x" * 120_000)
+            return script(
+                'host put "$key" "$value" "$ballast"',
+                key=self.name,
+                value=self.value,
+                ballast="x" * 120_000,
+            )
 
     transport = on(FakeHost())
     assert statuses(run(transport, Large(name="a"))) == {"a": CHANGED}

@@ -15,7 +15,13 @@ from provision.core.model import HostReport, Status
 from provision.core.resource import waves
 from tests.unit.scripted import FakeHost, Item, Log, ScriptedTransport, statuses
 
-OK, CHANGED, FAILED, SKIPPED, UNKNOWN = Status.OK, Status.CHANGED, Status.FAILED, Status.SKIPPED, Status.UNKNOWN
+OK, CHANGED, FAILED, SKIPPED, UNKNOWN = (
+    Status.OK,
+    Status.CHANGED,
+    Status.FAILED,
+    Status.SKIPPED,
+    Status.UNKNOWN,
+)
 
 few = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 
@@ -37,10 +43,16 @@ def worlds(draw: st.DrawFn) -> World:
     names = ["kernel", *"abcdef"][: draw(st.integers(1, 7))]
     items, values = [], {}
     for number, name in enumerate(names):
-        earlier = st.lists(st.sampled_from(names[:number]), unique=True, max_size=2) if number else st.just([])
+        earlier = (
+            st.lists(st.sampled_from(names[:number]), unique=True, max_size=2)
+            if number
+            else st.just([])
+        )
         needs, causes = draw(earlier), draw(earlier)
         follows = "kernel" in {*needs, *causes} and draw(st.booleans())
-        items.append(Item(name=name, needs=tuple(needs), on_change_of=tuple(causes), from_kernel=follows))
+        items.append(
+            Item(name=name, needs=tuple(needs), on_change_of=tuple(causes), from_kernel=follows)
+        )
         if (value := draw(st.sampled_from(["new", "new", "old", None]))) is not None:
             values[name] = value
     return World(tuple(items), values)
@@ -55,7 +67,7 @@ def matches(fake: FakeHost, item: Item) -> bool:
     return fake.values.get(item.name) == wanted
 
 
-# --- any recipe --------------------------------------------------------------------------------------------------
+# --- any recipe -----------------------------------------------------------------------------------
 
 
 @few
@@ -66,12 +78,16 @@ def test_one_run_converges_and_says_what_it_did(world: World) -> None:
     found = statuses(report)
     assert set(found.values()) <= {OK, CHANGED}
     assert [item.name for item in world.items if not matches(transport.fake, item)] == []
-    assert sorted(transport.fake.puts) == sorted(name for name, status in found.items() if status is CHANGED)
+    assert sorted(transport.fake.puts) == sorted(
+        name for name, status in found.items() if status is CHANGED
+    )
     for item in world.items:
         caused = any(found[cause] is CHANGED for cause in item.on_change_of)
         differed = world.values.get(item.name) != transport.fake.values[item.name]
         assert (found[item.name] is CHANGED) is (caused or differed)
-    changed_waves = sum(any(found[item.name] is CHANGED for item in wave) for wave in waves(world.items))
+    changed_waves = sum(
+        any(found[item.name] is CHANGED for item in wave) for wave in waves(world.items)
+    )
     assert report.round_trips == len(transport.jobs) == 1 + changed_waves
 
 
@@ -127,7 +143,7 @@ def test_what_was_acted_on_had_its_needs_verified(world: World, data: st.DataObj
     assert all(matches(fake, item) for item in world.items)
 
 
-# --- lost connections --------------------------------------------------------------------------------------------
+# --- lost connections -----------------------------------------------------------------------------
 
 
 def verified(transport: ScriptedTransport, number: int) -> bool:
@@ -137,7 +153,10 @@ def verified(transport: ScriptedTransport, number: int) -> bool:
         keys = job.keys
         if f"p{number}" in keys:
             acted = f"e{number}" in keys
-            last = all(f"{job.nonce} end {key} 0\n".encode() in delivered for key in ([f"e{number}"] if acted else []) + [f"p{number}"])
+            last = all(
+                f"{job.nonce} end {key} 0\n".encode() in delivered
+                for key in ([f"e{number}"] if acted else []) + [f"p{number}"]
+            )
     return bool(last)
 
 
@@ -188,7 +207,9 @@ def test_cut_at_every_byte(*, carries_on: bool) -> None:
 
 @few
 @given(worlds(), st.data(), st.booleans(), st.integers(1, 70))
-def test_cut_anywhere_in_any_recipe(world: World, data: st.DataObject, carries_on: bool, chunk: int) -> None:
+def test_cut_anywhere_in_any_recipe(
+    world: World, data: st.DataObject, carries_on: bool, chunk: int
+) -> None:
     whole = ScriptedTransport(world.fake())
     run(whole, world.items)
     cut_at = data.draw(st.integers(0, sum(map(len, whole.delivered))))

@@ -28,7 +28,15 @@ class Wire:
     timeout_s: float = 0.0
     host: Host = field(default=Host(name="h", address="h.invalid", user="me", become="none"))
 
-    def exchange(self, command: str, stdin: bytes = b"", *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
+    def exchange(
+        self,
+        command: str,
+        stdin: bytes = b"",
+        *,
+        on_stdout: Sink,
+        on_stderr: Sink,
+        timeout_s: float,
+    ) -> int:
         self.command, self.stdin, self.timeout_s = command, stdin, timeout_s
         nonce = parse(command, stdin).nonce.encode()
         on_stderr(self.stderr)
@@ -64,9 +72,19 @@ def test_an_answer() -> None:
 
 @pytest.mark.parametrize(
     ("status", "seconds", "timed_out"),
-    [(124, 30.0, True), (137, 41.0, True), (143, 29.9, True), (124, 1.0, False), (143, 1.0, False), (1, 30.0, False), (0, 30.0, False)],
+    [
+        (124, 30.0, True),
+        (137, 41.0, True),
+        (143, 29.9, True),
+        (124, 1.0, False),
+        (143, 1.0, False),
+        (1, 30.0, False),
+        (0, 30.0, False),
+    ],
 )
-def test_a_status_and_the_time_say_whether_the_time_was_up(status: int, seconds: float, timed_out: bool) -> None:
+def test_a_status_and_the_time_say_whether_the_time_was_up(
+    status: int, seconds: float, timed_out: bool
+) -> None:
     assert ask(Wire(one(status, b"", seconds))).answers["a"].timed_out is timed_out
 
 
@@ -96,7 +114,11 @@ def test_of_a_flood_the_end_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_KEPT_STDERR_BYTES", 4)
     reply = ask(
         Wire(
-            [(0.0, b"NONCE begin a\n"), *[(0.0, b"%04d\n" % number) for number in range(100)], (0.0, b"NONCE end a 1\nNONCE done\n")],
+            [
+                (0.0, b"NONCE begin a\n"),
+                *[(0.0, b"%04d\n" % number) for number in range(100)],
+                (0.0, b"NONCE end a 1\nNONCE done\n"),
+            ],
             b"abcdefgh",
         )
     )
@@ -111,12 +133,19 @@ def test_who_listens_is_told_in_order() -> None:
         lambda key, text: told.append(f"{key}: {text}"),
         lambda key, answer: told.append(f"end {key} {answer.status}"),
     )
-    pieces = [(0.0, b"noise\nNONCE beg"), (0.0, b"in a\none\ntw"), (0.0, b"o\nthr"), (0.0, b"eeNONCE end a 0\nNONCE done\n")]
+    pieces = [
+        (0.0, b"noise\nNONCE beg"),
+        (0.0, b"in a\none\ntw"),
+        (0.0, b"o\nthr"),
+        (0.0, b"eeNONCE end a 0\nNONCE done\n"),
+    ]
     ask(Wire(pieces), listener=listener)
     assert told == ["begin a", "a: one", "a: two", "a: three", "end a 0"]
 
 
-@pytest.mark.parametrize("pieces", [[], [(0.0, b"NONCE begin a\nhalf")], [(0.0, b"NONCE begin a\nNONCE end a 0\n")]])
+@pytest.mark.parametrize(
+    "pieces", [[], [(0.0, b"NONCE begin a\nhalf")], [(0.0, b"NONCE begin a\nNONCE end a 0\n")]]
+)
 def test_a_connection_that_is_lost(pieces: list[tuple[float, bytes]]) -> None:
     lost = Unreachable("the connection was lost", where="h")
     reply = ask(Wire(pieces, error=lost))
@@ -142,7 +171,9 @@ def test_a_shell_that_is_not_there() -> None:
     assert reply.error.why == "exit status 127\nsh: 1: setsid: not found"
 
 
-@pytest.mark.parametrize("text", ["a password for the wifi is required", "sudoku", "the terminal is not required"])
+@pytest.mark.parametrize(
+    "text", ["a password for the wifi is required", "sudoku", "the terminal is not required"]
+)
 def test_not_every_word_of_sudo_is_a_refusal(text: str) -> None:
     reply = ask(Wire([], text.encode(), 1))
     assert reply.error is not None
@@ -167,4 +198,7 @@ def test_a_tail() -> None:
 
 def test_a_tail_has_no_colours() -> None:
     """Docker's legacy builder says what failed in red; the reason of an error stands in JSON, too."""
-    assert tail("\x1b[91mE: Unable to locate package x\n\x1b[0mstatus 100\x1b[K\n\x1b[0m") == "E: Unable to locate package x\nstatus 100"
+    assert (
+        tail("\x1b[91mE: Unable to locate package x\n\x1b[0mstatus 100\x1b[K\n\x1b[0m")
+        == "E: Unable to locate package x\nstatus 100"
+    )

@@ -26,16 +26,22 @@ def device(root: Path, address: str, vendor: str, kind: str) -> None:
 
 def gather(scratch: Scratch, patch: pytest.MonkeyPatch) -> Facts:
     scratch.enter(patch)
-    answer = exchange(LocalTransport(scratch.world.host()), [Section("f", FACTS, 20.0)], clock=time.monotonic).answers["f"]
+    answer = exchange(
+        LocalTransport(scratch.world.host()), [Section("f", FACTS, 20.0)], clock=time.monotonic
+    ).answers["f"]
     assert answer.status == 0
     return read_facts(answer.output)
 
 
 def test_a_gpu_host(scratch: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
     root = scratch.root
-    (root / "etc/os-release").write_text('NAME="Container-Optimized OS"\nID=cos\nVERSION_ID="125"\n# ID=no\n\nBUILD_ID=19216.655.28')
+    (root / "etc/os-release").write_text(
+        'NAME="Container-Optimized OS"\nID=cos\nVERSION_ID="125"\n# ID=no\n\nBUILD_ID=19216.655.28'
+    )
     (root / "proc/meminfo").write_text("MemTotal:       16384000 kB\nMemFree: 1 kB\n")
-    (root / "proc/cpuinfo").write_text("processor\t: 0\nmodel name\t: x\n\nprocessor\t: 1\nmodel name\t: x\n")
+    (root / "proc/cpuinfo").write_text(
+        "processor\t: 0\nmodel name\t: x\n\nprocessor\t: 1\nmodel name\t: x\n"
+    )
     device(root, "0000:00:03.0", "0x1af4", "0x020000")
     device(root, "0000:00:04.0", "0x10de", "0x030200")
     device(root, "0000:00:05.0", "0x10de", "0x030000")
@@ -57,23 +63,40 @@ def test_a_gpu_host(scratch: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
     assert facts.kernel
 
 
-def test_a_host_that_shows_next_to_nothing(scratch: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_shows_next_to_nothing(
+    scratch: Scratch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (scratch.root / "proc/meminfo").write_text("")
     facts = gather(scratch, monkeypatch)
-    assert (facts.os_id, facts.gpus, facts.driver_loaded, facts.memory_mib, facts.boot_id) == ("", (), "", 0, "")
+    assert (facts.os_id, facts.gpus, facts.driver_loaded, facts.memory_mib, facts.boot_id) == (
+        "",
+        (),
+        "",
+        0,
+        "",
+    )
     assert not facts.is_cos
 
 
-def test_what_os_release_holds_is_not_run(scratch: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_os_release_holds_is_not_run(
+    scratch: Scratch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pwned = scratch.root / "pwned"
     (scratch.root / "proc/meminfo").write_text("")
-    (scratch.root / "etc/os-release").write_text(f"ID=$(touch '{pwned}')\nBUILD_ID=`touch '{pwned}'`\ntouch '{pwned}'\n")
+    (scratch.root / "etc/os-release").write_text(
+        f"ID=$(touch '{pwned}')\nBUILD_ID=`touch '{pwned}'`\ntouch '{pwned}'\n"
+    )
     facts = gather(scratch, monkeypatch)
     assert facts.os_id == f"$(touch '{pwned}')"
     assert not pwned.exists()
 
 
-@given(st.text(max_size=200) | st.lists(st.sampled_from(["cpus=", "uid=-1", "gpus= ", "=", "x", "\n", "²", "1e3"])).map("".join))
+@given(
+    st.text(max_size=200)
+    | st.lists(st.sampled_from(["cpus=", "uid=-1", "gpus= ", "=", "x", "\n", "²", "1e3"])).map(
+        "".join
+    )
+)
 def test_whatever_was_printed_facts_are_facts(text: str) -> None:
     facts = read_facts(text)
     assert facts.cpus >= 0

@@ -55,13 +55,19 @@ def names(reports: Sequence[HostReport]) -> list[str]:
 
 
 def go(
-    count: int, work: fleet.Work, *, forks: int = 4, serial: int | None = None, max_fail: int | None = None, log: list[Event] | None = None
+    count: int,
+    work: fleet.Work,
+    *,
+    forks: int = 4,
+    serial: int | None = None,
+    max_fail: int | None = None,
+    log: list[Event] | None = None,
 ) -> RunFinished:
     events: list[Event] = [] if log is None else log
     return run(hosts(count), work, events.append, title="test", pace=Pace(forks, serial, max_fail))
 
 
-# --- order and number --------------------------------------------------------------------------------------------
+# --- order and number -----------------------------------------------------------------------------
 
 
 def test_reports_stand_in_the_order_of_the_hosts() -> None:
@@ -137,7 +143,7 @@ def test_no_hosts() -> None:
     assert finished == RunFinished(())
 
 
-# --- batches and budgets -----------------------------------------------------------------------------------------
+# --- batches and budgets --------------------------------------------------------------------------
 
 
 def test_a_batch_ends_before_the_next_begins() -> None:
@@ -181,19 +187,33 @@ def test_with_a_budget_a_batch_that_failed_whole_does_not_end_the_run() -> None:
 
 
 @settings(max_examples=40)
-@given(st.integers(0, 9), st.sets(st.integers(0, 8)), st.integers(1, 4), st.none() | st.integers(1, 4), st.none() | st.integers(0, 3))
+@given(
+    st.integers(0, 9),
+    st.sets(st.integers(0, 8)),
+    st.integers(1, 4),
+    st.none() | st.integers(1, 4),
+    st.none() | st.integers(0, 3),
+)
 def test_every_host_is_reported_or_named_as_not_started(
     count: int, bad: set[int], forks: int, serial: int | None, max_fail: int | None
 ) -> None:
-    finished = go(count, failing(*(f"h{number}" for number in bad)), forks=forks, serial=serial, max_fail=max_fail)
-    assert sorted([*names(finished.reports), *finished.not_started]) == [host.name for host in hosts(count)]
+    finished = go(
+        count,
+        failing(*(f"h{number}" for number in bad)),
+        forks=forks,
+        serial=serial,
+        max_fail=max_fail,
+    )
+    assert sorted([*names(finished.reports), *finished.not_started]) == [
+        host.name for host in hosts(count)
+    ]
     failed = sum(report.failed for report in finished.reports)
     if max_fail is not None:
         assert failed <= max_fail + min(forks, serial or count, count)
         assert finished.not_started == () or failed > max_fail
 
 
-# --- what work raises --------------------------------------------------------------------------------------------
+# --- what work raises -----------------------------------------------------------------------------
 
 
 def raising(error: Exception) -> fleet.Work:
@@ -224,7 +244,7 @@ def test_a_mistake_fails_its_host_and_no_other(serial: int | None) -> None:
     assert isinstance(error.__cause__, KeyError)
 
 
-# --- cancelling --------------------------------------------------------------------------------------------------
+# --- cancelling -----------------------------------------------------------------------------------
 
 
 def test_cancelling_closes_what_is_open_and_what_is_opened_later() -> None:
@@ -252,7 +272,7 @@ def test_a_connection_that_does_not_close_keeps_no_other_open() -> None:
     assert closed == ["b"]
 
 
-# --- Ctrl-C: in an interpreter of its own, since pytest has the main thread's signals ----------------------------
+# --- Ctrl-C: in an interpreter of its own, since pytest has the main thread's signals -------------
 
 PRELUDE = """
 import json, signal, sys, threading
@@ -274,9 +294,19 @@ def told(finished):
 """
 
 
-def interrupted(work: str, run: str = "fleet.run(hosts, work, events.append, title='t', pace=fleet.Pace(forks=2))") -> dict[str, object]:
+def interrupted(
+    work: str,
+    run: str = "fleet.run(hosts, work, events.append, title='t', pace=fleet.Pace(forks=2))",
+) -> dict[str, object]:
     code = PRELUDE + work + f"\ntold({run})\n"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.stderr == ""
     assert done.returncode == 0
     found = json.loads(done.stdout)

@@ -54,7 +54,10 @@ def has_a_frame(data: bytes) -> bool:
 
 
 def framed(sections: Sequence[tuple[str, bytes, int]]) -> bytes:
-    body = b"".join(f"{NONCE} begin {key}\n".encode() + data + f"{NONCE} end {key} {status}\n".encode() for key, data, status in sections)
+    body = b"".join(
+        f"{NONCE} begin {key}\n".encode() + data + f"{NONCE} end {key} {status}\n".encode()
+        for key, data, status in sections
+    )
     return body + f"{NONCE} done\n".encode()
 
 
@@ -68,11 +71,16 @@ def cut(data: bytes, sizes: Sequence[int]) -> Iterator[bytes]:
 
 
 @given(
-    st.lists(st.tuples(contents.filter(lambda data: not has_a_frame(data)), st.integers(0, 255)), max_size=4),
+    st.lists(
+        st.tuples(contents.filter(lambda data: not has_a_frame(data)), st.integers(0, 255)),
+        max_size=4,
+    ),
     contents.filter(lambda data: not has_a_frame(data)),
     st.lists(st.integers(1, 9), min_size=1, max_size=5),
 )
-def test_frames_are_the_same_in_any_pieces(sections: list[tuple[bytes, int]], noise: bytes, sizes: list[int]) -> None:
+def test_frames_are_the_same_in_any_pieces(
+    sections: list[tuple[bytes, int]], noise: bytes, sizes: list[int]
+) -> None:
     named = [(f"p{number}", data, status) for number, (data, status) in enumerate(sections)]
     found, done = read(NONCE, cut(noise + framed(named), sizes))
     assert done
@@ -97,17 +105,33 @@ def test_output_comes_as_soon_as_it_cannot_be_a_mark() -> None:
     assert list(reader.feed(MARK + b"end a 124\n" + MARK + b"done\n")) == [End("a", 124), Done()]
 
 
-@pytest.mark.parametrize("line", ["end a x", "end a", "end a -1", "end a " + "9" * 5000, "begin", "begin a b", "other", "end a \u0663", ""])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "end a x",
+        "end a",
+        "end a -1",
+        "end a " + "9" * 5000,
+        "begin",
+        "begin a b",
+        "other",
+        "end a \u0663",
+        "",
+    ],
+)
 def test_what_is_no_frame_is_output(line: str) -> None:
     data = MARK + line.encode()
     sections, done = read(NONCE, [framed([("a", data, 0)])])
     assert (sections["a"].data, sections["a"].status, done) == (data, 0, True)
 
 
-# --- lines ---------------------------------------------------------------------------------------------------------
+# --- lines ----------------------------------------------------------------------------------------
 
 
-@given(st.text(st.sampled_from("a\n\r"), max_size=12), st.lists(st.integers(1, 4), min_size=1, max_size=3))
+@given(
+    st.text(st.sampled_from("a\n\r"), max_size=12),
+    st.lists(st.integers(1, 4), min_size=1, max_size=3),
+)
 def test_lines_are_the_same_in_any_pieces(text: str, sizes: list[int]) -> None:
     def split(parts: Iterator[bytes]) -> list[str]:
         lines: list[str] = []

@@ -36,18 +36,27 @@ AT_HOME: Mapping[str, tuple[str, ...]] = {
 PRINTERS = ("cli/", "report/")
 
 # Written in pieces, so that this file holds none of them.
-REGISTRIES = ("pyp" + "i.org", "pythonhosted" + ".org", "deb.debian" + ".org", "npmjs" + ".org", "proxy.golang" + ".org")
+REGISTRIES = (
+    "pyp" + "i.org",
+    "pythonhosted" + ".org",
+    "deb.debian" + ".org",
+    "npmjs" + ".org",
+    "proxy.golang" + ".org",
+)
 MACHINE_PATHS = ("/wor" + "k/main", "/wor" + "k/shared", "/roo" + "t/.pyenv", "/far" + "m/")
 
 
-# --- what is read ------------------------------------------------------------------------------------------------
+# --- what is read ---------------------------------------------------------------------------------
 
 
 @cache
 def modules() -> Mapping[str, ast.Module]:
     """Every module of the package, by its path below it."""
     paths = sorted(path for path in PACKAGE.rglob("*.py") if "__pycache__" not in path.parts)
-    return {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+    return {
+        path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+        for path in paths
+    }
 
 
 @cache
@@ -56,9 +65,17 @@ def tracked() -> tuple[Path, ...]:
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
     listing = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
-    return tuple(path for name in listing.split("\0") if name and (path := ROOT / name).is_file() and not path.is_symlink())
+    return tuple(
+        path
+        for name in listing.split("\0")
+        if name and (path := ROOT / name).is_file() and not path.is_symlink()
+    )
 
 
 def imports(tree: ast.Module) -> Iterator[tuple[str, int]]:
@@ -72,7 +89,13 @@ def imports(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 def called(node: ast.Call) -> str:
     """The last name of what is called."""
-    return node.func.id if isinstance(node.func, ast.Name) else node.func.attr if isinstance(node.func, ast.Attribute) else ""
+    return (
+        node.func.id
+        if isinstance(node.func, ast.Name)
+        else node.func.attr
+        if isinstance(node.func, ast.Attribute)
+        else ""
+    )
 
 
 def is_text(node: ast.expr | None) -> bool:
@@ -81,9 +104,17 @@ def is_text(node: ast.expr | None) -> bool:
 
 def is_file(node: ast.expr | None) -> bool:
     """`HERE / "name.sh"`: a file of the package."""
-    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div) or not isinstance(node.left, ast.Name):
+    if (
+        not isinstance(node, ast.BinOp)
+        or not isinstance(node.op, ast.Div)
+        or not isinstance(node.left, ast.Name)
+    ):
         return False
-    return node.left.id == "HERE" and isinstance(node.right, ast.Constant) and str(node.right.value).endswith(".sh")
+    return (
+        node.left.id == "HERE"
+        and isinstance(node.right, ast.Constant)
+        and str(node.right.value).endswith(".sh")
+    )
 
 
 def literals(tree: ast.Module) -> frozenset[str]:
@@ -91,10 +122,20 @@ def literals(tree: ast.Module) -> frozenset[str]:
     found: list[str] = []
     rebound: list[str] = []
     for node in ast.walk(tree):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign | ast.AugAssign) else []
+        targets = (
+            node.targets
+            if isinstance(node, ast.Assign)
+            else [node.target]
+            if isinstance(node, ast.AnnAssign | ast.AugAssign)
+            else []
+        )
         for target in targets:
             if isinstance(target, ast.Name):
-                text = not isinstance(node, ast.AugAssign) and is_text(getattr(node, "value", None)) and node in tree.body
+                text = (
+                    not isinstance(node, ast.AugAssign)
+                    and is_text(getattr(node, "value", None))
+                    and node in tree.body
+                )
                 (found if text else rebound).append(target.id)
     return frozenset(name for name in found if found.count(name) == 1 and name not in rebound)
 
@@ -106,7 +147,11 @@ def imported_literals(tree: ast.Module) -> frozenset[str]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("provision."):
             path = (node.module or "").removeprefix("provision.").replace(".", "/")
             source = modules().get(f"{path}.py") or modules().get(f"{path}/__init__.py")
-            names |= {alias.asname or alias.name for alias in node.names if source and alias.name in literals(source)}
+            names |= {
+                alias.asname or alias.name
+                for alias in node.names
+                if source and alias.name in literals(source)
+            }
     return frozenset(names)
 
 
@@ -116,18 +161,31 @@ def built_sources(tree: ast.Module) -> list[int]:
     lines = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and called(node) in {"script", "Script"}:
-            source = node.args[0] if node.args else next((word.value for word in node.keywords if word.arg == "source"), None)
-            if not (is_text(source) or is_file(source) or (isinstance(source, ast.Name) and source.id in constants)):
+            source = (
+                node.args[0]
+                if node.args
+                else next((word.value for word in node.keywords if word.arg == "source"), None)
+            )
+            if not (
+                is_text(source)
+                or is_file(source)
+                or (isinstance(source, ast.Name) and source.id in constants)
+            ):
                 lines.append(node.lineno)
     return lines
 
 
-# --- shell text --------------------------------------------------------------------------------------------------
+# --- shell text -----------------------------------------------------------------------------------
 
 
 def test_no_shell_text_is_ever_built() -> None:
     """shell.py alone puts scripts together; everybody else hands it constants and binds the data."""
-    built = [f"{name}:{line}" for name, tree in modules().items() if name != "core/shell.py" for line in built_sources(tree)]
+    built = [
+        f"{name}:{line}"
+        for name, tree in modules().items()
+        if name != "core/shell.py"
+        for line in built_sources(tree)
+    ]
     assert built == []
 
 
@@ -154,17 +212,25 @@ def test_built_shell_text_is_seen(source: str) -> None:
 
 @pytest.mark.parametrize(
     "source",
-    ['script(HERE / "a.sh", x=x)', 'script("a" "b", x=x)', 'A = "a"\nscript(A, x=x)', 'A: Final = """a"""\nscript(source=A)', "other(x)"],
+    [
+        'script(HERE / "a.sh", x=x)',
+        'script("a" "b", x=x)',
+        'A = "a"\nscript(A, x=x)',
+        'A: Final = """a"""\nscript(source=A)',
+        "other(x)",
+    ],
 )
 def test_constant_shell_text_is_let_through(source: str) -> None:
     assert built_sources(ast.parse(source)) == []
 
 
-# --- size, output, imports ---------------------------------------------------------------------------------------
+# --- size, output, imports ------------------------------------------------------------------------
 
 
 def test_a_module_fits_in_the_head() -> None:
-    counts = {name: len((PACKAGE / name).read_text(encoding="utf-8").splitlines()) for name in modules()}
+    counts = {
+        name: len((PACKAGE / name).read_text(encoding="utf-8").splitlines()) for name in modules()
+    }
     assert {name: lines for name, lines in counts.items() if lines > MODULE_LINES} == {}
 
 
@@ -184,7 +250,9 @@ def test_only_the_edges_print() -> None:
         for name, tree in modules().items()
         if not name.startswith(PRINTERS)
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "print"
     ]
     assert printing == []
 
@@ -203,8 +271,17 @@ def test_a_library_is_imported_in_its_one_room(package: str) -> None:
 
 def loaded_by(module: str) -> set[str]:
     """Top-level packages that a fresh interpreter holds after importing `module`."""
-    code = f"import sys, {module}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    code = (
+        f"import sys, {module}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
     return set(done.stdout.split())
 
 
@@ -221,12 +298,14 @@ def test_no_archive_is_unpacked_with_an_argument_that_python_3_11_0_lacks() -> N
         f"{name}:{node.lineno}"
         for name, tree in modules().items()
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and called(node) in {"extract", "extractall"} and any(word.arg == "filter" for word in node.keywords)
+        if isinstance(node, ast.Call)
+        and called(node) in {"extract", "extractall"}
+        and any(word.arg == "filter" for word in node.keywords)
     ]
     assert unpacking == []
 
 
-# --- the repository ----------------------------------------------------------------------------------------------
+# --- the repository -------------------------------------------------------------------------------
 
 
 def test_no_file_names_a_registry_or_a_path_of_somebodys_machine() -> None:
@@ -259,19 +338,35 @@ def wanted(name: str) -> list[Requirement]:
     table = project()["project"]
     assert isinstance(table, dict)
     extras = table["optional-dependencies"]
-    names = table["dependencies"] + {"runtime": [], "testing": extras["testing"], "dev": extras["testing"] + extras["dev"]}[name]
+    names = (
+        table["dependencies"]
+        + {"runtime": [], "testing": extras["testing"], "dev": extras["testing"] + extras["dev"]}[
+            name
+        ]
+    )
     build = (ROOT / "requirements" / "build.in").read_text(encoding="utf-8").splitlines()
     own = [line for line in build if line and not line.startswith("#")]
-    return [requirement for text in [*names, *own] if (requirement := Requirement(text)).name != table["name"]]
+    return [
+        requirement
+        for text in [*names, *own]
+        if (requirement := Requirement(text)).name != table["name"]
+    ]
 
 
 @pytest.mark.parametrize("name", LOCKS)
 def test_a_lock_file_pins_everything_by_hash_and_names_no_index(name: str) -> None:
     pins = locked(name)
     assert len(pins) > 10
-    assert [pin for pin in pins if not re.fullmatch(r"[a-z0-9-]+==[\w.]+( ; [\w.'()<>=! ]+)?", pin)] == []
+    assert [
+        pin for pin in pins if not re.fullmatch(r"[a-z0-9-]+==[\w.]+( ; [\w.'()<>=! ]+)?", pin)
+    ] == []
     assert [pin for pin, hashes in pins.items() if not hashes] == []
-    assert [found for hashes in pins.values() for found in hashes if not re.fullmatch(r"sha256:[0-9a-f]{64}", found)] == []
+    assert [
+        found
+        for hashes in pins.values()
+        for found in hashes
+        if not re.fullmatch(r"sha256:[0-9a-f]{64}", found)
+    ] == []
 
 
 @pytest.mark.parametrize("name", LOCKS)
@@ -282,7 +377,9 @@ def test_a_lock_file_holds_what_the_project_asks_for(name: str) -> None:
     outdated = [
         str(want)
         for want in wanted(name)
-        if not want.specifier.contains(next(iter(pins[want.name.lower()].specifier)).version, prereleases=True)
+        if not want.specifier.contains(
+            next(iter(pins[want.name.lower()].specifier)).version, prereleases=True
+        )
     ]
     assert outdated == []
 
@@ -303,4 +400,7 @@ def test_the_build_backend_is_locked() -> None:
 def test_the_changelog_knows_the_version() -> None:
     table = project()["project"]
     assert isinstance(table, dict)
-    assert re.search(rf"(?m)^## {re.escape(table['version'])} ", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+    assert re.search(
+        rf"(?m)^## {re.escape(table['version'])} ",
+        (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"),
+    )

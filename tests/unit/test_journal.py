@@ -27,7 +27,12 @@ from provision.core.model import (
 from provision.report.history import Journal, read_run, runs
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-FAILED = Outcome("driver", Status.FAILED, seconds=1.5, error=NotConverged("did not converge", where="dev: driver"))
+FAILED = Outcome(
+    "driver",
+    Status.FAILED,
+    seconds=1.5,
+    error=NotConverged("did not converge", where="dev: driver"),
+)
 EVENTS: tuple[Event, ...] = (
     Note("before any run"),
     RunStarted(("dev",), "vm.provision", check=False),
@@ -50,7 +55,14 @@ def test_a_run_is_one_file_of_entries(tmp_path: Path) -> None:
     write(tmp_path / "runs", *EVENTS)
     (file,) = runs(tmp_path / "runs")
     entries = list(read_run(file))
-    assert [entry["event"] for entry in entries] == ["run-started", "connected", "output", "resource", "host", "run-finished"]
+    assert [entry["event"] for entry in entries] == [
+        "run-started",
+        "connected",
+        "output",
+        "resource",
+        "host",
+        "run-finished",
+    ]
     assert entries[0] == {
         "time": "2026-01-02T03:04:05.000+00:00",
         "event": "run-started",
@@ -90,7 +102,10 @@ def test_a_line_that_was_cut_is_left_out(tmp_path: Path) -> None:
     whole = file.read_bytes()
     for size in range(len(whole)):
         file.write_bytes(whole[:size])
-        assert len(list(read_run(file))) in {whole[:size].count(b"\n"), whole[: size + 1].count(b"\n")}
+        assert len(list(read_run(file))) in {
+            whole[:size].count(b"\n"),
+            whole[: size + 1].count(b"\n"),
+        }
 
 
 def test_the_oldest_make_room(tmp_path: Path) -> None:
@@ -100,7 +115,9 @@ def test_the_oldest_make_room(tmp_path: Path) -> None:
     assert hours == ["08", "07", "06"], "the newest first"
 
 
-def test_a_full_disk_ends_the_journal_and_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_ends_the_journal_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*args: Any, **kwargs: Any) -> int:
         raise OSError(28, "No space left on device")
 

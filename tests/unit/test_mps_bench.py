@@ -18,24 +18,38 @@ from provision.mps.bench.grid import Key, Pilot, Results
 
 def sample(*seconds: float, memory: int | None = 500) -> Sample:
     ends = tuple(ClientEnd(index, 100.0, 100.0 + each, 0) for index, each in enumerate(seconds))
-    return Sample(makespan_s=max(seconds), ends=ends, peak_memory_mib=memory, attached=frozenset(range(len(seconds))))
+    return Sample(
+        makespan_s=max(seconds),
+        ends=ends,
+        peak_memory_mib=memory,
+        attached=frozenset(range(len(seconds))),
+    )
 
 
 def results(table: dict[tuple[str, int], list[list[float]]]) -> Results:
     return Results({Key(*key): [sample(*run) for run in runs] for key, runs in table.items()})
 
 
-# --- flags -------------------------------------------------------------------------------------------------------
+# --- flags ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("text", "modes"), [(None, grid.MODES), ("mps", ("none", "mps")), ("200/n, MPS", ("none", "mps", "200/N")), ("none", ("none",))]
+    ("text", "modes"),
+    [
+        (None, grid.MODES),
+        ("mps", ("none", "mps")),
+        ("200/n, MPS", ("none", "mps", "200/N")),
+        ("none", ("none",)),
+    ],
 )
 def test_all_is_compared_with_none(text: str | None, modes: tuple[str, ...]) -> None:
     assert grid.modes_of(text) == modes
 
 
-@pytest.mark.parametrize(("text", "clients"), [(None, (1, 2, 4, 8, 16)), ("16,4", (1, 4, 16)), ("1", (1,)), ("3,3", (1, 3))])
+@pytest.mark.parametrize(
+    ("text", "clients"),
+    [(None, (1, 2, 4, 8, 16)), ("16,4", (1, 4, 16)), ("1", (1,)), ("3,3", (1, 3))],
+)
 def test_all_is_compared_with_one(text: str | None, clients: tuple[int, ...]) -> None:
     assert grid.clients_of(text) == clients
 
@@ -52,7 +66,9 @@ def test_an_unknown_mode_is_named(text: str, unknown: str) -> None:
         grid.modes_of(text)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("6m", 360), ("1h30m", 5400), ("45", 45), ("2m5s", 125)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("6m", 360), ("1h30m", 5400), ("45", 45), ("2m5s", 125)]
+)
 def test_a_budget_is_a_span_of_time(text: str, seconds: float) -> None:
     assert grid.seconds_of(text) == seconds
 
@@ -63,7 +79,7 @@ def test_a_budget_that_is_none_is_refused(text: str) -> None:
         grid.seconds_of(text)
 
 
-# --- the grid ----------------------------------------------------------------------------------------------------
+# --- the grid -------------------------------------------------------------------------------------
 
 
 def test_cells_that_are_the_same_are_run_once() -> None:
@@ -76,9 +92,18 @@ def test_cells_that_are_the_same_are_run_once() -> None:
 
 @pytest.mark.parametrize(
     ("mode", "clients", "percentage"),
-    [("none", 4, None), ("mps", 4, 100), ("100/N", 16, 7), ("200/N", 16, 13), ("200/N", 1, 100), ("100/N", 300, 1)],
+    [
+        ("none", 4, None),
+        ("mps", 4, 100),
+        ("100/N", 16, 7),
+        ("200/N", 16, 13),
+        ("200/N", 1, 100),
+        ("100/N", 300, 1),
+    ],
 )
-def test_the_part_of_the_gpu_that_a_client_may_use(mode: str, clients: int, percentage: int | None) -> None:
+def test_the_part_of_the_gpu_that_a_client_may_use(
+    mode: str, clients: int, percentage: int | None
+) -> None:
     assert Key(mode, clients).percentage == percentage
 
 
@@ -101,14 +126,18 @@ def test_core_sets_are_disjoint_while_there_are_enough(cpus: int, clients: int, 
         assert set(sets) == {"-"}
         return
     used = Counter(cpu for each in sets for cpu in each.split(","))
-    assert {each.count(",") + 1 for each in sets} == {max(1, cpus // most)}, "everyone gets as many, here and in the largest cell"
+    assert {each.count(",") + 1 for each in sets} == {max(1, cpus // most)}, (
+        "everyone gets as many, here and in the largest cell"
+    )
     if clients <= cpus:
         assert max(used.values()) == 1
     else:
         assert max(used.values()) - min(used.values()) <= 1
 
 
-@pytest.mark.parametrize(("text", "cpus"), [("0-3,8", (0, 1, 2, 3, 8)), ("5", (5,)), ("", ()), ("0-", ()), ("a", ())])
+@pytest.mark.parametrize(
+    ("text", "cpus"), [("0-3,8", (0, 1, 2, 3, 8)), ("5", (5,)), ("", ()), ("0-", ()), ("a", ())]
+)
 def test_the_cores_of_a_process(text: str, cpus: tuple[int, ...]) -> None:
     assert grid.cpu_list(text) == cpus
 
@@ -119,10 +148,14 @@ def test_threads_never_oversubscribe_the_cores(cpus: int, clients: int) -> None:
     assert threads == 1 or threads * clients <= cpus
 
 
-# --- the budget --------------------------------------------------------------------------------------------------
+# --- the budget -----------------------------------------------------------------------------------
 
 KEYS = grid.grid(("none", "mps"), (1, 16))
-RUNS = (Pilot(Key("none", 1), 200, 0.2, 5.2), Pilot(Key("none", 16), 200, 0.8, 8.8), Pilot(Key("mps", 16), 200, 0.3, 9.3))
+RUNS = (
+    Pilot(Key("none", 1), 200, 0.2, 5.2),
+    Pilot(Key("none", 16), 200, 0.8, 8.8),
+    Pilot(Key("mps", 16), 200, 0.3, 9.3),
+)
 
 
 def test_the_steps_fill_the_budget() -> None:
@@ -136,27 +169,53 @@ def test_a_grid_that_does_not_fit_says_what_would() -> None:
     with pytest.raises(UsageError) as caught:
         grid.steps_for(KEYS, RUNS, rounds=3, budget_s=60)
     assert "3 rounds of 4 cells take at least 1m2" in caught.value.why
-    assert grid.steps_for(KEYS, RUNS, rounds=3, budget_s=grid.seconds_of(caught.value.fix.split()[1])) >= grid.FEWEST_STEPS
+    assert (
+        grid.steps_for(KEYS, RUNS, rounds=3, budget_s=grid.seconds_of(caught.value.fix.split()[1]))
+        >= grid.FEWEST_STEPS
+    )
 
 
 def test_the_pilots_are_the_ends_of_the_grid() -> None:
-    assert [[str(key) for key in arm] for arm in grid.pilots(KEYS)] == [["none x 1"], ["none x 16"], ["mps x 16", "mps x 1"]]
-    assert [[str(key) for key in arm] for arm in grid.pilots(grid.grid(("none",), (1,)))] == [["none x 1"]]
+    assert [[str(key) for key in arm] for arm in grid.pilots(KEYS)] == [
+        ["none x 1"],
+        ["none x 16"],
+        ["mps x 16", "mps x 1"],
+    ]
+    assert [[str(key) for key in arm] for arm in grid.pilots(grid.grid(("none",), (1,)))] == [
+        ["none x 1"]
+    ]
 
 
 def test_where_the_most_processes_gave_no_figure_fewer_tell_how_long_it_takes() -> None:
     keys = grid.grid(("none", "mps"), (1, 4, 16))
-    runs = (Pilot(Key("none", 1), 100, 1.0, 2.0), Pilot(Key("none", 4), 100, 4.0, 5.0), Pilot(Key("mps", 1), 100, 1.1, 3.1))
-    found = {str(key): round(seconds, 3) for key, seconds in grid.predicted_s(keys, runs, 100).items()}
+    runs = (
+        Pilot(Key("none", 1), 100, 1.0, 2.0),
+        Pilot(Key("none", 4), 100, 4.0, 5.0),
+        Pilot(Key("mps", 1), 100, 1.1, 3.1),
+    )
+    found = {
+        str(key): round(seconds, 3) for key, seconds in grid.predicted_s(keys, runs, 100).items()
+    }
     assert (found["none x 1"], found["none x 4"], found["none x 16"]) == (2.0, 5.0, 17.0)
     assert (found["mps x 1"], found["mps x 16"]) == (3.1, 3.1)
 
 
-@given(st.integers(1, 64), st.integers(1, 64), st.floats(0.01, 50), st.floats(0.01, 50), st.integers(0, 5000))
-def test_no_cell_is_foretold_to_take_less_than_nothing(most: int, piloted: int, alone_s: float, far_s: float, steps: int) -> None:
+@given(
+    st.integers(1, 64),
+    st.integers(1, 64),
+    st.floats(0.01, 50),
+    st.floats(0.01, 50),
+    st.integers(0, 5000),
+)
+def test_no_cell_is_foretold_to_take_less_than_nothing(
+    most: int, piloted: int, alone_s: float, far_s: float, steps: int
+) -> None:
     """More processes may take less than fewer; a line through them would soon be below zero."""
     keys = grid.grid(("none", "mps"), (1, most))
-    runs = (Pilot(Key("none", 1), 200, alone_s, alone_s + 9), Pilot(Key("mps", piloted), 200, far_s, far_s + 1))
+    runs = (
+        Pilot(Key("none", 1), 200, alone_s, alone_s + 9),
+        Pilot(Key("mps", piloted), 200, far_s, far_s + 1),
+    )
     assert min(grid.predicted_s(keys, runs, steps).values()) >= 0.0
 
 
@@ -166,7 +225,7 @@ def test_cells_over_the_limit_of_the_server_are_those_with_mps() -> None:
     assert grid.over_limit(keys, None) == ()
 
 
-# --- what came of it ---------------------------------------------------------------------------------------------
+# --- what came of it ------------------------------------------------------------------------------
 
 SEED = results(
     {
@@ -183,18 +242,30 @@ SEED = results(
 def test_the_seeds_table() -> None:
     cells = grid.summary(SEED)
     by_key = {(cell.mode, cell.clients): cell for cell in cells}
-    assert [round(cell.against_none or 0, 2) for cell in cells if cell.mode == "mps"] == [1.58, 1.78]
+    assert [round(cell.against_none or 0, 2) for cell in cells if cell.mode == "mps"] == [
+        1.58,
+        1.78,
+    ]
     assert round(by_key["none", 10].ratio, 2) == 3.62
     assert round(by_key["mps", 10].ratio, 2) == 6.45
     chosen = grid.best(cells)
     assert chosen is by_key["mps", 10]
-    assert grid.advice(cells) == "10 processes under MPS: 6.5 times the work of one process, 1.8 times as fast as without MPS."
+    assert (
+        grid.advice(cells)
+        == "10 processes under MPS: 6.5 times the work of one process, 1.8 times as fast as without MPS."
+    )
 
 
 def test_cells_that_are_alike_leave_the_plainer_one() -> None:
     cells = grid.summary(
         results(
-            {("none", 1): [[1.0]], ("none", 4): [[2.0] * 4], ("mps", 4): [[1.01] * 4], ("200/N", 4): [[1.0] * 4], ("mps", 8): [[2.0] * 8]}
+            {
+                ("none", 1): [[1.0]],
+                ("none", 4): [[2.0] * 4],
+                ("mps", 4): [[1.01] * 4],
+                ("200/N", 4): [[1.0] * 4],
+                ("mps", 8): [[2.0] * 8],
+            }
         )
     )
     chosen = grid.best(cells)
@@ -216,14 +287,20 @@ def test_a_cap_that_is_faster_by_less_than_its_own_spread_is_not_recommended() -
 
 
 def test_one_bad_round_makes_nothing_alike_that_is_far_slower() -> None:
-    table = {("none", 1): [[1.0]], ("none", 8): [[4.0] * 8], ("mps", 8): [[2.0] * 8, [2.0] * 8, [5.0] * 8]}
+    table = {
+        ("none", 1): [[1.0]],
+        ("none", 8): [[4.0] * 8],
+        ("mps", 8): [[2.0] * 8, [2.0] * 8, [5.0] * 8],
+    }
     chosen = grid.best(grid.summary(results(table)))
     assert chosen is not None
     assert chosen.mode == "mps"
 
 
 def test_one_process_alone_may_be_the_best() -> None:
-    cells = grid.summary(results({("none", 1): [[1.0]], ("none", 2): [[2.2] * 2], ("mps", 2): [[2.1] * 2]}))
+    cells = grid.summary(
+        results({("none", 1): [[1.0]], ("none", 2): [[2.2] * 2], ("mps", 2): [[2.1] * 2]})
+    )
     assert "MPS has nothing to share" in grid.advice(cells)
 
 
@@ -232,13 +309,29 @@ def test_one_process_alone_may_be_the_best() -> None:
     [
         ({("none", 1): [[1.0]]}, "that says nothing of sharing"),
         ({("none", 1): [[1.0]], ("mps", 1): [[1.0]]}, "that says nothing of sharing"),
-        ({("none", 1): [[1.0]], ("mps", 1): [[1.0]], ("none", 2): [[1.1] * 2]}, "so many under MPS were not compared"),
+        (
+            {("none", 1): [[1.0]], ("mps", 1): [[1.0]], ("none", 2): [[1.1] * 2]},
+            "so many under MPS were not compared",
+        ),
         ({("none", 1): [[1.0]], ("none", 2): [[2.1] * 2]}, "several under MPS were not compared"),
-        ({("none", 1): [[1.0]], ("none", 2): [[1.5] * 2], ("mps", 2): [[1.4] * 2], ("none", 4): [[2.0] * 4]}, "so many under MPS were not"),
-        ({("none", 1): [[1.0]], ("none", 2): [[1.1] * 2], ("mps", 2): [[1.2] * 2]}, "MPS adds nothing here"),
+        (
+            {
+                ("none", 1): [[1.0]],
+                ("none", 2): [[1.5] * 2],
+                ("mps", 2): [[1.4] * 2],
+                ("none", 4): [[2.0] * 4],
+            },
+            "so many under MPS were not",
+        ),
+        (
+            {("none", 1): [[1.0]], ("none", 2): [[1.1] * 2], ("mps", 2): [[1.2] * 2]},
+            "MPS adds nothing here",
+        ),
     ],
 )
-def test_nothing_is_said_of_what_was_not_compared(table: dict[tuple[str, int], list[list[float]]], says: str) -> None:
+def test_nothing_is_said_of_what_was_not_compared(
+    table: dict[tuple[str, int], list[list[float]]], says: str
+) -> None:
     """Cells fail, runs are cut, and --modes none asks for no MPS at all."""
     assert says in grid.advice(grid.summary(results(table)))
 
@@ -256,12 +349,16 @@ def test_without_one_process_alone_nothing_is_compared() -> None:
 def test_the_document_is_json_with_the_keys_that_scripts_rely_on() -> None:
     SEED.failures.append((Key("mps", 16), "2 of 16 clients failed: out of memory"))
     try:
-        document = grid.document(grid.summary(SEED), SEED, {"gpu": "Tesla P100", "driver": "390.30"})
+        document = grid.document(
+            grid.summary(SEED), SEED, {"gpu": "Tesla P100", "driver": "390.30"}
+        )
     finally:
         SEED.failures.clear()
     assert json.loads(json.dumps(document)) == document
     assert {"gpu", "driver", "cells", "best", "failures"} <= set(document)
-    assert {"mode", "clients", "makespan_s", "p50_s", "p95_s", "peak_memory_mib", "ratio"} <= set(document["cells"][0])
+    assert {"mode", "clients", "makespan_s", "p50_s", "p95_s", "peak_memory_mib", "ratio"} <= set(
+        document["cells"][0]
+    )
     assert document["best"]["clients"] == 10
 
 

@@ -21,9 +21,7 @@ from provision.project.project import Done, Project, Targets
 from provision.settings import Settings
 from tests.examples.pages import documented
 
-LOOKED = (
-    "mock=\nrunning worker=true\nboxes=worker \ncpus=0-3\npython=yes\ntorch=\nname=NVIDIA L4\ndriver_version=580.1\ncompute_mode=Default\n"
-)
+LOOKED = "mock=\nrunning worker=true\nboxes=worker \ncpus=0-3\npython=yes\ntorch=\nname=NVIDIA L4\ndriver_version=580.1\ncompute_mode=Default\n"
 QUIET = "container=true\npercentage=Cannot find MPS control daemon process\nboxes=worker \n"
 CELL = re.compile(r"provision-bench-\w+/cell (\d+) (\S+) (?:program|start)")
 FOLDER = "mps-bench"
@@ -42,7 +40,15 @@ class Gpu:
         self.closed = False
         self.seen: Callable[[], None] = lambda: None
 
-    def exchange(self, command: str, stdin: bytes = b"", *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
+    def exchange(
+        self,
+        command: str,
+        stdin: bytes = b"",
+        *,
+        on_stdout: Sink,
+        on_stderr: Sink,
+        timeout_s: float,
+    ) -> int:
         del stdin, on_stderr, timeout_s
         self.commands.append(command)
         cell = CELL.search(command)
@@ -86,7 +92,12 @@ class Bench:
     def __call__(self, gpu: Gpu, *, settings: dict[str, Any] | None = None, **flags: Any) -> Done:
         self._patch.setattr(convergence, "host", lambda project, targets: gpu.host)
         self._patch.setattr(convergence, "connect", lambda project, target: gpu)
-        project = Project(Settings.model_validate(settings or {}), self.folder, self.folder, emit=self.events.append)
+        project = Project(
+            Settings.model_validate(settings or {}),
+            self.folder,
+            self.folder,
+            emit=self.events.append,
+        )
         asked = {"clients": "1,2", "modes": "none,mps", "rounds": "2", "with_chart": False, **flags}
         return mps_bench(project, Targets(), mps_asked(**asked))
 
@@ -138,7 +149,10 @@ def test_what_is_measured_is_on_the_disk_before_the_next_cell_begins(bench: Benc
     def look() -> None:
         if gpu.cells:
             part = bench.file("mps-bench-partial.json")
-            assert (part["complete"], part["why"]) == (False, "still running when this was written, or killed")
+            assert (part["complete"], part["why"]) == (
+                False,
+                "still running when this was written, or killed",
+            )
             counts.append(sum(len(cell["makespan_s"]) for cell in part["cells"]))
 
     gpu.seen = look
@@ -148,12 +162,18 @@ def test_what_is_measured_is_on_the_disk_before_the_next_cell_begins(bench: Benc
 
 CUTS = [
     (KeyboardInterrupt(), 130, "interrupted"),
-    (Unreachable("the connection was lost", where="box", why="reset", fix="ssh box"), 4, "the connection was lost: reset"),
+    (
+        Unreachable("the connection was lost", where="box", why="reset", fix="ssh box"),
+        4,
+        "the connection was lost: reset",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("cut", "code", "why"), CUTS, ids=["ctrl-c", "connection"])
-def test_a_run_that_is_cut_ends_with_what_there_is(bench: Bench, cut: BaseException, code: int, why: str) -> None:
+def test_a_run_that_is_cut_ends_with_what_there_is(
+    bench: Bench, cut: BaseException, code: int, why: str
+) -> None:
     gpu = Gpu({4: cut})
     done = bench(gpu)
     assert (done.exit_code, done.document["complete"], done.document["why"]) == (code, False, why)
@@ -162,13 +182,17 @@ def test_a_run_that_is_cut_ends_with_what_there_is(bench: Bench, cut: BaseExcept
     part = bench.file("mps-bench-partial.json")
     assert (part["complete"], part["why"], len(part["cells"])) == (False, why, 3)
     lines = done.text.splitlines()
-    assert (lines[0], lines[1].split()[:2]) == ("", ["clients", "mode"]), "below the ^C of the terminal"
+    assert (lines[0], lines[1].split()[:2]) == ("", ["clients", "mode"]), (
+        "below the ^C of the terminal"
+    )
     assert max(map(len, lines)) <= 100
     assert len([line for line in lines[1:] if re.match(r"[ *] +\d", line)]) == 3
     assert f"cut after 3 of 8 runs: {why}" in lines
     assert "wrote mps-bench/mps-bench-partial.json" in lines
     assert (gpu.ended, gpu.removed, gpu.closed) == (1, 1, True), "nothing runs on"
-    assert f"This is a part: {why}." in (bench.folder / FOLDER / "mps-bench-partial.html").read_text()
+    assert (
+        f"This is a part: {why}." in (bench.folder / FOLDER / "mps-bench-partial.html").read_text()
+    )
 
 
 def test_a_cut_run_never_replaces_a_whole_one(bench: Bench) -> None:
@@ -178,7 +202,9 @@ def test_a_cut_run_never_replaces_a_whole_one(bench: Bench) -> None:
     assert bench.file("mps-bench.json") == before
     assert len(bench.file("mps-bench-partial.json")["cells"]) == 2
     bench(Gpu())
-    assert bench.files == ["mps-bench.html", "mps-bench.json"], "a whole run tidies up after the cut one"
+    assert bench.files == ["mps-bench.html", "mps-bench.json"], (
+        "a whole run tidies up after the cut one"
+    )
 
 
 def test_a_run_that_is_cut_before_its_first_figure_is_an_error_as_any(bench: Bench) -> None:
@@ -192,62 +218,107 @@ def test_a_cell_without_end_is_ended_and_the_others_go_on(bench: Bench) -> None:
     gpu = Gpu({2: CommandTimeout("no end after 1800 s", where="box")})
     done = bench(gpu)
     assert (done.exit_code, done.document["complete"], gpu.ended, len(gpu.cells)) == (0, True, 1, 8)
-    assert [failure["why"] for failure in done.document["failures"]] == ["no end within 30m00s: it was ended"]
+    assert [failure["why"] for failure in done.document["failures"]] == [
+        "no end within 30m00s: it was ended"
+    ]
 
 
 GPU_ROW = "gpu|0, GPU-00000000-c0de, NVIDIA L4, 580.1, 23034, 0, 23034, 8.9, Default, [N/A], 0, Disabled, 00000000:00:04.0\n"
 
 
 @pytest.mark.parametrize(
-    ("capability", "cuda", "limit"), [("6.0", "12.2", 16), ("8.9", "12.8", 48), ("9.0", "13.0", 48), ("9.0", "13.1", 60)]
+    ("capability", "cuda", "limit"),
+    [("6.0", "12.2", 16), ("8.9", "12.8", 48), ("9.0", "13.0", 48), ("9.0", "13.1", 60)],
 )
 def test_more_clients_than_a_server_takes_are_left_out_before_anything_is_measured(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, capability: str, cuda: str, limit: int
 ) -> None:
-    status = QUIET + GPU_ROW.replace("8.9", capability) + f"smi|| NVIDIA-SMI 580.1   Driver Version: 580.1   CUDA Version: {cuda} |\n"
+    status = (
+        QUIET
+        + GPU_ROW.replace("8.9", capability)
+        + f"smi|| NVIDIA-SMI 580.1   Driver Version: 580.1   CUDA Version: {cuda} |\n"
+    )
     monkeypatch.setattr(sys.modules[__name__], "QUIET", status)
     gpu = Gpu()
     done = bench(gpu, clients=f"1,{limit},{limit + 1}", budget="1h")
     assert done.exit_code == 0
-    assert (f"{limit + 1} 100" in gpu.cells, f"{limit + 1} -" in gpu.cells, f"{limit} 100" in gpu.cells) == (False, True, True)
+    assert (
+        f"{limit + 1} 100" in gpu.cells,
+        f"{limit + 1} -" in gpu.cells,
+        f"{limit} 100" in gpu.cells,
+    ) == (False, True, True)
     why = f"a server of MPS takes {limit} clients on this GPU with this driver"
     assert done.document["failures"] == [{"mode": "mps", "clients": limit + 1, "why": why}]
     assert f"no figure: mps x {limit + 1}: {why}" in done.text.splitlines()
     first = next(index for index, note in enumerate(bench.notes) if note.startswith("left out"))
-    assert first < next(index for index, note in enumerate(bench.notes) if note.startswith("calibrating"))
+    assert first < next(
+        index for index, note in enumerate(bench.notes) if note.startswith("calibrating")
+    )
 
 
-def test_of_several_gpus_the_chosen_one_is_measured_and_nobody_else_s_is_looked_at(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_several_gpus_the_chosen_one_is_measured_and_nobody_else_s_is_looked_at(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys.modules[__name__], "LOOKED", LOOKED + "gpu=GPU-11111111-c0de\n")
     other = "top|812|other\nholder|812|7|python3|python3 serve.py\nplace|812, GPU-00000000-c0de\nchosen=GPU-11111111-c0de\n"
-    monkeypatch.setattr(sys.modules[__name__], "QUIET", QUIET + GPU_ROW.replace("GPU-00000000", "GPU-11111111") + other)
+    monkeypatch.setattr(
+        sys.modules[__name__],
+        "QUIET",
+        QUIET + GPU_ROW.replace("GPU-00000000", "GPU-11111111") + other,
+    )
     gpu = Gpu()
     done = bench(gpu, settings={"mps": {"gpu": 1}})
     assert (done.exit_code, done.document["gpu_uuid"]) == (0, "GPU-11111111-c0de")
-    assert all("GPU-11111111-c0de" in command for command in gpu.commands if CELL.search(command) or "docker top" in command)
+    assert all(
+        "GPU-11111111-c0de" in command
+        for command in gpu.commands
+        if CELL.search(command) or "docker top" in command
+    )
 
 
-def test_somebody_who_comes_meanwhile_is_named_beside_the_figures(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_somebody_who_comes_meanwhile_is_named_beside_the_figures(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between two cells no program of ours is on the GPU: whoever is there then was there in the cells as well."""
     gpu = Gpu()
     module = sys.modules[__name__]
     guest = QUIET + "top|812|other\nholder|812|7|python3|python3 serve.py <b>\n"
     gpu.seen = lambda: monkeypatch.setattr(module, "QUIET", guest) if len(gpu.cells) == 6 else None
     done = bench(gpu)
-    assert (done.exit_code, done.document["disturbed"]) == (0, [{"round": 2, "by": "other 7 python3 serve.py <b>"}])
+    assert (done.exit_code, done.document["disturbed"]) == (
+        0,
+        [{"round": 2, "by": "other 7 python3 serve.py <b>"}],
+    )
     assert "after round 2 others use the GPU: other 7 python3 serve.py <b>" in bench.notes
     assert any(line.startswith("not alone: after round 2") for line in done.text.splitlines())
     assert "python3 serve.py &lt;b&gt;" in (bench.folder / FOLDER / "mps-bench.html").read_text()
 
 
-@pytest.mark.parametrize(("rounds", "told"), [("1", "1 round only"), ("2", "2 rounds only"), ("3", None)])
-def test_fewer_rounds_than_a_median_wants_are_run_and_said_everywhere(bench: Bench, rounds: str, told: str | None) -> None:
+@pytest.mark.parametrize(
+    ("rounds", "told"), [("1", "1 round only"), ("2", "2 rounds only"), ("3", None)]
+)
+def test_fewer_rounds_than_a_median_wants_are_run_and_said_everywhere(
+    bench: Bench, rounds: str, told: str | None
+) -> None:
     done = bench(Gpu(), rounds=rounds)
     expected = [] if told is None else [f"{told}: a median and a spread want 3"]
-    assert [note for note in bench.notes if " only: " in note] == expected == bench.notes[: len(expected)], "before anything is measured"
+    assert (
+        [note for note in bench.notes if " only: " in note]
+        == expected
+        == bench.notes[: len(expected)]
+    ), "before anything is measured"
     assert [line for line in done.text.splitlines() if " only: " in line] == expected
-    assert (done.exit_code, bench.file("mps-bench.json")["few_rounds"]) == (0, expected[0] if expected else None)
-    assert re.findall(r"<p>(\d+ rounds? only: .*)\.</p>", (bench.folder / FOLDER / "mps-bench.html").read_text()) == expected
+    assert (done.exit_code, bench.file("mps-bench.json")["few_rounds"]) == (
+        0,
+        expected[0] if expected else None,
+    )
+    assert (
+        re.findall(
+            r"<p>(\d+ rounds? only: .*)\.</p>",
+            (bench.folder / FOLDER / "mps-bench.html").read_text(),
+        )
+        == expected
+    )
 
 
 def test_a_look_that_fails_ends_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +328,9 @@ def test_a_look_that_fails_ends_nothing(bench: Bench, monkeypatch: pytest.Monkey
     gpu.seen = lambda: monkeypatch.setattr(module, "QUIET", broken) if gpu.cells else None
     done = bench(gpu)
     assert (done.exit_code, done.document["complete"], len(done.document["cells"])) == (0, True, 4)
-    assert len([note for note in bench.notes if "it was not seen who else uses the GPU" in note]) == 2
+    assert (
+        len([note for note in bench.notes if "it was not seen who else uses the GPU" in note]) == 2
+    )
 
 
 def test_nobody_else_is_no_news(bench: Bench) -> None:
@@ -270,7 +343,10 @@ def test_a_gpu_that_is_not_there_is_refused(bench: Bench, monkeypatch: pytest.Mo
     monkeypatch.setattr(sys.modules[__name__], "LOOKED", LOOKED + "gpu=No devices were found\n")
     with pytest.raises(UsageError, match="there is no such GPU") as caught:
         bench(Gpu(), settings={"mps": {"gpu": 7}})
-    assert (caught.value.where, caught.value.why) == ("provision.mps.gpu: 7", "No devices were found")
+    assert (caught.value.where, caught.value.why) == (
+        "provision.mps.gpu: 7",
+        "No devices were found",
+    )
 
 
 def test_a_pilot_that_fails_leaves_the_budget_to_fewer_processes(bench: Bench) -> None:
@@ -290,7 +366,11 @@ def test_when_one_process_alone_fails_at_once_the_reason_is_the_error(bench: Ben
 
 def test_the_same_failure_in_every_round_is_told_once(bench: Bench) -> None:
     def fails(self: Gpu, clients: int, percentage: str) -> str:
-        return "failed out of luck\n" if (clients, percentage) == (2, "100") else run(self, clients, percentage)
+        return (
+            "failed out of luck\n"
+            if (clients, percentage) == (2, "100")
+            else run(self, clients, percentage)
+        )
 
     run = Gpu.run
     gpu = Gpu()

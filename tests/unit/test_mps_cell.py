@@ -92,21 +92,40 @@ class Container:
             (self.bin / name).write_text(text)
             (self.bin / name).chmod(0o755)
 
-    def run(self, cell: Cell, shell: str = "sh", workers: Sequence[str] = (), **environment: str) -> str:
+    def run(
+        self, cell: Cell, shell: str = "sh", workers: Sequence[str] = (), **environment: str
+    ) -> str:
         """What the cell prints; with `workers`, as the host runs it."""
-        words = [shell, "-c", on_host(cell, self.folder, workers)] if workers else in_container(cell, str(self.folder))
+        words = (
+            [shell, "-c", on_host(cell, self.folder, workers)]
+            if workers
+            else in_container(cell, str(self.folder))
+        )
         words[0] = shell
-        env = {"PATH": f"{self.bin}:{os.environ['PATH']}", "FAKE_LOG": str(self.bin / "log"), "CUDA_VISIBLE_DEVICES": "0", **environment}
-        done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=60)
+        env = {
+            "PATH": f"{self.bin}:{os.environ['PATH']}",
+            "FAKE_LOG": str(self.bin / "log"),
+            "CUDA_VISIBLE_DEVICES": "0",
+            **environment,
+        }
+        done = subprocess.run(
+            words, env=env, capture_output=True, text=True, check=False, timeout=60
+        )
         assert done.returncode == 0, done.stderr
         assert not self.folder.exists(), "a cell leaves nothing"
         return done.stdout
 
-    def sample(self, cell: Cell, shell: str = "sh", workers: Sequence[str] = (), **environment: str) -> Sample:
+    def sample(
+        self, cell: Cell, shell: str = "sh", workers: Sequence[str] = (), **environment: str
+    ) -> Sample:
         return read_cell(self.run(cell, shell, workers, **environment), cell, "test")
 
     def logged(self, beginning: str) -> list[str]:
-        return [line for line in (self.bin / "log").read_text().splitlines() if line.startswith(beginning)]
+        return [
+            line
+            for line in (self.bin / "log").read_text().splitlines()
+            if line.startswith(beginning)
+        ]
 
 
 WORKERS = ("worker", "worker-2")
@@ -115,7 +134,13 @@ WORKERS = ("worker", "worker-2")
 def on_host(cell: Cell, folder: Path, workers: Sequence[str] = WORKERS) -> str:
     """The script of a cell whose clients have containers of their own."""
     return apart(
-        cell, str(folder), container="daemon", workers=workers, directory="/", token=folder.parent.name, end=remote_exec.END
+        cell,
+        str(folder),
+        container="daemon",
+        workers=workers,
+        directory="/",
+        token=folder.parent.name,
+        end=remote_exec.END,
     ).render()
 
 
@@ -170,7 +195,10 @@ def test_of_several_gpus_both_arms_use_the_chosen_one(container: Container, shel
     assert container.logged("daemon") == ["daemon GPU-1b"]
     without = container.sample(cell(percentage=None, gpu="GPU-1b"), shell)
     assert [end.said.split()[-1] for end in without.ends] == ["GPU-1b"] * 3
-    assert all(line.startswith("smi -i GPU-1b --query-gpu=memory.used ") for line in container.logged("smi"))
+    assert all(
+        line.startswith("smi -i GPU-1b --query-gpu=memory.used ")
+        for line in container.logged("smi")
+    )
     assert len(container.logged("smi")) == 4
 
 
@@ -185,13 +213,17 @@ def test_without_mps_there_is_no_daemon(container: Container) -> None:
     assert found.attached == frozenset()
 
 
-def test_a_client_of_another_daemon_makes_the_figure_without_mps_worthless(container: Container, tmp_path: Path) -> None:
+def test_a_client_of_another_daemon_makes_the_figure_without_mps_worthless(
+    container: Container, tmp_path: Path
+) -> None:
     """A program that finds the daemon of `mps.enable` by itself, wherever the cell tells it to look."""
     daemon = tmp_path / "daemon"
     daemon.mkdir()
     (daemon / "alive").write_text("100\n")
     own = {"CUDA_MPS_PIPE_DIRECTORY": str(daemon)}
-    assert container.sample(cell(percentage=None), **own).attached == frozenset(), "it is there, and nobody uses it"
+    assert container.sample(cell(percentage=None), **own).attached == frozenset(), (
+        "it is there, and nobody uses it"
+    )
     with pytest.raises(CellFailed, match="clients used MPS in a cell without it") as caught:
         container.sample(cell(percentage=None), **own, FAKE_STRAY=str(daemon))
     assert caught.value.why.startswith("a daemon listed client 0, 1, 2: ")
@@ -199,9 +231,13 @@ def test_a_client_of_another_daemon_makes_the_figure_without_mps_worthless(conta
 
 
 @pytest.mark.slow
-def test_a_plain_program_that_finds_another_daemon_is_noticed_while_it_runs(container: Container, tmp_path: Path) -> None:
+def test_a_plain_program_that_finds_another_daemon_is_noticed_while_it_runs(
+    container: Container, tmp_path: Path
+) -> None:
     (tmp_path / "alive").write_text("100\n")
-    (container.bin / "stray").write_text('#!/bin/sh\necho "$$" >>"$FAKE_STRAY/clients"\nsleep 1.2\n')
+    (container.bin / "stray").write_text(
+        '#!/bin/sh\necho "$$" >>"$FAKE_STRAY/clients"\nsleep 1.2\n'
+    )
     (container.bin / "stray").chmod(0o755)
     environment = {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path), "FAKE_STRAY": str(tmp_path)}
     with pytest.raises(CellFailed, match="clients used MPS in a cell without it"):
@@ -209,16 +245,25 @@ def test_a_plain_program_that_finds_another_daemon_is_noticed_while_it_runs(cont
 
 
 @pytest.mark.slow
-def test_a_daemon_that_does_not_quit_is_killed_before_its_folder_is_gone(container: Container) -> None:
+def test_a_daemon_that_does_not_quit_is_killed_before_its_folder_is_gone(
+    container: Container,
+) -> None:
     """Nobody could reach it after that, and it would hold the GPU for all cells to come."""
     container.sample(cell(clients=1), FAKE_STAYS="1")
-    assert subprocess.run(["pgrep", "-f", "sleep 614.5"], check=False, stdout=subprocess.DEVNULL).returncode == 1
+    assert (
+        subprocess.run(
+            ["pgrep", "-f", "sleep 614.5"], check=False, stdout=subprocess.DEVNULL
+        ).returncode
+        == 1
+    )
 
 
 def test_a_client_outside_mps_makes_the_figure_worthless(container: Container) -> None:
     """The silent fall-back: the program runs, and nothing but the daemon's list tells."""
     (container.bin / "nvidia-cuda-mps-control").write_text(
-        CONTROL.replace('cat "$CUDA_MPS_PIPE_DIRECTORY/clients"', 'head -n 2 "$CUDA_MPS_PIPE_DIRECTORY/clients"')
+        CONTROL.replace(
+            'cat "$CUDA_MPS_PIPE_DIRECTORY/clients"', 'head -n 2 "$CUDA_MPS_PIPE_DIRECTORY/clients"'
+        )
     )
     with pytest.raises(CellFailed, match="not every client was attached") as caught:
         container.sample(cell())
@@ -232,7 +277,9 @@ def test_a_client_that_fails_before_the_barrier_holds_nobody_up(container: Conta
 
 
 @pytest.mark.parametrize("shell", ["dash", "bash"])
-def test_a_client_that_hangs_before_the_barrier_is_named_with_what_it_said_and_ended(container: Container, shell: str) -> None:
+def test_a_client_that_hangs_before_the_barrier_is_named_with_what_it_said_and_ended(
+    container: Container, shell: str
+) -> None:
     with pytest.raises(CellFailed, match="the cell could not run") as caught:
         container.sample(cell(ready_s=1), shell, FAKE_HANGS="1")
     assert caught.value.why.splitlines() == [
@@ -256,7 +303,9 @@ def processes(container: Container) -> list[str]:
 
 @pytest.mark.parametrize("shell", ["dash", "bash"])
 @pytest.mark.parametrize("program", ["program", "plain"])
-def test_with_a_container_for_each_worker_clients_go_round_and_meet(container: Container, shell: str, program: str) -> None:
+def test_with_a_container_for_each_worker_clients_go_round_and_meet(
+    container: Container, shell: str, program: str
+) -> None:
     found = container.sample(cell(program=program), shell, WORKERS)
     assert found.attached == {0, 1, 2}
     assert [end.status for end in found.ends] == [0, 0, 0]
@@ -268,20 +317,31 @@ def test_with_a_container_for_each_worker_clients_go_round_and_meet(container: C
 
 
 def test_apart_each_client_has_its_number_its_cores_and_its_gpu(container: Container) -> None:
-    (container.bin / "taskset").write_text('#!/bin/sh\necho "cores $PROVISION_BENCH_CLIENT $2" >>"$FAKE_LOG"\nshift 2\nexec "$@"\n')
+    (container.bin / "taskset").write_text(
+        '#!/bin/sh\necho "cores $PROVISION_BENCH_CLIENT $2" >>"$FAKE_LOG"\nshift 2\nexec "$@"\n'
+    )
     (container.bin / "taskset").chmod(0o755)
-    found = container.sample(cell(clients=2, percentage=None, cores=("0,1", "2,3"), gpu="GPU-1b"), "sh", WORKERS)
+    found = container.sample(
+        cell(clients=2, percentage=None, cores=("0,1", "2,3"), gpu="GPU-1b"), "sh", WORKERS
+    )
     assert sorted(container.logged("cores")) == ["cores 0 0,1", "cores 1 2,3"]
-    assert [end.said for end in found.ends] == [f"client {number} of 7 steps, 2 threads, devices GPU-1b" for number in range(2)]
+    assert [end.said for end in found.ends] == [
+        f"client {number} of 7 steps, 2 threads, devices GPU-1b" for number in range(2)
+    ]
     assert found.attached == frozenset()
 
 
 @pytest.mark.parametrize("shell", ["dash", "bash"])
 @pytest.mark.parametrize(
     ("fault", "why"),
-    [("FAKE_GONE", "client 1: status 1  Error: No such container: worker-2"), ("FAKE_KILLED", "client 1: status 137  ")],
+    [
+        ("FAKE_GONE", "client 1: status 1  Error: No such container: worker-2"),
+        ("FAKE_KILLED", "client 1: status 137  "),
+    ],
 )
-def test_apart_a_client_that_never_was_is_told_of_and_holds_nobody_up(container: Container, shell: str, fault: str, why: str) -> None:
+def test_apart_a_client_that_never_was_is_told_of_and_holds_nobody_up(
+    container: Container, shell: str, fault: str, why: str
+) -> None:
     environment = {fault: "worker-2"}
     with pytest.raises(CellFailed, match="1 of 3 clients failed") as caught:
         container.sample(cell(), shell, WORKERS, **environment)
@@ -293,7 +353,10 @@ def test_apart_a_client_that_never_was_is_told_of_and_holds_nobody_up(container:
 def test_apart_a_client_that_hangs_before_the_barrier_is_ended(container: Container) -> None:
     with pytest.raises(CellFailed, match="the cell could not run") as caught:
         container.sample(cell(ready_s=2), "sh", WORKERS, FAKE_HANGS="1")
-    assert caught.value.why.splitlines()[1:] == ["client 1: importing", "client 1: loading the model"]
+    assert caught.value.why.splitlines()[1:] == [
+        "client 1: importing",
+        "client 1: loading the model",
+    ]
     assert processes(container) == []
 
 
@@ -318,16 +381,27 @@ echo "ended $?"
 @pytest.mark.parametrize("shell", ["dash", "bash"])
 def test_apart_a_word_to_end_ends_everything(container: Container, shell: str) -> None:
     """Ctrl-C and a lost connection end the script; `docker exec` hands no signal on."""
-    (container.bin / "endless").write_text('#!/bin/sh\necho "endless $$" >>"$FAKE_LOG"\nexec sleep 613.5\n')
+    (container.bin / "endless").write_text(
+        '#!/bin/sh\necho "endless $$" >>"$FAKE_LOG"\nexec sleep 613.5\n'
+    )
     (container.bin / "endless").chmod(0o755)
     words = ["sh", "-c", CUT, "cut", shell, on_host(cell(program="endless"), container.folder)]
     env = {"PATH": f"{container.bin}:{os.environ['PATH']}", "FAKE_LOG": str(container.bin / "log")}
-    done = subprocess.run(words, env=env, stdout=subprocess.PIPE, text=True, timeout=60, check=False)
-    assert (done.stdout, processes(container), container.folder.exists()) == ("ended 143\n", [], False)
+    done = subprocess.run(
+        words, env=env, stdout=subprocess.PIPE, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, processes(container), container.folder.exists()) == (
+        "ended 143\n",
+        [],
+        False,
+    )
 
 
 def test_of_many_that_hang_a_few_are_shown() -> None:
-    text = "".join(f"late {client} it printed nothing\n" for client in range(9)) + "failed not every client was ready within 9 s\n"
+    text = (
+        "".join(f"late {client} it printed nothing\n" for client in range(9))
+        + "failed not every client was ready within 9 s\n"
+    )
     with pytest.raises(CellFailed) as caught:
         read_cell(text, cell(clients=9), "test")
     assert caught.value.why.splitlines()[-2:] == ["client 3: it printed nothing", "and 5 more"]
@@ -359,7 +433,9 @@ sleep 0.9
 
 
 @pytest.mark.parametrize("last", ["loss 0.3", "1 of 2\\rloss 0.3", "1 of 2\\rloss 0.3\\r"])
-def test_a_program_whose_last_line_has_no_end_is_measured_too(container: Container, last: str) -> None:
+def test_a_program_whose_last_line_has_no_end_is_measured_too(
+    container: Container, last: str
+) -> None:
     (container.bin / "open").write_text(f"#!/bin/sh\nprintf '{last}'\n")
     (container.bin / "open").chmod(0o755)
     found = container.sample(cell(clients=2, percentage=None, program="open"))
@@ -380,13 +456,23 @@ def test_a_daemon_that_does_not_start_says_why(container: Container) -> None:
 
 
 def test_a_client_is_kept_on_its_cores(container: Container) -> None:
-    (container.bin / "taskset").write_text('#!/bin/sh\necho "$2" >>"$FAKE_LOG"\nshift 2\nexec "$@"\n')
+    (container.bin / "taskset").write_text(
+        '#!/bin/sh\necho "$2" >>"$FAKE_LOG"\nshift 2\nexec "$@"\n'
+    )
     (container.bin / "taskset").chmod(0o755)
     container.sample(cell(clients=2, cores=("0,1", "2,3")))
     assert sorted([*container.logged("0,"), *container.logged("2,")]) == ["0,1", "2,3"]
 
 
-@pytest.mark.parametrize("text", ["", "go nonsense\ndone", "idle 5\nclient 0 1 2 0\ndone", "client x y z\ngo 1\ndone\nsaid\nsaid 1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "go nonsense\ndone",
+        "idle 5\nclient 0 1 2 0\ndone",
+        "client x y z\ngo 1\ndone\nsaid\nsaid 1",
+    ],
+)
 def test_what_is_no_sample_is_refused(text: str) -> None:
     with pytest.raises(CellFailed):
         read_cell(text, cell(clients=1, percentage=None), "test")
@@ -411,10 +497,14 @@ def test_numbers_that_are_none_are_no_crash(text: str) -> None:
 
 def test_one_client_that_tells_its_end_twice_is_not_two() -> None:
     with pytest.raises(CellFailed, match="did not reach its end"):
-        read_cell("go 5\nclient 0 6 7 0\nclient 0 6 8 0\ndone", cell(clients=2, percentage=None), "test")
+        read_cell(
+            "go 5\nclient 0 6 7 0\nclient 0 6 8 0\ndone", cell(clients=2, percentage=None), "test"
+        )
 
 
-@pytest.mark.parametrize(("began", "ended"), [(12.5, 19.5), (1700000001.0, 1700000000.5), (1700000000.0, 1700000000.0)])
+@pytest.mark.parametrize(
+    ("began", "ended"), [(12.5, 19.5), (1700000001.0, 1700000000.5), (1700000000.0, 1700000000.0)]
+)
 def test_times_of_another_clock_are_no_makespan(began: float, ended: float) -> None:
     """A program of the user's that writes monotonic seconds: a makespan of minus fifty years, and a division by nothing."""
     text = f"go 1700000000.0\nclient 0 {began} {ended} 0\ndone"

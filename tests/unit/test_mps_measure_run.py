@@ -23,7 +23,9 @@ FACTS = (
 )
 QUIET = "container=true\npercentage=Cannot find MPS control daemon process\nboxes=worker \n"
 BUSY = QUIET + "top|812|other\nholder|812|7|python3|python3 serve.py\n"
-RUN = (Path(__file__).parents[1] / "data" / "mps" / "measure" / "hopper.txt").read_text(encoding="utf-8")
+RUN = (Path(__file__).parents[1] / "data" / "mps" / "measure" / "hopper.txt").read_text(
+    encoding="utf-8"
+)
 
 
 class Answering:
@@ -34,7 +36,15 @@ class Answering:
         self.sent = b""
         self.host = Host(name="box", address="box.invalid", user="me")
 
-    def exchange(self, command: str, stdin: bytes = b"", *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
+    def exchange(
+        self,
+        command: str,
+        stdin: bytes = b"",
+        *,
+        on_stdout: Sink,
+        on_stderr: Sink,
+        timeout_s: float,
+    ) -> int:
         del command, stdin, on_stderr, timeout_s
         answer = self.answers.pop(0)
         if isinstance(answer, int):
@@ -42,7 +52,15 @@ class Answering:
         on_stdout(answer.encode())
         return 0
 
-    def send(self, command: str, chunks: Iterable[bytes], *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
+    def send(
+        self,
+        command: str,
+        chunks: Iterable[bytes],
+        *,
+        on_stdout: Sink,
+        on_stderr: Sink,
+        timeout_s: float,
+    ) -> int:
         del command, on_stdout, on_stderr, timeout_s
         assert len(self.answers) == 2, "before the run"
         self.sent += b"".join(chunks)
@@ -59,14 +77,20 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def measured(patch: pytest.MonkeyPatch, folder: Path, place: Answering, events: list[Event] | None = None) -> Done:
+def measured(
+    patch: pytest.MonkeyPatch, folder: Path, place: Answering, events: list[Event] | None = None
+) -> Done:
     patch.setattr(convergence, "host", lambda project, targets: place.host)
     patch.setattr(convergence, "connect", lambda project, target: place)
-    project = Project(Settings(), folder, folder, emit=(events if events is not None else []).append)
+    project = Project(
+        Settings(), folder, folder, emit=(events if events is not None else []).append
+    )
     return mps_plan(project, Targets(), clients=None, peak_memory=None, measure="python train.py")
 
 
-def test_a_gpu_that_others_use_is_not_measured_on(monkeypatch: pytest.MonkeyPatch, project: Path) -> None:
+def test_a_gpu_that_others_use_is_not_measured_on(
+    monkeypatch: pytest.MonkeyPatch, project: Path
+) -> None:
     """What they hold and do would be taken for what one process needs."""
     place = Answering(FACTS, BUSY)
     with pytest.raises(HostError) as caught:
@@ -89,11 +113,16 @@ def test_the_project_is_sent_before_the_run(monkeypatch: pytest.MonkeyPatch, pro
     assert "others use the GPU" not in done.text
 
 
-def test_others_who_came_meanwhile_are_named_beside_the_figures(monkeypatch: pytest.MonkeyPatch, project: Path) -> None:
+def test_others_who_came_meanwhile_are_named_beside_the_figures(
+    monkeypatch: pytest.MonkeyPatch, project: Path
+) -> None:
     done = measured(monkeypatch, project, Answering(FACTS, QUIET, RUN, BUSY))
     assert done.document["measured"]["disturbed"] == "other 7 python3 serve.py"
     said = " ".join(done.text.split())
-    assert "warn after the run others use the GPU, so the figures may be theirs as well: other 7 python3 serve.py" in said
+    assert (
+        "warn after the run others use the GPU, so the figures may be theirs as well: other 7 python3 serve.py"
+        in said
+    )
     assert 80 < max(map(len, done.text.splitlines())) <= 100
     monkeypatch.setenv("COLUMNS", "80")
     narrow = measured(monkeypatch, project, Answering(FACTS, QUIET, RUN, BUSY))
@@ -103,9 +132,15 @@ def test_others_who_came_meanwhile_are_named_beside_the_figures(monkeypatch: pyt
     assert any("other 7 python3 serve.py" in text for text in warned)
 
 
-def test_a_second_look_that_fails_loses_no_figure(monkeypatch: pytest.MonkeyPatch, project: Path) -> None:
+def test_a_second_look_that_fails_loses_no_figure(
+    monkeypatch: pytest.MonkeyPatch, project: Path
+) -> None:
     events: list[Event] = []
     done = measured(monkeypatch, project, Answering(FACTS, QUIET, RUN, 1), events)
     assert done.document["measured"]["peak_memory_mib"] == 1210
     assert done.document["measured"]["disturbed"] is None
-    assert [event.text for event in events if isinstance(event, Note) and "not seen who else uses the GPU" in event.text]
+    assert [
+        event.text
+        for event in events
+        if isinstance(event, Note) and "not seen who else uses the GPU" in event.text
+    ]

@@ -15,9 +15,7 @@ from provision.core.model import Host, Sink
 from provision.project.project import Project, Targets
 from provision.settings import Settings
 
-LOOKED = (
-    "mock=\nrunning worker=true\nboxes=worker \ncpus=0-3\npython=yes\ntorch=\nname=NVIDIA L4\ndriver_version=580.1\ncompute_mode={mode}\n"
-)
+LOOKED = "mock=\nrunning worker=true\nboxes=worker \ncpus=0-3\npython=yes\ntorch=\nname=NVIDIA L4\ndriver_version=580.1\ncompute_mode={mode}\n"
 QUIET = "container=true\npercentage=Cannot find MPS control daemon process\nboxes=worker \n"
 BUSY = QUIET + "top|812|other\nholder|812|7|python3|python3 serve.py\n"
 
@@ -29,7 +27,15 @@ class Answering:
         self.answers = list(answers)
         self.host = Host(name="box", address="box.invalid", user="me")
 
-    def exchange(self, command: str, stdin: bytes = b"", *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
+    def exchange(
+        self,
+        command: str,
+        stdin: bytes = b"",
+        *,
+        on_stdout: Sink,
+        on_stderr: Sink,
+        timeout_s: float,
+    ) -> int:
         del command, stdin, on_stderr, timeout_s
         on_stdout(self.answers.pop(0).encode())
         return 0
@@ -49,13 +55,21 @@ def refusal(monkeypatch: pytest.MonkeyPatch, folder: Path, *answers: str, **mps:
     return caught.value
 
 
-def test_other_programs_are_seen_from_the_host_and_named_with_their_container(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_other_programs_are_seen_from_the_host_and_named_with_their_container(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """nvidia-smi in a container shows nothing of them."""
     found = refusal(monkeypatch, tmp_path, LOOKED.format(mode="Default"), BUSY)
-    assert (found.what, found.why) == ("other programs use the GPU: the figures would be theirs as well", "other 7 python3 serve.py")
+    assert (found.what, found.why) == (
+        "other programs use the GPU: the figures would be theirs as well",
+        "other 7 python3 serve.py",
+    )
 
 
-@pytest.mark.parametrize(("ours", "fix"), [(True, "invoke mps.disable"), (False, "sudo nvidia-smi -c DEFAULT   (on the host)")])
+@pytest.mark.parametrize(
+    ("ours", "fix"),
+    [(True, "invoke mps.disable"), (False, "sudo nvidia-smi -c DEFAULT   (on the host)")],
+)
 def test_a_gpu_that_lets_one_process_in_has_nothing_to_compare(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ours: bool, fix: str
 ) -> None:
@@ -69,9 +83,16 @@ def test_a_command_of_no_words_is_refused(command: str) -> None:
         mps_asked(command=command)
 
 
-@pytest.mark.parametrize(("running", "what"), [("", "the worker container"), ("running worker=true\n", "the container worker-mps")])
-def test_every_container_of_the_topology_has_to_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, running: str, what: str) -> None:
-    found = refusal(monkeypatch, tmp_path, f"mock=\nboxes=worker \n{running}", topology="containers")
+@pytest.mark.parametrize(
+    ("running", "what"),
+    [("", "the worker container"), ("running worker=true\n", "the container worker-mps")],
+)
+def test_every_container_of_the_topology_has_to_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, running: str, what: str
+) -> None:
+    found = refusal(
+        monkeypatch, tmp_path, f"mock=\nboxes=worker \n{running}", topology="containers"
+    )
     assert (found.what, found.fix) == (f"{what} is not running", "invoke dev.up")
 
 

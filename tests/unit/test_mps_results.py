@@ -10,7 +10,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 H200: dict[str, Any] = json.loads((ROOT / "bench" / "results" / "mps-h200.json").read_text())
-ACCEPTANCE: dict[str, Any] = json.loads((ROOT / "bench" / "results" / "mps-acceptance-h200.json").read_text())
+ACCEPTANCE: dict[str, Any] = json.loads(
+    (ROOT / "bench" / "results" / "mps-acceptance-h200.json").read_text()
+)
 MODES = ("none", "mps", "100/N", "200/N")
 
 
@@ -21,14 +23,24 @@ def cells(results: dict[str, Any]) -> dict[tuple[str, int], dict[str, Any]]:
 def row(clients: int) -> str:
     found = cells(H200)
     mine = [found.get((mode, clients)) for mode in MODES]
-    texts = [f"{cell['median_s']:.2f} ({min(cell['makespan_s']):.2f}-{max(cell['makespan_s']):.2f})" if cell else "" for cell in mine]
+    texts = [
+        f"{cell['median_s']:.2f} ({min(cell['makespan_s']):.2f}-{max(cell['makespan_s']):.2f})"
+        if cell
+        else ""
+        for cell in mine
+    ]
     best = min(cell["median_s"] for cell in mine[1:] if cell)
     return f"| {clients} | {' | '.join(texts)} | {found['none', clients]['median_s'] / best:.2f} |"
 
 
 @pytest.mark.parametrize("clients", [1, 5, 10, 16])
 def test_the_page_shows_the_committed_figures(clients: int) -> None:
-    table = (ROOT / "docs" / "mps.md").read_text().partition("### Light trainings on one H200")[2].partition("\n#")[0]
+    table = (
+        (ROOT / "docs" / "mps.md")
+        .read_text()
+        .partition("### Light trainings on one H200")[2]
+        .partition("\n#")[0]
+    )
     rows = [line for line in table.splitlines() if line.startswith(f"| {clients} | ")]
     assert rows == [row(clients)]
 
@@ -48,28 +60,47 @@ def test_mps_is_as_much_faster_as_the_seeds_experiment_promises(clients: int, ti
 
 def test_sixteen_processes_with_mps_take_no_longer_than_one_without() -> None:
     found = cells(H200)
-    assert min(found[mode, 16]["median_s"] for mode in MODES[1:]) <= 1.10 * found["none", 1]["median_s"]
+    assert (
+        min(found[mode, 16]["median_s"] for mode in MODES[1:])
+        <= 1.10 * found["none", 1]["median_s"]
+    )
 
 
 def test_the_page_tells_the_memory_and_the_price_of_taking_turns_as_committed() -> None:
     page = (ROOT / "docs" / "mps.md").read_text()
     found = cells(H200)
-    uncapped, capped = (f"{found[mode, 16]['peak_memory_mib'] * 2**20 / 1e9:.1f} GB" for mode in ("mps", "200/N"))
-    assert f"{uncapped} for sixteen processes without a cap, {capped} at {found['200/N', 16]['thread_percentage']} %" in page
+    uncapped, capped = (
+        f"{found[mode, 16]['peak_memory_mib'] * 2**20 / 1e9:.1f} GB" for mode in ("mps", "200/N")
+    )
+    assert (
+        f"{uncapped} for sixteen processes without a cap, {capped} at {found['200/N', 16]['thread_percentage']} %"
+        in page
+    )
     slower = found["none", 5]["median_s"] / found["none", 1]["median_s"] - 1
     assert f"{slower:.0%}".replace("%", " %") + " longer than one alone" in page
 
 
 def test_the_page_tells_the_second_run_as_committed() -> None:
     page = " ".join((ROOT / "docs" / "mps.md").read_text().split())
-    second: dict[str, Any] = json.loads((ROOT / "bench" / "results" / "mps-h200-second.json").read_text())
+    second: dict[str, Any] = json.loads(
+        (ROOT / "bench" / "results" / "mps-h200-second.json").read_text()
+    )
     found = cells(second)
     alone = found["none", 1]
-    fastest = {clients: min(found[mode, clients]["median_s"] for mode in MODES[1:]) for clients in (10, 16)}
-    assert f"one process alone took {min(alone['makespan_s']):.2f} to {max(alone['makespan_s']):.2f} s" in page
-    assert f"cut after {sum(len(cell['makespan_s']) for cell in second['cells'])} of 42 runs" in page
+    fastest = {
+        clients: min(found[mode, clients]["median_s"] for mode in MODES[1:]) for clients in (10, 16)
+    }
+    assert (
+        f"one process alone took {min(alone['makespan_s']):.2f} to {max(alone['makespan_s']):.2f} s"
+        in page
+    )
+    assert (
+        f"cut after {sum(len(cell['makespan_s']) for cell in second['cells'])} of 42 runs" in page
+    )
     assert f"as long as in the first one, {found['none', 16]['median_s']:.2f} s" in page
-    ten, sixteen = (f"{found['none', clients]['median_s'] / fastest[clients]:.2f}" for clients in (10, 16))
+    ten, sixteen = (
+        f"{found['none', clients]['median_s'] / fastest[clients]:.2f}" for clients in (10, 16)
+    )
     assert f"ten were {ten} times and sixteen {sixteen} times as fast as without it" in page
     assert f"sixteen took {fastest[16] / alone['median_s']:.2f} times as long as one alone" in page
 
@@ -82,12 +113,19 @@ def test_the_plan_of_the_acceptance_run_is_the_best_cell_of_the_benchmarks_run()
 
 
 def test_what_the_plan_chooses_is_inside_the_spread_of_the_second_run_s_fastest_cell() -> None:
-    second: dict[str, Any] = json.loads((ROOT / "bench" / "results" / "mps-h200-second.json").read_text())
+    second: dict[str, Any] = json.loads(
+        (ROOT / "bench" / "results" / "mps-h200-second.json").read_text()
+    )
     plan = ACCEPTANCE["plan"]["plan"]
     wanted = (plan["clients"], plan["thread_percentage"])
-    (mine,) = (cell for cell in second["cells"] if (cell["clients"], cell["thread_percentage"]) == wanted)
+    (mine,) = (
+        cell for cell in second["cells"] if (cell["clients"], cell["thread_percentage"]) == wanted
+    )
     fastest = max(second["cells"], key=lambda cell: float(cell["ratio"]))
-    assert (fastest["clients"], mine["median_s"] <= max(fastest["makespan_s"])) == (mine["clients"], True)
+    assert (fastest["clients"], mine["median_s"] <= max(fastest["makespan_s"])) == (
+        mine["clients"],
+        True,
+    )
 
 
 def test_enabling_took_two_seconds_and_three_round_trips_at_most() -> None:
@@ -96,7 +134,14 @@ def test_enabling_took_two_seconds_and_three_round_trips_at_most() -> None:
     assert enable["round_trips"] <= 3
     page = " ".join((ROOT / "docs" / "mps.md").read_text().split())
     times = (enable["seconds"], *enable["again_s"])
-    assert f"took {min(times):.1f} to {max(times) + 0.001:.1f} s and two round trips, in containers of their own" in page
+    assert (
+        f"took {min(times):.1f} to {max(times) + 0.001:.1f} s and two round trips, in containers of their own"
+        in page
+    )
     assert f"in containers of their own {ACCEPTANCE['containers']['seconds'] + 0.001:.1f} s" in page
     workload = ACCEPTANCE["plan"]["workload"]
-    assert f"read {workload['activity']:.1%}".replace("%", " %") + f" SM activity and {workload['peak_memory_mib']} MiB" in page
+    assert (
+        f"read {workload['activity']:.1%}".replace("%", " %")
+        + f" SM activity and {workload['peak_memory_mib']} MiB"
+        in page
+    )

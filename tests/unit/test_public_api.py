@@ -16,7 +16,17 @@ import provision.testing
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (provision, provision.testing)
-HEAVY = {"google", "fabric", "invoke", "jinja2", "paramiko", "pydantic", "rich", "tenacity", "werkzeug"}
+HEAVY = {
+    "google",
+    "fabric",
+    "invoke",
+    "jinja2",
+    "paramiko",
+    "pydantic",
+    "rich",
+    "tenacity",
+    "werkzeug",
+}
 
 
 def for_type_checkers(package: ModuleType) -> dict[str, str]:
@@ -38,7 +48,9 @@ def test_every_public_name_is_what_type_checkers_take_it_for(package: ModuleType
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
 def test_a_name_that_is_not_there_is_an_attribute_error(package: ModuleType) -> None:
-    with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'nothing'"):
+    with pytest.raises(
+        AttributeError, match=f"module '{package.__name__}' has no attribute 'nothing'"
+    ):
         package.nothing  # noqa: B018
 
 
@@ -49,13 +61,17 @@ def test_modules_are_still_found_below_the_package() -> None:
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
 def test_importing_it_imports_no_library(package: ModuleType) -> None:
-    loaded = _fresh(f"import sys, {package.__name__}; print(*{{name.partition('.')[0] for name in sys.modules}})")
+    loaded = _fresh(
+        f"import sys, {package.__name__}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    )
     assert set(loaded.split()) & HEAVY == set()
 
 
 def test_what_a_resource_is_made_of_needs_no_library_either() -> None:
     names = "Directory, Facts, File, RemotePath, Resource, Script, State, Unit, script"
-    loaded = _fresh(f"import sys; from provision import {names}; print(*{{name.partition('.')[0] for name in sys.modules}})")
+    loaded = _fresh(
+        f"import sys; from provision import {names}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    )
     assert set(loaded.split()) & HEAVY == set()
 
 
@@ -68,4 +84,11 @@ def test_a_resource_of_ten_lines_needs_no_other_import() -> None:
 
 
 def _fresh(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout.strip()

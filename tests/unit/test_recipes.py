@@ -53,10 +53,16 @@ def settings(**more: object) -> Settings:
 
 
 def recipe(chosen: Settings, host: Host | None, image: WorkerImage) -> list[Resource]:
-    return [*cos(chosen, host=host, boot_unit=UNIT), *worker(chosen, image, host=host), *mps(chosen)]
+    return [
+        *cos(chosen, host=host, boot_unit=UNIT),
+        *worker(chosen, image, host=host),
+        *mps(chosen),
+    ]
 
 
-@pytest.mark.parametrize(("gpu", "host", "image"), list(itertools.product(["nvidia-l4", "none"], HOSTS, [BUILT, PULLED])))
+@pytest.mark.parametrize(
+    ("gpu", "host", "image"), list(itertools.product(["nvidia-l4", "none"], HOSTS, [BUILT, PULLED]))
+)
 def test_every_recipe_holds_together(gpu: str, host: Host | None, image: WorkerImage) -> None:
     resources = recipe(settings(gpu=gpu), host, image)
     assert [resource for wave in waves(resources) for resource in wave] == resources
@@ -64,19 +70,37 @@ def test_every_recipe_holds_together(gpu: str, host: Host | None, image: WorkerI
         desired, body = resource.desired(facts), resource.ensure(facts)
         if body is not None:
             section_text(Section("k", body, 1.0))
-        assert desired is None or desired == {} or body is not None or resource.name in {"gpu", "nvidia-smi"}
+        assert (
+            desired is None
+            or desired == {}
+            or body is not None
+            or resource.name in {"gpu", "nvidia-smi"}
+        )
         assert resource.timeout_s > 0
 
 
 def test_the_order_of_the_main_job() -> None:
     names = [resource.name for resource in recipe(settings(), None, BUILT)]
-    order = ["gpu", "docker", "boot-unit", "driver", "driver-mount", "registry-login", "nvidia-smi", "image", "container", "mps"]
+    order = [
+        "gpu",
+        "docker",
+        "boot-unit",
+        "driver",
+        "driver-mount",
+        "registry-login",
+        "nvidia-smi",
+        "image",
+        "container",
+        "mps",
+    ]
     assert [name for name in names if name in order] == order
 
 
 def test_without_a_gpu_nothing_of_one_is_asked_for() -> None:
     resources = recipe(settings(gpu="none"), None, BUILT)
-    assert not {"gpu", "driver", "driver-mount", "nvidia-smi"} & {resource.name for resource in resources}
+    assert not {"gpu", "driver", "driver-mount", "nvidia-smi"} & {
+        resource.name for resource in resources
+    }
     (box,) = [resource for resource in resources if isinstance(resource, Container)]
     assert not box.gpu
 
@@ -86,7 +110,11 @@ def test_a_workstation_keeps_its_driver_where_the_settings_say() -> None:
     driver, box = resources["driver"], resources["container"]
     assert isinstance(driver, Driver)
     assert isinstance(box, Container)
-    assert (driver.source, driver.directory, box.driver_dir) == ("present", "/opt/nvidia", "/opt/nvidia")
+    assert (driver.source, driver.directory, box.driver_dir) == (
+        "present",
+        "/opt/nvidia",
+        "/opt/nvidia",
+    )
 
 
 def test_a_changed_driver_recreates_the_container_and_mps_follows_it() -> None:
@@ -101,7 +129,10 @@ def test_a_changed_driver_recreates_the_container_and_mps_follows_it() -> None:
         ({"registries": ["eu.gcr.io"]}, ("eu.gcr.io",)),
         ({"worker": {"image": "europe-docker.pkg.dev/p/r/x:1"}}, ("europe-docker.pkg.dev",)),
         (
-            {"registries": ["gcr.io"], "worker": {"image": "gcr.io/p/x", "base_image": "us-docker.pkg.dev/p/r/b"}},
+            {
+                "registries": ["gcr.io"],
+                "worker": {"image": "gcr.io/p/x", "base_image": "us-docker.pkg.dev/p/r/b"},
+            },
             ("gcr.io", "us-docker.pkg.dev"),
         ),
         ({"worker": {"image": "nvcr.io/nvidia/pytorch:25.01-py3"}}, ("gcr.io",)),
@@ -124,16 +155,30 @@ def test_no_diff_shows_what_a_step_is_given() -> None:
     resources = worker(settings(worker={"env": {"TOKEN": "it is mine"}}), BUILT)
     (boot,) = [resource for resource in resources if isinstance(resource, BootFragment)]
     assert "it is mine" in boot.text(COS)
-    changes = compare(None, boot.desired(COS)) + compare(boot.read("mode=600\nsha256=0\n"), boot.desired(COS))
+    changes = compare(None, boot.desired(COS)) + compare(
+        boot.read("mode=600\nsha256=0\n"), boot.desired(COS)
+    )
     assert [change.key for change in changes] == ["mode", "sha256", "sha256"]
     assert "it is mine" not in "\n".join(line for change in changes for line in describe(change))
 
 
 def test_mps_takes_its_plan_from_the_settings() -> None:
-    plan = {"thread_percentage": 12, "memory_limit": "4G", "cpus": "3,0-1", "gpu": 1, "exclusive": True}
+    plan = {
+        "thread_percentage": 12,
+        "memory_limit": "4G",
+        "cpus": "3,0-1",
+        "gpu": 1,
+        "exclusive": True,
+    }
     mode, daemon, boot = mps(settings(mps=plan))
     assert isinstance(daemon, MpsDaemon)
-    wanted = {"daemon": True, "thread_percentage": 12.0, "memory_limit": "4G", "cpus": "0-1,3", "gpu": "1"}
+    wanted = {
+        "daemon": True,
+        "thread_percentage": 12.0,
+        "memory_limit": "4G",
+        "cpus": "0-1,3",
+        "gpu": "1",
+    }
     assert daemon.desired(COS) == {**wanted, "server": "ACTIVE", "proof": "current"}
     assert mode.desired(COS) == {"mode": "Exclusive_Process", "changed_by_us": True, "others": ""}
     assert isinstance(boot, BootFragment)
@@ -149,7 +194,10 @@ def test_without_being_asked_no_compute_mode_is_set_at_a_boot() -> None:
     assert ([step.name for step in boot.steps], boot.undo) == (["mps"], None)
 
 
-APART = {"mps": {"topology": "containers"}, "worker": {"name": "box", "processes": 3, "image": PULLED.reference}}
+APART = {
+    "mps": {"topology": "containers"},
+    "worker": {"name": "box", "processes": 3, "image": PULLED.reference},
+}
 
 
 def test_in_containers_the_daemon_comes_first_and_the_workers_join_it() -> None:
@@ -160,7 +208,11 @@ def test_in_containers_the_daemon_comes_first_and_the_workers_join_it() -> None:
     assert isinstance(others, Siblings)
     assert list(boxes) == ["image", "mps-container", "container", "siblings", "worker-steps"]
     assert (own.container, own.shares, own.joins) == ("box-mps", True, "")
-    assert (first.container, first.joins, others.names(COS)) == ("box", "box-mps", ["box", "box-2", "box-3"])
+    assert (first.container, first.joins, others.names(COS)) == (
+        "box",
+        "box-mps",
+        ["box", "box-2", "box-3"],
+    )
     assert {"box-mps:/run/mps/pipe", "box-mps-log:/run/mps/log"} <= set(own.volumes)
     assert own.volumes == first.volumes
     daemon = mps(settings(**APART))[1]
@@ -185,7 +237,7 @@ def test_mps_on_a_running_container_is_one_wave_of_its_own(topology: str) -> Non
     assert [resource.name for resource in waves(whole)[-1]][-2:] == ["mps", "mps-steps"]
 
 
-# --- a boot ------------------------------------------------------------------------------------------------------
+# --- a boot ---------------------------------------------------------------------------------------
 
 
 def at_boot() -> list[Resource]:
@@ -199,7 +251,10 @@ def at_boot() -> list[Resource]:
 
 def read(scratch: Scratch, resource: Resource, facts: Facts) -> bool:
     """Whether the resource is as desired."""
-    done = scratch.world.run("R=${PROVISION_MOCK_ROOT-}\n" + resource.probe().render(), PROVISION_MOCK_ROOT=str(scratch.root))
+    done = scratch.world.run(
+        "R=${PROVISION_MOCK_ROOT-}\n" + resource.probe().render(),
+        PROVISION_MOCK_ROOT=str(scratch.root),
+    )
     assert done.returncode == 0, done.stderr
     return compare(resource.read(done.stdout.decode()), resource.desired(facts)) == ()
 
@@ -209,7 +264,9 @@ def act(scratch: Scratch, resources: Sequence[Resource], facts: Facts) -> None:
         body = resource.ensure(facts)
         assert body is not None
         script = "set -eu\nR=${PROVISION_MOCK_ROOT-}\n" + body.render()
-        done = scratch.world.run("exec sh -s", stdin=script.encode(), PROVISION_MOCK_ROOT=str(scratch.root))
+        done = scratch.world.run(
+            "exec sh -s", stdin=script.encode(), PROVISION_MOCK_ROOT=str(scratch.root)
+        )
         assert done.returncode == 0, done.stderr
 
 
@@ -225,13 +282,20 @@ def test_what_a_boot_loses_the_boot_script_brings_back(scratch: Scratch) -> None
     boot = scratch.root / str(BOOT_SCRIPT).lstrip("/")
     done = scratch.world.run('exec sh "$1"', str(boot), PROVISION_MOCK_ROOT=str(scratch.root))
     assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.decode().splitlines() == ["provision: it's a folder", "provision: file", "provision: ready"]
+    assert done.stdout.decode().splitlines() == [
+        "provision: it's a folder",
+        "provision: file",
+        "provision: ready",
+    ]
     assert all(read(scratch, resource, COS) for resource in resources)
 
 
 def test_a_step_that_fails_ends_the_boot_and_is_named(scratch: Scratch) -> None:
     (scratch.root / "etc/b").mkdir()
-    steps = [File(name="bad", path="/etc/b", content="x", at_boot=True), File(name="next", path="/etc/c", content="x", at_boot=True)]
+    steps = [
+        File(name="bad", path="/etc/b", content="x", at_boot=True),
+        File(name="next", path="/etc/c", content="x", at_boot=True),
+    ]
     act(scratch, [BootRunner(), fragment("steps", "10-a.sh", steps)], COS)
     boot = scratch.root / str(BOOT_SCRIPT).lstrip("/")
     done = scratch.world.run('exec sh "$1"', str(boot), PROVISION_MOCK_ROOT=str(scratch.root))
@@ -241,16 +305,30 @@ def test_a_step_that_fails_ends_the_boot_and_is_named(scratch: Scratch) -> None:
 
 
 @pytest.mark.parametrize("fails", ["/etc/b", "/etc/c", None])
-def test_what_is_to_be_taken_back_is_taken_back_by_a_step_that_fails_alone(scratch: Scratch, fails: str | None) -> None:
-    steps = [File(name="first", path="/etc/b", content="x", at_boot=True), File(name="next", path="/etc/c", content="x", at_boot=True)]
-    act(scratch, [BootRunner(), fragment("steps", "10-a.sh", steps, undo=Directory(name="back", path="/etc/back's"))], COS)
+def test_what_is_to_be_taken_back_is_taken_back_by_a_step_that_fails_alone(
+    scratch: Scratch, fails: str | None
+) -> None:
+    steps = [
+        File(name="first", path="/etc/b", content="x", at_boot=True),
+        File(name="next", path="/etc/c", content="x", at_boot=True),
+    ]
+    act(
+        scratch,
+        [
+            BootRunner(),
+            fragment("steps", "10-a.sh", steps, undo=Directory(name="back", path="/etc/back's")),
+        ],
+        COS,
+    )
     if fails is not None:
         (scratch.root / fails.lstrip("/")).mkdir()
     boot = scratch.root / str(BOOT_SCRIPT).lstrip("/")
     done = scratch.world.run('exec sh "$1"', str(boot), PROVISION_MOCK_ROOT=str(scratch.root))
     assert done.returncode == (0 if fails is None else 1)
     assert (scratch.root / "etc/back's").is_dir() is (fails is not None)
-    assert [line for line in done.stdout.decode().splitlines() if line.startswith("provision: ")] == [
+    assert [
+        line for line in done.stdout.decode().splitlines() if line.startswith("provision: ")
+    ] == [
         "provision: first",
         *(["provision: next"] if fails != "/etc/b" else []),
         "provision: ready" if fails is None else "provision: back",
@@ -285,21 +363,40 @@ class Nowhere(Directory):
 
 
 def test_what_asks_nothing_of_a_host_is_no_step_of_its_boot() -> None:
-    steps = [Nowhere(name="a", path="/a", at_boot=True), Directory(name="b", path="/b", at_boot=True), Directory(name="c", path="/c")]
-    assert [line.split()[1] for line in fragment_text(steps, COS).splitlines() if line.startswith("step ")] == ["b"]
+    steps = [
+        Nowhere(name="a", path="/a", at_boot=True),
+        Directory(name="b", path="/b", at_boot=True),
+        Directory(name="c", path="/c"),
+    ]
+    assert [
+        line.split()[1]
+        for line in fragment_text(steps, COS).splitlines()
+        if line.startswith("step ")
+    ] == ["b"]
 
 
 def test_a_long_step_keeps_its_digits() -> None:
-    assert fragment_text([Directory(name="a", path="/a", at_boot=True, timeout_s=1_234_567.0)], COS).startswith("step a 1234567 ")
+    assert fragment_text(
+        [Directory(name="a", path="/a", at_boot=True, timeout_s=1_234_567.0)], COS
+    ).startswith("step a 1234567 ")
 
 
 def test_a_fragment_with_a_secret_is_read_by_nobody_else() -> None:
-    steps = [File(name="token", path="/etc/token", content="hunter2", mode="0600", secret=True, at_boot=True)]
+    steps = [
+        File(
+            name="token",
+            path="/etc/token",
+            content="hunter2",
+            mode="0600",
+            secret=True,
+            at_boot=True,
+        )
+    ]
     boot = fragment("steps", "10-a.sh", steps)
     assert dict(boot.desired(COS) or {})["mode"] == "0600"
 
 
-# --- the user's own ----------------------------------------------------------------------------------------------
+# --- the user's own -------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -338,12 +435,27 @@ def test_a_recipe_of_the_project(project: Path) -> None:
         ("mine_syntax", "def extra(settings)\n", SettingsError, r"mine_syntax\.py.*1"),
         ("mine_raises", "x = {}['a']\n", SettingsError, r"KeyError: 'a'.*mine_raises\.py:1"),
         ("mine_imports", "import nonsense_of_mine\n", SettingsError, "nonsense_of_mine"),
-        ("mine_attribute", "import os\nos.nonsense\n", SettingsError, r"nonsense.*mine_attribute\.py:2"),
+        (
+            "mine_attribute",
+            "import os\nos.nonsense\n",
+            SettingsError,
+            r"nonsense.*mine_attribute\.py:2",
+        ),
         ("mine_without", "", SettingsError, "extra"),
         ("mine_value", "extra = 7\n", SettingsError, "int"),
-        ("mine_none", "def extra(settings):\n    pass\n", RecipeError, "NoneType.*list of resources"),
+        (
+            "mine_none",
+            "def extra(settings):\n    pass\n",
+            RecipeError,
+            "NoneType.*list of resources",
+        ),
         ("mine_other", "def extra(settings):\n    return ['x']\n", RecipeError, "'x'"),
-        ("mine_fails", "def extra(settings):\n    return 1 / 0\n", RecipeError, r"ZeroDivisionError.*mine_fails\.py:2"),
+        (
+            "mine_fails",
+            "def extra(settings):\n    return 1 / 0\n",
+            RecipeError,
+            r"ZeroDivisionError.*mine_fails\.py:2",
+        ),
         (
             "mine_refuses",
             "from provision.core.shell import RemotePath\ndef extra(s):\n    return [RemotePath('x')]\n",

@@ -13,11 +13,20 @@ from tests.examples.pages import ROOT
 
 TASKS = {name: namespace()[name] for name in namespace().task_names}
 FLAGS = {
-    name: {"--" + flag.replace("_", "-") for argument in task.get_arguments() for flag in argument.names if not argument.positional}
+    name: {
+        "--" + flag.replace("_", "-")
+        for argument in task.get_arguments()
+        for flag in argument.names
+        if not argument.positional
+    }
     for name, task in TASKS.items()
 }
-_CALLED = re.compile(r"(?:\b(?:invoke|provision) |\0 )([a-z]+\.[a-z][a-z-]*|demo|doctor)(?=[ `\"',;.):]|\n|\Z)([^\n`]*)")
-_END = re.compile(r"   |  +#|[;,)(|&]| or | and |: | later\b| takes | removes | continues | looks\b")
+_CALLED = re.compile(
+    r"(?:\b(?:invoke|provision) |\0 )([a-z]+\.[a-z][a-z-]*|demo|doctor)(?=[ `\"',;.):]|\n|\Z)([^\n`]*)"
+)
+_END = re.compile(
+    r"   |  +#|[;,)(|&]| or | and |: | later\b| takes | removes | continues | looks\b"
+)
 PROGRAM = "\0"
 
 
@@ -25,11 +34,19 @@ def texts() -> Iterator[tuple[str, str]]:
     """(place, text) of every string that the package writes; the program's name reads as NUL, any other value as `…`."""
     for path in sorted((ROOT / "provision").rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        inner = {id(value) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for value in ast.walk(node) if value is not node}
+        inner = {
+            id(value)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.JoinedStr)
+            for value in ast.walk(node)
+            if value is not node
+        }
         for node in ast.walk(tree):
             if id(node) in inner:
                 continue
-            if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+            if isinstance(node, ast.JoinedStr) or (
+                isinstance(node, ast.Constant) and isinstance(node.value, str)
+            ):
                 yield f"{path.relative_to(ROOT)}:{node.lineno}", _text(node)
 
 
@@ -71,9 +88,17 @@ def wrong(task: str, rest: str) -> list[str]:
 @pytest.mark.slow
 def test_texts_call_tasks_that_exist_with_flags_that_they_take() -> None:
     found = list(calls())
-    assert {task for _, task, _ in found} >= {"vm.create", "vm.gc", "dev.up", "mps.doctor", "vm.extend"}
+    assert {task for _, task, _ in found} >= {
+        "vm.create",
+        "vm.gc",
+        "dev.up",
+        "mps.doctor",
+        "vm.extend",
+    }
     assert len(found) > 60
-    assert [(place, task, fault) for place, task, rest in found for fault in wrong(task, rest)] == []
+    assert [
+        (place, task, fault) for place, task, rest in found for fault in wrong(task, rest)
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -94,6 +119,12 @@ def test_a_remedy_can_be_typed_as_it_stands() -> None:
     found = dict(remedies())
     assert len(found) > 100
     assert [(place, text) for place, text in found.items() if text.split(" ")[0] in TASKS] == []
-    alone = {place: match[0] for place, text in found.items() if (match := re.match(r"--[a-z][a-z-]+", text))}
-    assert [(place, flag) for place, flag in alone.items() if flag not in set().union(*FLAGS.values())] == []
+    alone = {
+        place: match[0]
+        for place, text in found.items()
+        if (match := re.match(r"--[a-z][a-z-]+", text))
+    }
+    assert [
+        (place, flag) for place, flag in alone.items() if flag not in set().union(*FLAGS.values())
+    ] == []
     assert "--host" in alone.values()

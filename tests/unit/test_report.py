@@ -32,7 +32,12 @@ from provision.report.text import clean, elapsed, failures, plain, recap, second
 
 OK = Outcome("gpu", Status.OK)
 MOUNT = Outcome("driver-mount", Status.CHANGED, (Change("options", "noexec", "exec"),), 1.5)
-BAD = NotConverged("did not converge", where="dev: driver", why="version: 535 -> 550\nlast line", fix="invoke vm.provision --diff")
+BAD = NotConverged(
+    "did not converge",
+    where="dev: driver",
+    why="version: 535 -> 550\nlast line",
+    fix="invoke vm.provision --diff",
+)
 DRIVER = Outcome("driver", Status.FAILED, (Change("version", "535", "550"),), 12.34, BAD)
 
 
@@ -48,7 +53,7 @@ def report(host: str, *outcomes: Outcome, spent: float = 0.61) -> HostReport:
     return HostReport(host, outcomes, 1, spent)
 
 
-# --- lines -------------------------------------------------------------------------------------------------------
+# --- lines ----------------------------------------------------------------------------------------
 
 
 def test_each_event_is_a_line_with_host_and_resource() -> None:
@@ -76,8 +81,13 @@ def test_each_event_is_a_line_with_host_and_resource() -> None:
 
 
 def test_check_mode_says_would_change() -> None:
-    lines = shown([RunStarted(("dev",), "vm.provision", check=True), ResourceFinished("dev", MOUNT)])
-    assert lines == ["vm.provision: check, nothing is changed", "dev | driver-mount   | would change: options  1.50 s"]
+    lines = shown(
+        [RunStarted(("dev",), "vm.provision", check=True), ResourceFinished("dev", MOUNT)]
+    )
+    assert lines == [
+        "vm.provision: check, nothing is changed",
+        "dev | driver-mount   | would change: options  1.50 s",
+    ]
 
 
 def test_why_a_resource_was_not_touched() -> None:
@@ -94,7 +104,11 @@ def test_why_a_resource_was_not_touched() -> None:
 
 
 def test_a_diff_of_several_lines_is_unified() -> None:
-    outcome = Outcome("unit", Status.CHANGED, (Change("content", "a\nb\n", "a\nc\n"), Change("enabled", actual=False, desired=True)))
+    outcome = Outcome(
+        "unit",
+        Status.CHANGED,
+        (Change("content", "a\nb\n", "a\nc\n"), Change("enabled", actual=False, desired=True)),
+    )
     assert shown([ResourceFinished("dev", outcome)], diff=True)[1:] == [
         "dev | unit           |   --- content (host)",
         "dev | unit           |   +++ content (desired)",
@@ -109,10 +123,17 @@ def test_a_diff_of_several_lines_is_unified() -> None:
 
 def test_beside_a_program_only_what_matters_is_said() -> None:
     good = report("dev", OK)
-    calm: list[Event] = [RunStarted(("dev",), "dev.exec"), HostConnected("dev", 0.1), ResourceFinished("dev", OK), RunFinished((good,))]
+    calm: list[Event] = [
+        RunStarted(("dev",), "dev.exec"),
+        HostConnected("dev", 0.1),
+        ResourceFinished("dev", OK),
+        RunFinished((good,)),
+    ]
     assert shown(calm, brief=True) == []
     bad = report("dev", DRIVER)
-    assert "failed dev: driver: did not converge" in shown([*calm[:2], ResourceFinished("dev", DRIVER), RunFinished((bad,))], brief=True)
+    assert "failed dev: driver: did not converge" in shown(
+        [*calm[:2], ResourceFinished("dev", DRIVER), RunFinished((bad,))], brief=True
+    )
 
 
 def test_a_host_that_failed_says_so_when_it_happens() -> None:
@@ -120,7 +141,7 @@ def test_a_host_that_failed_says_so_when_it_happens() -> None:
     assert shown([HostFinished(HostReport("dev", error=error))]) == ["dev | failed: is unreachable"]
 
 
-# --- what hosts print --------------------------------------------------------------------------------------------
+# --- what hosts print -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -152,13 +173,15 @@ def test_no_control_character_passes(raw: str) -> None:
 def test_secrets_are_masked_wherever_they_turn_up() -> None:
     secret = Secret("hunter2")
     outcome = Outcome("login", Status.CHANGED, (Change("token", None, secret),))  # type: ignore[arg-type]
-    lines = shown([ResourceFinished("dev", outcome), RunFinished((report("dev", outcome),))], diff=True)
+    lines = shown(
+        [ResourceFinished("dev", outcome), RunFinished((report("dev", outcome),))], diff=True
+    )
     document = json.dumps(hosts_document(RunFinished((report("dev", outcome),))), default=str)
     assert "***" in "".join(lines)
     assert "hunter2" not in "".join(lines) + document
 
 
-# --- the end -----------------------------------------------------------------------------------------------------
+# --- the end --------------------------------------------------------------------------------------
 
 
 def recap_of(run: RunFinished, *, check: bool = False) -> list[str]:
@@ -166,7 +189,9 @@ def recap_of(run: RunFinished, *, check: bool = False) -> list[str]:
 
 
 def test_the_recap_of_one_host() -> None:
-    assert recap_of(RunFinished((report("dev", *[OK] * 9),))) == ["dev  ok=9 changed=0 failed=0 skipped=0 unknown=0  0.61 s"]
+    assert recap_of(RunFinished((report("dev", *[OK] * 9),))) == [
+        "dev  ok=9 changed=0 failed=0 skipped=0 unknown=0  0.61 s"
+    ]
 
 
 def test_the_recap_of_several_hosts_is_aligned() -> None:
@@ -189,16 +214,27 @@ def test_failures_are_repeated_at_the_end_in_three_lines() -> None:
 
 
 def test_a_host_that_was_not_reached_says_so_in_its_line() -> None:
-    error = Unreachable("is unreachable", where="dev", why="Connection refused", fix="invoke vm.show")
+    error = Unreachable(
+        "is unreachable", where="dev", why="Connection refused", fix="invoke vm.show"
+    )
     lines = recap_of(RunFinished((HostReport("dev", error=error, seconds=5),)))
     assert lines[0] == "dev  ok=0 changed=0 failed=0 skipped=0 unknown=0  5.00 s  is unreachable"
-    assert lines[2:] == ["failed dev: is unreachable", "  why: Connection refused", "  try: invoke vm.show"]
+    assert lines[2:] == [
+        "failed dev: is unreachable",
+        "  why: Connection refused",
+        "  try: invoke vm.show",
+    ]
 
 
 def test_the_same_failure_of_many_hosts_is_told_once() -> None:
     reports = []
     for number in range(9):
-        error = CommandFailed("exit status 1", where=f"web-{number}: image", why=f"web-{number}: disk full", fix=f"ssh web-{number} df")
+        error = CommandFailed(
+            "exit status 1",
+            where=f"web-{number}: image",
+            why=f"web-{number}: disk full",
+            fix=f"ssh web-{number} df",
+        )
         reports.append(report(f"web-{number}", Outcome("image", Status.FAILED, error=error)))
     lines = [plain(line) for line in failures(reports)]
     assert lines[1:] == [
@@ -216,19 +252,33 @@ def test_different_failures_are_told_apart() -> None:
 
 
 def test_a_check_ends_with_its_verdict() -> None:
-    assert recap_of(RunFinished((report("dev", OK),)), check=True)[-1] == "check: nothing would change"
+    assert (
+        recap_of(RunFinished((report("dev", OK),)), check=True)[-1] == "check: nothing would change"
+    )
     changing = RunFinished((report("a", MOUNT, MOUNT), report("b", OK), report("c", MOUNT)))
-    assert recap_of(changing, check=True)[-1] == "check: 3 would change on 2 hosts; nothing was changed"
+    assert (
+        recap_of(changing, check=True)[-1]
+        == "check: 3 would change on 2 hosts; nothing was changed"
+    )
 
 
 def test_an_interruption_is_said() -> None:
-    run = RunFinished((report("dev", Outcome("driver", Status.UNKNOWN)),), ("web",), interrupted=True)
+    run = RunFinished(
+        (report("dev", Outcome("driver", Status.UNKNOWN)),), ("web",), interrupted=True
+    )
     assert recap_of(run)[0].startswith("dev  ok=0 changed=0 failed=0 skipped=0 unknown=1")
     assert recap_of(run)[-1].startswith("interrupted: what was cut reads unknown")
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0.0, "0.00 s"), (0.614, "0.61 s"), (9.996, "10.0 s"), (99.96, "1 min 40 s"), (125.4, "2 min 05 s")]
+    ("value", "text"),
+    [
+        (0.0, "0.00 s"),
+        (0.614, "0.61 s"),
+        (9.996, "10.0 s"),
+        (99.96, "1 min 40 s"),
+        (125.4, "2 min 05 s"),
+    ],
 )
 def test_durations(value: float, text: str) -> None:
     assert seconds(value) == text
@@ -238,12 +288,21 @@ def test_running_times_are_whole_seconds() -> None:
     assert [elapsed(value) for value in (0.9, 59.9, 61)] == ["0 s", "59 s", "1 min 01 s"]
 
 
-# --- the document ------------------------------------------------------------------------------------------------
+# --- the document ---------------------------------------------------------------------------------
 
 
 def test_the_document_of_a_run() -> None:
     document = hosts_document(RunFinished((report("dev", OK, MOUNT, DRIVER),), ("web",)))
-    assert list(document["hosts"]["dev"]) == ["ok", "changed", "failed", "skipped", "unknown", "round_trips", "seconds", "results"]
+    assert list(document["hosts"]["dev"]) == [
+        "ok",
+        "changed",
+        "failed",
+        "skipped",
+        "unknown",
+        "round_trips",
+        "seconds",
+        "results",
+    ]
     assert document["hosts"]["dev"]["results"] == [
         {"resource": "gpu", "status": "ok", "diff": None, "seconds": 0.0},
         {
@@ -276,7 +335,7 @@ def test_a_host_that_was_not_reached_carries_its_error() -> None:
     assert document["interrupted"] is True
 
 
-# --- streams -----------------------------------------------------------------------------------------------------
+# --- streams --------------------------------------------------------------------------------------
 
 
 class Gone(io.StringIO):

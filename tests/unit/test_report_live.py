@@ -114,15 +114,28 @@ def written(terminal: Terminal) -> str:
 def test_what_is_as_it_should_be_is_only_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     terminal = Terminal()
-    outcomes = (Outcome("gpu", Status.OK), Outcome("driver", Status.CHANGED, (Change("version", "1", "2"),), 2.0))
+    outcomes = (
+        Outcome("gpu", Status.OK),
+        Outcome("driver", Status.CHANGED, (Change("version", "1", "2"),), 2.0),
+    )
     with LiveReporter(terminal) as live:
         live(RunStarted(("dev",), "vm.provision"))
-        live(OutputLine("dev", "driver", "[bold]not markup[/bold] :rocket: https://example.invalid/" + "x" * 100))
+        live(
+            OutputLine(
+                "dev",
+                "driver",
+                "[bold]not markup[/bold] :rocket: https://example.invalid/" + "x" * 100,
+            )
+        )
         for outcome in outcomes:
             live(ResourceFinished("dev", outcome))
         live(RunFinished((HostReport("dev", outcomes, 2, 2.5),)))
     lines = [line.rstrip() for line in written(terminal).splitlines()]
-    assert "dev | driver         | [bold]not markup[/bold] :rocket: https://example.invalid/" + "x" * 100 in lines
+    assert (
+        "dev | driver         | [bold]not markup[/bold] :rocket: https://example.invalid/"
+        + "x" * 100
+        in lines
+    )
     assert "dev | driver         | changed: version  2.00 s" in lines
     assert "dev  ok=1 changed=1 failed=0 skipped=0 unknown=0  2.50 s" in lines
     assert not any("| gpu" in line for line in lines)

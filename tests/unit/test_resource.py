@@ -13,7 +13,13 @@ from provision.core.model import Change, State
 from provision.core.resource import compare, describe, waves
 from tests.unit.scripted import Item
 
-scalars = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=False, width=16) | st.sampled_from(["", "a", "1", "True"])
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 3)
+    | st.floats(allow_nan=False, width=16)
+    | st.sampled_from(["", "a", "1", "True"])
+)
 states = st.none() | st.dictionaries(st.sampled_from("abc"), scalars)
 
 
@@ -42,7 +48,9 @@ def test_compare(actual: State | None, desired: State | None, keys: list[str]) -
 
 
 @given(states, states)
-def test_a_difference_says_what_was_read_and_what_is_desired(actual: State | None, desired: State | None) -> None:
+def test_a_difference_says_what_was_read_and_what_is_desired(
+    actual: State | None, desired: State | None
+) -> None:
     changes = compare(actual, desired)
     for change in changes:
         if change.key != "present":
@@ -64,13 +72,33 @@ def test_a_difference_says_what_was_read_and_what_is_desired(actual: State | Non
         (Change("layers", 3, 1), ["layers: 3 -> 1"]),
         (
             Change("content", "a\nb\nc\n", "a\nB\nc\n"),
-            ["--- content (host)", "+++ content (desired)", "@@ -1,3 +1,3 @@", " a", "-b", "+B", " c"],
+            [
+                "--- content (host)",
+                "+++ content (desired)",
+                "@@ -1,3 +1,3 @@",
+                " a",
+                "-b",
+                "+B",
+                " c",
+            ],
         ),
-        (Change("content", None, "a\n"), ["--- content (host)", "+++ content (desired)", "@@ -0,0 +1 @@", "+a"]),
-        (Change("content", "a\n", None), ["--- content (host)", "+++ content (desired)", "@@ -1 +0,0 @@", "-a"]),
+        (
+            Change("content", None, "a\n"),
+            ["--- content (host)", "+++ content (desired)", "@@ -0,0 +1 @@", "+a"],
+        ),
+        (
+            Change("content", "a\n", None),
+            ["--- content (host)", "+++ content (desired)", "@@ -1 +0,0 @@", "-a"],
+        ),
         (
             Change("content", "a\n", "a"),
-            ["--- content (host)", "+++ content (desired)", "@@ -1 +1,2 @@", " a", "+\\ No newline at end of file"],
+            [
+                "--- content (host)",
+                "+++ content (desired)",
+                "@@ -1 +1,2 @@",
+                " a",
+                "+\\ No newline at end of file",
+            ],
         ),
         (
             Change("content", "a\r\n", "a\n"),
@@ -84,8 +112,12 @@ def test_a_change_for_people(change: Change, lines: list[str]) -> None:
 
 def test_what_is_absent_on_both_sides_is_no_change() -> None:
     """`mps.disable --check --diff` would show `memory_limit: absent -> absent`, and count it."""
-    assert compare({"daemon": True, "memory_limit": None}, None) == (Change("daemon", actual=True, desired=None),)
-    assert compare(None, {"daemon": True, "memory_limit": None}) == (Change("daemon", actual=None, desired=True),)
+    assert compare({"daemon": True, "memory_limit": None}, None) == (
+        Change("daemon", actual=True, desired=None),
+    )
+    assert compare(None, {"daemon": True, "memory_limit": None}) == (
+        Change("daemon", actual=None, desired=True),
+    )
     assert compare({"memory_limit": None}, None) == (Change("present", actual=True, desired=False),)
     assert compare(None, {"memory_limit": None}) == (Change("present", actual=False, desired=True),)
 
@@ -95,7 +127,11 @@ texts = st.text(st.sampled_from("ab\n\r\x0c\u2028"), max_size=6)
 
 @given(texts, texts)
 def test_texts_that_differ_show_a_difference(before: str, after: str) -> None:
-    changed = [line for line in describe(Change("content", before, after)) if not line.startswith(("---", "+++"))]
+    changed = [
+        line
+        for line in describe(Change("content", before, after))
+        if not line.startswith(("---", "+++"))
+    ]
     assert any(line[:1] in "-+" or "->" in line for line in changed) or before == after
 
 
@@ -104,7 +140,13 @@ def names(recipe: list[Item]) -> list[list[str]]:
 
 
 def test_waves() -> None:
-    recipe = [Item(name="a"), Item(name="b"), Item(name="c", needs=("a",)), Item(name="d", needs=("b",)), Item(name="e", needs=("d",))]
+    recipe = [
+        Item(name="a"),
+        Item(name="b"),
+        Item(name="c", needs=("a",)),
+        Item(name="d", needs=("b",)),
+        Item(name="e", needs=("d",)),
+    ]
     assert names(recipe) == [["a", "b"], ["c", "d"], ["e"]]
     assert names([]) == []
     assert names([Item(name="a"), Item(name="b", on_change_of=("a",))]) == [["a"], ["b"]]
@@ -112,7 +154,10 @@ def test_waves() -> None:
 
 @given(st.lists(st.lists(st.integers(0, 7), max_size=2), max_size=8))
 def test_what_is_depended_on_is_in_an_earlier_wave(links: list[list[int]]) -> None:
-    recipe = [Item(name=str(number), needs=tuple({str(link) for link in found if link < number})) for number, found in enumerate(links)]
+    recipe = [
+        Item(name=str(number), needs=tuple({str(link) for link in found if link < number}))
+        for number, found in enumerate(links)
+    ]
     cut = waves(recipe)
     assert [resource for wave in cut for resource in wave] == recipe
     place = {resource.name: number for number, wave in enumerate(cut) for resource in wave}

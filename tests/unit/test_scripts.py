@@ -14,11 +14,18 @@ from tests.shells.worlds import World
 from tests.unit.shelltexts import shellchecked, unparsed
 
 PACKAGE = Path(__file__).parents[2] / "provision"
-EXCLUDED = ("SC2329",)  # a prelude that several share holds functions that one of them does not call
+EXCLUDED = (
+    "SC2329",
+)  # a prelude that several share holds functions that one of them does not call
 MEANT = {
-    "mps/bench/cell_script.py:_CELL": ("SC2086", "SC1010"),  # lists of processes fall into words; `echo done`
+    "mps/bench/cell_script.py:_CELL": (
+        "SC2086",
+        "SC1010",
+    ),  # lists of processes fall into words; `echo done`
     "resources/boot.py:BOOT_TEXT": ("SC1090",),  # its fragments lie on the host
-    "mps/status/inside.py:ALIVE": ("SC2034",),  # its prelude names a folder that it does not look into
+    "mps/status/inside.py:ALIVE": (
+        "SC2034",
+    ),  # its prelude names a folder that it does not look into
 }
 """What a rule would find in one text alone."""
 NO_SHELL = {
@@ -71,7 +78,12 @@ def is_python(text: str) -> bool:
 def calls(tree: ast.Module) -> Iterator[ast.Call]:
     """Every call of `script`."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "script" and node.args:
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "script"
+            and node.args
+        ):
             yield node
 
 
@@ -95,16 +107,28 @@ def constants(tree: ast.Module) -> Mapping[str, str]:
     """The texts that a module gives a name."""
     found: dict[str, str] = {}
     for node in tree.body:
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        targets = (
+            node.targets
+            if isinstance(node, ast.Assign)
+            else [node.target]
+            if isinstance(node, ast.AnnAssign)
+            else []
+        )
         text = plain(node.value, found) if isinstance(node, ast.Assign | ast.AnnAssign) else None
-        found |= {target.id: text for target in targets if isinstance(target, ast.Name) and text is not None}
+        found |= {
+            target.id: text
+            for target in targets
+            if isinstance(target, ast.Name) and text is not None
+        }
     return found
 
 
 def of_module(tree: ast.Module) -> Mapping[str, Text]:
     """The shell texts of one module, by the name of the constant, or by the line of the call that holds the text itself."""
     known = constants(tree)
-    found = {name: Text(text) for name, text in known.items() if "\n" in text and not is_python(text)}
+    found = {
+        name: Text(text) for name, text in known.items() if "\n" in text and not is_python(text)
+    }
     for call in calls(tree):
         first, given = call.args[0], {each.arg: each.value for each in call.keywords if each.arg}
         for key in HANDED_ON & set(given):
@@ -122,9 +146,15 @@ def of_module(tree: ast.Module) -> Mapping[str, Text]:
 @cache
 def texts() -> Mapping[str, Text]:
     paths = [path for path in sorted(PACKAGE.rglob("*.py")) if "__pycache__" not in path.parts]
-    sources = {path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+    sources = {
+        path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8") for path in paths
+    }
     trees = {name: ast.parse(source) for name, source in sources.items() if MAY_HOLD.search(source)}
-    return {f"{path}:{name}": text for path, tree in trees.items() for name, text in of_module(tree).items()}
+    return {
+        f"{path}:{name}": text
+        for path, tree in trees.items()
+        for name, text in of_module(tree).items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +167,10 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
             file = folder / f"{name.replace('/', '.').replace(':', '.').replace(' ', '-')}.sh"
             rules = ",".join(sorted(text.rules | set(MEANT.get(name, ()))))
             head = f"# shellcheck disable={rules}\n" if rules else ""
-            file.write_text(f"{head}export {' '.join(['R', 'because', *sorted(text.bound)])}\n{text.source}", encoding="utf-8")
+            file.write_text(
+                f"{head}export {' '.join(['R', 'because', *sorted(text.bound)])}\n{text.source}",
+                encoding="utf-8",
+            )
             files.append(str(file))
     return files
 
@@ -157,7 +190,10 @@ def test_shell_of_every_kind_is_found() -> None:
     }
     assert known <= set(texts())
     assert "commands/dev/container.py:_INSIDE" in texts(), "it has one line"
-    assert {name.partition(":")[0] for name in texts() if ":line " in name} >= {"mps/plan/host_facts.py", "resources/docker.py"}
+    assert {name.partition(":")[0] for name in texts() if ":line " in name} >= {
+        "mps/plan/host_facts.py",
+        "resources/docker.py",
+    }
 
 
 def test_every_shell_parses_every_text(world: World, written: list[str]) -> None:

@@ -34,12 +34,28 @@ def refused(*levels: Level) -> SettingsError:
 def test_nothing_set_is_the_mock_with_the_documented_defaults() -> None:
     settings = Settings.from_levels([])
     assert settings == Settings()
-    assert (settings.cloud, settings.name, settings.gpu, settings.gpu_count, settings.disk_gb) == ("mock", "dev", "nvidia-l4", 1, 200)
+    assert (settings.cloud, settings.name, settings.gpu, settings.gpu_count, settings.disk_gb) == (
+        "mock",
+        "dev",
+        "nvidia-l4",
+        1,
+        200,
+    )
     assert (settings.image, settings.driver, settings.ttl_s) == ("cos-125-lts", "default", 8 * 3600)
     worker = settings.worker
-    assert (worker.base, worker.python, worker.beam, worker.shm_size, worker.name) == ("beam", "3.11", "2.77.0", "1g", "worker")
+    assert (worker.base, worker.python, worker.beam, worker.shm_size, worker.name) == (
+        "beam",
+        "3.11",
+        "2.77.0",
+        "1g",
+        "worker",
+    )
     assert (worker.privileged, worker.processes) == (False, None)
-    assert (settings.mps.pipe_dir, settings.mps.log_dir, settings.mps.thread_percentage) == ("/run/mps/pipe", "/run/mps/log", None)
+    assert (settings.mps.pipe_dir, settings.mps.log_dir, settings.mps.thread_percentage) == (
+        "/run/mps/pipe",
+        "/run/mps/log",
+        None,
+    )
 
 
 def test_settings_do_not_change() -> None:
@@ -54,7 +70,9 @@ def test_a_project_means_compute_engine_unless_told_otherwise() -> None:
 
 
 def test_an_empty_section_is_not_set() -> None:
-    assert Settings.from_levels([level(worker=None, hosts=None, zones=None, gpu=None)]) == Settings()
+    assert (
+        Settings.from_levels([level(worker=None, hosts=None, zones=None, gpu=None)]) == Settings()
+    )
 
 
 def test_a_vm_without_a_gpu() -> None:
@@ -64,41 +82,106 @@ def test_a_vm_without_a_gpu() -> None:
 
 def test_places_and_waits() -> None:
     settings = Settings.from_levels(
-        [level(zones=["us-east1-b", "europe-west4", "everywhere"], provisioning="flex-start", capacity_wait="1h30m")]
+        [
+            level(
+                zones=["us-east1-b", "europe-west4", "everywhere"],
+                provisioning="flex-start",
+                capacity_wait="1h30m",
+            )
+        ]
     )
-    assert (settings.zones, settings.capacity_wait_s) == (("us-east1-b", "europe-west4", "everywhere"), 5400)
+    assert (settings.zones, settings.capacity_wait_s) == (
+        ("us-east1-b", "europe-west4", "everywhere"),
+        5400,
+    )
     assert Settings().capacity_wait_s is None
 
 
-# --- what is refused ---------------------------------------------------------------------------------------------
+# --- what is refused ------------------------------------------------------------------------------
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"zone": "us-central1-a"}, "unknown key provision.zone", "did you mean provision.zones?"),
-    ({"worker": {"imgae": "x"}}, "unknown key provision.worker.imgae", "did you mean provision.worker.image?"),
+    (
+        {"worker": {"imgae": "x"}},
+        "unknown key provision.worker.imgae",
+        "did you mean provision.worker.image?",
+    ),
     ({"python": "3.12"}, "unknown key provision.python", "did you mean provision.worker.python?"),
-    ({"hosts": {"ws": {"adress": "x"}}}, "unknown key provision.hosts.ws.adress", "did you mean provision.hosts.ws.address?"),
-    ({"hosts": {"ws": {"user": "x"}}}, "provision.hosts.ws.address is missing", "set provision.hosts.ws.address"),
+    (
+        {"hosts": {"ws": {"adress": "x"}}},
+        "unknown key provision.hosts.ws.adress",
+        "did you mean provision.hosts.ws.address?",
+    ),
+    (
+        {"hosts": {"ws": {"user": "x"}}},
+        "provision.hosts.ws.address is missing",
+        "set provision.hosts.ws.address",
+    ),
     ({"hosts": {"ws": None}}, "provision.hosts.ws is empty", "change or remove provision.hosts.ws"),
     ({"disk_gb": 20}, "provision.disk_gb is 20", "set provision.disk_gb to 50 or more"),
-    ({"disk_gb": "200"}, "provision.disk_gb is '200'", "write provision.disk_gb as digits, without quotes and without a unit"),
+    (
+        {"disk_gb": "200"},
+        "provision.disk_gb is '200'",
+        "write provision.disk_gb as digits, without quotes and without a unit",
+    ),
     ({"disk_gb": 1.5}, "provision.disk_gb is 1.5", "change or remove provision.disk_gb"),
     ({"gpu_count": True}, "provision.gpu_count is True", "change or remove provision.gpu_count"),
-    ({"zones": "us-central1-a"}, "provision.zones is 'us-central1-a'", "write provision.zones as a list: ['us-central1-a']"),
+    (
+        {"zones": "us-central1-a"},
+        "provision.zones is 'us-central1-a'",
+        "write provision.zones as a list: ['us-central1-a']",
+    ),
     ({"zones": []}, "provision.zones is []", "name at least one zone, such as us-central1-a"),
-    ({"zones": ["us-central1-a", "x;y"]}, "provision.zones[1] is 'x;y'", "change or remove provision.zones[1]"),
-    ({"zones": ["us-central"]}, "provision.zones[0] is 'us-central'", "change or remove provision.zones[0]"),
-    ({"capacity_wait": "80s"}, "provision.capacity_wait is '80s'", "change or remove provision.capacity_wait"),
-    ({"provisioning": "cheap"}, "provision.provisioning is 'cheap'", "change or remove provision.provisioning"),
+    (
+        {"zones": ["us-central1-a", "x;y"]},
+        "provision.zones[1] is 'x;y'",
+        "change or remove provision.zones[1]",
+    ),
+    (
+        {"zones": ["us-central"]},
+        "provision.zones[0] is 'us-central'",
+        "change or remove provision.zones[0]",
+    ),
+    (
+        {"capacity_wait": "80s"},
+        "provision.capacity_wait is '80s'",
+        "change or remove provision.capacity_wait",
+    ),
+    (
+        {"provisioning": "cheap"},
+        "provision.provisioning is 'cheap'",
+        "change or remove provision.provisioning",
+    ),
     ({"worker": {"python": 3.1}}, "provision.worker.python is 3.1", "in quotes"),
     ({"driver": 535}, "provision.driver is 535", "in quotes"),
     ({"ttl": "5"}, "provision.ttl is '5'", "change or remove provision.ttl"),
     ({"idle_stop": "4m"}, "provision.idle_stop is '4m'", "change or remove provision.idle_stop"),
-    ({"idle_delete": "soon"}, "provision.idle_delete is 'soon'", "change or remove provision.idle_delete"),
+    (
+        {"idle_delete": "soon"},
+        "provision.idle_delete is 'soon'",
+        "change or remove provision.idle_delete",
+    ),
     ({"ttl": "121d"}, "provision.ttl is '121d'", "change or remove provision.ttl"),
-    ({"hosts": {"ws": {"address": "x", "become": False}}}, "provision.hosts.ws.become is False", '"none" in quotes'),
-    ({"hosts": {"ws": {"address": "-oProxyCommand=x"}}}, "provision.hosts.ws.address is '-oProxyCommand=x'", "change"),
-    ({"hosts": {"a b": {"address": "x"}}}, "'a b' is no name for a key of provision.hosts", "rename it"),
-    ({"hosts": {"ws": {"address": "x", "port": 70000}}}, "provision.hosts.ws.port is 70000", "change"),
+    (
+        {"hosts": {"ws": {"address": "x", "become": False}}},
+        "provision.hosts.ws.become is False",
+        '"none" in quotes',
+    ),
+    (
+        {"hosts": {"ws": {"address": "-oProxyCommand=x"}}},
+        "provision.hosts.ws.address is '-oProxyCommand=x'",
+        "change",
+    ),
+    (
+        {"hosts": {"a b": {"address": "x"}}},
+        "'a b' is no name for a key of provision.hosts",
+        "rename it",
+    ),
+    (
+        {"hosts": {"ws": {"address": "x", "port": 70000}}},
+        "provision.hosts.ws.port is 70000",
+        "change",
+    ),
     (
         {"hosts": {"ws": {"address": "x", "driver": "cos", "driver_dir": "/x"}}},
         "provision.hosts.ws.driver_dir is '/x'",
@@ -110,11 +193,27 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"mps": {"pipe_dir": "/x/../tmp"}}, "provision.mps.pipe_dir is '/x/../tmp'", "change"),
     ({"mps": {"pipe_dir": "relative"}}, "provision.mps.pipe_dir is 'relative'", "change"),
     ({"mps": {"gpu": "GPU-11112222"}}, "provision.mps.gpu is 'GPU-11112222'", "change"),
-    ({"mps": {"gpu": "GPU-11112222-3333-4444-5555-66667777888"}}, "provision.mps.gpu is 'GPU-11112222", "change"),
+    (
+        {"mps": {"gpu": "GPU-11112222-3333-4444-5555-66667777888"}},
+        "provision.mps.gpu is 'GPU-11112222",
+        "change",
+    ),
     ({"mps": {"thread_percentage": 0}}, "provision.mps.thread_percentage is 0", "change"),
-    ({"worker": {"volumes": ["/a:/data", "/b:/data/"]}}, "provision.worker.volumes is ['/a:/data', '/b:/data/']", "a target of its own"),
-    ({"worker": {"volumes": ["/a:/usr/local/nvidia/lib64"]}}, "provision.worker.volumes[0] is", "change"),
-    ({"worker": {"requirements": ["a\nb"]}}, "provision.worker.requirements[0] is 'a\\nb'", "change"),
+    (
+        {"worker": {"volumes": ["/a:/data", "/b:/data/"]}},
+        "provision.worker.volumes is ['/a:/data', '/b:/data/']",
+        "a target of its own",
+    ),
+    (
+        {"worker": {"volumes": ["/a:/usr/local/nvidia/lib64"]}},
+        "provision.worker.volumes[0] is",
+        "change",
+    ),
+    (
+        {"worker": {"requirements": ["a\nb"]}},
+        "provision.worker.requirements[0] is 'a\\nb'",
+        "change",
+    ),
     ({"worker": {"image": "Not An Image"}}, "provision.worker.image is 'Not An Image'", "change"),
     ({"recipes": ["my module:x"]}, "provision.recipes[0] is 'my module:x'", "change"),
     ({"cloud": "aws"}, "provision.cloud is 'aws'", "change"),
@@ -134,9 +233,15 @@ def test_what_is_refused_and_how(data: dict[str, Any], what: str, fix: str) -> N
 def test_what_is_allowed_is_said() -> None:
     assert refused(level(cloud="aws")).why == "allowed: gce, mock"
     assert "1 to 63 of a-z" in refused(level(name="Dev")).why
-    assert "at most 88 bytes (this one has 92)" in refused(level(mps={"pipe_dir": "/" + "ü" * 45 + "x"})).why
+    assert (
+        "at most 88 bytes (this one has 92)"
+        in refused(level(mps={"pipe_dir": "/" + "ü" * 45 + "x"})).why
+    )
     assert "a folder of its own, such as" in refused(level(mps={"pipe_dir": "/"})).why
-    assert "keys of provision.mps are pipe_dir, log_dir, thread_percentage" in refused(level(mps={"x": 1})).why
+    assert (
+        "keys of provision.mps are pipe_dir, log_dir, thread_percentage"
+        in refused(level(mps={"x": 1})).why
+    )
 
 
 def test_several_problems_name_every_key() -> None:
@@ -162,25 +267,36 @@ def test_what_may_be_confidential_is_not_repeated(data: dict[str, Any]) -> None:
 
 
 def test_numbers_are_welcome_as_values_of_the_environment() -> None:
-    assert Settings.from_levels([level(worker={"env": {"OMP_NUM_THREADS": 4}})]).worker.env == {"OMP_NUM_THREADS": "4"}
+    assert Settings.from_levels([level(worker={"env": {"OMP_NUM_THREADS": 4}})]).worker.env == {
+        "OMP_NUM_THREADS": "4"
+    }
 
 
 def test_the_pipe_folder_may_be_as_long_as_sockets_allow() -> None:
-    assert Settings.from_levels([level(mps={"pipe_dir": "/" + "x" * 87})]).mps.pipe_dir.endswith("x")
+    assert Settings.from_levels([level(mps={"pipe_dir": "/" + "x" * 87})]).mps.pipe_dir.endswith(
+        "x"
+    )
 
 
-# --- where a value came from -------------------------------------------------------------------------------------
+# --- where a value came from ----------------------------------------------------------------------
 
 
 def test_the_place_is_that_of_the_last_word() -> None:
-    system = Level("/etc/invoke.yaml", {"name": "a", "worker": {"beam": "x"}}, {("worker",): 7, ("worker", "beam"): 8})
+    system = Level(
+        "/etc/invoke.yaml",
+        {"name": "a", "worker": {"beam": "x"}},
+        {("worker",): 7, ("worker", "beam"): 8},
+    )
     project = Level("invoke.yaml", {"name": "B"}, {("name",): 3})
     assert refused(system, project).where == "invoke.yaml, line 3"
     assert refused(project, system).where == "/etc/invoke.yaml, line 8"
 
 
 def test_an_impossible_pair_names_the_place_of_the_key_to_change() -> None:
-    levels = [Level("a.yaml", {"gpu": "nvidia-l4"}), Level("b.yaml", {"disk_gb": 30}, {("disk_gb",): 2})]
+    levels = [
+        Level("a.yaml", {"gpu": "nvidia-l4"}),
+        Level("b.yaml", {"disk_gb": 30}, {("disk_gb",): 2}),
+    ]
     assert refused(*levels).where == "b.yaml, line 2"
 
 
@@ -193,38 +309,58 @@ def test_a_check_of_the_catalogue_is_told_with_the_place() -> None:
         raise SettingsError("does not fit", where="machine_type", why="because", fix="another")
 
     with pytest.raises(SettingsError) as caught:
-        Settings.from_levels([Level("a.yaml", {"machine_type": "n1-standard-8"}, {("machine_type",): 9})], check=check)
-    assert str(caught.value).splitlines()[0] == "a.yaml, line 9: provision.machine_type is 'n1-standard-8': does not fit"
+        Settings.from_levels(
+            [Level("a.yaml", {"machine_type": "n1-standard-8"}, {("machine_type",): 9})],
+            check=check,
+        )
+    assert (
+        str(caught.value).splitlines()[0]
+        == "a.yaml, line 9: provision.machine_type is 'n1-standard-8': does not fit"
+    )
 
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6)
 trees = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["worker", "name", "hosts", "zones"]) | names, inner, max_size=3)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["worker", "name", "hosts", "zones"]) | names, inner, max_size=3
+        )
     ),
     max_leaves=12,
 )
 
 
 @given(st.dictionaries(st.sampled_from([*Settings.model_fields]) | names, trees, max_size=4))
-def test_whatever_a_file_holds_is_settings_or_one_error_of_three_lines(data: dict[str, Any]) -> None:
+def test_whatever_a_file_holds_is_settings_or_one_error_of_three_lines(
+    data: dict[str, Any],
+) -> None:
     error = None
     try:
         Settings.from_levels([Level("f", data)])
     except SettingsError as found:
         error = found
-    assert error is None or (error.where in {"f", "defaults"} and error.what and error.why and error.fix)
+    assert error is None or (
+        error.where in {"f", "defaults"} and error.what and error.why and error.fix
+    )
 
 
 def test_mappings_merge_key_by_key_and_everything_else_as_a_whole() -> None:
-    weak = Level("weak", {"worker": {"env": {"A": "1", "B": "2"}, "apt": ["x", "y"]}, "name": "weak"})
+    weak = Level(
+        "weak", {"worker": {"env": {"A": "1", "B": "2"}, "apt": ["x", "y"]}, "name": "weak"}
+    )
     strong = Level("strong", {"worker": {"env": {"B": "3"}, "apt": ["z"]}})
-    assert merge([weak, strong]).data == {"worker": {"env": {"A": "1", "B": "3"}, "apt": ["z"]}, "name": "weak"}
-    assert weak.data["worker"] == {"env": {"A": "1", "B": "2"}, "apt": ["x", "y"]}, "a level is not changed by merging"
+    assert merge([weak, strong]).data == {
+        "worker": {"env": {"A": "1", "B": "3"}, "apt": ["z"]},
+        "name": "weak",
+    }
+    assert weak.data["worker"] == {"env": {"A": "1", "B": "2"}, "apt": ["x", "y"]}, (
+        "a level is not changed by merging"
+    )
 
 
-# --- text --------------------------------------------------------------------------------------------------------
+# --- text -----------------------------------------------------------------------------------------
 
 
 def test_a_variable_for_every_kind_of_key() -> None:
@@ -239,7 +375,11 @@ def test_a_variable_for_every_kind_of_key() -> None:
     }
     settings = Settings.from_levels(env_levels(Settings, env, "P_"))
     assert settings.zones == ("us-east1-b", "us-east1-c")
-    assert (settings.disk_gb, settings.worker.privileged, settings.worker.processes) == (100, True, 4)
+    assert (settings.disk_gb, settings.worker.privileged, settings.worker.processes) == (
+        100,
+        True,
+        4,
+    )
     assert (settings.mps.thread_percentage, settings.dataflow.region) == (None, "us-east1")
 
 
@@ -249,13 +389,24 @@ def test_a_variable_overrides_and_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("8h", 28800), ("90m", 5400), ("1d12h", 129600), ("30s", 30), ("120d", 10368000), ("none", None), ("1h30s", 3630)]
+    ("text", "seconds"),
+    [
+        ("8h", 28800),
+        ("90m", 5400),
+        ("1d12h", 129600),
+        ("30s", 30),
+        ("120d", 10368000),
+        ("none", None),
+        ("1h30s", 3630),
+    ],
 )
 def test_times_to_live(text: str, seconds: int | None) -> None:
     assert ttl_seconds(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "8", "h", "29s", "121d", "8 h", "1h1d", "-8h", "8H", "0h", "\u0668h"])
+@pytest.mark.parametrize(
+    "text", ["", "8", "h", "29s", "121d", "8 h", "1h1d", "-8h", "8H", "0h", "\u0668h"]
+)
 def test_times_that_the_cloud_would_refuse(text: str) -> None:
     with pytest.raises(ValueError, match="8h, 90m or 1d12h"):
         ttl_seconds(text)
@@ -266,13 +417,27 @@ def test_any_number_of_seconds_within_the_bounds(seconds: int) -> None:
     assert ttl_seconds(f"{seconds}s") == seconds
 
 
-# --- hosts -------------------------------------------------------------------------------------------------------
+# --- hosts ----------------------------------------------------------------------------------------
 
 
 def test_a_static_host_becomes_the_record_the_program_works_with() -> None:
-    settings = Settings.from_levels([level(hosts={"ws": {"address": "local", "driver": "present", "host_key": KEY + " me@here"}})])
+    settings = Settings.from_levels(
+        [
+            level(
+                hosts={
+                    "ws": {"address": "local", "driver": "present", "host_key": KEY + " me@here"}
+                }
+            )
+        ]
+    )
     host = settings.hosts["ws"].host("ws")
-    assert (host.name, host.address, host.port, host.become, host.driver) == ("ws", "local", None, "sudo", "present")
+    assert (host.name, host.address, host.port, host.become, host.driver) == (
+        "ws",
+        "local",
+        None,
+        "sudo",
+        "present",
+    )
     assert host.is_local
     assert host.host_key == KEY, "a comment is no part of a key"
 
@@ -305,9 +470,19 @@ def test_what_is_no_host_key_is_told_before_anything_connects(key: str) -> None:
 
 def generated(kind: str) -> str:
     if kind == "rsa":
-        return rsa.generate_private_key(65537, 2048).public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+        return (
+            rsa.generate_private_key(65537, 2048)
+            .public_key()
+            .public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+            .decode()
+        )
     curve = ec.SECP256R1() if kind == "nistp256" else ec.SECP521R1()
-    return ec.generate_private_key(curve).public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    return (
+        ec.generate_private_key(curve)
+        .public_key()
+        .public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        .decode()
+    )
 
 
 @pytest.mark.parametrize("kind", ["rsa", "nistp256", "nistp521"])
@@ -318,15 +493,25 @@ def test_host_keys_of_every_kind(kind: str) -> None:
         HostSettings(address="x", host_key=line[:-8])
 
 
-@pytest.mark.parametrize(("written", "value"), [(True, "on"), (False, "off"), ("auto", "auto"), ("on", "on")])
-def test_on_and_off_may_be_written_bare_although_yaml_reads_them_as_booleans(written: object, value: str) -> None:
+@pytest.mark.parametrize(
+    ("written", "value"), [(True, "on"), (False, "off"), ("auto", "auto"), ("on", "on")]
+)
+def test_on_and_off_may_be_written_bare_although_yaml_reads_them_as_booleans(
+    written: object, value: str
+) -> None:
     assert Settings.model_validate({"os_login": written}).os_login == value
     with pytest.raises(ValueError, match="os_login"):
         Settings.model_validate({"os_login": "maybe"})
 
 
 def test_time_without_use() -> None:
-    assert [idle_seconds(text) for text in ("none", "5m", "45m", "7d", "1d12h")] == [None, 300, 2700, 604_800, 129_600]
+    assert [idle_seconds(text) for text in ("none", "5m", "45m", "7d", "1d12h")] == [
+        None,
+        300,
+        2700,
+        604_800,
+        129_600,
+    ]
     settings = Settings.model_validate({"idle_stop": "45m", "idle_delete": "7d"})
     assert (settings.idle_stop_s, settings.idle_delete_s) == (2700, 604_800)
     assert (Settings().idle_stop_s, Settings().idle_delete_s) == (None, None)

@@ -28,9 +28,17 @@ class Machine:
 
     def make_venv(self, python: str | None = None) -> subprocess.CompletedProcess[str]:
         given = {} if python is None else {"PYTHON": python}
-        # The usual tools are builtins: nothing else is needed, and no Python of this very machine is found.
+        # The usual tools are builtins: nothing else is needed, and no Python of this very machine
+        # is found.
         environment = {"PATH": str(self.folder), "LOG": str(self.log), **given}
-        return subprocess.run(["/bin/sh", MAKE_VENV, "the venv"], env=environment, capture_output=True, text=True, check=False, timeout=30)
+        return subprocess.run(
+            ["/bin/sh", MAKE_VENV, "the venv"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=30,
+        )
 
 
 @pytest.fixture
@@ -59,7 +67,9 @@ def test_no_python_is_said_so(machine: Machine) -> None:
     machine.add("python3", OLD)
     done = machine.make_venv()
     assert done.returncode == 1
-    assert done.stderr.startswith("no Python >= 3.11 found (looked for: python3.14 python3.13 python3.12 python3.11 python3).\n")
+    assert done.stderr.startswith(
+        "no Python >= 3.11 found (looked for: python3.14 python3.13 python3.12 python3.11 python3).\n"
+    )
     assert "try: make PYTHON=" in done.stderr
 
 

@@ -31,7 +31,7 @@ MAX_ARG_STRLEN = 131_072
 """Linux refuses a longer argument, its NUL included."""
 NONCE = ":0123456789abcdef:"
 
-# --- words -------------------------------------------------------------------------------------------------------
+# --- words ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,9 @@ def test_a_nul_is_refused(word: str) -> None:
 def test_what_no_encoding_holds_is_refused() -> None:
     with pytest.raises(UsageError, match="UTF-8"):
         quote("\ud800")
-    assert quote("\udcff") == "'\udcff'"  # a byte of a file name that is not UTF-8, as Python keeps it
+    assert (
+        quote("\udcff") == "'\udcff'"
+    )  # a byte of a file name that is not UTF-8, as Python keeps it
 
 
 def test_a_path_on_a_host_is_absolute() -> None:
@@ -97,23 +99,39 @@ def test_no_arguments_clear_the_positional_parameters() -> None:
     assert script("echo", argv=[]).render() == "set --\necho\n"
 
 
-# --- secrets -----------------------------------------------------------------------------------------------------
+# --- secrets --------------------------------------------------------------------------------------
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0<"), min_size=12))
 def test_a_secret_is_never_shown(value: str) -> None:
     secret = Secret("<<" + value + ">>")
-    made = script("echo", argv=[secret, join("--token=", secret)], token=secret, path=join(RemotePath("/a"), secret))
-    for shown in (str(secret), repr(secret), f"{secret}", str(made), repr(made), str(join("a", secret)), repr(Section("k", made, 1.0))):
+    made = script(
+        "echo",
+        argv=[secret, join("--token=", secret)],
+        token=secret,
+        path=join(RemotePath("/a"), secret),
+    )
+    for shown in (
+        str(secret),
+        repr(secret),
+        f"{secret}",
+        str(made),
+        repr(made),
+        str(join("a", secret)),
+        repr(Section("k", made, 1.0)),
+    ):
         assert value not in shown
     assert made.render().count("<<") == 4
 
 
 def test_a_masked_script_shows_where_a_secret_stands() -> None:
-    assert str(script("echo", argv=[Secret("x")], token=join("a=", Secret("y")))) == "token=a='***'\nset -- '***'\necho\n"
+    assert (
+        str(script("echo", argv=[Secret("x")], token=join("a=", Secret("y"))))
+        == "token=a='***'\nset -- '***'\necho\n"
+    )
 
 
-# --- how it travels ----------------------------------------------------------------------------------------------
+# --- how it travels -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("become", ["none", "sudo"])
@@ -129,7 +147,10 @@ def test_no_command_line_is_longer_than_linux_takes(become: str, text: str, time
 
 
 def test_a_small_job_travels_as_an_argument() -> None:
-    sections = [Section(f"p{number}", script("echo 'it is' \"$x\"", x="x" * 800), 30.0) for number in range(20)]
+    sections = [
+        Section(f"p{number}", script("echo 'it is' \"$x\"", x="x" * 800), 30.0)
+        for number in range(20)
+    ]
     _, stdin = wrap(job(sections, NONCE))
     assert stdin == b""
 
@@ -160,14 +181,16 @@ def test_a_payload_is_base64_in_lines(data: bytes) -> None:
     assert all(len(line) <= 76 for line in text.splitlines())
 
 
-# --- fields ------------------------------------------------------------------------------------------------------
+# --- fields ---------------------------------------------------------------------------------------
 
 
 def test_fields() -> None:
     assert fields("a=1\n b =2=3\nnothing\na=4\n=5\n") == {"a": "4", "b": "2=3", "": "5"}
 
 
-@pytest.mark.parametrize("separator", ["\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])
+@pytest.mark.parametrize(
+    "separator", ["\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
+)
 def test_only_a_line_end_ends_a_field(separator: str) -> None:
     assert fields(f"a=1{separator}b=2\n") == {"a": f"1{separator}b=2"}
 
@@ -177,4 +200,7 @@ def test_script_file_is_sent_without_comments_behind_its_shared_functions(tmp_pa
     library.write_text("# shellcheck shell=sh\nask() { echo asked; }\n")
     file.write_text('#!/bin/sh\n: "${pipe:?}"\n\n# A reason.\nask "$pipe" # stays\n')
     made = script(file, uses=(str(library),), pipe="/run/mps")
-    assert made.render() == 'pipe=/run/mps\nask() { echo asked; }\n: "${pipe:?}"\nask "$pipe" # stays\n'
+    assert (
+        made.render()
+        == 'pipe=/run/mps\nask() { echo asked; }\n: "${pipe:?}"\nask "$pipe" # stays\n'
+    )

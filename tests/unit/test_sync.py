@@ -50,9 +50,13 @@ def stage_of(workspace: Path, token: str, names: Sequence[str]) -> str:
 
 def send(shell: Sequence[str], workspace: Path, *names: str, status: int = 0) -> str:
     words = words_of(shell, stage_of(workspace, "t0", names))
-    done = subprocess.run(words, cwd=workspace, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        words, cwd=workspace, capture_output=True, text=True, timeout=30, check=False
+    )
     assert done.returncode == status, done.stderr
-    assert [path.name for path in (workspace / ".provision").iterdir()] in ([], ["files"]), "nothing of the sending stays"
+    assert [path.name for path in (workspace / ".provision").iterdir()] in ([], ["files"]), (
+        "nothing of the sending stays"
+    )
     return done.stderr
 
 
@@ -101,7 +105,9 @@ def test_what_a_program_wrote_is_not_removed_for_a_file(shell: list[str], tmp_pa
     assert files(tmp_path) == {"a"}
 
 
-def test_a_folder_that_a_program_made_of_a_sent_file_stays(shell: list[str], tmp_path: Path) -> None:
+def test_a_folder_that_a_program_made_of_a_sent_file_stays(
+    shell: list[str], tmp_path: Path
+) -> None:
     send(shell, tmp_path, "a", "b")
     (tmp_path / "a").unlink()
     write(tmp_path, "a/made")
@@ -135,10 +141,14 @@ def test_thousands_of_files_take_no_process_each(shell: list[str], tmp_path: Pat
     send(shell, tmp_path, *names[1500:])
     after = os.times()
     assert files(tmp_path) == set(names[1500:])
-    assert (after.children_user + after.children_system) - (before.children_user + before.children_system) < 1.5
+    assert (after.children_user + after.children_system) - (
+        before.children_user + before.children_system
+    ) < 1.5
 
 
-def test_nothing_is_removed_when_the_lists_cannot_be_compared(shell: list[str], tmp_path: Path) -> None:
+def test_nothing_is_removed_when_the_lists_cannot_be_compared(
+    shell: list[str], tmp_path: Path
+) -> None:
     if shell[0] == "busybox":
         pytest.skip("its sort is its own")
     send(shell, tmp_path, "a")
@@ -148,7 +158,9 @@ def test_nothing_is_removed_when_the_lists_cannot_be_compared(shell: list[str], 
     (broken / "sort").chmod(0o755)
     environ = {**os.environ, "PATH": f"{broken}:{os.environ['PATH']}"}
     words = words_of(shell, stage_of(tmp_path, "t1", ["b"]))
-    done = subprocess.run(words, cwd=tmp_path, env=environ, capture_output=True, timeout=30, check=False)
+    done = subprocess.run(
+        words, cwd=tmp_path, env=environ, capture_output=True, timeout=30, check=False
+    )
     assert done.returncode == 2
     assert (tmp_path / "a").exists()
     assert (tmp_path / ".provision/files").read_text() == "a\n"
@@ -159,7 +171,13 @@ def test_root_settles_what_was_sent_whoever_the_images_user_is(tmp_path: Path) -
     docker.write_text('#!/bin/sh\nprintf "%s\\n" "$1 $2 $3" >>"${0%/*}/called"\n')
     docker.chmod(0o755)
     text = f"R={tmp_path}\n{project_tar.receive('worker', project_tar.new_stage()).render()}"
-    subprocess.run(["sh", "-c", text], env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}, input=b"", check=True, timeout=20)
+    subprocess.run(
+        ["sh", "-c", text],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        input=b"",
+        check=True,
+        timeout=20,
+    )
     assert (tmp_path / "called").read_text() == "cp - worker:/workspace\nexec --user 0\n"
 
 
@@ -175,7 +193,9 @@ def test_a_submodule_that_was_not_checked_out_is_nothing(project: Path) -> None:
     write(project, "a.py")
     (project / "lib").mkdir()
     entry = "160000,0123456789012345678901234567890123456789,lib"
-    subprocess.run(["git", "-C", str(project), "update-index", "--add", "--cacheinfo", entry], check=True)
+    subprocess.run(
+        ["git", "-C", str(project), "update-index", "--add", "--cacheinfo", entry], check=True
+    )
     assert project_tar.project_files(project) == ["a.py"]
 
 
@@ -186,7 +206,9 @@ def test_the_tar_holds_names_and_files_all_of_them_roots(project: Path) -> None:
         listed = tar.extractfile("in/names")
         assert listed is not None
         assert listed.read() == b"a.py\nb c\n"
-    assert members == dict.fromkeys([".provision", "in", "in/files", "in/names", "in/files/a.py", "in/files/b c"], (0, 0, ""))
+    assert members == dict.fromkeys(
+        [".provision", "in", "in/files", "in/names", "in/files/a.py", "in/files/b c"], (0, 0, "")
+    )
 
 
 def test_a_line_break_in_a_name_is_refused(project: Path) -> None:

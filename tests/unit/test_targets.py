@@ -41,4 +41,7 @@ def test_a_task_for_one_host_says_how_to_name_it(tmp_path: Path) -> None:
     both.settings.hosts["other"] = both.settings.hosts["desk"]
     with pytest.raises(UsageError, match="acts on one host") as caught:
         convergence.host(both, Targets(limit="all"))
-    assert (caught.value.why, caught.value.fix) == ("the pattern names 2: desk, other", "--host NAME")
+    assert (caught.value.why, caught.value.fix) == (
+        "the pattern names 2: desk, other",
+        "--host NAME",
+    )

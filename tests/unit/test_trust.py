@@ -16,7 +16,13 @@ from provision.project.host_keys import ATTRIBUTES_PAUSE_S, Publication, key_ali
 
 ED = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBhAqcVaWAMCSKt6NHhRBhFcyISvgC0pbZAKHPHg2zxL"
 OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICs4zTd2SBmzFQwbYqAShqsdwbvZo4TzuxFCzVSm9BYD"
-VM = Vm(name="dev", zone="us-central1-a", status="RUNNING", machine_type="g2-standard-8", instance_id="4711")
+VM = Vm(
+    name="dev",
+    zone="us-central1-a",
+    status="RUNNING",
+    machine_type="g2-standard-8",
+    instance_id="4711",
+)
 
 
 def printed(line: str, fingerprint: str = "") -> str:
@@ -54,7 +60,9 @@ class Clock:
 
 
 def look(cloud: Cloud, clock: Callable[[], float] | None = None, **more: Any) -> list[str]:
-    return [key.line for key in Publication(cast(Any, cloud), VM, clock=clock or Clock(), **more).look()]
+    return [
+        key.line for key in Publication(cast(Any, cloud), VM, clock=clock or Clock(), **more).look()
+    ]
 
 
 def test_guest_attributes_come_first() -> None:

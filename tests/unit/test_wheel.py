@@ -18,7 +18,11 @@ ROOT = Path(__file__).parents[2]
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], cwd=ROOT, capture_output=True, check=True, timeout=60
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        timeout=60,
     )
     (built,) = folder.glob("*.whl")
     return built
@@ -26,23 +30,36 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def shipped(folder: str) -> set[str]:
     """Files below a folder of the checkout, as a wheel names them."""
-    paths = (path.relative_to(ROOT / folder) for path in (ROOT / folder).rglob("*") if path.is_file())
+    paths = (
+        path.relative_to(ROOT / folder) for path in (ROOT / folder).rglob("*") if path.is_file()
+    )
     return {path.as_posix() for path in paths if "__pycache__" not in path.parts}
 
 
 def test_the_wheel_holds_every_file(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        held = {name.removeprefix("provision/") for name in archive.namelist() if name.startswith("provision/")}
+        held = {
+            name.removeprefix("provision/")
+            for name in archive.namelist()
+            if name.startswith("provision/")
+        }
     templates = {f"_templates/{name}" for name in shipped("templates")}
     assert templates
     assert held == shipped("provision") | templates
 
 
 def test_the_stand_ins_stay_executable(wheel: Path) -> None:
-    programs = [path for path in (ROOT / "provision" / "testing" / "standins").rglob("*") if path.is_file() and os.access(path, os.X_OK)]
+    programs = [
+        path
+        for path in (ROOT / "provision" / "testing" / "standins").rglob("*")
+        if path.is_file() and os.access(path, os.X_OK)
+    ]
     assert programs
     with zipfile.ZipFile(wheel) as archive:
-        modes = {path: archive.getinfo(path.relative_to(ROOT).as_posix()).external_attr >> 16 for path in programs}
+        modes = {
+            path: archive.getinfo(path.relative_to(ROOT).as_posix()).external_attr >> 16
+            for path in programs
+        }
     assert [path for path, mode in modes.items() if not mode & 0o111] == []
 
 

@@ -1,7 +1,8 @@
 """The JSON that Compute Engine is sent and what is read from its answers. Pure.
 
-Field names and types: Compute Engine API v1, resource `instances`. The rules for GPU machines: Compute Engine, "Create
-an N1 VM that has attached GPUs", "GPU machine types" and "Limit the run time of a VM".
+Field names and types: Compute Engine API v1, resource `instances`. The rules for GPU machines:
+Compute Engine, "Create an N1 VM that has attached GPUs", "GPU machine types" and "Limit the run
+time of a VM".
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ from provision.core.model import Scalar, Vm, VmSpec
 OWNER_LABEL = "provision-owner"
 """Label that says whose a VM is; one without it, or with another value, is never touched."""
 REQUEST_LABEL = "provision-request"
-"""Label with the requestId of the insert that made the VM: proof that it is the one this run asked for."""
+"""Label with the requestId of the insert that made the VM: proof that it is the one this run asked
+for."""
 COS_PROJECT = "cos-cloud"
 COS_FAMILY = re.compile(r"cos-(stable|beta|dev|\d+-lts|arm64-.+)\Z")
 """Image families of Container-Optimized OS; any other name beginning with `cos-` is an image."""
 IDLE_DELETE_LABEL = "provision-idle-delete"
-"""Label with the setting `idle_delete` that the VM was made with: whether it may be deleted is asked of the VM itself."""
+"""Label with the setting `idle_delete` that the VM was made with: whether it may be deleted is
+asked of the VM itself."""
 EXTENDED_LABEL = "provision-extended"
-"""Label with the time limit that a VM had before one of its runs got more time; see `cloud/extension.py`."""
+"""Label with the time limit that a VM had before one of its runs got more time; see
+`cloud/extension.py`."""
 METADATA_VALUE_LIMIT_BYTES = 256 * 1024
 
 _NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?\Z")
@@ -53,7 +57,9 @@ class ImageRef:
 
 def image_ref(image: str, project: str = "") -> ImageRef:
     """Read `cos-125-lts`, `cos-125-19216-655-28`, `family/NAME`, or a path `projects/P/global/images/[family/]NAME`."""
-    path = re.fullmatch(r"(?:https://\S+?/)?projects/([^/]+)/global/images/(family/)?([^/]+)", image)
+    path = re.fullmatch(
+        r"(?:https://\S+?/)?projects/([^/]+)/global/images/(family/)?([^/]+)", image
+    )
     if path:
         return ImageRef(path[1], path[3], bool(path[2]))
     if image.startswith("family/"):
@@ -61,12 +67,15 @@ def image_ref(image: str, project: str = "") -> ImageRef:
     return ImageRef(project or COS_PROJECT, image, COS_FAMILY.match(image) is not None)
 
 
-def standard_metadata(*, user: str, public_key: str, user_data: str = "", os_login: bool = False) -> dict[str, str]:
+def standard_metadata(
+    *, user: str, public_key: str, user_data: str = "", os_login: bool = False
+) -> dict[str, str]:
     """The metadata of a GPU VM on Container-Optimized OS.
 
-    `public_key` is one line `TYPE BASE64 [COMMENT]`, put in at creation so that no propagation is waited for. Updates are
-    off, since with them a reboot can change the build and lose the driver ("Automatic updates"). What is said of OS Login is said
-    for this VM, whatever the project's metadata says; where it is on, keys in metadata are ignored without a word, so there is none.
+    `public_key` is one line `TYPE BASE64 [COMMENT]`, put in at creation so that no propagation is
+    waited for. Updates are off, since with them a reboot can change the build and lose the driver
+    ("Automatic updates"). What is said of OS Login is said for this VM, whatever the project's
+    metadata says; where it is on, keys in metadata are ignored without a word, so there is none.
     """
     items = {
         "cos-update-strategy": "update_disabled",
@@ -89,18 +98,40 @@ def check_spec(spec: VmSpec) -> None:
     """Refuse a spec that the API would refuse for its form; SettingsError names the key."""
     if not _NAME.match(spec.name):
         why = "1 to 63 of a-z, 0-9 and '-', beginning with a letter, not ending with '-'"
-        raise SettingsError(f"VM name {spec.name!r} is not possible", where="name", why=why, fix="choose a name such as dev")
+        raise SettingsError(
+            f"VM name {spec.name!r} is not possible",
+            where="name",
+            why=why,
+            fix="choose a name such as dev",
+        )
     scheduled.check_spec(spec)
     for key, value in spec.labels.items():
         if not (_LABEL_KEY.match(key) and _LABEL_VALUE.match(value)):
             why = "keys and values are at most 63 of a-z, 0-9, '_' and '-'"
-            raise SettingsError(f"label {key!r}: {value!r} is not possible", where="labels", why=why, fix="write the label in lower case")
+            raise SettingsError(
+                f"label {key!r}: {value!r} is not possible",
+                where="labels",
+                why=why,
+                fix="write the label in lower case",
+            )
     for key, value in spec.metadata.items():
         if not _METADATA_KEY.match(key):
-            raise SettingsError(f"metadata key {key!r} is not possible", where="metadata", why="1 to 128 of letters, digits, '_' and '-'")
+            raise SettingsError(
+                f"metadata key {key!r} is not possible",
+                where="metadata",
+                why="1 to 128 of letters, digits, '_' and '-'",
+            )
         if len(value.encode()) > METADATA_VALUE_LIMIT_BYTES:
-            raise SettingsError(f"metadata {key!r} is too long", where="metadata", why="a value has at most 256 KiB")
-    catalog.validate_shape(spec.gpu, spec.gpu_count, spec.machine_type, spec.disk_gb, provisioning=spec.provisioning_model)
+            raise SettingsError(
+                f"metadata {key!r} is too long", where="metadata", why="a value has at most 256 KiB"
+            )
+    catalog.validate_shape(
+        spec.gpu,
+        spec.gpu_count,
+        spec.machine_type,
+        spec.disk_gb,
+        provisioning=spec.provisioning_model,
+    )
 
 
 def insert_body(spec: VmSpec, zone: str, *, source_image: str) -> dict[str, Any]:
@@ -114,31 +145,47 @@ def insert_body(spec: VmSpec, zone: str, *, source_image: str) -> dict[str, Any]
         "scheduling": scheduled.scheduling(spec),
         **scheduled.beside(spec),
         "labels": dict(spec.labels),
-        "metadata": {"items": [{"key": key, "value": value} for key, value in spec.metadata.items()]},
+        "metadata": {
+            "items": [{"key": key, "value": value} for key, value in spec.metadata.items()]
+        },
     }
     if spec.gpu is not None and not catalog.gpu_type(spec.gpu).bundled:
         accelerator = f"zones/{zone}/acceleratorTypes/{catalog.gpu_type(spec.gpu).accelerator}"
-        body["guestAccelerators"] = [{"acceleratorType": accelerator, "acceleratorCount": spec.gpu_count}]
+        body["guestAccelerators"] = [
+            {"acceleratorType": accelerator, "acceleratorCount": spec.gpu_count}
+        ]
     return body
 
 
 def _boot_disk(spec: VmSpec, zone: str, source_image: str) -> dict[str, Any]:
     disk_type = f"zones/{zone}/diskTypes/{catalog.default_disk_type(spec.machine_type)}"
-    parameters = {"sourceImage": source_image, "diskSizeGb": str(spec.disk_gb), "diskType": disk_type, "labels": dict(spec.labels)}
+    parameters = {
+        "sourceImage": source_image,
+        "diskSizeGb": str(spec.disk_gb),
+        "diskType": disk_type,
+        "labels": dict(spec.labels),
+    }
     return {"boot": True, "autoDelete": True, "initializeParams": parameters}
 
 
 def _network_interface(spec: VmSpec) -> dict[str, Any]:
     access = [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}] if spec.external_ip else []
-    return {"network": spec.network, "accessConfigs": access} if access else {"network": spec.network}
+    return (
+        {"network": spec.network, "accessConfigs": access} if access else {"network": spec.network}
+    )
 
 
 def limited(scheduling: Mapping[str, Any], ttl_s: int) -> dict[str, Any]:
     """`scheduling` as it was read, with another time limit. setScheduling replaces the whole, so all of it is sent again.
 
-    A limit needs an action, and stands beside no `terminationTime` (Compute Engine, "Limit the run time of a VM").
+    A limit needs an action, and stands beside no `terminationTime` (Compute Engine, "Limit the run
+    time of a VM").
     """
-    kept = {key: value for key, value in scheduling.items() if key not in ("terminationTime", "maxRunDuration")}
+    kept = {
+        key: value
+        for key, value in scheduling.items()
+        if key not in ("terminationTime", "maxRunDuration")
+    }
     return {"instanceTerminationAction": "STOP", **kept, "maxRunDuration": {"seconds": str(ttl_s)}}
 
 
@@ -153,8 +200,12 @@ def vm_from_json(resource: Mapping[str, Any]) -> Vm:
     gpu, gpu_count = _gpu(resource.get("guestAccelerators", ()), machine_type)
     interface: Mapping[str, Any] = next(iter(resource.get("networkInterfaces", ())), {})
     access: Mapping[str, Any] = next(iter(interface.get("accessConfigs", ())), {})
-    boot: Mapping[str, Any] = next((disk for disk in resource.get("disks", ()) if disk.get("boot")), {})
-    metadata = {item["key"]: item.get("value", "") for item in resource.get("metadata", {}).get("items", ())}
+    boot: Mapping[str, Any] = next(
+        (disk for disk in resource.get("disks", ()) if disk.get("boot")), {}
+    )
+    metadata = {
+        item["key"]: item.get("value", "") for item in resource.get("metadata", {}).get("items", ())
+    }
     scheduling: Mapping[str, Any] = resource.get("scheduling", {})
     ttl: Mapping[str, Any] = scheduling.get("maxRunDuration", {})
     return Vm(
@@ -171,10 +222,16 @@ def vm_from_json(resource: Mapping[str, Any]) -> Vm:
         started=resource.get("lastStartTimestamp", ""),
         stopped=resource.get("lastStopTimestamp", ""),
         ttl_s=int(ttl["seconds"]) if "seconds" in ttl else None,
-        stops_at=resource.get("resourceStatus", {}).get("scheduling", {}).get("terminationTimestamp", ""),
+        stops_at=resource.get("resourceStatus", {})
+        .get("scheduling", {})
+        .get("terminationTimestamp", ""),
         termination_action=scheduling.get("instanceTerminationAction", ""),
         provisioning_model=scheduling.get("provisioningModel", "STANDARD"),
-        disk_gb=sum(int(disk.get("diskSizeGb", 0)) for disk in resource.get("disks", ()) if disk.get("type") != "SCRATCH"),
+        disk_gb=sum(
+            int(disk.get("diskSizeGb", 0))
+            for disk in resource.get("disks", ())
+            if disk.get("type") != "SCRATCH"
+        ),
         image=_image(boot, resource.get("labels", {})),
         labels=dict(resource.get("labels", {})),
         metadata=metadata,
@@ -183,13 +240,16 @@ def vm_from_json(resource: Mapping[str, Any]) -> Vm:
 
 def _gpu(attached: Sequence[Mapping[str, Any]], machine_type: str) -> tuple[str | None, int]:
     if attached:
-        return last(attached[0].get("acceleratorType", "")), int(attached[0].get("acceleratorCount", 0))
+        return last(attached[0].get("acceleratorType", "")), int(
+            attached[0].get("acceleratorCount", 0)
+        )
     bundled = catalog.bundled_machine_types().get(machine_type)
     return (bundled[0].accelerator, bundled[1].gpu_count) if bundled else (None, 0)
 
 
 IMAGE_LABEL = "provision-image"
-"""Label with the name of the image the VM was made from: an instance does not say it, its disk does."""
+"""Label with the name of the image the VM was made from: an instance does not say it, its disk
+does."""
 
 
 def _image(boot_disk: Mapping[str, Any], labels: Mapping[str, str]) -> str:
@@ -223,4 +283,7 @@ def disk_from_json(resource: Mapping[str, Any]) -> Disk:
 
 def labels_filter(labels: Mapping[str, str]) -> str:
     """The API's filter expression for what carries all `labels`; ANY stands for any value."""
-    return " AND ".join(f"(labels.{key}:*)" if value == ANY else f'(labels.{key}="{value}")' for key, value in sorted(labels.items()))
+    return " AND ".join(
+        f"(labels.{key}:*)" if value == ANY else f'(labels.{key}="{value}")'
+        for key, value in sorted(labels.items())
+    )

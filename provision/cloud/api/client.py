@@ -1,10 +1,11 @@
 """Requests to Compute Engine through google-cloud-compute: the only module that imports google, and only when it is used.
 
-What the client library does that this module does not rely on (measured on google-cloud-compute 1.56.0):
-`insert()` and its kin poll their operation on the public endpoint whatever `api_endpoint` says, so the unary calls are
-used with an operations client of our own; an operation error without HTTP code passes its `result()` silently, so the
-error list is always read; its retries cover reads only, and lost connections surface as `requests` exceptions.
-Importing the package imports the clients of all hundred services (3.3 s of processor time here); `_compute` imports those used.
+What the client library does that this module does not rely on (measured on google-cloud-compute
+1.56.0): `insert()` and its kin poll their operation on the public endpoint whatever `api_endpoint`
+says, so the unary calls are used with an operations client of our own; an operation error without
+HTTP code passes its `result()` silently, so the error list is always read; its retries cover reads
+only, and lost connections surface as `requests` exceptions. Importing the package imports the
+clients of all hundred services (3.3 s of processor time here); `_compute` imports those used.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ from provision.core.errors import CloudAuthError, CloudError
 T = TypeVar("T")
 
 SERVER_WAIT_S = 120.0
-"""Longest time that one `zoneOperations.wait` is held by the server (Compute Engine API, zoneOperations.wait)."""
+"""Longest time that one `zoneOperations.wait` is held by the server (Compute Engine API,
+zoneOperations.wait)."""
 LOGIN = "gcloud auth application-default login"
 USEC = 1_000_000
 _CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
@@ -49,7 +51,8 @@ _OS_LOGIN = "OsLoginServiceClient"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _PACKAGE = "google.cloud.compute_v1"
 SKEW_S = 5.0
-"""A cloud's clock that differs by less is not told from the time that a reply takes, and from the whole seconds of its `Date`."""
+"""A cloud's clock that differs by less is not told from the time that a reply takes, and from the
+whole seconds of its `Date`."""
 _WITH_A_NAME = ("get", "get_from_family")
 _OF_AN_OPERATION = ("name", "status")
 
@@ -57,9 +60,10 @@ _OF_AN_OPERATION = ("name", "status")
 class ComputeClient:
     """Requests of one project: sent, repeated where that helps, waited for, and their refusals read.
 
-    Without `endpoint` it is Google's, with Application Default Credentials; with one (`http://127.0.0.1:PORT`) it is the
-    emulator's, without credentials and without proxies. `now` (seconds, monotonic) and `sleep` are injectable.
-    Safe to use from several threads. Requests raise `CloudRefused`, `CloudNotFound` or `CloudAuthError`.
+    Without `endpoint` it is Google's, with Application Default Credentials; with one
+    (`http://127.0.0.1:PORT`) it is the emulator's, without credentials and without proxies. `now`
+    (seconds, monotonic) and `sleep` are injectable. Safe to use from several threads. Requests
+    raise `CloudRefused`, `CloudNotFound` or `CloudAuthError`.
     """
 
     def __init__(
@@ -86,7 +90,8 @@ class ComputeClient:
         self._credentials: Any = None
         self._lock = threading.Lock()
         self.ahead_s: float | None = None
-        """Seconds by which the cloud's clock is ahead of this machine's, as the latest reply says; None while none has told."""
+        """Seconds by which the cloud's clock is ahead of this machine's, as the latest reply says;
+        None while none has told."""
 
     def close(self) -> None:
         """Close the connections; safe to call twice."""
@@ -99,17 +104,29 @@ class ComputeClient:
         request = {"project": self.project, **words}
 
         def send() -> dict[str, Any]:
-            reply = getattr(self._client(client), method)(request=request, retry=None, timeout=self._request_timeout_s)
+            reply = getattr(self._client(client), method)(
+                request=request, retry=None, timeout=self._request_timeout_s
+            )
             return _whole(reply, "name" if method in _WITH_A_NAME else "kind")
 
         return self._call(what, where, send)
 
-    def pages(self, client: str, method: str, what: str, where: str, each: Callable[[Any], T], **words: Any) -> list[T]:
+    def pages(
+        self,
+        client: str,
+        method: str,
+        what: str,
+        where: str,
+        each: Callable[[Any], T],
+        **words: Any,
+    ) -> list[T]:
         """Every item of a paged list through `each`; one call per page, all of them once more where one is lost."""
         request = {"project": self.project, **words}
 
         def send() -> list[T]:
-            pager = getattr(self._client(client), method)(request=request, retry=None, timeout=self._request_timeout_s)
+            pager = getattr(self._client(client), method)(
+                request=request, retry=None, timeout=self._request_timeout_s
+            )
             found = [each(item) for item in pager]
             if not pager.kind:  # an empty list says what it is; a page that does not is the last, since it names no next one
                 raise _no_reply("kind")
@@ -134,12 +151,22 @@ class ComputeClient:
         request = {"project": self.project, "zone": zone, "request_id": request_id, **words}
 
         def send() -> dict[str, Any]:
-            reply = getattr(self._client(client), f"{verb}_unary")(request=request, retry=None, timeout=self._request_timeout_s)
+            reply = getattr(self._client(client), f"{verb}_unary")(
+                request=request, retry=None, timeout=self._request_timeout_s
+            )
             return _whole(reply, *_OF_AN_OPERATION)
 
         self.finish(self._call(what, where, send, attempts), zone, what, where, extra_s=extra_s)
 
-    def finish(self, operation: Mapping[str, Any], zone: str, what: str, where: str, *, extra_s: float = 0.0) -> None:
+    def finish(
+        self,
+        operation: Mapping[str, Any],
+        zone: str,
+        what: str,
+        where: str,
+        *,
+        extra_s: float = 0.0,
+    ) -> None:
         """Wait for the end of an operation. Raises what it failed with; TIMED_OUT when it does not end in our time."""
         deadline = self.now() + self.operation_timeout_s + extra_s
         pause_s = 0.25
@@ -147,7 +174,12 @@ class ComputeClient:
             asked_at = self.now()
             if asked_at >= deadline:
                 message = f"operation {operation['name']} is {operation.get('status')} after {self.operation_timeout_s + extra_s:g} s"
-                raise refused(what, Refusal(code=TIMED_OUT, message=message), where=where, project=self.project)
+                raise refused(
+                    what,
+                    Refusal(code=TIMED_OUT, message=message),
+                    where=where,
+                    project=self.project,
+                )
             operation = self._wait(str(operation["name"]), zone, what, where)
             if self.now() - asked_at < 1 and operation.get("status") != "DONE":
                 self.sleep(pause_s)
@@ -159,15 +191,25 @@ class ComputeClient:
     def account(self) -> str:
         """The e-mail address that the credentials belong to. Raises `CloudAuthError` where they do not tell."""
         what, credentials = "whose the credentials are could not be asked", self._authorized()
-        known = str(getattr(credentials, "service_account_email", "") or getattr(credentials, "account", "") or "")
+        known = str(
+            getattr(credentials, "service_account_email", "")
+            or getattr(credentials, "account", "")
+            or ""
+        )
         if "@" in known:
             return known
         url = f"{self.endpoint or _OPENID}/v1/userinfo"
-        reply = self._call(what, url, lambda: self._session().get(url, timeout=self._request_timeout_s))
+        reply = self._call(
+            what, url, lambda: self._session().get(url, timeout=self._request_timeout_s)
+        )
         email = str(reply.json().get("email", "")) if reply.ok else ""
         if not email:
             fix = f"{LOGIN} --scopes=openid,{_EMAIL},{_CLOUD_PLATFORM}"
-            raise CloudAuthError("the credentials do not say whose they are", why=f"{url}: {reply.status_code} {reply.reason}", fix=fix)
+            raise CloudAuthError(
+                "the credentials do not say whose they are",
+                why=f"{url}: {reply.status_code} {reply.reason}",
+                fix=fix,
+            )
         return email
 
     def _heard(self, reply: Any, **_: Any) -> None:
@@ -180,7 +222,9 @@ class ComputeClient:
         """Let `account` log in with a key where OS Login is on; its login profile as the API's JSON."""
         key = {"key": public_key, "expiration_time_usec": expires_s * USEC}
         words = {"parent": f"users/{account}", "ssh_public_key": key, "project_id": self.project}
-        reply = self._os_login("import_ssh_public_key", "OS Login did not take the key", account, **words)
+        reply = self._os_login(
+            "import_ssh_public_key", "OS Login did not take the key", account, **words
+        )
         profile: dict[str, Any] = as_json(reply).get("loginProfile", {})
         return profile
 
@@ -195,7 +239,10 @@ class ComputeClient:
         self._os_login("delete_ssh_public_key", "OS Login did not remove the key", name, name=name)
 
     def _os_login(self, method: str, what: str, where: str, **words: Any) -> Any:
-        send = lambda: getattr(self._client(_OS_LOGIN), method)(request=words, retry=None, timeout=self._request_timeout_s)  # noqa: E731
+        def send() -> Any:
+            call = getattr(self._client(_OS_LOGIN), method)
+            return call(request=words, retry=None, timeout=self._request_timeout_s)
+
         return self._call(what, where, send)
 
     def _session(self) -> Any:
@@ -210,7 +257,12 @@ class ComputeClient:
         timeout_s = self._request_timeout_s + self._server_wait_s
 
         def send() -> dict[str, Any]:
-            return _whole(self._client("ZoneOperationsClient").wait(request=request, retry=None, timeout=timeout_s), *_OF_AN_OPERATION)
+            return _whole(
+                self._client("ZoneOperationsClient").wait(
+                    request=request, retry=None, timeout=timeout_s
+                ),
+                *_OF_AN_OPERATION,
+            )
 
         return self._call(what, where, send)
 
@@ -245,10 +297,18 @@ class ComputeClient:
         words: dict[str, Any] = {"credentials": self._authorized()}
         if self.endpoint:
             words["client_options"] = {"api_endpoint": self.endpoint}
-        client = _os_login_client()(transport="rest", **words) if name == _OS_LOGIN else getattr(compute(), name)(**words)
-        if (session := getattr(client.transport, "_session", None)) is not None:  # no public way leads to it
+        client = (
+            _os_login_client()(transport="rest", **words)
+            if name == _OS_LOGIN
+            else getattr(compute(), name)(**words)
+        )
+        if (
+            session := getattr(client.transport, "_session", None)
+        ) is not None:  # no public way leads to it
             session.hooks["response"].append(self._heard)
-            session.trust_env = not self._is_local  # requests would send even loopback traffic to a proxy of the environment
+            session.trust_env = (
+                not self._is_local
+            )  # requests would send even loopback traffic to a proxy of the environment
         return client
 
     @property
@@ -291,7 +351,8 @@ def preload() -> None:
 def _import_sparingly() -> None:
     """Put the package into place without running its `__init__`, which would import every service.
 
-    A name that is neither a client nor a type of the API runs it after all, so whoever imports the package later sees all of it.
+    A name that is neither a client nor a type of the API runs it after all, so whoever imports the
+    package later sees all of it.
     """
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or spec.loader is None:
@@ -342,7 +403,9 @@ def _default_credentials() -> Any:
     try:
         credentials, _project = google.auth.default(scopes=[_CLOUD_PLATFORM])
     except GoogleAuthError as error:
-        raise CloudAuthError("no credentials for Google Cloud", why=str(error), fix=LOGIN) from error
+        raise CloudAuthError(
+            "no credentials for Google Cloud", why=str(error), fix=LOGIN
+        ) from error
     return credentials
 
 
@@ -387,14 +450,18 @@ def _refusal(error: Exception) -> Refusal | None:
     if isinstance(error, requests.RequestException | TransportError):
         return Refusal(code=CONNECTION_LOST, message=f"{type(error).__name__}: {error}")
     if isinstance(error, GoogleAuthError):
-        raise CloudAuthError("the credentials were not accepted", why=str(error), fix=LOGIN) from error
+        raise CloudAuthError(
+            "the credentials were not accepted", why=str(error), fix=LOGIN
+        ) from error
     if isinstance(error, CloudError):
         raise error
     return None
 
 
 def _api_refusal(error: Any) -> Refusal:
-    first: Mapping[str, Any] = error.errors[0] if error.errors and isinstance(error.errors[0], Mapping) else {}
+    first: Mapping[str, Any] = (
+        error.errors[0] if error.errors and isinstance(error.errors[0], Mapping) else {}
+    )
     zones = ""
     with suppress(AttributeError):
         zones = (error.metadata or {}).get("zonesAvailable", "")

@@ -1,7 +1,8 @@
 """OS Login: whether a VM uses it, and as whom it lets us in. Pure.
 
-Where `enable-oslogin` is on, keys in metadata are ignored without a word; an instance's own metadata beats the project's, and the
-organisation may forbid to turn it off (Compute Engine, "Set up OS Login"; "Manage OS Login in an organization").
+Where `enable-oslogin` is on, keys in metadata are ignored without a word; an instance's own
+metadata beats the project's, and the organisation may forbid to turn it off (Compute Engine, "Set
+up OS Login"; "Manage OS Login in an organization").
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from provision.core.errors import CloudAuthError
 
 KEY = "enable-oslogin"
 CONSTRAINT = "compute.requireOsLogin"
-"""The organisation's policy that wants OS Login on; a request that turns it off is refused under its name."""
+"""The organisation's policy that wants OS Login on; a request that turns it off is refused under
+its name."""
 LOGIN_ROLE = "roles/compute.osAdminLogin"
 """Lets somebody log in, with sudo; `roles/compute.osLogin` is without."""
 _YES = ("true", "yes", "y", "1")
@@ -38,11 +40,22 @@ def instead_of_key(metadata: Mapping[str, str]) -> dict[str, str]:
 
 def username(profile: Mapping[str, Any], account: str) -> str:
     """The POSIX user name of a login profile: that of its primary account. Raises `CloudAuthError` where it has none."""
-    accounts = [each for each in profile.get("posixAccounts", ()) if each.get("operatingSystemType", "LINUX") != "WINDOWS"]
-    chosen = next((each for each in accounts if each.get("primary")), accounts[0] if accounts else {})
+    accounts = [
+        each
+        for each in profile.get("posixAccounts", ())
+        if each.get("operatingSystemType", "LINUX") != "WINDOWS"
+    ]
+    chosen = next(
+        (each for each in accounts if each.get("primary")), accounts[0] if accounts else {}
+    )
     if not chosen.get("username"):
         why = "its login profile has no POSIX account for Linux"
-        raise CloudAuthError("OS Login gives no user name", where=account, why=why, fix="gcloud compute os-login describe-profile")
+        raise CloudAuthError(
+            "OS Login gives no user name",
+            where=account,
+            why=why,
+            fix="gcloud compute os-login describe-profile",
+        )
     return str(chosen["username"])
 
 

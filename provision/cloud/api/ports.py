@@ -12,7 +12,8 @@ from provision.core.errors import CloudError
 from provision.core.model import Cloud, Vm
 
 MOCK_PORT_ATTRIBUTE = "provision/ssh-port"
-"""Guest attribute in which the emulator publishes a mock host's SSH port; never asked of the real API."""
+"""Guest attribute in which the emulator publishes a mock host's SSH port; never asked of the real
+API."""
 
 
 ANY = "*"
@@ -43,7 +44,8 @@ class Login:
 class SerialOutput:
     """What a VM printed on its serial port, the byte to go on from, and how many bytes before it the cloud no longer has.
 
-    The cloud keeps the last 1 MB, and starts where that starts (Compute Engine API, instances.getSerialPortOutput: `start`).
+    The cloud keeps the last 1 MB, and starts where that starts (Compute Engine API,
+    instances.getSerialPortOutput: `start`).
     """
 
     text: str
@@ -98,7 +100,15 @@ class ComputeCloud(Cloud, Protocol):
         """Reset the VM as its reset button would: no clean shutdown, the disk and the addresses stay."""
         ...
 
-    def set_labels(self, name: str, zone: str, put: Mapping[str, str], remove: Collection[str] = (), *, request_id: str) -> Vm:
+    def set_labels(
+        self,
+        name: str,
+        zone: str,
+        put: Mapping[str, str],
+        remove: Collection[str] = (),
+        *,
+        request_id: str,
+    ) -> Vm:
         """Put labels on the VM and take others away; the rest stays as it is."""
         ...
 

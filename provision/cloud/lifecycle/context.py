@@ -15,7 +15,8 @@ from provision.core.errors import CleanupFailed, CloudError
 from provision.core.model import Emit, Note, Vm
 
 HALTED = frozenset({"TERMINATED", "STOPPED"})
-"""Status words of a VM that does not run and can be started (Compute Engine, "Instance life cycle")."""
+"""Status words of a VM that does not run and can be started (Compute Engine, "Instance life
+cycle")."""
 
 
 def new_request_id() -> str:
@@ -48,10 +49,18 @@ def foreign(vm: Vm) -> CloudRefused:
     message = f"label {body.OWNER_LABEL} is {vm.labels.get(body.OWNER_LABEL)!r}"
     refusal = Refusal(code="alreadyExists", message=message, http_status=409)
     return CloudRefused(
-        "a VM of this name exists and is not ours", refusal=refusal, where=f"{vm.zone}/{vm.name}", fix="choose another --name"
+        "a VM of this name exists and is not ours",
+        refusal=refusal,
+        where=f"{vm.zone}/{vm.name}",
+        fix="choose another --name",
     )
 
 
 def left_behind(what: str, name: str, zone: str, error: CloudError) -> CleanupFailed:
     """The error for a VM that may go on billing; it names the VM and how it is removed by hand."""
-    return CleanupFailed(what, where=f"{zone}/{name}", why=error.why, fix=f"gcloud compute instances delete {name} --zone {zone}")
+    return CleanupFailed(
+        what,
+        where=f"{zone}/{name}",
+        why=error.why,
+        fix=f"gcloud compute instances delete {name} --zone {zone}",
+    )

@@ -1,8 +1,9 @@
 """More time for one run of a VM, and the limit of all its runs put back afterwards.
 
-Compute Engine keeps one limit for every run (`maxRunDuration`) and changes it on a stopped VM only (Compute Engine API v1,
-instances.setScheduling). So the usual limit stays on the VM as a label while a run has another one, with the start that was
-its last one then: once it was started after that, the extension is used up, and whoever starts it next takes it back.
+Compute Engine keeps one limit for every run (`maxRunDuration`) and changes it on a stopped VM only
+(Compute Engine API v1, instances.setScheduling). So the usual limit stays on the VM as a label
+while a run has another one, with the start that was its last one then: once it was started after
+that, the extension is used up, and whoever starts it next takes it back.
 """
 
 from __future__ import annotations
@@ -61,11 +62,13 @@ def next_ttl_s(vm: Vm) -> int | None:
     return record.usual_s if record is not None and _is_used_up(vm, record) else vm.ttl_s
 
 
-def extend(cloud: ComputeCloud, vm: Vm, ttl_s: int, *, new_id: Callable[[], str] = new_request_id) -> Vm:
+def extend(
+    cloud: ComputeCloud, vm: Vm, ttl_s: int, *, new_id: Callable[[], str] = new_request_id
+) -> Vm:
     """Give the next run of a stopped VM `ttl_s` seconds, or the present one of a VM that runs, where the cloud allows that.
 
-    The label comes first: a run that is killed in between has changed nothing that is not taken back. Of a VM that runs the
-    limit comes first, since that may be refused.
+    The label comes first: a run that is killed in between has changed nothing that is not taken
+    back. Of a VM that runs the limit comes first, since that may be refused.
     """
     usual_s = usual_ttl_s(vm)
     if usual_s is None:
@@ -78,12 +81,20 @@ def extend(cloud: ComputeCloud, vm: Vm, ttl_s: int, *, new_id: Callable[[], str]
     return extended if runs else cloud.set_ttl(vm.name, vm.zone, ttl_s, request_id=new_id())
 
 
-def start(cloud: ComputeCloud, vm: Vm, note: Callable[[str], None], *, new_id: Callable[[], str] = new_request_id) -> Vm:
+def start(
+    cloud: ComputeCloud,
+    vm: Vm,
+    note: Callable[[str], None],
+    *,
+    new_id: Callable[[], str] = new_request_id,
+) -> Vm:
     """Start a stopped VM and wait until it runs; an extension that an earlier run has used up is taken back first."""
     record = _record(vm)
     if record is not None and _is_used_up(vm, record):
         if vm.ttl_s != record.usual_s:
-            note(f"{vm.name}: its time limit is {span(record.usual_s)} again, as before it was extended")
+            note(
+                f"{vm.name}: its time limit is {span(record.usual_s)} again, as before it was extended"
+            )
             cloud.set_ttl(vm.name, vm.zone, record.usual_s, request_id=new_id())
         cloud.set_labels(vm.name, vm.zone, {}, [body.EXTENDED_LABEL], request_id=new_id())
     return cloud.start(vm.name, vm.zone, request_id=new_id())

@@ -1,7 +1,8 @@
 """Which stopped VMs are to be deleted: those that are stopped for longer than they themselves say. Pure.
 
-Nothing in Compute Engine deletes a VM because it is stopped (Compute Engine, "Stop a VM": until it is deleted, its disks
-bill), and a stopped VM cannot delete itself: somebody has to come by and look.
+Nothing in Compute Engine deletes a VM because it is stopped (Compute Engine, "Stop a VM": until it
+is deleted, its disks bill), and a stopped VM cannot delete itself: somebody has to come by and
+look.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def stopped_s(vm: Vm, now: datetime) -> int | None:
 def overdue(vm: Vm, now: datetime) -> str | None:
     """Why the VM is to be deleted; None where it is not.
 
-    A VM that was started after it was stopped, as far as its timestamps go, is none that was stopped for long.
+    A VM that was started after it was stopped, as far as its timestamps go, is none that was
+    stopped for long.
     """
     limit, halted_s = limit_s(vm), stopped_s(vm, now)
     if limit is None or halted_s is None or halted_s < limit:

@@ -25,14 +25,18 @@ class Inserted:
     is_new: bool
 
 
-def insert(means: Means, spec: VmSpec, zone: str, enough: Callable[[], bool] = lambda: False) -> Inserted:
+def insert(
+    means: Means, spec: VmSpec, zone: str, enough: Callable[[], bool] = lambda: False
+) -> Inserted:
     """The VM, made in `zone`: intent on disk, insert, and on a refusal everything removed that it may have made.
 
-    A flex-start VM is waited for as long as its request is valid, or until `enough()`: then it comes back as it is.
+    A flex-start VM is waited for as long as its request is valid, or until `enough()`: then it
+    comes back as it is.
 
-    A lost answer is no refusal: the insert is looked up by its requestId, and a VM that it made is kept. One of ours that
-    another run made meanwhile is taken as it is. `keep` or `drop` then says what is to become of a new one. Raises the
-    refusal, or CleanupFailed when it may have left something.
+    A lost answer is no refusal: the insert is looked up by its requestId, and a VM that it made is
+    kept. One of ours that another run made meanwhile is taken as it is. `keep` or `drop` then says
+    what is to become of a new one. Raises the refusal, or CleanupFailed when it may have left
+    something.
     """
     request_id = means.new_id()
     marked = replace(spec, labels={**spec.labels, body.REQUEST_LABEL: request_id})
@@ -72,7 +76,9 @@ def drop(means: Means, vm: Vm) -> None:
     _clean_up(means, vm.name, vm.zone, request_id, if_absent=written.GONE)
 
 
-def _made_after_all(means: Means, name: str, zone: str, request_id: str, error: CloudError) -> Vm | None:
+def _made_after_all(
+    means: Means, name: str, zone: str, request_id: str, error: CloudError
+) -> Vm | None:
     """After an insert that failed: the VM, where only its answer was lost; else None, and nothing is left of it.
 
     Raises what refused the insert, where its operation says more than `error` does.
@@ -82,7 +88,9 @@ def _made_after_all(means: Means, name: str, zone: str, request_id: str, error: 
         vm = _looked_up(means, name, zone, request_id)
         if vm is not None and is_of(vm, request_id):
             return vm
-    _clean_up(means, name, zone, request_id, if_absent=written.UNSURE if ended is None else written.GONE)
+    _clean_up(
+        means, name, zone, request_id, if_absent=written.UNSURE if ended is None else written.GONE
+    )
     if ended is not None and ended.refusal is not None and ended.refusal is not error:
         raise ended.refusal from error
     return None
@@ -90,7 +98,11 @@ def _made_after_all(means: Means, name: str, zone: str, request_id: str, error: 
 
 def _ended(means: Means, zone: str, request_id: str, error: CloudError) -> Ended | None:
     """How the insert's operation ended; None while it is not known that it ever began, or that it is over."""
-    if not isinstance(error, CloudRefused) or error.refusal.final or classify(error.refusal).kind is not Kind.TRANSIENT:
+    if (
+        not isinstance(error, CloudRefused)
+        or error.refusal.final
+        or classify(error.refusal).kind is not Kind.TRANSIENT
+    ):
         return Ended(error)
     if error.refusal.code == TIMED_OUT:
         return None  # it was waited for as long as we wait
@@ -134,13 +146,17 @@ def resume(means: Means, entry: Entry) -> Vm | None:
             means.journal.mark(entry.request_id, written.GONE)
         return there
     if entry.state in (written.DELETING, written.LEFT_BEHIND):
-        means.note(f"{entry.name} in {entry.zone}: an earlier run had begun to delete it; it is deleted now")
+        means.note(
+            f"{entry.name} in {entry.zone}: an earlier run had begun to delete it; it is deleted now"
+        )
         _clean_up(means, entry.name, entry.zone, entry.request_id, if_absent=written.GONE)
         return None
     means.cloud.ended(entry.zone, entry.request_id)
     vm = means.cloud.get(entry.name, entry.zone)
     if is_of(vm, entry.request_id):
-        if vm is not None and vm.status != WAITING:  # one that waits for capacity may yet come to nothing
+        if (
+            vm is not None and vm.status != WAITING
+        ):  # one that waits for capacity may yet come to nothing
             means.journal.mark(entry.request_id, written.MADE)
         return vm
     means.journal.mark(entry.request_id, written.GONE)

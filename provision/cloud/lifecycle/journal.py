@@ -1,8 +1,9 @@
 """What this machine asked the cloud for, on disk before it was asked, so that a killed run leaves a trace of what may bill.
 
-One JSON object a line. An entry is *open* from its `intent` on until `gone` says that nothing is left of it; `made` says
-that the VM was seen running. A torn last line (the machine died while writing) is ignored; an entry that lacks something is
-left out and named, so that one bad line hides no VM of the others.
+One JSON object a line. An entry is *open* from its `intent` on until `gone` says that nothing is
+left of it; `made` says that the VM was seen running. A torn last line (the machine died while
+writing) is ignored; an entry that lacks something is left out and named, so that one bad line hides
+no VM of the others.
 """
 
 from __future__ import annotations
@@ -104,7 +105,16 @@ class FileJournal:
             "ttl_s": spec.ttl_s,
             "labels": dict(spec.labels),
         }
-        self._append({"state": INTENT, "request_id": request_id, "project": self._project, "name": spec.name, "zone": zone, "asked": asked})
+        self._append(
+            {
+                "state": INTENT,
+                "request_id": request_id,
+                "project": self._project,
+                "name": spec.name,
+                "zone": zone,
+                "asked": asked,
+            }
+        )
 
     def mark(self, request_id: str, state: str, note: str = "") -> None:
         """Write down what became of it."""
@@ -122,11 +132,15 @@ class FileJournal:
         for number, line in self._lines():
             if not _is_whole(line):
                 remedy = "a VM that it was about may bill: `gcloud compute instances list`"
-                self._say(f"{self._path}, line {number}: no whole entry of the journal, left out; {remedy}")
+                self._say(
+                    f"{self._path}, line {number}: no whole entry of the journal, left out; {remedy}"
+                )
                 continue
             key = line["request_id"]
             if line["state"] == INTENT:
-                found[key] = Entry(request_id=key, asked=line["asked"], **{word: line[word] for word in _WORDS})
+                found[key] = Entry(
+                    request_id=key, asked=line["asked"], **{word: line[word] for word in _WORDS}
+                )
             elif key in found:
                 found[key] = replace(found[key], state=line["state"], note=line.get("note", ""))
         return [entry for entry in found.values() if entry.project == self._project]
@@ -139,7 +153,8 @@ class FileJournal:
     def claim(self, name: str, note: Callable[[str], None]) -> Iterator[None]:
         """While it lasts, no other run on this machine makes or removes a VM of this name; one that does is waited for.
 
-        The system itself gives the claim of a killed run back, so an open intent that is read under it is nobody's.
+        The system itself gives the claim of a killed run back, so an open intent that is read under
+        it is nobody's.
         """
         handle = self._claim_file(name)
         try:
@@ -178,7 +193,12 @@ class FileJournal:
                 yield number, entry
 
     def _append(self, entry: Mapping[str, Any]) -> None:
-        line = json.dumps({"at": self._now().isoformat(timespec="seconds"), **entry}, ensure_ascii=True) + "\n"
+        line = (
+            json.dumps(
+                {"at": self._now().isoformat(timespec="seconds"), **entry}, ensure_ascii=True
+            )
+            + "\n"
+        )
         self._path.parent.mkdir(parents=True, exist_ok=True)
         is_new = not self._path.exists()
         handle = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
@@ -195,7 +215,10 @@ def _is_whole(line: Mapping[str, Any]) -> bool:
     """Whether it has what an entry is read from."""
     if not all(isinstance(line.get(word), str) for word in ("state", "request_id")):
         return False
-    return line["state"] != INTENT or (all(isinstance(line.get(word), str) for word in _WORDS) and isinstance(line.get("asked"), dict))
+    return line["state"] != INTENT or (
+        all(isinstance(line.get(word), str) for word in _WORDS)
+        and isinstance(line.get("asked"), dict)
+    )
 
 
 def _locked(handle: int) -> bool:

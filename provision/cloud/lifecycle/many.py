@@ -35,7 +35,8 @@ def each(items: Sequence[Item], work: Callable[[Item], T]) -> list[Act[Item, T]]
 def ends(items: Sequence[Item], work: Callable[[Item], T]) -> list[Act[Item, T]]:
     """`work` on every item, at most AT_ONCE at once; the ends in the order of `items`.
 
-    A single one is worked on in this very thread. Ctrl-C ends the wait at once: what the cloud was asked for goes on there.
+    A single one is worked on in this very thread. Ctrl-C ends the wait at once: what the cloud was
+    asked for goes on there.
     """
     if len(items) == 1:
         return [_act(items[0], work)]
@@ -69,7 +70,9 @@ def _act(item: Item, work: Callable[[Item], T]) -> Act[Item, T]:
         return Act(item, error=error)
 
 
-def _gathered(count: int, ended: queue.SimpleQueue[tuple[int, Act[Item, T] | BaseException]]) -> list[Act[Item, T]]:
+def _gathered(
+    count: int, ended: queue.SimpleQueue[tuple[int, Act[Item, T] | BaseException]]
+) -> list[Act[Item, T]]:
     found: dict[int, Act[Item, T]] = {}
     try:
         while len(found) < count:

@@ -1,7 +1,7 @@
 """What carries our labels and is to go: what belongs to nobody, and VMs that are stopped for longer than they say they may be.
 
-Found by comparing the cloud with the journals, removed one by one. A VM belongs to somebody while a journal of this machine
-says that it was made; a disk while the VM it was made for does.
+Found by comparing the cloud with the journals, removed one by one. A VM belongs to somebody while a
+journal of this machine says that it was made; a disk while the VM it was made for does.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from provision.core.errors import CleanupFailed, CloudError, ProvisionError
 from provision.core.model import Vm
 
 VM, STOPPED, DISK, KEY = "vm", "stopped", "disk", "key"
-"""The kinds of stray: a VM of nobody, a VM that asks to be deleted when it is stopped for long, a disk without a VM, a key (OS Login)
-that opens no VM."""
+"""The kinds of stray: a VM of nobody, a VM that asks to be deleted when it is stopped for long, a
+disk without a VM, a key (OS Login) that opens no VM."""
 _REASONS = {
     written.INTENT: "a run that ended early asked for it",
     written.UNSURE: "it was asked for, and the answer was lost",
@@ -50,7 +50,14 @@ class Stray:
 
     def as_dict(self) -> dict[str, str]:
         """The stray as `--json` prints it."""
-        return {"kind": self.kind, "name": self.name, "zone": self.zone, "why": self.why, "owner": self.owner, "created": self.created}
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "zone": self.zone,
+            "why": self.why,
+            "owner": self.owner,
+            "created": self.created,
+        }
 
 
 @dataclass(frozen=True)
@@ -61,30 +68,52 @@ class Survey:
     settled: tuple[Entry, ...]
     """Entries of which their zone says that nothing is there."""
     unseen: tuple[ProvisionError, ...] = ()
-    """One for each question that the cloud did not answer: CleanupFailed where something may bill that nobody wants."""
+    """One for each question that the cloud did not answer: CleanupFailed where something may bill
+    that nobody wants."""
 
 
-def survey(means: Means, is_owner: Callable[[str], bool], entries: Sequence[Entry], busy: Iterable[str] = ()) -> Survey:
+def survey(
+    means: Means,
+    is_owner: Callable[[str], bool],
+    entries: Sequence[Entry],
+    busy: Iterable[str] = (),
+) -> Survey:
     """Compare the cloud with `entries`, the open ones of every journal; names in `busy` are worked on by a living run.
 
-    Read-only. Operations that a killed run began are waited for first, all of them at once, so that nothing appears behind
-    our back. `is_owner` tells from a value of the owner label whether the thing is ours. A refusal ends one question and not
-    the survey; only where the VMs cannot be listed is there nothing to compare, and CloudError is raised.
+    Read-only. Operations that a killed run began are waited for first, all of them at once, so that
+    nothing appears behind our back. `is_owner` tells from a value of the owner label whether the
+    thing is ours. A refusal ends one question and not the survey; only where the VMs cannot be
+    listed is there nothing to compare, and CloudError is raised.
     """
     cloud, names = means.cloud, set(busy)
     own = [entry for entry in entries if entry.name not in names and is_owner(_owner_of(entry))]
-    waits = ends([entry for entry in own if entry.state in _ASKED_FOR], lambda entry: cloud.ended(entry.zone, entry.request_id))
+    waits = ends(
+        [entry for entry in own if entry.state in _ASKED_FOR],
+        lambda entry: cloud.ended(entry.zone, entry.request_id),
+    )
     listing = cloud.listing({body.OWNER_LABEL: ANY})
     labelled = listing.vms
     absent = ends(
-        [entry for entry in own if not any(_is_vm_of(entry, vm) for vm in labelled)], lambda entry: cloud.get(entry.name, entry.zone)
+        [entry for entry in own if not any(_is_vm_of(entry, vm) for vm in labelled)],
+        lambda entry: cloud.get(entry.name, entry.zone),
     )
     unlisted = [act.value for act in absent if act.value is not None]
     vms = [vm for vm in (*labelled, *unlisted) if is_owner(vm.labels.get(body.OWNER_LABEL, ""))]
-    unseen: list[ProvisionError] = [CloudError("its VMs could not be listed", where=each.zone, why=each.why) for each in listing.silent]
+    unseen: list[ProvisionError] = [
+        CloudError("its VMs could not be listed", where=each.zone, why=each.why)
+        for each in listing.silent
+    ]
     now = _now(cloud, vms, unseen)
-    strays = [stray for vm in vms if vm.name not in names and (stray := _stray_vm(vm, entries, now)) is not None]
-    strays += [_stray_disk(disk) for disk in _loose_disks(cloud, is_owner, unseen) if not _is_wanted(disk, entries, vms, names)]
+    strays = [
+        stray
+        for vm in vms
+        if vm.name not in names and (stray := _stray_vm(vm, entries, now)) is not None
+    ]
+    strays += [
+        _stray_disk(disk)
+        for disk in _loose_disks(cloud, is_owner, unseen)
+        if not _is_wanted(disk, entries, vms, names)
+    ]
     unended = {act.item.request_id: act.error for act in waits if act.error is not None}
     settled = []
     for act in absent:
@@ -102,7 +131,9 @@ def _owner_of(entry: Entry) -> str:
 
 def _is_vm_of(entry: Entry, vm: Vm) -> bool:
     """By its request id, since a VM can be renamed; of one that was made also by its place, since labels can be changed."""
-    return is_of(vm, entry.request_id) or (entry.state == written.MADE and (vm.name, vm.zone) == (entry.name, entry.zone))
+    return is_of(vm, entry.request_id) or (
+        entry.state == written.MADE and (vm.name, vm.zone) == (entry.name, entry.zone)
+    )
 
 
 def _now(cloud: ComputeCloud, vms: Sequence[Vm], unseen: list[ProvisionError]) -> datetime | None:
@@ -116,22 +147,36 @@ def _now(cloud: ComputeCloud, vms: Sequence[Vm], unseen: list[ProvisionError]) -
         return None
 
 
-def _loose_disks(cloud: ComputeCloud, is_owner: Callable[[str], bool], unseen: list[ProvisionError]) -> list[Disk]:
+def _loose_disks(
+    cloud: ComputeCloud, is_owner: Callable[[str], bool], unseen: list[ProvisionError]
+) -> list[Disk]:
     try:
         found = cloud.disks({body.OWNER_LABEL: ANY})
     except CloudError as error:
         unseen.append(error)
         return []
-    return [disk for disk in found if not disk.users and is_owner(disk.labels.get(body.OWNER_LABEL, ""))]
+    return [
+        disk for disk in found if not disk.users and is_owner(disk.labels.get(body.OWNER_LABEL, ""))
+    ]
 
 
 def _unseen(entry: Entry, error: ProvisionError) -> ProvisionError:
     """What is said of an entry that could not be looked at: a VM that was made is somebody's, any other may bill for nobody."""
     where = f"{entry.zone}/{entry.name}"
     if entry.state == written.MADE:
-        return CloudError("the VM could not be looked at", where=where, why=error.why, fix=error.fix)
-    what, why = "a VM may be left behind and may bill: it could not be looked at", f"{_REASONS[entry.state]}\n{error.why}"
-    return CleanupFailed(what, where=where, why=why, fix=f"gcloud compute instances describe {entry.name} --zone {entry.zone}")
+        return CloudError(
+            "the VM could not be looked at", where=where, why=error.why, fix=error.fix
+        )
+    what, why = (
+        "a VM may be left behind and may bill: it could not be looked at",
+        f"{_REASONS[entry.state]}\n{error.why}",
+    )
+    return CleanupFailed(
+        what,
+        where=where,
+        why=why,
+        fix=f"gcloud compute instances describe {entry.name} --zone {entry.zone}",
+    )
 
 
 def _stray_vm(vm: Vm, entries: Sequence[Entry], now: datetime | None) -> Stray | None:
@@ -157,7 +202,9 @@ def _stray_vm(vm: Vm, entries: Sequence[Entry], now: datetime | None) -> Stray |
 
 def _stray_disk(disk: Disk) -> Stray:
     owner = disk.labels[body.OWNER_LABEL]
-    return Stray(kind=DISK, name=disk.name, zone=disk.zone, why=UNATTACHED, owner=owner, created=disk.created)
+    return Stray(
+        kind=DISK, name=disk.name, zone=disk.zone, why=UNATTACHED, owner=owner, created=disk.created
+    )
 
 
 def _is_wanted(disk: Disk, entries: Sequence[Entry], vms: Sequence[Vm], busy: set[str]) -> bool:
@@ -165,21 +212,27 @@ def _is_wanted(disk: Disk, entries: Sequence[Entry], vms: Sequence[Vm], busy: se
     request = disk.labels.get(body.REQUEST_LABEL)
     of = [entry for entry in entries if entry.request_id == request]
     there = {vm.labels.get(body.REQUEST_LABEL) for vm in vms}
-    return any(entry.name in busy or (entry.state == written.MADE and request in there) for entry in of)
+    return any(
+        entry.name in busy or (entry.state == written.MADE and request in there) for entry in of
+    )
 
 
 def remove(means: Means, stray: Stray) -> bool:
     """Remove a stray and wait until it is gone; False when it is left alone, and why is told.
 
-    It is looked at once more: between the survey and the answer of whoever was asked, minutes may have passed. Raises
-    CleanupFailed when it may go on billing.
+    It is looked at once more: between the survey and the answer of whoever was asked, minutes may
+    have passed. Raises CleanupFailed when it may go on billing.
     """
     try:
         return _remove_disk(means, stray) if stray.kind == DISK else _remove_vm(means, stray)
     except CloudError as error:
         if stray.kind == VM and stray.request_id:
             means.journal.mark(stray.request_id, written.LEFT_BEHIND, error.why)
-        noun = {VM: "the VM may be left behind", STOPPED: "the stopped VM was not deleted", DISK: "the disk may be left behind"}[stray.kind]
+        noun = {
+            VM: "the VM may be left behind",
+            STOPPED: "the stopped VM was not deleted",
+            DISK: "the disk may be left behind",
+        }[stray.kind]
         raised = left_behind(f"{noun} and may bill", stray.name, stray.zone, error)
         if stray.kind == DISK:
             raised.fix = f"gcloud compute disks delete {stray.name} --zone {stray.zone}"
@@ -189,8 +242,8 @@ def remove(means: Means, stray: Stray) -> bool:
 def _remove_vm(means: Means, stray: Stray) -> bool:
     """Of a VM that was only stopped for long no deletion is written down before it happened.
 
-    A run that is killed in between leaves a VM that is as it was, and that somebody may start again: an open deletion would
-    be made up for by the next command.
+    A run that is killed in between leaves a VM that is as it was, and that somebody may start
+    again: an open deletion would be made up for by the next command.
     """
     vm = means.cloud.get(stray.name, stray.zone)
     changed = _changed(stray, vm)
@@ -209,18 +262,32 @@ def _changed(stray: Stray, vm: Vm | None) -> str | None:
     """What has become of the VM since the survey, where it is no longer what was found there."""
     if vm is None:
         return "is gone already"
-    if stray.vm is None or vm.instance_id != stray.vm.instance_id or vm.labels.get(body.OWNER_LABEL) != stray.owner:
+    if (
+        stray.vm is None
+        or vm.instance_id != stray.vm.instance_id
+        or vm.labels.get(body.OWNER_LABEL) != stray.owner
+    ):
         return "is another one by now"
     if stray.kind != STOPPED:
         return None
     if vm.status not in HALTED or vm.stopped != stray.vm.stopped:
         return f"was started meanwhile and is {vm.status}"
-    return None if idle.limit_s(vm) == idle.limit_s(stray.vm) else "no longer asks for it by its labels"
+    return (
+        None
+        if idle.limit_s(vm) == idle.limit_s(stray.vm)
+        else "no longer asks for it by its labels"
+    )
 
 
 def _remove_disk(means: Means, stray: Stray) -> bool:
-    now = [disk for disk in means.cloud.disks({body.OWNER_LABEL: stray.owner}) if (disk.name, disk.zone) == (stray.name, stray.zone)]
+    now = [
+        disk
+        for disk in means.cloud.disks({body.OWNER_LABEL: stray.owner})
+        if (disk.name, disk.zone) == (stray.name, stray.zone)
+    ]
     if not now or now[0].users or now[0].created != stray.created:
-        means.note(f"the disk {stray.name} in {stray.zone} is {'gone' if not now else 'in use or another one'} by now: nothing was deleted")
+        means.note(
+            f"the disk {stray.name} in {stray.zone} is {'gone' if not now else 'in use or another one'} by now: nothing was deleted"
+        )
         return False
     return means.cloud.delete_disk(stray.name, stray.zone, request_id=means.new_id())

@@ -30,9 +30,9 @@ class Finish(Generic[T]):
 def race(run: Callable[[str, Finish[T]], None], zones: Sequence[str]) -> Finish[T]:
     """Call `run(zone, finish)` for all zones at once, each in a thread of its own, and return when the last has returned.
 
-    What one raises is raised here once all have returned, of several the first in the order of `zones`; a CloudError
-    only after all others, and not at all where another zone won. After Ctrl-C nobody is waited for: what was asked for
-    is in the journal.
+    What one raises is raised here once all have returned, of several the first in the order of
+    `zones`; a CloudError only after all others, and not at all where another zone won. After Ctrl-C
+    nobody is waited for: what was asked for is in the journal.
     """
     finish: Finish[T] = Finish()
     raised: dict[str, BaseException] = {}
@@ -43,12 +43,18 @@ def race(run: Callable[[str, Finish[T]], None], zones: Sequence[str]) -> Finish[
         except BaseException as error:  # noqa: BLE001 - it is raised below, in the thread that asked
             raised[zone] = error
 
-    threads = [threading.Thread(target=runner, args=(zone,), name=f"ask-{zone}", daemon=True) for zone in zones]
+    threads = [
+        threading.Thread(target=runner, args=(zone,), name=f"ask-{zone}", daemon=True)
+        for zone in zones
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for error in sorted((raised[zone] for zone in zones if zone in raised), key=lambda error: isinstance(error, CloudError)):
+    for error in sorted(
+        (raised[zone] for zone in zones if zone in raised),
+        key=lambda error: isinstance(error, CloudError),
+    ):
         if finish.winner is None or not isinstance(error, CloudError):
             raise error
     return finish

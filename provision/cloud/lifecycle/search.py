@@ -43,7 +43,8 @@ from provision.core.model import Vm, VmSpec
 
 _FINAL = frozenset({Blast.PROJECT, Blast.NEVER})
 _REASON_COLUMNS = 72
-"""So wide is a reason below its zone: with what stands before it, a terminal of 80 columns holds it."""
+"""So wide is a reason below its zone: with what stands before it, a terminal of 80 columns holds
+it."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ class Search:
     refusal: CloudRefused | None = None
     """What ended the search, or else the latest."""
     rooms: Mapping[str, int] = field(default_factory=dict)
-    """Region → how many such VMs one search may ask for there at once, as far as the quotas say; "" stands for all regions together."""
+    """Region → how many such VMs one search may ask for there at once, as far as the quotas say; ""
+    stands for all regions together."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def anew(self) -> Search:
@@ -92,27 +94,52 @@ class Search:
         """The error when no zone is left, with every zone's reason."""
         tried, refusal = self.tried, self.refusal
         if not tried:
-            return SettingsError("no zone to ask", where="zones", why="the list of zones is empty", fix="set zones: [us-central1-a]")
-        verdict = classify(refusal.refusal) if refusal is not None else Verdict(Kind.NOT_OFFERED, Blast.ZONE)
-        if refusal is not None and (verdict.blast in _FINAL or (len(tried) == 1 and verdict.kind is not Kind.CAPACITY)):
+            return SettingsError(
+                "no zone to ask",
+                where="zones",
+                why="the list of zones is empty",
+                fix="set zones: [us-central1-a]",
+            )
+        verdict = (
+            classify(refusal.refusal)
+            if refusal is not None
+            else Verdict(Kind.NOT_OFFERED, Blast.ZONE)
+        )
+        if refusal is not None and (
+            verdict.blast in _FINAL or (len(tried) == 1 and verdict.kind is not Kind.CAPACITY)
+        ):
             if len(tried) > 1:
                 refusal.why = f"{refusal.why}\n{table_of(tried)}"
             return refusal
         reasons = tuple((attempt.zone, attempt.result, attempt.reason) for attempt in tried)
         nowhere = spec.gpu and all(attempt.result == Kind.NOT_OFFERED.value for attempt in tried)
         fix = f"invoke vm.offers --gpu {spec.gpu}" if nowhere else MORE_ZONES
-        if spec.reservation is not None and all(attempt.result == Kind.NOT_FOUND.value for attempt in tried):
+        if spec.reservation is not None and all(
+            attempt.result == Kind.NOT_FOUND.value for attempt in tried
+        ):
             fix = "gcloud compute reservations list"
-        return NoCapacity(f"no zone had {Shape.of(spec)}", where=spec.name, why=table_of(tried), fix=fix, tried=reasons)
+        return NoCapacity(
+            f"no zone had {Shape.of(spec)}",
+            where=spec.name,
+            why=table_of(tried),
+            fix=fix,
+            tried=reasons,
+        )
 
 
 def planned(
-    means: Means, specs: Sequence[VmSpec], places: Sequence[str], prices: PriceList, *, new: int, starting: Sequence[Vm] = ()
+    means: Means,
+    specs: Sequence[VmSpec],
+    places: Sequence[str],
+    prices: PriceList,
+    *,
+    new: int,
+    starting: Sequence[Vm] = (),
 ) -> Search:
     """The search for a place for VMs of one shape (not none), its plan and price told; nothing is asked for.
 
-    `new` of them are surely to be made, and the stopped VMs `starting` run again: for all of these the quotas must have
-    room. Raises QuotaRefused where they have not.
+    `new` of them are surely to be made, and the stopped VMs `starting` run again: for all of these
+    the quotas must have room. Raises QuotaRefused where they have not.
     """
     search = _itinerary(means, specs[0], places)
     if search.candidates.zones:
@@ -125,9 +152,16 @@ def planned(
 def _itinerary(means: Means, spec: VmSpec, places: Sequence[str]) -> Search:
     """The zones worth asking; those that do not offer the GPU, or cannot carry the shape, are told of and not asked."""
     plan = itinerary(places, means.cloud.zones_offering(spec.gpu) if places else ())
-    misspelt = itinerary(plan.lacking, means.cloud.zones_offering(None)).lacking if plan.lacking and spec.gpu else plan.lacking
+    misspelt = (
+        itinerary(plan.lacking, means.cloud.zones_offering(None)).lacking
+        if plan.lacking and spec.gpu
+        else plan.lacking
+    )
     reasons = {
-        place: "there is no such zone or region" if place in misspelt else f"no {spec.gpu} is offered there" for place in plan.lacking
+        place: "there is no such zone or region"
+        if place in misspelt
+        else f"no {spec.gpu} is offered there"
+        for place in plan.lacking
     }
     tried = [Attempt(place, Kind.NOT_OFFERED.value, reason) for place, reason in reasons.items()]
     misfits = {zone: misfit for zone in plan.zones if (misfit := _misfit(spec, zone)) is not None}
@@ -138,7 +172,14 @@ def _itinerary(means: Means, spec: VmSpec, places: Sequence[str]) -> Search:
 def _misfit(spec: VmSpec, zone: str) -> str | None:
     """Why this zone cannot carry the shape (some allow less memory for some GPUs); None when it can."""
     try:
-        catalog.validate_shape(spec.gpu, spec.gpu_count, spec.machine_type, spec.disk_gb, zone=zone, provisioning=spec.provisioning_model)
+        catalog.validate_shape(
+            spec.gpu,
+            spec.gpu_count,
+            spec.machine_type,
+            spec.disk_gb,
+            zone=zone,
+            provisioning=spec.provisioning_model,
+        )
     except SettingsError as error:
         return error.why
     return None
@@ -147,16 +188,25 @@ def _misfit(spec: VmSpec, zone: str) -> str | None:
 def check_starts(cloud: ComputeCloud, vms: Sequence[Vm], note: Callable[[str], None]) -> None:
     """Raise QuotaRefused where the regions' quotas of GPUs are surely short of what stopped VMs need together, before any is started.
 
-    One call, and none for a single VM: its start is refused in the same words. Unreadable quotas stop nothing.
+    One call, and none for a single VM: its start is refused in the same words. Unreadable quotas
+    stop nothing.
     """
     drawing = [vm for vm in vms if vm.gpu]
     if len(drawing) > 1 and (quotas := _quotas(cloud, drawing, note, regional=True)) is not None:
         _refuse_starts(cloud, quotas, drawing)
 
 
-def _quotas(cloud: ComputeCloud, places: Iterable[Vm | str], note: Callable[[str], None], *, regional: bool = False) -> Quotas | None:
+def _quotas(
+    cloud: ComputeCloud,
+    places: Iterable[Vm | str],
+    note: Callable[[str], None],
+    *,
+    regional: bool = False,
+) -> Quotas | None:
     """The quotas of the regions of VMs and zones; None where they cannot be read, which is told."""
-    regions = dict.fromkeys(region_of(place if isinstance(place, str) else place.zone) for place in places)
+    regions = dict.fromkeys(
+        region_of(place if isinstance(place, str) else place.zone) for place in places
+    )
     try:
         return cloud.quotas([*regions], regional=regional)
     except CloudError as error:
@@ -172,7 +222,9 @@ def _refuse_starts(cloud: ComputeCloud, quotas: Quotas, vms: Sequence[Vm]) -> Qu
     return with_started(quotas, starts)
 
 
-def _skip_short(means: Means, spec: VmSpec, search: Search, new: int, starting: Sequence[Vm]) -> None:
+def _skip_short(
+    means: Means, spec: VmSpec, search: Search, new: int, starting: Sequence[Vm]
+) -> None:
     """Pass over the zones whose quota is surely short; raises QuotaRefused without room for all. Unreadable quotas stop nothing."""
     zones, shape, model = search.candidates.zones, Shape.of(spec), spec.provisioning_model
     quotas = _quotas(means.cloud, (*zones, *starting), means.note)
@@ -186,12 +238,21 @@ def _skip_short(means: Means, spec: VmSpec, search: Search, new: int, starting: 
         raise no_room(shape, short, means.cloud.project, count=new, room=room)
     full = {zone: why for zone, why in short.items() if not rooms[region_of(zone)]}
     for region, why in {region_of(zone): why for zone, why in short.items()}.items():
-        means.note(f"{region}: {Kind.QUOTA.value}: {f'room for {rooms[region]} of {new}: ' if rooms[region] else ''}{why}")
-    for line in untold(quotas, shape, (zone for zone in zones if zone not in short), count=new, provisioning=model):
+        means.note(
+            f"{region}: {Kind.QUOTA.value}: {f'room for {rooms[region]} of {new}: ' if rooms[region] else ''}{why}"
+        )
+    for line in untold(
+        quotas, shape, (zone for zone in zones if zone not in short), count=new, provisioning=model
+    ):
         means.note(line)
     search.tried += [Attempt(zone, Kind.QUOTA.value, why) for zone, why in full.items()]
     search.candidates = Candidates.of(zone for zone in zones if zone not in full)
-    search.rooms = _at_once(room_for(quotas, shape, map(region_of, zones), **{**how, "count": max(new, 1) * len(zones)}), max(new, 1))
+    search.rooms = _at_once(
+        room_for(
+            quotas, shape, map(region_of, zones), **{**how, "count": max(new, 1) * len(zones)}
+        ),
+        max(new, 1),
+    )
 
 
 def _at_once(room: tuple[Mapping[str, int], int], searches: int) -> dict[str, int]:
@@ -212,6 +273,10 @@ def table_of(tried: Sequence[Attempt]) -> str:
 
 def _below(reason: str) -> list[str]:
     fold = textwrap.TextWrapper(
-        _REASON_COLUMNS, initial_indent="  ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        _REASON_COLUMNS,
+        initial_indent="  ",
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
     )
     return [row for line in reason.splitlines() for row in fold.wrap(line)]

@@ -1,7 +1,8 @@
 """GPU types and the machine types that carry them, from the packaged table. Pure.
 
-Source of the table: Compute Engine, "GPU machine types" (page of 2026-04-14), NVIDIA's CUDA GPU pages (compute
-capability) and Container-Optimized OS, "Running GPU instances"; each row of data/gpu_machines.json names its own.
+Source of the table: Compute Engine, "GPU machine types" (page of 2026-04-14), NVIDIA's CUDA GPU
+pages (compute capability) and Container-Optimized OS, "Running GPU instances"; each row of
+data/gpu_machines.json names its own.
 """
 
 from __future__ import annotations
@@ -21,10 +22,15 @@ MIN_GPU_DISK_GB = 50
 MIN_DISK_GB = 10
 """Size of the Container-Optimized OS image."""
 COMFORTABLE_VCPUS = 8
-"""A default machine has at least this many where the family offers it: one SDK process per vCPU shares the GPU."""
+"""A default machine has at least this many where the family offers it: one SDK process per vCPU
+shares the GPU."""
 
 _N1_MEMORY_GB_PER_VCPU = {"standard": 3.75, "highmem": 6.5, "highcpu": 0.9}
-_N1_SIZES = {"standard": (1, 2, 4, 8, 16, 32, 64, 96), "highmem": (2, 4, 8, 16, 32, 64, 96), "highcpu": (2, 4, 8, 16, 32, 64, 96)}
+_N1_SIZES = {
+    "standard": (1, 2, 4, 8, 16, 32, 64, 96),
+    "highmem": (2, 4, 8, 16, 32, 64, 96),
+    "highcpu": (2, 4, 8, 16, 32, 64, 96),
+}
 _SHARED_CORE = ("f1-micro", "g1-small")
 _HYPERDISK_PREFIXES = ("a4-", "a4x-", "a3-ultragpu-", "g4-", "n4-", "c4-", "c4a-", "m4-", "h3-")
 
@@ -54,7 +60,11 @@ class Shape:
         return cls(thing.machine_type, thing.gpu, thing.gpu_count)
 
     def __str__(self) -> str:
-        return f"{self.machine_type} + {self.gpu_count} x {self.gpu}" if self.gpu else self.machine_type
+        return (
+            f"{self.machine_type} + {self.gpu_count} x {self.gpu}"
+            if self.gpu
+            else self.machine_type
+        )
 
 
 @dataclass(frozen=True)
@@ -157,21 +167,33 @@ def _machine_type(row: Mapping[str, Any]) -> MachineType:
 
 
 def _n1_limit(row: Mapping[str, Any]) -> N1Limit:
-    exceptions = {zone: (entry["max_vcpus"], entry["max_memory_gb"]) for entry in row.get("exceptions", ()) for zone in entry["zones"]}
+    exceptions = {
+        zone: (entry["max_vcpus"], entry["max_memory_gb"])
+        for entry in row.get("exceptions", ())
+        for zone in entry["zones"]
+    }
     return N1Limit(row["gpu_count"], row["max_vcpus"], row["max_memory_gb"], exceptions)
 
 
 @cache
 def gpu_types() -> Mapping[str, GpuType]:
     """Every GPU type of the packaged table by its API name."""
-    text = resources.files("provision.cloud.market").joinpath("data/gpu_machines.json").read_text(encoding="utf-8")
+    text = (
+        resources.files("provision.cloud.market")
+        .joinpath("data/gpu_machines.json")
+        .read_text(encoding="utf-8")
+    )
     return {gpu.accelerator: gpu for gpu in map(_gpu_type, json.loads(text))}
 
 
 @cache
 def bundled_machine_types() -> Mapping[str, tuple[GpuType, MachineType]]:
     """Machine types that bring GPUs, by name."""
-    return {machine.name: (gpu, machine) for gpu in gpu_types().values() for machine in gpu.machine_types}
+    return {
+        machine.name: (gpu, machine)
+        for gpu in gpu_types().values()
+        for machine in gpu.machine_types
+    }
 
 
 @cache
@@ -201,11 +223,16 @@ def gpu_type(name: str) -> GpuType:
     if found is None and key.endswith("-vws"):
         plain = gpu_type(key.removesuffix("-vws")).accelerator
         why = "it is a virtual workstation: the same GPU with a licence for graphics"
-        raise SettingsError(f"{name} cannot be used here", where="gpu", why=why, fix=f"set gpu: {plain}")
+        raise SettingsError(
+            f"{name} cannot be used here", where="gpu", why=why, fix=f"set gpu: {plain}"
+        )
     if found is None:
         allowed = ", ".join(sorted(known))
         raise SettingsError(
-            f"unknown GPU type {name!r}", where="gpu", why=f"known types: {allowed}", fix="gcloud compute accelerator-types list"
+            f"unknown GPU type {name!r}",
+            where="gpu",
+            why=f"known types: {allowed}",
+            fix="gcloud compute accelerator-types list",
         )
     return found
 
@@ -215,7 +242,12 @@ def parse_n1(name: str) -> MachineType | None:
     custom = re.fullmatch(r"(?:n1-)?custom-(\d+)-(\d+)(?:-ext)?", name)
     if custom:
         vcpus, memory_mb = int(custom[1]), int(custom[2])
-        valid = (vcpus == 1 or vcpus % 2 == 0) and 1 <= vcpus <= 96 and memory_mb > 0 and memory_mb % 256 == 0
+        valid = (
+            (vcpus == 1 or vcpus % 2 == 0)
+            and 1 <= vcpus <= 96
+            and memory_mb > 0
+            and memory_mb % 256 == 0
+        )
         return MachineType(name, vcpus, memory_mb / 1024) if valid else None
     predefined = re.fullmatch(r"n1-(standard|highmem|highcpu)-(\d+)", name)
     if predefined and int(predefined[2]) in _N1_SIZES[predefined[1]]:
@@ -233,7 +265,9 @@ def machine(name: str) -> MachineType | None:
 def n1_predefined() -> Sequence[MachineType]:
     """All predefined N1 types."""
     return [
-        MachineType(f"n1-{kind}-{size}", size, size * _N1_MEMORY_GB_PER_VCPU[kind]) for kind, sizes in _N1_SIZES.items() for size in sizes
+        MachineType(f"n1-{kind}-{size}", size, size * _N1_MEMORY_GB_PER_VCPU[kind])
+        for kind, sizes in _N1_SIZES.items()
+        for size in sizes
     ]
 
 
@@ -252,29 +286,50 @@ def machine_for(gpu: str | None, count: int, requested: str | None, job: str | N
     _check_count(found, count)
     if not found.bundled:
         return _n1_default(found, count)
-    fitting = sorted((m for m in found.machine_types if m.gpu_count == count and not m.gpu_fraction), key=lambda m: m.vcpus)
+    fitting = sorted(
+        (m for m in found.machine_types if m.gpu_count == count and not m.gpu_fraction),
+        key=lambda m: m.vcpus,
+    )
     comfortable = [machine for machine in fitting if machine.vcpus >= COMFORTABLE_VCPUS]
     return (comfortable or fitting)[0].name
 
 
 def _n1_default(gpu: GpuType, count: int) -> str:
     limit = next(limit for limit in gpu.n1_limits if limit.gpu_count == count)
-    vcpus = min(size for size in _N1_SIZES["standard"] if size >= min(COMFORTABLE_VCPUS * count, limit.max_vcpus // 2))
+    vcpus = min(
+        size
+        for size in _N1_SIZES["standard"]
+        if size >= min(COMFORTABLE_VCPUS * count, limit.max_vcpus // 2)
+    )
     return f"n1-standard-{vcpus}"
 
 
-def validate_shape(gpu: str | None, count: int, machine_type: str, disk_gb: int, *, zone: str = "", provisioning: str = "STANDARD") -> None:
+def validate_shape(
+    gpu: str | None,
+    count: int,
+    machine_type: str,
+    disk_gb: int,
+    *,
+    zone: str = "",
+    provisioning: str = "STANDARD",
+) -> None:
     """Refuse what Compute Engine or Container-Optimized OS would refuse later; SettingsError says what is allowed."""
     if gpu is None:
         if count:
             raise SettingsError(
-                f"{count} GPUs of no type", where="gpu_count", why="gpu is not set", fix="set gpu: nvidia-l4, or gpu_count: 0"
+                f"{count} GPUs of no type",
+                where="gpu_count",
+                why="gpu is not set",
+                fix="set gpu: nvidia-l4, or gpu_count: 0",
             )
         bundled = bundled_machine_types().get(machine_type)
         if bundled:
             why = f"{machine_type} brings {bundled[1].gpu_count} x {bundled[0].accelerator}"
             raise SettingsError(
-                f"machine type {machine_type} without a GPU", where="machine_type", why=why, fix=f"set gpu: {bundled[0].accelerator}"
+                f"machine type {machine_type} without a GPU",
+                where="machine_type",
+                why=why,
+                fix=f"set gpu: {bundled[0].accelerator}",
             )
         _check_disk(disk_gb, MIN_DISK_GB, "the Container-Optimized OS image is 10 GB")
         return
@@ -285,7 +340,9 @@ def validate_shape(gpu: str | None, count: int, machine_type: str, disk_gb: int,
         _check_bundled(found, count, machine_type, provisioning)
     else:
         _check_n1(found, count, machine_type, zone)
-    _check_disk(disk_gb, MIN_GPU_DISK_GB, "driver, CUDA libraries and one GPU image do not fit into less")
+    _check_disk(
+        disk_gb, MIN_GPU_DISK_GB, "driver, CUDA libraries and one GPU image do not fit into less"
+    )
 
 
 def driver_branch(driver: str) -> int | None:
@@ -300,7 +357,12 @@ def check_driver(gpu: str | None, driver: str) -> None:
     least = gpu_type(gpu).min_driver if gpu else 0
     if branch is not None and branch < least:
         why = f"{gpu_type(str(gpu)).accelerator} needs a driver of branch R{least} or newer"
-        raise SettingsError(f"the driver {driver} is too old for the GPU", where="driver", why=why, fix="set driver: default")
+        raise SettingsError(
+            f"the driver {driver} is too old for the GPU",
+            where="driver",
+            why=why,
+            fix="set driver: default",
+        )
 
 
 def unusable_because(gpu: GpuType) -> str:
@@ -315,7 +377,12 @@ def check_supported(gpu: str | None) -> None:
 
 
 def _unusable(gpu: str, why: str) -> SettingsError:
-    return SettingsError(f"{gpu} cannot be used here", where="gpu", why=why, fix="choose an x86 GPU type, for example gpu: nvidia-l4")
+    return SettingsError(
+        f"{gpu} cannot be used here",
+        where="gpu",
+        why=why,
+        fix="choose an x86 GPU type, for example gpu: nvidia-l4",
+    )
 
 
 def _check_count(gpu: GpuType, count: int) -> None:
@@ -330,23 +397,44 @@ def _check_count(gpu: GpuType, count: int) -> None:
 
 
 def _check_bundled(gpu: GpuType, count: int, machine_type: str, provisioning: str) -> None:
-    offered = [machine for machine in gpu.machine_types if machine.gpu_count == count and not machine.gpu_fraction]
+    offered = [
+        machine
+        for machine in gpu.machine_types
+        if machine.gpu_count == count and not machine.gpu_fraction
+    ]
     chosen = next((machine for machine in gpu.machine_types if machine.name == machine_type), None)
     if chosen is not None and chosen.gpu_fraction:
         why = f"it carries {chosen.gpu_fraction} of a GPU (a vGPU slice); driver support on Container-Optimized OS is not established"
         raise SettingsError(
-            f"machine type {machine_type} is refused", where="machine_type", why=why, fix=f"set machine_type: {offered[0].name}"
+            f"machine type {machine_type} is refused",
+            where="machine_type",
+            why=why,
+            fix=f"set machine_type: {offered[0].name}",
         )
     if chosen not in offered:
-        why = f"{count} x {gpu.accelerator} comes with: " + ", ".join(machine.name for machine in offered)
+        why = f"{count} x {gpu.accelerator} comes with: " + ", ".join(
+            machine.name for machine in offered
+        )
         raise SettingsError(
-            f"machine type {machine_type} does not fit the GPU", where="machine_type", why=why, fix=f"set machine_type: {offered[0].name}"
+            f"machine type {machine_type} does not fit the GPU",
+            where="machine_type",
+            why=why,
+            fix=f"set machine_type: {offered[0].name}",
         )
     if chosen is not None and chosen.provisioning and provisioning not in chosen.provisioning:
         why = "it can be had only as: " + ", ".join(chosen.provisioning)
         whole = next((m for m in gpu.machine_types if not m.provisioning), None)
-        fix = f"set machine_type: {whole.name} and gpu_count: {whole.gpu_count}" if whole else "set gpu: nvidia-l4"
-        raise SettingsError(f"machine type {machine_type} cannot be had as {provisioning}", where="machine_type", why=why, fix=fix)
+        fix = (
+            f"set machine_type: {whole.name} and gpu_count: {whole.gpu_count}"
+            if whole
+            else "set gpu: nvidia-l4"
+        )
+        raise SettingsError(
+            f"machine type {machine_type} cannot be had as {provisioning}",
+            where="machine_type",
+            why=why,
+            fix=fix,
+        )
 
 
 def _check_n1(gpu: GpuType, count: int, machine_type: str, zone: str) -> None:
@@ -357,14 +445,27 @@ def _check_n1(gpu: GpuType, count: int, machine_type: str, zone: str) -> None:
     fix = f"set machine_type: {_n1_default(gpu, count)}"
     if machine is None:
         shared = " (shared-core types take no GPU)" if machine_type in _SHARED_CORE else ""
-        raise SettingsError(f"machine type {machine_type} does not fit the GPU", where="machine_type", why=allowed + shared, fix=fix)
+        raise SettingsError(
+            f"machine type {machine_type} does not fit the GPU",
+            where="machine_type",
+            why=allowed + shared,
+            fix=fix,
+        )
     if machine.vcpus > max_vcpus or machine.memory_gb > max_memory_gb:
         size = f"{machine_type} has {machine.vcpus} vCPUs and {machine.memory_gb:g} GB; "
-        raise SettingsError(f"machine type {machine_type} is too large for the GPU", where="machine_type", why=size + allowed, fix=fix)
+        raise SettingsError(
+            f"machine type {machine_type} is too large for the GPU",
+            where="machine_type",
+            why=size + allowed,
+            fix=fix,
+        )
 
 
 def _check_disk(disk_gb: int, least_gb: int, why: str) -> None:
     if disk_gb < least_gb:
         raise SettingsError(
-            f"a boot disk of {disk_gb} GB is too small", where="disk_gb", why=f"{why}; at least {least_gb} GB", fix="set disk_gb: 200"
+            f"a boot disk of {disk_gb} GB is too small",
+            where="disk_gb",
+            why=f"{why}; at least {least_gb} GB",
+            fix="set disk_gb: 200",
         )

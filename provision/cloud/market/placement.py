@@ -1,8 +1,9 @@
 """Where to try next: what a refusal means, how far it reaches, and the order of the zones. Pure.
 
-The table covers the error codes of Compute Engine's resource-availability and quota pages and those that users of other
-launchers reported (facts/cos_gce.md §5.4, row by row in tests/unit/cloud/refusals.toml); codes are matched by prefix,
-since variants such as `..._WITH_DETAILS` appear over time.
+The table covers the error codes of Compute Engine's resource-availability and quota pages and those
+that users of other launchers reported (facts/cos_gce.md §5.4, row by row in
+tests/unit/cloud/refusals.toml); codes are matched by prefix, since variants such as
+`..._WITH_DETAILS` appear over time.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class Kind(enum.StrEnum):
 class Verdict:
     """What to do after a refusal: `retry` the same request first (same requestId), then move on by `blast`.
 
-    An operation that failed stays failed under its requestId; `again` is how many new inserts the same zone is worth.
+    An operation that failed stays failed under its requestId; `again` is how many new inserts the
+    same zone is worth.
     """
 
     kind: Kind
@@ -79,7 +81,11 @@ class _Row:
             return False
         if self.statuses and refusal.http_status not in self.statuses:
             return False
-        return not self.message or re.search(self.message, f"{refusal.message} {refusal.quota}", re.IGNORECASE) is not None
+        return (
+            not self.message
+            or re.search(self.message, f"{refusal.message} {refusal.quota}", re.IGNORECASE)
+            is not None
+        )
 
 
 _CAPACITY = Verdict(Kind.CAPACITY, Blast.ZONE)
@@ -93,17 +99,37 @@ _AUTH = Verdict(Kind.AUTH, Blast.PROJECT)
 _MISSING = ("notFound", "RESOURCE_NOT_FOUND")
 _QUOTA = ("QUOTA_EXCEEDED", "quotaExceeded")
 
-_STOCK_OUT = ("ZONE_RESOURCE_POOL_EXHAUSTED", "RESOURCE_POOL_EXHAUSTED", "GPU_STOCKOUT", "insufficientCapacity", "STOCKOUT", WAITED_IN_VAIN)
+_STOCK_OUT = (
+    "ZONE_RESOURCE_POOL_EXHAUSTED",
+    "RESOURCE_POOL_EXHAUSTED",
+    "GPU_STOCKOUT",
+    "insufficientCapacity",
+    "STOCKOUT",
+    WAITED_IN_VAIN,
+)
 
 _TABLE: tuple[_Row, ...] = (
     _Row(_CAPACITY_REGION, codes=("REGION_RESOURCE_POOL_EXHAUSTED",)),
     _Row(_CAPACITY, codes=_STOCK_OUT),
-    _Row(_CAPACITY, message=r"does not have enough resources available|not enough resources available to fulfill"),
     _Row(
-        Verdict(Kind.QUOTA, Blast.PROJECT), codes=_QUOTA, message=r"GPUS[_-]ALL[_-]REGIONS|CPUS[_-]ALL[_-]REGIONS|limit: [0-9.]+ globally"
+        _CAPACITY,
+        message=r"does not have enough resources available|not enough resources available to fulfill",
+    ),
+    _Row(
+        Verdict(Kind.QUOTA, Blast.PROJECT),
+        codes=_QUOTA,
+        message=r"GPUS[_-]ALL[_-]REGIONS|CPUS[_-]ALL[_-]REGIONS|limit: [0-9.]+ globally",
     ),
     _Row(Verdict(Kind.QUOTA, Blast.REGION), codes=_QUOTA),
-    _Row(_RATE, codes=("rateLimitExceeded", "RATE_LIMIT_EXCEEDED", "RESOURCE_OPERATION_RATE_EXCEEDED", "userRateLimitExceeded")),
+    _Row(
+        _RATE,
+        codes=(
+            "rateLimitExceeded",
+            "RATE_LIMIT_EXCEEDED",
+            "RESOURCE_OPERATION_RATE_EXCEEDED",
+            "userRateLimitExceeded",
+        ),
+    ),
     _Row(_RATE, statuses=(429,)),
     _Row(Verdict(Kind.TRANSIENT, Blast.ZONE, again=1), codes=("UNSUPPORTED_OPERATION",)),
     _Row(_TRANSIENT_AGAIN, codes=("RESOURCE_NOT_READY", "resourceNotReady")),
@@ -112,7 +138,11 @@ _TABLE: tuple[_Row, ...] = (
         Verdict(Kind.NOT_FOUND, Blast.ZONE),
         message=r"reservationAffinity|specified reservations? |the given reservation|properties of the reservation",
     ),
-    _Row(_NOT_OFFERED, codes=_MISSING, message=r"machineTypes?/|acceleratorTypes?/|diskTypes?/|machine type|accelerator type"),
+    _Row(
+        _NOT_OFFERED,
+        codes=_MISSING,
+        message=r"machineTypes?/|acceleratorTypes?/|diskTypes?/|machine type|accelerator type",
+    ),
     _Row(
         _NOT_OFFERED,
         message=r"does not exist in zone|can ?not be used without accelerator\(s\) in zone|not (available|supported) in (the )?zone",
@@ -125,7 +155,9 @@ _TABLE: tuple[_Row, ...] = (
     _Row(Verdict(Kind.EXISTS, Blast.NEVER), codes=("alreadyExists", "RESOURCE_ALREADY_EXISTS")),
     _Row(Verdict(Kind.EXISTS, Blast.NEVER), statuses=(409,)),
     _Row(_CONFIG, codes=("resourceInUseByAnotherResource", "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE")),
-    _Row(_CONFIG, codes=("INVALID_FIELD_VALUE", "INVALID_USAGE", "invalid", "badRequest", "required")),
+    _Row(
+        _CONFIG, codes=("INVALID_FIELD_VALUE", "INVALID_USAGE", "invalid", "badRequest", "required")
+    ),
     _Row(
         _AUTH,
         codes=(
@@ -142,7 +174,10 @@ _TABLE: tuple[_Row, ...] = (
     _Row(_CONFIG, codes=("CONDITION_NOT_MET", "conditionNotMet"), statuses=(412,)),
     _Row(_AUTH, statuses=(401, 403)),
     _Row(_TRANSIENT_AGAIN, codes=("INTERNAL_ERROR",)),
-    _Row(_TRANSIENT, codes=("backendError", "internalError", "BACKEND_ERROR", CONNECTION_LOST, UNREADABLE)),
+    _Row(
+        _TRANSIENT,
+        codes=("backendError", "internalError", "BACKEND_ERROR", CONNECTION_LOST, UNREADABLE),
+    ),
     _Row(_TRANSIENT, statuses=(500, 502, 503, 504)),
     _Row(_TRANSIENT_AGAIN, message=r"\binternal error\b"),
     _Row(Verdict(Kind.TRANSIENT, Blast.ZONE), codes=(TIMED_OUT, VANISHED)),
@@ -157,7 +192,11 @@ def classify(refusal: Refusal) -> Verdict:
     return next((row.verdict for row in _TABLE if row.matches(refusal)), _UNKNOWN)
 
 
-_CLASSES: dict[Kind, type[CloudRefused]] = {Kind.QUOTA: QuotaRefused, Kind.AUTH: AuthRefused, Kind.NOT_FOUND: NotFoundRefused}
+_CLASSES: dict[Kind, type[CloudRefused]] = {
+    Kind.QUOTA: QuotaRefused,
+    Kind.AUTH: AuthRefused,
+    Kind.NOT_FOUND: NotFoundRefused,
+}
 
 
 MORE_ZONES = "name more zones in the settings (zones: [...]) or another gpu"
@@ -166,7 +205,9 @@ MORE_ZONES = "name more zones in the settings (zones: [...]) or another gpu"
 def refused(what: str, refusal: Refusal, *, where: str, project: str) -> CloudRefused:
     """The error for a refusal, of the class that its kind asks for, with one command to try."""
     kind = classify(refusal).kind
-    return _CLASSES.get(kind, CloudRefused)(what, refusal=refusal, where=where, fix=_fix(kind, refusal, project))
+    return _CLASSES.get(kind, CloudRefused)(
+        what, refusal=refusal, where=where, fix=_fix(kind, refusal, project)
+    )
 
 
 def _fix(kind: Kind, refusal: Refusal, project: str) -> str:
@@ -183,7 +224,9 @@ def _fix(kind: Kind, refusal: Refusal, project: str) -> str:
     }.get(kind, f"gcloud compute operations list --project {project} --limit 5")
 
 
-_NAMED = re.compile(r"projects/(?P<project>[^/'\s]+)/(?:[^'\s]+/)?(?P<what>images|instances|disks|networks|subnetworks|reservations)/")
+_NAMED = re.compile(
+    r"projects/(?P<project>[^/'\s]+)/(?:[^'\s]+/)?(?P<what>images|instances|disks|networks|subnetworks|reservations)/"
+)
 _GCLOUD = {"subnetworks": "networks subnets"}
 """Collections whose `gcloud compute` command has another name."""
 
@@ -191,7 +234,11 @@ _GCLOUD = {"subnetworks": "networks subnets"}
 def _look_for(refusal: Refusal) -> str:
     """Where what the message names would be listed; `doctor`, which compares the settings with the cloud, where it names nothing."""
     named = _NAMED.search(refusal.message)
-    return f"gcloud compute {_GCLOUD.get(named['what'], named['what'])} list --project {named['project']}" if named else "invoke doctor"
+    return (
+        f"gcloud compute {_GCLOUD.get(named['what'], named['what'])} list --project {named['project']}"
+        if named
+        else "invoke doctor"
+    )
 
 
 def region_of(zone: str) -> str:
@@ -214,7 +261,8 @@ class Itinerary:
 def itinerary(places: Iterable[str], offering: Sequence[str]) -> Itinerary:
     """The zones that `places` mean, in their order, out of those that offer the GPU; each once.
 
-    A place is a zone (`us-central1-a`), a region (`us-central1`: its zones) or `everywhere` (all that are left).
+    A place is a zone (`us-central1-a`), a region (`us-central1`: its zones) or `everywhere` (all
+    that are left).
     """
     zones: dict[str, None] = {}
     lacking: dict[str, None] = {}
@@ -241,8 +289,9 @@ class Candidates:
     def next(self, width: int = 1, rooms: Mapping[str, int] = _NO_LIMITS) -> tuple[str, ...]:
         """The zones to ask now, at most `width` of them at once; none when all were asked.
 
-        `rooms` says how many may be asked in a region, and in all ("") at once: what several zones give for a moment counts
-        towards a quota, and a region whose quota a race itself has used up would not be asked again.
+        `rooms` says how many may be asked in a region, and in all ("") at once: what several zones
+        give for a moment counts towards a quota, and a region whose quota a race itself has used up
+        would not be asked again.
         """
         chosen: list[str] = []
         for zone in self.zones:
@@ -254,9 +303,15 @@ class Candidates:
 
     def after(self, zone: str, verdict: Verdict, hints: Sequence[str] = ()) -> Candidates:
         """What is left after `zone` refused; zones that the API named as available come first, if they are ours to ask."""
-        left = [candidate for candidate in self.zones if not _blocked(candidate, zone, verdict.blast)]
+        left = [
+            candidate for candidate in self.zones if not _blocked(candidate, zone, verdict.blast)
+        ]
         hinted = [hint for hint in dict.fromkeys(hints) if hint in left]
-        return replace(self, zones=(*hinted, *(candidate for candidate in left if candidate not in hinted)), asked=(*self.asked, zone))
+        return replace(
+            self,
+            zones=(*hinted, *(candidate for candidate in left if candidate not in hinted)),
+            asked=(*self.asked, zone),
+        )
 
 
 def _blocked(candidate: str, zone: str, blast: Blast) -> bool:

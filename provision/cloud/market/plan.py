@@ -19,13 +19,19 @@ def plan_lines(specs: Sequence[VmSpec], zones: Sequence[str], prices: PriceList)
     Neither is empty; `zones` is in the order of asking.
     """
     spec, count = specs[0], len(specs)
-    model = {"STANDARD": "", "SPOT": " as Spot", "FLEX_START": " as flex-start"}.get(spec.provisioning_model, " from a reservation")
+    model = {"STANDARD": "", "SPOT": " as Spot", "FLEX_START": " as flex-start"}.get(
+        spec.provisioning_model, " from a reservation"
+    )
     disk = f"{spec.disk_gb} GB {default_disk_type(spec.machine_type)}"
     end = "stopped" if spec.termination_action == "STOP" else "deleted"
     ttl = f"{end} after {span(spec.ttl_s)}" if spec.ttl_s is not None else "no time to live"
     what = f"{Shape.of(spec)}{model}, {disk}, {spec.image}, {ttl}"
     names = [each.name for each in specs]
-    plan = [f"plan:  {spec.name}, {what}"] if count == 1 else [f"plan:  {count} VMs: {_shown(names)}", f"each:  {what}"]
+    plan = (
+        [f"plan:  {spec.name}, {what}"]
+        if count == 1
+        else [f"plan:  {count} VMs: {_shown(names)}", f"each:  {what}"]
+    )
     return [*plan, f"zones: {_shown(zones)}", *_price_lines(spec, zones[0], prices, count)]
 
 

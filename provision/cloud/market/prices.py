@@ -1,8 +1,9 @@
 """What a machine costs an hour, by a price list with a date. An estimate: disks, traffic, licences and taxes are not in it. Pure.
 
-The packaged list, data/prices.json, names where its numbers come from, and the dates of those that are of another one. Compute
-Engine bills vCPUs, memory and GPUs apart, by region and by the second (Compute Engine, "VM instance pricing", "GPU pricing"); Spot
-prices may change once a day ("Spot VMs pricing"). What the list does not hold has no price here: nothing is guessed.
+The packaged list, data/prices.json, names where its numbers come from, and the dates of those that
+are of another one. Compute Engine bills vCPUs, memory and GPUs apart, by region and by the second
+(Compute Engine, "VM instance pricing", "GPU pricing"); Spot prices may change once a day ("Spot VMs
+pricing"). What the list does not hold has no price here: nothing is guessed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from provision.cloud.market.placement import region_of
 from provision.core.errors import SettingsError
 
 _MODELS = ("STANDARD", "SPOT")
-"""Provisioning models that the list knows, in the order of its pairs; the discount of flex-start is not published as a rate."""
+"""Provisioning models that the list knows, in the order of its pairs; the discount of flex-start is
+not published as a rate."""
 _MOST_USD = 1e6
 """A rate above it is a slip, and sums of it would be no numbers."""
 _SHOWN = 40
@@ -55,21 +57,35 @@ class PriceList:
         """Read a list in the form of data/prices.json. Raises SettingsError naming what is wrong in `where`."""
         try:
             data = _mapping("it", json.loads(text))
-            as_of, dates = _date(data["as_of"]), {name: _date(day) for name, day in _mapping("dates", data.get("dates", {})).items()}
+            as_of, dates = (
+                _date(data["as_of"]),
+                {
+                    name: _date(day)
+                    for name, day in _mapping("dates", data.get("dates", {})).items()
+                },
+            )
             regions = {
                 region: {name: _pair(name, pair) for name, pair in _mapping(region, rates).items()}
                 for region, rates in _mapping("regions", data["regions"]).items()
             }
         except (ValueError, KeyError, RecursionError) as error:
-            why = {KeyError: f"{error} is missing", RecursionError: "it is nested too deeply"}.get(type(error), str(error))
+            why = {KeyError: f"{error} is missing", RecursionError: "it is nested too deeply"}.get(
+                type(error), str(error)
+            )
             fix = 'begin with {"as_of": "2026-01-31", "regions": {"us-central1": {"g2-standard-8": [0.85, 0.34]}}}'
-            raise SettingsError("the file is no price list", where=where, why=why, fix=fix) from error
+            raise SettingsError(
+                "the file is no price list", where=where, why=why, fix=fix
+            ) from error
         return cls(as_of, regions, dates)
 
     def rate(self, region: str, name: str, provisioning: str) -> float | None:
         """One rate in US dollars an hour; None when the list does not hold it."""
         pair = self.regions.get(region, {}).get(name)
-        return pair[_MODELS.index(provisioning)] if pair is not None and provisioning in _MODELS else None
+        return (
+            pair[_MODELS.index(provisioning)]
+            if pair is not None and provisioning in _MODELS
+            else None
+        )
 
 
 def _mapping(name: str, value: object) -> dict[str, Any]:
@@ -94,7 +110,9 @@ def _pair(name: str, pair: object) -> tuple[float | None, float | None]:
 
 
 def _is_rate(rate: object) -> bool:
-    return rate is None or (isinstance(rate, int | float) and not isinstance(rate, bool) and 0 <= rate <= _MOST_USD)
+    return rate is None or (
+        isinstance(rate, int | float) and not isinstance(rate, bool) and 0 <= rate <= _MOST_USD
+    )
 
 
 @cache
@@ -104,7 +122,9 @@ def packaged() -> PriceList:
     return PriceList.from_text(path.read_text(encoding="utf-8"), "data/prices.json")
 
 
-def price_per_hour(shape: Shape, zone: str, provisioning: str = "STANDARD", prices: PriceList | None = None) -> Price | None:
+def price_per_hour(
+    shape: Shape, zone: str, provisioning: str = "STANDARD", prices: PriceList | None = None
+) -> Price | None:
     """What the machine costs in `zone` as STANDARD or SPOT; None when the list lacks one of its parts."""
     prices = prices or packaged()
     dates: set[str] = set()
@@ -119,7 +139,9 @@ def price_per_hour(shape: Shape, zone: str, provisioning: str = "STANDARD", pric
     return None if usd is None else Price(usd, min(dates, default=prices.as_of))
 
 
-def disk_per_hour(machine_type: str, disk_gb: float, zone: str, prices: PriceList | None = None) -> Price | None:
+def disk_per_hour(
+    machine_type: str, disk_gb: float, zone: str, prices: PriceList | None = None
+) -> Price | None:
     """What its disks of `disk_gb` in all cost, running or not, of the type that we give this machine type; None when it is not listed."""
     prices, name = prices or packaged(), f"{catalog.default_disk_type(machine_type)}-gb"
     rate = prices.rate(region_of(zone), name, "STANDARD")

@@ -1,8 +1,9 @@
 """Whether the quotas of a project have room for a machine: a verdict for each metric, before anything is asked for. Pure.
 
-Sources: Compute Engine API v1, `Quota.metric` (which metrics there are), and "Allocation quotas". On-demand H100 and newer have
-no metric there; they live in Cloud Quotas by GPU family, which this program does not read: it cannot tell. Spot VMs draw on the
-PREEMPTIBLE_ metric once one was granted, else on the ordinary one. Short is said only of what is surely short: a machine that
+Sources: Compute Engine API v1, `Quota.metric` (which metrics there are), and "Allocation quotas".
+On-demand H100 and newer have no metric there; they live in Cloud Quotas by GPU family, which this
+program does not read: it cannot tell. Spot VMs draw on the PREEMPTIBLE_ metric once one was
+granted, else on the ordinary one. Short is said only of what is surely short: a machine that
 Compute Engine would have given must not be refused here.
 """
 
@@ -71,7 +72,9 @@ class Quotas:
 def by_metric(rows: Iterable[Mapping[str, Any]]) -> dict[str, Quota]:
     """The `quotas` of a `projects` or `regions` resource; a limit or a usage of 0 may be left out there."""
     return {
-        row["metric"]: Quota(row["metric"], float(row.get("limit", 0)), float(row.get("usage", 0))) for row in rows if row.get("metric")
+        row["metric"]: Quota(row["metric"], float(row.get("limit", 0)), float(row.get("usage", 0)))
+        for row in rows
+        if row.get("metric")
     }
 
 
@@ -88,7 +91,9 @@ class Verdict:
 
     def __str__(self) -> str:
         """The numbers: `needs 4 of NVIDIA_L4_GPUS in us-central1, 2 left (limit 8, in use 6)`."""
-        metric = f"{self.metric} in {self.region}" if self.region else f"{self.metric} over all regions"
+        metric = (
+            f"{self.metric} in {self.region}" if self.region else f"{self.metric} over all regions"
+        )
         why = f" ({self.why})" if self.why else ""
         if self.quota is None:
             return f"{metric}{why}"
@@ -113,7 +118,8 @@ def judge(
 ) -> tuple[Verdict, ...]:
     """A verdict for each metric that `count` such machines in `region` draw on; GPUs first.
 
-    `more` is what each draws of other metrics of the region (`beside`); those that the answer does not hold are left out.
+    `more` is what each draws of other metrics of the region (`beside`); those that the answer does
+    not hold are left out.
     """
     verdicts: list[Verdict] = []
     if shape.gpu and shape.gpu_count:
@@ -124,13 +130,21 @@ def judge(
         ]
     machine = catalog.machine(shape.machine_type)
     if machine is not None:
-        verdicts += _cpus(quotas, machine.series, float(machine.vcpus * count), region, provisioning)
+        verdicts += _cpus(
+            quotas, machine.series, float(machine.vcpus * count), region, provisioning
+        )
     here = quotas.regions.get(region, {})
-    verdicts += [_compare(metric, here[metric], each * count, region) for metric, each in more.items() if metric in here]
+    verdicts += [
+        _compare(metric, here[metric], each * count, region)
+        for metric, each in more.items()
+        if metric in here
+    ]
     return tuple(verdicts)
 
 
-def _regional_gpus(quotas: Quotas, gpu: str, needed: float, region: str, provisioning: str) -> Verdict:
+def _regional_gpus(
+    quotas: Quotas, gpu: str, needed: float, region: str, provisioning: str
+) -> Verdict:
     here = quotas.regions.get(region, {})
     ordinary = GPU_METRICS.get(gpu, "")
     spot = f"PREEMPTIBLE_{ordinary}" if ordinary else _SPOT_ONLY_METRICS.get(gpu, "")
@@ -141,17 +155,27 @@ def _regional_gpus(quotas: Quotas, gpu: str, needed: float, region: str, provisi
     metric = spot if granted else ordinary
     if not metric:
         return Verdict(
-            gpu, Room.UNKNOWN, needed, region, why="Compute Engine shows no quota metric for it; Cloud Quotas has it by GPU family"
+            gpu,
+            Room.UNKNOWN,
+            needed,
+            region,
+            why="Compute Engine shows no quota metric for it; Cloud Quotas has it by GPU family",
         )
     return _compare(metric, here.get(metric), needed, region)
 
 
 def _global_gpus(quotas: Quotas, needed: float, provisioning: str) -> Verdict:
     found = _compare("GPUS_ALL_REGIONS", quotas.project.get("GPUS_ALL_REGIONS"), needed, "")
-    return found if provisioning == "STANDARD" else _never_sure(found, f"whether it counts {provisioning} machines is not known here")
+    return (
+        found
+        if provisioning == "STANDARD"
+        else _never_sure(found, f"whether it counts {provisioning} machines is not known here")
+    )
 
 
-def _cpus(quotas: Quotas, series: str, needed: float, region: str, provisioning: str) -> list[Verdict]:
+def _cpus(
+    quotas: Quotas, series: str, needed: float, region: str, provisioning: str
+) -> list[Verdict]:
     here = quotas.regions.get(region, {})
     own = _CPU_METRICS.get(series, "CPUS")
     metric = own if own in here else "CPUS"
@@ -167,7 +191,9 @@ def _cpus(quotas: Quotas, series: str, needed: float, region: str, provisioning:
 
 def _compare(metric: str, quota: Quota | None, needed: float, region: str) -> Verdict:
     if quota is None:
-        return Verdict(metric, Room.UNKNOWN, needed, region, why="the answer does not hold this metric")
+        return Verdict(
+            metric, Room.UNKNOWN, needed, region, why="the answer does not hold this metric"
+        )
     return Verdict(metric, Room.OK if quota.left >= needed else Room.SHORT, needed, region, quota)
 
 
@@ -181,8 +207,8 @@ def _never_sure(verdict: Verdict, why: str) -> Verdict:
 def to_start(quotas: Quotas, vms: Iterable[Vm]) -> tuple[Verdict, ...]:
     """A verdict for each quota of GPUs that stopped VMs draw on together once they run: a stopped VM uses none.
 
-    Quotas that the answer does not hold are left out, and so is that over all regions for machines of which it is not known
-    whether it counts them.
+    Quotas that the answer does not hold are left out, and so is that over all regions for machines
+    of which it is not known whether it counts them.
     """
     needs: dict[tuple[str, str], float] = {}
     for vm in vms:
@@ -195,12 +221,18 @@ def to_start(quotas: Quotas, vms: Iterable[Vm]) -> tuple[Verdict, ...]:
             if verdict.quota is not None:
                 key = verdict.region, verdict.metric
                 needs[key] = needs.get(key, 0.0) + count
-    return tuple(_compare(metric, _held(quotas, region)[metric], needed, region) for (region, metric), needed in needs.items())
+    return tuple(
+        _compare(metric, _held(quotas, region)[metric], needed, region)
+        for (region, metric), needed in needs.items()
+    )
 
 
 def with_started(quotas: Quotas, starts: Iterable[Verdict]) -> Quotas:
     """The quotas once what `to_start` judged has been started."""
-    project, regions = dict(quotas.project), {region: dict(metrics) for region, metrics in quotas.regions.items()}
+    project, regions = (
+        dict(quotas.project),
+        {region: dict(metrics) for region, metrics in quotas.regions.items()},
+    )
     for verdict in starts:
         metrics = regions[verdict.region] if verdict.region else project
         before = metrics[verdict.metric]
@@ -215,7 +247,14 @@ def _held(quotas: Quotas, region: str) -> Mapping[str, Quota]:
 def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
     """The one to tell when only one can be told: what is short, else what cannot be told, else the least room; None of none."""
     order = [Room.SHORT, Room.UNKNOWN, Room.OK]
-    return min(verdicts, key=lambda verdict: (order.index(verdict.room), verdict.quota.left if verdict.quota else 0.0), default=None)
+    return min(
+        verdicts,
+        key=lambda verdict: (
+            order.index(verdict.room),
+            verdict.quota.left if verdict.quota else 0.0,
+        ),
+        default=None,
+    )
 
 
 def short_of(verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
@@ -225,11 +264,16 @@ def short_of(verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
 
 def short_zones(quotas: Quotas, shape: Shape, zones: Iterable[str], **how: Any) -> dict[str, str]:
     """The zones in whose region a quota is surely short, each with the numbers; `how` is what `judge` takes."""
-    short = {zone: short_of(judge(quotas, shape, region_of(zone), **how)) for zone in dict.fromkeys(zones)}
+    short = {
+        zone: short_of(judge(quotas, shape, region_of(zone), **how))
+        for zone in dict.fromkeys(zones)
+    }
     return {zone: "; ".join(map(str, verdicts)) for zone, verdicts in short.items() if verdicts}
 
 
-def room_for(quotas: Quotas, shape: Shape, regions: Iterable[str], *, count: int, **how: Any) -> tuple[dict[str, int], int]:
+def room_for(
+    quotas: Quotas, shape: Shape, regions: Iterable[str], *, count: int, **how: Any
+) -> tuple[dict[str, int], int]:
     """Of `count` such machines, how many have room in each region, and over all of them; what cannot be told counts as room.
 
     `how` is what `judge` takes.
@@ -248,12 +292,25 @@ def room_for(quotas: Quotas, shape: Shape, regions: Iterable[str], *, count: int
     return rooms, min([sum(rooms.values()), *(most(region, shared=True) for region in rooms)])
 
 
-def untold(quotas: Quotas, shape: Shape, zones: Iterable[str], *, count: int = 1, provisioning: str = "STANDARD") -> list[str]:
+def untold(
+    quotas: Quotas,
+    shape: Shape,
+    zones: Iterable[str],
+    *,
+    count: int = 1,
+    provisioning: str = "STANDARD",
+) -> list[str]:
     """A line for the regions of `zones` whose quota of GPUs cannot be told, which is not the same as enough; one for each reason."""
     if not shape.gpu:
         return []
-    firsts = [judge(quotas, shape, region, count=count, provisioning=provisioning)[0] for region in dict.fromkeys(map(region_of, zones))]
-    return [f"quota: cannot tell: {line}" for line in alike(verdict for verdict in firsts if verdict.room is Room.UNKNOWN)]
+    firsts = [
+        judge(quotas, shape, region, count=count, provisioning=provisioning)[0]
+        for region in dict.fromkeys(map(region_of, zones))
+    ]
+    return [
+        f"quota: cannot tell: {line}"
+        for line in alike(verdict for verdict in firsts if verdict.room is Room.UNKNOWN)
+    ]
 
 
 def alike(verdicts: Iterable[Verdict]) -> list[str]:
@@ -269,11 +326,15 @@ def alike(verdicts: Iterable[Verdict]) -> list[str]:
     return lines
 
 
-def no_room(shape: Shape, short: Mapping[str, str], project: str, *, count: int = 1, room: int = 0) -> QuotaRefused:
+def no_room(
+    shape: Shape, short: Mapping[str, str], project: str, *, count: int = 1, room: int = 0
+) -> QuotaRefused:
     """The error when `count` machines have no place, but `room` of them: every region's numbers, and where to ask for more."""
     some = [f"there is room for {room} of {count}"] if room else []
     return QuotaRefused(
-        f"the quota has no room for {shape}" if count == 1 else f"the quota has no room for {count} VMs of {shape}",
+        f"the quota has no room for {shape}"
+        if count == 1
+        else f"the quota has no room for {count} VMs of {shape}",
         refusal=Refusal(code="", message="\n".join([*dict.fromkeys(short.values()), *some])),
         where=", ".join(dict.fromkeys(map(region_of, short))),
         fix=ask_for_more(project),
@@ -293,4 +354,6 @@ def no_room_to_start(short: Iterable[Verdict], count: int, project: str) -> Quot
 
 def ask_for_more(project: str) -> str:
     """Where quotas are raised."""
-    return f"open https://console.cloud.google.com/iam-admin/quotas?project={project} and ask for more"
+    return (
+        f"open https://console.cloud.google.com/iam-admin/quotas?project={project} and ask for more"
+    )

@@ -49,7 +49,9 @@ def dev_down(project: Project, targets: Targets) -> Done:
     return convergence.run(project, targets, recipe, "dev.down")
 
 
-def dev_exec(project: Project, targets: Targets, words: Sequence[str], *, count: int | None = None) -> Done:
+def dev_exec(
+    project: Project, targets: Targets, words: Sequence[str], *, count: int | None = None
+) -> Done:
     """Run a command in the container, its output streamed; returns its status, the worst one of `count` at once."""
     transport = convergence.connect(project, convergence.host(project, targets))
     try:
@@ -61,11 +63,20 @@ def dev_exec(project: Project, targets: Targets, words: Sequence[str], *, count:
 def _run(project: Project, transport: Transport, words: Sequence[str], count: int | None) -> Done:
     """Once, with what it prints as it is; or `count` times at once."""
     if count is None:
-        return remote_exec.run(project, transport, project.settings.worker.name, words, stdin=project.stdin)
+        return remote_exec.run(
+            project, transport, project.settings.worker.name, words, stdin=project.stdin
+        )
     return clients.run(project, transport, words, count)
 
 
-def dev_run(project: Project, targets: Targets, file: str, words: Sequence[str] = (), *, count: int | None = None) -> Done:
+def dev_run(
+    project: Project,
+    targets: Targets,
+    file: str,
+    words: Sequence[str] = (),
+    *,
+    count: int | None = None,
+) -> Done:
     """Send the project's files and run one of them in the container, `count` times at once where that is given."""
     names = project_tar.project_files(project.project_dir)
     program = _program(project, file, names)
@@ -108,12 +119,19 @@ def _relative(project: Project, file: str) -> Path:
     found = [path.resolve() for folder in folders if (path := folder / file).is_file()]
     if not found:
         why = f"looked in {' and '.join(map(str, folders))}"
-        raise UsageError("there is no such file", where=file, why=why, fix=f"ls {shlex.quote(str(Path(file).parent))}")
+        raise UsageError(
+            "there is no such file",
+            where=file,
+            why=why,
+            fix=f"ls {shlex.quote(str(Path(file).parent))}",
+        )
     root = project.project_dir.resolve()
     inside = next((path for path in found if path.is_relative_to(root)), None)
     if inside is None:
         why = f"the project is {project.project_dir}"
-        raise UsageError("FILE must lie in the project", where=file, why=why, fix="copy it into the project")
+        raise UsageError(
+            "FILE must lie in the project", where=file, why=why, fix="copy it into the project"
+        )
     return inside.relative_to(root)
 
 
@@ -130,12 +148,13 @@ _INSIDE = "if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi"
 def dev_shell(project: Project, targets: Targets) -> Done:
     """A shell in the container, on a real terminal; returns its status. Raises `HostError` when no container runs.
 
-    The terminal is the user's, so status 125 is all that says so; as a shell may end with it too, the host is asked then.
+    The terminal is the user's, so status 125 is all that says so; as a shell may end with it too,
+    the host is asked then.
     """
     target = convergence.host(project, targets)
-    body = script(_SHELL, argv=[], name=project.settings.worker.name, dir=WORKSPACE, body=_INSIDE).with_bindings(
-        remote_exec.around(project)
-    )
+    body = script(
+        _SHELL, argv=[], name=project.settings.worker.name, dir=WORKSPACE, body=_INSIDE
+    ).with_bindings(remote_exec.around(project))
     status = enter(project, target, body, become=True)
     if status == EXIT_OURS:
         with contextlib.closing(convergence.connect(project, target)) as transport:
@@ -148,10 +167,20 @@ def dev_devcontainer(project: Project, targets: Targets) -> Done:
     target = convergence.host(project, targets)
     image = worker_image(project)
     box = container(project.settings, image, host=target)
-    nodes = [f"/dev/nvidia{index}" for index in range(project.settings.gpu_count)] + ["/dev/nvidiactl", "/dev/nvidia-uvm"]
-    devices = [word for node in nodes for word in ("--device", node)] if box.gpu and not box.privileged else []
+    nodes = [f"/dev/nvidia{index}" for index in range(project.settings.gpu_count)] + [
+        "/dev/nvidiactl",
+        "/dev/nvidia-uvm",
+    ]
+    devices = (
+        [word for node in nodes for word in ("--device", node)]
+        if box.gpu and not box.privileged
+        else []
+    )
     words = [str(word) for word in box.arguments(Facts())]
     text = templating.devcontainer(
-        [*words, *devices, box.image, "infinity"], image=box.image, name=box.container, project_dir=project.project_dir
+        [*words, *devices, box.image, "infinity"],
+        image=box.image,
+        name=box.container,
+        project_dir=project.project_dir,
     )
     return Done({"devcontainer": text}, text=text.rstrip("\n"))

@@ -38,7 +38,9 @@ def spec(project: Project) -> ImageSpec:
 def _vcpus(project: Project) -> int:
     """The vCPUs of the machine that the settings ask for: the Dataflow job's where it names one, else the VM's."""
     settings = project.settings
-    name = settings.dataflow.machine_type or catalog.machine_for(settings.gpu, settings.gpu_count, settings.machine_type)
+    name = settings.dataflow.machine_type or catalog.machine_for(
+        settings.gpu, settings.gpu_count, settings.machine_type
+    )
     bundled = catalog.bundled_machine_types().get(name)
     machine = bundled[1] if bundled else catalog.parse_n1(name)
     return machine.vcpus if machine else 1
@@ -47,7 +49,11 @@ def _vcpus(project: Project) -> int:
 def build(project: Project) -> Build:
     """Dockerfile and context, as they would be sent."""
     context = project.settings.worker.context
-    return prepare(spec(project), project_dir=project.project_dir, context_dir=project.project_dir / context if context else None)
+    return prepare(
+        spec(project),
+        project_dir=project.project_dir,
+        context_dir=project.project_dir / context if context else None,
+    )
 
 
 def worker_image(project: Project) -> WorkerImage:
@@ -69,7 +75,11 @@ def image_render(project: Project, output: str | None = None) -> Done:
             fix="unset worker.image to build one",
         )
     built = build(project)
-    document = {"reference": built.reference, "dockerfile": built.dockerfile, "context_bytes": len(built.context)}
+    document = {
+        "reference": built.reference,
+        "dockerfile": built.dockerfile,
+        "context_bytes": len(built.context),
+    }
     if output is None:
         return Done(document, text=built.dockerfile.rstrip("\n"))
     path = Path(output) / "Dockerfile"

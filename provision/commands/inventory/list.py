@@ -23,9 +23,13 @@ def inventory_list(project: Project, limit: str | None = None) -> Done:
     """Every host as it is now, or those that a pattern means."""
     everything = inventory.listed(project)
     found = everything.matching(project, EVERYTHING if limit is None else limit)
-    hidden = [{"name": each.name or None, "zone": each.zone, "why": each.why} for each in everything.hidden]
+    hidden = [
+        {"name": each.name or None, "zone": each.zone, "why": each.why}
+        for each in everything.hidden
+    ]
     return Done(
-        {"hosts": [_document(machine) for machine in found], "hidden": hidden}, text=_table(found) if found else _nobody(everything)
+        {"hosts": [_document(machine) for machine in found], "hidden": hidden},
+        text=_table(found) if found else _nobody(everything),
     )
 
 
@@ -54,27 +58,41 @@ def _document(machine: Machine) -> dict[str, Any]:
 def _table(found: Sequence[Machine]) -> str:
     rows = [_COLUMNS, *map(_row, found)]
     widths = [max(len(row[index]) for row in rows) for index in range(len(_COLUMNS))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
 
 
 def _row(machine: Machine) -> tuple[str, ...]:
     gpu = f"{machine.gpu_count} x {machine.gpu}" if machine.gpu_count > 1 else machine.gpu
     labels = ",".join(f"{key}={value}" for key, value in _labels(machine))
-    cells = (machine.host.name, machine.state, gpu, machine.zone, machine.machine_type, machine.host.address, labels)
+    cells = (
+        machine.host.name,
+        machine.state,
+        gpu,
+        machine.zone,
+        machine.machine_type,
+        machine.host.address,
+        labels,
+    )
     return tuple(cell or "-" for cell in cells)
 
 
 def _labels(machine: Machine) -> list[tuple[str, str]]:
-    return [(key, value) for key, value in sorted(machine.labels.items()) if not key.startswith(_OURS)]
+    return [
+        (key, value) for key, value in sorted(machine.labels.items()) if not key.startswith(_OURS)
+    ]
 
 
-# --- Ansible -------------------------------------------------------------------------------------------------------
+# --- Ansible --------------------------------------------------------------------------------------
 
 
 def inventory_ansible(project: Project, limit: str | None = None) -> Done:
     """The same as the JSON that Ansible takes from an inventory script's `--list` (Ansible, "Developing dynamic inventory").
 
-    Every host's variables stand under `_meta`, so that Ansible asks once. Groups are made of what filters ask for.
+    Every host's variables stand under `_meta`, so that Ansible asks once. Groups are made of what
+    filters ask for.
     """
     found = inventory.listed(project).matching(project, EVERYTHING if limit is None else limit)
     host_keys.pin_settings(project, [machine.host for machine in found])
@@ -83,7 +101,11 @@ def inventory_ansible(project: Project, limit: str | None = None) -> Done:
         for group in _groups(machine):
             groups.setdefault(group, {"hosts": []})["hosts"].append(machine.host.name)
     hostvars = {machine.host.name: _variables(project, machine) for machine in found}
-    document = {"_meta": {"hostvars": hostvars}, "all": {"children": ["ungrouped", *sorted(groups)]}, **dict(sorted(groups.items()))}
+    document = {
+        "_meta": {"hostvars": hostvars},
+        "all": {"children": ["ungrouped", *sorted(groups)]},
+        **dict(sorted(groups.items())),
+    }
     return Done(document, text=json.dumps(document, indent=2))
 
 
@@ -98,7 +120,10 @@ def _groups(machine: Machine) -> Iterator[str]:
 def _variables(project: Project, machine: Machine) -> dict[str, Any]:
     host = machine.host
     document = _document(machine)
-    ours = {f"provision_{key}": document[key] for key in ("state", "zone", "machine_type", "gpu", "gpu_count", "labels")}
+    ours = {
+        f"provision_{key}": document[key]
+        for key in ("state", "zone", "machine_type", "gpu", "gpu_count", "labels")
+    }
     if host.is_local:
         return {"ansible_connection": "local", **ours}
     options = terminal.pin_options(host, host_keys.pin_files(project, host))
@@ -109,6 +134,8 @@ def _variables(project: Project, machine: Machine) -> dict[str, Any]:
         "ansible_port": host.port,
         "ansible_user": host.user,
         "ansible_ssh_private_key_file": host.identity,
-        "ansible_ssh_common_args": shlex.join(word for option in options for word in ("-o", option)),
+        "ansible_ssh_common_args": shlex.join(
+            word for option in options for word in ("-o", option)
+        ),
     }
     return {**{key: value for key, value in reached.items() if value is not None}, **ours}

@@ -11,4 +11,6 @@ def mock_down(project: Project) -> Done:
     from provision.testing import daemon
 
     stopped = daemon.down(folder(project))
-    return Done({"stopped": stopped}, text="the mock is stopped" if stopped else "the mock was not running")
+    return Done(
+        {"stopped": stopped}, text="the mock is stopped" if stopped else "the mock was not running"
+    )

@@ -17,6 +17,12 @@ def mock_status(project: Project) -> Done:
     document: dict[str, Any] = {"running": state is not None, "state": str(state_dir)}
     if state is None:
         return Done(document, text="the mock is not running")
-    document |= {"compute_endpoint": state.compute_endpoint, "pid": state.pid, "ssh_ports": dict(state.ssh_ports)}
-    hosts = ", ".join(f"{name} on port {port}" for name, port in state.ssh_ports.items()) or "no hosts"
+    document |= {
+        "compute_endpoint": state.compute_endpoint,
+        "pid": state.pid,
+        "ssh_ports": dict(state.ssh_ports),
+    }
+    hosts = (
+        ", ".join(f"{name} on port {port}" for name, port in state.ssh_ports.items()) or "no hosts"
+    )
     return Done(document, text=f"mock up: {state.compute_endpoint} (pid {state.pid}), {hosts}")

@@ -12,5 +12,9 @@ def mock_up(project: Project) -> Done:
 
     state_dir = folder(project)
     state = daemon.up(state_dir)
-    document = {"compute_endpoint": state.compute_endpoint, "state": str(state_dir), "pid": state.pid}
+    document = {
+        "compute_endpoint": state.compute_endpoint,
+        "state": str(state_dir),
+        "pid": state.pid,
+    }
     return Done(document, text=f"mock up: {state.compute_endpoint} (state in {state_dir})")

@@ -59,7 +59,11 @@ def mps_doctor(project: Project, targets: Targets, options: Sequence[str] = ()) 
         wanted_gpu=project.settings.mps.gpu or "",
     )
     checks = [replace(check, fix=project.spoken(check.fix)) for check in diagnose(whole)]
-    return Done(checks_document(checks), exit_code(checks), "\n".join(checks_lines(numbered(checks), width=columns())))
+    return Done(
+        checks_document(checks),
+        exit_code(checks),
+        "\n".join(checks_lines(numbered(checks), width=columns())),
+    )
 
 
 def _asked(project: Project, target: Host, transport: Transport) -> Mapping[str, Answer]:
@@ -75,7 +79,11 @@ def _asked(project: Project, target: Host, transport: Transport) -> Mapping[str,
         ("mode", _plan(project, target)[0].probe(), 60.0),
         ("probe", script(_PROBE, name=name, body=PROVE, client=CLIENT), 60.0),
     ]
-    reply = exchange(transport, [Section(key, body, limit_s) for key, body, limit_s in scripts], clock=time.monotonic)
+    reply = exchange(
+        transport,
+        [Section(key, body, limit_s) for key, body, limit_s in scripts],
+        clock=time.monotonic,
+    )
     if reply.error is not None:
         raise reply.error
     return reply.answers
@@ -87,12 +95,18 @@ def _plan(project: Project, target: Host) -> tuple[Resource, Resource]:
     return mode, daemon
 
 
-def _differs(project: Project, target: Host, answers: Mapping[str, Answer]) -> dict[str, tuple[str, str]]:
+def _differs(
+    project: Project, target: Host, answers: Mapping[str, Answer]
+) -> dict[str, tuple[str, str]]:
     """What of the plan is not in force, by keys of the settings: what is, and what they say."""
     mode, daemon = _plan(project, target)
     facts = read_facts(_text(answers, "facts"))
     texts = ((mode, _text(answers, "mode")), (daemon, _without_gpus(_text(answers, "status"))))
-    changes = [change for resource, text in texts for change in compare(resource.read(text) or {}, resource.desired(facts))]
+    changes = [
+        change
+        for resource, text in texts
+        for change in compare(resource.read(text) or {}, resource.desired(facts))
+    ]
     return {
         _KEYS[change.key]: (_said(change.key, change.actual), _said(change.key, change.desired))
         for change in changes
@@ -143,7 +157,10 @@ def _daemon(status: MpsStatus, said: str) -> Daemon:
         memory_limit=status.memory_limit,
         clients=[client.pid for client in status.clients],
         client_hosts=[client.host_pid for client in status.clients if client.host_pid is not None],
-        outside=[f"{user.pid} {user.command}" + (f" ({user.container})" if user.container else "") for user in status.outside],
+        outside=[
+            f"{user.pid} {user.command}" + (f" ({user.container})" if user.container else "")
+            for user in status.outside
+        ],
         outside_known=status.outside_known,
         workers=status.workers,
         missing=status.missing,

@@ -37,27 +37,49 @@ _COLUMN = 20
 _TRAP = "a thread for each core in every process was up to 64 times slower"
 
 
-def mps_plan(project: Project, targets: Targets, clients: str | None, peak_memory: str | None, measure: str | None) -> Done:
+def mps_plan(
+    project: Project,
+    targets: Targets,
+    clients: str | None,
+    peak_memory: str | None,
+    measure: str | None,
+) -> Done:
     """How many processes, with which share and limits, from the host's facts and what one process needs."""
     wanted = None if clients is None else _clients(clients)
     peak = None if peak_memory is None else _size_mib(peak_memory)
     target = convergence.host(project, targets)
     with contextlib.closing(convergence.connect(project, target)) as transport:
-        facts_script = host_facts.host_facts_script(project.settings.worker.name, project.settings.mps.gpu or "")
+        facts_script = host_facts.host_facts_script(
+            project.settings.worker.name, project.settings.mps.gpu or ""
+        )
         text = remote_exec.checked(transport, facts_script, "looking at the GPU", timeout_s=90.0)
         if not host_facts.is_running(text):
             raise remote_exec.not_running(project, transport)
         if measure is not None and host_facts.is_mock(text):
             why = "this is a mock: its GPU computes nothing, and no figure is made up"
-            raise UsageError("--measure needs a GPU", where=target.name, why=why, fix=f"{project.program_argv0} mps.plan --peak-memory=2g")
+            raise UsageError(
+                "--measure needs a GPU",
+                where=target.name,
+                why=why,
+                fix=f"{project.program_argv0} mps.plan --peak-memory=2g",
+            )
         with _at(target):
             facts = host_facts.host_facts(text)
-        run, others = (None, None) if measure is None else _alone(project, transport, measure, host_facts.gpu_uuid(text))
+        run, others = (
+            (None, None)
+            if measure is None
+            else _alone(project, transport, measure, host_facts.gpu_uuid(text))
+        )
     work = run.workload(wanted) if run else Workload(clients=wanted)
     work = work if peak is None else replace(work, peak_memory_mib=peak)
     made = _warned(plan(facts, work), others)
     told = {**asdict(run), "disturbed": others} if run else None
-    document = {"host": asdict(facts), "workload": asdict(work), "plan": _plan_document(made), "measured": told}
+    document = {
+        "host": asdict(facts),
+        "workload": asdict(work),
+        "plan": _plan_document(made),
+        "measured": told,
+    }
     return Done(document, 0, "\n".join(_plan_lines(project, facts, work, run, made)))
 
 
@@ -74,23 +96,32 @@ def _at(target: Host) -> Iterator[None]:
 def _clients(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text[:6]) > 0 and len(text) < 6):
         why = "allowed: a whole number from 1 to 99999"
-        raise UsageError(f"{text[:20]!r} is no number for it", where="--clients", why=why, fix="--clients=4")
+        raise UsageError(
+            f"{text[:20]!r} is no number for it", where="--clients", why=why, fix="--clients=4"
+        )
     return int(text)
 
 
 def _size_mib(text: str) -> int:
-    found = re.fullmatch(r"(\d{1,7}(?:\.\d{1,3})?)\s*(m|g)?(?:i?b)?", text.strip().lower(), re.ASCII)
+    found = re.fullmatch(
+        r"(\d{1,7}(?:\.\d{1,3})?)\s*(m|g)?(?:i?b)?", text.strip().lower(), re.ASCII
+    )
     size = round(float(found[1]) * (1024 if found[2] == "g" else 1)) if found else 0
     if not size:
         why = "allowed: a size of at least 1m, such as 900m, 2g or 1.5g"
-        raise UsageError(f"{text[:20]!r} is no size", where="--peak-memory", why=why, fix="--peak-memory=2g")
+        raise UsageError(
+            f"{text[:20]!r} is no size", where="--peak-memory", why=why, fix="--peak-memory=2g"
+        )
     return size
 
 
-def _alone(project: Project, transport: Transport, command: str, gpu: str) -> tuple[Measured, str | None]:
+def _alone(
+    project: Project, transport: Transport, command: str, gpu: str
+) -> tuple[Measured, str | None]:
     """Send the project and run the command, as long as nobody else uses the GPU. Who uses it after the run; None where that was not seen.
 
-    What others hold and do would be taken for what one process needs. A second look that fails is no reason to lose the figures.
+    What others hold and do would be taken for what one process needs. A second look that fails is
+    no reason to lose the figures.
     """
     gpu_users.alone(project, transport, gpu)
     bring_project(project, transport)
@@ -108,7 +139,10 @@ def _warned(made: Plan, others: str | None) -> Plan:
     """The plan, and that others came while its figures were measured."""
     if not others:
         return made
-    said = Advice("warn", f"after the run others use the GPU, so the figures may be theirs as well: {others}; measure again without them")
+    said = Advice(
+        "warn",
+        f"after the run others use the GPU, so the figures may be theirs as well: {others}; measure again without them",
+    )
     at = sum(each.level == "stop" for each in made.advice)
     return replace(made, advice=(*made.advice[:at], said, *made.advice[at:]))
 
@@ -122,7 +156,9 @@ def _measure(project: Project, transport: Transport, command: str) -> Measured:
     if done.exit_code != 0:
         why = f"{command}: status {done.exit_code}; its output stands above"
         fix = f"{project.program_argv0} dev.exec -- {command}"
-        raise CommandFailed("the program to be measured failed", where=transport.host.name, why=why, fix=fix)
+        raise CommandFailed(
+            "the program to be measured failed", where=transport.host.name, why=why, fix=fix
+        )
     with _at(transport.host):
         return measured(out.decode("utf-8", "replace"))
 
@@ -140,10 +176,12 @@ def _plan_document(made: Plan) -> dict[str, Any]:
     }
 
 
-# --- the plan in words -------------------------------------------------------------------------------------------
+# --- the plan in words ----------------------------------------------------------------------------
 
 
-def _plan_lines(project: Project, facts: HostFacts, work: Workload, run: Measured | None, made: Plan) -> list[str]:
+def _plan_lines(
+    project: Project, facts: HostFacts, work: Workload, run: Measured | None, made: Plan
+) -> list[str]:
     rows = [
         *_host_rows(facts),
         *_load_rows(work, run),
@@ -152,9 +190,19 @@ def _plan_lines(project: Project, facts: HostFacts, work: Workload, run: Measure
         ("to apply", project.spoken(_apply(made))),
     ]
     width = columns()
-    lines = [f"{label:<{_COLUMN}}" + "\n".join(wrapped(text, _COLUMN, width=width)) if label else "" for label, text in rows]
-    advice = [f"{each.level:<{_COLUMN}}" + "\n".join(wrapped(each.text, _COLUMN, width=width)) for each in made.advice]
-    verdict = [] if made.worthwhile else ["", "MPS is the wrong tool here; what follows after stop says why."]
+    lines = [
+        f"{label:<{_COLUMN}}" + "\n".join(wrapped(text, _COLUMN, width=width)) if label else ""
+        for label, text in rows
+    ]
+    advice = [
+        f"{each.level:<{_COLUMN}}" + "\n".join(wrapped(each.text, _COLUMN, width=width))
+        for each in made.advice
+    ]
+    verdict = (
+        []
+        if made.worthwhile
+        else ["", "MPS is the wrong tool here; what follows after stop says why."]
+    )
     return [*lines, *verdict, *([""] if advice else []), *advice]
 
 
@@ -171,7 +219,10 @@ def _host_rows(facts: HostFacts) -> list[tuple[str, str]]:
     source = {"driver": "", "table": " (by its name)", "": ""}[facts.sm_source]
     capability, cuda = _dotted(facts.compute_capability), _dotted(facts.cuda)
     return [
-        ("GPU", f"{facts.gpu}, compute capability {capability}, {sms} multiprocessors{source}, CUDA {cuda}, driver {facts.driver}"),
+        (
+            "GPU",
+            f"{facts.gpu}, compute capability {capability}, {sms} multiprocessors{source}, CUDA {cuda}, driver {facts.driver}",
+        ),
         ("memory", f"{_mib(facts.memory_total_mib)}, {_mib(facts.memory_free_mib)} free"),
         ("machine", f"{counted(facts.vcpus, 'vCPU')}, /dev/shm {_mib(facts.shm_mib)}"),
     ]
@@ -197,9 +248,21 @@ def _load_rows(work: Workload, run: Measured | None) -> list[tuple[str, str]]:
 
 def _number_rows(facts: HostFacts, work: Workload, made: Plan) -> list[tuple[str, str]]:
     share = f"{made.thread_percentage} %"
-    share += f", {made.sms_per_client} of {facts.sm_count} multiprocessors" if made.sms_per_client is not None else ""
-    expected = "unknown" if made.expected_memory_mib is None else f"{_mib(made.expected_memory_mib)} for all"
-    context = "" if made.context_mib is None else f", of it {made.context_mib} MiB for the context of each"
+    share += (
+        f", {made.sms_per_client} of {facts.sm_count} multiprocessors"
+        if made.sms_per_client is not None
+        else ""
+    )
+    expected = (
+        "unknown"
+        if made.expected_memory_mib is None
+        else f"{_mib(made.expected_memory_mib)} for all"
+    )
+    context = (
+        ""
+        if made.context_mib is None
+        else f", of it {made.context_mib} MiB for the context of each"
+    )
     limit = (
         "unknown"
         if made.memory_limit_mib is None
@@ -210,13 +273,22 @@ def _number_rows(facts: HostFacts, work: Workload, made: Plan) -> list[tuple[str
         tensorflow += " for its logical device, which leaves out the context"
     usual = ", usually 0.75 to 0.95 of that" if work.activity_kind == "sm" else ""
     return [
-        ("clients", f"{made.clients}: {made.clients_reason} (limit of the server: {made.client_limit})"),
+        (
+            "clients",
+            f"{made.clients}: {made.clients_reason} (limit of the server: {made.client_limit})",
+        ),
         ("thread percentage", f"{share}: {made.percentage_reason}"),
         ("expected memory", expected + context),
         ("memory limit", limit),
         ("TensorFlow limit", tensorflow),
-        ("OpenMP threads", f"{made.omp_threads} for each (OMP_NUM_THREADS, MKL_NUM_THREADS, OPENBLAS_NUM_THREADS): {_TRAP}"),
-        ("throughput", f"at most {made.speedup.value:.1f} times one process{usual} ({made.speedup.reason})"),
+        (
+            "OpenMP threads",
+            f"{made.omp_threads} for each (OMP_NUM_THREADS, MKL_NUM_THREADS, OPENBLAS_NUM_THREADS): {_TRAP}",
+        ),
+        (
+            "throughput",
+            f"at most {made.speedup.value:.1f} times one process{usual} ({made.speedup.reason})",
+        ),
     ]
 
 
@@ -224,16 +296,21 @@ def _apply(made: Plan) -> str:
     """The settings that follow from the plan."""
     if made.thread_percentage == 100:
         return "leave provision.mps.thread_percentage unset, then invoke mps.enable"
-    return f"set provision.mps.thread_percentage to {made.thread_percentage}, then invoke mps.enable"
+    return (
+        f"set provision.mps.thread_percentage to {made.thread_percentage}, then invoke mps.enable"
+    )
 
 
-# --- error texts -------------------------------------------------------------------------------------------------
+# --- error texts ----------------------------------------------------------------------------------
 
 
 def mps_explain(project: Project, text: str | None, file: str | None) -> Done:
     """Causes and remedies for an error text or a log; exit status 1 when nothing in it is known."""
     given = _given(project, text, file)
-    found = [replace(match, row=replace(match.row, remedy=project.spoken(match.row.remedy))) for match in explain(given)]
+    found = [
+        replace(match, row=replace(match.row, remedy=project.spoken(match.row.remedy)))
+        for match in explain(given)
+    ]
     document = {"matches": [match.as_dict() for match in found]}
     if found:
         return Done(document, 0, "\n\n".join("\n".join(_told(match)) for match in found))
@@ -259,7 +336,10 @@ def _given(project: Project, text: str | None, file: str | None) -> str:
             return _decoded(opened.read(_LARGEST_BYTES))
     except OSError as error:
         raise UsageError(
-            "the file cannot be read", where=str(file), why=error.strerror or str(error), fix="--file - reads it from a pipe"
+            "the file cannot be read",
+            where=str(file),
+            why=error.strerror or str(error),
+            fix="--file - reads it from a pipe",
         ) from error
 
 
@@ -275,5 +355,8 @@ def _told(match: Match) -> list[str]:
     width = columns()
     shown = line if len(line) <= width else f"{line[: width - 1]}…"
     parts = (("cause", match.row.cause), ("remedy", match.row.remedy))
-    rest = [f"  {label:<{_LABEL - 2}}" + "\n".join(wrapped(text, _LABEL, width=width)) for label, text in parts]
+    rest = [
+        f"  {label:<{_LABEL - 2}}" + "\n".join(wrapped(text, _LABEL, width=width))
+        for label, text in parts
+    ]
     return [shown, f"  {'line':<{_LABEL - 2}}{match.line}{times}", *rest]

@@ -63,13 +63,19 @@ def stream(project: Project, target: Host, mark: str, pause_s: str) -> Script:
     return script(_STREAM, look=script_for(project, target).render(), mark=mark, pause_s=pause_s)
 
 
-def mps_top(project: Project, targets: Targets, *, view: View | None = None, every_s: float = 2.0) -> Done:
+def mps_top(
+    project: Project, targets: Targets, *, view: View | None = None, every_s: float = 2.0
+) -> Done:
     """Clients, memory and GPU activity, until q or Ctrl-C; one frame without a `view`, and the exit status of `mps.status`."""
     target = convergence.host(project, targets)
     transport = convergence.connect(project, target)
     frames = Frames(secrets.token_hex(8))
     try:
-        _follow(transport, stream(project, target, frames.mark, f"{every_s:g}" if view is not None else ""), frames)
+        _follow(
+            transport,
+            stream(project, target, frames.mark, f"{every_s:g}" if view is not None else ""),
+            frames,
+        )
         last = _watch(project, frames, view)
     except KeyboardInterrupt:
         last = None
@@ -77,7 +83,9 @@ def mps_top(project: Project, targets: Targets, *, view: View | None = None, eve
         transport.close()
     if last is None or view is not None:
         return Done({} if last is None else document(project, last), 0)
-    return Done(document(project, last), 0 if last.daemon else EXIT_FAILED, frame(project, last, keys=""))
+    return Done(
+        document(project, last), 0 if last.daemon else EXIT_FAILED, frame(project, last, keys="")
+    )
 
 
 def _follow(transport: Transport, body: Script, frames: Frames) -> None:
@@ -86,7 +94,13 @@ def _follow(transport: Transport, body: Script, frames: Frames) -> None:
 
     def work() -> None:
         try:
-            transport.exchange(command, stdin, on_stdout=frames.feed, on_stderr=lambda data: None, timeout_s=LONGEST_S)
+            transport.exchange(
+                command,
+                stdin,
+                on_stdout=frames.feed,
+                on_stderr=lambda data: None,
+                timeout_s=LONGEST_S,
+            )
             frames.found.put(None)
         except ProvisionError as error:
             frames.found.put(error)
@@ -115,13 +129,19 @@ def _watch(project: Project, frames: Frames, view: View | None) -> MpsStatus | N
 
 def frame(project: Project, status: MpsStatus, *, keys: str = "   (q quits)") -> str:
     """One frame: the GPUs, then what `mps.status` says."""
-    rows = [f"{f'gpu {gpu.index}':<18} {gpu.name}, {_busy(gpu)}, {_memory(gpu)}" for gpu in status.gpus]
+    rows = [
+        f"{f'gpu {gpu.index}':<18} {gpu.name}, {_busy(gpu)}, {_memory(gpu)}" for gpu in status.gpus
+    ]
     head = f"{time.strftime('%H:%M:%S')}  {project.program_argv0} mps.top{keys}"
     return "\n".join([head, *rows, "", text(project, status)])
 
 
 def _busy(gpu: SmiGpu) -> str:
-    return "how busy is not told" if gpu.utilization is None else f"busy {gpu.utilization} % of the time"
+    return (
+        "how busy is not told"
+        if gpu.utilization is None
+        else f"busy {gpu.utilization} % of the time"
+    )
 
 
 def _memory(gpu: SmiGpu) -> str:

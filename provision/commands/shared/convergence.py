@@ -44,7 +44,8 @@ RecipeFor = Callable[[Host], Sequence[Resource]]
 def hosts(project: Project, targets: Targets) -> list[Host]:
     """The hosts that `--host` or `--limit` choose; without either, the one that the settings name.
 
-    Nobody is asked for names; a filter asks the cloud once, and so does a name while a VM that was made is not remembered.
+    Nobody is asked for names; a filter asks the cloud once, and so does a name while a VM that was
+    made is not remembered.
     """
     if targets.limit is not None and (filters(targets.limit) or inventory.is_forgotten(project)):
         return inventory.chosen(project, targets.limit)
@@ -64,7 +65,11 @@ def host(project: Project, targets: Targets) -> Host:
     chosen = hosts(project, targets)
     if len(chosen) != 1:
         names = ", ".join(each.name for each in chosen)
-        raise UsageError("this task acts on one host", why=f"the pattern names {len(chosen)}: {names}", fix="--host NAME")
+        raise UsageError(
+            "this task acts on one host",
+            why=f"the pattern names {len(chosen)}: {names}",
+            fix="--host NAME",
+        )
     return chosen[0]
 
 
@@ -74,7 +79,9 @@ def _one(project: Project, everything: Sequence[Host], name: str) -> Host:
         known = ", ".join(each.name for each in everything)
         none = f"no VM was made yet in the project {project.project_dir}, and its settings name no hosts"
         why = f"known hosts: {known}" if known else none
-        fix = f"{project.program_argv0} vm.create --name {shlex.quote(name)}" + (", or --host NAME" if known else "")
+        fix = f"{project.program_argv0} vm.create --name {shlex.quote(name)}" + (
+            ", or --host NAME" if known else ""
+        )
         raise UsageError(f"there is no host named {name}", why=why, fix=fix)
     return found
 
@@ -89,8 +96,9 @@ def connect(
 ) -> Transport:
     """An open transport: this machine itself, or one SSH connection. Raises `Unreachable`, `HostKeyMismatch`.
 
-    `on_closer` is given, before the connection stands, what ends it. A VM whose key is not the pinned one is asked once, through
-    the cloud, which keys it publishes; one that is not reached is looked for there, unless `cloud` is given by who knows that it runs.
+    `on_closer` is given, before the connection stands, what ends it. A VM whose key is not the
+    pinned one is asked once, through the cloud, which keys it publishes; one that is not reached is
+    looked for there, unless `cloud` is given by who knows that it runs.
     """
     if target.is_local:
         return LocalTransport(target)
@@ -99,7 +107,11 @@ def connect(
     def once(where: Host) -> Transport:
         config = SshConfig.of_user(project.environ)
         return connection.connect(
-            where, known_hosts=host_keys.known_hosts(project), timeout_s=timeout_s, ssh_config=config, on_closer=on_closer
+            where,
+            known_hosts=host_keys.known_hosts(project),
+            timeout_s=timeout_s,
+            ssh_config=config,
+            on_closer=on_closer,
         )
 
     def trusted(where: Host) -> Transport:
@@ -113,23 +125,31 @@ def cos_recipe(project: Project, target: Host) -> list[Resource]:
     return host_recipe(project.settings, project.project_dir, host=target)
 
 
-def converge(project: Project, targets: Targets, chosen: Sequence[Host], recipe: RecipeFor, title: str) -> RunFinished:
+def converge(
+    project: Project, targets: Targets, chosen: Sequence[Host], recipe: RecipeFor, title: str
+) -> RunFinished:
     """Run a recipe on hosts and return the reports. One connection for each host."""
 
     def work(target: Host, emit: Emit, cancel: Cancel) -> HostReport:
         resources = recipe(target)
         started = time.monotonic()
         emit(HostStarted(target.name))
-        transport = connect(project, target, on_closer=lambda close: cancel.register(target.name, close))
+        transport = connect(
+            project, target, on_closer=lambda close: cancel.register(target.name, close)
+        )
         cancel.register(target.name, transport.close)
         try:
             emit(HostConnected(target.name, time.monotonic() - started))
-            report = engine.converge(transport, resources, emit, clock=time.monotonic, check=targets.check)
+            report = engine.converge(
+                transport, resources, emit, clock=time.monotonic, check=targets.check
+            )
         finally:
             transport.close()
         return replace(report, seconds=time.monotonic() - started)
 
-    return fleet.run(chosen, work, project.emit, title=title, pace=targets.pace, check=targets.check)
+    return fleet.run(
+        chosen, work, project.emit, title=title, pace=targets.pace, check=targets.check
+    )
 
 
 def done(finished: RunFinished, *, check: bool, **more: Any) -> Done:
@@ -145,7 +165,11 @@ def done(finished: RunFinished, *, check: bool, **more: Any) -> Done:
 def _exit_code(report: HostReport, *, check: bool) -> int:
     if report.error is not None:
         return report.error.exit_code
-    failures = [outcome.error.exit_code if outcome.error else EXIT_FAILED for outcome in report.outcomes if outcome.status is Status.FAILED]
+    failures = [
+        outcome.error.exit_code if outcome.error else EXIT_FAILED
+        for outcome in report.outcomes
+        if outcome.status is Status.FAILED
+    ]
     if failures:
         return worst_exit(failures)
     if check and report.count(Status.CHANGED) + report.count(Status.UNKNOWN):

@@ -26,7 +26,10 @@ def send_project(project: Project, transport: Transport, packed: bytes, stage: s
     """The project's files in the container's workspace; what is no longer among them is removed there."""
     try:
         remote_exec.checked(
-            transport, project_tar.receive(project.settings.worker.name, stage), "sending the project's files", chunks=[packed]
+            transport,
+            project_tar.receive(project.settings.worker.name, stage),
+            "sending the project's files",
+            chunks=[packed],
         )
     except CommandFailed as error:
         if re.search(r"No such container|is not running", error.why):

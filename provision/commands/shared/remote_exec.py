@@ -22,8 +22,9 @@ from provision.resources.container import WORKSPACE
 LONGEST_RUN_S = 30 * 86_400.0
 """A user's program has no time limit of ours; the transport wants a number."""
 
-# `docker exec` hands no signal on, so the processes of a run are found by a variable that all of them inherit. Those that stay are
-# ended by MPS first: a client that is killed with work in flight is undefined for all others (NVIDIA MPS guide).
+# `docker exec` hands no signal on, so the processes of a run are found by a variable that all of
+# them inherit. Those that stay are ended by MPS first: a client that is killed with work in flight
+# is undefined for all others (NVIDIA MPS guide).
 END = """
 token=$1
 mine() { { tr '\\0' '\\n' <"/proc/$1/environ" | grep -qxF "PROVISION_RUN=$token"; } 2>/dev/null; }
@@ -57,8 +58,9 @@ test ! -e "$chosen" || docker exec "$daemon" sh -c "$alive" </dev/null >/dev/nul
 test -z "$hidden" || unset "$hidden"
 exec docker exec --interactive ${hidden:+--env "$hidden"} --env "PROVISION_RUN=$token" --workdir "$dir" "$name" "$@"
 """
-# The lifeline of a program that reads: it has a channel of its own, since the program's input ends while the program goes on.
-# A session of its own keeps what ends the program from being ended with us.
+# The lifeline of a program that reads: it has a channel of its own, since the program's input ends
+# while the program goes on. A session of its own keeps what ends the program from being ended with
+# us.
 _WATCH = """
 trap : TERM HUP INT
 echo watching
@@ -71,22 +73,25 @@ _FAREWELL_S = 5.0
 """How long the lifeline's own channel may take to close."""
 
 
-def in_container(container: str, words: Sequence[str], token: str, known: Mapping[str, Argument] | None = None) -> Script:
+def in_container(
+    container: str, words: Sequence[str], token: str, known: Mapping[str, Argument] | None = None
+) -> Script:
     """The script that runs `words` in the container and ends them when it is told to end; `known` is what `around` gives."""
-    return script(_RUN, argv=words, name=container, token=token, dir=WORKSPACE, end=END).with_bindings(
-        known or {"chosen": "", "hidden": ""}
-    )
+    return script(
+        _RUN, argv=words, name=container, token=token, dir=WORKSPACE, end=END
+    ).with_bindings(known or {"chosen": "", "hidden": ""})
 
 
 def around(project: Project) -> dict[str, Argument]:
     """What the scripts have to know that start the user's programs.
 
-    `hidden` is the variable that programs must not see, whoever set it. With `mps.gpu` the daemon alone is told the GPU:
-    clients count its devices from 0 again, so an index that the image sets names none of them (NVIDIA MPS guide, environment
-    variables). `docker exec --env NAME` takes it out (docs/facts.md).
+    `hidden` is the variable that programs must not see, whoever set it. With `mps.gpu` the daemon
+    alone is told the GPU: clients count its devices from 0 again, so an index that the image sets
+    names none of them (NVIDIA MPS guide, environment variables). `docker exec --env NAME` takes it
+    out (docs/facts.md).
 
-    `without` is said where MPS was `chosen` and `alive` finds no daemon, as after a restart of its container: CUDA programs would run
-    without it and say nothing (NVIDIA MPS guide, architecture).
+    `without` is said where MPS was `chosen` and `alive` finds no daemon, as after a restart of its
+    container: CUDA programs would run without it and say nothing (NVIDIA MPS guide, architecture).
     """
     settings = project.settings
     return {
@@ -94,7 +99,9 @@ def around(project: Project) -> dict[str, Argument]:
         "chosen": FRAGMENTS / MPS_FRAGMENT,
         "daemon": daemon_container(settings),
         "alive": inside.ALIVE,
-        "without": project.spoken("MPS is enabled here, but no daemon runs: CUDA programs run without it; invoke mps.enable"),
+        "without": project.spoken(
+            "MPS is enabled here, but no daemon runs: CUDA programs run without it; invoke mps.enable"
+        ),
     }
 
 
@@ -115,7 +122,14 @@ class Told:
             self._sink(data)
 
 
-def run(project: Project, transport: Transport, container: str, words: Sequence[str], *, stdin: int | None = None) -> Done:
+def run(
+    project: Project,
+    transport: Transport,
+    container: str,
+    words: Sequence[str],
+    *,
+    stdin: int | None = None,
+) -> Done:
     """Run `words` in the container, stream its output, return its status. Failures of ours are raised.
 
     It reads what the file descriptor `stdin` gives until that ends, or nothing.
@@ -123,17 +137,32 @@ def run(project: Project, transport: Transport, container: str, words: Sequence[
     token = secrets.token_hex(8)
     told = Told(token, project.stderr)
     if stdin is None:
-        command, given = lifeline(in_container(container, words, token, around(project)), become=transport.host.become)
-        status = transport.exchange(command, given, on_stdout=project.stdout, on_stderr=told, timeout_s=LONGEST_RUN_S)
+        command, given = lifeline(
+            in_container(container, words, token, around(project)), become=transport.host.become
+        )
+        status = transport.exchange(
+            command, given, on_stdout=project.stdout, on_stderr=told, timeout_s=LONGEST_RUN_S
+        )
     else:
         command = fed(
-            script(_PIPED, argv=words, name=container, token=token, dir=WORKSPACE).with_bindings(around(project)),
+            script(_PIPED, argv=words, name=container, token=token, dir=WORKSPACE).with_bindings(
+                around(project)
+            ),
             become=transport.host.become,
         )
         if len(command.encode("utf-8", "surrogateescape")) > ARGUMENT_LIMIT_BYTES:
-            raise UsageError("the command is too long for one that reads its standard input", fix="the same command with </dev/null")
+            raise UsageError(
+                "the command is too long for one that reads its standard input",
+                fix="the same command with </dev/null",
+            )
         with _watched(transport, container, token):
-            status = transport.send(command, _pieces(stdin), on_stdout=project.stdout, on_stderr=told, timeout_s=LONGEST_RUN_S)
+            status = transport.send(
+                command,
+                _pieces(stdin),
+                on_stdout=project.stdout,
+                on_stderr=told,
+                timeout_s=LONGEST_RUN_S,
+            )
     if told.not_running:
         raise not_running(project, transport)
     return finished(status)
@@ -160,7 +189,13 @@ def _watched(transport: Transport, container: str, token: str) -> Iterator[None]
         body = script(_WATCH, name=container, token=token, end=END)
         command = fed(body, become=transport.host.become)
         try:
-            transport.send(command, word(), on_stdout=lambda _: watching.set(), on_stderr=lambda _: None, timeout_s=LONGEST_RUN_S)
+            transport.send(
+                command,
+                word(),
+                on_stdout=lambda _: watching.set(),
+                on_stderr=lambda _: None,
+                timeout_s=LONGEST_RUN_S,
+            )
         except HostError as error:
             failed.append(error)
         finally:
@@ -186,8 +221,15 @@ test "$(docker container inspect -f '{{.State.Running}}' "$name" 2>/dev/null)" =
 
 def check_running(project: Project, transport: Transport) -> None:
     """Raise the error for a worker container that does not run."""
-    command, stdin = lifeline(script(_IS_RUNNING, name=project.settings.worker.name), become=transport.host.become)
-    if transport.exchange(command, stdin, on_stdout=lambda data: None, on_stderr=lambda data: None, timeout_s=60.0) != 0:
+    command, stdin = lifeline(
+        script(_IS_RUNNING, name=project.settings.worker.name), become=transport.host.become
+    )
+    if (
+        transport.exchange(
+            command, stdin, on_stdout=lambda data: None, on_stderr=lambda data: None, timeout_s=60.0
+        )
+        != 0
+    ):
         raise not_running(project, transport)
 
 
@@ -196,7 +238,12 @@ def not_running(project: Project, transport: Transport, container: str | None = 
     name = project.settings.worker.name
     which = "the worker container" if container in {None, name} else f"the container {container}"
     why = f"no running container {container or name}"
-    return HostError(f"{which} is not running", where=transport.host.name, why=why, fix=f"{project.program_argv0} dev.up")
+    return HostError(
+        f"{which} is not running",
+        where=transport.host.name,
+        why=why,
+        fix=f"{project.program_argv0} dev.up",
+    )
 
 
 def finished(status: int) -> Done:
@@ -204,18 +251,33 @@ def finished(status: int) -> Done:
     return Done({"status": status, "failed_in": "program" if status else None}, status)
 
 
-def checked(transport: Transport, body: Script, what: str, *, chunks: Sequence[bytes] | None = None, timeout_s: float = 3600.0) -> str:
+def checked(
+    transport: Transport,
+    body: Script,
+    what: str,
+    *,
+    chunks: Sequence[bytes] | None = None,
+    timeout_s: float = 3600.0,
+) -> str:
     """A script of ours outside of the engine; returns what it printed. Raises `CommandFailed` with its last lines."""
     out, err = bytearray(), bytearray()
     if chunks is None:
         command, stdin = lifeline(body, become=transport.host.become)
-        status = transport.exchange(command, stdin, on_stdout=out.extend, on_stderr=err.extend, timeout_s=timeout_s)
+        status = transport.exchange(
+            command, stdin, on_stdout=out.extend, on_stderr=err.extend, timeout_s=timeout_s
+        )
     else:
         status = transport.send(
-            fed(body, become=transport.host.become), chunks, on_stdout=out.extend, on_stderr=err.extend, timeout_s=timeout_s
+            fed(body, become=transport.host.become),
+            chunks,
+            on_stdout=out.extend,
+            on_stderr=err.extend,
+            timeout_s=timeout_s,
         )
     text = out.decode("utf-8", "replace")
     if status != 0:
         why = tail(err.decode("utf-8", "replace") or text) or "it printed nothing"
-        raise CommandFailed(f"{what} failed with status {status}", where=transport.host.name, why=why)
+        raise CommandFailed(
+            f"{what} failed with status {status}", where=transport.host.name, why=why
+        )
     return text

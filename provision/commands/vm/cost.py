@@ -29,7 +29,10 @@ def vm_cost(project: Project) -> Done:
 def summed(vms: Sequence[Vm], prices: PriceList) -> dict[str, Any]:
     """Each VM's bill, and the sums."""
     rows = [_row(vm, prices) for vm in vms]
-    total = {key: _sum([row[key] for row in rows]) for key in ("usd_per_hour", "cost_usd", "cost_by_ttl_usd")}
+    total = {
+        key: _sum([row[key] for row in rows])
+        for key in ("usd_per_hour", "cost_usd", "cost_by_ttl_usd")
+    }
     return {"vms": rows, "total": total, "prices_as_of": prices.as_of}
 
 
@@ -38,7 +41,11 @@ def _row(vm: Vm, prices: PriceList) -> dict[str, Any]:
     rate, cost, left_s = rate_of(vm, prices), cost_usd(vm, prices), ttl_left_s(vm)
     halted = vm.status in {*HALTED, WAITING}
     hourly = rate.disk if halted else _sum([rate.machine, rate.disk])
-    by_ttl = cost + hourly * left_s / HOUR_S if cost is not None and hourly is not None and left_s is not None else None
+    by_ttl = (
+        cost + hourly * left_s / HOUR_S
+        if cost is not None and hourly is not None and left_s is not None
+        else None
+    )
     return {
         "name": vm.name,
         "zone": vm.zone,
@@ -75,7 +82,16 @@ def _text(bill: Mapping[str, Any]) -> str:
         for vm in vms
     ]
     ends = all(vm["ttl_left_s"] is not None for vm in vms)
-    end = ("total", "", "", "", usd(total["usd_per_hour"]), usd(total["cost_usd"]), "", _by_then(total["cost_by_ttl_usd"], ends=ends))
+    end = (
+        "total",
+        "",
+        "",
+        "",
+        usd(total["usd_per_hour"]),
+        usd(total["cost_usd"]),
+        "",
+        _by_then(total["cost_by_ttl_usd"], ends=ends),
+    )
     table = aligned([head, *rows, *([end] if len(vms) > 1 else [])], right=(3, 4, 5, 6, 7))
     basis = f"estimates by the price list of {bill['prices_as_of']}, without traffic and taxes:"
     return f"{table}\n{basis}\nthe present run or the last one, and the disk since it was made"

@@ -29,18 +29,27 @@ from provision.project.vm_access import wants_os_login
 
 
 def vm_create(
-    project: Project, name: str, targets: Targets, *, count: int = 1, parallel_zones: int = 1, patience: Patience | None = None
+    project: Project,
+    name: str,
+    targets: Targets,
+    *,
+    count: int = 1,
+    parallel_zones: int = 1,
+    patience: Patience | None = None,
 ) -> Done:
     """Make the VM, wait for SSH, pin its host keys, provision it, verify it. Run again: no change.
 
-    `targets.host` is the name, where given; with a `count` above 1 the VMs are NAME-1, NAME-2 and so on.
-    `parallel_zones` zones are asked at once. Whatever fails once the VM runs says that it runs.
+    `targets.host` is the name, where given; with a `count` above 1 the VMs are NAME-1, NAME-2 and
+    so on. `parallel_zones` zones are asked at once. Whatever fails once the VM runs says that it
+    runs.
     """
     name = targets.host or name
     if count > 1:
         from provision.commands.vm.create_several import create_several
 
-        return create_several(project, name, targets, count=count, parallel_zones=parallel_zones, patience=patience)
+        return create_several(
+            project, name, targets, count=count, parallel_zones=parallel_zones, patience=patience
+        )
     if name in project.settings.hosts:
         project.emit(Note(f"{name} is a host of the settings: there is nothing to create"))
         return _provisioned(project, name, targets, static_document(project, name), changed=False)
@@ -55,25 +64,48 @@ def vm_create(
         tell_zones(project, [created])
     with still_there(project, created.vm):
         reach(project, cloud, created.vm, patience)
-        done = _provisioned(project, name, targets, document(created.vm), changed=created.changed, tried=_tried(created))
+        done = _provisioned(
+            project,
+            name,
+            targets,
+            document(created.vm),
+            changed=created.changed,
+            tried=_tried(created),
+        )
     if done.exit_code:
         project.emit(Note(bills(project, created.vm)))
     return done
 
 
 def _provisioned(
-    project: Project, name: str, targets: Targets, vm: dict[str, Any], *, changed: bool, tried: list[dict[str, Any]] | None = None
+    project: Project,
+    name: str,
+    targets: Targets,
+    vm: dict[str, Any],
+    *,
+    changed: bool,
+    tried: list[dict[str, Any]] | None = None,
 ) -> Done:
     chosen = convergence.hosts(project, Targets(host=name))
-    finished = convergence.converge(project, targets, chosen, lambda target: convergence.cos_recipe(project, target), f"vm.create {name}")
-    return convergence.done(finished, check=targets.check, vm=vm, changed=changed, tried=tried or [])
+    finished = convergence.converge(
+        project,
+        targets,
+        chosen,
+        lambda target: convergence.cos_recipe(project, target),
+        f"vm.create {name}",
+    )
+    return convergence.done(
+        finished, check=targets.check, vm=vm, changed=changed, tried=tried or []
+    )
 
 
 def _tried(created: Created) -> list[dict[str, Any]]:
     return [attempt.as_dict() for attempt in created.tried]
 
 
-def _check(project: Project, cloud: ComputeCloud, spec: VmSpec, targets: Targets, patience: Patience) -> Done:
+def _check(
+    project: Project, cloud: ComputeCloud, spec: VmSpec, targets: Targets, patience: Patience
+) -> Done:
     """What `vm.create` would do: make it, start it, or what a probe of the running VM finds. Refuses what it would refuse."""
     body.check_spec(spec)
     vm = ours(cloud, spec.name, spec.labels[body.OWNER_LABEL])
@@ -88,8 +120,16 @@ def _check(project: Project, cloud: ComputeCloud, spec: VmSpec, targets: Targets
         return _would("\n".join(filter(None, (text, label))), vm)
     reach(project, cloud, vm, replace(patience, ssh_s=0.0))
     done = _provisioned(project, vm.name, targets, document(vm), changed=label is not None)
-    return done if label is None else replace(done, exit_code=worst_exit([done.exit_code, EXIT_WOULD_CHANGE]), text=label)
+    return (
+        done
+        if label is None
+        else replace(done, exit_code=worst_exit([done.exit_code, EXIT_WOULD_CHANGE]), text=label)
+    )
 
 
 def _would(text: str, vm: Vm | None) -> Done:
-    return Done({"vm": None if vm is None else document(vm), "changed": True, "tried": [], "hosts": {}}, EXIT_WOULD_CHANGE, text)
+    return Done(
+        {"vm": None if vm is None else document(vm), "changed": True, "tried": [], "hosts": {}},
+        EXIT_WOULD_CHANGE,
+        text,
+    )

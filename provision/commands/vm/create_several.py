@@ -38,24 +38,39 @@ from provision.project.project import Done, Project, Targets
 from provision.project.vm_access import wants_os_login
 
 MOST = 500
-"""So many VMs may be asked for at once: more is rather a slip, and it is refused before anything is asked."""
+"""So many VMs may be asked for at once: more is rather a slip, and it is refused before anything is
+asked."""
 
 
 def create_several(
-    project: Project, name: str, targets: Targets, *, count: int, parallel_zones: int = 1, patience: Patience | None = None
+    project: Project,
+    name: str,
+    targets: Targets,
+    *,
+    count: int,
+    parallel_zones: int = 1,
+    patience: Patience | None = None,
 ) -> Done:
     """Make NAME-1 … NAME-`count` side by side, then provision those that were made as a fleet. Run again: no change.
 
-    Each VM looks for a zone of its own. One that could not be made stops no other: it is told with its reason, and the
-    exit status is that of the worst.
+    Each VM looks for a zone of its own. One that could not be made stops no other: it is told with
+    its reason, and the exit status is that of the worst.
     """
     if count > MOST:
-        raise UsageError(f"{count} VMs are too many", where="--count", why=f"allowed: at most {MOST} at once", fix=f"--count={MOST}")
+        raise UsageError(
+            f"{count} VMs are too many",
+            where="--count",
+            why=f"allowed: at most {MOST} at once",
+            fix=f"--count={MOST}",
+        )
     names = [f"{name}-{number}" for number in range(1, count + 1)]
     taken = [each_name for each_name in names if each_name in project.settings.hosts]
     if taken:
         raise UsageError(
-            f"{taken[0]} is a host of the settings", where="--count", why="there is nothing to create", fix="choose another --name"
+            f"{taken[0]} is a host of the settings",
+            where="--count",
+            why="there is nothing to create",
+            fix="choose another --name",
         )
     cloud, key = cloud_of(project), ensure_key(project.home / "key")
     os_login = wants_os_login(project, cloud)
@@ -69,20 +84,30 @@ def create_several(
         return _check(project, cloud, specs, there, targets=targets, patience=patience)
     with telling_what_bills(project, names):
         search = _foretold(project, cloud, specs, there)
-        acts = each(specs, lambda spec: made(_as(project, spec.name), cloud, spec, width=parallel_zones, search=search))
+        acts = each(
+            specs,
+            lambda spec: made(
+                _as(project, spec.name), cloud, spec, width=parallel_zones, search=search
+            ),
+        )
         tell_zones(project, [act.value for act in acts if act.value is not None])
         running = [act.value.vm for act in acts if act.value is not None]
         reached = ends(running, lambda vm: _reached(project, cloud, vm, patience))
     return _provisioned(project, targets, acts, reached)
 
 
-def _foretold(project: Project, cloud: ComputeCloud, specs: Sequence[VmSpec], there: Mapping[str, Vm]) -> Search | None:
+def _foretold(
+    project: Project, cloud: ComputeCloud, specs: Sequence[VmSpec], there: Mapping[str, Vm]
+) -> Search | None:
     """The plan of those that are not there, told once for all; None where all are.
 
-    Refuses what has no place, and stopped ones that cannot all start, before anything is made or started.
+    Refuses what has no place, and stopped ones that cannot all start, before anything is made or
+    started.
     """
     missing = [spec for spec in specs if spec.name not in there]
-    stopped = [vm for spec in specs if (vm := there.get(spec.name)) is not None and vm.status in HALTED]
+    stopped = [
+        vm for spec in specs if (vm := there.get(spec.name)) is not None and vm.status in HALTED
+    ]
     if missing:
         return maker_of(project, cloud).foretell(missing, project.settings.zones, starting=stopped)
     check_starts(cloud, stopped, lambda text: project.emit(Note(text)))
@@ -93,7 +118,9 @@ def _as(project: Project, name: str) -> Project:
     """The session, whose notes say which VM they are about: several search at once."""
 
     def emit(event: Event) -> None:
-        project.emit(replace(event, host=name) if isinstance(event, Note) and not event.host else event)
+        project.emit(
+            replace(event, host=name) if isinstance(event, Note) and not event.host else event
+        )
 
     return replace(project, emit=emit)
 
@@ -103,7 +130,12 @@ def _reached(project: Project, cloud: ComputeCloud, vm: Vm, patience: Patience) 
         reach(project, cloud, vm, patience)
 
 
-def _provisioned(project: Project, targets: Targets, acts: list[Act[VmSpec, Created]], reached: list[Act[Vm, None]]) -> Done:
+def _provisioned(
+    project: Project,
+    targets: Targets,
+    acts: list[Act[VmSpec, Created]],
+    reached: list[Act[Vm, None]],
+) -> Done:
     """The end of all: a row for each VM that was asked for, and the recap of those that answered."""
     unreached = _unreached(reached)
     rows = [_row(act, unreached) for act in acts]
@@ -130,7 +162,9 @@ def _converged(project: Project, targets: Targets, reached: list[Act[Vm, None]])
         return Done({"hosts": {}})
     chosen = convergence.hosts(project, replace(targets, host=None, limit=",".join(names)))
     title = f"vm.create {names[0]}" + (f" … {names[-1]}" if len(names) > 1 else "")
-    finished = convergence.converge(project, targets, chosen, lambda target: convergence.cos_recipe(project, target), title)
+    finished = convergence.converge(
+        project, targets, chosen, lambda target: convergence.cos_recipe(project, target), title
+    )
     return convergence.done(finished, check=targets.check)
 
 
@@ -138,8 +172,14 @@ def _row(act: Act[VmSpec, Created], unreached: dict[str, ProvisionError]) -> dic
     if act.value is None:
         error = act.error.as_dict() if act.error is not None else {}
         return {"name": act.item.name, "changed": False, "tried": _tried(act.error), "error": error}
-    row = {**document(act.value.vm), "changed": act.value.changed, "tried": [attempt.as_dict() for attempt in act.value.tried]}
-    return {**row, "error": unreached[act.item.name].as_dict()} if act.item.name in unreached else row
+    row = {
+        **document(act.value.vm),
+        "changed": act.value.changed,
+        "tried": [attempt.as_dict() for attempt in act.value.tried],
+    }
+    return (
+        {**row, "error": unreached[act.item.name].as_dict()} if act.item.name in unreached else row
+    )
 
 
 def _tried(error: ProvisionError | None) -> list[dict[str, str]]:
@@ -162,11 +202,19 @@ def _grouped(errors: Sequence[ProvisionError]) -> tuple[ProvisionError, ...]:
 
 def _in_common(errors: Sequence[ProvisionError]) -> ProvisionError:
     first = errors[0]
-    return ProvisionError(first.what, where=", ".join(error.where for error in errors), why=first.why, fix=first.fix)
+    return ProvisionError(
+        first.what, where=", ".join(error.where for error in errors), why=first.why, fix=first.fix
+    )
 
 
 def _check(
-    project: Project, cloud: ComputeCloud, specs: Sequence[VmSpec], there: Mapping[str, Vm], *, targets: Targets, patience: Patience
+    project: Project,
+    cloud: ComputeCloud,
+    specs: Sequence[VmSpec],
+    there: Mapping[str, Vm],
+    *,
+    targets: Targets,
+    patience: Patience,
 ) -> Done:
     """What it would make, with plan and price, what it would start, and what a probe of those that run finds."""
     found = [(spec, there[spec.name]) for spec in specs if spec.name in there]
@@ -181,7 +229,21 @@ def _check(
     running = [vm for _spec, vm in found if follows[vm.name] is None]
     reached = ends(running, lambda vm: _reached(project, cloud, vm, replace(patience, ssh_s=0.0)))
     unreached, looked = _unreached(reached), _converged(project, targets, reached)
-    code = worst_exit([*(error.exit_code for error in unreached.values()), looked.exit_code, EXIT_WOULD_CHANGE if would else EXIT_OK])
-    rows = [{**document(vm), "changed": bool(follows[vm.name] or labels[vm.name])} for _spec, vm in found]
+    code = worst_exit(
+        [
+            *(error.exit_code for error in unreached.values()),
+            looked.exit_code,
+            EXIT_WOULD_CHANGE if would else EXIT_OK,
+        ]
+    )
+    rows = [
+        {**document(vm), "changed": bool(follows[vm.name] or labels[vm.name])}
+        for _spec, vm in found
+    ]
     failed = {"error": next(iter(unreached.values())).as_dict()} if unreached else {}
-    return Done({**looked.document, "vms": rows, "changed": bool(would), **failed}, code, "\n".join(would), tuple(unreached.values()))
+    return Done(
+        {**looked.document, "vms": rows, "changed": bool(would), **failed},
+        code,
+        "\n".join(would),
+        tuple(unreached.values()),
+    )

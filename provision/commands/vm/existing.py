@@ -50,30 +50,48 @@ def vm_show(project: Project, name: str) -> Done:
         shown = static_document(project, name)
     else:
         vm = find(project, cloud_of(project), one_of(project, name))
-        shown = {**document(vm, prices_of(project)), "image": vm.image, "labels": dict(vm.labels), "created": vm.created}
+        shown = {
+            **document(vm, prices_of(project)),
+            "image": vm.image,
+            "labels": dict(vm.labels),
+            "created": vm.created,
+        }
     return Done({"vm": shown}, text=listed(shown))
 
 
-def vm_delete(project: Project, name: str, *, yes: bool, confirm: Callable[[str], bool] | None) -> Done:
+def vm_delete(
+    project: Project, name: str, *, yes: bool, confirm: Callable[[str], bool] | None
+) -> Done:
     """Delete VMs and their disks, after asking. A host of the settings is not ours to delete: nothing happens."""
     if name in project.settings.hosts:
-        return Done({"deleted": [], "changed": False}, text=f"{name} is a host of the settings: nothing to delete")
+        return Done(
+            {"deleted": [], "changed": False},
+            text=f"{name} is a host of the settings: nothing to delete",
+        )
     cloud = cloud_of(project)
     names = _named(project, cloud, name)
     question = (
-        f"Delete the VM {names[0]} and its disk?" if len(names) == 1 else f"Delete {len(names)} VMs and their disks: {', '.join(names)}?"
+        f"Delete the VM {names[0]} and its disk?"
+        if len(names) == 1
+        else f"Delete {len(names)} VMs and their disks: {', '.join(names)}?"
     )
     if not yes and (confirm is None or not confirm(question)):
         why = "there is no terminal to ask on" if confirm is None else "the answer was no"
         fix = f"{project.program_argv0} vm.delete --name {','.join(names)} --yes"
-        raise UsageError(f"{', '.join(names)} {'was' if len(names) == 1 else 'were'} not deleted", why=why, fix=fix)
+        raise UsageError(
+            f"{', '.join(names)} {'was' if len(names) == 1 else 'were'} not deleted",
+            why=why,
+            fix=fix,
+        )
     acts = each(names, lambda each_name: _deleted(project, cloud, each_name))
     removed = [vm for act in acts for vm in act.value or ()]
     errors = tuple(act.error for act in acts if act.error is not None)
     lines = [_says(act.item, act.value) for act in acts if act.value is not None]
     failed = {"error": errors[0].as_dict()} if errors else {}
     document_ = {"deleted": [document(vm) for vm in removed], "changed": bool(removed), **failed}
-    return Done(document_, worst_exit([error.exit_code for error in errors]), "\n".join(lines), errors)
+    return Done(
+        document_, worst_exit([error.exit_code for error in errors]), "\n".join(lines), errors
+    )
 
 
 def _named(project: Project, cloud: ComputeCloud, name: str) -> list[str]:
@@ -96,4 +114,8 @@ def _deleted(project: Project, cloud: ComputeCloud, name: str) -> list[Vm]:
 
 
 def _says(name: str, removed: Sequence[Vm]) -> str:
-    return f"deleted {name} ({', '.join(vm.zone for vm in removed)})" if removed else f"there is no VM named {name}"
+    return (
+        f"deleted {name} ({', '.join(vm.zone for vm in removed)})"
+        if removed
+        else f"there is no VM named {name}"
+    )

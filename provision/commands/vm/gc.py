@@ -35,25 +35,35 @@ _NOUNS = {VM: "VM", STOPPED: "stopped VM", DISK: "disk", KEY: "key"}
 IDLE_KEY = "it opens no VM of this project any more"
 
 
-def vm_gc(project: Project, *, yes: bool, check: bool, every_key: bool = False, confirm: Confirm | None) -> Done:
+def vm_gc(
+    project: Project, *, yes: bool, check: bool, every_key: bool = False, confirm: Confirm | None
+) -> Done:
     """Find VMs and disks that carry our labels and are to go, and remove them after asking.
 
-    To go are those that belong to no journal entry, and VMs that are stopped for longer than the `idle_delete` on them.
-    `every_key` looks also at what the same user made with another project's key (a lost state folder, another machine): it goes by
-    the login name alone, which several people may share, and the question says so.
-    What carries no label of ours is never touched. What the cloud would not show is named at the end: exit 6 where it may
-    bill for nobody, else 5.
+    To go are those that belong to no journal entry, and VMs that are stopped for longer than the
+    `idle_delete` on them. `every_key` looks also at what the same user made with another project's
+    key (a lost state folder, another machine): it goes by the login name alone, which several
+    people may share, and the question says so. What carries no label of ours is never touched. What
+    the cloud would not show is named at the end: exit 6 where it may bill for nobody, else 5.
     """
     owner = owner_of(ensure_key(project.home / "key"))
     user = owner.rpartition("-")[0]
-    is_owner = (lambda label: label.rpartition("-")[0] == user) if every_key else (lambda label: label == owner)
+    is_owner = (
+        (lambda label: label.rpartition("-")[0] == user)
+        if every_key
+        else (lambda label: label == owner)
+    )
     whose = f", made by anybody whose login name is {user}" if every_key else ""
     maker = Maker(cloud=cloud_of(project), journal=journal_of(project), emit=project.emit)
     pairs = [(journal, entry) for journal in every_journal(project) for entry in journal.open()]
     busy = [entry.name for journal, entry in pairs if journal.is_claimed(entry.name)]
     found = survey(maker, is_owner, [entry for _, entry in pairs], busy)
     # A run that began after the journals were read wrote its intent before its VM could be listed.
-    still = [stray for stray in found.strays if not _is_worked_on(project, stray) and not _was_made(project, stray)]
+    still = [
+        stray
+        for stray in found.strays
+        if not _is_worked_on(project, stray) and not _was_made(project, stray)
+    ]
     found = replace(found, strays=(*still, *_idle_key(project, maker, still)))
     if check:
         return _found(found, [EXIT_WOULD_CHANGE] if found.strays else [])
@@ -77,9 +87,15 @@ def _is_worked_on(project: Project, stray: Stray) -> bool:
 
 def _was_made(project: Project, stray: Stray) -> bool:
     """A run of this machine finished making this very VM since the survey began."""
-    request_id = stray.vm.labels.get(body.REQUEST_LABEL) if stray.vm is not None and stray.kind == VM else None
+    request_id = (
+        stray.vm.labels.get(body.REQUEST_LABEL)
+        if stray.vm is not None and stray.kind == VM
+        else None
+    )
     return any(
-        entry.request_id == request_id and entry.state == written.MADE for journal in every_journal(project) for entry in journal.open()
+        entry.request_id == request_id and entry.state == written.MADE
+        for journal in every_journal(project)
+        for entry in journal.open()
     )
 
 
@@ -105,7 +121,9 @@ def _log_out(project: Project, maker: Maker) -> bool:
     except CloudError as error:
         fix = f"gcloud compute os-login ssh-keys remove --key-file {shlex.quote(str(project.home / 'key.pub'))}"
         what = "this project's key stays in the login profile"
-        raise CleanupFailed(what, where=login.account, why=error.why or error.what, fix=fix) from error
+        raise CleanupFailed(
+            what, where=login.account, why=error.why or error.what, fix=fix
+        ) from error
     return True
 
 
@@ -125,16 +143,30 @@ def _removed(project: Project, maker: Maker, found: Survey) -> Done:
 
     acts = ends([stray for stray in found.strays if stray.kind != KEY], away)
     if all(act.value for act in acts):  # what may be left behind is still to be opened
-        acts += ends([stray for stray in found.strays if stray.kind == KEY], lambda _: _log_out(project, maker))
+        acts += ends(
+            [stray for stray in found.strays if stray.kind == KEY],
+            lambda _: _log_out(project, maker),
+        )
     removed = [act.item for act in acts if act.value]
-    lines = [f"deleted the {_NOUNS[stray.kind]} {stray.name} ({stray.zone or 'OS Login'})" for stray in removed]
-    return _end(found, removed, [act.error for act in acts if act.error is not None], lines or ["nothing was deleted"], [])
+    lines = [
+        f"deleted the {_NOUNS[stray.kind]} {stray.name} ({stray.zone or 'OS Login'})"
+        for stray in removed
+    ]
+    return _end(
+        found,
+        removed,
+        [act.error for act in acts if act.error is not None],
+        lines or ["nothing was deleted"],
+        [],
+    )
 
 
 def _journal_with(project: Project, stray: Stray) -> FileJournal | None:
     """The journal that names it: with `every_key` that of another project folder."""
     for journal in every_journal(project):
-        if stray.request_id and any(entry.request_id == stray.request_id for entry in journal.open()):
+        if stray.request_id and any(
+            entry.request_id == stray.request_id for entry in journal.open()
+        ):
             return journal
     return None
 
@@ -148,11 +180,23 @@ def _forget(project: Project, journal: FileJournal, stray: Stray) -> None:
 
 
 def _found(found: Survey, codes: list[int]) -> Done:
-    lines = [_table(found.strays)] if found.strays else [] if found.unseen else ["nothing of ours is left behind"]
+    lines = (
+        [_table(found.strays)]
+        if found.strays
+        else []
+        if found.unseen
+        else ["nothing of ours is left behind"]
+    )
     return _end(found, [], [], lines, codes)
 
 
-def _end(found: Survey, removed: Sequence[Stray], errors: Sequence[ProvisionError], lines: Sequence[str], codes: Sequence[int]) -> Done:
+def _end(
+    found: Survey,
+    removed: Sequence[Stray],
+    errors: Sequence[ProvisionError],
+    lines: Sequence[str],
+    codes: Sequence[int],
+) -> Done:
     """What was found, what became of it, and beside it what failed and what could not be looked at."""
     failed = (*errors, *found.unseen)
     document = {
@@ -163,7 +207,12 @@ def _end(found: Survey, removed: Sequence[Stray], errors: Sequence[ProvisionErro
     }
     if failed:
         document["error"] = failed[0].as_dict()
-    return Done(document, worst_exit([*codes, *(error.exit_code for error in failed)]), "\n".join(lines), failed)
+    return Done(
+        document,
+        worst_exit([*codes, *(error.exit_code for error in failed)]),
+        "\n".join(lines),
+        failed,
+    )
 
 
 def _counted(strays: Sequence[Stray]) -> str:
@@ -174,5 +223,8 @@ def _counted(strays: Sequence[Stray]) -> str:
 def _table(strays: Sequence[Stray]) -> str:
     ahead_s = next((stray.vm.ahead_s for stray in strays if stray.vm is not None), 0.0)
     ages = [span(seconds_since(stray.created, ahead_s)) for stray in strays]
-    rows = [(stray.name, _NOUNS[stray.kind], stray.zone or "-", age, stray.why) for stray, age in zip(strays, ages, strict=True)]
+    rows = [
+        (stray.name, _NOUNS[stray.kind], stray.zone or "-", age, stray.why)
+        for stray, age in zip(strays, ages, strict=True)
+    ]
     return aligned([("name", "what", "zone", "age", "why"), *rows])

@@ -37,36 +37,53 @@ from provision.sync.project_tar import owned_by_root
 
 def vm_provision(project: Project, targets: Targets) -> Done:
     """Converge hosts to the recipe of the GPU host and the user's extra ones."""
-    return convergence.run(project, targets, lambda target: convergence.cos_recipe(project, target), "vm.provision")
+    return convergence.run(
+        project, targets, lambda target: convergence.cos_recipe(project, target), "vm.provision"
+    )
 
 
 def vm_ssh(project: Project, targets: Targets, words: Sequence[str] = ()) -> Done:
     """A shell on the host, or one command; returns its status."""
     target = convergence.host(project, targets)
-    return remote_exec.finished(enter(project, target, command(*words) if words else None, become=False))
+    return remote_exec.finished(
+        enter(project, target, command(*words) if words else None, become=False)
+    )
 
 
 def enter(project: Project, target: Host, body: Script | None, *, become: bool) -> int:
     """An interactive session: a login shell, or `body` on the host's terminal, as root with `become`. The status it ended with."""
 
     def once(where: Host) -> int:
-        return terminal.interactive(where, body, known_hosts=host_keys.known_hosts(project), environ=project.environ, become=become)
+        return terminal.interactive(
+            where,
+            body,
+            known_hosts=host_keys.known_hosts(project),
+            environ=project.environ,
+            become=become,
+        )
 
-    return vm_lookup.reached(project, target, lambda where: host_keys.trusting(project, None, where, once))
+    return vm_lookup.reached(
+        project, target, lambda where: host_keys.trusting(project, None, where, once)
+    )
 
 
 def vm_ssh_config(project: Project) -> Done:
     """An ssh_config fragment for every host that is reached over SSH.
 
-    What the user's ssh_config says of an address that is one of its aliases is repeated there: ssh looks up the name alone.
+    What the user's ssh_config says of an address that is one of its aliases is repeated there: ssh
+    looks up the name alone.
     """
     from provision.hosts.ssh.alias import alias_of
 
-    hosts = inventory.refreshed(project, [target for target in inventory.remembered(project) if not target.is_local])
+    hosts = inventory.refreshed(
+        project, [target for target in inventory.remembered(project) if not target.is_local]
+    )
     project.home.mkdir(parents=True, exist_ok=True)
     host_keys.pin_settings(project, hosts)
     config = SshConfig.of_user(project.environ)
-    aliases = {target.name: asdict(alias_of(target, config)) for target in hosts if not target.key_alias}
+    aliases = {
+        target.name: asdict(alias_of(target, config)) for target in hosts if not target.key_alias
+    }
     text = templating.ssh_config(
         hosts,
         aliases=aliases,
@@ -74,13 +91,16 @@ def vm_ssh_config(project: Project) -> Done:
         control_dirs=_socket_folders(project),
         project_dir=project.project_dir,
     )
-    return Done({"hosts": [target.name for target in hosts], "ssh_config": text}, text=text.rstrip("\n"))
+    return Done(
+        {"hosts": [target.name for target in hosts], "ssh_config": text}, text=text.rstrip("\n")
+    )
 
 
 def _socket_folders(project: Project) -> list[str]:
     """Where ssh may put the sockets of shared connections, best first: folders of the user's own that stay.
 
-    A project's own folder is too deep for one already below `~/.local/state`. The sockets' names differ by host, port and user.
+    A project's own folder is too deep for one already below `~/.local/state`. The sockets' names
+    differ by host, port and user.
     """
     project.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     folders = [project.state_dir, Path(project.environ.get("HOME") or "~").expanduser() / ".ssh"]
@@ -105,7 +125,8 @@ mkdir -p "$dir"
 tar -xzf - -C "$dir"
 """
 
-# COS brings toolbox, which holds gsutil and sees the host's root below /media/root; elsewhere the CLI's own image does it.
+# COS brings toolbox, which holds gsutil and sees the host's root below /media/root; elsewhere the
+# CLI's own image does it.
 _FROM_BUCKET = """
 mkdir -p "$dir"
 if command -v toolbox >/dev/null 2>&1; then
@@ -132,7 +153,9 @@ def vm_copy(project: Project, targets: Targets, src: str, dst: str) -> Done:
     def work(target: Host, emit: Emit, cancel: Cancel) -> HostReport:
         started = time.monotonic()
         emit(HostStarted(target.name))
-        transport = convergence.connect(project, target, on_closer=lambda close: cancel.register(target.name, close))
+        transport = convergence.connect(
+            project, target, on_closer=lambda close: cancel.register(target.name, close)
+        )
         cancel.register(target.name, transport.close)
         try:
             emit(HostConnected(target.name, time.monotonic() - started))
@@ -140,21 +163,31 @@ def vm_copy(project: Project, targets: Targets, src: str, dst: str) -> Done:
         finally:
             transport.close()
         emit(ResourceFinished(target.name, outcome))
-        return HostReport(target.name, (outcome,), round_trips=1, seconds=time.monotonic() - started)
+        return HostReport(
+            target.name, (outcome,), round_trips=1, seconds=time.monotonic() - started
+        )
 
     finished = fleet.run(chosen, work, project.emit, title="vm.copy", pace=targets.pace)
-    copied = [{"host": report.host, "src": src, "dst": dst} for report in finished.reports if not report.failed]
+    copied = [
+        {"host": report.host, "src": src, "dst": dst}
+        for report in finished.reports
+        if not report.failed
+    ]
     return convergence.done(finished, check=False, copied=copied)
 
 
 def _copy_of(src: str, dst: str) -> tuple[Script, Sequence[bytes] | None]:
     """The script that copies on the host, and what it reads. What lies here is packed once for all hosts."""
     if src.startswith("gs://"):
-        return script(_FROM_BUCKET, bucket=src, dir=RemotePath(dst), plain=dst, image=GSUTIL_IMAGE), None
+        return script(
+            _FROM_BUCKET, bucket=src, dir=RemotePath(dst), plain=dst, image=GSUTIL_IMAGE
+        ), None
     return script(_UNPACK, dir=RemotePath(dst)), [pack(Path(src))]
 
 
-def _copied(transport: Transport, copy: tuple[Script, Sequence[bytes] | None], src: str, dst: str) -> Outcome:
+def _copied(
+    transport: Transport, copy: tuple[Script, Sequence[bytes] | None], src: str, dst: str
+) -> Outcome:
     """The end of one host's copy; a command that failed there is its error, a lost connection is raised."""
     body, chunks = copy
     started = time.monotonic()
@@ -162,13 +195,20 @@ def _copied(transport: Transport, copy: tuple[Script, Sequence[bytes] | None], s
         remote_exec.checked(transport, body, f"copying {src}", chunks=chunks)
     except CommandFailed as error:
         return Outcome("copy", Status.FAILED, seconds=time.monotonic() - started, error=error)
-    return Outcome("copy", Status.CHANGED, seconds=time.monotonic() - started, note=f"{src} to {dst}")
+    return Outcome(
+        "copy", Status.CHANGED, seconds=time.monotonic() - started, note=f"{src} to {dst}"
+    )
 
 
 def pack(source: Path) -> bytes:
     """A gzipped tar of a file or of what a folder holds, under its own name, owned by root. Raises `UsageError` when there is none."""
     if not source.exists():
-        raise UsageError("there is nothing to copy", where=str(source), why="no such file or folder", fix=f"ls -l {source.parent}")
+        raise UsageError(
+            "there is nothing to copy",
+            where=str(source),
+            why="no such file or folder",
+            fix=f"ls -l {source.parent}",
+        )
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w:gz", format=tarfile.PAX_FORMAT) as tar:
         tar.add(source, arcname=source.resolve().name, filter=owned_by_root)

@@ -27,7 +27,8 @@ def vm_offers(project: Project, gpu: str | None, region: str | None = None) -> D
 
     With `gpu`, every machine type that carries it; without, one machine for each type of GPU.
 
-    Where the cloud does not answer, what the packaged table knows of the zones of the settings, and a note that says so.
+    Where the cloud does not answer, what the packaged table knows of the zones of the settings, and
+    a note that says so.
     """
     prices = prices_of(project)
     gpus = [catalog.gpu_type(gpu)] if gpu else list(catalog.gpu_types().values())
@@ -43,13 +44,30 @@ def vm_offers(project: Project, gpu: str | None, region: str | None = None) -> D
             client.close()
     except CloudError as error:
         why = f"{error.what}: {error.why}"
-        project.emit(Note(f"{why}\nso this is the packaged table, for the zones of the settings; whether they have it is not known"))
+        project.emit(
+            Note(
+                f"{why}\nso this is the packaged table, for the zones of the settings; whether they have it is not known"
+            )
+        )
         where, machines = offering.packaged(gpus, n1, settings.zones)
     found = offering.offers(gpus, where, machines, prices, quotas)
-    shown = [offer for offer in (found if gpu else _defaults(found, gpus)) if offer.zone.startswith(region or "")]
-    refused = {each.accelerator: because for each in gpus if (because := catalog.unusable_because(each))}
-    document = {"offers": [_document(offer) for offer in shown], "refused": refused, "prices_as_of": prices.as_of, "live": not why}
-    return Done(document | ({"why": why} if why else {}), text=_text(shown, refused, prices, region or ""))
+    shown = [
+        offer
+        for offer in (found if gpu else _defaults(found, gpus))
+        if offer.zone.startswith(region or "")
+    ]
+    refused = {
+        each.accelerator: because for each in gpus if (because := catalog.unusable_because(each))
+    }
+    document = {
+        "offers": [_document(offer) for offer in shown],
+        "refused": refused,
+        "prices_as_of": prices.as_of,
+        "live": not why,
+    }
+    return Done(
+        document | ({"why": why} if why else {}), text=_text(shown, refused, prices, region or "")
+    )
 
 
 def _quotas(project: Project) -> Quotas | None:
@@ -66,8 +84,15 @@ def _quotas(project: Project) -> Quotas | None:
 
 def _defaults(found: Iterable[Offer], gpus: Iterable[GpuType]) -> list[Offer]:
     """Of each type of GPU the machine that would be chosen for the smallest count."""
-    chosen = {(gpu.accelerator, catalog.machine_for(gpu.accelerator, gpu.counts[0], None)): gpu.counts[0] for gpu in gpus}
-    return [offer for offer in found if chosen.get((str(offer.shape.gpu), offer.shape.machine_type)) == offer.shape.gpu_count]
+    chosen = {
+        (gpu.accelerator, catalog.machine_for(gpu.accelerator, gpu.counts[0], None)): gpu.counts[0]
+        for gpu in gpus
+    }
+    return [
+        offer
+        for offer in found
+        if chosen.get((str(offer.shape.gpu), offer.shape.machine_type)) == offer.shape.gpu_count
+    ]
 
 
 def _document(offer: Offer) -> dict[str, Any]:
@@ -81,7 +106,9 @@ def _document(offer: Offer) -> dict[str, Any]:
         "gpu_memory_gb": offer.gpu_memory_gb,
         "usd_per_hour": _rounded(offer.on_demand),
         "usd_per_hour_spot": _rounded(offer.spot),
-        "prices_as_of": next((price.as_of for price in (offer.on_demand, offer.spot) if price), None),
+        "prices_as_of": next(
+            (price.as_of for price in (offer.on_demand, offer.spot) if price), None
+        ),
         "only_as": list(offer.provisioning),
         "quota": None if offer.quota is None else _quota_document(offer.quota),
         "refused": offer.refused or None,
@@ -90,14 +117,20 @@ def _document(offer: Offer) -> dict[str, Any]:
 
 def _quota_document(verdict: Verdict) -> dict[str, Any]:
     left = verdict.quota.left if verdict.quota else None
-    return {"metric": verdict.metric, "room": verdict.room.value, "left": left, "needed": verdict.needed, "why": str(verdict)}
+    return {
+        "metric": verdict.metric,
+        "room": verdict.room.value,
+        "left": left,
+        "needed": verdict.needed,
+        "why": str(verdict),
+    }
 
 
 def _rounded(price: Price | None) -> float | None:
     return None if price is None else round(price.usd_per_hour, 4)
 
 
-# --- for people ----------------------------------------------------------------------------------------------------
+# --- for people -----------------------------------------------------------------------------------
 
 
 def _text(found: list[Offer], refused: Mapping[str, str], prices: PriceList, region: str) -> str:
@@ -108,11 +141,18 @@ def _text(found: list[Offer], refused: Mapping[str, str], prices: PriceList, reg
         where = f" in zones whose name begins with {region}" if region else ""
         return "\n".join([f"nothing is offered{where}", *refusals])
     rows = [_row(list(same)) for _key, same in groupby(sorted(usable, key=_place), key=_line)]
-    dates = sorted({price.as_of for offer in usable for price in (offer.on_demand, offer.spot) if price} or {prices.as_of})
-    foot = [f"prices: an estimate, US dollars an hour by the list of {' and '.join(dates)}, machine and GPUs alone"]
+    dates = sorted(
+        {price.as_of for offer in usable for price in (offer.on_demand, offer.spot) if price}
+        or {prices.as_of}
+    )
+    foot = [
+        f"prices: an estimate, US dollars an hour by the list of {' and '.join(dates)}, machine and GPUs alone"
+    ]
     if any(_not_on_demand(offer) for offer in usable):
         foot.append("no: not to be had on demand, only as Spot, flex-start or a reservation")
-    foot.append("left: GPUs by quota, not by capacity; ? cannot be told; one in () is less than the machine needs")
+    foot.append(
+        "left: GPUs by quota, not by capacity; ? cannot be told; one in () is less than the machine needs"
+    )
     return "\n".join([aligned([_HEAD, *rows], right=(2, 3, 4, 6, 7, 8)), "", *foot, *refusals])
 
 
@@ -123,7 +163,13 @@ def _price_key(offer: Offer) -> float:
 
 def _line(offer: Offer) -> tuple[float, str, str, int, str]:
     """What zones have in common that share a line: the price comes first, so that lines stay in its order."""
-    return (_price_key(offer), str(offer.shape.gpu), offer.shape.machine_type, offer.shape.gpu_count, offer.region)
+    return (
+        _price_key(offer),
+        str(offer.shape.gpu),
+        offer.shape.machine_type,
+        offer.shape.gpu_count,
+        offer.region,
+    )
 
 
 def _place(offer: Offer) -> tuple[tuple[float, str, str, int, str], str]:
@@ -158,7 +204,9 @@ def _left(verdict: Verdict | None) -> str:
     if verdict is None or verdict.quota is None:
         return "?"
     number = f"{verdict.quota.left:g}"
-    return f"({number})" if verdict.room is Room.SHORT else number if verdict.room is Room.OK else "?"
+    return (
+        f"({number})" if verdict.room is Room.SHORT else number if verdict.room is Room.OK else "?"
+    )
 
 
 def _refusals(found: Iterable[Offer]) -> list[str]:

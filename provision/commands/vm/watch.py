@@ -36,10 +36,12 @@ class Time:
     sleep: Callable[[float], None] = time.sleep
 
 
-# --- the serial port ------------------------------------------------------------------------------------------------------
+# --- the serial port ------------------------------------------------------------------------------
 
 
-def vm_serial(project: Project, name: str, *, follow: bool = False, clock: Time | None = None) -> Done:
+def vm_serial(
+    project: Project, name: str, *, follow: bool = False, clock: Time | None = None
+) -> Done:
     """What the VM printed on its serial port: the last 1 MB of it. With `follow`, what it goes on to print, until it stops or is gone.
 
     What a terminal would obey (colours, cleared screens of the firmware) is taken out.
@@ -50,7 +52,9 @@ def vm_serial(project: Project, name: str, *, follow: bool = False, clock: Time 
     if not follow:
         output = cloud.serial(vm.name, vm.zone)
         lines = "\n".join(clean(line) for line in output.text.splitlines())
-        return Done({"name": vm.name, "zone": vm.zone, "text": lines, "next": output.next}, text=lines)
+        return Done(
+            {"name": vm.name, "zone": vm.zone, "text": lines, "next": output.next}, text=lines
+        )
     position = _follow(project, cloud, vm, clock)
     return Done({"name": vm.name, "zone": vm.zone, "next": position})
 
@@ -64,7 +68,9 @@ def _follow(project: Project, cloud: ComputeCloud, vm: Vm, clock: Time) -> int:
             output = SerialOutput("", position)
         if output.lost and position:  # before the first reading it is what every reader misses
             rest += "\n" if rest else ""
-            project.emit(Note(f"{output.lost} bytes are lost: more was printed at once than the cloud keeps"))
+            project.emit(
+                Note(f"{output.lost} bytes are lost: more was printed at once than the cloud keeps")
+            )
         position = output.next
         *lines, rest = (rest + output.text).split("\n")
         project.stdout("".join(f"{clean(line)}\n" for line in lines).encode())
@@ -76,27 +82,45 @@ def _follow(project: Project, cloud: ComputeCloud, vm: Vm, clock: Time) -> int:
         clock.sleep(SERIAL_PAUSE_S)
 
 
-# --- until it answers -----------------------------------------------------------------------------------------------------
+# --- until it answers -----------------------------------------------------------------------------
 
 
-def vm_wait(project: Project, name: str, *, until: str = "ready", timeout: str = DEFAULT_WAIT, clock: Time | None = None) -> Done:
+def vm_wait(
+    project: Project,
+    name: str,
+    *,
+    until: str = "ready",
+    timeout: str = DEFAULT_WAIT,
+    clock: Time | None = None,
+) -> Done:
     """Wait until the VM runs, answers on SSH, or is ready: its boot has ended and nothing differs from the recipe.
 
-    A host of the settings is waited for as well. Raises Unreachable or CommandTimeout when `timeout` is over, CloudError
-    for a VM that is stopped, since waiting starts nothing.
+    A host of the settings is waited for as well. Raises Unreachable or CommandTimeout when
+    `timeout` is over, CloudError for a VM that is stopped, since waiting starts nothing.
     """
     clock = clock or Time()
     if until not in STAGES:
-        raise UsageError(f"{until!r} is nothing to wait for", where="--until", why=f"allowed: {', '.join(STAGES)}", fix="--until=ssh")
+        raise UsageError(
+            f"{until!r} is nothing to wait for",
+            where="--until",
+            why=f"allowed: {', '.join(STAGES)}",
+            fix="--until=ssh",
+        )
     started = clock.now()
     deadline = started + _timeout_s(timeout)
     is_static = name in project.settings.hosts
-    shown = static_document(project, name) if is_static else document(_arrived(project, one_of(project, name), until, clock, deadline))
+    shown = (
+        static_document(project, name)
+        if is_static
+        else document(_arrived(project, one_of(project, name), until, clock, deadline))
+    )
     if until != "running" and (until == "ready" or is_static):
         _answers(project, name, until, clock, deadline)
     waited_s = clock.now() - started
     text = {"running": "runs", "ssh": "answers on SSH", "ready": "is ready"}[until]
-    return Done({"vm": shown, "until": until, "waited_s": round(waited_s, 3)}, text=f"{name} {text}")
+    return Done(
+        {"vm": shown, "until": until, "waited_s": round(waited_s, 3)}, text=f"{name} {text}"
+    )
 
 
 def _arrived(project: Project, name: str, until: str, clock: Time, deadline: float) -> Vm:
@@ -105,7 +129,12 @@ def _arrived(project: Project, name: str, until: str, clock: Time, deadline: flo
     if until != "running":
         left_s = max(0.0, deadline - clock.now())
         waits = Patience.of(project)
-        reach(project, cloud, vm, replace(waits, host_keys_s=min(waits.host_keys_s, left_s), ssh_s=left_s))
+        reach(
+            project,
+            cloud,
+            vm,
+            replace(waits, host_keys_s=min(waits.host_keys_s, left_s), ssh_s=left_s),
+        )
     return vm
 
 
@@ -114,18 +143,29 @@ def _timeout_s(text: str) -> float:
         return float("inf") if text == "none" else float(duration_seconds(text))
     except ValueError as error:
         why = f'allowed: {error}, or "none"'
-        raise UsageError(f"{text!r} is no duration", where="--timeout", why=why, fix="--timeout=10m") from None
+        raise UsageError(
+            f"{text!r} is no duration", where="--timeout", why=why, fix="--timeout=10m"
+        ) from None
 
 
 def _running(project: Project, cloud: ComputeCloud, vm: Vm, clock: Time, deadline: float) -> Vm:
     while vm.status in PASSING:
         if clock.now() >= deadline:
-            raise CommandTimeout("the VM does not run in time", where=f"{vm.zone}/{vm.name}", why=f"it is {vm.status}")
+            raise CommandTimeout(
+                "the VM does not run in time",
+                where=f"{vm.zone}/{vm.name}",
+                why=f"it is {vm.status}",
+            )
         clock.sleep(WAIT_PAUSE_S)
         vm = find(project, cloud, vm.name)
     if vm.status != "RUNNING":
         fix = f"{project.program_argv0} vm.start --name {vm.name}"
-        raise CloudError("the VM does not run, and waiting starts nothing", where=f"{vm.zone}/{vm.name}", why=f"it is {vm.status}", fix=fix)
+        raise CloudError(
+            "the VM does not run, and waiting starts nothing",
+            where=f"{vm.zone}/{vm.name}",
+            why=f"it is {vm.status}",
+            fix=fix,
+        )
     return vm
 
 
@@ -144,7 +184,9 @@ def _answers(project: Project, name: str, until: str, clock: Time, deadline: flo
             return
         if clock.now() >= deadline:
             fix = f"{project.program_argv0} vm.provision --host {name}"
-            raise CommandTimeout("the host is not ready in time", where=name, why=f"still to come: {left}", fix=fix)
+            raise CommandTimeout(
+                "the host is not ready in time", where=name, why=f"still to come: {left}", fix=fix
+            )
         if left != told:
             project.emit(Note(f"waiting for {left}", host=name))
             told = left
@@ -159,10 +201,18 @@ def _connects(project: Project, target: Host) -> str:
 def _differs(project: Project, target: Host) -> str:
     """The resources that are not as the recipe has them; empty when all are."""
     with contextlib.closing(convergence.connect(project, target)) as transport:
-        report = engine.converge(transport, convergence.cos_recipe(project, target), _drop, clock=time.monotonic, check=True)
+        report = engine.converge(
+            transport,
+            convergence.cos_recipe(project, target),
+            _drop,
+            clock=time.monotonic,
+            check=True,
+        )
     if report.error is not None:
         raise report.error
-    return ", ".join(outcome.resource for outcome in report.outcomes if outcome.status is not Status.OK)
+    return ", ".join(
+        outcome.resource for outcome in report.outcomes if outcome.status is not Status.OK
+    )
 
 
 def _drop(event: Event) -> None:

@@ -44,7 +44,8 @@ class Alias:
     key_name: str
     """The name under which ssh looks the host's key up."""
     known_hosts: str | None = None
-    """The files of known hosts, as UserKnownHostsFile has them; None where it says nothing of them."""
+    """The files of known hosts, as UserKnownHostsFile has them; None where it says nothing of
+    them."""
     lines: tuple[str, ...] = ()
     """What ssh_config says of this address and not of every host, as its lines."""
 
@@ -62,7 +63,9 @@ def parsed(host: Host, config: SshConfig) -> SSHConfig:
 
 def unreadable(host: Host, error: Exception) -> UsageError:
     """The error for an ssh_config that is no such file."""
-    return UsageError("ssh_config cannot be read", where=host.name, why=str(error), fix="ssh -G " + host.address)
+    return UsageError(
+        "ssh_config cannot be read", where=host.name, why=str(error), fix="ssh -G " + host.address
+    )
 
 
 def alias_of(host: Host, config: SshConfig) -> Alias:
@@ -74,7 +77,11 @@ def alias_of(host: Host, config: SshConfig) -> Alias:
         raise unreadable(host, error) from error
     hostname = dial.check_host_name(str(options["hostname"]), where=host.name)
     name = pin_name(hostname, host.port, host.key_alias or options.get("hostkeyalias"))
-    said = {key: value for key, value in options.items() if value != every.get(key) and not (host.identity and key in _IDENTITIES)}
+    said = {
+        key: value
+        for key, value in options.items()
+        if value != every.get(key) and not (host.identity and key in _IDENTITIES)
+    }
     return Alias(hostname, name, options.get("userknownhostsfile"), tuple(_lines(said)))
 
 

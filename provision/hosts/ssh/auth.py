@@ -1,8 +1,9 @@
 """Which keys are offered to a server, and in which order: ssh(1)'s, without ever asking anything.
 
-With an identity (settings) only that key is offered, as with `IdentitiesOnly yes`. Otherwise: agent keys that the
-configuration names, the agent's other keys (unless IdentitiesOnly), key files that the configuration names, and the
-default files when it names none. A key that needs a passphrase is used through the agent or not at all.
+With an identity (settings) only that key is offered, as with `IdentitiesOnly yes`. Otherwise: agent
+keys that the configuration names, the agent's other keys (unless IdentitiesOnly), key files that
+the configuration names, and the default files when it names none. A key that needs a passphrase is
+used through the agent or not at all.
 """
 
 from __future__ import annotations
@@ -72,7 +73,12 @@ def load_key(path: Path) -> PKey:
     return _load(path, path.stat().st_mtime_ns)
 
 
-def candidates(identity: str | None, options: Mapping[str, Any], config: SshConfig, agent_keys: Sequence[AgentKey]) -> Candidates:
+def candidates(
+    identity: str | None,
+    options: Mapping[str, Any],
+    config: SshConfig,
+    agent_keys: Sequence[AgentKey],
+) -> Candidates:
     """Decide what to offer. `options` is what ssh_config says of the host (keys in lower case)."""
     found = Candidates()
     named = [Path(identity).expanduser()] if identity else _configured(options)
@@ -91,7 +97,11 @@ def candidates(identity: str | None, options: Mapping[str, Any], config: SshConf
 
 
 def _configured(options: Mapping[str, Any]) -> list[Path]:
-    return [Path(name).expanduser() for name in options.get("identityfile") or [] if name.lower() != "none"]
+    return [
+        Path(name).expanduser()
+        for name in options.get("identityfile") or []
+        if name.lower() != "none"
+    ]
 
 
 def _held_by_agent(path: Path, agent_keys: Sequence[AgentKey]) -> AgentKey | None:
@@ -112,14 +122,28 @@ def _add_file(found: Candidates, path: Path, *, must_exist: bool) -> None:
         found.add(load_key(path), str(path))
     except _LOAD_ERRORS as error:
         text = str(error) or type(error).__name__
-        needs_agent = "passphrase" in text.lower() or "password" in text.lower() or "encrypted" in text.lower()
-        found.skipped.append(f"{path}: needs a passphrase; run ssh-add {path}" if needs_agent else f"{path}: {text}")
+        needs_agent = (
+            "passphrase" in text.lower()
+            or "password" in text.lower()
+            or "encrypted" in text.lower()
+        )
+        found.skipped.append(
+            f"{path}: needs a passphrase; run ssh-add {path}" if needs_agent else f"{path}: {text}"
+        )
 
 
 class Strategy(AuthStrategy):
     """Fabric's hook for authentication (`authentication.strategy_class`), offering `candidates` one by one."""
 
-    def __init__(self, *, identity: str | None, config: SshConfig, ssh_config: Mapping[str, Any], username: str, **_: Any) -> None:
+    def __init__(
+        self,
+        *,
+        identity: str | None,
+        config: SshConfig,
+        ssh_config: Mapping[str, Any],
+        username: str,
+        **_: Any,
+    ) -> None:
         super().__init__(ssh_config=ssh_config)  # type: ignore[arg-type]
         self.username = username
         self._transport: Transport | None = None

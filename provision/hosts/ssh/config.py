@@ -26,7 +26,9 @@ class SshConfig:
     home: Path | None = None
 
     @classmethod
-    def of_user(cls, environ: Mapping[str, str], *, system: Path = Path("/etc/ssh/ssh_config")) -> SshConfig:
+    def of_user(
+        cls, environ: Mapping[str, str], *, system: Path = Path("/etc/ssh/ssh_config")
+    ) -> SshConfig:
         """The user's configuration before the system's, as ssh(1) reads them."""
         home = Path(environ.get("HOME") or "~").expanduser()
         user = expand_includes(home / ".ssh" / "config", base=home / ".ssh", home=home)
@@ -51,11 +53,14 @@ class SshConfig:
 def expand_includes(path: Path, *, base: Path, home: Path, within: str = "", depth: int = 0) -> str:
     """The text of `path` with every Include replaced by what it names; a missing file is empty.
 
-    The parser underneath knows no Include. `within` are the Match criteria of the block that the Include stands in:
-    blocks of the included file count only where that one does, and after it that one goes on.
+    The parser underneath knows no Include. `within` are the Match criteria of the block that the
+    Include stands in: blocks of the included file count only where that one does, and after it that
+    one goes on.
     """
     if depth > _MAX_DEPTH:
-        raise UsageError("ssh_config includes itself", where=str(path), fix=f"grep -i include {path}")
+        raise UsageError(
+            "ssh_config includes itself", where=str(path), fix=f"grep -i include {path}"
+        )
     try:
         lines = path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
@@ -69,7 +74,10 @@ def expand_includes(path: Path, *, base: Path, home: Path, within: str = "", dep
             expanded.append(_header(block) if within else line)
         elif keyword == "include":
             for file in _included(value, base=base, home=home):
-                expanded += [expand_includes(file, base=base, home=home, within=block, depth=depth + 1), _header(block)]
+                expanded += [
+                    expand_includes(file, base=base, home=home, within=block, depth=depth + 1),
+                    _header(block),
+                ]
         else:
             expanded.append(line)
     return "\n".join(expanded)
@@ -93,7 +101,11 @@ def _header(criteria: str) -> str:
 def _included(value: str, *, base: Path, home: Path) -> list[Path]:
     found: list[Path] = []
     for word in value.split():
-        pattern = word.strip('"').replace("~/", f"{home}/", 1) if word.strip('"').startswith("~/") else word.strip('"')
+        pattern = (
+            word.strip('"').replace("~/", f"{home}/", 1)
+            if word.strip('"').startswith("~/")
+            else word.strip('"')
+        )
         absolute = pattern if pattern.startswith("/") else str(base / pattern)
         found += sorted(Path("/").glob(absolute.lstrip("/")))
     return found

@@ -95,14 +95,22 @@ class _Dialer:
         config = Config(ssh_config=parsed(host, self.config), lazy=True, overrides=overrides)
         try:
             limits = {"banner_timeout": self.timeout_s, "auth_timeout": self.timeout_s}
-            connection = Connection(host.address, config=config, gateway=False, forward_agent=False, connect_kwargs=limits)
+            connection = Connection(
+                host.address,
+                config=config,
+                gateway=False,
+                forward_agent=False,
+                connect_kwargs=limits,
+            )
         except (ConfigParseError, ValueError) as error:
             raise unreadable(host, error) from error
         dial.check_host_name(connection.host, where=host.name)
         dial.check_user(connection.user, where=host.name)
         return connection
 
-    def open(self, host: Host, goal: Goal, *, via: Connection | None = None, depth: int = 0) -> Connection:
+    def open(
+        self, host: Host, goal: Goal, *, via: Connection | None = None, depth: int = 0
+    ) -> Connection:
         """Connect, authenticate and ask for `goal`, through the gateways that the configuration names unless `via` is one."""
         connection = self.connection(host)
         timeout_s = float(connection.connect_timeout or self.timeout_s)
@@ -111,22 +119,30 @@ class _Dialer:
         connection.client.set_missing_host_key_policy(_PinnedKeyPolicy(pins))
         connection.connect_kwargs.update(
             sock=sock,
-            transport_factory=functools.partial(_wire, algorithms=pins.algorithms(), early=goal, timeout_s=timeout_s),
+            transport_factory=functools.partial(
+                _wire, algorithms=pins.algorithms(), early=goal, timeout_s=timeout_s
+            ),
         )
         connection.connect_timeout = timeout_s
         self.opened.add(functools.partial(_close_client, connection.client, sock))
         with _translated(host, connection, self.opened), _bounded(timeout_s, sock):
             connection.open()
             if not connection.transport.is_authenticated():
-                raise SSHException("the key is accepted, but the server asks for a second factor, which nobody is here to give")
+                raise SSHException(
+                    "the key is accepted, but the server asks for a second factor, which nobody is here to give"
+                )
         return connection
 
     def pins(self, host: Host, connection: Connection) -> Pins:
         options = connection.ssh_config
-        name = pin_name(connection.host, connection.port, host.key_alias or options.get("hostkeyalias"))
+        name = pin_name(
+            connection.host, connection.port, host.key_alias or options.get("hostkeyalias")
+        )
         return self.known_hosts.pins(host, name, files=_known_hosts_files(options, self.config))
 
-    def stream(self, host: Host, connection: Connection, *, via: Connection | None, depth: int) -> Any:
+    def stream(
+        self, host: Host, connection: Connection, *, via: Connection | None, depth: int
+    ) -> Any:
         """The stream that the connection will run over: through `via`, a jump host, a proxy command, or plain TCP."""
         options = connection.ssh_config
         jump = "none" if host.proxy else str(options.get("proxyjump") or "none")
@@ -138,8 +154,12 @@ class _Dialer:
             if via is not None:
                 return self.forward(via.transport, Goal(connection.host, connection.port))
             if options.get("proxycommand"):
-                return self.proxy(dial.ProxyProcess.of_shell(str(options["proxycommand"]).replace("%%", "%")))
-            family = _FAMILIES.get(str(options.get("addressfamily", "any")).lower(), socket.AF_UNSPEC)
+                return self.proxy(
+                    dial.ProxyProcess.of_shell(str(options["proxycommand"]).replace("%%", "%"))
+                )
+            family = _FAMILIES.get(
+                str(options.get("addressfamily", "any")).lower(), socket.AF_UNSPEC
+            )
             timeout_s = float(connection.connect_timeout or self.timeout_s)
             return dial.tcp(
                 connection.host,
@@ -150,11 +170,22 @@ class _Dialer:
                 on_socket=lambda sock: self.opened.add(lambda: dial.hang_up(sock)),
             )
 
-    def jump(self, host: Host, connection: Connection, hops: Sequence[str], depth: int) -> Connection | None:
+    def jump(
+        self, host: Host, connection: Connection, hops: Sequence[str], depth: int
+    ) -> Connection | None:
         if depth >= _MAX_HOPS:
-            raise UsageError("the gateways lead in a circle", where=host.name, why=",".join(hops), fix="ssh -G " + host.address)
+            raise UsageError(
+                "the gateways lead in a circle",
+                where=host.name,
+                why=",".join(hops),
+                fix="ssh -G " + host.address,
+            )
         gateways = [_gateway(hop.strip(), behind=host) for hop in hops]
-        if any(gateway.address in (host.address, connection.host) and gateway.port in (None, connection.port) for gateway in gateways):
+        if any(
+            gateway.address in (host.address, connection.host)
+            and gateway.port in (None, connection.port)
+            for gateway in gateways
+        ):
             return None  # `Host *` with ProxyJump matches the gateway itself
         via: Connection | None = None
         for gateway, after in zip(gateways, [*gateways[1:], None], strict=True):
@@ -166,7 +197,11 @@ class _Dialer:
         opening, gateway.spare = gateway.spare or gateway.begin(goal), None
         channel = opened(gateway, opening, time.monotonic() + self.timeout_s)
         if channel is None:
-            refusal = gateway.refusals.get(opening.channel.chanid) or gateway.disconnect_reason or "no answer"
+            refusal = (
+                gateway.refusals.get(opening.channel.chanid)
+                or gateway.disconnect_reason
+                or "no answer"
+            )
             raise SSHException(f"the gateway could not open the way: {refusal}")
         return channel
 
@@ -186,10 +221,12 @@ def connect(
 ) -> SshTransport:
     """Open one connection to `host`, authenticate, and return a transport for its commands.
 
-    `on_closer` is given a function that ends the attempt, and later the connection, from another thread.
+    `on_closer` is given a function that ends the attempt, and later the connection, from another
+    thread.
 
-    Raises `HostKeyMismatch` when a key on the way is unknown or not the pinned one, `Unreachable` when there is no
-    connection or no key is accepted within `timeout_s` seconds per hop, and `UsageError` for a name that could not be one.
+    Raises `HostKeyMismatch` when a key on the way is unknown or not the pinned one, `Unreachable`
+    when there is no connection or no key is accepted within `timeout_s` seconds per hop, and
+    `UsageError` for a name that could not be one.
     """
     opened = _Opened()
     dialer = _Dialer(known_hosts, ssh_config or SshConfig(), timeout_s, opened)
@@ -205,20 +242,36 @@ def connect(
     return SshTransport(host, wire, opened.close)
 
 
-def scan(host: Host, *, timeout_s: float = 15.0, ssh_config: SshConfig | None = None, known_hosts: KnownHosts) -> tuple[HostKey, ...]:
+def scan(
+    host: Host,
+    *,
+    timeout_s: float = 15.0,
+    ssh_config: SshConfig | None = None,
+    known_hosts: KnownHosts,
+) -> tuple[HostKey, ...]:
     """The keys that a server shows, at most one of each kind, without authenticating; for a first pin that is compared.
 
-    Gateways on the way are authenticated to and their keys checked. Raises `Unreachable` when no key could be had.
+    Gateways on the way are authenticated to and their keys checked. Raises `Unreachable` when no
+    key could be had.
     """
     with ThreadPoolExecutor(len(_SCANNED)) as pool:
-        results = list(pool.map(lambda kind: _scan_one(host, kind, known_hosts, timeout_s, ssh_config or SshConfig()), _SCANNED))
+        results = list(
+            pool.map(
+                lambda kind: _scan_one(
+                    host, kind, known_hosts, timeout_s, ssh_config or SshConfig()
+                ),
+                _SCANNED,
+            )
+        )
     keys = tuple(result for result in results if isinstance(result, HostKey))
     if not keys:
         raise next(result for result in results if isinstance(result, ProvisionError))
     return keys
 
 
-def _scan_one(host: Host, kind: str, known_hosts: KnownHosts, timeout_s: float, config: SshConfig) -> HostKey | ProvisionError:
+def _scan_one(
+    host: Host, kind: str, known_hosts: KnownHosts, timeout_s: float, config: SshConfig
+) -> HostKey | ProvisionError:
     opened = _Opened()
     dialer = _Dialer(known_hosts, config, timeout_s, opened)
     try:
@@ -238,7 +291,12 @@ def _scan_one(host: Host, kind: str, known_hosts: KnownHosts, timeout_s: float, 
 
 
 def _wire(
-    sock: Any, *, timeout_s: float, algorithms: tuple[str, ...] = (), early: Goal | None = None, disabled_algorithms: Any = None
+    sock: Any,
+    *,
+    timeout_s: float,
+    algorithms: tuple[str, ...] = (),
+    early: Goal | None = None,
+    disabled_algorithms: Any = None,
 ) -> Wire:
     wire = Wire(sock, disabled_algorithms=disabled_algorithms)
     wire.handshake_timeout = wire.banner_timeout = timeout_s
@@ -256,7 +314,12 @@ def _gateway(word: str, *, behind: Host) -> Host:
     else:
         address, _, port = address.partition(":") if address.count(":") == 1 else (address, "", "")
     if not (port or "22").isdigit():
-        raise UsageError("not a gateway", where=behind.name, why=f"ProxyJump {word}", fix="ssh -G " + behind.address)
+        raise UsageError(
+            "not a gateway",
+            where=behind.name,
+            why=f"ProxyJump {word}",
+            fix="ssh -G " + behind.address,
+        )
     return Host(name=address, address=address, port=int(port) if port else None, user=user or None)
 
 
@@ -303,7 +366,9 @@ def _close_wire(wire: Any, sock: Any) -> None:
 @contextlib.contextmanager
 def _bounded(timeout_s: float, sock: Any) -> Iterator[None]:
     """Close `sock` when the time is over: a server that sends a byte now and then must not hold us for ever."""
-    timer = threading.Timer(timeout_s, sock.close if not isinstance(sock, socket.socket) else lambda: dial.hang_up(sock))
+    timer = threading.Timer(
+        timeout_s, sock.close if not isinstance(sock, socket.socket) else lambda: dial.hang_up(sock)
+    )
     timer.daemon = True
     timer.start()
     try:
@@ -324,15 +389,24 @@ def _translated(host: Host, connection: Connection, opened: _Opened) -> Iterator
         raise _refused(host, connection, failure) from failure
     except socket.gaierror as error:
         why = f"{connection.host}: {error.strerror}"
-        raise Unreachable("the name does not resolve", where=host.name, why=why, fix=f"getent hosts {connection.host}") from error
+        raise Unreachable(
+            "the name does not resolve",
+            where=host.name,
+            why=why,
+            fix=f"getent hosts {connection.host}",
+        ) from error
     except (OSError, EOFError, SSHException) as error:
         wire = connection.client.get_transport()
         ours = "closed from our side" if opened.closed else _words(error)
-        why = "\n".join(filter(None, [getattr(wire, "disconnect_reason", ""), ours, opened.last_words()]))
+        why = "\n".join(
+            filter(None, [getattr(wire, "disconnect_reason", ""), ours, opened.last_words()])
+        )
         if host.proxy:
             raise iap.explained(host, why) from error
         fix = f"ssh -v -p {connection.port} {connection.user}@{connection.host} true"
-        raise Unreachable(f"no SSH connection to {target}", where=host.name, why=why, fix=fix) from error
+        raise Unreachable(
+            f"no SSH connection to {target}", where=host.name, why=why, fix=fix
+        ) from error
 
 
 def _words(error: BaseException) -> str:
@@ -348,7 +422,11 @@ def _words(error: BaseException) -> str:
 
 
 def _verdict(name: str, result: object) -> str:
-    text = _words(result) if isinstance(result, Exception) else f"accepted, but more is asked for: {result}"
+    text = (
+        _words(result)
+        if isinstance(result, Exception)
+        else f"accepted, but more is asked for: {result}"
+    )
     return f"refused: {name}" if text.startswith("Authentication failed") else f"{name}: {text}"
 
 
@@ -356,8 +434,15 @@ def _refused(host: Host, connection: Connection, failure: AuthFailure) -> Unreac
     strategy: Any = failure.result.strategy
     wire: Any = connection.client.get_transport()
     names = [name for _, name in strategy.candidates.keys]
-    tried = [_verdict(name, entry.result) for name, entry in zip(names, failure.result, strict=False)]
+    tried = [
+        _verdict(name, entry.result) for name, entry in zip(names, failure.result, strict=False)
+    ]
     left = [f"not tried: {text}" for text in (*names[len(tried) :], *strategy.candidates.skipped)]
     lines = [*filter(None, [wire.disconnect_reason]), *tried, *left] or ["there is no key to try"]
     fix = f"ssh -v -p {connection.port} {connection.user}@{connection.host} true"
-    return Unreachable(f"no key is accepted for user {connection.user}", where=host.name, why="\n".join(lines), fix=fix)
+    return Unreachable(
+        f"no key is accepted for user {connection.user}",
+        where=host.name,
+        why="\n".join(lines),
+        fix=fix,
+    )

@@ -18,7 +18,9 @@ KEEPALIVE_S = 15
 USER_TIMEOUT_S = 60
 """Seconds for which sent data may stay unacknowledged before the kernel gives the connection up."""
 
-_HOST_FORBIDDEN = set("'`\"$\\;&<>|(){}!*?#~") | {chr(code) for code in range(33)} | {"\x7f", "/", "@"}
+_HOST_FORBIDDEN = (
+    set("'`\"$\\;&<>|(){}!*?#~") | {chr(code) for code in range(33)} | {"\x7f", "/", "@"}
+)
 _USER_FORBIDDEN = set("'`\";&<>|(){}") | {chr(code) for code in range(32)} | {"\x7f"}
 
 
@@ -29,8 +31,17 @@ def check_host_name(address: str, *, where: str) -> str:
     """
     bad = sorted(set(address) & _HOST_FORBIDDEN)
     if not address or address.startswith("-") or bad or address.count(":") == 1:
-        why = f"{address!r} contains {bad[0]!r}" if bad else f"{address!r} is empty, begins with '-' or holds a port"
-        raise UsageError("not a host name or address", where=where, why=why, fix=f"set provision.hosts.{where}.address")
+        why = (
+            f"{address!r} contains {bad[0]!r}"
+            if bad
+            else f"{address!r} is empty, begins with '-' or holds a port"
+        )
+        raise UsageError(
+            "not a host name or address",
+            where=where,
+            why=why,
+            fix=f"set provision.hosts.{where}.address",
+        )
     return address
 
 
@@ -38,8 +49,14 @@ def check_user(user: str, *, where: str) -> str:
     """The user name itself; raises `UsageError` for what OpenSSH refuses (ssh.c, valid_ruser)."""
     bad = sorted(set(user) & _USER_FORBIDDEN)
     if not user or user.startswith("-") or bad or user.endswith("\\") or user != user.strip():
-        why = f"{user!r} contains {bad[0]!r}" if bad else f"{user!r} is empty, begins with '-' or ends with a space or backslash"
-        raise UsageError("not a user name", where=where, why=why, fix=f"set provision.hosts.{where}.user")
+        why = (
+            f"{user!r} contains {bad[0]!r}"
+            if bad
+            else f"{user!r} is empty, begins with '-' or ends with a space or backslash"
+        )
+        raise UsageError(
+            "not a user name", where=where, why=why, fix=f"set provision.hosts.{where}.user"
+        )
     return user
 
 
@@ -54,11 +71,13 @@ def tcp(
 ) -> socket.socket:
     """A connected TCP socket: no Nagle delay (44 ms a command on loopback otherwise), kept alive, bounded in silence.
 
-    `on_socket` gets each socket before it connects, so that another thread can end the attempt. Raises OSError (of
-    which socket.gaierror says that the name does not resolve).
+    `on_socket` gets each socket before it connects, so that another thread can end the attempt.
+    Raises OSError (of which socket.gaierror says that the name does not resolve).
     """
     failure: OSError = OSError(f"{address} has no address")
-    for found_family, kind, protocol, _, where in socket.getaddrinfo(address, port, family, socket.SOCK_STREAM):
+    for found_family, kind, protocol, _, where in socket.getaddrinfo(
+        address, port, family, socket.SOCK_STREAM
+    ):
         sock = socket.socket(found_family, kind, protocol)
         if on_socket:
             on_socket(sock)
@@ -80,7 +99,12 @@ def tune(sock: socket.socket) -> None:
     """Set TCP_NODELAY and keep-alive, and, where the system has them, their intervals and TCP_USER_TIMEOUT."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    wanted = {"TCP_KEEPIDLE": KEEPALIVE_S, "TCP_KEEPINTVL": KEEPALIVE_S, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": USER_TIMEOUT_S * 1000}
+    wanted = {
+        "TCP_KEEPIDLE": KEEPALIVE_S,
+        "TCP_KEEPINTVL": KEEPALIVE_S,
+        "TCP_KEEPCNT": 3,
+        "TCP_USER_TIMEOUT": USER_TIMEOUT_S * 1000,
+    }
     for name, value in wanted.items():
         option = getattr(socket, name, None)
         if option is not None:
@@ -91,14 +115,19 @@ def tune(sock: socket.socket) -> None:
 class ProxyProcess:
     """A running ProxyCommand: `sock` is our end of its standard input and output.
 
-    A socket pair instead of pipes, so that the SSH layer reads it as it reads any connection. `words` are a program and its
-    arguments; a command line of the user's ssh_config is one for a shell, see `of_shell`. Raises OSError where there is no such program.
+    A socket pair instead of pipes, so that the SSH layer reads it as it reads any connection.
+    `words` are a program and its arguments; a command line of the user's ssh_config is one for a
+    shell, see `of_shell`. Raises OSError where there is no such program.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
         self.sock, theirs = socket.socketpair()
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        ends: dict[str, Any] = {"stdin": theirs.fileno(), "stdout": theirs.fileno(), "stderr": self._said.fileno()}
+        ends: dict[str, Any] = {
+            "stdin": theirs.fileno(),
+            "stdout": theirs.fileno(),
+            "stderr": self._said.fileno(),
+        }
         try:
             with theirs:
                 self._process = subprocess.Popen(words, **ends, start_new_session=True)

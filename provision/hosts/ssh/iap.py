@@ -1,7 +1,8 @@
 """The way to a VM without an external address: a tunnel of Identity-Aware Proxy, held open by `gcloud`. Pure.
 
-Codes and what lies behind them: Google Cloud, "Troubleshoot IAP TCP forwarding"; that 4003, 4033 and 4047 pass by themselves in
-the first minutes of a VM: hashicorp/packer-plugin-googlecompute#34, #37, #195.
+Codes and what lies behind them: Google Cloud, "Troubleshoot IAP TCP forwarding"; that 4003, 4033
+and 4047 pass by themselves in the first minutes of a VM: hashicorp/packer-plugin-googlecompute#34,
+#37, #195.
 """
 
 from __future__ import annotations
@@ -15,17 +16,29 @@ from provision.core.model import NETWORK, Host
 
 PROGRAM = "gcloud"
 SOURCE_RANGE = "35.235.240.0/20"
-"""Where tunnels come from; a firewall rule must let them in (Google Cloud, "Use IAP for TCP forwarding")."""
+"""Where tunnels come from; a firewall rule must let them in (Google Cloud, "Use IAP for TCP
+forwarding")."""
 
 _CODE = re.compile(r"\b(4\d{3}): ['\"]")
 _LOGIN = "gcloud auth login"
 _PERIMETER = "protoPayload.metadata.vpcServiceControlsUniqueId:*"
 
 
-def tunnel(name: str, *, project: str, zone: str, port: int = 22, program: str = PROGRAM) -> tuple[str, ...]:
+def tunnel(
+    name: str, *, project: str, zone: str, port: int = 22, program: str = PROGRAM
+) -> tuple[str, ...]:
     """The words of the program whose standard input and output are a connection to the VM's port."""
     where = ("--project", project, "--zone", zone)
-    return (program, "compute", "start-iap-tunnel", name, str(port), "--listen-on-stdin", *where, "--verbosity=error")
+    return (
+        program,
+        "compute",
+        "start-iap-tunnel",
+        name,
+        str(port),
+        "--listen-on-stdin",
+        *where,
+        "--verbosity=error",
+    )
 
 
 def explained(host: Host, why: str) -> Unreachable:
@@ -62,6 +75,8 @@ def explained(host: Host, why: str) -> Unreachable:
 
 def _is_missing(words: Sequence[str], why: str) -> bool:
     """True for what the system says of a program that is not there, or the shell that ssh starts it with."""
-    return any(f"{words[0]}{quote}: {text}" in why for quote in ("", "'") for text in ("not found", "command not found")) or (
-        "No such file or directory" in why and words[0] in why
-    )
+    return any(
+        f"{words[0]}{quote}: {text}" in why
+        for quote in ("", "'")
+        for text in ("not found", "command not found")
+    ) or ("No such file or directory" in why and words[0] in why)

@@ -1,7 +1,7 @@
 """Interactive sessions: the user's terminal becomes the host's.
 
-The system's `ssh` does it where there is one, with the key that is pinned and the user's own configuration for the
-way there. Without it, paramiko does: raw mode, window size, exit status.
+The system's `ssh` does it where there is one, with the key that is pinned and the user's own
+configuration for the way there. Without it, paramiko does: raw mode, window size, exit status.
 """
 
 from __future__ import annotations
@@ -57,12 +57,14 @@ def interactive(
 ) -> int:
     """Run a login shell (or `body`) of `host` on this terminal and return its exit status.
 
-    `body` runs as root where the host's `become` says how, unless `become` is False. Without a terminal on standard
-    input none is asked for on the host. `ssh` is the program to use; None, or one that is not there, means paramiko.
-    Raises `Unreachable` when the host was not reached, `HostKeyMismatch` when its key was not accepted.
+    `body` runs as root where the host's `become` says how, unless `become` is False. Without a
+    terminal on standard input none is asked for on the host. `ssh` is the program to use; None, or
+    one that is not there, means paramiko. Raises `Unreachable` when the host was not reached,
+    `HostKeyMismatch` when its key was not accepted.
 
-    `ssh` ends with 255 when it did not get there, and a program may, too. Then the same `ssh` is asked once more, without
-    a terminal, to run `true`: when that fails with 255 as well, nobody got there; otherwise 255 is the program's.
+    `ssh` ends with 255 when it did not get there, and a program may, too. Then the same `ssh` is
+    asked once more, without a terminal, to run `true`: when that fails with 255 as well, nobody got
+    there; otherwise 255 is the program's.
     """
     remote = None if body is None else remote_command(body, become=become and host.become == "sudo")
     if host.is_local:
@@ -72,34 +74,56 @@ def interactive(
     if program is None:
         return _with_paramiko(host, remote, known_hosts, environ)
     with pinned_file(host, known_hosts) as pins:
-        words = ssh_arguments(host, pins=pins, environ=environ, terminal=sys.stdin.isatty(), remote=remote)
+        words = ssh_arguments(
+            host, pins=pins, environ=environ, terminal=sys.stdin.isatty(), remote=remote
+        )
         status = _run([program, *words], environ)
         if status == _SSH_FAILED:
             _check_reached(program, host, pins, known_hosts.own, environ)
         return status
 
 
-def _check_reached(program: str, host: Host, pins: Path | None, own: Path, environ: Mapping[str, str]) -> None:
+def _check_reached(
+    program: str, host: Host, pins: Path | None, own: Path, environ: Mapping[str, str]
+) -> None:
     """Raise `Unreachable`, with what ssh says, when it does not get to the host without asking anybody.
 
-    `pins` is gone by the time that somebody tries the command of the error: that one names the file that stays.
+    `pins` is gone by the time that somebody tries the command of the error: that one names the file
+    that stays.
     """
     words, lasting = (
-        ssh_arguments(host, pins=file, environ=environ, terminal=False, remote="true") for file in (pins, own if host.key_alias else None)
+        ssh_arguments(host, pins=file, environ=environ, terminal=False, remote="true")
+        for file in (pins, own if host.key_alias else None)
     )
     fix = shlex.join([program, "-v", *lasting])
     command = [program, "-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_S}", *words]
     try:
         again = subprocess.run(
-            command, env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True, timeout=4 * _CONNECT_S, check=False
+            command,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=4 * _CONNECT_S,
+            check=False,
         )
-        said, reached = again.stderr.decode("utf-8", "replace").strip(), again.returncode != _SSH_FAILED
+        said, reached = (
+            again.stderr.decode("utf-8", "replace").strip(),
+            again.returncode != _SSH_FAILED,
+        )
     except subprocess.TimeoutExpired:
         said, reached = f"no answer after {4 * _CONNECT_S} s", False
     if not reached and _VERIFICATION_FAILED in said:
-        raise HostKeyMismatch("the host's key is not the pinned one", where=host.name, why=_essence(said, str(pins)), fix=fix)
+        raise HostKeyMismatch(
+            "the host's key is not the pinned one",
+            where=host.name,
+            why=_essence(said, str(pins)),
+            fix=fix,
+        )
     if not reached:
-        why = "\n".join(said.splitlines()[-_SAID_LINES:]) or f"{program} ended with status {_SSH_FAILED}"
+        why = (
+            "\n".join(said.splitlines()[-_SAID_LINES:])
+            or f"{program} ended with status {_SSH_FAILED}"
+        )
         if host.proxy:
             raise iap.explained(host, why)
         raise Unreachable("ssh did not get there", where=host.name, why=why, fix=fix)
@@ -107,7 +131,11 @@ def _check_reached(program: str, host: Host, pins: Path | None, own: Path, envir
 
 def _essence(said: str, gone: str) -> str:
     """What ssh says of a key, without its frame of at-signs and its advice about a file that is gone."""
-    return "\n".join(line for line in said.splitlines() if line.strip() and not line.startswith("@") and gone not in line)
+    return "\n".join(
+        line
+        for line in said.splitlines()
+        if line.strip() and not line.startswith("@") and gone not in line
+    )
 
 
 def remote_command(body: Script, *, become: bool) -> str:
@@ -117,22 +145,44 @@ def remote_command(body: Script, *, become: bool) -> str:
 
 
 def ssh_arguments(
-    host: Host, *, pins: Path | None, environ: Mapping[str, str], terminal: bool = True, remote: str | None = None
+    host: Host,
+    *,
+    pins: Path | None,
+    environ: Mapping[str, str],
+    terminal: bool = True,
+    remote: str | None = None,
 ) -> list[str]:
     """The words after `ssh`. `pins` is a known_hosts file that holds the host's pinned keys under its pin name."""
-    options = ["StrictHostKeyChecking=yes", "UpdateHostKeys=no", f"ServerAliveInterval={dial.KEEPALIVE_S}"]
+    options = [
+        "StrictHostKeyChecking=yes",
+        "UpdateHostKeys=no",
+        f"ServerAliveInterval={dial.KEEPALIVE_S}",
+    ]
     if pins:
         alias = pin_name(host.address, host.port, host.key_alias)
-        options += [f"UserKnownHostsFile={_option_path(pins)}", "GlobalKnownHostsFile=none", f"HostKeyAlias={alias}", "CheckHostIP=no"]
+        options += [
+            f"UserKnownHostsFile={_option_path(pins)}",
+            "GlobalKnownHostsFile=none",
+            f"HostKeyAlias={alias}",
+            "CheckHostIP=no",
+        ]
     if host.proxy:
         options.append(f"ProxyCommand={host.proxy_command}")
     if host.identity:
-        options += [f"IdentityFile={_option_path(Path(host.identity).expanduser())}", "IdentitiesOnly=yes"]
+        options += [
+            f"IdentityFile={_option_path(Path(host.identity).expanduser())}",
+            "IdentitiesOnly=yes",
+        ]
     words = ["-t" if terminal else "-T", *(_config_file(environ))]
     words += [] if host.port is None else ["-p", str(host.port)]
     words += ["-l", dial.check_user(host.user, where=host.name)] if host.user else []
     words += [word for option in options for word in ("-o", option)]
-    return [*words, "--", dial.check_host_name(host.address, where=host.name), *([remote] if remote is not None else [])]
+    return [
+        *words,
+        "--",
+        dial.check_host_name(host.address, where=host.name),
+        *([remote] if remote is not None else []),
+    ]
 
 
 def pin_options(host: Host, files: Sequence[Path]) -> list[str]:
@@ -166,7 +216,10 @@ def pinned_file(host: Host, known_hosts: KnownHosts) -> Iterator[Path | None]:
         return
     with tempfile.TemporaryDirectory(prefix="provision-") as folder:
         path = Path(folder) / "known_hosts"
-        path.write_text("".join(f"{'@revoked ' if pin.revoked else ''}{name} {pin.key.line}\n" for pin in pins), encoding="utf-8")
+        path.write_text(
+            "".join(f"{'@revoked ' if pin.revoked else ''}{name} {pin.key.line}\n" for pin in pins),
+            encoding="utf-8",
+        )
         yield path
 
 
@@ -182,7 +235,9 @@ def _ignoring_interrupts() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)}
+    before = {
+        number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)
+    }
     try:
         yield
     finally:
@@ -190,10 +245,12 @@ def _ignoring_interrupts() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-# --- without the system's ssh --------------------------------------------------------------------------------------
+# --- without the system's ssh ---------------------------------------------------------------------
 
 
-def _with_paramiko(host: Host, remote: str | None, known_hosts: KnownHosts, environ: Mapping[str, str]) -> int:
+def _with_paramiko(
+    host: Host, remote: str | None, known_hosts: KnownHosts, environ: Mapping[str, str]
+) -> int:
     from provision.hosts.ssh.connection import connect
 
     transport = connect(host, known_hosts=known_hosts, ssh_config=SshConfig.of_user(environ))
@@ -203,14 +260,18 @@ def _with_paramiko(host: Host, remote: str | None, known_hosts: KnownHosts, envi
         transport.close()
 
 
-def attach(transport: SshTransport, remote: str | None, *, term: str, stdin: int = 0, stdout: int = 1) -> int:
+def attach(
+    transport: SshTransport, remote: str | None, *, term: str, stdin: int = 0, stdout: int = 1
+) -> int:
     """Connect two file descriptors to a terminal on the host until its program ends; returns the exit status.
 
-    Keys go over as they are typed: Ctrl-C reaches the host's program, not ours. Raises `Unreachable` when the
-    connection is lost.
+    Keys go over as they are typed: Ctrl-C reaches the host's program, not ours. Raises
+    `Unreachable` when the connection is lost.
     """
     size = os.get_terminal_size(stdin) if os.isatty(stdin) else None
-    channel = transport.open_terminal(remote, term=term, size=(size.columns, size.lines) if size else None)
+    channel = transport.open_terminal(
+        remote, term=term, size=(size.columns, size.lines) if size else None
+    )
     try:
         with _raw(stdin), _resizing(channel, stdin):
             _pump(channel, stdin, stdout)
@@ -233,7 +294,9 @@ def _pump(channel: Any, stdin: int, stdout: int) -> None:
                 else:
                     sources.remove(stdin)
                     channel.shutdown_write()
-            except OSError:  # the program has ended; the last of its output and its status are still to come
+            except (
+                OSError
+            ):  # the program has ended; the last of its output and its status are still to come
                 sources = [channel]
 
 

@@ -34,7 +34,11 @@ class _Input:
     @property
     def size(self) -> int | None:
         """Bytes, where that is known before they come."""
-        return sum(map(len, self.chunks)) if isinstance(self.chunks, Sequence) and len(self.chunks) <= 1 else None
+        return (
+            sum(map(len, self.chunks))
+            if isinstance(self.chunks, Sequence) and len(self.chunks) <= 1
+            else None
+        )
 
 
 @dataclass(frozen=True)
@@ -60,16 +64,39 @@ class SshTransport:
         """The host this transport leads to."""
         return self._host
 
-    def exchange(self, command: str, stdin: bytes = b"", *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
+    def exchange(
+        self,
+        command: str,
+        stdin: bytes = b"",
+        *,
+        on_stdout: Sink,
+        on_stderr: Sink,
+        timeout_s: float,
+    ) -> int:
         """Run one command line in the login shell; see `provision.core.model.Transport.exchange`.
 
         Death by a signal gives 128 + its number, as a shell would say it.
         """
-        return self._run(command, _Input((stdin,) if stdin else (), ends=False), _Sinks(on_stdout, on_stderr), timeout_s)
+        return self._run(
+            command,
+            _Input((stdin,) if stdin else (), ends=False),
+            _Sinks(on_stdout, on_stderr),
+            timeout_s,
+        )
 
-    def send(self, command: str, chunks: Iterable[bytes], *, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
+    def send(
+        self,
+        command: str,
+        chunks: Iterable[bytes],
+        *,
+        on_stdout: Sink,
+        on_stderr: Sink,
+        timeout_s: float,
+    ) -> int:
         """Like `exchange`, but the input ends after the last chunk."""
-        return self._run(command, _Input(chunks, ends=True), _Sinks(on_stdout, on_stderr), timeout_s)
+        return self._run(
+            command, _Input(chunks, ends=True), _Sinks(on_stdout, on_stderr), timeout_s
+        )
 
     def close(self) -> None:
         """End the connection and every gateway on the way; safe to call twice and from another thread."""
@@ -79,7 +106,14 @@ class SshTransport:
             self._over.set()
             self._close()
 
-    def open_terminal(self, command: str | None, *, term: str, size: tuple[int, int] | None, timeout_s: float = 30.0) -> Channel:
+    def open_terminal(
+        self,
+        command: str | None,
+        *,
+        term: str,
+        size: tuple[int, int] | None,
+        timeout_s: float = 30.0,
+    ) -> Channel:
         """A channel with a login shell (or `command`) on it; with `size` (columns, lines) on a terminal of the host's."""
         channel = self._session(time.monotonic() + timeout_s, timeout_s)
         channel.settimeout(timeout_s)
@@ -105,7 +139,9 @@ class SshTransport:
     def _run(self, command: str, given: _Input, sinks: _Sinks, timeout_s: float) -> int:
         line = command.encode("utf-8", "surrogateescape")
         if len(line) > COMMAND_MAX_BYTES or b"\0" in line:
-            raise ValueError(f"a command line of {len(line)} bytes; at most {COMMAND_MAX_BYTES}, none NUL: send it on standard input")
+            raise ValueError(
+                f"a command line of {len(line)} bytes; at most {COMMAND_MAX_BYTES}, none NUL: send it on standard input"
+            )
         deadline = time.monotonic() + timeout_s
         channel = self._session(deadline, timeout_s)
         try:
@@ -132,8 +168,8 @@ class SshTransport:
         with self._lock:
             opening, self._spare = self._spare, None
         refusal = ""
-        # what was refused in advance, or closed because nobody used it (sshd's ChannelTimeout), or refused while the
-        # server still buries an ended command, may be granted now
+        # what was refused in advance, or closed because nobody used it (sshd's ChannelTimeout), or
+        # refused while the server still buries an ended command, may be granted now
         for pause_s in (0.0, 0.0, 0.1, 0.3):
             self._over.wait(pause_s)
             asked, opening = opening or self._begin(), None
@@ -142,7 +178,9 @@ class SshTransport:
                 return channel
             if not self._wire.is_active():
                 raise self._lost("")
-            refusal = self._wire.refusals.pop(asked.channel.chanid, "closed at once" if asked.channel.closed else "")
+            refusal = self._wire.refusals.pop(
+                asked.channel.chanid, "closed at once" if asked.channel.closed else ""
+            )
             if not refusal:
                 raise self._timeout(timeout_s)
         raise self._too_many(refusal)
@@ -163,14 +201,20 @@ class SshTransport:
         if given.size is not None and given.size <= min(_INLINE_BYTES, channel.out_window_size):
             _send_all(channel, given)
         else:
-            threading.Thread(target=_send_all, args=(channel, given), name=f"stdin of {self._host.name}", daemon=True).start()
+            threading.Thread(
+                target=_send_all,
+                args=(channel, given),
+                name=f"stdin of {self._host.name}",
+                daemon=True,
+            ).start()
 
     def _status(self, channel: Channel, ending: Ending, deadline: float, timeout_s: float) -> int:
         if not channel.status_event.wait(max(0.0, deadline - time.monotonic())):
             raise self._timeout(timeout_s)
         if ending.refused and self._wire.is_active():
             raise self._refused()
-        # OpenSSH may send the status before the last of the output: a connection cut in between has not delivered all
+        # OpenSSH may send the status before the last of the output: a connection cut in between has
+        # not delivered all
         if not (channel.eof_received or ending.closed):
             raise self._lost("")
         if channel.exit_status >= 0:
@@ -181,20 +225,46 @@ class SshTransport:
 
     def _lost(self, why: str) -> Unreachable:
         if self._closed:
-            return Unreachable("the connection was closed", where=self._host.name, why="closed from our side while a command ran")
+            return Unreachable(
+                "the connection was closed",
+                where=self._host.name,
+                why="closed from our side while a command ran",
+            )
         saved = self._wire.saved_exception
-        reason = self._wire.disconnect_reason or why or (str(saved) if saved else "") or "no exit status arrived"
-        return Unreachable("the connection was lost", where=self._host.name, why=reason, fix=self._try())
+        reason = (
+            self._wire.disconnect_reason
+            or why
+            or (str(saved) if saved else "")
+            or "no exit status arrived"
+        )
+        return Unreachable(
+            "the connection was lost", where=self._host.name, why=reason, fix=self._try()
+        )
 
     def _refused(self) -> HostError:
-        return HostError("the server refuses to run commands", where=self._host.name, why="exec request refused", fix=self._try())
+        return HostError(
+            "the server refuses to run commands",
+            where=self._host.name,
+            why="exec request refused",
+            fix=self._try(),
+        )
 
     def _too_many(self, refusal: str) -> HostError:
         why = f"{refusal} (OpenSSH grants MaxSessions, by default 10, at once on one connection)"
-        return HostError("the server refuses another session", where=self._host.name, why=why, fix="sudo sshd -T | grep -i maxsessions")
+        return HostError(
+            "the server refuses another session",
+            where=self._host.name,
+            why=why,
+            fix="sudo sshd -T | grep -i maxsessions",
+        )
 
     def _timeout(self, timeout_s: float) -> CommandTimeout:
-        return CommandTimeout(f"no end after {timeout_s:g} s", where=self._host.name, why="the command was still running", fix=self._try())
+        return CommandTimeout(
+            f"no end after {timeout_s:g} s",
+            where=self._host.name,
+            why="the command was still running",
+            fix=self._try(),
+        )
 
     def _try(self) -> str:
         user = f"{self._host.user}@" if self._host.user else ""
@@ -205,8 +275,8 @@ class SshTransport:
 class _Wake:
     """Set by the connection's thread whenever either stream has something to read or has ended.
 
-    Two buffers share it, so "this buffer is empty now" must not clear what the other one set: `clear` does nothing
-    and the reader resets it before it looks.
+    Two buffers share it, so "this buffer is empty now" must not clear what the other one set:
+    `clear` does nothing and the reader resets it before it looks.
     """
 
     def __init__(self, channel: Channel) -> None:

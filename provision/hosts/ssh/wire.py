@@ -34,10 +34,18 @@ from paramiko.common import (
 from paramiko.ssh_exception import SSHException
 
 WINDOW_BYTES = 16 * 1024 * 1024
-"""How much output may be on its way to us: 2 MiB (the default) at 50 ms round trip stops at 40 MB/s."""
+"""How much output may be on its way to us: 2 MiB (the default) at 50 ms round trip stops at 40
+MB/s."""
 _SILENT_KEEPALIVES = 3
-_CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
-"""Authenticated encryption first: one pass over the data instead of a cipher and a Python-driven MAC."""
+_CIPHERS = (
+    "aes128-gcm@openssh.com",
+    "aes256-gcm@openssh.com",
+    "aes128-ctr",
+    "aes192-ctr",
+    "aes256-ctr",
+)
+"""Authenticated encryption first: one pass over the data instead of a cipher and a Python-driven
+MAC."""
 
 
 class _EagerAuth(AuthHandler):
@@ -102,10 +110,14 @@ class Wire(Transport):
         super().__init__(sock, default_window_size=WINDOW_BYTES, **options)
         security = self.get_security_options()
         offered = tuple(security.ciphers)
-        security.ciphers = (*(name for name in _CIPHERS if name in offered), *(name for name in offered if name not in _CIPHERS))
+        security.ciphers = (
+            *(name for name in _CIPHERS if name in offered),
+            *(name for name in offered if name not in _CIPHERS),
+        )
         self.service_requested = False
         self.early: Goal | None = None
-        """What to open together with the authentication; right only when there is one key to try."""
+        """What to open together with the authentication; right only when there is one key to
+        try."""
         self.spare: Opening | None = None
         self.disconnect_reason = ""
         self.refusals: dict[int, str] = {}
@@ -124,14 +136,17 @@ class Wire(Transport):
         first = tuple(name for name in algorithms if name in offered)
         security.key_types = (*first, *(name for name in offered if name not in first))
 
-    def auth_publickey(self, username: str, key: PKey, event: threading.Event | None = None) -> list[str]:
+    def auth_publickey(
+        self, username: str, key: PKey, event: threading.Event | None = None
+    ) -> list[str]:
         """Authenticate with one key; as `Transport.auth_publickey`, one round trip sooner."""
         if not self.active or not self.initial_kex_done:
             raise SSHException("No existing session")
         done = event or threading.Event()
         handler = self.auth_handler = _EagerAuth(self)
         handler.auth_publickey(username, key, done)
-        # OpenSSH keeps RFC 4252 §5.1; servers that authenticate in the background may take it for an intrusion
+        # OpenSSH keeps RFC 4252 §5.1; servers that authenticate in the background may take it for
+        # an intrusion
         if self.early is not None and "OpenSSH" in self.remote_version:
             self.spare, self.early = self.begin(self.early), None
         return [] if event else handler.wait_for_response(done)
@@ -231,15 +246,23 @@ class Wire(Transport):
 
     _channel_handler_table: ClassVar[dict[int, Any]] = {
         **Transport._channel_handler_table,  # type: ignore[attr-defined]  # noqa: SLF001
-        MSG_CHANNEL_REQUEST: lambda channel, message: channel.transport.on_channel_request(channel, message),
-        MSG_CHANNEL_CLOSE: lambda channel, message: channel.transport.on_channel_close(channel, message),
-        MSG_CHANNEL_FAILURE: lambda channel, message: channel.transport.on_channel_refusal(channel, message),
+        MSG_CHANNEL_REQUEST: lambda channel, message: channel.transport.on_channel_request(
+            channel, message
+        ),
+        MSG_CHANNEL_CLOSE: lambda channel, message: channel.transport.on_channel_close(
+            channel, message
+        ),
+        MSG_CHANNEL_FAILURE: lambda channel, message: channel.transport.on_channel_refusal(
+            channel, message
+        ),
     }
 
 
 def opened(wire: Wire, opening: Opening, deadline: float) -> Channel | None:
     """Wait until the channel is granted; None when the time, the connection or it ended first, or it was refused."""
-    while wire.is_active() and not opening.answered.wait(min(1.0, max(0.0, deadline - time.monotonic()))):
+    while wire.is_active() and not opening.answered.wait(
+        min(1.0, max(0.0, deadline - time.monotonic()))
+    ):
         if time.monotonic() >= deadline:
             return None
     return opening.channel if opening.channel.active and not opening.channel.closed else None

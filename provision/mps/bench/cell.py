@@ -1,8 +1,8 @@
 """One cell of a benchmark: what it runs, and what it printed as values. Pure; its shell is in `cell_script`.
 
-A cell is n copies of one program that start together, with a daemon of its own or with none. Protocol (facts/mps.md §3.5):
-warm-up before a barrier, fixed core sets, a fresh daemon, attachment read from the daemon's own list and its absence shown
-in the other arm, every client's end reported.
+A cell is n copies of one program that start together, with a daemon of its own or with none.
+Protocol (facts/mps.md §3.5): warm-up before a barrier, fixed core sets, a fresh daemon, attachment
+read from the daemon's own list and its absence shown in the other arm, every client's end reported.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from provision.core.errors import ProvisionError
 from provision.mps.status import parse
 
 READY_S = 300
-"""How long a built-in program may take to stand at the barrier: importing a framework from a cold disk, N times at once, takes a minute."""
+"""How long a built-in program may take to stand at the barrier: importing a framework from a cold
+disk, N times at once, takes a minute."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +73,23 @@ def read_cell(text: str, cell: Cell, where: str) -> Sample:
     said = [line.split(None, 1) for line in text.split("\n") if line.strip()]
     first = {words[0]: words[1] if len(words) > 1 else "" for words in said}
     if "failed" in first:
-        raise CellFailed("the cell could not run", where=where, why="\n".join([first["failed"], *_late(said)]))
-    ends = _ends([words[1] for words in said if words[0] == "client" and len(words) > 1], _last_lines(said))
+        raise CellFailed(
+            "the cell could not run", where=where, why="\n".join([first["failed"], *_late(said)])
+        )
+    ends = _ends(
+        [words[1] for words in said if words[0] == "client" and len(words) > 1], _last_lines(said)
+    )
     go = _number(first.get("go", ""))
-    if "done" not in first or go is None or [end.client for end in ends] != list(range(cell.clients)):
-        raise CellFailed("the cell did not reach its end", where=where, why=text[-500:].strip() or "it printed nothing")
+    if (
+        "done" not in first
+        or go is None
+        or [end.client for end in ends] != list(range(cell.clients))
+    ):
+        raise CellFailed(
+            "the cell did not reach its end",
+            where=where,
+            why=text[-500:].strip() or "it printed nothing",
+        )
     bad = [end for end in ends if end.status != 0]
     if bad:
         why = "\n".join(f"client {end.client}: status {end.status}  {end.said}" for end in bad[:4])
@@ -109,11 +122,20 @@ def _prove(sample: Sample, cell: Cell, where: str) -> None:
     if cell.percentage is None and sample.attached:
         names = ", ".join(map(str, sorted(sample.attached)))
         why = f"a daemon listed client {names}: the program sets CUDA_MPS_PIPE_DIRECTORY itself"
-        raise CellFailed("clients used MPS in a cell without it", where=where, why=why, fix="invoke mps.disable, then invoke mps.bench")
+        raise CellFailed(
+            "clients used MPS in a cell without it",
+            where=where,
+            why=why,
+            fix="invoke mps.disable, then invoke mps.bench",
+        )
     missing = sorted(set(range(cell.clients)) - sample.attached)
     if cell.percentage is not None and missing:
         names = ", ".join(map(str, missing))
-        raise CellFailed("not every client was attached to MPS", where=where, why=f"the daemon never listed client {names}")
+        raise CellFailed(
+            "not every client was attached to MPS",
+            where=where,
+            why=f"the daemon never listed client {names}",
+        )
 
 
 def _ends(lines: Sequence[str], said: dict[int, str]) -> tuple[ClientEnd, ...]:
@@ -123,7 +145,12 @@ def _ends(lines: Sequence[str], said: dict[int, str]) -> tuple[ClientEnd, ...]:
             case [client_text, began_text, ended_text, status_text]:
                 client, status = parse.whole(client_text), parse.whole(status_text)
                 began_s, ended_s = _number(began_text), _number(ended_text)
-                if client is not None and status is not None and began_s is not None and ended_s is not None:
+                if (
+                    client is not None
+                    and status is not None
+                    and began_s is not None
+                    and ended_s is not None
+                ):
                     ends.append(ClientEnd(client, began_s, ended_s, status, said.get(client, "")))
     return tuple(sorted(ends, key=lambda end: end.client))
 
@@ -132,13 +159,21 @@ def _late(said: Sequence[Sequence[str]]) -> list[str]:
     """The last lines of the clients that were not ready, each with its client's number; of four of them at most."""
     lines = [words[1].split(None, 1) for words in said if words[0] == "late" and len(words) > 1]
     numbers = list(dict.fromkeys(line[0] for line in lines))
-    shown = [f"client {line[0]}: {line[1] if len(line) > 1 else ''}" for line in lines if line[0] in numbers[:4]]
+    shown = [
+        f"client {line[0]}: {line[1] if len(line) > 1 else ''}"
+        for line in lines
+        if line[0] in numbers[:4]
+    ]
     return [*shown, f"and {len(numbers) - 4} more"] if len(numbers) > 4 else shown
 
 
 def _last_lines(said: Sequence[Sequence[str]]) -> dict[int, str]:
     lines = [words[1].split(None, 1) for words in said if words[0] == "said" and len(words) > 1]
-    return {client: words[1] for words in lines if len(words) == 2 and (client := parse.whole(words[0])) is not None}
+    return {
+        client: words[1]
+        for words in lines
+        if len(words) == 2 and (client := parse.whole(words[0])) is not None
+    }
 
 
 def _number(text: str) -> float | None:

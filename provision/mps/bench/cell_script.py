@@ -1,7 +1,8 @@
 """The shell of one cell of a benchmark: what brings its clients together, and what each of them runs. Pure.
 
-Where the workers have one container, both run in it. Where each has its own, the cell and its daemon run in the first one, and a
-client in each: the containers share PID and IPC namespaces, as MPS wants it, and they meet in a folder of the workspace.
+Where the workers have one container, both run in it. Where each has its own, the cell and its
+daemon run in the first one, and a client in each: the containers share PID and IPC namespaces, as
+MPS wants it, and they meet in a folder of the workspace.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from collections.abc import Sequence
 from provision.core.shell import Script, payload, script
 from provision.mps.bench.cell import Cell
 
-# $1 folder, $2 clients, $3 thread percentage (empty: no MPS), $4 who waits at the barrier (program: it does so itself when it is
-# ready; start: its start does), $5 how long clients may take to be ready, $6 UUID of the GPU (empty: the machine has one), $7 core
-# sets (one word each, - for any), $8 the shell of a client (empty: whoever reads our lines starts the clients at the word `start`),
-# then what that shell is given after number and cores.
-# With MPS the daemon alone is told which GPU, as clients see what it offers; without MPS each client is. Clients are told
-# apart by a variable that their children inherit, so that the daemon's list can be matched with them. A read-write open of
-# the barrier never blocks, also when no client is left to wait at it.
+# $1 folder, $2 clients, $3 thread percentage (empty: no MPS), $4 who waits at the barrier (program:
+# it does so itself when it is ready; start: its start does), $5 how long clients may take to be
+# ready, $6 UUID of the GPU (empty: the machine has one), $7 core sets (one word each, - for any),
+# $8 the shell of a client (empty: whoever reads our lines starts the clients at the word `start`),
+# then what that shell is given after number and cores. With MPS the daemon alone is told which GPU,
+# as clients see what it offers; without MPS each client is. Clients are told apart by a variable
+# that their children inherit, so that the daemon's list can be matched with them. A read-write open
+# of the barrier never blocks, also when no client is left to wait at it.
 _CELL = r"""
 set -u
 folder=$1 clients=$2 percentage=$3 barrier=$4 ready_s=$5 gpu=$6 sets=$7 client=$8
@@ -174,8 +176,9 @@ finish
 echo done
 """
 
-# $1 number, $2 core set, $3 folder, $4 who waits at the barrier, $5 steps, $6 threads, $7 UUID of the GPU (empty: whatever there is),
-# then the program. Its last act is a file with its end, which is all that tells of it.
+# $1 number, $2 core set, $3 folder, $4 who waits at the barrier, $5 steps, $6 threads, $7 UUID of
+# the GPU (empty: whatever there is), then the program. Its last act is a file with its end, which
+# is all that tells of it.
 _CLIENT = r"""
 set -u
 number=$1 cores=$2 folder=$3 barrier=$4 steps=$5 threads=$6 gpu=$7
@@ -204,9 +207,10 @@ echo "client $number $began $ended $status" >"$folder/said.$number"
 mv "$folder/said.$number" "$folder/end.$number" # whole as soon as it is there: others count them
 """
 
-# Runs on the host: the cell in the container `name`, which gives the word for the clients, one for each of `places`
-# (CONTAINER:CORES). A client that its container did not start, or whose shell was killed, is told of in its place: nobody is waited
-# for in vain. `end` ends whatever carries the token; it sees the processes of all containers, as they share a PID namespace.
+# Runs on the host: the cell in the container `name`, which gives the word for the clients, one for
+# each of `places` (CONTAINER:CORES). A client that its container did not start, or whose shell was
+# killed, is told of in its place: nobody is waited for in vain. `end` ends whatever carries the
+# token; it sees the processes of all containers, as they share a PID namespace.
 _APART = """
 running=$(docker container inspect -f '{{.State.Running}}' "$name" 2>/dev/null)
 test "$running" = true || { echo "the container $name is not running" >&2; exit 1; }
@@ -266,13 +270,24 @@ def in_container(cell: Cell, folder: str) -> list[str]:
     return ["sh", "-c", _CELL, "provision", *_numbers(cell, folder), _CLIENT, *share, *cell.words]
 
 
-def apart(cell: Cell, folder: str, *, container: str, workers: Sequence[str], directory: str, token: str, end: str) -> Script:
+def apart(
+    cell: Cell,
+    folder: str,
+    *,
+    container: str,
+    workers: Sequence[str],
+    directory: str,
+    token: str,
+    end: str,
+) -> Script:
     """The script for the host: the cell in `container`, its clients in the containers `workers`, one after the other.
 
-    `folder` is as for `in_container`, in a volume of all of them; programs start in `directory`. `end` is the shell that ends what
-    carries `token`.
+    `folder` is as for `in_container`, in a volume of all of them; programs start in `directory`.
+    `end` is the shell that ends what carries `token`.
     """
-    places = [f"{workers[number % len(workers)]}:{cores}" for number, cores in enumerate(cell.cores)]
+    places = [
+        f"{workers[number % len(workers)]}:{cores}" for number, cores in enumerate(cell.cores)
+    ]
     return script(
         _APART,
         argv=[*_numbers(cell, folder), *cell.words],
@@ -300,7 +315,15 @@ def place_workload(container: str, folder: str, source: bytes) -> Script:
 def _numbers(cell: Cell, folder: str) -> list[str]:
     """What the shell of a cell reads first."""
     percentage = "" if cell.percentage is None else str(cell.percentage)
-    return [folder, str(cell.clients), percentage, _barrier(cell), str(cell.ready_s), cell.gpu, " ".join(cell.cores)]
+    return [
+        folder,
+        str(cell.clients),
+        percentage,
+        _barrier(cell),
+        str(cell.ready_s),
+        cell.gpu,
+        " ".join(cell.cores),
+    ]
 
 
 def _barrier(cell: Cell) -> str:

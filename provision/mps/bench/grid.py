@@ -1,7 +1,8 @@
 """A benchmark of one GPU with and without MPS: which cells, in which order, how many steps, and what came of it. Pure.
 
-Protocol: facts/mps.md §3.5. What is compared is always the same number of processes with and without MPS; `ratio` is the
-throughput of a cell against one process alone without MPS, as in the experiment of the seed.
+Protocol: facts/mps.md §3.5. What is compared is always the same number of processes with and
+without MPS; `ratio` is the throughput of a cell against one process alone without MPS, as in the
+experiment of the seed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from provision.mps.bench.cell import Sample
 
 WITHOUT = "none"
 MODES = (WITHOUT, "mps", "100/N", "200/N")
-"""Without MPS; MPS with all threads for each client; with a part that divides the GPU once, or twice, among N clients."""
+"""Without MPS; MPS with all threads for each client; with a part that divides the GPU once, or
+twice, among N clients."""
 CLIENTS = (1, 2, 4, 8, 16)
 LEAST_ROUNDS = 3
 """Fewer give neither a median nor a spread; they are run all the same, and said."""
@@ -29,7 +31,8 @@ FEWEST_STEPS, MOST_STEPS = 50, 50_000
 ALIKE = 0.03
 """Cells closer than this are alike: the one with fewer clients is recommended."""
 NOISE = 0.10
-"""As far as the spread of a cell may excuse a plainer one: a single bad round makes nothing alike that is twice as slow."""
+"""As far as the spread of a cell may excuse a plainer one: a single bad round makes nothing alike
+that is twice as slow."""
 
 
 @dataclass(frozen=True, order=True)
@@ -87,7 +90,12 @@ def modes_of(text: str | None) -> tuple[str, ...]:
     by_lower = {mode.lower(): mode for mode in MODES}
     unknown = [word for word in asked if word.lower() not in by_lower]
     if unknown:
-        raise UsageError(f"unknown mode {unknown[0]!r}", where="--modes", why=f"modes: {', '.join(MODES)}", fix="--modes none,mps,200/N")
+        raise UsageError(
+            f"unknown mode {unknown[0]!r}",
+            where="--modes",
+            why=f"modes: {', '.join(MODES)}",
+            fix="--modes none,mps,200/N",
+        )
     chosen = {by_lower[word.lower()] for word in asked} | {WITHOUT}
     return tuple(mode for mode in MODES if mode in chosen)
 
@@ -99,16 +107,30 @@ def clients_of(text: str | None) -> tuple[int, ...]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words or not all(re.fullmatch(r"[1-9]\d{0,2}", word) for word in words):
         why = "each from 1 to 999, separated by commas"
-        raise UsageError(f"{text[:40]!r} is no list of numbers", where="--clients", why=why, fix="--clients 1,4,16")
+        raise UsageError(
+            f"{text[:40]!r} is no list of numbers",
+            where="--clients",
+            why=why,
+            fix="--clients 1,4,16",
+        )
     return tuple(sorted({1, *map(int, words)}))
 
 
 def seconds_of(text: str) -> float:
     """`90s`, `6m` or `1h30m` in seconds."""
     found = re.fullmatch(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s?)?", text.strip(), re.ASCII)
-    seconds = sum(int(part or 0) * unit for part, unit in zip(found.groups(), (3600, 60, 1), strict=True)) if found else 0
+    seconds = (
+        sum(int(part or 0) * unit for part, unit in zip(found.groups(), (3600, 60, 1), strict=True))
+        if found
+        else 0
+    )
     if not seconds:
-        raise UsageError(f"{text[:40]!r} is no span of time", where="--budget", why="written as 90s, 6m or 1h30m", fix="--budget 6m")
+        raise UsageError(
+            f"{text[:40]!r} is no span of time",
+            where="--budget",
+            why="written as 90s, 6m or 1h30m",
+            fix="--budget 6m",
+        )
     return float(seconds)
 
 
@@ -128,8 +150,8 @@ def grid(modes: Sequence[str], clients: Sequence[int]) -> tuple[Key, ...]:
 def rounds_of(keys: Sequence[Key], rounds: int, seed: int = 0) -> Iterable[tuple[int, Key]]:
     """Every cell once in each round, each round in another order, so that a drift of the machine spreads over all cells.
 
-    One process alone comes first of all: where it fails nothing can be compared, and neither could what a run that is cut
-    leaves without it.
+    One process alone comes first of all: where it fails nothing can be compared, and neither could
+    what a run that is cut leaves without it.
     """
     shuffled = random.Random(seed)  # noqa: S311 - an order, not a secret
     for number in range(1, rounds + 1):
@@ -144,20 +166,26 @@ def few_rounds(rounds: int) -> str | None:
     """What to say of figures from fewer rounds than a median and a spread want; None where there are enough."""
     if rounds >= LEAST_ROUNDS:
         return None
-    return f"{rounds} round{'s' if rounds > 1 else ''} only: a median and a spread want {LEAST_ROUNDS}"
+    return (
+        f"{rounds} round{'s' if rounds > 1 else ''} only: a median and a spread want {LEAST_ROUNDS}"
+    )
 
 
 def core_sets(cpus: Sequence[int], clients: int, most: int) -> tuple[str, ...]:
     """A set of cores for each client, as `taskset -c` reads it: disjoint while there are enough, shared in turn otherwise.
 
-    As many for each in every cell of a grid whose largest has `most` clients: what changes from cell to cell is who else is there.
+    As many for each in every cell of a grid whose largest has `most` clients: what changes from
+    cell to cell is who else is there.
     """
     if not cpus:
         return ("-",) * clients
     cpus = cpus[::-1]  # the first ones have the machine's interrupts: they are taken last
     share = len(cpus) // most
     if share:
-        return tuple(",".join(map(str, cpus[index * share : (index + 1) * share])) for index in range(clients))
+        return tuple(
+            ",".join(map(str, cpus[index * share : (index + 1) * share]))
+            for index in range(clients)
+        )
     return tuple(str(cpus[index % len(cpus)]) for index in range(clients))
 
 
@@ -179,13 +207,18 @@ def cpu_list(text: str) -> tuple[int, ...]:
 
 def over_limit(keys: Sequence[Key], limit: int | None) -> tuple[Key, ...]:
     """The cells with MPS that have more clients than a server takes; none where its limit is not known."""
-    return tuple(key for key in keys if limit is not None and key.percentage is not None and key.clients > limit)
+    return tuple(
+        key
+        for key in keys
+        if limit is not None and key.percentage is not None and key.clients > limit
+    )
 
 
 def pilots(keys: Sequence[Key]) -> tuple[tuple[Key, ...], ...]:
     """The cells that tell how long all will take: one process, and the most of them without MPS and with it.
 
-    Each with those that take its place where it gives no figure: fewer processes, which may fit where the most do not.
+    Each with those that take its place where it gives no figure: fewer processes, which may fit
+    where the most do not.
     """
     alone = Key(WITHOUT, 1)
     without = {key.clients: key for key in keys if key.percentage is None and key != alone}
@@ -208,7 +241,9 @@ def predicted_s(keys: Sequence[Key], runs: Sequence[Pilot], steps: int) -> dict[
         part = (key.clients - 1) / (far.key.clients - 1) if far.key.clients > 1 else 1.0
         near_step_s, far_step_s = alone.makespan_s / alone.steps, far.makespan_s / far.steps
         overhead_s = alone.overhead_s + (far.overhead_s - alone.overhead_s) * part
-        found[key] = max(0.0, overhead_s) + steps * max(0.0, near_step_s + (far_step_s - near_step_s) * part)
+        found[key] = max(0.0, overhead_s) + steps * max(
+            0.0, near_step_s + (far_step_s - near_step_s) * part
+        )
     return found
 
 
@@ -221,7 +256,10 @@ def steps_for(keys: Sequence[Key], runs: Sequence[Pilot], *, rounds: int, budget
         least = round(none_s + FEWEST_STEPS * step_s)
         why = f"{rounds} rounds of {len(keys)} cells take at least {span(least)}"
         raise UsageError(
-            "the grid does not fit the budget", where=f"--budget {span(budget_s)}", why=why, fix=f"--budget {span(least * 1.2)}"
+            "the grid does not fit the budget",
+            where=f"--budget {span(budget_s)}",
+            why=why,
+            fix=f"--budget {span(least * 1.2)}",
         )
     return min(MOST_STEPS, steps if steps < 1000 else steps // 100 * 100)
 
@@ -236,7 +274,7 @@ def span(seconds: float) -> str:
     return f"{whole // 3600}h{whole % 3600 // 60:02}m"
 
 
-# --- what came of it ---------------------------------------------------------------------------------------------
+# --- what came of it ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,7 +315,11 @@ class CellResult:
 
 def summary(results: Results) -> tuple[CellResult, ...]:
     """Every cell that gave a figure, by clients and mode. Without a figure for one process alone nothing can be compared: empty."""
-    medians = {key: statistics.median(sample.makespan_s for sample in samples) for key, samples in results.samples.items() if samples}
+    medians = {
+        key: statistics.median(sample.makespan_s for sample in samples)
+        for key, samples in results.samples.items()
+        if samples
+    }
     alone_s = medians.get(Key(WITHOUT, 1))
     if alone_s is None:
         return ()
@@ -297,7 +339,9 @@ def summary(results: Results) -> tuple[CellResult, ...]:
                 p95_s=_percentile(each, 0.95),
                 peak_memory_mib=max(peaks) if peaks else None,
                 ratio=key.clients * alone_s / medians[key],
-                against_none=None if without_s is None or key.percentage is None else without_s / medians[key],
+                against_none=None
+                if without_s is None or key.percentage is None
+                else without_s / medians[key],
             )
         )
     return tuple(found)
@@ -310,7 +354,8 @@ def _percentile(values: Sequence[float], share: float) -> float:
 def best(cells: Sequence[CellResult]) -> CellResult | None:
     """The cell to work in: the highest throughput, or within 3 % of it with fewer clients.
 
-    Of that many clients the plainest mode whose median is within 3 % of the fastest, or within 10 % and in the fastest one's own spread.
+    Of that many clients the plainest mode whose median is within 3 % of the fastest, or within 10 %
+    and in the fastest one's own spread.
     """
     if not cells:
         return None
@@ -318,8 +363,13 @@ def best(cells: Sequence[CellResult]) -> CellResult | None:
     clients = min(cell.clients for cell in cells if cell.ratio >= highest * (1 - ALIKE))
     rivals = [cell for cell in cells if cell.clients == clients]
     fastest = min(rivals, key=lambda cell: cell.median_s)
-    slowest_alike_s = max(fastest.median_s / (1 - ALIKE), min(max(fastest.makespan_s), fastest.median_s * (1 + NOISE)))
-    return min((cell for cell in rivals if cell.median_s <= slowest_alike_s), key=lambda cell: MODES.index(cell.mode))
+    slowest_alike_s = max(
+        fastest.median_s / (1 - ALIKE), min(max(fastest.makespan_s), fastest.median_s * (1 + NOISE))
+    )
+    return min(
+        (cell for cell in rivals if cell.median_s <= slowest_alike_s),
+        key=lambda cell: MODES.index(cell.mode),
+    )
 
 
 def advice(cells: Sequence[CellResult]) -> str:
@@ -329,20 +379,43 @@ def advice(cells: Sequence[CellResult]) -> str:
         return "no cell gave a figure"
     shared = {cell.clients for cell in cells if cell.clients > 1 and cell.percentage is not None}
     if all(cell.clients == 1 for cell in cells):
-        return "One process at a time is all that gave a figure: that says nothing of sharing the GPU."
+        return (
+            "One process at a time is all that gave a figure: that says nothing of sharing the GPU."
+        )
     if chosen.clients == 1 and not shared:
-        return "One process does as much as several without MPS; several under MPS were not compared."
+        return (
+            "One process does as much as several without MPS; several under MPS were not compared."
+        )
     if chosen.clients == 1:
         return "One process does as much as several: MPS has nothing to share here. A larger batch in one process may do more."
     if chosen.percentage is None:
-        mps = "MPS adds nothing here" if chosen.clients in shared else "so many under MPS were not compared"
+        mps = (
+            "MPS adds nothing here"
+            if chosen.clients in shared
+            else "so many under MPS were not compared"
+        )
         return f"{chosen.clients} processes without MPS do {chosen.ratio:.1f} times the work of one; {mps}."
     limit = "" if chosen.percentage == 100 else f" with thread_percentage {chosen.percentage}"
-    faster = "" if chosen.against_none is None else f", {chosen.against_none:.1f} times as fast as without MPS"
+    faster = (
+        ""
+        if chosen.against_none is None
+        else f", {chosen.against_none:.1f} times as fast as without MPS"
+    )
     return f"{chosen.clients} processes under MPS{limit}: {chosen.ratio:.1f} times the work of one process{faster}."
 
 
-COLUMNS = ("clients", "mode", "threads", "makespan", "spread", "p50", "p95", "memory", "ratio", "times none")
+COLUMNS = (
+    "clients",
+    "mode",
+    "threads",
+    "makespan",
+    "spread",
+    "p50",
+    "p95",
+    "memory",
+    "ratio",
+    "times none",
+)
 """What `row` gives of a cell."""
 
 
@@ -370,22 +443,30 @@ def table(cells: Sequence[CellResult], chosen: CellResult | None) -> str:
     lines = []
     for mark, words in zip(marks, rows, strict=True):
         padded = [
-            word.ljust(width) if name == "mode" else word.rjust(width) for name, word, width in zip(COLUMNS, words, widths, strict=True)
+            word.ljust(width) if name == "mode" else word.rjust(width)
+            for name, word, width in zip(COLUMNS, words, widths, strict=True)
         ]
         lines.append("  ".join([f"{mark} {padded[0]}", *padded[1:]]).rstrip())
     return "\n".join(lines)
 
 
-def document(cells: Sequence[CellResult], results: Results, about: Mapping[str, Any]) -> dict[str, Any]:
+def document(
+    cells: Sequence[CellResult], results: Results, about: Mapping[str, Any]
+) -> dict[str, Any]:
     """The document of `--json`, of the file beside the chart, and of what is committed as a result."""
     chosen = best(cells)
-    failures = [{"mode": key.mode, "clients": key.clients, "why": why} for key, why in results.failures]
+    failures = [
+        {"mode": key.mode, "clients": key.clients, "why": why} for key, why in results.failures
+    ]
     return {
         **about,
         "cells": [cell.as_dict() for cell in cells],
         "failures": failures,
         "best": None
         if chosen is None
-        else {key: chosen.as_dict()[key] for key in ("mode", "clients", "thread_percentage", "ratio", "times_none")},
+        else {
+            key: chosen.as_dict()[key]
+            for key in ("mode", "clients", "thread_percentage", "ratio", "times_none")
+        },
         "advice": advice(cells),
     }

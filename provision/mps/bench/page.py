@@ -18,7 +18,10 @@ tr.best td { font-weight: 600; background: #eef6f1 } p.advice { font-size: 1.05r
 dl { display: grid; grid-template-columns: minmax(7rem, max-content) auto; gap: 0 1.5rem; margin: 0 } dd { margin: 0 } dt { color: #666 }
 """
 _LEGEND = (
-    ("makespan", "seconds from the common start until the slowest is done: median of the rounds; spread: least and most"),
+    (
+        "makespan",
+        "seconds from the common start until the slowest is done: median of the rounds; spread: least and most",
+    ),
     ("p50, p95", "seconds of the single processes, over all rounds"),
     ("memory", "the most that the GPU held beyond what it held before"),
     ("ratio", "work done, in processes of one alone without MPS"),
@@ -34,7 +37,9 @@ _LABELS = {
     "topology": "where clients run",
 }
 """What keys of the document are called here; the others speak for themselves."""
-_SHOWN_APART = frozenset(("cells", "failures", "best", "advice", "files", "complete", "why", "few_rounds", "disturbed"))
+_SHOWN_APART = frozenset(
+    ("cells", "failures", "best", "advice", "files", "complete", "why", "few_rounds", "disturbed")
+)
 
 
 def report(cells: Sequence[CellResult], document: Mapping[str, Any], *, svg: str | None) -> str:
@@ -47,15 +52,24 @@ def report(cells: Sequence[CellResult], document: Mapping[str, Any], *, svg: str
         f"<title>{_text(title)}</title><style>{_STYLE}</style>",
         f"<h1>{_text(title)}</h1>",
         f'<p class="advice">{_text(document["advice"])}</p>',
-        "" if document.get("complete", True) else f"<p>This is a part: {_text(document['why'])}.</p>",
+        ""
+        if document.get("complete", True)
+        else f"<p>This is a part: {_text(document['why'])}.</p>",
         f"<p>{_text(document['few_rounds'])}.</p>" if document.get("few_rounds") else "",
-        *(f"<p>Not alone: after round {entry['round']} the GPU was used by {_text(entry['by'])}.</p>" for entry in _disturbed(document)),
+        *(
+            f"<p>Not alone: after round {entry['round']} the GPU was used by {_text(entry['by'])}.</p>"
+            for entry in _disturbed(document)
+        ),
         "" if svg is None else _figure(svg),
         "<h2>Cells</h2>",
         _table(cells, document.get("best") or {}),
         "<h2>What the columns say</h2>",
         _list(_LEGEND),
-        *(("<h2>Runs without a figure</h2>", _failures(document["failures"])) if document["failures"] else ()),
+        *(
+            ("<h2>Runs without a figure</h2>", _failures(document["failures"]))
+            if document["failures"]
+            else ()
+        ),
         "<h2>Measured</h2>",
         _list((_LABELS.get(key, key), _value(value)) for key, value in about.items()),
         "</html>",
@@ -74,7 +88,11 @@ def _figure(svg: str) -> str:
 
 
 def _list(entries: Iterable[tuple[str, str]]) -> str:
-    return "<dl>" + "".join(f"<dt>{_text(name)}</dt><dd>{_text(text)}</dd>" for name, text in entries) + "</dl>"
+    return (
+        "<dl>"
+        + "".join(f"<dt>{_text(name)}</dt><dd>{_text(text)}</dd>" for name, text in entries)
+        + "</dl>"
+    )
 
 
 def _table(cells: Sequence[CellResult], chosen: Mapping[str, Any]) -> str:
@@ -83,15 +101,27 @@ def _table(cells: Sequence[CellResult], chosen: Mapping[str, Any]) -> str:
     rows, before = [], None
     for cell in cells:
         is_best = (cell.mode, cell.clients) == (chosen.get("mode"), chosen.get("clients"))
-        kinds = " ".join(filter(None, ("next" if before not in (None, cell.clients) else "", "best" if is_best else "")))
+        kinds = " ".join(
+            filter(
+                None,
+                ("next" if before not in (None, cell.clients) else "", "best" if is_best else ""),
+            )
+        )
         mark = f' class="{kinds}"' if kinds else ""
-        rows.append(f"<tr{mark}>" + "".join(f"<td>{_text(value)}</td>" for value in row(cell)) + "</tr>")
+        rows.append(
+            f"<tr{mark}>" + "".join(f"<td>{_text(value)}</td>" for value in row(cell)) + "</tr>"
+        )
         before = cell.clients
-    return "\n".join(["<div><table><thead>", head, "</thead><tbody>", *rows, "</tbody></table></div>"])
+    return "\n".join(
+        ["<div><table><thead>", head, "</thead><tbody>", *rows, "</tbody></table></div>"]
+    )
 
 
 def _failures(failures: Sequence[Mapping[str, Any]]) -> str:
-    lines = (f"<li>{_text(entry['mode'])} x {entry['clients']}: {_text(entry['why'])}</li>" for entry in failures)
+    lines = (
+        f"<li>{_text(entry['mode'])} x {entry['clients']}: {_text(entry['why'])}</li>"
+        for entry in failures
+    )
     return "<ul>" + "".join(lines) + "</ul>"
 
 

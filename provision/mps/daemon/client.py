@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from provision.core.shell import fields
 from provision.mps.status import parse
 
-# Multiprocessors are attribute 16 of a device (cuda.h, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT); a client of MPS sees those that it may
-# use. They are told before a context is made, which EXCLUSIVE_PROCESS refuses to whom the server does not serve, and read again
-# after it for the proof. The context is made with cuCtxCreate, as 808 and 46 show there.
+# Multiprocessors are attribute 16 of a device (cuda.h, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT); a
+# client of MPS sees those that it may use. They are told before a context is made, which
+# EXCLUSIVE_PROCESS refuses to whom the server does not serve, and read again after it for the
+# proof. The context is made with cuCtxCreate, as 808 and 46 show there.
 CLIENT = """
 import ctypes, os, subprocess, sys, time
 
@@ -51,9 +52,11 @@ for _ in range(20):
     time.sleep(0.1)
 print(f"outside: process {me} uses the GPU and no server lists it")
 """
-"""Prints `driver=` and `sms=` and makes a context; with the argument `prove` it looks itself up in the servers' lists of clients as well.
+"""Prints `driver=` and `sms=` and makes a context; with the argument `prove` it looks itself up in
+the servers' lists of clients as well.
 
-Its last line is then `attached: …` or `outside: …`. A call that fails ends it with `failed: NAME gives STATUS`.
+Its last line is then `attached: …` or `outside: …`. A call that fails ends it with `failed: NAME
+gives STATUS`.
 """
 
 
@@ -70,4 +73,7 @@ def seen(text: str) -> Seen:
     """What `CLIENT` printed. Never raises."""
     found = fields(text)
     driver = parse.whole(found.get("driver", ""))
-    return Seen(sms=parse.whole(found.get("sms", "")) or None, cuda=(driver // 1000, driver % 1000 // 10) if driver else None)
+    return Seen(
+        sms=parse.whole(found.get("sms", "")) or None,
+        cuda=(driver // 1000, driver % 1000 // 10) if driver else None,
+    )

@@ -1,8 +1,9 @@
 """The compute mode of the GPU: EXCLUSIVE_PROCESS where it is asked for, and as it was found afterwards. Pure.
 
-Sources: NVIDIA MPS guide ("when to use MPS"): EXCLUSIVE_PROCESS is recommended and not required, it needs root, and with
-it a process that misses the daemon fails instead of running without MPS. It stays on the GPU when the daemon goes, and then
-every second process fails with error 46 (facts: nebuly-ai/nos#27), so what was found is written down and restored.
+Sources: NVIDIA MPS guide ("when to use MPS"): EXCLUSIVE_PROCESS is recommended and not required, it
+needs root, and with it a process that misses the daemon fails instead of running without MPS. It
+stays on the GPU when the daemon goes, and then every second process fails with error 46 (facts:
+nebuly-ai/nos#27), so what was found is written down and restored.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from provision.resources.boot import STATE_DIR
 from provision.resources.driver import DRIVER_DIR
 
 RECORD = STATE_DIR / "mps-compute-mode"
-"""GPU and mode as they were found, one GPU a line, of those that we set. It outlives a reboot, which the GPU's mode does not."""
+"""GPU and mode as they were found, one GPU a line, of those that we set. It outlives a reboot,
+which the GPU's mode does not."""
 
 _PROBE = """
 test ! -r "$record" || { echo "recorded=yes" && sed -n 's/^\\(GPU-[^,]*\\), */found.\\1=/p' "$record"; }
@@ -59,9 +61,9 @@ smi "$@" -c EXCLUSIVE_PROCESS
 class ComputeMode(Resource):
     """The mode that is `wanted`.
 
-    `exclusive`: EXCLUSIVE_PROCESS, with the mode that was found written down; a GPU that is no longer chosen has its own
-    again. `default`: as found, and usable (PROHIBITED is reported, not mended: somebody chose it). Empty: as found, whatever
-    that is.
+    `exclusive`: EXCLUSIVE_PROCESS, with the mode that was found written down; a GPU that is no
+    longer chosen has its own again. `default`: as found, and usable (PROHIBITED is reported, not
+    mended: somebody chose it). Empty: as found, whatever that is.
     """
 
     wanted: Literal["exclusive", "default", ""] = ""
@@ -79,10 +81,23 @@ class ComputeMode(Resource):
         """`{"mode", "changed_by_us", "others", "usable"}`; `others` are GPUs whose mode we changed, beside those that are chosen."""
         found = fields(text)
         chosen = {key[5:] for key in found if key.startswith("mode.")}
-        others = ", ".join(sorted(key[6:] for key in found if key.startswith("found.") and key[6:] not in chosen)) if chosen else ""
+        others = (
+            ", ".join(
+                sorted(
+                    key[6:] for key in found if key.startswith("found.") and key[6:] not in chosen
+                )
+            )
+            if chosen
+            else ""
+        )
         modes = sorted({value.strip() for key, value in found.items() if key.startswith("mode.")})
         usable = "Prohibited" not in modes
-        return {"mode": ", ".join(modes), "changed_by_us": "recorded" in found, "others": others, "usable": usable}
+        return {
+            "mode": ", ".join(modes),
+            "changed_by_us": "recorded" in found,
+            "others": others,
+            "usable": usable,
+        }
 
     def desired(self, facts: Facts) -> State:
         """Exclusive and written down; or not changed by us, and usable."""
@@ -96,14 +111,24 @@ class ComputeMode(Resource):
 
     def ensure(self, facts: Facts) -> Script | None:
         """Write down what is found and set it; or restore what was written down."""
-        return script(_ENSURE, record=RECORD, dir=RemotePath(self.directory), device=self.gpu, wanted=self._wanted(facts))
+        return script(
+            _ENSURE,
+            record=RECORD,
+            dir=RemotePath(self.directory),
+            device=self.gpu,
+            wanted=self._wanted(facts),
+        )
 
     def diagnose(self, output: str, actual: State | None) -> Diagnosis | None:  # noqa: ARG002
         """PROHIBITED, or no right to set a mode."""
         if "Prohibited" in output:
             return Diagnosis(
-                "the compute mode of the GPU is PROHIBITED: no process may use it", "sudo nvidia-smi -c DEFAULT   (on the host)"
+                "the compute mode of the GPU is PROHIBITED: no process may use it",
+                "sudo nvidia-smi -c DEFAULT   (on the host)",
             )
         if "Insufficient Permissions" in output:
-            return Diagnosis("the compute mode can be set by root alone", "become: sudo   for this host in the settings")
+            return Diagnosis(
+                "the compute mode can be set by root alone",
+                "become: sudo   for this host in the settings",
+            )
         return None

@@ -13,7 +13,8 @@ from provision.mps.status import inside
 from provision.mps.status.status import MpsStatus, read_status, status_script
 
 DRAIN_S = 20
-"""How long clients may take to leave before a daemon is restarted or ended; whoever stays is named."""
+"""How long clients may take to leave before a daemon is restarted or ended; whoever stays is
+named."""
 
 # The image may have a user of its own, which may not make folders in /run.
 _DISABLE = """
@@ -54,25 +55,48 @@ printf '%s\\n' "$said" | docker exec -i "$name" sh -eu -c "$note" provision "$ke
 _OWN = (
     (
         "another mps.enable or mps.disable is under way",
-        Diagnosis("somebody else starts or ends MPS on this host right now", "wait until that ends, then run the same command again"),
+        Diagnosis(
+            "somebody else starts or ends MPS on this host right now",
+            "wait until that ends, then run the same command again",
+        ),
     ),
-    ("processes are still attached", Diagnosis("programs are still attached to MPS", "let them end, or invoke mps.disable --force")),
+    (
+        "processes are still attached",
+        Diagnosis(
+            "programs are still attached to MPS", "let them end, or invoke mps.disable --force"
+        ),
+    ),
     (
         "the control daemon speaks MPS v3",
-        Diagnosis("a daemon of MPS v3 is there, which somebody else started", "end it with nvidia-cuda-mps-control -q in the container"),
+        Diagnosis(
+            "a daemon of MPS v3 is there, which somebody else started",
+            "end it with nvidia-cuda-mps-control -q in the container",
+        ),
     ),
-    ("there is no such GPU", Diagnosis("the GPU that mps.gpu names is not there", "invoke dev.exec -- nvidia-smi -L")),
+    (
+        "there is no such GPU",
+        Diagnosis("the GPU that mps.gpu names is not there", "invoke dev.exec -- nvidia-smi -L"),
+    ),
     (
         "there are no such CPUs",
-        Diagnosis("the CPUs that mps.cpus names are not there", "invoke dev.exec -- grep Cpus_allowed_list /proc/self/status"),
+        Diagnosis(
+            "the CPUs that mps.cpus names are not there",
+            "invoke dev.exec -- grep Cpus_allowed_list /proc/self/status",
+        ),
     ),
     (
         "the image has no taskset",
-        Diagnosis("mps.cpus needs taskset, which the image has not", "add util-linux to worker.apt, or remove mps.cpus"),
+        Diagnosis(
+            "mps.cpus needs taskset, which the image has not",
+            "add util-linux to worker.apt, or remove mps.cpus",
+        ),
     ),
     (
         "the MPS server is not ACTIVE",
-        Diagnosis("the MPS server did not become ACTIVE", "invoke dev.exec -- sh -c 'cat $CUDA_MPS_LOG_DIRECTORY/control.log'"),
+        Diagnosis(
+            "the MPS server did not become ACTIVE",
+            "invoke dev.exec -- sh -c 'cat $CUDA_MPS_LOG_DIRECTORY/control.log'",
+        ),
     ),
     (
         r"cuCtxCreate_v2 gives 2\b",
@@ -87,11 +111,17 @@ _OWN = (
     ),
     (
         r"(mkdir|chmod|mv|rm|ln): .*(ermission denied|Read-only file system)|of the container may not write to",
-        Diagnosis("the container's user may not write where MPS keeps its files", "set mps.pipe_dir and mps.log_dir to other folders"),
+        Diagnosis(
+            "the container's user may not write where MPS keeps its files",
+            "set mps.pipe_dir and mps.log_dir to other folders",
+        ),
     ),
     (
         r"mkdir: .*(File exists|Not a directory)",
-        Diagnosis("a file is where a folder of MPS should be", "set mps.pipe_dir and mps.log_dir to other folders"),
+        Diagnosis(
+            "a file is where a folder of MPS should be",
+            "set mps.pipe_dir and mps.log_dir to other folders",
+        ),
     ),
 )
 """What our own steps say when they give up, as patterns: the cause, and what helps."""
@@ -101,16 +131,18 @@ _OWN = (
 class MpsDaemon(Resource):
     """A control daemon as planned and, where there is a GPU, a server that is ACTIVE and proven by a client of each container.
 
-    `container` is the daemon's; `worker` the first worker container where that is another one (its siblings count as
-    well). `cpus` pins the daemon (a list as taskset takes it), `gpu` is the one it serves (UUID or index; empty = all),
-    `memory_limit` what a client may allocate of it (`4G`, `512M`). A changed plan ends the daemon once its clients have left.
+    `container` is the daemon's; `worker` the first worker container where that is another one (its
+    siblings count as well). `cpus` pins the daemon (a list as taskset takes it), `gpu` is the one
+    it serves (UUID or index; empty = all), `memory_limit` what a client may allocate of it (`4G`,
+    `512M`). A changed plan ends the daemon once its clients have left.
 
     The server has `ready_s` seconds to be ACTIVE.
 
-    With `present=False`: no daemon, no server, and what enabling made is gone. Clients have `drain_s` seconds to leave, then
-    they are named; with `force` they are terminated by MPS itself, since a client that is killed with work in flight is
-    undefined for all (NVIDIA MPS guide). With `alone`, a container that joins another one's namespaces is left alone. With
-    `image`, the one that takes the container's place, nothing is ended before that is on the host.
+    With `present=False`: no daemon, no server, and what enabling made is gone. Clients have
+    `drain_s` seconds to leave, then they are named; with `force` they are terminated by MPS itself,
+    since a client that is killed with work in flight is undefined for all (NVIDIA MPS guide). With
+    `alone`, a container that joins another one's namespaces is left alone. With `image`, the one
+    that takes the container's place, nothing is ended before that is on the host.
     """
 
     container: str
@@ -129,12 +161,15 @@ class MpsDaemon(Resource):
 
     def probe(self) -> Script:
         """Ask the daemon."""
-        return status_script(self.container, worker=self.worker, alone=self.alone, device=self.gpu or "")
+        return status_script(
+            self.container, worker=self.worker, alone=self.alone, device=self.gpu or ""
+        )
 
     def read(self, text: str) -> State | None:
         """`{"daemon", "server", "thread_percentage", "memory_limit", "cpus", "gpu", "proof"}`; None without a daemon.
 
-        `{"daemon": False, "left"}` where none answers and processes of one are still there; `"unproven"` says why the proof is none.
+        `{"daemon": False, "left"}` where none answers and processes of one are still there;
+        `"unproven"` says why the proof is none.
         """
         status = read_status(text)
         if not status.daemon:
@@ -214,10 +249,14 @@ class MpsDaemon(Resource):
         if "No such image" in output:
             return Diagnosis("the worker image is not on the host", "invoke dev.up")
         if "not found" in output and "nvidia-cuda-mps-control" in output:
-            return Diagnosis("the container has no MPS binaries on its PATH", "invoke dev.up   (mounts the driver folder)")
+            return Diagnosis(
+                "the container has no MPS binaries on its PATH",
+                "invoke dev.up   (mounts the driver folder)",
+            )
         if re.search(r"nvidia-cuda-mps-[a-z]+['\"]?: [Pp]ermission denied", output):
             return Diagnosis(
-                "the MPS binaries are not executable: the driver folder is mounted noexec", "invoke vm.provision, then invoke dev.up"
+                "the MPS binaries are not executable: the driver folder is mounted noexec",
+                "invoke vm.provision, then invoke dev.up",
             )
         return next((meaning for pattern, meaning in _OWN if re.search(pattern, output)), None)
 
@@ -226,21 +265,30 @@ class MpsDaemon(Resource):
 class MpsAsChosen(MpsDaemon):
     """MPS on where it was enabled on this host, whatever it is where it was not.
 
-    A host remembers the choice by the boot fragment `fragment`; a container that was recreated gets its daemon back.
+    A host remembers the choice by the boot fragment `fragment`; a container that was recreated gets
+    its daemon back.
     """
 
     fragment: str
 
     def probe(self) -> Script:
         """Ask the daemon, where it is wanted."""
-        return status_script(self.container, worker=self.worker, if_enabled=self.fragment, device=self.gpu or "")
+        return status_script(
+            self.container, worker=self.worker, if_enabled=self.fragment, device=self.gpu or ""
+        )
 
     def read(self, text: str) -> State | None:
         """`{"chosen", "as_chosen"}`."""
         chosen = fields(text).get("enabled") != "no"
         status = read_status(text)
-        well = status.daemon and (not status.server_state or (status.server_state == "ACTIVE" and bool(status.proof)))
-        return {"chosen": "on" if chosen else "off", "as_chosen": not chosen or well, **_unproven(status)}
+        well = status.daemon and (
+            not status.server_state or (status.server_state == "ACTIVE" and bool(status.proof))
+        )
+        return {
+            "chosen": "on" if chosen else "off",
+            "as_chosen": not chosen or well,
+            **_unproven(status),
+        }
 
     def desired(self, facts: Facts) -> State | None:  # noqa: ARG002
         """`{"as_chosen": True}`."""
@@ -249,7 +297,11 @@ class MpsAsChosen(MpsDaemon):
 
 def _unproven(status: MpsStatus) -> State:
     """`{"unproven"}`: what was said where a client could not be tried; empty where all are attached, or none was tried yet."""
-    return {"unproven": "; ".join(f"{box}: {said}" for box, said in status.proof)} if status.proof and not status.attached else {}
+    return (
+        {"unproven": "; ".join(f"{box}: {said}" for box, said in status.proof)}
+        if status.proof and not status.attached
+        else {}
+    )
 
 
 def _has_gpu(facts: Facts) -> bool:

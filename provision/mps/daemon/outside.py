@@ -30,7 +30,14 @@ class MpsOutside(Resource):
 
     def probe(self) -> Script:
         """Clients, and who holds the GPU; nothing where that is MPS alone."""
-        return status_script(self.container, worker=self.worker, device=self.gpu, users=True, if_others=True, driver_dir=self.directory)
+        return status_script(
+            self.container,
+            worker=self.worker,
+            device=self.gpu,
+            users=True,
+            if_others=True,
+            driver_dir=self.directory,
+        )
 
     def read(self, text: str) -> State:
         """`{"outside"}`, the programs in words; none where no daemon answers, or the GPU's tables cannot be read."""
@@ -40,7 +47,10 @@ class MpsOutside(Resource):
             return {"outside": ""}
         if not status.daemon:
             return {"outside": ""}
-        named = [f"{user.pid} {user.command}" + (f" ({user.container})" if user.container else "") for user in status.outside]
+        named = [
+            f"{user.pid} {user.command}" + (f" ({user.container})" if user.container else "")
+            for user in status.outside
+        ]
         more = f"; {len(named) - _NAMED} more" if len(named) > _NAMED else ""
         head = f"{counted(len(named), 'program')}: " if len(named) > 1 else ""
         return {"outside": f"{head}{'; '.join(named[:_NAMED])}{more}"}

@@ -1,8 +1,8 @@
 """The checks of `mps.doctor`: in order, each with what it rests on. Pure.
 
-Order and facts: the NVIDIA MPS guide, users' reports, and what was measured (docs/facts.md). A check is judged only where
-everything it rests on is in order; otherwise it reads unknown and names what stands in the way, so that the first line
-that is not ok is the one to mend.
+Order and facts: the NVIDIA MPS guide, users' reports, and what was measured (docs/facts.md). A
+check is judged only where everything it rests on is in order; otherwise it reads unknown and names
+what stands in the way, so that the first line that is not ok is the one to mend.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ def diagnose(found: Found) -> tuple[Check, ...]:
     """Every check, in order. One that rests on what failed, or could not be told, reads unknown."""
     done: dict[str, Check] = {}
     for spec in CHECKS:
-        missing = [name for name in spec.needs if done[name].status in {Verdict.FAIL, Verdict.UNKNOWN}]
+        missing = [
+            name for name in spec.needs if done[name].status in {Verdict.FAIL, Verdict.UNKNOWN}
+        ]
         if missing:
             what = f"not looked at: it rests on {' and '.join(missing)}"
             done[spec.id] = Check(spec.id, Verdict.UNKNOWN, what)

@@ -1,6 +1,7 @@
 """What `mps.doctor` looks at: one script in the worker container and one on its host, and their answers as one record. Pure.
 
-Everything here only reads. What could not be read is an empty text, and an empty text is never taken for good news.
+Everything here only reads. What could not be read is an empty text, and an empty text is never
+taken for good news.
 """
 
 from __future__ import annotations
@@ -14,14 +15,20 @@ from provision.mps.status import parse
 from provision.mps.status.gpu_holders import HOLDERS
 
 WATCHED = (
-    *("CUDA_MPS_PIPE_DIRECTORY", "CUDA_VISIBLE_DEVICES", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
+    *(
+        "CUDA_MPS_PIPE_DIRECTORY",
+        "CUDA_VISIBLE_DEVICES",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+    ),
     *("CUDA_DEVICE_MAX_CONNECTIONS", "OMP_NUM_THREADS", "TF_FORCE_GPU_ALLOW_GROWTH"),
     *("XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION"),
 )
 """Variables of workers that matter to MPS."""
 
-# GNU's nproc takes OMP_NUM_THREADS, which every worker has, for the number of cores.
-# Directories are walked up to the root: the server is forked, becomes the client's user and has to pass all of them.
+# GNU's nproc takes OMP_NUM_THREADS, which every worker has, for the number of cores. Directories
+# are walked up to the root: the server is forked, becomes the client's user and has to pass all of
+# them.
 _INSIDE = """
 R=${PROVISION_MOCK_ROOT-}
 echo inside=yes
@@ -123,12 +130,21 @@ true
 
 def look_script(container: str, driver_dir: str, *, daemon: str = "") -> Script:
     """The worker container from inside, and how the driver's folder is mounted on the host; `daemon` lives in a container of that name."""
-    return script(_LOOK, name=container, daemon=daemon, driver=RemotePath(driver_dir), body=_INSIDE, watched=" ".join(WATCHED))
+    return script(
+        _LOOK,
+        name=container,
+        daemon=daemon,
+        driver=RemotePath(driver_dir),
+        body=_INSIDE,
+        watched=" ".join(WATCHED),
+    )
 
 
 def workers_script(driver_dir: str) -> Script:
     """Environments and frameworks of the processes that run CUDA, of which type nvidia-smi calls them, and the kernel's log."""
-    return script(_WORKERS, holders=HOLDERS, watched=" ".join(WATCHED), driver=RemotePath(driver_dir))
+    return script(
+        _WORKERS, holders=HOLDERS, watched=" ".join(WATCHED), driver=RemotePath(driver_dir)
+    )
 
 
 @dataclass(frozen=True)
@@ -188,13 +204,15 @@ class Found:
     processes: Sequence[Process] = ()
     workers: Sequence[Worker] = ()
     types: Mapping[int, str] = field(default_factory=dict)
-    """What nvidia-smi on the host calls a process, by its PID: `M+C` is a client of MPS, `C` runs CUDA without it."""
+    """What nvidia-smi on the host calls a process, by its PID: `M+C` is a client of MPS, `C` runs
+    CUDA without it."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """The container's own variables."""
     kernel: Sequence[logs.Xid] = ()
     daemon: Daemon = field(default_factory=Daemon)
     probe: str = ""
-    """What the probe client said: `attached: …`, `outside: …`, `failed: …`, `unproven: …`; empty where it did not run."""
+    """What the probe client said: `attached: …`, `outside: …`, `failed: …`, `unproven: …`; empty
+    where it did not run."""
     options: Sequence[str] = ()
     """Pipeline options that were given to be checked."""
     differs: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -212,7 +230,9 @@ class Found:
 
 
 def _rows(text: str, mark: str, columns: int) -> list[list[str]]:
-    rows = (line.split("|", columns)[1:] for line in text.split("\n") if line.startswith(f"{mark}|"))
+    rows = (
+        line.split("|", columns)[1:] for line in text.split("\n") if line.startswith(f"{mark}|")
+    )
     return [row for row in rows if len(row) == columns]
 
 
@@ -221,19 +241,35 @@ def _tail(text: str, mark: str) -> str:
 
 
 def _processes(looked: str) -> list[Process]:
-    rows = ((parse.whole(pid), parse.whole(parent), state, pipe) for pid, parent, state, pipe in _rows(looked, "process", 4))
-    return [Process(pid, parent, state, pipe) for pid, parent, state, pipe in rows if pid is not None and parent is not None]
+    rows = (
+        (parse.whole(pid), parse.whole(parent), state, pipe)
+        for pid, parent, state, pipe in _rows(looked, "process", 4)
+    )
+    return [
+        Process(pid, parent, state, pipe)
+        for pid, parent, state, pipe in rows
+        if pid is not None and parent is not None
+    ]
 
 
 def found(looked: str, workers: str) -> Found:
     """What `look_script` and `workers_script` printed. Never raises."""
-    values = fields("\n".join(line for text in (looked, workers) for line in text.split("\n") if "|" not in line.partition("=")[0]))
+    values = fields(
+        "\n".join(
+            line
+            for text in (looked, workers)
+            for line in text.split("\n")
+            if "|" not in line.partition("=")[0]
+        )
+    )
     environments: dict[int, dict[str, str]] = {}
     for number, name, value in _rows(workers, "env", 3):
         environments.setdefault(parse.whole(number) or 0, {})[name] = value
     libraries: dict[int, frozenset[str]] = {}
     for number, name in _rows(workers, "uses", 2):
-        libraries[parse.whole(number) or 0] = libraries.get(parse.whole(number) or 0, frozenset()) | {name}
+        libraries[parse.whole(number) or 0] = libraries.get(
+            parse.whole(number) or 0, frozenset()
+        ) | {name}
     running = [(pid, row[1]) for row in _rows(workers, "worker", 2) if (pid := parse.whole(row[0]))]
     made = Found(
         values=values,
@@ -241,7 +277,10 @@ def found(looked: str, workers: str) -> Found:
         control=logs.control_log(_tail(looked, "control")),
         server=logs.server_log(_tail(looked, "server")),
         processes=_processes(looked),
-        workers=[Worker(pid, name, environments.get(pid, {}), libraries.get(pid, frozenset())) for pid, name in running],
+        workers=[
+            Worker(pid, name, environments.get(pid, {}), libraries.get(pid, frozenset()))
+            for pid, name in running
+        ],
         types=parse.process_types(_tail(workers, "smi")),
         environment={row[0]: row[1] for row in _rows(looked, "own", 2)},
     )

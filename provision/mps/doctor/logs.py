@@ -1,7 +1,8 @@
 """control.log, server.log and the kernel's log, as data. Pure.
 
-Source: the NVIDIA MPS guide (appendix on logging) and logs recorded on driver 580; the meaning of each line is told in
-docs/facts.md. `User did not send valid credentials` stands before perfectly good clients and means nothing.
+Source: the NVIDIA MPS guide (appendix on logging) and logs recorded on driver 580; the meaning of
+each line is told in docs/facts.md. `User did not send valid credentials` stands before perfectly
+good clients and means nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ class Line:
 
 def lines(text: str) -> tuple[Line, ...]:
     """The lines of a log; what has no such shape belongs to no line and is left out."""
-    return tuple(Line(found[1], found[2], int(found[3]), found[4]) for raw in text.splitlines() if (found := _LINE.match(raw)))
+    return tuple(
+        Line(found[1], found[2], int(found[3]), found[4])
+        for raw in text.splitlines()
+        if (found := _LINE.match(raw))
+    )
 
 
 def _texts(text: str) -> Iterator[str]:
@@ -53,7 +58,8 @@ class ControlLog:
     refused_uids: tuple[int, ...] = ()
     """Users whose commands were refused."""
     pending_uids: tuple[int, ...] = ()
-    """Users whose last client was put on the pending list and whose server was not ready afterwards."""
+    """Users whose last client was put on the pending list and whose server was not ready
+    afterwards."""
     blocked_by: int = 0
     """Worker threads that held up the last end of a server, 0 when none does."""
 
@@ -79,15 +85,21 @@ def control_log(text: str) -> ControlLog:
     starts = [number for number, line in enumerate(said) if _SOCKET.match(line)]
     said = said[starts[-1] :] if starts else said
     socket = _SOCKET.match(said[0]) if said else None
-    ready = {number: int(found[1]) for number, line in enumerate(said) if (found := _READY.search(line))}
+    ready = {
+        number: int(found[1]) for number, line in enumerate(said) if (found := _READY.search(line))
+    }
     since = said[max(ready, default=-1) + 1 :]
     return ControlLog(
         socket=socket[1].strip() if socket else "",
         ready=tuple(ready.values()),
         ended=_ended(said),
-        failed=tuple(pid for pid, status in _ended(since) if status != 0 and pid not in ready.values()),
+        failed=tuple(
+            pid for pid, status in _ended(since) if status != 0 and pid not in ready.values()
+        ),
         fatal=sum("encountered a fatal exception" in line for line in since),
-        refused_uids=tuple(dict.fromkeys(int(found[1]) for line in said if (found := _REFUSED.search(line)))),
+        refused_uids=tuple(
+            dict.fromkeys(int(found[1]) for line in said if (found := _REFUSED.search(line)))
+        ),
         pending_uids=_pending(said),
         blocked_by=_blocked(said),
     )
@@ -140,8 +152,12 @@ class ServerLog:
 
 
 _PERCENT = re.compile(r"Active Threads Percentage set to (\d{1,3}(?:\.\d{1,6})?)", re.ASCII)
-_LIMIT = re.compile(r"pinned memory limit for device (\d{1,4}) set to 0x([0-9a-fA-F]{1,16})", re.ASCII)
-_INACTIVE = re.compile(r"(?i)status of client \{(?:PID: )?(\d{1,9}), (?:Context ID: )?\d{1,9}\} is INACTIVE", re.ASCII)
+_LIMIT = re.compile(
+    r"pinned memory limit for device (\d{1,4}) set to 0x([0-9a-fA-F]{1,16})", re.ASCII
+)
+_INACTIVE = re.compile(
+    r"(?i)status of client \{(?:PID: )?(\d{1,9}), (?:Context ID: )?\d{1,9}\} is INACTIVE", re.ASCII
+)
 
 
 def server_log(text: str) -> ServerLog:
@@ -150,7 +166,9 @@ def server_log(text: str) -> ServerLog:
     pid = every[-1].pid if every else None
     said = list(_texts(text)) if pid is None else [line.text for line in every if line.pid == pid]
     percentages = [float(found[1]) for line in said if (found := _PERCENT.search(line))]
-    limits = {int(found[1]): int(found[2], 16) >> 20 for line in said if (found := _LIMIT.search(line))}
+    limits = {
+        int(found[1]): int(found[2], 16) >> 20 for line in said if (found := _LIMIT.search(line))
+    }
     suspects = [int(found[1]) for line in said if (found := _INACTIVE.search(line))]
     return ServerLog(
         pid=pid,
@@ -177,4 +195,8 @@ class Xid:
 
 def xids(text: str) -> tuple[Xid, ...]:
     """Every Xid of a kernel log, in order."""
-    return tuple(Xid(found[1], int(found[2]), found[3]) for raw in text.splitlines() if (found := _XID.search(raw)))
+    return tuple(
+        Xid(found[1], int(found[2]), found[3])
+        for raw in text.splitlines()
+        if (found := _XID.search(raw))
+    )

@@ -8,9 +8,10 @@ from provision.mps.plan.sizing import HostFacts, sms_of
 from provision.mps.status import parse
 from provision.mps.status.parse import GPU_QUERY
 
-# GNU's nproc takes OMP_NUM_THREADS, which every worker has, for the number of cores.
-# The client runs outside of MPS (its pipe directory does not exist), else it would see the share that is in force. Where
-# the settings choose a GPU, it is told that one by its UUID: CUDA may count the GPUs in another order than nvidia-smi.
+# GNU's nproc takes OMP_NUM_THREADS, which every worker has, for the number of cores. The client
+# runs outside of MPS (its pipe directory does not exist), else it would see the share that is in
+# force. Where the settings choose a GPU, it is told that one by its UUID: CUDA may count the GPUs
+# in another order than nvidia-smi.
 _INSIDE = """
 query=$1 client=$2 gpu=$3
 smi() { timeout 20 nvidia-smi ${gpu:+-i "$gpu"} "$@"; }
@@ -30,7 +31,8 @@ test -z "$python" || CUDA_MPS_PIPE_DIRECTORY=/nonexistent timeout 20 "$python" -
 def host_facts_script(container: str, gpu: str = "") -> Script:
     """Everything that `host_facts` reads, in one exchange. `running=` is empty where the container does not run.
 
-    `gpu` is the one that the settings choose, by index or UUID; else the first that nvidia-smi lists.
+    `gpu` is the one that the settings choose, by index or UUID; else the first that nvidia-smi
+    lists.
     """
     return script(
         """

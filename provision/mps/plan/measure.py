@@ -1,7 +1,8 @@
 """One run of a program in the container, with the GPU looked at meanwhile. Pure: what is sent, and what it printed, read.
 
-SM activity is read where the GPU counts it (`nvidia-smi dmon --gpm-metrics`, Hopper and later), else the share of time in
-which any kernel ran. Both are averaged from the first busy sample to the last, so that imports do not dilute them.
+SM activity is read where the GPU counts it (`nvidia-smi dmon --gpm-metrics`, Hopper and later),
+else the share of time in which any kernel ran. Both are averaged from the first busy sample to the
+last, so that imports do not dilute them.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ from provision.mps.plan.sizing import ActivityKind, Workload
 from provision.mps.status import parse
 
 SAMPLE_MS = 200
-"""How often memory and utilisation are read; activity by the GPU's own count comes once a second."""
+"""How often memory and utilisation are read; activity by the GPU's own count comes once a
+second."""
 LEAST_BUSY_SAMPLES = 3
 """Samples of the GPU's own count below which a figure would be an accident."""
 
-# Runs in the container as `sh -c MEASURE provision COMMAND GPU`; the GPU by index or UUID, empty for the first one. What
-# the program prints goes to standard error, what was sampled to standard output. `times` tells the processor time of the
-# program and of all that it waited for. The program runs outside of MPS (its pipe directory does not exist), else a share in
-# force would shrink its context and its activity; but not in EXCLUSIVE_PROCESS, where the server alone is let in. Where there
-# is a choice, the program is told the GPU that is looked at; as a client of MPS it is not: it sees what the daemon offers.
+# Runs in the container as `sh -c MEASURE provision COMMAND GPU`; the GPU by index or UUID, empty
+# for the first one. What the program prints goes to standard error, what was sampled to standard
+# output. `times` tells the processor time of the program and of all that it waited for. The program
+# runs outside of MPS (its pipe directory does not exist), else a share in force would shrink its
+# context and its activity; but not in EXCLUSIVE_PROCESS, where the server alone is let in. Where
+# there is a choice, the program is told the GPU that is looked at; as a client of MPS it is not: it
+# sees what the daemon offers.
 MEASURE = """
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -69,7 +73,9 @@ class Measured:
 
     def workload(self, clients: int | None) -> Workload:
         """The run as a plan's workload."""
-        return Workload(clients, self.peak_memory_mib, self.activity, self.activity_kind, self.cores)
+        return Workload(
+            clients, self.peak_memory_mib, self.activity, self.activity_kind, self.cores
+        )
 
 
 def measured(text: str) -> Measured:
@@ -88,19 +94,37 @@ def measured(text: str) -> Measured:
             found[key] = value
     if "gpu" in found:
         fix = "invoke dev.exec -- nvidia-smi -L"
-        raise ProvisionError("there is no such GPU", where="provision.mps.gpu", why=found["gpu"].strip(), fix=fix)
+        raise ProvisionError(
+            "there is no such GPU", where="provision.mps.gpu", why=found["gpu"].strip(), fix=fix
+        )
     before = parse.whole(found.get("before", ""))
     rows = [[parse.whole(cell) for cell in row.split(",")] for row in memory if row.count(",") == 1]
     used = [row[0] for row in rows if row[0] is not None]
     if before is None:
         why = "it printed no figures for memory.used"
-        raise ProvisionError("nvidia-smi tells nothing of this GPU", where="the container", why=why, fix="invoke mps.doctor")
+        raise ProvisionError(
+            "nvidia-smi tells nothing of this GPU",
+            where="the container",
+            why=why,
+            fix="invoke mps.doctor",
+        )
     peak = max(used, default=before) - before
     if peak <= 0:
         why = f"{len(used)} samples, one each {SAMPLE_MS / 1000:g} s, none above the {before} MiB that were in use before"
-        raise ProvisionError("the program did not use the GPU", where="the container", why=why, fix="invoke dev.exec -- nvidia-smi")
-    kind, busy = _activity("\n".join(activity), [float(row[1]) for row in rows if row[1] is not None])
-    seconds = max(0.0, (parse.decimal(found.get("end", "")) or 0.0) - (parse.decimal(found.get("start", "")) or 0.0))
+        raise ProvisionError(
+            "the program did not use the GPU",
+            where="the container",
+            why=why,
+            fix="invoke dev.exec -- nvidia-smi",
+        )
+    kind, busy = _activity(
+        "\n".join(activity), [float(row[1]) for row in rows if row[1] is not None]
+    )
+    seconds = max(
+        0.0,
+        (parse.decimal(found.get("end", "")) or 0.0)
+        - (parse.decimal(found.get("start", "")) or 0.0),
+    )
     return Measured(
         status=parse.whole(found.get("status", "")) or 0,
         seconds=seconds,

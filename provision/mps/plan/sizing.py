@@ -1,8 +1,9 @@
 """A plan for sharing one GPU: (HostFacts, Workload) -> Plan. Pure.
 
-Sources: the NVIDIA MPS guide ("When to use MPS": client limits, provisioning by 100/n and 100/(0.5 n)), and what was
-measured on H100 and H200 (docs/facts.md): a client's context shrinks with the multiprocessors that it may use, shares
-are cut down to an even number of them, and processes that each start a thread per core are up to 64 times slower.
+Sources: the NVIDIA MPS guide ("When to use MPS": client limits, provisioning by 100/n and 100/(0.5
+n)), and what was measured on H100 and H200 (docs/facts.md): a client's context shrinks with the
+multiprocessors that it may use, shares are cut down to an even number of them, and processes that
+each start a thread per core are up to 64 times slower.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ SERVER_MIB = 74
 """GPU memory in use with a server and no client (measured, H100 and H200)."""
 CONTEXT_BASE_MIB = 27
 CONTEXT_MIB_PER_SM = 3.7
-"""A light client's context is about 27 MiB + 3.7 MiB for each multiprocessor it may use: 517 MiB at 132, 144 at 32, 79 at
-14, 72 at 12 (measured, H100 and H200). Of other GPUs it is an estimate."""
+"""A light client's context is about 27 MiB + 3.7 MiB for each multiprocessor it may use: 517 MiB at
+132, 144 at 32, 79 at 14, 72 at 12 (measured, H100 and H200). Of other GPUs it is an estimate."""
 RESERVE_SHARE, RESERVE_MIB = 0.05, 512
 """Memory that a plan leaves alone."""
 IN_USE_SHARE, IN_USE_MIB = 0.02, 1024
@@ -31,9 +32,11 @@ IN_USE_SHARE, IN_USE_MIB = 0.02, 1024
 SPARE_CLIENTS = 2
 """Clients that a plan leaves free below the server's limit: a probe, a debugger."""
 LEAST_SMS = 2
-"""A share that rounds to nothing fails with error 46 (k8s-device-plugin#1118: 16 % of 10 multiprocessors)."""
+"""A share that rounds to nothing fails with error 46 (k8s-device-plugin#1118: 16 % of 10
+multiprocessors)."""
 LEAST_ACTIVITY = 0.001
-"""No activity is told finer than this: nvidia-smi says whole percents, their average a little more."""
+"""No activity is told finer than this: nvidia-smi says whole percents, their average a little
+more."""
 BUSY = 0.8
 """SM activity of one process above which sharing gains next to nothing."""
 SMALL_LIMIT_MIB = 1024
@@ -44,7 +47,8 @@ DEFAULT_SHM_MIB = 64
 VOLTA = (7, 0)
 HOPPER = (9, 0)
 HOPPER_LEAST_SMS = 8
-"""A client sees eight at 1, 2 and 3 % of 132 (measured, H200). Of other GPUs no such floor is known, and none is counted on."""
+"""A client sees eight at 1, 2 and 3 % of 132 (measured, H200). Of other GPUs no such floor is
+known, and none is counted on."""
 ActivityKind: TypeAlias = Literal["sm", "time", ""]
 
 
@@ -70,8 +74,9 @@ class HostFacts:
 class Workload:
     """What one process needs. `activity` is the share of the GPU that one process alone keeps busy, from 0 to 1.
 
-    `activity_kind` is `sm` where the GPU counted its multiprocessors, `time` where it told only that some kernel ran;
-    the latter says nothing about how much of the GPU is left and bounds nothing.
+    `activity_kind` is `sm` where the GPU counted its multiprocessors, `time` where it told only
+    that some kernel ran; the latter says nothing about how much of the GPU is left and bounds
+    nothing.
     """
 
     clients: int | None = None
@@ -110,7 +115,8 @@ class Plan:
     context_mib: int | None
     expected_memory_mib: int | None
     memory_limit_mib: int | None
-    """What each client may have when all get the same; a limit of this size may be enforced, and need not be."""
+    """What each client may have when all get the same; a limit of this size may be enforced, and
+    need not be."""
     tensorflow_limit_mib: int | None
     """The same budget for TensorFlow's logical device, which does not count the context."""
     speedup: Bound
@@ -130,7 +136,9 @@ def client_limit(compute_capability: tuple[int, int] | None, cuda: tuple[int, in
     return 60 if cuda is not None and cuda >= (13, 1) else 48
 
 
-def sms_at(percentage: float, sm_count: int, compute_capability: tuple[int, int] | None = None) -> int:
+def sms_at(
+    percentage: float, sm_count: int, compute_capability: tuple[int, int] | None = None
+) -> int:
     """Multiprocessors that a client sees: the share rounded down to an even number (measured: 25 % of 132 is 32, 30 % 38).
 
     Hopper goes no lower than `HOPPER_LEAST_SMS`.
@@ -163,14 +171,22 @@ def plan(host: HostFacts, work: Workload) -> Plan:
     ceiling = max(1, min(int(bound.value) for bound in most))
     clients, percentage = _fitting(host, work, ceiling)
     tightest = min(most, key=lambda bound: bound.value)
-    sms = None if host.sm_count is None else sms_at(percentage, host.sm_count, host.compute_capability)
+    sms = (
+        None
+        if host.sm_count is None
+        else sms_at(percentage, host.sm_count, host.compute_capability)
+    )
     context = None if sms is None else context_mib(sms)
     room = _fits(host, work, clients, percentage)
     budget = _budget_mib(host, clients) if room else None
     bounds = _speed_bounds(host, work, clients)
     made = Plan(
         clients=clients,
-        clients_reason=NOT_ONE_FITS if not room else tightest.reason if clients == ceiling else SO_MANY_FIT,
+        clients_reason=NOT_ONE_FITS
+        if not room
+        else tightest.reason
+        if clients == ceiling
+        else SO_MANY_FIT,
         client_limit=limit,
         thread_percentage=percentage,
         percentage_reason=_why_percentage(host, work, clients, percentage),
@@ -186,15 +202,22 @@ def plan(host: HostFacts, work: Workload) -> Plan:
     return replace(made, advice=_advice(host, work, made))
 
 
-# --- how many ----------------------------------------------------------------------------------------------------
+# --- how many -------------------------------------------------------------------------------------
 
 
 def _most(host: HostFacts, work: Workload, limit: int) -> list[Bound]:
     """Upper limits on the number of clients, memory aside. A wish is held to what cannot be exceeded, not to what is wise."""
-    bounds = [Bound(limit - SPARE_CLIENTS, f"the server takes {limit}, and {SPARE_CLIENTS} are left free")]
+    bounds = [
+        Bound(limit - SPARE_CLIENTS, f"the server takes {limit}, and {SPARE_CLIENTS} are left free")
+    ]
     if work.clients is not None:
         return [Bound(max(1, work.clients), "as asked"), *bounds]
-    bounds.insert(0, Bound(max(1, host.vcpus), f"one for each of {counted(host.vcpus, 'vCPU')}, as Dataflow does"))
+    bounds.insert(
+        0,
+        Bound(
+            max(1, host.vcpus), f"one for each of {counted(host.vcpus, 'vCPU')}, as Dataflow does"
+        ),
+    )
     if work.activity_kind == "sm" and work.activity:
         reason = f"one process keeps {work.activity:.0%} of the multiprocessors busy, so more would find none free"
         bounds.append(Bound(math.ceil(1 / max(LEAST_ACTIVITY, work.activity)) + 1, reason))
@@ -240,7 +263,7 @@ def _fitting(host: HostFacts, work: Workload, ceiling: int) -> tuple[int, int]:
     return 1, 100
 
 
-# --- which share -------------------------------------------------------------------------------------------------
+# --- which share ----------------------------------------------------------------------------------
 
 
 def _least_percentage(host: HostFacts) -> int:
@@ -251,8 +274,12 @@ def _candidates(host: HostFacts, work: Workload, clients: int) -> list[int]:
     """Percentages to try, the preferred one first: 200/N where one process is known to need no more, else 100; 100/N last."""
     if clients == 1 or (host.compute_capability is not None and host.compute_capability < VOLTA):
         return [100]
-    double, single = (max(_least_percentage(host), min(100, math.ceil(share / clients))) for share in (200, 100))
-    known = work.activity_kind == "sm" and work.activity is not None and work.activity <= double / 100
+    double, single = (
+        max(_least_percentage(host), min(100, math.ceil(share / clients))) for share in (200, 100)
+    )
+    known = (
+        work.activity_kind == "sm" and work.activity is not None and work.activity <= double / 100
+    )
     return [double, single] if known else [100, double, single]
 
 
@@ -272,7 +299,7 @@ def _why_percentage(host: HostFacts, work: Workload, clients: int, percentage: i
     return "100/N: with larger contexts so many clients do not fit into the memory; a client alone is held back"
 
 
-# --- what it can bring -------------------------------------------------------------------------------------------
+# --- what it can bring ----------------------------------------------------------------------------
 
 
 def _speed_bounds(host: HostFacts, work: Workload, clients: int) -> tuple[Bound, ...]:
@@ -280,28 +307,51 @@ def _speed_bounds(host: HostFacts, work: Workload, clients: int) -> tuple[Bound,
     bounds = [Bound(float(clients), counted(clients, "process", "processes"))]
     if work.activity_kind == "sm" and work.activity:
         share = min(1.0, max(LEAST_ACTIVITY, work.activity))
-        bounds.append(Bound(1 / share, f"one process keeps {work.activity:.0%} of the multiprocessors busy"))
+        bounds.append(
+            Bound(1 / share, f"one process keeps {work.activity:.0%} of the multiprocessors busy")
+        )
     cores = work.cores or 1.0
-    kept = f"one process keeps {cores:.1f} cores busy" if work.cores else "one core for each process"
+    kept = (
+        f"one process keeps {cores:.1f} cores busy" if work.cores else "one core for each process"
+    )
     bounds.append(Bound(max(1.0, host.vcpus / cores), f"{counted(host.vcpus, 'vCPU')}, {kept}"))
     return tuple(bounds)
 
 
 def _advice(host: HostFacts, work: Workload, made: Plan) -> tuple[Advice, ...]:
-    found = (*_impossible(host), *_wrong_tool(work, made), *_shortages(host, work, made), *_in_use(host), *_unknowns(host, work))
+    found = (
+        *_impossible(host),
+        *_wrong_tool(work, made),
+        *_shortages(host, work, made),
+        *_in_use(host),
+        *_unknowns(host, work),
+    )
     return tuple(sorted(found, key=lambda each: ("stop", "warn", "note").index(each.level)))
 
 
 def _impossible(host: HostFacts) -> list[Advice]:
     found = []
     if host.mig:
-        found.append(Advice("stop", "MIG is on: this toolkit plans for whole GPUs; turn it off with nvidia-smi -mig 0"))
+        found.append(
+            Advice(
+                "stop",
+                "MIG is on: this toolkit plans for whole GPUs; turn it off with nvidia-smi -mig 0",
+            )
+        )
     if host.compute_capability is not None and host.compute_capability < VOLTA:
         found.append(
-            Advice("stop", "the GPU is older than Volta: its MPS server does not start in a container, and clients are not isolated")
+            Advice(
+                "stop",
+                "the GPU is older than Volta: its MPS server does not start in a container, and clients are not isolated",
+            )
         )
     if host.compute_mode.replace("_", "").lower() == "prohibited":
-        found.append(Advice("stop", "the compute mode is PROHIBITED: nothing may use the GPU until nvidia-smi -c 0 is run"))
+        found.append(
+            Advice(
+                "stop",
+                "the compute mode is PROHIBITED: nothing may use the GPU until nvidia-smi -c 0 is run",
+            )
+        )
     return found
 
 
@@ -311,8 +361,14 @@ def _wrong_tool(work: Workload, made: Plan) -> list[Advice]:
         text = f"one process alone keeps {work.activity:.0%} of the multiprocessors busy: more processes add 1.0 to 1.2 times at best"
         found.append(Advice("stop", text))
     if made.clients == 1 and made.clients_reason != NOT_ONE_FITS:
-        alone = "one process" if made.clients_reason != SO_MANY_FIT else "only one process fits into the memory: it"
-        found.append(Advice("stop", f"{alone} has nothing to share the GPU with, MPS brings nothing"))
+        alone = (
+            "one process"
+            if made.clients_reason != SO_MANY_FIT
+            else "only one process fits into the memory: it"
+        )
+        found.append(
+            Advice("stop", f"{alone} has nothing to share the GPU with, MPS brings nothing")
+        )
     elif made.clients > 1 and not found:
         text = "one process with larger batches, or one shared model (Beam: large_model, model_copies), is the first thing to try"
         found.append(Advice("note", text))
@@ -323,23 +379,50 @@ def _shortages(host: HostFacts, work: Workload, made: Plan) -> list[Advice]:
     found = []
     if work.clients is not None and made.clients < work.clients:
         possible = "1 is possible" if made.clients == 1 else f"{made.clients} are possible"
-        found.append(Advice("warn", f"{work.clients} clients were asked for, {possible}: {made.clients_reason}"))
+        found.append(
+            Advice(
+                "warn", f"{work.clients} clients were asked for, {possible}: {made.clients_reason}"
+            )
+        )
     if made.clients > host.vcpus:
         found.append(
-            Advice("warn", f"{made.clients} processes on {counted(host.vcpus, 'vCPU')} slow one another down before they reach the GPU")
+            Advice(
+                "warn",
+                f"{made.clients} processes on {counted(host.vcpus, 'vCPU')} slow one another down before they reach the GPU",
+            )
         )
-    if host.sm_count is not None and work.peak_memory_mib is not None and work.peak_memory_mib < (whole := context_mib(host.sm_count)):
+    if (
+        host.sm_count is not None
+        and work.peak_memory_mib is not None
+        and work.peak_memory_mib < (whole := context_mib(host.sm_count))
+    ):
         instead = f"about {whole} MiB with {host.sm_count} multiprocessors; a peak includes it, so that is counted"
-        found.append(Advice("warn", f"a peak of {work.peak_memory_mib} MiB is less than one context takes, {instead}"))
+        found.append(
+            Advice(
+                "warn",
+                f"a peak of {work.peak_memory_mib} MiB is less than one context takes, {instead}",
+            )
+        )
     if not _fits(host, work, made.clients, made.thread_percentage):
         needed, left = made.expected_memory_mib, max(0, int(_available_mib(host) or 0))
-        found.append(Advice("stop", f"even one process does not fit: it needs {needed} MiB, {left} MiB are free after the reserve"))
+        found.append(
+            Advice(
+                "stop",
+                f"even one process does not fit: it needs {needed} MiB, {left} MiB are free after the reserve",
+            )
+        )
     if made.memory_limit_mib is not None and made.memory_limit_mib < SMALL_LIMIT_MIB:
-        found.append(Advice("warn", f"{made.memory_limit_mib} MiB for each client is little: a framework takes 500 MiB before any data"))
+        found.append(
+            Advice(
+                "warn",
+                f"{made.memory_limit_mib} MiB for each client is little: a framework takes 500 MiB before any data",
+            )
+        )
     if host.shm_mib is not None and host.shm_mib <= DEFAULT_SHM_MIB and made.clients > 3:
         found.append(
             Advice(
-                "warn", f"shared memory (/dev/shm) of {host.shm_mib} MiB was seen to suffice for three clients: set worker.shm_size to 1g"
+                "warn",
+                f"shared memory (/dev/shm) of {host.shm_mib} MiB was seen to suffice for three clients: set worker.shm_size to 1g",
             )
         )
     return found
@@ -360,9 +443,24 @@ def _unknowns(host: HostFacts, work: Workload) -> list[Advice]:
         text = "the GPU told only in how much of the time a kernel ran, not how much of it was used: the gain cannot be foretold from it"
         found.append(Advice("note", text))
     elif not work.activity_kind:
-        found.append(Advice("note", 'how busy one process keeps the GPU is not known: --measure "python x.py" runs it once and looks'))
+        found.append(
+            Advice(
+                "note",
+                'how busy one process keeps the GPU is not known: --measure "python x.py" runs it once and looks',
+            )
+        )
     if work.peak_memory_mib is None:
-        found.append(Advice("note", "what one process needs is not known, so the memory counts contexts alone: --peak-memory or --measure"))
+        found.append(
+            Advice(
+                "note",
+                "what one process needs is not known, so the memory counts contexts alone: --peak-memory or --measure",
+            )
+        )
     if host.sm_count is None:
-        found.append(Advice("note", "the number of multiprocessors is not known: shares and contexts are not counted"))
+        found.append(
+            Advice(
+                "note",
+                "the number of multiprocessors is not known: shares and contexts are not counted",
+            )
+        )
     return found

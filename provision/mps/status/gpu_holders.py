@@ -1,7 +1,7 @@
 """Who holds the GPU open, as a piece of shell for a host. Pure.
 
-A CUDA process holds /dev/nvidia-uvm open, attached to MPS or not, and tools that only ask the driver do not (measured:
-docs/facts.md). Of other users' processes only root sees it.
+A CUDA process holds /dev/nvidia-uvm open, attached to MPS or not, and tools that only ask the
+driver do not (measured: docs/facts.md). Of other users' processes only root sees it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """What is run inside the daemon's container. Text for `sh -c`, whose environment names the pipe and log directories. Pure.
 
-Sources: the NVIDIA MPS guide (control commands, environment, server states); nvidia-cuda-mps-control(1); measured:
-docs/facts.md. The control tool exits 0 for unknown commands, missing servers and refused privileges alike, and neither a
-socket file nor a pid file proves anything, so only what it prints counts. One session of it takes several questions, whose
-answers differ in form: a share has a point, a limit its unit, a PID is digits alone, a state a word. A process counts where it
-bears the name and has this very pipe directory in its environment: a zombie has none.
+Sources: the NVIDIA MPS guide (control commands, environment, server states);
+nvidia-cuda-mps-control(1); measured: docs/facts.md. The control tool exits 0 for unknown commands,
+missing servers and refused privileges alike, and neither a socket file nor a pid file proves
+anything, so only what it prints counts. One session of it takes several questions, whose answers
+differ in form: a share has a point, a limit its unit, a PID is digits alone, a state a word. A
+process counts where it bears the name and has this very pipe directory in its environment: a zombie
+has none.
 """
 
 from __future__ import annotations
@@ -98,9 +100,10 @@ fi
 )
 """Arguments: key of the containers, GPU that was chosen, whether to list clients."""
 
-# Two runs at once would each take the other's daemon, half started, for one that does not answer. The lock names its holder
-# by PID and start, since PIDs begin anew with the container; one that died is passed over by whoever makes the token with its name, so that
-# nobody removes the lock of a living one.
+# Two runs at once would each take the other's daemon, half started, for one that does not answer.
+# The lock names its holder by PID and start, since PIDs begin anew with the container; one that
+# died is passed over by whoever makes the token with its name, so that nobody removes the lock of a
+# living one.
 _ENDING = """
 lock=$notes/lock
 began() { cut -d ' ' -f 22 "/proc/$1/stat" 2>/dev/null || true; }
@@ -278,11 +281,13 @@ done
 fails "the MPS server is not ACTIVE: ${state:-no server}"
 """
 )
-"""Arguments: whether there is a GPU, thread percentage, memory limit, CPUs, GPU, seconds that clients have to end and a server to begin.
+"""Arguments: whether there is a GPU, thread percentage, memory limit, CPUs, GPU, seconds that
+clients have to end and a server to begin.
 
-The order is that of facts: directories, daemon, defaults (they hold for the next server alone), server, ACTIVE. A daemon
-that is not as planned, belongs to another user (it could not start a server of ours), or whose server is in FAULT, is ended
-once its clients have left; so is one that does not answer.
+The order is that of facts: directories, daemon, defaults (they hold for the next server alone),
+server, ACTIVE. A daemon that is not as planned, belongs to another user (it could not start a
+server of ours), or whose server is in FAULT, is ended once its clients have left; so is one that
+does not answer.
 """
 
 NOTE = (
@@ -335,8 +340,8 @@ if grep -qxF "$R$CUDA_MPS_LOG_DIRECTORY" "$notes/made" || test -z "$(ls -A "$R$C
 fi
 """
 )
-"""As root, for a container whose user is another one: `/run` and new volumes are root's. The daemon is to have the user of the
-programs, since a server serves one user id."""
+"""As root, for a container whose user is another one: `/run` and new volumes are root's. The daemon
+is to have the user of the programs, since a server serves one user id."""
 
 CLEAN = (
     _PRELUDE
@@ -360,4 +365,5 @@ for python in python3 python; do
 done
 echo 'unproven: the image has no Python to try it with'
 """
-"""Argument: `CLIENT` of provision.mps.daemon.client. Runs in a worker container, as any program of it does."""
+"""Argument: `CLIENT` of provision.mps.daemon.client. Runs in a worker container, as any program of
+it does."""

@@ -1,11 +1,11 @@
 """What the MPS control tool, nvidia-smi and the logs print, as data. Pure.
 
-Sources: the NVIDIA MPS guide (commands, states, MPS v3's columns), nvidia-cuda-mps-control(1), and answers recorded on
-drivers 550 and 580 (docs/facts.md). The control tool exits 0 for unknown commands, missing servers and refused
-privileges alike, so whoever asks has to read the answer.
+Sources: the NVIDIA MPS guide (commands, states, MPS v3's columns), nvidia-cuda-mps-control(1), and
+answers recorded on drivers 550 and 580 (docs/facts.md). The control tool exits 0 for unknown
+commands, missing servers and refused privileges alike, so whoever asks has to read the answer.
 
-A scalar that is not there reads None or empty. A table that is not what its tool prints raises `ProbeUnreadable`;
-nothing else is ever raised, whatever the text.
+A scalar that is not there reads None or empty. A table that is not what its tool prints raises
+`ProbeUnreadable`; nothing else is ever raised, whatever the text.
 """
 
 from __future__ import annotations
@@ -26,16 +26,20 @@ GPU_QUERY = (
 )
 """The fields that `gpus` reads, for `nvidia-smi --query-gpu=… --format=csv,noheader,nounits`."""
 APPS_QUERY = "pid,process_name,used_memory"
-"""The fields that `processes` reads, for `nvidia-smi --query-compute-apps=… --format=csv,noheader,nounits`."""
+"""The fields that `processes` reads, for `nvidia-smi --query-compute-apps=…
+--format=csv,noheader,nounits`."""
 
 _LONGEST_NUMBER = 18
-"""Digits that a number of ours may have; more is no PID and no size, and int() refuses thousands of them."""
+"""Digits that a number of ours may have; more is no PID and no size, and int() refuses thousands of
+them."""
 
 
 def unreadable(what: str, line: str) -> ProbeUnreadable:
     """The error for text that is not what its tool prints."""
     why = f"it printed: {line.strip()[:200]!r}"
-    return ProbeUnreadable(f"the answer of {what} cannot be read", where=what, why=why, fix="invoke mps.doctor")
+    return ProbeUnreadable(
+        f"the answer of {what} cannot be read", where=what, why=why, fix="invoke mps.doctor"
+    )
 
 
 def whole(text: str) -> int | None:
@@ -50,7 +54,7 @@ def decimal(text: str) -> float | None:
     return float(text) if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII) else None
 
 
-# --- the control tool, version 2 ---------------------------------------------------------------------------------
+# --- the control tool, version 2 ------------------------------------------------------------------
 
 
 def percentage(text: str) -> float | None:
@@ -73,7 +77,8 @@ def server_state(text: str) -> str:
 def memory_limit_mib(text: str) -> int | None:
     """The answer of `get_default_device_pinned_mem_limit` and its kin (`3G`, `512M`) in MiB; None for no limit.
 
-    Version 2 prints nothing where no limit is set, and whole gigabytes alone above one (`1500M` reads back as `1G`).
+    Version 2 prints nothing where no limit is set, and whole gigabytes alone above one (`1500M`
+    reads back as `1G`).
     """
     found = re.fullmatch(r"(\d{1,9})([KMG]?)B?", text.strip(), re.ASCII)
     if found is None:
@@ -82,7 +87,7 @@ def memory_limit_mib(text: str) -> int | None:
     return value * 1024 if found[2] == "G" else value // 1024 if found[2] == "K" else value
 
 
-# --- the control tool, version 3 (CSV) ---------------------------------------------------------------------------
+# --- the control tool, version 3 (CSV) ------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,11 @@ class NamedServer:
 def _csv(what: str, text: str, first: str, least: int) -> list[list[str]]:
     """The rows of a CSV answer, its heading (whose first column is `first`) taken out. Each has `least` columns or more."""
     try:
-        rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text.replace("\0", "�"))) if any(map(str.strip, row))]
+        rows = [
+            [cell.strip() for cell in row]
+            for row in csv.reader(io.StringIO(text.replace("\0", "�")))
+            if any(map(str.strip, row))
+        ]
     except csv.Error as error:
         raise unreadable(what, str(error)) from None
     found = [row for row in rows if row[0].lower() != first]
@@ -142,7 +151,7 @@ def named_clients(text: str) -> tuple[Client, ...]:
     return tuple(found)
 
 
-# --- nvidia-smi --------------------------------------------------------------------------------------------------
+# --- nvidia-smi -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -166,7 +175,11 @@ class SmiGpu:
 
 def gpus(text: str) -> tuple[SmiGpu, ...]:
     """`nvidia-smi --query-gpu=GPU_QUERY --format=csv,noheader,nounits`."""
-    return tuple(_gpu(line) for line in text.split("\n") if line.strip() and "No devices were found" not in line)
+    return tuple(
+        _gpu(line)
+        for line in text.split("\n")
+        if line.strip() and "No devices were found" not in line
+    )
 
 
 def _gpu(line: str) -> SmiGpu:
@@ -174,7 +187,21 @@ def _gpu(line: str) -> SmiGpu:
     index = whole(cells[0])
     if index is None or len(cells) != GPU_QUERY.count(",") + 1:
         raise unreadable("nvidia-smi --query-gpu", line)
-    _, uuid, name, driver, total, used, free, capability, mode, mig, utilization, persistence, bus = cells
+    (
+        _,
+        uuid,
+        name,
+        driver,
+        total,
+        used,
+        free,
+        capability,
+        mode,
+        mig,
+        utilization,
+        persistence,
+        bus,
+    ) = cells
     return SmiGpu(
         index=index,
         uuid=uuid,
@@ -258,7 +285,9 @@ def table(text: str) -> tuple[Mapping[str, str], ...]:
     return tuple(rows)
 
 
-_PROCESS = re.compile(r"^\|\s+\d{1,3}(?:\s+\S+\s+\S+)?\s+(\d{1,9})\s+([MCG+]{1,5})\s", re.ASCII | re.MULTILINE)
+_PROCESS = re.compile(
+    r"^\|\s+\d{1,3}(?:\s+\S+\s+\S+)?\s+(\d{1,9})\s+([MCG+]{1,5})\s", re.ASCII | re.MULTILINE
+)
 
 
 def process_types(text: str) -> dict[int, str]:
@@ -272,8 +301,9 @@ def column(rows: Iterable[Mapping[str, str]], name: str) -> list[float]:
 
 
 SM_COLUMNS = ("smutil", "sm")
-"""Columns of `nvidia-smi dmon`: SM activity as the GPU itself counts it (`--gpm-metrics 2`, Hopper and later), then the
-share of time in which any kernel ran, which says nothing about how much of the GPU it used."""
+"""Columns of `nvidia-smi dmon`: SM activity as the GPU itself counts it (`--gpm-metrics 2`, Hopper
+and later), then the share of time in which any kernel ran, which says nothing about how much of the
+GPU it used."""
 
 
 def activity(text: str) -> tuple[str, list[float]]:

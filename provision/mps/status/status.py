@@ -1,8 +1,9 @@
 """What MPS says of itself on a host, and who uses the GPU: one script, and its answer as a record. Pure.
 
-A CUDA process holds /dev/nvidia-uvm open, which tools that only ask the driver do not; of other users' processes only root
-sees it. nvidia-smi on the host names whoever has a context, and its memory. Who is found either way and is in the list of no
-server runs *outside* MPS: a client that cannot reach a daemon runs without it and says nothing (NVIDIA MPS guide, architecture).
+A CUDA process holds /dev/nvidia-uvm open, which tools that only ask the driver do not; of other
+users' processes only root sees it. nvidia-smi on the host names whoever has a context, and its
+memory. Who is found either way and is in the list of no server runs *outside* MPS: a client that
+cannot reach a daemon runs without it and says nothing (NVIDIA MPS guide, architecture).
 """
 
 from __future__ import annotations
@@ -85,11 +86,12 @@ def status_script(
 ) -> Script:
     """Everything `read_status` needs, in one script.
 
-    `container` is the daemon's, `worker` the first worker container where that is another one, of so many `workers` (None =
-    one for each CPU). `enabled=no` alone comes
-    where the boot fragment `if_enabled` is absent; with `alone`, a container that lives in the namespaces of another one
-    has no daemon of its own. `device` is the GPU that the settings choose; `users` adds clients, that GPU and who uses it. Nothing at
-    all comes with `if_others` while nobody but MPS is seen to hold a GPU: nvidia-smi and docker are not asked for nothing.
+    `container` is the daemon's, `worker` the first worker container where that is another one, of
+    so many `workers` (None = one for each CPU). `enabled=no` alone comes where the boot fragment
+    `if_enabled` is absent; with `alone`, a container that lives in the namespaces of another one
+    has no daemon of its own. `device` is the GPU that the settings choose; `users` adds clients,
+    that GPU and who uses it. Nothing at all comes with `if_others` while nobody but MPS is seen to
+    hold a GPU: nvidia-smi and docker are not asked for nothing.
     """
     return script(
         _STATUS,
@@ -125,10 +127,11 @@ class MpsClient:
 class MpsStatus:
     """What the control daemon says of itself, and who uses the GPU: the one that the settings choose, else any of the host.
 
-    `server_state` is INITIALIZING, ACTIVE or FAULT, empty without a server. `thread_percentage` and `memory_limit` (as
-    the tool takes it, `4G`; None = no limit) are those in force: the server's, or the next one's. `cpus` is the daemon's
-    affinity, `all` where it is the container's; `cpu_list` is a list in any case. `proof` holds what the probe client in each
-    container said of this very server; empty where it was not tried since.
+    `server_state` is INITIALIZING, ACTIVE or FAULT, empty without a server. `thread_percentage` and
+    `memory_limit` (as the tool takes it, `4G`; None = no limit) are those in force: the server's,
+    or the next one's. `cpus` is the daemon's affinity, `all` where it is the container's;
+    `cpu_list` is a list in any case. `proof` holds what the probe client in each container said of
+    this very server; empty where it was not tried since.
     """
 
     container_running: bool = False
@@ -137,7 +140,8 @@ class MpsStatus:
     left: str = ""
     """Processes of MPS that live while no daemon answers."""
     named: Sequence[parse.NamedServer] = ()
-    """Servers of a daemon of MPS v3 (drivers from 610 on, where asked for), which is not ours: it knows other commands."""
+    """Servers of a daemon of MPS v3 (drivers from 610 on, where asked for), which is not ours: it
+    knows other commands."""
     daemon_pid: int | None = None
     server_pid: int | None = None
     server_state: str = ""
@@ -157,7 +161,8 @@ class MpsStatus:
     clients: Sequence[MpsClient] = ()
     outside: Sequence[MpsClient] = ()
     outside_known: bool = True
-    """False where neither open files nor nvidia-smi tell who uses the GPU: `outside` may lack some then."""
+    """False where neither open files nor nvidia-smi tell who uses the GPU: `outside` may lack some
+    then."""
     elsewhere: frozenset[int] = frozenset()
     """Host PIDs of the processes that use other GPUs than the chosen one alone."""
     gpus: Sequence[parse.SmiGpu] = ()
@@ -184,7 +189,11 @@ def read_status(text: str) -> MpsStatus:
     found = fields(text)
     said = found.get("percentage", "").strip()
     default = parse.percentage(said)
-    servers = [(pid, value) for key, value in found.items() if key.startswith("server.") and parse.whole(pid := key[7:]) is not None]
+    servers = [
+        (pid, value)
+        for key, value in found.items()
+        if key.startswith("server.") and parse.whole(pid := key[7:]) is not None
+    ]
     pid, state = servers[-1] if servers else ("", "")
     share = parse.percentage(found.get(f"share.{pid}", ""))
     gpus = _chosen(parse.gpus(_tail(text, "gpu")), found.get("chosen", "").strip())
@@ -202,12 +211,21 @@ def read_status(text: str) -> MpsStatus:
         server_state=parse.server_state(state),
         server_uid=parse.whole(found.get(f"uid.{pid}", "")),
         thread_percentage=default if share is None else share,
-        memory_limit=_limit(found.get(f"memory.{pid}", found.get("memory", "")), found.get("planned_memory", "")),
+        memory_limit=_limit(
+            found.get(f"memory.{pid}", found.get("memory", "")), found.get("planned_memory", "")
+        ),
         cpus=found.get("cpus", "").strip(),
         cpu_list=found.get("cpu_list", "").strip(),
         gpu=found.get("visible", "").strip(),
-        gpu_indices=tuple((index, uuid) for index, _, uuid in (word.partition(",") for word in found.get("indices", "").split())),
-        proof=tuple((key[7:], value.strip()) for key, value in found.items() if key.startswith("proven.")) if "proof" in found else (),
+        gpu_indices=tuple(
+            (index, uuid)
+            for index, _, uuid in (word.partition(",") for word in found.get("indices", "").split())
+        ),
+        proof=tuple(
+            (key[7:], value.strip()) for key, value in found.items() if key.startswith("proven.")
+        )
+        if "proof" in found
+        else (),
         workers=workers,
         missing=_missing(found, workers),
         clients=clients,
@@ -222,7 +240,11 @@ def read_status(text: str) -> MpsStatus:
 def _missing(found: Mapping[str, str], workers: int | None) -> tuple[str, ...]:
     """Worker containers that should run and do not; the settings allow 1024."""
     boxes, running = found.get("boxes", "").split(), set(found.get("running", "").split())
-    names = [boxes[0], *(f"{boxes[0]}-{number}" for number in range(2, min(workers, 1024) + 1))] if boxes and workers else []
+    names = (
+        [boxes[0], *(f"{boxes[0]}-{number}" for number in range(2, min(workers, 1024) + 1))]
+        if boxes and workers
+        else []
+    )
     return tuple(name for name in names if name not in running)
 
 
@@ -239,11 +261,15 @@ def _limit(said: str, planned: str) -> str | None:
 
 def _tail(text: str, mark: str) -> str:
     """The lines that begin with `mark|`, without it."""
-    return "\n".join(line.partition("|")[2] for line in text.split("\n") if line.startswith(f"{mark}|"))
+    return "\n".join(
+        line.partition("|")[2] for line in text.split("\n") if line.startswith(f"{mark}|")
+    )
 
 
 def _rows(text: str, mark: str, count: int) -> list[list[str]]:
-    rows = (line.split("|", count - 1)[1:] for line in text.split("\n") if line.startswith(f"{mark}|"))
+    rows = (
+        line.split("|", count - 1)[1:] for line in text.split("\n") if line.startswith(f"{mark}|")
+    )
     return [row for row in rows if len(row) == count - 1 and parse.whole(row[0]) is not None]
 
 
@@ -258,34 +284,51 @@ def _chosen(gpus: Sequence[parse.SmiGpu], wanted: str) -> Sequence[parse.SmiGpu]
 def _elsewhere(text: str, gpus: Sequence[parse.SmiGpu]) -> frozenset[int]:
     """Host PIDs of the processes that use other GPUs alone; asked for where the settings choose one.
 
-    Whom nvidia-smi does not name, or names without the UUID of a GPU, may use any: a CUDA program opens the nodes of every
-    GPU that it may see.
+    Whom nvidia-smi does not name, or names without the UUID of a GPU, may use any: a CUDA program
+    opens the nodes of every GPU that it may see.
     """
     mine = {gpu.uuid for gpu in gpus}
     places = parse.places(_tail(text, "place"))
-    others = {pid for pid, uuids in places.items() if not uuids & mine and all(uuid.startswith("GPU-") for uuid in uuids)}
+    others = {
+        pid
+        for pid, uuids in places.items()
+        if not uuids & mine and all(uuid.startswith("GPU-") for uuid in uuids)
+    }
     return frozenset(others if mine else ())
 
 
-def _users(text: str, found: Mapping[str, str], elsewhere: frozenset[int]) -> tuple[list[MpsClient], list[MpsClient]]:
+def _users(
+    text: str, found: Mapping[str, str], elsewhere: frozenset[int]
+) -> tuple[list[MpsClient], list[MpsClient]]:
     """The clients that the server lists, and who else uses the GPU.
 
-    A holder of the GPU is known by its host's PID, a client by that of its container; `docker top` says whose it is.
+    A holder of the GPU is known by its host's PID, a client by that of its container; `docker top`
+    says whose it is.
     """
     memory = {process.pid: process.memory_mib for process in parse.processes(_tail(text, "app"))}
     homes = {row[0]: row[1] for row in _rows(text, "top", 3)}
     boxes = found.get("boxes", "").split()
-    listed = {key[7:]: value.strip() for key, value in found.items() if key.startswith("client.") and parse.whole(key[7:]) is not None}
+    listed = {
+        key[7:]: value.strip()
+        for key, value in found.items()
+        if key.startswith("client.") and parse.whole(key[7:]) is not None
+    }
     clients, outside = {}, []
-    listed.update({str(client.pid): client.command for client in parse.named_clients(_tail(text, "client"))})
+    listed.update(
+        {str(client.pid): client.command for client in parse.named_clients(_tail(text, "client"))}
+    )
     for host_pid, inner, comm, command in _rows(text, "holder", 5):
         box, pid = homes.get(host_pid, ""), parse.whole(inner)
         if pid is None:
             continue
-        user = MpsClient(pid, command.strip() or comm, box, memory.get(int(host_pid)), int(host_pid))
+        user = MpsClient(
+            pid, command.strip() or comm, box, memory.get(int(host_pid)), int(host_pid)
+        )
         if inner in listed and (box in boxes or not boxes):
             clients[inner] = replace(user, command=listed[inner] or user.command)
         elif not comm.startswith("nvidia-cuda-mps") and int(host_pid) not in elsewhere:
             outside.append(user)
     alone = boxes[0] if len(boxes) == 1 else ""
-    return [clients.get(pid) or MpsClient(int(pid), command, alone) for pid, command in listed.items()], outside
+    return [
+        clients.get(pid) or MpsClient(int(pid), command, alone) for pid, command in listed.items()
+    ], outside

@@ -8,11 +8,13 @@ from typing import Protocol
 class HostBackend(Protocol):
     """Gives emulated instances a body.
 
-    Called from the emulator's request threads, one call at a time. An exception from `boot` fails the operation with
-    INTERNAL_ERROR, as a real host failure would.
+    Called from the emulator's request threads, one call at a time. An exception from `boot` fails
+    the operation with INTERNAL_ERROR, as a real host failure would.
     """
 
-    def boot(self, name: str, zone: str, metadata: dict[str, str], gpu: str | None, gpu_count: int) -> tuple[str, int]:
+    def boot(
+        self, name: str, zone: str, metadata: dict[str, str], gpu: str | None, gpu_count: int
+    ) -> tuple[str, int]:
         """Start the host (also after `halt`) and return the address and port where its SSH server listens."""
         ...
 
@@ -35,7 +37,9 @@ class NullBackend:
         self.boots: list[tuple[dict[str, str], str | None, int]] = []
         """(metadata, gpu, gpu_count) of each boot."""
 
-    def boot(self, name: str, zone: str, metadata: dict[str, str], gpu: str | None, gpu_count: int) -> tuple[str, int]:
+    def boot(
+        self, name: str, zone: str, metadata: dict[str, str], gpu: str | None, gpu_count: int
+    ) -> tuple[str, int]:
         """Write the boot down."""
         self.boots.append((metadata, gpu, gpu_count))
         self.events.append(("boot", name, zone))

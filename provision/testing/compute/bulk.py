@@ -31,12 +31,18 @@ def read_bulk(body: Mapping[str, Any], zone: str, existing: Collection[str]) -> 
             raise invalid_field(field, "", "The field is allowed in regional requests only.")
     properties = body.get("instanceProperties")
     if not properties:
-        raise invalid_field("instanceProperties", "", "Instance properties are required; templates are not emulated.")
+        raise invalid_field(
+            "instanceProperties",
+            "",
+            "Instance properties are required; templates are not emulated.",
+        )
     each = body.get("perInstanceProperties", {})
     count = int(body.get("count", len(each)))
     least = int(body.get("minCount", count))
     if not 1 <= count <= MAX_INSTANCES or not 1 <= least <= count:
-        raise invalid(f"The count must be between 1 and {MAX_INSTANCES}, and minCount between 1 and the count.")
+        raise invalid(
+            f"The count must be between 1 and {MAX_INSTANCES}, and minCount between 1 and the count."
+        )
     if each and body.get("namePattern"):
         raise invalid("Only one of namePattern and perInstanceProperties can be specified.")
     if each and len(each) != count:
@@ -48,7 +54,9 @@ def read_bulk(body: Mapping[str, Any], zone: str, existing: Collection[str]) -> 
 def _names(pattern: str, count: int, existing: Collection[str]) -> list[str]:
     match = re.fullmatch(r"([^#]*)(#{1,18})([^#]*)", pattern)
     if match is None:
-        raise invalid_field("namePattern", pattern, "It must contain one sequence of 1 to 18 characters '#'.")
+        raise invalid_field(
+            "namePattern", pattern, "It must contain one sequence of 1 to 18 characters '#'."
+        )
     before, hashes, after = match.groups()
     of_pattern = re.compile(rf"{re.escape(before)}(\d{{{len(hashes)},}}){re.escape(after)}")
     taken = [int(found[1]) for name in existing if (found := of_pattern.fullmatch(name))]
@@ -61,7 +69,9 @@ def _body(properties: Mapping[str, Any], name: str, zone: str) -> Json:
     body = {**deepcopy(dict(properties)), "name": name}
     body["machineType"] = f"zones/{zone}/machineTypes/{properties.get('machineType', '')}"
     for accelerator in body.get("guestAccelerators", ()):
-        accelerator["acceleratorType"] = f"zones/{zone}/acceleratorTypes/{accelerator.get('acceleratorType', '')}"
+        accelerator["acceleratorType"] = (
+            f"zones/{zone}/acceleratorTypes/{accelerator.get('acceleratorType', '')}"
+        )
     return body
 
 

@@ -1,7 +1,8 @@
 """When a flex-start request gets its capacity: at once, after a while, or never, by zone.
 
-Source: Compute Engine, "About Flex-start VMs": the VM starts if capacity comes within the time that the request is valid for
-(instances, `params.requestValidForDuration`); until then its status is PENDING, afterwards there is no VM.
+Source: Compute Engine, "About Flex-start VMs": the VM starts if capacity comes within the time that
+the request is valid for (instances, `params.requestValidForDuration`); until then its status is
+PENDING, afterwards there is no VM.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ class Capacity:
 
     def after_s(self, zone: str) -> float:
         """How long a request that comes now waits in a zone; infinite: for ever."""
-        return next((after_s for glob, after_s in reversed(self._rules.items()) if fnmatchcase(zone, glob)), 0.0)
+        return next(
+            (after_s for glob, after_s in reversed(self._rules.items()) if fnmatchcase(zone, glob)),
+            0.0,
+        )
 
 
 def valid_s(body: Mapping[str, Any]) -> float:

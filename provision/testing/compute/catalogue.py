@@ -1,6 +1,7 @@
 """What the emulated cloud offers: zones, machine types, accelerator types, images. Pure.
 
-GPU and machine types come from the package's own table (`provision.cloud.market.catalog`), the zones from data/zones.json.
+GPU and machine types come from the package's own table (`provision.cloud.market.catalog`), the
+zones from data/zones.json.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ from provision.testing.compute.errors import ApiError, Json, not_found
 BORN = "2026-01-01T00:00:00.000-08:00"
 IMAGE_GB = 10
 _E2 = tuple(MachineType(f"e2-standard-{size}", size, size * 4.0) for size in (2, 4, 8, 16, 32))
-_SHARED = (MachineType("f1-micro", 1, 0.6), MachineType("g1-small", 1, 1.7), MachineType("e2-micro", 2, 1.0))
+_SHARED = (
+    MachineType("f1-micro", 1, 0.6),
+    MachineType("g1-small", 1, 1.7),
+    MachineType("e2-micro", 2, 1.0),
+)
 
 
 @dataclass(frozen=True)
@@ -39,14 +44,20 @@ class Links:
 
 @cache
 def _world() -> Mapping[str, Any]:
-    text = resources.files("provision.testing.compute").joinpath("data/zones.json").read_text(encoding="utf-8")
+    text = (
+        resources.files("provision.testing.compute")
+        .joinpath("data/zones.json")
+        .read_text(encoding="utf-8")
+    )
     world: Mapping[str, Any] = json.loads(text)
     return world
 
 
 def fingerprint(value: object) -> str:
     """A base64 digest of a JSON value, as the API's optimistic locks are."""
-    return base64.urlsafe_b64encode(sha256(json.dumps(value, sort_keys=True).encode()).digest()[:8]).decode()
+    return base64.urlsafe_b64encode(
+        sha256(json.dumps(value, sort_keys=True).encode()).digest()[:8]
+    ).decode()
 
 
 def metadata_json(items: Sequence[Json]) -> Json:
@@ -64,11 +75,19 @@ def stable_id(*words: str) -> str:
 class Catalogue:
     """The resources that exist before anybody creates one."""
 
-    def __init__(self, zones: Mapping[str, Sequence[str]] | None = None, images: Sequence[Mapping[str, str]] | None = None) -> None:
+    def __init__(
+        self,
+        zones: Mapping[str, Sequence[str]] | None = None,
+        images: Sequence[Mapping[str, str]] | None = None,
+    ) -> None:
         world = _world()
-        self._zones: dict[str, tuple[str, ...]] = {name: tuple(gpus) for name, gpus in (zones or world["zones"]).items()}
+        self._zones: dict[str, tuple[str, ...]] = {
+            name: tuple(gpus) for name, gpus in (zones or world["zones"]).items()
+        }
         self._shapes: dict[str, dict[str, MachineType]] = {}
-        self._images: tuple[Mapping[str, str], ...] = tuple(images if images is not None else world["images"])
+        self._images: tuple[Mapping[str, str], ...] = tuple(
+            images if images is not None else world["images"]
+        )
 
     @property
     def zone_names(self) -> tuple[str, ...]:
@@ -97,7 +116,7 @@ class Catalogue:
             self._shapes[zone] = {machine.name: machine for machine in self.machines_in(zone)}
         return self._shapes[zone].get(name) or catalog.parse_n1(name)
 
-    # --- resources as the API writes them ---------------------------------------------------------------------------
+    # --- resources as the API writes them ---------------------------------------------------------
 
     def zone(self, links: Links, project: str, name: str) -> Json:
         """A `zones` resource."""
@@ -105,14 +124,23 @@ class Catalogue:
         if name not in self._zones:
             raise not_found(path)
         region = links.full(f"projects/{project}/regions/{region_of(name)}")
-        return {**_head("compute#zone", name, path, links), "description": name, "status": "UP", "region": region}
+        return {
+            **_head("compute#zone", name, path, links),
+            "description": name,
+            "status": "UP",
+            "region": region,
+        }
 
     def region(self, links: Links, project: str, name: str, quotas: Sequence[Json]) -> Json:
         """A `regions` resource."""
         path = f"projects/{project}/regions/{name}"
         if name not in self.region_names:
             raise not_found(path)
-        zones = [links.full(f"projects/{project}/zones/{zone}") for zone in self.zone_names if region_of(zone) == name]
+        zones = [
+            links.full(f"projects/{project}/zones/{zone}")
+            for zone in self.zone_names
+            if region_of(zone) == name
+        ]
         return {
             **_head("compute#region", name, path, links),
             "description": name,
@@ -121,13 +149,17 @@ class Catalogue:
             "quotas": list(quotas),
         }
 
-    def project(self, links: Links, project: str, quotas: Sequence[Json], metadata: Mapping[str, str]) -> Json:
+    def project(
+        self, links: Links, project: str, quotas: Sequence[Json], metadata: Mapping[str, str]
+    ) -> Json:
         """The `projects` resource; `metadata` is what all its instances see."""
         head = _head("compute#project", project, f"projects/{project}", links)
         return {
             **head,
             "defaultServiceAccount": f"{stable_id(project)[:12]}-compute@developer.gserviceaccount.com",
-            "commonInstanceMetadata": metadata_json([{"key": key, "value": value} for key, value in metadata.items()]),
+            "commonInstanceMetadata": metadata_json(
+                [{"key": key, "value": value} for key, value in metadata.items()]
+            ),
             "quotas": list(quotas),
         }
 
@@ -155,25 +187,45 @@ class Catalogue:
 
     def images(self, links: Links, project: str) -> list[Json]:
         """All `images` of a project; only cos-cloud has any."""
-        return [_image_json(links, project, row) for row in self._images] if project == "cos-cloud" else []
+        return (
+            [_image_json(links, project, row) for row in self._images]
+            if project == "cos-cloud"
+            else []
+        )
 
     def image(self, links: Links, project: str, name: str) -> Json:
         """An image by name, deprecated or not."""
-        found = next((image for image in self.images(links, project) if image["name"] == name), None)
+        found = next(
+            (image for image in self.images(links, project) if image["name"] == name), None
+        )
         if found is None:
             raise not_found(f"projects/{project}/global/images/{name}")
         return found
 
     def image_of_family(self, links: Links, project: str, family: str) -> Json:
         """The newest image of a family that is not deprecated; 404 when the family has none left."""
-        living = [image for image in self.images(links, project) if image["family"] == family and "deprecated" not in image]
+        living = [
+            image
+            for image in self.images(links, project)
+            if image["family"] == family and "deprecated" not in image
+        ]
         if not living:
-            raise ApiError(404, "notFound", f"The resource 'projects/{project}/global/images/family/{family}' was not found")
+            raise ApiError(
+                404,
+                "notFound",
+                f"The resource 'projects/{project}/global/images/family/{family}' was not found",
+            )
         return living[-1]
 
 
 def _head(kind: str, name: str, path: str, links: Links) -> Json:
-    return {"kind": kind, "id": stable_id(path), "creationTimestamp": BORN, "name": name, "selfLink": links.full(path)}
+    return {
+        "kind": kind,
+        "id": stable_id(path),
+        "creationTimestamp": BORN,
+        "name": name,
+        "selfLink": links.full(path),
+    }
 
 
 def _machine_json(links: Links, project: str, zone: str, machine: MachineType) -> Json:
@@ -190,9 +242,17 @@ def _machine_json(links: Links, project: str, zone: str, machine: MachineType) -
     }
     bundled = catalog.bundled_machine_types().get(machine.name)
     if bundled:
-        resource["accelerators"] = [{"guestAcceleratorType": bundled[0].accelerator, "guestAcceleratorCount": machine.gpu_count}]
+        resource["accelerators"] = [
+            {
+                "guestAcceleratorType": bundled[0].accelerator,
+                "guestAcceleratorCount": machine.gpu_count,
+            }
+        ]
     if machine.local_ssd_gb:
-        resource["bundledLocalSsds"] = {"defaultInterface": "NVME", "partitionCount": machine.local_ssd_gb // 375}
+        resource["bundledLocalSsds"] = {
+            "defaultInterface": "NVME",
+            "partitionCount": machine.local_ssd_gb // 375,
+        }
     return resource
 
 
@@ -200,12 +260,19 @@ def _accelerator_json(links: Links, project: str, zone: str, gpu: GpuType) -> Js
     path = f"projects/{project}/zones/{zone}/acceleratorTypes/{gpu.accelerator}"
     zone_link = links.full(f"projects/{project}/zones/{zone}")
     head = _head("compute#acceleratorType", gpu.accelerator, path, links)
-    return {**head, "description": gpu.accelerator, "zone": zone_link, "maximumCardsPerInstance": max(gpu.counts)}
+    return {
+        **head,
+        "description": gpu.accelerator,
+        "zone": zone_link,
+        "maximumCardsPerInstance": max(gpu.counts),
+    }
 
 
 def _image_json(links: Links, project: str, row: Mapping[str, str]) -> Json:
     resource: Json = {
-        **_head("compute#image", row["name"], f"projects/{project}/global/images/{row['name']}", links),
+        **_head(
+            "compute#image", row["name"], f"projects/{project}/global/images/{row['name']}", links
+        ),
         "family": row["family"],
         "status": "READY",
         "diskSizeGb": str(IMAGE_GB),

@@ -82,7 +82,11 @@ def answer(emulator: Controlled, verb: str, path: str, body: Any) -> Json:
     """The reply to one request; ApiError 400 for what is not understood, 404 for what is no door."""
     do = _DOORS.get((verb, path.strip("/")))
     if do is None:
-        raise ApiError(404, "notFound", f"{verb} /emulator{path}: one of " + ", ".join(f"{v} /emulator/{p}" for v, p in _DOORS))
+        raise ApiError(
+            404,
+            "notFound",
+            f"{verb} /emulator{path}: one of " + ", ".join(f"{v} /emulator/{p}" for v, p in _DOORS),
+        )
     try:
         return do(emulator, body)
     except (KeyError, TypeError, ValueError) as error:
@@ -132,7 +136,11 @@ def _set_metadata(emulator: Controlled, body: Mapping[str, str]) -> Json:
 
 
 def _event(emulator: Controlled, body: Mapping[str, Any]) -> Json:
-    events = {"preempt": emulator.preempt, "break_host": emulator.break_host, "guest_stopped": emulator.guest_stopped}
+    events = {
+        "preempt": emulator.preempt,
+        "break_host": emulator.break_host,
+        "guest_stopped": emulator.guest_stopped,
+    }
     if body["event"] not in events:
         raise ValueError(f"no event: {body['event']!r} (known: {', '.join(events)})")
     events[body["event"]](str(body["name"]), str(body["zone"]))

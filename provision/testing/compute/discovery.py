@@ -1,8 +1,8 @@
 """Judges traffic by Compute Engine's own description of its API: the discovery document that google-api-python-client carries.
 
-Needs the extra `provision-gpu[testing]`. The document's schemas become JSON Schema (draft 7): closed objects, 64-bit integers
-as strings of digits, enums as they are. So an unknown field, a misspelt enum, or a number where the API takes a string
-is found in a test, and not in production.
+Needs the extra `provision-gpu[testing]`. The document's schemas become JSON Schema (draft 7):
+closed objects, 64-bit integers as strings of digits, enums as they are. So an unknown field, a
+misspelt enum, or a number where the API takes a string is found in a test, and not in production.
 """
 
 from __future__ import annotations
@@ -46,8 +46,13 @@ def discovery() -> Discovery:
     """The judge, read once; ModuleNotFoundError where the extra `testing` is missing."""
     folder = _documents()
     if folder is None:
-        raise ModuleNotFoundError("google-api-python-client and jsonschema are needed: pip install 'provision-gpu[testing]'")
-    compute, login = (json.loads((folder / f"{name}.v1.json").read_text(encoding="utf-8")) for name in ("compute", "oslogin"))
+        raise ModuleNotFoundError(
+            "google-api-python-client and jsonschema are needed: pip install 'provision-gpu[testing]'"
+        )
+    compute, login = (
+        json.loads((folder / f"{name}.v1.json").read_text(encoding="utf-8"))
+        for name in ("compute", "oslogin")
+    )
     return Discovery(compute, oslogin=login)
 
 
@@ -58,8 +63,14 @@ def as_json_schema(schema: Mapping[str, Any]) -> Json:
     kind = schema.get("type")
     if kind == "object":
         extra = schema.get("additionalProperties")
-        properties = {name: as_json_schema(value) for name, value in schema.get("properties", {}).items()}
-        return {"type": "object", "properties": properties, "additionalProperties": as_json_schema(extra) if extra else False}
+        properties = {
+            name: as_json_schema(value) for name, value in schema.get("properties", {}).items()
+        }
+        return {
+            "type": "object",
+            "properties": properties,
+            "additionalProperties": as_json_schema(extra) if extra else False,
+        }
     if kind == "array":
         return {"type": "array", "items": as_json_schema(schema["items"])}
     if kind == "any" or kind is None:
@@ -90,21 +101,32 @@ class Discovery:
 
     def __init__(self, document: Mapping[str, Any], **others: Mapping[str, Any]) -> None:
         self.revision = str(document["revision"])
-        self._definitions = {name: as_json_schema(schema) for name, schema in document["schemas"].items()}
+        self._definitions = {
+            name: as_json_schema(schema) for name, schema in document["schemas"].items()
+        }
         self._required: dict[str, dict[str, list[str]]] = {}
         for name, schema in document["schemas"].items():
             for field, value in schema.get("properties", {}).items():
                 for method in value.get("annotations", {}).get("required", ()):
-                    self._required.setdefault(method.removeprefix("compute."), {}).setdefault(name, []).append(field)
+                    self._required.setdefault(method.removeprefix("compute."), {}).setdefault(
+                        name, []
+                    ).append(field)
         self._methods = {
-            f"{resource}.{name}": method for resource, entry in document["resources"].items() for name, method in entry["methods"].items()
+            f"{resource}.{name}": method
+            for resource, entry in document["resources"].items()
+            for name, method in entry["methods"].items()
         }
         for api, other in others.items():
             self._definitions |= {
-                name: as_json_schema(schema) for name, schema in other["schemas"].items() if name not in self._definitions
+                name: as_json_schema(schema)
+                for name, schema in other["schemas"].items()
+                if name not in self._definitions
             }
             self._methods |= _methods(api, other)
-        self._common = {*document["parameters"], "$alt"}  # a system parameter may be written with a dollar sign
+        self._common = {
+            *document["parameters"],
+            "$alt",
+        }  # a system parameter may be written with a dollar sign
         self._validators: dict[str, Draft7Validator] = {}
         self._fine: set[bytes] = set()
 
@@ -117,13 +139,18 @@ class Discovery:
         errors = list(self._validator(schema).iter_errors(value))
         if not errors:
             self._fine.add(seen)
-        return [f"{'/'.join(map(str, error.absolute_path)) or schema}: {error.message}" for error in errors]
+        return [
+            f"{'/'.join(map(str, error.absolute_path)) or schema}: {error.message}"
+            for error in errors
+        ]
 
     def _validator(self, schema: str) -> Draft7Validator:
         from jsonschema import Draft7Validator
 
         if schema not in self._validators:
-            self._validators[schema] = Draft7Validator({"$ref": f"#/definitions/{schema}", "definitions": self._definitions})
+            self._validators[schema] = Draft7Validator(
+                {"$ref": f"#/definitions/{schema}", "definitions": self._definitions}
+            )
         return self._validators[schema]
 
     def judge(self, call: Call) -> list[str]:
@@ -141,11 +168,16 @@ class Discovery:
         if call.api not in self._methods:
             return [f"{call} is no method of the API"]
         method = self._methods[call.api]
-        wrong = [f"{call}: {fault}" for fault in (*self._path_faults(call, method), *self._query_faults(call, method))]
+        wrong = [
+            f"{call}: {fault}"
+            for fault in (*self._path_faults(call, method), *self._query_faults(call, method))
+        ]
         if "request" not in method:
             return [*wrong, f"{call}: a body that the method does not take"] if call.body else wrong
         schema, body = method["request"]["$ref"], call.body or {}
-        missing = [field for field in self._required.get(call.api, {}).get(schema, ()) if field not in body]
+        missing = [
+            field for field in self._required.get(call.api, {}).get(schema, ()) if field not in body
+        ]
         wrong += [f"{call} request lacks {field}" for field in missing]
         return wrong + [f"{call} request {fault}" for fault in self.faults(schema, body)]
 
@@ -157,9 +189,14 @@ class Discovery:
             return [f"{call} was answered and is no method of the API"]
         if call.status >= 400:
             error = call.reply.get("error", {})
-            whole = error.get("code") == call.status and error.get("message") and error.get("errors")
+            whole = (
+                error.get("code") == call.status and error.get("message") and error.get("errors")
+            )
             return [] if whole else [f"{call} reply is no error envelope of status {call.status}"]
-        return [f"{call} reply {fault}" for fault in self.faults(self._methods[call.api]["response"]["$ref"], call.reply)]
+        return [
+            f"{call} reply {fault}"
+            for fault in self.faults(self._methods[call.api]["response"]["$ref"], call.reply)
+        ]
 
     @staticmethod
     def _path_faults(call: Call, method: Mapping[str, Any]) -> list[str]:
@@ -176,12 +213,24 @@ class Discovery:
         return [f"{name} does not match {method['parameters'][name]['pattern']}" for name in bad]
 
     def _query_faults(self, call: Call, method: Mapping[str, Any]) -> list[str]:
-        known = {name: parameter for name, parameter in method["parameters"].items() if parameter["location"] == "query"}
-        wrong = [f"unknown parameter {name}" for name in call.query if name not in {*known, *self._common}]
+        known = {
+            name: parameter
+            for name, parameter in method["parameters"].items()
+            if parameter["location"] == "query"
+        }
+        wrong = [
+            f"unknown parameter {name}"
+            for name in call.query
+            if name not in {*known, *self._common}
+        ]
         for name, parameter in known.items():
             if parameter.get("required") and name not in call.query:
                 wrong.append(f"parameter {name} is missing")
             if name in call.query and parameter["type"] in {"integer", "boolean"}:
                 allowed = r"\d+" if parameter["type"] == "integer" else "true|false"
-                wrong += [] if re.fullmatch(allowed, call.query[name]) else [f"parameter {name} is no {parameter['type']}"]
+                wrong += (
+                    []
+                    if re.fullmatch(allowed, call.query[name])
+                    else [f"parameter {name} is no {parameter['type']}"]
+                )
         return wrong

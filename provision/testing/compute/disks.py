@@ -13,7 +13,9 @@ from provision.testing.compute.resources import Place
 COLLECTION = "disks"
 
 
-def new_disk(asked: Mapping[str, Any], *, links: Links, place: Place, disk_id: str, created: str) -> Json:
+def new_disk(
+    asked: Mapping[str, Any], *, links: Links, place: Place, disk_id: str, created: str
+) -> Json:
     """The resource of a disk that `initializeParams` of an instance, or the body of `disks.insert`, asks for."""
     zone = links.full(f"projects/{place.project}/zones/{place.zone}")
     kind = last(asked.get("diskType") or asked.get("type") or "pd-standard")
@@ -31,7 +33,9 @@ def new_disk(asked: Mapping[str, Any], *, links: Links, place: Place, disk_id: s
         "users": [],
     }
     if asked.get("sourceImage"):
-        resource["sourceImage"] = links.full(str(asked["sourceImage"]).rpartition("/compute/v1/")[2])
+        resource["sourceImage"] = links.full(
+            str(asked["sourceImage"]).rpartition("/compute/v1/")[2]
+        )
     set_labels(resource, asked.get("labels", {}))
     return resource
 
@@ -47,5 +51,11 @@ def set_labels(resource: Json, labels: Mapping[str, str]) -> None:
 def check_unused(resource: Mapping[str, Any]) -> None:
     """400 for a disk that an instance holds."""
     for user in resource["users"]:
-        path, by = (str(link).rpartition("/compute/v1/")[2] for link in (resource["selfLink"], user))
-        raise ApiError(400, "resourceInUseByAnotherResource", f"The disk resource '{path}' is already being used by '{by}'")
+        path, by = (
+            str(link).rpartition("/compute/v1/")[2] for link in (resource["selfLink"], user)
+        )
+        raise ApiError(
+            400,
+            "resourceInUseByAnotherResource",
+            f"The disk resource '{path}' is already being used by '{by}'",
+        )

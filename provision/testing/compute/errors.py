@@ -57,8 +57,8 @@ class ApiError(Exception):
 class OperationFailure:
     """The error of an operation that ended badly.
 
-    With `http_status=None` the operation carries the error list alone: clients that look only at the HTTP code take it
-    for success (google-cloud-compute's ExtendedOperation does).
+    With `http_status=None` the operation carries the error list alone: clients that look only at
+    the HTTP code take it for success (google-cloud-compute's ExtendedOperation does).
     """
 
     code: str

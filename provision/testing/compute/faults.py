@@ -23,7 +23,8 @@ class FaultKind(enum.StrEnum):
     HTTP = "http"
     """The call is answered with an error envelope and has no effect."""
     BODY = "body"
-    """The call is answered with raw text (an HTML page of a proxy, broken JSON) and has no effect."""
+    """The call is answered with raw text (an HTML page of a proxy, broken JSON) and has no
+    effect."""
     BODY_AFTER = "body_after"
     """The call takes effect; the answer is raw text."""
     RESET_BEFORE = "reset_before"
@@ -41,7 +42,8 @@ class FaultKind(enum.StrEnum):
     MUTE_AFTER = "mute_after"
     """The call takes effect; no answer ever comes."""
     FUTURE = "future"
-    """The answer has fields that the API does not have yet; `text` is a JSON object of values that are laid over it."""
+    """The answer has fields that the API does not have yet; `text` is a JSON object of values that
+    are laid over it."""
     UNREACHABLE = "unreachable"
     """The zone is missing in an aggregated list, with a warning that says so."""
 
@@ -68,7 +70,8 @@ class Fault:
     http_status: int | None = None
     details: Sequence[Mapping[str, Any]] = ()
     leaves_vm: bool = False
-    """A failed insert leaves the VM behind, stopped (seen in the field: an error reply although a VM was made)."""
+    """A failed insert leaves the VM behind, stopped (seen in the field: an error reply although a
+    VM was made)."""
     leaves_disk: bool = False
     """A failed insert leaves its disks behind, attached to nothing."""
     capacity: int | None = None
@@ -80,18 +83,30 @@ class Fault:
 
     def matches(self, call: str, zone: str, name: str) -> bool:
         """True when the rule concerns this call, its budget aside."""
-        return fnmatchcase(call, self.call) and fnmatchcase(zone, self.zone) and fnmatchcase(name, self.name)
+        return (
+            fnmatchcase(call, self.call)
+            and fnmatchcase(zone, self.zone)
+            and fnmatchcase(name, self.name)
+        )
 
     def at(self, zone: str, machine_type: str = "") -> Fault:
         """The same where it hits: `{zone}`, `{region}` and `{vmType}` in its texts are those of the call."""
-        words = {"{zone}": zone, "{region}": region_of(zone) if zone else "", "{vmType}": machine_type}
+        words = {
+            "{zone}": zone,
+            "{region}": region_of(zone) if zone else "",
+            "{vmType}": machine_type,
+        }
 
         def filled(text: str) -> str:
             for word, value in words.items():
                 text = text.replace(word, value)
             return text
 
-        return replace(self, message=filled(self.message), details=json.loads(filled(json.dumps(list(self.details)))))
+        return replace(
+            self,
+            message=filled(self.message),
+            details=json.loads(filled(json.dumps(list(self.details)))),
+        )
 
     def as_error(self) -> ApiError:
         """The envelope of an HTTP fault."""
@@ -100,7 +115,9 @@ class Fault:
 
     def as_failure(self) -> OperationFailure:
         """The operation error of an OPERATION fault."""
-        return OperationFailure(code=self.code, message=self.message, http_status=self.http_status, details=self.details)
+        return OperationFailure(
+            code=self.code, message=self.message, http_status=self.http_status, details=self.details
+        )
 
 
 @dataclass
@@ -114,7 +131,9 @@ class Armed:
     def count(self) -> bool:
         """Count a call that the rule concerns; True when the rule is up for it."""
         self.seen += 1
-        return self.seen > self.fault.after and (self.fault.times is None or self.hits < self.fault.times)
+        return self.seen > self.fault.after and (
+            self.fault.times is None or self.hits < self.fault.times
+        )
 
 
 @dataclass
@@ -142,7 +161,11 @@ class FaultBook:
     def take(self, call: str, zone: str = "", name: str = "") -> Fault | None:
         """The rule that hits this call, its budget charged; `Fault.at` says it in the words of the call."""
         with self._lock:
-            concerned = [a for a in self._armed if a.fault.kind is not FaultKind.UNREACHABLE and a.fault.matches(call, zone, name)]
+            concerned = [
+                a
+                for a in self._armed
+                if a.fault.kind is not FaultKind.UNREACHABLE and a.fault.matches(call, zone, name)
+            ]
             up = [armed for armed in concerned if armed.count()]
             if not up:
                 return None
@@ -162,19 +185,37 @@ class FaultBook:
 
 
 def stock_out(
-    zone: str = "*", *, available: Sequence[str] = (), with_details: bool = True, call: str = "instances.insert", leaves_vm: bool = False
+    zone: str = "*",
+    *,
+    available: Sequence[str] = (),
+    with_details: bool = True,
+    call: str = "instances.insert",
+    leaves_vm: bool = False,
 ) -> Fault:
     """A zone without capacity: the operation ends with 503 ZONE_RESOURCE_POOL_EXHAUSTED[_WITH_DETAILS].
 
     `available` becomes the hint `zonesAvailable` of the error's details.
     """
-    metadatas = {"vmType": "{vmType}", "attachment": "", "zone": "{zone}", "zonesAvailable": ",".join(available)}
-    info = {"errorInfo": {"reason": "resource_availability", "domain": "compute.googleapis.com", "metadatas": metadatas}}
+    metadatas = {
+        "vmType": "{vmType}",
+        "attachment": "",
+        "zone": "{zone}",
+        "zonesAvailable": ",".join(available),
+    }
+    info = {
+        "errorInfo": {
+            "reason": "resource_availability",
+            "domain": "compute.googleapis.com",
+            "metadatas": metadatas,
+        }
+    }
     return Fault(
         kind=FaultKind.OPERATION,
         call=call,
         zone=zone,
-        code="ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS" if with_details else "ZONE_RESOURCE_POOL_EXHAUSTED",
+        code="ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"
+        if with_details
+        else "ZONE_RESOURCE_POOL_EXHAUSTED",
         message="The zone '{zone}' does not have enough resources available to fulfill the request.  '(resource type:compute)'.",
         http_status=503,
         details=(info,) if with_details else (),
@@ -182,7 +223,9 @@ def stock_out(
     )
 
 
-def quota(zone: str = "*", *, metric: str = "NVIDIA_T4_GPUS", limit: float = 0.0, region: str = "{region}") -> Fault:
+def quota(
+    zone: str = "*", *, metric: str = "NVIDIA_T4_GPUS", limit: float = 0.0, region: str = "{region}"
+) -> Fault:
     """A used-up quota: the operation ends with 403 QUOTA_EXCEEDED and quotaInfo. GPUS_ALL_REGIONS is the global metric."""
     failure = quota_failure(metric, limit, region)
     return Fault(
@@ -200,9 +243,25 @@ def silent(fault: Fault) -> Fault:
     return replace(fault, http_status=None)
 
 
-def http_error(status: int, reason: str, message: str, *, call: str = "instances.insert", zone: str = "*", times: int | None = 1) -> Fault:
+def http_error(
+    status: int,
+    reason: str,
+    message: str,
+    *,
+    call: str = "instances.insert",
+    zone: str = "*",
+    times: int | None = 1,
+) -> Fault:
     """An error envelope instead of an effect."""
-    return Fault(kind=FaultKind.HTTP, call=call, zone=zone, times=times, http_status=status, code=reason, message=message)
+    return Fault(
+        kind=FaultKind.HTTP,
+        call=call,
+        zone=zone,
+        times=times,
+        http_status=status,
+        code=reason,
+        message=message,
+    )
 
 
 def html_502(*, call: str = "instances.insert", zone: str = "*", times: int | None = 1) -> Fault:

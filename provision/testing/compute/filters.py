@@ -1,8 +1,8 @@
 """The part of the API's list filters that clients use: `(labels.a="b") AND (status=RUNNING)`. Pure.
 
-Supported: `=`, `!=`, `:`, `*` at the end of a value, AND; `eq`, `ne` with a regular expression that matches the whole field;
-quoted and bare values, parentheses, and terms side by side (AND). Anything else is a 400, never ignored: a filter that
-matches too much would hide mistakes of a client.
+Supported: `=`, `!=`, `:`, `*` at the end of a value, AND; `eq`, `ne` with a regular expression that
+matches the whole field; quoted and bare values, parentheses, and terms side by side (AND). Anything
+else is a 400, never ignored: a filter that matches too much would hide mistakes of a client.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import Any
 
 from provision.testing.compute.errors import invalid
 
-_TERM = re.compile(r"""\(?\s*([\w.\-]+)\s*(!=|=|:|\beq\b|\bne\b)\s*("(?:[^"\\]|\\.)*"|'[^']*'|[^\s()"']+)\s*\)?\s*(?:AND\b)?\s*""")
+_TERM = re.compile(
+    r"""\(?\s*([\w.\-]+)\s*(!=|=|:|\beq\b|\bne\b)\s*("(?:[^"\\]|\\.)*"|'[^']*'|[^\s()"']+)\s*\)?\s*(?:AND\b)?\s*"""
+)
 
 
 def compile_filter(expression: str) -> Callable[[Mapping[str, Any]], bool]:
@@ -26,7 +28,9 @@ def compile_filter(expression: str) -> Callable[[Mapping[str, Any]], bool]:
     while at < len(text):
         match = _TERM.match(text, at)
         if match is None or match.group(0) == "":
-            raise invalid(f"Invalid value for field 'filter': '{expression}'. Invalid list filter expression.")
+            raise invalid(
+                f"Invalid value for field 'filter': '{expression}'. Invalid list filter expression."
+            )
         terms.append((match[1], match[2], _unquoted(match[3])))
         at = match.end()
     return lambda resource: all(_holds(resource, *term) for term in terms)
@@ -40,7 +44,9 @@ def _holds(resource: Mapping[str, Any], path: str, operator: str, wanted: str) -
     actual: Any = resource
     for key in path.split("."):
         actual = actual.get(key) if isinstance(actual, Mapping) else None
-    text = "" if actual is None else str(actual).lower() if isinstance(actual, bool) else str(actual)
+    text = (
+        "" if actual is None else str(actual).lower() if isinstance(actual, bool) else str(actual)
+    )
     if operator in ("eq", "ne"):
         return (actual is not None and re.fullmatch(wanted, text) is not None) is (operator == "eq")
     same = text.startswith(wanted[:-1]) if wanted.endswith("*") else text == wanted

@@ -1,7 +1,8 @@
 """The instance state machine: what each request, and each event of the cloud's own, does to an instance.
 
-States and transitions: Compute Engine, "VM instance life cycle"; what pre-emption, host maintenance and host errors do:
-"Spot VMs", "Host events". The operation types of system events are those that `gcloud compute operations list` shows.
+States and transitions: Compute Engine, "VM instance life cycle"; what pre-emption, host maintenance
+and host errors do: "Spot VMs", "Host events". The operation types of system events are those that
+`gcloud compute operations list` shows.
 """
 
 from __future__ import annotations
@@ -41,7 +42,11 @@ class Plan:
 def delete(store: Store, machine: Machine, _body: Mapping[str, Any]) -> Plan:
     """Remove the instance, whatever it does at the moment."""
     if machine.resource["deletionProtection"]:
-        raise ApiError(400, "resourceInUseByAnotherResource", f"The instance '{machine.place.path}' is protected against deletion.")
+        raise ApiError(
+            400,
+            "resourceInUseByAnotherResource",
+            f"The instance '{machine.place.path}' is protected against deletion.",
+        )
     return Plan(begin="STOPPING", end=lambda: store.remove(machine))
 
 
@@ -62,7 +67,9 @@ def _boot_again(store: Store, machine: Machine, *, failure: OperationFailure | N
     def fail() -> None:
         machine.status = "TERMINATED"
 
-    return Plan(begin="STAGING", end=lambda: store.boot(machine, keep=True), fail=fail, failure=failure)
+    return Plan(
+        begin="STAGING", end=lambda: store.boot(machine, keep=True), fail=fail, failure=failure
+    )
 
 
 def stop(store: Store, machine: Machine, _body: Mapping[str, Any]) -> Plan:
@@ -92,7 +99,9 @@ def reset(store: Store, machine: Machine, _body: Mapping[str, Any]) -> Plan:
 
 def set_labels(_store: Store, machine: Machine, body: Mapping[str, Any]) -> Plan:
     """Replace the labels, if the fingerprint is that of the current ones."""
-    check_fingerprint("labels", body.get("labelFingerprint", ""), machine.resource["labelFingerprint"])
+    check_fingerprint(
+        "labels", body.get("labelFingerprint", ""), machine.resource["labelFingerprint"]
+    )
     labels = dict(body.get("labels", {}))
     check_labels(labels)
     return Plan(end=lambda: resources.set_labels(machine.resource, labels))
@@ -100,7 +109,9 @@ def set_labels(_store: Store, machine: Machine, body: Mapping[str, Any]) -> Plan
 
 def set_metadata(_store: Store, machine: Machine, body: Mapping[str, Any]) -> Plan:
     """Replace all metadata, if the fingerprint is that of the current ones."""
-    check_fingerprint("metadata", body.get("fingerprint", ""), machine.resource["metadata"]["fingerprint"])
+    check_fingerprint(
+        "metadata", body.get("fingerprint", ""), machine.resource["metadata"]["fingerprint"]
+    )
     check_metadata(body)
     items = deepcopy(list(body.get("items", ())))
     return Plan(end=lambda: resources.set_metadata(machine.resource, items))
@@ -109,15 +120,22 @@ def set_metadata(_store: Store, machine: Machine, body: Mapping[str, Any]) -> Pl
 def set_scheduling(store: Store, machine: Machine, body: Mapping[str, Any]) -> Plan:
     """Replace the scheduling options, all of them: what is not sent is as in a new instance.
 
-    "You can only call this method on a stopped instance" (Compute Engine API, instances.setScheduling).
+    "You can only call this method on a stopped instance" (Compute Engine API,
+    instances.setScheduling).
     """
     if machine.status != "TERMINATED":
-        raise ApiError(400, "resourceNotReady", f"The resource '{machine.place.path}' is not ready: it must be stopped (TERMINATED).")
+        raise ApiError(
+            400,
+            "resourceNotReady",
+            f"The resource '{machine.place.path}' is not ready: it must be stopped (TERMINATED).",
+        )
     options = deepcopy({key: value for key, value in body.items() if value is not None})
     shape = store.catalogue.machine(machine.place.zone, last(machine.resource["machineType"]))
     if shape is not None:
         whole = {**machine.resource, "scheduling": options}
-        scheduling.check(whole, shape, has_gpu=resources.gpu_of(machine.resource)[0] is not None, now=store.now())
+        scheduling.check(
+            whole, shape, has_gpu=resources.gpu_of(machine.resource)[0] is not None, now=store.now()
+        )
 
     def end() -> None:
         machine.resource["scheduling"] = scheduling.complete(options)
@@ -149,7 +167,7 @@ VERBS: Mapping[str, Callable[[Store, Machine, Mapping[str, Any]], Plan]] = {
 """The method of `instances` → its plan."""
 
 
-# --- what nobody asked for ------------------------------------------------------------------------------------------
+# --- what nobody asked for ------------------------------------------------------------------------
 
 
 def preempt(store: Store, machine: Machine) -> Plan:
@@ -162,7 +180,9 @@ def preempt(store: Store, machine: Machine) -> Plan:
 def end_of_time(store: Store, machine: Machine) -> Plan:
     """The run time is over: STOPPING, then the termination action."""
     deletes = machine.scheduling.get("instanceTerminationAction") == "DELETE"
-    return Plan(begin="STOPPING", end=lambda: store.remove(machine) if deletes else store.halt(machine))
+    return Plan(
+        begin="STOPPING", end=lambda: store.remove(machine) if deletes else store.halt(machine)
+    )
 
 
 def host_error(store: Store, machine: Machine) -> Plan:
@@ -188,4 +208,6 @@ def _not_ready(machine: Machine) -> ApiError:
 def check_fingerprint(of: str, given: str, current: str) -> None:
     """412 for a change that was made from another state than the current one."""
     if given != current:
-        raise ApiError(412, "conditionNotMet", f"Supplied fingerprint does not match current {of} fingerprint.")
+        raise ApiError(
+            412, "conditionNotMet", f"Supplied fingerprint does not match current {of} fingerprint."
+        )

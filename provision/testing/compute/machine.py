@@ -11,7 +11,8 @@ from provision.testing.compute.errors import Json
 from provision.testing.compute.resources import Place
 
 SERIAL_RING_BYTES = 1024 * 1024
-"""What `getSerialPortOutput` keeps (Compute Engine API, instances.getSerialPortOutput: "the last 1 MB")."""
+"""What `getSerialPortOutput` keeps (Compute Engine API, instances.getSerialPortOutput: "the last 1
+MB")."""
 OFF = ("TERMINATED", "STOPPED", "SUSPENDED")
 """States in which an instance runs nothing and uses no quota of processors and GPUs."""
 
@@ -23,7 +24,8 @@ WAITING = "PENDING"
 class Machine:
     """One instance. `stops_at` is when its run time is over, in seconds since the epoch.
 
-    One that waits for capacity (PENDING) gets it at `granted_at` (None: never), and is gone at `expires_at`.
+    One that waits for capacity (PENDING) gets it at `granted_at` (None: never), and is gone at
+    `expires_at`.
     """
 
     place: Place
@@ -73,11 +75,21 @@ class Machine:
         serial = base64.b64encode(self.serial).decode()
         place = [self.place.project, self.place.zone, self.place.name]
         plain = {"place": place, "resource": self.resource, "guest": self.guest, "serial": serial}
-        times = {"stops_at": self.stops_at, "granted_at": self.granted_at, "expires_at": self.expires_at}
+        times = {
+            "stops_at": self.stops_at,
+            "granted_at": self.granted_at,
+            "expires_at": self.expires_at,
+        }
         return deepcopy({**plain, "serial_start": self.serial_start, **times})
 
     @classmethod
     def from_json(cls, entry: Mapping[str, object]) -> Machine:
         """The instance that `as_json` wrote."""
         fields: Json = deepcopy(dict(entry))
-        return cls(**{**fields, "place": Place(*fields["place"]), "serial": base64.b64decode(fields["serial"])})
+        return cls(
+            **{
+                **fields,
+                "place": Place(*fields["place"]),
+                "serial": base64.b64decode(fields["serial"]),
+            }
+        )

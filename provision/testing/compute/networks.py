@@ -19,10 +19,22 @@ DEFAULT_RULES: tuple[Mapping[str, Any], ...] = (
     {
         "name": "default-allow-internal",
         "sourceRanges": _INSIDE,
-        "allowed": [{"IPProtocol": "tcp", "ports": ["0-65535"]}, {"IPProtocol": "udp", "ports": ["0-65535"]}, {"IPProtocol": "icmp"}],
+        "allowed": [
+            {"IPProtocol": "tcp", "ports": ["0-65535"]},
+            {"IPProtocol": "udp", "ports": ["0-65535"]},
+            {"IPProtocol": "icmp"},
+        ],
     },
-    {"name": "default-allow-rdp", "sourceRanges": _ANYWHERE, "allowed": [{"IPProtocol": "tcp", "ports": ["3389"]}]},
-    {"name": "default-allow-ssh", "sourceRanges": _ANYWHERE, "allowed": [{"IPProtocol": "tcp", "ports": ["22"]}]},
+    {
+        "name": "default-allow-rdp",
+        "sourceRanges": _ANYWHERE,
+        "allowed": [{"IPProtocol": "tcp", "ports": ["3389"]}],
+    },
+    {
+        "name": "default-allow-ssh",
+        "sourceRanges": _ANYWHERE,
+        "allowed": [{"IPProtocol": "tcp", "ports": ["22"]}],
+    },
 )
 
 

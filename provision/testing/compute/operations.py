@@ -83,13 +83,17 @@ class Operations:
     def begin(self, change: Change, request_id: str, fault: Fault | None) -> Json:
         """Accept a change; the reply is always a PENDING operation, since only a later look finds it running or done."""
         now = self._moment.now()
-        duration_s = self._durations_s.of_type(change.verb) + (fault.seconds if fault and fault.kind is FaultKind.SLOW else 0.0)
+        duration_s = self._durations_s.of_type(change.verb) + (
+            fault.seconds if fault and fault.kind is FaultKind.SLOW else 0.0
+        )
         operation = _Operation(
             change=change,
             resource=self._new_resource(change, request_id, now),
             runs_at=now + PENDING_SHARE * duration_s,
             ends_at=None if fault and fault.kind is FaultKind.NEVER else now + duration_s,
-            failure=fault.as_failure() if fault and fault.kind is FaultKind.OPERATION else change.failure,
+            failure=fault.as_failure()
+            if fault and fault.kind is FaultKind.OPERATION
+            else change.failure,
         )
         self._all[change.place.beside(COLLECTION, operation.resource["name"])] = operation
         self._open.append(operation)
@@ -125,13 +129,18 @@ class Operations:
     def settle(self) -> None:
         """Let every operation whose time has come run and end, in the order of their ends."""
         now = self._moment.now()
-        for operation in sorted(self._open, key=lambda operation: float("inf") if operation.ends_at is None else operation.ends_at):
+        for operation in sorted(
+            self._open,
+            key=lambda operation: float("inf") if operation.ends_at is None else operation.ends_at,
+        ):
             if operation.resource["status"] == "PENDING" and now >= operation.runs_at:
                 operation.resource.update(status="RUNNING", startTime=timestamp(operation.runs_at))
                 operation.change.begin()
             if operation.ends_at is not None and now >= operation.ends_at:
                 self._end(operation, operation.ends_at)
-        self._open = [operation for operation in self._open if operation.resource["status"] != "DONE"]
+        self._open = [
+            operation for operation in self._open if operation.resource["status"] != "DONE"
+        ]
 
     def _end(self, operation: _Operation, at: float) -> None:
         failure = operation.failure
@@ -141,7 +150,9 @@ class Operations:
             operation.change.fail()
         if failure is not None:
             failure.apply(operation.resource)
-        operation.resource.update(operation.change.shows, status="DONE", progress=100, endTime=timestamp(at))
+        operation.resource.update(
+            operation.change.shows, status="DONE", progress=100, endTime=timestamp(at)
+        )
 
     def get(self, place: Place) -> Json:
         """An operation (`place.name` is its name) as it is now."""
@@ -153,7 +164,11 @@ class Operations:
 
     def all(self, project: str, zone: str) -> list[Json]:
         """The operations of a zone, oldest first."""
-        return [dict(operation.resource) for at, operation in self._all.items() if (at.project, at.zone) == (project, zone)]
+        return [
+            dict(operation.resource)
+            for at, operation in self._all.items()
+            if (at.project, at.zone) == (project, zone)
+        ]
 
     def _find(self, place: Place) -> _Operation:
         found = self._all.get(place.beside(COLLECTION))

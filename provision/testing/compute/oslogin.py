@@ -1,7 +1,8 @@
 """The part of the OS Login API v1 that logging in to a VM takes, on the emulator's own port: who somebody is, and their keys.
 
-Every request is the same person's, `ACCOUNT`, since the emulator asks nobody for credentials. User names follow Google's rule: the
-e-mail address with `_` for what a name cannot hold, `sa_UNIQUEID` for service accounts (OS Login, "Set up OS Login").
+Every request is the same person's, `ACCOUNT`, since the emulator asks nobody for credentials. User
+names follow Google's rule: the e-mail address with `_` for what a name cannot hold, `sa_UNIQUEID`
+for service accounts (OS Login, "Set up OS Login").
 """
 
 from __future__ import annotations
@@ -22,13 +23,30 @@ ACCOUNT = "me@example.com"
 ROUTES = Map(
     [
         Rule("/v1/userinfo", endpoint="userinfo", methods=["GET"]),
-        Rule("/v1/users/<name>/loginProfile", endpoint="oslogin.users.getLoginProfile", methods=["GET"]),
-        Rule("/v1/users/<name>:importSshPublicKey", endpoint="oslogin.users.importSshPublicKey", methods=["POST"]),
-        Rule("/v1/users/<name>/sshPublicKeys/<key>", endpoint="oslogin.users.sshPublicKeys.patch", methods=["PATCH"]),
-        Rule("/v1/users/<name>/sshPublicKeys/<key>", endpoint="oslogin.users.sshPublicKeys.delete", methods=["DELETE"]),
+        Rule(
+            "/v1/users/<name>/loginProfile",
+            endpoint="oslogin.users.getLoginProfile",
+            methods=["GET"],
+        ),
+        Rule(
+            "/v1/users/<name>:importSshPublicKey",
+            endpoint="oslogin.users.importSshPublicKey",
+            methods=["POST"],
+        ),
+        Rule(
+            "/v1/users/<name>/sshPublicKeys/<key>",
+            endpoint="oslogin.users.sshPublicKeys.patch",
+            methods=["PATCH"],
+        ),
+        Rule(
+            "/v1/users/<name>/sshPublicKeys/<key>",
+            endpoint="oslogin.users.sshPublicKeys.delete",
+            methods=["DELETE"],
+        ),
     ]
 )
-"""Endpoint = `oslogin.` and the method id of its discovery document; `userinfo` is OpenID Connect's."""
+"""Endpoint = `oslogin.` and the method id of its discovery document; `userinfo` is OpenID
+Connect's."""
 METHODS = frozenset(str(rule.endpoint) for rule in ROUTES.iter_rules())
 
 
@@ -49,25 +67,41 @@ class Logins:
     def keys(self) -> tuple[tuple[str, str], ...]:
         """(user name, key line) of everybody who may log in now: a key whose time is over opens nothing."""
         with self._lock:
-            held = [(username(account), key) for account, keys in self._keys.items() for key in keys.values()]
-        return tuple((user, key["key"]) for user, key in held if _ENDS not in key or int(key[_ENDS]) > self._now() * _USEC)
+            held = [
+                (username(account), key)
+                for account, keys in self._keys.items()
+                for key in keys.values()
+            ]
+        return tuple(
+            (user, key["key"])
+            for user, key in held
+            if _ENDS not in key or int(key[_ENDS]) > self._now() * _USEC
+        )
 
     def snapshot(self) -> dict[str, dict[str, Json]]:
         """Account → fingerprint → key (`key`, and `expirationTimeUsec` where it has an end)."""
         with self._lock:
-            return {account: {mark: dict(key) for mark, key in keys.items()} for account, keys in self._keys.items()}
+            return {
+                account: {mark: dict(key) for mark, key in keys.items()}
+                for account, keys in self._keys.items()
+            }
 
     def restore(self, saved: Mapping[str, Mapping[str, Json]]) -> None:
         """Take up what `snapshot` gave."""
         with self._lock:
-            self._keys = {account: {mark: dict(key) for mark, key in keys.items()} for account, keys in saved.items()}
+            self._keys = {
+                account: {mark: dict(key) for mark, key in keys.items()}
+                for account, keys in saved.items()
+            }
 
     def answer(self, method: str, name: str, key: str, body: Mapping[str, Any]) -> Json:
         """The reply to one request; 403 for another account than `ACCOUNT`."""
         if method == "userinfo":
             return {"sub": "108000000000000000001", "email": ACCOUNT, "email_verified": True}
         if name != ACCOUNT:
-            raise ApiError(403, "forbidden", f"The caller does not have permission to act for users/{name}.")
+            raise ApiError(
+                403, "forbidden", f"The caller does not have permission to act for users/{name}."
+            )
         match method.removeprefix("oslogin.users."):
             case "getLoginProfile":
                 return self._profile(name)
@@ -83,7 +117,9 @@ class Logins:
             raise ApiError(400, "badRequest", "Invalid SSH public key.")
         key = {"key": " ".join(words), **self._end(body)}
         with self._lock:
-            self._keys.setdefault(name, {}).setdefault(hashlib.sha256(" ".join(words[:2]).encode()).hexdigest(), key)
+            self._keys.setdefault(name, {}).setdefault(
+                hashlib.sha256(" ".join(words[:2]).encode()).hexdigest(), key
+            )
         self.on_import(username(name))
         return {"loginProfile": self._profile(name), "details": ""}
 
@@ -117,7 +153,10 @@ class Logins:
             "operatingSystemType": "LINUX",
         }
         with self._lock:
-            keys = {mark: _public(account, mark, key) for mark, key in self._keys.get(account, {}).items()}
+            keys = {
+                mark: _public(account, mark, key)
+                for mark, key in self._keys.get(account, {}).items()
+            }
         return {"name": "108000000000000000001", "posixAccounts": [posix], "sshPublicKeys": keys}
 
 

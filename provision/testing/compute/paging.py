@@ -25,7 +25,9 @@ def page(items: Sequence[T], query: Mapping[str, str]) -> tuple[Sequence[T], str
 def _size(query: Mapping[str, str]) -> int:
     text = query.get("maxResults", str(MAX_RESULTS))
     if not text.isdigit() or not 0 <= int(text) <= MAX_RESULTS:
-        raise invalid(f"Invalid value for field 'maxResults': '{text}'. Must be between 0 and {MAX_RESULTS}.")
+        raise invalid(
+            f"Invalid value for field 'maxResults': '{text}'. Must be between 0 and {MAX_RESULTS}."
+        )
     return int(text) or MAX_RESULTS
 
 
@@ -43,13 +45,17 @@ def ordered(items: Sequence[T], query: Mapping[str, str], born: Callable[[T], st
     if order == "creationTimestamp desc":
         return sorted(items, key=born, reverse=True)
     if order not in {"", "name"}:
-        raise invalid(f"Invalid value for field 'orderBy': '{order}'. Must be 'name' or 'creationTimestamp desc'.")
+        raise invalid(
+            f"Invalid value for field 'orderBy': '{order}'. Must be 'name' or 'creationTimestamp desc'."
+        )
     return items
 
 
 def listing(kind: str, path: str, items: Sequence[Json], query: Mapping[str, str]) -> Json:
     """A list reply; `items` is absent when there are none, as in the API."""
-    shown, token = page(ordered(items, query, lambda item: str(item.get("creationTimestamp", ""))), query)
+    shown, token = page(
+        ordered(items, query, lambda item: str(item.get("creationTimestamp", ""))), query
+    )
     reply: Json = {"kind": kind, "id": path, "selfLink": path}
     if shown:
         reply["items"] = list(shown)
@@ -68,28 +74,38 @@ def aggregated(
 ) -> Json:
     """An aggregated reply over `zones/Z`.
 
-    A scope without items carries the warning NO_RESULTS_ON_PAGE, one that did not answer UNREACHABLE; the latter are also
-    named at the end of the reply.
+    A scope without items carries the warning NO_RESULTS_ON_PAGE, one that did not answer
+    UNREACHABLE; the latter are also named at the end of the reply.
     """
-    shown, token = page(ordered(items, query, lambda pair: str(pair[1].get("creationTimestamp", ""))), query)
+    shown, token = page(
+        ordered(items, query, lambda pair: str(pair[1].get("creationTimestamp", ""))), query
+    )
     reply: Json = {"kind": kind, "id": path, "selfLink": path, "items": {}}
     by_zone: dict[str, list[Json]] = {}
     for zone, item in shown:
         by_zone.setdefault(zone, []).append(item)
     for zone in scopes:
         warning = _unreachable if zone in unreachable else _no_results
-        reply["items"][f"zones/{zone}"] = {field: by_zone[zone]} if zone in by_zone else {"warning": warning(zone)}
+        reply["items"][f"zones/{zone}"] = (
+            {field: by_zone[zone]} if zone in by_zone else {"warning": warning(zone)}
+        )
     if unreachable:
         reply["unreachables"] = [f"zones/{zone}" for zone in scopes if zone in unreachable]
     return {**reply, "nextPageToken": token} if token else reply
 
 
 def _no_results(zone: str) -> Json:
-    return _warning("NO_RESULTS_ON_PAGE", f"There are no results for scope 'zones/{zone}' on this page.", zone)
+    return _warning(
+        "NO_RESULTS_ON_PAGE", f"There are no results for scope 'zones/{zone}' on this page.", zone
+    )
 
 
 def _unreachable(zone: str) -> Json:
-    return _warning("UNREACHABLE", f"The scope 'zones/{zone}' could not be reached; its results are not in this list.", zone)
+    return _warning(
+        "UNREACHABLE",
+        f"The scope 'zones/{zone}' could not be reached; its results are not in this list.",
+        zone,
+    )
 
 
 def _warning(code: str, message: str, zone: str) -> Json:

@@ -1,8 +1,8 @@
 """The quotas of the emulated projects: limits that can be set, what VMs and disks use, and what an insert would exceed.
 
-Metrics are those of the API's enum. On-demand H100 and newer have none there (Compute Engine, "Allocation quotas": they live
-in Cloud Quotas as GPUS-PER-GPU-FAMILY); only GPUS_ALL_REGIONS counts them. Spot VMs draw on PREEMPTIBLE_ metrics where
-those were granted, else on the ordinary ones.
+Metrics are those of the API's enum. On-demand H100 and newer have none there (Compute Engine,
+"Allocation quotas": they live in Cloud Quotas as GPUS-PER-GPU-FAMILY); only GPUS_ALL_REGIONS counts
+them. Spot VMs draw on PREEMPTIBLE_ metrics where those were granted, else on the ordinary ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ from provision.testing.compute.errors import Json, OperationFailure
 from provision.testing.compute.resources import gpu_of
 
 UNLIMITED = 1e9
-GLOBAL = {"GPUS_ALL_REGIONS": 64.0, "CPUS_ALL_REGIONS": 2400.0, "NETWORKS": 15.0, "SNAPSHOTS": 5000.0}
+GLOBAL = {
+    "GPUS_ALL_REGIONS": 64.0,
+    "CPUS_ALL_REGIONS": 2400.0,
+    "NETWORKS": 15.0,
+    "SNAPSHOTS": 5000.0,
+}
 """Limits of a project; its owner asked for GPUs (in a new project GPUS_ALL_REGIONS is 0)."""
 _GPU_METRICS = {
     "nvidia-tesla-t4": "NVIDIA_T4_GPUS",
@@ -67,7 +72,9 @@ class Quotas:
         if metric in self._global:
             self._global[metric] = limit
         elif metric not in self._regional:
-            raise ValueError(f"no quota metric of the emulator: {metric} (known: {', '.join(sorted({*self._global, *self._regional}))})")
+            raise ValueError(
+                f"no quota metric of the emulator: {metric} (known: {', '.join(sorted({*self._global, *self._regional}))})"
+            )
         elif region is None:
             self._regional[metric] = limit
             for limits in self._of_region.values():
@@ -82,11 +89,18 @@ class Quotas:
 
     def limits(self, region: str | None = None) -> Usage:
         """Metric → limit: of a region, or of the project."""
-        return dict(self._global) if region is None else {**self._regional, **self._of_region.get(region, {})}
+        return (
+            dict(self._global)
+            if region is None
+            else {**self._regional, **self._of_region.get(region, {})}
+        )
 
     def resources(self, usage: Mapping[str, float], region: str | None = None) -> list[Json]:
         """The `quotas` of a region, or of the project."""
-        return [{"metric": metric, "limit": limit, "usage": usage.get(metric, 0.0)} for metric, limit in self.limits(region).items()]
+        return [
+            {"metric": metric, "limit": limit, "usage": usage.get(metric, 0.0)}
+            for metric, limit in self.limits(region).items()
+        ]
 
     def of_instance(self, resource: Mapping[str, Any], vcpus: int) -> Usage:
         """What a running instance takes, by metric."""
@@ -99,15 +113,27 @@ class Quotas:
             usage["IN_USE_ADDRESSES"] = 1.0
         if gpu is not None:
             usage["GPUS_ALL_REGIONS"] = float(count)
-            metric = self._granted(_PREEMPTIBLE.get(gpu, ""), _GPU_METRICS.get(gpu, ""), region, preemptible=spot)
+            metric = self._granted(
+                _PREEMPTIBLE.get(gpu, ""), _GPU_METRICS.get(gpu, ""), region, preemptible=spot
+            )
             usage.update({metric: float(count)} if metric else {})
         return usage
 
-    def _granted(self, preemptible_metric: str, metric: str, region: str, *, preemptible: bool) -> str:
-        return preemptible_metric if preemptible and self.limits(region).get(preemptible_metric) else metric
+    def _granted(
+        self, preemptible_metric: str, metric: str, region: str, *, preemptible: bool
+    ) -> str:
+        return (
+            preemptible_metric
+            if preemptible and self.limits(region).get(preemptible_metric)
+            else metric
+        )
 
     def exceeded(
-        self, wanted: Mapping[str, float], used: Mapping[str, float], used_in_region: Mapping[str, float], region: str
+        self,
+        wanted: Mapping[str, float],
+        used: Mapping[str, float],
+        used_in_region: Mapping[str, float],
+        region: str,
     ) -> str | None:
         """The first metric that would go over its limit, or None."""
         for where, taken in ((None, used), (region, used_in_region)):
@@ -139,7 +165,9 @@ def quota_failure(metric: str, limit: float, region: str) -> OperationFailure:
         "dimensions": {"region": "global" if everywhere else region},
     }
     message = f"Quota '{metric}' exceeded.  Limit: {limit} {'Globally' if everywhere else f'in region {region}'}."
-    return OperationFailure(code="QUOTA_EXCEEDED", message=message, http_status=403, details=({"quotaInfo": info},))
+    return OperationFailure(
+        code="QUOTA_EXCEEDED", message=message, http_status=403, details=({"quotaInfo": info},)
+    )
 
 
 def total(usages: Iterable[Mapping[str, float]]) -> Usage:

@@ -1,7 +1,7 @@
 """`reservations` resources, as far as an instance's affinity to one needs them. Pure.
 
-Source: Compute Engine, "Consume a reserved zonal resource": a specific reservation is named by the key
-compute.googleapis.com/reservation-name and has to match machine type and accelerators.
+Source: Compute Engine, "Consume a reserved zonal resource": a specific reservation is named by the
+key compute.googleapis.com/reservation-name and has to match machine type and accelerators.
 """
 
 from __future__ import annotations
@@ -18,11 +18,18 @@ COLLECTION = "reservations"
 KEY = "compute.googleapis.com/reservation-name"
 
 
-def new_reservation(body: Mapping[str, Any], *, links: Links, place: Place, reservation_id: str, created: str) -> Json:
+def new_reservation(
+    body: Mapping[str, Any], *, links: Links, place: Place, reservation_id: str, created: str
+) -> Json:
     """The resource that the body of `reservations.insert` asks for."""
     specific = dict(body.get("specificReservation", {}))
-    if not specific.get("instanceProperties", {}).get("machineType") or int(specific.get("count", 0)) < 1:
-        raise invalid_field("specificReservation", "", "A machine type and a count of at least 1 are required.")
+    if (
+        not specific.get("instanceProperties", {}).get("machineType")
+        or int(specific.get("count", 0)) < 1
+    ):
+        raise invalid_field(
+            "specificReservation", "", "A machine type and a count of at least 1 are required."
+        )
     return {
         "kind": "compute#reservation",
         "id": reservation_id,
@@ -47,17 +54,29 @@ def specific_name(body: Mapping[str, Any]) -> str | None:
     return last(values[0])
 
 
-def shortage(reservation: Mapping[str, Any], instance: Mapping[str, Any]) -> OperationFailure | None:
+def shortage(
+    reservation: Mapping[str, Any], instance: Mapping[str, Any]
+) -> OperationFailure | None:
     """Why an instance (its resource) cannot run on this reservation; None: it can."""
     specific = reservation["specificReservation"]
     properties = specific["instanceProperties"]
     name, machine_type = reservation["name"], last(instance["machineType"])
-    accelerators = sorted((last(g["acceleratorType"]), g["acceleratorCount"]) for g in properties.get("guestAccelerators", ()))
-    asked = sorted((last(g["acceleratorType"]), g["acceleratorCount"]) for g in instance.get("guestAccelerators", ()))
+    accelerators = sorted(
+        (last(g["acceleratorType"]), g["acceleratorCount"])
+        for g in properties.get("guestAccelerators", ())
+    )
+    asked = sorted(
+        (last(g["acceleratorType"]), g["acceleratorCount"])
+        for g in instance.get("guestAccelerators", ())
+    )
     if last(properties["machineType"]) != machine_type or (accelerators and accelerators != asked):
         message = f"The instance does not match the properties of the reservation '{name}'."
         return OperationFailure(code="INVALID_USAGE", message=message, http_status=400)
     if int(specific["inUseCount"]) >= int(specific["count"]):
-        message = f"Specified reservation '{name}' does not have available resources for the request."
-        return OperationFailure(code="RESERVATION_CAPACITY_EXCEEDED", message=message, http_status=400)
+        message = (
+            f"Specified reservation '{name}' does not have available resources for the request."
+        )
+        return OperationFailure(
+            code="RESERVATION_CAPACITY_EXCEEDED", message=message, http_status=400
+        )
     return None

@@ -51,11 +51,21 @@ class _Urls:
         return self.links.full(f"projects/{self.place.project}{path}")
 
 
-def new_instance(body: Mapping[str, Any], *, links: Links, place: Place, instance_id: str, created: str, internal_ip: str) -> Json:
+def new_instance(
+    body: Mapping[str, Any],
+    *,
+    links: Links,
+    place: Place,
+    instance_id: str,
+    created: str,
+    internal_ip: str,
+) -> Json:
     """The resource right after an accepted insert: what was sent, completed with what the API adds."""
     urls = _Urls(links, place)
     resource: Json = {
-        key: deepcopy(value) for key, value in body.items() if key not in ("metadata", "labels", "disks", "networkInterfaces")
+        key: deepcopy(value)
+        for key, value in body.items()
+        if key not in ("metadata", "labels", "disks", "networkInterfaces")
     }
     machine_type = last(body["machineType"])
     resource.update(
@@ -71,11 +81,18 @@ def new_instance(body: Mapping[str, Any], *, links: Links, place: Place, instanc
         deletionProtection=bool(body.get("deletionProtection", False)),
         fingerprint=fingerprint([place.path, instance_id]),
         disks=[_attached(disk, index, urls) for index, disk in enumerate(body["disks"])],
-        networkInterfaces=[_interface(nic, index, urls, internal_ip) for index, nic in enumerate(body["networkInterfaces"])],
+        networkInterfaces=[
+            _interface(nic, index, urls, internal_ip)
+            for index, nic in enumerate(body["networkInterfaces"])
+        ],
         scheduling=scheduling.complete(deepcopy(dict(body.get("scheduling", {})))),
         resourceStatus={"scheduling": {}},
         tags={**body.get("tags", {}), "fingerprint": fingerprint(body.get("tags", {}))},
-        shieldedInstanceConfig={"enableSecureBoot": False, "enableVtpm": True, "enableIntegrityMonitoring": True},
+        shieldedInstanceConfig={
+            "enableSecureBoot": False,
+            "enableVtpm": True,
+            "enableIntegrityMonitoring": True,
+        },
     )
     accelerators = _accelerators(body, machine_type, urls)
     if accelerators:
@@ -98,13 +115,19 @@ def set_metadata(resource: Json, items: list[Json]) -> None:
 
 def metadata_of(resource: Mapping[str, Any]) -> dict[str, str]:
     """The metadata items as a mapping."""
-    return {item["key"]: item.get("value", "") for item in resource.get("metadata", {}).get("items", [])}
+    return {
+        item["key"]: item.get("value", "") for item in resource.get("metadata", {}).get("items", [])
+    }
 
 
 def gpu_of(resource: Mapping[str, Any]) -> tuple[str | None, int]:
     """(accelerator type, count), or (None, 0)."""
     attached = resource.get("guestAccelerators", [])
-    return (last(attached[0]["acceleratorType"]), attached[0]["acceleratorCount"]) if attached else (None, 0)
+    return (
+        (last(attached[0]["acceleratorType"]), attached[0]["acceleratorCount"])
+        if attached
+        else (None, 0)
+    )
 
 
 def set_address(resource: Json, address: str | None) -> None:
@@ -120,7 +143,11 @@ def disk_name(disk: Mapping[str, Any], index: int, instance: str) -> str:
     """What a disk of a request is called: as it says, else after its instance."""
     if disk.get("source"):
         return last(disk["source"])
-    return str(disk.get("initializeParams", {}).get("diskName", instance if index == 0 else f"{instance}-{index}"))
+    return str(
+        disk.get("initializeParams", {}).get(
+            "diskName", instance if index == 0 else f"{instance}-{index}"
+        )
+    )
 
 
 def set_termination(resource: Json, at: float | None) -> None:
@@ -145,7 +172,11 @@ def _attached(disk: Mapping[str, Any], index: int, urls: _Urls) -> Json:
         "interface": disk.get("interface", "SCSI"),
         "diskSizeGb": str(parameters.get("diskSizeGb", disk.get("diskSizeGb", 10))),
     }
-    return attached if kind == "SCRATCH" else {**attached, "source": urls.zonal(f"/disks/{disk_name(disk, index, urls.place.name)}")}
+    return (
+        attached
+        if kind == "SCRATCH"
+        else {**attached, "source": urls.zonal(f"/disks/{disk_name(disk, index, urls.place.name)}")}
+    )
 
 
 def _interface(nic: Mapping[str, Any], index: int, urls: _Urls, internal_ip: str) -> Json:
@@ -155,20 +186,29 @@ def _interface(nic: Mapping[str, Any], index: int, urls: _Urls, internal_ip: str
         "kind": "compute#networkInterface",
         "name": f"nic{index}",
         "network": urls.project(f"/global/networks/{network}"),
-        "subnetwork": urls.project(f"/regions/{region}/subnetworks/{last(nic.get('subnetwork', network))}"),
+        "subnetwork": urls.project(
+            f"/regions/{region}/subnetworks/{last(nic.get('subnetwork', network))}"
+        ),
         "networkIP": internal_ip,
         "stackType": "IPV4_ONLY",
         "fingerprint": fingerprint([internal_ip, index]),
     }
     if nic.get("accessConfigs"):
         complete["accessConfigs"] = [
-            {"kind": "compute#accessConfig", "networkTier": "PREMIUM", **access} for access in nic["accessConfigs"]
+            {"kind": "compute#accessConfig", "networkTier": "PREMIUM", **access}
+            for access in nic["accessConfigs"]
         ]
     return complete
 
 
 def _accelerators(body: Mapping[str, Any], machine_type: str, urls: _Urls) -> list[Json]:
     bundled = catalog.bundled_machine_types().get(machine_type)
-    attached = [(last(entry["acceleratorType"]), int(entry["acceleratorCount"])) for entry in body.get("guestAccelerators", ())]
+    attached = [
+        (last(entry["acceleratorType"]), int(entry["acceleratorCount"]))
+        for entry in body.get("guestAccelerators", ())
+    ]
     pairs = attached or ([(bundled[0].accelerator, bundled[1].gpu_count)] if bundled else [])
-    return [{"acceleratorType": urls.zonal(f"/acceleratorTypes/{name}"), "acceleratorCount": count} for name, count in pairs]
+    return [
+        {"acceleratorType": urls.zonal(f"/acceleratorTypes/{name}"), "acceleratorCount": count}
+        for name, count in pairs
+    ]

@@ -44,7 +44,9 @@ def _rules() -> Iterator[Rule]:
         if verb != "delete":
             yield rule("POST", f"{_ZONE}/instances/<name>/{verb}", f"instances.{verb}")
     yield rule("GET", f"{_ZONE}/instances/<name>/serialPort", "instances.getSerialPortOutput")
-    yield rule("GET", f"{_ZONE}/instances/<name>/getGuestAttributes", "instances.getGuestAttributes")
+    yield rule(
+        "GET", f"{_ZONE}/instances/<name>/getGuestAttributes", "instances.getGuestAttributes"
+    )
     yield rule("GET", f"{_ZONE}/operations", "zoneOperations.list")
     yield rule("GET", f"{_ZONE}/operations/<name>", "zoneOperations.get")
     yield rule("POST", f"{_ZONE}/operations/<name>/wait", "zoneOperations.wait")

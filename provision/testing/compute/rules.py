@@ -1,7 +1,7 @@
 """The checks that Compute Engine makes on `instances.insert` before it accepts it, in its order and close to its words. Pure.
 
-Sources: Compute Engine, "GPU machine types", "Create an N1 VM that has attached GPUs", "Spot VMs", "Limit the run time of
-a VM", "VM metadata"; messages as users of other launchers quote them.
+Sources: Compute Engine, "GPU machine types", "Create an N1 VM that has attached GPUs", "Spot VMs",
+"Limit the run time of a VM", "VM metadata"; messages as users of other launchers quote them.
 """
 
 from __future__ import annotations
@@ -28,10 +28,14 @@ _DISK_TYPES = ("pd-standard", "pd-balanced", "pd-ssd", "hyperdisk-balanced", "lo
 def check_name(name: object) -> None:
     """1 to 63 of a-z, 0-9 and '-', beginning with a letter, not ending with '-'."""
     if not isinstance(name, str) or not _NAME.match(name):
-        raise invalid_field("name", name, "Must be a match of regex '(?:[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)'")
+        raise invalid_field(
+            "name", name, "Must be a match of regex '(?:[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)'"
+        )
 
 
-def check_insert(body: Mapping[str, Any], project: str, zone: str, catalogue: Catalogue, *, now: float) -> None:
+def check_insert(
+    body: Mapping[str, Any], project: str, zone: str, catalogue: Catalogue, *, now: float
+) -> None:
     """Raise the ApiError that the real API would answer with; return when it would accept. `now` is in seconds since the epoch."""
     check_name(body.get("name", ""))
     machine = _machine(body, zone, catalogue)
@@ -57,12 +61,20 @@ def _machine(body: Mapping[str, Any], zone: str, catalogue: Catalogue) -> Machin
         raise invalid_field("machineType", path, f"The machine type must be in zone '{zone}'.")
     machine = catalogue.machine(zone, at[2])
     if machine is None:
-        raise invalid_field("machineType", path, f"Machine type with name '{at[2]}' does not exist in zone '{zone}'.")
+        raise invalid_field(
+            "machineType",
+            path,
+            f"Machine type with name '{at[2]}' does not exist in zone '{zone}'.",
+        )
     return machine
 
 
 def _check_accelerators(
-    accelerators: Sequence[Mapping[str, Any]], machine: MachineType, project: str, zone: str, catalogue: Catalogue
+    accelerators: Sequence[Mapping[str, Any]],
+    machine: MachineType,
+    project: str,
+    zone: str,
+    catalogue: Catalogue,
 ) -> None:
     for entry in accelerators:
         name, count = last(entry.get("acceleratorType", "")), int(entry.get("acceleratorCount", 0))
@@ -71,15 +83,25 @@ def _check_accelerators(
             raise not_found(f"projects/{project}/zones/{zone}/acceleratorTypes/{name}")
         limit = next((limit for limit in offered[name].n1_limits if limit.gpu_count == count), None)
         if machine.gpu_count or offered[name].bundled or machine.series not in ("n1", "custom"):
-            raise invalid(f"[{name}, {machine.name}] features are not compatible for creating instance.")
+            raise invalid(
+                f"[{name}, {machine.name}] features are not compatible for creating instance."
+            )
         if limit is None:
-            raise invalid_field("guestAccelerators[0].acceleratorCount", count, f"Accelerator type {name} does not support {count} cards.")
+            raise invalid_field(
+                "guestAccelerators[0].acceleratorCount",
+                count,
+                f"Accelerator type {name} does not support {count} cards.",
+            )
         vcpus, memory_gb = limit.for_zone(zone)
         if machine.vcpus > vcpus or machine.memory_gb > memory_gb:
-            raise invalid(f"The number of vCPUs or the memory of {machine.name} exceeds what {count} x {name} support in zone {zone}.")
+            raise invalid(
+                f"The number of vCPUs or the memory of {machine.name} exceeds what {count} x {name} support in zone {zone}."
+            )
 
 
-def _check_disks(disks: Sequence[Mapping[str, Any]], machine: MachineType, catalogue: Catalogue) -> None:
+def _check_disks(
+    disks: Sequence[Mapping[str, Any]], machine: MachineType, catalogue: Catalogue
+) -> None:
     boot = next((disk for disk in disks if disk.get("boot")), None)
     if boot is None:
         raise invalid_field("disks", "", "A boot disk must be specified.")
@@ -90,14 +112,24 @@ def _check_disks(disks: Sequence[Mapping[str, Any]], machine: MachineType, catal
     size_gb = int(parameters.get("diskSizeGb", boot.get("diskSizeGb", IMAGE_GB)))
     if size_gb < IMAGE_GB:
         raise invalid_field(
-            "disks[0].initializeParams.diskSizeGb", size_gb, f"Requested disk size cannot be smaller than the image size ({IMAGE_GB} GB)"
+            "disks[0].initializeParams.diskSizeGb",
+            size_gb,
+            f"Requested disk size cannot be smaller than the image size ({IMAGE_GB} GB)",
         )
     disk_type = last(parameters.get("diskType", "pd-standard"))
     if disk_type not in _DISK_TYPES:
-        raise invalid_field("disks[0].initializeParams.diskType", disk_type, "The referenced disk type does not exist.")
+        raise invalid_field(
+            "disks[0].initializeParams.diskType",
+            disk_type,
+            "The referenced disk type does not exist.",
+        )
     only_hyperdisk = catalog.default_disk_type(machine.name) == "hyperdisk-balanced"
-    if only_hyperdisk != (disk_type == "hyperdisk-balanced") and (only_hyperdisk or machine.series == "n1"):
-        raise invalid(f"[{disk_type}, {machine.name}] features are not compatible for creating instance.")
+    if only_hyperdisk != (disk_type == "hyperdisk-balanced") and (
+        only_hyperdisk or machine.series == "n1"
+    ):
+        raise invalid(
+            f"[{disk_type}, {machine.name}] features are not compatible for creating instance."
+        )
 
 
 def _check_image(source: str, catalogue: Catalogue) -> None:
@@ -119,7 +151,9 @@ def check_labels(labels: Mapping[str, str]) -> None:
         raise invalid("A resource can have at most 64 labels.")
     for key, value in labels.items():
         if not _LABEL_KEY.match(key) or not _LABEL_VALUE.match(value):
-            raise invalid_field("labels", f"{key}: {value}", "Label keys and values must match '[a-z0-9_-]{0,63}'.")
+            raise invalid_field(
+                "labels", f"{key}: {value}", "Label keys and values must match '[a-z0-9_-]{0,63}'."
+            )
 
 
 def check_metadata(metadata: Json | Mapping[str, Any]) -> None:
@@ -130,8 +164,18 @@ def check_metadata(metadata: Json | Mapping[str, Any]) -> None:
         raise invalid_field("metadata.items", keys, "Metadata has duplicate keys.")
     for item in items:
         if not _METADATA_KEY.match(item.get("key", "")):
-            raise invalid_field("metadata.items[0].key", item.get("key", ""), "Must be a match of regex '[a-zA-Z0-9-_]{1,128}'")
+            raise invalid_field(
+                "metadata.items[0].key",
+                item.get("key", ""),
+                "Must be a match of regex '[a-zA-Z0-9-_]{1,128}'",
+            )
         if len(item.get("value", "").encode()) > METADATA_VALUE_LIMIT_BYTES:
-            raise invalid_field("metadata.items[0].value", item["key"], "The value is too long: the limit is 262144 bytes.")
+            raise invalid_field(
+                "metadata.items[0].value",
+                item["key"],
+                "The value is too long: the limit is 262144 bytes.",
+            )
     if sum(len(item.get("value", "").encode()) for item in items) > _METADATA_TOTAL_LIMIT_BYTES:
-        raise invalid_field("metadata.items", "", "The total size of the metadata exceeds 524288 bytes.")
+        raise invalid_field(
+            "metadata.items", "", "The total size of the metadata exceeds 524288 bytes."
+        )

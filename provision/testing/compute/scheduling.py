@@ -1,7 +1,8 @@
 """The rules of an instance's scheduling options, and when its run time is over. Pure.
 
-Sources: Compute Engine, "Limit the run time of a VM" (30 seconds to 120 days; the time begins anew with each start),
-"Spot VMs", "About Flex-start VMs", "GPU machine types"; messages as users of other launchers quote them.
+Sources: Compute Engine, "Limit the run time of a VM" (30 seconds to 120 days; the time begins anew
+with each start), "Spot VMs", "About Flex-start VMs", "GPU machine types"; messages as users of
+other launchers quote them.
 """
 
 from __future__ import annotations
@@ -25,53 +26,88 @@ FLEX_WAIT_S = (90, 7200)
 def check(body: Mapping[str, Any], machine: MachineType, *, has_gpu: bool, now: float) -> None:
     """Raise the 400 that these scheduling options of an instance (`body`) deserve."""
     scheduling = body.get("scheduling", {})
-    model = scheduling.get("provisioningModel") or ("SPOT" if scheduling.get("preemptible") else "STANDARD")
+    model = scheduling.get("provisioningModel") or (
+        "SPOT" if scheduling.get("preemptible") else "STANDARD"
+    )
     if model not in MODELS:
-        raise invalid_field("scheduling.provisioningModel", model, f"Must be one of {', '.join(MODELS)}.")
+        raise invalid_field(
+            "scheduling.provisioningModel", model, f"Must be one of {', '.join(MODELS)}."
+        )
     if has_gpu and scheduling.get("onHostMaintenance", "MIGRATE") != "TERMINATE":
         raise invalid("Instances with guest accelerators do not support live migration.")
     if model == "SPOT" and scheduling.get("automaticRestart", True):
-        raise invalid("Scheduling option automaticRestart must be false when the provisioning model is SPOT.")
+        raise invalid(
+            "Scheduling option automaticRestart must be false when the provisioning model is SPOT."
+        )
     _check_limit(scheduling, model, now)
-    if model == "RESERVATION_BOUND" and body.get("reservationAffinity", {}).get("consumeReservationType") != "SPECIFIC_RESERVATION":
+    if (
+        model == "RESERVATION_BOUND"
+        and body.get("reservationAffinity", {}).get("consumeReservationType")
+        != "SPECIFIC_RESERVATION"
+    ):
         raise invalid("The provisioning model RESERVATION_BOUND requires a specific reservation.")
     if model == "FLEX_START":
         _check_flex_start(body, scheduling, machine)
     if machine.provisioning and model not in machine.provisioning:
-        raise invalid(f"Machine type {machine.name} requires one of the provisioning models {', '.join(machine.provisioning)}.")
+        raise invalid(
+            f"Machine type {machine.name} requires one of the provisioning models {', '.join(machine.provisioning)}."
+        )
 
 
 def _check_limit(scheduling: Mapping[str, Any], model: str, now: float) -> None:
     limited = "maxRunDuration" in scheduling or "terminationTime" in scheduling
     action = scheduling.get("instanceTerminationAction")
     if action is not None and action not in ACTIONS:
-        raise invalid_field("scheduling.instanceTerminationAction", action, f"Must be one of {', '.join(ACTIONS)}.")
+        raise invalid_field(
+            "scheduling.instanceTerminationAction", action, f"Must be one of {', '.join(ACTIONS)}."
+        )
     if action and not (limited or model == "SPOT"):
-        raise invalid("You can specify instanceTerminationAction only for Spot VMs or VMs with a limited run time.")
+        raise invalid(
+            "You can specify instanceTerminationAction only for Spot VMs or VMs with a limited run time."
+        )
     if limited and not action:
         raise invalid("instanceTerminationAction must be specified when the run time is limited.")
     if "maxRunDuration" in scheduling and "terminationTime" in scheduling:
         raise invalid("Only one of maxRunDuration and terminationTime can be specified.")
     seconds = scheduling.get("maxRunDuration", {}).get("seconds")
     if seconds is not None and not MIN_TTL_S <= int(seconds) <= MAX_TTL_S:
-        raise invalid_field("scheduling.maxRunDuration", seconds, "Must be between 30 seconds and 120 days.")
+        raise invalid_field(
+            "scheduling.maxRunDuration", seconds, "Must be between 30 seconds and 120 days."
+        )
     until = scheduling.get("terminationTime")
     if until is not None and not MIN_TTL_S <= _timestamp(until) - now <= MAX_TTL_S:
-        raise invalid_field("scheduling.terminationTime", until, "Must be between 30 seconds and 120 days in the future.")
+        raise invalid_field(
+            "scheduling.terminationTime",
+            until,
+            "Must be between 30 seconds and 120 days in the future.",
+        )
 
 
-def _check_flex_start(body: Mapping[str, Any], scheduling: Mapping[str, Any], machine: MachineType) -> None:
+def _check_flex_start(
+    body: Mapping[str, Any], scheduling: Mapping[str, Any], machine: MachineType
+) -> None:
     if machine.gpu_count == 0 or machine.series in {"a4x", "g4"}:
-        raise invalid(f"Machine type {machine.name} cannot be used with the provisioning model FLEX_START.")
+        raise invalid(
+            f"Machine type {machine.name} cannot be used with the provisioning model FLEX_START."
+        )
     seconds = scheduling.get("maxRunDuration", {}).get("seconds")
     if seconds is None or int(seconds) > FLEX_MAX_S:
         raise invalid("Flex-start VMs require a maxRunDuration of at most 7 days.")
     if scheduling.get("automaticRestart", True):
-        raise invalid("Scheduling option automaticRestart must be false when the provisioning model is FLEX_START.")
+        raise invalid(
+            "Scheduling option automaticRestart must be false when the provisioning model is FLEX_START."
+        )
     wait_s = int(body.get("params", {}).get("requestValidForDuration", {}).get("seconds", 0))
     if wait_s and not FLEX_WAIT_S[0] <= wait_s <= FLEX_WAIT_S[1]:
-        raise invalid_field("params.requestValidForDuration", wait_s, "Must be 0, or between 90 seconds and 2 hours.")
-    if body.get("reservationAffinity", {}).get("consumeReservationType", "NO_RESERVATION") == "SPECIFIC_RESERVATION":
+        raise invalid_field(
+            "params.requestValidForDuration",
+            wait_s,
+            "Must be 0, or between 90 seconds and 2 hours.",
+        )
+    if (
+        body.get("reservationAffinity", {}).get("consumeReservationType", "NO_RESERVATION")
+        == "SPECIFIC_RESERVATION"
+    ):
         raise invalid("Flex-start VMs do not consume reservations.")
 
 
@@ -85,7 +121,11 @@ def complete(asked: Mapping[str, Any]) -> Json:
         "provisioningModel": model,
         "preemptible": model == "SPOT",
     }
-    return {**shown, "instanceTerminationAction": asked.get("instanceTerminationAction", "STOP")} if model == "SPOT" else shown
+    return (
+        {**shown, "instanceTerminationAction": asked.get("instanceTerminationAction", "STOP")}
+        if model == "SPOT"
+        else shown
+    )
 
 
 def ends_at(scheduling: Mapping[str, Any], started: float) -> float | None:
@@ -103,5 +143,7 @@ def _timestamp(text: str) -> float:
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None:
-        raise invalid_field("scheduling.terminationTime", text, "Must be a valid RFC 3339 timestamp.")
+        raise invalid_field(
+            "scheduling.terminationTime", text, "Must be a valid RFC 3339 timestamp."
+        )
     return moment.timestamp()

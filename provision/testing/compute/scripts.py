@@ -1,10 +1,11 @@
 """Bad luck in plain data: in this zone, at this call, the nth time, this fault. For tests, for files, and for a mock that runs.
 
-    {"zone": "us-central1-a", "call": "instances.insert", "nth": 2, "fault": "stock_out", "available": ["us-central1-c"]}
+{"zone": "us-central1-a", "call": "instances.insert", "nth": 2, "fault": "stock_out", "available":
+["us-central1-c"]}
 
-`zone`, `call` and `name` (of the VM) are globs; `call` is the method of the API, `instances.insert` where it is not given.
-`nth` is a number, a range ("2-4") or an open one ("3+"); without it every such call is hit. `fault` is a key of `FAULTS`;
-other words are the fault's own.
+`zone`, `call` and `name` (of the VM) are globs; `call` is the method of the API, `instances.insert`
+where it is not given. `nth` is a number, a range ("2-4") or an open one ("3+"); without it every
+such call is hit. `fault` is a key of `FAULTS`; other words are the fault's own.
 """
 
 from __future__ import annotations
@@ -44,10 +45,14 @@ def _quota(*, metric: str = "NVIDIA_T4_GPUS", limit: float = 0.0, silent: bool =
 
 
 def _operation(*, code: str, message: str = "", http_status: int | None = None) -> Fault:
-    return Fault(kind=FaultKind.OPERATION, code=code, message=message or code, http_status=http_status)
+    return Fault(
+        kind=FaultKind.OPERATION, code=code, message=message or code, http_status=http_status
+    )
 
 
-def _http(*, http_status: int, reason: str = "backendError", message: str = "Backend Error") -> Fault:
+def _http(
+    *, http_status: int, reason: str = "backendError", message: str = "Backend Error"
+) -> Fault:
     return Fault(kind=FaultKind.HTTP, http_status=http_status, code=reason, message=message)
 
 
@@ -64,8 +69,12 @@ def _html_502() -> Fault:
     return faults.html_502()
 
 
-def _malformed(*, text: str = '{"kind": "compute#operation", "name": ', before: bool = False) -> Fault:
-    return Fault(kind=FaultKind.BODY if before else FaultKind.BODY_AFTER, http_status=200, text=text)
+def _malformed(
+    *, text: str = '{"kind": "compute#operation", "name": ', before: bool = False
+) -> Fault:
+    return Fault(
+        kind=FaultKind.BODY if before else FaultKind.BODY_AFTER, http_status=200, text=text
+    )
 
 
 def _future(*, fields: Mapping[str, Any] | None = None) -> Fault:
@@ -119,7 +128,10 @@ def _read(row: Mapping[str, Any]) -> Fault:
     kind = str(row.get("fault"))
     if kind not in FAULTS:
         raise ValueError(f"no fault: {kind!r} (known: {', '.join(FAULTS)})")
-    zone, call, name = (str(row.get(word, default)) for word, default in (("zone", "*"), ("call", _default_call(kind)), ("name", "*")))
+    zone, call, name = (
+        str(row.get(word, default))
+        for word, default in (("zone", "*"), ("call", _default_call(kind)), ("name", "*"))
+    )
     if not matching(METHODS, call):
         raise ValueError(f"no emulated method: {call!r} (known: {', '.join(sorted(METHODS))})")
     own = {key: value for key, value in row.items() if key not in _PLACE}
@@ -127,7 +139,9 @@ def _read(row: Mapping[str, Any]) -> Fault:
         fault = FAULTS[kind](**own)
     except TypeError:
         allowed = ", ".join((*_PLACE, *inspect.signature(FAULTS[kind]).parameters))
-        raise ValueError(f"fault {kind!r} does not go with {', '.join(own) or 'nothing more'} (its words: {allowed})") from None
+        raise ValueError(
+            f"fault {kind!r} does not go with {', '.join(own) or 'nothing more'} (its words: {allowed})"
+        ) from None
     after, times = _window(row.get("nth"))
     return replace(fault, zone=zone, call=call, name=name, after=after, times=times, said=dict(row))
 

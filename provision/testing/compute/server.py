@@ -46,7 +46,8 @@ STOP_POLL_S = 0.02
 class Call:
     """One request that arrived. `api` is the method id (`instances.insert`); `reply` is None when no JSON was sent back.
 
-    `status` is 0 when the connection was reset; `future` says that the reply had fields of a later API on purpose.
+    `status` is 0 when the connection was reset; `future` says that the reply had fields of a later
+    API on purpose.
     """
 
     verb: str
@@ -86,9 +87,9 @@ class ComputeEmulator:
         with ComputeEmulator(NullBackend()) as emulator:
             client = InstancesClient(credentials=AnonymousCredentials(), client_options={"api_endpoint": emulator.endpoint})
 
-    `operation_s` is how long operations take: one figure, or one per verb (`insert`, `delete`, `start`, `stop` …); with 0
-    an operation is accepted as PENDING and found DONE at the next look. `faults` is the script of bad luck, `calls` what
-    arrived (the latest 10,000).
+    `operation_s` is how long operations take: one figure, or one per verb (`insert`, `delete`,
+    `start`, `stop` …); with 0 an operation is accepted as PENDING and found DONE at the next look.
+    `faults` is the script of bad luck, `calls` what arrived (the latest 10,000).
     """
 
     def __init__(
@@ -103,21 +104,30 @@ class ComputeEmulator:
         self.faults = FaultBook()
         self.calls: deque[Call] = deque(maxlen=CALLS_KEPT)
         self.clock: Clock = clock or SystemClock()
-        self._world = World(catalogue or Catalogue(), hosts or NullBackend(), self.clock, Durations.of(operation_s))
+        self._world = World(
+            catalogue or Catalogue(), hosts or NullBackend(), self.clock, Durations.of(operation_s)
+        )
         self._api = Api(self._world, self._world.store.catalogue)
         self._zones = self._world.store.catalogue.zone_names
         self._port = port
         self._server: Any = None
         self._thread: threading.Thread | None = None
 
-    # --- life -------------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     def start(self) -> Self:
         """Begin to serve on 127.0.0.1; port 0 chooses a free one."""
         handler = type("_ClockedHandler", (_Handler,), {"clock": self.clock})
-        self._server = make_server("127.0.0.1", self._port, self._application, threaded=True, request_handler=handler)
+        self._server = make_server(
+            "127.0.0.1", self._port, self._application, threaded=True, request_handler=handler
+        )
         self._world.store.links = Links(f"{self.endpoint}{PREFIX}")
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(STOP_POLL_S,), name="compute-emulator", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever,
+            args=(STOP_POLL_S,),
+            name="compute-emulator",
+            daemon=True,
+        )
         self._thread.start()
         return self
 
@@ -134,7 +144,12 @@ class ComputeEmulator:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop()
 
     @property
@@ -156,7 +171,7 @@ class ComputeEmulator:
         """Take up the world of an earlier emulator; instances that ran boot, as after a loss of power."""
         self._world.restore(saved)
 
-    # --- the project ------------------------------------------------------------------------------------------------
+    # --- the project ------------------------------------------------------------------------------
 
     @property
     def quotas(self) -> Quotas:
@@ -187,7 +202,7 @@ class ComputeEmulator:
         """Add bad luck from plain data: `{"zone": …, "call": …, "nth": …, "fault": …}`; see `scripts`. ValueError for nonsense."""
         self.faults.add(*scripts.read(rows))
 
-    # --- what nobody asks for ---------------------------------------------------------------------------------------
+    # --- what nobody asks for ---------------------------------------------------------------------
 
     def preempt(self, name: str, zone: str) -> None:
         """Take a running Spot VM back: STOPPING, then TERMINATED or deleted. ValueError for a VM that is none."""
@@ -201,7 +216,7 @@ class ComputeEmulator:
         """The guest powered itself off: STOPPING, then TERMINATED."""
         self._world.happens(GUEST_STOP, name, zone)
 
-    # --- the guest's side -------------------------------------------------------------------------------------------
+    # --- the guest's side -------------------------------------------------------------------------
 
     def publish(self, name: str, zone: str, attribute: str, value: str) -> None:
         """What a guest does with PUT on its metadata server: set the guest attribute `namespace/key`."""
@@ -223,11 +238,13 @@ class ComputeEmulator:
         """The method ids that arrived, in order."""
         return [call.api for call in self.calls]
 
-    # --- one request ------------------------------------------------------------------------------------------------
+    # --- one request ------------------------------------------------------------------------------
 
     def _application(self, environ: _Environ, start_response: Any) -> Iterable[bytes]:
         if _from_a_browser(environ):
-            return Answer(403, None, "no pages of the web here\n").response()(environ, start_response)
+            return Answer(403, None, "no pages of the web here\n").response()(
+                environ, start_response
+            )
         if environ["PATH_INFO"].startswith(CONTROL):
             return self._controlled(environ)(environ, start_response)
         request = Request(environ)
@@ -237,21 +254,43 @@ class ComputeEmulator:
             api, words = routes.bind_to_environ(environ).match()
             body = json_body(request.get_data())
             fault = self._fault(api, words, body or {})
-            hidden = self.faults.unreachable(api, self._zones) if api.endswith(".aggregatedList") else frozenset()
+            hidden = (
+                self.faults.unreachable(api, self._zones)
+                if api.endswith(".aggregatedList")
+                else frozenset()
+            )
             path, query = request.path.removeprefix(f"{PREFIX}/"), request.args.to_dict()
             words = {"project": query.get("projectId", ""), **words}
-            answer = self._answer(Ask(method=api, path=path, query=query, body=body or {}, fault=fault, unreachable=hidden, **words))
+            answer = self._answer(
+                Ask(
+                    method=api,
+                    path=path,
+                    query=query,
+                    body=body or {},
+                    fault=fault,
+                    unreachable=hidden,
+                    **words,
+                )
+            )
         except ApiError as error:
             answer = Answer(error.status, error.envelope())
         except ClientDisconnected:  # half a request is none
             reset(environ["werkzeug.socket"])
         except HTTPException as error:
             message = f"{request.method} {request.path}: {error.name}"
-            answer = Answer(error.code or 500, ApiError(error.code or 500, "notFound", message).envelope())
+            answer = Answer(
+                error.code or 500, ApiError(error.code or 500, "notFound", message).envelope()
+            )
         answer = spoilt(answer, fault)
         query = request.args.to_dict()
         future = fault is not None and fault.kind is FaultKind.FUTURE
-        arrived: Json = {"verb": request.method, "path": request.path, "api": api, "query": query, "body": body}
+        arrived: Json = {
+            "verb": request.method,
+            "path": request.path,
+            "api": api,
+            "query": query,
+            "body": body,
+        }
         self.calls.append(Call(**arrived, status=answer.status, reply=answer.reply, future=future))
         if answer.status == RESET:
             connection: socket.socket = environ["werkzeug.socket"]
@@ -272,7 +311,11 @@ class ComputeEmulator:
             raise fault.as_error()
         if fault is not None and fault.kind in BEFORE:
             return Answer(200, None)
-        reply = self.logins.answer(ask.method, ask.name, ask.key, ask.body) if ask.method in oslogin.METHODS else self._api.answer(ask)
+        reply = (
+            self.logins.answer(ask.method, ask.name, ask.key, ask.body)
+            if ask.method in oslogin.METHODS
+            else self._api.answer(ask)
+        )
         if fault is not None and fault.kind is FaultKind.HANG:
             self.clock.sleep(fault.seconds)
         return Answer(200, reply)
@@ -281,7 +324,12 @@ class ComputeEmulator:
         """A request that steers the emulator itself."""
         request = Request(environ)
         try:
-            reply = control.answer(self, request.method, request.path.removeprefix(CONTROL), json_value(request.get_data()))
+            reply = control.answer(
+                self,
+                request.method,
+                request.path.removeprefix(CONTROL),
+                json_value(request.get_data()),
+            )
         except ApiError as error:
             return Answer(error.status, error.envelope()).response()
         return Answer(200, reply).response()

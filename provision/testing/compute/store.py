@@ -44,7 +44,7 @@ class Store:
         self._hosts = hosts
         self.count = 0
 
-    # --- looking ----------------------------------------------------------------------------------------------------
+    # --- looking ----------------------------------------------------------------------------------
 
     def find(self, place: Place) -> Machine:
         """An instance; 404 when there is none, or no such zone."""
@@ -66,12 +66,22 @@ class Store:
         held: Iterator[tuple[Place, Json]] = iter(self.items.items())
         if collection == "instances":
             held = ((place, machine.resource) for place, machine in self.machines.items())
-        found = [(p, r) for p, r in held if (p.collection, p.project) == (collection, project) and zone in {None, p.zone}]
-        return [(place.zone, resource) for place, resource in sorted(found, key=lambda pair: pair[0])]
+        found = [
+            (p, r)
+            for p, r in held
+            if (p.collection, p.project) == (collection, project) and zone in {None, p.zone}
+        ]
+        return [
+            (place.zone, resource) for place, resource in sorted(found, key=lambda pair: pair[0])
+        ]
 
     def named(self, name: str, zone: str) -> list[Machine]:
         """The instances of this name and zone, in whatever project."""
-        return [machine for place, machine in self.machines.items() if (place.zone, place.name) == (zone, name)]
+        return [
+            machine
+            for place, machine in self.machines.items()
+            if (place.zone, place.name) == (zone, name)
+        ]
 
     def usages(self, project: str, *, without: Collection[Place] = ()) -> dict[str, Usage]:
         """Quota usage of a project, by region and metric; `without` are instances and disks not to be counted."""
@@ -80,7 +90,11 @@ class Store:
             if place.project == project and place not in without and machine.status not in OFF:
                 rows.setdefault(region_of(place.zone), []).append(self.takes(machine))
         for place, item in self.items.items():
-            if place.project == project and place not in without and place.collection == disks.COLLECTION:
+            if (
+                place.project == project
+                and place not in without
+                and place.collection == disks.COLLECTION
+            ):
                 rows.setdefault(region_of(place.zone), []).append(quotas.of_disk(item))
         return {region: quotas.total(taken) for region, taken in rows.items()}
 
@@ -98,18 +112,27 @@ class Store:
         """The quota or the reservation that keeps an instance from starting, or one `with_disks` from being made."""
         region, project = region_of(machine.place.zone), machine.place.project
         own = [at for at in self._disks_of(machine) if with_disks]
-        wanted = quotas.total([self.takes(machine), *(quotas.of_disk(self.items[at]) for at in own)])
+        wanted = quotas.total(
+            [self.takes(machine), *(quotas.of_disk(self.items[at]) for at in own)]
+        )
         usages = self.usages(project, without={machine.place, *own})
-        metric = self.quotas.exceeded(wanted, quotas.total(usages.values()), usages.get(region, {}), region)
+        metric = self.quotas.exceeded(
+            wanted, quotas.total(usages.values()), usages.get(region, {}), region
+        )
         if metric is not None:
             return self.quotas.refusal(metric, region)
         name = reservations.specific_name(machine.resource)
         if name is None:
             return None
-        return reservations.shortage(self.reservation(machine.place.beside(reservations.COLLECTION, name)), machine.resource)
+        return reservations.shortage(
+            self.reservation(machine.place.beside(reservations.COLLECTION, name)), machine.resource
+        )
 
     def _disks_of(self, machine: Machine) -> list[Place]:
-        places = [machine.place.beside(disks.COLLECTION, last(attached.get("source", "-"))) for attached in machine.resource["disks"]]
+        places = [
+            machine.place.beside(disks.COLLECTION, last(attached.get("source", "-")))
+            for attached in machine.resource["disks"]
+        ]
         return [place for place in places if place in self.items]
 
     def reservation(self, place: Place) -> Json:
@@ -117,12 +140,16 @@ class Store:
         if place not in self.items:
             why = f"Specified reservations [{place.name}] do not exist."
             raise invalid_field("reservationAffinity.values", place.name, why)
-        users = [m for at, m in self.machines.items() if at.zone == place.zone and m.status not in (*OFF, "PROVISIONING")]
+        users = [
+            m
+            for at, m in self.machines.items()
+            if at.zone == place.zone and m.status not in (*OFF, "PROVISIONING")
+        ]
         using = sum(reservations.specific_name(machine.resource) == place.name for machine in users)
         self.items[place]["specificReservation"]["inUseCount"] = str(using)
         return self.items[place]
 
-    # --- making -----------------------------------------------------------------------------------------------------
+    # --- making -----------------------------------------------------------------------------------
 
     def new_id(self) -> str:
         """A decimal id, higher than every one before."""
@@ -142,7 +169,9 @@ class Store:
             created=timestamp(self.now()),
             internal_ip=f"10.128.{self.count // 250 % 256}.{self.count % 250 + 2}",
         )
-        self.items.update({disk: resource for disk, resource in made.items() if disk not in self.items})
+        self.items.update(
+            {disk: resource for disk, resource in made.items() if disk not in self.items}
+        )
         for disk in made.values():
             disk["users"] = [self.links.full(place.path)]
         self.machines[place] = Machine(place=place, resource=resource)
@@ -166,9 +195,15 @@ class Store:
 
     def new_disk(self, place: Place, asked: Mapping[str, Any]) -> Json:
         """A disk that is not yet held."""
-        return disks.new_disk(asked, links=self.links, place=place, disk_id=self.new_id(), created=timestamp(self.now()))
+        return disks.new_disk(
+            asked,
+            links=self.links,
+            place=place,
+            disk_id=self.new_id(),
+            created=timestamp(self.now()),
+        )
 
-    # --- what happens to an instance ----------------------------------------------------------------------------------
+    # --- what happens to an instance --------------------------------------------------------------
 
     def boot(self, machine: Machine, *, keep: bool = False) -> OperationFailure | None:
         """Start its host; one that does not boot is removed, or with `keep` left stopped."""
@@ -178,13 +213,19 @@ class Store:
         gpu, gpu_count = resources.gpu_of(machine.resource)
         metadata = {**self.project_metadata, **resources.metadata_of(machine.resource)}
         try:
-            address, port = self._hosts.boot(machine.place.name, machine.place.zone, metadata, gpu, gpu_count)
+            address, port = self._hosts.boot(
+                machine.place.name, machine.place.zone, metadata, gpu, gpu_count
+            )
         except Exception as error:  # noqa: BLE001  (whatever a backend raises is a host that did not boot)
             if keep:
                 machine.status = "TERMINATED"
             else:
                 self.remove(machine)
-            return OperationFailure(code="INTERNAL_ERROR", message=f"Internal error. The host did not boot: {error}", http_status=500)
+            return OperationFailure(
+                code="INTERNAL_ERROR",
+                message=f"Internal error. The host did not boot: {error}",
+                http_status=500,
+            )
         machine.resource.update(status="RUNNING", lastStartTimestamp=timestamp(self.now()))
         machine.guest[MOCK_PORT_ATTRIBUTE] = str(port)
         resources.set_address(machine.resource, address)
@@ -197,13 +238,21 @@ class Store:
 
         One that may not wait fails as any other without capacity does.
         """
-        after_s = self.capacity.after_s(machine.place.zone) if machine.scheduling["provisioningModel"] == "FLEX_START" else 0.0
+        after_s = (
+            self.capacity.after_s(machine.place.zone)
+            if machine.scheduling["provisioningModel"] == "FLEX_START"
+            else 0.0
+        )
         if after_s == 0 or not self.exists(machine):
             return self.boot(machine)
         wait_s = valid_s(body)
         if wait_s == 0:
             self.remove(machine)
-            return stock_out(machine.place.zone).at(machine.place.zone, last(machine.resource["machineType"])).as_failure()
+            return (
+                stock_out(machine.place.zone)
+                .at(machine.place.zone, last(machine.resource["machineType"]))
+                .as_failure()
+            )
         machine.granted_at = None if after_s == NEVER_S else self.now() + after_s
         machine.expires_at = self.now() + wait_s
         machine.status = WAITING
@@ -240,7 +289,11 @@ class Store:
             return
         del self.machines[machine.place]
         self._hosts.destroy(machine.place.name, machine.place.zone)
-        going = {last(disk.get("source", "-")) for disk in machine.resource["disks"] if disk["autoDelete"] and not keep_disks}
+        going = {
+            last(disk.get("source", "-"))
+            for disk in machine.resource["disks"]
+            if disk["autoDelete"] and not keep_disks
+        }
         for at in self._disks_of(machine):
             if at.name in going:
                 del self.items[at]

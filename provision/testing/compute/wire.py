@@ -31,7 +31,9 @@ class Answer:
         """JSON, or the text of a fault."""
         if self.reply is None:
             return Response(self.text, self.status, content_type="text/html; charset=UTF-8")
-        return Response(json.dumps(self.reply), self.status, content_type="application/json; charset=UTF-8")
+        return Response(
+            json.dumps(self.reply), self.status, content_type="application/json; charset=UTF-8"
+        )
 
 
 def spoilt(answer: Answer, fault: Fault | None) -> Answer:

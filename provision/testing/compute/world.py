@@ -28,16 +28,26 @@ SYSTEM_USER = "system@google.com"
 class World:
     """All that exists. Every public method takes the lock and first lets time do its work."""
 
-    def __init__(self, catalogue: Catalogue, hosts: HostBackend, clock: Clock, durations_s: Durations) -> None:
+    def __init__(
+        self, catalogue: Catalogue, hosts: HostBackend, clock: Clock, durations_s: Durations
+    ) -> None:
         self._clock = clock
         self._moment = Moment(clock)
         self._lock = threading.RLock()
         self.store = Store(catalogue, hosts, self._moment.now)
         self._operations = Operations(self._moment, lambda: self.store.links, durations_s)
 
-    # --- requests ---------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
-    def insert(self, project: str, zone: str, body: Mapping[str, Any], *, request_id: str, fault: Fault | None) -> Json:
+    def insert(
+        self,
+        project: str,
+        zone: str,
+        body: Mapping[str, Any],
+        *,
+        request_id: str,
+        fault: Fault | None,
+    ) -> Json:
         """Accept a new instance; 400, 404 and 409 as the real API."""
         place = Place(project, zone, str(body.get("name", "")))
         with self._lock:
@@ -47,7 +57,15 @@ class World:
                 return known
             return self._insert(place, body, request_id=request_id, fault=fault)
 
-    def bulk_insert(self, project: str, zone: str, body: Mapping[str, Any], *, request_id: str, fault: Fault | None) -> Json:
+    def bulk_insert(
+        self,
+        project: str,
+        zone: str,
+        body: Mapping[str, Any],
+        *,
+        request_id: str,
+        fault: Fault | None,
+    ) -> Json:
         """Accept many new instances under one operation; what each of them is refused for refuses all."""
         place = Place(project, zone, "", "instances/bulkInsert")
         with self._lock:
@@ -55,13 +73,23 @@ class World:
             known = self._operations.recall(request_id, "bulkInsert", place)
             if known is not None:
                 return known
-            taken = {at.name for at in self.store.machines if (at.project, at.zone) == (project, zone)}
+            taken = {
+                at.name for at in self.store.machines if (at.project, at.zone) == (project, zone)
+            }
             wanted = bulk.read_bulk(body, zone, taken)
             for single in wanted.bodies:
                 self._check(Place(project, zone, single["name"]), single)
             return self._bulk_insert(place, wanted, request_id=request_id, fault=fault)
 
-    def change(self, verb: str, place: Place, *, body: Mapping[str, Any], request_id: str, fault: Fault | None) -> Json:
+    def change(
+        self,
+        verb: str,
+        place: Place,
+        *,
+        body: Mapping[str, Any],
+        request_id: str,
+        fault: Fault | None,
+    ) -> Json:
         """Accept a change of an existing instance, one of `lifecycle.VERBS`; 404 when there is none."""
         with self._lock:
             self.tick()
@@ -72,7 +100,15 @@ class World:
             plan = lifecycle.VERBS[verb](self.store, machine, body)
             return self._begin(verb, machine, plan, request_id=request_id, fault=fault)
 
-    def change_item(self, verb: str, place: Place, *, body: Mapping[str, Any], request_id: str, fault: Fault | None) -> Json:
+    def change_item(
+        self,
+        verb: str,
+        place: Place,
+        *,
+        body: Mapping[str, Any],
+        request_id: str,
+        fault: Fault | None,
+    ) -> Json:
         """Accept a new disk or reservation (`insert`), its `delete`, or a disk's `setLabels`."""
         with self._lock:
             self.tick()
@@ -92,11 +128,15 @@ class World:
             if verb == "delete":
                 disks.check_unused({"users": (), **made})
             if verb == "setLabels":
-                lifecycle.check_fingerprint("labels", body.get("labelFingerprint", ""), made["labelFingerprint"])
+                lifecycle.check_fingerprint(
+                    "labels", body.get("labelFingerprint", ""), made["labelFingerprint"]
+                )
                 check_labels(body.get("labels", {}))
-            return self._operations.begin(Change(verb=verb, place=place, target_id=made["id"], end=end), request_id, fault)
+            return self._operations.begin(
+                Change(verb=verb, place=place, target_id=made["id"], end=end), request_id, fault
+            )
 
-    # --- looking ----------------------------------------------------------------------------------------------------
+    # --- looking ----------------------------------------------------------------------------------
 
     def get(self, place: Place) -> Json:
         """An instance, a disk or a reservation as it is now."""
@@ -105,7 +145,11 @@ class World:
             if place.collection == reservations.COLLECTION:
                 self.store.item(place)
                 return deepcopy(self.store.reservation(place))
-            return deepcopy(self.store.find(place).resource if place.collection == "instances" else self.store.item(place))
+            return deepcopy(
+                self.store.find(place).resource
+                if place.collection == "instances"
+                else self.store.item(place)
+            )
 
     def all(self, collection: str, project: str, zone: str | None = None) -> list[tuple[str, Json]]:
         """(zone, resource) of a project's instances, disks or reservations, by zone and name."""
@@ -133,7 +177,9 @@ class World:
             now, ends_at = self._clock.now(), self._operations.ends_at(place)
             if operation["status"] == "DONE" or now >= deadline:
                 return operation
-            self._clock.sleep(max(min(deadline, deadline if ends_at is None else ends_at) - now, 0.001))
+            self._clock.sleep(
+                max(min(deadline, deadline if ends_at is None else ends_at) - now, 0.001)
+            )
 
     def serial(self, place: Place, start: int) -> tuple[str, int, int]:
         """(contents, first byte returned, byte to go on from) of serial port 1."""
@@ -146,12 +192,27 @@ class World:
         with self._lock:
             self.tick()
             machine = self.store.find(place)
-            if resources.metadata_of(machine.resource).get("enable-guest-attributes", "").upper() != "TRUE":
-                raise ApiError(403, "forbidden", f"Guest attributes endpoint access is disabled for '{place.path}'.")
+            if (
+                resources.metadata_of(machine.resource).get("enable-guest-attributes", "").upper()
+                != "TRUE"
+            ):
+                raise ApiError(
+                    403,
+                    "forbidden",
+                    f"Guest attributes endpoint access is disabled for '{place.path}'.",
+                )
             below = query.rstrip("/") + "/"
-            found = {key: value for key, value in sorted(machine.guest.items()) if not query or key == query or key.startswith(below)}
+            found = {
+                key: value
+                for key, value in sorted(machine.guest.items())
+                if not query or key == query or key.startswith(below)
+            }
             if not found:
-                raise ApiError(404, "notFound", f"The resource '{query}' of type 'Guest Attribute' was not found.")
+                raise ApiError(
+                    404,
+                    "notFound",
+                    f"The resource '{query}' of type 'Guest Attribute' was not found.",
+                )
             return found
 
     def quotas(self, project: str, region: str | None = None) -> list[Json]:
@@ -160,7 +221,7 @@ class World:
             self.tick()
             return self.store.quotas.resources(self.store.usage(project, region), region)
 
-    # --- events -----------------------------------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
     def happens(self, event: str, name: str, zone: str) -> None:
         """A system event befalls the running instances of this name and zone; KeyError when there are none."""
@@ -171,7 +232,9 @@ class World:
         }
         with self._lock:
             self.tick()
-            running = [machine for machine in self.store.named(name, zone) if machine.status == "RUNNING"]
+            running = [
+                machine for machine in self.store.named(name, zone) if machine.status == "RUNNING"
+            ]
             if not running:
                 raise KeyError(f"no running instance {zone}/{name}")
             for machine in running:
@@ -198,21 +261,36 @@ class World:
                 while (at := min(self._operations.next_at(), self._next_limit())) <= now:
                     self._moment.at = at
                     self._operations.settle()
-                    for machine in [m for m in self.store.machines.values() if m.waits_until is not None and m.waits_until <= at]:
+                    for machine in [
+                        m
+                        for m in self.store.machines.values()
+                        if m.waits_until is not None and m.waits_until <= at
+                    ]:
                         self.store.end_wait(machine)
-                    for machine in [m for m in self.store.machines.values() if m.stops_at is not None and m.stops_at <= at]:
+                    for machine in [
+                        m
+                        for m in self.store.machines.values()
+                        if m.stops_at is not None and m.stops_at <= at
+                    ]:
                         machine.stops_at = None
                         deletes = machine.scheduling.get("instanceTerminationAction") == "DELETE"
                         plan = lifecycle.end_of_time(self.store, machine)
-                        self._begin("delete" if deletes else "stop", machine, plan, user=SYSTEM_USER)
+                        self._begin(
+                            "delete" if deletes else "stop", machine, plan, user=SYSTEM_USER
+                        )
             finally:
                 self._moment.at = None
 
     def _next_limit(self) -> float:
-        limits = [at for m in self.store.machines.values() for at in (m.stops_at, m.waits_until) if at is not None]
+        limits = [
+            at
+            for m in self.store.machines.values()
+            for at in (m.stops_at, m.waits_until)
+            if at is not None
+        ]
         return min(limits, default=float("inf"))
 
-    # --- from one emulator to the next --------------------------------------------------------------------------------
+    # --- from one emulator to the next ------------------------------------------------------------
 
     def shut_down(self, *, keep: bool) -> None:
         """End every host: destroyed, or with `keep` halted on its disk. All is forgotten either way."""
@@ -228,9 +306,15 @@ class World:
     def snapshot(self) -> Json:
         """Instances, disks, reservations, project metadata and OS Login's keys as JSON."""
         with self._lock:
-            items = [[at.project, at.zone, at.name, at.collection, resource] for at, resource in self.store.items.items()]
+            items = [
+                [at.project, at.zone, at.name, at.collection, resource]
+                for at, resource in self.store.items.items()
+            ]
             machines = [machine.as_json() for machine in self.store.machines.values()]
-            project = {"metadata": dict(self.store.project_metadata), "logins": self.store.logins.snapshot()}
+            project = {
+                "metadata": dict(self.store.project_metadata),
+                "logins": self.store.logins.snapshot(),
+            }
             return {"instances": machines, "items": deepcopy(items), **project}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -249,7 +333,7 @@ class World:
                     machine.stops_at = stops_at
                     resources.set_termination(machine.resource, stops_at)
 
-    # --- inside -----------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _check(self, place: Place, body: Mapping[str, Any]) -> None:
         check_insert(body, place.project, place.zone, self.store.catalogue, now=self._moment.now())
@@ -259,7 +343,9 @@ class World:
         if name is not None:
             self.store.reservation(place.beside(reservations.COLLECTION, name))
 
-    def _insert(self, place: Place, body: Mapping[str, Any], *, request_id: str, fault: Fault | None) -> Json:
+    def _insert(
+        self, place: Place, body: Mapping[str, Any], *, request_id: str, fault: Fault | None
+    ) -> Json:
         self._check(place, body)
         machine = self.store.new_machine(place, body)
 
@@ -270,16 +356,24 @@ class World:
                 self.store.remove(machine, keep_disks=fault is not None and fault.leaves_disk)
 
         short = self.store.shortage(machine, with_disks=True)
-        plan = Plan(begin="STAGING", end=lambda: self.store.allot(machine, body), fail=fail, failure=short)
+        plan = Plan(
+            begin="STAGING", end=lambda: self.store.allot(machine, body), fail=fail, failure=short
+        )
         return self._begin("insert", machine, plan, request_id=request_id, fault=fault)
 
-    def _bulk_insert(self, place: Place, wanted: bulk.Bulk, *, request_id: str, fault: Fault | None) -> Json:
+    def _bulk_insert(
+        self, place: Place, wanted: bulk.Bulk, *, request_id: str, fault: Fault | None
+    ) -> Json:
         """As many as there is room for; fewer than `least` of them are taken back, and the operation has failed."""
         room = len(wanted.bodies) if fault is None or fault.capacity is None else fault.capacity
         machines: list[Machine] = []
-        short: OperationFailure | None = fault.as_failure() if fault is not None and fault.capacity is not None else None
+        short: OperationFailure | None = (
+            fault.as_failure() if fault is not None and fault.capacity is not None else None
+        )
         for single in wanted.bodies[:room]:
-            machine = self.store.new_machine(Place(place.project, place.zone, single["name"]), single)
+            machine = self.store.new_machine(
+                Place(place.project, place.zone, single["name"]), single
+            )
             machines.append(machine)
             failure = self.store.shortage(machine, with_disks=True)
             if failure is not None:
@@ -292,7 +386,9 @@ class World:
                 self.store.remove(machine)
 
         def end() -> OperationFailure | None:
-            failures = [failure for machine in machines if (failure := self.store.boot(machine)) is not None]
+            failures = [
+                failure for machine in machines if (failure := self.store.boot(machine)) is not None
+            ]
             return failures[0] if failures else None
 
         def begin() -> None:
@@ -307,9 +403,15 @@ class World:
             end=end,
             fail=fail,
             failure=None if enough else short,
-            shows={"instancesBulkInsertOperationMetadata": bulk.metadata(place.zone, len(wanted.bodies), len(machines) if enough else 0)},
+            shows={
+                "instancesBulkInsertOperationMetadata": bulk.metadata(
+                    place.zone, len(wanted.bodies), len(machines) if enough else 0
+                )
+            },
         )
-        return self._operations.begin(change, request_id, None if fault is not None and fault.capacity is not None else fault)
+        return self._operations.begin(
+            change, request_id, None if fault is not None and fault.capacity is not None else fault
+        )
 
     def _new_item(self, place: Place, body: Mapping[str, Any]) -> Json:
         self.store.catalogue.accelerators_in(place.zone)
@@ -321,10 +423,19 @@ class World:
             return self.store.new_disk(place, body)
         store = self.store
         now = timestamp(self._moment.now())
-        return reservations.new_reservation(body, links=store.links, place=place, reservation_id=store.new_id(), created=now)
+        return reservations.new_reservation(
+            body, links=store.links, place=place, reservation_id=store.new_id(), created=now
+        )
 
     def _begin(
-        self, verb: str, machine: Machine, plan: Plan, *, request_id: str = "", fault: Fault | None = None, user: str | None = None
+        self,
+        verb: str,
+        machine: Machine,
+        plan: Plan,
+        *,
+        request_id: str = "",
+        fault: Fault | None = None,
+        user: str | None = None,
     ) -> Json:
         def begin() -> None:
             if plan.begin is not None:

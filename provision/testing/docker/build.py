@@ -17,9 +17,7 @@ from typing import Any
 from .registry import new_image, pull, tag_image
 from .store import DockerError, Record, Store, complain, new_id, say, unpack
 
-_NEEDS_BUILDKIT = (
-    "the --{} option requires BuildKit. Refer to https://docs.docker.com/go/buildkit/ to learn how to build images with BuildKit enabled"
-)
+_NEEDS_BUILDKIT = "the --{} option requires BuildKit. Refer to https://docs.docker.com/go/buildkit/ to learn how to build images with BuildKit enabled"
 _KNOWN = frozenset(
     [
         "ADD",
@@ -77,9 +75,15 @@ def parse(dockerfile: str) -> list[Step]:
         step = Step(start, (current + stripped).strip())
         current = ""
         if step.name not in _KNOWN:
-            raise DockerError(f"Error response from daemon: dockerfile parse error line {start}: unknown instruction: {step.name}")
-        if step.name in ("RUN", "COPY", "ADD") and _HEREDOC.search(re.sub(r"'[^']*'|\"[^\"]*\"", "", step.rest)):
-            raise DockerError(f"Error response from daemon: Dockerfile parse error line {start}: heredoc requires BuildKit")
+            raise DockerError(
+                f"Error response from daemon: dockerfile parse error line {start}: unknown instruction: {step.name}"
+            )
+        if step.name in ("RUN", "COPY", "ADD") and _HEREDOC.search(
+            re.sub(r"'[^']*'|\"[^\"]*\"", "", step.rest)
+        ):
+            raise DockerError(
+                f"Error response from daemon: Dockerfile parse error line {start}: heredoc requires BuildKit"
+            )
         steps.append(step)
     if current:
         steps.append(Step(start, current.strip()))
@@ -119,7 +123,9 @@ def _pairs(text: str, values: dict[str, str]) -> dict[str, str]:
     for word in words:
         key, equals, value = word.partition("=")
         if not equals:
-            raise DockerError(f'Error response from daemon: Syntax error - can\'t find = in "{word}". Must be of the form: name=value')
+            raise DockerError(
+                f'Error response from daemon: Syntax error - can\'t find = in "{word}". Must be of the form: name=value'
+            )
         found[expand(key, values)] = expand(value, values)
     return found
 
@@ -155,7 +161,12 @@ class Builder:
                 say(f"Step {number}/{len(steps)} : {step.text}")
                 self._refuse(step)
                 getattr(self, f"_do_{step.name.lower()}", self._do_nothing)(step)
-                self.identity = new_id(self.identity, step.text, json.dumps(self.config, sort_keys=True), self._digest())
+                self.identity = new_id(
+                    self.identity,
+                    step.text,
+                    json.dumps(self.config, sort_keys=True),
+                    self._digest(),
+                )
                 say(f" ---> {self.identity[:12]}")
             return self._finish()
         finally:
@@ -186,7 +197,9 @@ class Builder:
         else:
             say(f"Successfully built {identity[7:19]}")
             for name in self.options["tag"]:
-                say(f"Successfully tagged {name if ':' in name.rsplit('/', 1)[-1] else name + ':latest'}")
+                say(
+                    f"Successfully tagged {name if ':' in name.rsplit('/', 1)[-1] else name + ':latest'}"
+                )
         return record
 
     def _files(self) -> str:
@@ -199,7 +212,9 @@ class Builder:
             for name in sorted(names):
                 path = os.path.join(base, name)
                 with open(path, "rb") as file:
-                    found.append(new_id(os.path.relpath(path, self._files()), file.read().decode("latin-1")))
+                    found.append(
+                        new_id(os.path.relpath(path, self._files()), file.read().decode("latin-1"))
+                    )
         return new_id(*sorted(found))
 
     def _values(self) -> dict[str, str]:
@@ -224,7 +239,14 @@ class Builder:
         if base in self.stages:
             shutil.copytree(self.stages[base], self._files(), symlinks=True, dirs_exist_ok=True)
         elif base == "scratch":
-            self.config = {"Env": [], "Cmd": None, "Entrypoint": None, "Labels": {}, "WorkingDir": "", "User": ""}
+            self.config = {
+                "Env": [],
+                "Cmd": None,
+                "Entrypoint": None,
+                "Labels": {},
+                "WorkingDir": "",
+                "User": "",
+            }
         else:
             image = self.store.image(base)
             if image is None or self.options["pull"]:
@@ -244,10 +266,15 @@ class Builder:
         self.config["Env"] = [f"{key}={value}" for key, value in environment.items()]
 
     def _do_label(self, step: Step) -> None:
-        self.config["Labels"] = {**(self.config.get("Labels") or {}), **_pairs(step.rest, self._values())}
+        self.config["Labels"] = {
+            **(self.config.get("Labels") or {}),
+            **_pairs(step.rest, self._values()),
+        }
 
     def _do_workdir(self, step: Step) -> None:
-        self.config["WorkingDir"] = os.path.join(self.config.get("WorkingDir") or "/", expand(step.rest, self._values()))
+        self.config["WorkingDir"] = os.path.join(
+            self.config.get("WorkingDir") or "/", expand(step.rest, self._values())
+        )
         os.makedirs(self._files() + self.config["WorkingDir"], exist_ok=True)
 
     def _do_user(self, step: Step) -> None:
@@ -329,7 +356,9 @@ def build(store: Store, where: str, options: dict[str, Any]) -> Record:
             with open(os.path.join(context, name)) as file:
                 text = file.read()
         except FileNotFoundError:
-            raise DockerError(f"Error response from daemon: Cannot locate specified Dockerfile: {name}") from None
+            raise DockerError(
+                f"Error response from daemon: Cannot locate specified Dockerfile: {name}"
+            ) from None
         return Builder(store, context, options).run(parse(text))
     finally:
         shutil.rmtree(context, ignore_errors=True)
@@ -341,7 +370,11 @@ def _receive(store: Store, where: str, context: str, file_name: str | None) -> i
         if not os.path.isdir(folder):
             raise DockerError(f'unable to prepare context: path "{where}" not found')
         shutil.copytree(folder, context, symlinks=True, dirs_exist_ok=True)
-        return sum(os.path.getsize(os.path.join(base, name)) for base, _, names in os.walk(context) for name in names)
+        return sum(
+            os.path.getsize(os.path.join(base, name))
+            for base, _, names in os.walk(context)
+            for name in names
+        )
     data = sys.stdin.buffer.read()
     if not data:
         raise DockerError("unable to prepare context: the Dockerfile (Dockerfile) cannot be empty")
@@ -354,7 +387,9 @@ def _receive(store: Store, where: str, context: str, file_name: str | None) -> i
                 unpack(archive, context)
             return size
     except (OSError, EOFError, tarfile.TarError) as error:
-        raise DockerError(f"Error response from daemon: Error processing tar file(exit status 1): {error}") from error
+        raise DockerError(
+            f"Error response from daemon: Error processing tar file(exit status 1): {error}"
+        ) from error
     if file_name:
         raise DockerError("invalid argument: can't use stdin for both build context and dockerfile")
     with open(f"{context}/Dockerfile", "wb") as file:

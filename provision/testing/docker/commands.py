@@ -10,7 +10,7 @@ from .table import Words, command, formatted, need
 
 VERSION = "27.5.1"
 
-# --- the engine ------------------------------------------------------------------------------------------------------
+# --- the engine -----------------------------------------------------------------------------------
 
 
 @command("version")
@@ -18,12 +18,21 @@ def version(store: Store, words: Words) -> int:
     """`docker version`."""
     del store
     options, _ = flags.parse("version", flags.FORMAT, words)
-    side = {"Version": VERSION, "ApiVersion": "1.47", "MinAPIVersion": "1.24", "Os": "linux", "Arch": "amd64", "GoVersion": "go1.23.4"}
+    side = {
+        "Version": VERSION,
+        "ApiVersion": "1.47",
+        "MinAPIVersion": "1.24",
+        "Os": "linux",
+        "Arch": "amd64",
+        "GoVersion": "go1.23.4",
+    }
     if options["format"]:
         say(formatted(options["format"], {"Client": side, "Server": side}))
         return 0
     for name in ("Client:", "Server: Docker Engine - Community\n Engine:"):
-        say(f"{name}\n Version:           {VERSION}\n API version:       1.47\n OS/Arch:           linux/amd64\n")
+        say(
+            f"{name}\n Version:           {VERSION}\n API version:       1.47\n OS/Arch:           linux/amd64\n"
+        )
     return 0
 
 
@@ -49,7 +58,11 @@ def info(store: Store, words: Words) -> int:
         "NCPU": os.cpu_count(),
         "Name": _read(store.real("/etc/hostname")),
     }
-    say(formatted(options["format"], data) if options["format"] else "\n".join(f" {key}: {value}" for key, value in data.items()))
+    say(
+        formatted(options["format"], data)
+        if options["format"]
+        else "\n".join(f" {key}: {value}" for key, value in data.items())
+    )
     return 0
 
 
@@ -64,8 +77,13 @@ def _read(path: str) -> str:
 @command("system df")
 def system_df(store: Store, words: Words) -> int:
     """`docker system df`."""
-    options, _ = flags.parse("system df", {"format": (flags.ONE, ""), "verbose": (flags.BOOL, "v")}, words)
-    rows = [{"Type": name, "TotalCount": str(len(store.all(kind))), "Size": "0B", "Reclaimable": "0B"} for name, kind in _KINDS]
+    options, _ = flags.parse(
+        "system df", {"format": (flags.ONE, ""), "verbose": (flags.BOOL, "v")}, words
+    )
+    rows = [
+        {"Type": name, "TotalCount": str(len(store.all(kind))), "Size": "0B", "Reclaimable": "0B"}
+        for name, kind in _KINDS
+    ]
     for row in rows:
         say(
             formatted(options["format"], row)
@@ -97,7 +115,7 @@ def prune(store: Store, words: Words) -> int:
     return 0
 
 
-# --- inspection -------------------------------------------------------------------------------------------------------
+# --- inspection -----------------------------------------------------------------------------------
 
 
 @command("image inspect")
@@ -157,7 +175,7 @@ def look_up(store: Store, word: str, kinds: tuple[str, ...]) -> Record | None:
     return None
 
 
-# --- volumes ---------------------------------------------------------------------------------------------------------
+# --- volumes --------------------------------------------------------------------------------------
 
 
 @command("volume create")
@@ -192,7 +210,11 @@ def volume_ls(store: Store, words: Words) -> int:
     if not options["quiet"] and not options["format"]:
         say("DRIVER    VOLUME NAME")
     for record in store.all("volumes"):
-        say(record["Name"] if options["quiet"] else formatted(options["format"] or "{{.Driver}}     {{.Name}}", record))
+        say(
+            record["Name"]
+            if options["quiet"]
+            else formatted(options["format"] or "{{.Driver}}     {{.Name}}", record)
+        )
     return 0
 
 
@@ -202,7 +224,14 @@ def volume_rm(store: Store, words: Words) -> int:
     options, rest = flags.parse("volume rm", flags.RMI, words)
     need("volume rm", rest, 1)
     for name in rest:
-        user = next((box for box in store.all("containers") if any(mount.get("Name") == name for mount in box["Mounts"])), None)
+        user = next(
+            (
+                box
+                for box in store.all("containers")
+                if any(mount.get("Name") == name for mount in box["Mounts"])
+            ),
+            None,
+        )
         if user is not None:
             daemon_error(f"remove {name}: volume is in use - [{user['Id']}]")
         if look_up(store, name, ("volume",)) is None and not options["force"]:

@@ -38,7 +38,9 @@ def run(store: Store, words: Words) -> int:
     options, rest = flags.parse("run", flags.RUN, words, stop_at_word=True)
     need("run", rest, 1)
     if options["tty"] and not options["detach"]:
-        raise DockerError("docker: the mock does not simulate `docker run -t` in the foreground", 125)
+        raise DockerError(
+            "docker: the mock does not simulate `docker run -t` in the foreground", 125
+        )
     if options["detach"] and options["rm"]:
         raise DockerError("docker: the mock does not simulate `docker run --detach --rm`", 125)
     try:
@@ -50,7 +52,10 @@ def run(store: Store, words: Words) -> int:
                 return 0
     except DockerError as error:
         raise DockerError(
-            f"docker: {error}\nSee 'docker run --help'." if str(error).startswith("Error response") else str(error), _run_status(error)
+            f"docker: {error}\nSee 'docker run --help'."
+            if str(error).startswith("Error response")
+            else str(error),
+            _run_status(error),
         ) from error
     try:
         return containers.start(store, record, attach=True, interactive=options["interactive"])
@@ -168,7 +173,11 @@ def ps(store: Store, words: Words) -> int:
         status = (
             "Up 1 second"
             if state["Running"]
-            else ("Created" if state["Status"] == "created" else f"Exited ({state['ExitCode']}) 1 second ago")
+            else (
+                "Created"
+                if state["Status"] == "created"
+                else f"Exited ({state['ExitCode']}) 1 second ago"
+            )
         )
         identity = record["Id"] if options["no_trunc"] else record["Id"][:12]
         labels = ",".join(f"{key}={value}" for key, value in record["Config"]["Labels"].items())
@@ -198,7 +207,10 @@ def _matches(record: Record, state: Record, word: str) -> bool:
     if not equals:
         daemon_error(f"invalid filter '{word}'")
     if key == "name":
-        return re.search(value, record["Name"]) is not None or re.search(value, record["Name"][1:]) is not None
+        return (
+            re.search(value, record["Name"]) is not None
+            or re.search(value, record["Name"][1:]) is not None
+        )
     if key == "label":
         name, has_value, wanted = value.partition("=")
         labels = record["Config"]["Labels"]
@@ -206,7 +218,9 @@ def _matches(record: Record, state: Record, word: str) -> bool:
     if key == "status":
         return bool(state["Status"] == value)
     if key == "ancestor":
-        return value in (record["Config"]["Image"], record["Image"]) or normal(value) == normal(record["Config"]["Image"])
+        return value in (record["Config"]["Image"], record["Image"]) or normal(value) == normal(
+            record["Config"]["Image"]
+        )
     if key == "id":
         return bool(record["Id"].startswith(value))
     return daemon_error(f"invalid filter '{key}'")
@@ -268,20 +282,30 @@ def cp(store: Store, words: Words) -> int:
     sides = [_side(store, word) for word in rest]
     source, target = sides[0][1], sides[1][1]
     if sides[0][0] == sides[1][0]:
-        raise DockerError("copying between containers is not supported" if sides[0][0] else "must specify at least one container source")
+        raise DockerError(
+            "copying between containers is not supported"
+            if sides[0][0]
+            else "must specify at least one container source"
+        )
     if rest[0] == "-" or rest[1] == "-":
         return _copy_tar(source, target, inward=rest[0] == "-")
     if not os.path.lexists(source):
-        daemon_error(f"Could not find the file {rest[0].partition(':')[2]} in container {rest[0].partition(':')[0]}") if sides[0][
-            0
-        ] else None
+        daemon_error(
+            f"Could not find the file {rest[0].partition(':')[2]} in container {rest[0].partition(':')[0]}"
+        ) if sides[0][0] else None
         raise DockerError(f"lstat {rest[0]}: no such file or directory")
     if os.path.isdir(source):
-        into = os.path.join(target, os.path.basename(source)) if os.path.isdir(target) and not rest[0].endswith("/.") else target
+        into = (
+            os.path.join(target, os.path.basename(source))
+            if os.path.isdir(target) and not rest[0].endswith("/.")
+            else target
+        )
         shutil.copytree(source, into, symlinks=True, dirs_exist_ok=True)
         return 0
     if not os.path.isdir(os.path.dirname(target)):
-        daemon_error(f"Could not find the file {os.path.dirname(rest[1].partition(':')[2])} in container {rest[1].partition(':')[0]}")
+        daemon_error(
+            f"Could not find the file {os.path.dirname(rest[1].partition(':')[2])} in container {rest[1].partition(':')[0]}"
+        )
     shutil.copy2(source, target)
     return 0
 

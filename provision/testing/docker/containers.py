@@ -29,7 +29,13 @@ def state_of(store: Store, record: Record) -> Record:
     if state["Status"] == "running" and _namespace_ended(store, record):
         processes.end(record["Id"], state["Pid"], state["Ticks"], number=signal.SIGKILL, grace_s=5)
     if state["Status"] == "running" and not processes.alive(state["Pid"], state["Ticks"]):
-        state.update(Status="exited", Running=False, Pid=0, ExitCode=_exit_code(store, record), FinishedAt=now())
+        state.update(
+            Status="exited",
+            Running=False,
+            Pid=0,
+            ExitCode=_exit_code(store, record),
+            FinishedAt=now(),
+        )
         store.save("containers", record["Id"], record)
     return dict(state)
 
@@ -54,7 +60,11 @@ def _namespace_ended(store: Store, record: Record) -> bool:
     if kind != "container":
         return False
     owner = store.container(name)
-    return owner is None or owner["State"]["StartedAt"] != record["State"].get("Joined") or not state_of(store, owner)["Running"]
+    return (
+        owner is None
+        or owner["State"]["StartedAt"] != record["State"].get("Joined")
+        or not state_of(store, owner)["Running"]
+    )
 
 
 def _joined(store: Store, record: Record) -> str:
@@ -69,7 +79,8 @@ def _joined(store: Store, record: Record) -> str:
             daemon_error(f"cannot join {what} of a non running container: {owner['Id']}", 125)
         if key == "IpcMode" and owner["HostConfig"]["IpcMode"] != "shareable":
             daemon_error(
-                f"can't join IPC of container {owner['Id']}: non-shareable IPC (hint: use IpcMode:shareable for the donor container)", 125
+                f"can't join IPC of container {owner['Id']}: non-shareable IPC (hint: use IpcMode:shareable for the donor container)",
+                125,
             )
         started = owner["State"]["StartedAt"] if key == "PidMode" else started
     return started
@@ -96,7 +107,13 @@ def start(store: Store, record: Record, *, attach: bool = False, interactive: bo
     arguments = [program[0], *(in_rootfs(store, record, word) for word in program[1:])]
     apply_limits(record)
     pid, supervisor = _launch(
-        path, arguments, environment, working_folder(store, record, None), folder, attach=attach, interactive=interactive
+        path,
+        arguments,
+        environment,
+        working_folder(store, record, None),
+        folder,
+        attach=attach,
+        interactive=interactive,
     )
     record["State"] = {
         **record["State"],
@@ -136,7 +153,11 @@ def _prepare_devices(store: Store, record: Record) -> None:
     for device in wanted:
         if not os.path.lexists(store.real(device["PathOnHost"])):
             text = f'error gathering device information while adding custom device "{device["PathOnHost"]}": no such file or directory'
-            record["State"].update(Status="created" if not record["State"]["StartedAt"] else "exited", Error=text, ExitCode=128)
+            record["State"].update(
+                Status="created" if not record["State"]["StartedAt"] else "exited",
+                Error=text,
+                ExitCode=128,
+            )
             store.save("containers", record["Id"], record)
             daemon_error(text, 125)
         target = rootfs_of(store, record) + device["PathInContainer"]
@@ -148,8 +169,9 @@ def _prepare_devices(store: Store, record: Record) -> None:
 def _bind(store: Store, record: Record, mount: Record) -> None:
     """A mount is a link, but for the driver's folders: those are taken as they are now, mount options included.
 
-    A container keeps the options its mounts had when it started, and the installer replaces the folders. A noexec folder
-    mounted read-only is executable in the container, mounted read-write it is not (measured with runc 1.1.5).
+    A container keeps the options its mounts had when it started, and the installer replaces the
+    folders. A noexec folder mounted read-only is executable in the container, mounted read-write it
+    is not (measured with runc 1.1.5).
     """
     import shutil
     import stat
@@ -163,7 +185,9 @@ def _bind(store: Store, record: Record, mount: Record) -> None:
         os.unlink(target)
     elif os.path.isdir(target):
         if mount["Type"] == "volume" and not os.listdir(source):
-            shutil.copytree(target, source, symlinks=True, dirs_exist_ok=True)  # a new volume starts with the image's files
+            shutil.copytree(
+                target, source, symlinks=True, dirs_exist_ok=True
+            )  # a new volume starts with the image's files
         shutil.rmtree(target)
     elif os.path.exists(target):
         os.unlink(target)
@@ -178,7 +202,14 @@ def _bind(store: Store, record: Record, mount: Record) -> None:
 
 
 def _launch(
-    path: str, argv: list[str], environment: dict[str, str], cwd: str, folder: str, *, attach: bool, interactive: bool
+    path: str,
+    argv: list[str],
+    environment: dict[str, str],
+    cwd: str,
+    folder: str,
+    *,
+    attach: bool,
+    interactive: bool,
 ) -> tuple[int, int]:
     """Start the main process under a supervisor, which writes down its exit status. Returns both pids."""
     import subprocess
@@ -217,7 +248,9 @@ def _launch(
     os._exit(0)
 
 
-def stop(store: Store, record: Record, *, grace_s: float = 10.0, number: int = signal.SIGTERM) -> None:
+def stop(
+    store: Store, record: Record, *, grace_s: float = 10.0, number: int = signal.SIGTERM
+) -> None:
     """End the container's processes; a container that does not run is left alone."""
     state = state_of(store, record)
     if state["Status"] != "running":
@@ -228,7 +261,10 @@ def stop(store: Store, record: Record, *, grace_s: float = 10.0, number: int = s
         and number == signal.SIGTERM
         and os.path.basename(record["Path"]) in ("sleep", "tail", "sh", "bash")
     ):
-        number, grace_s = signal.SIGKILL, 0  # as process 1 these ignore SIGTERM: Docker waits, then kills; the wait is left out
+        number, grace_s = (
+            signal.SIGKILL,
+            0,
+        )  # as process 1 these ignore SIGTERM: Docker waits, then kills; the wait is left out
     processes.end(record["Id"], main, ticks, number=number, grace_s=grace_s)
     state_of(store, record)
     record["State"]["Stopped"] = True
@@ -240,7 +276,9 @@ def remove(store: Store, record: Record, *, force: bool, volumes: bool = False) 
     if state_of(store, record)["Status"] == "running":
         if not force:
             name = record["Name"]
-            daemon_error(f'cannot remove container "{name}": container is running: stop the container before removing or force remove')
+            daemon_error(
+                f'cannot remove container "{name}": container is running: stop the container before removing or force remove'
+            )
         stop(store, record, grace_s=0, number=signal.SIGKILL)
     if volumes:
         for mount in record["Mounts"]:
@@ -254,10 +292,16 @@ def boot(store: Store) -> None:
     for record in store.all("containers"):
         was_running = record["State"]["Status"] == "running"
         if was_running:
-            record["State"].update(Status="exited", Running=False, Pid=0, Ticks="", ExitCode=255, FinishedAt=now())
+            record["State"].update(
+                Status="exited", Running=False, Pid=0, Ticks="", ExitCode=255, FinishedAt=now()
+            )
             store.save("containers", record["Id"], record)
         policy = record["HostConfig"]["RestartPolicy"]["Name"]
-        if policy == "always" or (policy in ("unless-stopped", "on-failure") and was_running and not record["State"].get("Stopped")):
+        if policy == "always" or (
+            policy in ("unless-stopped", "on-failure")
+            and was_running
+            and not record["State"].get("Stopped")
+        ):
             try:
                 start(store, record)
             except DockerError as error:
@@ -275,7 +319,10 @@ def apply_limits(record: Record) -> None:
             try:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (int(soft), int(hard or soft)))
             except (ValueError, OSError):
-                raise DockerError("OCI runtime create failed: error setting rlimit type 7: operation not permitted: unknown", 126) from None
+                raise DockerError(
+                    "OCI runtime create failed: error setting rlimit type 7: operation not permitted: unknown",
+                    126,
+                ) from None
 
 
 def run_in(store: Store, record: Record, options: dict[str, Any], command: list[str]) -> int:
@@ -322,5 +369,7 @@ def show_logs(store: Store, record: Record, tail: str | None) -> None:
             lines = file.read().splitlines()
     except FileNotFoundError:
         lines = []
-    for line in lines if tail in (None, "all") else lines[len(lines) - min(int(tail), len(lines)) :]:
+    for line in (
+        lines if tail in (None, "all") else lines[len(lines) - min(int(tail), len(lines)) :]
+    ):
         say(line)

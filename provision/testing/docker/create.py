@@ -15,7 +15,20 @@ if TYPE_CHECKING:
     from typing import Any
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+\Z")
-_FOLDERS = ("/tmp", "/root", "/dev/shm", "/run", "/etc", "/opt", "/home", "/usr/local/bin", "/usr/bin", "/var/log", "/var/tmp", "/var/lib")  # noqa: S108 - a container's own
+_FOLDERS = (
+    "/tmp",  # noqa: S108 - a container's own
+    "/root",
+    "/dev/shm",  # noqa: S108 - a container's own
+    "/run",
+    "/etc",
+    "/opt",
+    "/home",
+    "/usr/local/bin",
+    "/usr/bin",
+    "/var/log",
+    "/var/tmp",  # noqa: S108 - a container's own
+    "/var/lib",
+)
 
 
 def create(store: Store, options: dict[str, Any], image_ref: str, command: list[str]) -> Record:
@@ -35,7 +48,8 @@ def create(store: Store, options: dict[str, Any], image_ref: str, command: list[
         "State": dict(_NEVER_RAN),
         "Config": _config(store, options, image["Config"], image_ref, command),
         "HostConfig": _host_config(store, options),
-        "Mounts": [_mount(store, word) for word in options["volume"]] + [_long_mount(store, word) for word in options["mount"]],
+        "Mounts": [_mount(store, word) for word in options["volume"]]
+        + [_long_mount(store, word) for word in options["mount"]],
     }
     program = [*(record["Config"]["Entrypoint"] or []), *(record["Config"]["Cmd"] or [])]
     record |= {"Path": (program or [""])[0], "Args": program[1:]}
@@ -57,17 +71,26 @@ _NEVER_RAN = {
 }
 
 
-def _config(store: Store, options: dict[str, Any], image: dict[str, Any], image_ref: str, command: list[str]) -> Record:
+def _config(
+    store: Store, options: dict[str, Any], image: dict[str, Any], image_ref: str, command: list[str]
+) -> Record:
     """What the container takes from its image, where the options say nothing else."""
     overridden = options["entrypoint"] is not None
-    entrypoint = [word for word in [options["entrypoint"]] if word] if overridden else image.get("Entrypoint")
+    entrypoint = (
+        [word for word in [options["entrypoint"]] if word]
+        if overridden
+        else image.get("Entrypoint")
+    )
     arguments = command or ([] if overridden else image.get("Cmd"))
     return {
         "Image": image_ref,
         "Env": _environment(store, image.get("Env") or [], options),
         "Entrypoint": entrypoint or None,
         "Cmd": arguments or None,
-        "Labels": {**(image.get("Labels") or {}), **dict(word.partition("=")[::2] for word in options["label"])},
+        "Labels": {
+            **(image.get("Labels") or {}),
+            **dict(word.partition("=")[::2] for word in options["label"]),
+        },
         "WorkingDir": options["workdir"] or image.get("WorkingDir") or "",
         "User": options["user"] or image.get("User") or "",
         "Tty": options["tty"],
@@ -101,7 +124,9 @@ def _make_rootfs(store: Store, record: Record) -> None:
         shutil.copytree(rootfs, folder, symlinks=True)
     for place in (*_FOLDERS, record["Config"]["WorkingDir"] or "/"):
         os.makedirs(folder + place, exist_ok=True)
-    if "alpine" in record["Config"]["Image"]:  # no glibc there: what brings its own loader's name with it does not start
+    if (
+        "alpine" in record["Config"]["Image"]
+    ):  # no glibc there: what brings its own loader's name with it does not start
         os.makedirs(f"{folder}/etc", exist_ok=True)
         with open(f"{folder}/etc/alpine-release", "w") as file:
             file.write("3.22.1\n")
@@ -109,7 +134,9 @@ def _make_rootfs(store: Store, record: Record) -> None:
 
 def _check(store: Store, options: dict[str, Any], name: str) -> None:
     if not _NAME.match(name):
-        daemon_error(f"Invalid container name ({name}), only [a-zA-Z0-9][a-zA-Z0-9_.-] are allowed", 125)
+        daemon_error(
+            f"Invalid container name ({name}), only [a-zA-Z0-9][a-zA-Z0-9_.-] are allowed", 125
+        )
     taken = store.container(name) if options["name"] else None
     if taken is not None and taken["Name"] == f"/{name}":
         daemon_error(
@@ -119,7 +146,12 @@ def _check(store: Store, options: dict[str, Any], name: str) -> None:
         )
     if options["runtime"] not in (None, "runc", "io.containerd.runc.v2"):
         daemon_error(f"unknown or invalid runtime name: {options['runtime']}", 125)
-    if options["restart"] and options["restart"].partition(":")[0] not in ("no", "always", "unless-stopped", "on-failure"):
+    if options["restart"] and options["restart"].partition(":")[0] not in (
+        "no",
+        "always",
+        "unless-stopped",
+        "on-failure",
+    ):
         daemon_error(
             f"invalid restart policy: unknown policy '{options['restart']}'; use one of 'no', 'always', 'on-failure', or 'unless-stopped'",
             125,
@@ -142,7 +174,8 @@ def _size(text: str) -> int:
     found = re.fullmatch(r"(\d+)([bkmgBKMG]?)[bB]?", text)
     if not found:
         raise DockerError(
-            f"docker: invalid argument \"{text}\" for \"--shm-size\" flag: invalid size: '{text}'\nSee 'docker run --help'.", 125
+            f"docker: invalid argument \"{text}\" for \"--shm-size\" flag: invalid size: '{text}'\nSee 'docker run --help'.",
+            125,
         )
     return int(found.group(1)) << 10 * "bkmg".index((found.group(2) or "b").lower())
 
@@ -172,13 +205,27 @@ def _long_mount(store: Store, word: str) -> Record:
     source = values.get("source", values.get("src", ""))
     target = values.get("target", values.get("dst", values.get("destination", "")))
     if values.get("type") == "bind" and not os.path.exists(store.real(source)):
-        daemon_error(f'invalid mount config for type "bind": bind source path does not exist: {store.host_path(source)}', 125)
-    return _mount_record(store, store.host_path(source), target, "ro" if "readonly" in values or "ro" in values else "")
+        daemon_error(
+            f'invalid mount config for type "bind": bind source path does not exist: {store.host_path(source)}',
+            125,
+        )
+    return _mount_record(
+        store,
+        store.host_path(source),
+        target,
+        "ro" if "readonly" in values or "ro" in values else "",
+    )
 
 
 def _mount_record(store: Store, source: str, target: str, mode: str) -> Record:
     if source.startswith("/"):
-        return {"Type": "bind", "Source": source, "Destination": target, "Mode": mode, "RW": "ro" not in mode.split(",")}
+        return {
+            "Type": "bind",
+            "Source": source,
+            "Destination": target,
+            "Mode": mode,
+            "RW": "ro" not in mode.split(","),
+        }
     make_volume(store, source, {})
     return {
         "Type": "volume",

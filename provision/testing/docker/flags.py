@@ -111,16 +111,33 @@ START: Spec = {"attach": (BOOL, "a"), "interactive": (BOOL, "i")}
 KILL: Spec = {"signal": (ONE, "s")}
 REMOVE: Spec = {"force": (BOOL, "f"), "volumes": (BOOL, "v"), "link": (BOOL, "l")}
 RMI: Spec = {"force": (BOOL, "f"), "no-prune": (BOOL, "")}
-LOGS: Spec = {"tail": (ONE, "n"), "follow": (BOOL, "f"), "timestamps": (BOOL, "t"), "since": (ONE, "")}
+LOGS: Spec = {
+    "tail": (ONE, "n"),
+    "follow": (BOOL, "f"),
+    "timestamps": (BOOL, "t"),
+    "since": (ONE, ""),
+}
 PULL: Spec = {"quiet": (BOOL, "q"), "platform": (ONE, ""), "all-tags": (BOOL, "a")}
 LOGIN: Spec = {"username": (ONE, "u"), "password": (ONE, "p"), "password-stdin": (BOOL, "")}
 COPY: Spec = {"archive": (BOOL, "a"), "follow-link": (BOOL, "L"), "quiet": (BOOL, "q")}
-VOLUME_CREATE: Spec = {"name": (ONE, ""), "driver": (ONE, "d"), "label": (MANY, ""), "opt": (MANY, "o")}
-PRUNE: Spec = {"force": (BOOL, "f"), "all": (BOOL, "a"), "filter": (MANY, ""), "volumes": (BOOL, "")}
+VOLUME_CREATE: Spec = {
+    "name": (ONE, ""),
+    "driver": (ONE, "d"),
+    "label": (MANY, ""),
+    "opt": (MANY, "o"),
+}
+PRUNE: Spec = {
+    "force": (BOOL, "f"),
+    "all": (BOOL, "a"),
+    "filter": (MANY, ""),
+    "volumes": (BOOL, ""),
+}
 NONE: Spec = {}
 
 
-def parse(command: str, spec: Spec, words: list[str], *, stop_at_word: bool = False) -> tuple[dict[str, Any], list[str]]:
+def parse(
+    command: str, spec: Spec, words: list[str], *, stop_at_word: bool = False
+) -> tuple[dict[str, Any], list[str]]:
     """Options by their long names (with `_`), and the other words."""
     parser = _Parser(command, spec, list(words))
     rest: list[str] = []
@@ -172,7 +189,8 @@ class _Parser:
         if kind == BOOL:
             if value not in (None, "true", "false"):
                 raise DockerError(
-                    f'invalid argument "{value}" for "{shown}" flag: strconv.ParseBool: parsing "{value}": invalid syntax', 125
+                    f'invalid argument "{value}" for "{shown}" flag: strconv.ParseBool: parsing "{value}": invalid syntax',
+                    125,
                 )
             self.options[_key(name)] = value != "false"
             return

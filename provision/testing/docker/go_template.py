@@ -59,7 +59,9 @@ def _block(pieces: list[tuple[str, str]], at: int, dot: Any) -> tuple[str, int]:
     return "".join(out), at
 
 
-def _compound(pieces: list[tuple[str, str]], at: int, dot: Any, word: str, expression: str) -> tuple[str, int]:
+def _compound(
+    pieces: list[tuple[str, str]], at: int, dot: Any, word: str, expression: str
+) -> tuple[str, int]:
     value = _pipeline(expression, dot)
     if word == "range":
         values = list(value.values()) if isinstance(value, dict) else list(value or [])
@@ -164,10 +166,14 @@ def _field(value: Any, path: str) -> Any:
             continue
         if isinstance(value, dict):
             if name not in value:
-                raise TemplateError(f'template: :1:2: executing "" at <{path}>: map has no entry for key "{name}"')
+                raise TemplateError(
+                    f'template: :1:2: executing "" at <{path}>: map has no entry for key "{name}"'
+                )
             value = value[name]
         else:
-            raise TemplateError(f'template: :1:2: executing "" at <{path}>: nil data; no entry for key "{name}"')
+            raise TemplateError(
+                f'template: :1:2: executing "" at <{path}>: nil data; no entry for key "{name}"'
+            )
     return value
 
 
@@ -183,7 +189,9 @@ def _index(container: Any, *keys: Any) -> Any:
             try:
                 container = container[key]
             except (IndexError, TypeError) as error:
-                raise TemplateError(f'template: :1:2: executing "" at <index>: error calling index: index out of range: {key}') from error
+                raise TemplateError(
+                    f'template: :1:2: executing "" at <index>: error calling index: index out of range: {key}'
+                ) from error
     return container
 
 

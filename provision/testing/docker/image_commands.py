@@ -57,8 +57,15 @@ def login(store: Store, words: Words) -> int:
         raise DockerError("Error: Cannot perform an interactive login from a non TTY device")
     password = sys.stdin.read().strip() if options["password_stdin"] else options["password"]
     if store.fault("no_credentials"):
-        daemon_error(f'Get "https://{rest[0] if rest else "docker.io"}/v2/": denied: authentication failed')
-    registry.login(store, rest[0].removeprefix("https://") if rest else "https://index.docker.io/v1/", options["username"] or "", password)
+        daemon_error(
+            f'Get "https://{rest[0] if rest else "docker.io"}/v2/": denied: authentication failed'
+        )
+    registry.login(
+        store,
+        rest[0].removeprefix("https://") if rest else "https://index.docker.io/v1/",
+        options["username"] or "",
+        password,
+    )
     return 0
 
 
@@ -73,11 +80,21 @@ def images(store: Store, words: Words) -> int:
             repository, _, label = name.rpartition(":")
             if rest and rest[0] not in (repository, name):
                 continue
-            row = {"Repository": repository, "Tag": label, "ID": record["Id"][7:19], "CreatedAt": record["Created"], "Size": "0B"}
+            row = {
+                "Repository": repository,
+                "Tag": label,
+                "ID": record["Id"][7:19],
+                "CreatedAt": record["Created"],
+                "Size": "0B",
+            }
             if options["quiet"]:
                 say(record["Id"] if options["no_trunc"] else row["ID"])
             else:
-                say(formatted(options["format"], row) if options["format"] else f"{repository:<20}{label:<10}{row['ID']:<15}now       0B")
+                say(
+                    formatted(options["format"], row)
+                    if options["format"]
+                    else f"{repository:<20}{label:<10}{row['ID']:<15}now       0B"
+                )
     return 0
 
 

@@ -10,7 +10,21 @@ from . import commands, container_commands, image_commands  # noqa: F401 - they 
 from .store import DockerError, Store, complain
 from .table import COMMANDS, Command
 
-_GROUPS = frozenset(("container", "image", "volume", "system", "builder", "network", "buildx", "compose", "context", "manifest", "plugin"))
+_GROUPS = frozenset(
+    (
+        "container",
+        "image",
+        "volume",
+        "system",
+        "builder",
+        "network",
+        "buildx",
+        "compose",
+        "context",
+        "manifest",
+        "plugin",
+    )
+)
 _REAL = frozenset(
     [
         "attach",
@@ -38,7 +52,10 @@ _REAL = frozenset(
 
 def main(arguments: list[str]) -> int:
     """Run `docker ARGUMENTS` and return its exit status."""
-    store = Store(os.environ.get("PROVISION_MOCK_ROOT", ""), os.environ.get("PROVISION_MOCK_STATE", "/run/provision-mock"))
+    store = Store(
+        os.environ.get("PROVISION_MOCK_ROOT", ""),
+        os.environ.get("PROVISION_MOCK_STATE", "/run/provision-mock"),
+    )
     try:
         words = _words(list(arguments))
         if store.fault("docker_down") and words[0] != "_boot":
@@ -71,7 +88,9 @@ def _words(words: list[str]) -> list[str]:
             raise DockerError(f"unknown flag: {word}\nSee 'docker --help'.", 125)
     if not words:
         raise DockerError("Usage:  docker [OPTIONS] COMMAND")
-    return [f"{words[0]} {words[1]}", *words[2:]] if words[0] in _GROUPS and len(words) > 1 else words
+    return (
+        [f"{words[0]} {words[1]}", *words[2:]] if words[0] in _GROUPS and len(words) > 1 else words
+    )
 
 
 def _function(name: str) -> Command:

@@ -13,7 +13,9 @@ def rootfs_of(store: Store, record: Record) -> str:
     return store.folder("containers", record["Id"]) + "/rootfs"
 
 
-def environment_of(store: Store, record: Record, extra: list[str], user: str | None = None) -> dict[str, str]:
+def environment_of(
+    store: Store, record: Record, extra: list[str], user: str | None = None
+) -> dict[str, str]:
     """What a process of the container sees. PATH is led through the container's folder; all else is as it was given."""
     rootfs = rootfs_of(store, record)
     values = {"HOME": f"{rootfs}/root", "HOSTNAME": record["Config"]["Hostname"]}
@@ -22,9 +24,24 @@ def environment_of(store: Store, record: Record, extra: list[str], user: str | N
     path = values.get("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
     mock = os.path.dirname(store.state)
     tools = [f"{mock}/mock/container-bin", f"{mock}/sysbin"]
-    values["PATH"] = ":".join([*(entry if entry.startswith(rootfs) else rootfs + entry for entry in path.split(":") if entry), *tools])
+    values["PATH"] = ":".join(
+        [
+            *(
+                entry if entry.startswith(rootfs) else rootfs + entry
+                for entry in path.split(":")
+                if entry
+            ),
+            *tools,
+        ]
+    )
     who = (user or record["Config"]["User"] or "root").partition(":")[0]
-    values.update({"PROVISION_MOCK_ROOT": rootfs, "PROVISION_MOCK_STATE": store.state, processes.MARK: record["Id"]})
+    values.update(
+        {
+            "PROVISION_MOCK_ROOT": rootfs,
+            "PROVISION_MOCK_STATE": store.state,
+            processes.MARK: record["Id"],
+        }
+    )
     values["PROVISION_MOCK_SUDO"] = "1" if who in ("root", "0") else ""
     values["PROVISION_MOCK_UID"] = "0" if who == "root" else who if who.isdigit() else "1000"
     values["PROVISION_MOCK_PIDNS"] = namespace_of(store, record)
@@ -60,12 +77,16 @@ def in_rootfs(store: Store, record: Record, word: str) -> str:
 
 def working_folder(store: Store, record: Record, wanted: str | None) -> str:
     """The folder a process starts in, made when it is missing, as the daemon does."""
-    folder = rootfs_of(store, record) + (store.host_path(wanted) if wanted else record["Config"]["WorkingDir"] or "/")
+    folder = rootfs_of(store, record) + (
+        store.host_path(wanted) if wanted else record["Config"]["WorkingDir"] or "/"
+    )
     os.makedirs(folder, exist_ok=True)
     return folder
 
 
-def find_program(store: Store, record: Record, name: str, environment: dict[str, str], *, doing: str = "create") -> str:
+def find_program(
+    store: Store, record: Record, name: str, environment: dict[str, str], *, doing: str = "create"
+) -> str:
     """The program's path on this machine. Raises runc's words and 127 or 126 when it cannot be run."""
     head = (
         "OCI runtime exec failed: exec failed: unable to start container process"
@@ -78,16 +99,33 @@ def find_program(store: Store, record: Record, name: str, environment: dict[str,
     rootfs = rootfs_of(store, record)
     if "/" in name:
         path = rootfs + name if not name.startswith(rootfs) else name
-        if not os.path.exists(path) and name.startswith(("/bin/", "/usr/bin/", "/sbin/", "/usr/sbin/", "/usr/local/bin/")):
+        if not os.path.exists(path) and name.startswith(
+            ("/bin/", "/usr/bin/", "/sbin/", "/usr/sbin/", "/usr/local/bin/")
+        ):
             path = which(os.path.basename(name), environment["PATH"]) or path
         if not os.path.exists(path):
-            _runtime_error(f'{head}: exec: "{name}": stat {name}: no such file or directory: unknown', 127, doing)
+            _runtime_error(
+                f'{head}: exec: "{name}": stat {name}: no such file or directory: unknown',
+                127,
+                doing,
+            )
     else:
         found = which(name, environment["PATH"])
         if found is None:
-            hidden = next((f"{folder}/{name}" for folder in environment["PATH"].split(":") if os.path.isfile(f"{folder}/{name}")), None)
+            hidden = next(
+                (
+                    f"{folder}/{name}"
+                    for folder in environment["PATH"].split(":")
+                    if os.path.isfile(f"{folder}/{name}")
+                ),
+                None,
+            )
             if hidden is None:
-                _runtime_error(f'{head}: exec: "{name}": executable file not found in $PATH: unknown', 127, doing)
+                _runtime_error(
+                    f'{head}: exec: "{name}": executable file not found in $PATH: unknown',
+                    127,
+                    doing,
+                )
             found = str(hidden)
         path = found
     if not runnable(path):

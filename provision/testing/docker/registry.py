@@ -29,18 +29,24 @@ DEFAULT_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 def domain(ref: str) -> str:
     """The registry host of a reference."""
     first, slash, _ = ref.partition("/")
-    return first if slash and ("." in first or ":" in first or first == "localhost") else "docker.io"
+    return (
+        first if slash and ("." in first or ":" in first or first == "localhost") else "docker.io"
+    )
 
 
 def wants_login(ref: str) -> bool:
     """True for Artifact Registry and Container Registry, some public folders aside."""
     host = domain(ref)
-    return (host == "gcr.io" or host.endswith((".pkg.dev", ".gcr.io"))) and not ref.startswith(PUBLIC)
+    return (host == "gcr.io" or host.endswith((".pkg.dev", ".gcr.io"))) and not ref.startswith(
+        PUBLIC
+    )
 
 
 def config_folder(store: Store) -> str:
     """The client's configuration: DOCKER_CONFIG, else ~/.docker."""
-    return os.environ.get("DOCKER_CONFIG") or os.environ.get("HOME", f"{store.root}/root") + "/.docker"
+    return (
+        os.environ.get("DOCKER_CONFIG") or os.environ.get("HOME", f"{store.root}/root") + "/.docker"
+    )
 
 
 def read_config(store: Store) -> dict[str, Any]:
@@ -123,7 +129,14 @@ def _published(store: Store) -> dict[str, Any]:
 
 def config_of(ref: str, given: dict[str, Any]) -> dict[str, Any]:
     """The configuration of a pulled image: a test's own, or what images of that name are known to have."""
-    config: dict[str, Any] = {"Env": [DEFAULT_PATH], "Cmd": ["bash"], "Entrypoint": None, "Labels": {}, "WorkingDir": "", "User": ""}
+    config: dict[str, Any] = {
+        "Env": [DEFAULT_PATH],
+        "Cmd": ["bash"],
+        "Entrypoint": None,
+        "Labels": {},
+        "WorkingDir": "",
+        "User": "",
+    }
     if "beam_python" in ref:
         config.update(Entrypoint=["/opt/apache/beam/boot"], Cmd=None)
     if "nvidia/cuda" in ref:

@@ -144,7 +144,11 @@ class Store:
 
 def _is_id(text: str, identity: str) -> bool:
     bare = text.removeprefix("sha256:")
-    return len(bare) >= 4 and all(char in "0123456789abcdef" for char in bare) and identity.removeprefix("sha256:").startswith(bare)
+    return (
+        len(bare) >= 4
+        and all(char in "0123456789abcdef" for char in bare)
+        and identity.removeprefix("sha256:").startswith(bare)
+    )
 
 
 def normal(ref: str) -> str:
@@ -162,7 +166,10 @@ def new_id(*parts: str) -> str:
 
 def now() -> str:
     """The time as Docker writes it."""
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()) + f".{time.time_ns() % 1_000_000_000:09d}Z"
+    return (
+        time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
+        + f".{time.time_ns() % 1_000_000_000:09d}Z"
+    )
 
 
 def say(text: str) -> None:
@@ -184,4 +191,6 @@ def runnable(path: str) -> bool:
 
 def which(name: str, path: str) -> str | None:
     """The first executable of that name on `path`."""
-    return next((found for folder in path.split(":") if runnable(found := f"{folder}/{name}")), None)
+    return next(
+        (found for folder in path.split(":") if runnable(found := f"{folder}/{name}")), None
+    )

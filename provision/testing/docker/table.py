@@ -30,7 +30,9 @@ def need(name: str, words: Words, least: int, most: int | None = None) -> None:
     """Raise Docker's words when there are too few or too many arguments."""
     if len(words) < least or (most is not None and len(words) > most):
         count = f"exactly {least}" if least == most else f"at least {least}"
-        raise DockerError(f"\"docker {name}\" requires {count} argument{'s' if least != 1 else ''}.\nSee 'docker {name} --help'.")
+        raise DockerError(
+            f"\"docker {name}\" requires {count} argument{'s' if least != 1 else ''}.\nSee 'docker {name} --help'."
+        )
 
 
 def formatted(template: str, data: Any) -> str:

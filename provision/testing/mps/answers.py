@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 
-REFUSED = (
-    "Insufficient privileges for UID {uid}. Control deamon settings can only be modified by the user who started it or by the root user.\n"
-)
+REFUSED = "Insufficient privileges for UID {uid}. Control deamon settings can only be modified by the user who started it or by the root user.\n"
 
 
 def missing(words: list[str]) -> str:

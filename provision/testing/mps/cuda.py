@@ -1,8 +1,8 @@
 """The stand-in for libcuda, as far as MPS goes: a program attaches to a daemon that it reaches, or runs without and says nothing.
 
-What each call gives was observed on driver 580 or is told by the CUDA headers; see docs/facts.md. It computes nothing and
-measures nothing: of the GPU's attributes it tells the multiprocessors that this process may use, others are refused (801, not
-supported).
+What each call gives was observed on driver 580 or is told by the CUDA headers; see docs/facts.md.
+It computes nothing and measures nothing: of the GPU's attributes it tells the multiprocessors that
+this process may use, others are refused (801, not supported).
 """
 
 # what every program of a container loads:
@@ -45,7 +45,11 @@ def load(name: str) -> Any:
     with open(path, "rb") as file:
         if file.read(4) == b"\x7fELF":
             return None
-    return Cuda(Place(state=f"{os.path.dirname(path)}/.lab") if os.path.isdir(f"{os.path.dirname(path)}/.lab") else place)
+    return Cuda(
+        Place(state=f"{os.path.dirname(path)}/.lab")
+        if os.path.isdir(f"{os.path.dirname(path)}/.lab")
+        else place
+    )
 
 
 class Context:
@@ -82,17 +86,25 @@ class Cuda:
         percentage = 100.0
         self._server = self._connect()
         if self._server is not None:
-            answer = self._ask({"attach": os.getpid(), "uid": self._place.uid, "namespace": self._place.namespace})
+            answer = self._ask(
+                {"attach": os.getpid(), "uid": self._place.uid, "namespace": self._place.namespace}
+            )
             if answer.get("code"):
                 return int(answer["code"])
             present = [each for each in present if each in answer["devices"]]
             percentage = _lowered(float(answer["percentage"]))
         total = self._place.multiprocessors()
-        self._multiprocessors = multiprocessors(total, percentage, self._place.capability()) if total else None
+        self._multiprocessors = (
+            multiprocessors(total, percentage, self._place.capability()) if total else None
+        )
         self._devices = chosen(present, os.environ.get("CUDA_VISIBLE_DEVICES"))
         if self._server is not None:
             self._limits = lowest(
-                answer["limits"], limits(of_variable(os.environ.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "")), self._devices)
+                answer["limits"],
+                limits(
+                    of_variable(os.environ.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "")),
+                    self._devices,
+                ),
             )
         if not self._devices:
             return NO_DEVICE
@@ -132,7 +144,11 @@ class Cuda:
         made = self._context(_number(device))
         if isinstance(made, int):
             return made
-        code = int(self._ask({"context": True})["code"]) if self._server is not None else self._without_server()
+        code = (
+            int(self._ask({"context": True})["code"])
+            if self._server is not None
+            else self._without_server()
+        )
         if code == 0:
             self._contexts.append(made)
             _set(context, 1)
@@ -203,11 +219,17 @@ class Cuda:
         if not 0 <= number < len(self._devices):
             return INVALID_DEVICE
         size = context_bytes(self._multiprocessors or 0)
-        return Context(self._devices[number], size) if self._fits(self._devices[number], size) else OUT_OF_MEMORY
+        return (
+            Context(self._devices[number], size)
+            if self._fits(self._devices[number], size)
+            else OUT_OF_MEMORY
+        )
 
     def _fits(self, device: str, size: int) -> bool:
         """True where so much more is within the client's limit for the device."""
-        return sum(each.size for each in self._contexts if each.device == device) + size <= self._limits.get(device, sys.maxsize)
+        return sum(
+            each.size for each in self._contexts if each.device == device
+        ) + size <= self._limits.get(device, sys.maxsize)
 
     def _made(self, what: Any) -> int:
         self._hear()
@@ -246,13 +268,19 @@ class Cuda:
 
     def _hear(self) -> None:
         """What the server has told meanwhile."""
-        if self._server is not None and not self._sticky and select.select([self._server], [], [], 0)[0]:
+        if (
+            self._server is not None
+            and not self._sticky
+            and select.select([self._server], [], [], 0)[0]
+        ):
             self._read()
 
     def _without_server(self) -> int:
         mode = self._place.compute_mode()
         others = [pid for pid in self._place.users() if pid != os.getpid()]
-        return UNAVAILABLE if mode == "Prohibited" or (mode == "Exclusive_Process" and others) else 0
+        return (
+            UNAVAILABLE if mode == "Prohibited" or (mode == "Exclusive_Process" and others) else 0
+        )
 
     def _tell(self) -> None:
         """Let nvidia-smi on the host see this process; where the state is another machine's, nobody is told."""
@@ -260,7 +288,9 @@ class Cuda:
         with contextlib.suppress(OSError):
             os.makedirs(folder, exist_ok=True)
             with open(f"{folder}/{os.getpid()}", "w") as file:
-                file.write(f"python3\n{self._devices[0]}\n{'C' if self._server is None else 'M+C'}\n")
+                file.write(
+                    f"python3\n{self._devices[0]}\n{'C' if self._server is None else 'M+C'}\n"
+                )
 
 
 def _number(value: Any) -> int:
@@ -272,7 +302,9 @@ def _lowered(percentage: float) -> float:
     """The server's percentage, or the process's own where that is less (MPS guide)."""
     from .answers import percentage as read  # only here: few set one
 
-    return min(percentage, read(os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")) or percentage)
+    return min(
+        percentage, read(os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")) or percentage
+    )
 
 
 def uuid(number: int) -> str:

@@ -1,8 +1,8 @@
 """The control daemon: one real process with its sockets, its servers (real processes too), its five files.
 
-What it answers was observed on driver 550 (without a GPU) and 580 (with one), and is told by NVIDIA's MPS guide; see
-docs/facts.md. A program is listed as a client while it holds a connection on `control` that began with `attach`; the
-stand-in for libcuda (`cuda`) does so.
+What it answers was observed on driver 550 (without a GPU) and 580 (with one), and is told by
+NVIDIA's MPS guide; see docs/facts.md. A program is listed as a client while it holds a connection
+on `control` that began with `attach`; the stand-in for libcuda (`cuda`) does so.
 """
 
 # a process for every question: it starts twice as fast without pathlib:
@@ -63,7 +63,9 @@ class Daemon:
         with open(self.place.file("nvidia-cuda-mps-control.pid"), "w") as file:
             file.write(str(os.getpid()))
         self.log(f"Starting control daemon using socket {self.place.pipe_name}/control")
-        self.log(f"To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY={self.place.pipe_name}")
+        self.log(
+            f"To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY={self.place.pipe_name}"
+        )
         self._read_environment()
 
     def _read_environment(self) -> None:
@@ -91,7 +93,9 @@ class Daemon:
             self._log_file = 1
             return
         with contextlib.suppress(OSError):
-            self._log_file = os.open(f"{self.place.logs}/control.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            self._log_file = os.open(
+                f"{self.place.logs}/control.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
+            )
 
     def log(self, text: str) -> None:
         """A line of control.log."""
@@ -141,8 +145,11 @@ class Daemon:
             self.log("UI closed")
         self._selector.unregister(client)
         client.close()
-        # observed: who is killed while it waits keeps its turn, and has a server started that nobody asked for
-        self._pending = [(None if link is client else link, message) for link, message in self._pending]
+        # observed: who is killed while it waits keeps its turn, and has a server started that
+        # nobody asked for
+        self._pending = [
+            (None if link is client else link, message) for link, message in self._pending
+        ]
         for server in self.servers.values():
             server.forget(client)
 
@@ -151,12 +158,21 @@ class Daemon:
     def _client_says(self, link: socket.socket, message: Message) -> None:
         if "attach" in message:
             self.log("Accepting connection...")
-            self.log("User did not send valid credentials")  # before every good client, and means nothing
+            self.log(
+                "User did not send valid credentials"
+            )  # before every good client, and means nothing
             self.log("Accepting connection...")
             self._pending.append((link, message))
             self._serve_pending(first=True)
             return
-        server = next((each for each in self.servers.values() if any(client.link is link for client in each.clients)), None)
+        server = next(
+            (
+                each
+                for each in self.servers.values()
+                if any(client.link is link for client in each.clients)
+            ),
+            None,
+        )
         if server is None:
             return
         client = next(each for each in server.clients if each.link is link)
@@ -181,12 +197,16 @@ class Daemon:
             if server is not None and server.uid != uid and not self._every_user:
                 if server.clients:
                     if first:
-                        self.log(f"NEW CLIENT {pid} from user {uid}: Server is not ready, push client to pending list")
+                        self.log(
+                            f"NEW CLIENT {pid} from user {uid}: Server is not ready, push client to pending list"
+                        )
                     continue
                 self._end_server(server)
                 server = None
             if server is None:
-                self.log(f"NEW CLIENT {pid} from user {uid}: Server is not ready, push client to pending list")
+                self.log(
+                    f"NEW CLIENT {pid} from user {uid}: Server is not ready, push client to pending list"
+                )
                 server = self._start(uid)
             else:
                 self.log(f"NEW CLIENT {pid} from user {uid}: Server already exists")
@@ -195,12 +215,21 @@ class Daemon:
                 self._attach(link, server, message)
 
     def _attach(self, link: socket.socket, server: Server | None, message: Message) -> None:
-        client = Client(link, int(message["attach"]), same_namespace=message["namespace"] == self.place.namespace)
+        client = Client(
+            link,
+            int(message["attach"]),
+            same_namespace=message["namespace"] == self.place.namespace,
+        )
         if server is None or self.place.fault("mps_server_fault"):
             client.tell(code=805 if server is None else 807)
             return
         server.clients.append(client)
-        client.tell(code=0, devices=self._devices(), limits=self._limits(server), percentage=server.percentage)
+        client.tell(
+            code=0,
+            devices=self._devices(),
+            limits=self._limits(server),
+            percentage=server.percentage,
+        )
 
     def _limits(self, server: Server) -> dict[str, int]:
         """What a client may allocate of each GPU. The limit of the daemon's own environment is in force, and no command shows it."""
@@ -209,7 +238,10 @@ class Daemon:
 
     def _devices(self) -> list[str]:
         """The GPUs that clients are offered: those that the daemon itself sees."""
-        return chosen([uuid(number) for number in range(self.place.gpus())], os.environ.get("CUDA_VISIBLE_DEVICES"))
+        return chosen(
+            [uuid(number) for number in range(self.place.gpus())],
+            os.environ.get("CUDA_VISIBLE_DEVICES"),
+        )
 
     # --- servers ---
 
@@ -223,13 +255,19 @@ class Daemon:
             self.log(f"Starting new server 0 for user {uid}")
             self.log("Server 0 exited with status 1")
             return None
-        process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [program], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         server = Server(process, uid, self.percentage, self.memory)
         self.servers[server.pid] = server
         self.place.serve(server.pid)
         self.log(f"Starting new server {server.pid} for user {uid}")
         self.log(f"NEW SERVER {server.pid}: Ready")
-        self._server_log(server, f"Active Threads Percentage set to {server.percentage:.1f}", "Server has started")
+        self._server_log(
+            server,
+            f"Active Threads Percentage set to {server.percentage:.1f}",
+            "Server has started",
+        )
         return server
 
     def _reap(self) -> None:
@@ -260,11 +298,17 @@ class Daemon:
         may = uid in (0, self.place.uid)  # root, and whoever started it
         if not may and name == "quit":
             return "Not enough privilege to execute quit command\n"
-        own = name == "start_server" and rest[:2] == ["-uid", str(uid)]  # a server of one's own may be started
+        own = name == "start_server" and rest[:2] == [
+            "-uid",
+            str(uid),
+        ]  # a server of one's own may be started
         if not may and not own and name.startswith(("set_", "start_", "shutdown_", "terminate_")):
             return REFUSED.format(uid=uid)
         if name == "quit":
-            self._quitting = (client, time.monotonic() + float(rest[1]) if rest[:1] == ["-t"] and len(rest) > 1 else None)
+            self._quitting = (
+                client,
+                time.monotonic() + float(rest[1]) if rest[:1] == ["-t"] and len(rest) > 1 else None,
+            )
             return None
         function: Callable[[list[str]], str] | None = getattr(self, f"_do_{name}", None)
         return f'Unknown command "{name}"\n' if function is None else function(rest)
@@ -302,7 +346,9 @@ class Daemon:
             return "A user id (UID) is required to start a new server\n"
         uid = int(words[1])
         for server in list(self.servers.values()):
-            if server.uid != uid and not server.clients and not self._every_user:  # one that is idle makes way
+            if (
+                server.uid != uid and not server.clients and not self._every_user
+            ):  # one that is idle makes way
                 self._end_server(server)
         if not self.servers:
             self._start(uid)
@@ -313,19 +359,30 @@ class Daemon:
         if server is None:
             return missing(words)
         if server.clients and "-f" not in words:
-            self.log(f"Server {server.pid} has {len(server.clients)} active worker threads. Server will not shutdown.")
+            self.log(
+                f"Server {server.pid} has {len(server.clients)} active worker threads. Server will not shutdown."
+            )
             return ""
         self._end_server(server)
         return ""
 
     def _do_get_client_list(self, words: list[str]) -> str:
         server = self._server(words)
-        return missing(words) if server is None else "".join(f"{client.pid}\n" for client in server.clients)
+        return (
+            missing(words)
+            if server is None
+            else "".join(f"{client.pid}\n" for client in server.clients)
+        )
 
     def _do_get_device_client_list(self, words: list[str]) -> str:
         del words
         clients = [client for server in self.servers.values() for client in server.clients]
-        return "" if not clients else f"[0] 00:00.0, {self.place.gpu_name()}\n" + "".join(f"{client.pid}.1\n" for client in clients)
+        return (
+            ""
+            if not clients
+            else f"[0] 00:00.0, {self.place.gpu_name()}\n"
+            + "".join(f"{client.pid}.1\n" for client in clients)
+        )
 
     def _do_ps(self, words: list[str]) -> str:
         chosen = [self._server(words[1:])] if words[:1] == ["-p"] else list(self.servers.values())
@@ -335,12 +392,18 @@ class Daemon:
         lines = ["PID       ID    SERVER    DEVICE             NAMESPACE      COMMAND"]
         for server in servers:
             for number, client in enumerate(server.clients, 1):
-                lines.append(f"{client.pid:<9} {number:<5} {server.pid:<9} {uuid(0)[:22]}  {client.namespace:<14} {client.command}")
+                lines.append(
+                    f"{client.pid:<9} {number:<5} {server.pid:<9} {uuid(0)[:22]}  {client.namespace:<14} {client.command}"
+                )
         return "\n".join(lines) + "\n"
 
     def _do_terminate_client(self, words: list[str]) -> str:
         server = self._server(words)
-        client = server.client(int(words[1])) if server and len(words) > 1 and words[1].isdigit() else None
+        client = (
+            server.client(int(words[1]))
+            if server and len(words) > 1 and words[1].isdigit()
+            else None
+        )
         if server is None:
             return missing(words) + missing(words).replace("\n", "!\n") + "1\n"
         if client is None:
@@ -355,7 +418,9 @@ class Daemon:
 
     def _do_set_default_active_thread_percentage(self, words: list[str]) -> str:
         value = percentage(words[0]) if words else None
-        self.percentage = self.percentage if value is None else value  # a bad one prints the old value, and all is well
+        self.percentage = (
+            self.percentage if value is None else value
+        )  # a bad one prints the old value, and all is well
         return f"{self.percentage:.1f}\n"
 
     def _do_get_active_thread_percentage(self, words: list[str]) -> str:
@@ -380,7 +445,11 @@ class Daemon:
 
     def _do_get_device_pinned_mem_limit(self, words: list[str]) -> str:
         server = self._server(words)
-        return missing(words) if server is None or len(words) < 2 else shown(server.memory.get(words[1], ""))
+        return (
+            missing(words)
+            if server is None or len(words) < 2
+            else shown(server.memory.get(words[1], ""))
+        )
 
     def _do_set_device_pinned_mem_limit(self, words: list[str]) -> str:
         server = self._server(words)

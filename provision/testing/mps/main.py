@@ -20,14 +20,20 @@ def main(words: list[str]) -> int:
     place = Place()
     rest = [word for word in words if word not in ("-d", "-f")]
     if rest == ["-v"]:
-        sys.stdout.write("CUDA MPS Control for Linux/Unix/QNX. Binary version: 13000\nCopyright (C) 2003 - 2025 NVIDIA Corporation.\n\n")
+        sys.stdout.write(
+            "CUDA MPS Control for Linux/Unix/QNX. Binary version: 13000\nCopyright (C) 2003 - 2025 NVIDIA Corporation.\n\n"
+        )
         return 0
     if [word for word in rest if word not in _DAEMON_FLAGS]:
         sys.stderr.write(f"nvidia-cuda-mps-control: unrecognized option '{rest[0]}'\n")
         return 1
     if "-d" not in words and "-f" not in words:
         return _ask(place)
-    return _start(place, background="-d" in words, every_user=any(word in ("-multiuser-server", "-M", "-m") for word in rest))
+    return _start(
+        place,
+        background="-d" in words,
+        every_user=any(word in ("-multiuser-server", "-M", "-m") for word in rest),
+    )
 
 
 def _make(path: str, mode: int) -> bool:
@@ -36,7 +42,9 @@ def _make(path: str, mode: int) -> bool:
         os.mkdir(path)
         os.chmod(path, mode)
     except FileExistsError:
-        return bool(os.stat(path).st_mode & 0o222)  # access(2) fails below a closed folder, where the capability to read is ignored
+        return bool(
+            os.stat(path).st_mode & 0o222
+        )  # access(2) fails below a closed folder, where the capability to read is ignored
     except OSError:
         return False
     return True
@@ -51,7 +59,9 @@ def _start(place: Place, *, background: bool, every_user: bool) -> int:
         sys.stderr.write(f"Cannot access CUDA_MPS_PIPE_DIRECTORY={place.pipe_name}\n")
         return 1
     if not _make(place.logs, 0o700):
-        sys.stdout.write(f"Warning: Failed writing log files to directory [{place.log_name}]. No logs will be available.\n")
+        sys.stdout.write(
+            f"Warning: Failed writing log files to directory [{place.log_name}]. No logs will be available.\n"
+        )
     lock = _take_lock(place)
     if lock is None:
         sys.stderr.write("An instance of this daemon is already running\n")
@@ -105,7 +115,9 @@ def _detach() -> bool:
 
 def _ask(place: Place) -> int:
     try:
-        connection = place.socket_at("control_privileged" if place.is_root else "control", "connect")
+        connection = place.socket_at(
+            "control_privileged" if place.is_root else "control", "connect"
+        )
     except OSError:
         sys.stderr.write("Cannot find MPS control daemon process\n")
         return 1
@@ -119,7 +131,9 @@ def _ask(place: Place) -> int:
     return 0
 
 
-def _one(connection: socket.socket, answers: object, message: dict[str, object]) -> dict[str, object] | None:
+def _one(
+    connection: socket.socket, answers: object, message: dict[str, object]
+) -> dict[str, object] | None:
     try:
         connection.sendall(json.dumps(message).encode() + b"\n")
         line: bytes = answers.readline()  # type: ignore[attr-defined]

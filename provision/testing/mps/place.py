@@ -49,7 +49,11 @@ class Place:
         """The user as the host or the container numbers it."""
         if not self.root:
             return os.geteuid()
-        return 0 if os.environ.get("PROVISION_MOCK_SUDO") else int(os.environ.get("PROVISION_MOCK_UID", "1000"))
+        return (
+            0
+            if os.environ.get("PROVISION_MOCK_SUDO")
+            else int(os.environ.get("PROVISION_MOCK_UID", "1000"))
+        )
 
     @property
     def namespace(self) -> str:
@@ -78,13 +82,23 @@ class Place:
 
     def gpus(self) -> int:
         """GPUs that a server would find: device nodes and a loaded module."""
-        if not os.path.exists(f"{self.state}/module") or not os.path.exists(self.root + "/dev/nvidiactl"):
+        if not os.path.exists(f"{self.state}/module") or not os.path.exists(
+            self.root + "/dev/nvidiactl"
+        ):
             return 0
-        return sum(name[6:].isdigit() for name in os.listdir(self.root + "/dev") if name.startswith("nvidia"))
+        return sum(
+            name[6:].isdigit()
+            for name in os.listdir(self.root + "/dev")
+            if name.startswith("nvidia")
+        )
 
     def _gpu(self, key: str) -> str:
         with contextlib.suppress(OSError), open(f"{self.state}/gpu") as file:
-            return dict(line.strip().split("=", 1) for line in file if "=" in line).get(key, "").strip("'\"")
+            return (
+                dict(line.strip().split("=", 1) for line in file if "=" in line)
+                .get(key, "")
+                .strip("'\"")
+            )
         return ""
 
     def gpu_name(self) -> str:

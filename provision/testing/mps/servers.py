@@ -52,7 +52,9 @@ class Client:
 class Server:
     """One MPS server: its process, its user, its limits, its clients."""
 
-    def __init__(self, process: subprocess.Popen[bytes], uid: int, percentage: float, memory: dict[str, str]) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], uid: int, percentage: float, memory: dict[str, str]
+    ) -> None:
         self.process = process
         self.pid = process.pid
         self.uid = uid

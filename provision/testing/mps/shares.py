@@ -14,8 +14,9 @@ CONTEXT_MIB_PER_MULTIPROCESSOR = 3.7
 def multiprocessors(total: int, percentage: float, capability: tuple[int, int]) -> int:
     """Those of `total` that a client may use; 0 where the share rounds to nothing.
 
-    Measured on H100 and H200: rounded down to an even number, and to no less than 8. Of other GPUs a share that rounds to
-    nothing was reported (k8s-device-plugin#1118: 16 % of 10). Those before Volta know no shares (MPS guide).
+    Measured on H100 and H200: rounded down to an even number, and to no less than 8. Of other GPUs
+    a share that rounds to nothing was reported (k8s-device-plugin#1118: 16 % of 10). Those before
+    Volta know no shares (MPS guide).
     """
     if percentage >= 100 or capability < VOLTA:
         return total
@@ -37,7 +38,11 @@ def limits(asked: dict[str, str], devices: list[str]) -> dict[str, int]:
     """Bytes by UUID. A device is named by its UUID, or by its number among those that are seen; who named it last counts."""
     found = {}
     for name, text in asked.items():
-        named = devices[int(name) : int(name) + 1] if name.isdigit() else [each for each in devices if each == name]
+        named = (
+            devices[int(name) : int(name) + 1]
+            if name.isdigit()
+            else [each for each in devices if each == name]
+        )
         size = size_bytes(text)
         if size is not None:
             found.update(dict.fromkeys(named, size))
@@ -55,7 +60,11 @@ def lowest(*several: dict[str, int]) -> dict[str, int]:
 
 def of_variable(text: str) -> dict[str, str]:
     """What CUDA_MPS_PINNED_DEVICE_MEM_LIMIT asks for: `0=1G,1=512MB`."""
-    return {name.strip(): size.strip() for name, equals, size in (word.partition("=") for word in text.split(",")) if equals}
+    return {
+        name.strip(): size.strip()
+        for name, equals, size in (word.partition("=") for word in text.split(","))
+        if equals
+    }
 
 
 def size_bytes(text: str) -> int | None:

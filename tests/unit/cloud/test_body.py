@@ -33,11 +33,19 @@ SPEC = vm_spec(**T4, ttl_s=3600)
         ("cos-125-lts", "", ImageRef("cos-cloud", "cos-125-lts", True)),
         ("cos-stable", "cos-cloud", ImageRef("cos-cloud", "cos-stable", True)),
         ("cos-125-19216-655-28", "cos-cloud", ImageRef("cos-cloud", "cos-125-19216-655-28", False)),
-        ("cos-stable-129-19506-448-36", "", ImageRef("cos-cloud", "cos-stable-129-19506-448-36", False)),
+        (
+            "cos-stable-129-19506-448-36",
+            "",
+            ImageRef("cos-cloud", "cos-stable-129-19506-448-36", False),
+        ),
         ("mine", "my-project", ImageRef("my-project", "mine", False)),
         ("family/mine", "my-project", ImageRef("my-project", "mine", True)),
         ("projects/p/global/images/family/f", "", ImageRef("p", "f", True)),
-        ("https://www.googleapis.com/compute/v1/projects/p/global/images/i", "x", ImageRef("p", "i", False)),
+        (
+            "https://www.googleapis.com/compute/v1/projects/p/global/images/i",
+            "x",
+            ImageRef("p", "i", False),
+        ),
     ],
 )
 def test_an_image_is_read(image: str, project: str, ref: ImageRef) -> None:
@@ -50,7 +58,9 @@ def test_an_image_path_is_read_back(ref: ImageRef) -> None:
 
 
 def test_metadata_for_container_optimized_os() -> None:
-    items = standard_metadata(user="dev", public_key="ssh-ed25519 AAAA me@laptop\n", user_data="#cloud-config\n")
+    items = standard_metadata(
+        user="dev", public_key="ssh-ed25519 AAAA me@laptop\n", user_data="#cloud-config\n"
+    )
     assert items == {
         "ssh-keys": "dev:ssh-ed25519 AAAA me@laptop",
         "cos-update-strategy": "update_disabled",
@@ -60,7 +70,10 @@ def test_metadata_for_container_optimized_os() -> None:
         "user-data": "#cloud-config\n",
     }
     assert "user-data" not in standard_metadata(user="dev", public_key="ssh-ed25519 AAAA")
-    assert standard_metadata(user="dev", public_key="ssh-ed25519 AAAA")["ssh-keys"] == "dev:ssh-ed25519 AAAA dev"
+    assert (
+        standard_metadata(user="dev", public_key="ssh-ed25519 AAAA")["ssh-keys"]
+        == "dev:ssh-ed25519 AAAA dev"
+    )
 
 
 @pytest.mark.parametrize(
@@ -103,7 +116,7 @@ def test_sizes_are_strings_as_the_api_has_them() -> None:
     assert body["scheduling"]["maxRunDuration"] == {"seconds": "3600"}
 
 
-# --- what comes back ------------------------------------------------------------------------------------------------
+# --- what comes back ------------------------------------------------------------------------------
 
 URL = "https://www.googleapis.com/compute/v1/projects/p/zones/us-central1-a"
 RESOURCE: dict[str, Any] = {
@@ -112,11 +125,17 @@ RESOURCE: dict[str, Any] = {
     "zone": URL,
     "status": "RUNNING",
     "machineType": f"{URL}/machineTypes/n1-standard-8",
-    "guestAccelerators": [{"acceleratorType": f"{URL}/acceleratorTypes/nvidia-tesla-t4", "acceleratorCount": 2}],
+    "guestAccelerators": [
+        {"acceleratorType": f"{URL}/acceleratorTypes/nvidia-tesla-t4", "acceleratorCount": 2}
+    ],
     "creationTimestamp": "2026-11-06T10:11:12.345-08:00",
     "lastStartTimestamp": "2026-11-07T01:02:03.456-08:00",
     "lastStopTimestamp": "2026-11-06T23:02:03.456-08:00",
-    "scheduling": {"maxRunDuration": {"seconds": "3600"}, "instanceTerminationAction": "DELETE", "provisioningModel": "SPOT"},
+    "scheduling": {
+        "maxRunDuration": {"seconds": "3600"},
+        "instanceTerminationAction": "DELETE",
+        "provisioningModel": "SPOT",
+    },
     "resourceStatus": {"scheduling": {"terminationTimestamp": "2026-11-07T02:02:03.456-08:00"}},
     "disks": [{"boot": True, "diskSizeGb": "200"}, {"diskSizeGb": "375", "type": "SCRATCH"}],
     "networkInterfaces": [{"networkIP": "10.0.0.2", "accessConfigs": [{"natIP": "203.0.113.9"}]}],
@@ -164,7 +183,12 @@ def test_the_least_that_an_instance_can_be() -> None:
 def test_no_external_address_is_none() -> None:
     assert (
         vm_from_json(
-            {"name": "dev", "networkInterfaces": [{"networkIP": "10.0.0.2", "accessConfigs": [{"type": "ONE_TO_ONE_NAT"}]}]}
+            {
+                "name": "dev",
+                "networkInterfaces": [
+                    {"networkIP": "10.0.0.2", "accessConfigs": [{"type": "ONE_TO_ONE_NAT"}]}
+                ],
+            }
         ).address
         is None
     )
@@ -172,17 +196,31 @@ def test_no_external_address_is_none() -> None:
 
 @given(
     st.sampled_from(
-        ["status", "labels", "metadata", "networkInterfaces", "guestAccelerators", "machineType", "zone", "id", "creationTimestamp"]
+        [
+            "status",
+            "labels",
+            "metadata",
+            "networkInterfaces",
+            "guestAccelerators",
+            "machineType",
+            "zone",
+            "id",
+            "creationTimestamp",
+        ]
     )
 )
 def test_any_field_but_the_name_may_be_missing(field: str) -> None:
-    assert vm_from_json({key: value for key, value in RESOURCE.items() if key != field}).name == "dev"
+    assert (
+        vm_from_json({key: value for key, value in RESOURCE.items() if key != field}).name == "dev"
+    )
 
 
 def test_drift_is_what_only_a_new_vm_could_change() -> None:
     vm = replace(vm_from_json(RESOURCE), provisioning_model="STANDARD")
     assert drift(replace(SPEC, gpu="t4", gpu_count=2), vm) == {}
-    assert drift(replace(SPEC, gpu_count=2, provisioning_model="SPOT"), vm) == {"provisioning": ("STANDARD", "SPOT")}
+    assert drift(replace(SPEC, gpu_count=2, provisioning_model="SPOT"), vm) == {
+        "provisioning": ("STANDARD", "SPOT")
+    }
     assert drift(replace(SPEC, machine_type="n1-standard-16"), vm) == {
         "machine_type": ("n1-standard-8", "n1-standard-16"),
         "gpu_count": (2, 1),

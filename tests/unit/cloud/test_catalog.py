@@ -59,7 +59,9 @@ def test_an_unknown_gpu_names_the_known_ones() -> None:
         ("l4", 1, "g2-standard-32", "g2-standard-32"),
     ],
 )
-def test_a_machine_is_chosen(gpu: str | None, count: int, requested: str | None, machine: str) -> None:
+def test_a_machine_is_chosen(
+    gpu: str | None, count: int, requested: str | None, machine: str
+) -> None:
     assert machine_for(gpu, count, requested) == machine
 
 
@@ -98,7 +100,12 @@ STANDARD = [
     (gpu.accelerator, count)
     for gpu in gpu_types().values()
     for count in gpu.counts
-    if gpu.cos_supported and not all(machine.provisioning for machine in gpu.machine_types if machine.gpu_count == count and gpu.bundled)
+    if gpu.cos_supported
+    and not all(
+        machine.provisioning
+        for machine in gpu.machine_types
+        if machine.gpu_count == count and gpu.bundled
+    )
 ]
 
 
@@ -112,12 +119,20 @@ def test_what_is_chosen_is_valid(gpu: str, count: int) -> None:
     [
         (("t4", 3, "n1-standard-8", 200), "gpu_count", "allowed: 1, 2, 4"),
         (("t4", 0, "n1-standard-8", 200), "gpu_count", "allowed: 1, 2, 4"),
-        (("t4", 1, "n1-standard-64", 200), "machine_type", "n1-standard-64 has 64 vCPUs and 240 GB; .*at most 48 vCPUs and 312 GB"),
+        (
+            ("t4", 1, "n1-standard-64", 200),
+            "machine_type",
+            "n1-standard-64 has 64 vCPUs and 240 GB; .*at most 48 vCPUs and 312 GB",
+        ),
         (("v100", 1, "n1-highmem-16", 200), "machine_type", "at most 12 vCPUs and 78 GB"),
         (("t4", 1, "g2-standard-8", 200), "machine_type", "attached to an N1 machine"),
         (("t4", 1, "f1-micro", 200), "machine_type", "shared-core types take no GPU"),
         (("t4", 1, "n1-standard-3", 200), "machine_type", "attached to an N1 machine"),
-        (("l4", 1, "n1-standard-8", 200), "machine_type", "comes with: g2-standard-4, .*g2-standard-32"),
+        (
+            ("l4", 1, "n1-standard-8", 200),
+            "machine_type",
+            "comes with: g2-standard-4, .*g2-standard-32",
+        ),
         (("l4", 2, "g2-standard-8", 200), "machine_type", "comes with: g2-standard-24"),
         (("rtx-pro-6000", 1, "g4-standard-12", 200), "machine_type", "1/4 of a GPU"),
         (("gb200", 4, "a4x-highgpu-4g", 200), "gpu", "Arm host"),
@@ -129,7 +144,9 @@ def test_what_is_chosen_is_valid(gpu: str, count: int) -> None:
         ((None, 0, "g2-standard-8", 200), "machine_type", "brings 1 x nvidia-l4"),
     ],
 )
-def test_an_impossible_shape_says_what_is_allowed(shape: tuple[str | None, int, str, int], where: str, why: str) -> None:
+def test_an_impossible_shape_says_what_is_allowed(
+    shape: tuple[str | None, int, str, int], where: str, why: str
+) -> None:
     with pytest.raises(SettingsError) as caught:
         validate_shape(*shape)
     assert caught.value.where == where
@@ -164,13 +181,20 @@ def test_the_disk_type_fits_the_family(machine: str, disk: str) -> None:
 
 def test_the_disk_type_is_one_that_the_table_allows() -> None:
     assert [
-        name for name, (gpu, machine) in bundled_machine_types().items() if default_disk_type(machine.name) not in gpu.boot_disk_types
+        name
+        for name, (gpu, machine) in bundled_machine_types().items()
+        if default_disk_type(machine.name) not in gpu.boot_disk_types
     ] == []
 
 
 @pytest.mark.parametrize(
     ("name", "vcpus", "memory_gb"),
-    [("n1-standard-8", 8, 30.0), ("n1-highmem-4", 4, 26.0), ("custom-6-20480", 6, 20.0), ("n1-custom-2-4096-ext", 2, 4.0)],
+    [
+        ("n1-standard-8", 8, 30.0),
+        ("n1-highmem-4", 4, 26.0),
+        ("custom-6-20480", 6, 20.0),
+        ("n1-custom-2-4096-ext", 2, 4.0),
+    ],
 )
 def test_n1_types_are_read(name: str, vcpus: int, memory_gb: float) -> None:
     machine = parse_n1(name)
@@ -179,7 +203,16 @@ def test_n1_types_are_read(name: str, vcpus: int, memory_gb: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["n1-standard-3", "n1-highmem-1", "custom-7-20480", "custom-6-20481", "n1-ultra-8", "n1-standard-8-more", ""]
+    "name",
+    [
+        "n1-standard-3",
+        "n1-highmem-1",
+        "custom-7-20480",
+        "custom-6-20481",
+        "n1-ultra-8",
+        "n1-standard-8-more",
+        "",
+    ],
 )
 def test_what_is_no_n1_type_is_none(name: str) -> None:
     assert parse_n1(name) is None
@@ -190,13 +223,17 @@ def test_every_predefined_n1_type_is_read_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("driver", "branch"), [("R535", 535), ("535.183.01", 535), ("580.95.05", 580), ("default", None), ("latest", None)]
+    ("driver", "branch"),
+    [("R535", 535), ("535.183.01", 535), ("580.95.05", 580), ("default", None), ("latest", None)],
 )
 def test_the_branch_of_a_driver(driver: str, branch: int | None) -> None:
     assert driver_branch(driver) == branch
 
 
-@pytest.mark.parametrize(("gpu", "driver"), [("nvidia-b200", "R535"), ("nvidia-l4", "R470"), ("nvidia-h100-80gb", "515.65.01")])
+@pytest.mark.parametrize(
+    ("gpu", "driver"),
+    [("nvidia-b200", "R535"), ("nvidia-l4", "R470"), ("nvidia-h100-80gb", "515.65.01")],
+)
 def test_a_driver_that_is_too_old_is_refused(gpu: str, driver: str) -> None:
     with pytest.raises(SettingsError, match="too old") as caught:
         check_driver(gpu, driver)

@@ -28,7 +28,7 @@ G4 = Shape("g4-standard-48", "nvidia-rtx-pro-6000", 1)
 TUNNELS = "35.235.240.0/20"
 
 
-# --- zones ---------------------------------------------------------------------------------------------------------
+# --- zones ----------------------------------------------------------------------------------------
 
 HAVE_L4 = ["us-central1-a", "us-central1-b", "us-east1-b"]
 
@@ -40,29 +40,45 @@ def test_zones_that_offer_both_are_named_in_the_order_of_asking() -> None:
 
 
 def test_some_that_do_not_are_a_warning_and_none_that_does_a_failure() -> None:
-    check, zones = zone_check(L4, ["us-central1-a", "us-central1-b", "us-west1-z"], HAVE_L4, ["us-central1-a"])
+    check, zones = zone_check(
+        L4, ["us-central1-a", "us-central1-b", "us-west1-z"], HAVE_L4, ["us-central1-a"]
+    )
     assert (check.status, zones) == (Verdict.WARN, ("us-central1-a",))
-    assert check.why == "us-west1-z does not list nvidia-l4; us-central1-b does not list g2-standard-8"
+    assert (
+        check.why == "us-west1-z does not list nvidia-l4; us-central1-b does not list g2-standard-8"
+    )
     check, zones = zone_check(L4, ["us-west1-z"], HAVE_L4, HAVE_L4)
     assert (check.status, zones) == (Verdict.FAIL, ())
     assert check.fix == "set provision.zones to some of: us-central1-a, us-central1-b, us-east1-b"
 
 
 def test_a_misspelt_zone_is_told_from_one_without_the_gpu_and_the_nearest_are_named_first() -> None:
-    offering = [f"us-{region}-{letter}" for region in ("central1", "east1", "west1") for letter in "abc"] + ["asia-east1-a", "us-east4-a"]
-    check, _zones = zone_check(L4, ["us-east4-b", "us-east9"], offering, offering, known=[*offering, "us-east4-b"])
+    offering = [
+        f"us-{region}-{letter}" for region in ("central1", "east1", "west1") for letter in "abc"
+    ] + ["asia-east1-a", "us-east4-a"]
+    check, _zones = zone_check(
+        L4, ["us-east4-b", "us-east9"], offering, offering, known=[*offering, "us-east4-b"]
+    )
     assert check.why == "us-east4-b does not list nvidia-l4; there is no zone or region us-east9"
     nearest = "us-east4-a, us-central1-a, us-central1-b, us-central1-c, us-east1-a, us-east1-b"
     assert check.fix == f"set provision.zones to some of: {nearest} and 5 more (invoke vm.offers)"
 
 
-# --- what the project brings ---------------------------------------------------------------------------------------
+# --- what the project brings ----------------------------------------------------------------------
 
 
 def test_the_account_that_vms_run_as() -> None:
-    assert service_account_check({"defaultServiceAccount": "1-compute@developer.gserviceaccount.com"}).status is Verdict.OK
+    assert (
+        service_account_check(
+            {"defaultServiceAccount": "1-compute@developer.gserviceaccount.com"}
+        ).status
+        is Verdict.OK
+    )
     gone = service_account_check({"name": "demo"})
-    assert (gone.status, gone.fix) == (Verdict.FAIL, "gcloud iam service-accounts list --project demo")
+    assert (gone.status, gone.fix) == (
+        Verdict.FAIL,
+        "gcloud iam service-accounts list --project demo",
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,7 +99,7 @@ def test_os_login(metadata: str, setting: str, status: Verdict) -> None:
     assert bool(check.fix) == (status is not Verdict.OK)
 
 
-# --- quotas --------------------------------------------------------------------------------------------------------
+# --- quotas ---------------------------------------------------------------------------------------
 
 
 def quotas(**l4: float) -> Quotas:
@@ -97,10 +113,16 @@ def quotas(**l4: float) -> Quotas:
 def test_a_region_that_is_short_is_a_warning_while_another_has_room() -> None:
     zones = ["us-central1-a", "us-east1-b"]
     checks = quota_checks(quotas(us_central1=0, us_east1=1), vm_spec(), zones, "demo")
-    assert [(check.id, check.status) for check in checks] == [("quota-us-central1", Verdict.WARN), ("quota-us-east1", Verdict.OK)]
+    assert [(check.id, check.status) for check in checks] == [
+        ("quota-us-central1", Verdict.WARN),
+        ("quota-us-east1", Verdict.OK),
+    ]
     assert checks[0].why == "needs 1 of NVIDIA_L4_GPUS in us-central1, 0 left (limit 0, in use 0)"
     assert "project=demo" in checks[0].fix
-    assert checks[1].what == "room for g2-standard-8 + 1 x nvidia-l4; left are NVIDIA_L4_GPUS 1, GPUS_ALL_REGIONS 8, CPUS 64"
+    assert (
+        checks[1].what
+        == "room for g2-standard-8 + 1 x nvidia-l4; left are NVIDIA_L4_GPUS 1, GPUS_ALL_REGIONS 8, CPUS 64"
+    )
     checks = quota_checks(quotas(us_central1=0, us_east1=0), vm_spec(), zones, "demo")
     assert {check.status for check in checks} == {Verdict.FAIL}
 
@@ -119,7 +141,7 @@ def test_what_cannot_be_told_of_several_regions_is_one_check() -> None:
     assert "nvidia-h100-80gb in us-central1, us-east4 (" in checks[0].why
 
 
-# --- the image -----------------------------------------------------------------------------------------------------
+# --- the image ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -142,10 +164,25 @@ def test_the_milestone_in_a_name(name: str, number: int | None) -> None:
     ("image", "shape", "status", "told"),
     [
         ({"name": "cos-125-19216-655-28"}, L4, Verdict.OK, "milestone 125"),
-        ({"name": "cos-125-19216-655-28", "deprecated": {"state": "DEPRECATED"}}, L4, Verdict.WARN, "deprecated"),
-        ({"name": "cos-125-19216-655-28", "deprecated": {"state": "OBSOLETE"}}, L4, Verdict.FAIL, "no longer"),
+        (
+            {"name": "cos-125-19216-655-28", "deprecated": {"state": "DEPRECATED"}},
+            L4,
+            Verdict.WARN,
+            "deprecated",
+        ),
+        (
+            {"name": "cos-125-19216-655-28", "deprecated": {"state": "OBSOLETE"}},
+            L4,
+            Verdict.FAIL,
+            "no longer",
+        ),
         ({"name": "cos-arm64-125-1-2-3", "architecture": "ARM64"}, L4, Verdict.FAIL, "Arm"),
-        ({"name": "cos-arm64-125-1-2-3", "architecture": "ARM64"}, Shape("n1-standard-8"), Verdict.OK, "125"),
+        (
+            {"name": "cos-arm64-125-1-2-3", "architecture": "ARM64"},
+            Shape("n1-standard-8"),
+            Verdict.OK,
+            "125",
+        ),
         ({"name": "cos-dev-133-1-2-3", "family": "cos-dev"}, L4, Verdict.FAIL, "dev channel"),
         ({"name": "cos-121-18867-584-23"}, G4, Verdict.FAIL, "too old"),
         ({"name": "cos-125-19216-655-28"}, H100, Verdict.WARN, "trouble"),
@@ -159,17 +196,31 @@ def test_an_image(image: dict[str, Any], shape: Shape, status: Verdict, told: st
     assert bool(check.fix) is (status is not Verdict.OK)
 
 
-# --- the firewall --------------------------------------------------------------------------------------------------
+# --- the firewall ---------------------------------------------------------------------------------
 
 
 def rule(name: str, ranges: list[str] | None = None, **more: Any) -> dict[str, Any]:
-    made: dict[str, Any] = {"name": name, "network": "https://x/projects/demo/global/networks/default", "direction": "INGRESS"}
+    made: dict[str, Any] = {
+        "name": name,
+        "network": "https://x/projects/demo/global/networks/default",
+        "direction": "INGRESS",
+    }
     made |= {"priority": 1000, "allowed": [{"IPProtocol": "tcp", "ports": ["22"]}]} | more
     return made | ({"sourceRanges": ranges} if ranges else {})
 
 
-OPEN, INSIDE, TUNNEL = rule("open", [ANYWHERE]), rule("inside", ["10.0.0.0/8"]), rule("tunnel", [TUNNELS])
-CLOSED = {key: value for key, value in rule("closed", [ANYWHERE], denied=[{"IPProtocol": "all"}], priority=500).items() if key != "allowed"}
+OPEN, INSIDE, TUNNEL = (
+    rule("open", [ANYWHERE]),
+    rule("inside", ["10.0.0.0/8"]),
+    rule("tunnel", [TUNNELS]),
+)
+CLOSED = {
+    key: value
+    for key, value in rule(
+        "closed", [ANYWHERE], denied=[{"IPProtocol": "all"}], priority=500
+    ).items()
+    if key != "allowed"
+}
 
 
 @pytest.mark.parametrize(
@@ -180,7 +231,11 @@ CLOSED = {key: value for key, value in rule("closed", [ANYWHERE], denied=[{"IPPr
         ([TUNNEL], TUNNELS, Verdict.OK),
         ([INSIDE, OPEN], ANYWHERE, Verdict.OK),
         ([rule("all", [ANYWHERE], allowed=[{"IPProtocol": "all"}])], ANYWHERE, Verdict.OK),
-        ([rule("range", [ANYWHERE], allowed=[{"IPProtocol": "tcp", "ports": ["80", "20-25"]}])], ANYWHERE, Verdict.OK),
+        (
+            [rule("range", [ANYWHERE], allowed=[{"IPProtocol": "tcp", "ports": ["80", "20-25"]}])],
+            ANYWHERE,
+            Verdict.OK,
+        ),
         ([rule("no-range")], ANYWHERE, Verdict.OK),
         ([INSIDE], ANYWHERE, Verdict.WARN),
         ([TUNNEL], ANYWHERE, Verdict.WARN),
@@ -194,8 +249,20 @@ CLOSED = {key: value for key, value in rule("closed", [ANYWHERE], denied=[{"IPPr
         ([rule("out", [ANYWHERE], direction="EGRESS")], ANYWHERE, Verdict.FAIL),
         ([rule("tagged", [ANYWHERE], targetTags=["web"])], ANYWHERE, Verdict.FAIL),
         ([rule("from-tags", None, sourceTags=["web"])], ANYWHERE, Verdict.FAIL),
-        ([rule("elsewhere", [ANYWHERE], network="https://x/projects/demo/global/networks/other")], ANYWHERE, Verdict.FAIL),
-        ([rule("web", [ANYWHERE], allowed=[{"IPProtocol": "tcp", "ports": ["80"]}])], ANYWHERE, Verdict.FAIL),
+        (
+            [
+                rule(
+                    "elsewhere", [ANYWHERE], network="https://x/projects/demo/global/networks/other"
+                )
+            ],
+            ANYWHERE,
+            Verdict.FAIL,
+        ),
+        (
+            [rule("web", [ANYWHERE], allowed=[{"IPProtocol": "tcp", "ports": ["80"]}])],
+            ANYWHERE,
+            Verdict.FAIL,
+        ),
         ([rule("ping", [ANYWHERE], allowed=[{"IPProtocol": "icmp"}])], ANYWHERE, Verdict.FAIL),
         ([rule("six", ["::/0"])], ANYWHERE, Verdict.WARN),
     ],

@@ -78,7 +78,12 @@ def test_a_line_that_is_not_whole_hides_no_other_and_is_named(path: Path, line: 
 
 
 def test_a_name_closes_its_open_entries_alone(journal: FileJournal) -> None:
-    for request_id, name, zone in (("r1", "dev", "z"), ("r2", "dev", "y"), ("r3", "two", "z"), ("r4", "dev", "z")):
+    for request_id, name, zone in (
+        ("r1", "dev", "z"),
+        ("r2", "dev", "y"),
+        ("r3", "two", "z"),
+        ("r4", "dev", "z"),
+    ):
         journal.intent(spec(name), zone, request_id)
     journal.mark("r1", GONE)
     journal.mark_name("dev", "z", DELETING)
@@ -96,13 +101,17 @@ def test_projects_do_not_see_each_other(journal: FileJournal, path: Path) -> Non
     assert FileJournal(path, "other").entries() == []
 
 
-def test_metadata_is_not_written_down_and_nobody_else_can_read(journal: FileJournal, path: Path) -> None:
+def test_metadata_is_not_written_down_and_nobody_else_can_read(
+    journal: FileJournal, path: Path
+) -> None:
     journal.intent(spec(), "z", "r1")
     assert "secret" not in path.read_text()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_the_intent_is_synced_to_disk(journal: FileJournal, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_intent_is_synced_to_disk(
+    journal: FileJournal, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     synced: list[str] = []
     real = os.fsync
 
@@ -118,7 +127,9 @@ def test_the_intent_is_synced_to_disk(journal: FileJournal, path: Path, monkeypa
 
 
 @given(cut=st.integers(0, 10_000))
-def test_a_journal_cut_at_any_byte_is_read_and_written_on(cut: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_journal_cut_at_any_byte_is_read_and_written_on(
+    cut: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     path = tmp_path_factory.mktemp("cut") / "journal.jsonl"
     journal = FileJournal(path, "demo", now=lambda: NOW)
     journal.intent(spec("ünï"), "z", "r1")
@@ -126,7 +137,11 @@ def test_a_journal_cut_at_any_byte_is_read_and_written_on(cut: int, tmp_path_fac
     journal.intent(spec("two"), "z", "r2")
     size = path.stat().st_size
     os.truncate(path, min(cut % (size + 1), size))
-    left = [request_id for request_id, end in (("r1", first), ("r2", size)) if path.stat().st_size >= end - 1]
+    left = [
+        request_id
+        for request_id, end in (("r1", first), ("r2", size))
+        if path.stat().st_size >= end - 1
+    ]
     assert [entry.request_id for entry in journal.entries()] == left
     journal.intent(spec("three"), "z", "r3")
     assert [entry.request_id for entry in journal.entries()] == [*left, "r3"]
@@ -135,6 +150,8 @@ def test_a_journal_cut_at_any_byte_is_read_and_written_on(cut: int, tmp_path_fac
 def test_lines_of_a_later_version_are_passed_over(journal: FileJournal, path: Path) -> None:
     journal.intent(spec(), "z", "r1")
     with path.open("a") as file:
-        file.write('[1, 2]\n{"state": "gone", "request_id": "unknown"}\nnot json\n' + "[" * 100_000 + "\n")
+        file.write(
+            '[1, 2]\n{"state": "gone", "request_id": "unknown"}\nnot json\n' + "[" * 100_000 + "\n"
+        )
     journal.mark("r1", MADE)
     assert states(journal) == [("r1", MADE)]

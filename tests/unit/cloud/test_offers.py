@@ -10,11 +10,21 @@ from provision.cloud.market.prices import packaged as prices
 from provision.cloud.market.quota import Quota, Quotas, Room
 
 ZONE = "us-central1-a"
-L4, T4, P100, GB200, H100, G4 = (gpu_type(name) for name in ("l4", "t4", "p100", "gb200", "h100", "rtx-pro-6000"))
+L4, T4, P100, GB200, H100, G4 = (
+    gpu_type(name) for name in ("l4", "t4", "p100", "gb200", "h100", "rtx-pro-6000")
+)
 EVERYWHERE = {ZONE: frozenset(gpu_types()), "us-east1-c": frozenset(gpu_types())}
 
 
-def listed(name: str, gpu: str | None = None, count: int = 0, *, zone: str = ZONE, vcpus: int = 8, memory_gb: float = 32.0) -> Listed:
+def listed(
+    name: str,
+    gpu: str | None = None,
+    count: int = 0,
+    *,
+    zone: str = ZONE,
+    vcpus: int = 8,
+    memory_gb: float = 32.0,
+) -> Listed:
     n1 = parse_n1(name)
     machine = n1 or MachineType(name, vcpus, memory_gb, count)
     return Listed(zone, machine, gpu)
@@ -35,8 +45,17 @@ def test_the_api_is_asked_for_the_series_that_bring_a_gpu_and_for_n1_by_name() -
 
 
 def test_a_machine_is_offered_where_its_gpu_is() -> None:
-    machines = [listed("g2-standard-8", "nvidia-l4", 1), listed("g2-standard-8", "nvidia-l4", 1, zone="us-east1-c")]
-    found = offers([L4], {ZONE: frozenset({"nvidia-l4"}), "us-east1-c": frozenset({"nvidia-tesla-t4"})}, machines, prices(), None)
+    machines = [
+        listed("g2-standard-8", "nvidia-l4", 1),
+        listed("g2-standard-8", "nvidia-l4", 1, zone="us-east1-c"),
+    ]
+    found = offers(
+        [L4],
+        {ZONE: frozenset({"nvidia-l4"}), "us-east1-c": frozenset({"nvidia-tesla-t4"})},
+        machines,
+        prices(),
+        None,
+    )
     assert shown(found) == [("g2-standard-8", 1, ZONE)]
     assert found[0].refused == ""
     assert found[0].gpu_memory_gb == 24
@@ -45,14 +64,25 @@ def test_a_machine_is_offered_where_its_gpu_is() -> None:
 
 
 def test_an_n1_machine_carries_every_count_that_its_size_allows() -> None:
-    found = offers([T4], EVERYWHERE, [listed("n1-standard-64"), listed("n1-standard-8"), listed("n1-standard-96")], prices(), None)
-    carried = {machine: {count for name, count, _zone in shown(found) if name == machine} for machine, _count, _zone in shown(found)}
+    found = offers(
+        [T4],
+        EVERYWHERE,
+        [listed("n1-standard-64"), listed("n1-standard-8"), listed("n1-standard-96")],
+        prices(),
+        None,
+    )
+    carried = {
+        machine: {count for name, count, _zone in shown(found) if name == machine}
+        for machine, _count, _zone in shown(found)
+    }
     assert carried == {"n1-standard-8": {1, 2, 4}, "n1-standard-64": {4}, "n1-standard-96": {4}}
 
 
 def test_some_zones_allow_less() -> None:
     machines = [listed("n1-standard-96", zone=zone) for zone in (ZONE, "us-east1-c")]
-    assert shown(offers([P100], EVERYWHERE, machines, prices(), None)) == [("n1-standard-96", 4, ZONE)]
+    assert shown(offers([P100], EVERYWHERE, machines, prices(), None)) == [
+        ("n1-standard-96", 4, ZONE)
+    ]
 
 
 def test_the_cheapest_comes_first_and_what_has_no_price_last() -> None:
@@ -63,7 +93,11 @@ def test_the_cheapest_comes_first_and_what_has_no_price_last() -> None:
         listed("g2-standard-4", "nvidia-l4", 1, vcpus=4, memory_gb=16),
     ]
     found = offers([gpu_type("b200"), L4], EVERYWHERE, machines, prices(), None)
-    assert [name for name, _count, _zone in shown(found)] == ["g2-standard-4", "g2-standard-8", "a4-highgpu-8g"]
+    assert [name for name, _count, _zone in shown(found)] == [
+        "g2-standard-4",
+        "g2-standard-8",
+        "a4-highgpu-8g",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -82,15 +116,26 @@ def test_what_would_be_refused_says_why(machine: str, gpu: object, why: str) -> 
 
 
 def test_what_is_spot_only_has_no_price_on_demand() -> None:
-    found = offers([H100], EVERYWHERE, [listed("a3-highgpu-1g", "nvidia-h100-80gb", 1)], prices(), None)
-    assert (found[0].on_demand, found[0].provisioning, found[0].refused) == (None, ("SPOT", "FLEX_START"), "")
+    found = offers(
+        [H100], EVERYWHERE, [listed("a3-highgpu-1g", "nvidia-h100-80gb", 1)], prices(), None
+    )
+    assert (found[0].on_demand, found[0].provisioning, found[0].refused) == (
+        None,
+        ("SPOT", "FLEX_START"),
+        "",
+    )
     assert found[0].spot is not None
 
 
 def test_the_quota_that_is_told_is_that_of_the_gpus_unless_vcpus_are_short() -> None:
-    here = {metric: Quota(metric, limit, 0) for metric, limit in (("NVIDIA_T4_GPUS", 4.0), ("CPUS", 64.0))}
+    here = {
+        metric: Quota(metric, limit, 0)
+        for metric, limit in (("NVIDIA_T4_GPUS", 4.0), ("CPUS", 64.0))
+    }
     have = Quotas({"GPUS_ALL_REGIONS": Quota("GPUS_ALL_REGIONS", 2.0, 0.0)}, {"us-central1": here})
-    found = offers([T4], EVERYWHERE, [listed("n1-standard-8"), listed("n1-standard-96")], prices(), have)
+    found = offers(
+        [T4], EVERYWHERE, [listed("n1-standard-8"), listed("n1-standard-96")], prices(), have
+    )
     told = {(offer.shape.machine_type, offer.shape.gpu_count): offer.quota for offer in found}
     one = told["n1-standard-8", 1]
     assert one is not None
@@ -103,4 +148,6 @@ def test_the_quota_that_is_told_is_that_of_the_gpus_unless_vcpus_are_short() -> 
 def test_offline_every_zone_of_the_settings_might_have_everything() -> None:
     where, machines = packaged([L4, T4], ["n1-standard-8", "no-such-type"], [ZONE])
     found = offers([L4, T4], where, machines, prices(), None)
-    assert {offer.shape.machine_type for offer in found} == {machine.name for machine in L4.machine_types} | {"n1-standard-8"}
+    assert {offer.shape.machine_type for offer in found} == {
+        machine.name for machine in L4.machine_types
+    } | {"n1-standard-8"}

@@ -26,7 +26,9 @@ LINUX = {"username": "me_example_com", "operatingSystemType": "LINUX"}
         ({"enable-oslogin": ""}, {"enable-oslogin": "TRUE"}, False),
     ],
 )
-def test_the_instance_speaks_before_the_project(instance: dict[str, str], project: dict[str, str], *, on: bool) -> None:
+def test_the_instance_speaks_before_the_project(
+    instance: dict[str, str], project: dict[str, str], *, on: bool
+) -> None:
     assert oslogin.is_on(instance, project) is on
 
 
@@ -34,16 +36,28 @@ def test_the_instance_speaks_before_the_project(instance: dict[str, str], projec
     ("accounts", "name"),
     [
         ([LINUX], "me_example_com"),
-        ([{"username": "win", "operatingSystemType": "WINDOWS", "primary": True}, LINUX], "me_example_com"),
+        (
+            [{"username": "win", "operatingSystemType": "WINDOWS", "primary": True}, LINUX],
+            "me_example_com",
+        ),
         ([LINUX, {"username": "first", "primary": True}], "first"),
         ([{"username": "sa_1234567890"}], "sa_1234567890"),
     ],
 )
-def test_the_user_name_is_the_primary_linux_accounts(accounts: list[dict[str, Any]], name: str) -> None:
+def test_the_user_name_is_the_primary_linux_accounts(
+    accounts: list[dict[str, Any]], name: str
+) -> None:
     assert oslogin.username({"posixAccounts": accounts}, "me@example.com") == name
 
 
-@pytest.mark.parametrize("profile", [{}, {"posixAccounts": []}, {"posixAccounts": [{"operatingSystemType": "WINDOWS", "username": "x"}]}])
+@pytest.mark.parametrize(
+    "profile",
+    [
+        {},
+        {"posixAccounts": []},
+        {"posixAccounts": [{"operatingSystemType": "WINDOWS", "username": "x"}]},
+    ],
+)
 def test_a_profile_without_a_linux_account_is_an_error(profile: dict[str, Any]) -> None:
     with pytest.raises(CloudAuthError, match="no user name") as caught:
         oslogin.username(profile, "me@example.com")
@@ -52,14 +66,26 @@ def test_a_profile_without_a_linux_account_is_an_error(profile: dict[str, Any]) 
 
 def test_a_policy_of_the_organisation_is_known_by_its_name() -> None:
     def error(message: str) -> Any:
-        return refused("no", Refusal(code="conditionNotMet", message=message, http_status=412), where="z/dev", project="p")
+        return refused(
+            "no",
+            Refusal(code="conditionNotMet", message=message, http_status=412),
+            where="z/dev",
+            project="p",
+        )
 
-    assert oslogin.is_forced(error("Constraint constraints/compute.requireOsLogin violated for project p."))
-    assert not oslogin.is_forced(error("Constraint constraints/compute.vmExternalIpAccess violated for project p."))
+    assert oslogin.is_forced(
+        error("Constraint constraints/compute.requireOsLogin violated for project p.")
+    )
+    assert not oslogin.is_forced(
+        error("Constraint constraints/compute.vmExternalIpAccess violated for project p.")
+    )
 
 
 def test_with_os_login_no_key_is_in_the_metadata() -> None:
     items = standard_metadata(user="provision", public_key="ssh-ed25519 AAAA", os_login=True)
     assert items["enable-oslogin"] == "TRUE"
     assert "ssh-keys" not in items
-    assert standard_metadata(user="provision", public_key="ssh-ed25519 AAAA")["enable-oslogin"] == "FALSE"
+    assert (
+        standard_metadata(user="provision", public_key="ssh-ed25519 AAAA")["enable-oslogin"]
+        == "FALSE"
+    )

@@ -30,13 +30,22 @@ from provision.cloud.refusal import (
 )
 from provision.core.errors import CloudAuthError, CloudNotFound, QuotaExceeded
 
-CASES: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("refusals.toml").read_text(encoding="utf-8"))["case"]
+CASES: list[dict[str, Any]] = tomllib.loads(
+    Path(__file__).with_name("refusals.toml").read_text(encoding="utf-8")
+)["case"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_a_refusal_means(case: dict[str, Any]) -> None:
-    refusal = Refusal(code=case["code"], message=case["message"], http_status=case.get("http_status", 0), quota=case.get("quota", {}))
-    assert classify(refusal) == Verdict(Kind(case["kind"]), Blast(case["blast"]), case.get("retry", False), case.get("again", 0))
+    refusal = Refusal(
+        code=case["code"],
+        message=case["message"],
+        http_status=case.get("http_status", 0),
+        quota=case.get("quota", {}),
+    )
+    assert classify(refusal) == Verdict(
+        Kind(case["kind"]), Blast(case["blast"]), case.get("retry", False), case.get("again", 0)
+    )
 
 
 def test_every_kind_and_blast_has_a_case() -> None:
@@ -58,7 +67,9 @@ def test_anything_is_classified(code: str, message: str, status: int) -> None:
         ("invalid", CloudRefused, CloudRefused),
     ],
 )
-def test_the_error_has_the_class_of_its_kind(code: str, kind: type[CloudRefused], parent: type[Exception]) -> None:
+def test_the_error_has_the_class_of_its_kind(
+    code: str, kind: type[CloudRefused], parent: type[Exception]
+) -> None:
     error = refused("no", Refusal(code=code, message="verbatim"), where="z/dev", project="demo")
     assert type(error) is kind
     assert isinstance(error, parent)
@@ -66,24 +77,31 @@ def test_the_error_has_the_class_of_its_kind(code: str, kind: type[CloudRefused]
     assert error.fix
 
 
-# --- operations -----------------------------------------------------------------------------------------------------
+# --- operations -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "operation", [{"status": "DONE"}, {"status": "DONE", "error": {}}, {"error": {"errors": []}, "httpErrorStatusCode": 0}]
+    "operation",
+    [
+        {"status": "DONE"},
+        {"status": "DONE", "error": {}},
+        {"error": {"errors": []}, "httpErrorStatusCode": 0},
+    ],
 )
 def test_an_operation_without_error_is_no_refusal(operation: dict[str, Any]) -> None:
     assert from_operation(operation) is None
 
 
 def test_an_operation_error_without_http_code_is_one() -> None:
-    assert from_operation({"error": {"errors": [{"code": "X", "message": "m"}]}}) == Refusal(code="X", message="m")
+    assert from_operation({"error": {"errors": [{"code": "X", "message": "m"}]}}) == Refusal(
+        code="X", message="m"
+    )
 
 
 def test_an_http_code_without_errors_is_one() -> None:
-    assert from_operation({"httpErrorStatusCode": 503, "httpErrorMessage": "SERVICE UNAVAILABLE"}) == Refusal(
-        code="", message="SERVICE UNAVAILABLE", http_status=503
-    )
+    assert from_operation(
+        {"httpErrorStatusCode": 503, "httpErrorMessage": "SERVICE UNAVAILABLE"}
+    ) == Refusal(code="", message="SERVICE UNAVAILABLE", http_status=503)
 
 
 def test_hints_and_quota_are_read_from_the_details() -> None:
@@ -92,13 +110,15 @@ def test_hints_and_quota_are_read_from_the_details() -> None:
         {"errorInfo": {"reason": "stockout", "metadatas": {"zonesAvailable": " us-a-b, us-c-d ,"}}},
         {"quotaInfo": {"limit": 0.0}},
     ]
-    found = from_operation({"error": {"errors": [{"code": "X", "message": "m", "errorDetails": details}]}})
+    found = from_operation(
+        {"error": {"errors": [{"code": "X", "message": "m", "errorDetails": details}]}}
+    )
     assert found is not None
     assert found.zones_available == ("us-a-b", "us-c-d")
     assert found.quota == {"limit": 0.0}
 
 
-# --- zones ----------------------------------------------------------------------------------------------------------
+# --- zones ----------------------------------------------------------------------------------------
 
 ZONES = ("us-central1-a", "us-central1-b", "us-east1-c", "europe-west4-a")
 
@@ -118,7 +138,9 @@ def test_a_refusal_reaches_as_far_as_its_blast(blast: Blast, left: tuple[str, ..
 
 def test_hints_come_first_and_add_nothing() -> None:
     after = Candidates.of(ZONES).after(
-        "us-central1-a", Verdict(Kind.CAPACITY, Blast.ZONE), ["asia-east1-a", "europe-west4-a", "us-central1-a"]
+        "us-central1-a",
+        Verdict(Kind.CAPACITY, Blast.ZONE),
+        ["asia-east1-a", "europe-west4-a", "us-central1-a"],
     )
     assert after.zones == ("europe-west4-a", "us-central1-b", "us-east1-c")
     assert after.next() == ("europe-west4-a",)
@@ -134,7 +156,9 @@ def test_hints_come_first_and_add_nothing() -> None:
         ({"us-central1": 9, "": 1}, ("us-central1-a",)),
     ],
 )
-def test_no_more_zones_are_asked_at_once_than_the_quota_has_room_for(rooms: dict[str, int], asked: tuple[str, ...]) -> None:
+def test_no_more_zones_are_asked_at_once_than_the_quota_has_room_for(
+    rooms: dict[str, int], asked: tuple[str, ...]
+) -> None:
     assert Candidates.of(ZONES).next(3, rooms) == asked
 
 
@@ -146,8 +170,16 @@ def test_no_more_zones_are_asked_at_once_than_the_quota_has_room_for(rooms: dict
             "The resource 'projects/cos-cloud/global/images/family/cos-9' was not found",
             "gcloud compute images list --project cos-cloud",
         ),
-        ("notFound", "The resource 'projects/p/zones/z/instances/dev' was not found", "gcloud compute instances list --project p"),
-        ("notFound", "The resource 'projects/p/zones/z/acceleratorTypes/x' was not found", "gcloud compute accelerator-types list"),
+        (
+            "notFound",
+            "The resource 'projects/p/zones/z/instances/dev' was not found",
+            "gcloud compute instances list --project p",
+        ),
+        (
+            "notFound",
+            "The resource 'projects/p/zones/z/acceleratorTypes/x' was not found",
+            "gcloud compute accelerator-types list",
+        ),
         (
             "notFound",
             "The resource 'projects/p/regions/r/subnetworks/mine' was not found",
@@ -158,22 +190,34 @@ def test_no_more_zones_are_asked_at_once_than_the_quota_has_room_for(rooms: dict
         ("internalError", "Internal error", "gcloud compute operations list --project p --limit 5"),
     ],
 )
-def test_what_is_missing_or_wrong_is_looked_for_where_it_would_be(code: str, message: str, fix: str) -> None:
+def test_what_is_missing_or_wrong_is_looked_for_where_it_would_be(
+    code: str, message: str, fix: str
+) -> None:
     assert refused("no", Refusal(code=code, message=message), where="z/dev", project="p").fix == fix
 
 
 def test_a_region_is_not_a_prefix_of_another() -> None:
     verdict = Verdict(Kind.QUOTA, Blast.REGION)
-    assert Candidates.of(["us-east1-b", "us-east10-b"]).after("us-east1-b", verdict).zones == ("us-east10-b",)
+    assert Candidates.of(["us-east1-b", "us-east10-b"]).after("us-east1-b", verdict).zones == (
+        "us-east10-b",
+    )
 
 
-@given(st.lists(st.sampled_from(ZONES)), st.lists(st.sampled_from([*Blast]), min_size=1), st.lists(st.sampled_from(ZONES)))
-def test_the_search_ends_and_asks_no_zone_twice(zones: list[str], blasts: list[Blast], hints: list[str]) -> None:
+@given(
+    st.lists(st.sampled_from(ZONES)),
+    st.lists(st.sampled_from([*Blast]), min_size=1),
+    st.lists(st.sampled_from(ZONES)),
+)
+def test_the_search_ends_and_asks_no_zone_twice(
+    zones: list[str], blasts: list[Blast], hints: list[str]
+) -> None:
     candidates, asked = Candidates.of(zones), []
     while batch := candidates.next():
         (zone,) = batch
         asked.append(zone)
-        candidates = candidates.after(zone, Verdict(Kind.UNKNOWN, blasts[len(asked) % len(blasts)]), hints)
+        candidates = candidates.after(
+            zone, Verdict(Kind.UNKNOWN, blasts[len(asked) % len(blasts)]), hints
+        )
     assert len(asked) == len(set(asked))
     assert candidates.asked == tuple(asked)
 
@@ -183,15 +227,27 @@ def test_the_search_ends_and_asks_no_zone_twice(zones: list[str], blasts: list[B
     [
         (("us-east1-c", "us-central1-a"), ("us-east1-c", "us-central1-a"), ()),
         (("us-central1",), ("us-central1-a", "us-central1-b"), ()),
-        (("us-east1-c", "us-central1", "us-central1-b"), ("us-east1-c", "us-central1-a", "us-central1-b"), ()),
-        (("us-east1", "everywhere"), ("us-east1-c", "us-central1-a", "us-central1-b", "europe-west4-a"), ()),
+        (
+            ("us-east1-c", "us-central1", "us-central1-b"),
+            ("us-east1-c", "us-central1-a", "us-central1-b"),
+            (),
+        ),
+        (
+            ("us-east1", "everywhere"),
+            ("us-east1-c", "us-central1-a", "us-central1-b", "europe-west4-a"),
+            (),
+        ),
         (("us-east1-z", "us-east9", "us-east1-c"), ("us-east1-c",), ("us-east1-z", "us-east9")),
         (("us-central",), (), ("us-central",)),
     ],
 )
-def test_places_mean_zones(places: tuple[str, ...], zones: tuple[str, ...], lacking: tuple[str, ...]) -> None:
+def test_places_mean_zones(
+    places: tuple[str, ...], zones: tuple[str, ...], lacking: tuple[str, ...]
+) -> None:
     assert itinerary(places, ZONES) == Itinerary(zones, lacking)
 
 
 def test_nowhere_offered_is_no_zone() -> None:
-    assert itinerary(("everywhere", "us-east1-c"), ()) == Itinerary((), ("everywhere", "us-east1-c"))
+    assert itinerary(("everywhere", "us-east1-c"), ()) == Itinerary(
+        (), ("everywhere", "us-east1-c")
+    )

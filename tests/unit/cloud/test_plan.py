@@ -34,7 +34,10 @@ def test_what_is_unusual_is_said() -> None:
 
 def test_many_zones_are_counted() -> None:
     zones = [f"us-central{number}-a" for number in range(9)]
-    assert plan_lines([SPEC], zones, packaged())[1] == "zones: us-central0-a, us-central1-a, us-central2-a, us-central3-a and 5 more"
+    assert (
+        plan_lines([SPEC], zones, packaged())[1]
+        == "zones: us-central0-a, us-central1-a, us-central2-a, us-central3-a and 5 more"
+    )
 
 
 def test_several_are_priced_each_and_together() -> None:
@@ -47,11 +50,19 @@ def test_several_are_priced_each_and_together() -> None:
         "       together $2.64 an hour, $21.14 in 8h",
     ]
     endless = [replace(spec, ttl_s=None) for spec in specs]
-    assert plan_lines(endless, ["us-central1-a"], packaged())[0] == "plan:  6 VMs: dev-1, dev-2, dev-3, dev-4 and 2 more"
+    assert (
+        plan_lines(endless, ["us-central1-a"], packaged())[0]
+        == "plan:  6 VMs: dev-1, dev-2, dev-3, dev-4 and 2 more"
+    )
     assert plan_lines(endless, ["us-central1-a"], packaged())[-1] == "       together $5.29 an hour"
-    assert plan_lines(specs, ["mars-north1-a"], packaged())[-1] == "price: unknown: mars-north1 has none for it in the list of 2025-03-06"
+    assert (
+        plan_lines(specs, ["mars-north1-a"], packaged())[-1]
+        == "price: unknown: mars-north1 has none for it in the list of 2025-03-06"
+    )
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0, "0s"), (90, "1m30s"), (28_800, "8h"), (129_600, "1d12h")])
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0s"), (90, "1m30s"), (28_800, "8h"), (129_600, "1d12h")]
+)
 def test_a_span(seconds: int, text: str) -> None:
     assert span(seconds) == text

@@ -38,7 +38,9 @@ H100 = Shape("a3-highgpu-8g", "nvidia-h100-80gb", 8)
 PLENTY = {"GPUS_ALL_REGIONS": (16.0, 0.0), "CPUS_ALL_REGIONS": (512.0, 0.0)}
 
 
-def quotas(project: Mapping[str, tuple[float, float]] = PLENTY, **regional: tuple[float, float]) -> Quotas:
+def quotas(
+    project: Mapping[str, tuple[float, float]] = PLENTY, **regional: tuple[float, float]
+) -> Quotas:
     def rows(pairs: Mapping[str, tuple[float, float]]) -> dict[str, Quota]:
         return {metric: Quota(metric, *pair) for metric, pair in pairs.items()}
 
@@ -50,16 +52,26 @@ def rooms(verdicts: tuple[Verdict, ...]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("limit", "usage", "room"), [(1, 0, Room.OK), (1, 1, Room.SHORT), (0, 0, Room.SHORT), (8, 7, Room.OK), (4, 9, Room.SHORT)]
+    ("limit", "usage", "room"),
+    [(1, 0, Room.OK), (1, 1, Room.SHORT), (0, 0, Room.SHORT), (8, 7, Room.OK), (4, 9, Room.SHORT)],
 )
 def test_a_regional_gpu_quota(limit: float, usage: float, room: Room) -> None:
     found = judge(quotas(NVIDIA_L4_GPUS=(limit, usage), CPUS=(64, 0)), L4, HERE)
-    assert rooms(found) == {"NVIDIA_L4_GPUS": room, "GPUS_ALL_REGIONS": Room.OK, "CPUS": Room.OK, "CPUS_ALL_REGIONS": Room.OK}
+    assert rooms(found) == {
+        "NVIDIA_L4_GPUS": room,
+        "GPUS_ALL_REGIONS": Room.OK,
+        "CPUS": Room.OK,
+        "CPUS_ALL_REGIONS": Room.OK,
+    }
 
 
 def test_the_global_gpu_quota_of_a_new_project_is_nought() -> None:
-    found = judge(quotas({"GPUS_ALL_REGIONS": (0, 0)}, NVIDIA_L4_GPUS=(1, 0), CPUS=(64, 0)), L4, HERE)
-    assert [str(verdict) for verdict in short_of(found)] == ["needs 1 of GPUS_ALL_REGIONS over all regions, 0 left (limit 0, in use 0)"]
+    found = judge(
+        quotas({"GPUS_ALL_REGIONS": (0, 0)}, NVIDIA_L4_GPUS=(1, 0), CPUS=(64, 0)), L4, HERE
+    )
+    assert [str(verdict) for verdict in short_of(found)] == [
+        "needs 1 of GPUS_ALL_REGIONS over all regions, 0 left (limit 0, in use 0)"
+    ]
 
 
 def test_all_gpus_of_all_machines_are_counted() -> None:
@@ -72,7 +84,16 @@ def test_all_gpus_of_all_machines_are_counted() -> None:
     ]
 
 
-@pytest.mark.parametrize("gpu", ["nvidia-h100-80gb", "nvidia-h100-mega-80gb", "nvidia-h200-141gb", "nvidia-b200", "nvidia-rtx-pro-6000"])
+@pytest.mark.parametrize(
+    "gpu",
+    [
+        "nvidia-h100-80gb",
+        "nvidia-h100-mega-80gb",
+        "nvidia-h200-141gb",
+        "nvidia-b200",
+        "nvidia-rtx-pro-6000",
+    ],
+)
 def test_newer_gpus_have_no_metric_to_read(gpu: str) -> None:
     machines = {
         "nvidia-h100-80gb": "a3-highgpu-8g",
@@ -86,9 +107,22 @@ def test_newer_gpus_have_no_metric_to_read(gpu: str) -> None:
 
 
 def test_spot_draws_on_the_preemptible_quota_once_it_was_granted() -> None:
-    found = judge(quotas(NVIDIA_T4_GPUS=(0, 0), PREEMPTIBLE_NVIDIA_T4_GPUS=(4, 4)), T4X4, HERE, provisioning="SPOT")
-    assert str(short_of(found)[0]) == "needs 4 of PREEMPTIBLE_NVIDIA_T4_GPUS in us-central1, 0 left (limit 4, in use 4)"
-    found = judge(quotas(NVIDIA_T4_GPUS=(4, 0), PREEMPTIBLE_NVIDIA_T4_GPUS=(0, 0)), T4X4, HERE, provisioning="SPOT")
+    found = judge(
+        quotas(NVIDIA_T4_GPUS=(0, 0), PREEMPTIBLE_NVIDIA_T4_GPUS=(4, 4)),
+        T4X4,
+        HERE,
+        provisioning="SPOT",
+    )
+    assert (
+        str(short_of(found)[0])
+        == "needs 4 of PREEMPTIBLE_NVIDIA_T4_GPUS in us-central1, 0 left (limit 4, in use 4)"
+    )
+    found = judge(
+        quotas(NVIDIA_T4_GPUS=(4, 0), PREEMPTIBLE_NVIDIA_T4_GPUS=(0, 0)),
+        T4X4,
+        HERE,
+        provisioning="SPOT",
+    )
     assert (found[0].metric, found[0].room) == ("NVIDIA_T4_GPUS", Room.OK)
 
 
@@ -100,16 +134,30 @@ def test_spot_h100_have_a_metric_and_on_demand_ones_have_not() -> None:
 
 @pytest.mark.parametrize("provisioning", ["FLEX_START", "RESERVATION_BOUND"])
 def test_of_other_models_nothing_is_said_to_be_short(provisioning: str) -> None:
-    found = judge(quotas({"GPUS_ALL_REGIONS": (0, 0)}, NVIDIA_T4_GPUS=(0, 0), CPUS=(0, 0)), T4X4, HERE, provisioning=provisioning)
+    found = judge(
+        quotas({"GPUS_ALL_REGIONS": (0, 0)}, NVIDIA_T4_GPUS=(0, 0), CPUS=(0, 0)),
+        T4X4,
+        HERE,
+        provisioning=provisioning,
+    )
     assert {verdict.room for verdict in found} == {Room.UNKNOWN}
 
 
 def test_vcpus_are_surely_short_only_where_the_metric_surely_counts_them() -> None:
-    assert "CPUS" in {verdict.metric for verdict in short_of(judge(quotas(NVIDIA_T4_GPUS=(8, 0), CPUS=(8, 0)), T4X4, HERE))}
+    assert "CPUS" in {
+        verdict.metric
+        for verdict in short_of(judge(quotas(NVIDIA_T4_GPUS=(8, 0), CPUS=(8, 0)), T4X4, HERE))
+    }
     assert short_of(judge(quotas(NVIDIA_L4_GPUS=(8, 0), CPUS=(4, 0)), L4, HERE)) == ()
     a100 = Shape("a2-highgpu-1g", "nvidia-tesla-a100", 1)
-    assert rooms(judge(quotas(NVIDIA_A100_GPUS=(8, 0), A2_CPUS=(4, 0)), a100, HERE))["A2_CPUS"] == Room.SHORT
-    assert rooms(judge(quotas(NVIDIA_A100_GPUS=(8, 0), CPUS=(4, 0)), a100, HERE))["CPUS"] == Room.UNKNOWN
+    assert (
+        rooms(judge(quotas(NVIDIA_A100_GPUS=(8, 0), A2_CPUS=(4, 0)), a100, HERE))["A2_CPUS"]
+        == Room.SHORT
+    )
+    assert (
+        rooms(judge(quotas(NVIDIA_A100_GPUS=(8, 0), CPUS=(4, 0)), a100, HERE))["CPUS"]
+        == Room.UNKNOWN
+    )
 
 
 def test_an_answer_without_the_metric_tells_nothing() -> None:
@@ -117,21 +165,31 @@ def test_an_answer_without_the_metric_tells_nothing() -> None:
 
 
 def test_a_machine_without_gpus_needs_vcpus_alone() -> None:
-    assert rooms(judge(quotas(CPUS=(8, 0)), Shape("n1-standard-8"), HERE)) == {"CPUS": Room.OK, "CPUS_ALL_REGIONS": Room.OK}
+    assert rooms(judge(quotas(CPUS=(8, 0)), Shape("n1-standard-8"), HERE)) == {
+        "CPUS": Room.OK,
+        "CPUS_ALL_REGIONS": Room.OK,
+    }
 
 
 def test_zones_of_a_region_without_room_are_named_with_the_numbers() -> None:
     have = Quotas(
         quotas().project,
-        {"us-central1": by_metric([{"metric": "NVIDIA_L4_GPUS"}]), "us-east1": by_metric([{"metric": "NVIDIA_L4_GPUS", "limit": 2.0}])},
+        {
+            "us-central1": by_metric([{"metric": "NVIDIA_L4_GPUS"}]),
+            "us-east1": by_metric([{"metric": "NVIDIA_L4_GPUS", "limit": 2.0}]),
+        },
     )
     short = short_zones(have, L4, ["us-central1-a", "us-east1-b", "us-central1-b", "us-central1-a"])
     assert short == dict.fromkeys(
-        ("us-central1-a", "us-central1-b"), "needs 1 of NVIDIA_L4_GPUS in us-central1, 0 left (limit 0, in use 0)"
+        ("us-central1-a", "us-central1-b"),
+        "needs 1 of NVIDIA_L4_GPUS in us-central1, 0 left (limit 0, in use 0)",
     )
     error = no_room(L4, short, "demo")
     assert error.exit_code == EXIT_CLOUD
-    assert (error.where, error.why) == ("us-central1", "needs 1 of NVIDIA_L4_GPUS in us-central1, 0 left (limit 0, in use 0)")
+    assert (error.where, error.why) == (
+        "us-central1",
+        "needs 1 of NVIDIA_L4_GPUS in us-central1, 0 left (limit 0, in use 0)",
+    )
     assert "project=demo" in error.fix
 
 
@@ -140,30 +198,65 @@ def test_zones_of_a_region_without_room_are_named_with_the_numbers() -> None:
     [
         (vm_spec(), {"SSD_TOTAL_GB": 200, "IN_USE_ADDRESSES": 1}),
         (vm_spec(external_ip=False, disk_gb=500), {"SSD_TOTAL_GB": 500}),
-        (vm_spec(machine_type="g4-standard-48", gpu="nvidia-rtx-pro-6000"), {"HDB_TOTAL_GB": 200, "IN_USE_ADDRESSES": 1}),
+        (
+            vm_spec(machine_type="g4-standard-48", gpu="nvidia-rtx-pro-6000"),
+            {"HDB_TOTAL_GB": 200, "IN_USE_ADDRESSES": 1},
+        ),
     ],
 )
-def test_disk_and_address_draw_on_quotas_of_their_own(spec: VmSpec, draws: dict[str, float]) -> None:
+def test_disk_and_address_draw_on_quotas_of_their_own(
+    spec: VmSpec, draws: dict[str, float]
+) -> None:
     assert beside(spec) == draws
-    have = quotas(NVIDIA_L4_GPUS=(8, 0), CPUS=(640, 0), SSD_TOTAL_GB=(500, 0), IN_USE_ADDRESSES=(8, 0))
-    more = {verdict.metric for verdict in judge(have, L4, HERE, more=draws)} - {verdict.metric for verdict in judge(have, L4, HERE)}
+    have = quotas(
+        NVIDIA_L4_GPUS=(8, 0), CPUS=(640, 0), SSD_TOTAL_GB=(500, 0), IN_USE_ADDRESSES=(8, 0)
+    )
+    more = {verdict.metric for verdict in judge(have, L4, HERE, more=draws)} - {
+        verdict.metric for verdict in judge(have, L4, HERE)
+    }
     assert more == {*draws} - {"HDB_TOTAL_GB"}, "what the answer does not hold is not judged"
 
 
 def test_of_three_vms_two_have_room_for_their_disks() -> None:
-    have = quotas(NVIDIA_L4_GPUS=(8, 0), CPUS=(640, 0), SSD_TOTAL_GB=(500, 0), IN_USE_ADDRESSES=(8, 0))
+    have = quotas(
+        NVIDIA_L4_GPUS=(8, 0), CPUS=(640, 0), SSD_TOTAL_GB=(500, 0), IN_USE_ADDRESSES=(8, 0)
+    )
     assert room_for(have, L4, [HERE], count=3, more=beside(vm_spec())) == ({HERE: 2}, 2)
     short = short_zones(have, L4, ["us-central1-a"], count=3, more=beside(vm_spec()))
-    assert short == {"us-central1-a": "needs 600 of SSD_TOTAL_GB in us-central1, 500 left (limit 500, in use 0)"}
+    assert short == {
+        "us-central1-a": "needs 600 of SSD_TOTAL_GB in us-central1, 500 left (limit 500, in use 0)"
+    }
 
 
-def stopped(zone: str = "us-central1-a", gpu: str | None = "nvidia-l4", count: int = 1, model: str = "STANDARD") -> Vm:
-    return Vm(name="x", zone=zone, status="TERMINATED", machine_type="g2-standard-8", gpu=gpu, gpu_count=count, provisioning_model=model)
+def stopped(
+    zone: str = "us-central1-a",
+    gpu: str | None = "nvidia-l4",
+    count: int = 1,
+    model: str = "STANDARD",
+) -> Vm:
+    return Vm(
+        name="x",
+        zone=zone,
+        status="TERMINATED",
+        machine_type="g2-standard-8",
+        gpu=gpu,
+        gpu_count=count,
+        provisioning_model=model,
+    )
 
 
 def test_stopped_vms_draw_together_once_they_run() -> None:
-    have = quotas({"GPUS_ALL_REGIONS": (4, 1)}, NVIDIA_L4_GPUS=(8, 2), PREEMPTIBLE_NVIDIA_L4_GPUS=(1, 0))
-    vms = [stopped(), stopped(count=2), stopped(model="SPOT"), stopped(gpu=None), stopped(gpu="nvidia-b200"), stopped("asia-east1-a")]
+    have = quotas(
+        {"GPUS_ALL_REGIONS": (4, 1)}, NVIDIA_L4_GPUS=(8, 2), PREEMPTIBLE_NVIDIA_L4_GPUS=(1, 0)
+    )
+    vms = [
+        stopped(),
+        stopped(count=2),
+        stopped(model="SPOT"),
+        stopped(gpu=None),
+        stopped(gpu="nvidia-b200"),
+        stopped("asia-east1-a"),
+    ]
     starts = to_start(have, vms)
     assert [(verdict.metric, verdict.needed, verdict.room) for verdict in starts] == [
         ("NVIDIA_L4_GPUS", 3, Room.OK),
@@ -171,10 +264,16 @@ def test_stopped_vms_draw_together_once_they_run() -> None:
         ("PREEMPTIBLE_NVIDIA_L4_GPUS", 1, Room.OK),
     ]
     after = with_started(have, starts)
-    assert (after.regions[HERE]["NVIDIA_L4_GPUS"].left, after.project["GPUS_ALL_REGIONS"].left) == (3, 0)
+    assert (after.regions[HERE]["NVIDIA_L4_GPUS"].left, after.project["GPUS_ALL_REGIONS"].left) == (
+        3,
+        0,
+    )
     assert have.regions[HERE]["NVIDIA_L4_GPUS"].left == 6
     error = no_room_to_start(short_of(starts), len(vms), "demo")
-    assert (error.where, error.why) == ("all regions", "needs 5 of GPUS_ALL_REGIONS over all regions, 3 left (limit 4, in use 1)")
+    assert (error.where, error.why) == (
+        "all regions",
+        "needs 5 of GPUS_ALL_REGIONS over all regions, 3 left (limit 4, in use 1)",
+    )
     assert error.fix.startswith("start fewer of them, or open https://console")
 
 
@@ -186,14 +285,18 @@ def test_room_for_a_million_is_found_in_a_few_looks(monkeypatch: pytest.MonkeyPa
         return judge(*args, **how)
 
     monkeypatch.setattr(quota, "judge", counted)
-    have = quotas({"GPUS_ALL_REGIONS": (10**6, 0)}, NVIDIA_L4_GPUS=(700_000, 0), CPUS=(64_000_000, 0))
+    have = quotas(
+        {"GPUS_ALL_REGIONS": (10**6, 0)}, NVIDIA_L4_GPUS=(700_000, 0), CPUS=(64_000_000, 0)
+    )
     assert room_for(have, L4, [HERE], count=1_000_000) == ({HERE: 700_000}, 700_000)
     assert len(looks) <= 2 * 21
 
 
 def test_what_cannot_be_told_is_said_once_for_all_regions() -> None:
     lines = untold(quotas(), H100, ["us-central1-a", "us-central1-c", "us-east1-d"])
-    assert [line.split(" (")[0] for line in lines] == ["quota: cannot tell: nvidia-h100-80gb in us-central1, us-east1"]
+    assert [line.split(" (")[0] for line in lines] == [
+        "quota: cannot tell: nvidia-h100-80gb in us-central1, us-east1"
+    ]
     (many,) = untold(quotas(), H100, [f"us-west{number}-a" for number in range(1, 8)])
     assert "in us-west1, us-west2, us-west3, us-west4 and 3 more (" in many
     assert untold(quotas(NVIDIA_L4_GPUS=(8, 0), CPUS=(64, 0)), L4, ["us-central1-a"]) == []

@@ -29,7 +29,9 @@ SPEC = vm_spec(**T4, ttl_s=3600, labels={OWNER_LABEL: "me"})
 class Scripted(GceCloud):
     """A cloud whose inserts end in a scripted order, each with a scripted outcome; nothing is ever sent."""
 
-    def __init__(self, outcomes: Mapping[str, str], order: Sequence[str], broken: Sequence[str] = ()) -> None:
+    def __init__(
+        self, outcomes: Mapping[str, str], order: Sequence[str], broken: Sequence[str] = ()
+    ) -> None:
         super().__init__("demo", "http://127.0.0.1:9")
         self.vms: dict[str, Vm] = {}
         self.most = 0
@@ -55,10 +57,22 @@ class Scripted(GceCloud):
         outcome = self._outcomes[zone]
         try:
             if "made" in outcome:
-                self.vms[zone] = Vm(name=spec.name, zone=zone, status="RUNNING", machine_type="m", instance_id=zone, labels=spec.labels)
+                self.vms[zone] = Vm(
+                    name=spec.name,
+                    zone=zone,
+                    status="RUNNING",
+                    machine_type="m",
+                    instance_id=zone,
+                    labels=spec.labels,
+                )
                 self.most = max(self.most, len(self.vms))
             if outcome == "refused":
-                raise CloudRefused("no", refusal=Refusal(code="ZONE_RESOURCE_POOL_EXHAUSTED", message="none", final=True))
+                raise CloudRefused(
+                    "no",
+                    refusal=Refusal(
+                        code="ZONE_RESOURCE_POOL_EXHAUSTED", message="none", final=True
+                    ),
+                )
             if "not let in" in outcome:
                 raise CloudAuthError("the credentials were not accepted")
             if "lost" in outcome:
@@ -77,12 +91,16 @@ class Scripted(GceCloud):
 
     def delete(self, name: str, zone: str, *, request_id: str) -> bool:
         if zone in self._broken:
-            raise CloudRefused("no", refusal=Refusal(code="backendError", message="no", http_status=503))
+            raise CloudRefused(
+                "no", refusal=Refusal(code="backendError", message="no", http_status=503)
+            )
         return self.vms.pop(zone, None) is not None
 
 
 def run(cloud: Scripted, folder: Path) -> tuple[Maker, Created | Exception]:
-    maker = Maker(cloud=cloud, journal=FileJournal(folder / "journal.jsonl", "demo"), emit=lambda event: None)
+    maker = Maker(
+        cloud=cloud, journal=FileJournal(folder / "journal.jsonl", "demo"), emit=lambda event: None
+    )
     try:
         return maker, maker.create(SPEC, ZONES, width=3)
     except (NoCapacity, CleanupFailed, CloudAuthError, CloudRefused) as error:
@@ -101,7 +119,9 @@ def test_every_interleaving_keeps_one_vm_that_the_journal_names(tmp_path: Path) 
         cloud = Scripted(dict(zip(ZONES, outcomes, strict=True)), order)
         maker, ended = run(cloud, tmp_path / str(next(number)))
         most = max(most, cloud.most)
-        states = [(entry.state, entry.zone) for entry in maker.journal.open() if entry.state != "unsure"]
+        states = [
+            (entry.state, entry.zone) for entry in maker.journal.open() if entry.state != "unsure"
+        ]
         if any("made" in outcome for outcome in outcomes):
             assert isinstance(ended, Created)
             assert [*cloud.vms] == [ended.vm.zone]
@@ -115,7 +135,9 @@ def test_every_interleaving_keeps_one_vm_that_the_journal_names(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("order", [*permutations(ZONES)])
-def test_an_error_of_one_zone_does_not_hide_the_vm_of_another(order: tuple[str, ...], tmp_path: Path) -> None:
+def test_an_error_of_one_zone_does_not_hide_the_vm_of_another(
+    order: tuple[str, ...], tmp_path: Path
+) -> None:
     """What the failed zone had made is removed; the VM that bills is the result, not an error that does not name it."""
     outcomes = dict(zip(ZONES, ("made, not let in", "made", "not let in"), strict=True))
     maker, ended = run(cloud := Scripted(outcomes, order), tmp_path)
@@ -139,7 +161,9 @@ def test_what_may_be_left_behind_goes_before_any_other_error() -> None:
 
 
 @pytest.mark.parametrize("order", [*permutations(ZONES)])
-def test_one_that_cannot_be_removed_is_named_beside_the_one_that_was_kept(order: tuple[str, ...], tmp_path: Path) -> None:
+def test_one_that_cannot_be_removed_is_named_beside_the_one_that_was_kept(
+    order: tuple[str, ...], tmp_path: Path
+) -> None:
     cloud = Scripted(dict.fromkeys(ZONES, "made"), order, broken=ZONES)
     maker, ended = run(cloud, tmp_path)
     assert isinstance(ended, CleanupFailed)

@@ -29,13 +29,30 @@ HOUR = {"seconds": "3600"}
                 "instanceTerminationAction": "STOP",
             },
         ),
-        ({"ttl_s": None}, {"onHostMaintenance": "TERMINATE", "automaticRestart": True, "provisioningModel": "STANDARD"}),
         (
-            {"gpu": None, "gpu_count": 0, "machine_type": "n1-standard-8", "ttl_s": None},
-            {"onHostMaintenance": "MIGRATE", "automaticRestart": True, "provisioningModel": "STANDARD"},
+            {"ttl_s": None},
+            {
+                "onHostMaintenance": "TERMINATE",
+                "automaticRestart": True,
+                "provisioningModel": "STANDARD",
+            },
         ),
         (
-            {"gpu": None, "gpu_count": 0, "machine_type": "n1-standard-8", "ttl_s": None, "provisioning_model": "SPOT"},
+            {"gpu": None, "gpu_count": 0, "machine_type": "n1-standard-8", "ttl_s": None},
+            {
+                "onHostMaintenance": "MIGRATE",
+                "automaticRestart": True,
+                "provisioningModel": "STANDARD",
+            },
+        ),
+        (
+            {
+                "gpu": None,
+                "gpu_count": 0,
+                "machine_type": "n1-standard-8",
+                "ttl_s": None,
+                "provisioning_model": "SPOT",
+            },
             {
                 "onHostMaintenance": "TERMINATE",
                 "automaticRestart": False,
@@ -78,11 +95,18 @@ def test_where_capacity_comes_from() -> None:
         body = insert_body(spec, "us-central1-a", source_image="i")
         return body.get("reservationAffinity"), body.get("params")
 
-    named = {"consumeReservationType": "SPECIFIC_RESERVATION", "key": "compute.googleapis.com/reservation-name", "values": ["mine"]}
+    named = {
+        "consumeReservationType": "SPECIFIC_RESERVATION",
+        "key": "compute.googleapis.com/reservation-name",
+        "values": ["mine"],
+    }
     assert sent() == (None, None)
     assert sent(reservation="mine") == (named, None)
     waiting = {"requestValidForDuration": {"seconds": "600"}}
-    assert sent(provisioning_model="FLEX_START", request_valid_s=600) == ({"consumeReservationType": "NO_RESERVATION"}, waiting)
+    assert sent(provisioning_model="FLEX_START", request_valid_s=600) == (
+        {"consumeReservationType": "NO_RESERVATION"},
+        waiting,
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,7 +120,9 @@ def test_where_capacity_comes_from() -> None:
         ("standard", None, "a4-highgpu-8g", "STANDARD"),
     ],
 )
-def test_the_setting_becomes_a_provisioning_model(provisioning: str, reservation: str | None, machine: str, model: str) -> None:
+def test_the_setting_becomes_a_provisioning_model(
+    provisioning: str, reservation: str | None, machine: str, model: str
+) -> None:
     assert scheduling.model_for(provisioning, reservation, machine) == model
 
 
@@ -129,8 +155,15 @@ def test_what_cannot_be_is_refused(changed: dict[str, Any], where: str) -> None:
 
 
 def test_what_is_sold_only_so_is_sold_so() -> None:
-    check_spec(replace(SPEC, gpu="nvidia-h100-80gb", machine_type="a3-highgpu-1g", provisioning_model="SPOT"))
+    check_spec(
+        replace(
+            SPEC, gpu="nvidia-h100-80gb", machine_type="a3-highgpu-1g", provisioning_model="SPOT"
+        )
+    )
     check_spec(replace(SPEC, **FLEX, ttl_s=7 * 86_400, request_valid_s=7200))  # type: ignore[arg-type]
-    assert catalog.bundled_machine_types()["a3-highgpu-1g"][1].provisioning == ("SPOT", "FLEX_START")
+    assert catalog.bundled_machine_types()["a3-highgpu-1g"][1].provisioning == (
+        "SPOT",
+        "FLEX_START",
+    )
     assert scheduling.wait_for("FLEX_START", None) == 600
     assert (scheduling.wait_for("FLEX_START", 90), scheduling.wait_for("SPOT", 90)) == (90, None)

@@ -25,7 +25,15 @@ from provision.mps.plan import host_facts, measure, sizing
 
 CLIENTS = 2
 CELLS = [
-    Cell(clients=CLIENTS, percentage=percentage, steps=1, threads=1, cores=("-", "-"), words=("x",), waits=True)
+    Cell(
+        clients=CLIENTS,
+        percentage=percentage,
+        steps=1,
+        threads=1,
+        cores=("-", "-"),
+        words=("x",),
+        waits=True,
+    )
     for percentage in (None, 50)
 ]
 READERS: Mapping[str, Callable[[str], Any]] = {
@@ -86,10 +94,29 @@ worker|7|python3
 env|7|CUDA_VISIBLE_DEVICES|0
 """
 PIECES = st.sampled_from(sorted({*SAID.split(), *SAID.splitlines()}))
-AWKWARD = st.sampled_from([",", "\n", "|", "=", "-", "-1", "nan", "inf", "1e400", "٣", "²", "\0", "\x85", "9" * 5000, "9" * 5000 + "h"])
-LIKELY = st.tuples(st.sampled_from([" ", "\n", "", "\n\n"]), st.lists(PIECES | AWKWARD | st.text(max_size=4), max_size=25)).map(
-    lambda made: made[0].join(made[1])
+AWKWARD = st.sampled_from(
+    [
+        ",",
+        "\n",
+        "|",
+        "=",
+        "-",
+        "-1",
+        "nan",
+        "inf",
+        "1e400",
+        "٣",
+        "²",
+        "\0",
+        "\x85",
+        "9" * 5000,
+        "9" * 5000 + "h",
+    ]
 )
+LIKELY = st.tuples(
+    st.sampled_from([" ", "\n", "", "\n\n"]),
+    st.lists(PIECES | AWKWARD | st.text(max_size=4), max_size=25),
+).map(lambda made: made[0].join(made[1]))
 
 
 @st.composite
@@ -111,7 +138,11 @@ def test_any_text_is_read_or_refused(name: str, text: str) -> None:
 
 
 def takes_text(function: Any, module: ModuleType) -> bool:
-    if not inspect.isfunction(function) or function.__module__ != module.__name__ or function.__name__.startswith("_"):
+    if (
+        not inspect.isfunction(function)
+        or function.__module__ != module.__name__
+        or function.__name__.startswith("_")
+    ):
         return False
     return bool({"text", "looked", "name"} & set(inspect.signature(function).parameters))
 
@@ -122,5 +153,9 @@ def test_every_reader_is_tried() -> None:
         short = info.name.removeprefix("provision.mps.")
         if not info.ispkg and short not in ELSEWHERE and not short.startswith("bench.workloads"):
             module = importlib.import_module(info.name)
-            found |= {f"{short}.{name}" for name, value in vars(module).items() if takes_text(value, module)}
+            found |= {
+                f"{short}.{name}"
+                for name, value in vars(module).items()
+                if takes_text(value, module)
+            }
     assert found == set(READERS)

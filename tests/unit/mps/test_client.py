@@ -33,11 +33,20 @@ def driver(*, context: int = 0, share: int = 132) -> SimpleNamespace:
         value._obj.value = 13000
         return 0
 
-    calls = {"cuInit": lambda flags: flags, "cuDeviceGet": lambda device, ordinal: ordinal, "cuDriverGetVersion": version}
+    calls = {
+        "cuInit": lambda flags: flags,
+        "cuDeviceGet": lambda device, ordinal: ordinal,
+        "cuDriverGetVersion": version,
+    }
     return SimpleNamespace(**calls, cuDeviceGetAttribute=tell, cuCtxCreate_v2=make)
 
 
-def printed(patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cuda: SimpleNamespace, *words: str) -> str:
+def printed(
+    patch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    cuda: SimpleNamespace,
+    *words: str,
+) -> str:
     patch.setattr(ctypes, "CDLL", lambda name: cuda)
     patch.setattr("sys.argv", ["-c", *words])
     with pytest.raises(SystemExit) as ended:
@@ -46,7 +55,9 @@ def printed(patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cuda:
     return capsys.readouterr().out
 
 
-def test_multiprocessors_are_told_where_no_context_can_be_made(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_multiprocessors_are_told_where_no_context_can_be_made(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """In EXCLUSIVE_PROCESS the server alone is let in."""
     out = printed(monkeypatch, capsys, driver(context=BUSY))
     assert seen(out) == Seen(132, (13, 0))
@@ -58,6 +69,10 @@ def test_a_client_that_proves_itself_tells_the_share_that_its_context_has(
 ) -> None:
     me = str(os.getpid()).encode()
     answers = {b"get_server_list": b"597\n", b"get_client_list 597": me + b"\n"}
-    monkeypatch.setattr(subprocess, "run", lambda words, **given: subprocess.CompletedProcess(words, 0, answers[given["input"]]))
+    monkeypatch.setattr(
+        subprocess,
+        "run",
+        lambda words, **given: subprocess.CompletedProcess(words, 0, answers[given["input"]]),
+    )
     out = printed(monkeypatch, capsys, driver(share=32), "prove")
     assert out.splitlines()[-1] == f"attached: process {os.getpid()} sees 32 multiprocessors"

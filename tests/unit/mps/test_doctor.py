@@ -31,15 +31,40 @@ DATA = Path(__file__).parents[2] / "data" / "mps" / "doctor"
 LOOK = (DATA / "look.txt").read_text(encoding="utf-8")
 WORKERS = (DATA / "workers.txt").read_text(encoding="utf-8")
 CASES = tomllib.loads((DATA / "cases.toml").read_text(encoding="utf-8"))["case"]
-GPU = parse.SmiGpu(0, "GPU-1", "NVIDIA H100 80GB HBM3", "580.159.04", 81559, 804, 80275, (9, 0), "Default", False, 6, True, "0")
+GPU = parse.SmiGpu(
+    0,
+    "GPU-1",
+    "NVIDIA H100 80GB HBM3",
+    "580.159.04",
+    81559,
+    804,
+    80275,
+    (9, 0),
+    "Default",
+    False,
+    6,
+    True,
+    "0",
+)
 DAEMON = Daemon(
-    answers=True, said="100.0", server_state="ACTIVE", server_uid=0, thread_percentage=100.0, clients=(609,), gpus=(GPU,), cuda=(13, 0)
+    answers=True,
+    said="100.0",
+    server_state="ACTIVE",
+    server_uid=0,
+    thread_percentage=100.0,
+    clients=(609,),
+    gpus=(GPU,),
+    cuda=(13, 0),
 )
 ATTACHED = "attached: process 9 sees 132 multiprocessors"
 
 
 def changed(text: str, lines: Mapping[str, str], rows: list[str], drop: list[str]) -> str:
-    kept = [line for line in text.splitlines() if line.partition("=")[0] not in lines and line.partition("|")[0] not in drop]
+    kept = [
+        line
+        for line in text.splitlines()
+        if line.partition("=")[0] not in lines and line.partition("|")[0] not in drop
+    ]
     return "\n".join([*kept, *(f"{key}={value}" for key, value in lines.items()), *rows]) + "\n"
 
 
@@ -83,7 +108,11 @@ def test_a_healthy_host_is_healthy() -> None:
     assert checks_document(checks)["ok"] is True
 
 
-@pytest.mark.parametrize("case", CASES, ids=[f"{number}-{case['check']}-{case['want']}" for number, case in enumerate(CASES)])
+@pytest.mark.parametrize(
+    "case",
+    CASES,
+    ids=[f"{number}-{case['check']}-{case['want']}" for number, case in enumerate(CASES)],
+)
 def test_what_was_found_is_judged(case: Mapping[str, Any]) -> None:
     """The check alone is asked: what it rests on may have failed for the same reason."""
     spec = next(spec for spec in CHECKS if spec.id == case["check"])
@@ -111,16 +140,27 @@ def test_the_checks_are_the_twenty_two_in_order() -> None:
 def test_what_rests_on_a_failure_is_not_judged() -> None:
     checks = diagnose(host({"look": {"running": "false"}}))
     assert verdict(checks, "container").status is Verdict.FAIL
-    others = {check.id: check.status for check in checks if check.id not in {"container", "pipeline", "kernel-log"}}
+    others = {
+        check.id: check.status
+        for check in checks
+        if check.id not in {"container", "pipeline", "kernel-log"}
+    }
     assert set(others.values()) == {Verdict.UNKNOWN}
     assert exit_code(checks) == EXIT_BROKEN
     assert "rests on container" in verdict(checks, "devices").what
 
 
 def test_no_daemon_leaves_what_lies_above_it_alone() -> None:
-    checks = diagnose(host({"daemon": {"answers": False, "said": "Cannot find"}, "drop": ["process"]}))
+    checks = diagnose(
+        host({"daemon": {"answers": False, "said": "Cannot find"}, "drop": ["process"]})
+    )
     assert [check.id for check in checks if check.status is Verdict.FAIL] == ["daemon"]
-    assert [check.id for check in checks if check.status is Verdict.UNKNOWN] == ["server", "attachment", "clients", "share"]
+    assert [check.id for check in checks if check.status is Verdict.UNKNOWN] == [
+        "server",
+        "attachment",
+        "clients",
+        "share",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -145,11 +185,16 @@ def test_nothing_at_all_is_no_good_news() -> None:
     assert not any(check.status is Verdict.OK for check in checks if check.id != "pipeline")
 
 
-LINES = st.lists(st.sampled_from([*LOOK.splitlines(), *WORKERS.splitlines()]) | st.text(max_size=40), max_size=40).map("\n".join)
+LINES = st.lists(
+    st.sampled_from([*LOOK.splitlines(), *WORKERS.splitlines()]) | st.text(max_size=40), max_size=40
+).map("\n".join)
 
 
 @given(
-    looked=LINES, workers=LINES, probe=st.sampled_from(["", ATTACHED, "outside", "failed: x"]), daemon=st.sampled_from([Daemon(), DAEMON])
+    looked=LINES,
+    workers=LINES,
+    probe=st.sampled_from(["", ATTACHED, "outside", "failed: x"]),
+    daemon=st.sampled_from([Daemon(), DAEMON]),
 )
 def test_any_answer_is_judged(looked: str, workers: str, probe: str, daemon: Daemon) -> None:
     checks = diagnose(replace(found(looked, workers), daemon=daemon, probe=probe))
@@ -158,7 +203,11 @@ def test_any_answer_is_judged(looked: str, workers: str, probe: str, daemon: Dae
 
 
 def test_the_lines_fit_and_say_why_and_what_to_do() -> None:
-    checks = numbered(diagnose(host({"daemon": {"answers": False, "said": "Cannot find MPS control daemon process"}})))
+    checks = numbered(
+        diagnose(
+            host({"daemon": {"answers": False, "said": "Cannot find MPS control daemon process"}})
+        )
+    )
     lines = checks_lines(checks)
     assert max(map(len, lines)) <= 100
     at = next(number for number, line in enumerate(lines) if line.startswith("fail     10 daemon"))

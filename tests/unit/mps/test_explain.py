@@ -21,7 +21,9 @@ from provision.mps.explain import LONGEST_LINE, Match, Row, explain, rows
 from provision.project.project import Project
 from provision.settings import Settings
 
-CASES = tomllib.loads((Path(__file__).parents[2] / "data" / "mps" / "explain.toml").read_text(encoding="utf-8"))["case"]
+CASES = tomllib.loads(
+    (Path(__file__).parents[2] / "data" / "mps" / "explain.toml").read_text(encoding="utf-8")
+)["case"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["text"].strip()[:40])
@@ -44,25 +46,34 @@ def test_what_the_probe_client_says_is_known(code: int) -> None:
 
 def test_a_match_names_its_first_line_and_counts_the_others() -> None:
     (match,) = explain("fine\nError 805\nfine\n  Error 805  \n")
-    assert match.as_dict().items() >= {"text": "Error 805", "line": 2, "times": 2, "harmless": False, "id": "805"}.items()
+    assert (
+        match.as_dict().items()
+        >= {"text": "Error 805", "line": 2, "times": 2, "harmless": False, "id": "805"}.items()
+    )
     assert "pipe directory" in match.as_dict()["cause"]
 
 
 def test_what_is_told_fits_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    told = mps_explain(Project(Settings(), tmp_path, tmp_path), f"Error 805 {100 * 'x'}", None).text.splitlines()
+    told = mps_explain(
+        Project(Settings(), tmp_path, tmp_path), f"Error 805 {100 * 'x'}", None
+    ).text.splitlines()
     assert (len(told[0]), told[0][-1]) == (80, "…")
     assert max(map(len, told)) <= 80
 
 
-@pytest.mark.parametrize("escape", ["\x1b", "\\u001b", "\\x1B"], ids=["as it is", "in JSON", "as Python writes it"])
+@pytest.mark.parametrize(
+    "escape", ["\x1b", "\\u001b", "\\x1B"], ids=["as it is", "in JSON", "as Python writes it"]
+)
 def test_colour_hides_nothing(escape: str) -> None:
     (match,) = explain(f"fine\n{escape}[1;31mError 805: MPS client failed{escape}[0m")
     assert (match.row.id, match.line, match.text) == ("805", 2, "Error 805: MPS client failed")
 
 
 def test_a_log_of_a_good_day_holds_nothing_harmful() -> None:
-    text = (Path(__file__).parents[2] / "data" / "mps" / "parse" / "v2_580.toml").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "data" / "mps" / "parse" / "v2_580.toml").read_text(
+        encoding="utf-8"
+    )
     log = text[text.index("NEW SERVER 597: Ready") : text.index("Server 597 has 4")]
     assert [match.row.id for match in explain(log) if not match.row.harmless] == []
 
@@ -76,7 +87,9 @@ def plainly(text: str) -> tuple[Match, ...]:
     """The same without a look for words: every pattern on every line."""
 
     def fits(row: Row, piece: str) -> bool:
-        return any(each.search(piece) for each in row.match) and not any(each.search(piece) for each in row.unless)
+        return any(each.search(piece) for each in row.match) and not any(
+            each.search(piece) for each in row.unless
+        )
 
     found = []
     for row in rows():
@@ -91,15 +104,29 @@ def plainly(text: str) -> tuple[Match, ...]:
 
 PASTED = st.sampled_from([case["text"] for case in CASES])
 CHANGED = st.sampled_from(
-    [str.upper, str.lower, str.swapcase, lambda text: text.replace(" ", "\\n"), lambda text: text + " \u212a \u0130 \u2028 mps"]
+    [
+        str.upper,
+        str.lower,
+        str.swapcase,
+        lambda text: text.replace(" ", "\\n"),
+        lambda text: text + " \u212a \u0130 \u2028 mps",
+    ]
 )
-LONG = st.builds(lambda text, before: f"{'- ' * before}{text}{' -' * before}", PASTED, st.sampled_from([0, 500, 900, 2000]))
+LONG = st.builds(
+    lambda text, before: f"{'- ' * before}{text}{' -' * before}",
+    PASTED,
+    st.sampled_from([0, 500, 900, 2000]),
+)
 
 
 @given(
-    st.lists(PASTED | LONG | st.builds(lambda change, text: change(text), CHANGED, PASTED) | st.text(max_size=20), max_size=12).map(
-        "\n".join
-    )
+    st.lists(
+        PASTED
+        | LONG
+        | st.builds(lambda change, text: change(text), CHANGED, PASTED)
+        | st.text(max_size=20),
+        max_size=12,
+    ).map("\n".join)
 )
 def test_what_is_looked_for_by_its_words_is_what_every_pattern_finds(text: str) -> None:
     assert explain(text) == plainly(text)
@@ -138,7 +165,10 @@ def test_the_end_of_a_long_line_counts_as_well(before: int) -> None:
 
 
 def test_a_traceback_in_a_json_log_is_read_line_by_line() -> None:
-    calls = "".join(f'  File "sdk_worker.py", line {number}, in _execute\n    response = task()\n' for number in range(60))
+    calls = "".join(
+        f'  File "sdk_worker.py", line {number}, in _execute\n    response = task()\n'
+        for number in range(60)
+    )
     said = f"Traceback (most recent call last):\n{calls}RuntimeError: CUDA error: Error 805: MPS client failed to connect\n"
     (match,) = explain(json.dumps({"severity": "ERROR", "message": said}))
     assert (match.row.id, match.text.startswith("RuntimeError")) == ("805", True)
@@ -147,21 +177,33 @@ def test_a_traceback_in_a_json_log_is_read_line_by_line() -> None:
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be-with-mark"])
 def test_a_log_is_read_in_the_encoding_that_its_mark_names(tmp_path: Path, encoding: str) -> None:
     text = "RuntimeError: out of memory (cuInit)\n"
-    data = codecs.BOM_UTF16_BE + text.encode("utf-16-be") if encoding.endswith("mark") else text.encode(encoding)
+    data = (
+        codecs.BOM_UTF16_BE + text.encode("utf-16-be")
+        if encoding.endswith("mark")
+        else text.encode(encoding)
+    )
     (tmp_path / "worker.log").write_bytes(data)
-    done = mps_explain(Project(Settings(), tmp_path, tmp_path), text=None, file=str(tmp_path / "worker.log"))
+    done = mps_explain(
+        Project(Settings(), tmp_path, tmp_path), text=None, file=str(tmp_path / "worker.log")
+    )
     assert [match["id"] for match in done.document["matches"]] == ["cap-below-context"]
     assert done.document["matches"][0]["text"] == text.strip()
 
 
 @pytest.mark.parametrize("program", ["provision", "invoke"])
-def test_remedies_are_told_in_the_words_of_the_program_that_was_called(tmp_path: Path, program: str) -> None:
-    done = mps_explain(Project(Settings(), tmp_path, tmp_path, program_argv0=program), text="Error 808", file=None)
+def test_remedies_are_told_in_the_words_of_the_program_that_was_called(
+    tmp_path: Path, program: str
+) -> None:
+    done = mps_explain(
+        Project(Settings(), tmp_path, tmp_path, program_argv0=program), text="Error 808", file=None
+    )
     remedy = f"run fewer workers, one context each: {program} mps.plan"
     assert (done.document["matches"][0]["remedy"], remedy in done.text) == (remedy, True)
 
 
 def test_the_page_lists_every_row() -> None:
     page = (Path(__file__).parents[3] / "docs" / "mps.md").read_text(encoding="utf-8")
-    missing = [row.id for row in rows() if f"| {row.says} | {row.cause} | {row.remedy} |" not in page]
+    missing = [
+        row.id for row in rows() if f"| {row.says} | {row.cause} | {row.remedy} |" not in page
+    ]
     assert missing == []

@@ -28,11 +28,17 @@ def root() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def ran(root: Path, source: str, *words: str, control: str = "exit 1", user: int | None = None) -> subprocess.CompletedProcess[str]:
+def ran(
+    root: Path, source: str, *words: str, control: str = "exit 1", user: int | None = None
+) -> subprocess.CompletedProcess[str]:
     """What a script of the container prints where the control tool is this piece of shell."""
     (root / "nvidia-cuda-mps-control").write_text(f"#!/bin/sh\n{control}\n")
     (root / "nvidia-cuda-mps-control").chmod(0o755)
-    names = {"CUDA_MPS_PIPE_DIRECTORY": "/run/mps/pipe", "CUDA_MPS_LOG_DIRECTORY": "/run/mps/log", "PROVISION_MOCK_ROOT": str(root)}
+    names = {
+        "CUDA_MPS_PIPE_DIRECTORY": "/run/mps/pipe",
+        "CUDA_MPS_LOG_DIRECTORY": "/run/mps/log",
+        "PROVISION_MOCK_ROOT": str(root),
+    }
     return subprocess.run(
         ["sh", "-eu", "-c", source, "provision", *words],
         env={**names, "PATH": f"{root}:{os.defpath}"},
@@ -48,7 +54,18 @@ def ran(root: Path, source: str, *words: str, control: str = "exit 1", user: int
 @pytest.mark.parametrize("source", [inside.ENABLE, inside.DISABLE], ids=["enable", "disable"])
 def test_a_user_who_may_not_write_is_told_at_once(root: Path, source: str) -> None:
     (root / "run").chmod(0o555)
-    done = ran(root, source, "yes", "100", "", "", "", "20", "30", user=NOBODY if os.geteuid() == 0 else None)
+    done = ran(
+        root,
+        source,
+        "yes",
+        "100",
+        "",
+        "",
+        "",
+        "20",
+        "30",
+        user=NOBODY if os.geteuid() == 0 else None,
+    )
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.startswith("user ")
     assert done.stdout.endswith(" of the container may not write to /run/provision-mps\n")
@@ -59,14 +76,20 @@ def test_what_clients_said_of_a_server_that_is_gone_is_not_noted(root: Path) -> 
     assert ran(root, inside.NOTE, "key").returncode == 0
     assert list((root / "run").iterdir()) == []
     assert ran(root, inside.NOTE, "key", control="echo 1").returncode == 0
-    assert (root / "run/provision-mps/proof").read_text().endswith(":key\nworker: attached: process 7\n")
+    assert (
+        (root / "run/provision-mps/proof")
+        .read_text()
+        .endswith(":key\nworker: attached: process 7\n")
+    )
 
 
 def test_what_enabling_makes_is_written_down_whatever_notes_there_are(root: Path) -> None:
     notes = root / "run/provision-mps"
     notes.mkdir()
     (notes / "proof").write_text("of a daemon that somebody started by hand\n")
-    assert ran(root, inside.ENABLE, "", "100", "", "", "", "20", "30").returncode == 1, "there is no daemon to start"
+    assert ran(root, inside.ENABLE, "", "100", "", "", "", "20", "30").returncode == 1, (
+        "there is no daemon to start"
+    )
     assert (notes / "made").read_text().split() == [f"{root}/run/mps/pipe", f"{root}/run/mps/log"]
     assert ran(root, inside.CLEAN).returncode == 0
     assert [path.name for path in (root / "run").iterdir()] == ["mps"]
@@ -91,5 +114,8 @@ def test_a_daemon_of_mps_v3_is_named_and_left_alone(root: Path, source: str) -> 
 
 def test_the_servers_and_clients_of_mps_v3_are_shown(root: Path) -> None:
     found = read_status(ran(root, inside.STATUS, "key", "", "yes", control=V3).stdout)
-    assert (found.daemon, [(each.name, each.uid, each.state) for each in found.named]) == (False, [("training", 1000, "ACTIVE")])
+    assert (found.daemon, [(each.name, each.uid, each.state) for each in found.named]) == (
+        False,
+        [("training", 1000, "ACTIVE")],
+    )
     assert [(each.pid, each.command) for each in found.clients] == [(51023, "python train.py")]

@@ -28,7 +28,12 @@ def test_the_gpus_own_count_is_taken_where_there_is_one() -> None:
 def test_runs_recorded_on_an_h100_are_told_apart() -> None:
     """A light training keeps 3 % of the multiprocessors busy, large matrix products 88 %."""
     light, heavy = measured(recorded("h100_mlp")), measured(recorded("h100_matmul"))
-    assert (light.activity_kind, light.activity, light.peak_memory_mib, light.cores) == ("sm", 0.031, 839, 1.0)
+    assert (light.activity_kind, light.activity, light.peak_memory_mib, light.cores) == (
+        "sm",
+        0.031,
+        839,
+        1.0,
+    )
     assert (heavy.activity_kind, heavy.activity, heavy.peak_memory_mib) == ("sm", 0.88125, 1011)
 
 
@@ -38,13 +43,20 @@ def test_else_the_time_in_which_a_kernel_ran_is_and_says_so() -> None:
 
 
 def test_too_few_samples_of_the_gpus_own_count_are_no_figure() -> None:
-    short = "\n".join(line for line in recorded("hopper").splitlines() if not line.endswith((" 11 ", " 13 ")))
+    short = "\n".join(
+        line for line in recorded("hopper").splitlines() if not line.endswith((" 11 ", " 13 "))
+    )
     assert measured(short).activity_kind == "time"
 
 
 def test_a_run_becomes_a_workload() -> None:
     work = measured(recorded("hopper")).workload(5)
-    assert (work.clients, work.peak_memory_mib, work.activity_kind, work.cores) == (5, 1210, "sm", 1.0)
+    assert (work.clients, work.peak_memory_mib, work.activity_kind, work.cores) == (
+        5,
+        1210,
+        "sm",
+        1.0,
+    )
 
 
 def test_a_program_that_left_the_gpu_alone_is_no_measurement() -> None:
@@ -54,7 +66,12 @@ def test_a_program_that_left_the_gpu_alone_is_no_measurement() -> None:
         measured("before=[N/A]\nmemory [N/A], [N/A]\n")
 
 
-@given(st.lists(st.sampled_from([*recorded("hopper").splitlines(), *recorded("older").splitlines()]) | st.text()).map("\n".join))
+@given(
+    st.lists(
+        st.sampled_from([*recorded("hopper").splitlines(), *recorded("older").splitlines()])
+        | st.text()
+    ).map("\n".join)
+)
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
         found = measured(text)
@@ -74,7 +91,9 @@ esac
 """
 
 
-def run(folder: Path, smi: str, source: str, *words: str, shell: str = "sh", **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path, smi: str, source: str, *words: str, shell: str = "sh", **environment: str
+) -> subprocess.CompletedProcess[str]:
     """A script on a machine whose nvidia-smi is this one; 7 MiB of the GPU are in use before."""
     program = folder / "bin" / "nvidia-smi"
     program.parent.mkdir(exist_ok=True)
@@ -83,7 +102,11 @@ def run(folder: Path, smi: str, source: str, *words: str, shell: str = "sh", **e
     (folder / "used").write_text("7\n")
     return subprocess.run(
         [shell, "-c", source, "provision", *words],
-        env={"PATH": f"{program.parent}:/usr/local/bin:/usr/bin:/bin", "HOME": str(folder), **environment},
+        env={
+            "PATH": f"{program.parent}:/usr/local/bin:/usr/bin:/bin",
+            "HOME": str(folder),
+            **environment,
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -93,20 +116,38 @@ def run(folder: Path, smi: str, source: str, *words: str, shell: str = "sh", **e
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
-def test_the_script_runs_the_command_once_and_tells_its_status_and_figures(tmp_path: Path, shell: str) -> None:
+def test_the_script_runs_the_command_once_and_tells_its_status_and_figures(
+    tmp_path: Path, shell: str
+) -> None:
     command = "echo once >>$HOME/runs; echo 900 >$HOME/used; echo spoken; sleep 0.4; echo 7 >$HOME/used; exit 3"
     done = run(tmp_path, SMI, MEASURE, command, shell=shell)
     assert done.returncode == 3
     assert done.stderr.replace("Terminated\n", "") == "spoken\n"
     assert (tmp_path / "runs").read_text() == "once\n"
     found = measured(done.stdout)
-    assert (found.status, found.peak_memory_mib, found.activity_kind, found.activity) == (3, 893, "time", 0.5)
+    assert (found.status, found.peak_memory_mib, found.activity_kind, found.activity) == (
+        3,
+        893,
+        "time",
+        0.5,
+    )
 
 
-@pytest.mark.parametrize(("mode", "pipe"), [("Default", "/nonexistent"), ("Exclusive_Process", "/run/mps/pipe")])
-def test_a_share_in_force_does_not_shrink_what_is_measured(tmp_path: Path, mode: str, pipe: str) -> None:
+@pytest.mark.parametrize(
+    ("mode", "pipe"), [("Default", "/nonexistent"), ("Exclusive_Process", "/run/mps/pipe")]
+)
+def test_a_share_in_force_does_not_shrink_what_is_measured(
+    tmp_path: Path, mode: str, pipe: str
+) -> None:
     """The program is no client of MPS, unless the GPU lets in nobody else."""
-    done = run(tmp_path, SMI, MEASURE, "echo $CUDA_MPS_PIPE_DIRECTORY", FAKE_MODE=mode, CUDA_MPS_PIPE_DIRECTORY="/run/mps/pipe")
+    done = run(
+        tmp_path,
+        SMI,
+        MEASURE,
+        "echo $CUDA_MPS_PIPE_DIRECTORY",
+        FAKE_MODE=mode,
+        CUDA_MPS_PIPE_DIRECTORY="/run/mps/pipe",
+    )
     assert done.stderr.splitlines()[0] == pipe
 
 
@@ -130,17 +171,30 @@ esac
 
 
 @pytest.mark.parametrize(("chosen", "gpu"), [("", "GPU-0a"), ("1", "GPU-1b"), ("GPU-1b", "GPU-1b")])
-def test_of_several_gpus_the_program_runs_on_the_one_that_is_looked_at(tmp_path: Path, chosen: str, gpu: str) -> None:
+def test_of_several_gpus_the_program_runs_on_the_one_that_is_looked_at(
+    tmp_path: Path, chosen: str, gpu: str
+) -> None:
     done = run(tmp_path, TWO, MEASURE, "echo $CUDA_VISIBLE_DEVICES; sleep 0.3", chosen)
     assert done.stderr.splitlines()[0] == gpu
     assert measured(done.stdout).peak_memory_mib == 893
-    asked = [line for line in (tmp_path / "asked").read_text().splitlines() if "uuid" not in line and "-L" not in line]
+    asked = [
+        line
+        for line in (tmp_path / "asked").read_text().splitlines()
+        if "uuid" not in line and "-L" not in line
+    ]
     assert {line.split()[0] for line in asked} == {gpu}
     assert len(asked) == 4, "memory before, memory meanwhile, activity, compute mode"
 
 
 def test_a_client_of_mps_is_not_told_which_gpu(tmp_path: Path) -> None:
-    done = run(tmp_path, TWO, MEASURE, "echo ${CUDA_VISIBLE_DEVICES-unset}", "1", FAKE_MODE="Exclusive_Process")
+    done = run(
+        tmp_path,
+        TWO,
+        MEASURE,
+        "echo ${CUDA_VISIBLE_DEVICES-unset}",
+        "1",
+        FAKE_MODE="Exclusive_Process",
+    )
     assert done.stderr.splitlines()[0] == "unset"
 
 

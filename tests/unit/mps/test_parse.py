@@ -23,7 +23,15 @@ PARSERS: Mapping[str, Callable[[str], Any]] = {
     for function in (
         *(parse.percentage, parse.pids, parse.server_state, parse.memory_limit_mib),
         *(parse.named_servers, parse.named_clients),
-        *(parse.gpus, parse.processes, parse.places, parse.process_types, parse.cuda_version, parse.version, parse.activity),
+        *(
+            parse.gpus,
+            parse.processes,
+            parse.places,
+            parse.process_types,
+            parse.cuda_version,
+            parse.version,
+            parse.activity,
+        ),
         *(parse.whole, parse.decimal, parse.table),
         *(logs.lines, logs.control_log, logs.server_log, logs.xids),
     )
@@ -41,7 +49,9 @@ def cases() -> list[Any]:
 def plain(value: Any) -> Any:
     """The value as TOML can say it."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {
+            field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
     if isinstance(value, Mapping):
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, frozenset):
@@ -67,10 +77,14 @@ def test_every_parser_has_a_case() -> None:
 
 
 RECORDED = [case.values[0]["text"] for case in cases()]
-PIECES = st.sampled_from(sorted({piece for text in RECORDED for piece in (*text.split(), *text.splitlines())}))
+PIECES = st.sampled_from(
+    sorted({piece for text in RECORDED for piece in (*text.split(), *text.splitlines())})
+)
 AWKWARD = st.sampled_from([",", "\n", "\t", " ", '"', "\0", "\x85", "\u2028", "٣", "²", "9" * 5000])
 GLUE = st.sampled_from([" ", ",", "\n", ""])
-LIKELY = st.tuples(GLUE, st.lists(PIECES | AWKWARD | st.text(max_size=5), max_size=20)).map(lambda made: made[0].join(made[1]))
+LIKELY = st.tuples(GLUE, st.lists(PIECES | AWKWARD | st.text(max_size=5), max_size=20)).map(
+    lambda made: made[0].join(made[1])
+)
 
 
 def read_or_refused(name: str, text: str) -> bool:
@@ -86,14 +100,18 @@ def test_no_text_makes_a_parser_raise_anything_but_an_error_of_ours(name: str, t
 
 
 @given(text=st.sampled_from(RECORDED), data=st.data(), name=st.sampled_from(sorted(PARSERS)))
-def test_a_text_that_was_cut_off_is_read_or_refused(text: str, data: st.DataObject, name: str) -> None:
+def test_a_text_that_was_cut_off_is_read_or_refused(
+    text: str, data: st.DataObject, name: str
+) -> None:
     assert read_or_refused(name, text[: data.draw(st.integers(0, len(text)))])
 
 
 def test_a_loop_of_servers_is_seen_and_an_accident_is_not() -> None:
     loop = "".join(f"Server {pid} exited with status 1\n" for pid in (7, 8, 9))
     assert logs.control_log(loop).respawns
-    assert not logs.control_log(loop + "NEW SERVER 10: Ready\nServer 10 exited with status 0\n").respawns
+    assert not logs.control_log(
+        loop + "NEW SERVER 10: Ready\nServer 10 exited with status 0\n"
+    ).respawns
     assert not logs.control_log("Server 7 exited with status 1\n").respawns
 
 

@@ -37,7 +37,15 @@ H200 = HostFacts(
     shm_mib=1024,
     compute_mode="Default",
 )
-L4 = replace(H200, gpu="NVIDIA L4", compute_capability=(8, 9), memory_total_mib=23034, memory_free_mib=22563, sm_count=58, vcpus=8)
+L4 = replace(
+    H200,
+    gpu="NVIDIA L4",
+    compute_capability=(8, 9),
+    memory_total_mib=23034,
+    memory_free_mib=22563,
+    sm_count=58,
+    vcpus=8,
+)
 LIGHT = Workload(peak_memory_mib=900, activity=0.05, activity_kind="sm")
 
 
@@ -47,8 +55,12 @@ def told(made: Plan, level: str) -> str:
 
 def test_a_peak_that_holds_no_context_is_said_to_be_none() -> None:
     """A peak is what nvidia-smi shows for a process, and that is never less than its context."""
-    assert "a peak of 100 MiB is less than one context" in told(plan(L4, Workload(peak_memory_mib=100)), "warn")
-    assert "less than one context" not in told(plan(L4, Workload(peak_memory_mib=context_mib(58))), "warn")
+    assert "a peak of 100 MiB is less than one context" in told(
+        plan(L4, Workload(peak_memory_mib=100)), "warn"
+    )
+    assert "less than one context" not in told(
+        plan(L4, Workload(peak_memory_mib=context_mib(58))), "warn"
+    )
     unknown = replace(L4, gpu="NVIDIA X", sm_count=None, sm_source="")
     assert "less than one context" not in told(plan(unknown, Workload(peak_memory_mib=100)), "warn")
 
@@ -56,7 +68,9 @@ def test_a_peak_that_holds_no_context_is_said_to_be_none() -> None:
 # --- what was measured ---
 
 
-@pytest.mark.parametrize(("percentage", "sms"), [(100, 132), (30, 38), (25, 32), (12, 14), (10, 12)])
+@pytest.mark.parametrize(
+    ("percentage", "sms"), [(100, 132), (30, 38), (25, 32), (12, 14), (10, 12)]
+)
 def test_shares_are_cut_down_to_what_the_driver_showed(percentage: int, sms: int) -> None:
     assert sms_at(percentage, 132) == sms
     assert sms_at(percentage, 132, (9, 0)) == sms
@@ -93,9 +107,17 @@ def test_threads_of_a_worker_are_the_cores_divided_among_them() -> None:
 
 @pytest.mark.parametrize(
     ("capability", "cuda", "limit"),
-    [((6, 1), (12, 2), 16), ((7, 0), (12, 2), 48), ((9, 0), (13, 0), 48), ((9, 0), (13, 1), 60), (None, None, 48)],
+    [
+        ((6, 1), (12, 2), 16),
+        ((7, 0), (12, 2), 48),
+        ((9, 0), (13, 0), 48),
+        ((9, 0), (13, 1), 60),
+        (None, None, 48),
+    ],
 )
-def test_the_client_limit_follows_from_gpu_and_cuda(capability: tuple[int, int] | None, cuda: tuple[int, int] | None, limit: int) -> None:
+def test_the_client_limit_follows_from_gpu_and_cuda(
+    capability: tuple[int, int] | None, cuda: tuple[int, int] | None, limit: int
+) -> None:
     assert client_limit(capability, cuda) == limit
 
 
@@ -110,7 +132,9 @@ def test_a_load_that_is_not_known_gets_no_cap() -> None:
 
 
 def test_a_load_that_needs_more_than_twice_its_share_gets_no_cap() -> None:
-    assert plan(H200, Workload(clients=8, activity=0.4, activity_kind="sm")).thread_percentage == 100
+    assert (
+        plan(H200, Workload(clients=8, activity=0.4, activity_kind="sm")).thread_percentage == 100
+    )
 
 
 def test_contexts_shrink_where_the_memory_is_short() -> None:
@@ -119,7 +143,9 @@ def test_contexts_shrink_where_the_memory_is_short() -> None:
     assert made.clients == 16
     assert made.thread_percentage == 13
     assert "do not fit" in made.percentage_reason
-    smaller = plan(replace(small, memory_total_mib=1700, memory_free_mib=1700), Workload(clients=16))
+    smaller = plan(
+        replace(small, memory_total_mib=1700, memory_free_mib=1700), Workload(clients=16)
+    )
     assert (smaller.clients, smaller.thread_percentage) == (16, 7)
     assert "100/N" in smaller.percentage_reason
 
@@ -171,7 +197,9 @@ def test_what_cannot_work_is_said(change: dict[str, object], text: str) -> None:
 
 
 def test_a_wish_beyond_limit_memory_or_cores_is_cut_or_warned_about() -> None:
-    assert "100 clients were asked for, 46 are possible" in told(plan(H200, Workload(clients=100)), "warn")
+    assert "100 clients were asked for, 46 are possible" in told(
+        plan(H200, Workload(clients=100)), "warn"
+    )
     assert "slow one another down" in told(plan(L4, Workload(clients=20)), "warn")
     made = plan(L4, Workload(clients=8, peak_memory_mib=6000))
     assert (made.clients, made.clients_reason) == (3, "so many fit into the GPU's memory")
@@ -184,7 +212,9 @@ def test_a_wish_beyond_limit_memory_or_cores_is_cut_or_warned_about() -> None:
         None,
     )
     assert "4 clients were asked for, 1 is possible" in told(large, "warn")
-    assert "only one process fits" in told(plan(L4, Workload(clients=4, peak_memory_mib=15_000)), "stop")
+    assert "only one process fits" in told(
+        plan(L4, Workload(clients=4, peak_memory_mib=15_000)), "stop"
+    )
 
 
 def test_what_others_use_of_the_memory_is_nobodys_share() -> None:
@@ -226,12 +256,18 @@ def test_every_plan_keeps_its_limits(host: HostFacts, work: Workload) -> None:
     assert 1 <= made.thread_percentage <= 100
     assert made.clients > 1 or made.thread_percentage == 100
     assert host.sm_count is None or made.sms_per_client is not None
-    assert made.sms_per_client is None or host.sm_count is None or made.sms_per_client >= min(LEAST_SMS, host.sm_count)
+    assert (
+        made.sms_per_client is None
+        or host.sm_count is None
+        or made.sms_per_client >= min(LEAST_SMS, host.sm_count)
+    )
     assert made.omp_threads >= 1
     assert made.omp_threads * made.clients <= max(host.vcpus, made.clients)
     free = host.memory_total_mib if host.memory_free_mib is None else host.memory_free_mib
     assert made.memory_limit_mib is None or 0 < made.memory_limit_mib * made.clients <= (free or 0)
-    assert made.tensorflow_limit_mib is None or 0 <= made.tensorflow_limit_mib <= (made.memory_limit_mib or 0)
+    assert made.tensorflow_limit_mib is None or 0 <= made.tensorflow_limit_mib <= (
+        made.memory_limit_mib or 0
+    )
     assert 1.0 <= made.speedup.value <= made.clients
     assert made.clients_reason
     assert made.percentage_reason
@@ -243,14 +279,21 @@ def test_limits_leave_room_for_what_is_expected(host: HostFacts, work: Workload)
     """A limit below what a client is expected to take would end it with out of memory."""
     made = plan(host, work)
     if made.memory_limit_mib is not None and made.expected_memory_mib is not None:
-        assert made.memory_limit_mib * made.clients >= made.expected_memory_mib - SERVER_MIB - made.clients
+        assert (
+            made.memory_limit_mib * made.clients
+            >= made.expected_memory_mib - SERVER_MIB - made.clients
+        )
         assert made.tensorflow_limit_mib is not None
 
 
 @given(HOSTS, LOADS)
 def test_every_plan_says_whether_it_is_worth_it(host: HostFacts, work: Workload) -> None:
     made = plan(host, work)
-    hopeless = host.mig or host.compute_mode == "Prohibited" or (host.compute_capability or (9, 0)) < (7, 0)
+    hopeless = (
+        host.mig
+        or host.compute_mode == "Prohibited"
+        or (host.compute_capability or (9, 0)) < (7, 0)
+    )
     busy = work.activity_kind == "sm" and (work.activity or 0) > BUSY
     assert not made.worthwhile if hopeless or busy or made.clients == 1 else True
     assert made.worthwhile or told(made, "stop")
@@ -260,10 +303,18 @@ def test_every_plan_says_whether_it_is_worth_it(host: HostFacts, work: Workload)
 
 @pytest.mark.parametrize("clients", [1, 2, 10, 16, 48, 60, 100])
 @pytest.mark.parametrize(
-    "host", [H200, L4, replace(L4, cuda=(13, 1)), replace(L4, sm_count=10, gpu="NVIDIA A16")], ids=lambda host: host.gpu
+    "host",
+    [H200, L4, replace(L4, cuda=(13, 1)), replace(L4, sm_count=10, gpu="NVIDIA A16")],
+    ids=lambda host: host.gpu,
 )
-@pytest.mark.parametrize("work", [Workload(), LIGHT, replace(LIGHT, peak_memory_mib=6000)], ids=["unknown", "light", "large"])
-def test_numbers_of_clients_that_people_ask_for(host: HostFacts, clients: int, work: Workload) -> None:
+@pytest.mark.parametrize(
+    "work",
+    [Workload(), LIGHT, replace(LIGHT, peak_memory_mib=6000)],
+    ids=["unknown", "light", "large"],
+)
+def test_numbers_of_clients_that_people_ask_for(
+    host: HostFacts, clients: int, work: Workload
+) -> None:
     made = plan(host, replace(work, clients=clients))
     assert made.clients <= min(clients, made.client_limit - SPARE_CLIENTS)
     assert (made.clients < clients) == ("were asked for" in told(made, "warn"))
@@ -285,24 +336,57 @@ def test_what_fits_is_within_the_memory(host: HostFacts, work: Workload) -> None
 @given(HOSTS, LOADS, st.integers(0, 100_000))
 def test_more_memory_never_means_fewer_clients(host: HostFacts, work: Workload, more: int) -> None:
     if host.memory_free_mib is not None:
-        assert plan(replace(host, memory_free_mib=host.memory_free_mib + more), work).clients >= plan(host, work).clients
+        assert (
+            plan(replace(host, memory_free_mib=host.memory_free_mib + more), work).clients
+            >= plan(host, work).clients
+        )
 
 
 @given(HOSTS, LOADS, st.integers(0, 100_000))
-def test_a_larger_process_never_means_more_clients(host: HostFacts, work: Workload, more: int) -> None:
+def test_a_larger_process_never_means_more_clients(
+    host: HostFacts, work: Workload, more: int
+) -> None:
     peak = work.peak_memory_mib or 0
-    small, large = (plan(host, replace(work, peak_memory_mib=value)) for value in (peak, peak + more))
+    small, large = (
+        plan(host, replace(work, peak_memory_mib=value)) for value in (peak, peak + more)
+    )
     assert large.clients <= small.clients
 
 
 @pytest.mark.parametrize(
     ("name", "sms"),
     [
-        *(("Tesla T4", 40), ("NVIDIA L4", 58), ("NVIDIA A100-SXM4-40GB", 108), ("NVIDIA H100 80GB HBM3", 132), ("NVIDIA H100 PCIe", 114)),
-        *(("NVIDIA H200", 132), ("Tesla V100-SXM2-16GB", 80), ("NVIDIA B200", 148), ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 188)),
-        *(("Tesla P4", 20), ("Tesla P100-PCIE-16GB", 56), ("NVIDIA L40S", 142), ("Quadro of tomorrow", None)),
-        *(("NVIDIA RTX A1000", None), ("Quadro P1000", None), ("Quadro P400", None), ("NVIDIA H2000", None)),
-        *(("NVIDIA A100 80GB PCIe", 108), ("Tesla V100S-PCIE-32GB", 80), ("NVIDIA GH200 480GB", 132), ("NVIDIA RTX A6000", 84)),
+        *(
+            ("Tesla T4", 40),
+            ("NVIDIA L4", 58),
+            ("NVIDIA A100-SXM4-40GB", 108),
+            ("NVIDIA H100 80GB HBM3", 132),
+            ("NVIDIA H100 PCIe", 114),
+        ),
+        *(
+            ("NVIDIA H200", 132),
+            ("Tesla V100-SXM2-16GB", 80),
+            ("NVIDIA B200", 148),
+            ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 188),
+        ),
+        *(
+            ("Tesla P4", 20),
+            ("Tesla P100-PCIE-16GB", 56),
+            ("NVIDIA L40S", 142),
+            ("Quadro of tomorrow", None),
+        ),
+        *(
+            ("NVIDIA RTX A1000", None),
+            ("Quadro P1000", None),
+            ("Quadro P400", None),
+            ("NVIDIA H2000", None),
+        ),
+        *(
+            ("NVIDIA A100 80GB PCIe", 108),
+            ("Tesla V100S-PCIE-32GB", 80),
+            ("NVIDIA GH200 480GB", 132),
+            ("NVIDIA RTX A6000", 84),
+        ),
     ],
 )
 def test_multiprocessors_are_known_by_name(name: str, sms: int | None) -> None:
@@ -312,16 +396,29 @@ def test_multiprocessors_are_known_by_name(name: str, sms: int | None) -> None:
 def test_every_gpu_of_compute_engine_is_known_by_name() -> None:
     from provision.testing.gpus import MODELS
 
-    assert {gpu.name: sms_of(gpu.name) for gpu in MODELS.values()} == {gpu.name: gpu.multiprocessors for gpu in MODELS.values()}
+    assert {gpu.name: sms_of(gpu.name) for gpu in MODELS.values()} == {
+        gpu.name: gpu.multiprocessors for gpu in MODELS.values()
+    }
 
 
-@pytest.mark.parametrize(("name", "clients", "percentage", "worthwhile"), [("h100_mlp", 16, 13, True), ("h100_matmul", 3, 100, False)])
-def test_what_was_measured_on_an_h100_becomes_a_plan(name: str, clients: int, percentage: int, worthwhile: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "clients", "percentage", "worthwhile"),
+    [("h100_mlp", 16, 13, True), ("h100_matmul", 3, 100, False)],
+)
+def test_what_was_measured_on_an_h100_becomes_a_plan(
+    name: str, clients: int, percentage: int, worthwhile: bool
+) -> None:
     from provision.mps.plan.measure import measured
 
-    text = (Path(__file__).parents[2] / "data" / "mps" / "measure" / f"{name}.txt").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "data" / "mps" / "measure" / f"{name}.txt").read_text(
+        encoding="utf-8"
+    )
     made = plan(H200, measured(text).workload(None))
-    assert (made.clients, made.thread_percentage, made.worthwhile) == (clients, percentage, worthwhile)
+    assert (made.clients, made.thread_percentage, made.worthwhile) == (
+        clients,
+        percentage,
+        worthwhile,
+    )
 
 
 def test_memory_that_is_in_use_now_is_told() -> None:
@@ -329,4 +426,6 @@ def test_memory_that_is_in_use_now_is_told() -> None:
     made = plan(replace(L4, memory_free_mib=16_000), Workload(clients=4))
     assert "7,034 MiB of the GPU's memory are in use" in told(made, "note")
     assert "in use" not in told(plan(L4, Workload(clients=4)), "note")
-    assert "in use" not in told(plan(replace(L4, memory_free_mib=None), Workload(clients=4)), "note")
+    assert "in use" not in told(
+        plan(replace(L4, memory_free_mib=None), Workload(clients=4)), "note"
+    )

@@ -18,7 +18,9 @@ from provision.settings import Settings
 
 ROW = "gpu|{index}, GPU-{index}{index}{index}{index}{index}{index}{index}{index}-c0de, NVIDIA L4, 580.1, 23034, {used}, 9, 8.9, {mode}, "
 ROW += "[N/A], 3, Disabled, 0:0{index}\n"
-TWO = ROW.format(index=0, used=100, mode="Default") + ROW.format(index=1, used=200, mode="Exclusive_Process")
+TWO = ROW.format(index=0, used=100, mode="Default") + ROW.format(
+    index=1, used=200, mode="Exclusive_Process"
+)
 SAID = f"""container=true
 percentage=100.0
 daemon=40
@@ -62,13 +64,22 @@ def test_command_lines_of_others_reach_the_terminal_as_bare_text(tmp_path: Path)
     """A program may call itself what it likes: escapes would clear the screen, a carriage return would hide its PID."""
     loud = MpsClient(7, "python3 \x1b[2J\x1b]0;title\x07x.py\u202e", "wor\x1b[7mker", 5)
     hidden = replace(loud, pid=8, command="first\rsecond")
-    found = MpsStatus(container_running=True, daemon=True, thread_percentage=100.0, clients=[loud], outside=[hidden], cpus="\x1b[1m0")
+    found = MpsStatus(
+        container_running=True,
+        daemon=True,
+        thread_percentage=100.0,
+        clients=[loud],
+        outside=[hidden],
+        cpus="\x1b[1m0",
+    )
     project = Project(Settings(), tmp_path, tmp_path)
     told = control.text(project, found)
     assert "\x1b" not in told
     assert "      7  worker          5 MiB  python3 x.py\n" in f"{told}\n"
     assert "      8  worker          5 MiB  second\n" in f"{told}\n"
-    assert control.document(project, found)["clients"][0]["command"] == loud.command, "--json says it as it is"
+    assert control.document(project, found)["clients"][0]["command"] == loud.command, (
+        "--json says it as it is"
+    )
     silent = replace(found, daemon=False, said="\x1b[31mno")
     assert "\x1b" not in control.text(project, silent)
 
@@ -76,10 +87,21 @@ def test_command_lines_of_others_reach_the_terminal_as_bare_text(tmp_path: Path)
 def test_who_is_outside_mps_is_told_before_the_clients(tmp_path: Path) -> None:
     """Where a screen is too low for all of them, they are what one looks for."""
     clients = [MpsClient(pid, "python3 x.py", "worker", 5) for pid in range(1, 17)]
-    found = MpsStatus(container_running=True, daemon=True, thread_percentage=100.0, clients=clients, outside=[replace(clients[0], pid=99)])
+    found = MpsStatus(
+        container_running=True,
+        daemon=True,
+        thread_percentage=100.0,
+        clients=clients,
+        outside=[replace(clients[0], pid=99)],
+    )
     lines = control.text(Project(Settings(), tmp_path, tmp_path), found).splitlines()
     at = next(number for number, line in enumerate(lines) if "outside MPS" in line)
-    assert [line.split()[0] for line in lines[at + 2 : at + 7] if line] == ["99", "attached", "pid", "1"]
+    assert [line.split()[0] for line in lines[at + 2 : at + 7] if line] == [
+        "99",
+        "attached",
+        "pid",
+        "1",
+    ]
 
 
 def status(chosen: str) -> MpsStatus:
@@ -93,14 +115,18 @@ def outside(found: MpsStatus) -> list[tuple[str, int | None]]:
 def test_all_gpus_count_where_none_is_chosen() -> None:
     found = status("")
     assert outside(found) == [("elsewhere.py", 700), ("both.py", 20), ("unnamed.py", None)]
-    assert [(user.command, user.memory_mib) for user in found.clients] == [("python3 train.py", 500)]
+    assert [(user.command, user.memory_mib) for user in found.clients] == [
+        ("python3 train.py", 500)
+    ]
     assert (len(found.gpus), found.compute_mode) == (2, "Default, Exclusive_Process")
 
 
 @pytest.mark.parametrize("chosen", ["0", "00", "GPU-00000000-c0de"])
 def test_a_chosen_gpu_is_the_only_one_that_is_looked_at(chosen: str) -> None:
     found = status(chosen)
-    assert outside(found) == [("both.py", 20), ("unnamed.py", None)], "whom nvidia-smi does not name is no good news"
+    assert outside(found) == [("both.py", 20), ("unnamed.py", None)], (
+        "whom nvidia-smi does not name is no good news"
+    )
     assert ([gpu.index for gpu in found.gpus], found.compute_mode) == ([0], "Default")
 
 
@@ -111,7 +137,9 @@ def test_the_client_of_another_gpu_is_still_a_client() -> None:
 
 
 def test_a_process_whose_gpu_is_not_told_is_no_good_news() -> None:
-    found = read_status(SAID + "chosen=0\n" + PLACES.replace("place|612, GPU-11111111-c0de", "place|612, [N/A]"))
+    found = read_status(
+        SAID + "chosen=0\n" + PLACES.replace("place|612, GPU-11111111-c0de", "place|612, [N/A]")
+    )
     assert "elsewhere.py" in [command for command, _ in outside(found)]
 
 
@@ -131,11 +159,23 @@ def test_the_command_line_of_a_process_is_never_taken_for_a_row(mark: str) -> No
 
 
 LINES = st.sampled_from(WHOLE.splitlines())
-PIECES = st.sampled_from(sorted({piece for line in WHOLE.splitlines() for piece in line.replace("|", " | ").replace("=", " = ").split()}))
+PIECES = st.sampled_from(
+    sorted(
+        {
+            piece
+            for line in WHOLE.splitlines()
+            for piece in line.replace("|", " | ").replace("=", " = ").split()
+        }
+    )
+)
 AWKWARD = st.sampled_from(["|", "=", ",", "\n", "-1", "9" * 5000, "٣", "²", "\0"])
 
 
-@given(st.lists(LINES | st.lists(PIECES | AWKWARD | st.text(max_size=4), max_size=12).map("".join)).map("\n".join))
+@given(
+    st.lists(
+        LINES | st.lists(PIECES | AWKWARD | st.text(max_size=4), max_size=12).map("".join)
+    ).map("\n".join)
+)
 def test_any_text_is_read_or_refused(text: str) -> None:
     with contextlib.suppress(ProvisionError):
         read_status(text)
@@ -152,11 +192,21 @@ def test_worker_containers_that_do_not_run_are_missing() -> None:
     assert read_status(said.format(4)).missing == ("worker-3",)
     assert read_status(said.format(2)).missing == ()
     assert read_status(said.format("")).missing == ()
-    assert read_status(said.format(10**9)).missing == ("worker-3", *(f"worker-{number}" for number in range(5, 1025)))
-    dead = read_status("container=true\nboxes=worker worker-2 \nrunning=worker-2 worker-mps \nworkers=2\n")
+    assert read_status(said.format(10**9)).missing == (
+        "worker-3",
+        *(f"worker-{number}" for number in range(5, 1025)),
+    )
+    dead = read_status(
+        "container=true\nboxes=worker worker-2 \nrunning=worker-2 worker-mps \nworkers=2\n"
+    )
     assert dead.missing == ("worker",)
 
 
 def test_a_daemon_that_is_stuck_is_told_from_none() -> None:
-    assert read_status("container=true\npercentage=\nleft=70 71 \n").silence == "processes of MPS live and do not answer: 70 71"
-    assert read_status("container=true\npercentage=Cannot find MPS control daemon process\n").silence.startswith("Cannot find")
+    assert (
+        read_status("container=true\npercentage=\nleft=70 71 \n").silence
+        == "processes of MPS live and do not answer: 70 71"
+    )
+    assert read_status(
+        "container=true\npercentage=Cannot find MPS control daemon process\n"
+    ).silence.startswith("Cannot find")

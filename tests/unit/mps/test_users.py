@@ -32,26 +32,44 @@ def seen() -> Iterator[Callable[[str], MpsStatus]]:
         (folder / "driver/bin").mkdir(parents=True)
 
         def ask(smi: str) -> MpsStatus:
-            programs = {folder / "docker": DOCKER, folder / "driver/bin/nvidia-smi": f"#!/bin/sh\n{smi}\n"}
+            programs = {
+                folder / "docker": DOCKER,
+                folder / "driver/bin/nvidia-smi": f"#!/bin/sh\n{smi}\n",
+            }
             for file, text in programs.items():
                 file.write_text(text)
                 file.chmod(0o755)
-            source = "R=\n" + status_script("worker", users=True, driver_dir=f"{folder}/driver").render()
+            source = (
+                "R=\n" + status_script("worker", users=True, driver_dir=f"{folder}/driver").render()
+            )
             path = f"{folder}:{os.defpath}"
-            done = subprocess.run(["sh", "-c", source], env={"PATH": path}, capture_output=True, text=True, check=True, user=NOBODY)
+            done = subprocess.run(
+                ["sh", "-c", source],
+                env={"PATH": path},
+                capture_output=True,
+                text=True,
+                check=True,
+                user=NOBODY,
+            )
             return read_status(done.stdout)
 
         yield ask
 
 
-def test_whoever_nvidia_smi_names_and_no_server_lists_is_outside(seen: Callable[[str], MpsStatus]) -> None:
+def test_whoever_nvidia_smi_names_and_no_server_lists_is_outside(
+    seen: Callable[[str], MpsStatus],
+) -> None:
     """What other users' processes hold open is not to be seen; this very process holds no device node at all."""
-    found = seen(f"case $1 in --query-compute-apps=pid,process*) echo '{os.getpid()}, python, 4900' ;; esac")
+    found = seen(
+        f"case $1 in --query-compute-apps=pid,process*) echo '{os.getpid()}, python, 4900' ;; esac"
+    )
     assert [(user.host_pid, user.memory_mib) for user in found.outside] == [(os.getpid(), 4900)]
     assert found.outside_known
 
 
-def test_where_nothing_tells_who_uses_the_gpu_that_is_said(seen: Callable[[str], MpsStatus]) -> None:
+def test_where_nothing_tells_who_uses_the_gpu_that_is_said(
+    seen: Callable[[str], MpsStatus],
+) -> None:
     found = seen("exit 9")
     assert (found.daemon, found.outside, found.outside_known) == (True, [], False)
     assert not control.well(found, strict=True)
@@ -59,7 +77,9 @@ def test_where_nothing_tells_who_uses_the_gpu_that_is_said(seen: Callable[[str],
     assert control.well(seen("exit 0"), strict=True)
 
 
-def test_a_server_that_no_client_was_tried_on_is_not_well_enough(seen: Callable[[str], MpsStatus]) -> None:
+def test_a_server_that_no_client_was_tried_on_is_not_well_enough(
+    seen: Callable[[str], MpsStatus],
+) -> None:
     found = seen("exit 0")
     for proof in ((), (("worker", "unproven: the image has no Python to try it with"),)):
         assert control.well(replace(found, proof=proof), strict=False)

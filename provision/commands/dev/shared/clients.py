@@ -1,7 +1,8 @@
 """The same program several times at once: started together, told apart, ended together.
 
-As in the experiment that MPS is judged by: n processes that begin on one barrier, each with its share of the CPU's
-threads. They run side by side in the worker container, or spread over the worker containers where there are several.
+As in the experiment that MPS is judged by: n processes that begin on one barrier, each with its
+share of the CPU's threads. They run side by side in the worker container, or spread over the worker
+containers where there are several.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from provision.project.project import Done, Project
 from provision.resources.container import THREAD_VARIABLES, WORKSPACE
 
 BARRIER_S = 60
-"""How long programs wait for one another before they give up: one that cannot be started would hold up all."""
+"""How long programs wait for one another before they give up: one that cannot be started would hold
+up all."""
 
-# Every program has a shell of its own in its container. It leaves a file when it is there, waits until all files are, and
-# says on standard error when its program began (seconds since 1970, and since the machine's start) and how it ended: with a mark
-# that stands anywhere, as the program's last line may have no end.
+# Every program has a shell of its own in its container. It leaves a file when it is there, waits
+# until all files are, and says on standard error when its program began (seconds since 1970, and
+# since the machine's start) and how it ended: with a mark that stands anywhere, as the program's
+# last line may have no end.
 _ONE = """
 R=${PROVISION_MOCK_ROOT-}
 mark=$1 number=$2 count=$3 patience_s=$4 meeting=$R$5 box=$6
@@ -54,10 +57,11 @@ echo "$mark end $(uptime) $status" >&2
 exit "$status"
 """
 
-# Every stream comes in frames, each a piece as it was read, so that nothing that a program prints touches what another one
-# prints; in base64, as a shell can hold no NUL. A long write is in no shell in one piece, so whoever writes holds the turn, an empty
-# line in a pipe. A piece of some size means that more waits; after a small one the next may gather for a moment, as each
-# costs three processes. The end of a stream is a frame with nothing in it.
+# Every stream comes in frames, each a piece as it was read, so that nothing that a program prints
+# touches what another one prints; in base64, as a shell can hold no NUL. A long write is in no
+# shell in one piece, so whoever writes holds the turn, an empty line in a pipe. A piece of some
+# size means that more waits; after a small one the next may gather for a moment, as each costs
+# three processes. The end of a stream is a frame with nothing in it.
 _ALL = """
 test "$(docker container inspect -f '{{.State.Running}}' "$name" 2>/dev/null)" = true || { echo "$token not-running" >&2; exit 125; }
 boxes=$(echo "$name"; docker ps --filter "label=provision.sibling=$name" --format '{{.Names}}' | sort)
@@ -122,11 +126,13 @@ docker exec "$name" sh -c 'rm -rf "${PROVISION_MOCK_ROOT-}$1"' provision "$dir/.
 """
 
 
-def in_containers(project: Project, words: Sequence[str], count: int, token: str, *, ending: bool = False) -> Script:
+def in_containers(
+    project: Project, words: Sequence[str], count: int, token: str, *, ending: bool = False
+) -> Script:
     """The script that runs `words` so often, and ends them all when it is told to end; with `ending`, it does that alone.
 
-    Threads that the settings do not set are shared out: several processes with a thread per core each were measured up to
-    64 times slower (docs/facts.md).
+    Threads that the settings do not set are shared out: several processes with a thread per core
+    each were measured up to 64 times slower (docs/facts.md).
     """
     worker = project.settings.worker
     return script(
@@ -162,12 +168,26 @@ class Client:
     @property
     def seconds(self) -> float | None:
         """How long it ran."""
-        return None if self.began_s is None or self.ended_s is None else round(self.ended_s - self.began_s, 2)
+        return (
+            None
+            if self.began_s is None or self.ended_s is None
+            else round(self.ended_s - self.began_s, 2)
+        )
 
     def as_dict(self) -> dict[str, object]:
         """For the document of `--json`."""
-        stamp = None if self.started is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started))
-        return {"client": self.number, "container": self.container, "started": stamp, "seconds": self.seconds, "status": self.status}
+        stamp = (
+            None
+            if self.started is None
+            else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started))
+        )
+        return {
+            "client": self.number,
+            "container": self.container,
+            "started": stamp,
+            "seconds": self.seconds,
+            "status": self.status,
+        }
 
 
 class Errors:
@@ -191,7 +211,11 @@ class Errors:
     def _written_down(self, what: str, *words: str) -> str:
         client = self._client
         if what == "begin":
-            client.started, client.began_s, client.container = int(words[0]), float(words[1]), words[2]
+            client.started, client.began_s, client.container = (
+                int(words[0]),
+                float(words[1]),
+                words[2],
+            )
             return f"starts {_clock(client.started)}"
         client.ended_s, client.status = float(words[0]), int(words[1])
         return f"ends after {client.seconds:.2f} s, status {client.status}"
@@ -215,8 +239,12 @@ class Told:
 
     def __init__(self, token: str, count: int, stdout: Sink, stderr: Sink) -> None:
         self.clients = [Client(number) for number in range(1, count + 1)]
-        self._streams: dict[str, Lines | Errors] = {f"{client.number}.out": Lines(client.number, stdout) for client in self.clients}
-        self._streams |= {f"{client.number}.err": Errors(client, _mark(token), stderr) for client in self.clients}
+        self._streams: dict[str, Lines | Errors] = {
+            f"{client.number}.out": Lines(client.number, stdout) for client in self.clients
+        }
+        self._streams |= {
+            f"{client.number}.err": Errors(client, _mark(token), stderr) for client in self.clients
+        }
         self._take = pieces(_mark(token), self._hear)
 
     def __call__(self, data: bytes) -> None:
@@ -239,19 +267,29 @@ class Told:
 def run(project: Project, transport: Transport, words: Sequence[str], count: int) -> Done:
     """Run `words` so often at once, each line with its program's number in front; returns the worst status.
 
-    Ctrl-C ends them all, as a lost connection does, and how far each came is told as well. Failures of ours are raised:
-    no container, no connection, or programs that did not all come to the start.
+    Ctrl-C ends them all, as a lost connection does, and how far each came is told as well. Failures
+    of ours are raised: no container, no connection, or programs that did not all come to the start.
     """
     token = secrets.token_hex(8)
     told = Told(token, count, project.stdout, project.stderr)
     ours = remote_exec.Told(token, project.stderr)
-    command, stdin = lifeline(in_containers(project, words, count, token), become=transport.host.become)
+    command, stdin = lifeline(
+        in_containers(project, words, count, token), become=transport.host.become
+    )
     try:
-        transport.exchange(command, stdin, on_stdout=told, on_stderr=ours, timeout_s=remote_exec.LONGEST_RUN_S)
+        transport.exchange(
+            command, stdin, on_stdout=told, on_stderr=ours, timeout_s=remote_exec.LONGEST_RUN_S
+        )
     except KeyboardInterrupt:
-        # What the end of the channel would do by itself is waited for here; a second Ctrl-C leaves it to that.
+        # What the end of the channel would do by itself is waited for here; a second Ctrl-C leaves
+        # it to that.
         with contextlib.suppress(KeyboardInterrupt, ProvisionError):
-            remote_exec.checked(transport, in_containers(project, words, count, token, ending=True), "ending the programs", timeout_s=60.0)
+            remote_exec.checked(
+                transport,
+                in_containers(project, words, count, token, ending=True),
+                "ending the programs",
+                timeout_s=60.0,
+            )
         told.close()
         return interrupted(told.clients)
     except ProvisionError:
@@ -264,7 +302,12 @@ def run(project: Project, transport: Transport, words: Sequence[str], count: int
     there = sum(client.began_s is not None for client in told.clients)
     if there < count:
         why = f"{there} of {count} came to the start within {BARRIER_S} s"
-        raise HostError("not every program could be started", where=transport.host.name, why=why, fix="--clients with a smaller number")
+        raise HostError(
+            "not every program could be started",
+            where=transport.host.name,
+            why=why,
+            fix="--clients with a smaller number",
+        )
     return finished(told.clients)
 
 
@@ -275,18 +318,40 @@ def finished(clients: Sequence[Client]) -> Done:
     worst = max(client.status or 0 for client in clients)
     makespan = _makespan(clients)
     failed = sum(bool(client.status) for client in clients)
-    end = f"all of them took {makespan:.2f} s" if makespan is not None else "none of them told its end"
+    end = (
+        f"all of them took {makespan:.2f} s"
+        if makespan is not None
+        else "none of them told its end"
+    )
     document = {**_document(clients), "status": worst, "failed_in": "program" if worst else None}
-    return Done(document, worst, "\n".join([*_table(clients), f"{end}, {failed} failed" if failed else end]))
+    return Done(
+        document, worst, "\n".join([*_table(clients), f"{end}, {failed} failed" if failed else end])
+    )
 
 
 def interrupted(clients: Sequence[Client]) -> Done:
     """How far each came until Ctrl-C; whoever had not ended by itself was ended, and has no status."""
-    error = Interrupted("interrupted", why=f"{sum(client.status is not None for client in clients)} of {len(clients)} had ended")
-    document = {**_document(clients), "status": None, "failed_in": "provision", "error": error.as_dict()}
+    error = Interrupted(
+        "interrupted",
+        why=f"{sum(client.status is not None for client in clients)} of {len(clients)} had ended",
+    )
+    document = {
+        **_document(clients),
+        "status": None,
+        "failed_in": "provision",
+        "error": error.as_dict(),
+    }
     # The first line is the terminal's, which shows ^C there.
     return Done(
-        document, error.exit_code, "\n".join(["", *_table(clients, cut="interrupted"), f"interrupted: {error.why}, the others were ended"])
+        document,
+        error.exit_code,
+        "\n".join(
+            [
+                "",
+                *_table(clients, cut="interrupted"),
+                f"interrupted: {error.why}, the others were ended",
+            ]
+        ),
     )
 
 
@@ -310,7 +375,9 @@ def _table(clients: Sequence[Client], *, cut: str = "") -> list[str]:
     for client, end in zip(clients, ends, strict=True):
         spent = "-" if client.seconds is None else f"{client.seconds:.2f}"
         started = "-" if client.started is None else _clock(client.started)
-        lines.append(f"{client.number:>6}  {client.container or '-':<{home}}  {started:<8}  {spent:>7}  {end:>{last}}")
+        lines.append(
+            f"{client.number:>6}  {client.container or '-':<{home}}  {started:<8}  {spent:>7}  {end:>{last}}"
+        )
     return lines
 
 

@@ -35,8 +35,8 @@ def pieces(mark: str, hear: Callable[[str, bytes], None]) -> Sink:
 class Lines:
     """One stream of one program, each line with the program's number in front, whole lines at a time.
 
-    A carriage return ends a line too. One that came after a carriage return is handed on as it comes: a progress bar
-    writes its end when it has something new.
+    A carriage return ends a line too. One that came after a carriage return is handed on as it
+    comes: a progress bar writes its end when it has something new.
     """
 
     def __init__(self, number: int, sink: Sink) -> None:
@@ -46,7 +46,8 @@ class Lines:
         self._returned = False
         """A carriage return was the last line end."""
         self._told = False
-        """Something of the line that a carriage return left was handed on: a line end that follows says nothing new."""
+        """Something of the line that a carriage return left was handed on: a line end that follows
+        says nothing new."""
 
     def __call__(self, data: bytes) -> None:
         """Take some bytes, in whatever pieces they come."""

@@ -21,7 +21,10 @@ from provision.mps.bench.grid import Key, Pilot
 from provision.project.project import Done, Project, Targets
 from provision.recipes.worker import daemon_container
 
-_ABOUT = {"mlp": "light trainings of an MLP of MNIST's shape", "driver": "short kernels through the CUDA driver API"}
+_ABOUT = {
+    "mlp": "light trainings of an MLP of MNIST's shape",
+    "driver": "short kernels through the CUDA driver API",
+}
 PILOT_STEPS = 200
 
 _LOOK = """
@@ -51,8 +54,9 @@ docker exec "$name" sh -c "$body" provision "$gpu" 2>/dev/null || true
 def mps_bench(project: Project, targets: Targets, asked: Asked) -> Done:
     """Measure every cell of the grid in interleaved rounds and write JSON, chart and report. Exit status 1 when no cell gave a figure.
 
-    What was measured is written after every cell; a run that is cut (Ctrl-C, a lost connection) ends with what there is.
-    Raises `UsageError` on a mock, which has nothing to measure, and `HostError` where the containers cannot be measured in.
+    What was measured is written after every cell; a run that is cut (Ctrl-C, a lost connection)
+    ends with what there is. Raises `UsageError` on a mock, which has nothing to measure, and
+    `HostError` where the containers cannot be measured in.
     """
     keys = grid.grid(asked.modes, asked.clients)
     transport = convergence.connect(project, convergence.host(project, targets))
@@ -63,7 +67,9 @@ def mps_bench(project: Project, targets: Targets, asked: Asked) -> Done:
         figures.announce()
         for key in keys:
             if key not in possible:
-                figures.leave_out(key, f"a server of MPS takes {place.limit} clients on this GPU with this driver")
+                figures.leave_out(
+                    key, f"a server of MPS takes {place.limit} clients on this GPU with this driver"
+                )
         cut = _until_cut(place, asked, possible, figures)
     finally:
         transport.close()
@@ -101,7 +107,9 @@ def _figures(place: Place, asked: Asked, keys: Sequence[Key]) -> Figures:
     return figures
 
 
-def _until_cut(place: Place, asked: Asked, keys: Sequence[Key], figures: Figures) -> ProvisionError | None:
+def _until_cut(
+    place: Place, asked: Asked, keys: Sequence[Key], figures: Figures
+) -> ProvisionError | None:
     """Measure, and tidy up; what cut it short, which is raised where nothing was measured yet."""
     cut: ProvisionError | None = None
     try:
@@ -123,7 +131,9 @@ def _tidy(place: Place, *, running: bool = False) -> None:
             place.end()
         place.tidy()
     except (ProvisionError, KeyboardInterrupt):
-        place.project.emit(Note(f"may be left behind in container {place.container}: {place.folder}"))
+        place.project.emit(
+            Note(f"may be left behind in container {place.container}: {place.folder}")
+        )
 
 
 def _look(project: Project, transport: Transport, asked: Asked) -> Place:
@@ -132,19 +142,29 @@ def _look(project: Project, transport: Transport, asked: Asked) -> Place:
     chosen = project.settings.mps.gpu or ""
     daemon = daemon_container(project.settings)
     body = script(_HOST_LOOK, name=name, daemon=daemon, body=_LOOK, gpu=chosen)
-    about = dict(fields(remote_exec.checked(transport, body, "looking at the GPU", timeout_s=120.0)))
+    about = dict(
+        fields(remote_exec.checked(transport, body, "looking at the GPU", timeout_s=120.0))
+    )
     if about.get("mock"):
-        raise UsageError("mps.bench measures a GPU: this is a mock, which has none, and no figure is made up", where=transport.host.name)
+        raise UsageError(
+            "mps.bench measures a GPU: this is a mock, which has none, and no figure is made up",
+            where=transport.host.name,
+        )
     for box in (name, daemon):
         if about.get(f"running {box}", "").strip() != "true":
             raise remote_exec.not_running(project, transport, box)
     gpu = about.get("gpu", "").strip()
     if gpu and not gpu.startswith("GPU-"):
         fix = f"{project.program_argv0} dev.exec -- nvidia-smi -L"
-        raise UsageError("there is no such GPU", where=f"provision.mps.gpu: {chosen}", why=gpu, fix=fix)
+        raise UsageError(
+            "there is no such GPU", where=f"provision.mps.gpu: {chosen}", why=gpu, fix=fix
+        )
     if not about.get("name", "").strip():
         raise HostError(
-            "no GPU answers in the container", where=transport.host.name, why="nvidia-smi named none", fix="invoke vm.provision"
+            "no GPU answers in the container",
+            where=transport.host.name,
+            why="nvidia-smi named none",
+            fix="invoke vm.provision",
         )
     _compares(project, transport.host.name, about.get("compute_mode", "").strip())
     status = gpu_users.alone(project, transport, gpu)
@@ -161,7 +181,9 @@ def _look(project: Project, transport: Transport, asked: Asked) -> Place:
     place = Place(project, transport, about, workload, client_limit(status))
     if asked.command is not None:
         bring_project(project, transport)
-    place.put(resources.files("provision.mps.bench").joinpath(f"workloads/{workload}.py").read_bytes())
+    place.put(
+        resources.files("provision.mps.bench").joinpath(f"workloads/{workload}.py").read_bytes()
+    )
     return place
 
 
@@ -173,7 +195,9 @@ def _compares(project: Project, where: str, mode: str) -> None:
             "several processes cannot use the GPU without MPS now: nothing could be compared",
             where=where,
             why=f"the compute mode is {mode}",
-            fix=f"{project.program_argv0} mps.disable" if ours else "sudo nvidia-smi -c DEFAULT   (on the host)",
+            fix=f"{project.program_argv0} mps.disable"
+            if ours
+            else "sudo nvidia-smi -c DEFAULT   (on the host)",
         )
 
 
@@ -198,7 +222,11 @@ def _measure(place: Place, asked: Asked, keys: Sequence[Key], figures: Figures) 
             whole_s[key] = seconds
             said = f"{sample.makespan_s:7.2f} s"
         left[key] -= 1
-        emit(Note(f"round {number}/{asked.rounds}  {key.mode:>5} x {key.clients:<3} {said}{_left(left, whole_s)}"))
+        emit(
+            Note(
+                f"round {number}/{asked.rounds}  {key.mode:>5} x {key.clients:<3} {said}{_left(left, whole_s)}"
+            )
+        )
         if sum(left.values()) % len(keys) == 0:
             _look_again(place, figures, number)
 
@@ -206,11 +234,18 @@ def _measure(place: Place, asked: Asked, keys: Sequence[Key], figures: Figures) 
 def _look_again(place: Place, figures: Figures, number: int) -> None:
     """Who else uses the GPU now that a round has ended; a look that fails is no reason to end what is measured."""
     try:
-        figures.looked(number, gpu_users.named(look(place.project, place.transport.host, place.transport, gpu=place.gpu)))
+        figures.looked(
+            number,
+            gpu_users.named(
+                look(place.project, place.transport.host, place.transport, gpu=place.gpu)
+            ),
+        )
     except Unreachable:
         raise
     except ProvisionError as error:
-        place.project.emit(Note(f"after round {number} it was not seen who else uses the GPU: {error.what}"))
+        place.project.emit(
+            Note(f"after round {number} it was not seen who else uses the GPU: {error.what}")
+        )
 
 
 def _left(left: dict[Key, int], whole_s: dict[Key, float]) -> str:
@@ -218,7 +253,9 @@ def _left(left: dict[Key, int], whole_s: dict[Key, float]) -> str:
     if not whole_s or not any(left.values()):
         return ""
     mean_s = sum(whole_s.values()) / len(whole_s)
-    return f"   {grid.span(sum(count * whole_s.get(key, mean_s) for key, count in left.items()))} left"
+    return (
+        f"   {grid.span(sum(count * whole_s.get(key, mean_s) for key, count in left.items()))} left"
+    )
 
 
 def _pilots(place: Place, asked: Asked, keys: Sequence[Key]) -> list[Pilot]:
@@ -248,5 +285,10 @@ def _steps(asked: Asked, keys: Sequence[Key], runs: Sequence[Pilot]) -> int:
     if needed_s > asked.budget_s:
         why = f"{asked.rounds} rounds of {len(keys)} cells take about {grid.span(needed_s)}, and the command takes no {{steps}}"
         fix = "fewer --clients or --modes, a larger --budget, or {steps} in the command"
-        raise UsageError("the grid does not fit the budget", where=f"--budget {grid.span(asked.budget_s)}", why=why, fix=fix)
+        raise UsageError(
+            "the grid does not fit the budget",
+            where=f"--budget {grid.span(asked.budget_s)}",
+            why=why,
+            fix=fix,
+        )
     return 1

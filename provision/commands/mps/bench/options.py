@@ -31,15 +31,31 @@ class Asked:
     def __post_init__(self) -> None:
         if self.workload is not None and self.workload not in WORKLOADS:
             why = f"workloads: {', '.join(WORKLOADS)}"
-            raise UsageError(f"unknown workload {self.workload!r}", where="--workload", why=why, fix="--workload mlp")
+            raise UsageError(
+                f"unknown workload {self.workload!r}",
+                where="--workload",
+                why=why,
+                fix="--workload mlp",
+            )
         if self.command is not None and self.workload is not None:
-            raise UsageError("--command and --workload cannot be given together", why="both say what to run", fix="leave one of them out")
+            raise UsageError(
+                "--command and --workload cannot be given together",
+                why="both say what to run",
+                fix="leave one of them out",
+            )
         if self.budget_s is not None and self.steps is not None:
-            raise UsageError("--budget and --steps cannot be given together", why="--budget finds the steps", fix="leave one of them out")
+            raise UsageError(
+                "--budget and --steps cannot be given together",
+                why="--budget finds the steps",
+                fix="leave one of them out",
+            )
         if self.fixed and self.steps is not None:
             why = "the command is run as it is: it says nowhere where its number of steps stands"
             raise UsageError(
-                "--steps says nothing to this command", where=f"--command {self.command!r}", why=why, fix="{steps} in --command"
+                "--steps says nothing to this command",
+                where=f"--command {self.command!r}",
+                why=why,
+                fix="{steps} in --command",
             )
         if self.command is not None:
             words_of(self.command)
@@ -57,7 +73,12 @@ def words_of(command: str) -> tuple[str, ...]:
     except ValueError as error:
         words, why = [], str(error).lower()
     if not words:
-        raise UsageError("this is no command", where=f"--command {command!r}", why=why, fix='--command "python train.py"')
+        raise UsageError(
+            "this is no command",
+            where=f"--command {command!r}",
+            why=why,
+            fix='--command "python train.py"',
+        )
     return tuple(words)
 
 
@@ -97,5 +118,7 @@ def _count(flag: str, text: str | None, default: int, *, most: int) -> int:
     value = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(most)) else 0
     if not 1 <= value <= most:
         why = f"allowed: a whole number from 1 to {most}"
-        raise UsageError(f"{text[:40]!r} is no number for it", where=flag, why=why, fix=f"{flag} {default}")
+        raise UsageError(
+            f"{text[:40]!r} is no number for it", where=flag, why=why, fix=f"{flag} {default}"
+        )
     return value

@@ -20,7 +20,8 @@ from provision.mps.bench.grid import Key, Results
 from provision.project.project import Done
 
 WHOLE, PART = "mps-bench", "mps-bench-partial"
-"""Names of the files of a whole run, and of one that is not: what was measured to its end is never replaced by a part."""
+"""Names of the files of a whole run, and of one that is not: what was measured to its end is never
+replaced by a part."""
 KINDS = ("json", "html", "svg", "png")
 
 
@@ -101,26 +102,41 @@ class Figures:
         except ProvisionError as error:
             files, cut = {}, cut or error
         document["files"] = files
-        lines = [grid.table(cells, grid.best(cells)), "", *map(_filled, (document["advice"], *_told(self.results), *self._warned()))]
+        lines = [
+            grid.table(cells, grid.best(cells)),
+            "",
+            *map(_filled, (document["advice"], *_told(self.results), *self._warned())),
+        ]
         if cut is not None:
             document["error"] = cut.as_dict()
             told = f"cut after {self.runs} of {self.planned} runs: {_reason(cut)}"
             lines = ["", *lines, _filled(told), *([f"  try: {cut.fix}"] if cut.fix else [])]
         lines += [f"wrote {name}" for name in files.values()]
-        return Done(document, cut.exit_code if cut is not None else 0 if cells else EXIT_FAILED, "\n".join(lines))
+        return Done(
+            document,
+            cut.exit_code if cut is not None else 0 if cells else EXIT_FAILED,
+            "\n".join(lines),
+        )
 
     def _warned(self) -> list[str]:
         """A line for too few rounds, and one for each round in which the GPU was not ours alone."""
         few = grid.few_rounds(self.rounds)
-        others = [f"not alone: after round {each['round']} the GPU was used by {each['by']}: measure again" for each in self.disturbed]
+        others = [
+            f"not alone: after round {each['round']} the GPU was used by {each['by']}: measure again"
+            for each in self.disturbed
+        ]
         return [few, *others] if few else others
 
-    def _write(self, cells: tuple[grid.CellResult, ...], document: dict[str, Any], stem: str) -> dict[str, str]:
+    def _write(
+        self, cells: tuple[grid.CellResult, ...], document: dict[str, Any], stem: str
+    ) -> dict[str, str]:
         """JSON, HTML and, where wanted, SVG and PNG; their paths by kind. A whole run removes what a cut one left."""
         title = f"{document['gpu']}, {document['cpus']} cores, {document['program']}"
         drawn = chart.draw(cells, title) if self.with_chart and cells else {}
         contents = {"json": _json(document)}
-        contents["html"] = page.report(cells, document, svg=drawn["svg"].decode() if drawn else None).encode()
+        contents["html"] = page.report(
+            cells, document, svg=drawn["svg"].decode() if drawn else None
+        ).encode()
         contents |= drawn
         try:
             for kind, data in contents.items():
@@ -133,7 +149,12 @@ class Figures:
         return {kind: str(self.shown / f"{stem}.{kind}") for kind in contents}
 
     def _refused(self, error: OSError) -> ProvisionError:
-        return ProvisionError("the results cannot be written", where=str(self.folder), why=str(error), fix="--output FOLDER")
+        return ProvisionError(
+            "the results cannot be written",
+            where=str(self.folder),
+            why=str(error),
+            fix="--output FOLDER",
+        )
 
 
 def _replace(path: Path, data: bytes) -> None:
@@ -162,4 +183,7 @@ def _reason(cut: ProvisionError) -> str:
 def _told(results: Results) -> list[str]:
     """A line for each reason why a cell gave no figure."""
     times = {entry: results.failures.count(entry) for entry in results.failures}
-    return [f"no figure: {key}: {why.splitlines()[0]}" + (f" ({count} times)" if count > 1 else "") for (key, why), count in times.items()]
+    return [
+        f"no figure: {key}: {why.splitlines()[0]}" + (f" ({count} times)" if count > 1 else "")
+        for (key, why), count in times.items()
+    ]

@@ -81,11 +81,22 @@ class Place:
         command, stdin = lifeline(self._script(one), become=self.transport.host.become)
         started = time.monotonic()
         try:
-            status = self.transport.exchange(command, stdin, on_stdout=out.extend, on_stderr=err.extend, timeout_s=CELL_TIMEOUT_S)
+            status = self.transport.exchange(
+                command, stdin, on_stdout=out.extend, on_stderr=err.extend, timeout_s=CELL_TIMEOUT_S
+            )
         except CommandTimeout as error:
             self.end()
-            shorter = "--command with a program that ends sooner" if asked.fixed else "--steps with a smaller number"
-            raise CellFailed(f"no end within {grid.span(CELL_TIMEOUT_S)}", where=str(key), why="it was ended", fix=shorter) from error
+            shorter = (
+                "--command with a program that ends sooner"
+                if asked.fixed
+                else "--steps with a smaller number"
+            )
+            raise CellFailed(
+                f"no end within {grid.span(CELL_TIMEOUT_S)}",
+                where=str(key),
+                why="it was ended",
+                fix=shorter,
+            ) from error
         seconds = time.monotonic() - started
         text = out.decode("utf-8", "replace")
         if status != 0:
@@ -102,7 +113,9 @@ class Place:
             steps=steps,
             threads=grid.threads_each(len(cpus) or 1, most),
             cores=grid.core_sets(cpus if self.pins(asked) else (), key.clients, most),
-            words=built_in if asked.command is None else words_of(asked.command.replace("{steps}", str(steps))),
+            words=built_in
+            if asked.command is None
+            else words_of(asked.command.replace("{steps}", str(steps))),
             waits=asked.command is None,
             gpu=self.gpu,
         )
@@ -110,17 +123,34 @@ class Place:
     def _script(self, one: Cell) -> Script:
         folder = f"{self.folder}/cell"
         if not self.apart:
-            return remote_exec.in_container(self.container, cell_script.in_container(one, folder), self.token)
+            return remote_exec.in_container(
+                self.container, cell_script.in_container(one, folder), self.token
+            )
         return cell_script.apart(
-            one, folder, container=self.container, workers=self.workers, directory=WORKSPACE, token=self.token, end=remote_exec.END
+            one,
+            folder,
+            container=self.container,
+            workers=self.workers,
+            directory=WORKSPACE,
+            token=self.token,
+            end=remote_exec.END,
         )
 
     def end(self) -> None:
         """End what still runs of a cell: the next one is to have the GPU to itself."""
-        body = script('docker exec "$name" sh -c "$end" provision "$token"', name=self.container, end=remote_exec.END, token=self.token)
+        body = script(
+            'docker exec "$name" sh -c "$end" provision "$token"',
+            name=self.container,
+            end=remote_exec.END,
+            token=self.token,
+        )
         remote_exec.checked(self.transport, body, "ending a cell", timeout_s=TIDY_TIMEOUT_S)
 
     def tidy(self) -> None:
         """Remove what cells wrote."""
-        body = script('docker exec "$name" rm -rf "$folder"', name=self.container, folder=self.folder)
-        remote_exec.checked(self.transport, body, "removing the benchmark's files", timeout_s=TIDY_TIMEOUT_S)
+        body = script(
+            'docker exec "$name" rm -rf "$folder"', name=self.container, folder=self.folder
+        )
+        remote_exec.checked(
+            self.transport, body, "removing the benchmark's files", timeout_s=TIDY_TIMEOUT_S
+        )

@@ -66,7 +66,15 @@ def table(vms: Sequence[Mapping[str, Any]]) -> str:
     """One line for each VM."""
     head = ("name", "status", "zone", "gpu", "age", "cost", "ttl left")
     rows = [
-        (vm["name"], vm["status"], cell(vm["zone"]), cell(vm["gpu"]), span(vm["age_s"]), usd(vm["cost_usd"]), span(vm["ttl_left_s"]))
+        (
+            vm["name"],
+            vm["status"],
+            cell(vm["zone"]),
+            cell(vm["gpu"]),
+            span(vm["age_s"]),
+            usd(vm["cost_usd"]),
+            span(vm["ttl_left_s"]),
+        )
         for vm in vms
     ]
     return aligned([head, *rows], right=(5,))
@@ -79,19 +87,34 @@ def say_overdue(project: Project, vms: Sequence[Vm]) -> None:
         named = ", ".join(f"{vm.name} ({why})" for vm, why in late)
         project.emit(Note(f"to be deleted: {named}; `{program} vm.gc` does"))
     for vm in misread(vms):
-        value, label = vm.labels[body.IDLE_DELETE_LABEL], f"{program} vm.label {body.IDLE_DELETE_LABEL}=7d --name {vm.name}"
-        project.emit(Note(f"{vm.name}: its label {body.IDLE_DELETE_LABEL} is {value!r}, which is no time: nothing deletes it; `{label}`"))
+        value, label = (
+            vm.labels[body.IDLE_DELETE_LABEL],
+            f"{program} vm.label {body.IDLE_DELETE_LABEL}=7d --name {vm.name}",
+        )
+        project.emit(
+            Note(
+                f"{vm.name}: its label {body.IDLE_DELETE_LABEL} is {value!r}, which is no time: nothing deletes it; `{label}`"
+            )
+        )
     if silent := unasked(vms, project.settings.idle_delete_s):
-        named = ", ".join(f"{vm.name} ({span(seconds_since(vm.stopped, vm.ahead_s))})" for vm in silent)
+        named = ", ".join(
+            f"{vm.name} ({span(seconds_since(vm.stopped, vm.ahead_s))})" for vm in silent
+        )
         label = f"{program} vm.label {body.IDLE_DELETE_LABEL}={wanted} --name {','.join(vm.name for vm in silent)}"
-        project.emit(Note(f"stopped for longer than idle_delete ({wanted}), and made without it: {named}; `{label}`"))
+        project.emit(
+            Note(
+                f"stopped for longer than idle_delete ({wanted}), and made without it: {named}; `{label}`"
+            )
+        )
 
 
-def aligned(rows: Sequence[Sequence[str]], *, right: Collection[int] = (), width: int | None = None) -> str:
+def aligned(
+    rows: Sequence[Sequence[str]], *, right: Collection[int] = (), width: int | None = None
+) -> str:
     """Rows as columns two spaces apart; those numbered in `right` end below one another.
 
-    Where `width` columns (those of the terminal, if there is one) are too few, a long word in the first column has a line of
-    its own, with the rest below it, as df shows long devices.
+    Where `width` columns (those of the terminal, if there is one) are too few, a long word in the
+    first column has a line of its own, with the rest below it, as df shows long devices.
     """
     width = shutil.get_terminal_size((0, 0)).columns if width is None else width
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
@@ -104,7 +127,10 @@ def aligned(rows: Sequence[Sequence[str]], *, right: Collection[int] = (), width
             lines.append(row[0])
         first = "" if len(row[0]) > widths[0] else row[0]
         cells = zip((first, *row[1:]), widths, strict=True)
-        words = (text.rjust(size) if index in right else text.ljust(size) for index, (text, size) in enumerate(cells))
+        words = (
+            text.rjust(size) if index in right else text.ljust(size)
+            for index, (text, size) in enumerate(cells)
+        )
         lines.append("  ".join(words).rstrip())
     return "\n".join(lines)
 

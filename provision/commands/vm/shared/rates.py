@@ -37,7 +37,10 @@ def rate_of(vm: Vm, prices: PriceList | None = None) -> Rate:
     except SettingsError:  # a GPU that the catalogue does not know has no price either
         machine = None
     disk = disk_per_hour(vm.machine_type, vm.disk_gb, vm.zone, prices)
-    return Rate(None if machine is None else machine.usd_per_hour, None if disk is None else disk.usd_per_hour)
+    return Rate(
+        None if machine is None else machine.usd_per_hour,
+        None if disk is None else disk.usd_per_hour,
+    )
 
 
 def cloud_time(ahead_s: float = 0.0) -> datetime:
@@ -64,23 +67,41 @@ def ran_s(vm: Vm) -> int | None:
     if vm.status not in HALTED:
         return seconds_since(vm.started or vm.created, vm.ahead_s)
     started, stopped = moment(vm.started or vm.created), moment(vm.stopped)
-    return None if started is None or stopped is None else max(0, int((stopped - started).total_seconds()))
+    return (
+        None
+        if started is None or stopped is None
+        else max(0, int((stopped - started).total_seconds()))
+    )
 
 
 def overdue(vms: Sequence[Vm]) -> list[tuple[Vm, str]]:
     """Those that are stopped for longer than they say they may be, with the reason."""
-    return [(vm, why) for vm in vms if (why := idle.overdue(vm, cloud_time(vm.ahead_s))) is not None]
+    return [
+        (vm, why) for vm in vms if (why := idle.overdue(vm, cloud_time(vm.ahead_s))) is not None
+    ]
 
 
 def misread(vms: Sequence[Vm]) -> list[Vm]:
     """Those whose label says something of being deleted that nobody understands: nothing deletes them."""
-    return [vm for vm in vms if vm.labels.get(body.IDLE_DELETE_LABEL, "none") != "none" and idle.limit_s(vm) is None]
+    return [
+        vm
+        for vm in vms
+        if vm.labels.get(body.IDLE_DELETE_LABEL, "none") != "none" and idle.limit_s(vm) is None
+    ]
 
 
 def unasked(vms: Sequence[Vm], idle_delete_s: int | None) -> list[Vm]:
     """Those that are stopped for longer than the setting `idle_delete`, and say nothing of it themselves: nothing deletes them."""
-    halted = [(vm, idle.stopped_s(vm, cloud_time(vm.ahead_s))) for vm in vms if body.IDLE_DELETE_LABEL not in vm.labels]
-    return [vm for vm, age_s in halted if age_s is not None and idle_delete_s is not None and age_s >= idle_delete_s]
+    halted = [
+        (vm, idle.stopped_s(vm, cloud_time(vm.ahead_s)))
+        for vm in vms
+        if body.IDLE_DELETE_LABEL not in vm.labels
+    ]
+    return [
+        vm
+        for vm, age_s in halted
+        if age_s is not None and idle_delete_s is not None and age_s >= idle_delete_s
+    ]
 
 
 def cost_usd(vm: Vm, prices: PriceList | None = None) -> float | None:

@@ -44,19 +44,28 @@ class Patience:
     attributes_pause_s: float = host_keys.ATTRIBUTES_PAUSE_S
     """Between two queries of its guest attributes."""
     readings: int = 3
-    """How often published keys are read before a key that differs is believed to be another machine's: a first boot may replace
-    them, and its unit looks every five seconds."""
+    """How often published keys are read before a key that differs is believed to be another
+    machine's: a first boot may replace them, and its unit looks every five seconds."""
 
     @staticmethod
     def of(project: Project) -> Patience:
         """That of the settings' cloud; a mock host is up when its VM is."""
-        return Patience() if project.settings.cloud == "gce" else Patience(host_keys_s=5.0, pause_s=0.1, attributes_pause_s=0.1)
+        return (
+            Patience()
+            if project.settings.cloud == "gce"
+            else Patience(host_keys_s=5.0, pause_s=0.1, attributes_pause_s=0.1)
+        )
 
     @property
     def retrying(self) -> Retrying:
         """Tries again while nothing answers; then raises what the last try raised. What waiting does not help is raised at once."""
         worth_it = retry_if_exception_type(Unreachable) & retry_if_not_exception_type(TunnelRefused)
-        return Retrying(stop=stop_after_delay(self.ssh_s), wait=wait_fixed(self.pause_s), retry=worth_it, reraise=True)
+        return Retrying(
+            stop=stop_after_delay(self.ssh_s),
+            wait=wait_fixed(self.pause_s),
+            retry=worth_it,
+            reraise=True,
+        )
 
     @property
     def rereading(self) -> Retrying:
@@ -72,7 +81,9 @@ class Patience:
 def bills(project: Project, vm: Vm) -> str:
     """What must be known of a VM when the task that made it did not end well."""
     state = "runs" if project.settings.cloud == "mock" else "runs and bills"
-    create, delete = (f"`{project.program_argv0} vm.{verb} --name {vm.name}`" for verb in ("create", "delete"))
+    create, delete = (
+        f"`{project.program_argv0} vm.{verb} --name {vm.name}`" for verb in ("create", "delete")
+    )
     return f"{vm.name} {state} in {vm.zone}; {create} continues, {delete} removes it"
 
 
@@ -92,13 +103,20 @@ def still_there(project: Project, vm: Vm) -> Iterator[None]:
 def reach(project: Project, cloud: ComputeCloud, vm: Vm, patience: Patience) -> None:
     """Remember how the VM is reached, pin its host keys, and wait until it answers on SSH."""
     if not vm.address and not vm.internal_address:
-        raise Unreachable("the VM has no address", where=vm.name, why=f"status {vm.status}", fix=f"invoke vm.show --name {vm.name}")
+        raise Unreachable(
+            "the VM has no address",
+            where=vm.name,
+            why=f"status {vm.status}",
+            fix=f"invoke vm.show --name {vm.name}",
+        )
     user = vm_access.user_of(project, cloud, vm, ensure_key(project.home / "key"))
     VmRecords(project.home / "vms.json").put(inventory.record_of(vm, user, cloud.ssh_port(vm)))
     target = next(host for host in inventory.remembered(project) if host.name == vm.name)
     _pin(project, cloud, vm, target, patience)
     try:
-        patience.rereading(lambda: patience.retrying(convergence.connect, project, target, cloud=cloud)).close()
+        patience.rereading(
+            lambda: patience.retrying(convergence.connect, project, target, cloud=cloud)
+        ).close()
     except Unreachable as error:
         vm_access.explain(project, user, error)
         raise
@@ -109,7 +127,9 @@ def _pin(project: Project, cloud: ComputeCloud, vm: Vm, target: Host, patience: 
     pins = host_keys.known_hosts(project)
     if pins.pins(target, str(target.key_alias), files=()).known:
         return
-    published = _published(host_keys.Publication(cloud, vm, attributes_pause_s=patience.attributes_pause_s), patience)
+    published = _published(
+        host_keys.Publication(cloud, vm, attributes_pause_s=patience.attributes_pause_s), patience
+    )
     if published:
         pins.replace(str(target.key_alias), [key.line for key in published])
     else:
@@ -129,6 +149,8 @@ def _trust_first(project: Project, pins: KnownHosts, target: Host, patience: Pat
     from provision.hosts.ssh.config import SshConfig
 
     waited = f"it published no host keys within {patience.host_keys_s:g} s"
-    for key in patience.retrying(connection.scan, target, known_hosts=pins, ssh_config=SshConfig.of_user(project.environ)):
+    for key in patience.retrying(
+        connection.scan, target, known_hosts=pins, ssh_config=SshConfig.of_user(project.environ)
+    ):
         project.emit(Note(f"trusting on first use: {key} ({waited})", host=target.name))
         pins.pin(str(target.key_alias), key.line)

@@ -20,11 +20,18 @@ def names_of(project: Project, text: str) -> list[str]:
     """The names and patterns of `--name a,b-*`. A host of the settings is refused."""
     names = text.replace(",", " ").split()
     if not names:
-        raise UsageError("--name names no VM", why="it is empty", fix=f"{project.program_argv0} vm.list")
+        raise UsageError(
+            "--name names no VM", why="it is empty", fix=f"{project.program_argv0} vm.list"
+        )
     for name in names:
         if name in project.settings.hosts:
             why = "only VMs that were made here are asked of the cloud"
-            raise UsageError(f"{name} is a host of the settings", where=name, why=why, fix=f"{project.program_argv0} vm.list")
+            raise UsageError(
+                f"{name} is a host of the settings",
+                where=name,
+                why=why,
+                fix=f"{project.program_argv0} vm.list",
+            )
     return list(dict.fromkeys(names))
 
 
@@ -45,7 +52,8 @@ def one_of(project: Project, text: str) -> str:
 def chosen(project: Project, cloud: ComputeCloud, text: str, verb: str) -> list[Vm]:
     """Our VMs that `--name` means, by zone and name; one call. `verb` is what gcloud would be asked to do.
 
-    Raises UsageError for a name that fits none, CloudError when one of that name is hidden or carries another label.
+    Raises UsageError for a name that fits none, CloudError when one of that name is hidden or
+    carries another label.
     """
     names = names_of(project, text)
     owner = owner_of(ensure_key(project.home / "key"))
@@ -60,7 +68,9 @@ def chosen(project: Project, cloud: ComputeCloud, text: str, verb: str) -> list[
     return [vm for vm in found if any(fnmatch.fnmatchcase(vm.name, name) for name in names)]
 
 
-def acted(acts: Sequence[Act[Vm, tuple[Vm, bool]]], says: Callable[[Vm, bool], str], **more: Any) -> Done:
+def acted(
+    acts: Sequence[Act[Vm, tuple[Vm, bool]]], says: Callable[[Vm, bool], str], **more: Any
+) -> Done:
     """The end of a task that changes VMs: each VM with `changed`, and with its error where it has one."""
     rows, lines, failures = [], [], []
     for act in acts:
@@ -75,4 +85,6 @@ def acted(acts: Sequence[Act[Vm, tuple[Vm, bool]]], says: Callable[[Vm, bool], s
     failed = {"error": errors[0]} if errors else {}
     changed = any(row["changed"] for row in rows)
     code = worst_exit([error.exit_code for error in failures])
-    return Done({"vms": rows, "changed": changed, **more, **failed}, code, "\n".join(lines), tuple(failures))
+    return Done(
+        {"vms": rows, "changed": changed, **more, **failed}, code, "\n".join(lines), tuple(failures)
+    )

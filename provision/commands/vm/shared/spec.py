@@ -27,16 +27,22 @@ from provision.resources.boot import BOOT_TEXT
 
 def spec_of(project: Project, name: str, key: KeyPair, *, os_login: bool) -> VmSpec:
     """What the settings ask the cloud for, under that name; the key is in its metadata, or with OS Login is not."""
-    metadata = body.standard_metadata(user=USER, public_key=key.public_line, user_data=user_data(project), os_login=os_login)
+    metadata = body.standard_metadata(
+        user=USER, public_key=key.public_line, user_data=user_data(project), os_login=os_login
+    )
     idle = project.settings.idle_delete
-    labels = {body.OWNER_LABEL: owner_of(key)} | ({} if idle == "none" else {body.IDLE_DELETE_LABEL: idle})
+    labels = {body.OWNER_LABEL: owner_of(key)} | (
+        {} if idle == "none" else {body.IDLE_DELETE_LABEL: idle}
+    )
     return replace(wanted(project, name), labels=labels, metadata=metadata)
 
 
 def wanted(project: Project, name: str) -> VmSpec:
     """The VM that the settings ask for, without what makes it ours and what its boot needs."""
     settings = project.settings
-    machine_type = catalog.machine_for(settings.gpu, settings.gpu_count, settings.machine_type, settings.dataflow.machine_type)
+    machine_type = catalog.machine_for(
+        settings.gpu, settings.gpu_count, settings.machine_type, settings.dataflow.machine_type
+    )
     model = scheduling.model_for(settings.provisioning, settings.reservation, machine_type)
     return VmSpec(
         name=name,
@@ -60,8 +66,9 @@ def wanted(project: Project, name: str) -> VmSpec:
 def user_data(project: Project, *, powers_off: bool = True) -> str:
     """cloud-init user-data: the boot unit, and a seed of the boot script for the first boot.
 
-    The steps are those of the recipe for a host that says ID=cos; what provisioning writes later replaces the seed.
-    Without `powers_off` there is no `idle_stop` in it: for a machine that was not made here.
+    The steps are those of the recipe for a host that says ID=cos; what provisioning writes later
+    replaces the seed. Without `powers_off` there is no `idle_stop` in it: for a machine that was
+    not made here.
     """
     unit = templating.boot_unit(project_dir=project.project_dir)
     idle = idle_texts(project.settings, project.project_dir) if powers_off else None
@@ -75,7 +82,9 @@ def user_data(project: Project, *, powers_off: bool = True) -> str:
 
 def maker_of(project: Project, cloud: ComputeCloud) -> Maker:
     """Who makes VMs: with the project's journal and the price list of the settings."""
-    return Maker(cloud=cloud, journal=journal_of(project), emit=project.emit, prices=prices_of(project))
+    return Maker(
+        cloud=cloud, journal=journal_of(project), emit=project.emit, prices=prices_of(project)
+    )
 
 
 def would_follow(spec: VmSpec, vm: Vm) -> str | None:
@@ -83,7 +92,11 @@ def would_follow(spec: VmSpec, vm: Vm) -> str | None:
     fits(spec, vm)
     if vm.status in HALTED:
         return f"would start {vm.name} in {vm.zone}"
-    return None if vm.status == "RUNNING" else f"would wait for {vm.name} in {vm.zone}, which is {vm.status}"
+    return (
+        None
+        if vm.status == "RUNNING"
+        else f"would wait for {vm.name} in {vm.zone}, which is {vm.status}"
+    )
 
 
 @contextmanager
@@ -95,21 +108,33 @@ def telling_what_bills(project: Project, names: Sequence[str]) -> Iterator[None]
         known = journal_of(project).open()
         asked = [entry for name in names for entry in known if entry.name == name]
         runs = "runs" if project.settings.cloud == "mock" else "runs and bills"
-        lines = [f"{entry.name} {runs if entry.state == MADE else 'may be in the making'} in {entry.zone}" for entry in asked]
+        lines = [
+            f"{entry.name} {runs if entry.state == MADE else 'may be in the making'} in {entry.zone}"
+            for entry in asked
+        ]
         left = ",".join(dict.fromkeys(entry.name for entry in asked))
         if asked:
-            lines.append(f"the same command continues; `{project.program_argv0} vm.delete --name {left}` removes what is there")
+            lines.append(
+                f"the same command continues; `{project.program_argv0} vm.delete --name {left}` removes what is there"
+            )
         why = "\n".join(lines) or "nothing was asked for yet"
-        raise Interrupted("interrupted", where=", ".join(names), why=why, fix=f"{project.program_argv0} vm.list") from error
+        raise Interrupted(
+            "interrupted", where=", ".join(names), why=why, fix=f"{project.program_argv0} vm.list"
+        ) from error
 
 
-def made(project: Project, cloud: ComputeCloud, spec: VmSpec, *, width: int, search: Search | None = None) -> Created:
+def made(
+    project: Project, cloud: ComputeCloud, spec: VmSpec, *, width: int, search: Search | None = None
+) -> Created:
     """The VM, made or found, `width` zones asked at once, in the zones of a `search` that was foretold.
 
-    It is asked for once more where a policy of the organisation wants OS Login, which the project's metadata need not say.
+    It is asked for once more where a policy of the organisation wants OS Login, which the project's
+    metadata need not say.
     """
     try:
-        return maker_of(project, cloud).create(spec, project.settings.zones, width=width, search=search)
+        return maker_of(project, cloud).create(
+            spec, project.settings.zones, width=width, search=search
+        )
     except CloudRefused as error:
         if not oslogin.is_forced(error):
             raise
@@ -118,7 +143,9 @@ def made(project: Project, cloud: ComputeCloud, spec: VmSpec, *, width: int, sea
             raise
         project.emit(Note("a policy of the organisation wants OS Login: asking for the VM with it"))
         asked = replace(spec, metadata=oslogin.instead_of_key(spec.metadata))
-        return maker_of(project, cloud).create(asked, project.settings.zones, width=width, search=search)
+        return maker_of(project, cloud).create(
+            asked, project.settings.zones, width=width, search=search
+        )
 
 
 def tell_zones(project: Project, all_created: Sequence[Created]) -> None:

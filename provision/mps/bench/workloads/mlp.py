@@ -1,7 +1,7 @@
 """A light training, again and again: an MLP of MNIST's shape on random data that already lies on the GPU. Needs PyTorch.
 
-Runs in the worker container, once per client, with nothing but what the image has. Says when it is ready, waits for the
-others, and writes down when it began and when it ended.
+Runs in the worker container, once per client, with nothing but what the image has. Says when it is
+ready, waits for the others, and writes down when it began and when it ended.
 """
 
 import os
@@ -32,7 +32,9 @@ def main() -> None:
         for step in range(count):
             at = step % 32 * BATCH
             optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(model(images[at : at + BATCH]), digits[at : at + BATCH]).backward()
+            torch.nn.functional.cross_entropy(
+                model(images[at : at + BATCH]), digits[at : at + BATCH]
+            ).backward()
             optimizer.step()
         torch.cuda.synchronize()
 

@@ -1,6 +1,7 @@
 """Lets Python programs of a container load the stand-in for libcuda: `ctypes.CDLL("libcuda.so.1")`.
 
-ctypes is changed when a program imports it, and only where the library that the linker would find is the stand-in's.
+ctypes is changed when a program imports it, and only where the library that the linker would find
+is the stand-in's.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def _cuda(name: Any) -> Any:
 class _Finder:
     """Steps aside after the first import of ctypes."""
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         """The real spec with our loader."""
         if name != "ctypes":
             return None
