@@ -9,11 +9,11 @@ from provision.cli.flags import Shape
 
 if TYPE_CHECKING:
     from provision.cli.execution import Run
-    from provision.project.project import Done
+    from provision.commands.shared.result import TaskResult
 
 
 @command(Shape("demo", streams=True))
-def demo(run: Run) -> Done:
+def demo(run: Run) -> TaskResult:
     """Walk the main job on a mock of its own."""
     from provision.commands.demo import demo
 

@@ -9,11 +9,11 @@ from provision.cli.flags import Shape
 
 if TYPE_CHECKING:
     from provision.cli.execution import Run
-    from provision.project.project import Done
+    from provision.commands.shared.result import TaskResult
 
 
 @command(Shape("dev.up", targets=True))
-def up(run: Run) -> Done:
+def up(run: Run) -> TaskResult:
     """Bring up host, worker image and container.
 
     A changed image or setting replaces the container, an unchanged one leaves it alone.
@@ -37,7 +37,7 @@ def up(run: Run) -> Done:
         "clients": "run it so often at once, started together, each line with its number in front"
     },
 )
-def exec_(run: Run, *, clients: str | None = None) -> Done:
+def exec_(run: Run, *, clients: str | None = None) -> TaskResult:
     """Run the command after -- in the container.
 
     Its output is streamed and its status returned, of several the worst; 125 when it could not be
@@ -56,7 +56,7 @@ def exec_(run: Run, *, clients: str | None = None) -> Done:
         "clients": "run it so often at once, started together, each line with its number in front",
     },
 )
-def run(run: Run, file: str, *, clients: str | None = None) -> Done:
+def run(run: Run, file: str, *, clients: str | None = None) -> TaskResult:
     """Send the project and run FILE -- ARGS in the container.
 
     What git would track is sent. Output is streamed and the program's status returned, of several
@@ -78,7 +78,7 @@ def _count(text: str | None) -> int | None:
 
 
 @command(Shape("dev.shell", targets=True, program=True, checks=False, one=True))
-def shell(run: Run) -> Done:
+def shell(run: Run) -> TaskResult:
     """A shell in the container."""
     from provision.commands.dev.container import dev_shell
 
@@ -86,7 +86,7 @@ def shell(run: Run) -> Done:
 
 
 @command(Shape("dev.down", targets=True))
-def down(run: Run) -> Done:
+def down(run: Run) -> TaskResult:
     """Stop and remove the container."""
     from provision.commands.dev.container import dev_down
 
@@ -94,7 +94,7 @@ def down(run: Run) -> Done:
 
 
 @command(Shape("dev.devcontainer", targets=True, result=True, one=True))
-def devcontainer(run: Run) -> Done:
+def devcontainer(run: Run) -> TaskResult:
     """Render devcontainer.json for the same container."""
     from provision.commands.dev.container import dev_devcontainer
 

@@ -9,11 +9,11 @@ from provision.cli.flags import Shape
 
 if TYPE_CHECKING:
     from provision.cli.execution import Run
-    from provision.project.project import Done
+    from provision.commands.shared.result import TaskResult
 
 
 @command(Shape("doctor", result=True, settings=("zones", "machine_type", "gpu")))
-def doctor(run: Run) -> Done:
+def doctor(run: Run) -> TaskResult:
     """Check all that can be checked before money is spent.
 
     Credentials, project, zones, quotas, image, network, tools: each line with its fact, and its

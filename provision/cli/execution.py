@@ -24,9 +24,10 @@ from provision import report
 from provision.cli import config
 from provision.cli.flags import Body, Shape
 from provision.cli.output import Output, give_up_stdout
+from provision.commands.shared.targets import Targets
 from provision.core import fleet
 from provision.core.errors import EXIT_FAILED, Interrupted, ProvisionError, UsageError
-from provision.project.project import Project, Targets
+from provision.project.project import Project
 from provision.report import history
 from provision.settings import Settings
 

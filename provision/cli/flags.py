@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from provision.project.project import Done
+    from provision.commands.shared.result import TaskResult
 
-Body: TypeAlias = "Callable[..., Done]"
+Body: TypeAlias = "Callable[..., TaskResult]"
 """What a task does: a function `(run, *flags)`."""
 
 

@@ -9,14 +9,14 @@ from provision.cli.flags import Shape
 
 if TYPE_CHECKING:
     from provision.cli.execution import Run
-    from provision.project.project import Done
+    from provision.commands.shared.result import TaskResult
 
 
 @command(
     Shape("image.render", result=True),
     about={"output": "folder to write it into, instead of printing it"},
 )
-def render(run: Run, *, output: str | None = None) -> Done:
+def render(run: Run, *, output: str | None = None) -> TaskResult:
     """Render the Dockerfile."""
     from provision.commands.image.build import image_render
 
@@ -24,7 +24,7 @@ def render(run: Run, *, output: str | None = None) -> Done:
 
 
 @command(Shape("image.build", targets=True))
-def build(run: Run) -> Done:
+def build(run: Run) -> TaskResult:
     """Build the worker image on the host, or pull it."""
     from provision.commands.image.build import image_build
 

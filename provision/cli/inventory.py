@@ -9,11 +9,11 @@ from provision.cli.flags import LIMIT, Shape
 
 if TYPE_CHECKING:
     from provision.cli.execution import Run
-    from provision.project.project import Done
+    from provision.commands.shared.result import TaskResult
 
 
 @command(Shape("inventory.list", result=True), about={"limit": LIMIT})
-def list_(run: Run, *, limit: str | None = None) -> Done:
+def list_(run: Run, *, limit: str | None = None) -> TaskResult:
     """List every host: those of the settings and the VMs.
 
     The cloud is asked once, for the VMs of this project.
@@ -24,7 +24,7 @@ def list_(run: Run, *, limit: str | None = None) -> Done:
 
 
 @command(Shape("inventory.ansible", result=True), about={"limit": LIMIT})
-def ansible(run: Run, *, limit: str | None = None) -> Done:
+def ansible(run: Run, *, limit: str | None = None) -> TaskResult:
     """Print the inventory as Ansible reads it from a script.
 
     Groups are made of state, gpu, zone and labels: state_running, gpu_nvidia_l4,

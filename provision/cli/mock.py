@@ -9,11 +9,11 @@ from provision.cli.flags import Shape
 
 if TYPE_CHECKING:
     from provision.cli.execution import Run
-    from provision.project.project import Done
+    from provision.commands.shared.result import TaskResult
 
 
 @command(Shape("mock.up"))
-def up(run: Run) -> Done:
+def up(run: Run) -> TaskResult:
     """Start the mock; tasks without a project do so themselves."""
     from provision.commands.mock.up import mock_up
 
@@ -21,7 +21,7 @@ def up(run: Run) -> Done:
 
 
 @command(Shape("mock.status", result=True))
-def status(run: Run) -> Done:
+def status(run: Run) -> TaskResult:
     """Say whether the mock runs and where."""
     from provision.commands.mock.status import mock_status
 
@@ -29,7 +29,7 @@ def status(run: Run) -> Done:
 
 
 @command(Shape("mock.down"))
-def down(run: Run) -> Done:
+def down(run: Run) -> TaskResult:
     """Stop the mock; its state is kept."""
     from provision.commands.mock.down import mock_down
 

@@ -9,7 +9,7 @@ from provision.cli.flags import Shape
 
 if TYPE_CHECKING:
     from provision.cli.execution import Run
-    from provision.project.project import Done
+    from provision.commands.shared.result import TaskResult
 
 
 @command(
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 )
 def plan(
     run: Run, clients: str | None = None, peak_memory: str | None = None, measure: str | None = None
-) -> Done:
+) -> TaskResult:
     """Say how many processes the GPU can share, and with which limits.
 
     Every number comes with its reason; nothing is changed. `--measure "python x.py"` runs the
@@ -36,7 +36,7 @@ def plan(
 
 
 @command(Shape("mps.enable", targets=True))
-def enable(run: Run) -> Done:
+def enable(run: Run) -> TaskResult:
     """Start the MPS daemon as the settings plan it, and prove that a client attaches.
 
     Run again, it changes nothing. A changed plan takes effect once the clients have ended.
@@ -52,7 +52,7 @@ def enable(run: Run) -> Done:
         "strict": "end with 1 when a process uses the GPU outside MPS (or none can tell), or no server is ACTIVE and proven"
     },
 )
-def status(run: Run, *, strict: bool = False) -> Done:
+def status(run: Run, *, strict: bool = False) -> TaskResult:
     """Show daemon, server, clients, and who uses the GPU outside MPS."""
     from provision.commands.mps.control import mps_status
 
@@ -60,7 +60,7 @@ def status(run: Run, *, strict: bool = False) -> Done:
 
 
 @command(Shape("mps.top", targets=True, result=True, streams=True, checks=False, one=True))
-def top(run: Run) -> Done:
+def top(run: Run) -> TaskResult:
     """Watch clients, memory and the GPU's activity, until q or Ctrl-C.
 
     Without a terminal, and with --json, it looks once.
@@ -80,7 +80,7 @@ def top(run: Run) -> Done:
 @command(
     Shape("mps.disable", targets=True), about={"force": "terminate clients that are still attached"}
 )
-def disable(run: Run, *, force: bool = False) -> Done:
+def disable(run: Run, *, force: bool = False) -> TaskResult:
     """Stop the MPS daemon once its clients have ended, and leave all as it was found."""
     from provision.commands.mps.control import mps_disable
 
@@ -115,7 +115,7 @@ def bench(
     output: str | None = None,
     unpinned: bool = False,
     no_chart: bool = False,
-) -> Done:
+) -> TaskResult:
     """Measure n processes at once with and without MPS.
 
     On your GPU, with your program or a built-in one: table, JSON, chart and report. Refused on the
@@ -146,7 +146,7 @@ def bench(
         "file": "a file that holds it, such as a log; - is standard input",
     },
 )
-def explain(run: Run, text: str | None = None, file: str | None = None) -> Done:
+def explain(run: Run, text: str | None = None, file: str | None = None) -> TaskResult:
     """Say what an error text or a log means, and what to do.
 
     NVIDIA's MPS alone: Apple's of the same name is told apart. Exit status 1 when nothing in it is
@@ -160,7 +160,7 @@ def explain(run: Run, text: str | None = None, file: str | None = None) -> Done:
 @command(
     Shape("mps.doctor", targets=True, result=True, words="pipeline options", checks=False, one=True)
 )
-def doctor(run: Run) -> Done:
+def doctor(run: Run) -> TaskResult:
     """Check everything that MPS rests on, in order, each with a remedy.
 
     Pipeline options after -- are checked too. Exit status 0: healthy, 1: warnings, 2: broken, 3:

@@ -9,7 +9,7 @@ from provision.cli.flags import Shape
 
 if TYPE_CHECKING:
     from provision.cli.execution import Run
-    from provision.project.project import Done
+    from provision.commands.shared.result import TaskResult
 
 _NAMES = {
     "name": "the VM, instead of the one of the settings; several with commas, or with * and ?"
@@ -28,7 +28,7 @@ def _named(run: Run, name: str | None) -> str:
         "parallel_zones": "ask so many zones at once, keep the first VM and delete the others; one after another unless told otherwise",
     },
 )
-def create(run: Run, *, count: str | None = None, parallel_zones: str | None = None) -> Done:
+def create(run: Run, *, count: str | None = None, parallel_zones: str | None = None) -> TaskResult:
     """Create the GPU VM, provision and verify it.
 
     Zones are asked in the order of the settings until one has the machine. Run again, it changes
@@ -48,7 +48,7 @@ def create(run: Run, *, count: str | None = None, parallel_zones: str | None = N
 
 
 @command(Shape("vm.provision", targets=True))
-def provision(run: Run) -> Done:
+def provision(run: Run) -> TaskResult:
     """Converge hosts to the recipes, yours included.
 
     Driver, mounts, registry login, boot unit; what is as it should be is left alone. With --check:
@@ -66,7 +66,7 @@ def provision(run: Run) -> Done:
         "region": "only zones whose name begins with this, such as europe-west4",
     },
 )
-def offers(run: Run, *, gpu: str | None = None, region: str | None = None) -> Done:
+def offers(run: Run, *, gpu: str | None = None, region: str | None = None) -> TaskResult:
     """List what could be had where, with price and quota.
 
     Prices are estimates with a date. That a zone offers a machine says nothing of its capacity at
@@ -78,7 +78,7 @@ def offers(run: Run, *, gpu: str | None = None, region: str | None = None) -> Do
 
 
 @command(Shape("vm.list", result=True))
-def list_(run: Run) -> Done:
+def list_(run: Run) -> TaskResult:
     """List the VMs made here: state, age, cost, time left."""
     from provision.commands.vm.existing import vm_list
 
@@ -86,7 +86,7 @@ def list_(run: Run) -> Done:
 
 
 @command(Shape("vm.show", result=True, settings=("name",)))
-def show(run: Run) -> Done:
+def show(run: Run) -> TaskResult:
     """Show one VM."""
     from provision.commands.vm.existing import vm_show
 
@@ -94,7 +94,7 @@ def show(run: Run) -> Done:
 
 
 @command(Shape("vm.cost", result=True))
-def cost(run: Run) -> Done:
+def cost(run: Run) -> TaskResult:
     """What the VMs made here have cost, and will by the end of their time.
 
     An estimate from list prices: of the present or last run, and of the disk since it was made.
@@ -105,7 +105,7 @@ def cost(run: Run) -> Done:
 
 
 @command(Shape("vm.stop"), about=_NAMES)
-def stop(run: Run, *, name: str | None = None) -> Done:
+def stop(run: Run, *, name: str | None = None) -> TaskResult:
     """Stop VMs: only their disks go on billing.
 
     One that is stopped already stays as it is.
@@ -116,7 +116,7 @@ def stop(run: Run, *, name: str | None = None) -> Done:
 
 
 @command(Shape("vm.start"), about=_NAMES)
-def start(run: Run, *, name: str | None = None) -> Done:
+def start(run: Run, *, name: str | None = None) -> TaskResult:
     """Start VMs where they are; wait until the boot brought all back.
 
     The time to live counts anew. A VM is bound to its zone by its disk: without capacity there, it
@@ -128,7 +128,7 @@ def start(run: Run, *, name: str | None = None) -> Done:
 
 
 @command(Shape("vm.reset"), about=_NAMES)
-def reset(run: Run, *, name: str | None = None) -> Done:
+def reset(run: Run, *, name: str | None = None) -> TaskResult:
     """Reset VMs, as their reset button would, and wait until they are back."""
     from provision.commands.vm.life import vm_reset
 
@@ -143,7 +143,9 @@ def reset(run: Run, *, name: str | None = None) -> Done:
         "restart": "stop a running VM, change its limit, start it again",
     },
 )
-def extend(run: Run, duration: str, *, name: str | None = None, restart: bool = False) -> Done:
+def extend(
+    run: Run, duration: str, *, name: str | None = None, restart: bool = False
+) -> TaskResult:
     """Give VMs more time before the cloud stops them, for one run.
 
     The run that is under way or, of a stopped VM, the next one; the start after it puts the usual
@@ -159,7 +161,7 @@ def extend(run: Run, duration: str, *, name: str | None = None, restart: bool = 
     Shape("vm.label"),
     about={"labels": "KEY=VALUE to put, KEY- to take away, several with commas", **_NAMES},
 )
-def label(run: Run, labels: str, *, name: str | None = None) -> Done:
+def label(run: Run, labels: str, *, name: str | None = None) -> TaskResult:
     """Put labels on VMs, or take them away."""
     from provision.commands.vm.life import vm_label
 
@@ -170,7 +172,7 @@ def label(run: Run, labels: str, *, name: str | None = None) -> Done:
     Shape("vm.serial", result=True, settings=("name",)),
     about={"follow": "go on until the VM stops, or Ctrl-C"},
 )
-def serial(run: Run, *, follow: bool = False) -> Done:
+def serial(run: Run, *, follow: bool = False) -> TaskResult:
     """Print what the VM wrote on its serial port."""
     from provision.commands.vm.watch import vm_serial
 
@@ -184,7 +186,7 @@ def serial(run: Run, *, follow: bool = False) -> Done:
         "timeout": "15m unless told otherwise",
     },
 )
-def wait(run: Run, *, until: str = "ready", timeout: str = "15m") -> Done:
+def wait(run: Run, *, until: str = "ready", timeout: str = "15m") -> TaskResult:
     """Wait until the VM is ready, or answers on SSH."""
     from provision.commands.vm.watch import vm_wait
 
@@ -192,7 +194,7 @@ def wait(run: Run, *, until: str = "ready", timeout: str = "15m") -> Done:
 
 
 @command(Shape("vm.delete"), about={**_NAMES, "yes": "ask nothing"})
-def delete(run: Run, *, name: str | None = None, yes: bool = False) -> Done:
+def delete(run: Run, *, name: str | None = None, yes: bool = False) -> TaskResult:
     """Delete VMs and their disks.
 
     Asks first; without a terminal it needs --yes.
@@ -210,7 +212,7 @@ def delete(run: Run, *, name: str | None = None, yes: bool = False) -> Done:
         "every_key": "also what you made with another project's key: from a folder or a state that is gone, or on another machine",
     },
 )
-def gc(run: Run, *, yes: bool = False, check: bool = False, every_key: bool = False) -> Done:
+def gc(run: Run, *, yes: bool = False, check: bool = False, every_key: bool = False) -> TaskResult:
     """Delete what belongs to nobody, or is stopped for too long.
 
     VMs and disks that carry this toolkit's labels, and no journal of this machine says that a run
@@ -224,7 +226,7 @@ def gc(run: Run, *, yes: bool = False, check: bool = False, every_key: bool = Fa
 
 
 @command(Shape("vm.ssh", targets=True, words="a command", program=True, checks=False, one=True))
-def ssh(run: Run) -> Done:
+def ssh(run: Run) -> TaskResult:
     """A shell on the host, or the command after --.
 
     Returns the status of what ran there; 125 when it could not be run.
@@ -235,7 +237,7 @@ def ssh(run: Run) -> Done:
 
 
 @command(Shape("vm.ssh-config", result=True))
-def ssh_config(run: Run) -> Done:
+def ssh_config(run: Run) -> TaskResult:
     """Print an ssh_config fragment for ssh, rsync, editors."""
     from provision.commands.vm.hosts import vm_ssh_config
 
@@ -243,7 +245,7 @@ def ssh_config(run: Run) -> Done:
 
 
 @command(Shape("vm.user-data", result=True))
-def user_data(run: Run) -> Done:
+def user_data(run: Run) -> TaskResult:
     """Print cloud-init user-data for a VM made elsewhere.
 
     With it in the VM's metadata, each boot of Container-Optimized OS brings back what provisioning
@@ -258,7 +260,7 @@ def user_data(run: Run) -> Done:
     Shape("vm.copy", targets=True, checks=False),
     about={"src": "a file or folder here, or gs://BUCKET/PATH", "dst": "a folder on the host"},
 )
-def copy(run: Run, src: str, dst: str) -> Done:
+def copy(run: Run, src: str, dst: str) -> TaskResult:
     """Copy code to the host, from here or from a bucket.
 
     What lies here travels over the connection; gs:// is read on the host itself, through toolbox.

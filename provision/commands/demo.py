@@ -17,12 +17,14 @@ from provision.commands.dev import container as dev
 from provision.commands.image import build
 from provision.commands.mock.down import mock_down
 from provision.commands.mps import control as mps
+from provision.commands.shared.result import TaskResult
+from provision.commands.shared.targets import Targets
 from provision.commands.vm import create as vm_creation
 from provision.commands.vm import existing as vm
 from provision.commands.vm import hosts as vm_hosts
 from provision.core.errors import ProvisionError
 from provision.core.model import Note
-from provision.project.project import Done, Project, Targets
+from provision.project.project import Project
 from provision.settings import Settings
 
 PROGRAM = '''\
@@ -37,7 +39,7 @@ print("OMP_NUM_THREADS =", os.environ["OMP_NUM_THREADS"], "(one SDK process per 
 NAME = "dev"
 
 
-def demo(project: Project) -> Done:
+def demo(project: Project) -> TaskResult:
     """Walk from `vm.create` to `vm.delete` on a mock of its own, and remove every trace of it; ends at the first step that fails."""
     with _private(project) as tour:
         steps = []
@@ -48,15 +50,15 @@ def demo(project: Project) -> Done:
                 project.emit(Note(done.text))
             steps.append({"task": title, "exit": done.exit_code})
             if done.exit_code:
-                return Done({"steps": steps}, done.exit_code, f"the tour ended at {title}")
+                return TaskResult({"steps": steps}, done.exit_code, f"the tour ended at {title}")
     count = len(steps)
-    return Done(
+    return TaskResult(
         {"steps": steps},
         text=f"\n{count} of {count} steps done; the mock is gone and nothing was billed",
     )
 
 
-def _steps(tour: Project) -> list[tuple[str, Callable[[], Done]]]:
+def _steps(tour: Project) -> list[tuple[str, Callable[[], TaskResult]]]:
     here = Targets()
     return [
         ("vm.create", lambda: vm_creation.vm_create(tour, NAME, here)),
@@ -79,7 +81,7 @@ def _steps(tour: Project) -> list[tuple[str, Callable[[], Done]]]:
     ]
 
 
-def _first_lines(done: Done, count: int = 12) -> Done:
+def _first_lines(done: TaskResult, count: int = 12) -> TaskResult:
     lines = done.text.splitlines()
     more = f"\n… {len(lines) - count} more lines" if len(lines) > count else ""
     return replace(done, text="\n".join(lines[:count]) + more)
@@ -111,7 +113,7 @@ def _plain_git(project: Project) -> dict[str, str]:
     return {**project.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
 
 
-def _shell(tour: Project) -> Done:
+def _shell(tour: Project) -> TaskResult:
     """`dev.shell` on a terminal of its own, with a few lines typed into it."""
     environ = {**tour.environ, "XDG_STATE_HOME": str(tour.state_dir.parent), "TERM": "dumb"}
     environ = {name: value for name, value in environ.items() if not name.startswith("INVOKE_")}
@@ -137,7 +139,7 @@ def _shell(tour: Project) -> Done:
     ]
     if child.returncode:
         raise ProvisionError("dev.shell failed", where=NAME, why=text.decode("utf-8", "replace"))
-    return Done({"status": 0}, text="\n".join(shown))
+    return TaskResult({"status": 0}, text="\n".join(shown))
 
 
 def _read(handle: int) -> Iterator[bytes]:

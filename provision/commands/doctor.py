@@ -20,6 +20,7 @@ from provision.cloud.market.catalog import Shape
 from provision.cloud.market.placement import EVERYWHERE, region_of
 from provision.cloud.market.plan import price_line
 from provision.cloud.refusal import CloudRefused
+from provision.commands.shared.result import TaskResult
 from provision.commands.vm.shared.spec import wanted
 from provision.core.errors import (
     EXIT_FAILED,
@@ -32,7 +33,7 @@ from provision.core.model import NETWORK, VmSpec
 from provision.hosts.ssh.iap import PROGRAM as GCLOUD
 from provision.hosts.ssh.iap import SOURCE_RANGE
 from provision.project.cloud import client_of, prices_of, unfinished
-from provision.project.project import Done, Project
+from provision.project.project import Project
 from provision.report.checks import Check, Verdict, checks_document, checks_lines, columns, count
 
 T = TypeVar("T")
@@ -41,12 +42,12 @@ _TUNNEL_ROLE = "roles/iap.tunnelResourceAccessor"
 _OURS = ("pkg.dev", "gcr.io")
 
 
-def doctor(project: Project) -> Done:
+def doctor(project: Project) -> TaskResult:
     """Check what can be checked; exit status 1 when something would surely fail."""
     checks = list(_checks(project))
     failed = count(checks, Verdict.FAIL)
     document = {**checks_document(checks), "ok": not failed}
-    return Done(
+    return TaskResult(
         document, EXIT_FAILED if failed else 0, "\n".join(checks_lines(checks, width=columns()))
     )
 

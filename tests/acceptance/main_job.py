@@ -11,12 +11,14 @@ from typing import Any
 from provision.commands.dev.container import dev_down, dev_exec, dev_run, dev_up
 from provision.commands.image.build import image_build, image_render
 from provision.commands.mps.control import mps_disable, mps_enable, mps_status
+from provision.commands.shared.result import TaskResult
+from provision.commands.shared.targets import Targets
 from provision.commands.vm.create import vm_create
 from provision.commands.vm.existing import vm_delete, vm_show
 from provision.commands.vm.hosts import vm_copy, vm_provision, vm_ssh
 from provision.core.errors import EXIT_WOULD_CHANGE
 from provision.core.model import Event, OutputLine
-from provision.project.project import Done, Project, Targets
+from provision.project.project import Project
 from provision.settings import Settings
 
 HERE = Targets()
@@ -72,12 +74,12 @@ class World:
         return done.exit_code, self.stdout.decode()
 
 
-def recap(done: Done, host: str) -> dict[str, Any]:
+def recap(done: TaskResult, host: str) -> dict[str, Any]:
     """The host's part of the document, which must be JSON."""
     return dict(json.loads(json.dumps(done.document))["hosts"][host])
 
 
-def unchanged(done: Done, host: str) -> None:
+def unchanged(done: TaskResult, host: str) -> None:
     """Everything verified, nothing changed, one exchange."""
     found = recap(done, host)
     differing = [
@@ -90,7 +92,7 @@ def unchanged(done: Done, host: str) -> None:
     assert found["round_trips"] == 1
 
 
-def changed(done: Done, host: str, *resources: str) -> dict[str, Any]:
+def changed(done: TaskResult, host: str, *resources: str) -> dict[str, Any]:
     """It worked, and at least these resources changed. Exchanges: one to look, one for each wave that changed."""
     found = recap(done, host)
     failed = [

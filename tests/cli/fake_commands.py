@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
+from provision.commands.shared.result import TaskResult
+from provision.commands.shared.targets import Targets
 from provision.core.errors import NotConverged, Unreachable, UsageError
 from provision.core.model import (
     Change,
@@ -26,15 +28,15 @@ from provision.core.model import (
     RunStarted,
     Status,
 )
-from provision.project.project import Done, Project, Targets
+from provision.project.project import Project
 from provision.report import hosts_document
 
-__all__ = ["Done", "Project", "Targets"]
+__all__ = ["Project", "Targets", "TaskResult"]
 
 
 def vm_create(
     project: Project, name: str, targets: Targets, *, count: int, parallel_zones: int
-) -> Done:
+) -> TaskResult:
     settings = project.settings.model_dump(mode="json")
     text = f"{name} in {', '.join(settings['zones'])}"
     where = {
@@ -42,7 +44,7 @@ def vm_create(
         "state_dir": str(project.state_dir),
         "argv0": project.program_argv0,
     }
-    return Done(
+    return TaskResult(
         {
             "name": name,
             "targets": asdict(targets),
@@ -55,7 +57,7 @@ def vm_create(
     )
 
 
-def vm_provision(project: Project, targets: Targets) -> Done:
+def vm_provision(project: Project, targets: Targets) -> TaskResult:
     emit = project.emit
     emit(RunStarted(("dev", "web-10"), "vm.provision", targets.check))
     emit(HostStarted("dev"))
@@ -83,51 +85,51 @@ def vm_provision(project: Project, targets: Targets) -> Done:
         (report, HostReport("web-10", (Outcome("gpu", Status.OK),), 1, 0.61)), ()
     )
     emit(finished)
-    return Done(hosts_document(finished), 1)
+    return TaskResult(hosts_document(finished), 1)
 
 
-def vm_list(project: Project) -> Done:
+def vm_list(project: Project) -> TaskResult:
     project.emit(Note("embedded mock: nothing is billed"))
-    return Done({"vms": []}, 0, "no VMs")
+    return TaskResult({"vms": []}, 0, "no VMs")
 
 
-def vm_show(project: Project, name: str) -> Done:
+def vm_show(project: Project, name: str) -> TaskResult:
     sys.stdout.write("a line of Python's\n")
     sys.stdout.flush()
     subprocess.run(["sh", "-c", "echo a line of a child"], check=True)
-    return Done({"vm": {"name": name, "note": "schön"}}, 0, f"VM {name}, schön")
+    return TaskResult({"vm": {"name": name, "note": "schön"}}, 0, f"VM {name}, schön")
 
 
 def vm_delete(
     project: Project, name: str, *, yes: bool, confirm: Callable[[str], bool] | None
-) -> Done:
+) -> TaskResult:
     if not yes and confirm is None:
         raise UsageError(
             "needs --yes", where=name, why="there is no terminal to ask on", fix="vm.delete --yes"
         )
     deleted = yes or (confirm is not None and confirm(f"delete {name}?"))
-    return Done({"deleted": deleted}, 0, "deleted" if deleted else "kept")
+    return TaskResult({"deleted": deleted}, 0, "deleted" if deleted else "kept")
 
 
-def vm_ssh(project: Project, targets: Targets, words: Sequence[str] = ()) -> Done:
+def vm_ssh(project: Project, targets: Targets, words: Sequence[str] = ()) -> TaskResult:
     return dev_exec(project, targets, words)
 
 
-def vm_ssh_config(project: Project) -> Done:
-    return Done({"text": "Host dev\n"}, 0, "x" * 200_000)
+def vm_ssh_config(project: Project) -> TaskResult:
+    return TaskResult({"text": "Host dev\n"}, 0, "x" * 200_000)
 
 
-def vm_copy(project: Project, targets: Targets, src: str, dst: str) -> Done:
-    return Done({"src": src, "dst": dst, "host": targets.host}, 0)
+def vm_copy(project: Project, targets: Targets, src: str, dst: str) -> TaskResult:
+    return TaskResult({"src": src, "dst": dst, "host": targets.host}, 0)
 
 
 def dev_exec(
     project: Project, targets: Targets, words: Sequence[str], *, count: int | None = None
-) -> Done:
+) -> TaskResult:
     project.stdout("\0".join(words).encode("utf-8", "surrogateescape"))
     project.stderr(b"program's stderr\n")
     status = int(words[1]) if words[:1] == ["exit"] or words[:1] == ("exit",) else 0
-    return Done({"status": status, "failed_in": "program" if status else None}, status)
+    return TaskResult({"status": status, "failed_in": "program" if status else None}, status)
 
 
 def dev_run(
@@ -137,15 +139,15 @@ def dev_run(
     words: Sequence[str] = (),
     *,
     count: int | None = None,
-) -> Done:
-    return Done({"file": file, "words": list(words)}, 0)
+) -> TaskResult:
+    return TaskResult({"file": file, "words": list(words)}, 0)
 
 
-def dev_shell(project: Project, targets: Targets) -> Done:
+def dev_shell(project: Project, targets: Targets) -> TaskResult:
     raise Unreachable("is unreachable", where="dev", why="Connection refused", fix="invoke vm.show")
 
 
-def dev_up(project: Project, targets: Targets) -> Done:
+def dev_up(project: Project, targets: Targets) -> TaskResult:
     project.emit(RunStarted(("dev",), "dev.up", targets.check))
     try:
         sys.stderr.write("ready\n")
@@ -154,36 +156,36 @@ def dev_up(project: Project, targets: Targets) -> Done:
     except KeyboardInterrupt:
         report = HostReport("dev", (Outcome("driver", Status.UNKNOWN),), 1, 0.5)
         project.emit(RunFinished((report,), (), interrupted=True))
-        return Done({"hosts": {}}, 130)
-    return Done({}, 0)
+        return TaskResult({"hosts": {}}, 130)
+    return TaskResult({}, 0)
 
 
-def mps_enable(project: Project, targets: Targets) -> Done:
+def mps_enable(project: Project, targets: Targets) -> TaskResult:
     raise ZeroDivisionError("a bug")
 
 
-def mps_status(project: Project, targets: Targets, *, strict: bool = False) -> Done:
+def mps_status(project: Project, targets: Targets, *, strict: bool = False) -> TaskResult:
     raise Unreachable("is unreachable", where="dev", why="Connection refused", fix="invoke vm.show")
 
 
-def mps_disable(project: Project, targets: Targets, *, force: bool = False) -> Done:
+def mps_disable(project: Project, targets: Targets, *, force: bool = False) -> TaskResult:
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(30)
-    return Done({}, 0)
+    return TaskResult({}, 0)
 
 
-def mps_explain(project: Project, text: str | None, file: str | None) -> Done:
-    return Done({"matches": []}, 1, "nothing in it is known")
+def mps_explain(project: Project, text: str | None, file: str | None) -> TaskResult:
+    return TaskResult({"matches": []}, 1, "nothing in it is known")
 
 
-def vm_stop(project: Project, name: str) -> Done:
+def vm_stop(project: Project, name: str) -> TaskResult:
     refused = Unreachable("was refused", where="b", why="a reason\x1b[2J", fix="invoke vm.list")
-    return Done({"vms": []}, 4, "a stopped", (refused,))
+    return TaskResult({"vms": []}, 4, "a stopped", (refused,))
 
 
-def mock_up(project: Project) -> Done:
+def mock_up(project: Project) -> TaskResult:
     for number in range(20_000):
         project.emit(Note(f"line {number}"))
     (project.state_dir / "reached").parent.mkdir(parents=True, exist_ok=True)
     (project.state_dir / "reached").write_text("the end")
-    return Done({}, 0, "up")
+    return TaskResult({}, 0, "up")

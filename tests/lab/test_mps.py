@@ -17,8 +17,10 @@ from provision.commands.image.build import image_build, worker_image
 from provision.commands.mps.bench.bench import mps_bench
 from provision.commands.mps.bench.options import mps_asked
 from provision.commands.mps.control import mps_disable, mps_enable, mps_status
+from provision.commands.shared.result import TaskResult
+from provision.commands.shared.targets import Targets
 from provision.commands.vm.hosts import vm_provision
-from provision.project.project import Done, Project, Targets
+from provision.project.project import Project
 from provision.settings import Level, Settings
 
 HERE = Targets()
@@ -69,7 +71,7 @@ def sessions(lab: Lab, image: BaseImage, tmp_path: Path) -> Iterator[Any]:
     assert dev_down(project(), HERE).exit_code == 0
 
 
-def _well(done: Done) -> dict[str, Any]:
+def _well(done: TaskResult) -> dict[str, Any]:
     assert done.exit_code == 0, done.document
     return dict(done.document["hosts"]["lab"])
 

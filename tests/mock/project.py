@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from provision.cloud.lifecycle.create import new_request_id
+from provision.commands.shared.result import TaskResult
+from provision.commands.shared.targets import Targets
 from provision.commands.vm.create import vm_create
 from provision.commands.vm.existing import vm_list
 from provision.commands.vm.shared.reach import Patience
 from provision.core.model import Event, Note
 from provision.project.cloud import cloud_of
-from provision.project.project import Done, Project, Targets
+from provision.project.project import Project
 from provision.settings import Settings
 from provision.testing import MockCloud
 
@@ -46,7 +48,7 @@ class Workspace:
     def notes(self) -> list[str]:
         return [event.text for event in self.events if isinstance(event, Note)]
 
-    def create(self, targets: Targets = HERE, **waits: Any) -> Done:
+    def create(self, targets: Targets = HERE, **waits: Any) -> TaskResult:
         waiting = {
             "host_keys_s": 5.0,
             "ssh_s": 20.0,

@@ -13,7 +13,9 @@ import paramiko
 
 from provision.commands.dev.container import dev_up
 from provision.commands.mps.control import mps_enable, mps_status
-from provision.project.project import Done, Project, Targets
+from provision.commands.shared.result import TaskResult
+from provision.commands.shared.targets import Targets
+from provision.project.project import Project
 from provision.settings import Settings
 from provision.testing import MockHost
 from tests.mock.driving import connect
@@ -124,7 +126,7 @@ class Shared:
             environ=dict(os.environ),
         )
 
-    def up(self) -> Done:
+    def up(self) -> TaskResult:
         return dev_up(self.project, HERE)
 
     def enable(self) -> dict[str, Any]:
@@ -133,7 +135,7 @@ class Shared:
         assert done.exit_code == 0, done.document
         return dict(done.document["hosts"]["box"])
 
-    def refused(self, done: Done) -> dict[str, str]:
+    def refused(self, done: TaskResult) -> dict[str, str]:
         """The first error of a run that failed."""
         assert done.exit_code == 1, done.document
         errors = [
@@ -143,7 +145,7 @@ class Shared:
         ]
         return dict(errors[0])
 
-    def status(self, *, strict: bool = False) -> Done:
+    def status(self, *, strict: bool = False) -> TaskResult:
         return mps_status(self.project, HERE, strict=strict)
 
     def inside(self, source: str, *, box: str = "worker") -> str:

@@ -14,9 +14,11 @@ import pytest
 
 from provision.commands.dev.container import dev_down, dev_exec, dev_run, dev_shell, dev_up
 from provision.commands.image.build import image_build
+from provision.commands.shared.result import TaskResult
+from provision.commands.shared.targets import Targets
 from provision.commands.vm.hosts import vm_copy, vm_ssh
 from provision.core.errors import HostError, Unreachable, UsageError
-from provision.project.project import Done, Project, Targets
+from provision.project.project import Project
 from provision.settings import Settings
 from provision.testing import MockHost
 
@@ -54,7 +56,7 @@ class Loop:
         assert dev_run(project, HERE, file, words).exit_code == 0, out.decode()
         return out.decode()
 
-    def exec(self, *words: str) -> Done:
+    def exec(self, *words: str) -> TaskResult:
         """`dev.exec`."""
         return dev_exec(self.project()[0], HERE, words)
 
@@ -170,7 +172,7 @@ def test_a_host_that_is_not_reached_is_not_the_programs_failure(
         loop = Loop(tmp_path, mock)
         project, _ = loop.project()
         assert vm_ssh(project, HERE, ["sh", "-c", "exit 255"]).exit_code == 255
-    entries: list[Callable[[], Done]] = [
+    entries: list[Callable[[], TaskResult]] = [
         lambda: vm_ssh(project, HERE, ["true"]),
         lambda: dev_shell(project, HERE),
     ]

@@ -10,8 +10,8 @@ import pytest
 
 from provision.cloud.api.client import LOGIN
 from provision.commands.doctor import doctor
+from provision.commands.shared.result import TaskResult
 from provision.core.errors import CloudAuthError
-from provision.project.project import Done
 from provision.settings import Level, Settings
 from provision.testing.compute import html_502, http_error
 from tests.mock.offering import Looker, looker
@@ -35,11 +35,11 @@ SURE = {
 }
 
 
-def statuses(done: Done) -> dict[str, str]:
+def statuses(done: TaskResult) -> dict[str, str]:
     return {check["id"]: check["status"] for check in done.document["checks"]}
 
 
-def told(done: Done, name: str) -> dict[str, str]:
+def told(done: TaskResult, name: str) -> dict[str, str]:
     found: dict[str, str] = next(check for check in done.document["checks"] if check["id"] == name)
     return found
 
@@ -188,7 +188,7 @@ def test_it_fits_the_terminal(looker: Looker, monkeypatch: pytest.MonkeyPatch, w
     assert width - 20 < max(map(len, doctor(looker.project()).text.splitlines())) <= width
 
 
-def gce(looker: Looker, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Done:
+def gce(looker: Looker, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> TaskResult:
     """The doctor of somebody with a project and without credentials."""
 
     def none() -> str:

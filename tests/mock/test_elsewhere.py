@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from provision.commands.shared.result import TaskResult
+from provision.commands.shared.targets import Targets
 from provision.commands.vm.hosts import vm_provision, vm_user_data
-from provision.project.project import Done, Targets
 from provision.testing import MockHost
 from tests.mock.project import Workspace
 
@@ -14,7 +15,7 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 BOX = Targets(host="box")
 
 
-def remark(done: Done) -> str:
+def remark(done: TaskResult) -> str:
     (boot,) = [
         result
         for result in done.document["hosts"]["box"]["results"]

@@ -10,12 +10,12 @@ import pytest
 from provision.cloud.lifecycle import orphans
 from provision.cloud.lifecycle.create import new_request_id
 from provision.cloud.lifecycle.journal import INTENT, MADE
+from provision.commands.shared.result import TaskResult
 from provision.commands.vm import gc as vm_garbage
 from provision.commands.vm.gc import vm_gc
 from provision.core.errors import EXIT_WOULD_CHANGE, CloudError, UsageError
 from provision.hosts.keys import ensure_key
 from provision.project.cloud import cloud_of, journal_of, owner_of
-from provision.project.project import Done
 from provision.project.records import VmRecords
 from tests.mock.project import ZONE, Workspace
 from tests.specs import vm_spec
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
 def collect(
     workspace: Workspace, *, yes: bool = False, check: bool = False, every_key: bool = False
-) -> Done:
+) -> TaskResult:
     return vm_gc(workspace.project, yes=yes, check=check, every_key=every_key, confirm=None)
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from provision.commands.shared import convergence
+from provision.commands.shared.targets import Targets
 from provision.commands.vm.hosts import vm_provision, vm_ssh, vm_ssh_config
 from provision.core.errors import EXIT_UNREACHABLE, TunnelRefused, Unreachable
 from provision.core.model import Host
 from provision.core.shell import command
 from provision.hosts.ssh import terminal
-from provision.project.project import Targets
 from provision.testing import gcloud
 from tests.mock.project import ZONE, Workspace
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from provision.commands.shared.targets import Targets
 from provision.commands.vm.hosts import vm_provision
 from provision.commands.vm.life import vm_start
 from provision.commands.vm.shared.reach import Patience
 from provision.commands.vm.watch import vm_serial
 from provision.core.model import Host
-from provision.project.project import Targets
 from provision.recipes import host_recipe
 from provision.testing import MockHost
 from tests.mock.driving import eventually

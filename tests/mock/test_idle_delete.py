@@ -13,6 +13,8 @@ import pytest
 from provision.cloud.api.gce import GceCloud
 from provision.cloud.lifecycle.create import new_request_id
 from provision.cloud.lifecycle.journal import DELETING, FileJournal
+from provision.commands.shared.result import TaskResult
+from provision.commands.shared.targets import Targets
 from provision.commands.vm.cost import vm_cost
 from provision.commands.vm.existing import vm_list
 from provision.commands.vm.gc import vm_gc
@@ -23,7 +25,6 @@ from provision.core.errors import EXIT_LEFT_BEHIND, EXIT_WOULD_CHANGE, UsageErro
 from provision.core.model import Vm
 from provision.project.cloud import cloud_of, journal_of
 from provision.project.mock import MOCK_PROJECT
-from provision.project.project import Done, Targets
 from provision.project.records import VmRecords
 from provision.testing.compute import http_error
 from tests.mock.project import ZONE, Workspace
@@ -37,7 +38,7 @@ LABEL = "provision-idle-delete"
 
 def collect(
     workspace: Workspace, *, yes: bool = False, check: bool = False, every_key: bool = False
-) -> Done:
+) -> TaskResult:
     return vm_gc(workspace.project, yes=yes, check=check, every_key=every_key, confirm=None)
 
 
@@ -144,7 +145,7 @@ def test_what_somebody_starts_again_is_wanted_again(workspace: Workspace) -> Non
 
 def test_a_start_and_a_deletion_wait_for_one_another(stopped: Workspace) -> None:
     """Allowed to, it finds the VM claimed by who starts it, waits, and then sees that it runs."""
-    began, ends = threading.Event(), list[Done]()
+    began, ends = threading.Event(), list[TaskResult]()
     real = GceCloud.start
 
     def start(cloud: GceCloud, name: str, zone: str, *, request_id: str) -> Vm:
@@ -189,7 +190,7 @@ def test_two_that_start_it_at_once(stopped: Workspace) -> None:
         both.wait(20)
         return real(journal, name, note)
 
-    ends: list[Done] = []
+    ends: list[TaskResult] = []
     runs = [
         threading.Thread(
             target=lambda: ends.append(vm_start(stopped.project, "dev", patience=QUICK))
@@ -227,7 +228,7 @@ def test_two_at_once_delete_once(stopped: Workspace) -> None:
         both.wait(20)
         return True
 
-    ends: list[Done] = []
+    ends: list[TaskResult] = []
     collecting = lambda: ends.append(vm_gc(stopped.project, yes=False, check=False, confirm=yes))  # noqa: E731
     runs = [threading.Thread(target=collecting) for _ in range(2)]
     for run in runs:

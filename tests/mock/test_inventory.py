@@ -14,12 +14,12 @@ import pytest
 from provision.cloud.api.gce import GceCloud
 from provision.cloud.api.ports import Listing
 from provision.commands.inventory.list import inventory_ansible, inventory_list
+from provision.commands.shared.targets import Targets
 from provision.commands.vm.existing import vm_show
 from provision.commands.vm.hosts import vm_provision
 from provision.commands.vm.life import vm_stop
 from provision.core.errors import CloudError, UsageError
 from provision.project.cloud import cloud_of
-from provision.project.project import Targets
 from provision.settings import Settings
 from provision.settings.model import HostSettings
 from provision.testing import MockHost

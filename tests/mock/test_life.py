@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from provision.commands.shared.result import TaskResult
+from provision.commands.shared.targets import Targets
 from provision.commands.vm.create import vm_create
 from provision.commands.vm.existing import vm_delete, vm_show
 from provision.commands.vm.hosts import vm_provision
@@ -25,7 +27,7 @@ from provision.core.errors import (
     UsageError,
 )
 from provision.project.cloud import cloud_of
-from provision.project.project import Done, Project, Targets
+from provision.project.project import Project
 from provision.project.records import VmRecords
 from provision.testing.compute import stock_out
 from tests.mock.project import ZONE, Workspace
@@ -51,7 +53,7 @@ class Hand:
         return Time(lambda: self.seconds, self.sleep)
 
 
-def statuses(done: Done, name: str = "dev") -> dict[str, str]:
+def statuses(done: TaskResult, name: str = "dev") -> dict[str, str]:
     return {
         result["resource"]: result["status"] for result in done.document["hosts"][name]["results"]
     }
@@ -257,13 +259,13 @@ def test_several_at_once(three: Workspace) -> None:
 def test_names_that_fit_nothing(workspace: Workspace) -> None:
     """A mistake of whoever typed it, and no refusal of the cloud: exit 2, and what there is."""
 
-    def extend(project: Project, name: str) -> Done:
+    def extend(project: Project, name: str) -> TaskResult:
         return vm_extend(project, "2h", name)
 
-    def label(project: Project, name: str) -> Done:
+    def label(project: Project, name: str) -> TaskResult:
         return vm_label(project, "team=ml", name)
 
-    def delete(project: Project, name: str) -> Done:
+    def delete(project: Project, name: str) -> TaskResult:
         return vm_delete(project, name, yes=True, confirm=None)
 
     for known in ("this project has no VM", "VMs of this project: dev"):
@@ -344,7 +346,7 @@ def test_the_serial_port_is_printed_without_what_a_terminal_obeys(workspace: Wor
     assert done.document["next"] >= len(done.text)
 
 
-def followed(workspace: Workspace, *does: Callable[[], object]) -> tuple[Done, list[str]]:
+def followed(workspace: Workspace, *does: Callable[[], object]) -> tuple[TaskResult, list[str]]:
     """What comes of following the serial port while this happens, one thing at each look; and the lines that are printed."""
     printed = bytearray()
     project = replace(workspace.project, stdout=printed.extend)
@@ -510,7 +512,7 @@ def test_a_stopped_vm_gets_more_time_for_its_next_run(workspace: Workspace) -> N
         sent["automaticRestart"],
         sent["instanceTerminationAction"],
     ) == ("TERMINATE", True, "STOP")
-    starts: list[Callable[[], Done]] = [
+    starts: list[Callable[[], TaskResult]] = [
         lambda: vm_start(workspace.project, "dev", patience=QUICK),
         workspace.create,
     ]

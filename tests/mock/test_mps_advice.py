@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from provision.commands.mps.plan import mps_explain, mps_plan
+from provision.commands.shared.targets import Targets
 from provision.core.errors import HostError, UsageError
-from provision.project.project import Project, Targets
+from provision.project.project import Project
 from provision.settings import Settings
 from provision.testing import MockHost
 from tests.mock.workers import settled

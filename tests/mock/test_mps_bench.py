@@ -21,10 +21,10 @@ import pytest
 from provision.commands.mps.bench import bench, target
 from provision.commands.mps.bench.bench import mps_bench
 from provision.commands.mps.bench.options import mps_asked
+from provision.commands.shared.result import TaskResult
 from provision.core.errors import EXIT_USAGE, UsageError
 from provision.core.model import Event, Note
 from provision.mps.bench import cell_script
-from provision.project.project import Done
 from provision.testing import MockHost
 from tests.mock.driving import SHELL, eventually
 from tests.mock.project import Workspace
@@ -98,7 +98,7 @@ def unrefused(monkeypatch: pytest.MonkeyPatch) -> None:
 EVENTS: list[Event] = []
 
 
-def run(box: Shared, seconds: str, **flags: Any) -> Done:
+def run(box: Shared, seconds: str, **flags: Any) -> TaskResult:
     EVENTS.clear()
     command = f"python client.py {seconds}"
     asked = mps_asked(

@@ -14,8 +14,9 @@ import pytest
 from provision.commands.dev.container import dev_exec
 from provision.commands.mps.control import mps_disable
 from provision.commands.mps.doctor import mps_doctor
+from provision.commands.shared.result import TaskResult
+from provision.commands.shared.targets import Targets
 from provision.mps.status import parse
-from provision.project.project import Done, Targets
 from provision.testing import MockHost
 from tests.mock.driving import connect
 from tests.mock.sharing import Shared, program
@@ -34,7 +35,7 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
         yield Box(mock, project)
 
 
-def found(done: Done, status: str) -> dict[str, dict[str, Any]]:
+def found(done: TaskResult, status: str) -> dict[str, dict[str, Any]]:
     return {check["id"]: check for check in done.document["checks"] if check["status"] == status}
 
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from provision.commands.mps.control import mps_disable
+from provision.commands.shared.result import TaskResult
+from provision.commands.shared.targets import Targets
 from provision.mps.doctor.checks import CHECKS
-from provision.project.project import Done, Targets
 from provision.testing import MockHost
 from tests.mock.driving import connect, eventually
 from tests.mock.sharing import program
@@ -33,7 +34,7 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
         yield Box(mock, project)
 
 
-def ends(done: Done, *statuses: str) -> dict[str, dict[str, Any]]:
+def ends(done: TaskResult, *statuses: str) -> dict[str, dict[str, Any]]:
     return {check["id"]: check for check in done.document["checks"] if check["status"] in statuses}
 
 

@@ -17,9 +17,9 @@ import pytest
 from provision.commands.dev.container import dev_down, dev_up
 from provision.commands.mps.control import mps_disable, mps_enable
 from provision.commands.mps.doctor import mps_doctor
+from provision.commands.shared.targets import Targets
 from provision.core.model import Event, Note, ResourceStarted
 from provision.mps.status import inside
-from provision.project.project import Targets
 from provision.testing import MockHost
 from tests.mock.driving import eventually
 from tests.mock.sharing import HERE, IMAGE, Shared, changed

@@ -14,10 +14,11 @@ import pytest
 from provision.commands.dev import container
 from provision.commands.dev.container import dev_exec, dev_shell
 from provision.commands.mps.control import mps_disable
+from provision.commands.shared.result import TaskResult
 from provision.core.model import Host
 from provision.core.shell import Script
 from provision.core.shell import fed as fed_script
-from provision.project.project import Done, Project
+from provision.project.project import Project
 from provision.testing import MockHost
 from tests.mock.driving import ask, connect
 from tests.mock.sharing import HERE, IMAGE, Shared
@@ -45,20 +46,20 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
         yield made
 
 
-def once(box: Shared, words: list[str]) -> Done:
+def once(box: Shared, words: list[str]) -> TaskResult:
     return dev_exec(box.project, HERE, words)
 
 
-def fed(box: Shared, words: list[str]) -> Done:
+def fed(box: Shared, words: list[str]) -> TaskResult:
     with Path(os.devnull).open("rb") as nothing:
         return dev_exec(replace(box.project, stdin=nothing.fileno()), HERE, words)
 
 
-def several(box: Shared, words: list[str]) -> Done:
+def several(box: Shared, words: list[str]) -> TaskResult:
     return dev_exec(box.project, HERE, words, count=2)
 
 
-def shelled(box: Shared, words: list[str]) -> Done:
+def shelled(box: Shared, words: list[str]) -> TaskResult:
     """A shell in which somebody types it; there is no terminal here."""
     project = box.project
 
@@ -79,7 +80,7 @@ def shelled(box: Shared, words: list[str]) -> Done:
         return dev_shell(project, HERE)
 
 
-Run = Callable[[Shared, list[str]], Done]
+Run = Callable[[Shared, list[str]], TaskResult]
 EVERY: tuple[Run, ...] = (once, fed, several, shelled)
 
 

@@ -7,12 +7,12 @@ import time
 import pytest
 
 from provision.commands.inventory.list import inventory_list
+from provision.commands.shared.targets import Targets
 from provision.commands.vm.existing import vm_delete
 from provision.commands.vm.gc import vm_gc
 from provision.commands.vm.hosts import vm_provision
 from provision.core.errors import EXIT_LEFT_BEHIND, EXIT_UNREACHABLE, CloudError, Unreachable
 from provision.project import vm_access
-from provision.project.project import Targets
 from provision.project.records import VmRecords
 from provision.testing.compute import http_error
 from tests.mock.project import Workspace

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from provision.commands.dev.container import dev_exec
+from provision.commands.shared.result import TaskResult
+from provision.commands.shared.targets import Targets
 from provision.core.errors import HostError, Unreachable, UsageError
-from provision.project.project import Done, Project, Targets
+from provision.project.project import Project
 from provision.testing import MockHost
 from tests.mock.workers import settled
 
@@ -54,7 +56,7 @@ def _write_all(handle: int, data: bytes) -> None:
         data = data[os.write(handle, data) :]
 
 
-def ran(worker: Project, stdin: int | None, *words: str) -> tuple[Done, bytes]:
+def ran(worker: Project, stdin: int | None, *words: str) -> tuple[TaskResult, bytes]:
     out = bytearray()
     project = replace(worker, stdin=stdin, stdout=out.extend, stderr=out.extend)
     return dev_exec(project, HERE, words), bytes(out)
@@ -128,7 +130,7 @@ def test_a_program_that_reads_little_ends_though_the_pipe_stays_open(
 
 
 def test_without_anything_to_read_there_is_the_end(worker: Project) -> None:
-    assert ran(worker, None, "cat") == (Done({"status": 0, "failed_in": None}), b"")
+    assert ran(worker, None, "cat") == (TaskResult({"status": 0, "failed_in": None}), b"")
 
 
 def test_the_program_ends_with_the_connection(worker: Project, mock: MockHost, pipe: Pipe) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from provision.cloud.lifecycle.journal import MADE
+from provision.commands.shared.result import TaskResult
+from provision.commands.shared.targets import Targets
 from provision.commands.vm.create import vm_create
 from provision.commands.vm.create_several import MOST
 from provision.commands.vm.existing import vm_delete
@@ -24,7 +26,7 @@ from provision.core.errors import (
 )
 from provision.core.model import Note
 from provision.project.cloud import journal_of
-from provision.project.project import Done, Project, Targets
+from provision.project.project import Project
 from provision.testing.compute import stock_out
 from tests.mock.project import HERE, ZONE, Workspace
 
@@ -33,7 +35,9 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 QUICK = Patience(host_keys_s=5.0, ssh_s=20.0, pause_s=0.05, attributes_pause_s=0.05)
 
 
-def create(workspace: Workspace, count: int = 1, targets: Targets = HERE, **more: Any) -> Done:
+def create(
+    workspace: Workspace, count: int = 1, targets: Targets = HERE, **more: Any
+) -> TaskResult:
     return vm_create(workspace.project, "dev", targets, count=count, patience=QUICK, **more)
 
 

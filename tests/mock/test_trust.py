@@ -10,11 +10,11 @@ import pytest
 
 from provision.cloud.api.gce import GceCloud
 from provision.cloud.api.ports import SerialOutput
+from provision.commands.shared.targets import Targets
 from provision.commands.vm.existing import vm_delete, vm_show
 from provision.commands.vm.hosts import vm_provision, vm_ssh
 from provision.core.errors import EXIT_UNREACHABLE, CloudError, HostKeyMismatch, ProvisionError
 from provision.hosts.known_hosts import HostKey, KnownHosts
-from provision.project.project import Targets
 from tests.mock.project import ZONE, Workspace
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]

@@ -13,6 +13,8 @@ import pytest
 from provision.cloud.api.gce import GceCloud
 from provision.cloud.api.ports import Listing
 from provision.commands.shared import convergence
+from provision.commands.shared.result import TaskResult
+from provision.commands.shared.targets import Targets
 from provision.commands.vm.cost import vm_cost
 from provision.commands.vm.create import vm_create
 from provision.commands.vm.existing import vm_delete, vm_list, vm_show
@@ -28,7 +30,6 @@ from provision.core.errors import (
     UsageError,
 )
 from provision.core.model import Vm
-from provision.project.project import Done, Targets
 from provision.project.records import VmRecords
 from tests.mock.project import HERE, ZONE, Workspace
 
@@ -38,7 +39,7 @@ CHECK = Targets(check=True)
 RUNS = f"dev runs in {ZONE}; `invoke vm.create --name dev` continues, `invoke vm.delete --name dev` removes it"
 
 
-def statuses(done: Done) -> set[str]:
+def statuses(done: TaskResult) -> set[str]:
     return {result["status"] for result in done.document["hosts"]["dev"]["results"]}
 
 
@@ -277,7 +278,7 @@ def test_a_renamed_folder_does_not_hide_a_vm_that_bills(workspace: Workspace) ->
     owner = vm_show(workspace.project, "dev").document["vm"]["labels"]["provision-owner"]
     workspace.folder = workspace.folder.rename(workspace.folder.with_name("renamed"))
     assert workspace.listed() == []
-    asked: dict[str, Callable[[], Done]] = {
+    asked: dict[str, Callable[[], TaskResult]] = {
         "describe": lambda: vm_show(workspace.project, "dev"),
         "delete": lambda: vm_delete(workspace.project, "dev", yes=True, confirm=None),
     }

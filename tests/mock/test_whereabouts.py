@@ -10,10 +10,10 @@ import pytest
 from provision.cloud.api.gce import GceCloud
 from provision.cloud.lifecycle.create import new_request_id
 from provision.commands.dev.container import dev_exec
+from provision.commands.shared.targets import Targets
 from provision.commands.vm.hosts import vm_provision, vm_ssh
 from provision.core.errors import EXIT_UNREACHABLE, Unreachable
 from provision.project.cloud import cloud_of
-from provision.project.project import Targets
 from provision.project.records import VmRecord, VmRecords
 from provision.settings.model import HostSettings
 from provision.testing.compute import http_error

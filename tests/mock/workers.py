@@ -11,10 +11,12 @@ from pathlib import Path
 from provision import templating
 from provision.commands.mps.control import mps_enable
 from provision.commands.mps.doctor import mps_doctor
+from provision.commands.shared.result import TaskResult
+from provision.commands.shared.targets import Targets
 from provision.core import engine
 from provision.hosts.known_hosts import KnownHosts
 from provision.hosts.ssh import connection
-from provision.project.project import Done, Project, Targets
+from provision.project.project import Project
 from provision.recipes import WorkerImage, cos, worker
 from provision.settings import Settings
 from provision.settings.model import HostSettings
@@ -71,7 +73,7 @@ class Box:
         assert done.status == 0, done.output
         return done.output
 
-    def examined(self, *options: str) -> Done:
+    def examined(self, *options: str) -> TaskResult:
         return mps_doctor(self.project, Targets(), options=options)
 
     def enable(self) -> None:

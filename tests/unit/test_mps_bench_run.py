@@ -14,10 +14,12 @@ import pytest
 from provision.commands.mps.bench.bench import mps_bench
 from provision.commands.mps.bench.options import mps_asked
 from provision.commands.shared import convergence
+from provision.commands.shared.result import TaskResult
+from provision.commands.shared.targets import Targets
 from provision.core.errors import CommandTimeout, ProvisionError, Unreachable, UsageError
 from provision.core.model import Event, Host, Note, Sink
 from provision.mps.bench.cell import CellFailed
-from provision.project.project import Done, Project, Targets
+from provision.project.project import Project
 from provision.settings import Settings
 from tests.examples.pages import documented
 
@@ -89,7 +91,9 @@ class Bench:
         self.events: list[Event] = []
         self._patch = monkeypatch
 
-    def __call__(self, gpu: Gpu, *, settings: dict[str, Any] | None = None, **flags: Any) -> Done:
+    def __call__(
+        self, gpu: Gpu, *, settings: dict[str, Any] | None = None, **flags: Any
+    ) -> TaskResult:
         self._patch.setattr(convergence, "host", lambda project, targets: gpu.host)
         self._patch.setattr(convergence, "connect", lambda project, target: gpu)
         project = Project(

@@ -12,9 +12,11 @@ import pytest
 
 from provision.commands.mps.plan import mps_plan
 from provision.commands.shared import convergence
+from provision.commands.shared.result import TaskResult
+from provision.commands.shared.targets import Targets
 from provision.core.errors import HostError
 from provision.core.model import Event, Host, Note, Sink
-from provision.project.project import Done, Project, Targets
+from provision.project.project import Project
 from provision.settings import Settings
 
 FACTS = (
@@ -79,7 +81,7 @@ def project(tmp_path: Path) -> Path:
 
 def measured(
     patch: pytest.MonkeyPatch, folder: Path, place: Answering, events: list[Event] | None = None
-) -> Done:
+) -> TaskResult:
     patch.setattr(convergence, "host", lambda project, targets: place.host)
     patch.setattr(convergence, "connect", lambda project, target: place)
     project = Project(

@@ -10,9 +10,10 @@ import pytest
 from provision.commands.mps.bench import bench
 from provision.commands.mps.bench.options import mps_asked
 from provision.commands.shared import convergence
+from provision.commands.shared.targets import Targets
 from provision.core.errors import HostError, UsageError
 from provision.core.model import Host, Sink
-from provision.project.project import Project, Targets
+from provision.project.project import Project
 from provision.settings import Settings
 
 LOOKED = "mock=\nrunning worker=true\nboxes=worker \ncpus=0-3\npython=yes\ntorch=\nname=NVIDIA L4\ndriver_version=580.1\ncompute_mode={mode}\n"

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from provision.commands.shared import convergence
+from provision.commands.shared.targets import Targets
 from provision.core.errors import UsageError
-from provision.project.project import Project, Targets
+from provision.project.project import Project
 from provision.settings import Settings
 
 

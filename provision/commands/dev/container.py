@@ -13,12 +13,14 @@ from provision.commands.image.build import worker_image
 from provision.commands.mps.control import give_mode_back
 from provision.commands.shared import convergence, remote_exec
 from provision.commands.shared.project_files import send_project
+from provision.commands.shared.result import TaskResult
+from provision.commands.shared.targets import Targets
 from provision.commands.vm.hosts import enter
 from provision.core.errors import EXIT_OURS, UsageError
 from provision.core.model import Facts, Host, Transport
 from provision.core.resource import Resource
 from provision.core.shell import script
-from provision.project.project import Done, Project, Targets
+from provision.project.project import Project
 from provision.recipes import worker
 from provision.recipes.mps import kept, no_mps
 from provision.recipes.worker import container, no_worker
@@ -26,7 +28,7 @@ from provision.resources.container import WORKSPACE
 from provision.sync import project_tar
 
 
-def dev_up(project: Project, targets: Targets) -> Done:
+def dev_up(project: Project, targets: Targets) -> TaskResult:
     """Host, worker image and container; MPS again where it was enabled, or the compute mode as it was before that."""
     image = worker_image(project)
 
@@ -40,7 +42,7 @@ def dev_up(project: Project, targets: Targets) -> Done:
     return convergence.done(finished, check=targets.check)
 
 
-def dev_down(project: Project, targets: Targets) -> Done:
+def dev_down(project: Project, targets: Targets) -> TaskResult:
     """The container gone, MPS with it; image and workspace stay."""
 
     def recipe(target: Host) -> list[Resource]:
@@ -51,7 +53,7 @@ def dev_down(project: Project, targets: Targets) -> Done:
 
 def dev_exec(
     project: Project, targets: Targets, words: Sequence[str], *, count: int | None = None
-) -> Done:
+) -> TaskResult:
     """Run a command in the container, its output streamed; returns its status, the worst one of `count` at once."""
     transport = convergence.connect(project, convergence.host(project, targets))
     try:
@@ -60,7 +62,9 @@ def dev_exec(
         transport.close()
 
 
-def _run(project: Project, transport: Transport, words: Sequence[str], count: int | None) -> Done:
+def _run(
+    project: Project, transport: Transport, words: Sequence[str], count: int | None
+) -> TaskResult:
     """Once, with what it prints as it is; or `count` times at once."""
     if count is None:
         return remote_exec.run(
@@ -76,7 +80,7 @@ def dev_run(
     words: Sequence[str] = (),
     *,
     count: int | None = None,
-) -> Done:
+) -> TaskResult:
     """Send the project's files and run one of them in the container, `count` times at once where that is given."""
     names = project_tar.project_files(project.project_dir)
     program = _program(project, file, names)
@@ -145,7 +149,7 @@ exec docker exec --interactive "$@" ${hidden:+--env "$hidden"} --workdir "$dir" 
 _INSIDE = "if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi"
 
 
-def dev_shell(project: Project, targets: Targets) -> Done:
+def dev_shell(project: Project, targets: Targets) -> TaskResult:
     """A shell in the container, on a real terminal; returns its status. Raises `HostError` when no container runs.
 
     The terminal is the user's, so status 125 is all that says so; as a shell may end with it too,
@@ -162,7 +166,7 @@ def dev_shell(project: Project, targets: Targets) -> Done:
     return remote_exec.finished(status)
 
 
-def dev_devcontainer(project: Project, targets: Targets) -> Done:
+def dev_devcontainer(project: Project, targets: Targets) -> TaskResult:
     """devcontainer.json for the very container that `dev.up` starts."""
     target = convergence.host(project, targets)
     image = worker_image(project)
@@ -183,4 +187,4 @@ def dev_devcontainer(project: Project, targets: Targets) -> Done:
         name=box.container,
         project_dir=project.project_dir,
     )
-    return Done({"devcontainer": text}, text=text.rstrip("\n"))
+    return TaskResult({"devcontainer": text}, text=text.rstrip("\n"))

@@ -6,11 +6,13 @@ from pathlib import Path
 
 from provision.cloud.market import catalog
 from provision.commands.shared import convergence
+from provision.commands.shared.result import TaskResult
+from provision.commands.shared.targets import Targets
 from provision.core.errors import UsageError
 from provision.core.model import Host
 from provision.core.resource import Resource
 from provision.image.dockerfile import Build, Copy, Family, ImageSpec, prepare, threads_per_worker
-from provision.project.project import Done, Project, Targets
+from provision.project.project import Project
 from provision.recipes.cos import registries
 from provision.recipes.worker import WorkerImage
 from provision.recipes.worker import image as image_resource
@@ -65,7 +67,7 @@ def worker_image(project: Project) -> WorkerImage:
     return WorkerImage(built.reference, built.context, built.digest)
 
 
-def image_render(project: Project, output: str | None = None) -> Done:
+def image_render(project: Project, output: str | None = None) -> TaskResult:
     """The Dockerfile, on standard output or written into the folder `output`."""
     if project.settings.worker.image is not None:
         raise UsageError(
@@ -81,14 +83,14 @@ def image_render(project: Project, output: str | None = None) -> Done:
         "context_bytes": len(built.context),
     }
     if output is None:
-        return Done(document, text=built.dockerfile.rstrip("\n"))
+        return TaskResult(document, text=built.dockerfile.rstrip("\n"))
     path = Path(output) / "Dockerfile"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(built.dockerfile, encoding="utf-8")
-    return Done({**document, "path": str(path)}, text=f"wrote {path}")
+    return TaskResult({**document, "path": str(path)}, text=f"wrote {path}")
 
 
-def image_build(project: Project, targets: Targets) -> Done:
+def image_build(project: Project, targets: Targets) -> TaskResult:
     """Build the image on the hosts, or pull the one that the settings name."""
     image = worker_image(project)
 
@@ -98,4 +100,4 @@ def image_build(project: Project, targets: Targets) -> Done:
         return [DockerEngine(name="docker"), login, image_resource(image)]
 
     done = convergence.run(project, targets, recipe, "image.build")
-    return Done({**done.document, "reference": image.reference}, done.exit_code, done.text)
+    return TaskResult({**done.document, "reference": image.reference}, done.exit_code, done.text)

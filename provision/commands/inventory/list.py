@@ -8,18 +8,19 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from provision.commands.shared.result import TaskResult
 from provision.hosts.patterns import EVERYTHING
 from provision.hosts.ssh import terminal
 from provision.project import host_keys, inventory
 from provision.project.inventory import Inventory, Machine
-from provision.project.project import Done, Project
+from provision.project.project import Project
 
 _OURS = "provision-"
 """What our own labels begin with: they tell whose a VM is, not what it is for."""
 _COLUMNS = ("name", "state", "gpu", "zone", "machine type", "address", "labels")
 
 
-def inventory_list(project: Project, limit: str | None = None) -> Done:
+def inventory_list(project: Project, limit: str | None = None) -> TaskResult:
     """Every host as it is now, or those that a pattern means."""
     everything = inventory.listed(project)
     found = everything.matching(project, EVERYTHING if limit is None else limit)
@@ -27,7 +28,7 @@ def inventory_list(project: Project, limit: str | None = None) -> Done:
         {"name": each.name or None, "zone": each.zone, "why": each.why}
         for each in everything.hidden
     ]
-    return Done(
+    return TaskResult(
         {"hosts": [_document(machine) for machine in found], "hidden": hidden},
         text=_table(found) if found else _nobody(everything),
     )
@@ -88,7 +89,7 @@ def _labels(machine: Machine) -> list[tuple[str, str]]:
 # --- Ansible --------------------------------------------------------------------------------------
 
 
-def inventory_ansible(project: Project, limit: str | None = None) -> Done:
+def inventory_ansible(project: Project, limit: str | None = None) -> TaskResult:
     """The same as the JSON that Ansible takes from an inventory script's `--list` (Ansible, "Developing dynamic inventory").
 
     Every host's variables stand under `_meta`, so that Ansible asks once. Groups are made of what
@@ -106,7 +107,7 @@ def inventory_ansible(project: Project, limit: str | None = None) -> Done:
         "all": {"children": ["ungrouped", *sorted(groups)]},
         **dict(sorted(groups.items())),
     }
-    return Done(document, text=json.dumps(document, indent=2))
+    return TaskResult(document, text=json.dumps(document, indent=2))
 
 
 def _groups(machine: Machine) -> Iterator[str]:

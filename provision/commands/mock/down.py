@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from provision.commands.shared.result import TaskResult
 from provision.project.mock import folder
-from provision.project.project import Done, Project
+from provision.project.project import Project
 
 
-def mock_down(project: Project) -> Done:
+def mock_down(project: Project) -> TaskResult:
     """Stop the mock; its state stays."""
     from provision.testing import daemon
 
     stopped = daemon.down(folder(project))
-    return Done(
+    return TaskResult(
         {"stopped": stopped}, text="the mock is stopped" if stopped else "the mock was not running"
     )

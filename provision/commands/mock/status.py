@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from provision.commands.shared.result import TaskResult
 from provision.project.mock import folder
-from provision.project.project import Done, Project
+from provision.project.project import Project
 
 
-def mock_status(project: Project) -> Done:
+def mock_status(project: Project) -> TaskResult:
     """Whether the mock runs, where, and its hosts. Exit status 0 either way: a mock that does not run is not a failure."""
     from provision.testing import daemon
 
@@ -16,7 +17,7 @@ def mock_status(project: Project) -> Done:
     state = daemon.status(state_dir)
     document: dict[str, Any] = {"running": state is not None, "state": str(state_dir)}
     if state is None:
-        return Done(document, text="the mock is not running")
+        return TaskResult(document, text="the mock is not running")
     document |= {
         "compute_endpoint": state.compute_endpoint,
         "pid": state.pid,
@@ -25,4 +26,6 @@ def mock_status(project: Project) -> Done:
     hosts = (
         ", ".join(f"{name} on port {port}" for name, port in state.ssh_ports.items()) or "no hosts"
     )
-    return Done(document, text=f"mock up: {state.compute_endpoint} (pid {state.pid}), {hosts}")
+    return TaskResult(
+        document, text=f"mock up: {state.compute_endpoint} (pid {state.pid}), {hosts}"
+    )

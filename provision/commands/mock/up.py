@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from provision.commands.shared.result import TaskResult
 from provision.project.mock import folder
-from provision.project.project import Done, Project
+from provision.project.project import Project
 
 
-def mock_up(project: Project) -> Done:
+def mock_up(project: Project) -> TaskResult:
     """Start the mock, or find it running."""
     from provision.testing import daemon
 
@@ -17,4 +18,4 @@ def mock_up(project: Project) -> Done:
         "state": str(state_dir),
         "pid": state.pid,
     }
-    return Done(document, text=f"mock up: {state.compute_endpoint} (state in {state_dir})")
+    return TaskResult(document, text=f"mock up: {state.compute_endpoint} (state in {state_dir})")

@@ -9,6 +9,8 @@ from typing import Any
 
 from provision.commands.image.build import worker_image
 from provision.commands.shared import convergence, remote_exec
+from provision.commands.shared.result import TaskResult
+from provision.commands.shared.targets import Targets
 from provision.core.errors import EXIT_FAILED, ProvisionError
 from provision.core.model import Host, HostReport, Note, Status, Transport
 from provision.core.resource import Resource
@@ -16,7 +18,7 @@ from provision.core.shell import Script
 from provision.mps.plan import sizing
 from provision.mps.status.parse import SmiGpu
 from provision.mps.status.status import MpsClient, MpsStatus, read_status, status_script
-from provision.project.project import Done, Project, Targets
+from provision.project.project import Project
 from provision.recipes import mps
 from provision.recipes.mps import compute_mode, elsewhere, outside
 from provision.recipes.worker import containers_alone, daemon_container
@@ -24,7 +26,7 @@ from provision.report.text import clean
 from provision.resources.driver import DRIVER_DIR
 
 
-def mps_enable(project: Project, targets: Targets) -> Done:
+def mps_enable(project: Project, targets: Targets) -> TaskResult:
     """A control daemon as planned, a server that is ACTIVE, a client of each container found attached; again after a boot.
 
     Where the settings ask for another topology than the containers have, clients leave first and
@@ -97,7 +99,7 @@ def _restore_mode(project: Project, target: Host, report: HostReport) -> None:
     project.emit(Note(f"the compute mode of the GPU {how}", target.name))
 
 
-def mps_disable(project: Project, targets: Targets, *, force: bool = False) -> Done:
+def mps_disable(project: Project, targets: Targets, *, force: bool = False) -> TaskResult:
     """No daemon and no server; folders and compute mode as they were found.
 
     Clients have a while to leave, then they are named; with `force` MPS terminates them.
@@ -110,7 +112,7 @@ def mps_disable(project: Project, targets: Targets, *, force: bool = False) -> D
     return convergence.run(project, targets, recipe, "mps.disable")
 
 
-def mps_status(project: Project, targets: Targets, *, strict: bool = False) -> Done:
+def mps_status(project: Project, targets: Targets, *, strict: bool = False) -> TaskResult:
     """What the control daemon of one host says, and who uses the GPU. Exit status 1 when no daemon answers.
 
     With `strict`, also when a process uses the GPU outside MPS, nobody can tell whether one does,
@@ -122,7 +124,7 @@ def mps_status(project: Project, targets: Targets, *, strict: bool = False) -> D
         status = look(project, target, transport)
     finally:
         transport.close()
-    return Done(
+    return TaskResult(
         document(project, status),
         0 if well(status, strict=strict) else EXIT_FAILED,
         text(project, status),

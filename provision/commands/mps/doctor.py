@@ -9,6 +9,8 @@ from dataclasses import replace
 
 from provision.commands.mps.control import script_for
 from provision.commands.shared import convergence
+from provision.commands.shared.result import TaskResult
+from provision.commands.shared.targets import Targets
 from provision.core.errors import ProvisionError
 from provision.core.exchange import Answer, exchange
 from provision.core.facts import FACTS, read_facts
@@ -20,7 +22,7 @@ from provision.mps.doctor.checks import diagnose, exit_code, numbered
 from provision.mps.doctor.evidence import Daemon, found, look_script, workers_script
 from provision.mps.status.inside import PROVE
 from provision.mps.status.status import MpsStatus, read_status
-from provision.project.project import Done, Project, Targets
+from provision.project.project import Project
 from provision.recipes.mps import mps
 from provision.recipes.worker import daemon_container
 from provision.report.checks import checks_document, checks_lines, columns
@@ -42,7 +44,7 @@ _KEYS = {
 """What the settings call that which the compute mode and the daemon read."""
 
 
-def mps_doctor(project: Project, targets: Targets, options: Sequence[str] = ()) -> Done:
+def mps_doctor(project: Project, targets: Targets, options: Sequence[str] = ()) -> TaskResult:
     """Every check, in order, each with a remedy. Exit status 0 healthy, 1 warnings, 2 broken, 3 cannot tell."""
     target = convergence.host(project, targets)
     with closing(convergence.connect(project, target)) as transport:
@@ -59,7 +61,7 @@ def mps_doctor(project: Project, targets: Targets, options: Sequence[str] = ()) 
         wanted_gpu=project.settings.mps.gpu or "",
     )
     checks = [replace(check, fix=project.spoken(check.fix)) for check in diagnose(whole)]
-    return Done(
+    return TaskResult(
         checks_document(checks),
         exit_code(checks),
         "\n".join(checks_lines(numbered(checks), width=columns())),

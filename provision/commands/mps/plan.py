@@ -15,6 +15,8 @@ from provision.commands.mps.control import look
 from provision.commands.mps.shared import gpu_users
 from provision.commands.shared import convergence, remote_exec
 from provision.commands.shared.project_files import bring_project
+from provision.commands.shared.result import TaskResult
+from provision.commands.shared.targets import Targets
 from provision.core.errors import (
     EXIT_FAILED,
     CommandFailed,
@@ -27,7 +29,7 @@ from provision.mps.explain import Match, explain
 from provision.mps.plan import host_facts
 from provision.mps.plan.measure import MEASURE, Measured, measured
 from provision.mps.plan.sizing import Advice, HostFacts, Plan, Workload, plan
-from provision.project.project import Done, Project, Targets
+from provision.project.project import Project
 from provision.report.checks import columns, wrapped
 from provision.report.text import clean, counted
 
@@ -43,7 +45,7 @@ def mps_plan(
     clients: str | None,
     peak_memory: str | None,
     measure: str | None,
-) -> Done:
+) -> TaskResult:
     """How many processes, with which share and limits, from the host's facts and what one process needs."""
     wanted = None if clients is None else _clients(clients)
     peak = None if peak_memory is None else _size_mib(peak_memory)
@@ -80,7 +82,7 @@ def mps_plan(
         "plan": _plan_document(made),
         "measured": told,
     }
-    return Done(document, 0, "\n".join(_plan_lines(project, facts, work, run, made)))
+    return TaskResult(document, 0, "\n".join(_plan_lines(project, facts, work, run, made)))
 
 
 @contextlib.contextmanager
@@ -304,7 +306,7 @@ def _apply(made: Plan) -> str:
 # --- error texts ----------------------------------------------------------------------------------
 
 
-def mps_explain(project: Project, text: str | None, file: str | None) -> Done:
+def mps_explain(project: Project, text: str | None, file: str | None) -> TaskResult:
     """Causes and remedies for an error text or a log; exit status 1 when nothing in it is known."""
     given = _given(project, text, file)
     found = [
@@ -313,10 +315,12 @@ def mps_explain(project: Project, text: str | None, file: str | None) -> Done:
     ]
     document = {"matches": [match.as_dict() for match in found]}
     if found:
-        return Done(document, 0, "\n\n".join("\n".join(_told(match)) for match in found))
+        return TaskResult(document, 0, "\n\n".join("\n".join(_told(match)) for match in found))
     program = project.program_argv0
     known = f"nothing in it is known; {program} mps.doctor looks at the host itself"
-    return Done(document, EXIT_FAILED, known if given.strip() else "there is no text to explain")
+    return TaskResult(
+        document, EXIT_FAILED, known if given.strip() else "there is no text to explain"
+    )
 
 
 def _given(project: Project, text: str | None, file: str | None) -> str:

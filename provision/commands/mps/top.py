@@ -10,12 +10,14 @@ from typing import Protocol
 
 from provision.commands.mps.control import document, script_for, text
 from provision.commands.shared import convergence
+from provision.commands.shared.result import TaskResult
+from provision.commands.shared.targets import Targets
 from provision.core.errors import EXIT_FAILED, ProvisionError
 from provision.core.model import Host, Transport
 from provision.core.shell import Script, lifeline, script
 from provision.mps.status.parse import SmiGpu
 from provision.mps.status.status import MpsStatus, read_status
-from provision.project.project import Done, Project, Targets
+from provision.project.project import Project
 
 LONGEST_S = 86_400.0
 _LOOK_S = 0.1
@@ -65,7 +67,7 @@ def stream(project: Project, target: Host, mark: str, pause_s: str) -> Script:
 
 def mps_top(
     project: Project, targets: Targets, *, view: View | None = None, every_s: float = 2.0
-) -> Done:
+) -> TaskResult:
     """Clients, memory and GPU activity, until q or Ctrl-C; one frame without a `view`, and the exit status of `mps.status`."""
     target = convergence.host(project, targets)
     transport = convergence.connect(project, target)
@@ -82,8 +84,8 @@ def mps_top(
     finally:
         transport.close()
     if last is None or view is not None:
-        return Done({} if last is None else document(project, last), 0)
-    return Done(
+        return TaskResult({} if last is None else document(project, last), 0)
+    return TaskResult(
         document(project, last), 0 if last.daemon else EXIT_FAILED, frame(project, last, keys="")
     )
 

@@ -9,6 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from provision.cloud.api.ports import ComputeCloud
+from provision.commands.shared.result import TaskResult
+from provision.commands.shared.targets import Targets
 from provision.core import engine, fleet
 from provision.core.errors import (
     EXIT_FAILED,
@@ -34,7 +36,7 @@ from provision.hosts.local import LocalTransport
 from provision.hosts.patterns import filters, select
 from provision.hosts.ssh.config import SshConfig
 from provision.project import host_keys, inventory, vm_lookup
-from provision.project.project import Done, Project, Targets
+from provision.project.project import Project
 from provision.recipes import host_recipe
 from provision.report import hosts_document
 
@@ -152,14 +154,14 @@ def converge(
     )
 
 
-def done(finished: RunFinished, *, check: bool, **more: Any) -> Done:
-    """The run as a `Done`: its document and the worst exit status of its hosts."""
+def done(finished: RunFinished, *, check: bool, **more: Any) -> TaskResult:
+    """The run as a `TaskResult`: its document and the worst exit status of its hosts."""
     codes = [_exit_code(report, check=check) for report in finished.reports]
     if finished.interrupted:
         codes.append(EXIT_INTERRUPTED)
     if finished.not_started and not finished.interrupted:
         codes.append(EXIT_FAILED)
-    return Done({**more, **hosts_document(finished)}, worst_exit(codes))
+    return TaskResult({**more, **hosts_document(finished)}, worst_exit(codes))
 
 
 def _exit_code(report: HostReport, *, check: bool) -> int:
@@ -177,7 +179,7 @@ def _exit_code(report: HostReport, *, check: bool) -> int:
     return EXIT_FAILED if report.count(Status.UNKNOWN) + report.count(Status.SKIPPED) else EXIT_OK
 
 
-def run(project: Project, targets: Targets, recipe: RecipeFor, title: str) -> Done:
+def run(project: Project, targets: Targets, recipe: RecipeFor, title: str) -> TaskResult:
     """A recipe over the chosen hosts, from beginning to end."""
     finished = converge(project, targets, hosts(project, targets), recipe, title)
     return done(finished, check=targets.check)

@@ -8,12 +8,13 @@ import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 
+from provision.commands.shared.result import TaskResult
 from provision.core.errors import CommandFailed, HostError, UsageError
 from provision.core.exchange import tail
 from provision.core.model import Sink, Transport
 from provision.core.shell import ARGUMENT_LIMIT_BYTES, Argument, Script, fed, lifeline, script
 from provision.mps.status import inside
-from provision.project.project import Done, Project
+from provision.project.project import Project
 from provision.recipes.mps import FRAGMENT as MPS_FRAGMENT
 from provision.recipes.worker import daemon_container
 from provision.resources.boot import FRAGMENTS
@@ -129,7 +130,7 @@ def run(
     words: Sequence[str],
     *,
     stdin: int | None = None,
-) -> Done:
+) -> TaskResult:
     """Run `words` in the container, stream its output, return its status. Failures of ours are raised.
 
     It reads what the file descriptor `stdin` gives until that ends, or nothing.
@@ -246,9 +247,9 @@ def not_running(project: Project, transport: Transport, container: str | None = 
     )
 
 
-def finished(status: int) -> Done:
+def finished(status: int) -> TaskResult:
     """The end of the user's program."""
-    return Done({"status": status, "failed_in": "program" if status else None}, status)
+    return TaskResult({"status": status, "failed_in": "program" if status else None}, status)
 
 
 def checked(

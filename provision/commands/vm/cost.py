@@ -10,20 +10,21 @@ from provision.cloud.lifecycle.create import HALTED
 from provision.cloud.lifecycle.idle import moment
 from provision.cloud.lifecycle.waiting import WAITING
 from provision.cloud.market.prices import PriceList
+from provision.commands.shared.result import TaskResult
 from provision.commands.vm.shared.documents import aligned, say_overdue, span, ttl_left_s, usd
 from provision.commands.vm.shared.rates import HOUR_S, cost_usd, ran_s, rate_of
 from provision.core.model import Vm
 from provision.project.cloud import cloud_of, mine, prices_of
-from provision.project.project import Done, Project
+from provision.project.project import Project
 
 
-def vm_cost(project: Project) -> Done:
+def vm_cost(project: Project) -> TaskResult:
     """Every VM that this project made: what it costs an hour, has cost, and will have cost when its time ends. Estimates."""
     cloud, prices = cloud_of(project), prices_of(project)
     found = mine(project, cloud)
     say_overdue(project, found)
     bill = summed(found, prices)
-    return Done(bill, text=_text(bill) if bill["vms"] else "no VMs")
+    return TaskResult(bill, text=_text(bill) if bill["vms"] else "no VMs")
 
 
 def summed(vms: Sequence[Vm], prices: PriceList) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from provision.cloud.api.ports import ComputeCloud
 from provision.cloud.lifecycle.create import Created, other_limit, would_label
 from provision.cloud.market.catalog import Shape
 from provision.commands.shared import convergence
+from provision.commands.shared.result import TaskResult
+from provision.commands.shared.targets import Targets
 from provision.commands.vm.shared.documents import document, static_document
 from provision.commands.vm.shared.reach import Patience, bills, reach, still_there
 from provision.commands.vm.shared.spec import (
@@ -24,7 +26,7 @@ from provision.core.errors import EXIT_WOULD_CHANGE, worst_exit
 from provision.core.model import Note, Vm, VmSpec
 from provision.hosts.keys import ensure_key
 from provision.project.cloud import cloud_of, ours
-from provision.project.project import Done, Project, Targets
+from provision.project.project import Project
 from provision.project.vm_access import wants_os_login
 
 
@@ -36,7 +38,7 @@ def vm_create(
     count: int = 1,
     parallel_zones: int = 1,
     patience: Patience | None = None,
-) -> Done:
+) -> TaskResult:
     """Make the VM, wait for SSH, pin its host keys, provision it, verify it. Run again: no change.
 
     `targets.host` is the name, where given; with a `count` above 1 the VMs are NAME-1, NAME-2 and
@@ -85,7 +87,7 @@ def _provisioned(
     *,
     changed: bool,
     tried: list[dict[str, Any]] | None = None,
-) -> Done:
+) -> TaskResult:
     chosen = convergence.hosts(project, Targets(host=name))
     finished = convergence.converge(
         project,
@@ -105,7 +107,7 @@ def _tried(created: Created) -> list[dict[str, Any]]:
 
 def _check(
     project: Project, cloud: ComputeCloud, spec: VmSpec, targets: Targets, patience: Patience
-) -> Done:
+) -> TaskResult:
     """What `vm.create` would do: make it, start it, or what a probe of the running VM finds. Refuses what it would refuse."""
     body.check_spec(spec)
     vm = ours(cloud, spec.name, spec.labels[body.OWNER_LABEL])
@@ -127,8 +129,8 @@ def _check(
     )
 
 
-def _would(text: str, vm: Vm | None) -> Done:
-    return Done(
+def _would(text: str, vm: Vm | None) -> TaskResult:
+    return TaskResult(
         {"vm": None if vm is None else document(vm), "changed": True, "tried": [], "hosts": {}},
         EXIT_WOULD_CHANGE,
         text,

@@ -13,6 +13,8 @@ from provision.cloud.lifecycle.many import Act, each, ends
 from provision.cloud.lifecycle.search import Attempt, Search, check_starts
 from provision.cloud.market.catalog import Shape
 from provision.commands.shared import convergence
+from provision.commands.shared.result import TaskResult
+from provision.commands.shared.targets import Targets
 from provision.commands.vm.shared.documents import document
 from provision.commands.vm.shared.reach import Patience, bills, reach, still_there
 from provision.commands.vm.shared.spec import (
@@ -34,7 +36,7 @@ from provision.core.errors import (
 from provision.core.model import Event, Note, Vm, VmSpec
 from provision.hosts.keys import ensure_key
 from provision.project.cloud import cloud_of, mine
-from provision.project.project import Done, Project, Targets
+from provision.project.project import Project
 from provision.project.vm_access import wants_os_login
 
 MOST = 500
@@ -50,7 +52,7 @@ def create_several(
     count: int,
     parallel_zones: int = 1,
     patience: Patience | None = None,
-) -> Done:
+) -> TaskResult:
     """Make NAME-1 … NAME-`count` side by side, then provision those that were made as a fleet. Run again: no change.
 
     Each VM looks for a zone of its own. One that could not be made stops no other: it is told with
@@ -135,7 +137,7 @@ def _provisioned(
     targets: Targets,
     acts: list[Act[VmSpec, Created]],
     reached: list[Act[Vm, None]],
-) -> Done:
+) -> TaskResult:
     """The end of all: a row for each VM that was asked for, and the recap of those that answered."""
     unreached = _unreached(reached)
     rows = [_row(act, unreached) for act in acts]
@@ -148,18 +150,18 @@ def _provisioned(
             if act.value is not None:
                 project.emit(Note(bills(project, act.value.vm)))
     more = {"vms": rows, "changed": any(row["changed"] for row in rows), **failed}
-    return Done({**looked.document, **more}, code, _told(acts, unreached), _grouped(errors))
+    return TaskResult({**looked.document, **more}, code, _told(acts, unreached), _grouped(errors))
 
 
 def _unreached(reached: list[Act[Vm, None]]) -> dict[str, ProvisionError]:
     return {act.item.name: act.error for act in reached if act.error is not None}
 
 
-def _converged(project: Project, targets: Targets, reached: list[Act[Vm, None]]) -> Done:
+def _converged(project: Project, targets: Targets, reached: list[Act[Vm, None]]) -> TaskResult:
     """The recipe on those that answered, as a fleet."""
     names = [act.item.name for act in reached if act.error is None]
     if not names:
-        return Done({"hosts": {}})
+        return TaskResult({"hosts": {}})
     chosen = convergence.hosts(project, replace(targets, host=None, limit=",".join(names)))
     title = f"vm.create {names[0]}" + (f" … {names[-1]}" if len(names) > 1 else "")
     finished = convergence.converge(
@@ -215,7 +217,7 @@ def _check(
     *,
     targets: Targets,
     patience: Patience,
-) -> Done:
+) -> TaskResult:
     """What it would make, with plan and price, what it would start, and what a probe of those that run finds."""
     found = [(spec, there[spec.name]) for spec in specs if spec.name in there]
     follows = {vm.name: would_follow(spec, vm) for spec, vm in found}
@@ -241,7 +243,7 @@ def _check(
         for _spec, vm in found
     ]
     failed = {"error": next(iter(unreached.values())).as_dict()} if unreached else {}
-    return Done(
+    return TaskResult(
         {**looked.document, "vms": rows, "changed": bool(would), **failed},
         code,
         "\n".join(would),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from provision.cloud.api.ports import ComputeCloud
 from provision.cloud.lifecycle.create import delete_vm
 from provision.cloud.lifecycle.many import each
+from provision.commands.shared.result import TaskResult
 from provision.commands.vm.shared.documents import (
     document,
     listed,
@@ -29,11 +30,11 @@ from provision.project.cloud import (
     refuse_orphan,
     unfinished,
 )
-from provision.project.project import Done, Project
+from provision.project.project import Project
 from provision.project.records import VmRecords
 
 
-def vm_list(project: Project) -> Done:
+def vm_list(project: Project) -> TaskResult:
     """The VMs that this project made, over all zones; what a run that ended early may have left is named beside them."""
     cloud, prices = cloud_of(project), prices_of(project)
     for line in unfinished(project):
@@ -41,10 +42,10 @@ def vm_list(project: Project) -> Done:
     found = mine(project, cloud)
     say_overdue(project, found)
     vms = [document(vm, prices) for vm in found]
-    return Done({"vms": vms}, text=table(vms) if vms else "no VMs")
+    return TaskResult({"vms": vms}, text=table(vms) if vms else "no VMs")
 
 
-def vm_show(project: Project, name: str) -> Done:
+def vm_show(project: Project, name: str) -> TaskResult:
     """One VM as the cloud describes it, or a host as the settings do."""
     if name in project.settings.hosts:
         shown = static_document(project, name)
@@ -56,15 +57,15 @@ def vm_show(project: Project, name: str) -> Done:
             "labels": dict(vm.labels),
             "created": vm.created,
         }
-    return Done({"vm": shown}, text=listed(shown))
+    return TaskResult({"vm": shown}, text=listed(shown))
 
 
 def vm_delete(
     project: Project, name: str, *, yes: bool, confirm: Callable[[str], bool] | None
-) -> Done:
+) -> TaskResult:
     """Delete VMs and their disks, after asking. A host of the settings is not ours to delete: nothing happens."""
     if name in project.settings.hosts:
-        return Done(
+        return TaskResult(
             {"deleted": [], "changed": False},
             text=f"{name} is a host of the settings: nothing to delete",
         )
@@ -89,7 +90,7 @@ def vm_delete(
     lines = [_says(act.item, act.value) for act in acts if act.value is not None]
     failed = {"error": errors[0].as_dict()} if errors else {}
     document_ = {"deleted": [document(vm) for vm in removed], "changed": bool(removed), **failed}
-    return Done(
+    return TaskResult(
         document_, worst_exit([error.exit_code for error in errors]), "\n".join(lines), errors
     )
 

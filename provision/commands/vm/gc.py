@@ -12,6 +12,7 @@ from provision.cloud.lifecycle.create import Maker
 from provision.cloud.lifecycle.journal import FileJournal
 from provision.cloud.lifecycle.many import ends
 from provision.cloud.lifecycle.orphans import DISK, KEY, STOPPED, VM, Stray, Survey, remove, survey
+from provision.commands.shared.result import TaskResult
 from provision.commands.vm.shared.documents import aligned, span
 from provision.commands.vm.shared.rates import seconds_since
 from provision.core.errors import (
@@ -26,7 +27,7 @@ from provision.core.model import Note
 from provision.hosts.keys import ensure_key
 from provision.project import host_keys, vm_access
 from provision.project.cloud import cloud_of, every_journal, journal_of, look, owner_of
-from provision.project.project import Done, Project
+from provision.project.project import Project
 from provision.project.records import VmRecords
 from provision.report.text import counted
 
@@ -37,7 +38,7 @@ IDLE_KEY = "it opens no VM of this project any more"
 
 def vm_gc(
     project: Project, *, yes: bool, check: bool, every_key: bool = False, confirm: Confirm | None
-) -> Done:
+) -> TaskResult:
     """Find VMs and disks that carry our labels and are to go, and remove them after asking.
 
     To go are those that belong to no journal entry, and VMs that are stopped for longer than the
@@ -127,7 +128,7 @@ def _log_out(project: Project, maker: Maker) -> bool:
     return True
 
 
-def _removed(project: Project, maker: Maker, found: Survey) -> Done:
+def _removed(project: Project, maker: Maker, found: Survey) -> TaskResult:
     """What was removed, side by side. Minutes may have passed since the survey: what a run has made its own meanwhile is left alone."""
 
     def away(stray: Stray) -> bool:
@@ -179,7 +180,7 @@ def _forget(project: Project, journal: FileJournal, stray: Stray) -> None:
         host_keys.known_hosts(project).forget(host_keys.key_alias(stray.vm.instance_id))
 
 
-def _found(found: Survey, codes: list[int]) -> Done:
+def _found(found: Survey, codes: list[int]) -> TaskResult:
     lines = (
         [_table(found.strays)]
         if found.strays
@@ -196,7 +197,7 @@ def _end(
     errors: Sequence[ProvisionError],
     lines: Sequence[str],
     codes: Sequence[int],
-) -> Done:
+) -> TaskResult:
     """What was found, what became of it, and beside it what failed and what could not be looked at."""
     failed = (*errors, *found.unseen)
     document = {
@@ -207,7 +208,7 @@ def _end(
     }
     if failed:
         document["error"] = failed[0].as_dict()
-    return Done(
+    return TaskResult(
         document,
         worst_exit([*codes, *(error.exit_code for error in failed)]),
         "\n".join(lines),

@@ -13,6 +13,8 @@ from pathlib import Path, PurePosixPath
 
 from provision import templating
 from provision.commands.shared import convergence, remote_exec
+from provision.commands.shared.result import TaskResult
+from provision.commands.shared.targets import Targets
 from provision.core import fleet
 from provision.core.errors import CommandFailed, UsageError
 from provision.core.fleet import Cancel
@@ -31,18 +33,18 @@ from provision.core.shell import RemotePath, Script, command, script
 from provision.hosts.ssh import terminal
 from provision.hosts.ssh.config import SshConfig
 from provision.project import host_keys, inventory, vm_lookup
-from provision.project.project import Done, Project, Targets
+from provision.project.project import Project
 from provision.sync.project_tar import owned_by_root
 
 
-def vm_provision(project: Project, targets: Targets) -> Done:
+def vm_provision(project: Project, targets: Targets) -> TaskResult:
     """Converge hosts to the recipe of the GPU host and the user's extra ones."""
     return convergence.run(
         project, targets, lambda target: convergence.cos_recipe(project, target), "vm.provision"
     )
 
 
-def vm_ssh(project: Project, targets: Targets, words: Sequence[str] = ()) -> Done:
+def vm_ssh(project: Project, targets: Targets, words: Sequence[str] = ()) -> TaskResult:
     """A shell on the host, or one command; returns its status."""
     target = convergence.host(project, targets)
     return remote_exec.finished(
@@ -67,7 +69,7 @@ def enter(project: Project, target: Host, body: Script | None, *, become: bool) 
     )
 
 
-def vm_ssh_config(project: Project) -> Done:
+def vm_ssh_config(project: Project) -> TaskResult:
     """An ssh_config fragment for every host that is reached over SSH.
 
     What the user's ssh_config says of an address that is one of its aliases is repeated there: ssh
@@ -91,7 +93,7 @@ def vm_ssh_config(project: Project) -> Done:
         control_dirs=_socket_folders(project),
         project_dir=project.project_dir,
     )
-    return Done(
+    return TaskResult(
         {"hosts": [target.name for target in hosts], "ssh_config": text}, text=text.rstrip("\n")
     )
 
@@ -112,12 +114,12 @@ def _is_our_own(folder: os.stat_result) -> bool:
     return folder.st_uid == os.geteuid() and not folder.st_mode & stat.S_IWOTH
 
 
-def vm_user_data(project: Project) -> Done:
+def vm_user_data(project: Project) -> TaskResult:
     """cloud-init user-data for a Container-Optimized OS machine that was made elsewhere: what calls the boot script after each boot."""
     from provision.commands.vm.shared.spec import user_data
 
     text = user_data(project, powers_off=False)
-    return Done({"user_data": text}, text=text.rstrip("\n"))
+    return TaskResult({"user_data": text}, text=text.rstrip("\n"))
 
 
 _UNPACK = """
@@ -138,7 +140,7 @@ fi
 GSUTIL_IMAGE = "gcr.io/google.com/cloudsdktool/google-cloud-cli:stable"
 
 
-def vm_copy(project: Project, targets: Targets, src: str, dst: str) -> Done:
+def vm_copy(project: Project, targets: Targets, src: str, dst: str) -> TaskResult:
     """Copy a file or folder into the folder `dst` of the hosts: from here as one tar stream, from `gs://` on the host itself."""
     if not PurePosixPath(dst).is_absolute():
         raise UsageError(

@@ -17,17 +17,19 @@ from provision.cloud.lifecycle.waiting import ENDING, PASSING, settled
 from provision.cloud.market import scheduling
 from provision.cloud.refusal import CloudRefused
 from provision.commands.shared import convergence
+from provision.commands.shared.result import TaskResult
+from provision.commands.shared.targets import Targets
 from provision.commands.vm.shared.documents import span, ttl_left_s
 from provision.commands.vm.shared.reach import Patience, bills, reach, still_there
 from provision.commands.vm.shared.selection import acted, chosen
 from provision.core.errors import CloudError, ProvisionError, SettingsError, UsageError
 from provision.core.model import Host, Note, Vm
 from provision.project.cloud import cloud_of, journal_of
-from provision.project.project import Done, Project, Targets
+from provision.project.project import Project
 from provision.settings.kinds import duration_seconds, idle_seconds
 
 
-def vm_stop(project: Project, name: str) -> Done:
+def vm_stop(project: Project, name: str) -> TaskResult:
     """Stop VMs: vCPUs, memory and GPU stop billing, the disk stays and bills. One that is stopped stays as it is."""
     cloud = cloud_of(project)
 
@@ -44,7 +46,7 @@ def vm_stop(project: Project, name: str) -> Done:
     return acted(each(chosen(project, cloud, name, "stop"), stop), says)
 
 
-def vm_start(project: Project, name: str, *, patience: Patience | None = None) -> Done:
+def vm_start(project: Project, name: str, *, patience: Patience | None = None) -> TaskResult:
     """Start VMs where they are, wait for SSH, and verify that the boot brought everything back. The time to live counts anew.
 
     A VM is bound to its zone by its disk: where that has no capacity, the refusal is all that comes
@@ -92,7 +94,7 @@ def _started(project: Project, cloud: ComputeCloud, vm: Vm) -> tuple[Vm, bool]:
         return extension.start(cloud, now, note), True
 
 
-def vm_reset(project: Project, name: str, *, patience: Patience | None = None) -> Done:
+def vm_reset(project: Project, name: str, *, patience: Patience | None = None) -> TaskResult:
     """Reset running VMs as their reset button would, wait for SSH, and verify that the boot brought everything back."""
     cloud = cloud_of(project)
 
@@ -120,7 +122,7 @@ def _back(
     acts: list[Act[Vm, tuple[Vm, bool]]],
     patience: Patience | None,
     task: str,
-) -> Done:
+) -> TaskResult:
     """Every VM that booted, reached and verified: the recipe waits for the boot's own steps and says what differs after them."""
     waits = patience or Patience.of(project)
 
@@ -148,7 +150,7 @@ def _back(
     if verified.exit_code:
         for vm, _ in up:
             project.emit(Note(bills(project, vm)))
-    return Done(
+    return TaskResult(
         {**verified.document, **done.document},
         done.exit_code or verified.exit_code,
         done.text,
@@ -180,7 +182,7 @@ def vm_extend(
     *,
     restart: bool = False,
     patience: Patience | None = None,
-) -> Done:
+) -> TaskResult:
     """Give VMs more time before the cloud stops them: this run, or of a stopped VM the next one. Later runs have their usual limit.
 
     Compute Engine documents that the limit is changed on a stopped VM only
@@ -276,7 +278,7 @@ _OURS = "provision-"
 _YOURS = frozenset({body.IDLE_DELETE_LABEL})
 
 
-def vm_label(project: Project, labels: str, name: str) -> Done:
+def vm_label(project: Project, labels: str, name: str) -> TaskResult:
     """Put labels on VMs (`team=ml`) and take others away (`team-`). Those by which VMs are found again are not touched."""
     put, remove = _labels(labels)
     cloud = cloud_of(project)

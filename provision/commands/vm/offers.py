@@ -13,16 +13,17 @@ from provision.cloud.market.catalog import GpuType
 from provision.cloud.market.offers import Offer
 from provision.cloud.market.prices import Price, PriceList, usd
 from provision.cloud.market.quota import Quotas, Room, Verdict
+from provision.commands.shared.result import TaskResult
 from provision.commands.vm.shared.documents import aligned
 from provision.core.errors import CloudError
 from provision.core.model import Note
 from provision.project.cloud import client_of, prices_of
-from provision.project.project import Done, Project
+from provision.project.project import Project
 
 _HEAD = ("machine type", "GPU", "vCPU", "GB", "GPU GB", "where", "$/h", "Spot", "left")
 
 
-def vm_offers(project: Project, gpu: str | None, region: str | None = None) -> Done:
+def vm_offers(project: Project, gpu: str | None, region: str | None = None) -> TaskResult:
     """What could be had where, or where a zone's name begins with `region`.
 
     With `gpu`, every machine type that carries it; without, one machine for each type of GPU.
@@ -65,7 +66,7 @@ def vm_offers(project: Project, gpu: str | None, region: str | None = None) -> D
         "prices_as_of": prices.as_of,
         "live": not why,
     }
-    return Done(
+    return TaskResult(
         document | ({"why": why} if why else {}), text=_text(shown, refused, prices, region or "")
     )
 

@@ -11,6 +11,8 @@ from provision.cloud.api.ports import ComputeCloud, SerialOutput
 from provision.cloud.lifecycle.create import HALTED
 from provision.cloud.lifecycle.waiting import PASSING
 from provision.commands.shared import convergence
+from provision.commands.shared.result import TaskResult
+from provision.commands.shared.targets import Targets
 from provision.commands.vm.shared.documents import document, static_document
 from provision.commands.vm.shared.reach import Patience, reach
 from provision.commands.vm.shared.selection import one_of
@@ -18,7 +20,7 @@ from provision.core import engine
 from provision.core.errors import CloudError, CloudNotFound, CommandTimeout, Unreachable, UsageError
 from provision.core.model import Event, Host, Note, Status, Vm
 from provision.project.cloud import cloud_of, find
-from provision.project.project import Done, Project, Targets
+from provision.project.project import Project
 from provision.report.text import clean
 from provision.settings.kinds import duration_seconds
 
@@ -41,7 +43,7 @@ class Time:
 
 def vm_serial(
     project: Project, name: str, *, follow: bool = False, clock: Time | None = None
-) -> Done:
+) -> TaskResult:
     """What the VM printed on its serial port: the last 1 MB of it. With `follow`, what it goes on to print, until it stops or is gone.
 
     What a terminal would obey (colours, cleared screens of the firmware) is taken out.
@@ -52,11 +54,11 @@ def vm_serial(
     if not follow:
         output = cloud.serial(vm.name, vm.zone)
         lines = "\n".join(clean(line) for line in output.text.splitlines())
-        return Done(
+        return TaskResult(
             {"name": vm.name, "zone": vm.zone, "text": lines, "next": output.next}, text=lines
         )
     position = _follow(project, cloud, vm, clock)
-    return Done({"name": vm.name, "zone": vm.zone, "next": position})
+    return TaskResult({"name": vm.name, "zone": vm.zone, "next": position})
 
 
 def _follow(project: Project, cloud: ComputeCloud, vm: Vm, clock: Time) -> int:
@@ -92,7 +94,7 @@ def vm_wait(
     until: str = "ready",
     timeout: str = DEFAULT_WAIT,
     clock: Time | None = None,
-) -> Done:
+) -> TaskResult:
     """Wait until the VM runs, answers on SSH, or is ready: its boot has ended and nothing differs from the recipe.
 
     A host of the settings is waited for as well. Raises Unreachable or CommandTimeout when
@@ -118,7 +120,7 @@ def vm_wait(
         _answers(project, name, until, clock, deadline)
     waited_s = clock.now() - started
     text = {"running": "runs", "ssh": "answers on SSH", "ready": "is ready"}[until]
-    return Done(
+    return TaskResult(
         {"vm": shown, "until": until, "waited_s": round(waited_s, 3)}, text=f"{name} {text}"
     )
 

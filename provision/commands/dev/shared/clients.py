@@ -16,11 +16,12 @@ from typing import Any
 
 from provision.commands.dev.shared.streams import Lines, pieces
 from provision.commands.shared import remote_exec
+from provision.commands.shared.result import TaskResult
 from provision.core.errors import HostError, Interrupted, ProvisionError
 from provision.core.frames import MarkReader
 from provision.core.model import Sink, Transport
 from provision.core.shell import Script, lifeline, script
-from provision.project.project import Done, Project
+from provision.project.project import Project
 from provision.resources.container import THREAD_VARIABLES, WORKSPACE
 
 BARRIER_S = 60
@@ -264,7 +265,7 @@ class Told:
             stream.close()
 
 
-def run(project: Project, transport: Transport, words: Sequence[str], count: int) -> Done:
+def run(project: Project, transport: Transport, words: Sequence[str], count: int) -> TaskResult:
     """Run `words` so often at once, each line with its program's number in front; returns the worst status.
 
     Ctrl-C ends them all, as a lost connection does, and how far each came is told as well. Failures
@@ -311,7 +312,7 @@ def run(project: Project, transport: Transport, words: Sequence[str], count: int
     return finished(told.clients)
 
 
-def finished(clients: Sequence[Client]) -> Done:
+def finished(clients: Sequence[Client]) -> TaskResult:
     """The end of them all; one that ended without a word was killed (137)."""
     for client in clients:
         client.status = 137 if client.status is None else client.status
@@ -324,12 +325,12 @@ def finished(clients: Sequence[Client]) -> Done:
         else "none of them told its end"
     )
     document = {**_document(clients), "status": worst, "failed_in": "program" if worst else None}
-    return Done(
+    return TaskResult(
         document, worst, "\n".join([*_table(clients), f"{end}, {failed} failed" if failed else end])
     )
 
 
-def interrupted(clients: Sequence[Client]) -> Done:
+def interrupted(clients: Sequence[Client]) -> TaskResult:
     """How far each came until Ctrl-C; whoever had not ended by itself was ended, and has no status."""
     error = Interrupted(
         "interrupted",
@@ -342,7 +343,7 @@ def interrupted(clients: Sequence[Client]) -> Done:
         "error": error.as_dict(),
     }
     # The first line is the terminal's, which shows ^C there.
-    return Done(
+    return TaskResult(
         document,
         error.exit_code,
         "\n".join(

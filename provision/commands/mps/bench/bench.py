@@ -12,13 +12,15 @@ from provision.commands.mps.control import client_limit, look
 from provision.commands.mps.shared import gpu_users
 from provision.commands.shared import convergence, remote_exec
 from provision.commands.shared.project_files import bring_project
+from provision.commands.shared.result import TaskResult
+from provision.commands.shared.targets import Targets
 from provision.core.errors import HostError, Interrupted, ProvisionError, Unreachable, UsageError
 from provision.core.model import Note, Transport
 from provision.core.shell import fields, script
 from provision.mps.bench import chart, grid
 from provision.mps.bench.cell import CellFailed
 from provision.mps.bench.grid import Key, Pilot
-from provision.project.project import Done, Project, Targets
+from provision.project.project import Project
 from provision.recipes.worker import daemon_container
 
 _ABOUT = {
@@ -51,7 +53,7 @@ docker exec "$name" sh -c "$body" provision "$gpu" 2>/dev/null || true
 """
 
 
-def mps_bench(project: Project, targets: Targets, asked: Asked) -> Done:
+def mps_bench(project: Project, targets: Targets, asked: Asked) -> TaskResult:
     """Measure every cell of the grid in interleaved rounds and write JSON, chart and report. Exit status 1 when no cell gave a figure.
 
     What was measured is written after every cell; a run that is cut (Ctrl-C, a lost connection)

@@ -12,12 +12,12 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+from provision.commands.shared.result import TaskResult
 from provision.core.errors import EXIT_FAILED, ProvisionError
 from provision.core.model import Emit, Note
 from provision.mps.bench import chart, grid, page
 from provision.mps.bench.cell import Sample
 from provision.mps.bench.grid import Key, Results
-from provision.project.project import Done
 
 WHOLE, PART = "mps-bench", "mps-bench-partial"
 """Names of the files of a whole run, and of one that is not: what was measured to its end is never
@@ -93,7 +93,7 @@ class Figures:
         warned = {"few_rounds": grid.few_rounds(self.rounds), "disturbed": self.disturbed}
         return grid.document(grid.summary(self.results), self.results, about | warned)
 
-    def finish(self, cut: ProvisionError | None) -> Done:
+    def finish(self, cut: ProvisionError | None) -> TaskResult:
         """Files, document and text; the exit status is that of what cut the run, 1 where no cell gave a figure."""
         cells = grid.summary(self.results)
         document = self.document(None if cut is None else _reason(cut))
@@ -112,7 +112,7 @@ class Figures:
             told = f"cut after {self.runs} of {self.planned} runs: {_reason(cut)}"
             lines = ["", *lines, _filled(told), *([f"  try: {cut.fix}"] if cut.fix else [])]
         lines += [f"wrote {name}" for name in files.values()]
-        return Done(
+        return TaskResult(
             document,
             cut.exit_code if cut is not None else 0 if cells else EXIT_FAILED,
             "\n".join(lines),

@@ -8,12 +8,13 @@ from typing import Any
 
 from provision.cloud.api.ports import ComputeCloud
 from provision.cloud.lifecycle.many import Act
+from provision.commands.shared.result import TaskResult
 from provision.commands.vm.shared.documents import document
 from provision.core.errors import UsageError, worst_exit
 from provision.core.model import Vm
 from provision.hosts.keys import ensure_key
 from provision.project.cloud import look, no_such_vm, owner_of, refuse_orphan
-from provision.project.project import Done, Project
+from provision.project.project import Project
 
 
 def names_of(project: Project, text: str) -> list[str]:
@@ -70,7 +71,7 @@ def chosen(project: Project, cloud: ComputeCloud, text: str, verb: str) -> list[
 
 def acted(
     acts: Sequence[Act[Vm, tuple[Vm, bool]]], says: Callable[[Vm, bool], str], **more: Any
-) -> Done:
+) -> TaskResult:
     """The end of a task that changes VMs: each VM with `changed`, and with its error where it has one."""
     rows, lines, failures = [], [], []
     for act in acts:
@@ -85,6 +86,6 @@ def acted(
     failed = {"error": errors[0]} if errors else {}
     changed = any(row["changed"] for row in rows)
     code = worst_exit([error.exit_code for error in failures])
-    return Done(
+    return TaskResult(
         {"vms": rows, "changed": changed, **more, **failed}, code, "\n".join(lines), tuple(failures)
     )
