@@ -1,6 +1,6 @@
+# shellcheck shell=sh disable=SC2034
 # Sourced by every stand-in. R: the root of the host (empty on a real machine); S: where the mock keeps what no file of
 # the host shows (mount table, loaded module, units, faults).
-# shellcheck shell=sh disable=SC2034
 R=${PROVISION_MOCK_ROOT-}
 S=${PROVISION_MOCK_STATE:-/run/provision-mock}
 ME=${0##*/}
