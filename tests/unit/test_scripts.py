@@ -186,7 +186,6 @@ def test_shell_of_every_kind_is_found() -> None:
         "mps/plan/host_facts.py:_INSIDE",
         "mps/bench/cell_script.py:_CLIENT",
         "mps/status/inside.py:ENABLE",
-        "core/facts.py:FACTS",
     }
     assert known <= set(texts())
     assert "commands/dev/container.py:_INSIDE" in texts(), "it has one line"
