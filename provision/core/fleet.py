@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import threading
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +18,7 @@ from provision.core.model import (
     RunFinished,
     RunStarted,
 )
+from provision.core.parallel import Workers
 
 DEFAULT_FORKS = 32
 _GOODBYE_S = 5.0
@@ -150,28 +149,26 @@ class _Crew:
     def batch(self, hosts: Sequence[Host]) -> None:
         """Do the work on these hosts; afterwards each has its report, unless it was not started."""
         self._last_batch = hosts
-        todo: queue.SimpleQueue[Host] = queue.SimpleQueue()
-        for host in hosts:
-            todo.put(host)
-        ends: list[
-            threading.Event
-        ] = []  # a join that Ctrl-C interrupts takes its thread for ended, up to Python 3.12
+        workers = Workers(
+            hosts,
+            self._work_on,
+            at_once=self._pace.forks,
+            stop=lambda: self.cancel.requested or self.exhausted(),
+        )
         try:
-            for _ in range(min(self._pace.forks, len(hosts))):
-                ends.append(threading.Event())
-                threading.Thread(target=self._worker, args=(todo, ends[-1]), daemon=True).start()
-            for end in ends:
-                end.wait()
+            workers.start()
+            for _ in workers.results():
+                pass
         except KeyboardInterrupt:
             with contextlib.suppress(KeyboardInterrupt):
-                self._say_goodbye(ends)
+                self._close_connections(workers)
             self._give_up()
 
-    def _say_goodbye(self, ends: Sequence[threading.Event]) -> None:
-        deadline = time.monotonic() + _GOODBYE_S
+    def _close_connections(self, workers: Workers[Host, None]) -> None:
+        """Close every connection and give the workers a moment to report."""
         self.cancel.now()
-        for end in ends:
-            end.wait(max(0.0, deadline - time.monotonic()))
+        for _ in workers.results(_GOODBYE_S):
+            pass
 
     def _give_up(self) -> None:
         """A report for every host whose worker does not come back."""
@@ -186,16 +183,9 @@ class _Crew:
                 self.reports[report.host] = report
                 self.emit(HostFinished(report))
 
-    def _worker(self, todo: queue.SimpleQueue[Host], end: threading.Event) -> None:
-        try:
-            while not self.cancel.requested and not self.exhausted():
-                host = todo.get_nowait()
-                self._started.append(host.name)
-                self._report(self._one(host))
-        except queue.Empty:
-            return
-        finally:
-            end.set()
+    def _work_on(self, host: Host) -> None:
+        self._started.append(host.name)
+        self._report(self._one(host))
 
     def _one(self, host: Host) -> HostReport:
         try:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Self, TextIO
 
+from provision.core import durations
 from provision.core.model import (
     Event,
     HostConnected,
@@ -118,7 +119,7 @@ class LineReporter:
                     (
                         *self._columns.prefix(host),
                         ("connected", "faint"),
-                        (f"  {text.seconds(spent)}", "faint"),
+                        (f"  {durations.measured(spent)}", "faint"),
                     )
                 ]
             case OutputLine(host, resource, output):

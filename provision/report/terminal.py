@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
+from provision.core import durations
 from provision.core.model import (
     Event,
     HostConnected,
@@ -23,7 +24,6 @@ from provision.core.model import (
     RunStarted,
     Status,
 )
-from provision.report import text
 from provision.report.lines import LineReporter
 from provision.report.text import Line, Style
 
@@ -152,13 +152,15 @@ class LiveReporter(LineReporter):
                 str(frame),
                 host.ljust(names),
                 entry.what.ljust(things),
-                text.elapsed(now - entry.since),
+                durations.elapsed(now - entry.since),
                 width,
             )
             for host, entry in busy[:rows]
         ]
         if not busy and self._hosts == 0 and self._title:
-            lines.append(_row(str(frame), self._title, "", text.elapsed(now - self._began), width))
+            lines.append(
+                _row(str(frame), self._title, "", durations.elapsed(now - self._began), width)
+            )
         if self._hosts > 1:
             waiting = len(busy) - rows
             parts = [

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from provision.core import durations
 from provision.core.errors import ProvisionError, spoken
 from provision.core.model import HostReport, Outcome, RunFinished, Status
 from provision.core.resource import describe
@@ -47,22 +48,6 @@ def clean(text: str) -> str:
     return _CONTROLS.sub("", (states[-1] if states else "").expandtabs()).rstrip()
 
 
-def seconds(value: float) -> str:
-    """A duration: `0.61 s`, `12.3 s`, `2 min 05 s`."""
-    if value < 9.995:
-        return f"{value:.2f} s"
-    if value < 99.95:
-        return f"{value:.1f} s"
-    minutes, rest = divmod(round(value), 60)
-    return f"{minutes} min {rest:02d} s"
-
-
-def elapsed(value: float) -> str:
-    """A duration that still runs, in whole seconds: `3 s`, `2 min 05 s`."""
-    minutes, rest = divmod(int(value), 60)
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
-
-
 @dataclass
 class Columns:
     """Widths of the first two columns; they grow with what passes by, so that lines below one another align."""
@@ -90,7 +75,7 @@ def outcome_line(outcome: Outcome, *, check: bool, program: str) -> Line:
         why = spoken(outcome.note, program)
     elif outcome.status is Status.CHANGED:
         why = _keys([change.key for change in outcome.diff])
-    spent = f"  {seconds(outcome.seconds)}" if outcome.seconds >= 0.005 else ""
+    spent = f"  {durations.measured(outcome.seconds)}" if outcome.seconds >= 0.005 else ""
     return (
         (word, STATUS_STYLE[outcome.status]),
         (f": {clean(why)}" if why else "", ""),
@@ -133,7 +118,7 @@ def recap(run: RunFinished, *, check: bool, program: str = "invoke") -> list[Lin
         status: max((len(str(report.count(status))) for report in run.reports), default=1)
         for status in Status
     }
-    times = max((len(seconds(report.seconds)) for report in run.reports), default=0)
+    times = max((len(durations.measured(report.seconds)) for report in run.reports), default=0)
     lines = [_recap_line(report, width, digits, times) for report in run.reports]
     lines += [
         ((name.ljust(width), "strong"), ("  not started", "warn")) for name in run.not_started
@@ -166,7 +151,7 @@ def _recap_line(report: HostReport, width: int, digits: dict[Status, int], times
                 STATUS_STYLE[status] if count else "faint",
             ),
         ]
-    spans.append((f"  {seconds(report.seconds).rjust(times)}", ""))
+    spans.append((f"  {durations.measured(report.seconds).rjust(times)}", ""))
     if report.error is not None:
         spans.append((f"  {report.error.what}", "bad"))
     return tuple(spans)

@@ -10,8 +10,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Strict
 
-_TTL = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.ASCII)
-_TTL_UNITS_S = (86400, 3600, 60, 1)
+from provision.core.durations import parse_duration
+
 TTL_MIN_S = 30
 TTL_MAX_S = 120 * 86400
 """Bounds of `maxRunDuration` (Compute Engine, "Limit the run time of a VM")."""
@@ -56,16 +56,11 @@ def _plain_text(allowed: str) -> AfterValidator:
 
 
 def _total_s(text: str) -> int:
-    """Seconds of `1d12h`; 0 for what is no such time."""
-    match = _TTL.fullmatch(text)
-    return (
-        sum(
-            int(number or 0) * unit_s
-            for number, unit_s in zip(match.groups(), _TTL_UNITS_S, strict=True)
-        )
-        if match
-        else 0
-    )
+    """Seconds of `1d12h`; 0 for a text that is not a time span."""
+    try:
+        return parse_duration(text)
+    except ValueError:
+        return 0
 
 
 def duration_seconds(text: str) -> int:

@@ -15,7 +15,7 @@ from provision.commands.vm.shared.documents import (
     aligned,
     document,
     listed,
-    span,
+    span_or_dash,
     table,
     ttl_left_s,
     usd,
@@ -157,9 +157,9 @@ def test_the_time_left_is_what_the_cloud_says() -> None:
 
 
 def test_for_people() -> None:
-    assert [span(seconds) for seconds in (None, 0, 307, 3900, 90_000, 10 * 86400)] == [
+    assert [span_or_dash(seconds) for seconds in (None, 0, 307, 3900, 90_000, 10 * 86400)] == [
         "-",
-        "0m00s",
+        "0s",
         "5m07s",
         "1h05m",
         "1d01h",

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from provision.core import durations
 from provision.core.errors import CommandFailed, NotConverged, Unreachable
 from provision.core.model import (
     Change,
@@ -28,7 +29,7 @@ from provision.core.model import (
 )
 from provision.core.shell import Secret
 from provision.report import LineReporter, fan_out, hosts_document, reporter
-from provision.report.text import clean, elapsed, failures, plain, recap, seconds
+from provision.report.text import clean, failures, plain, recap
 
 OK = Outcome("gpu", Status.OK)
 MOUNT = Outcome("driver-mount", Status.CHANGED, (Change("options", "noexec", "exec"),), 1.5)
@@ -281,11 +282,11 @@ def test_an_interruption_is_said() -> None:
     ],
 )
 def test_durations(value: float, text: str) -> None:
-    assert seconds(value) == text
+    assert durations.measured(value) == text
 
 
 def test_running_times_are_whole_seconds() -> None:
-    assert [elapsed(value) for value in (0.9, 59.9, 61)] == ["0 s", "59 s", "1 min 01 s"]
+    assert [durations.elapsed(value) for value in (0.9, 59.9, 61)] == ["0 s", "59 s", "1 min 01 s"]
 
 
 # --- the document ---------------------------------------------------------------------------------

@@ -24,9 +24,9 @@ from provision.cloud.lifecycle.search import Attempt, Search, planned
 from provision.cloud.lifecycle.waiting import ENDING, WAITING, awaited, settled
 from provision.cloud.market.catalog import Shape
 from provision.cloud.market.placement import Blast, Kind, Verdict, classify, region_of
-from provision.cloud.market.plan import span
 from provision.cloud.market.prices import PriceList, packaged
 from provision.cloud.refusal import WAITED_IN_VAIN, CloudRefused, Refusal
+from provision.core import durations
 from provision.core.errors import CleanupFailed, CloudError, SettingsError
 from provision.core.model import Emit, Vm, VmSpec
 
@@ -386,7 +386,7 @@ def other_limit(spec: VmSpec, vm: Vm) -> str | None:
     if spec.ttl_s is not None and usual_s is None:
         return f"{vm.name} has no time limit, though the settings ask for one: it bills until it is stopped"
     if usual_s is not None and (spec.ttl_s is None or usual_s < spec.ttl_s):
-        return f"{vm.name} keeps its time limit of {span(usual_s)}, less than the settings ask: vm.extend gives one run of it more time"
+        return f"{vm.name} keeps its time limit of {durations.exact(usual_s)}, less than the settings ask: vm.extend gives one run of it more time"
     return None
 
 

@@ -16,8 +16,8 @@ from provision.cloud.api import body
 from provision.cloud.api.ports import ComputeCloud
 from provision.cloud.lifecycle.context import new_request_id
 from provision.cloud.lifecycle.idle import moment
-from provision.cloud.market.plan import span
 from provision.cloud.market.scheduling import MAX_TTL_S, MIN_TTL_S
+from provision.core import durations
 from provision.core.model import Vm
 
 _VALUE = re.compile(r"(?P<usual>\d{1,9})_(?P<started>\d{1,15})\Z", re.ASCII)
@@ -93,7 +93,7 @@ def start(
     if record is not None and _is_used_up(vm, record):
         if vm.ttl_s != record.usual_s:
             note(
-                f"{vm.name}: its time limit is {span(record.usual_s)} again, as before it was extended"
+                f"{vm.name}: its time limit is {durations.exact(record.usual_s)} again, as before it was extended"
             )
             cloud.set_ttl(vm.name, vm.zone, record.usual_s, request_id=new_id())
         cloud.set_labels(vm.name, vm.zone, {}, [body.EXTENDED_LABEL], request_id=new_id())

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from provision.cloud.api import body
 from provision.cloud.lifecycle.context import HALTED
-from provision.cloud.market.plan import span
+from provision.core import durations
 from provision.core.model import Vm
 from provision.settings.kinds import idle_seconds
 
@@ -56,4 +56,4 @@ def moment(timestamp: str) -> datetime | None:
 
 def _rough(seconds: int) -> str:
     """A time of which minutes no longer matter after a day."""
-    return span(seconds - seconds % (3600 if seconds >= 86_400 else 60))
+    return durations.exact(seconds - seconds % (3600 if seconds >= 86_400 else 60))

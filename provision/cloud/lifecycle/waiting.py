@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection
 from provision.cloud.api.ports import ComputeCloud
 from provision.cloud.lifecycle.context import Means
 from provision.cloud.market.placement import refused
-from provision.cloud.market.plan import span
 from provision.cloud.refusal import WAITED_IN_VAIN, Refusal
+from provision.core import durations
 from provision.core.errors import CloudError
 from provision.core.model import Vm
 
@@ -42,11 +42,13 @@ def awaited(means: Means, vm: Vm, wait_s: int, enough: Callable[[], bool] = lamb
     """
     waited_s = 0.0
     if vm.status == WAITING:
-        means.note(f"{vm.zone}: {vm.name} waits for capacity (flex-start), up to {span(wait_s)}")
+        means.note(
+            f"{vm.zone}: {vm.name} waits for capacity (flex-start), up to {durations.exact(wait_s)}"
+        )
     while vm.status == WAITING and not enough():
         if waited_s >= wait_s + GRACE_S:
             raise _in_vain(
-                means, vm, f"no capacity within {span(wait_s)}: the request is withdrawn"
+                means, vm, f"no capacity within {durations.exact(wait_s)}: the request is withdrawn"
             )
         means.sleep(LOOK_S)
         waited_s += LOOK_S
@@ -57,11 +59,15 @@ def awaited(means: Means, vm: Vm, wait_s: int, enough: Callable[[], bool] = lamb
             continue
         if found is None:
             raise _in_vain(
-                means, vm, f"no capacity within {span(wait_s)}: the cloud removed the request"
+                means,
+                vm,
+                f"no capacity within {durations.exact(wait_s)}: the cloud removed the request",
             )
         vm = found
         if vm.status == WAITING and waited_s % TOLD_EVERY_S == 0:
-            means.note(f"{vm.zone}: no capacity after {span(int(waited_s))} of {span(wait_s)}")
+            means.note(
+                f"{vm.zone}: no capacity after {durations.exact(int(waited_s))} of {durations.exact(wait_s)}"
+            )
     return vm
 
 

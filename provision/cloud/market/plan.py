@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from provision.cloud.market.catalog import Shape, default_disk_type
 from provision.cloud.market.placement import region_of
 from provision.cloud.market.prices import Price, PriceList, disk_per_hour, price_per_hour, usd
+from provision.core import durations
 from provision.core.model import VmSpec
 
 _SHOWN = 4
-_UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 def plan_lines(specs: Sequence[VmSpec], zones: Sequence[str], prices: PriceList) -> list[str]:
@@ -24,7 +24,11 @@ def plan_lines(specs: Sequence[VmSpec], zones: Sequence[str], prices: PriceList)
     )
     disk = f"{spec.disk_gb} GB {default_disk_type(spec.machine_type)}"
     end = "stopped" if spec.termination_action == "STOP" else "deleted"
-    ttl = f"{end} after {span(spec.ttl_s)}" if spec.ttl_s is not None else "no time to live"
+    ttl = (
+        f"{end} after {durations.exact(spec.ttl_s)}"
+        if spec.ttl_s is not None
+        else "no time to live"
+    )
     what = f"{Shape.of(spec)}{model}, {disk}, {spec.image}, {ttl}"
     names = [each.name for each in specs]
     plan = (
@@ -74,14 +78,5 @@ def _price(spec: VmSpec, zone: str, prices: PriceList) -> Price | None:
 
 
 def _over(price: Price, ttl_s: int | None) -> str:
-    over = f", {usd(price.over(ttl_s))} in {span(ttl_s)}" if ttl_s is not None else ""
+    over = f", {usd(price.over(ttl_s))} in {durations.exact(ttl_s)}" if ttl_s is not None else ""
     return f"{usd(price.usd_per_hour)} an hour{over}"
-
-
-def span(seconds: int) -> str:
-    """A time as the setting `ttl` writes it: `8h`, `1d12h`, `90m` as `1h30m`."""
-    text, rest = "", seconds
-    for size, unit in _UNITS:
-        count, rest = divmod(rest, size)
-        text += f"{count}{unit}" if count else ""
-    return text or "0s"

@@ -11,7 +11,13 @@ from provision.cloud.lifecycle.idle import moment
 from provision.cloud.lifecycle.waiting import WAITING
 from provision.cloud.market.prices import PriceList
 from provision.commands.shared.result import TaskResult
-from provision.commands.vm.shared.documents import aligned, say_overdue, span, ttl_left_s, usd
+from provision.commands.vm.shared.documents import (
+    aligned,
+    say_overdue,
+    span_or_dash,
+    ttl_left_s,
+    usd,
+)
 from provision.commands.vm.shared.rates import HOUR_S, cost_usd, ran_s, rate_of
 from provision.core.model import Vm
 from provision.project.cloud import cloud_of, mine, prices_of
@@ -74,10 +80,10 @@ def _text(bill: Mapping[str, Any]) -> str:
             vm["name"],
             vm["status"],
             _minute(vm["since"]),
-            span(vm["ran_s"]),
+            span_or_dash(vm["ran_s"]),
             usd(vm["usd_per_hour"]),
             usd(vm["cost_usd"]),
-            span(vm["ttl_left_s"]),
+            span_or_dash(vm["ttl_left_s"]),
             _by_then(vm["cost_by_ttl_usd"], ends=vm["ttl_left_s"] is not None),
         )
         for vm in vms

@@ -13,7 +13,7 @@ from provision.cloud.lifecycle.journal import FileJournal
 from provision.cloud.lifecycle.many import ends
 from provision.cloud.lifecycle.orphans import DISK, KEY, STOPPED, VM, Stray, Survey, remove, survey
 from provision.commands.shared.result import TaskResult
-from provision.commands.vm.shared.documents import aligned, span
+from provision.commands.vm.shared.documents import aligned, span_or_dash
 from provision.commands.vm.shared.rates import seconds_since
 from provision.core.errors import (
     EXIT_WOULD_CHANGE,
@@ -223,7 +223,7 @@ def _counted(strays: Sequence[Stray]) -> str:
 
 def _table(strays: Sequence[Stray]) -> str:
     ahead_s = next((stray.vm.ahead_s for stray in strays if stray.vm is not None), 0.0)
-    ages = [span(seconds_since(stray.created, ahead_s)) for stray in strays]
+    ages = [span_or_dash(seconds_since(stray.created, ahead_s)) for stray in strays]
     rows = [
         (stray.name, _NOUNS[stray.kind], stray.zone or "-", age, stray.why)
         for stray, age in zip(strays, ages, strict=True)

@@ -19,7 +19,7 @@ from provision.cloud.refusal import CloudRefused
 from provision.commands.shared import convergence
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
-from provision.commands.vm.shared.documents import span, ttl_left_s
+from provision.commands.vm.shared.documents import span_or_dash, ttl_left_s
 from provision.commands.vm.shared.reach import Patience, bills, reach, still_there
 from provision.commands.vm.shared.selection import acted, chosen
 from provision.core.errors import CloudError, ProvisionError, SettingsError, UsageError
@@ -166,9 +166,9 @@ def _with_error(
 
 def _ran(vm: Vm, changed: bool) -> str:
     left = ttl_left_s(vm)
-    until = f", {span(left)} left" if left is not None else ", with no time limit"
+    until = f", {span_or_dash(left)} left" if left is not None else ", with no time limit"
     usual_s = extension.usual_ttl_s(vm)
-    until += f"; {span(usual_s)} from its next start" if usual_s != vm.ttl_s else ""
+    until += f"; {span_or_dash(usual_s)} from its next start" if usual_s != vm.ttl_s else ""
     return f"{vm.name} {'runs' if changed else 'ran already'} in {vm.zone} at {vm.address or vm.internal_address}{until}"
 
 
@@ -244,7 +244,7 @@ def _duration_s(text: str) -> int:
 
 def _within(vm: Vm, ttl_s: int) -> int:
     if ttl_s > scheduling.MAX_TTL_S:
-        why = f"that would be {span(ttl_s)} from its start; Compute Engine takes at most 120 days"
+        why = f"that would be {span_or_dash(ttl_s)} from its start; Compute Engine takes at most 120 days"
         raise SettingsError(
             "the time to live would be too long", where=f"{vm.zone}/{vm.name}", why=why
         )
@@ -264,10 +264,10 @@ def _extended(project: Project, cloud: ComputeCloud, vm: Vm, ttl_s: int, duratio
 def _has_time(vm: Vm, changed: bool) -> str:
     if not changed or vm.ttl_s is None:
         return f"{vm.name}: no change"
-    left, usual = ttl_left_s(vm), span(extension.usual_ttl_s(vm))
+    left, usual = ttl_left_s(vm), span_or_dash(extension.usual_ttl_s(vm))
     if left is not None:
-        return f"{vm.name}: {span(left)} left; {usual} from its next start"
-    return f"{vm.name}: {span(vm.ttl_s)} from its next start; {usual} from later ones"
+        return f"{vm.name}: {span_or_dash(left)} left; {usual} from its next start"
+    return f"{vm.name}: {span_or_dash(vm.ttl_s)} from its next start; {usual} from later ones"
 
 
 # --- labels ---------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from provision.core import durations
 from provision.core.errors import UsageError
 from provision.mps.bench.cell import Sample
 
@@ -117,13 +118,13 @@ def clients_of(text: str | None) -> tuple[int, ...]:
 
 
 def seconds_of(text: str) -> float:
-    """`90s`, `6m` or `1h30m` in seconds."""
-    found = re.fullmatch(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s?)?", text.strip(), re.ASCII)
-    seconds = (
-        sum(int(part or 0) * unit for part, unit in zip(found.groups(), (3600, 60, 1), strict=True))
-        if found
-        else 0
-    )
+    """Seconds of a budget such as `90s`, `6m` or `1h30m`; a number alone is seconds. Raises `UsageError` for another text."""
+    try:
+        seconds = durations.parse_duration(
+            text.strip() + ("s" if text.strip()[-1:].isdecimal() else "")
+        )
+    except ValueError:
+        seconds = 0
     if not seconds:
         raise UsageError(
             f"{text[:40]!r} is no span of time",
@@ -254,24 +255,14 @@ def steps_for(keys: Sequence[Key], runs: Sequence[Pilot], *, rounds: int, budget
     steps = math.floor((budget_s - none_s) / step_s) if step_s > 0 else MOST_STEPS
     if steps < FEWEST_STEPS:
         least = round(none_s + FEWEST_STEPS * step_s)
-        why = f"{rounds} rounds of {len(keys)} cells take at least {span(least)}"
+        why = f"{rounds} rounds of {len(keys)} cells take at least {durations.rounded(least)}"
         raise UsageError(
             "the grid does not fit the budget",
-            where=f"--budget {span(budget_s)}",
+            where=f"--budget {durations.rounded(budget_s)}",
             why=why,
-            fix=f"--budget {span(least * 1.2)}",
+            fix=f"--budget {durations.rounded(least * 1.2)}",
         )
     return min(MOST_STEPS, steps if steps < 1000 else steps // 100 * 100)
-
-
-def span(seconds: float) -> str:
-    """`45s`, `3m20s`, `1h05m`."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02}s"
-    return f"{whole // 3600}h{whole % 3600 // 60:02}m"
 
 
 # --- what came of it ------------------------------------------------------------------------------

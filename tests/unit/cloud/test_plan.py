@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from provision.cloud.market.plan import plan_lines, span
+from provision.cloud.market.plan import plan_lines
 from provision.cloud.market.prices import packaged
+from provision.core import durations
 from tests.specs import vm_spec
 
 SPEC = vm_spec(labels={})
@@ -65,4 +66,4 @@ def test_several_are_priced_each_and_together() -> None:
     ("seconds", "text"), [(0, "0s"), (90, "1m30s"), (28_800, "8h"), (129_600, "1d12h")]
 )
 def test_a_span(seconds: int, text: str) -> None:
-    assert span(seconds) == text
+    assert durations.exact(seconds) == text

@@ -14,6 +14,7 @@ from provision.commands.shared import convergence, remote_exec
 from provision.commands.shared.project_files import bring_project
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
+from provision.core import durations
 from provision.core.errors import HostError, Interrupted, ProvisionError, Unreachable, UsageError
 from provision.core.model import Note, Transport
 from provision.core.shell import fields, script
@@ -255,9 +256,7 @@ def _left(left: dict[Key, int], whole_s: dict[Key, float]) -> str:
     if not whole_s or not any(left.values()):
         return ""
     mean_s = sum(whole_s.values()) / len(whole_s)
-    return (
-        f"   {grid.span(sum(count * whole_s.get(key, mean_s) for key, count in left.items()))} left"
-    )
+    return f"   {durations.rounded(sum(count * whole_s.get(key, mean_s) for key, count in left.items()))} left"
 
 
 def _pilots(place: Place, asked: Asked, keys: Sequence[Key]) -> list[Pilot]:
@@ -285,11 +284,11 @@ def _steps(asked: Asked, keys: Sequence[Key], runs: Sequence[Pilot]) -> int:
         return grid.steps_for(keys, runs, rounds=asked.rounds, budget_s=asked.budget_s)
     needed_s = asked.rounds * sum(grid.predicted_s(keys, runs, 1).values())
     if needed_s > asked.budget_s:
-        why = f"{asked.rounds} rounds of {len(keys)} cells take about {grid.span(needed_s)}, and the command takes no {{steps}}"
+        why = f"{asked.rounds} rounds of {len(keys)} cells take about {durations.rounded(needed_s)}, and the command takes no {{steps}}"
         fix = "fewer --clients or --modes, a larger --budget, or {steps} in the command"
         raise UsageError(
             "the grid does not fit the budget",
-            where=f"--budget {grid.span(asked.budget_s)}",
+            where=f"--budget {durations.rounded(asked.budget_s)}",
             why=why,
             fix=fix,
         )

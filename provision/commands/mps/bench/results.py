@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,6 +12,7 @@ from typing import Any
 
 from provision.commands.shared.result import TaskResult
 from provision.core.errors import EXIT_FAILED, ProvisionError
+from provision.core.files import SHARED, write_atomically
 from provision.core.model import Emit, Note
 from provision.mps.bench import chart, grid, page
 from provision.mps.bench.cell import Sample
@@ -49,7 +48,7 @@ class Figures:
         """Raise `ProvisionError` where nothing can be written: before the benchmark, not after it."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            _replace(self.folder / f".{PART}", b"")
+            write_atomically(self.folder / f".{PART}", b"", mode=SHARED)
             (self.folder / f".{PART}").unlink()
         except OSError as error:
             raise self._refused(error) from error
@@ -73,7 +72,7 @@ class Figures:
             self.results.samples.setdefault(key, []).append(outcome)
         document = self.document("still running when this was written, or killed")
         try:
-            _replace(self.folder / f"{PART}.json", _json(document))
+            write_atomically(self.folder / f"{PART}.json", _json(document), mode=SHARED)
         except OSError as error:
             if not self._unwritten:
                 self.emit(Note(f"what is measured so far could not be written: {error}"))
@@ -140,7 +139,7 @@ class Figures:
         contents |= drawn
         try:
             for kind, data in contents.items():
-                _replace(self.folder / f"{stem}.{kind}", data)
+                write_atomically(self.folder / f"{stem}.{kind}", data, mode=SHARED)
             for kind in KINDS:
                 if stem == WHOLE:
                     (self.folder / f"{PART}.{kind}").unlink(missing_ok=True)
@@ -155,17 +154,6 @@ class Figures:
             why=str(error),
             fix="--output FOLDER",
         )
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """The whole file or the one that was there before, whatever happens meanwhile."""
-    new = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        new.write_bytes(data)
-        new.replace(path)
-    finally:
-        with contextlib.suppress(OSError):
-            new.unlink(missing_ok=True)
 
 
 def _json(document: Mapping[str, Any]) -> bytes:

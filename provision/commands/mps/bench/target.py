@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from provision.commands.mps.bench.options import Asked, words_of
 from provision.commands.shared import remote_exec
+from provision.core import durations
 from provision.core.errors import CommandTimeout
 from provision.core.model import Transport
 from provision.core.shell import Script, lifeline, script
@@ -92,7 +93,7 @@ class Place:
                 else "--steps with a smaller number"
             )
             raise CellFailed(
-                f"no end within {grid.span(CELL_TIMEOUT_S)}",
+                f"no end within {durations.rounded(CELL_TIMEOUT_S)}",
                 where=str(key),
                 why="it was ended",
                 fix=shorter,

@@ -18,6 +18,7 @@ from provision.commands.vm.shared.rates import (
     seconds_until,
     unasked,
 )
+from provision.core import durations
 from provision.core.model import Note, Vm
 from provision.project.project import Project
 
@@ -71,9 +72,9 @@ def table(vms: Sequence[Mapping[str, Any]]) -> str:
             vm["status"],
             cell(vm["zone"]),
             cell(vm["gpu"]),
-            span(vm["age_s"]),
+            span_or_dash(vm["age_s"]),
             usd(vm["cost_usd"]),
-            span(vm["ttl_left_s"]),
+            span_or_dash(vm["ttl_left_s"]),
         )
         for vm in vms
     ]
@@ -98,7 +99,7 @@ def say_overdue(project: Project, vms: Sequence[Vm]) -> None:
         )
     if silent := unasked(vms, project.settings.idle_delete_s):
         named = ", ".join(
-            f"{vm.name} ({span(seconds_since(vm.stopped, vm.ahead_s))})" for vm in silent
+            f"{vm.name} ({span_or_dash(seconds_since(vm.stopped, vm.ahead_s))})" for vm in silent
         )
         label = f"{program} vm.label {body.IDLE_DELETE_LABEL}={wanted} --name {','.join(vm.name for vm in silent)}"
         project.emit(
@@ -137,7 +138,11 @@ def aligned(
 
 def listed(shown: Mapping[str, Any]) -> str:
     """A document of one VM, a line for each key and each label."""
-    people = {"age_s": ("age", span), "cost_usd": ("cost", usd), "ttl_left_s": ("ttl left", span)}
+    people = {
+        "age_s": ("age", span_or_dash),
+        "cost_usd": ("cost", usd),
+        "ttl_left_s": ("ttl left", span_or_dash),
+    }
     rows: list[tuple[str, str]] = []
     for key, value in shown.items():
         if isinstance(value, Mapping):
@@ -161,11 +166,6 @@ def usd(amount: float | None) -> str:
     return "unknown" if amount is None else f"${amount:,.2f}"
 
 
-def span(seconds: int | None) -> str:
-    """`3d04h`, `1h05m`, or `5m07s` under an hour."""
-    if seconds is None:
-        return "-"
-    hours, rest = divmod(seconds, 3600)
-    if hours >= 24:
-        return f"{hours // 24}d{hours % 24:02}h"
-    return f"{hours}h{rest // 60:02}m" if hours else f"{rest // 60}m{rest % 60:02}s"
+def span_or_dash(seconds: int | None) -> str:
+    """A time span for people, or `-` for one that is unknown."""
+    return "-" if seconds is None else durations.rounded(seconds)
