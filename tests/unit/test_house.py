@@ -268,7 +268,7 @@ def use_case_of(task: str) -> str:
 
 
 def defines_use_case(task: str) -> bool:
-    """True when `commands/NOUN/VERB.py`, or a module of the folder of that name, defines `noun_verb`."""
+    """True when `commands/NOUN/VERB.py`, or a module below `commands/NOUN/VERB/`, defines it."""
     path = "commands/" + task.replace("-", "_").replace(".", "/")
     return any(
         isinstance(node, ast.FunctionDef) and node.name == use_case_of(task)

@@ -1,4 +1,4 @@
-"""Shell lives in files: every `provision/**/*.sh` is read by three shells and shellcheck as it stands."""
+"""Every script file parses in three shells and passes shellcheck; no module holds long shell."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_long_or_escaped_inline_script_is_found(source: str) -> None:
         """A = 'echo "$x"\\necho "$y"'""",
         r"""A = r'printf "%s\n" "$x"'""",
         r"A = '\\d+'",
-        f'def f():\n    """{LONG.replace(chr(10), chr(10) + "    ")}"""',
+        f"def f():\n    '''{LONG}'''",
     ],
 )
 def test_short_inline_script_is_accepted(source: str) -> None:
