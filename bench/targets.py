@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from provision.testing.relay import Network, Relay, Stats
+from provision.testing.network import Network, Relay, Stats
 
 SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
 _START_TIMEOUT_S = 20.0

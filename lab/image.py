@@ -13,8 +13,8 @@ from lab import real_driver
 from lab.programs import Programs
 from lab.state import USER, State, assignments
 from lab.user_data import as_script
-from provision.testing.gpus import DRIVERS, OLDER_DRIVERS, model
-from provision.testing.layout import OS_RELEASE, STANDINS
+from provision.testing.host.filesystem import OS_RELEASE, STANDINS
+from provision.testing.host.gpu_models import DRIVERS, OLDER_DRIVERS, model
 
 GUEST = Path(__file__).with_name("guest")
 STOOD_IN = ("docker-credential-gcr", "toolbox", "journalctl", "lsmod")

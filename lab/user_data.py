@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from provision.core.shell import command, payload, script
-from provision.testing import cloudinit
+from provision.testing.host import cloud_init
 
 _PUT = """
 mkdir -p "${path%/*}"
@@ -39,7 +39,7 @@ def as_script(text: str) -> str:
     """The script for `text`; a step that fails does not keep the later ones from being done, as with cloud-init."""
     recorder = _Recorder()
     if text:
-        cloudinit.apply(text, recorder)
+        cloud_init.apply(text, recorder)
     return "#!/bin/sh\n" + "".join(
         f'({step}) || echo "user-data: a step failed with status $?"\n' for step in recorder.steps
     )

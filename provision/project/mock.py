@@ -21,10 +21,10 @@ def folder(project: Project) -> Path:
 def endpoint(project: Project) -> str:
     """Where the emulator listens; the mock is started when it does not run."""
     from provision.cloud.api.client import preload
-    from provision.testing import daemon
+    from provision.testing import background
 
     project.say_once(BANNER)
-    return daemon.up(folder(project), meanwhile=preload).compute_endpoint
+    return background.up(folder(project), meanwhile=preload).compute_endpoint
 
 
 def exists(project: Project) -> bool:
@@ -34,10 +34,10 @@ def exists(project: Project) -> bool:
 
 def refreshed(project: Project, hosts: Sequence[Host]) -> list[Host]:
     """The mock hosts where they listen now: a mock that was stopped comes up again, with its state, on other ports."""
-    from provision.testing import daemon
+    from provision.testing import background
 
     project.say_once(BANNER)
-    state = daemon.up(folder(project))
+    state = background.up(folder(project))
     return [replace(host, port=state.ssh_ports.get(host.name, host.port)) for host in hosts]
 
 

@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from provision.testing.compute import ComputeEmulator
     from provision.testing.convergence import converge
     from provision.testing.faults import Faults, Stats
+    from provision.testing.host.processes import MockHostError
     from provision.testing.mock_cloud import MockCloud
     from provision.testing.mock_host import MockHost, Result
-    from provision.testing.processes import MockHostError
-    from provision.testing.relay import Network
+    from provision.testing.network import Network
 
 _HOME_OF = {
     "ComputeEmulator": "provision.testing.compute",
     "Faults": "provision.testing.faults",
     "MockCloud": "provision.testing.mock_cloud",
     "MockHost": "provision.testing.mock_host",
-    "MockHostError": "provision.testing.processes",
-    "Network": "provision.testing.relay",
+    "MockHostError": "provision.testing.host.processes",
+    "Network": "provision.testing.network",
     "Result": "provision.testing.mock_host",
     "Stats": "provision.testing.faults",
     "converge": "provision.testing.convergence",

@@ -13,15 +13,15 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from provision.core.model import Host
-from provision.testing import cloudinit
 from provision.testing.faults import Faults, Stats
-from provision.testing.gpus import model
-from provision.testing.keys import load_or_make_key, public_line
-from provision.testing.layout import Layout, Machine
-from provision.testing.place import find_python, place
-from provision.testing.processes import MockHostError, Process, Processes
-from provision.testing.session import Terminal
-from provision.testing.ssh_host import Access, SshServer
+from provision.testing.host import cloud_init
+from provision.testing.host.filesystem import Layout, Machine
+from provision.testing.host.gpu_models import model
+from provision.testing.host.location import find_python, place
+from provision.testing.host.processes import MockHostError, Process, Processes
+from provision.testing.ssh.keys import load_or_make_key, public_line
+from provision.testing.ssh.server import Access, SshServer
+from provision.testing.ssh.session import Terminal
 
 _HOST_KEY_FOLDER = "/mnt/stateful_partition/etc/ssh"
 SHELLS = ("system", "dash", "bash", "busybox")
@@ -321,7 +321,7 @@ class MockHost:
             self.processes.run([str(docker), "_boot"], env=environment, cwd="/")
         user_data = self.state / "metadata" / "user-data"
         if user_data.exists():
-            cloudinit.apply(user_data.read_text(), self)
+            cloud_init.apply(user_data.read_text(), self)
 
     # --- what the server asks ---
 

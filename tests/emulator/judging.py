@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from provision.testing import daemon
+from provision.testing import background
 from provision.testing.compute import Call, ComputeEmulator
 from provision.testing.compute.discovery import discovery
 
@@ -37,7 +37,7 @@ class Traffic:
 def judged(patch: pytest.MonkeyPatch) -> Iterator[Traffic]:
     """Judge every emulator that starts, in this process or as a background mock that this process ends."""
     traffic = Traffic()
-    start, end = ComputeEmulator.start, daemon._end
+    start, end = ComputeEmulator.start, background._end
 
     def noted(emulator: ComputeEmulator) -> ComputeEmulator:
         traffic.emulators.append(emulator)
@@ -51,7 +51,7 @@ def judged(patch: pytest.MonkeyPatch) -> Iterator[Traffic]:
         end(folder, record)
 
     patch.setattr(ComputeEmulator, "start", noted)
-    patch.setattr(daemon, "_end", asked)
+    patch.setattr(background, "_end", asked)
     yield traffic
     if faults := traffic.faults():
         pytest.fail("not as the discovery document has it:\n" + "\n".join(faults), pytrace=False)

@@ -15,7 +15,7 @@ from google.cloud import compute_v1
 
 from provision.cloud.api.gce import GceCloud
 from provision.testing.compute import METHODS, ComputeEmulator, SimulatedClock
-from provision.testing.compute.scripts import FAULTS, read
+from provision.testing.compute.fault_scripts import FAULTS, read
 from tests.emulator.speaking import PROJECT, ZONE, Google, error_of, get, gpu_vm
 
 Row = Mapping[str, Any]

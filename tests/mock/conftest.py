@@ -12,7 +12,7 @@ from typing import Any
 import paramiko
 import pytest
 
-from provision.testing import MockCloud, MockHost, daemon
+from provision.testing import MockCloud, MockHost, background
 from tests.emulator.judging import judged
 from tests.mock.driving import SHELL, connect
 from tests.mock.project import Workspace
@@ -82,12 +82,12 @@ def system_ssh(tmp_path: Path) -> Run:
 
 @pytest.fixture
 def workspace(tmp_path: Path, mock_cloud: MockCloud, monkeypatch: pytest.MonkeyPatch) -> Workspace:
-    def up(_folder: Path, **_options: object) -> daemon.MockState:
-        return daemon.MockState(
-            os.getpid(), mock_cloud.endpoint, mock_cloud.ssh_ports, daemon.version()
+    def up(_folder: Path, **_options: object) -> background.MockState:
+        return background.MockState(
+            os.getpid(), mock_cloud.endpoint, mock_cloud.ssh_ports, background.version()
         )
 
-    monkeypatch.setattr(daemon, "up", up)
+    monkeypatch.setattr(background, "up", up)
     folder = tmp_path / "my project"
     folder.mkdir()
     return Workspace(folder, tmp_path / "state", mock_cloud)

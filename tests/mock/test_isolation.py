@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from provision.testing import MockHost, MockHostError
-from provision.testing.place import find_python, place
-from provision.testing.processes import NOBODY, Processes
+from provision.testing.host.location import find_python, place
+from provision.testing.host.processes import NOBODY, Processes
 from tests.mock.driving import ask, connect, eventually
 
 as_root = pytest.mark.skipif(
@@ -148,16 +148,16 @@ def test_a_removed_command_is_not_found_until_it_is_restored(cos: MockHost) -> N
 def test_stand_ins_run_though_an_archive_has_lost_their_modes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from provision.testing import layout
+    from provision.testing.host import filesystem
 
     bare = tmp_path / "standins"
-    shutil.copytree(layout.STANDINS, bare)
+    shutil.copytree(filesystem.STANDINS, bare)
     for path in bare.rglob("*"):
         if path.is_file():
             path.chmod(0o644)
     for name in ("docker", "mps"):
-        (tmp_path / name).symlink_to(layout.STANDINS.with_name(name))
-    monkeypatch.setattr(layout, "STANDINS", bare)
+        (tmp_path / name).symlink_to(filesystem.STANDINS.with_name(name))
+    monkeypatch.setattr(filesystem, "STANDINS", bare)
     with MockHost(
         folder=tmp_path
         / "a place with blanks, too long for the first line of a script to name"
@@ -249,7 +249,7 @@ def test_an_ordinary_user_runs_it_as_well(cos: MockHost) -> None:
 
 
 def test_a_standalone_busybox_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    from provision.testing import utilities
+    from provision.testing.host import utilities
 
     monkeypatch.setattr(utilities, "_is_standalone", lambda _path: True)
     monkeypatch.setattr(utilities, "_which", lambda name: f"/bin/{name}")

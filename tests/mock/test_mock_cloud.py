@@ -17,9 +17,9 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1
 
 from provision.core.errors import ProvisionError
-from provision.testing import MockCloud, MockHost, daemon
-from provision.testing.keys import load_or_make_key, public_line
+from provision.testing import MockCloud, MockHost, background
 from provision.testing.mock_cloud import authorized
+from provision.testing.ssh.keys import load_or_make_key, public_line
 from tests.mock.driving import ask, connect, eventually
 
 ZONE = "us-central1-a"
@@ -269,31 +269,31 @@ def state(tmp_path: Path) -> Iterator[Path]:
     """A state folder with a blank in its name; whatever runs there is stopped."""
     folder = tmp_path / "state of mock"
     yield folder
-    daemon.down(folder)
+    background.down(folder)
 
 
 def alive(pid: int) -> bool:
-    return bool(daemon.start_ticks(pid))
+    return bool(background.start_ticks(pid))
 
 
 def test_up_status_down(state: Path) -> None:
-    assert daemon.status(state) is None
-    assert daemon.down(state) is False
-    up = daemon.up(state)
-    assert daemon.up(state) == up == daemon.status(state)
+    assert background.status(state) is None
+    assert background.down(state) is False
+    up = background.up(state)
+    assert background.up(state) == up == background.status(state)
     assert alive(up.pid)
-    assert daemon.down(state) is True
+    assert background.down(state) is True
     assert not alive(up.pid)
-    assert daemon.status(state) is None
-    assert daemon.down(state) is False
+    assert background.status(state) is None
+    assert background.down(state) is False
 
 
 @pytest.mark.slow
 def test_state_is_kept_and_no_process_is(state: Path, key: tuple[str, str]) -> None:
-    first = daemon.up(state)
+    first = background.up(state)
     instance = insert(first.compute_endpoint, "dev", ssh_keys=f"ed:{key[1]}")
-    assert eventually(lambda: "dev" in (daemon.status(state) or first).ssh_ports)
-    port = (daemon.status(state) or first).ssh_ports["dev"]
+    assert eventually(lambda: "dev" in (background.status(state) or first).ssh_ports)
+    port = (background.status(state) or first).ssh_ports["dev"]
     words = [
         "ssh",
         "-F",
@@ -321,12 +321,12 @@ def test_state_is_kept_and_no_process_is(state: Path, key: tuple[str, str]) -> N
     pids = subprocess.run(
         ["pgrep", "-f", "sleep 103[0]"], capture_output=True, text=True, check=True
     ).stdout.split()
-    daemon.down(state)
+    background.down(state)
     assert not any(alive(int(pid)) for pid in pids)
-    second = daemon.up(state)
+    second = background.up(state)
     assert second.pid != first.pid
     assert second.compute_endpoint == first.compute_endpoint
-    assert eventually(lambda: "dev" in (daemon.status(state) or second).ssh_ports)
+    assert eventually(lambda: "dev" in (background.status(state) or second).ssh_ports)
     again = client_of(second.compute_endpoint).get(project="p", zone=ZONE, instance="dev")
     assert again.id == instance.id
     shown = subprocess.run(
@@ -340,7 +340,7 @@ def test_state_is_kept_and_no_process_is(state: Path, key: tuple[str, str]) -> N
 
 
 def test_two_commands_at_once_start_one(state: Path) -> None:
-    code = "import sys, pathlib\nfrom provision.testing import daemon\nprint(daemon.up(pathlib.Path(sys.argv[1])).pid)"
+    code = "import sys, pathlib\nfrom provision.testing import background\nprint(background.up(pathlib.Path(sys.argv[1])).pid)"
     with ThreadPoolExecutor() as pool:
         runs = [
             pool.submit(
@@ -369,22 +369,22 @@ def test_two_commands_at_once_start_one(state: Path) -> None:
 def test_stale_and_broken_records_are_replaced(state: Path, text: str) -> None:
     state.mkdir()
     (state / "mock.json").write_text(text)
-    assert daemon.status(state) is None
-    assert alive(daemon.up(state).pid)
+    assert background.status(state) is None
+    assert alive(background.up(state).pid)
 
 
 @pytest.mark.slow
 def test_a_server_that_was_killed_leaves_no_process_and_the_next_one_starts(
     state: Path, key: tuple[str, str]
 ) -> None:
-    up = daemon.up(state)
+    up = background.up(state)
     insert(up.compute_endpoint, "dev", ssh_keys=f"ed:{key[1]}")
     spawners = _children(up.pid)
     assert spawners
     os.kill(up.pid, signal.SIGKILL)
     assert eventually(lambda: not any(alive(pid) for pid in spawners))
-    assert daemon.status(state) is None
-    assert alive(daemon.up(state).pid)
+    assert background.status(state) is None
+    assert alive(background.up(state).pid)
 
 
 def _children(parent: int) -> list[int]:
@@ -396,15 +396,15 @@ def _children(parent: int) -> list[int]:
 
 @pytest.mark.slow
 def test_it_ends_by_itself_when_nobody_asks(state: Path) -> None:
-    up = daemon.up(state, idle_s=0.5)
+    up = background.up(state, idle_s=0.5)
     assert eventually(lambda: not alive(up.pid))
-    assert daemon.status(state) is None
+    assert background.status(state) is None
     assert not (state / "mock.json").exists()
 
 
 @pytest.mark.slow
 def test_requests_and_connections_keep_it_up(state: Path) -> None:
-    up = daemon.up(state, idle_s=1.5)
+    up = background.up(state, idle_s=1.5)
     client = client_of(up.compute_endpoint)
     for _ in range(5):
         time.sleep(0.5)
@@ -416,7 +416,7 @@ def test_a_server_that_cannot_start_is_told_with_its_last_line(state: Path) -> N
     state.mkdir()
     (state / "world.json").write_text("broken")
     with pytest.raises(ProvisionError) as caught:
-        daemon.up(state)
+        background.up(state)
     assert "the mock did not start" in str(caught.value)
     assert "JSONDecodeError" in caught.value.why
     assert str(state) in caught.value.fix
@@ -424,9 +424,9 @@ def test_a_server_that_cannot_start_is_told_with_its_last_line(state: Path) -> N
 
 @pytest.mark.slow
 def test_another_version_is_replaced(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = daemon.up(state)
-    monkeypatch.setattr(daemon, "version", lambda: "0.0.0-other")
-    new = daemon.up(state)
+    old = background.up(state)
+    monkeypatch.setattr(background, "version", lambda: "0.0.0-other")
+    new = background.up(state)
     assert new.pid != old.pid
     assert not alive(old.pid)
 
@@ -434,9 +434,9 @@ def test_another_version_is_replaced(state: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_server_that_does_not_answer_in_time_is_ended(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(daemon, "_START_S", 0.05)
+    monkeypatch.setattr(background, "_START_S", 0.05)
     with pytest.raises(ProvisionError, match="the mock did not start") as caught:
-        daemon.up(state)
+        background.up(state)
     assert "no answer within 0.05 s" in caught.value.why
     found = subprocess.run(
         ["pgrep", "-f", f"--state {state}"], capture_output=True, text=True, check=False

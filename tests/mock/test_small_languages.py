@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.testing.docker import flags
+from provision.testing.docker import command_line
 from provision.testing.docker.build import expand, parse
 from provision.testing.docker.go_template import TemplateError, render
 from provision.testing.docker.store import DockerError
@@ -168,9 +168,9 @@ def test_a_shell_heredoc_inside_quotes_is_none() -> None:
 
 
 def test_flags_in_all_their_spellings() -> None:
-    options, rest = flags.parse(
+    options, rest = command_line.parse(
         "run",
-        flags.RUN,
+        command_line.RUN,
         ["-dit", "-eA=1", "-e", "B", "--env=C=2", "--name", "x", "--rm=false", "image", "-x"],
         stop_at_word=True,
     )
@@ -181,4 +181,4 @@ def test_flags_in_all_their_spellings() -> None:
         False,
     )
     assert (options["env"], options["name"], rest) == (["A=1", "B", "C=2"], "x", ["image", "-x"])
-    assert flags.parse("rm", flags.REMOVE, ["a", "-f", "--", "-b"])[1] == ["a", "-b"]
+    assert command_line.parse("rm", command_line.REMOVE, ["a", "-f", "--", "-b"])[1] == ["a", "-b"]

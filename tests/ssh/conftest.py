@@ -28,7 +28,7 @@ from provision.hosts.known_hosts import KnownHosts
 from provision.hosts.local import LocalTransport
 from provision.hosts.ssh.connection import connect
 from provision.testing.mock_host import MockHost
-from provision.testing.relay import Network
+from provision.testing.network import Network
 
 SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
 USER = getpass.getuser()

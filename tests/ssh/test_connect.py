@@ -22,7 +22,7 @@ from provision.hosts.known_hosts import HostKey, KnownHosts
 from provision.hosts.ssh import dial
 from provision.hosts.ssh.config import SshConfig
 from provision.hosts.ssh.connection import connect, scan
-from provision.testing.relay import Network
+from provision.testing.network import Network
 
 Fixture = Any
 

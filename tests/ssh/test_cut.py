@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from provision.core.errors import CommandTimeout, Unreachable
 from provision.hosts.ssh.config import SshConfig
 from provision.hosts.ssh.connection import connect
-from provision.testing.relay import Faults, Network, Relay
+from provision.testing.network import Faults, Network, Relay
 
 Fixture = Any
 

@@ -17,7 +17,7 @@ from provision.core.errors import CommandTimeout, HostError, Unreachable
 from provision.core.model import Transport
 from provision.core.shell import quote
 from provision.hosts.ssh.connection import COMMAND_MAX_BYTES, SshTransport, connect
-from provision.testing.relay import Network
+from provision.testing.network import Network
 
 Fixture = Any
 

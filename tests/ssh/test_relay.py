@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from provision.testing.relay import Network
+from provision.testing.network import Network
 
 
 @pytest.fixture

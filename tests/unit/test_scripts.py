@@ -40,8 +40,8 @@ NO_SHELL = {
     "core/shell.py:_SMALL": "likewise",
     "core/shell.py:_LARGE": "likewise",
     "testing/docker/containers.py:_CDI": "YAML",
-    "testing/layout.py:OS_RELEASE": "a file of the mock",
-    "testing/mps/answers.py:REFUSED": "what the control tool says",
+    "testing/host/filesystem.py:OS_RELEASE": "a file of the mock",
+    "testing/mps/messages.py:REFUSED": "what the control tool says",
 }
 """Texts of several lines that are neither shell nor Python."""
 HANDED_ON = frozenset({"body", "end", "prove", "note"})

@@ -9,9 +9,9 @@ from provision.project.project import Project
 
 def mock_down(project: Project) -> TaskResult:
     """Stop the mock; its state stays."""
-    from provision.testing import daemon
+    from provision.testing import background
 
-    stopped = daemon.down(folder(project))
+    stopped = background.down(folder(project))
     return TaskResult(
         {"stopped": stopped}, text="the mock is stopped" if stopped else "the mock was not running"
     )

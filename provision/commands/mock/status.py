@@ -11,10 +11,10 @@ from provision.project.project import Project
 
 def mock_status(project: Project) -> TaskResult:
     """Whether the mock runs, where, and its hosts. Exit status 0 either way: a mock that does not run is not a failure."""
-    from provision.testing import daemon
+    from provision.testing import background
 
     state_dir = folder(project)
-    state = daemon.status(state_dir)
+    state = background.status(state_dir)
     document: dict[str, Any] = {"running": state is not None, "state": str(state_dir)}
     if state is None:
         return TaskResult(document, text="the mock is not running")

@@ -9,10 +9,10 @@ from provision.project.project import Project
 
 def mock_up(project: Project) -> TaskResult:
     """Start the mock, or find it running."""
-    from provision.testing import daemon
+    from provision.testing import background
 
     state_dir = folder(project)
-    state = daemon.up(state_dir)
+    state = background.up(state_dir)
     document = {
         "compute_endpoint": state.compute_endpoint,
         "state": str(state_dir),

@@ -8,7 +8,7 @@ from typing import Any
 from provision.cloud.api.body import last
 from provision.testing.compute.catalogue import IMAGE_GB, Links, fingerprint
 from provision.testing.compute.errors import ApiError, Json
-from provision.testing.compute.resources import Place
+from provision.testing.compute.instance_resource import Place
 
 COLLECTION = "disks"
 

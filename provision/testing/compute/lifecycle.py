@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from provision.cloud.api.body import last
-from provision.testing.compute import resources, scheduling
+from provision.testing.compute import instance_resource, scheduling
 from provision.testing.compute.errors import ApiError, OperationFailure
-from provision.testing.compute.machine import WAITING, Machine
-from provision.testing.compute.rules import check_labels, check_metadata
+from provision.testing.compute.insert_checks import check_labels, check_metadata
+from provision.testing.compute.instance import WAITING, Machine
 from provision.testing.compute.store import Store
 
 PREEMPTED = "compute.instances.preempted"
@@ -104,7 +104,7 @@ def set_labels(_store: Store, machine: Machine, body: Mapping[str, Any]) -> Plan
     )
     labels = dict(body.get("labels", {}))
     check_labels(labels)
-    return Plan(end=lambda: resources.set_labels(machine.resource, labels))
+    return Plan(end=lambda: instance_resource.set_labels(machine.resource, labels))
 
 
 def set_metadata(_store: Store, machine: Machine, body: Mapping[str, Any]) -> Plan:
@@ -114,7 +114,7 @@ def set_metadata(_store: Store, machine: Machine, body: Mapping[str, Any]) -> Pl
     )
     check_metadata(body)
     items = deepcopy(list(body.get("items", ())))
-    return Plan(end=lambda: resources.set_metadata(machine.resource, items))
+    return Plan(end=lambda: instance_resource.set_metadata(machine.resource, items))
 
 
 def set_scheduling(store: Store, machine: Machine, body: Mapping[str, Any]) -> Plan:
@@ -134,7 +134,10 @@ def set_scheduling(store: Store, machine: Machine, body: Mapping[str, Any]) -> P
     if shape is not None:
         whole = {**machine.resource, "scheduling": options}
         scheduling.check(
-            whole, shape, has_gpu=resources.gpu_of(machine.resource)[0] is not None, now=store.now()
+            whole,
+            shape,
+            has_gpu=instance_resource.gpu_of(machine.resource)[0] is not None,
+            now=store.now(),
         )
 
     def end() -> None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from provision.testing.compute.catalogue import Links
 from provision.testing.compute.clock import Moment, timestamp
-from provision.testing.compute.durations import Durations
 from provision.testing.compute.errors import Json, OperationFailure, invalid_field, not_found
 from provision.testing.compute.faults import Fault, FaultKind
-from provision.testing.compute.resources import Place
+from provision.testing.compute.instance_resource import Place
+from provision.testing.compute.operation_durations import Durations
 
 _UUID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\Z", re.IGNORECASE)
 _ZERO_UUID = "00000000-0000-0000-0000-000000000000"

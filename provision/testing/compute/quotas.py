@@ -14,7 +14,7 @@ from typing import Any
 from provision.cloud.api.body import last
 from provision.cloud.market.placement import region_of
 from provision.testing.compute.errors import Json, OperationFailure
-from provision.testing.compute.resources import gpu_of
+from provision.testing.compute.instance_resource import gpu_of
 
 UNLIMITED = 1e9
 GLOBAL = {

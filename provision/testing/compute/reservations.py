@@ -12,7 +12,7 @@ from typing import Any
 from provision.cloud.api.body import last
 from provision.testing.compute.catalogue import Links
 from provision.testing.compute.errors import Json, OperationFailure, invalid, invalid_field
-from provision.testing.compute.resources import Place
+from provision.testing.compute.instance_resource import Place
 
 COLLECTION = "reservations"
 KEY = "compute.googleapis.com/reservation-name"

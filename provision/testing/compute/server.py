@@ -16,21 +16,29 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.wrappers import Request, Response
 
 from provision.cloud.api.body import last
-from provision.testing.compute import control, oslogin, scripts
-from provision.testing.compute.api import Api, Ask
+from provision.testing.compute import control_api, fault_scripts, oslogin
 from provision.testing.compute.backend import HostBackend, NullBackend
-from provision.testing.compute.capacity import Capacity
 from provision.testing.compute.catalogue import Catalogue, Links
 from provision.testing.compute.clock import Clock, SystemClock
-from provision.testing.compute.durations import Durations
+from provision.testing.compute.emulated_cloud import World
 from provision.testing.compute.errors import ApiError, Json
 from provision.testing.compute.faults import BEFORE, Fault, FaultBook, FaultKind
+from provision.testing.compute.flex_start import Capacity
 from provision.testing.compute.lifecycle import GUEST_STOP, HOST_ERROR, PREEMPTED
+from provision.testing.compute.methods import Api, Ask
+from provision.testing.compute.operation_durations import Durations
 from provision.testing.compute.oslogin import Logins
 from provision.testing.compute.quotas import Quotas
+from provision.testing.compute.responses import (
+    MUTE,
+    RESET,
+    Answer,
+    json_body,
+    json_value,
+    reset,
+    spoilt,
+)
 from provision.testing.compute.routes import PREFIX, ROUTES
-from provision.testing.compute.wire import MUTE, RESET, Answer, json_body, json_value, reset, spoilt
-from provision.testing.compute.world import World
 
 _Environ: TypeAlias = dict[str, Any]
 CALLS_KEPT = 10_000
@@ -200,7 +208,7 @@ class ComputeEmulator:
 
     def script(self, rows: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> None:
         """Add bad luck from plain data: `{"zone": …, "call": …, "nth": …, "fault": …}`; see `scripts`. ValueError for nonsense."""
-        self.faults.add(*scripts.read(rows))
+        self.faults.add(*fault_scripts.read(rows))
 
     # --- what nobody asks for ---------------------------------------------------------------------
 
@@ -324,7 +332,7 @@ class ComputeEmulator:
         """A request that steers the emulator itself."""
         request = Request(environ)
         try:
-            reply = control.answer(
+            reply = control_api.answer(
                 self,
                 request.method,
                 request.path.removeprefix(CONTROL),

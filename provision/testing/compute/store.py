@@ -8,9 +8,8 @@ from typing import Any
 from provision.cloud.api.body import last
 from provision.cloud.api.ports import MOCK_PORT_ATTRIBUTE
 from provision.cloud.market.placement import region_of
-from provision.testing.compute import disks, quotas, reservations, resources, scheduling
+from provision.testing.compute import disks, instance_resource, quotas, reservations, scheduling
 from provision.testing.compute.backend import HostBackend
-from provision.testing.compute.capacity import NEVER_S, Capacity, valid_s
 from provision.testing.compute.catalogue import Catalogue, Links
 from provision.testing.compute.clock import timestamp
 from provision.testing.compute.errors import (
@@ -21,10 +20,11 @@ from provision.testing.compute.errors import (
     not_found,
 )
 from provision.testing.compute.faults import stock_out
-from provision.testing.compute.machine import OFF, WAITING, Machine
+from provision.testing.compute.flex_start import NEVER_S, Capacity, valid_s
+from provision.testing.compute.instance import OFF, WAITING, Machine
+from provision.testing.compute.instance_resource import Place
 from provision.testing.compute.oslogin import Logins
 from provision.testing.compute.quotas import Quotas, Usage
-from provision.testing.compute.resources import Place
 
 
 class Store:
@@ -161,7 +161,7 @@ class Store:
         if place in self.machines:
             raise already_exists(place.path)
         made = self._new_disks(place, body)
-        resource = resources.new_instance(
+        resource = instance_resource.new_instance(
             body,
             links=self.links,
             place=place,
@@ -183,7 +183,9 @@ class Store:
         for index, asked in enumerate(body["disks"]):
             if asked.get("type") == "SCRATCH":
                 continue
-            at = place.beside(disks.COLLECTION, resources.disk_name(asked, index, place.name))
+            at = place.beside(
+                disks.COLLECTION, instance_resource.disk_name(asked, index, place.name)
+            )
             if asked.get("source"):
                 disks.check_unused(self.item(at))
                 found[at] = self.items[at]
@@ -210,8 +212,8 @@ class Store:
         if not self.exists(machine):
             message = f"The resource '{machine.place.path}' was not found"
             return OperationFailure(code="RESOURCE_NOT_FOUND", message=message, http_status=404)
-        gpu, gpu_count = resources.gpu_of(machine.resource)
-        metadata = {**self.project_metadata, **resources.metadata_of(machine.resource)}
+        gpu, gpu_count = instance_resource.gpu_of(machine.resource)
+        metadata = {**self.project_metadata, **instance_resource.metadata_of(machine.resource)}
         try:
             address, port = self._hosts.boot(
                 machine.place.name, machine.place.zone, metadata, gpu, gpu_count
@@ -228,9 +230,9 @@ class Store:
             )
         machine.resource.update(status="RUNNING", lastStartTimestamp=timestamp(self.now()))
         machine.guest[MOCK_PORT_ATTRIBUTE] = str(port)
-        resources.set_address(machine.resource, address)
+        instance_resource.set_address(machine.resource, address)
         machine.stops_at = scheduling.ends_at(machine.scheduling, self.now())
-        resources.set_termination(machine.resource, machine.stops_at)
+        instance_resource.set_termination(machine.resource, machine.stops_at)
         return None
 
     def allot(self, machine: Machine, body: Mapping[str, Any]) -> OperationFailure | None:
@@ -280,8 +282,8 @@ class Store:
         machine.resource.update(status="TERMINATED", lastStopTimestamp=timestamp(self.now()))
         machine.guest.clear()
         machine.stops_at = None
-        resources.set_termination(machine.resource, None)
-        resources.set_address(machine.resource, None)
+        instance_resource.set_termination(machine.resource, None)
+        instance_resource.set_address(machine.resource, None)
 
     def remove(self, machine: Machine, *, keep_disks: bool = False) -> None:
         """Delete it with those of its disks that are deleted with it; the others stay, and bill."""

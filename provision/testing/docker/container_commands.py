@@ -8,10 +8,9 @@ import signal
 import sys
 import time
 
-from . import containers, flags, processes, program
-from . import create as creation
+from . import command_line, container_create, container_processes, container_program, containers
+from .command_table import Words, command, formatted, need
 from .store import DockerError, Record, Store, complain, daemon_error, normal, say, unpack
-from .table import Words, command, formatted, need
 
 TYPE_CHECKING = False  # typing takes as long to import as the rest of this program
 if TYPE_CHECKING:
@@ -20,13 +19,13 @@ if TYPE_CHECKING:
 
 def _new(store: Store, options: dict[str, Any], rest: Words) -> Record:
     options["network"] = options["network"] or options.pop("net")
-    return creation.create(store, options, rest[0], rest[1:])
+    return container_create.create(store, options, rest[0], rest[1:])
 
 
 @command("create", "container create")
 def create(store: Store, words: Words) -> int:
     """`docker create`."""
-    options, rest = flags.parse("create", flags.CREATE, words, stop_at_word=True)
+    options, rest = command_line.parse("create", command_line.CREATE, words, stop_at_word=True)
     need("create", rest, 1)
     say(_new(store, options, rest)["Id"])
     return 0
@@ -35,7 +34,7 @@ def create(store: Store, words: Words) -> int:
 @command("run", "container run")
 def run(store: Store, words: Words) -> int:
     """`docker run`."""
-    options, rest = flags.parse("run", flags.RUN, words, stop_at_word=True)
+    options, rest = command_line.parse("run", command_line.RUN, words, stop_at_word=True)
     need("run", rest, 1)
     if options["tty"] and not options["detach"]:
         raise DockerError(
@@ -74,7 +73,7 @@ def _run_status(error: DockerError) -> int:
 @command("start", "container start")
 def start(store: Store, words: Words) -> int:
     """`docker start`."""
-    _, rest = flags.parse("start", flags.START, words)
+    _, rest = command_line.parse("start", command_line.START, words)
     need("start", rest, 1)
     status = 0
     for name in rest:
@@ -102,7 +101,7 @@ def restart(store: Store, words: Words) -> int:
 
 
 def _stop(store: Store, words: Words, *, again: bool) -> int:
-    options, rest = flags.parse("restart" if again else "stop", flags.STOP, words)
+    options, rest = command_line.parse("restart" if again else "stop", command_line.STOP, words)
     need("restart" if again else "stop", rest, 1)
     grace = float(options["time"] or options["timeout"] or 10)
     for name in rest:
@@ -118,7 +117,7 @@ def _stop(store: Store, words: Words, *, again: bool) -> int:
 @command("kill", "container kill")
 def kill(store: Store, words: Words) -> int:
     """`docker kill`."""
-    options, rest = flags.parse("kill", flags.KILL, words)
+    options, rest = command_line.parse("kill", command_line.KILL, words)
     need("kill", rest, 1)
     for name in rest:
         record = store.container_or_fail(name)
@@ -137,7 +136,7 @@ def kill(store: Store, words: Words) -> int:
 @command("rm", "container rm", "container remove")
 def rm(store: Store, words: Words) -> int:
     """`docker rm`."""
-    options, rest = flags.parse("rm", flags.REMOVE, words)
+    options, rest = command_line.parse("rm", command_line.REMOVE, words)
     need("rm", rest, 1)
     status = 0
     for name in rest:
@@ -154,7 +153,7 @@ def rm(store: Store, words: Words) -> int:
 @command("ps", "container ls", "container list")
 def ps(store: Store, words: Words) -> int:
     """`docker ps`."""
-    options, _ = flags.parse("ps", flags.PS, words)
+    options, _ = command_line.parse("ps", command_line.PS, words)
     if not options["quiet"] and not options["format"]:
         say("CONTAINER ID   IMAGE     COMMAND   CREATED   STATUS    PORTS     NAMES")
     for record in reversed(store.all("containers")):
@@ -229,7 +228,7 @@ def _matches(record: Record, state: Record, word: str) -> bool:
 @command("exec", "container exec")
 def exec_(store: Store, words: Words) -> int:
     """`docker exec`."""
-    options, rest = flags.parse("exec", flags.EXEC, words, stop_at_word=True)
+    options, rest = command_line.parse("exec", command_line.EXEC, words, stop_at_word=True)
     need("exec", rest, 2)
     return containers.run_in(store, store.container_or_fail(rest[0]), options, rest[1:])
 
@@ -243,7 +242,7 @@ def top(store: Store, words: Words) -> int:
     record = store.container_or_fail(words[0])
     if not containers.state_of(store, record)["Running"]:
         daemon_error(f"container {record['Id']} is not running")
-    for line in ("PID", *map(str, sorted(processes.members(record["Id"])))):
+    for line in ("PID", *map(str, sorted(container_processes.members(record["Id"])))):
         say(line)
     return 0
 
@@ -251,7 +250,7 @@ def top(store: Store, words: Words) -> int:
 @command("logs", "container logs")
 def logs(store: Store, words: Words) -> int:
     """`docker logs`."""
-    options, rest = flags.parse("logs", flags.LOGS, words)
+    options, rest = command_line.parse("logs", command_line.LOGS, words)
     need("logs", rest, 1, 1)
     if options["follow"]:
         raise DockerError("docker: the mock does not simulate `docker logs --follow`")
@@ -262,7 +261,7 @@ def logs(store: Store, words: Words) -> int:
 @command("wait", "container wait")
 def wait(store: Store, words: Words) -> int:
     """`docker wait`."""
-    _, rest = flags.parse("wait", flags.NONE, words)
+    _, rest = command_line.parse("wait", command_line.NONE, words)
     need("wait", rest, 1)
     for name in rest:
         record = store.container_or_fail(name)
@@ -277,7 +276,7 @@ def cp(store: Store, words: Words) -> int:
     """`docker cp`."""
     import shutil
 
-    _, rest = flags.parse("cp", flags.COPY, words)
+    _, rest = command_line.parse("cp", command_line.COPY, words)
     need("cp", rest, 2, 2)
     sides = [_side(store, word) for word in rest]
     source, target = sides[0][1], sides[1][1]
@@ -314,7 +313,7 @@ def _side(store: Store, word: str) -> tuple[bool, str]:
     name, colon, path = word.partition(":")
     if colon and "/" not in name:
         record = store.container_or_fail(name)
-        return True, program.rootfs_of(store, record) + os.path.normpath("/" + path)
+        return True, container_program.rootfs_of(store, record) + os.path.normpath("/" + path)
     return False, store.real(word) if word.startswith("/") else word
 
 

@@ -7,8 +7,8 @@ import signal
 import sys
 import time
 
-from . import processes
-from .program import environment_of, find_program, in_rootfs, rootfs_of, working_folder
+from . import container_processes
+from .container_program import environment_of, find_program, in_rootfs, rootfs_of, working_folder
 from .store import DockerError, Record, Store, complain, daemon_error, now, say
 
 TYPE_CHECKING = False  # typing takes as long to import as the rest of this program
@@ -27,8 +27,10 @@ def state_of(store: Store, record: Record) -> Record:
     """The record's State as it is now: the processes decide."""
     state = record["State"]
     if state["Status"] == "running" and _namespace_ended(store, record):
-        processes.end(record["Id"], state["Pid"], state["Ticks"], number=signal.SIGKILL, grace_s=5)
-    if state["Status"] == "running" and not processes.alive(state["Pid"], state["Ticks"]):
+        container_processes.end(
+            record["Id"], state["Pid"], state["Ticks"], number=signal.SIGKILL, grace_s=5
+        )
+    if state["Status"] == "running" and not container_processes.alive(state["Pid"], state["Ticks"]):
         state.update(
             Status="exited",
             Running=False,
@@ -48,7 +50,7 @@ def _exit_code(store: Store, record: Record) -> int:
             with open(path) as file:
                 return int(file.read())
         except (FileNotFoundError, ValueError):
-            if processes.start_ticks(record["State"].get("Supervisor", 0)) == "":
+            if container_processes.start_ticks(record["State"].get("Supervisor", 0)) == "":
                 break
             time.sleep(0.01)
     return 255
@@ -120,7 +122,7 @@ def start(store: Store, record: Record, *, attach: bool = False, interactive: bo
         "Status": "running",
         "Running": True,
         "Pid": pid,
-        "Ticks": processes.start_ticks(pid),
+        "Ticks": container_processes.start_ticks(pid),
         "Supervisor": supervisor,
         "Joined": joined,
         "ExitCode": 0,
@@ -134,7 +136,9 @@ def start(store: Store, record: Record, *, attach: bool = False, interactive: bo
     try:
         os.waitpid(supervisor, 0)
     except KeyboardInterrupt:
-        processes.end(record["Id"], pid, record["State"]["Ticks"], number=signal.SIGINT, grace_s=10)
+        container_processes.end(
+            record["Id"], pid, record["State"]["Ticks"], number=signal.SIGINT, grace_s=10
+        )
     return int(state_of(store, record)["ExitCode"])
 
 
@@ -265,7 +269,7 @@ def stop(
             signal.SIGKILL,
             0,
         )  # as process 1 these ignore SIGTERM: Docker waits, then kills; the wait is left out
-    processes.end(record["Id"], main, ticks, number=number, grace_s=grace_s)
+    container_processes.end(record["Id"], main, ticks, number=number, grace_s=grace_s)
     state_of(store, record)
     record["State"]["Stopped"] = True
     store.save("containers", record["Id"], record)

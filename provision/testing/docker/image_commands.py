@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 
-from . import flags, registry
+from . import command_line, registry
+from .command_table import Words, command, formatted, need
 from .store import DockerError, Store, daemon_error, normal, say
-from .table import Words, command, formatted, need
 
 
 @command("build", "image build")
 def build_(store: Store, words: Words) -> int:
     """`docker build`."""
-    options, rest = flags.parse("build", flags.BUILD, words)
+    options, rest = command_line.parse("build", command_line.BUILD, words)
     need("build", rest, 1, 1)
     from .build import build  # only here: what it needs takes a third of the start-up
 
@@ -23,7 +23,7 @@ def build_(store: Store, words: Words) -> int:
 @command("pull", "image pull")
 def pull(store: Store, words: Words) -> int:
     """`docker pull`."""
-    options, rest = flags.parse("pull", flags.PULL, words)
+    options, rest = command_line.parse("pull", command_line.PULL, words)
     need("pull", rest, 1, 1)
     registry.pull(store, rest[0], quiet=options["quiet"])
     if options["quiet"]:
@@ -34,7 +34,7 @@ def pull(store: Store, words: Words) -> int:
 @command("push", "image push")
 def push(store: Store, words: Words) -> int:
     """`docker push`."""
-    _, rest = flags.parse("push", flags.PULL, words)
+    _, rest = command_line.parse("push", command_line.PULL, words)
     need("push", rest, 1, 1)
     registry.push(store, rest[0])
     return 0
@@ -43,7 +43,7 @@ def push(store: Store, words: Words) -> int:
 @command("tag", "image tag")
 def tag(store: Store, words: Words) -> int:
     """`docker tag`."""
-    _, rest = flags.parse("tag", flags.NONE, words)
+    _, rest = command_line.parse("tag", command_line.NONE, words)
     need("tag", rest, 2, 2)
     registry.tag_image(store, store.image_or_fail(rest[0]), rest[1])
     return 0
@@ -52,7 +52,7 @@ def tag(store: Store, words: Words) -> int:
 @command("login")
 def login(store: Store, words: Words) -> int:
     """`docker login`."""
-    options, rest = flags.parse("login", flags.LOGIN, words)
+    options, rest = command_line.parse("login", command_line.LOGIN, words)
     if not options["password_stdin"] and options["password"] is None:
         raise DockerError("Error: Cannot perform an interactive login from a non TTY device")
     password = sys.stdin.read().strip() if options["password_stdin"] else options["password"]
@@ -72,7 +72,7 @@ def login(store: Store, words: Words) -> int:
 @command("images", "image ls", "image list")
 def images(store: Store, words: Words) -> int:
     """`docker images`."""
-    options, rest = flags.parse("images", flags.IMAGES, words)
+    options, rest = command_line.parse("images", command_line.IMAGES, words)
     if not options["quiet"] and not options["format"]:
         say("REPOSITORY          TAG       IMAGE ID       CREATED   SIZE")
     for record in store.all("images"):
@@ -101,7 +101,7 @@ def images(store: Store, words: Words) -> int:
 @command("rmi", "image rm", "image remove")
 def rmi(store: Store, words: Words) -> int:
     """`docker rmi`."""
-    options, rest = flags.parse("rmi", flags.RMI, words)
+    options, rest = command_line.parse("rmi", command_line.RMI, words)
     need("rmi", rest, 1)
     for name in rest:
         record = store.image_or_fail(name)

@@ -6,9 +6,9 @@ import errno
 import os
 import sys
 
-from . import commands, container_commands, image_commands  # noqa: F401 - they fill the table
+from . import container_commands, engine_commands, image_commands  # noqa: F401 - they fill the table
+from .command_table import COMMANDS, Command
 from .store import DockerError, Store, complain
-from .table import COMMANDS, Command
 
 _GROUPS = frozenset(
     (

@@ -10,7 +10,7 @@ import os
 import socket
 import sys
 
-from .place import PIPE_LIMIT, Place
+from .environment import PIPE_LIMIT, Place
 
 _DAEMON_FLAGS = frozenset(("-multiuser-server", "-M", "-m", "-S", "--static-partitioning"))
 
@@ -51,7 +51,7 @@ def _make(path: str, mode: int) -> bool:
 
 
 def _start(place: Place, *, background: bool, every_user: bool) -> int:
-    from .daemon import Daemon  # only here: the tool needs none of it
+    from .control_daemon import Daemon  # only here: the tool needs none of it
 
     if len(place.pipe_name) > PIPE_LIMIT:
         return 1  # and no word about it

@@ -394,7 +394,7 @@ def test_multiprocessors_are_known_by_name(name: str, sms: int | None) -> None:
 
 
 def test_every_gpu_of_compute_engine_is_known_by_name() -> None:
-    from provision.testing.gpus import MODELS
+    from provision.testing.host.gpu_models import MODELS
 
     assert {gpu.name: sms_of(gpu.name) for gpu in MODELS.values()} == {
         gpu.name: gpu.multiprocessors for gpu in MODELS.values()

@@ -45,7 +45,7 @@ def _cuda(name: Any) -> Any:
     packages = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120 - starts faster
     sys.path.append(packages)
     try:
-        from mps_standin.cuda import load  # type: ignore[import-not-found]
+        from mps_standin.libcuda import load  # type: ignore[import-not-found]
     finally:
         sys.path.remove(packages)
     return load(name)

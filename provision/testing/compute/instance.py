@@ -8,7 +8,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 
 from provision.testing.compute.errors import Json
-from provision.testing.compute.resources import Place
+from provision.testing.compute.instance_resource import Place
 
 SERIAL_RING_BYTES = 1024 * 1024
 """What `getSerialPortOutput` keeps (Compute Engine API, instances.getSerialPortOutput: "the last 1

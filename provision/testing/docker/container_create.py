@@ -6,7 +6,7 @@ import os
 import re
 import time
 
-from .program import put
+from .container_program import put
 from .registry import pull
 from .store import DockerError, Record, Store, complain, daemon_error, new_id, normal, now
 

@@ -20,11 +20,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Protocol
 
-from provision.testing.compute import scripts
-from provision.testing.compute.capacity import Capacity
+from provision.testing.compute import fault_scripts
 from provision.testing.compute.clock import Clock
 from provision.testing.compute.errors import ApiError, Json
 from provision.testing.compute.faults import FaultBook
+from provision.testing.compute.flex_start import Capacity
 from provision.testing.compute.quotas import Quotas
 
 
@@ -99,7 +99,7 @@ def _faults(emulator: Controlled, _body: Any) -> Json:
 
 
 def _add_faults(emulator: Controlled, body: Any) -> Json:
-    emulator.faults.add(*scripts.read(body or ()))
+    emulator.faults.add(*fault_scripts.read(body or ()))
     return _faults(emulator, None)
 
 

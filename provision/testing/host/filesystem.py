@@ -16,11 +16,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.testing.gpus import DRIVERS, OLDER_DRIVERS, Gpu
-from provision.testing.processes import MockHostError, Processes
-from provision.testing.utilities import WRITERS, link_utilities
+from provision.testing.host.gpu_models import DRIVERS, OLDER_DRIVERS, Gpu
+from provision.testing.host.processes import MockHostError, Processes
+from provision.testing.host.utilities import WRITERS, link_utilities
 
-STANDINS = Path(__file__).with_name("standins")
+STANDINS = Path(__file__).parents[1] / "standins"
 
 OS_RELEASE = """\
 NAME="Container-Optimized OS"

@@ -17,8 +17,8 @@ import select
 import socket
 import sys
 
-from .place import Place
-from .shares import context_bytes, limits, lowest, multiprocessors, of_variable
+from .client_limits import context_bytes, limits, lowest, multiprocessors, of_variable
+from .environment import Place
 
 TYPE_CHECKING = False  # typing takes as long to import as the rest of this program
 if TYPE_CHECKING:
@@ -300,7 +300,7 @@ def _number(value: Any) -> int:
 
 def _lowered(percentage: float) -> float:
     """The server's percentage, or the process's own where that is less (MPS guide)."""
-    from .answers import percentage as read  # only here: few set one
+    from .messages import percentage as read  # only here: few set one
 
     return min(
         percentage, read(os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")) or percentage

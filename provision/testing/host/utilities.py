@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from provision.testing.processes import MockHostError
+from provision.testing.host.processes import MockHostError
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 UTILITIES = tuple(

@@ -123,7 +123,13 @@ def _launch(folder: Path, idle_s: float | None) -> int:
     (folder / RECORD).unlink(missing_ok=True)
     package_parent = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH", "")]))
-    words = [sys.executable, "-m", "provision.testing.server", "--state", str(folder.resolve())]
+    words = [
+        sys.executable,
+        "-m",
+        "provision.testing.background_server",
+        "--state",
+        str(folder.resolve()),
+    ]
     if idle_s is not None:
         words += ["--idle-s", str(idle_s)]
     started = subprocess.run(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from . import containers, create, flags
+from . import command_line, container_create, containers
+from .command_table import Words, command, formatted, need
 from .store import DockerError, Record, Store, complain, daemon_error, say
-from .table import Words, command, formatted, need
 
 VERSION = "27.5.1"
 
@@ -17,7 +17,7 @@ VERSION = "27.5.1"
 def version(store: Store, words: Words) -> int:
     """`docker version`."""
     del store
-    options, _ = flags.parse("version", flags.FORMAT, words)
+    options, _ = command_line.parse("version", command_line.FORMAT, words)
     side = {
         "Version": VERSION,
         "ApiVersion": "1.47",
@@ -39,7 +39,7 @@ def version(store: Store, words: Words) -> int:
 @command("info", "system info")
 def info(store: Store, words: Words) -> int:
     """`docker info`."""
-    options, _ = flags.parse("info", flags.FORMAT, words)
+    options, _ = command_line.parse("info", command_line.FORMAT, words)
     records = store.all("containers")
     running = sum(containers.state_of(store, record)["Running"] for record in records)
     data = {
@@ -77,8 +77,8 @@ def _read(path: str) -> str:
 @command("system df")
 def system_df(store: Store, words: Words) -> int:
     """`docker system df`."""
-    options, _ = flags.parse(
-        "system df", {"format": (flags.ONE, ""), "verbose": (flags.BOOL, "v")}, words
+    options, _ = command_line.parse(
+        "system df", {"format": (command_line.ONE, ""), "verbose": (command_line.BOOL, "v")}, words
     )
     rows = [
         {"Type": name, "TotalCount": str(len(store.all(kind))), "Size": "0B", "Reclaimable": "0B"}
@@ -99,7 +99,7 @@ _KINDS = (("Images", "images"), ("Containers", "containers"), ("Local Volumes", 
 @command("system prune", "image prune", "container prune", "volume prune", "builder prune")
 def prune(store: Store, words: Words) -> int:
     """`docker system prune`."""
-    options, _ = flags.parse("prune", flags.PRUNE, words)
+    options, _ = command_line.parse("prune", command_line.PRUNE, words)
     if not options["force"]:
         raise DockerError("docker: the mock prunes with --force only")
     used = set()
@@ -137,7 +137,7 @@ def inspect(store: Store, words: Words) -> int:
 
 
 def _inspect(store: Store, words: Words, name: str, kinds: tuple[str, ...]) -> int:
-    options, rest = flags.parse(name, flags.FORMAT, words)
+    options, rest = command_line.parse(name, command_line.FORMAT, words)
     need(name, rest, 1)
     found, missing = [], []
     for word in rest:
@@ -181,11 +181,13 @@ def look_up(store: Store, word: str, kinds: tuple[str, ...]) -> Record | None:
 @command("volume create")
 def volume_create(store: Store, words: Words) -> int:
     """`docker volume create`."""
-    options, rest = flags.parse("volume create", flags.VOLUME_CREATE, words)
+    options, rest = command_line.parse("volume create", command_line.VOLUME_CREATE, words)
     name = rest[0] if rest else options["name"]
     if not name:
         raise DockerError("docker: the mock makes volumes with a name only")
-    create.make_volume(store, name, dict(word.partition("=")[::2] for word in options["label"]))
+    container_create.make_volume(
+        store, name, dict(word.partition("=")[::2] for word in options["label"])
+    )
     say(name)
     return 0
 
@@ -193,7 +195,7 @@ def volume_create(store: Store, words: Words) -> int:
 @command("volume inspect")
 def volume_inspect(store: Store, words: Words) -> int:
     """`docker volume inspect`."""
-    options, rest = flags.parse("volume inspect", flags.FORMAT, words)
+    options, rest = command_line.parse("volume inspect", command_line.FORMAT, words)
     need("volume inspect", rest, 1)
     for name in rest:
         record = look_up(store, name, ("volume",))
@@ -206,7 +208,7 @@ def volume_inspect(store: Store, words: Words) -> int:
 @command("volume ls", "volume list")
 def volume_ls(store: Store, words: Words) -> int:
     """`docker volume ls`."""
-    options, _ = flags.parse("volume ls", flags.PS, words)
+    options, _ = command_line.parse("volume ls", command_line.PS, words)
     if not options["quiet"] and not options["format"]:
         say("DRIVER    VOLUME NAME")
     for record in store.all("volumes"):
@@ -221,7 +223,7 @@ def volume_ls(store: Store, words: Words) -> int:
 @command("volume rm", "volume remove")
 def volume_rm(store: Store, words: Words) -> int:
     """`docker volume rm`."""
-    options, rest = flags.parse("volume rm", flags.RMI, words)
+    options, rest = command_line.parse("volume rm", command_line.RMI, words)
     need("volume rm", rest, 1)
     for name in rest:
         user = next(

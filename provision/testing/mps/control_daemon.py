@@ -19,11 +19,11 @@ import socket
 import time
 from collections.abc import Callable
 
-from .answers import REFUSED, missing, percentage, shown, stamped
-from .cuda import chosen, uuid
-from .place import Message, Place
+from .client_limits import limits, lowest, of_variable, with_limit
+from .environment import Message, Place
+from .libcuda import chosen, uuid
+from .messages import REFUSED, missing, percentage, shown, stamped
 from .servers import CONTEXTS, Client, Server
-from .shares import limits, lowest, of_variable, with_limit
 
 
 class Daemon:

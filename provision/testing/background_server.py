@@ -1,4 +1,4 @@
-"""The background mock of the tasks: `python -m provision.testing.server --state DIR`.
+"""The background mock of the tasks: `python -m provision.testing.background_server --state DIR`.
 
 It writes `mock.json` (pid, endpoint, SSH ports, version) when it serves, and removes it at its end:
 on SIGTERM, or after thirty minutes without a request or an SSH connection.
@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from provision.testing.daemon import RECORD, start_ticks, version
+from provision.testing.background import RECORD, start_ticks, version
 from provision.testing.mock_cloud import MockCloud
 
 IDLE_S = 30 * 60.0
@@ -96,7 +96,7 @@ class Server:
 
 def main(words: list[str] | None = None) -> int:
     """Run the server in the foreground."""
-    parser = argparse.ArgumentParser(prog="provision.testing.server")
+    parser = argparse.ArgumentParser(prog="provision.testing.background_server")
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--idle-s", type=float, default=IDLE_S)
     options = parser.parse_args(words)

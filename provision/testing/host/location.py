@@ -8,8 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from provision.testing.processes import MockHostError, Processes
-from provision.testing.utilities import SYSTEM_PATH
+from provision.testing.host.processes import MockHostError, Processes
+from provision.testing.host.utilities import SYSTEM_PATH
 
 
 def place(wanted: Path | None, processes: Processes) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from . import processes
+from . import container_processes
 from .store import DockerError, Record, Store, daemon_error, runnable, which
 
 
@@ -39,7 +39,7 @@ def environment_of(
         {
             "PROVISION_MOCK_ROOT": rootfs,
             "PROVISION_MOCK_STATE": store.state,
-            processes.MARK: record["Id"],
+            container_processes.MARK: record["Id"],
         }
     )
     values["PROVISION_MOCK_SUDO"] = "1" if who in ("root", "0") else ""

@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, TypeVar
 
-from provision.testing.compute import bulk, disks, lifecycle, reservations, resources
+from provision.testing.compute import bulk, disks, instance_resource, lifecycle, reservations
 from provision.testing.compute.backend import HostBackend
 from provision.testing.compute.catalogue import Catalogue
 from provision.testing.compute.clock import Clock, Moment, timestamp
-from provision.testing.compute.durations import Durations
 from provision.testing.compute.errors import ApiError, Json, OperationFailure, already_exists
 from provision.testing.compute.faults import Fault
+from provision.testing.compute.insert_checks import check_insert, check_labels, check_name
+from provision.testing.compute.instance import OFF, WAITING, Machine
+from provision.testing.compute.instance_resource import Place
 from provision.testing.compute.lifecycle import Plan
-from provision.testing.compute.machine import OFF, WAITING, Machine
+from provision.testing.compute.operation_durations import Durations
 from provision.testing.compute.operations import Change, Operations
-from provision.testing.compute.resources import Place
-from provision.testing.compute.rules import check_insert, check_labels, check_name
 from provision.testing.compute.store import Store
 
 T = TypeVar("T")
@@ -193,7 +193,9 @@ class World:
             self.tick()
             machine = self.store.find(place)
             if (
-                resources.metadata_of(machine.resource).get("enable-guest-attributes", "").upper()
+                instance_resource.metadata_of(machine.resource)
+                .get("enable-guest-attributes", "")
+                .upper()
                 != "TRUE"
             ):
                 raise ApiError(
@@ -331,7 +333,7 @@ class World:
                     stops_at = machine.stops_at
                     self.store.boot(machine, keep=True)
                     machine.stops_at = stops_at
-                    resources.set_termination(machine.resource, stops_at)
+                    instance_resource.set_termination(machine.resource, stops_at)
 
     # --- inside -----------------------------------------------------------------------------------
 

@@ -8,12 +8,12 @@ from typing import Any, TypeAlias
 
 from provision.testing.compute import lifecycle, networks
 from provision.testing.compute.catalogue import Catalogue, Links
+from provision.testing.compute.emulated_cloud import World
 from provision.testing.compute.errors import ApiError, Json, invalid_field, not_found
 from provision.testing.compute.faults import Fault
 from provision.testing.compute.filters import compile_filter
+from provision.testing.compute.instance_resource import Place
 from provision.testing.compute.paging import aggregated, listing
-from provision.testing.compute.resources import Place
-from provision.testing.compute.world import World
 
 SERVER_WAIT_S = 120.0
 SERIAL_PORTS = range(1, 5)

@@ -18,7 +18,7 @@ import paramiko
 from paramiko.common import cMSG_CHANNEL_REQUEST
 
 from provision.testing.faults import Faults, Stats
-from provision.testing.processes import MockHostError, Process, Processes
+from provision.testing.host.processes import MockHostError, Process, Processes
 
 _BLOCK = 1 << 15
 GONE = (OSError, EOFError)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 import paramiko
 from paramiko.sftp import SFTP_OK, SFTP_OP_UNSUPPORTED, SFTP_PERMISSION_DENIED
 
-from provision.testing.processes import Processes
+from provision.testing.host.processes import Processes
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

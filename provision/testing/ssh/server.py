@@ -32,8 +32,8 @@ from paramiko.common import (
 )
 
 from provision.testing.faults import Faults, Stats
-from provision.testing.session import GONE, Session, SessionStarter, Terminal
-from provision.testing.sftp import FilesServer, FilesSubsystem
+from provision.testing.ssh.session import GONE, Session, SessionStarter, Terminal
+from provision.testing.ssh.sftp import FilesServer, FilesSubsystem
 
 MAX_SESSIONS = 10
 """Sessions on one connection; OpenSSH's default, and Container-Optimized OS documents no other."""

@@ -1,0 +1,1 @@
+"""Parts of a mock host: its folder, its processes, its hardware and its boot."""

@@ -1,0 +1,1 @@
+"""The SSH server of a mock host: connections, sessions, SFTP and keys."""
