@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pytest
 from google.api_core.exceptions import BadRequest, Conflict, NotFound, PreconditionFailed
 from google.cloud import compute_v1
@@ -286,104 +283,6 @@ def test_a_reservation_that_cannot_be_found_is_refused(
 ) -> None:
     answer = send(free_emulator, "POST", f"{ZONE_PATH}/instances", body)
     assert (answer.status_code, answer.json()["error"]["errors"][0]["reason"]) == (400, "invalid")
-
-
-# --- many at once ---------------------------------------------------------------------------------
-
-
-def properties() -> Body:
-    """What `instanceProperties` are: bare names where an instance has paths."""
-    body = gpu_vm(
-        machineType="n1-standard-8",
-        guestAccelerators=[{"acceleratorType": "nvidia-tesla-t4", "acceleratorCount": 1}],
-    )
-    body["disks"][0]["initializeParams"]["diskType"] = "pd-balanced"
-    return {key: value for key, value in body.items() if key != "name"}
-
-
-def bulk_insert(google: Google, **words: Any) -> Any:
-    shape = compute_v1.InstanceProperties.from_json(json.dumps(properties()))
-    resource = compute_v1.BulkInsertInstanceResource(instance_properties=shape, **words)
-    client = google.client("Instances")
-    return google.done(
-        client.bulk_insert_unary(
-            project=PROJECT, zone=ZONE, bulk_insert_instance_resource_resource=resource
-        )
-    )
-
-
-def names(emulator: ComputeEmulator) -> list[str]:
-    return [vm["name"] for vm in emulator.instances(PROJECT)]
-
-
-def test_bulk_insert_numbers_its_instances(google: Google, emulator: ComputeEmulator) -> None:
-    done = bulk_insert(google, count=2, name_pattern="dev-##")
-    assert (
-        done.instances_bulk_insert_operation_metadata.per_location_status[
-            f"zones/{ZONE}"
-        ].created_vm_count
-        == 2
-    )
-    bulk_insert(google, count=1, name_pattern="dev-##")
-    assert names(emulator) == ["dev-01", "dev-02", "dev-03"]
-    assert {vm["status"] for vm in emulator.instances(PROJECT)} == {"RUNNING"}
-    assert disks(emulator) == names(emulator)
-
-
-def test_bulk_insert_takes_names(google: Google, emulator: ComputeEmulator) -> None:
-    each = {
-        name: compute_v1.BulkInsertInstanceResourcePerInstanceProperties(name=name)
-        for name in ("b", "a")
-    }
-    bulk_insert(google, count=2, per_instance_properties=each)
-    assert names(emulator) == ["a", "b"]
-
-
-@pytest.mark.parametrize(
-    ("least", "made", "error"),
-    [(3, 0, (503, "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS")), (2, 2, (0, ""))],
-)
-def test_bulk_insert_is_all_or_at_least_so_many(
-    google: Google, emulator: ComputeEmulator, least: int, made: int, error: tuple[int, str]
-) -> None:
-    fault = stock_out(ZONE, call="instances.bulkInsert")
-    emulator.faults.add(
-        Fault(kind=fault.kind, call=fault.call, code=fault.code, http_status=503, capacity=2)
-    )
-    done = bulk_insert(google, count=3, min_count=least, name_pattern="dev-#")
-    assert error_of(done) == error
-    assert len(names(emulator)) == len(disks(emulator)) == made
-
-
-def test_bulk_insert_stops_at_the_quota(google: Google, emulator: ComputeEmulator) -> None:
-    emulator.quotas.set("NVIDIA_T4_GPUS", 2)
-    assert error_of(bulk_insert(google, count=3, name_pattern="dev-#")) == (403, "QUOTA_EXCEEDED")
-    assert names(emulator) == []
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"count": "2", "namePattern": "dev"},
-        {"count": "2", "namePattern": "dev-#", "minCount": "3"},
-        {"count": "2", "namePattern": "dev-#", "instanceProperties": None},
-        {"count": "2", "namePattern": "dev-#", "perInstanceProperties": {"a": {}}},
-        {"count": "2", "perInstanceProperties": {"a": {}}},
-        {"count": "2", "namePattern": "dev-#", "locationPolicy": {}},
-        {"count": "2", "namePattern": "Dev-#"},
-    ],
-)
-def test_a_bulk_insert_that_contradicts_itself_is_refused(
-    free_emulator: ComputeEmulator, body: Body
-) -> None:
-    answer = send(
-        free_emulator,
-        "POST",
-        f"{ZONE_PATH}/instances/bulkInsert",
-        {"instanceProperties": properties(), **body},
-    )
-    assert answer.status_code == 400
-    assert free_emulator.instances(PROJECT) == []
 
 
 def test_everything_outlives_the_emulator(

@@ -143,21 +143,3 @@ def test_refusals_have_their_reasons(compute: Any) -> None:
         "resourceInUseByAnotherResource",
     )
 
-
-def test_many_at_once(compute: Any) -> None:
-    properties = {key: value for key, value in gpu_vm().items() if key != "name"}
-    properties |= {
-        "machineType": "n1-standard-8",
-        "guestAccelerators": [{"acceleratorType": "nvidia-tesla-t4", "acceleratorCount": 1}],
-    }
-    done(
-        compute,
-        compute.instances().bulkInsert(
-            **AT, body={"count": "3", "namePattern": "dev-#", "instanceProperties": properties}
-        ),
-    )
-    assert [vm["name"] for vm in compute.instances().list(**AT).execute()["items"]] == [
-        "dev-1",
-        "dev-2",
-        "dev-3",
-    ]

@@ -161,7 +161,7 @@ def test_a_unit_that_is_being_started_is_activating(cos: MockHost) -> None:
     ("text", "said"),
     [
         ("echo not cloud-config\n", "does not start with #cloud-config"),
-        ("#cloud-config\nruncmd: {a: b}\n", "Failed loading yaml"),
+        ("#cloud-config\nruncmd: {a: b}\n", "runcmd: expected a list, not dict"),
         ("#cloud-config\nruncmd:\n  - [a\n", "Failed loading yaml"),
         ("#cloud-config\npackages: [x]\nruncmd: [[echo, on]]\n", "does not apply 'packages'"),
         (

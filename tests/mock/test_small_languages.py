@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from provision.testing.docker import command_line
 from provision.testing.docker.build import expand, parse
 from provision.testing.docker.go_template import TemplateError, render
 from provision.testing.docker.store import DockerError
-from provision.testing.yaml_subset import YamlError
-from provision.testing.yaml_subset import parse as parse_yaml
 
 DATA: dict[str, Any] = {
     "Id": "sha256:12",
@@ -69,54 +64,6 @@ def test_templates(template: str, text: str) -> None:
 def test_templates_that_docker_refuses(template: str) -> None:
     with pytest.raises(TemplateError):
         render(template, DATA)
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("", None),
-        ("a: 1\nb: x # comment\nc:\n", {"a": 1, "b": "x", "c": None}),
-        ("- a\n- 'it''s'\n- \"tab\\t\"\n- true\n- ~\n", ["a", "it's", "tab\t", True, None]),
-        ("a:\n  - b: 1\n    c: 2\n  - d\n", {"a": [{"b": 1, "c": 2}, "d"]}),
-        ("a:\n- 1\n- 2\nb: 3\n", {"a": [1, 2], "b": 3}),
-        ("- [a, 'b, c', [d, e]]\n", [["a", "b, c", ["d", "e"]]]),
-        ("a: [x,\n  y]\n", {"a": ["x", "y"]}),
-        ("a: |\n  one\n   two\n\n  three\nb: 1\n", {"a": "one\n two\n\nthree\n", "b": 1}),
-        ("a: |-\n  one\n", {"a": "one"}),
-        ("a: >\n  one\n  two\n", {"a": "one two\n"}),
-        ('permissions: "0644"\npath: /etc/x:y\n', {"permissions": "0644", "path": "/etc/x:y"}),
-        ("a: 0644\nb: -5\n", {"a": "0644", "b": -5}),
-        ("- - a\n  - b\n-\n  c: d\n", [["a", "b"], {"c": "d"}]),
-        ("a: # nothing\n  b: c\n", {"a": {"b": "c"}}),
-        ("- echo a > b\n- \"sh -c 'x: y'\"\n", ["echo a > b", "sh -c 'x: y'"]),
-    ],
-)
-def test_yaml(text: str, value: object) -> None:
-    assert parse_yaml(text) == value
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a: {b: c}\n",
-        "a: &x 1\n",
-        "a: 1\na: 2\n",
-        "a: 'open\n",
-        "a: [b\n",
-        "a:\n\t- b\n",
-        "a: 1\n  b: 2\n",
-        "a: 1\nrest\n",
-    ],
-)
-def test_yaml_that_is_not_understood_is_an_error_with_its_line(text: str) -> None:
-    with pytest.raises(YamlError, match=r"line \d+"):
-        parse_yaml(text)
-
-
-@given(st.text(max_size=200))
-def test_no_text_makes_the_yaml_reader_fail_otherwise(text: str) -> None:
-    with contextlib.suppress(YamlError):
-        parse_yaml(text)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, TypeVar
 
-from provision.testing.compute import bulk, disks, instance_resource, lifecycle, reservations
+from provision.testing.compute import disks, instance_resource, lifecycle, reservations
 from provision.testing.compute.backend import HostBackend
 from provision.testing.compute.catalogue import Catalogue
 from provision.testing.compute.clock import Clock, Moment, timestamp
@@ -56,30 +56,6 @@ class World:
             if known is not None:
                 return known
             return self._insert(place, body, request_id=request_id, fault=fault)
-
-    def bulk_insert(
-        self,
-        project: str,
-        zone: str,
-        body: Mapping[str, Any],
-        *,
-        request_id: str,
-        fault: Fault | None,
-    ) -> Json:
-        """Accept many new instances under one operation; what each of them is refused for refuses all."""
-        place = Place(project, zone, "", "instances/bulkInsert")
-        with self._lock:
-            self.tick()
-            known = self._operations.recall(request_id, "bulkInsert", place)
-            if known is not None:
-                return known
-            taken = {
-                at.name for at in self.store.machines if (at.project, at.zone) == (project, zone)
-            }
-            wanted = bulk.read_bulk(body, zone, taken)
-            for single in wanted.bodies:
-                self._check(Place(project, zone, single["name"]), single)
-            return self._bulk_insert(place, wanted, request_id=request_id, fault=fault)
 
     def change(
         self,
@@ -362,58 +338,6 @@ class World:
             begin="STAGING", end=lambda: self.store.allot(machine, body), fail=fail, failure=short
         )
         return self._begin("insert", machine, plan, request_id=request_id, fault=fault)
-
-    def _bulk_insert(
-        self, place: Place, wanted: bulk.Bulk, *, request_id: str, fault: Fault | None
-    ) -> Json:
-        """As many as there is room for; fewer than `least` of them are taken back, and the operation has failed."""
-        room = len(wanted.bodies) if fault is None or fault.capacity is None else fault.capacity
-        machines: list[Machine] = []
-        short: OperationFailure | None = (
-            fault.as_failure() if fault is not None and fault.capacity is not None else None
-        )
-        for single in wanted.bodies[:room]:
-            machine = self.store.new_machine(
-                Place(place.project, place.zone, single["name"]), single
-            )
-            machines.append(machine)
-            failure = self.store.shortage(machine, with_disks=True)
-            if failure is not None:
-                short = failure
-                self.store.remove(machines.pop())
-        enough = len(machines) >= wanted.least
-
-        def fail() -> None:
-            for machine in machines:
-                self.store.remove(machine)
-
-        def end() -> OperationFailure | None:
-            failures = [
-                failure for machine in machines if (failure := self.store.boot(machine)) is not None
-            ]
-            return failures[0] if failures else None
-
-        def begin() -> None:
-            for machine in machines:
-                machine.status = "STAGING"
-
-        change = Change(
-            verb="bulkInsert",
-            place=place,
-            target_id=self.store.new_id(),
-            begin=begin,
-            end=end,
-            fail=fail,
-            failure=None if enough else short,
-            shows={
-                "instancesBulkInsertOperationMetadata": bulk.metadata(
-                    place.zone, len(wanted.bodies), len(machines) if enough else 0
-                )
-            },
-        )
-        return self._operations.begin(
-            change, request_id, None if fault is not None and fault.capacity is not None else fault
-        )
 
     def _new_item(self, place: Place, body: Mapping[str, Any]) -> Json:
         self.store.catalogue.accelerators_in(place.zone)

@@ -32,10 +32,9 @@ def _stock_out(
     silent: bool = False,
     leaves_vm: bool = False,
     leaves_disk: bool = False,
-    capacity: int | None = None,
 ) -> Fault:
     fault = faults.stock_out(available=available, with_details=with_details, leaves_vm=leaves_vm)
-    fault = replace(fault, leaves_disk=leaves_disk, capacity=capacity)
+    fault = replace(fault, leaves_disk=leaves_disk)
     return faults.silent(fault) if silent else fault
 
 

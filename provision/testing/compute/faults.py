@@ -74,8 +74,6 @@ class Fault:
     VM was made)."""
     leaves_disk: bool = False
     """A failed insert leaves its disks behind, attached to nothing."""
-    capacity: int | None = None
-    """For `instances.bulkInsert`: so many VMs are made before this error."""
     text: str = ""
     seconds: float = 0.0
     said: Mapping[str, Any] = field(default_factory=dict)

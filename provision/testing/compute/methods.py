@@ -172,9 +172,6 @@ class Api:
             "instances.insert": lambda ask: world.insert(
                 ask.project, ask.zone, ask.body, request_id=ask.request_id, fault=ask.fault
             ),
-            "instances.bulkInsert": lambda ask: world.bulk_insert(
-                ask.project, ask.zone, ask.body, request_id=ask.request_id, fault=ask.fault
-            ),
             "instances.getSerialPortOutput": self._serial,
             "instances.getGuestAttributes": self._guest_attributes,
             **{f"instances.{verb}": change for verb in lifecycle.VERBS},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from provision.testing.compute.catalogue import Links
 from provision.testing.compute.clock import Moment, timestamp
@@ -36,8 +36,6 @@ class Change:
     """What it fails with, known from the start (a quota); a fault goes before it."""
     user: str | None = None
     """Who asked for it; None: the caller."""
-    shows: Json = field(default_factory=dict)
-    """More fields of the operation resource, at its end."""
 
 
 @dataclass
@@ -150,9 +148,7 @@ class Operations:
             operation.change.fail()
         if failure is not None:
             failure.apply(operation.resource)
-        operation.resource.update(
-            operation.change.shows, status="DONE", progress=100, endTime=timestamp(at)
-        )
+        operation.resource.update(status="DONE", progress=100, endTime=timestamp(at))
 
     def get(self, place: Place) -> Json:
         """An operation (`place.name` is its name) as it is now."""

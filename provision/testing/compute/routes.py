@@ -39,7 +39,6 @@ def _rules() -> Iterator[Rule]:
         yield rule("POST", f"{_ZONE}/{collection}", f"{collection}.insert")
         yield rule("DELETE", f"{_ZONE}/{collection}/<name>", f"{collection}.delete")
     yield rule("POST", f"{_ZONE}/disks/<name>/setLabels", "disks.setLabels")
-    yield rule("POST", f"{_ZONE}/instances/bulkInsert", "instances.bulkInsert")
     for verb in lifecycle.VERBS:
         if verb != "delete":
             yield rule("POST", f"{_ZONE}/instances/<name>/{verb}", f"instances.{verb}")

@@ -1,9 +1,9 @@
-"""What cloud-init does with user-data on Container-Optimized OS: write_files, bootcmd and runcmd at every boot.
+"""cloud-init as Container-Optimized OS runs it: write_files, bootcmd and runcmd of the user-data at every boot.
 
 Stock cloud-init applies them once per instance; Container-Optimized OS at each boot (Google:
-"Create and configure Container-Optimized OS instances"). Its command lines are run by the host's
-shell as root; a word that names a path is led below the host's root, since on a mock only scripts
-that use "$R" find it by themselves.
+"Create and configure Container-Optimized OS instances"). The host's shell runs the command lines as
+root. A word that is an absolute path gets the host's root folder in front: on a mock host only
+scripts that use "$R" would find it otherwise.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import gzip
 import re
 from typing import Any, Protocol
 
-from provision.testing.yaml_subset import YamlError, parse
-
-KNOWN = frozenset({"write_files", "runcmd", "bootcmd", "users"})
+APPLIED_KEYS = frozenset({"write_files", "runcmd", "bootcmd", "users"})
+_ROOT_FOLDERS = r"/(?:etc|home|mnt|root|run|tmp|var)(?=/|\Z)"
 
 
 class BootingHost(Protocol):
@@ -27,13 +26,13 @@ class BootingHost(Protocol):
         ...
 
     def put(self, path: str, text: str, mode: str = "644") -> None:
-        """Write a file, as root."""
+        """Write a file as root."""
         ...
 
     def run_as_root(
         self, argv: list[str], *, stdin: bytes = b"", timeout_s: float = 900
     ) -> tuple[int, str]:
-        """Run a program, as root."""
+        """Run a program as root; return its status and output."""
         ...
 
     def print_console(self, text: str) -> None:
@@ -42,25 +41,36 @@ class BootingHost(Protocol):
 
 
 def apply(text: str, host: BootingHost) -> None:
-    """Apply user-data. What fails is printed on the console and the boot goes on, as on the real thing."""
+    """Apply user-data. An error is printed on the console and the boot goes on, as on the real host."""
+    import yaml
+
     if not text.startswith("#cloud-config"):
         host.print_console("cloud-init: user-data does not start with #cloud-config: ignored\n")
         return
     try:
-        document = parse(text)
-    except YamlError as error:
+        document = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError) as error:
         host.print_console(f"cloud-init: Failed loading yaml blob. {error}\n")
         return
     if not isinstance(document, dict):
         return
-    for key in document.keys() - KNOWN:
+    for key in document.keys() - APPLIED_KEYS:
         host.print_console(f"cloud-init: the mock does not apply {key!r}\n")
-    for command in document.get("bootcmd") or []:
+    for command in _entries(document, "bootcmd", host):
         _run(command, host)
-    for entry in document.get("write_files") or []:
+    for entry in _entries(document, "write_files", host):
         _write(entry, host)
-    for command in document.get("runcmd") or []:
+    for command in _entries(document, "runcmd", host):
         _run(command, host)
+
+
+def _entries(document: dict[str, Any], key: str, host: BootingHost) -> list[Any]:
+    """The list under `key`; anything else is reported on the console and left out."""
+    value = document.get(key) or []
+    if isinstance(value, list):
+        return value
+    host.print_console(f"cloud-init: {key}: expected a list, not {type(value).__name__}\n")
+    return []
 
 
 def _write(entry: dict[str, Any], host: BootingHost) -> None:
@@ -74,14 +84,16 @@ def _write(entry: dict[str, Any], host: BootingHost) -> None:
 
 
 def _mode(entry: dict[str, Any]) -> str:
-    mode = str(entry.get("permissions") or "0644")
+    """The permissions in octal; YAML reads a bare 0644 as a number, which cloud-init takes as the mode."""
+    permissions = entry.get("permissions") or "0644"
+    mode = f"{permissions:o}" if isinstance(permissions, int) else str(permissions)
     if not re.fullmatch(r"0?[0-7]{3,4}", mode):
         raise ValueError(f"permissions {mode!r}")
     return mode
 
 
 def decode(content: str, encoding: str) -> str:
-    """The content of a write_files entry in one of cloud-init's encodings."""
+    """The content of a write_files entry; `encoding` is one of cloud-init's. Raises `ValueError` for others."""
     match encoding.lower():
         case "text/plain":
             return content
@@ -94,29 +106,24 @@ def decode(content: str, encoding: str) -> str:
 
 
 def _run(command: object, host: BootingHost) -> None:
-    words = command if isinstance(command, list) else None
-    argv = (
-        ["sh", "-c", _led_line(str(command), host)]
-        if words is None
-        else [_led(str(word), host) for word in words]
-    )
+    if isinstance(command, list):
+        argv = [_below_root(str(word), host) for word in command]
+    else:
+        argv = ["sh", "-c", _line_below_root(str(command), host)]
     status, output = host.run_as_root(argv)
     host.print_console(output)
     if status != 0:
         host.print_console(f"cloud-init: runcmd {command!r} failed with status {status}\n")
 
 
-_TOP = r"/(?:etc|home|mnt|root|run|tmp|var)(?=/|\Z)"
+def _below_root(word: str, host: BootingHost) -> str:
+    return host.root_path + word if re.match(_ROOT_FOLDERS, word) else word
 
 
-def _led(word: str, host: BootingHost) -> str:
-    return host.root_path + word if re.match(_TOP, word) else word
-
-
-def _led_line(line: str, host: BootingHost) -> str:
-    """Paths that stand as words of their own in a shell line."""
+def _line_below_root(line: str, host: BootingHost) -> str:
+    """A shell line in which paths that are words of their own lie below the host's root."""
     return re.sub(
-        rf"(^|[\s=<>]){_TOP}",
+        rf"(^|[\s=<>]){_ROOT_FOLDERS}",
         lambda found: found.group(0).replace("/", f"{host.root_path}/", 1),
         line,
     )
