@@ -142,4 +142,3 @@ def test_refusals_have_their_reasons(compute: Any) -> None:
         400,
         "resourceInUseByAnotherResource",
     )
-
