@@ -41,7 +41,7 @@ def enable(run: Run) -> TaskResult:
 
     Run again, it changes nothing. A changed plan takes effect once the clients have ended.
     """
-    from provision.commands.mps.control import mps_enable
+    from provision.commands.mps.enable import mps_enable
 
     return mps_enable(run.project, targets=run.targets)
 
@@ -54,7 +54,7 @@ def enable(run: Run) -> TaskResult:
 )
 def status(run: Run, *, strict: bool = False) -> TaskResult:
     """Show daemon, server, clients, and who uses the GPU outside MPS."""
-    from provision.commands.mps.control import mps_status
+    from provision.commands.mps.status import mps_status
 
     return mps_status(run.project, targets=run.targets, strict=strict)
 
@@ -82,7 +82,7 @@ def top(run: Run) -> TaskResult:
 )
 def disable(run: Run, *, force: bool = False) -> TaskResult:
     """Stop the MPS daemon once its clients have ended, and leave all as it was found."""
-    from provision.commands.mps.control import mps_disable
+    from provision.commands.mps.disable import mps_disable
 
     return mps_disable(run.project, targets=run.targets, force=force)
 

@@ -16,7 +16,9 @@ from pathlib import Path
 from provision.commands.dev import container as dev
 from provision.commands.image import build
 from provision.commands.mock.down import mock_down
-from provision.commands.mps import control as mps
+from provision.commands.mps.disable import mps_disable
+from provision.commands.mps.enable import mps_enable
+from provision.commands.mps.status import mps_status
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.commands.vm import create as vm_creation
@@ -73,9 +75,9 @@ def _steps(tour: Project) -> list[tuple[str, Callable[[], TaskResult]]]:
             lambda: dev.dev_run(tour, here, "hello.py", ["--epochs", "3"]),
         ),
         ("dev.shell", lambda: _shell(tour)),
-        ("mps.enable", lambda: mps.mps_enable(tour, here)),
-        ("mps.status", lambda: mps.mps_status(tour, here)),
-        ("mps.disable", lambda: mps.mps_disable(tour, here)),
+        ("mps.enable", lambda: mps_enable(tour, here)),
+        ("mps.status", lambda: mps_status(tour, here)),
+        ("mps.disable", lambda: mps_disable(tour, here)),
         ("dev.down", lambda: dev.dev_down(tour, here)),
         ("vm.delete --yes", lambda: vm.vm_delete(tour, NAME, yes=True, confirm=None)),
     ]

@@ -10,7 +10,9 @@ from typing import Any
 
 from provision.commands.dev.container import dev_down, dev_exec, dev_run, dev_up
 from provision.commands.image.build import image_build, image_render
-from provision.commands.mps.control import mps_disable, mps_enable, mps_status
+from provision.commands.mps.disable import mps_disable
+from provision.commands.mps.enable import mps_enable
+from provision.commands.mps.status import mps_status
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.commands.vm.create import vm_create

@@ -16,7 +16,9 @@ from provision.commands.dev.container import dev_down, dev_exec, dev_up
 from provision.commands.image.build import image_build, worker_image
 from provision.commands.mps.bench.bench import mps_bench
 from provision.commands.mps.bench.options import mps_asked
-from provision.commands.mps.control import mps_disable, mps_enable, mps_status
+from provision.commands.mps.disable import mps_disable
+from provision.commands.mps.enable import mps_enable
+from provision.commands.mps.status import mps_status
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.commands.vm.hosts import vm_provision

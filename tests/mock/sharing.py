@@ -12,7 +12,8 @@ from typing import Any
 import paramiko
 
 from provision.commands.dev.container import dev_up
-from provision.commands.mps.control import mps_enable, mps_status
+from provision.commands.mps.enable import mps_enable
+from provision.commands.mps.status import mps_status
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.project.project import Project

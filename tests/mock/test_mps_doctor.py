@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from provision.commands.dev.container import dev_exec
-from provision.commands.mps.control import mps_disable
+from provision.commands.mps.disable import mps_disable
 from provision.commands.mps.doctor import mps_doctor
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
-from provision.mps.status import parse
+from provision.resources import nvidia_smi
 from provision.testing import MockHost
 from tests.mock.driving import connect
 from tests.mock.sharing import Shared, program
@@ -86,10 +86,12 @@ def test_nvidia_smi_tells_a_client_of_mps_from_any_other_process(enabled: Box) -
         program(enabled.mock, "worker"),
         program(enabled.mock, "--env CUDA_MPS_PIPE_DIRECTORY=/nonexistent worker"),
     ):
-        types = parse.process_types(enabled.mock.run(f"sudo sh -c '{smi}'").output)
+        types = nvidia_smi.read_process_types(enabled.mock.run(f"sudo sh -c '{smi}'").output)
         assert sorted(types.values()) == ["C", "M+C"]
     with program(enabled.mock, "worker"):
-        client = next(iter(parse.process_types(enabled.mock.run(f"sudo sh -c '{smi}'").output)))
+        client = next(
+            iter(nvidia_smi.read_process_types(enabled.mock.run(f"sudo sh -c '{smi}'").output))
+        )
         assert "attachment" in found(enabled.examined(), "ok")
         told = enabled.mock.faults.folder.parent / "cuda" / str(client)
         told.write_text(told.read_text().replace("M+C", "C"))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from provision.commands.mps.control import mps_disable
+from provision.commands.mps.disable import mps_disable
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.mps.doctor.checks import CHECKS

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from provision.commands.dev.container import dev_down, dev_up
-from provision.commands.mps.control import mps_disable, mps_enable
+from provision.commands.mps.disable import mps_disable
 from provision.commands.mps.doctor import mps_doctor
+from provision.commands.mps.enable import mps_enable
 from provision.commands.shared.targets import Targets
 from provision.core.model import Event, Note, ResourceStarted
 from provision.mps.status import inside

@@ -13,7 +13,7 @@ import pytest
 
 from provision.commands.dev import container
 from provision.commands.dev.container import dev_exec, dev_shell
-from provision.commands.mps.control import mps_disable
+from provision.commands.mps.disable import mps_disable
 from provision.commands.shared.result import TaskResult
 from provision.core.model import Host
 from provision.core.shell import Script

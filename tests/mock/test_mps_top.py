@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.commands.mps.control import mps_disable
+from provision.commands.mps.disable import mps_disable
 from provision.commands.mps.top import Frames, mps_top
 from provision.core.errors import Unreachable
 from provision.mps.status.status import MpsStatus

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provision import templating
-from provision.commands.mps.control import mps_enable
 from provision.commands.mps.doctor import mps_doctor
+from provision.commands.mps.enable import mps_enable
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.core import engine

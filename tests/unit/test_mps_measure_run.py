@@ -98,7 +98,7 @@ def test_a_gpu_that_others_use_is_not_measured_on(
     with pytest.raises(HostError) as caught:
         measured(monkeypatch, project, place)
     assert (caught.value.what, caught.value.why) == (
-        "other programs use the GPU: the figures would be theirs as well",
+        "other programs use the GPU: the figures would include their load",
         "other 7 python3 serve.py",
     )
     assert (place.answers, place.sent) == ([], b""), "nothing was sent, nothing was run"

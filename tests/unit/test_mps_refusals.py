@@ -62,7 +62,7 @@ def test_other_programs_are_seen_from_the_host_and_named_with_their_container(
     """nvidia-smi in a container shows nothing of them."""
     found = refusal(monkeypatch, tmp_path, LOOKED.format(mode="Default"), BUSY)
     assert (found.what, found.why) == (
-        "other programs use the GPU: the figures would be theirs as well",
+        "other programs use the GPU: the figures would include their load",
         "other 7 python3 serve.py",
     )
 

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from provision import templating
 from provision.commands.dev.shared import clients
 from provision.commands.image.build import worker_image
-from provision.commands.mps.control import give_mode_back
+from provision.commands.mps.shared.compute_mode import restore_compute_mode_after_failure
 from provision.commands.shared import convergence, remote_exec
 from provision.commands.shared.project_files import send_project
 from provision.commands.shared.result import TaskResult
@@ -38,7 +38,7 @@ def dev_up(project: Project, targets: Targets) -> TaskResult:
 
     chosen = convergence.hosts(project, targets)
     finished = convergence.converge(project, targets, chosen, recipe, "dev.up")
-    give_mode_back(project, targets, chosen, finished.reports)
+    restore_compute_mode_after_failure(project, targets, chosen, finished.reports)
     return convergence.done(finished, check=targets.check)
 
 

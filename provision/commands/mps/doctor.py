@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 
-from provision.commands.mps.control import script_for
+from provision.commands.mps.shared.fetch_status import status_script_for
 from provision.commands.shared import convergence
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
@@ -77,7 +77,7 @@ def _asked(project: Project, target: Host, transport: Transport) -> Mapping[str,
         ("facts", FACTS, 30.0),
         ("look", look, 120.0),
         ("workers", workers_script(driver), 60.0),
-        ("status", script_for(project, target), 60.0),
+        ("status", status_script_for(project, target), 60.0),
         ("mode", _plan(project, target)[0].probe(), 60.0),
         ("probe", script(_PROBE, name=name, body=PROVE, client=CLIENT), 60.0),
     ]

@@ -11,8 +11,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from provision.commands.mps.control import look
-from provision.commands.mps.shared import gpu_users
+from provision.commands.mps.shared.fetch_status import fetch_status
+from provision.commands.mps.shared.gpu_users import check_gpu_unused, describe_gpu_users
 from provision.commands.shared import convergence, remote_exec
 from provision.commands.shared.project_files import bring_project
 from provision.commands.shared.result import TaskResult
@@ -125,11 +125,11 @@ def _alone(
     What others hold and do would be taken for what one process needs. A second look that fails is
     no reason to lose the figures.
     """
-    gpu_users.alone(project, transport, gpu)
+    check_gpu_unused(project, transport, gpu)
     bring_project(project, transport)
     run = _measure(project, transport, command)
     try:
-        return run, gpu_users.named(look(project, transport.host, transport, gpu=gpu))
+        return run, describe_gpu_users(fetch_status(project, transport.host, transport, gpu=gpu))
     except Unreachable:
         raise
     except ProvisionError as error:

@@ -8,16 +8,17 @@ import threading
 import time
 from typing import Protocol
 
-from provision.commands.mps.control import document, script_for, text
+from provision.commands.mps.shared.fetch_status import status_script_for
+from provision.commands.mps.shared.status_report import status_document, status_text
 from provision.commands.shared import convergence
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.core.errors import EXIT_FAILED, ProvisionError
 from provision.core.model import Host, Transport
 from provision.core.shell import Script, lifeline, script
-from provision.mps.status.parse import SmiGpu
 from provision.mps.status.status import MpsStatus, read_status
 from provision.project.project import Project
+from provision.resources.nvidia_smi import SmiGpu
 
 LONGEST_S = 86_400.0
 _LOOK_S = 0.1
@@ -62,7 +63,9 @@ class Frames:
 
 def stream(project: Project, target: Host, mark: str, pause_s: str) -> Script:
     """The script that looks, marks the end of the frame, and looks again after a pause; once where there is none."""
-    return script(_STREAM, look=script_for(project, target).render(), mark=mark, pause_s=pause_s)
+    return script(
+        _STREAM, look=status_script_for(project, target).render(), mark=mark, pause_s=pause_s
+    )
 
 
 def mps_top(
@@ -84,9 +87,11 @@ def mps_top(
     finally:
         transport.close()
     if last is None or view is not None:
-        return TaskResult({} if last is None else document(project, last), 0)
+        return TaskResult({} if last is None else status_document(project, last), 0)
     return TaskResult(
-        document(project, last), 0 if last.daemon else EXIT_FAILED, frame(project, last, keys="")
+        status_document(project, last),
+        0 if last.daemon else EXIT_FAILED,
+        frame(project, last, keys=""),
     )
 
 
@@ -135,7 +140,7 @@ def frame(project: Project, status: MpsStatus, *, keys: str = "   (q quits)") ->
         f"{f'gpu {gpu.index}':<18} {gpu.name}, {_busy(gpu)}, {_memory(gpu)}" for gpu in status.gpus
     ]
     head = f"{time.strftime('%H:%M:%S')}  {project.program_argv0} mps.top{keys}"
-    return "\n".join([head, *rows, "", text(project, status)])
+    return "\n".join([head, *rows, "", status_text(project, status)])
 
 
 def _busy(gpu: SmiGpu) -> str:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from provision.core.errors import ProvisionError
-from provision.mps.status import parse
+from provision.core.parsing import parse_int
+from provision.mps.status import control_tool
 
 READY_S = 300
 """How long a built-in program may take to stand at the barrier: importing a framework from a cold
@@ -99,7 +100,7 @@ def read_cell(text: str, cell: Cell, where: str) -> Sample:
         makespan_s=max(end.ended_s for end in ends) - go,
         ends=ends,
         peak_memory_mib=_difference(first.get("idle", ""), first.get("peak", "")),
-        attached=frozenset(parse.pids("\n".join(first.get("seen", "").split()))),
+        attached=frozenset(control_tool.read_pids("\n".join(first.get("seen", "").split()))),
     )
     _prove(sample, cell, where)
     return sample
@@ -143,7 +144,7 @@ def _ends(lines: Sequence[str], said: dict[int, str]) -> tuple[ClientEnd, ...]:
     for line in lines:
         match line.split():
             case [client_text, began_text, ended_text, status_text]:
-                client, status = parse.whole(client_text), parse.whole(status_text)
+                client, status = parse_int(client_text), parse_int(status_text)
                 began_s, ended_s = _number(began_text), _number(ended_text)
                 if (
                     client is not None
@@ -172,7 +173,7 @@ def _last_lines(said: Sequence[Sequence[str]]) -> dict[int, str]:
     return {
         client: words[1]
         for words in lines
-        if len(words) == 2 and (client := parse.whole(words[0])) is not None
+        if len(words) == 2 and (client := parse_int(words[0])) is not None
     }
 
 
@@ -185,5 +186,5 @@ def _number(text: str) -> float | None:
 
 
 def _difference(before: str, after: str) -> int | None:
-    least, most = parse.whole(before), parse.whole(after)
+    least, most = parse_int(before), parse_int(after)
     return None if least is None or most is None else most - least

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from provision.core.parsing import parse_int
 from provision.core.shell import fields
-from provision.mps.status import parse
 
 # Multiprocessors are attribute 16 of a device (cuda.h, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT); a
 # client of MPS sees those that it may use. They are told before a context is made, which
@@ -72,8 +72,8 @@ class Seen:
 def seen(text: str) -> Seen:
     """What `CLIENT` printed. Never raises."""
     found = fields(text)
-    driver = parse.whole(found.get("driver", ""))
+    driver = parse_int(found.get("driver", ""))
     return Seen(
-        sms=parse.whole(found.get("sms", "")) or None,
+        sms=parse_int(found.get("sms", "")) or None,
         cuda=(driver // 1000, driver % 1000 // 10) if driver else None,
     )

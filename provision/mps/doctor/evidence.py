@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from provision.core.parsing import parse_int
 from provision.core.shell import RemotePath, Script, fields, script
 from provision.mps.doctor import logs
-from provision.mps.status import parse
 from provision.mps.status.gpu_holders import HOLDERS
+from provision.resources import nvidia_smi
 
 WATCHED = (
     *(
@@ -188,7 +189,7 @@ class Daemon:
     workers: int | None = None
     missing: Sequence[str] = ()
     """Worker containers that do not run, of so many."""
-    gpus: Sequence[parse.SmiGpu] = ()
+    gpus: Sequence[nvidia_smi.SmiGpu] = ()
     cuda: tuple[int, int] | None = None
 
 
@@ -226,7 +227,7 @@ class Found:
 
     def number(self, key: str) -> int | None:
         """The same as a number."""
-        return parse.whole(self.value(key))
+        return parse_int(self.value(key))
 
 
 def _rows(text: str, mark: str, columns: int) -> list[list[str]]:
@@ -242,7 +243,7 @@ def _tail(text: str, mark: str) -> str:
 
 def _processes(looked: str) -> list[Process]:
     rows = (
-        (parse.whole(pid), parse.whole(parent), state, pipe)
+        (parse_int(pid), parse_int(parent), state, pipe)
         for pid, parent, state, pipe in _rows(looked, "process", 4)
     )
     return [
@@ -264,13 +265,13 @@ def found(looked: str, workers: str) -> Found:
     )
     environments: dict[int, dict[str, str]] = {}
     for number, name, value in _rows(workers, "env", 3):
-        environments.setdefault(parse.whole(number) or 0, {})[name] = value
+        environments.setdefault(parse_int(number) or 0, {})[name] = value
     libraries: dict[int, frozenset[str]] = {}
     for number, name in _rows(workers, "uses", 2):
-        libraries[parse.whole(number) or 0] = libraries.get(
-            parse.whole(number) or 0, frozenset()
-        ) | {name}
-    running = [(pid, row[1]) for row in _rows(workers, "worker", 2) if (pid := parse.whole(row[0]))]
+        libraries[parse_int(number) or 0] = libraries.get(parse_int(number) or 0, frozenset()) | {
+            name
+        }
+    running = [(pid, row[1]) for row in _rows(workers, "worker", 2) if (pid := parse_int(row[0]))]
     made = Found(
         values=values,
         modes={key[5:]: value.strip() for key, value in values.items() if key.startswith("mode.")},
@@ -281,7 +282,7 @@ def found(looked: str, workers: str) -> Found:
             Worker(pid, name, environments.get(pid, {}), libraries.get(pid, frozenset()))
             for pid, name in running
         ],
-        types=parse.process_types(_tail(workers, "smi")),
+        types=nvidia_smi.read_process_types(_tail(workers, "smi")),
         environment={row[0]: row[1] for row in _rows(looked, "own", 2)},
     )
     return replace(made, kernel=logs.xids(_tail(workers, "kernel")))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from provision.core.parsing import parse_int, parse_version
 from provision.mps.doctor.evidence import Found
 from provision.mps.doctor.verdict import Judged, fail, ok, unknown, warn
 from provision.mps.plan.sizing import DEFAULT_SHM_MIB, VOLTA, client_limit
-from provision.mps.status import parse
 from provision.report.text import counted
 
 OLDEST_DRIVER = 450
@@ -198,7 +198,7 @@ def gpu(found: Found) -> Judged:
             "this toolkit shares whole GPUs",
             "sudo nvidia-smi -mig 0   (on the host), then reboot it",
         )
-    branch = parse.version(first.driver)
+    branch = parse_version(first.driver)
     if branch is not None and branch[0] < OLDEST_DRIVER:
         return warn(
             f"driver {first.driver} is old",
@@ -301,7 +301,7 @@ def log_directory(found: Found) -> Judged:
 
 def limits(found: Found) -> Judged:
     """Shared memory and open files: what "failed to create/open SHM segment" is about."""
-    shm = [parse.whole(word) for word in found.value("shm").split()]
+    shm = [parse_int(word) for word in found.value("shm").split()]
     files = None if found.value("files") == "unlimited" else found.number("files")
     pids = None if found.value("pids") in {"", "max"} else found.number("pids")
     if found.server.no_shared_memory:
@@ -364,7 +364,7 @@ def _threads(found: Found, cores: int) -> int:
     """OpenMP threads of all workers: as each one's variable says, else a thread per core; the container's of whom it could not be read."""
 
     def each(variables: Mapping[str, str]) -> int:
-        return parse.whole(variables.get("OMP_NUM_THREADS", "").partition(",")[0]) or cores
+        return parse_int(variables.get("OMP_NUM_THREADS", "").partition(",")[0]) or cores
 
     theirs = [each(worker.environment or found.environment) for worker in found.workers]
     return sum(theirs) + each(found.environment) * max(0, len(found.daemon.clients) - len(theirs))

@@ -8,7 +8,7 @@ import shlex
 from provision.mps.doctor.evidence import Found
 from provision.mps.doctor.verdict import Judged, fail, ok, unknown, warn
 from provision.mps.plan.sizing import LEAST_SMS, SPARE_CLIENTS, client_limit, sms_at, sms_of
-from provision.mps.status import parse
+from provision.mps.status import control_tool
 from provision.report.text import counted
 
 LEAST_FREE = 0.05
@@ -347,7 +347,7 @@ def memory(found: Found) -> Judged:
             "run fewer workers: invoke mps.plan --peak-memory=…",
         )
     limit, number = (
-        parse.memory_limit_mib(found.daemon.memory_limit or ""),
+        control_tool.read_memory_limit_mib(found.daemon.memory_limit or ""),
         len(found.daemon.clients),
     )
     if limit is not None and limit * number > total:

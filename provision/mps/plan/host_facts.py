@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from provision.core.parsing import parse_int, unreadable_answer
 from provision.core.shell import Script, fields, script
 from provision.mps.daemon.client import CLIENT, seen
 from provision.mps.plan.sizing import HostFacts, sms_of
-from provision.mps.status import parse
-from provision.mps.status.parse import GPU_QUERY
+from provision.resources import nvidia_smi
+from provision.resources.nvidia_smi import GPU_FIELDS
 
 # GNU's nproc takes OMP_NUM_THREADS, which every worker has, for the number of cores. The client
 # runs outside of MPS (its pipe directory does not exist), else it would see the share that is in
@@ -44,7 +45,7 @@ docker exec -i "$name" sh -c "$body" provision "$query" "$client" "$gpu" </dev/n
 """,
         name=container,
         body=_INSIDE,
-        query=GPU_QUERY,
+        query=GPU_FIELDS,
         client=CLIENT,
         gpu=gpu,
     )
@@ -62,29 +63,29 @@ def is_mock(text: str) -> bool:
 
 def gpu_uuid(text: str) -> str:
     """UUID of the GPU whose facts the script printed; empty where it printed none."""
-    listed = parse.gpus(fields(text).get("gpu", ""))
+    listed = nvidia_smi.read_gpus(fields(text).get("gpu", ""))
     return listed[0].uuid if listed else ""
 
 
 def host_facts(text: str) -> HostFacts:
     """What `host_facts_script` printed. Raises `ProbeUnreadable` where nvidia-smi did not list a GPU."""
     found = fields(text)
-    listed = parse.gpus(found.get("gpu", ""))
+    listed = nvidia_smi.read_gpus(found.get("gpu", ""))
     if not listed:
-        raise parse.unreadable("nvidia-smi --query-gpu", found.get("gpu", ""))
+        raise unreadable_answer("nvidia-smi --query-gpu", found.get("gpu", ""))
     gpu, client = listed[0], seen(text)
     by_name = sms_of(gpu.name)
     return HostFacts(
         gpu=gpu.name,
         driver=gpu.driver,
         compute_capability=gpu.compute_capability,
-        cuda=client.cuda or parse.cuda_version(found.get("banner", "")),
+        cuda=client.cuda or nvidia_smi.read_cuda_version(found.get("banner", "")),
         memory_total_mib=gpu.memory_total_mib,
         memory_free_mib=gpu.memory_free_mib,
         sm_count=client.sms or by_name,
         sm_source="driver" if client.sms else "table" if by_name else "",
-        vcpus=max(1, parse.whole(found.get("vcpus", "")) or 1),
-        shm_mib=parse.whole(found.get("shm_mib", "")),
+        vcpus=max(1, parse_int(found.get("vcpus", "")) or 1),
+        shm_mib=parse_int(found.get("shm_mib", "")),
         compute_mode=gpu.compute_mode,
         mig=gpu.mig,
     )

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from provision.core.errors import ProvisionError
+from provision.core.parsing import parse_decimal, parse_int
 from provision.mps.plan.sizing import ActivityKind, Workload
-from provision.mps.status import parse
+from provision.resources import nvidia_smi
 
 SAMPLE_MS = 200
 """How often memory and utilisation are read; activity by the GPU's own count comes once a
@@ -97,8 +98,8 @@ def measured(text: str) -> Measured:
         raise ProvisionError(
             "there is no such GPU", where="provision.mps.gpu", why=found["gpu"].strip(), fix=fix
         )
-    before = parse.whole(found.get("before", ""))
-    rows = [[parse.whole(cell) for cell in row.split(",")] for row in memory if row.count(",") == 1]
+    before = parse_int(found.get("before", ""))
+    rows = [[parse_int(cell) for cell in row.split(",")] for row in memory if row.count(",") == 1]
     used = [row[0] for row in rows if row[0] is not None]
     if before is None:
         why = "it printed no figures for memory.used"
@@ -122,11 +123,11 @@ def measured(text: str) -> Measured:
     )
     seconds = max(
         0.0,
-        (parse.decimal(found.get("end", "")) or 0.0)
-        - (parse.decimal(found.get("start", "")) or 0.0),
+        (parse_decimal(found.get("end", "")) or 0.0)
+        - (parse_decimal(found.get("start", "")) or 0.0),
     )
     return Measured(
-        status=parse.whole(found.get("status", "")) or 0,
+        status=parse_int(found.get("status", "")) or 0,
         seconds=seconds,
         peak_memory_mib=peak,
         activity=sum(busy) / len(busy) / 100 if busy else None,
@@ -138,7 +139,7 @@ def measured(text: str) -> Measured:
 
 def _activity(counted: str, times: list[float]) -> tuple[ActivityKind, list[float]]:
     """The GPU's own count where it gave enough of it, else in how much of the time any kernel ran; percent."""
-    name, values = parse.activity(counted)
+    name, values = nvidia_smi.read_activity(counted)
     busy = _busy(values) if name == "smutil" else []
     if len(busy) >= LEAST_BUSY_SAMPLES:
         return "sm", busy
@@ -163,5 +164,5 @@ def _cores(times: str, seconds: float) -> float | None:
 
 def _seconds(word: str) -> float | None:
     minutes, _, rest = word.removesuffix("s").partition("m")
-    whole, part = parse.decimal(minutes), parse.decimal(rest)
+    whole, part = parse_decimal(minutes), parse_decimal(rest)
     return None if whole is None or part is None else whole * 60 + part

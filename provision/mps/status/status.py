@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from provision.core.parsing import parse_int
 from provision.core.shell import RemotePath, Script, fields, script
-from provision.mps.status import inside, parse
+from provision.mps.status import control_tool, inside
 from provision.mps.status.gpu_holders import HOLDERS
+from provision.resources import nvidia_smi
 from provision.resources.boot import FRAGMENTS
 from provision.resources.driver import DRIVER_DIR
 
@@ -104,9 +106,9 @@ def status_script(
         users="yes" if users else "",
         if_others="yes" if if_others else "",
         driver=RemotePath(driver_dir),
-        gpu_fields=parse.GPU_QUERY,
-        app_fields=parse.APPS_QUERY,
-        place_fields=parse.PLACES_QUERY,
+        gpu_fields=nvidia_smi.GPU_FIELDS,
+        app_fields=nvidia_smi.PROCESS_FIELDS,
+        place_fields=nvidia_smi.PROCESS_GPU_FIELDS,
         body=inside.STATUS,
         holders=HOLDERS,
     )
@@ -139,7 +141,7 @@ class MpsStatus:
     said: str = ""
     left: str = ""
     """Processes of MPS that live while no daemon answers."""
-    named: Sequence[parse.NamedServer] = ()
+    named: Sequence[control_tool.V3Server] = ()
     """Servers of a daemon of MPS v3 (drivers from 610 on, where asked for), which is not ours: it
     knows other commands."""
     daemon_pid: int | None = None
@@ -165,7 +167,7 @@ class MpsStatus:
     then."""
     elsewhere: frozenset[int] = frozenset()
     """Host PIDs of the processes that use other GPUs than the chosen one alone."""
-    gpus: Sequence[parse.SmiGpu] = ()
+    gpus: Sequence[nvidia_smi.SmiGpu] = ()
     cuda: tuple[int, int] | None = None
 
     @property
@@ -188,28 +190,28 @@ def read_status(text: str) -> MpsStatus:
     """What `status_script` printed. What the control tool did not say is missing; raises `ProbeUnreadable` for a broken table."""
     found = fields(text)
     said = found.get("percentage", "").strip()
-    default = parse.percentage(said)
+    default = control_tool.read_percentage(said)
     servers = [
         (pid, value)
         for key, value in found.items()
-        if key.startswith("server.") and parse.whole(pid := key[7:]) is not None
+        if key.startswith("server.") and parse_int(pid := key[7:]) is not None
     ]
     pid, state = servers[-1] if servers else ("", "")
-    share = parse.percentage(found.get(f"share.{pid}", ""))
-    gpus = _chosen(parse.gpus(_tail(text, "gpu")), found.get("chosen", "").strip())
+    share = control_tool.read_percentage(found.get(f"share.{pid}", ""))
+    gpus = _chosen(nvidia_smi.read_gpus(_tail(text, "gpu")), found.get("chosen", "").strip())
     elsewhere = _elsewhere(text, gpus)
-    workers = parse.whole(found.get("workers", ""))
+    workers = parse_int(found.get("workers", ""))
     clients, outside = _users(text, found, elsewhere)
     return MpsStatus(
         container_running=found.get("container", "").strip() == "true",
         daemon=default is not None,
         said=said,
         left=found.get("left", "").strip(),
-        named=parse.named_servers(_tail(text, "named")),
-        daemon_pid=parse.whole(found.get("daemon", "")),
-        server_pid=parse.whole(pid),
-        server_state=parse.server_state(state),
-        server_uid=parse.whole(found.get(f"uid.{pid}", "")),
+        named=control_tool.read_v3_servers(_tail(text, "named")),
+        daemon_pid=parse_int(found.get("daemon", "")),
+        server_pid=parse_int(pid),
+        server_state=control_tool.read_server_state(state),
+        server_uid=parse_int(found.get(f"uid.{pid}", "")),
         thread_percentage=default if share is None else share,
         memory_limit=_limit(
             found.get(f"memory.{pid}", found.get("memory", "")), found.get("planned_memory", "")
@@ -233,7 +235,7 @@ def read_status(text: str) -> MpsStatus:
         outside_known=found.get("users", "").strip() != "unknown",
         elsewhere=elsewhere,
         gpus=gpus,
-        cuda=parse.cuda_version(_tail(text, "smi")),
+        cuda=nvidia_smi.read_cuda_version(_tail(text, "smi")),
     )
 
 
@@ -250,10 +252,10 @@ def _missing(found: Mapping[str, str], workers: int | None) -> tuple[str, ...]:
 
 def _limit(said: str, planned: str) -> str | None:
     """The limit in force: as planned where what the tool shows of it is that; else what it shows, whole gigabytes alone above one."""
-    shown = parse.memory_limit_mib(said)
+    shown = control_tool.read_memory_limit_mib(said)
     if shown is None:
         return None
-    wanted = parse.memory_limit_mib(planned)
+    wanted = control_tool.read_memory_limit_mib(planned)
     if wanted is not None and shown == (wanted // 1024 * 1024 if wanted >= 1024 else wanted):
         return planned.strip()
     return said.strip()
@@ -270,25 +272,25 @@ def _rows(text: str, mark: str, count: int) -> list[list[str]]:
     rows = (
         line.split("|", count - 1)[1:] for line in text.split("\n") if line.startswith(f"{mark}|")
     )
-    return [row for row in rows if len(row) == count - 1 and parse.whole(row[0]) is not None]
+    return [row for row in rows if len(row) == count - 1 and parse_int(row[0]) is not None]
 
 
-def _chosen(gpus: Sequence[parse.SmiGpu], wanted: str) -> Sequence[parse.SmiGpu]:
+def _chosen(gpus: Sequence[nvidia_smi.SmiGpu], wanted: str) -> Sequence[nvidia_smi.SmiGpu]:
     """The GPU that the settings choose by its index or its UUID; all where they choose none."""
     if not wanted:
         return gpus
-    index = parse.whole(wanted)
+    index = parse_int(wanted)
     return [gpu for gpu in gpus if (gpu.uuid == wanted if index is None else gpu.index == index)]
 
 
-def _elsewhere(text: str, gpus: Sequence[parse.SmiGpu]) -> frozenset[int]:
+def _elsewhere(text: str, gpus: Sequence[nvidia_smi.SmiGpu]) -> frozenset[int]:
     """Host PIDs of the processes that use other GPUs alone; asked for where the settings choose one.
 
     Whom nvidia-smi does not name, or names without the UUID of a GPU, may use any: a CUDA program
     opens the nodes of every GPU that it may see.
     """
     mine = {gpu.uuid for gpu in gpus}
-    places = parse.places(_tail(text, "place"))
+    places = nvidia_smi.read_process_gpus(_tail(text, "place"))
     others = {
         pid
         for pid, uuids in places.items()
@@ -305,20 +307,25 @@ def _users(
     A holder of the GPU is known by its host's PID, a client by that of its container; `docker top`
     says whose it is.
     """
-    memory = {process.pid: process.memory_mib for process in parse.processes(_tail(text, "app"))}
+    memory = {
+        process.pid: process.memory_mib for process in nvidia_smi.read_processes(_tail(text, "app"))
+    }
     homes = {row[0]: row[1] for row in _rows(text, "top", 3)}
     boxes = found.get("boxes", "").split()
     listed = {
         key[7:]: value.strip()
         for key, value in found.items()
-        if key.startswith("client.") and parse.whole(key[7:]) is not None
+        if key.startswith("client.") and parse_int(key[7:]) is not None
     }
     clients, outside = {}, []
     listed.update(
-        {str(client.pid): client.command for client in parse.named_clients(_tail(text, "client"))}
+        {
+            str(client.pid): client.command
+            for client in control_tool.read_v3_clients(_tail(text, "client"))
+        }
     )
     for host_pid, inner, comm, command in _rows(text, "holder", 5):
-        box, pid = homes.get(host_pid, ""), parse.whole(inner)
+        box, pid = homes.get(host_pid, ""), parse_int(inner)
         if pid is None:
             continue
         user = MpsClient(

@@ -52,7 +52,7 @@ READERS: Mapping[str, Callable[[str], Any]] = {
     "plan.host_facts.gpu_uuid": host_facts.gpu_uuid,
     "plan.host_facts.host_facts": host_facts.host_facts,
 }
-ELSEWHERE = frozenset(("status.parse", "status.status", "doctor.logs"))
+ELSEWHERE = frozenset(("status.control_tool", "status.status", "doctor.logs"))
 """Modules all of whose functions are tried in test_parse.py."""
 SAID = """idle 0
 go 1700000000.5

@@ -24,14 +24,14 @@ from provision.mps.doctor.checks import (
     numbered,
 )
 from provision.mps.doctor.evidence import Daemon, Found, found
-from provision.mps.status import parse
 from provision.report.checks import Check, Verdict, checks_document, checks_lines
+from provision.resources import nvidia_smi
 
 DATA = Path(__file__).parents[2] / "data" / "mps" / "doctor"
 LOOK = (DATA / "look.txt").read_text(encoding="utf-8")
 WORKERS = (DATA / "workers.txt").read_text(encoding="utf-8")
 CASES = tomllib.loads((DATA / "cases.toml").read_text(encoding="utf-8"))["case"]
-GPU = parse.SmiGpu(
+GPU = nvidia_smi.SmiGpu(
     0,
     "GPU-1",
     "NVIDIA H100 80GB HBM3",

@@ -14,25 +14,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.core.errors import ProbeUnreadable, ProvisionError
+from provision.core.parsing import parse_decimal, parse_int, parse_version
 from provision.mps.doctor import logs
-from provision.mps.status import parse
+from provision.mps.status import control_tool
+from provision.resources import nvidia_smi
 
 DATA = Path(__file__).parents[2] / "data" / "mps" / "parse"
 PARSERS: Mapping[str, Callable[[str], Any]] = {
     function.__name__: function
     for function in (
-        *(parse.percentage, parse.pids, parse.server_state, parse.memory_limit_mib),
-        *(parse.named_servers, parse.named_clients),
         *(
-            parse.gpus,
-            parse.processes,
-            parse.places,
-            parse.process_types,
-            parse.cuda_version,
-            parse.version,
-            parse.activity,
+            control_tool.read_percentage,
+            control_tool.read_pids,
+            control_tool.read_server_state,
+            control_tool.read_memory_limit_mib,
         ),
-        *(parse.whole, parse.decimal, parse.table),
+        *(control_tool.read_v3_servers, control_tool.read_v3_clients),
+        *(
+            nvidia_smi.read_gpus,
+            nvidia_smi.read_processes,
+            nvidia_smi.read_process_gpus,
+            nvidia_smi.read_process_types,
+            nvidia_smi.read_cuda_version,
+            parse_version,
+            nvidia_smi.read_activity,
+        ),
+        *(parse_int, parse_decimal, nvidia_smi.read_table),
         *(logs.lines, logs.control_log, logs.server_log, logs.xids),
     )
 }
@@ -72,7 +79,7 @@ def test_what_was_printed_is_read(case: Mapping[str, Any]) -> None:
 
 
 def test_every_parser_has_a_case() -> None:
-    helpers = {"whole", "decimal", "table", "lines", "version"}
+    helpers = {"parse_int", "parse_decimal", "read_table", "lines", "parse_version"}
     assert set(PARSERS) - helpers == {case.values[0]["parser"] for case in cases()}
 
 

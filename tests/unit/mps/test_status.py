@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.commands.mps import control
+from provision.commands.mps.shared.status_report import status_document, status_text
 from provision.core.errors import ProvisionError
 from provision.mps.status.status import MpsClient, MpsStatus, read_status
 from provision.project.project import Project
@@ -73,15 +73,15 @@ def test_command_lines_of_others_reach_the_terminal_as_bare_text(tmp_path: Path)
         cpus="\x1b[1m0",
     )
     project = Project(Settings(), tmp_path, tmp_path)
-    told = control.text(project, found)
+    told = status_text(project, found)
     assert "\x1b" not in told
     assert "      7  worker          5 MiB  python3 x.py\n" in f"{told}\n"
     assert "      8  worker          5 MiB  second\n" in f"{told}\n"
-    assert control.document(project, found)["clients"][0]["command"] == loud.command, (
+    assert status_document(project, found)["clients"][0]["command"] == loud.command, (
         "--json says it as it is"
     )
     silent = replace(found, daemon=False, said="\x1b[31mno")
-    assert "\x1b" not in control.text(project, silent)
+    assert "\x1b" not in status_text(project, silent)
 
 
 def test_who_is_outside_mps_is_told_before_the_clients(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_who_is_outside_mps_is_told_before_the_clients(tmp_path: Path) -> None:
         clients=clients,
         outside=[replace(clients[0], pid=99)],
     )
-    lines = control.text(Project(Settings(), tmp_path, tmp_path), found).splitlines()
+    lines = status_text(Project(Settings(), tmp_path, tmp_path), found).splitlines()
     at = next(number for number, line in enumerate(lines) if "outside MPS" in line)
     assert [line.split()[0] for line in lines[at + 2 : at + 7] if line] == [
         "99",

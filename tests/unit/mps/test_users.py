@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.commands.mps import control
+from provision.commands.mps.status import is_healthy
 from provision.mps.status.status import MpsStatus, read_status, status_script
 
 NOBODY = 65534 if os.geteuid() == 0 else None
@@ -72,9 +72,9 @@ def test_where_nothing_tells_who_uses_the_gpu_that_is_said(
 ) -> None:
     found = seen("exit 9")
     assert (found.daemon, found.outside, found.outside_known) == (True, [], False)
-    assert not control.well(found, strict=True)
-    assert control.well(found, strict=False)
-    assert control.well(seen("exit 0"), strict=True)
+    assert not is_healthy(found, strict=True)
+    assert is_healthy(found, strict=False)
+    assert is_healthy(seen("exit 0"), strict=True)
 
 
 def test_a_server_that_no_client_was_tried_on_is_not_well_enough(
@@ -82,5 +82,5 @@ def test_a_server_that_no_client_was_tried_on_is_not_well_enough(
 ) -> None:
     found = seen("exit 0")
     for proof in ((), (("worker", "unproven: the image has no Python to try it with"),)):
-        assert control.well(replace(found, proof=proof), strict=False)
-        assert not control.well(replace(found, proof=proof), strict=True)
+        assert is_healthy(replace(found, proof=proof), strict=False)
+        assert not is_healthy(replace(found, proof=proof), strict=True)

@@ -8,8 +8,9 @@ from importlib import resources
 from provision.commands.mps.bench.options import Asked
 from provision.commands.mps.bench.results import Figures
 from provision.commands.mps.bench.target import Place
-from provision.commands.mps.control import client_limit, look
-from provision.commands.mps.shared import gpu_users
+from provision.commands.mps.shared.fetch_status import fetch_status
+from provision.commands.mps.shared.gpu_users import check_gpu_unused, describe_gpu_users
+from provision.commands.mps.shared.status_report import client_limit
 from provision.commands.shared import convergence, remote_exec
 from provision.commands.shared.project_files import bring_project
 from provision.commands.shared.result import TaskResult
@@ -170,7 +171,7 @@ def _look(project: Project, transport: Transport, asked: Asked) -> Place:
             fix="invoke vm.provision",
         )
     _compares(project, transport.host.name, about.get("compute_mode", "").strip())
-    status = gpu_users.alone(project, transport, gpu)
+    status = check_gpu_unused(project, transport, gpu)
     if asked.command is None and about.get("python") != "yes":
         raise HostError(
             "the container has no python3 for the built-in program",
@@ -239,8 +240,8 @@ def _look_again(place: Place, figures: Figures, number: int) -> None:
     try:
         figures.looked(
             number,
-            gpu_users.named(
-                look(place.project, place.transport.host, place.transport, gpu=place.gpu)
+            describe_gpu_users(
+                fetch_status(place.project, place.transport.host, place.transport, gpu=place.gpu)
             ),
         )
     except Unreachable:
