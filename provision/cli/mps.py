@@ -152,7 +152,7 @@ def explain(run: Run, text: str | None = None, file: str | None = None) -> TaskR
     NVIDIA's MPS alone: Apple's of the same name is told apart. Exit status 1 when nothing in it is
     known.
     """
-    from provision.commands.mps.plan import mps_explain
+    from provision.commands.mps.explain import mps_explain
 
     return mps_explain(run.project, text=text, file=file)
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from provision.commands.mps.plan import mps_explain, mps_plan
+from provision.commands.mps.explain import mps_explain
+from provision.commands.mps.plan import mps_plan
 from provision.commands.shared.targets import Targets
 from provision.core.errors import HostError, UsageError
 from provision.project.project import Project

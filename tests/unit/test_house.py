@@ -49,7 +49,6 @@ NOT_MOVED = frozenset(
         "inventory.ansible",
         "mps.disable",
         "mps.enable",
-        "mps.explain",
         "mps.status",
         "vm.copy",
         "vm.delete",

@@ -144,5 +144,5 @@ def test_a_second_look_that_fails_loses_no_figure(
     assert [
         event.text
         for event in events
-        if isinstance(event, Note) and "not seen who else uses the GPU" in event.text
+        if isinstance(event, Note) and "users of the GPU could not be listed" in event.text
     ]

@@ -28,8 +28,6 @@ STILL_INLINE = frozenset(
         "mps/daemon/compute_mode.py",
         "mps/daemon/daemon.py",
         "mps/doctor/evidence.py",
-        "mps/plan/host_facts.py",
-        "mps/plan/measure.py",
         "mps/status/gpu_holders.py",
         "mps/status/inside.py",
         "mps/status/status.py",

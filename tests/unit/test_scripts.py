@@ -182,8 +182,6 @@ def test_what_is_no_shell_is_there() -> None:
 def test_shell_of_every_kind_is_found() -> None:
     """Constants, texts in a call, what another shell runs, what is put together of several."""
     known = {
-        "mps/plan/measure.py:MEASURE",
-        "mps/plan/host_facts.py:_INSIDE",
         "mps/bench/cell_script.py:_CLIENT",
         "mps/status/inside.py:ENABLE",
     }

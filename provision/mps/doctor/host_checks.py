@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from provision.core.parsing import parse_int, parse_version
 from provision.mps.doctor.evidence import Found
 from provision.mps.doctor.verdict import Judged, fail, ok, unknown, warn
-from provision.mps.plan.sizing import DEFAULT_SHM_MIB, VOLTA, client_limit
+from provision.mps.plan.advice import DEFAULT_SHM_MIB
+from provision.mps.plan.gpu_limits import VOLTA, client_limit
 from provision.report.text import counted
 
 OLDEST_DRIVER = 450

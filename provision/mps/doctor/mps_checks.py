@@ -7,7 +7,7 @@ import shlex
 
 from provision.mps.doctor.evidence import Found
 from provision.mps.doctor.verdict import Judged, fail, ok, unknown, warn
-from provision.mps.plan.sizing import LEAST_SMS, SPARE_CLIENTS, client_limit, sms_at, sms_of
+from provision.mps.plan.gpu_limits import LEAST_SMS, SPARE_CLIENTS, client_limit, sms_at, sms_of
 from provision.mps.status import control_tool
 from provision.report.text import counted
 

@@ -1,161 +1,146 @@
-"""One run of a program in the container, with the GPU looked at meanwhile. Pure: what is sent, and what it printed, read.
+"""One run of a program in the container while the GPU is sampled: the script and its result.
 
-SM activity is read where the GPU counts it (`nvidia-smi dmon --gpm-metrics`, Hopper and later),
-else the share of time in which any kernel ran. Both are averaged from the first busy sample to the
-last, so that imports do not dilute them.
+SM activity is taken from the GPU's own counters where it has them (`nvidia-smi dmon --gpm-metrics`,
+Hopper and later), else from the share of time in which any kernel ran. Both are averaged from the
+first busy sample to the last, so that imports do not dilute them. Pure.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from provision.core.errors import ProvisionError
 from provision.core.parsing import parse_decimal, parse_int
-from provision.mps.plan.sizing import ActivityKind, Workload
+from provision.core.shell import shell_text
+from provision.mps.plan.model import ActivityKind, Workload
 from provision.resources import nvidia_smi
 
+HERE = Path(__file__).parent
 SAMPLE_MS = 200
-"""How often memory and utilisation are read; activity by the GPU's own count comes once a
-second."""
+"""The interval of memory and utilisation samples; the GPU's own counters are read once a second."""
 LEAST_BUSY_SAMPLES = 3
-"""Samples of the GPU's own count below which a figure would be an accident."""
-
-# Runs in the container as `sh -c MEASURE provision COMMAND GPU`; the GPU by index or UUID, empty
-# for the first one. What the program prints goes to standard error, what was sampled to standard
-# output. `times` tells the processor time of the program and of all that it waited for. The program
-# runs outside of MPS (its pipe directory does not exist), else a share in force would shrink its
-# context and its activity; but not in EXCLUSIVE_PROCESS, where the server alone is let in. Where
-# there is a choice, the program is told the GPU that is looked at; as a client of MPS it is not: it
-# sees what the daemon offers.
-MEASURE = """
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-gpu=${2:-0}
-if test -n "$2" || test "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')" -gt 1; then
-    gpu=$(nvidia-smi --query-gpu=uuid --format=csv,noheader -i "$gpu" 2>&1 | head -n 1)
-    case $gpu in GPU-*) export CUDA_VISIBLE_DEVICES="$gpu" ;; *) echo "gpu=$gpu"; exit 0 ;; esac
-fi
-used() { nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -i "$gpu" 2>/dev/null; }
-echo "before=$(used)"
-nvidia-smi --query-gpu=memory.used,utilization.gpu --format=csv,noheader,nounits -i "$gpu" -lms 200 >"$folder/memory" 2>/dev/null &
-first=$!
-nvidia-smi dmon -i "$gpu" -s u --gpm-metrics 2 >"$folder/activity" 2>/dev/null &
-second=$!
-mode=$(nvidia-smi --query-gpu=compute_mode --format=csv,noheader -i "$gpu" 2>/dev/null)
-case $mode in Exclusive*) unset CUDA_VISIBLE_DEVICES ;; *) export CUDA_MPS_PIPE_DIRECTORY=/nonexistent ;; esac
-read -r start _ </proc/uptime
-sh -c "$1" >&2 </dev/null
-status=$?
-read -r end _ </proc/uptime
-times >"$folder/times"
-kill "$first" "$second" 2>/dev/null
-wait 2>/dev/null
-echo "status=$status"
-echo "start=$start"
-echo "end=$end"
-echo "times=$(tail -n 1 "$folder/times")"
-sed 's/^/memory /' "$folder/memory"
-sed 's/^/activity /' "$folder/activity"
-exit "$status"
-"""
+"""Fewer samples of the GPU's own counters are too few for an average."""
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What one run showed. Memory in MiB above what was in use before; activity and cores None where nothing was told."""
+class Measurement:
+    """What one run of the program showed. Activity and cores are None where they were not reported.
+
+    The field names are keys of the document of `mps.plan --json`.
+    """
 
     status: int
     seconds: float
     peak_memory_mib: int | None
+    """The most memory in use during the run above what was in use before it."""
     activity: float | None
     activity_kind: ActivityKind
     cores: float | None
     samples: int
+    """The number of samples that `activity` is the average of."""
 
     def workload(self, clients: int | None) -> Workload:
-        """The run as a plan's workload."""
+        """The run as the workload of a plan for `clients` processes."""
         return Workload(
             clients, self.peak_memory_mib, self.activity, self.activity_kind, self.cores
         )
 
 
-def measured(text: str) -> Measured:
-    """What `MEASURE` printed. Raises `ProvisionError` where the program never used the GPU, or nothing was told of it."""
-    found: dict[str, str] = {}
-    memory: list[str] = []
-    activity: list[str] = []
-    for line in text.split("\n"):
-        head, _, rest = line.partition(" ")
-        if head == "memory":
-            memory.append(rest)
-        elif head == "activity":
-            activity.append(rest)
-        elif "=" in line:
-            key, _, value = line.partition("=")
-            found[key] = value
-    if "gpu" in found:
-        fix = "invoke dev.exec -- nvidia-smi -L"
+def measure_words(command: str, gpu: str = "") -> list[str]:
+    """The words to run in the container: `command` once, while `gpu` is sampled.
+
+    `gpu` is an index or a UUID; empty for the first GPU.
+    """
+    return ["sh", "-c", shell_text(HERE / "measure.sh"), "provision", command, gpu]
+
+
+def read_measurement(text: str) -> Measurement:
+    """The measurement that the script of `measure_words` printed.
+
+    Raises `ProvisionError` where the GPU does not exist, reports no figures, or was not used.
+    """
+    values, memory, activity = _split(text)
+    if "gpu" in values:
         raise ProvisionError(
-            "there is no such GPU", where="provision.mps.gpu", why=found["gpu"].strip(), fix=fix
+            "there is no such GPU",
+            where="provision.mps.gpu",
+            why=values["gpu"].strip(),
+            fix="invoke dev.exec -- nvidia-smi -L",
         )
-    before = parse_int(found.get("before", ""))
     rows = [[parse_int(cell) for cell in row.split(",")] for row in memory if row.count(",") == 1]
-    used = [row[0] for row in rows if row[0] is not None]
-    if before is None:
-        why = "it printed no figures for memory.used"
-        raise ProvisionError(
-            "nvidia-smi tells nothing of this GPU",
-            where="the container",
-            why=why,
-            fix="invoke mps.doctor",
-        )
-    peak = max(used, default=before) - before
-    if peak <= 0:
-        why = f"{len(used)} samples, one each {SAMPLE_MS / 1000:g} s, none above the {before} MiB that were in use before"
-        raise ProvisionError(
-            "the program did not use the GPU",
-            where="the container",
-            why=why,
-            fix="invoke dev.exec -- nvidia-smi",
-        )
-    kind, busy = _activity(
-        "\n".join(activity), [float(row[1]) for row in rows if row[1] is not None]
-    )
-    seconds = max(
-        0.0,
-        (parse_decimal(found.get("end", "")) or 0.0)
-        - (parse_decimal(found.get("start", "")) or 0.0),
-    )
-    return Measured(
-        status=parse_int(found.get("status", "")) or 0,
+    peak = _peak_mib(values.get("before", ""), [row[0] for row in rows if row[0] is not None])
+    utilisation = [float(row[1]) for row in rows if row[1] is not None]
+    kind, busy = _activity("\n".join(activity), utilisation)
+    start, end = (parse_decimal(values.get(key, "")) or 0.0 for key in ("start", "end"))
+    seconds = max(0.0, end - start)
+    return Measurement(
+        status=parse_int(values.get("status", "")) or 0,
         seconds=seconds,
         peak_memory_mib=peak,
         activity=sum(busy) / len(busy) / 100 if busy else None,
         activity_kind=kind,
-        cores=_cores(found.get("times", ""), seconds),
+        cores=_cores(values.get("times", ""), seconds),
         samples=len(busy),
     )
 
 
-def _activity(counted: str, times: list[float]) -> tuple[ActivityKind, list[float]]:
-    """The GPU's own count where it gave enough of it, else in how much of the time any kernel ran; percent."""
+def _split(text: str) -> tuple[dict[str, str], list[str], list[str]]:
+    """The `key=value` lines, the memory samples, and the lines of the activity samples."""
+    values: dict[str, str] = {}
+    samples: dict[str, list[str]] = {"memory": [], "activity": []}
+    for line in text.split("\n"):
+        head, _, rest = line.partition(" ")
+        if head in samples:
+            samples[head].append(rest)
+        elif "=" in line:
+            key, _, value = line.partition("=")
+            values[key] = value
+    return values, samples["memory"], samples["activity"]
+
+
+def _peak_mib(before_text: str, used_mib: Sequence[int]) -> int:
+    """The most memory used above what was used before."""
+    before = parse_int(before_text)
+    if before is None:
+        raise ProvisionError(
+            "nvidia-smi reports no memory use of this GPU",
+            where="the container",
+            why="it printed no figures for memory.used",
+            fix="invoke mps.doctor",
+        )
+    peak = max(used_mib, default=before) - before
+    if peak <= 0:
+        raise ProvisionError(
+            "the program did not use the GPU",
+            where="the container",
+            why=f"{len(used_mib)} samples, one each {SAMPLE_MS / 1000:g} s, none above the "
+            f"{before} MiB that were in use before",
+            fix="invoke dev.exec -- nvidia-smi",
+        )
+    return peak
+
+
+def _activity(counted: str, utilisation: Sequence[float]) -> tuple[ActivityKind, list[float]]:
+    """The busy samples in percent: the GPU's own where enough, else the time utilisation."""
     name, values = nvidia_smi.read_activity(counted)
     busy = _busy(values) if name == "smutil" else []
     if len(busy) >= LEAST_BUSY_SAMPLES:
         return "sm", busy
-    busy = _busy(times)
+    busy = _busy(utilisation)
     return ("time", busy) if busy else ("", [])
 
 
-def _busy(values: list[float]) -> list[float]:
-    """From the first sample above zero to the last. More than 100 % is no share."""
-    values = [min(100.0, value) for value in values]
-    at = [number for number, value in enumerate(values) if value > 0]
-    return values[at[0] : at[-1] + 1] if at else []
+def _busy(values: Sequence[float]) -> list[float]:
+    """The samples from the first above zero to the last, none above 100 %."""
+    capped = [min(100.0, value) for value in values]
+    busy = [index for index, value in enumerate(capped) if value > 0]
+    return capped[busy[0] : busy[-1] + 1] if busy else []
 
 
 def _cores(times: str, seconds: float) -> float | None:
-    """Cores kept busy: the last line of `times` (user and system of the children, `0m1.23s 0m0.04s`) by the run's seconds."""
+    """The cores kept busy, from user and system time of the children (`0m1.23s 0m0.04s`)."""
     spent = [_seconds(word) for word in times.split()]
     if seconds < 1.0 or len(spent) != 2 or None in spent:
         return None
@@ -163,6 +148,7 @@ def _cores(times: str, seconds: float) -> float | None:
 
 
 def _seconds(word: str) -> float | None:
+    """The seconds of `1m2.50s`, as the shell's `times` prints them; None for anything else."""
     minutes, _, rest = word.removesuffix("s").partition("m")
     whole, part = parse_decimal(minutes), parse_decimal(rest)
     return None if whole is None or part is None else whole * 60 + part

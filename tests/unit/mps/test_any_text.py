@@ -21,7 +21,7 @@ from provision.mps.bench import cell, grid
 from provision.mps.bench.cell import Cell
 from provision.mps.daemon import client
 from provision.mps.doctor import evidence
-from provision.mps.plan import host_facts, measure, sizing
+from provision.mps.plan import gpu_limits, host_facts, measure
 
 CLIENTS = 2
 CELLS = [
@@ -45,8 +45,8 @@ READERS: Mapping[str, Callable[[str], Any]] = {
     "daemon.client.seen": client.seen,
     "explain.explain": explain.explain,
     "doctor.evidence.found": lambda text: evidence.found(text, text[::-1]),
-    "plan.measure.measured": measure.measured,
-    "plan.sizing.sms_of": sizing.sms_of,
+    "plan.measure.read_measurement": measure.read_measurement,
+    "plan.gpu_limits.sms_of": gpu_limits.sms_of,
     "plan.host_facts.is_running": host_facts.is_running,
     "plan.host_facts.is_mock": host_facts.is_mock,
     "plan.host_facts.gpu_uuid": host_facts.gpu_uuid,

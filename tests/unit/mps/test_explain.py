@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provision.commands.mps.plan import mps_explain
+from provision.commands.mps.explain import mps_explain
 from provision.mps import explain as module
 from provision.mps.explain import LONGEST_LINE, Match, Row, explain, rows
 from provision.project.project import Project

@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 
 from provision.commands.mps.bench import bench
 from provision.core.errors import ProvisionError
+from provision.core.shell import shell_text
 from provision.mps.plan import host_facts
-from provision.mps.plan.measure import MEASURE, Measured, measured
+from provision.mps.plan.measure import Measurement, measure_words, read_measurement
 
+MEASURE_SCRIPT = measure_words("true")[2]
+FACTS_SCRIPT = shell_text(host_facts.HERE / "container_facts.sh")
 DATA = Path(__file__).parents[2] / "data" / "mps" / "measure"
 
 
@@ -22,12 +25,12 @@ def recorded(name: str) -> str:
 
 
 def test_the_gpus_own_count_is_taken_where_there_is_one() -> None:
-    assert measured(recorded("hopper")) == Measured(0, 9.5, 1210, 0.12, "sm", 1.0, 3)
+    assert read_measurement(recorded("hopper")) == Measurement(0, 9.5, 1210, 0.12, "sm", 1.0, 3)
 
 
 def test_runs_recorded_on_an_h100_are_told_apart() -> None:
     """A light training keeps 3 % of the multiprocessors busy, large matrix products 88 %."""
-    light, heavy = measured(recorded("h100_mlp")), measured(recorded("h100_matmul"))
+    light, heavy = read_measurement(recorded("h100_mlp")), read_measurement(recorded("h100_matmul"))
     assert (light.activity_kind, light.activity, light.peak_memory_mib, light.cores) == (
         "sm",
         0.031,
@@ -39,18 +42,18 @@ def test_runs_recorded_on_an_h100_are_told_apart() -> None:
 
 def test_else_the_time_in_which_a_kernel_ran_is_and_says_so() -> None:
     """From the first busy sample to the last: 40, 60, 0, 20."""
-    assert measured(recorded("older")) == Measured(0, 4.0, 900, 0.3, "time", 1.0, 4)
+    assert read_measurement(recorded("older")) == Measurement(0, 4.0, 900, 0.3, "time", 1.0, 4)
 
 
 def test_too_few_samples_of_the_gpus_own_count_are_no_figure() -> None:
     short = "\n".join(
         line for line in recorded("hopper").splitlines() if not line.endswith((" 11 ", " 13 "))
     )
-    assert measured(short).activity_kind == "time"
+    assert read_measurement(short).activity_kind == "time"
 
 
 def test_a_run_becomes_a_workload() -> None:
-    work = measured(recorded("hopper")).workload(5)
+    work = read_measurement(recorded("hopper")).workload(5)
     assert (work.clients, work.peak_memory_mib, work.activity_kind, work.cores) == (
         5,
         1210,
@@ -61,9 +64,9 @@ def test_a_run_becomes_a_workload() -> None:
 
 def test_a_program_that_left_the_gpu_alone_is_no_measurement() -> None:
     with pytest.raises(ProvisionError, match="did not use the GPU"):
-        measured("before=5\nmemory 5, 0\nmemory 5, 0\n")
-    with pytest.raises(ProvisionError, match="tells nothing of this GPU"):
-        measured("before=[N/A]\nmemory [N/A], [N/A]\n")
+        read_measurement("before=5\nmemory 5, 0\nmemory 5, 0\n")
+    with pytest.raises(ProvisionError, match="reports no memory use of this GPU"):
+        read_measurement("before=[N/A]\nmemory [N/A], [N/A]\n")
 
 
 @given(
@@ -74,7 +77,7 @@ def test_a_program_that_left_the_gpu_alone_is_no_measurement() -> None:
 )
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
-        found = measured(text)
+        found = read_measurement(text)
     except ProvisionError:
         return
     assert found.activity is None or 0.0 <= found.activity <= 1.0
@@ -120,11 +123,11 @@ def test_the_script_runs_the_command_once_and_tells_its_status_and_figures(
     tmp_path: Path, shell: str
 ) -> None:
     command = "echo once >>$HOME/runs; echo 900 >$HOME/used; echo spoken; sleep 0.4; echo 7 >$HOME/used; exit 3"
-    done = run(tmp_path, SMI, MEASURE, command, shell=shell)
+    done = run(tmp_path, SMI, MEASURE_SCRIPT, command, shell=shell)
     assert done.returncode == 3
     assert done.stderr.replace("Terminated\n", "") == "spoken\n"
     assert (tmp_path / "runs").read_text() == "once\n"
-    found = measured(done.stdout)
+    found = read_measurement(done.stdout)
     assert (found.status, found.peak_memory_mib, found.activity_kind, found.activity) == (
         3,
         893,
@@ -143,7 +146,7 @@ def test_a_share_in_force_does_not_shrink_what_is_measured(
     done = run(
         tmp_path,
         SMI,
-        MEASURE,
+        MEASURE_SCRIPT,
         "echo $CUDA_MPS_PIPE_DIRECTORY",
         FAKE_MODE=mode,
         CUDA_MPS_PIPE_DIRECTORY="/run/mps/pipe",
@@ -174,9 +177,9 @@ esac
 def test_of_several_gpus_the_program_runs_on_the_one_that_is_looked_at(
     tmp_path: Path, chosen: str, gpu: str
 ) -> None:
-    done = run(tmp_path, TWO, MEASURE, "echo $CUDA_VISIBLE_DEVICES; sleep 0.3", chosen)
+    done = run(tmp_path, TWO, MEASURE_SCRIPT, "echo $CUDA_VISIBLE_DEVICES; sleep 0.3", chosen)
     assert done.stderr.splitlines()[0] == gpu
-    assert measured(done.stdout).peak_memory_mib == 893
+    assert read_measurement(done.stdout).peak_memory_mib == 893
     asked = [
         line
         for line in (tmp_path / "asked").read_text().splitlines()
@@ -190,7 +193,7 @@ def test_a_client_of_mps_is_not_told_which_gpu(tmp_path: Path) -> None:
     done = run(
         tmp_path,
         TWO,
-        MEASURE,
+        MEASURE_SCRIPT,
         "echo ${CUDA_VISIBLE_DEVICES-unset}",
         "1",
         FAKE_MODE="Exclusive_Process",
@@ -199,17 +202,17 @@ def test_a_client_of_mps_is_not_told_which_gpu(tmp_path: Path) -> None:
 
 
 def test_a_gpu_that_is_not_there_is_named(tmp_path: Path) -> None:
-    done = run(tmp_path, TWO, MEASURE, "echo ran", "7")
+    done = run(tmp_path, TWO, MEASURE_SCRIPT, "echo ran", "7")
     assert (done.returncode, done.stderr) == (0, "")
     with pytest.raises(ProvisionError, match="there is no such GPU") as caught:
-        measured(done.stdout)
+        read_measurement(done.stdout)
     assert (caught.value.where, caught.value.why) == ("provision.mps.gpu", "No devices were found")
 
 
 @pytest.mark.parametrize(("chosen", "gpus"), [("1", {"GPU-1b"}), ("", {"GPU-0a"})])
 def test_a_plan_looks_at_the_chosen_gpu(tmp_path: Path, chosen: str, gpus: set[str]) -> None:
     client = "import os; print('told=' + os.environ.get('CUDA_VISIBLE_DEVICES', 'unset'))"
-    done = run(tmp_path, TWO, host_facts._INSIDE, "name", client, chosen)
+    done = run(tmp_path, TWO, FACTS_SCRIPT, "name", client, chosen)
     asked = [line for line in (tmp_path / "asked").read_text().splitlines() if "query-gpu" in line]
     assert {line.split()[0] for line in asked} == gpus
     assert f"told={'GPU-1b' if chosen else 'unset'}\n" in done.stdout

@@ -9,20 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.mps.plan.sizing import (
-    BUSY,
+from provision.mps.plan.advice import BUSY
+from provision.mps.plan.gpu_limits import (
     LEAST_SMS,
-    SERVER_MIB,
     SPARE_CLIENTS,
-    HostFacts,
-    Plan,
-    Workload,
     client_limit,
     context_mib,
-    plan,
     sms_at,
     sms_of,
 )
+from provision.mps.plan.memory import SERVER_MIB
+from provision.mps.plan.model import HostFacts, Plan, Workload
+from provision.mps.plan.sizing import plan
 
 H200 = HostFacts(
     gpu="NVIDIA H200",
@@ -49,20 +47,22 @@ L4 = replace(
 LIGHT = Workload(peak_memory_mib=900, activity=0.05, activity_kind="sm")
 
 
-def told(made: Plan, level: str) -> str:
+def advice_texts(made: Plan, level: str) -> str:
     return "\n".join(each.text for each in made.advice if each.level == level)
 
 
 def test_a_peak_that_holds_no_context_is_said_to_be_none() -> None:
     """A peak is what nvidia-smi shows for a process, and that is never less than its context."""
-    assert "a peak of 100 MiB is less than one context" in told(
+    assert "a peak of 100 MiB is less than one context" in advice_texts(
         plan(L4, Workload(peak_memory_mib=100)), "warn"
     )
-    assert "less than one context" not in told(
+    assert "less than one context" not in advice_texts(
         plan(L4, Workload(peak_memory_mib=context_mib(58))), "warn"
     )
     unknown = replace(L4, gpu="NVIDIA X", sm_count=None, sm_source="")
-    assert "less than one context" not in told(plan(unknown, Workload(peak_memory_mib=100)), "warn")
+    assert "less than one context" not in advice_texts(
+        plan(unknown, Workload(peak_memory_mib=100)), "warn"
+    )
 
 
 # --- what was measured ---
@@ -128,7 +128,7 @@ def test_a_load_that_is_not_known_gets_no_cap() -> None:
     made = plan(H200, Workload(clients=8))
     assert made.thread_percentage == 100
     assert "no cap" in made.percentage_reason
-    assert "--measure" in told(made, "note")
+    assert "--measure" in advice_texts(made, "note")
 
 
 def test_a_load_that_needs_more_than_twice_its_share_gets_no_cap() -> None:
@@ -163,7 +163,7 @@ def test_a_share_never_falls_below_two_multiprocessors() -> None:
 def test_one_busy_process_is_told_to_stay_alone() -> None:
     made = plan(H200, Workload(activity=0.9, activity_kind="sm"))
     assert not made.worthwhile
-    assert "90%" in told(made, "stop")
+    assert "90%" in advice_texts(made, "stop")
     assert made.speedup.value == pytest.approx(1 / 0.9)
 
 
@@ -172,7 +172,7 @@ def test_time_utilisation_bounds_nothing() -> None:
     assert made.worthwhile
     assert made.clients == 16
     assert made.speedup.value == 16
-    assert "cannot be foretold" in told(made, "note")
+    assert "cannot be predicted" in advice_texts(made, "note")
 
 
 def test_a_host_bound_process_bounds_the_gain_by_its_cores() -> None:
@@ -193,26 +193,26 @@ def test_a_host_bound_process_bounds_the_gain_by_its_cores() -> None:
 def test_what_cannot_work_is_said(change: dict[str, object], text: str) -> None:
     made = plan(replace(L4, **change), Workload())  # type: ignore[arg-type]
     assert not made.worthwhile
-    assert text in told(made, "stop")
+    assert text in advice_texts(made, "stop")
 
 
 def test_a_wish_beyond_limit_memory_or_cores_is_cut_or_warned_about() -> None:
-    assert "100 clients were asked for, 46 are possible" in told(
+    assert "100 clients were asked for, 46 are possible" in advice_texts(
         plan(H200, Workload(clients=100)), "warn"
     )
-    assert "slow one another down" in told(plan(L4, Workload(clients=20)), "warn")
+    assert "slow one another down" in advice_texts(plan(L4, Workload(clients=20)), "warn")
     made = plan(L4, Workload(clients=8, peak_memory_mib=6000))
     assert (made.clients, made.clients_reason) == (3, "so many fit into the GPU's memory")
     large = plan(L4, Workload(clients=4, peak_memory_mib=30_000))
-    assert "even one process does not fit" in told(large, "stop")
-    assert "nothing to share" not in told(large, "stop"), "not even one would run"
+    assert "even one process does not fit" in advice_texts(large, "stop")
+    assert "nothing to share" not in advice_texts(large, "stop"), "not even one would run"
     assert (large.clients_reason, large.memory_limit_mib, large.tensorflow_limit_mib) == (
         "not even one fits into the GPU's memory",
         None,
         None,
     )
-    assert "4 clients were asked for, 1 is possible" in told(large, "warn")
-    assert "only one process fits" in told(
+    assert "4 clients were asked for, 1 is possible" in advice_texts(large, "warn")
+    assert "only one process fits" in advice_texts(
         plan(L4, Workload(clients=4, peak_memory_mib=15_000)), "stop"
     )
 
@@ -296,7 +296,7 @@ def test_every_plan_says_whether_it_is_worth_it(host: HostFacts, work: Workload)
     )
     busy = work.activity_kind == "sm" and (work.activity or 0) > BUSY
     assert not made.worthwhile if hopeless or busy or made.clients == 1 else True
-    assert made.worthwhile or told(made, "stop")
+    assert made.worthwhile or advice_texts(made, "stop")
     assert made.advice, "there is always something to know"
     assert all(each.text for each in made.advice)
 
@@ -317,8 +317,8 @@ def test_numbers_of_clients_that_people_ask_for(
 ) -> None:
     made = plan(host, replace(work, clients=clients))
     assert made.clients <= min(clients, made.client_limit - SPARE_CLIENTS)
-    assert (made.clients < clients) == ("were asked for" in told(made, "warn"))
-    assert (made.clients > host.vcpus) == ("slow one another down" in told(made, "warn"))
+    assert (made.clients < clients) == ("were asked for" in advice_texts(made, "warn"))
+    assert (made.clients > host.vcpus) == ("slow one another down" in advice_texts(made, "warn"))
     assert made.omp_threads == max(1, host.vcpus // made.clients)
     assert made.sms_per_client is not None
     assert made.sms_per_client >= LEAST_SMS
@@ -408,12 +408,12 @@ def test_every_gpu_of_compute_engine_is_known_by_name() -> None:
 def test_what_was_measured_on_an_h100_becomes_a_plan(
     name: str, clients: int, percentage: int, worthwhile: bool
 ) -> None:
-    from provision.mps.plan.measure import measured
+    from provision.mps.plan.measure import read_measurement
 
     text = (Path(__file__).parents[2] / "data" / "mps" / "measure" / f"{name}.txt").read_text(
         encoding="utf-8"
     )
-    made = plan(H200, measured(text).workload(None))
+    made = plan(H200, read_measurement(text).workload(None))
     assert (made.clients, made.thread_percentage, made.worthwhile) == (
         clients,
         percentage,
@@ -421,11 +421,11 @@ def test_what_was_measured_on_an_h100_becomes_a_plan(
     )
 
 
-def test_memory_that_is_in_use_now_is_told() -> None:
+def test_memory_that_is_in_use_now_is_advice_texts() -> None:
     """The plan counts what is free: running workers, one's own included, make it smaller."""
     made = plan(replace(L4, memory_free_mib=16_000), Workload(clients=4))
-    assert "7,034 MiB of the GPU's memory are in use" in told(made, "note")
-    assert "in use" not in told(plan(L4, Workload(clients=4)), "note")
-    assert "in use" not in told(
+    assert "7,034 MiB of the GPU's memory are in use" in advice_texts(made, "note")
+    assert "in use" not in advice_texts(plan(L4, Workload(clients=4)), "note")
+    assert "in use" not in advice_texts(
         plan(replace(L4, memory_free_mib=None), Workload(clients=4)), "note"
     )

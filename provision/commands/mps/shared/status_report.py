@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from provision.mps.plan import sizing
+from provision.mps.plan import gpu_limits
 from provision.mps.status.status import MpsClient, MpsStatus
 from provision.project.project import Project
 from provision.recipes.worker import daemon_container
@@ -18,7 +18,7 @@ def client_limit(status: MpsStatus) -> int | None:
     capabilities = [gpu.compute_capability for gpu in status.gpus if gpu.compute_capability]
     if not capabilities or status.cuda is None:
         return None
-    return sizing.client_limit(min(capabilities), status.cuda)
+    return gpu_limits.client_limit(min(capabilities), status.cuda)
 
 
 # --- the document ---------------------------------------------------------------------------------
