@@ -138,7 +138,7 @@ def test_a_guest_that_powers_off_stays_off(google: Google, emulator: ComputeEmul
 
 def test_only_spot_vms_are_preempted(google: Google, emulator: ComputeEmulator) -> None:
     google.insert()
-    with pytest.raises(ValueError, match="dev is no Spot VM"):
+    with pytest.raises(ValueError, match="dev is not a Spot VM"):
         emulator.preempt("dev", ZONE)
     assert google.status() == "RUNNING"
 

@@ -458,12 +458,12 @@ def test_a_label_that_nobody_understands_asks_for_nothing(
 
 def renamed(emulator: ComputeEmulator, name: str, to: str) -> None:
     """What instances.setName does with a stopped VM."""
-    machines = emulator._world.store.machines
-    (place,) = (place for place in machines if place.name == name)
-    machine = machines.pop(place)
-    machine.resource["name"] = to
-    machine.place = replace(place, name=to)
-    machines[machine.place] = machine
+    instances = emulator._cloud.store.instances
+    (ref,) = (ref for ref in instances if ref.name == name)
+    instance = instances.pop(ref)
+    instance.resource["name"] = to
+    instance.ref = replace(ref, name=to)
+    instances[instance.ref] = instance
 
 
 def test_a_vm_that_was_renamed_by_hand_is_still_somebodys(

@@ -21,7 +21,7 @@ from provision.cloud.market.catalog import GpuType, MachineType
 from provision.cloud.market.placement import region_of
 from provision.testing.compute.errors import ApiError, Json, not_found
 
-BORN = "2026-01-01T00:00:00.000-08:00"
+CREATED_AT = "2026-01-01T00:00:00.000-08:00"
 IMAGE_GB = 10
 _E2 = tuple(MachineType(f"e2-standard-{size}", size, size * 4.0) for size in (2, 4, 8, 16, 32))
 _SHARED = (
@@ -43,14 +43,14 @@ class Links:
 
 
 @cache
-def _world() -> Mapping[str, Any]:
+def _zone_data() -> Mapping[str, Any]:
     text = (
         resources.files("provision.testing.compute")
         .joinpath("data/zones.json")
         .read_text(encoding="utf-8")
     )
-    world: Mapping[str, Any] = json.loads(text)
-    return world
+    zone_data: Mapping[str, Any] = json.loads(text)
+    return zone_data
 
 
 def fingerprint(value: object) -> str:
@@ -80,13 +80,13 @@ class Catalogue:
         zones: Mapping[str, Sequence[str]] | None = None,
         images: Sequence[Mapping[str, str]] | None = None,
     ) -> None:
-        world = _world()
+        zone_data = _zone_data()
         self._zones: dict[str, tuple[str, ...]] = {
-            name: tuple(gpus) for name, gpus in (zones or world["zones"]).items()
+            name: tuple(gpus) for name, gpus in (zones or zone_data["zones"]).items()
         }
         self._shapes: dict[str, dict[str, MachineType]] = {}
         self._images: tuple[Mapping[str, str], ...] = tuple(
-            images if images is not None else world["images"]
+            images if images is not None else zone_data["images"]
         )
 
     @property
@@ -105,15 +105,19 @@ class Catalogue:
             raise not_found(f"zones/{zone}")
         return tuple(catalog.gpu_types()[name] for name in self._zones[zone])
 
-    def machines_in(self, zone: str) -> tuple[MachineType, ...]:
+    def machine_types_in(self, zone: str) -> tuple[MachineType, ...]:
         """The machine types of a zone: N1, E2, and those that bring the zone's GPUs."""
-        bundled = (machine for gpu in self.accelerators_in(zone) for machine in gpu.machine_types)
+        bundled = (
+            machine_type for gpu in self.accelerators_in(zone) for machine_type in gpu.machine_types
+        )
         return (*catalog.n1_predefined(), *_E2, *_SHARED, *bundled)
 
-    def machine(self, zone: str, name: str) -> MachineType | None:
+    def find_machine_type(self, zone: str, name: str) -> MachineType | None:
         """A machine type of a zone, custom N1 types included."""
         if zone not in self._shapes:
-            self._shapes[zone] = {machine.name: machine for machine in self.machines_in(zone)}
+            self._shapes[zone] = {
+                machine_type.name: machine_type for machine_type in self.machine_types_in(zone)
+            }
         return self._shapes[zone].get(name) or catalog.parse_n1(name)
 
     # --- resources as the API writes them ---------------------------------------------------------
@@ -165,14 +169,17 @@ class Catalogue:
 
     def machine_type(self, links: Links, project: str, zone: str, name: str) -> Json:
         """A `machineTypes` resource; 404 where the zone lacks it."""
-        machine = self.machine(zone, name)
-        if machine is None:
+        machine_type = self.find_machine_type(zone, name)
+        if machine_type is None:
             raise not_found(f"projects/{project}/zones/{zone}/machineTypes/{name}")
-        return _machine_json(links, project, zone, machine)
+        return _machine_json(links, project, zone, machine_type)
 
     def machine_types(self, links: Links, project: str, zone: str) -> list[Json]:
         """All `machineTypes` of a zone."""
-        return [_machine_json(links, project, zone, machine) for machine in self.machines_in(zone)]
+        return [
+            _machine_json(links, project, zone, machine_type)
+            for machine_type in self.machine_types_in(zone)
+        ]
 
     def accelerator_type(self, links: Links, project: str, zone: str, name: str) -> Json:
         """An `acceleratorTypes` resource; 404 where the zone lacks it."""
@@ -222,36 +229,36 @@ def _head(kind: str, name: str, path: str, links: Links) -> Json:
     return {
         "kind": kind,
         "id": stable_id(path),
-        "creationTimestamp": BORN,
+        "creationTimestamp": CREATED_AT,
         "name": name,
         "selfLink": links.full(path),
     }
 
 
-def _machine_json(links: Links, project: str, zone: str, machine: MachineType) -> Json:
-    path = f"projects/{project}/zones/{zone}/machineTypes/{machine.name}"
+def _machine_json(links: Links, project: str, zone: str, machine_type: MachineType) -> Json:
+    path = f"projects/{project}/zones/{zone}/machineTypes/{machine_type.name}"
     resource: Json = {
-        **_head("compute#machineType", machine.name, path, links),
-        "guestCpus": machine.vcpus,
-        "memoryMb": int(machine.memory_gb * 1024),
+        **_head("compute#machineType", machine_type.name, path, links),
+        "guestCpus": machine_type.vcpus,
+        "memoryMb": int(machine_type.memory_gb * 1024),
         "zone": zone,
-        "isSharedCpu": machine in _SHARED,
+        "isSharedCpu": machine_type in _SHARED,
         "maximumPersistentDisks": 128,
         "maximumPersistentDisksSizeGb": "263168",
-        "architecture": "ARM64" if machine.series == "a4x" else "X86_64",
+        "architecture": "ARM64" if machine_type.series == "a4x" else "X86_64",
     }
-    bundled = catalog.bundled_machine_types().get(machine.name)
+    bundled = catalog.bundled_machine_types().get(machine_type.name)
     if bundled:
         resource["accelerators"] = [
             {
                 "guestAcceleratorType": bundled[0].accelerator,
-                "guestAcceleratorCount": machine.gpu_count,
+                "guestAcceleratorCount": machine_type.gpu_count,
             }
         ]
-    if machine.local_ssd_gb:
+    if machine_type.local_ssd_gb:
         resource["bundledLocalSsds"] = {
             "defaultInterface": "NVME",
-            "partitionCount": machine.local_ssd_gb // 375,
+            "partitionCount": machine_type.local_ssd_gb // 375,
         }
     return resource
 

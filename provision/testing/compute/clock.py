@@ -20,12 +20,12 @@ class Clock(Protocol):
         ...
 
     def advance(self, seconds: float) -> None:
-        """Move the time forward by `seconds` at once; ValueError for a negative figure."""
+        """Move the time forward by `seconds`. Raises `ValueError` for a negative number."""
         ...
 
 
 class SystemClock:
-    """Real time, and what was skipped of it: hours of a time limit can pass at once while hosts and shells run on."""
+    """Real time plus what `advance` skipped, so that a time limit of hours can pass at once."""
 
     def __init__(self) -> None:
         self._skipped_s = 0.0
@@ -44,7 +44,7 @@ class SystemClock:
 
 
 class SimulatedClock:
-    """Time that passes only when somebody sleeps or a test advances it; share one between client and emulator."""
+    """Time that passes only by `sleep` and `advance`; client and emulator share one."""
 
     def __init__(self, start_s: float = 1_790_000_000.0) -> None:
         self._now = start_s
@@ -71,8 +71,8 @@ def _forward(seconds: float) -> float:
     return seconds
 
 
-class Moment:
-    """The time as the emulated world sees it: the clock's, or the moment of the past that is being worked off."""
+class CloudTime:
+    """The time of the emulated cloud: the clock's, or `at` while an overdue event is applied."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -8,24 +8,24 @@ from typing import Any
 from provision.cloud.api.body import last
 from provision.testing.compute.catalogue import IMAGE_GB, Links, fingerprint
 from provision.testing.compute.errors import ApiError, Json
-from provision.testing.compute.instance_resource import Place
+from provision.testing.compute.instance_resource import ResourceRef
 
 COLLECTION = "disks"
 
 
 def new_disk(
-    asked: Mapping[str, Any], *, links: Links, place: Place, disk_id: str, created: str
+    asked: Mapping[str, Any], *, links: Links, ref: ResourceRef, disk_id: str, created: str
 ) -> Json:
     """The resource of a disk that `initializeParams` of an instance, or the body of `disks.insert`, asks for."""
-    zone = links.full(f"projects/{place.project}/zones/{place.zone}")
+    zone = links.full(f"projects/{ref.project}/zones/{ref.zone}")
     kind = last(asked.get("diskType") or asked.get("type") or "pd-standard")
     resource: Json = {
         "kind": "compute#disk",
         "id": disk_id,
         "creationTimestamp": created,
-        "name": place.name,
+        "name": ref.name,
         "zone": zone,
-        "selfLink": links.full(place.path),
+        "selfLink": links.full(ref.path),
         "status": "READY",
         "sizeGb": str(asked.get("diskSizeGb") or asked.get("sizeGb") or IMAGE_GB),
         "type": f"{zone}/diskTypes/{kind}",

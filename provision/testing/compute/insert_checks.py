@@ -38,12 +38,12 @@ def check_insert(
 ) -> None:
     """Raise the ApiError that the real API would answer with; return when it would accept. `now` is in seconds since the epoch."""
     check_name(body.get("name", ""))
-    machine = _machine(body, zone, catalogue)
+    machine_type = _machine(body, zone, catalogue)
     accelerators = body.get("guestAccelerators", ())
-    has_gpu = bool(accelerators) or machine.gpu_count > 0
-    _check_accelerators(accelerators, machine, project, zone, catalogue)
-    scheduling.check(body, machine, has_gpu=has_gpu, now=now)
-    _check_disks(body.get("disks", ()), machine, catalogue)
+    has_gpu = bool(accelerators) or machine_type.gpu_count > 0
+    _check_accelerators(accelerators, machine_type, project, zone, catalogue)
+    scheduling.check(body, machine_type, has_gpu=has_gpu, now=now)
+    _check_disks(body.get("disks", ()), machine_type, catalogue)
     if not body.get("networkInterfaces"):
         raise invalid_field("networkInterfaces", "", "At least one network interface is required.")
     check_labels(body.get("labels", {}))
@@ -59,19 +59,19 @@ def _machine(body: Mapping[str, Any], zone: str, catalogue: Catalogue) -> Machin
         raise invalid_field("machineType", path, "The URL is malformed.")
     if at[1] != zone:
         raise invalid_field("machineType", path, f"The machine type must be in zone '{zone}'.")
-    machine = catalogue.machine(zone, at[2])
-    if machine is None:
+    machine_type = catalogue.find_machine_type(zone, at[2])
+    if machine_type is None:
         raise invalid_field(
             "machineType",
             path,
             f"Machine type with name '{at[2]}' does not exist in zone '{zone}'.",
         )
-    return machine
+    return machine_type
 
 
 def _check_accelerators(
     accelerators: Sequence[Mapping[str, Any]],
-    machine: MachineType,
+    machine_type: MachineType,
     project: str,
     zone: str,
     catalogue: Catalogue,
@@ -82,9 +82,13 @@ def _check_accelerators(
         if name not in offered:
             raise not_found(f"projects/{project}/zones/{zone}/acceleratorTypes/{name}")
         limit = next((limit for limit in offered[name].n1_limits if limit.gpu_count == count), None)
-        if machine.gpu_count or offered[name].bundled or machine.series not in ("n1", "custom"):
+        if (
+            machine_type.gpu_count
+            or offered[name].bundled
+            or machine_type.series not in ("n1", "custom")
+        ):
             raise invalid(
-                f"[{name}, {machine.name}] features are not compatible for creating instance."
+                f"[{name}, {machine_type.name}] features are not compatible for creating instance."
             )
         if limit is None:
             raise invalid_field(
@@ -93,14 +97,14 @@ def _check_accelerators(
                 f"Accelerator type {name} does not support {count} cards.",
             )
         vcpus, memory_gb = limit.for_zone(zone)
-        if machine.vcpus > vcpus or machine.memory_gb > memory_gb:
+        if machine_type.vcpus > vcpus or machine_type.memory_gb > memory_gb:
             raise invalid(
-                f"The number of vCPUs or the memory of {machine.name} exceeds what {count} x {name} support in zone {zone}."
+                f"The number of vCPUs or the memory of {machine_type.name} exceeds what {count} x {name} support in zone {zone}."
             )
 
 
 def _check_disks(
-    disks: Sequence[Mapping[str, Any]], machine: MachineType, catalogue: Catalogue
+    disks: Sequence[Mapping[str, Any]], machine_type: MachineType, catalogue: Catalogue
 ) -> None:
     boot = next((disk for disk in disks if disk.get("boot")), None)
     if boot is None:
@@ -123,12 +127,12 @@ def _check_disks(
             disk_type,
             "The referenced disk type does not exist.",
         )
-    only_hyperdisk = catalog.default_disk_type(machine.name) == "hyperdisk-balanced"
+    only_hyperdisk = catalog.default_disk_type(machine_type.name) == "hyperdisk-balanced"
     if only_hyperdisk != (disk_type == "hyperdisk-balanced") and (
-        only_hyperdisk or machine.series == "n1"
+        only_hyperdisk or machine_type.series == "n1"
     ):
         raise invalid(
-            f"[{disk_type}, {machine.name}] features are not compatible for creating instance."
+            f"[{disk_type}, {machine_type.name}] features are not compatible for creating instance."
         )
 
 

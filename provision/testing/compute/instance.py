@@ -1,4 +1,4 @@
-"""One emulated instance: its resource, what the API shows of its guest, and when its time is up."""
+"""One emulated instance: its resource, its guest attributes, its serial port and its time limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 
 from provision.testing.compute.errors import Json
-from provision.testing.compute.instance_resource import Place
+from provision.testing.compute.instance_resource import ResourceRef
 
 SERIAL_RING_BYTES = 1024 * 1024
 """What `getSerialPortOutput` keeps (Compute Engine API, instances.getSerialPortOutput: "the last 1
@@ -21,14 +21,14 @@ WAITING = "PENDING"
 
 
 @dataclass
-class Machine:
-    """One instance. `stops_at` is when its run time is over, in seconds since the epoch.
+class Instance:
+    """One instance. Times are in seconds since the epoch.
 
-    One that waits for capacity (PENDING) gets it at `granted_at` (None: never), and is gone at
-    `expires_at`.
+    `stops_at` is the end of its run time. An instance that waits for capacity (PENDING) gets it at
+    `granted_at` (None: never) and is removed at `expires_at`.
     """
 
-    place: Place
+    ref: ResourceRef
     resource: Json
     guest: dict[str, str] = field(default_factory=dict)
     serial: bytes = b""
@@ -39,13 +39,13 @@ class Machine:
 
     @property
     def waits_until(self) -> float | None:
-        """When its wait for capacity ends, one way or the other; None while it waits for none."""
+        """When its wait for capacity ends, with capacity or without; None when it does not wait."""
         moments = [at for at in (self.granted_at, self.expires_at) if at is not None]
         return min(moments, default=None) if self.status == WAITING else None
 
     @property
     def status(self) -> str:
-        """The instance's status word."""
+        """The status, such as RUNNING."""
         return str(self.resource["status"])
 
     @status.setter
@@ -58,38 +58,40 @@ class Machine:
         scheduling: Json = self.resource["scheduling"]
         return scheduling
 
-    def prints(self, text: str) -> None:
-        """Add to the serial port's ring."""
+    def append_serial(self, text: str) -> None:
+        """Append to the serial port's ring buffer."""
         self.serial += text.encode()
         lost = max(0, len(self.serial) - SERIAL_RING_BYTES)
         self.serial, self.serial_start = self.serial[lost:], self.serial_start + lost
 
-    def printed(self, start: int) -> tuple[str, int, int]:
-        """(contents, first byte returned, byte to go on from) of the serial port, from byte `start` or what is left of it."""
+    def read_serial(self, start: int) -> tuple[str, int, int]:
+        """(contents, first byte returned, byte to go on from) of the serial port.
+
+        Contents begin at byte `start`, or at the oldest byte that is still kept.
+        """
         first = max(start, self.serial_start)
         contents = self.serial[first - self.serial_start :]
         return contents.decode(errors="replace"), first, first + len(contents)
 
     def as_json(self) -> Json:
-        """The instance as plain JSON, to be written down."""
+        """The instance as JSON, for `from_json`."""
         serial = base64.b64encode(self.serial).decode()
-        place = [self.place.project, self.place.zone, self.place.name]
-        plain = {"place": place, "resource": self.resource, "guest": self.guest, "serial": serial}
-        times = {
-            "stops_at": self.stops_at,
-            "granted_at": self.granted_at,
-            "expires_at": self.expires_at,
-        }
-        return deepcopy({**plain, "serial_start": self.serial_start, **times})
-
-    @classmethod
-    def from_json(cls, entry: Mapping[str, object]) -> Machine:
-        """The instance that `as_json` wrote."""
-        fields: Json = deepcopy(dict(entry))
-        return cls(
-            **{
-                **fields,
-                "place": Place(*fields["place"]),
-                "serial": base64.b64decode(fields["serial"]),
+        return deepcopy(
+            {
+                "place": [self.ref.project, self.ref.zone, self.ref.name],
+                "resource": self.resource,
+                "guest": self.guest,
+                "serial": serial,
+                "serial_start": self.serial_start,
+                "stops_at": self.stops_at,
+                "granted_at": self.granted_at,
+                "expires_at": self.expires_at,
             }
         )
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, object]) -> Instance:
+        """The instance that `as_json` returned."""
+        fields: Json = deepcopy(dict(entry))
+        ref = ResourceRef(*fields.pop("place"))
+        return cls(ref, **{**fields, "serial": base64.b64decode(fields["serial"])})

@@ -17,7 +17,7 @@ from provision.testing.compute.errors import Json
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class ResourceRef:
     """The address of something in a zone: an instance, a disk, a reservation, an operation."""
 
     project: str
@@ -30,9 +30,9 @@ class Place:
         """`projects/P/zones/Z/instances/N`."""
         return f"projects/{self.project}/zones/{self.zone}/{self.collection}/{self.name}"
 
-    def beside(self, collection: str, name: str = "") -> Place:
+    def beside(self, collection: str, name: str = "") -> ResourceRef:
         """The same zone in another collection; the same name, unless another is given."""
-        return Place(self.project, self.zone, name or self.name, collection)
+        return ResourceRef(self.project, self.zone, name or self.name, collection)
 
 
 @dataclass(frozen=True)
@@ -40,28 +40,28 @@ class _Urls:
     """Full URLs of what belongs to one instance."""
 
     links: Links
-    place: Place
+    ref: ResourceRef
 
     def zonal(self, path: str = "") -> str:
         """Of something in its zone, or of the zone."""
-        return self.links.full(f"projects/{self.place.project}/zones/{self.place.zone}{path}")
+        return self.links.full(f"projects/{self.ref.project}/zones/{self.ref.zone}{path}")
 
     def project(self, path: str) -> str:
         """Of something in its project."""
-        return self.links.full(f"projects/{self.place.project}{path}")
+        return self.links.full(f"projects/{self.ref.project}{path}")
 
 
 def new_instance(
     body: Mapping[str, Any],
     *,
     links: Links,
-    place: Place,
+    ref: ResourceRef,
     instance_id: str,
     created: str,
     internal_ip: str,
 ) -> Json:
     """The resource right after an accepted insert: what was sent, completed with what the API adds."""
-    urls = _Urls(links, place)
+    urls = _Urls(links, ref)
     resource: Json = {
         key: deepcopy(value)
         for key, value in body.items()
@@ -74,12 +74,12 @@ def new_instance(
         creationTimestamp=created,
         status="PROVISIONING",
         zone=urls.zonal(),
-        selfLink=links.full(place.path),
+        selfLink=links.full(ref.path),
         machineType=urls.zonal(f"/machineTypes/{machine_type}"),
         cpuPlatform="Unknown CPU Platform",
         startRestricted=False,
         deletionProtection=bool(body.get("deletionProtection", False)),
-        fingerprint=fingerprint([place.path, instance_id]),
+        fingerprint=fingerprint([ref.path, instance_id]),
         disks=[_attached(disk, index, urls) for index, disk in enumerate(body["disks"])],
         networkInterfaces=[
             _interface(nic, index, urls, internal_ip)
@@ -175,12 +175,12 @@ def _attached(disk: Mapping[str, Any], index: int, urls: _Urls) -> Json:
     return (
         attached
         if kind == "SCRATCH"
-        else {**attached, "source": urls.zonal(f"/disks/{disk_name(disk, index, urls.place.name)}")}
+        else {**attached, "source": urls.zonal(f"/disks/{disk_name(disk, index, urls.ref.name)}")}
     )
 
 
 def _interface(nic: Mapping[str, Any], index: int, urls: _Urls, internal_ip: str) -> Json:
-    region = region_of(urls.place.zone)
+    region = region_of(urls.ref.zone)
     network = last(nic.get("network", "global/networks/default"))
     complete: Json = {
         "kind": "compute#networkInterface",

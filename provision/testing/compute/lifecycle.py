@@ -1,4 +1,4 @@
-"""The instance state machine: what each request, and each event of the cloud's own, does to an instance.
+"""The instance state machine: what each request and each system event does to an instance.
 
 States and transitions: Compute Engine, "VM instance life cycle"; what pre-emption, host maintenance
 and host errors do: "Spot VMs", "Host events". The operation types of system events are those that
@@ -16,7 +16,7 @@ from provision.cloud.api.body import last
 from provision.testing.compute import instance_resource, scheduling
 from provision.testing.compute.errors import ApiError, OperationFailure
 from provision.testing.compute.insert_checks import check_labels, check_metadata
-from provision.testing.compute.instance import WAITING, Machine
+from provision.testing.compute.instance import WAITING, Instance
 from provision.testing.compute.store import Store
 
 PREEMPTED = "compute.instances.preempted"
@@ -28,136 +28,147 @@ GUEST_STOP = "compute.instances.guestTerminate"
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How a change goes: the status while it runs, what its end does, what its failure leaves, what follows by itself."""
+    """The course of a change: the status while it runs, its end, its failure, what follows it."""
 
     begin: str | None = None
     end: Callable[[], OperationFailure | None] = lambda: None
     fail: Callable[[], None] = lambda: None
     failure: OperationFailure | None = None
-    """It is accepted, and ends with this error."""
+    """The request is accepted and the operation ends with this error."""
     then: tuple[str, Callable[[], Plan]] | None = None
-    """Operation type and plan of the system event that its end sets off."""
+    """Operation type and plan of the system event that follows its end."""
 
 
-def delete(store: Store, machine: Machine, _body: Mapping[str, Any]) -> Plan:
-    """Remove the instance, whatever it does at the moment."""
-    if machine.resource["deletionProtection"]:
+def delete(store: Store, instance: Instance, _body: Mapping[str, Any]) -> Plan:
+    """Remove the instance in any state. Raises `ApiError` 400 when it is protected."""
+    if instance.resource["deletionProtection"]:
         raise ApiError(
             400,
             "resourceInUseByAnotherResource",
-            f"The instance '{machine.place.path}' is protected against deletion.",
+            f"The instance '{instance.ref.path}' is protected against deletion.",
         )
-    return Plan(begin="STOPPING", end=lambda: store.remove(machine))
+    return Plan(begin="STOPPING", end=lambda: store.remove(instance))
 
 
-def start(store: Store, machine: Machine, _body: Mapping[str, Any]) -> Plan:
-    """Boot a stopped instance; one that runs is left alone, one on its way is not ready."""
-    if machine.status == "RUNNING":
+def start(store: Store, instance: Instance, _body: Mapping[str, Any]) -> Plan:
+    """Boot a stopped instance; a running one stays as it is.
+
+    Raises `ApiError` 400 in a transitional state, and after the instance's termination time.
+    """
+    if instance.status == "RUNNING":
         return Plan()
-    if machine.status != "TERMINATED":
-        raise _not_ready(machine)
-    until = machine.scheduling.get("terminationTime")
-    ends_at = scheduling.ends_at(machine.scheduling, store.now())
+    if instance.status != "TERMINATED":
+        raise _not_ready(instance)
+    until = instance.scheduling.get("terminationTime")
+    ends_at = scheduling.ends_at(instance.scheduling, store.now())
     if until is not None and ends_at is not None and ends_at <= store.now():
         raise ApiError(400, "invalid", f"The instance's terminationTime {until} has passed.")
-    return _boot_again(store, machine, failure=store.shortage(machine, with_disks=False))
+    return _boot_again(store, instance, failure=store.shortage(instance, with_disks=False))
 
 
-def _boot_again(store: Store, machine: Machine, *, failure: OperationFailure | None = None) -> Plan:
+def _boot_again(
+    store: Store, instance: Instance, *, failure: OperationFailure | None = None
+) -> Plan:
     def fail() -> None:
-        machine.status = "TERMINATED"
+        instance.status = "TERMINATED"
 
     return Plan(
-        begin="STAGING", end=lambda: store.boot(machine, keep=True), fail=fail, failure=failure
+        begin="STAGING", end=lambda: store.boot(instance, keep=True), fail=fail, failure=failure
     )
 
 
-def stop(store: Store, machine: Machine, _body: Mapping[str, Any]) -> Plan:
-    """Shut an instance down and keep its disks."""
-    if machine.status == "TERMINATED":
+def stop(store: Store, instance: Instance, _body: Mapping[str, Any]) -> Plan:
+    """Shut an instance down and keep its disks. Raises `ApiError` 400 for a PENDING one."""
+    if instance.status == "TERMINATED":
         return Plan()
-    if machine.status == WAITING:
-        raise _not_ready(machine)
+    if instance.status == WAITING:
+        raise _not_ready(instance)
 
     def fail() -> None:
-        machine.status = "RUNNING"
+        instance.status = "RUNNING"
 
-    return Plan(begin="STOPPING", end=lambda: store.halt(machine), fail=fail)
+    return Plan(begin="STOPPING", end=lambda: store.halt(instance), fail=fail)
 
 
-def reset(store: Store, machine: Machine, _body: Mapping[str, Any]) -> Plan:
-    """Pull the plug and boot again, RUNNING all the while."""
-    if machine.status != "RUNNING":
-        raise _not_ready(machine)
+def reset(store: Store, instance: Instance, _body: Mapping[str, Any]) -> Plan:
+    """Power off and boot again; the status stays RUNNING. Raises `ApiError` 400 when not RUNNING."""
+    if instance.status != "RUNNING":
+        raise _not_ready(instance)
 
     def end() -> OperationFailure | None:
-        store.power_off(machine)
-        return store.boot(machine, keep=True)
+        store.power_off(instance)
+        return store.boot(instance, keep=True)
 
     return Plan(end=end)
 
 
-def set_labels(_store: Store, machine: Machine, body: Mapping[str, Any]) -> Plan:
-    """Replace the labels, if the fingerprint is that of the current ones."""
+def set_labels(_store: Store, instance: Instance, body: Mapping[str, Any]) -> Plan:
+    """Replace the labels. Raises `ApiError` 412 when the fingerprint is not the current one."""
     check_fingerprint(
-        "labels", body.get("labelFingerprint", ""), machine.resource["labelFingerprint"]
+        "labels", body.get("labelFingerprint", ""), instance.resource["labelFingerprint"]
     )
     labels = dict(body.get("labels", {}))
     check_labels(labels)
-    return Plan(end=lambda: instance_resource.set_labels(machine.resource, labels))
+    return Plan(end=lambda: instance_resource.set_labels(instance.resource, labels))
 
 
-def set_metadata(_store: Store, machine: Machine, body: Mapping[str, Any]) -> Plan:
-    """Replace all metadata, if the fingerprint is that of the current ones."""
+def set_metadata(_store: Store, instance: Instance, body: Mapping[str, Any]) -> Plan:
+    """Replace all metadata. Raises `ApiError` 412 when the fingerprint is not the current one."""
     check_fingerprint(
-        "metadata", body.get("fingerprint", ""), machine.resource["metadata"]["fingerprint"]
+        "metadata", body.get("fingerprint", ""), instance.resource["metadata"]["fingerprint"]
     )
     check_metadata(body)
     items = deepcopy(list(body.get("items", ())))
-    return Plan(end=lambda: instance_resource.set_metadata(machine.resource, items))
+    return Plan(end=lambda: instance_resource.set_metadata(instance.resource, items))
 
 
-def set_scheduling(store: Store, machine: Machine, body: Mapping[str, Any]) -> Plan:
-    """Replace the scheduling options, all of them: what is not sent is as in a new instance.
+def set_scheduling(store: Store, instance: Instance, body: Mapping[str, Any]) -> Plan:
+    """Replace all scheduling options; an option that is not sent gets its default.
 
     "You can only call this method on a stopped instance" (Compute Engine API,
-    instances.setScheduling).
+    instances.setScheduling); raises `ApiError` 400 for others, and for options that contradict
+    one another.
     """
-    if machine.status != "TERMINATED":
+    if instance.status != "TERMINATED":
         raise ApiError(
             400,
             "resourceNotReady",
-            f"The resource '{machine.place.path}' is not ready: it must be stopped (TERMINATED).",
+            f"The resource '{instance.ref.path}' is not ready: it must be stopped (TERMINATED).",
         )
     options = deepcopy({key: value for key, value in body.items() if value is not None})
-    shape = store.catalogue.machine(machine.place.zone, last(machine.resource["machineType"]))
+    shape = store.catalogue.find_machine_type(
+        instance.ref.zone, last(instance.resource["machineType"])
+    )
     if shape is not None:
-        whole = {**machine.resource, "scheduling": options}
+        whole = {**instance.resource, "scheduling": options}
         scheduling.check(
             whole,
             shape,
-            has_gpu=instance_resource.gpu_of(machine.resource)[0] is not None,
+            has_gpu=instance_resource.gpu_of(instance.resource)[0] is not None,
             now=store.now(),
         )
 
     def end() -> None:
-        machine.resource["scheduling"] = scheduling.complete(options)
+        instance.resource["scheduling"] = scheduling.complete(options)
 
     return Plan(end=end)
 
 
-def simulate_maintenance(store: Store, machine: Machine, _body: Mapping[str, Any]) -> Plan:
-    """Host maintenance now. A Spot VM is pre-empted by it, one that may not migrate stops and restarts if it may."""
-    if machine.status != "RUNNING":
-        raise _not_ready(machine)
-    if machine.scheduling["provisioningModel"] == "SPOT":
-        return Plan(then=(PREEMPTED, lambda: preempt(store, machine)))
-    if machine.scheduling["onHostMaintenance"] == "MIGRATE":
+def simulate_maintenance(store: Store, instance: Instance, _body: Mapping[str, Any]) -> Plan:
+    """Simulate host maintenance. Raises `ApiError` 400 when the instance is not RUNNING.
+
+    A Spot VM is pre-empted. A VM that may not migrate stops, and restarts if it may.
+    """
+    if instance.status != "RUNNING":
+        raise _not_ready(instance)
+    if instance.scheduling["provisioningModel"] == "SPOT":
+        return Plan(then=(PREEMPTED, lambda: preempt(store, instance)))
+    if instance.scheduling["onHostMaintenance"] == "MIGRATE":
         return Plan()
-    return Plan(then=(MAINTENANCE, lambda: _stopped_by_the_cloud(store, machine, "STOPPING")))
+    return Plan(then=(MAINTENANCE, lambda: _stopped_by_the_cloud(store, instance, "STOPPING")))
 
 
-VERBS: Mapping[str, Callable[[Store, Machine, Mapping[str, Any]], Plan]] = {
+VERBS: Mapping[str, Callable[[Store, Instance, Mapping[str, Any]], Plan]] = {
     "delete": delete,
     "start": start,
     "stop": stop,
@@ -167,49 +178,49 @@ VERBS: Mapping[str, Callable[[Store, Machine, Mapping[str, Any]], Plan]] = {
     "setScheduling": set_scheduling,
     "simulateMaintenanceEvent": simulate_maintenance,
 }
-"""The method of `instances` → its plan."""
+"""Method of `instances` → the function that plans it."""
 
 
-# --- what nobody asked for ------------------------------------------------------------------------
+# --- system events --------------------------------------------------------------------------------
 
 
-def preempt(store: Store, machine: Machine) -> Plan:
-    """A Spot VM is taken back: STOPPING, then stopped or deleted as its termination action says. Others are never: ValueError."""
-    if machine.scheduling["provisioningModel"] != "SPOT":
-        raise ValueError(f"{machine.place.name} is no Spot VM, and only those are pre-empted")
-    return end_of_time(store, machine)
+def preempt(store: Store, instance: Instance) -> Plan:
+    """Pre-empt a Spot VM: STOPPING, then its termination action. Raises `ValueError` for other VMs."""
+    if instance.scheduling["provisioningModel"] != "SPOT":
+        raise ValueError(f"{instance.ref.name} is not a Spot VM; only Spot VMs are pre-empted")
+    return end_run_time(store, instance)
 
 
-def end_of_time(store: Store, machine: Machine) -> Plan:
-    """The run time is over: STOPPING, then the termination action."""
-    deletes = machine.scheduling.get("instanceTerminationAction") == "DELETE"
+def end_run_time(store: Store, instance: Instance) -> Plan:
+    """End the run time: STOPPING, then the termination action."""
+    deletes = instance.scheduling.get("instanceTerminationAction") == "DELETE"
     return Plan(
-        begin="STOPPING", end=lambda: store.remove(machine) if deletes else store.halt(machine)
+        begin="STOPPING", end=lambda: store.remove(instance) if deletes else store.halt(instance)
     )
 
 
-def host_error(store: Store, machine: Machine) -> Plan:
-    """The host broke: REPAIRING, then booted elsewhere if it may restart, else stopped."""
-    return _stopped_by_the_cloud(store, machine, "REPAIRING")
+def host_error(store: Store, instance: Instance) -> Plan:
+    """A host error: REPAIRING, then booted again if it may restart, else stopped."""
+    return _stopped_by_the_cloud(store, instance, "REPAIRING")
 
 
-def guest_stop(store: Store, machine: Machine) -> Plan:
-    """The guest shut itself down; nothing restarts it."""
-    return Plan(begin="STOPPING", end=lambda: store.halt(machine))
+def guest_stop(store: Store, instance: Instance) -> Plan:
+    """The guest powered itself off; the instance stops and is not restarted."""
+    return Plan(begin="STOPPING", end=lambda: store.halt(instance))
 
 
-def _stopped_by_the_cloud(store: Store, machine: Machine, status: str) -> Plan:
-    restarts = machine.scheduling["automaticRestart"]
-    then = (RESTART, lambda: _boot_again(store, machine)) if restarts else None
-    return Plan(begin=status, end=lambda: store.halt(machine), then=then)
+def _stopped_by_the_cloud(store: Store, instance: Instance, status: str) -> Plan:
+    restarts = instance.scheduling["automaticRestart"]
+    then = (RESTART, lambda: _boot_again(store, instance)) if restarts else None
+    return Plan(begin=status, end=lambda: store.halt(instance), then=then)
 
 
-def _not_ready(machine: Machine) -> ApiError:
-    return ApiError(400, "resourceNotReady", f"The resource '{machine.place.path}' is not ready")
+def _not_ready(instance: Instance) -> ApiError:
+    return ApiError(400, "resourceNotReady", f"The resource '{instance.ref.path}' is not ready")
 
 
 def check_fingerprint(of: str, given: str, current: str) -> None:
-    """412 for a change that was made from another state than the current one."""
+    """Raise `ApiError` 412 when the `given` fingerprint is not the `current` one."""
     if given != current:
         raise ApiError(
             412, "conditionNotMet", f"Supplied fingerprint does not match current {of} fingerprint."

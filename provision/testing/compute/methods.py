@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 
 from provision.testing.compute import lifecycle, networks
 from provision.testing.compute.catalogue import Catalogue, Links
-from provision.testing.compute.emulated_cloud import World
+from provision.testing.compute.emulated_cloud import EmulatedCloud
 from provision.testing.compute.errors import ApiError, Json, invalid_field, not_found
 from provision.testing.compute.faults import Fault
 from provision.testing.compute.filters import compile_filter
-from provision.testing.compute.instance_resource import Place
+from provision.testing.compute.instance_resource import ResourceRef
 from provision.testing.compute.paging import aggregated, listing
 
 SERVER_WAIT_S = 120.0
@@ -20,7 +20,7 @@ SERIAL_PORTS = range(1, 5)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
+class ApiRequest:
     """One request, taken apart. `unreachable` are the zones that a fault hides from an aggregated list."""
 
     method: str
@@ -46,9 +46,9 @@ class Ask:
         return self.method.partition(".")[2]
 
     @property
-    def place(self) -> Place:
+    def ref(self) -> ResourceRef:
         """What is asked about, or is to be made."""
-        return Place(
+        return ResourceRef(
             self.project, self.zone, self.name or str(self.body.get("name", "")), self.collection
         )
 
@@ -58,14 +58,14 @@ class Ask:
         return self.query.get("requestId", "")
 
 
-_Method: TypeAlias = Callable[[Ask], Json]
+_Method: TypeAlias = Callable[[ApiRequest], Json]
 
 
-class Api:
+class ApiMethods:
     """Answers requests from the world and the catalogue."""
 
-    def __init__(self, world: World, catalogue: Catalogue) -> None:
-        self._world = world
+    def __init__(self, cloud: EmulatedCloud, catalogue: Catalogue) -> None:
+        self._cloud = cloud
         self._catalogue = catalogue
         self.firewalls: list[Json] = [dict(rule) for rule in networks.DEFAULT_RULES]
         self._methods: dict[str, _Method] = {
@@ -74,68 +74,77 @@ class Api:
             **self._instances(),
         }
 
-    def answer(self, ask: Ask) -> Json:
+    def answer(self, request: ApiRequest) -> Json:
         """The reply's body; an ApiError is the caller's to write down."""
-        return self._methods[ask.method](ask)
+        return self._methods[request.method](request)
 
     def _offers(self) -> dict[str, _Method]:
         """What exists before anybody creates something."""
-        world, offers = self._world, self._catalogue
+        cloud, offers = self._cloud, self._catalogue
 
         def links() -> Links:
-            return world.store.links
+            return cloud.store.links
 
         return {
-            "projects.get": lambda ask: offers.project(
-                links(), ask.project, world.quotas(ask.project), world.store.project_metadata
+            "projects.get": lambda request: offers.project(
+                links(),
+                request.project,
+                cloud.quotas(request.project),
+                cloud.store.project_metadata,
             ),
-            "zones.get": lambda ask: offers.zone(links(), ask.project, ask.zone),
-            "zones.list": lambda ask: self._list(
-                "zone", ask, [offers.zone(links(), ask.project, name) for name in offers.zone_names]
+            "zones.get": lambda request: offers.zone(links(), request.project, request.zone),
+            "zones.list": lambda request: self._list(
+                "zone",
+                request,
+                [offers.zone(links(), request.project, name) for name in offers.zone_names],
             ),
-            "regions.get": lambda ask: self._region(ask, ask.name),
-            "regions.list": lambda ask: self._list(
-                "region", ask, [self._region(ask, name) for name in offers.region_names]
+            "regions.get": lambda request: self._region(request, request.name),
+            "regions.list": lambda request: self._list(
+                "region", request, [self._region(request, name) for name in offers.region_names]
             ),
-            "machineTypes.get": lambda ask: offers.machine_type(
-                links(), ask.project, ask.zone, ask.name
+            "machineTypes.get": lambda request: offers.machine_type(
+                links(), request.project, request.zone, request.name
             ),
-            "machineTypes.list": lambda ask: self._list(
-                "machineType", ask, offers.machine_types(links(), ask.project, ask.zone)
+            "machineTypes.list": lambda request: self._list(
+                "machineType", request, offers.machine_types(links(), request.project, request.zone)
             ),
-            "machineTypes.aggregatedList": lambda ask: self._aggregated(
-                "machineType", ask, offers.machine_types
+            "machineTypes.aggregatedList": lambda request: self._aggregated(
+                "machineType", request, offers.machine_types
             ),
-            "acceleratorTypes.get": lambda ask: offers.accelerator_type(
-                links(), ask.project, ask.zone, ask.name
+            "acceleratorTypes.get": lambda request: offers.accelerator_type(
+                links(), request.project, request.zone, request.name
             ),
-            "acceleratorTypes.list": lambda ask: self._list(
-                "acceleratorType", ask, offers.accelerator_types(links(), ask.project, ask.zone)
+            "acceleratorTypes.list": lambda request: self._list(
+                "acceleratorType",
+                request,
+                offers.accelerator_types(links(), request.project, request.zone),
             ),
-            "acceleratorTypes.aggregatedList": lambda ask: self._aggregated(
-                "acceleratorType", ask, offers.accelerator_types
+            "acceleratorTypes.aggregatedList": lambda request: self._aggregated(
+                "acceleratorType", request, offers.accelerator_types
             ),
-            "images.get": lambda ask: offers.image(links(), ask.project, ask.name),
-            "images.getFromFamily": lambda ask: offers.image_of_family(
-                links(), ask.project, ask.name
+            "images.get": lambda request: offers.image(links(), request.project, request.name),
+            "images.getFromFamily": lambda request: offers.image_of_family(
+                links(), request.project, request.name
             ),
-            "images.list": lambda ask: self._list(
-                "image", ask, offers.images(links(), ask.project)
+            "images.list": lambda request: self._list(
+                "image", request, offers.images(links(), request.project)
             ),
-            "networks.get": lambda ask: networks.network(links(), ask.project, ask.name),
-            "firewalls.list": lambda ask: self._list(
-                "firewall", ask, networks.firewalls(links(), ask.project, self.firewalls)
+            "networks.get": lambda request: networks.network(
+                links(), request.project, request.name
+            ),
+            "firewalls.list": lambda request: self._list(
+                "firewall", request, networks.firewalls(links(), request.project, self.firewalls)
             ),
         }
 
     def _holdings(self) -> dict[str, _Method]:
         """What is the same for instances, disks and reservations, and operations."""
-        world = self._world
+        cloud = self._cloud
         methods: dict[str, _Method] = {
-            "zoneOperations.get": lambda ask: world.operation(ask.place),
-            "zoneOperations.wait": lambda ask: world.wait(ask.place, SERVER_WAIT_S),
-            "zoneOperations.list": lambda ask: self._list(
-                "operation", ask, world.operations(ask.project, ask.zone)
+            "zoneOperations.get": lambda request: cloud.operation(request.ref),
+            "zoneOperations.wait": lambda request: cloud.wait(request.ref, SERVER_WAIT_S),
+            "zoneOperations.list": lambda request: self._list(
+                "operation", request, cloud.operations(request.project, request.zone)
             ),
         }
         for collection, kind in (
@@ -143,10 +152,10 @@ class Api:
             ("disks", "disk"),
             ("reservations", "reservation"),
         ):
-            methods[f"{collection}.get"] = lambda ask: world.get(ask.place)
-            methods[f"{collection}.list"] = lambda ask, kind=kind: self._held(kind, ask)  # type: ignore[misc]
-            methods[f"{collection}.aggregatedList"] = lambda ask, kind=kind: self._scoped(  # type: ignore[misc]
-                kind, ask, world.all(ask.collection, ask.project)
+            methods[f"{collection}.get"] = lambda request: cloud.get(request.ref)
+            methods[f"{collection}.list"] = lambda request, kind=kind: self._held(kind, request)  # type: ignore[misc]
+            methods[f"{collection}.aggregatedList"] = lambda request, kind=kind: self._scoped(  # type: ignore[misc]
+                kind, request, cloud.all(request.collection, request.project)
             )
         for method in (
             "disks.insert",
@@ -155,81 +164,102 @@ class Api:
             "reservations.insert",
             "reservations.delete",
         ):
-            methods[method] = lambda ask: world.change_item(
-                ask.verb, ask.place, body=ask.body, request_id=ask.request_id, fault=ask.fault
+            methods[method] = lambda request: cloud.change_item(
+                request.verb,
+                request.ref,
+                body=request.body,
+                request_id=request.request_id,
+                fault=request.fault,
             )
         return methods
 
     def _instances(self) -> dict[str, _Method]:
-        world = self._world
+        cloud = self._cloud
 
-        def change(ask: Ask) -> Json:
-            return world.change(
-                ask.verb, ask.place, body=ask.body, request_id=ask.request_id, fault=ask.fault
+        def change(request: ApiRequest) -> Json:
+            return cloud.change(
+                request.verb,
+                request.ref,
+                body=request.body,
+                request_id=request.request_id,
+                fault=request.fault,
             )
 
         return {
-            "instances.insert": lambda ask: world.insert(
-                ask.project, ask.zone, ask.body, request_id=ask.request_id, fault=ask.fault
+            "instances.insert": lambda request: cloud.insert(
+                request.project,
+                request.zone,
+                request.body,
+                request_id=request.request_id,
+                fault=request.fault,
             ),
             "instances.getSerialPortOutput": self._serial,
             "instances.getGuestAttributes": self._guest_attributes,
             **{f"instances.{verb}": change for verb in lifecycle.VERBS},
         }
 
-    def _list(self, kind: str, ask: Ask, items: list[Json]) -> Json:
-        keep = compile_filter(ask.query.get("filter", ""))
+    def _list(self, kind: str, request: ApiRequest, items: list[Json]) -> Json:
+        keep = compile_filter(request.query.get("filter", ""))
         return listing(
             f"compute#{kind}List",
-            self._world.store.links.full(ask.path),
+            self._cloud.store.links.full(request.path),
             [item for item in items if keep(item)],
-            ask.query,
+            request.query,
         )
 
-    def _held(self, kind: str, ask: Ask) -> Json:
-        if ask.zone not in self._catalogue.zone_names:
-            raise not_found(f"projects/{ask.project}/zones/{ask.zone}")
+    def _held(self, kind: str, request: ApiRequest) -> Json:
+        if request.zone not in self._catalogue.zone_names:
+            raise not_found(f"projects/{request.project}/zones/{request.zone}")
         return self._list(
             kind,
-            ask,
+            request,
             [
                 resource
-                for _zone, resource in self._world.all(ask.collection, ask.project, ask.zone)
+                for _zone, resource in self._cloud.all(
+                    request.collection, request.project, request.zone
+                )
             ],
         )
 
-    def _aggregated(self, kind: str, ask: Ask, items: Callable[..., list[Json]]) -> Json:
-        links, zones = self._world.store.links, self._catalogue.zone_names
+    def _aggregated(self, kind: str, request: ApiRequest, items: Callable[..., list[Json]]) -> Json:
+        links, zones = self._cloud.store.links, self._catalogue.zone_names
         return self._scoped(
-            kind, ask, [(zone, item) for zone in zones for item in items(links, ask.project, zone)]
+            kind,
+            request,
+            [(zone, item) for zone in zones for item in items(links, request.project, zone)],
         )
 
-    def _scoped(self, kind: str, ask: Ask, items: list[tuple[str, Json]]) -> Json:
-        keep = compile_filter(ask.query.get("filter", ""))
-        found = [(zone, item) for zone, item in items if keep(item) and zone not in ask.unreachable]
+    def _scoped(self, kind: str, request: ApiRequest, items: list[tuple[str, Json]]) -> Json:
+        keep = compile_filter(request.query.get("filter", ""))
+        found = [
+            (zone, item) for zone, item in items if keep(item) and zone not in request.unreachable
+        ]
         return aggregated(
             f"compute#{kind}AggregatedList",
-            self._world.store.links.full(ask.path),
+            self._cloud.store.links.full(request.path),
             field=f"{kind}s",
             scopes=self._catalogue.zone_names,
             items=found,
-            query=ask.query,
-            unreachable=ask.unreachable,
+            query=request.query,
+            unreachable=request.unreachable,
         )
 
-    def _region(self, ask: Ask, name: str) -> Json:
+    def _region(self, request: ApiRequest, name: str) -> Json:
         return self._catalogue.region(
-            self._world.store.links, ask.project, name, self._world.quotas(ask.project, name)
+            self._cloud.store.links,
+            request.project,
+            name,
+            self._cloud.quotas(request.project, name),
         )
 
-    def _serial(self, ask: Ask) -> Json:
-        start, port = _integer(ask.query, "start", 0), _integer(ask.query, "port", 1)
+    def _serial(self, request: ApiRequest) -> Json:
+        start, port = _integer(request.query, "start", 0), _integer(request.query, "port", 1)
         if port not in SERIAL_PORTS:
             raise invalid_field("port", port, "Must be between 1 and 4.")
         contents, first, following = (
-            self._world.serial(ask.place, start) if port == 1 else ("", 0, 0)
+            self._cloud.read_serial(request.ref, start) if port == 1 else ("", 0, 0)
         )
-        link = self._world.store.links.full(ask.path)
+        link = self._cloud.store.links.full(request.path)
         return {
             "kind": "compute#serialPortOutput",
             "contents": contents,
@@ -238,9 +268,9 @@ class Api:
             "selfLink": link,
         }
 
-    def _guest_attributes(self, ask: Ask) -> Json:
-        query = ask.query.get("queryPath", "") or ask.query.get("variableKey", "")
-        found = self._world.guest_attributes(ask.place, query)
+    def _guest_attributes(self, request: ApiRequest) -> Json:
+        query = request.query.get("queryPath", "") or request.query.get("variableKey", "")
+        found = self._cloud.guest_attributes(request.ref, query)
         items = [
             {"namespace": key.split("/", 1)[0], "key": key.split("/", 1)[-1], "value": value}
             for key, value in found.items()
@@ -249,7 +279,7 @@ class Api:
             "kind": "compute#guestAttributes",
             "queryPath": query,
             "queryValue": {"items": items},
-            "selfLink": self._world.store.links.full(ask.path),
+            "selfLink": self._cloud.store.links.full(request.path),
         }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from provision.testing.compute.catalogue import BORN, Links, stable_id
+from provision.testing.compute.catalogue import CREATED_AT, Links, stable_id
 from provision.testing.compute.errors import Json, not_found
 
 NAME = "default"
@@ -46,7 +46,7 @@ def network(links: Links, project: str, name: str) -> Json:
     return {
         "kind": "compute#network",
         "id": stable_id(path),
-        "creationTimestamp": BORN,
+        "creationTimestamp": CREATED_AT,
         "name": name,
         "selfLink": links.full(path),
         "autoCreateSubnetworks": True,
@@ -64,7 +64,7 @@ def _firewall(links: Links, project: str, rule: Mapping[str, Any]) -> Json:
     return {
         "kind": "compute#firewall",
         "id": stable_id(path),
-        "creationTimestamp": BORN,
+        "creationTimestamp": CREATED_AT,
         "selfLink": links.full(path),
         "network": links.full(f"projects/{project}/global/networks/{NAME}"),
         "priority": 65534,

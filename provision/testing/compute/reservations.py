@@ -12,14 +12,14 @@ from typing import Any
 from provision.cloud.api.body import last
 from provision.testing.compute.catalogue import Links
 from provision.testing.compute.errors import Json, OperationFailure, invalid, invalid_field
-from provision.testing.compute.instance_resource import Place
+from provision.testing.compute.instance_resource import ResourceRef
 
 COLLECTION = "reservations"
 KEY = "compute.googleapis.com/reservation-name"
 
 
 def new_reservation(
-    body: Mapping[str, Any], *, links: Links, place: Place, reservation_id: str, created: str
+    body: Mapping[str, Any], *, links: Links, ref: ResourceRef, reservation_id: str, created: str
 ) -> Json:
     """The resource that the body of `reservations.insert` asks for."""
     specific = dict(body.get("specificReservation", {}))
@@ -34,9 +34,9 @@ def new_reservation(
         "kind": "compute#reservation",
         "id": reservation_id,
         "creationTimestamp": created,
-        "name": place.name,
-        "zone": links.full(f"projects/{place.project}/zones/{place.zone}"),
-        "selfLink": links.full(place.path),
+        "name": ref.name,
+        "zone": links.full(f"projects/{ref.project}/zones/{ref.zone}"),
+        "selfLink": links.full(ref.path),
         "status": "READY",
         "specificReservationRequired": bool(body.get("specificReservationRequired", False)),
         "specificReservation": {**specific, "count": str(specific["count"]), "inUseCount": "0"},

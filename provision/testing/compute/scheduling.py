@@ -23,7 +23,7 @@ FLEX_WAIT_S = (90, 7200)
 """How long a Flex-start request may wait for capacity; 0: not at all."""
 
 
-def check(body: Mapping[str, Any], machine: MachineType, *, has_gpu: bool, now: float) -> None:
+def check(body: Mapping[str, Any], machine_type: MachineType, *, has_gpu: bool, now: float) -> None:
     """Raise the 400 that these scheduling options of an instance (`body`) deserve."""
     scheduling = body.get("scheduling", {})
     model = scheduling.get("provisioningModel") or (
@@ -47,10 +47,10 @@ def check(body: Mapping[str, Any], machine: MachineType, *, has_gpu: bool, now: 
     ):
         raise invalid("The provisioning model RESERVATION_BOUND requires a specific reservation.")
     if model == "FLEX_START":
-        _check_flex_start(body, scheduling, machine)
-    if machine.provisioning and model not in machine.provisioning:
+        _check_flex_start(body, scheduling, machine_type)
+    if machine_type.provisioning and model not in machine_type.provisioning:
         raise invalid(
-            f"Machine type {machine.name} requires one of the provisioning models {', '.join(machine.provisioning)}."
+            f"Machine type {machine_type.name} requires one of the provisioning models {', '.join(machine_type.provisioning)}."
         )
 
 
@@ -84,11 +84,11 @@ def _check_limit(scheduling: Mapping[str, Any], model: str, now: float) -> None:
 
 
 def _check_flex_start(
-    body: Mapping[str, Any], scheduling: Mapping[str, Any], machine: MachineType
+    body: Mapping[str, Any], scheduling: Mapping[str, Any], machine_type: MachineType
 ) -> None:
-    if machine.gpu_count == 0 or machine.series in {"a4x", "g4"}:
+    if machine_type.gpu_count == 0 or machine_type.series in {"a4x", "g4"}:
         raise invalid(
-            f"Machine type {machine.name} cannot be used with the provisioning model FLEX_START."
+            f"Machine type {machine_type.name} cannot be used with the provisioning model FLEX_START."
         )
     seconds = scheduling.get("maxRunDuration", {}).get("seconds")
     if seconds is None or int(seconds) > FLEX_MAX_S:

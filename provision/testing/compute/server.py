@@ -20,12 +20,12 @@ from provision.testing.compute import control_api, fault_scripts, oslogin
 from provision.testing.compute.backend import HostBackend, NullBackend
 from provision.testing.compute.catalogue import Catalogue, Links
 from provision.testing.compute.clock import Clock, SystemClock
-from provision.testing.compute.emulated_cloud import World
+from provision.testing.compute.emulated_cloud import EmulatedCloud
 from provision.testing.compute.errors import ApiError, Json
 from provision.testing.compute.faults import BEFORE, Fault, FaultBook, FaultKind
 from provision.testing.compute.flex_start import Capacity
 from provision.testing.compute.lifecycle import GUEST_STOP, HOST_ERROR, PREEMPTED
-from provision.testing.compute.methods import Api, Ask
+from provision.testing.compute.methods import ApiMethods, ApiRequest
 from provision.testing.compute.operation_durations import Durations
 from provision.testing.compute.oslogin import Logins
 from provision.testing.compute.quotas import Quotas
@@ -112,11 +112,11 @@ class ComputeEmulator:
         self.faults = FaultBook()
         self.calls: deque[Call] = deque(maxlen=CALLS_KEPT)
         self.clock: Clock = clock or SystemClock()
-        self._world = World(
+        self._cloud = EmulatedCloud(
             catalogue or Catalogue(), hosts or NullBackend(), self.clock, Durations.of(operation_s)
         )
-        self._api = Api(self._world, self._world.store.catalogue)
-        self._zones = self._world.store.catalogue.zone_names
+        self._methods = ApiMethods(self._cloud, self._cloud.store.catalogue)
+        self._zones = self._cloud.store.catalogue.zone_names
         self._port = port
         self._server: Any = None
         self._thread: threading.Thread | None = None
@@ -129,7 +129,7 @@ class ComputeEmulator:
         self._server = make_server(
             "127.0.0.1", self._port, self._application, threaded=True, request_handler=handler
         )
-        self._world.store.links = Links(f"{self.endpoint}{PREFIX}")
+        self._cloud.store.links = Links(f"{self.endpoint}{PREFIX}")
         self._thread = threading.Thread(
             target=self._server.serve_forever,
             args=(STOP_POLL_S,),
@@ -147,7 +147,7 @@ class ComputeEmulator:
         self._thread.join()
         self._server.server_close()
         self._server = self._thread = None
-        self._world.shut_down(keep=keep)
+        self._cloud.shut_down(keep=keep)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -169,42 +169,42 @@ class ComputeEmulator:
 
     def tick(self) -> None:
         """Let time limits and operations take effect without a request (a long-lived server calls this now and then)."""
-        self._world.tick()
+        self._cloud.tick()
 
     def snapshot(self) -> Json:
         """Instances, disks, reservations and project metadata as JSON, for `restore`."""
-        return self._world.snapshot()
+        return self._cloud.snapshot()
 
     def restore(self, saved: Json) -> None:
         """Take up the world of an earlier emulator; instances that ran boot, as after a loss of power."""
-        self._world.restore(saved)
+        self._cloud.restore(saved)
 
     # --- the project ------------------------------------------------------------------------------
 
     @property
     def quotas(self) -> Quotas:
         """The limits in force, which inserts and starts meet: `quotas.set("NVIDIA_L4_GPUS", 0, "us-east1")`, `quotas.lift()`."""
-        return self._world.store.quotas
+        return self._cloud.store.quotas
 
     @property
     def firewalls(self) -> list[dict[str, Any]]:
         """The rules of the network `default`, each with what it says otherwise than these do; may be changed."""
-        return self._api.firewalls
+        return self._methods.firewalls
 
     @property
     def capacity(self) -> Capacity:
         """When flex-start requests get theirs: `capacity.set(600, "us-central1-a")` after ten minutes, `capacity.set(None)` never."""
-        return self._world.store.capacity
+        return self._cloud.store.capacity
 
     @property
     def project_metadata(self) -> dict[str, str]:
         """Metadata of the project, seen by all its instances (`enable-oslogin`, `block-project-ssh-keys` …); may be changed."""
-        return self._world.store.project_metadata
+        return self._cloud.store.project_metadata
 
     @property
     def logins(self) -> Logins:
         """Who may log in where `enable-oslogin` is on."""
-        return self._world.store.logins
+        return self._cloud.store.logins
 
     def script(self, rows: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> None:
         """Add bad luck from plain data: `{"zone": …, "call": …, "nth": …, "fault": …}`; see `scripts`. ValueError for nonsense."""
@@ -214,33 +214,33 @@ class ComputeEmulator:
 
     def preempt(self, name: str, zone: str) -> None:
         """Take a running Spot VM back: STOPPING, then TERMINATED or deleted. ValueError for a VM that is none."""
-        self._world.happens(PREEMPTED, name, zone)
+        self._cloud.trigger_event(PREEMPTED, name, zone)
 
     def break_host(self, name: str, zone: str) -> None:
         """A host error: REPAIRING, then running again where `automaticRestart` is on, else TERMINATED."""
-        self._world.happens(HOST_ERROR, name, zone)
+        self._cloud.trigger_event(HOST_ERROR, name, zone)
 
     def guest_stopped(self, name: str, zone: str) -> None:
         """The guest powered itself off: STOPPING, then TERMINATED."""
-        self._world.happens(GUEST_STOP, name, zone)
+        self._cloud.trigger_event(GUEST_STOP, name, zone)
 
     # --- the guest's side -------------------------------------------------------------------------
 
     def publish(self, name: str, zone: str, attribute: str, value: str) -> None:
         """What a guest does with PUT on its metadata server: set the guest attribute `namespace/key`."""
-        self._world.publish(name, zone, attribute, value)
+        self._cloud.publish(name, zone, attribute, value)
 
     def print_serial(self, name: str, zone: str, text: str) -> None:
         """What a guest prints on serial port 1."""
-        self._world.print_serial(name, zone, text)
+        self._cloud.print_serial(name, zone, text)
 
     def instances(self, project: str) -> list[Json]:
         """All instances of a project, for assertions about what was left behind."""
-        return [resource for _zone, resource in self._world.all("instances", project)]
+        return [resource for _zone, resource in self._cloud.all("instances", project)]
 
     def disks(self, project: str) -> list[Json]:
         """All disks of a project: what goes on billing when its instances are stopped or gone."""
-        return [resource for _zone, resource in self._world.all("disks", project)]
+        return [resource for _zone, resource in self._cloud.all("disks", project)]
 
     def counted(self) -> list[str]:
         """The method ids that arrived, in order."""
@@ -270,7 +270,7 @@ class ComputeEmulator:
             path, query = request.path.removeprefix(f"{PREFIX}/"), request.args.to_dict()
             words = {"project": query.get("projectId", ""), **words}
             answer = self._answer(
-                Ask(
+                ApiRequest(
                     method=api,
                     path=path,
                     query=query,
@@ -313,16 +313,16 @@ class ComputeEmulator:
         asked = body.get("instanceProperties") or body
         return None if fault is None else fault.at(zone, last(str(asked.get("machineType", ""))))
 
-    def _answer(self, ask: Ask) -> Answer:
-        fault = ask.fault
+    def _answer(self, call: ApiRequest) -> Answer:
+        fault = call.fault
         if fault is not None and fault.kind is FaultKind.HTTP:
             raise fault.as_error()
         if fault is not None and fault.kind in BEFORE:
             return Answer(200, None)
         reply = (
-            self.logins.answer(ask.method, ask.name, ask.key, ask.body)
-            if ask.method in oslogin.METHODS
-            else self._api.answer(ask)
+            self.logins.answer(call.method, call.name, call.key, call.body)
+            if call.method in oslogin.METHODS
+            else self._methods.answer(call)
         )
         if fault is not None and fault.kind is FaultKind.HANG:
             self.clock.sleep(fault.seconds)

@@ -1,4 +1,4 @@
-"""What the emulated cloud holds, and the elementary things that happen to it: made, booted, halted, removed. Not locked."""
+"""The resources of the emulated cloud, and what creates, boots, halts and removes them. Not locked."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from provision.testing.compute.errors import (
 )
 from provision.testing.compute.faults import stock_out
 from provision.testing.compute.flex_start import NEVER_S, Capacity, valid_s
-from provision.testing.compute.instance import OFF, WAITING, Machine
-from provision.testing.compute.instance_resource import Place
+from provision.testing.compute.instance import OFF, WAITING, Instance
+from provision.testing.compute.instance_resource import ResourceRef
 from provision.testing.compute.oslogin import Logins
 from provision.testing.compute.quotas import Quotas, Usage
 
 
 class Store:
-    """Instances, disks and reservations by place. `now` is in seconds since the epoch."""
+    """Instances, disks and reservations by `ResourceRef`. `now` returns seconds since the epoch."""
 
     def __init__(self, catalogue: Catalogue, hosts: HostBackend, now: Callable[[], float]) -> None:
         self.catalogue = catalogue
@@ -37,134 +37,136 @@ class Store:
         self.capacity = Capacity()
         self.project_metadata: dict[str, str] = {}
         self.logins = Logins(now)
-        self.machines: dict[Place, Machine] = {}
-        self.items: dict[Place, Json] = {}
+        self.instances: dict[ResourceRef, Instance] = {}
+        self.items: dict[ResourceRef, Json] = {}
         """Disks and reservations."""
         self.now = now
         self._hosts = hosts
         self.count = 0
 
-    # --- looking ----------------------------------------------------------------------------------
+    # --- look-ups --------------------------------------------------------------------------------
 
-    def find(self, place: Place) -> Machine:
-        """An instance; 404 when there is none, or no such zone."""
-        self.catalogue.accelerators_in(place.zone)
-        found = self.machines.get(place)
+    def find(self, ref: ResourceRef) -> Instance:
+        """An instance. Raises `ApiError` 404 for an unknown instance or zone."""
+        self.catalogue.accelerators_in(ref.zone)
+        found = self.instances.get(ref)
         if found is None:
-            raise not_found(place.path)
+            raise not_found(ref.path)
         return found
 
-    def item(self, place: Place) -> Json:
-        """A disk or a reservation; 404 when there is none, or no such zone."""
-        self.catalogue.accelerators_in(place.zone)
-        if place not in self.items:
-            raise not_found(place.path)
-        return self.items[place]
+    def item(self, ref: ResourceRef) -> Json:
+        """A disk or a reservation. Raises `ApiError` 404 for an unknown one, or an unknown zone."""
+        self.catalogue.accelerators_in(ref.zone)
+        if ref not in self.items:
+            raise not_found(ref.path)
+        return self.items[ref]
 
     def all(self, collection: str, project: str, zone: str | None = None) -> list[tuple[str, Json]]:
         """(zone, resource) of a collection, by zone and name."""
-        held: Iterator[tuple[Place, Json]] = iter(self.items.items())
+        held: Iterator[tuple[ResourceRef, Json]] = iter(self.items.items())
         if collection == "instances":
-            held = ((place, machine.resource) for place, machine in self.machines.items())
+            held = ((ref, instance.resource) for ref, instance in self.instances.items())
         found = [
             (p, r)
             for p, r in held
             if (p.collection, p.project) == (collection, project) and zone in {None, p.zone}
         ]
+        return [(ref.zone, resource) for ref, resource in sorted(found, key=lambda pair: pair[0])]
+
+    def instances_named(self, name: str, zone: str) -> list[Instance]:
+        """The instances of this name and zone, in every project."""
         return [
-            (place.zone, resource) for place, resource in sorted(found, key=lambda pair: pair[0])
+            instance
+            for ref, instance in self.instances.items()
+            if (ref.zone, ref.name) == (zone, name)
         ]
 
-    def named(self, name: str, zone: str) -> list[Machine]:
-        """The instances of this name and zone, in whatever project."""
-        return [
-            machine
-            for place, machine in self.machines.items()
-            if (place.zone, place.name) == (zone, name)
-        ]
-
-    def usages(self, project: str, *, without: Collection[Place] = ()) -> dict[str, Usage]:
-        """Quota usage of a project, by region and metric; `without` are instances and disks not to be counted."""
+    def usages(self, project: str, *, without: Collection[ResourceRef] = ()) -> dict[str, Usage]:
+        """Quota usage of a project, by region and metric; `without` are not counted."""
         rows: dict[str, list[Usage]] = {}
-        for place, machine in self.machines.items():
-            if place.project == project and place not in without and machine.status not in OFF:
-                rows.setdefault(region_of(place.zone), []).append(self.takes(machine))
-        for place, item in self.items.items():
-            if (
-                place.project == project
-                and place not in without
-                and place.collection == disks.COLLECTION
-            ):
-                rows.setdefault(region_of(place.zone), []).append(quotas.of_disk(item))
+        for ref, instance in self.instances.items():
+            if ref.project == project and ref not in without and instance.status not in OFF:
+                rows.setdefault(region_of(ref.zone), []).append(self.instance_usage(instance))
+        for ref, item in self.items.items():
+            if ref.project == project and ref not in without and ref.collection == disks.COLLECTION:
+                rows.setdefault(region_of(ref.zone), []).append(quotas.of_disk(item))
         return {region: quotas.total(taken) for region, taken in rows.items()}
 
     def usage(self, project: str, region: str | None = None) -> Usage:
-        """Quota usage of a project by metric, of one region or of all."""
+        """Quota usage of a project by metric, in one region or in all."""
         usages = self.usages(project)
         return quotas.total(usages.values()) if region is None else usages.get(region, {})
 
-    def takes(self, machine: Machine) -> Usage:
-        """What an instance takes from the quotas while it is not stopped."""
-        shape = self.catalogue.machine(machine.place.zone, last(machine.resource["machineType"]))
-        return self.quotas.of_instance(machine.resource, shape.vcpus if shape else 0)
-
-    def shortage(self, machine: Machine, *, with_disks: bool) -> OperationFailure | None:
-        """The quota or the reservation that keeps an instance from starting, or one `with_disks` from being made."""
-        region, project = region_of(machine.place.zone), machine.place.project
-        own = [at for at in self._disks_of(machine) if with_disks]
-        wanted = quotas.total(
-            [self.takes(machine), *(quotas.of_disk(self.items[at]) for at in own)]
+    def instance_usage(self, instance: Instance) -> Usage:
+        """What an instance uses of the quotas while it is not stopped, by metric."""
+        shape = self.catalogue.find_machine_type(
+            instance.ref.zone, last(instance.resource["machineType"])
         )
-        usages = self.usages(project, without={machine.place, *own})
+        return self.quotas.of_instance(instance.resource, shape.vcpus if shape else 0)
+
+    def shortage(self, instance: Instance, *, with_disks: bool) -> OperationFailure | None:
+        """The quota or reservation error that keeps an instance from starting; None: it can start.
+
+        `with_disks` counts the instance's disks too, as for a new instance.
+        """
+        region, project = region_of(instance.ref.zone), instance.ref.project
+        own = [at for at in self._disks_of(instance) if with_disks]
+        wanted = quotas.total(
+            [self.instance_usage(instance), *(quotas.of_disk(self.items[at]) for at in own)]
+        )
+        usages = self.usages(project, without={instance.ref, *own})
         metric = self.quotas.exceeded(
             wanted, quotas.total(usages.values()), usages.get(region, {}), region
         )
         if metric is not None:
             return self.quotas.refusal(metric, region)
-        name = reservations.specific_name(machine.resource)
+        name = reservations.specific_name(instance.resource)
         if name is None:
             return None
         return reservations.shortage(
-            self.reservation(machine.place.beside(reservations.COLLECTION, name)), machine.resource
+            self.reservation(instance.ref.beside(reservations.COLLECTION, name)), instance.resource
         )
 
-    def _disks_of(self, machine: Machine) -> list[Place]:
+    def _disks_of(self, instance: Instance) -> list[ResourceRef]:
         places = [
-            machine.place.beside(disks.COLLECTION, last(attached.get("source", "-")))
-            for attached in machine.resource["disks"]
+            instance.ref.beside(disks.COLLECTION, last(attached.get("source", "-")))
+            for attached in instance.resource["disks"]
         ]
-        return [place for place in places if place in self.items]
+        return [ref for ref in places if ref in self.items]
 
-    def reservation(self, place: Place) -> Json:
-        """A reservation with its use; 400 where an instance names one that does not exist."""
-        if place not in self.items:
-            why = f"Specified reservations [{place.name}] do not exist."
-            raise invalid_field("reservationAffinity.values", place.name, why)
+    def reservation(self, ref: ResourceRef) -> Json:
+        """A reservation with its current use. Raises `ApiError` 400 for one that does not exist."""
+        if ref not in self.items:
+            why = f"Specified reservations [{ref.name}] do not exist."
+            raise invalid_field("reservationAffinity.values", ref.name, why)
         users = [
-            m
-            for at, m in self.machines.items()
-            if at.zone == place.zone and m.status not in (*OFF, "PROVISIONING")
+            instance
+            for at, instance in self.instances.items()
+            if at.zone == ref.zone and instance.status not in (*OFF, "PROVISIONING")
         ]
-        using = sum(reservations.specific_name(machine.resource) == place.name for machine in users)
-        self.items[place]["specificReservation"]["inUseCount"] = str(using)
-        return self.items[place]
+        using = sum(reservations.specific_name(instance.resource) == ref.name for instance in users)
+        self.items[ref]["specificReservation"]["inUseCount"] = str(using)
+        return self.items[ref]
 
-    # --- making -----------------------------------------------------------------------------------
+    # --- creation ---------------------------------------------------------------------------------
 
     def new_id(self) -> str:
-        """A decimal id, higher than every one before."""
+        """A decimal id, higher than every earlier one."""
         self.count += 1
         return str(int(self.now() * 1000) * 1_000_000 + self.count)
 
-    def new_machine(self, place: Place, body: Mapping[str, Any]) -> Machine:
-        """An accepted instance with its disks, not booted; 409 where the instance or one of its new disks exists."""
-        if place in self.machines:
-            raise already_exists(place.path)
-        made = self._new_disks(place, body)
+    def new_instance(self, ref: ResourceRef, body: Mapping[str, Any]) -> Instance:
+        """Add an accepted instance with its disks, not booted.
+
+        Raises `ApiError` 409 where the instance or one of its new disks exists.
+        """
+        if ref in self.instances:
+            raise already_exists(ref.path)
+        made = self._new_disks(ref, body)
         resource = instance_resource.new_instance(
             body,
             links=self.links,
-            place=place,
+            ref=ref,
             instance_id=self.new_id(),
             created=timestamp(self.now()),
             internal_ip=f"10.128.{self.count // 250 % 256}.{self.count % 250 + 2}",
@@ -173,19 +175,17 @@ class Store:
             {disk: resource for disk, resource in made.items() if disk not in self.items}
         )
         for disk in made.values():
-            disk["users"] = [self.links.full(place.path)]
-        self.machines[place] = Machine(place=place, resource=resource)
-        return self.machines[place]
+            disk["users"] = [self.links.full(ref.path)]
+        self.instances[ref] = Instance(ref=ref, resource=resource)
+        return self.instances[ref]
 
-    def _new_disks(self, place: Place, body: Mapping[str, Any]) -> dict[Place, Json]:
-        """The disks of a new instance: made, or those it names as `source`."""
-        found: dict[Place, Json] = {}
+    def _new_disks(self, ref: ResourceRef, body: Mapping[str, Any]) -> dict[ResourceRef, Json]:
+        """The disks of a new instance: new ones, and those it names as `source`."""
+        found: dict[ResourceRef, Json] = {}
         for index, asked in enumerate(body["disks"]):
             if asked.get("type") == "SCRATCH":
                 continue
-            at = place.beside(
-                disks.COLLECTION, instance_resource.disk_name(asked, index, place.name)
-            )
+            at = ref.beside(disks.COLLECTION, instance_resource.disk_name(asked, index, ref.name))
             if asked.get("source"):
                 disks.check_unused(self.item(at))
                 found[at] = self.items[at]
@@ -195,113 +195,115 @@ class Store:
                 found[at] = self.new_disk(at, asked.get("initializeParams", {}))
         return found
 
-    def new_disk(self, place: Place, asked: Mapping[str, Any]) -> Json:
-        """A disk that is not yet held."""
+    def new_disk(self, ref: ResourceRef, asked: Mapping[str, Any]) -> Json:
+        """The resource of a new disk, which is not yet in the store."""
         return disks.new_disk(
             asked,
             links=self.links,
-            place=place,
+            ref=ref,
             disk_id=self.new_id(),
             created=timestamp(self.now()),
         )
 
-    # --- what happens to an instance --------------------------------------------------------------
+    # --- changes of an instance -------------------------------------------------------------------
 
-    def boot(self, machine: Machine, *, keep: bool = False) -> OperationFailure | None:
-        """Start its host; one that does not boot is removed, or with `keep` left stopped."""
-        if not self.exists(machine):
-            message = f"The resource '{machine.place.path}' was not found"
+    def boot(self, instance: Instance, *, keep: bool = False) -> OperationFailure | None:
+        """Start the instance's host. Without success remove the instance, or with `keep` leave it stopped."""
+        if not self.exists(instance):
+            message = f"The resource '{instance.ref.path}' was not found"
             return OperationFailure(code="RESOURCE_NOT_FOUND", message=message, http_status=404)
-        gpu, gpu_count = instance_resource.gpu_of(machine.resource)
-        metadata = {**self.project_metadata, **instance_resource.metadata_of(machine.resource)}
+        gpu, gpu_count = instance_resource.gpu_of(instance.resource)
+        metadata = {**self.project_metadata, **instance_resource.metadata_of(instance.resource)}
         try:
             address, port = self._hosts.boot(
-                machine.place.name, machine.place.zone, metadata, gpu, gpu_count
+                instance.ref.name, instance.ref.zone, metadata, gpu, gpu_count
             )
-        except Exception as error:  # noqa: BLE001  (whatever a backend raises is a host that did not boot)
+        except Exception as error:  # noqa: BLE001 - whatever a backend raises, the host did not boot
             if keep:
-                machine.status = "TERMINATED"
+                instance.status = "TERMINATED"
             else:
-                self.remove(machine)
+                self.remove(instance)
             return OperationFailure(
                 code="INTERNAL_ERROR",
                 message=f"Internal error. The host did not boot: {error}",
                 http_status=500,
             )
-        machine.resource.update(status="RUNNING", lastStartTimestamp=timestamp(self.now()))
-        machine.guest[MOCK_PORT_ATTRIBUTE] = str(port)
-        instance_resource.set_address(machine.resource, address)
-        machine.stops_at = scheduling.ends_at(machine.scheduling, self.now())
-        instance_resource.set_termination(machine.resource, machine.stops_at)
+        instance.resource.update(status="RUNNING", lastStartTimestamp=timestamp(self.now()))
+        instance.guest[MOCK_PORT_ATTRIBUTE] = str(port)
+        instance_resource.set_address(instance.resource, address)
+        instance.stops_at = scheduling.ends_at(instance.scheduling, self.now())
+        instance_resource.set_termination(instance.resource, instance.stops_at)
         return None
 
-    def allot(self, machine: Machine, body: Mapping[str, Any]) -> OperationFailure | None:
-        """Boot a new instance; a flex-start one only once there is capacity, for which it may wait as PENDING.
+    def boot_with_capacity(
+        self, instance: Instance, body: Mapping[str, Any]
+    ) -> OperationFailure | None:
+        """Boot a new instance; a flex-start instance waits for capacity first (PENDING).
 
-        One that may not wait fails as any other without capacity does.
+        A flex-start request that may not wait fails with the error of a zone without capacity.
         """
         after_s = (
-            self.capacity.after_s(machine.place.zone)
-            if machine.scheduling["provisioningModel"] == "FLEX_START"
+            self.capacity.after_s(instance.ref.zone)
+            if instance.scheduling["provisioningModel"] == "FLEX_START"
             else 0.0
         )
-        if after_s == 0 or not self.exists(machine):
-            return self.boot(machine)
+        if after_s == 0 or not self.exists(instance):
+            return self.boot(instance)
         wait_s = valid_s(body)
         if wait_s == 0:
-            self.remove(machine)
+            self.remove(instance)
             return (
-                stock_out(machine.place.zone)
-                .at(machine.place.zone, last(machine.resource["machineType"]))
+                stock_out(instance.ref.zone)
+                .at(instance.ref.zone, last(instance.resource["machineType"]))
                 .as_failure()
             )
-        machine.granted_at = None if after_s == NEVER_S else self.now() + after_s
-        machine.expires_at = self.now() + wait_s
-        machine.status = WAITING
+        instance.granted_at = None if after_s == NEVER_S else self.now() + after_s
+        instance.expires_at = self.now() + wait_s
+        instance.status = WAITING
         return None
 
-    def end_wait(self, machine: Machine) -> None:
-        """Capacity has come, or the request is no longer valid: the instance boots, or is gone."""
-        granted_at, expires_at = machine.granted_at, machine.expires_at
-        machine.granted_at = machine.expires_at = None
+    def finish_wait(self, instance: Instance) -> None:
+        """Boot an instance that got its capacity; remove one whose request has expired."""
+        granted_at, expires_at = instance.granted_at, instance.expires_at
+        instance.granted_at = instance.expires_at = None
         if granted_at is not None and (expires_at is None or granted_at <= expires_at):
-            self.boot(machine)
+            self.boot(instance)
         else:
-            self.remove(machine)
+            self.remove(instance)
 
-    def power_off(self, machine: Machine) -> None:
-        """End its host and keep its disks; the instance still has its address and its status."""
-        if self.exists(machine):
-            self._hosts.halt(machine.place.name, machine.place.zone)
+    def power_off(self, instance: Instance) -> None:
+        """End the instance's host and keep its disks, its address and its status."""
+        if self.exists(instance):
+            self._hosts.halt(instance.ref.name, instance.ref.zone)
 
-    def halt(self, machine: Machine) -> None:
-        """Stop it: its disks stay, its guest attributes and its ephemeral address do not."""
-        if not self.exists(machine):
+    def halt(self, instance: Instance) -> None:
+        """Stop an instance: keep its disks, drop its guest attributes and its ephemeral address."""
+        if not self.exists(instance):
             return
-        self.power_off(machine)
-        machine.resource.update(status="TERMINATED", lastStopTimestamp=timestamp(self.now()))
-        machine.guest.clear()
-        machine.stops_at = None
-        instance_resource.set_termination(machine.resource, None)
-        instance_resource.set_address(machine.resource, None)
+        self.power_off(instance)
+        instance.resource.update(status="TERMINATED", lastStopTimestamp=timestamp(self.now()))
+        instance.guest.clear()
+        instance.stops_at = None
+        instance_resource.set_termination(instance.resource, None)
+        instance_resource.set_address(instance.resource, None)
 
-    def remove(self, machine: Machine, *, keep_disks: bool = False) -> None:
-        """Delete it with those of its disks that are deleted with it; the others stay, and bill."""
-        if not self.exists(machine):
+    def remove(self, instance: Instance, *, keep_disks: bool = False) -> None:
+        """Delete an instance with its auto-delete disks; the others stay, and bill."""
+        if not self.exists(instance):
             return
-        del self.machines[machine.place]
-        self._hosts.destroy(machine.place.name, machine.place.zone)
+        del self.instances[instance.ref]
+        self._hosts.destroy(instance.ref.name, instance.ref.zone)
         going = {
             last(disk.get("source", "-"))
-            for disk in machine.resource["disks"]
+            for disk in instance.resource["disks"]
             if disk["autoDelete"] and not keep_disks
         }
-        for at in self._disks_of(machine):
+        for at in self._disks_of(instance):
             if at.name in going:
                 del self.items[at]
             else:
                 self.items[at].update(users=[], lastDetachTimestamp=timestamp(self.now()))
 
-    def exists(self, machine: Machine) -> bool:
-        """False for an instance that was removed, though another may have its name."""
-        return self.machines.get(machine.place) is machine
+    def exists(self, instance: Instance) -> bool:
+        """False for an instance that was removed, even if another one has its name now."""
+        return self.instances.get(instance.ref) is instance
