@@ -31,10 +31,8 @@ from provision.commands.mock.down import mock_down
 from provision.commands.vm.shared.reach import Patience, reach
 from provision.commands.vm.shared.spec import spec_of
 from provision.core.model import Event, VmSpec
-from provision.hosts.keys import ensure_key
-from provision.project.cloud import cloud_of, journal_of
+from provision.project.login import fetch_os_login_enabled
 from provision.project.project import Project
-from provision.project.vm_access import wants_os_login
 from provision.settings import Settings
 from provision.testing.compute import ComputeEmulator, NullBackend, stock_out
 
@@ -72,7 +70,7 @@ class Clocked:
 @contextmanager
 def clocked() -> Iterator[Clocked]:
     """The block's time; requests of this thread are the API's."""
-    found, send = Clocked(), requests.Project.send
+    found, send = Clocked(), requests.Session.send
 
     def timed(*args: Any, **words: Any) -> Any:
         started = time.perf_counter()
@@ -82,13 +80,13 @@ def clocked() -> Iterator[Clocked]:
             found.api_s += time.perf_counter() - started
             found.calls += 1
 
-    requests.Project.send = timed  # type: ignore[method-assign]
+    requests.Session.send = timed  # type: ignore[method-assign]
     started = time.perf_counter()
     try:
         yield found
     finally:
         found.wall_s = time.perf_counter() - started
-        requests.Project.send = send  # type: ignore[method-assign]
+        requests.Session.send = send  # type: ignore[method-assign]
 
 
 def ssh_ready(folder: Path, rounds: int) -> list[Clocked]:
@@ -96,14 +94,14 @@ def ssh_ready(folder: Path, rounds: int) -> list[Clocked]:
     project = Project(
         Settings.from_levels([]), folder / "state", folder, emit=quiet, environ=dict(os.environ)
     )
-    cloud = cloud_of(project)
-    maker = Maker(cloud=cloud, journal=journal_of(project), emit=quiet)
-    key, patience = ensure_key(project.home / "key"), Patience.of(project)
+    cloud = project.connect_cloud()
+    maker = Maker(cloud=cloud, journal=project.journal, emit=quiet)
+    key, patience = project.ensure_key_pair(), Patience.of(project)
     found = []
     try:
         for _ in range(rounds + 1):
             with clocked() as clock:
-                spec = spec_of(project, "dev", key, os_login=wants_os_login(project, cloud))
+                spec = spec_of(project, "dev", key, os_login=fetch_os_login_enabled(project, cloud))
                 made = maker.create(spec, [GOOD])
                 reach(project, cloud, made.vm, patience)
             found.append(clock)
@@ -138,7 +136,7 @@ def summary(samples: list[Clocked], value: Callable[[Clocked], float]) -> dict[s
 def document(folder: Path, rounds: int) -> dict[str, Any]:
     ready = ssh_ready(folder, rounds)
     project = Project(Settings.from_levels([]), folder / "state", folder, emit=quiet)
-    spec = spec_of(project, "dev", ensure_key(project.home / "key"), os_login=False)
+    spec = spec_of(project, "dev", project.ensure_key_pair(), os_login=False)
     alone, after = (
         failover(folder, spec, (GOOD,), rounds),
         failover(folder, spec, (*EMPTY, GOOD), rounds),

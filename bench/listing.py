@@ -21,8 +21,6 @@ from bench import measure
 from provision.cloud.api.gce import GceCloud
 from provision.commands.vm.existing import vm_list
 from provision.core.model import VmSpec
-from provision.hosts.keys import ensure_key
-from provision.project.cloud import owner_of
 from provision.project.project import Project
 from provision.settings import Settings
 from provision.testing.compute import ComputeEmulator, NullBackend
@@ -55,7 +53,7 @@ def measured(folder: Path, rounds: int) -> dict[str, Any]:
     project = Project(
         Settings.model_validate({"project": "demo-project"}), folder / "state", folder
     )
-    labels = {"provision-owner": owner_of(ensure_key(project.home / "key"))}
+    labels = {"provision-owner": project.ensure_owner()}
     with ComputeEmulator(NullBackend(port=22)) as emulator:
         cloud = GceCloud("demo-project", emulator.endpoint)
         spec = VmSpec(
@@ -73,7 +71,7 @@ def measured(folder: Path, rounds: int) -> dict[str, Any]:
         cloud.create(spec, ZONES[0], request_id="6f8c2d8e-5d7e-4a39-9d52-6b8b2f0d8a11")
         multiply(emulator, COUNT, ZONES)
         walls, whole = [], 0
-        with mock.patch("provision.commands.vm.existing.cloud_of", return_value=cloud):
+        with mock.patch.object(Project, "connect_cloud", return_value=cloud):
             for number in range(-1, rounds):  # the first imports
                 emulator.calls.clear()
                 started = time.perf_counter()

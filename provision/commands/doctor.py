@@ -32,7 +32,7 @@ from provision.core.errors import (
 from provision.core.model import NETWORK, VmSpec
 from provision.hosts.ssh.iap import PROGRAM as GCLOUD
 from provision.hosts.ssh.iap import SOURCE_RANGE
-from provision.project.cloud import client_of, prices_of, unfinished
+from provision.project.owned_vms import unfinished_vm_lines
 from provision.project.project import Project
 from provision.report.checks import Check, Verdict, checks_document, checks_lines, columns, count
 
@@ -214,7 +214,7 @@ def _tools(project: Project) -> list[Check]:
 
 
 def _left_behind(project: Project) -> list[Check]:
-    lines = unfinished(project)
+    lines = unfinished_vm_lines(project)
     if not lines:
         return [Check("left-behind", Verdict.OK, "no earlier run left anything in doubt")]
     what = "an earlier run may have left something that bills"
@@ -248,7 +248,7 @@ class _Cloud:
             yield from self._not_asked("there are no credentials")
             return
         try:
-            client = client_of(self.project)
+            client = self.project.connect_client()
         except ProvisionError as error:
             yield Check("project", Verdict.FAIL, error.what, error.why, error.fix)
             return
@@ -460,7 +460,7 @@ def _price(project: Project) -> list[Check]:
         ]
     zone = place if place[-2:-1] == "-" else f"{place}-a"
     line = price_line(
-        wanted(project, project.settings.name), zone, prices_of(project)
+        wanted(project, project.settings.name), zone, project.price_list
     ).removeprefix("price: ")
     if line.startswith("unknown: "):
         what, fix = line.removeprefix("unknown: "), "set provision.prices to a list of yours"

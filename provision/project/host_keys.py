@@ -1,10 +1,10 @@
-"""Whom to believe: the host keys of a VM, as it published them itself, pinned under its instance id.
+"""Host-key pinning: the keys that a VM published about itself, pinned under its instance id.
 
 A VM's boot unit publishes its public keys twice (templates/publish-host-keys.sh.j2): as guest
 attributes `hostkeys/TYPE` and on the serial console. Both are read through the cloud's
-authenticated API, so they need no network that is trusted. Keys can come late, and the guest agent
+authenticated API, so they depend on no untrusted network. Keys can come late, and the guest agent
 may replace them seconds after sshd first answers (compute-image-packages#310, kyma-project/
-test-infra#3331): so what was published is read again before a key that differs is called an attack.
+test-infra#3331): the published keys are fetched again before a different key counts as an attack.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from provision.cloud.api.ports import ComputeCloud, SerialOutput
 from provision.cloud.refusal import CloudRefused
 from provision.core.errors import CloudError, HostKeyMismatch, UsageError
 from provision.core.model import Host, Note, Vm
-from provision.hosts.known_hosts import HostKey, KnownHosts
-from provision.hosts.ssh.config import SshConfig
+from provision.hosts.known_hosts import HostKey
 from provision.project.project import Project
-from provision.project.records import VmRecords
+from provision.project.records import key_alias
 
 T = TypeVar("T")
 
@@ -31,96 +30,95 @@ ATTRIBUTES_PAUSE_S = 6.5
 """Between two queries of one VM's guest attributes: ten a minute are allowed (Compute Engine, "Set
 and query guest attributes")."""
 
-_PRINTED = re.compile(
+_PUBLISHED_LINE = re.compile(
     r"provision-host-key (\S+) ([A-Za-z0-9+/]+=*) (SHA256:[A-Za-z0-9+/]+|-)[ \t\r]*$", re.MULTILINE
 )
 
 
-def known_hosts(project: Project) -> KnownHosts:
-    """The toolkit's own pins of this project, then the user's known-hosts files, which are only read."""
-    return KnownHosts(
-        project.home / "known_hosts", SshConfig.of_user(project.environ).default_known_hosts()
-    )
-
-
-def key_alias(instance_id: str) -> str:
-    """The name under which a VM's keys are pinned: its instance id, since names and addresses are given to other machines later."""
-    return f"compute.{instance_id}"
-
-
-def pin_settings(project: Project, hosts: Iterable[Host]) -> None:
-    """Host keys of the settings, put where the system's ssh finds them; each replaces what was known under that name."""
+def pin_keys_of_settings(project: Project, hosts: Iterable[Host]) -> None:
+    """Write host keys of the settings where the system's ssh reads them, instead of older ones."""
     from provision.hosts.ssh.alias import alias_of
 
-    pins, config = known_hosts(project), SshConfig.of_user(project.environ)
     for target in hosts:
         if target.host_key is not None:
-            name = alias_of(target, config).key_name
-            pins.forget(name)
-            pins.pin(name, target.host_key)
+            name = alias_of(target, project.ssh_config).key_name
+            project.known_hosts.forget(name)
+            project.known_hosts.pin(name, target.host_key)
 
 
-def pin_files(project: Project, target: Host) -> list[Path]:
-    """Where the system's ssh finds the host's key: in our own file, and where neither the settings nor a VM gave it, in the user's."""
-    pins = known_hosts(project)
+def known_hosts_files(project: Project, target: Host) -> list[Path]:
+    """Return the files in which the system's ssh finds the host's key.
+
+    That is the project's own file, and the user's files for a host whose key neither the settings
+    nor a VM gave.
+    """
+    pins = project.known_hosts
     return [pins.own] if target.key_alias or target.host_key else [pins.own, *pins.others[:2]]
 
 
 @dataclass
-class Publication:
-    """What one VM has published about itself so far: looked for in its guest attributes, then on its serial console.
+class PublishedKeys:
+    """The host keys that one VM has published: as guest attributes, or else on its serial console.
 
-    `look` may be called as often as wanted: guest attributes are asked for once in
-    `attributes_pause_s` seconds at most.
+    `fetch` may be called as often as needed: guest attributes are requested at most once in
+    `attributes_pause_s` seconds.
     """
 
     cloud: ComputeCloud
     vm: Vm
     clock: Callable[[], float] = time.monotonic
     attributes_pause_s: float = ATTRIBUTES_PAUSE_S
-    _asked_at: float = field(default=float("-inf"), init=False)
-    _read_to: int = field(default=0, init=False)
-    _rest: str = field(default="", init=False)
-    _printed: dict[str, HostKey] = field(default_factory=dict, init=False)
+    _requested_at: float = field(default=float("-inf"), init=False)
+    _console_position: int = field(default=0, init=False)
+    _unfinished_line: str = field(default="", init=False)
+    _console_keys: dict[str, HostKey] = field(default_factory=dict, init=False)
 
-    def look(self) -> list[HostKey]:
-        """The keys published by now, at most one of each type; empty while there are none."""
-        return self._attributes() or self._console()
+    def fetch(self) -> list[HostKey]:
+        """Return the keys published by now, at most one of each type; empty when there are none."""
+        return self._fetch_attributes() or self._fetch_console()
 
-    def _attributes(self) -> list[HostKey]:
-        if self.clock() - self._asked_at < self.attributes_pause_s:
+    def _fetch_attributes(self) -> list[HostKey]:
+        if self.clock() - self._requested_at < self.attributes_pause_s:
             return []
-        self._asked_at = self.clock()
-        nothing: Mapping[str, str] = {}
-        found = _unless_forbidden(
-            lambda: self.cloud.guest_attributes(self.vm.name, self.vm.zone, "hostkeys/"), nothing
+        self._requested_at = self.clock()
+        no_attributes: Mapping[str, str] = {}
+        attributes = _unless_forbidden(
+            lambda: self.cloud.guest_attributes(self.vm.name, self.vm.zone, "hostkeys/"),
+            no_attributes,
         )
-        return _readable(f"{kind} {blob}" for kind, blob in found.items())
+        return _valid_keys(f"{algorithm} {blob}" for algorithm, blob in attributes.items())
 
-    def _console(self) -> list[HostKey]:
-        """The last key of each type that was printed on it; a line is believed when its fingerprint is that of its key."""
-        read = lambda: self.cloud.serial(self.vm.name, self.vm.zone, start=self._read_to)  # noqa: E731
-        output = _unless_forbidden(read, SerialOutput("", self._read_to))
-        self._read_to = output.next
-        whole, newline, self._rest = (self._rest + output.text).rpartition("\n")
-        for kind, blob, fingerprint in _PRINTED.findall(whole + newline):
-            for key in _readable([f"{kind} {blob}"]):
+    def _fetch_console(self) -> list[HostKey]:
+        """The last key of each type on the console whose fingerprint, printed beside it, fits."""
+        output = _unless_forbidden(
+            lambda: self.cloud.serial(self.vm.name, self.vm.zone, start=self._console_position),
+            SerialOutput("", self._console_position),
+        )
+        self._console_position = output.next
+        text = self._unfinished_line + output.text
+        lines, newline, self._unfinished_line = text.rpartition("\n")
+        for algorithm, blob, fingerprint in _PUBLISHED_LINE.findall(lines + newline):
+            for key in _valid_keys([f"{algorithm} {blob}"]):
                 if fingerprint in {"-", key.fingerprint}:
-                    self._printed[kind] = key
-        return list(self._printed.values())
+                    self._console_keys[algorithm] = key
+        return list(self._console_keys.values())
 
 
-def _unless_forbidden(ask: Callable[[], T], otherwise: T) -> T:
-    """Whoever may not read guest attributes may still read the console (terraform-google-bastion-host#86)."""
+def _unless_forbidden(request: Callable[[], T], otherwise: T) -> T:
+    """The answer, or `otherwise` for status 403.
+
+    An account without the right to read guest attributes may still read the console
+    (terraform-google-bastion-host#86).
+    """
     try:
-        return ask()
+        return request()
     except CloudRefused as error:
         if error.refusal.http_status != 403:
             raise
         return otherwise
 
 
-def _readable(lines: Iterable[str]) -> list[HostKey]:
+def _valid_keys(lines: Iterable[str]) -> list[HostKey]:
     keys = []
     for line in lines:
         try:
@@ -130,42 +128,44 @@ def _readable(lines: Iterable[str]) -> list[HostKey]:
     return keys
 
 
-def trusting(
+def retry_with_published_keys(
     project: Project, cloud: ComputeCloud | None, target: Host, attempt: Callable[[Host], T]
 ) -> T:
-    """What `attempt` returns; once more where the host's key was not the pinned one and the VM has published that other key."""
+    """Return the result of `attempt`; on a key mismatch, pin the published keys and attempt again.
+
+    A request is sent only after a mismatch, to `cloud` or else the project's. Raises
+    `HostKeyMismatch` when the VM has published no other key.
+    """
     try:
         return attempt(target)
     except HostKeyMismatch as mismatch:
-        _published_anew(project, cloud, target, mismatch)
+        _fetch_and_pin(project, cloud, target, mismatch)
     return attempt(target)
 
 
-def _published_anew(
+def _fetch_and_pin(
     project: Project, cloud: ComputeCloud | None, target: Host, mismatch: HostKeyMismatch
 ) -> None:
-    """After a key that is not the pinned one: pin what the VM publishes by now. Raises the mismatch when that is nothing new.
+    """Pin the keys that the VM publishes now. Raise the mismatch when they are the pinned ones.
 
-    The keys are read once, and only of the instance whose id the pin carries; with another one of
-    this name, or without an answer of the cloud, the mismatch says so.
+    The keys are fetched once, and only of the instance whose id the pin carries; for another
+    instance of this name, or when the request fails, the mismatch says so.
     """
-    record = VmRecords(project.home / "vms.json").get(target.name)
+    record = project.records.get(target.name)
     if target.key_alias is None or record is None or target.name in project.settings.hosts:
         raise mismatch
     try:
-        cloud = cloud or _cloud(project)
+        cloud = cloud or project.connect_cloud()
         vm = cloud.get(record.name, record.zone)
         if vm is None or key_alias(vm.instance_id) != target.key_alias:
-            mismatch.why += f"\n{_replaced(vm, record.instance_id)}"
+            mismatch.why += f"\n{_other_instance(vm, record.instance_id)}"
             raise mismatch
-        published = Publication(cloud, vm).look()
+        keys = PublishedKeys(cloud, vm).fetch()
     except CloudError as error:
-        mismatch.why += f"\nwhat the VM publishes could not be read: {error.why or error.what}"
+        mismatch.why += f"\nthe published keys could not be read: {error.why or error.what}"
         raise mismatch from error
-    if not published or not known_hosts(project).replace(
-        target.key_alias, [key.line for key in published]
-    ):
-        mismatch.why += "\npublished by the VM: " + (", ".join(map(str, published)) or "nothing")
+    if not keys or not project.known_hosts.replace(target.key_alias, [key.line for key in keys]):
+        mismatch.why += "\npublished by the VM: " + (", ".join(map(str, keys)) or "nothing")
         raise mismatch
     project.emit(
         Note(
@@ -174,16 +174,10 @@ def _published_anew(
     )
 
 
-def _cloud(project: Project) -> ComputeCloud:
-    from provision.project.cloud import cloud_of
-
-    return cloud_of(project)
-
-
-def _replaced(vm: Vm | None, instance_id: str) -> str:
-    now = (
+def _other_instance(vm: Vm | None, instance_id: str) -> str:
+    state = (
         "there is no VM of this name any more"
         if vm is None
         else f"the VM of this name is another one by now, {vm.instance_id}"
     )
-    return f"the pinned key is that of the instance {instance_id}; {now}"
+    return f"the pinned key is that of the instance {instance_id}; {state}"

@@ -1,39 +1,36 @@
-"""Every host there is: those of the settings, the VMs that were made, and what the cloud says of them now."""
+"""Every host: those of the settings, the recorded VMs, and the VMs as the cloud lists them now."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
+from provision.cloud.lifecycle.journal import MADE
 from provision.core.errors import CloudError
 from provision.core.model import Host, Vm
-from provision.hosts.keys import ensure_key
 from provision.hosts.patterns import Traits, matching, names_in, nobody
 from provision.hosts.ssh import iap
-from provision.project import host_keys, mock, vm_access
+from provision.project.login import prepare_login, request_login_user
+from provision.project.owned_vms import HiddenVm, list_vms_from_cloud
 from provision.project.project import Project
-from provision.project.records import VmRecord, VmRecords
-
-if TYPE_CHECKING:
-    from provision.project.cloud import Hidden
+from provision.project.records import VmRecord, address_of, record_of
 
 SSH_PORT = 22
 STATIC = "static"
-"""State of a host of the settings, which nobody starts or stops here."""
+"""State of a host of the settings: tasks never start or stop it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A host and what is known of the machine behind it; empty where nobody says."""
+    """A host and the facts about its machine; a fact that is unknown is empty."""
 
     host: Host
     source: str
     """`settings` or `cloud`."""
     state: str
-    """The cloud's word in lower case (`running`), or `static`."""
+    """The cloud's status in lower case (`running`), or `static`."""
     zone: str = ""
     gpu: str = ""
     gpu_count: int = 0
@@ -43,11 +40,11 @@ class Machine:
 
     @property
     def traits(self) -> Traits:
-        """What filters ask for."""
-        found = {
+        """The values that filters compare, in lower case."""
+        values_of = {
             "name": {self.host.name},
             "state": {self.state},
-            "gpu": _ways_to_write(self.gpu),
+            "gpu": _gpu_spellings(self.gpu),
             "zone": {self.zone},
             "machine_type": {self.machine_type},
             "source": {self.source},
@@ -55,150 +52,170 @@ class Machine:
         }
         return {
             key: frozenset(value.lower() for value in values if value or key.startswith("label."))
-            for key, values in found.items()
+            for key, values in values_of.items()
         }
 
 
-def _ways_to_write(gpu: str) -> set[str]:
-    """`nvidia-h100-80gb` is also `h100-80gb` and `h100`."""
+def _gpu_spellings(gpu: str) -> set[str]:
+    """The names that a filter may use: `nvidia-h100-80gb` is also `h100-80gb` and `h100`."""
     short = gpu.removeprefix("nvidia-").removeprefix("tesla-")
     return {gpu, gpu.removeprefix("nvidia-"), short, re.sub(r"-\d+gb$", "", short)}
 
 
-def remembered(project: Project) -> list[Host]:
-    """Every host that is known without asking anybody: those of the settings, then the VMs that were made."""
-    static = _static(project)
+# --- without a request ----------------------------------------------------------------------------
+
+
+def recorded_hosts(project: Project) -> list[Host]:
+    """Return the hosts of the settings, then the recorded VMs. No request, no file written."""
+    static = _static_hosts(project)
     taken = {host.name for host in static}
-    records = [record for record in _records(project).all() if record.name not in taken]
-    return [*static, *_hosts_of(project, records)]
+    records = [record for record in project.records.all() if record.name not in taken]
+    return [*static, *(host_of_record(project, record) for record in records)]
 
 
-@dataclass(frozen=True)
-class Inventory:
-    """Every host as it is now, and the VMs and zones that could not be looked at."""
-
-    machines: Sequence[Machine]
-    hidden: Sequence[Hidden] = ()
-
-    def matching(self, project: Project, pattern: str) -> list[Machine]:
-        """The hosts that a pattern means. What is hidden is never among them: whether a filter fits it cannot be known.
-
-        Raises as `provision.hosts.patterns.matching`, and CloudError for a name that is hidden.
-        """
-        machines = {machine.host.name: machine for machine in self.machines}
-        unseen = {
-            each.name: each for each in self.hidden if each.name and each.name not in machines
-        }
-        for name in names_in(pattern):
-            self.named(project, name)
-        hosts = [
-            *(machine.host for machine in self.machines),
-            *(Host(name=name, address="") for name in unseen),
-        ]
-        meant = matching(
-            hosts, pattern, {name: machine.traits for name, machine in machines.items()}
-        )
-        return [machines[host.name] for host in meant if host.name in machines]
-
-    def named(self, project: Project, name: str) -> Machine | None:
-        """The host of this name. Raises CloudError when it is hidden."""
-        found = next((machine for machine in self.machines if machine.host.name == name), None)
-        unseen = next((each for each in self.hidden if each.name == name), None)
-        if found is None and unseen is not None:
-            raise unseen.error(project)
-        return found
-
-
-def listed(project: Project) -> Inventory:
-    """Every host as it is now: those of the settings, then our VMs, which the cloud is asked for in one call; what is hidden is told.
-
-    It is not asked where it can have none of ours: before this project has a key, or a mock.
-    """
-    static = [Machine(host=host, source="settings", state=STATIC) for host in _static(project)]
-    taken = {machine.host.name for machine in static}
-    vms, records, hidden = _vms(project, taken)
-    hosts = refreshed(project, _hosts_of(project, records))
-    return Inventory(
-        [*static, *(_machine_of(host, vm) for host, vm in zip(hosts, vms, strict=True))], hidden
+def host_of_record(project: Project, record: VmRecord) -> Host:
+    """Return the host of a recorded VM, with the project's key as its identity."""
+    return Host(
+        name=record.name,
+        address=record.address,
+        port=record.port,
+        user=record.user,
+        identity=str(project.key_path),
+        key_alias=record.key_alias,
+        proxy=_tunnel_command(project, record),
     )
 
 
-def chosen(project: Project, pattern: str) -> list[Host]:
-    """The hosts to act on as they are now. Raises as `Inventory.matching`; UsageError for none, CloudError where some are hidden."""
-    everything = listed(project)
-    found = everything.matching(project, pattern)
-    if not found and everything.hidden:
-        why = "\n".join(map(str, everything.hidden))
-        raise CloudError(
-            "the pattern leaves no host that could be looked at", where=repr(pattern), why=why
-        )
-    if not found:
-        raise nobody([machine.host for machine in everything.machines], pattern)
-    return [machine.host for machine in found]
+def _tunnel_command(project: Project, record: VmRecord) -> tuple[str, ...]:
+    """The command that opens a tunnel to a VM without an external address."""
+    if project.settings.ssh == "direct":
+        return ()
+    is_mock = project.settings.cloud == "mock"
+    program = str(project.mock.gcloud_path) if is_mock else iap.PROGRAM
+    return iap.tunnel(record.name, project=project.cloud_project, zone=record.zone, program=program)
 
 
-def is_forgotten(project: Project) -> bool:
-    """True when a VM that was made here is not among the remembered: a run was killed before it, or the file was lost."""
+def has_unrecorded_vm(project: Project) -> bool:
+    """Return whether the journal has a created VM that is not recorded; reads local files alone.
+
+    A run was killed before it wrote the record, or the file was lost.
+    """
     if not _may_have_vms(project):
         return False
-    from provision.cloud.lifecycle.journal import MADE
-    from provision.project.cloud import journal_of
-
-    known = {host.name for host in remembered(project)}
+    recorded = {host.name for host in recorded_hosts(project)}
     return any(
-        entry.state == MADE and entry.name not in known for entry in journal_of(project).open()
+        entry.state == MADE and entry.name not in recorded for entry in project.journal.open()
     )
 
 
-def refreshed(project: Project, hosts: Sequence[Host]) -> list[Host]:
-    """The hosts where they listen now: those of a mock that was stopped come up again on other ports."""
+def _may_have_vms(project: Project) -> bool:
+    """False before the project has a key, and on the mock before it was first started."""
+    return project.key_path.exists() and (project.settings.cloud != "mock" or project.mock.exists)
+
+
+def _static_hosts(project: Project) -> list[Host]:
+    return [_without_sudo(entry.host(name)) for name, entry in project.settings.hosts.items()]
+
+
+def _without_sudo(target: Host) -> Host:
+    """The host, with `become` off where the user is root: such a host may have no sudo."""
+    is_root = os.geteuid() == 0 if target.is_local else target.user == "root"
+    return replace(target, become="none") if is_root else target
+
+
+# --- with requests --------------------------------------------------------------------------------
+
+
+def prepare_access(project: Project, hosts: Sequence[Host]) -> list[Host]:
+    """Make the hosts reachable, and return them at their current ports.
+
+    Prepares the login to VMs (`prepare_login`), and starts a stopped mock, whose hosts then listen
+    on other ports.
+    """
+    prepare_login(project, hosts)
     mocked = [
         host
         for host in hosts
         if project.settings.cloud == "mock" and host.name not in project.settings.hosts
     ]
-    now = {host.name: host for host in mock.refreshed(project, mocked)} if mocked else {}
-    return [now.get(host.name, host) for host in hosts]
+    current = {host.name: host for host in project.mock.start_hosts(mocked)} if mocked else {}
+    return [current.get(host.name, host) for host in hosts]
 
 
-def _static(project: Project) -> list[Host]:
-    return [_as_root(entry.host(name)) for name, entry in project.settings.hosts.items()]
+@dataclass(frozen=True)
+class Inventory:
+    """Every host as it is now, and the VMs and zones that the cloud did not describe."""
+
+    machines: Sequence[Machine]
+    hidden: Sequence[HiddenVm] = ()
+
+    def matching(self, project: Project, pattern: str) -> list[Machine]:
+        """Return the hosts that a pattern selects.
+
+        A hidden VM is never among them, since its facts are unknown to a filter. Raises as
+        `provision.hosts.patterns.matching`, and `CloudError` for the name of a hidden VM.
+        """
+        machines = {machine.host.name: machine for machine in self.machines}
+        hidden = {vm.name for vm in self.hidden if vm.name and vm.name not in machines}
+        for name in names_in(pattern):
+            self.find(project, name)
+        hosts = [
+            *(machine.host for machine in self.machines),
+            *(Host(name=name, address="") for name in sorted(hidden)),
+        ]
+        selected = matching(
+            hosts, pattern, {name: machine.traits for name, machine in machines.items()}
+        )
+        return [machines[host.name] for host in selected if host.name in machines]
+
+    def find(self, project: Project, name: str) -> Machine | None:
+        """Return the host of this name, or None. Raises `CloudError` when it is hidden."""
+        machine = next((machine for machine in self.machines if machine.host.name == name), None)
+        hidden = next((vm for vm in self.hidden if vm.name == name), None)
+        if machine is None and hidden is not None:
+            raise hidden.error(project)
+        return machine
 
 
-def _as_root(target: Host) -> Host:
-    """Who is root already needs no sudo, which such a host may lack."""
-    is_root = os.geteuid() == 0 if target.is_local else target.user == "root"
-    return replace(target, become="none") if is_root else target
+def fetch_inventory(project: Project) -> Inventory:
+    """Return every host as it is now: those of the settings, then the owned VMs.
 
-
-def _may_have_vms(project: Project) -> bool:
-    return (project.home / "key").exists() and (
-        project.settings.cloud != "mock" or mock.exists(project)
+    One listing of the cloud; none where there can be no owned VM: before this project has a key, or
+    a mock. Prints which VMs are hidden, and prepares the access to the others.
+    """
+    static = [
+        Machine(host=host, source="settings", state=STATIC) for host in _static_hosts(project)
+    ]
+    if not _may_have_vms(project):
+        return Inventory(static)
+    taken = {machine.host.name for machine in static}
+    owned = list_vms_from_cloud(project, project.connect_cloud())
+    vms = [vm for vm in owned.vms if vm.name not in taken]
+    records = _request_records(project, vms)
+    hosts = prepare_access(project, [host_of_record(project, record) for record in records])
+    return Inventory(
+        [*static, *(_machine(host, vm) for host, vm in zip(hosts, vms, strict=True))],
+        [vm for vm in owned.hidden if vm.name not in taken],
     )
 
 
-def _vms(project: Project, taken: Collection[str]) -> tuple[list[Vm], list[VmRecord], list[Hidden]]:
-    """Our VMs; how each is reached: as is remembered, or else (another copy of the project made it) as it says; what is hidden."""
-    if not _may_have_vms(project):
-        return [], [], []
-    from provision.project.cloud import cloud_of, look
+def _request_records(project: Project, vms: Sequence[Vm]) -> list[VmRecord]:
+    """The VMs' records at their current addresses.
 
-    cloud, key = cloud_of(project), ensure_key(project.home / "key")
-    ours = look(project, cloud)
-    vms = [vm for vm in ours.vms if vm.name not in taken]
-    known = {record.instance_id: record for record in _records(project).all()}
-    records = [
-        known.get(vm.instance_id)
-        or record_of(vm, vm_access.user_of(project, cloud, vm, key), SSH_PORT)
+    Of a VM without a record (another copy of the project created it) the login is requested.
+    """
+    recorded = {record.instance_id: record for record in project.records.all()}
+    records = (
+        recorded.get(vm.instance_id)
+        or record_of(vm, request_login_user(project, project.connect_cloud(), vm), SSH_PORT)
         for vm in vms
-    ]
-    records = [
+    )
+    return [
         replace(record, address=address_of(vm)) for record, vm in zip(records, vms, strict=True)
     ]
-    return vms, records, [each for each in ours.hidden if each.name not in taken]
 
 
-def _machine_of(host: Host, vm: Vm) -> Machine:
+def _machine(host: Host, vm: Vm) -> Machine:
     return Machine(
         host=host,
         source="cloud",
@@ -212,58 +229,19 @@ def _machine_of(host: Host, vm: Vm) -> Machine:
     )
 
 
-def record_of(vm: Vm, user: str, port: int) -> VmRecord:
-    """How a VM is reached, as the tasks on it will read it."""
-    return VmRecord(
-        name=vm.name,
-        zone=vm.zone,
-        address=address_of(vm),
-        port=port,
-        user=user,
-        instance_id=vm.instance_id,
-        key_alias=host_keys.key_alias(vm.instance_id),
-        created=vm.created,
-        machine_type=vm.machine_type,
-        gpu=vm.gpu,
-    )
+def fetch_matching_hosts(project: Project, pattern: str) -> list[Host]:
+    """Return the hosts that a pattern selects now.
 
-
-def address_of(vm: Vm) -> str:
-    """Its external address, else the one inside the network; empty while it has none."""
-    return vm.address or vm.internal_address or ""
-
-
-def _records(project: Project) -> VmRecords:
-    return VmRecords(project.home / "vms.json")
-
-
-def _hosts_of(project: Project, records: Sequence[VmRecord]) -> list[Host]:
-    if not records:
-        return []
-    if any(record.user != vm_access.USER for record in records):
-        vm_access.renew(project)
-    identity = str(ensure_key(project.home / "key").private_path)
-    tunnel = _tunnel(project)
-    return [
-        Host(
-            name=record.name,
-            address=record.address,
-            port=record.port,
-            user=record.user,
-            identity=identity,
-            key_alias=record.key_alias,
-            proxy=tunnel(record),
+    Raises as `Inventory.matching`; for no match `UsageError`, or `CloudError` where VMs are hidden.
+    """
+    inventory = fetch_inventory(project)
+    machines = inventory.matching(project, pattern)
+    if not machines and inventory.hidden:
+        raise CloudError(
+            "the pattern selects no host that the cloud described",
+            where=repr(pattern),
+            why="\n".join(map(str, inventory.hidden)),
         )
-        for record in records
-    ]
-
-
-def _tunnel(project: Project) -> Callable[[VmRecord], tuple[str, ...]]:
-    """The words that open the way to a VM without an external address; on the mock those of a stand-in for gcloud."""
-    if project.settings.ssh == "direct":
-        return lambda record: ()
-    program = mock.gcloud(project) if project.settings.cloud == "mock" else iap.PROGRAM
-    cloud_project = project.settings.project or mock.MOCK_PROJECT
-    return lambda record: iap.tunnel(
-        record.name, project=cloud_project, zone=record.zone, program=program
-    )
+    if not machines:
+        raise nobody([machine.host for machine in inventory.machines], pattern)
+    return [machine.host for machine in machines]

@@ -1,48 +1,55 @@
-"""The mock of a project: where its state is, and its cloud and hosts, started on demand."""
+"""The embedded mock of a project: its state folder, and its cloud and hosts, started on demand."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from provision.core.model import Host
-from provision.project.project import Project
 
 MOCK_PROJECT = "mock-project"
 BANNER = "mock: no project is set, so all of this is local and nothing is billed"
 
 
-def folder(project: Project) -> Path:
-    """Where the mock of this project keeps its state."""
-    return project.home / "mock"
+@dataclass(frozen=True)
+class ProjectMock:
+    """The mock whose state is in `folder`; what starts it prints the banner with `note_once`."""
 
+    folder: Path
+    note_once: Callable[[str], None]
 
-def endpoint(project: Project) -> str:
-    """Where the emulator listens; the mock is started when it does not run."""
-    from provision.cloud.api.client import preload
-    from provision.testing import background
+    @property
+    def exists(self) -> bool:
+        """True when the mock was started before, whether or not it runs now."""
+        return self.folder.is_dir()
 
-    project.say_once(BANNER)
-    return background.up(folder(project), meanwhile=preload).compute_endpoint
+    @property
+    def gcloud_path(self) -> Path:
+        """The path of the program that opens tunnels to mock hosts, as `gcloud` does to VMs."""
+        return self.folder.resolve() / "gcloud"
 
+    def start(self) -> str:
+        """Start the mock when it does not run; return its Compute Engine endpoint."""
+        from provision.cloud.api.client import preload
+        from provision.testing import background
 
-def exists(project: Project) -> bool:
-    """True when this project has a mock, whether or not it runs."""
-    return folder(project).is_dir()
+        self.note_once(BANNER)
+        return background.up(self.folder, meanwhile=preload).compute_endpoint
 
+    def start_hosts(self, hosts: Sequence[Host]) -> list[Host]:
+        """Start the mock when it does not run; return its hosts at their current ports.
 
-def refreshed(project: Project, hosts: Sequence[Host]) -> list[Host]:
-    """The mock hosts where they listen now: a mock that was stopped comes up again, with its state, on other ports."""
-    from provision.testing import background
+        A stopped mock starts with its state, and its hosts listen on other ports.
+        """
+        from provision.testing import background
 
-    project.say_once(BANNER)
-    state = background.up(folder(project))
-    return [replace(host, port=state.ssh_ports.get(host.name, host.port)) for host in hosts]
+        self.note_once(BANNER)
+        state = background.up(self.folder)
+        return [replace(host, port=state.ssh_ports.get(host.name, host.port)) for host in hosts]
 
+    def install_gcloud(self) -> None:
+        """Write the program at `gcloud_path`."""
+        from provision.testing import gcloud
 
-def gcloud(project: Project) -> str:
-    """The path of a program that opens tunnels to mock hosts as `gcloud` does to VMs."""
-    from provision.testing import gcloud as stand_in
-
-    return str(stand_in.install(folder(project)))
+        gcloud.install(self.folder)

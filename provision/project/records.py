@@ -1,20 +1,19 @@
-"""What is remembered of the VMs that were made, so that a task on a VM asks the cloud nothing."""
+"""The VMs that this project created, as this machine has them on file, for tasks without a request."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
-import os
-import tempfile
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from provision.core.files import file_lock, write_atomically
+from provision.core.model import Vm
 
 
 @dataclass(frozen=True, kw_only=True)
 class VmRecord:
-    """Where a VM is and how it is reached. `key_alias` is the name under which its host key is pinned."""
+    """A VM's place, and how tasks log in to it; `key_alias` is the name its host key is pinned under."""
 
     name: str
     zone: str
@@ -28,6 +27,35 @@ class VmRecord:
     gpu: str | None = None
 
 
+def record_of(vm: Vm, user: str, port: int) -> VmRecord:
+    """Return the record of a VM that is reached as `user` on `port`."""
+    return VmRecord(
+        name=vm.name,
+        zone=vm.zone,
+        address=address_of(vm),
+        port=port,
+        user=user,
+        instance_id=vm.instance_id,
+        key_alias=key_alias(vm.instance_id),
+        created=vm.created,
+        machine_type=vm.machine_type,
+        gpu=vm.gpu,
+    )
+
+
+def address_of(vm: Vm) -> str:
+    """Return the external address, else the one inside the network; empty when it has none."""
+    return vm.address or vm.internal_address or ""
+
+
+def key_alias(instance_id: str) -> str:
+    """Return the name that a VM's host keys are pinned under.
+
+    It is the instance id, since names and addresses are given to other machines later.
+    """
+    return f"compute.{instance_id}"
+
+
 class VmRecords:
     """The records of one project, in one JSON file that is replaced as a whole."""
 
@@ -35,7 +63,7 @@ class VmRecords:
         self._path = path
 
     def all(self) -> list[VmRecord]:
-        """Every record, by name; a file that cannot be read counts as empty, since the cloud knows better."""
+        """Return every record, by name; an unreadable file counts as empty: the cloud has the truth."""
         try:
             rows = json.loads(self._path.read_text(encoding="utf-8"))
             return [VmRecord(**row) for row in rows]
@@ -43,45 +71,23 @@ class VmRecords:
             return []
 
     def get(self, name: str) -> VmRecord | None:
-        """The record of that name."""
+        """Return the record of that name, or None."""
         return next((record for record in self.all() if record.name == name), None)
 
     def put(self, record: VmRecord) -> None:
-        """Add it, or replace the one of its name."""
+        """Add the record, or replace the one of its name."""
         with self._locked():
             self._write([*(other for other in self.all() if other.name != record.name), record])
 
     def remove(self, name: str) -> None:
-        """Forget it."""
+        """Remove the record of that name, if there is one."""
         with self._locked():
             self._write([record for record in self.all() if record.name != name])
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Alone among the threads and processes that change the file: each reads it whole and replaces it whole."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.with_suffix(".lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+    def _locked(self) -> AbstractContextManager[None]:
+        """Lock out other threads and processes: a change reads the whole file and replaces it."""
+        return file_lock(self._path.with_suffix(".lock"))
 
     def _write(self, records: list[VmRecord]) -> None:
-        replace_whole(
-            self._path,
-            json.dumps(
-                [asdict(record) for record in sorted(records, key=lambda record: record.name)],
-                indent=1,
-            ),
-        )
-
-
-def replace_whole(path: Path, text: str) -> None:
-    """Write a file so that whoever reads it sees what was there or what is new, and nothing between."""
-    handle, new = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        Path(new).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(new).unlink()
-        raise
+        rows = [asdict(record) for record in sorted(records, key=lambda record: record.name)]
+        write_atomically(self._path, json.dumps(rows, indent=1))

@@ -12,8 +12,6 @@ from provision.cloud.api.gce import GceCloud
 from provision.commands.vm.cost import vm_cost
 from provision.commands.vm.existing import vm_list
 from provision.core.model import VmSpec
-from provision.hosts.keys import ensure_key
-from provision.project.cloud import owner_of
 from provision.project.project import Project
 from provision.settings import Settings
 from provision.testing.compute import ComputeEmulator
@@ -33,7 +31,7 @@ def project(tmp_path: Path, cloud: GceCloud, monkeypatch: pytest.MonkeyPatch) ->
 def test_five_hundred_vms_cost_one_call(
     emulator: ComputeEmulator, cloud: GceCloud, project: Project, make_spec: Callable[..., VmSpec]
 ) -> None:
-    owner = {"provision-owner": owner_of(ensure_key(project.home / "key"))}
+    owner = {"provision-owner": project.ensure_owner()}
     cloud.create(
         make_spec(name="dev", labels=owner),
         "us-central1-a",

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from provision.core.model import Event, Note
+from provision.project.mock import ProjectMock
 from provision.project.project import Project
 from provision.settings import Level, Settings
 from provision.testing.compute import ComputeEmulator, NullBackend
@@ -44,8 +45,8 @@ class Looker:
 @pytest.fixture
 def looker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Looker]:
     with ComputeEmulator(NullBackend(port=2222)) as emulator:
-        answers: Callable[[Project], str] = lambda _project: emulator.endpoint  # noqa: E731
-        monkeypatch.setattr("provision.project.mock.endpoint", answers)
+        answers: Callable[[ProjectMock], str] = lambda _mock: emulator.endpoint  # noqa: E731
+        monkeypatch.setattr("provision.project.mock.ProjectMock.start", answers)
         folder = tmp_path / "project"
         folder.mkdir()
         yield Looker(folder, tmp_path / "state", emulator)

@@ -14,7 +14,6 @@ from provision.commands.vm.create import vm_create
 from provision.commands.vm.existing import vm_list
 from provision.commands.vm.shared.reach import Patience
 from provision.core.model import Event, Note
-from provision.project.cloud import cloud_of
 from provision.project.project import Project
 from provision.settings import Settings
 from provision.testing import MockCloud
@@ -63,4 +62,4 @@ class Workspace:
 
     def stop(self, name: str = "dev") -> None:
         """The cloud stops it, as it does at the end of its time to live."""
-        cloud_of(self.project).stop(name, ZONE, request_id=new_request_id())
+        self.project.connect_cloud().stop(name, ZONE, request_id=new_request_id())

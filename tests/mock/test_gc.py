@@ -14,9 +14,6 @@ from provision.commands.shared.result import TaskResult
 from provision.commands.vm import gc as vm_garbage
 from provision.commands.vm.gc import vm_gc
 from provision.core.errors import EXIT_WOULD_CHANGE, CloudError, UsageError
-from provision.hosts.keys import ensure_key
-from provision.project.cloud import cloud_of, journal_of, owner_of
-from provision.project.records import VmRecords
 from tests.mock.project import ZONE, Workspace
 from tests.specs import vm_spec
 
@@ -33,10 +30,10 @@ def killed_after_insert(workspace: Workspace, zone: str) -> None:
     """The state of the world after a run that asked for the VM and was killed before it saw it."""
     project = workspace.project
     request_id = new_request_id()
-    owner = owner_of(ensure_key(project.home / "key"))
+    owner = project.ensure_owner()
     spec = vm_spec(ttl_s=None, labels={"provision-owner": owner, "provision-request": request_id})
-    journal_of(project).intent(spec, zone, request_id)
-    cloud_of(project).create(spec, zone, request_id=request_id)
+    project.journal.intent(spec, zone, request_id)
+    project.connect_cloud().create(spec, zone, request_id=request_id)
 
 
 def test_nothing_is_left_behind(workspace: Workspace) -> None:
@@ -57,7 +54,7 @@ def test_a_killed_run_is_named_found_and_removed_after_asking(workspace: Workspa
     assert workspace.listed() == [("dev", "RUNNING")]
     assert (
         workspace.notes[-1]
-        == "dev was being made in us-central1-b when a run ended: `invoke vm.gc` looks"
+        == "dev was being created in us-central1-b when a run ended: `invoke vm.gc` checks it"
     )
     foretold = collect(workspace, check=True)
     assert foretold.exit_code == EXIT_WOULD_CHANGE
@@ -69,7 +66,7 @@ def test_a_killed_run_is_named_found_and_removed_after_asking(workspace: Workspa
     done = collect(workspace, yes=True)
     assert (done.exit_code, done.text) == (0, "deleted the VM dev (us-central1-b)")
     assert workspace.listed() == []
-    assert journal_of(workspace.project).open() == []
+    assert workspace.project.journal.open() == []
 
 
 def test_a_killed_run_is_taken_up_where_it_was_and_not_made_twice(workspace: Workspace) -> None:
@@ -77,8 +74,8 @@ def test_a_killed_run_is_taken_up_where_it_was_and_not_made_twice(workspace: Wor
     # The killed run had put no key into the VM's metadata: what matters here is which VM is taken.
     with pytest.raises(Exception, match="dev"):
         workspace.create(ssh_s=0.1, host_keys_s=0.1)
-    assert [vm.zone for vm in cloud_of(workspace.project).list({})] == ["us-central1-b"]
-    assert [entry.state for entry in journal_of(workspace.project).open()] == [MADE]
+    assert [vm.zone for vm in workspace.project.connect_cloud().list({})] == ["us-central1-b"]
+    assert [entry.state for entry in workspace.project.journal.open()] == [MADE]
 
 
 def test_from_a_renamed_folder_no_second_vm_is_made_and_none_is_collected(
@@ -90,7 +87,7 @@ def test_from_a_renamed_folder_no_second_vm_is_made_and_none_is_collected(
     with pytest.raises(CloudError, match="you have a VM named dev already") as caught:
         workspace.create()
     assert (caught.value.exit_code, caught.value.where) == (5, f"{ZONE}/dev")
-    assert len(cloud_of(workspace.project).list({})) == 1
+    assert len(workspace.project.connect_cloud().list({})) == 1
     assert collect(workspace, yes=True).document["strays"] == []
     # The journal of the folder's old name still says that it belongs to somebody.
     assert collect(workspace, yes=True, every_key=True).document["strays"] == []
@@ -105,7 +102,7 @@ def test_what_a_run_finishes_meanwhile_is_not_taken_from_it(
     real = orphans.survey
 
     def meanwhile() -> None:
-        journal = journal_of(workspace.project)
+        journal = workspace.project.journal
         journal.mark(journal.open()[0].request_id, MADE)
 
     def survey(*words: Any) -> Any:
@@ -142,16 +139,16 @@ def test_a_lost_state_folder_leaves_strays_that_only_every_key_finds(workspace: 
     assert asked == [f"Delete 1 VM, made by anybody whose login name is {getpass.getuser()}?"]
     done = collect(workspace, yes=True, every_key=True)
     assert [gone["name"] for gone in done.document["deleted"]] == ["dev"]
-    assert cloud_of(workspace.project).list({}) == []
+    assert workspace.project.connect_cloud().list({}) == []
 
 
 def test_what_is_removed_is_forgotten(workspace: Workspace) -> None:
     workspace.create()
     project = workspace.project
-    (entry,) = journal_of(project).open()
+    (entry,) = project.journal.open()
     with (project.home / "journal.jsonl").open("a", encoding="utf-8") as journal:
         journal.write(f'{{"state": "left-behind", "request_id": "{entry.request_id}"}}\n')
-    assert INTENT not in {entry.state for entry in journal_of(project).open()}
-    assert VmRecords(project.home / "vms.json").all() != []
+    assert INTENT not in {entry.state for entry in project.journal.open()}
+    assert project.records.all() != []
     collect(workspace, yes=True)
-    assert VmRecords(project.home / "vms.json").all() == []
+    assert project.records.all() == []

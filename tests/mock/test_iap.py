@@ -163,12 +163,11 @@ def test_a_missing_gcloud_is_understood_through_the_systems_ssh(tunnelled: Works
     tunnelled.create()
     target = convergence.host(tunnelled.project, Targets())
     lost = Host(**{**vars(target), "proxy": ("/nowhere/gcloud", *target.proxy[1:])})
-    from provision.project import host_keys
 
     with pytest.raises(TunnelRefused, match="gcloud is not installed"):
         terminal.interactive(
             lost,
             command("true"),
-            known_hosts=host_keys.known_hosts(tunnelled.project),
+            known_hosts=tunnelled.project.known_hosts,
             environ=os.environ,
         )

@@ -23,7 +23,6 @@ from provision.commands.vm.shared.reach import Patience
 from provision.commands.vm.shared.spec import wanted
 from provision.core.errors import EXIT_LEFT_BEHIND, EXIT_WOULD_CHANGE, UsageError
 from provision.core.model import Vm
-from provision.project.cloud import cloud_of, journal_of
 from provision.project.mock import MOCK_PROJECT
 from provision.project.records import VmRecords
 from provision.testing.compute import http_error
@@ -78,8 +77,8 @@ def test_offered_asked_for_deleted_and_forgotten(stopped: Workspace) -> None:
 
     done = collect(stopped, yes=True)
     assert (done.exit_code, done.text) == (0, "deleted the stopped VM dev (us-central1-a)")
-    assert (stopped.listed(), journal_of(stopped.project).open()) == ([], [])
-    assert VmRecords(stopped.project.home / "vms.json").all() == []
+    assert (stopped.listed(), stopped.project.journal.open()) == ([], [])
+    assert stopped.project.records.all() == []
     assert stopped.cloud.emulator.disks(MOCK_PROJECT) == []
 
 
@@ -95,7 +94,7 @@ def test_another_ones_settings_delete_nothing(stopped: Workspace) -> None:
 
 def test_written_on_a_vm_that_is_there_already(workspace: Workspace) -> None:
     workspace.create()
-    vm = cloud_of(workspace.project).list({})[0]
+    vm = workspace.project.connect_cloud().list({})[0]
     assert LABEL not in vm.labels
     wants(workspace, "7d")
     check = workspace.create(Targets(check=True))
@@ -103,15 +102,15 @@ def test_written_on_a_vm_that_is_there_already(workspace: Workspace) -> None:
     assert check.text == "dev: idle_delete is to be 7d, is none"
     assert workspace.create().document["changed"] is True
     assert check.text in workspace.notes
-    assert cloud_of(workspace.project).list({})[0].labels == {**vm.labels, LABEL: "7d"}
+    assert workspace.project.connect_cloud().list({})[0].labels == {**vm.labels, LABEL: "7d"}
     assert workspace.create().document["changed"] is False
     wants(workspace, "none")
     assert workspace.create().document["changed"] is True
-    assert LABEL not in cloud_of(workspace.project).list({})[0].labels
+    assert LABEL not in workspace.project.connect_cloud().list({})[0].labels
 
 
 def test_started_between_the_question_and_the_deletion(stopped: Workspace) -> None:
-    cloud = cloud_of(stopped.project)
+    cloud = stopped.project.connect_cloud()
 
     def confirm(_question: str) -> bool:
         cloud.start("dev", ZONE, request_id=new_request_id())
@@ -134,7 +133,7 @@ def test_what_somebody_starts_again_is_wanted_again(workspace: Workspace) -> Non
     """A vm.delete was killed before it deleted anything, and its user thought better of it: nothing makes up for it now."""
     workspace.create()
     workspace.stop()
-    journal = journal_of(workspace.project)
+    journal = workspace.project.journal
     journal.mark(journal.open()[0].request_id, DELETING)
     assert [stray["kind"] for stray in collect(workspace, check=True).document["strays"]] == ["vm"]
     assert vm_start(workspace.project, "dev", patience=QUICK).exit_code == 0
@@ -239,11 +238,11 @@ def test_two_at_once_delete_once(stopped: Workspace) -> None:
     assert [end.exit_code for end in ends] == [0, 0]
     assert stopped.cloud.emulator.counted().count("instances.delete") == 1
     assert "dev in us-central1-a is gone already: nothing was deleted" in stopped.notes
-    assert journal_of(stopped.project).open() == []
+    assert stopped.project.journal.open() == []
 
 
 def test_a_run_that_works_on_it_keeps_it(stopped: Workspace) -> None:
-    with journal_of(stopped.project).claim("dev", lambda note: None):
+    with stopped.project.journal.claim("dev", lambda note: None):
         assert collect(stopped, check=True).document["strays"] == []
 
 
@@ -258,12 +257,12 @@ def test_from_another_folder_its_journal_is_settled_too(stopped: Workspace) -> N
     assert [gone["name"] for gone in done.document["deleted"]] == ["dev"]
     assert VmRecords(home / "vms.json").all() == []
     stopped.folder = folder
-    assert journal_of(stopped.project).open() == []
+    assert stopped.project.journal.open() == []
 
 
 def test_what_cannot_be_looked_at_is_named_at_the_end(stopped: Workspace) -> None:
-    labels = cloud_of(stopped.project).list({})[0].labels
-    journal = journal_of(stopped.project)
+    labels = stopped.project.connect_cloud().list({})[0].labels
+    journal = stopped.project.journal
     journal.intent(
         replace(wanted(stopped.project, "lost"), labels=labels), "us-central1-b", new_request_id()
     )
@@ -307,7 +306,7 @@ def test_named_by_what_lists_vms_until_it_is_gone(
     vm_list(workspace.project)
     (note,) = [note for note in workspace.notes if "idle_delete" in note]
     assert note == "to be deleted: dev (stopped for 8d, idle_delete is 7d); `invoke vm.gc` does"
-    cloud_of(workspace.project).set_labels(
+    workspace.project.connect_cloud().set_labels(
         "dev", ZONE, {LABEL: "7-days"}, request_id=new_request_id()
     )
     workspace.events.clear()

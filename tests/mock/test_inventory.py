@@ -19,7 +19,6 @@ from provision.commands.vm.existing import vm_show
 from provision.commands.vm.hosts import vm_provision
 from provision.commands.vm.life import vm_stop
 from provision.core.errors import CloudError, UsageError
-from provision.project.cloud import cloud_of
 from provision.settings import Settings
 from provision.settings.model import HostSettings
 from provision.testing import MockHost
@@ -171,7 +170,7 @@ def test_a_hidden_vm_is_named_and_no_task_takes_it_for_gone(workspace: Workspace
     )
     assert names(workspace, "!dev") == ["desk"]
     for pattern in ("dev", "dev,state=running"):
-        with pytest.raises(CloudError, match="cannot be looked at now") as caught:
+        with pytest.raises(CloudError, match="cannot be described now") as caught:
             names(workspace, pattern)
         assert (caught.value.exit_code, caught.value.where, caught.value.why) == (
             5,
@@ -185,7 +184,7 @@ def test_a_filter_that_leaves_nobody_because_of_it_is_the_clouds_refusal(
 ) -> None:
     made(workspace)
     hide(workspace)
-    with pytest.raises(CloudError, match="leaves no host that could be looked at") as caught:
+    with pytest.raises(CloudError, match="selects no host that the cloud described") as caught:
         vm_provision(workspace.project, Targets(limit="gpu=l4"))
     assert (caught.value.exit_code, "invalid: no" in caught.value.why) == (5, True)
 
@@ -194,10 +193,10 @@ def test_tasks_that_name_it_say_why_it_cannot_be_looked_at(workspace: Workspace)
     made(workspace)
     hide(workspace)
     for pattern in ("dev", "d*"):
-        with pytest.raises(CloudError, match="cannot be looked at now") as caught:
+        with pytest.raises(CloudError, match="cannot be described now") as caught:
             vm_stop(workspace.project, pattern)
         assert caught.value.why == "invalid: no"
-    with pytest.raises(CloudError, match="cannot be looked at now"):
+    with pytest.raises(CloudError, match="cannot be described now"):
         vm_show(workspace.project, "dev")
 
 
@@ -242,7 +241,7 @@ def test_what_ansible_is_told(workspace: Workspace) -> None:
     workspace.create()
     (workspace.project.home / "mock").mkdir()
     with_desk(workspace)
-    vm = cloud_of(workspace.project).list({})[0]
+    vm = workspace.project.connect_cloud().list({})[0]
     told = ansible(workspace)
     assert list(told) == [
         "_meta",
@@ -289,7 +288,7 @@ def test_labels_become_groups(workspace: Workspace, monkeypatch: pytest.MonkeyPa
     (workspace.project.home / "mock").mkdir()
     vms = [
         replace(vm, labels={**vm.labels, "team": "ml-vision", "empty": ""})
-        for vm in cloud_of(workspace.project).list({})
+        for vm in workspace.project.connect_cloud().list({})
     ]
     monkeypatch.setattr(GceCloud, "listing", lambda *_: Listing(vms))
     assert {"label_team_ml_vision", "label_empty"} <= set(ansible(workspace))

@@ -26,9 +26,7 @@ from provision.core.errors import (
     Unreachable,
     UsageError,
 )
-from provision.project.cloud import cloud_of
 from provision.project.project import Project
-from provision.project.records import VmRecords
 from provision.testing.compute import stock_out
 from tests.mock.project import ZONE, Workspace
 
@@ -225,7 +223,7 @@ def test_several_at_once(three: Workspace) -> None:
         ("web-2", True),
     ]
     assert sorted(started.document["hosts"]) == ["dev", "web-1", "web-2"]
-    assert [record.name for record in VmRecords(three.project.home / "vms.json").all()] == [
+    assert [record.name for record in three.project.records.all()] == [
         "dev",
         "web-1",
         "web-2",
@@ -491,7 +489,7 @@ def test_a_host_of_the_settings_is_waited_for(workspace: Workspace) -> None:
 
 
 def ttl_of(workspace: Workspace) -> int | None:
-    return cloud_of(workspace.project).list({})[0].ttl_s
+    return workspace.project.connect_cloud().list({})[0].ttl_s
 
 
 def test_a_stopped_vm_gets_more_time_for_its_next_run(workspace: Workspace) -> None:

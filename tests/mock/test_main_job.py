@@ -13,7 +13,6 @@ from provision.cloud.lifecycle.create import new_request_id
 from provision.commands.mock.down import mock_down
 from provision.commands.vm.existing import vm_list
 from provision.commands.vm.hosts import vm_ssh
-from provision.project.cloud import cloud_of
 from provision.project.project import Project
 from provision.settings import Settings
 from tests.acceptance.main_job import HERE, World, walk
@@ -29,7 +28,7 @@ def mock_world(tmp_path: Path) -> Iterator[World]:
     subprocess.run(["git", "init", "-q", str(project)], check=True)
 
     def reboot() -> None:
-        cloud = cloud_of(world.project)
+        cloud = world.project.connect_cloud()
         cloud.stop("dev", "us-central1-a", request_id=new_request_id())
         cloud.start("dev", "us-central1-a", request_id=new_request_id())
         vm_ssh(world.project, HERE, ["sh", "-c", _BOOTED])

@@ -8,6 +8,7 @@ import pytest
 
 from provision.commands.vm.offers import vm_offers
 from provision.core.errors import SettingsError
+from provision.project.project import Project
 from tests.mock.offering import Looker, looker
 
 __all__ = ["looker"]
@@ -117,8 +118,10 @@ def test_prices_of_your_own(looker: Looker) -> None:
 def test_without_the_cloud_the_packaged_table_is_shown_and_said_to_be_one(
     looker: Looker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("provision.project.mock.endpoint", lambda _project: "http://127.0.0.1:9")
-    monkeypatch.setattr("provision.commands.vm.offers.client_of", _impatient)
+    monkeypatch.setattr(
+        "provision.project.mock.ProjectMock.start", lambda _mock: "http://127.0.0.1:9"
+    )
+    monkeypatch.setattr(Project, "connect_client", _impatient)
     done = vm_offers(looker.project(zones=["europe-west4-a"]), gpu="l4")
     assert done.document["live"] is False
     assert "could not be listed" in done.document["why"]

@@ -12,8 +12,7 @@ from provision.commands.vm.existing import vm_delete
 from provision.commands.vm.gc import vm_gc
 from provision.commands.vm.hosts import vm_provision
 from provision.core.errors import EXIT_LEFT_BEHIND, EXIT_UNREACHABLE, CloudError, Unreachable
-from provision.project import vm_access
-from provision.project.records import VmRecords
+from provision.project import login
 from provision.testing.compute import http_error
 from tests.mock.project import Workspace
 
@@ -23,7 +22,7 @@ FORCED = "Constraint constraints/compute.requireOsLogin violated for project moc
 
 
 def user(workspace: Workspace) -> str:
-    record = VmRecords(workspace.project.home / "vms.json").get("dev")
+    record = workspace.project.records.get("dev")
     assert record is not None
     return record.user
 
@@ -138,8 +137,8 @@ def entered(workspace: Workspace) -> int:
 
 def later(workspace: Workspace, monkeypatch: pytest.MonkeyPatch, days: int) -> None:
     """On both sides."""
-    at = vm_access.now() + days * DAY_S
-    monkeypatch.setattr(vm_access, "now", lambda: at)
+    at = login.now() + days * DAY_S
+    monkeypatch.setattr(login, "now", lambda: at)
     workspace.cloud.emulator.clock.advance(days * DAY_S)
 
 
@@ -154,15 +153,15 @@ def forever(workspace: Workspace) -> Workspace:
 def test_the_key_is_imported_for_a_month(forever: Workspace) -> None:
     ((account, keys),) = forever.cloud.emulator.logins.snapshot().items()
     (key,) = keys.values()
-    login = vm_access.login_of(forever.project)
-    assert login is not None
-    assert (login.account, login.user, login.key.split("/")[1]) == (
+    imported = login.recorded_login(forever.project)
+    assert imported is not None
+    assert (imported.account, imported.user, imported.key.split("/")[1]) == (
         account,
         "me_example_com",
         account,
     )
-    assert int(key["expirationTimeUsec"]) == login.expires_s * 1_000_000
-    assert 29 * DAY_S < login.expires_s - time.time() <= 30 * DAY_S
+    assert int(key["expirationTimeUsec"]) == imported.expires_s * 1_000_000
+    assert 29 * DAY_S < imported.expires_s - time.time() <= 30 * DAY_S
 
 
 def test_a_key_whose_time_is_over_opens_nothing(
@@ -170,7 +169,7 @@ def test_a_key_whose_time_is_over_opens_nothing(
 ) -> None:
     assert entered(forever) == 0
     later(forever, monkeypatch, 31)
-    monkeypatch.setattr(vm_access, "renew", lambda project: None)
+    monkeypatch.setattr(login, "renew_imported_key", lambda project: None)
     assert entered(forever) == EXIT_UNREACHABLE
 
 
@@ -184,9 +183,9 @@ def test_a_task_renews_it_in_its_last_week_and_after(
     later(forever, monkeypatch, days)
     assert entered(forever) == 0
     assert "oslogin.users.sshPublicKeys.patch" in forever.cloud.emulator.counted()
-    login = vm_access.login_of(forever.project)
-    assert login is not None
-    assert login.expires_s == int(vm_access.now()) + 30 * DAY_S
+    imported = login.recorded_login(forever.project)
+    assert imported is not None
+    assert imported.expires_s == int(login.now()) + 30 * DAY_S
 
 
 def test_a_renewal_that_fails_is_told_and_stops_nobody(
@@ -199,7 +198,7 @@ def test_a_renewal_that_fails_is_told_and_stops_nobody(
     assert entered(forever) == 0
     (note,) = [note for note in forever.notes if "login profile" in note]
     assert note.startswith(
-        "the time of this project's key in your login profile ends in 5 days, and it was not renewed: "
+        "this project's key in your login profile expires in 5 days, and it was not renewed: "
     )
     assert "not you" in note
 
@@ -237,4 +236,4 @@ def test_a_key_that_stays_in_the_profile_is_named(forever: Workspace) -> None:
     done = vm_gc(forever.project, yes=True, check=False, confirm=None)
     assert done.exit_code == EXIT_LEFT_BEHIND
     assert "gcloud compute os-login ssh-keys remove --key-file" in done.document["error"]["fix"]
-    assert vm_access.login_of(forever.project) is not None
+    assert login.recorded_login(forever.project) is not None

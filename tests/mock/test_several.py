@@ -25,7 +25,6 @@ from provision.core.errors import (
     UsageError,
 )
 from provision.core.model import Note
-from provision.project.cloud import journal_of
 from provision.project.project import Project
 from provision.testing.compute import stock_out
 from tests.mock.project import HERE, ZONE, Workspace
@@ -89,7 +88,7 @@ def test_what_was_made_is_provisioned_and_what_was_not_is_told(workspace: Worksp
     assert done.text.splitlines()[0] == f"1 of 2 VMs: dev-1 ({ZONE})"
     assert set(done.document["hosts"]) == {"dev-1"}
     assert done.document["hosts"]["dev-1"]["failed"] == 0
-    assert [(entry.name, entry.state) for entry in journal_of(workspace.project).open()] == [
+    assert [(entry.name, entry.state) for entry in workspace.project.journal.open()] == [
         ("dev-1", MADE)
     ]
 
@@ -205,7 +204,7 @@ def test_several_zones_at_once_leave_one_vm(workspace: Workspace) -> None:
     assert results.count("created") == 1
     assert set(results) <= {"created", "dropped"}
     assert workspace.listed() == [("dev", "RUNNING")]
-    (entry,) = journal_of(workspace.project).open()
+    (entry,) = workspace.project.journal.open()
     assert (entry.state, entry.zone) == (MADE, done.document["vm"]["zone"])
 
 

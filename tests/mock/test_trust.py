@@ -14,7 +14,7 @@ from provision.commands.shared.targets import Targets
 from provision.commands.vm.existing import vm_delete, vm_show
 from provision.commands.vm.hosts import vm_provision, vm_ssh
 from provision.core.errors import EXIT_UNREACHABLE, CloudError, HostKeyMismatch, ProvisionError
-from provision.hosts.known_hosts import HostKey, KnownHosts
+from provision.hosts.known_hosts import HostKey
 from tests.mock.project import ZONE, Workspace
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
@@ -86,8 +86,8 @@ def test_keys_that_were_replaced_are_read_again_and_pinned(workspace: Workspace)
     """The guest agent made new host keys after the first ones were pinned."""
     made = workspace.create()
     alias = f"compute.{made.document['vm']['instance_id']}"
-    KnownHosts(workspace.project.home / "known_hosts").forget(alias)
-    KnownHosts(workspace.project.home / "known_hosts").pin(alias, OTHER)
+    workspace.project.known_hosts.forget(alias)
+    workspace.project.known_hosts.pin(alias, OTHER)
     workspace.events.clear()
     assert provisioned(workspace) is None
     assert RENEWED in workspace.notes
@@ -139,8 +139,8 @@ def test_another_key_than_the_published_one_is_an_alarm(workspace: Workspace) ->
 def test_a_shell_reads_the_keys_again_too(workspace: Workspace) -> None:
     made = workspace.create()
     alias = f"compute.{made.document['vm']['instance_id']}"
-    KnownHosts(workspace.project.home / "known_hosts").forget(alias)
-    KnownHosts(workspace.project.home / "known_hosts").pin(alias, OTHER)
+    workspace.project.known_hosts.forget(alias)
+    workspace.project.known_hosts.pin(alias, OTHER)
     assert vm_ssh(workspace.project, Targets(), ["sh", "-c", "exit 3"]).exit_code == 3
     assert RENEWED in workspace.notes
     workspace.cloud.host("dev").change_host_key()
@@ -188,7 +188,7 @@ def test_a_cloud_that_does_not_answer_leaves_the_alarm(
     monkeypatch.setattr(GceCloud, "get", down)
     error = provisioned(workspace)
     assert isinstance(error, HostKeyMismatch)
-    assert "what the VM publishes could not be read: no route" in error.why
+    assert "the published keys could not be read: no route" in error.why
 
 
 def test_pins_that_were_lost_are_read_again(workspace: Workspace) -> None:

@@ -30,7 +30,6 @@ from provision.core.errors import (
     UsageError,
 )
 from provision.core.model import Vm
-from provision.project.records import VmRecords
 from tests.mock.project import HERE, ZONE, Workspace
 
 pytestmark = pytest.mark.timeout(240)
@@ -84,7 +83,7 @@ def test_the_life_of_a_vm(workspace: Workspace) -> None:
     assert workspace.listed() == [("dev", "RUNNING")]
     assert vm_delete(workspace.project, "dev", yes=True, confirm=None).document["changed"] is True
     assert workspace.listed() == []
-    assert VmRecords(workspace.project.home / "vms.json").all() == []
+    assert workspace.project.records.all() == []
     gone = vm_delete(workspace.project, "dev", yes=True, confirm=None)
     assert (gone.exit_code, gone.document) == (0, {"deleted": [], "changed": False})
     with pytest.raises(UsageError, match="no VM named dev"):

@@ -13,7 +13,6 @@ from provision.commands.dev.container import dev_exec
 from provision.commands.shared.targets import Targets
 from provision.commands.vm.hosts import vm_provision, vm_ssh
 from provision.core.errors import EXIT_UNREACHABLE, Unreachable
-from provision.project.cloud import cloud_of
 from provision.project.records import VmRecord, VmRecords
 from provision.settings.model import HostSettings
 from provision.testing.compute import http_error
@@ -24,7 +23,7 @@ CHECK = Targets(check=True)
 
 
 def records(workspace: Workspace) -> VmRecords:
-    return VmRecords(workspace.project.home / "vms.json")
+    return workspace.project.records
 
 
 def record(workspace: Workspace) -> VmRecord:
@@ -79,7 +78,7 @@ def test_a_vm_at_another_address_is_found_there(workspace: Workspace) -> None:
 
 def test_a_vm_that_is_gone_is_said_to_be(workspace: Workspace) -> None:
     workspace.create()
-    cloud_of(workspace.project).delete("dev", ZONE, request_id=new_request_id())
+    workspace.project.connect_cloud().delete("dev", ZONE, request_id=new_request_id())
     error = refused(workspace)
     assert (error.what, error.fix) == ("the VM is gone", "invoke vm.create --name dev")
     assert error.why.startswith(

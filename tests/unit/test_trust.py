@@ -12,7 +12,8 @@ from provision.cloud.api.ports import SerialOutput
 from provision.cloud.refusal import CloudRefused, Refusal
 from provision.core.model import Vm
 from provision.hosts.known_hosts import HostKey
-from provision.project.host_keys import ATTRIBUTES_PAUSE_S, Publication, key_alias
+from provision.project.host_keys import ATTRIBUTES_PAUSE_S, PublishedKeys
+from provision.project.records import key_alias
 
 ED = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBhAqcVaWAMCSKt6NHhRBhFcyISvgC0pbZAKHPHg2zxL"
 OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICs4zTd2SBmzFQwbYqAShqsdwbvZo4TzuxFCzVSm9BYD"
@@ -61,7 +62,8 @@ class Clock:
 
 def look(cloud: Cloud, clock: Callable[[], float] | None = None, **more: Any) -> list[str]:
     return [
-        key.line for key in Publication(cast(Any, cloud), VM, clock=clock or Clock(), **more).look()
+        key.line
+        for key in PublishedKeys(cast(Any, cloud), VM, clock=clock or Clock(), **more).fetch()
     ]
 
 
@@ -109,11 +111,11 @@ def test_without_ssh_keygen_on_the_host_there_is_no_fingerprint() -> None:
 
 def test_a_line_that_comes_in_two_pieces_is_read_whole() -> None:
     cloud = Cloud()
-    publication = Publication(cast(Any, cloud), VM, clock=Clock())
+    publication = PublishedKeys(cast(Any, cloud), VM, clock=Clock())
     text = printed(ED)
     for cut in (30, len(text)):
         cloud.console = text[:cut]
-        found = publication.look()
+        found = publication.fetch()
     assert [key.line for key in found] == [ED]
 
 
@@ -123,9 +125,9 @@ def test_an_attribute_that_is_no_key_is_passed_over() -> None:
 
 def test_attributes_are_asked_for_ten_times_a_minute_at_most() -> None:
     cloud, clock = Cloud(), Clock()
-    publication = Publication(cast(Any, cloud), VM, clock=clock)
+    publication = PublishedKeys(cast(Any, cloud), VM, clock=clock)
     for _ in range(600):
-        publication.look()
+        publication.fetch()
         clock.now_s += 0.1
     assert len(cloud.asked) == 10
     assert set(cloud.asked) == {"us-central1-a/dev hostkeys/"}

@@ -22,7 +22,7 @@ _COLUMNS = ("name", "state", "gpu", "zone", "machine type", "address", "labels")
 
 def inventory_list(project: Project, limit: str | None = None) -> TaskResult:
     """Every host as it is now, or those that a pattern means."""
-    everything = inventory.listed(project)
+    everything = inventory.fetch_inventory(project)
     found = everything.matching(project, EVERYTHING if limit is None else limit)
     hidden = [
         {"name": each.name or None, "zone": each.zone, "why": each.why}
@@ -95,8 +95,10 @@ def inventory_ansible(project: Project, limit: str | None = None) -> TaskResult:
     Every host's variables stand under `_meta`, so that Ansible asks once. Groups are made of what
     filters ask for.
     """
-    found = inventory.listed(project).matching(project, EVERYTHING if limit is None else limit)
-    host_keys.pin_settings(project, [machine.host for machine in found])
+    found = inventory.fetch_inventory(project).matching(
+        project, EVERYTHING if limit is None else limit
+    )
+    host_keys.pin_keys_of_settings(project, [machine.host for machine in found])
     groups: dict[str, dict[str, list[str]]] = {}
     for machine in found:
         for group in _groups(machine):
@@ -127,7 +129,7 @@ def _variables(project: Project, machine: Machine) -> dict[str, Any]:
     }
     if host.is_local:
         return {"ansible_connection": "local", **ours}
-    options = terminal.pin_options(host, host_keys.pin_files(project, host))
+    options = terminal.pin_options(host, host_keys.known_hosts_files(project, host))
     if host.proxy:
         options.append(f"ProxyCommand={host.proxy_command}")
     reached: dict[str, Any] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from provision.commands.shared.result import TaskResult
-from provision.project.mock import folder
 from provision.project.project import Project
 
 
@@ -11,7 +10,7 @@ def mock_down(project: Project) -> TaskResult:
     """Stop the mock; its state stays."""
     from provision.testing import background
 
-    stopped = background.down(folder(project))
+    stopped = background.down(project.mock.folder)
     return TaskResult(
         {"stopped": stopped}, text="the mock is stopped" if stopped else "the mock was not running"
     )

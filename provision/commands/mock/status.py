@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from provision.commands.shared.result import TaskResult
-from provision.project.mock import folder
 from provision.project.project import Project
 
 
@@ -13,7 +12,7 @@ def mock_status(project: Project) -> TaskResult:
     """Whether the mock runs, where, and its hosts. Exit status 0 either way: a mock that does not run is not a failure."""
     from provision.testing import background
 
-    state_dir = folder(project)
+    state_dir = project.mock.folder
     state = background.status(state_dir)
     document: dict[str, Any] = {"running": state is not None, "state": str(state_dir)}
     if state is None:

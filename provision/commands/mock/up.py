@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from provision.commands.shared.result import TaskResult
-from provision.project.mock import folder
 from provision.project.project import Project
 
 
@@ -11,7 +10,7 @@ def mock_up(project: Project) -> TaskResult:
     """Start the mock, or find it running."""
     from provision.testing import background
 
-    state_dir = folder(project)
+    state_dir = project.mock.folder
     state = background.up(state_dir)
     document = {
         "compute_endpoint": state.compute_endpoint,

@@ -60,7 +60,7 @@ def mps_doctor(project: Project, targets: Targets, options: Sequence[str] = ()) 
         differs=_differs(project, target, answers),
         wanted_gpu=project.settings.mps.gpu or "",
     )
-    checks = [replace(check, fix=project.spoken(check.fix)) for check in diagnose(whole)]
+    checks = [replace(check, fix=project.with_program_name(check.fix)) for check in diagnose(whole)]
     return TaskResult(
         checks_document(checks),
         exit_code(checks),

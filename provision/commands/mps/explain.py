@@ -27,7 +27,7 @@ def mps_explain(project: Project, text: str | None, file: str | None) -> TaskRes
     """
     content = _content(project, text, file)
     matches = [
-        replace(match, row=replace(match.row, remedy=project.spoken(match.row.remedy)))
+        replace(match, row=replace(match.row, remedy=project.with_program_name(match.row.remedy)))
         for match in explain(content)
     ]
     document = {"matches": [match.as_dict() for match in matches]}

@@ -63,7 +63,7 @@ def mps_plan(
         "plan": _plan_document(result),
         "measured": {**asdict(measurement), "disturbed": other_users} if measurement else None,
     }
-    apply = project.spoken(how_to_apply(result))
+    apply = project.with_program_name(how_to_apply(result))
     lines = plan_lines(facts, workload, measurement, result, how_to_apply=apply, width=columns())
     return TaskResult(document, 0, "\n".join(lines))
 

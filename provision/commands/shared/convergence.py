@@ -34,8 +34,7 @@ from provision.core.model import (
 from provision.core.resource import Resource
 from provision.hosts.local import LocalTransport
 from provision.hosts.patterns import filters, select
-from provision.hosts.ssh.config import SshConfig
-from provision.project import host_keys, inventory, vm_lookup
+from provision.project import host_keys, inventory, vm_address
 from provision.project.project import Project
 from provision.recipes import host_recipe
 from provision.report import hosts_document
@@ -49,17 +48,19 @@ def hosts(project: Project, targets: Targets) -> list[Host]:
     Nobody is asked for names; a filter asks the cloud once, and so does a name while a VM that was
     made is not remembered.
     """
-    if targets.limit is not None and (filters(targets.limit) or inventory.is_forgotten(project)):
-        return inventory.chosen(project, targets.limit)
-    everything = inventory.remembered(project)
+    if targets.limit is not None and (
+        filters(targets.limit) or inventory.has_unrecorded_vm(project)
+    ):
+        return inventory.fetch_matching_hosts(project, targets.limit)
+    everything = inventory.recorded_hosts(project)
     if targets.limit is not None:
-        return inventory.refreshed(project, select(everything, targets.limit))
+        return inventory.prepare_access(project, select(everything, targets.limit))
     name = targets.host or project.settings.name
-    if all(each.name != name for each in everything) and inventory.is_forgotten(project):
-        found = inventory.listed(project).named(project, name)
+    if all(each.name != name for each in everything) and inventory.has_unrecorded_vm(project):
+        found = inventory.fetch_inventory(project).find(project, name)
         if found is not None:
             return [found.host]
-    return inventory.refreshed(project, [_one(project, everything, name)])
+    return inventory.prepare_access(project, [_one(project, everything, name)])
 
 
 def host(project: Project, targets: Targets) -> Host:
@@ -107,19 +108,23 @@ def connect(
     from provision.hosts.ssh import connection
 
     def once(where: Host) -> Transport:
-        config = SshConfig.of_user(project.environ)
+        config = project.ssh_config
         return connection.connect(
             where,
-            known_hosts=host_keys.known_hosts(project),
+            known_hosts=project.known_hosts,
             timeout_s=timeout_s,
             ssh_config=config,
             on_closer=on_closer,
         )
 
     def trusted(where: Host) -> Transport:
-        return host_keys.trusting(project, cloud, where, once)
+        return host_keys.retry_with_published_keys(project, cloud, where, once)
 
-    return trusted(target) if cloud is not None else vm_lookup.reached(project, target, trusted)
+    return (
+        trusted(target)
+        if cloud is not None
+        else vm_address.retry_at_current_address(project, target, trusted)
+    )
 
 
 def cos_recipe(project: Project, target: Host) -> list[Resource]:

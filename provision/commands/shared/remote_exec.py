@@ -100,7 +100,7 @@ def around(project: Project) -> dict[str, Argument]:
         "chosen": FRAGMENTS / MPS_FRAGMENT,
         "daemon": daemon_container(settings),
         "alive": inside.ALIVE,
-        "without": project.spoken(
+        "without": project.with_program_name(
             "MPS is enabled here, but no daemon runs: CUDA programs run without it; invoke mps.enable"
         ),
     }

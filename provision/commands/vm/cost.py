@@ -20,14 +20,14 @@ from provision.commands.vm.shared.documents import (
 )
 from provision.commands.vm.shared.rates import HOUR_S, cost_usd, ran_s, rate_of
 from provision.core.model import Vm
-from provision.project.cloud import cloud_of, mine, prices_of
+from provision.project.owned_vms import list_vms_from_cloud
 from provision.project.project import Project
 
 
 def vm_cost(project: Project) -> TaskResult:
     """Every VM that this project made: what it costs an hour, has cost, and will have cost when its time ends. Estimates."""
-    cloud, prices = cloud_of(project), prices_of(project)
-    found = mine(project, cloud)
+    cloud, prices = project.connect_cloud(), project.price_list
+    found = list_vms_from_cloud(project, cloud).vms
     say_overdue(project, found)
     bill = summed(found, prices)
     return TaskResult(bill, text=_text(bill) if bill["vms"] else "no VMs")

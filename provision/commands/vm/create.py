@@ -24,10 +24,8 @@ from provision.commands.vm.shared.spec import (
 )
 from provision.core.errors import EXIT_WOULD_CHANGE, worst_exit
 from provision.core.model import Note, Vm, VmSpec
-from provision.hosts.keys import ensure_key
-from provision.project.cloud import cloud_of, ours
+from provision.project.login import fetch_os_login_enabled
 from provision.project.project import Project
-from provision.project.vm_access import wants_os_login
 
 
 def vm_create(
@@ -55,9 +53,9 @@ def vm_create(
     if name in project.settings.hosts:
         project.emit(Note(f"{name} is a host of the settings: there is nothing to create"))
         return _provisioned(project, name, targets, static_document(project, name), changed=False)
-    cloud = cloud_of(project)
-    key = ensure_key(project.home / "key")
-    spec = spec_of(project, name, key, os_login=wants_os_login(project, cloud))
+    cloud = project.connect_cloud()
+    key = project.ensure_key_pair()
+    spec = spec_of(project, name, key, os_login=fetch_os_login_enabled(project, cloud))
     patience = patience or Patience.of(project)
     if targets.check:
         return _check(project, cloud, spec, targets, patience)
@@ -110,7 +108,8 @@ def _check(
 ) -> TaskResult:
     """What `vm.create` would do: make it, start it, or what a probe of the running VM finds. Refuses what it would refuse."""
     body.check_spec(spec)
-    vm = ours(cloud, spec.name, spec.labels[body.OWNER_LABEL])
+    owner = {body.OWNER_LABEL: spec.labels[body.OWNER_LABEL]}
+    vm = next((vm for vm in cloud.list(owner) if vm.name == spec.name), None)
     if vm is None:
         maker_of(project, cloud).foretell([spec], project.settings.zones)
         return _would(f"would create {spec.name}: {Shape.of(spec)}", None)

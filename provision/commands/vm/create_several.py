@@ -34,10 +34,9 @@ from provision.core.errors import (
     worst_exit,
 )
 from provision.core.model import Event, Note, Vm, VmSpec
-from provision.hosts.keys import ensure_key
-from provision.project.cloud import cloud_of, mine
+from provision.project.login import fetch_os_login_enabled
+from provision.project.owned_vms import list_vms_from_cloud
 from provision.project.project import Project
-from provision.project.vm_access import wants_os_login
 
 MOST = 500
 """So many VMs may be asked for at once: more is rather a slip, and it is refused before anything is
@@ -74,14 +73,14 @@ def create_several(
             why="there is nothing to create",
             fix="choose another --name",
         )
-    cloud, key = cloud_of(project), ensure_key(project.home / "key")
-    os_login = wants_os_login(project, cloud)
+    cloud, key = project.connect_cloud(), project.ensure_key_pair()
+    os_login = fetch_os_login_enabled(project, cloud)
     spec = spec_of(project, names[0], key, os_login=os_login)
     specs = [replace(spec, name=each_name) for each_name in names]
     for spec in specs:
         body.check_spec(spec)
     patience = patience or Patience.of(project)
-    there = {vm.name: vm for vm in mine(project, cloud)}
+    there = {vm.name: vm for vm in list_vms_from_cloud(project, cloud).vms}
     if targets.check:
         return _check(project, cloud, specs, there, targets=targets, patience=patience)
     with telling_what_bills(project, names):

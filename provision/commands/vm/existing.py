@@ -18,28 +18,22 @@ from provision.commands.vm.shared.documents import (
 from provision.commands.vm.shared.selection import chosen, is_pattern, names_of, one_of
 from provision.core.errors import UsageError, worst_exit
 from provision.core.model import Note, Vm
-from provision.hosts.keys import ensure_key
-from provision.project import host_keys
-from provision.project.cloud import (
-    cloud_of,
-    find,
-    journal_of,
-    mine,
-    owner_of,
-    prices_of,
-    refuse_orphan,
-    unfinished,
+from provision.project.owned_vms import (
+    check_cloud_for_other_owner,
+    fetch_vm,
+    list_vms_from_cloud,
+    unfinished_vm_lines,
 )
 from provision.project.project import Project
-from provision.project.records import VmRecords
+from provision.project.records import key_alias
 
 
 def vm_list(project: Project) -> TaskResult:
     """The VMs that this project made, over all zones; what a run that ended early may have left is named beside them."""
-    cloud, prices = cloud_of(project), prices_of(project)
-    for line in unfinished(project):
+    cloud, prices = project.connect_cloud(), project.price_list
+    for line in unfinished_vm_lines(project):
         project.emit(Note(line))
-    found = mine(project, cloud)
+    found = list_vms_from_cloud(project, cloud).vms
     say_overdue(project, found)
     vms = [document(vm, prices) for vm in found]
     return TaskResult({"vms": vms}, text=table(vms) if vms else "no VMs")
@@ -50,9 +44,9 @@ def vm_show(project: Project, name: str) -> TaskResult:
     if name in project.settings.hosts:
         shown = static_document(project, name)
     else:
-        vm = find(project, cloud_of(project), one_of(project, name))
+        vm = fetch_vm(project, project.connect_cloud(), one_of(project, name))
         shown = {
-            **document(vm, prices_of(project)),
+            **document(vm, project.price_list),
             "image": vm.image,
             "labels": dict(vm.labels),
             "created": vm.created,
@@ -69,7 +63,7 @@ def vm_delete(
             {"deleted": [], "changed": False},
             text=f"{name} is a host of the settings: nothing to delete",
         )
-    cloud = cloud_of(project)
+    cloud = project.connect_cloud()
     names = _named(project, cloud, name)
     question = (
         f"Delete the VM {names[0]} and its disk?"
@@ -104,13 +98,13 @@ def _named(project: Project, cloud: ComputeCloud, name: str) -> list[str]:
 
 
 def _deleted(project: Project, cloud: ComputeCloud, name: str) -> list[Vm]:
-    owner = owner_of(ensure_key(project.home / "key"))
-    removed = delete_vm(cloud, name, owner, journal_of(project), project.emit)
+    owner = project.ensure_owner()
+    removed = delete_vm(cloud, name, owner, project.journal, project.emit)
     if not removed:
-        refuse_orphan(project, cloud, name, owner, "delete")
-    VmRecords(project.home / "vms.json").remove(name)
+        check_cloud_for_other_owner(project, cloud, name, "delete")
+    project.records.remove(name)
     for vm in removed:
-        host_keys.known_hosts(project).forget(host_keys.key_alias(vm.instance_id))
+        project.known_hosts.forget(key_alias(vm.instance_id))
     return removed
 
 

@@ -24,11 +24,10 @@ from provision.core.errors import (
     worst_exit,
 )
 from provision.core.model import Note
-from provision.hosts.keys import ensure_key
-from provision.project import host_keys, vm_access
-from provision.project.cloud import cloud_of, every_journal, journal_of, look, owner_of
+from provision.project.login import recorded_login, remove_imported_key
+from provision.project.owned_vms import list_vms_from_cloud
 from provision.project.project import Project
-from provision.project.records import VmRecords
+from provision.project.records import VmRecords, key_alias
 from provision.report.text import counted
 
 Confirm = Callable[[str], bool]
@@ -47,7 +46,7 @@ def vm_gc(
     people may share, and the question says so. What carries no label of ours is never touched. What
     the cloud would not show is named at the end: exit 6 where it may bill for nobody, else 5.
     """
-    owner = owner_of(ensure_key(project.home / "key"))
+    owner = project.ensure_owner()
     user = owner.rpartition("-")[0]
     is_owner = (
         (lambda label: label.rpartition("-")[0] == user)
@@ -55,8 +54,12 @@ def vm_gc(
         else (lambda label: label == owner)
     )
     whose = f", made by anybody whose login name is {user}" if every_key else ""
-    maker = Maker(cloud=cloud_of(project), journal=journal_of(project), emit=project.emit)
-    pairs = [(journal, entry) for journal in every_journal(project) for entry in journal.open()]
+    maker = Maker(cloud=project.connect_cloud(), journal=project.journal, emit=project.emit)
+    pairs = [
+        (journal, entry)
+        for journal in project.journals_of_all_projects()
+        for entry in journal.open()
+    ]
     busy = [entry.name for journal, entry in pairs if journal.is_claimed(entry.name)]
     found = survey(maker, is_owner, [entry for _, entry in pairs], busy)
     # A run that began after the journals were read wrote its intent before its VM could be listed.
@@ -83,7 +86,7 @@ def vm_gc(
 
 
 def _is_worked_on(project: Project, stray: Stray) -> bool:
-    return any(journal.is_claimed(stray.name) for journal in every_journal(project))
+    return any(journal.is_claimed(stray.name) for journal in project.journals_of_all_projects())
 
 
 def _was_made(project: Project, stray: Stray) -> bool:
@@ -95,35 +98,38 @@ def _was_made(project: Project, stray: Stray) -> bool:
     )
     return any(
         entry.request_id == request_id and entry.state == written.MADE
-        for journal in every_journal(project)
+        for journal in project.journals_of_all_projects()
         for entry in journal.open()
     )
 
 
 def _idle_key(project: Project, maker: Maker, strays: Sequence[Stray]) -> list[Stray]:
     """This project's key in a login profile (OS Login), when all of ours that it opened is gone or is to go."""
-    login = vm_access.login_of(project)
-    if login is None or not login.key:
+    imported = recorded_login(project)
+    if imported is None or not imported.key:
         return []
-    known, going = look(project, maker.cloud), {(stray.zone, stray.name) for stray in strays}
+    known, going = (
+        list_vms_from_cloud(project, maker.cloud),
+        {(stray.zone, stray.name) for stray in strays},
+    )
     stays = known.hidden or any((vm.zone, vm.name) not in going for vm in known.vms)
     if stays or any(maker.journal.is_claimed(entry.name) for entry in maker.journal.open()):
         return []
-    return [Stray(kind=KEY, name=login.account, zone="", why=IDLE_KEY, owner=login.key)]
+    return [Stray(kind=KEY, name=imported.account, zone="", why=IDLE_KEY, owner=imported.key)]
 
 
 def _log_out(project: Project, maker: Maker) -> bool:
     """Take the key out of its profile; False when another run did."""
-    login = vm_access.login_of(project)
-    if login is None:
+    imported = recorded_login(project)
+    if imported is None:
         return False
     try:
-        vm_access.log_out(project, maker.cloud, login)
+        remove_imported_key(project, maker.cloud, imported)
     except CloudError as error:
         fix = f"gcloud compute os-login ssh-keys remove --key-file {shlex.quote(str(project.home / 'key.pub'))}"
         what = "this project's key stays in the login profile"
         raise CleanupFailed(
-            what, where=login.account, why=error.why or error.what, fix=fix
+            what, where=imported.account, why=error.why or error.what, fix=fix
         ) from error
     return True
 
@@ -132,7 +138,7 @@ def _removed(project: Project, maker: Maker, found: Survey) -> TaskResult:
     """What was removed, side by side. Minutes may have passed since the survey: what a run has made its own meanwhile is left alone."""
 
     def away(stray: Stray) -> bool:
-        journal = _journal_with(project, stray) or journal_of(project)
+        journal = _journal_with(project, stray) or project.journal
         with journal.claim(stray.name, maker.note):
             if _was_made(project, stray):
                 maker.note(f"{stray.name} is wanted by now: left alone")
@@ -164,7 +170,7 @@ def _removed(project: Project, maker: Maker, found: Survey) -> TaskResult:
 
 def _journal_with(project: Project, stray: Stray) -> FileJournal | None:
     """The journal that names it: with `every_key` that of another project folder."""
-    for journal in every_journal(project):
+    for journal in project.journals_of_all_projects():
         if stray.request_id and any(
             entry.request_id == stray.request_id for entry in journal.open()
         ):
@@ -177,7 +183,7 @@ def _forget(project: Project, journal: FileJournal, stray: Stray) -> None:
     record = records.get(stray.name)
     if stray.vm is not None and record is not None and record.instance_id == stray.vm.instance_id:
         records.remove(stray.name)
-        host_keys.known_hosts(project).forget(host_keys.key_alias(stray.vm.instance_id))
+        project.known_hosts.forget(key_alias(stray.vm.instance_id))
 
 
 def _found(found: Survey, codes: list[int]) -> TaskResult:

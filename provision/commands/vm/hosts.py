@@ -31,8 +31,7 @@ from provision.core.model import (
 )
 from provision.core.shell import RemotePath, Script, command, script
 from provision.hosts.ssh import terminal
-from provision.hosts.ssh.config import SshConfig
-from provision.project import host_keys, inventory, vm_lookup
+from provision.project import host_keys, inventory, vm_address
 from provision.project.project import Project
 from provision.sync.project_tar import owned_by_root
 
@@ -59,13 +58,15 @@ def enter(project: Project, target: Host, body: Script | None, *, become: bool) 
         return terminal.interactive(
             where,
             body,
-            known_hosts=host_keys.known_hosts(project),
+            known_hosts=project.known_hosts,
             environ=project.environ,
             become=become,
         )
 
-    return vm_lookup.reached(
-        project, target, lambda where: host_keys.trusting(project, None, where, once)
+    return vm_address.retry_at_current_address(
+        project,
+        target,
+        lambda where: host_keys.retry_with_published_keys(project, None, where, once),
     )
 
 
@@ -77,12 +78,12 @@ def vm_ssh_config(project: Project) -> TaskResult:
     """
     from provision.hosts.ssh.alias import alias_of
 
-    hosts = inventory.refreshed(
-        project, [target for target in inventory.remembered(project) if not target.is_local]
+    hosts = inventory.prepare_access(
+        project, [target for target in inventory.recorded_hosts(project) if not target.is_local]
     )
     project.home.mkdir(parents=True, exist_ok=True)
-    host_keys.pin_settings(project, hosts)
-    config = SshConfig.of_user(project.environ)
+    host_keys.pin_keys_of_settings(project, hosts)
+    config = project.ssh_config
     aliases = {
         target.name: asdict(alias_of(target, config)) for target in hosts if not target.key_alias
     }

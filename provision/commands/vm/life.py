@@ -24,14 +24,13 @@ from provision.commands.vm.shared.reach import Patience, bills, reach, still_the
 from provision.commands.vm.shared.selection import acted, chosen
 from provision.core.errors import CloudError, ProvisionError, SettingsError, UsageError
 from provision.core.model import Host, Note, Vm
-from provision.project.cloud import cloud_of, journal_of
 from provision.project.project import Project
 from provision.settings.kinds import duration_seconds, idle_seconds
 
 
 def vm_stop(project: Project, name: str) -> TaskResult:
     """Stop VMs: vCPUs, memory and GPU stop billing, the disk stays and bills. One that is stopped stays as it is."""
-    cloud = cloud_of(project)
+    cloud = project.connect_cloud()
 
     def stop(vm: Vm) -> tuple[Vm, bool]:
         vm = settled(cloud, vm, ENDING)
@@ -52,7 +51,7 @@ def vm_start(project: Project, name: str, *, patience: Patience | None = None) -
     A VM is bound to its zone by its disk: where that has no capacity, the refusal is all that comes
     of it. Where the quota of GPUs is surely short of what several need, none is started.
     """
-    cloud = cloud_of(project)
+    cloud = project.connect_cloud()
     vms = chosen(project, cloud, name, "start")
     check_starts(
         cloud, [vm for vm in vms if vm.status in HALTED], lambda text: project.emit(Note(text))
@@ -75,7 +74,7 @@ def _started(project: Project, cloud: ComputeCloud, vm: Vm) -> tuple[Vm, bool]:
     def note(text: str) -> None:
         project.emit(Note(text))
 
-    journal = journal_of(project)
+    journal = project.journal
     with journal.claim(vm.name, note):
         now = cloud.get(vm.name, vm.zone)
         if now is None:
@@ -96,7 +95,7 @@ def _started(project: Project, cloud: ComputeCloud, vm: Vm) -> tuple[Vm, bool]:
 
 def vm_reset(project: Project, name: str, *, patience: Patience | None = None) -> TaskResult:
     """Reset running VMs as their reset button would, wait for SSH, and verify that the boot brought everything back."""
-    cloud = cloud_of(project)
+    cloud = project.connect_cloud()
 
     def reset(vm: Vm) -> tuple[Vm, bool]:
         vm = settled(cloud, vm, PASSING)
@@ -190,7 +189,7 @@ def vm_extend(
     what it had left and `duration`, and started again.
     """
     more_s = _duration_s(duration)
-    cloud = cloud_of(project)
+    cloud = project.connect_cloud()
     vms = chosen(project, cloud, name, "set-scheduling")
 
     def extend(vm: Vm) -> tuple[Vm, bool]:
@@ -281,7 +280,7 @@ _YOURS = frozenset({body.IDLE_DELETE_LABEL})
 def vm_label(project: Project, labels: str, name: str) -> TaskResult:
     """Put labels on VMs (`team=ml`) and take others away (`team-`). Those by which VMs are found again are not touched."""
     put, remove = _labels(labels)
-    cloud = cloud_of(project)
+    cloud = project.connect_cloud()
 
     def label(vm: Vm) -> tuple[Vm, bool]:
         if (

@@ -17,7 +17,6 @@ from provision.commands.shared.result import TaskResult
 from provision.commands.vm.shared.documents import aligned
 from provision.core.errors import CloudError
 from provision.core.model import Note
-from provision.project.cloud import client_of, prices_of
 from provision.project.project import Project
 
 _HEAD = ("machine type", "GPU", "vCPU", "GB", "GPU GB", "where", "$/h", "Spot", "left")
@@ -31,13 +30,13 @@ def vm_offers(project: Project, gpu: str | None, region: str | None = None) -> T
     Where the cloud does not answer, what the packaged table knows of the zones of the settings, and
     a note that says so.
     """
-    prices = prices_of(project)
+    prices = project.price_list
     gpus = [catalog.gpu_type(gpu)] if gpu else list(catalog.gpu_types().values())
     settings = project.settings
     n1 = offering.n1_types(gpus, (settings.machine_type, settings.dataflow.machine_type))
     why, quotas = "", None
     try:
-        client = client_of(project)
+        client = project.connect_client()
         try:
             where, quotas = live.accelerators(client), _quotas(project)
             machines = live.machines(client, offering.names_wanted(gpus, n1))
@@ -73,7 +72,7 @@ def vm_offers(project: Project, gpu: str | None, region: str | None = None) -> T
 
 def _quotas(project: Project) -> Quotas | None:
     """The quotas, or None where they may not be read: an offer is worth showing without them."""
-    client = client_of(project)
+    client = project.connect_client()
     try:
         return live.quotas(client)
     except CloudError as error:

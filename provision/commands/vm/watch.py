@@ -19,7 +19,7 @@ from provision.commands.vm.shared.selection import one_of
 from provision.core import engine
 from provision.core.errors import CloudError, CloudNotFound, CommandTimeout, Unreachable, UsageError
 from provision.core.model import Event, Host, Note, Status, Vm
-from provision.project.cloud import cloud_of, find
+from provision.project.owned_vms import fetch_vm
 from provision.project.project import Project
 from provision.report.text import clean
 from provision.settings.kinds import duration_seconds
@@ -49,8 +49,8 @@ def vm_serial(
     What a terminal would obey (colours, cleared screens of the firmware) is taken out.
     """
     clock = clock or Time()
-    cloud = cloud_of(project)
-    vm = find(project, cloud, one_of(project, name))
+    cloud = project.connect_cloud()
+    vm = fetch_vm(project, cloud, one_of(project, name))
     if not follow:
         output = cloud.serial(vm.name, vm.zone)
         lines = "\n".join(clean(line) for line in output.text.splitlines())
@@ -126,8 +126,8 @@ def vm_wait(
 
 
 def _arrived(project: Project, name: str, until: str, clock: Time, deadline: float) -> Vm:
-    cloud = cloud_of(project)
-    vm = _running(project, cloud, find(project, cloud, name), clock, deadline)
+    cloud = project.connect_cloud()
+    vm = _running(project, cloud, fetch_vm(project, cloud, name), clock, deadline)
     if until != "running":
         left_s = max(0.0, deadline - clock.now())
         waits = Patience.of(project)
@@ -159,7 +159,7 @@ def _running(project: Project, cloud: ComputeCloud, vm: Vm, clock: Time, deadlin
                 why=f"it is {vm.status}",
             )
         clock.sleep(WAIT_PAUSE_S)
-        vm = find(project, cloud, vm.name)
+        vm = fetch_vm(project, cloud, vm.name)
     if vm.status != "RUNNING":
         fix = f"{project.program_argv0} vm.start --name {vm.name}"
         raise CloudError(

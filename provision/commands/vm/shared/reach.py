@@ -26,11 +26,10 @@ from provision.core.errors import (
     Unreachable,
 )
 from provision.core.model import Host, Note, Vm
-from provision.hosts.keys import ensure_key
 from provision.hosts.known_hosts import HostKey, KnownHosts
-from provision.project import host_keys, inventory, vm_access
+from provision.project import host_keys, inventory, login
 from provision.project.project import Project
-from provision.project.records import VmRecords
+from provision.project.records import record_of
 
 
 @dataclass(frozen=True)
@@ -109,26 +108,28 @@ def reach(project: Project, cloud: ComputeCloud, vm: Vm, patience: Patience) -> 
             why=f"status {vm.status}",
             fix=f"invoke vm.show --name {vm.name}",
         )
-    user = vm_access.user_of(project, cloud, vm, ensure_key(project.home / "key"))
-    VmRecords(project.home / "vms.json").put(inventory.record_of(vm, user, cloud.ssh_port(vm)))
-    target = next(host for host in inventory.remembered(project) if host.name == vm.name)
+    user = login.request_login_user(project, cloud, vm)
+    record = record_of(vm, user, cloud.ssh_port(vm))
+    project.records.put(record)
+    target = inventory.host_of_record(project, record)
+    login.prepare_login(project, [target])
     _pin(project, cloud, vm, target, patience)
     try:
         patience.rereading(
             lambda: patience.retrying(convergence.connect, project, target, cloud=cloud)
         ).close()
     except Unreachable as error:
-        vm_access.explain(project, user, error)
+        login.explain_refused_login(project, user, error)
         raise
 
 
 def _pin(project: Project, cloud: ComputeCloud, vm: Vm, target: Host, patience: Patience) -> None:
     """Pin the keys that the VM published about itself; failing that, those that it shows first, and say so."""
-    pins = host_keys.known_hosts(project)
+    pins = project.known_hosts
     if pins.pins(target, str(target.key_alias), files=()).known:
         return
     published = _published(
-        host_keys.Publication(cloud, vm, attributes_pause_s=patience.attributes_pause_s), patience
+        host_keys.PublishedKeys(cloud, vm, attributes_pause_s=patience.attributes_pause_s), patience
     )
     if published:
         pins.replace(str(target.key_alias), [key.line for key in published])
@@ -136,21 +137,20 @@ def _pin(project: Project, cloud: ComputeCloud, vm: Vm, target: Host, patience: 
         _trust_first(project, pins, target, patience)
 
 
-def _published(publication: host_keys.Publication, patience: Patience) -> Sequence[HostKey]:
+def _published(publication: host_keys.PublishedKeys, patience: Patience) -> Sequence[HostKey]:
     """The host keys that our boot unit publishes; empty when they never came."""
     deadline = time.monotonic() + patience.host_keys_s
-    while not (published := publication.look()) and time.monotonic() < deadline:
+    while not (published := publication.fetch()) and time.monotonic() < deadline:
         time.sleep(patience.pause_s)
     return published
 
 
 def _trust_first(project: Project, pins: KnownHosts, target: Host, patience: Patience) -> None:
     from provision.hosts.ssh import connection
-    from provision.hosts.ssh.config import SshConfig
 
     waited = f"it published no host keys within {patience.host_keys_s:g} s"
     for key in patience.retrying(
-        connection.scan, target, known_hosts=pins, ssh_config=SshConfig.of_user(project.environ)
+        connection.scan, target, known_hosts=pins, ssh_config=project.ssh_config
     ):
         project.emit(Note(f"trusting on first use: {key} ({waited})", host=target.name))
         pins.pin(str(target.key_alias), key.line)

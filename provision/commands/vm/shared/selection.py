@@ -12,8 +12,11 @@ from provision.commands.shared.result import TaskResult
 from provision.commands.vm.shared.documents import document
 from provision.core.errors import UsageError, worst_exit
 from provision.core.model import Vm
-from provision.hosts.keys import ensure_key
-from provision.project.cloud import look, no_such_vm, owner_of, refuse_orphan
+from provision.project.owned_vms import (
+    check_cloud_for_other_owner,
+    list_vms_from_cloud,
+    unknown_vm_error,
+)
 from provision.project.project import Project
 
 
@@ -57,15 +60,14 @@ def chosen(project: Project, cloud: ComputeCloud, text: str, verb: str) -> list[
     carries another label.
     """
     names = names_of(project, text)
-    owner = owner_of(ensure_key(project.home / "key"))
-    listed = look(project, cloud)
+    listed = list_vms_from_cloud(project, cloud)
     found = listed.vms
     for name in names:
         if not any(fnmatch.fnmatchcase(vm.name, name) for vm in found):
             listed.refuse_hidden(project, name)
             if not is_pattern(name):
-                refuse_orphan(project, cloud, name, owner, verb)
-            raise no_such_vm(project, name, listed)
+                check_cloud_for_other_owner(project, cloud, name, verb)
+            raise unknown_vm_error(project, name, listed)
     return [vm for vm in found if any(fnmatch.fnmatchcase(vm.name, name) for name in names)]
 
 

@@ -17,9 +17,8 @@ from provision.cloud.refusal import CloudRefused
 from provision.core.errors import Interrupted
 from provision.core.model import Facts, Note, Vm, VmSpec
 from provision.hosts.keys import KeyPair
-from provision.project.cloud import journal_of, owner_of, prices_of
+from provision.project.login import USER
 from provision.project.project import Project
-from provision.project.vm_access import USER
 from provision.recipes import cos, idle_texts
 from provision.resources import BootFragment
 from provision.resources.boot import BOOT_TEXT
@@ -31,7 +30,7 @@ def spec_of(project: Project, name: str, key: KeyPair, *, os_login: bool) -> VmS
         user=USER, public_key=key.public_line, user_data=user_data(project), os_login=os_login
     )
     idle = project.settings.idle_delete
-    labels = {body.OWNER_LABEL: owner_of(key)} | (
+    labels = {body.OWNER_LABEL: project.ensure_owner()} | (
         {} if idle == "none" else {body.IDLE_DELETE_LABEL: idle}
     )
     return replace(wanted(project, name), labels=labels, metadata=metadata)
@@ -82,9 +81,7 @@ def user_data(project: Project, *, powers_off: bool = True) -> str:
 
 def maker_of(project: Project, cloud: ComputeCloud) -> Maker:
     """Who makes VMs: with the project's journal and the price list of the settings."""
-    return Maker(
-        cloud=cloud, journal=journal_of(project), emit=project.emit, prices=prices_of(project)
-    )
+    return Maker(cloud=cloud, journal=project.journal, emit=project.emit, prices=project.price_list)
 
 
 def would_follow(spec: VmSpec, vm: Vm) -> str | None:
@@ -105,7 +102,7 @@ def telling_what_bills(project: Project, names: Sequence[str]) -> Iterator[None]
     try:
         yield
     except (KeyboardInterrupt, Interrupted) as error:
-        known = journal_of(project).open()
+        known = project.journal.open()
         asked = [entry for name in names for entry in known if entry.name == name]
         runs = "runs" if project.settings.cloud == "mock" else "runs and bills"
         lines = [
