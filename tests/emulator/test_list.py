@@ -21,8 +21,7 @@ ZONES = ("us-central1-a", "us-central1-b", "europe-west4-a")
 
 @pytest.fixture
 def project(tmp_path: Path, cloud: GceCloud, monkeypatch: pytest.MonkeyPatch) -> Project:
-    for module in ("vm.existing", "vm.cost"):
-        monkeypatch.setattr(f"provision.commands.{module}.cloud_of", lambda _project: cloud)
+    monkeypatch.setattr(Project, "connect_cloud", lambda _project: cloud)
     return Project(
         Settings.model_validate({"project": "demo-project"}), tmp_path / "state", tmp_path
     )
