@@ -12,8 +12,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from provision.core.errors import NotConverged, ProbeUnreadable, ProvisionError, ResourceError
-from provision.core.exchange import Answer, Listener, Reply, exchange, failure, tail
+from provision.core.exchange import (
+    ExchangeResult,
+    Listener,
+    SectionResult,
+    exchange,
+    section_error,
+    tail,
+)
 from provision.core.facts import FACTS, read_facts
+from provision.core.job import Section
 from provision.core.model import (
     Change,
     Emit,
@@ -28,7 +36,7 @@ from provision.core.model import (
     Transport,
 )
 from provision.core.resource import Resource, compare, describe, waves
-from provision.core.shell import Script, Section
+from provision.core.shell import Script
 
 _FACTS_KEY = "f"
 _FACTS_TIMEOUT_S = 30.0
@@ -65,7 +73,7 @@ class _Planned:
     diff: tuple[Change, ...]
     body: Script
     seconds: float = 0.0
-    ended: Answer | None = None
+    ended: SectionResult | None = None
 
 
 @dataclass
@@ -97,9 +105,9 @@ class _Run:
             ],
             Listener(),
         )
-        answer = reply.answers.get(_FACTS_KEY)
+        answer = reply.results.get(_FACTS_KEY)
         if answer is not None and answer.status != 0 and self.error is None:
-            self.error = failure(
+            self.error = section_error(
                 self.transport.host.name,
                 "reading the facts of the host",
                 replace(answer, output=reply.stderr),
@@ -107,25 +115,25 @@ class _Run:
             )
         return answer is not None and answer.status == 0
 
-    def _exchange(self, sections: list[Section], listener: Listener) -> Reply:
+    def _exchange(self, sections: list[Section], listener: Listener) -> ExchangeResult:
         self.round_trips += 1
         reply = exchange(self.transport, sections, clock=self.clock, listener=listener)
         self.error = self.error or reply.error
-        if (facts := reply.answers.get(_FACTS_KEY)) is not None:
+        if (facts := reply.results.get(_FACTS_KEY)) is not None:
             self.facts = read_facts(facts.output)
         for resource in self.resources:
-            if (answer := reply.answers.get(f"p{self.index[resource.name]}")) is not None:
+            if (answer := reply.results.get(f"p{self.index[resource.name]}")) is not None:
                 self._read(resource, answer, reply.stderr)
         return reply
 
-    def _read(self, resource: Resource, answer: Answer, stderr: str) -> None:
+    def _read(self, resource: Resource, answer: SectionResult, stderr: str) -> None:
         self.broken.pop(resource.name, None)
         self.states.pop(resource.name, None)
         self.probe_seconds[resource.name] = answer.seconds
         where = self._where(resource)
         if answer.status != 0:
             output = answer.output + stderr
-            self.broken[resource.name] = failure(
+            self.broken[resource.name] = section_error(
                 where, "the probe", replace(answer, output=output), resource.probe_timeout_s
             )
             return
@@ -252,7 +260,7 @@ class _Run:
             if key in acting:
                 self.emit(OutputLine(host, acting[key].resource.name, text))
 
-        def ended(key: str, answer: Answer) -> None:
+        def ended(key: str, answer: SectionResult) -> None:
             if (plan := acting.get(key) or probing.get(key)) is not None:
                 plan.seconds += answer.seconds
             if key in acting:
@@ -265,12 +273,12 @@ class _Run:
 
         return Listener(began, line, ended)
 
-    def _verify(self, plan: _Planned, answer: Answer) -> None:
+    def _verify(self, plan: _Planned, answer: SectionResult) -> None:
         """The verdict on a resource whose `ensure` has ended, and whose second probe has unless that failed."""
         resource, name, diff = plan.resource, plan.resource.name, plan.diff
         error = None
         if answer.status != 0:
-            error = failure(self._where(resource), "making it so", answer, resource.timeout_s)
+            error = section_error(self._where(resource), "making it so", answer, resource.timeout_s)
             self._explain(resource, error, answer.output)
         elif name in self.broken:
             error = self.broken[name]
@@ -284,10 +292,10 @@ class _Run:
             )
         )
 
-    def _settle(self, plan: _Planned, reply: Reply) -> None:
+    def _settle(self, plan: _Planned, reply: ExchangeResult) -> None:
         """The verdict on a resource that was not probed again."""
         name = plan.resource.name
-        began = f"e{self.index[name]}" in reply.begun
+        began = f"e{self.index[name]}" in reply.started
         if plan.ended is not None and (plan.ended.status != 0 or name in self.broken):
             self._verify(plan, plan.ended)
         elif began:

@@ -1,4 +1,4 @@
-"""One exchange: a script with many sections sent on one channel, its framed answer read as it arrives."""
+"""One exchange: a job is sent on one channel, and its output is read as it arrives."""
 
 from __future__ import annotations
 
@@ -14,26 +14,38 @@ from provision.core.errors import (
     ProvisionError,
     Unreachable,
 )
-from provision.core.frames import Begin, Chunk, Done, End, Frame, FrameReader, LineSplitter
+from provision.core.frames import (
+    Chunk,
+    Frame,
+    FrameReader,
+    JobEnd,
+    LineSplitter,
+    SectionBegin,
+    SectionEnd,
+)
+from provision.core.job import Section, job_command
 from provision.core.model import Transport
-from provision.core.shell import Section, job, wrap
 
 TAIL_LINES = 10
 _KEPT_OUTPUT_BYTES = 16 * 2**20
 _KEPT_STDERR_BYTES = 16 * 2**10
 _TIMEOUT_STATUSES = frozenset({124, 137, 143})
 """GNU timeout ends with 124, or 137 when it had to kill; busybox passes 143 on."""
+_TIMEOUT_SHARE = 0.95
+"""A section ran into its time limit when it took at least this share of it."""
 _GRACE_S = 30.0
+"""Seconds that a section and the job as a whole may take beyond their time limits."""
 _COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
-"""Docker's legacy builder writes what failed in red, terminal or not."""
+"""Docker's legacy builder prints errors in red even without a terminal."""
 _SUDO_REFUSES = re.compile(
-    r"sudo: .*(password|terminal) is required|in the sudoers file|may not run sudo|Sorry, user \S+ is not allowed"
+    r"sudo: .*(password|terminal) is required|in the sudoers file|may not run sudo"
+    r"|Sorry, user \S+ is not allowed"
 )
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The end of one section: its status, what it printed, how long it took, and whether its time was up."""
+class SectionResult:
+    """How a section ended: its status, what it printed, and how many seconds it took."""
 
     status: int
     output: str
@@ -43,30 +55,30 @@ class Answer:
 
 @dataclass
 class Listener:
-    """Who is told, while it happens, that a section began, printed a line, ended."""
+    """Functions that are called while an exchange runs, with the key of a section first."""
 
-    began: Callable[[str], None] = field(default=lambda key: None)
-    line: Callable[[str, str], None] = field(default=lambda key, text: None)
-    ended: Callable[[str, Answer], None] = field(default=lambda key, answer: None)
+    on_begin: Callable[[str], None] = field(default=lambda key: None)
+    on_line: Callable[[str, str], None] = field(default=lambda key, text: None)
+    on_end: Callable[[str, SectionResult], None] = field(default=lambda key, result: None)
 
 
 @dataclass(frozen=True)
-class Reply:
-    """What came back: the sections that ended, whether the job reached its end, and why not."""
+class ExchangeResult:
+    """The sections that ended, those that were started, and why the job did not reach its end."""
 
-    answers: dict[str, Answer]
-    begun: frozenset[str]
+    results: dict[str, SectionResult]
+    started: frozenset[str]
     stderr: str
     error: ProvisionError | None = None
 
 
 def tail(text: str, lines: int = TAIL_LINES) -> str:
-    """The last lines of what a command printed, without empty ones at the end and without its colours."""
+    """The last lines of a command's output, without colours and without empty lines at the end."""
     return "\n".join(_COLOURS.sub("", text).rstrip().splitlines()[-lines:])
 
 
-class _Conversation:
-    """Collects frames into answers. One per exchange."""
+class _Collector:
+    """Collects the frames of one exchange into results."""
 
     def __init__(
         self, sections: Sequence[Section], listener: Listener, clock: Callable[[], float]
@@ -76,11 +88,11 @@ class _Conversation:
         self._clock = clock
         self._output = bytearray()
         self._splitter = LineSplitter(lambda text: None)
-        self._started = 0.0
+        self._began_at = 0.0
         self.stderr = bytearray()
-        self.answers: dict[str, Answer] = {}
-        self.begun: set[str] = set()
-        self.done = False
+        self.results: dict[str, SectionResult] = {}
+        self.started: set[str] = set()
+        self.is_complete = False
 
     def on_stderr(self, data: bytes) -> None:
         self.stderr += data
@@ -88,31 +100,32 @@ class _Conversation:
 
     def on_frame(self, frame: Frame) -> None:
         match frame:
-            case Begin(key):
+            case SectionBegin(key):
                 self._begin(key)
             case Chunk(_, data):
                 self._output += data
                 del self._output[:-_KEPT_OUTPUT_BYTES]
                 self._splitter.feed(data)
-            case End(key, status):
+            case SectionEnd(key, status):
                 self._end(key, status)
-            case Done():
-                self.done = True
+            case JobEnd():
+                self.is_complete = True
 
     def _begin(self, key: str) -> None:
-        self.begun.add(key)
+        self.started.add(key)
         self._output.clear()
-        self._started = self._clock()
-        self._splitter = LineSplitter(lambda text: self._listener.line(key, text))
-        self._listener.began(key)
+        self._began_at = self._clock()
+        self._splitter = LineSplitter(lambda text: self._listener.on_line(key, text))
+        self._listener.on_begin(key)
 
     def _end(self, key: str, status: int) -> None:
         self._splitter.close()
-        seconds = self._clock() - self._started
-        timed_out = status in _TIMEOUT_STATUSES and seconds >= self._timeouts.get(key, 0.0) * 0.95
-        answer = Answer(status, bytes(self._output).decode("utf-8", "replace"), seconds, timed_out)
-        self.answers[key] = answer
-        self._listener.ended(key, answer)
+        seconds = self._clock() - self._began_at
+        limit_s = self._timeouts.get(key, 0.0)
+        timed_out = status in _TIMEOUT_STATUSES and seconds >= limit_s * _TIMEOUT_SHARE
+        output = bytes(self._output).decode("utf-8", "replace")
+        self.results[key] = SectionResult(status, output, seconds, timed_out)
+        self._listener.on_end(key, self.results[key])
 
 
 def exchange(
@@ -121,41 +134,37 @@ def exchange(
     *,
     clock: Callable[[], float],
     listener: Listener | None = None,
-) -> Reply:
-    """Send the sections as one script on one channel and read the answer as it arrives.
+) -> ExchangeResult:
+    """Send the sections as one job on one channel and read its output as it arrives.
 
-    Never raises for what happens on the host or the wire: `Reply.error` says why the job did not
-    reach its end.
+    Raises nothing for what happens on the host or on the wire: `ExchangeResult.error` says why
+    the job did not reach its end.
     """
     nonce = f":{secrets.token_hex(8)}:"
-    talk = _Conversation(sections, listener or Listener(), clock)
+    collector = _Collector(sections, listener or Listener(), clock)
     reader = FrameReader(nonce)
 
     def on_stdout(data: bytes) -> None:
         for frame in reader.feed(data):
-            talk.on_frame(frame)
+            collector.on_frame(frame)
 
-    command, stdin = wrap(
-        job(sections, nonce),
-        become=transport.host.become,
-        secret=any(section.body.has_secret for section in sections),
-    )
+    command, stdin = job_command(sections, nonce, become=transport.host.become)
     error: ProvisionError | None = None
     try:
         limit_s = sum(section.timeout_s + _GRACE_S for section in sections) + _GRACE_S
         status = transport.exchange(
-            command, stdin, on_stdout=on_stdout, on_stderr=talk.on_stderr, timeout_s=limit_s
+            command, stdin, on_stdout=on_stdout, on_stderr=collector.on_stderr, timeout_s=limit_s
         )
     except HostError as caught:
         error = caught
         status = -1
-    stderr = bytes(talk.stderr).decode("utf-8", "replace")
-    if error is None and not talk.done:
-        error = _ended_early(transport, status, stderr)
-    return Reply(talk.answers, frozenset(talk.begun), stderr, error)
+    stderr = bytes(collector.stderr).decode("utf-8", "replace")
+    if error is None and not collector.is_complete:
+        error = _incomplete_job_error(transport, status, stderr)
+    return ExchangeResult(collector.results, frozenset(collector.started), stderr, error)
 
 
-def _ended_early(transport: Transport, status: int, stderr: str) -> ProvisionError:
+def _incomplete_job_error(transport: Transport, status: int, stderr: str) -> ProvisionError:
     host = transport.host
     if _SUDO_REFUSES.search(stderr):
         user = host.user or "USER"
@@ -163,7 +172,8 @@ def _ended_early(transport: Transport, status: int, stderr: str) -> ProvisionErr
             "sudo refuses to run the script without a password",
             where=host.name,
             why=tail(stderr, 3),
-            fix=f"echo '{user} ALL=(ALL) NOPASSWD: ALL' | sudo tee /etc/sudoers.d/provision   (on the host)",
+            fix=f"echo '{user} ALL=(ALL) NOPASSWD: ALL' | sudo tee /etc/sudoers.d/provision"
+            "   (on the host)",
         )
     why = f"exit status {status}" + (f"\n{tail(stderr)}" if stderr.strip() else "")
     if status in {126, 127} or stderr.strip():
@@ -174,19 +184,18 @@ def _ended_early(transport: Transport, status: int, stderr: str) -> ProvisionErr
             fix=f"ssh to {host.name} and run: sh -c 'command -v setsid timeout'",
         )
     return Unreachable(
-        "the script ended before its end",
+        "the script did not reach its end",
         where=host.name,
         why=why,
         fix="run the same command again: it continues where it stopped",
     )
 
 
-def failure(where: str, what: str, answer: Answer, timeout_s: float) -> ProvisionError:
-    """The error for a section that ended badly, with its last lines."""
-    if answer.timed_out:
-        why = f"no end after {timeout_s:g} s" + (
-            f"\n{tail(answer.output)}" if answer.output.strip() else ""
-        )
+def section_error(where: str, what: str, result: SectionResult, timeout_s: float) -> ProvisionError:
+    """The error for a section that failed, with the last lines of its output."""
+    if result.timed_out:
+        output = f"\n{tail(result.output)}" if result.output.strip() else ""
+        why = f"no end after {timeout_s:g} s{output}"
         return CommandTimeout(f"{what} did not end in time", where=where, why=why)
-    why = tail(answer.output) or "it printed nothing"
-    return CommandFailed(f"{what} failed with status {answer.status}", where=where, why=why)
+    why = tail(result.output) or "it printed nothing"
+    return CommandFailed(f"{what} failed with status {result.status}", where=where, why=why)

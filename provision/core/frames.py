@@ -1,8 +1,7 @@
-"""Reading the answer of an exchange: a stream of bytes cut into frames, and output cut into lines. Pure.
+"""The output of a job, read as it arrives: bytes into frames, and output into lines. Pure.
 
-`provision.core.shell.job` writes the marks. A mark holds a nonce and may stand anywhere: if it
-began with a line end, the end of every line would be held back until more came, as the possible
-beginning of a mark.
+`provision.core.job` says how a job prints its marks. A mark holds a nonce and may begin in the
+middle of a line, since the output of a section may end without a line end.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 
 @dataclass(frozen=True)
-class Begin:
+class SectionBegin:
     """A section began."""
 
     key: str
@@ -29,7 +28,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class End:
+class SectionEnd:
     """A section ended with this status."""
 
     key: str
@@ -37,53 +36,49 @@ class End:
 
 
 @dataclass(frozen=True)
-class Done:
-    """The job reached its end."""
+class JobEnd:
+    """The last section of the job has ended."""
 
 
-Frame: TypeAlias = Begin | Chunk | End | Done
+Frame: TypeAlias = SectionBegin | Chunk | SectionEnd | JobEnd
 
 
-Read = TypeVar("Read")
+Mark = TypeVar("Mark")
 
 
-class MarkReader(Generic[Read]):
-    """Cuts a stream of bytes, in whatever pieces it arrives, into marks and what lies between them.
+class MarkReader(Generic[Mark]):
+    """Splits a stream of bytes into marks and the output between them.
 
-    A mark begins with the nonce, wherever that stands, and goes on to the end of its line. `read`
-    makes of its words what is handed on, or None where they say nothing: then it is output that
-    looks like a mark.
+    A mark begins with the nonce, anywhere in a line, and ends with that line. `read` turns the
+    words of a mark into a value. Where it returns None, the text is output that looks like a mark.
     """
 
-    def __init__(self, nonce: str, read: Callable[[Sequence[str]], Read | None]) -> None:
-        self._mark = nonce.encode("ascii") + b" "
+    def __init__(self, nonce: str, read: Callable[[Sequence[str]], Mark | None]) -> None:
+        self._prefix = nonce.encode("ascii") + b" "
         self._read = read
         self._buffer = b""
 
-    def feed(self, data: bytes) -> Iterator[bytes | Read]:
-        """What `data` completes. Never raises, whatever the bytes."""
+    def feed(self, data: bytes) -> Iterator[bytes | Mark]:
+        """Yield the marks and the output that `data` completes. Accepts any bytes."""
         self._buffer += data
         while True:
-            found = self._buffer.find(self._mark)
-            if found < 0:
-                yield from self._flush(len(self._buffer) - self._possible_mark())
+            start = self._buffer.find(self._prefix)
+            if start < 0:
+                yield from self._flush(len(self._buffer) - self._possible_prefix())
                 return
-            end_of_line = self._buffer.find(b"\n", found + len(self._mark))
-            yield from self._flush(found)
-            if end_of_line < 0:
+            yield from self._flush(start)
+            text, line_end, rest = self._buffer[len(self._prefix) :].partition(b"\n")
+            if not line_end:
                 return
-            end_of_line -= found
-            mark = self._read(
-                self._buffer[len(self._mark) : end_of_line].decode("utf-8", "replace").split(" ")
-            )
+            mark = self._read(text.decode("utf-8", "replace").split(" "))
             if mark is None:
-                yield from self._flush(len(self._mark))
-                continue
-            self._buffer = self._buffer[end_of_line + 1 :]
-            yield mark
+                yield from self._flush(len(self._prefix))
+            else:
+                self._buffer = rest
+                yield mark
 
     def close(self) -> bytes:
-        """What was held back as the possible beginning of a mark."""
+        """Return what was held back as the possible beginning of a mark."""
         rest, self._buffer = self._buffer, b""
         return rest
 
@@ -92,66 +87,69 @@ class MarkReader(Generic[Read]):
         if chunk:
             yield chunk
 
-    def _possible_mark(self) -> int:
-        """Length of the longest tail that could still grow into a mark."""
-        start = max(0, len(self._buffer) - len(self._mark) + 1)
+    def _possible_prefix(self) -> int:
+        """The length of the longest end of the buffer with which a mark may begin."""
+        start = max(0, len(self._buffer) - len(self._prefix) + 1)
         for at in range(start, len(self._buffer)):
-            if self._mark.startswith(self._buffer[at:]):
+            if self._prefix.startswith(self._buffer[at:]):
                 return len(self._buffer) - at
         return 0
 
 
 class FrameReader:
-    """Cuts a stream of bytes, in whatever pieces it arrives, into frames. What precedes the first mark is dropped."""
+    """Splits the output of a job into frames. What precedes the first mark is dropped."""
 
     def __init__(self, nonce: str) -> None:
-        self._marks: MarkReader[Begin | End | Done] = MarkReader(nonce, _frame)
+        self._marks: MarkReader[SectionBegin | SectionEnd | JobEnd] = MarkReader(nonce, _frame)
         self._key: str | None = None
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames that `data` completes. Never raises, whatever the bytes."""
+        """Yield the frames that `data` completes. Accepts any bytes."""
         for part in self._marks.feed(data):
             if not isinstance(part, bytes):
-                self._key = part.key if isinstance(part, Begin) else None
+                self._key = part.key if isinstance(part, SectionBegin) else None
                 yield part
             elif self._key is not None:
                 yield Chunk(self._key, part)
 
 
-def _frame(words: Sequence[str]) -> Begin | End | Done | None:
+def _frame(words: Sequence[str]) -> SectionBegin | SectionEnd | JobEnd | None:
     match words:
         case ["begin", key]:
-            return Begin(key)
+            return SectionBegin(key)
         case ["end", key, status] if status.isascii() and status.isdigit() and len(status) <= 3:
-            return End(key, int(status))
+            return SectionEnd(key, int(status))
         case ["done"]:
-            return Done()
+            return JobEnd()
         case _:
             return None
 
 
 class LineSplitter:
-    """Turns chunks of bytes into lines of text; a carriage return ends a line too, as progress bars use it."""
+    """Calls `on_line` with each line of a stream of bytes.
 
-    def __init__(self, line: Callable[[str], None]) -> None:
-        self._line = line
-        self._rest: list[bytes] = []
+    A carriage return ends a line as well, since progress bars use it.
+    """
+
+    def __init__(self, on_line: Callable[[str], None]) -> None:
+        self._on_line = on_line
+        self._pieces: list[bytes] = []
 
     def feed(self, data: bytes) -> None:
-        """Hand on every line that `data` completes. What is left of a long line is joined once, when it ends."""
-        if self._rest and self._rest[-1].endswith(b"\r"):  # may be half of a line end
-            data = self._rest.pop() + data
+        """Report every line that `data` completes. The pieces of a long line are joined once."""
+        if self._pieces and self._pieces[-1].endswith(b"\r"):  # may be half of a line end
+            data = self._pieces.pop() + data
         first, *others = re.split(rb"\r\n|\n|\r(?!\Z)", data)
-        self._rest.append(first)
-        for rest in others:
-            self._hand_on(b"".join(self._rest))
-            self._rest = [rest]
+        self._pieces.append(first)
+        for piece in others:
+            self._report(b"".join(self._pieces))
+            self._pieces = [piece]
 
     def close(self) -> None:
-        """Hand on what is left without a line end."""
-        if rest := b"".join(self._rest).rstrip(b"\r"):
-            self._hand_on(rest)
-        self._rest = []
+        """Report what is left without a line end."""
+        if rest := b"".join(self._pieces).rstrip(b"\r"):
+            self._report(rest)
+        self._pieces = []
 
-    def _hand_on(self, line: bytes) -> None:
-        self._line(line.decode("utf-8", "replace"))
+    def _report(self, line: bytes) -> None:
+        self._on_line(line.decode("utf-8", "replace"))

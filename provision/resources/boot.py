@@ -9,19 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from provision.core.job import Section, section_text, timeout_text
 from provision.core.model import Facts, Scalar, State
 from provision.core.resource import Resource
-from provision.core.shell import (
-    ARGUMENT_LIMIT_BYTES,
-    RemotePath,
-    Script,
-    Section,
-    duration,
-    fields,
-    quote,
-    script,
-    section_text,
-)
+from provision.core.shell import ARGUMENT_LIMIT_BYTES, RemotePath, Script, fields, quote, script
 from provision.resources.file import File
 
 STATE_DIR = RemotePath("/var/lib/provision")
@@ -77,7 +68,7 @@ def _step(resource: Resource, facts: Facts) -> str:
     text = section_text(Section(resource.name, body, resource.timeout_s, strict=True))
     if len(text.encode("utf-8", "surrogateescape")) > ARGUMENT_LIMIT_BYTES:
         return ""  # a payload this large is on the host's disk already and survives a boot
-    return f"step {quote(resource.name)} {duration(resource.timeout_s)} {quote(text)}\n"
+    return f"step {quote(resource.name)} {timeout_text(resource.timeout_s)} {quote(text)}\n"
 
 
 @dataclass(frozen=True, kw_only=True)

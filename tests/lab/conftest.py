@@ -19,9 +19,10 @@ from lab.machine import Lab
 from lab.programs import LabError, engine_folder, find_programs
 from provision import templating
 from provision.core.engine import converge
+from provision.core.job import script_command
 from provision.core.model import HostReport, Outcome, Status, Transport
 from provision.core.resource import Resource
-from provision.core.shell import Script, lifeline
+from provision.core.shell import Script
 from provision.hosts.known_hosts import KnownHosts
 from provision.hosts.ssh.connection import connect
 from provision.image.dockerfile import ImageSpec, prepare
@@ -78,7 +79,7 @@ class Ssh:
 
     def script(self, body: Script) -> Said:
         """Run a script of the toolkit as root."""
-        command, stdin = lifeline(body, become="sudo")
+        command, stdin = script_command(body, become="sudo")
         out, err = bytearray(), bytearray()
         status = self.transport.exchange(
             command, stdin, on_stdout=out.extend, on_stderr=err.extend, timeout_s=120

@@ -14,9 +14,10 @@ from lab.machine import Lab
 from provision.commands.shared import remote_exec
 from provision.commands.shared.remote_exec import in_container
 from provision.core.errors import Unreachable
+from provision.core.job import script_command
 from provision.core.model import Facts, State, Status, Transport
 from provision.core.resource import Resource
-from provision.core.shell import Script, lifeline, script
+from provision.core.shell import Script, script
 from provision.hosts.known_hosts import KnownHosts
 from provision.hosts.ssh.connection import connect
 from provision.project.project import Project
@@ -83,7 +84,7 @@ def test_what_runs_in_the_container_ends_with_the_connection(
     lab: Lab, box: str, doomed: Transport
 ) -> None:
     body = in_container(box, ["sh", "-c", "sleep 54321 & sleep 54321"], "token")
-    command, stdin = lifeline(body, become="sudo")
+    command, stdin = script_command(body, become="sudo")
 
     def run() -> None:
         with pytest.raises(Unreachable):

@@ -15,9 +15,9 @@ from provision.commands.dev import container
 from provision.commands.dev.container import dev_exec, dev_shell
 from provision.commands.mps.disable import mps_disable
 from provision.commands.shared.result import TaskResult
+from provision.core.job import reading_command
 from provision.core.model import Host
 from provision.core.shell import Script
-from provision.core.shell import fed as fed_script
 from provision.project.project import Project
 from provision.testing import MockHost
 from tests.mock.driving import ask, connect
@@ -68,7 +68,7 @@ def shelled(box: Shared, words: list[str]) -> TaskResult:
         with connect(box.host) as client:
             answer = ask(
                 client,
-                fed_script(body, become="sudo"),
+                reading_command(body, become="sudo"),
                 stdin=f"exec {shlex.join(words)}\n".encode(),
             )
         box.out.extend(answer.out.encode())

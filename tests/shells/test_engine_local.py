@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.core import shell
+from provision.core import job
 from provision.core.engine import converge
 from provision.core.errors import CommandTimeout, Unreachable
 from provision.core.model import Event, Facts, Host, HostReport, OutputLine, Sink, State, Status
@@ -57,7 +57,7 @@ def recipe() -> list[Resource]:
 
 @pytest.fixture
 def on_scratch(scratch: Scratch, monkeypatch: pytest.MonkeyPatch) -> Scratch:
-    monkeypatch.setattr(shell, "PATIENCE_S", 1)
+    monkeypatch.setattr(job, "PATIENCE_S", 1)
     (scratch.root / "proc/meminfo").write_text("MemTotal: 4096 kB\n")
     scratch.enter(monkeypatch)
     return scratch

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from provision.core.shell import lifeline, script
+from provision.core.job import script_command
+from provision.core.shell import script
 from provision.recipes import idle_texts
 from provision.settings import Settings
 from tests.shells.worlds import Scratch
@@ -277,7 +278,7 @@ def test_a_clock_that_was_set_back_is_use(idle: Idle) -> None:
 def test_a_run_of_ours(idle: Idle) -> None:
     """The very words under which dev.run, dev.exec and every exchange run on a host, with and without sudo."""
     for become in ("none", "sudo"):
-        command, _stdin = lifeline(script("sleep 1000"), become=become)
+        command, _stdin = script_command(script("sleep 1000"), become=become)
         idle.after(0)
         idle.process(*shlex.split(command.removeprefix("exec ")))
         assert idle.after(2 * LIMIT_S) == "on"

@@ -11,10 +11,11 @@ from contextlib import ExitStack
 
 import pytest
 
-from provision.core import shell
+from provision.core import job
 from provision.core.errors import CommandTimeout, Unreachable
 from provision.core.exchange import Listener, exchange
-from provision.core.shell import Section, job, lifeline, script, wrap
+from provision.core.job import Section, job_command, script_command
+from provision.core.shell import Script, script
 from provision.hosts.local import LocalTransport
 from tests.shells.trees import Tree, channel, given, read_until, tree
 from tests.shells.worlds import World
@@ -40,14 +41,13 @@ sh -c 'trap "" TERM HUP INT; echo ready; sleep 300; sleep 301; :'
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shell, "PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(job, "PATIENCE_S", PATIENCE_S)
 
 
-def sent(body: shell.Script, ballast: int = 0) -> tuple[str, bytes]:
+def sent(body: Script, ballast: int = 0) -> tuple[str, bytes]:
     first = Section("a", script("echo first", ballast="x" * ballast), 300.0)
-    return wrap(
-        job([first, Section("b", body, 300.0), Section("c", script("echo never"), 300.0)], ":n:")
-    )
+    sections = [first, Section("b", body, 300.0), Section("c", script("echo never"), 300.0)]
+    return job_command(sections, ":n:")
 
 
 def open_all(
@@ -67,7 +67,9 @@ def hang_up(process: subprocess.Popen[bytes]) -> None:
 def test_the_whole_tree_ends_with_the_connection(world: World) -> None:
     commands = [sent(body, ballast) for body in (FAMILY, STUBBORN) for ballast in (0, 150_000)]
     with tree() as mine, ExitStack() as stack:
-        running = open_all(stack, world, mine, [*commands, lifeline(FAMILY), lifeline(STUBBORN)])
+        running = open_all(
+            stack, world, mine, [*commands, script_command(FAMILY), script_command(STUBBORN)]
+        )
         for process in running:
             read_until(process.stdout, b"ready")
         mine.reached(lambda alive: sum("sleep 30" in line for line in alive.values()) >= 3 * 4 + 3)
@@ -98,7 +100,7 @@ def test_half_a_job_is_not_run(world: World) -> None:
 
 
 def test_a_job_that_ends_leaves_nothing_and_says_nothing_of_its_own(world: World) -> None:
-    command, stdin = wrap(job([Section("a", script("echo hi"), 30.0)], ":n:"))
+    command, stdin = job_command([Section("a", script("echo hi"), 30.0)], ":n:")
     with tree() as mine, channel(world, mine, command, stdin) as process:
         output = given(process.stdout).read()
         assert given(process.stderr).read() == b""
@@ -118,7 +120,7 @@ def test_a_job_that_ends_leaves_nothing_and_says_nothing_of_its_own(world: World
     ],
 )
 def test_the_status_of_an_unframed_script_is_its_own(world: World, text: str, status: int) -> None:
-    command, stdin = lifeline(script('eval "$text"', text=text))
+    command, stdin = script_command(script('eval "$text"', text=text))
     with tree() as mine, channel(world, mine, command, stdin) as process:
         assert process.wait(SOON_S) == status
         mine.gone_within(SOON_S)
@@ -149,12 +151,12 @@ def test_a_command_whose_time_is_up_is_ended_and_told(
         ]
         reply = exchange(transport, sections, clock=time.monotonic)
         assert reply.error is None
-        assert [(answer.timed_out, answer.output) for answer in reply.answers.values()] == [
+        assert [(answer.timed_out, answer.output) for answer in reply.results.values()] == [
             (True, "begun\n"),
             (False, ""),
             (False, "after\n"),
         ]
-        assert reply.answers["b"].status == 124
+        assert reply.results["b"].status == 124
         mine.gone_within(SOON_S)
 
 
@@ -163,7 +165,7 @@ def test_a_command_whose_time_is_up_is_ended_and_told(
 
 @pytest.mark.parametrize("body", [FAMILY, STUBBORN], ids=["family", "stubborn"])
 def test_closing_the_local_transport_ends_what_runs(
-    world: World, body: shell.Script, monkeypatch: pytest.MonkeyPatch
+    world: World, body: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with tree() as mine:
         transport = local(world, mine, monkeypatch)
@@ -176,7 +178,7 @@ def test_closing_the_local_transport_ends_what_runs(
             transport,
             [Section("a", body, 300.0, merge=True)],
             clock=time.monotonic,
-            listener=Listener(line=line),
+            listener=Listener(on_line=line),
         )
         assert isinstance(reply.error, Unreachable)
         mine.gone_within(SOON_S)

@@ -6,8 +6,9 @@ import time
 from pathlib import Path
 
 from provision.core.exchange import exchange
+from provision.core.job import Section, script_command
 from provision.core.model import Host
-from provision.core.shell import Secret, Section, lifeline, script
+from provision.core.shell import Secret, script
 from provision.hosts.local import LocalTransport
 
 WORD = "hunter2-b7c1"
@@ -28,7 +29,7 @@ def test_a_secret_is_on_no_command_line(tmp_path: Path) -> None:
     body = script(LOOK, out=str(seen), word=Secret(WORD))
     reply = exchange(transport, [Section("one", body, 20.0, strict=True)], clock=time.monotonic)
     assert reply.error is None
-    assert reply.answers["one"].status == 0
+    assert reply.results["one"].status == 0
     assert "/proc" in seen.read_text() or "sh" in seen.read_text()
     assert WORD not in seen.read_text()
 
@@ -45,6 +46,6 @@ def test_a_plain_word_is_seen_so_the_test_can_fail(tmp_path: Path) -> None:
 
 
 def test_a_script_of_its_own_keeps_it_off_as_well() -> None:
-    command, stdin = lifeline(script('test -n "$word"', word=Secret(WORD)))
+    command, stdin = script_command(script('test -n "$word"', word=Secret(WORD)))
     assert WORD not in command
     assert WORD.encode() in stdin

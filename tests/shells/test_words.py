@@ -10,19 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from provision.core.exchange import exchange
-from provision.core.shell import (
-    Argument,
-    RemotePath,
-    Secret,
-    Section,
-    command,
-    job,
-    join,
-    lifeline,
-    payload,
-    quote,
-    script,
-)
+from provision.core.job import Section, job_text, script_command
+from provision.core.shell import Argument, RemotePath, Secret, command, join, payload, quote, script
 from provision.hosts.local import LocalTransport
 from tests.shells.worlds import World
 from tests.unit.frames import answers
@@ -158,9 +147,9 @@ def test_sections_arrive_however_they_travel(
         reply = exchange(LocalTransport(world.host(become)), sections, clock=time.monotonic)
     assert reply.error is None
     assert reply.stderr == ""
-    assert [answer.status for answer in reply.answers.values()] == [0, 0, 0]
+    assert [answer.status for answer in reply.results.values()] == [0, 0, 0]
     text = encoded(given_words).decode("utf-8", "replace")
-    assert {key: answer.output for key, answer in reply.answers.items()} == {
+    assert {key: answer.output for key, answer in reply.results.items()} == {
         "k": text,
         "l": text,
         "m": text,
@@ -173,7 +162,7 @@ def test_an_unframed_script_prints_what_it_is_given(
     world: World, given_words: list[Argument], ballast: int
 ) -> None:
     made = script(PRINT_WORDS + "\nexit 7", argv=given_words, ballast="x" * ballast)
-    line, stdin = lifeline(made)
+    line, stdin = script_command(made)
     out, err = bytearray(), bytearray()
     with pytest.MonkeyPatch.context() as patch:
         world.enter(patch, PROVISION_MOCK_ROOT=ROOT)
@@ -189,7 +178,7 @@ def test_output_comes_back_as_it_is(world: World, data: bytes) -> None:
     """Framing adds nothing and takes nothing, whatever bytes are printed."""
     show = script('printf %s "$data" | base64 -d', data=payload(data))
     done = world.run(
-        job([Section("a", show, 20.0), Section("b", show, 20.0, merge=True)], ":n:"),
+        job_text([Section("a", show, 20.0), Section("b", show, 20.0, merge=True)], ":n:"),
         PROVISION_MOCK_ROOT="",
     )
     found = answers(":n:", done.stdout)
@@ -214,14 +203,16 @@ def test_a_section_holds_none_of_our_descriptors(world: World, ballast: int) -> 
             clock=time.monotonic,
         )
     for key in ("a", "b"):
-        seen = set(reply.answers[key].output.split())
+        seen = set(reply.results[key].output.split())
         assert {"0", "1", "2"} <= seen
         assert not {"3", "4"} & seen
 
 
 def test_a_login_shell_that_talks_and_a_root_that_is_not_set(world: World) -> None:
     body = command("printf", "%s", RemotePath("/etc"))
-    done = world.run("echo Welcome; echo :n: begin a; " + job([Section("a", body, 20.0)], ":n:"))
+    done = world.run(
+        "echo Welcome; echo :n: begin a; " + job_text([Section("a", body, 20.0)], ":n:")
+    )
     assert answers(":n:", done.stdout)["a"].data == b"/etc"
 
 

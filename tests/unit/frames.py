@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from provision.core.frames import Begin, Chunk, Done, End, FrameReader
+from provision.core.frames import Chunk, FrameReader, JobEnd, SectionBegin, SectionEnd
 
 
 @dataclass
@@ -28,13 +28,13 @@ def read(nonce: str, chunks: Iterable[bytes]) -> tuple[dict[str, Read], bool]:
     for chunk in chunks:
         for frame in reader.feed(chunk):
             match frame:
-                case Begin(key):
+                case SectionBegin(key):
                     sections[key] = Read()
                 case Chunk(key, data):
                     sections[key].data += data
-                case End(key, status):
+                case SectionEnd(key, status):
                     sections[key].status = status
-                case Done():
+                case JobEnd():
                     done = True
     return sections, done
 

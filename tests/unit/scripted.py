@@ -77,15 +77,15 @@ def parse(command: str, stdin: bytes) -> Job:
     *outer, wrapped = words(command)
     assert outer in (["exec", "sh", "-c"], ["exec", "sudo", "-n", "sh", "-c"])
     inner = words(wrapped)
-    text = stdin.decode() if stdin else inner[inner.index("setsid") + 3]
-    nonce = re.search(r"^N=(.+)$", text, re.MULTILINE)
+    text = stdin.decode() if stdin else inner[0].removeprefix("job=")
+    nonce = re.search(r"^nonce=(.+)$", text, re.MULTILINE)
     assert nonce is not None
-    calls = words(text[text.index("\n}\n") + 3 :])
+    calls = words(text[text.index("\nrun ") :])
     sections = []
     while calls[0] == "run":
         _, key, timeout, gate, merge, body, _large, *calls = calls
         sections.append(Sent(key, float(timeout), bool(gate), bool(merge), body))
-    assert calls[0] == "printf"
+    assert calls[0] == "finish"
     return Job(nonce[1], tuple(sections))
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from provision.core.errors import ProvisionError
 from provision.core.exchange import exchange
+from provision.core.job import Section, section_text
 from provision.core.resource import Resource, compare
-from provision.core.shell import Script, Section, script, section_text
+from provision.core.shell import Script, script
 from provision.hosts.local import LocalTransport
 from tests.shells.worlds import Scratch, World
 from tests.unit.cases import Case, cases
@@ -177,7 +178,7 @@ def test_run_twice_there_is_nothing_left_to_do(
     scratch.enter(monkeypatch)
     reply = exchange(LocalTransport(scratch.world.host()), turns(case), clock=time.monotonic)
     assert reply.error is None
-    found = reply.answers
+    found = reply.results
     assert [(key, found[key].output) for key in ("before", "after") if found[key].status != 0] == []
     assert [found[key].status for key in ("p0", "p1", "p2")] == [0, 0, 0], reply.stderr
     differs = {

@@ -8,9 +8,17 @@ import pytest
 
 from provision.core import exchange as module
 from provision.core.errors import CommandFailed, CommandTimeout, HostError, Unreachable
-from provision.core.exchange import Answer, Listener, Reply, exchange, failure, tail
+from provision.core.exchange import (
+    ExchangeResult,
+    Listener,
+    SectionResult,
+    exchange,
+    section_error,
+    tail,
+)
+from provision.core.job import Section
 from provision.core.model import Host, Sink
-from provision.core.shell import Secret, Section, script
+from provision.core.shell import Secret, script
 from tests.unit.scripted import Clock, parse
 
 
@@ -54,7 +62,7 @@ class Wire:
         """Nothing is open."""
 
 
-def ask(wire: Wire, *, timeout_s: float = 30.0, listener: Listener | None = None) -> Reply:
+def ask(wire: Wire, *, timeout_s: float = 30.0, listener: Listener | None = None) -> ExchangeResult:
     section = Section("a", script(":"), timeout_s)
     return exchange(wire, [section], clock=wire.clock, listener=listener)
 
@@ -65,8 +73,8 @@ def one(status: int, output: bytes = b"", seconds: float = 0.0) -> list[tuple[fl
 
 def test_an_answer() -> None:
     reply = ask(Wire(one(3, b"hello\n\xff", 2.5)))
-    assert reply.answers == {"a": Answer(3, "hello\n\ufffd", 2.5)}
-    assert reply.begun == {"a"}
+    assert reply.results == {"a": SectionResult(3, "hello\n\ufffd", 2.5)}
+    assert reply.started == {"a"}
     assert reply.error is None
 
 
@@ -85,7 +93,7 @@ def test_an_answer() -> None:
 def test_a_status_and_the_time_say_whether_the_time_was_up(
     status: int, seconds: float, timed_out: bool
 ) -> None:
-    assert ask(Wire(one(status, b"", seconds))).answers["a"].timed_out is timed_out
+    assert ask(Wire(one(status, b"", seconds))).results["a"].timed_out is timed_out
 
 
 def test_every_exchange_has_a_nonce_of_its_own() -> None:
@@ -122,7 +130,7 @@ def test_of_a_flood_the_end_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
             b"abcdefgh",
         )
     )
-    assert reply.answers["a"].output == "0098\n0099\n"
+    assert reply.results["a"].output == "0098\n0099\n"
     assert reply.stderr == "efgh"
 
 
@@ -150,15 +158,15 @@ def test_a_connection_that_is_lost(pieces: list[tuple[float, bytes]]) -> None:
     lost = Unreachable("the connection was lost", where="h")
     reply = ask(Wire(pieces, error=lost))
     assert reply.error is lost
-    assert set(reply.answers) == ({"a"} if pieces and b"end" in pieces[0][1] else set())
+    assert set(reply.results) == ({"a"} if pieces and b"end" in pieces[0][1] else set())
 
 
 def test_a_job_that_ends_early() -> None:
     reply = ask(Wire([(0.0, b"NONCE begin a\n")], status=137))
     assert isinstance(reply.error, Unreachable)
     assert "exit status 137" in reply.error.why
-    assert reply.begun == {"a"}
-    assert reply.answers == {}
+    assert reply.started == {"a"}
+    assert reply.results == {}
 
 
 def test_a_status_does_not_undo_what_was_told_whole() -> None:
@@ -181,12 +189,12 @@ def test_not_every_word_of_sudo_is_a_refusal(text: str) -> None:
 
 
 def test_failures() -> None:
-    error = failure("h: a", "the probe", Answer(2, "1\n" * 50 + "last\n\n", 0.1), 30.0)
+    error = section_error("h: a", "the probe", SectionResult(2, "1\n" * 50 + "last\n\n", 0.1), 30.0)
     assert isinstance(error, CommandFailed)
     assert (error.what, error.where) == ("the probe failed with status 2", "h: a")
     assert error.why == "\n".join(["1"] * 9 + ["last"])
-    assert failure("h", "x", Answer(2, " \n", 0.1), 30.0).why == "it printed nothing"
-    slow = failure("h", "the probe", Answer(124, "", 30.0, timed_out=True), 30.0)
+    assert section_error("h", "x", SectionResult(2, " \n", 0.1), 30.0).why == "it printed nothing"
+    slow = section_error("h", "the probe", SectionResult(124, "", 30.0, timed_out=True), 30.0)
     assert isinstance(slow, CommandTimeout)
     assert (slow.what, slow.why) == ("the probe did not end in time", "no end after 30 s")
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from provision.core.exchange import exchange
 from provision.core.facts import FACTS, read_facts
+from provision.core.job import Section
 from provision.core.model import Facts
-from provision.core.shell import Section
 from provision.hosts.local import LocalTransport
 from tests.shells.worlds import Scratch
 
@@ -28,7 +28,7 @@ def gather(scratch: Scratch, patch: pytest.MonkeyPatch) -> Facts:
     scratch.enter(patch)
     answer = exchange(
         LocalTransport(scratch.world.host()), [Section("f", FACTS, 20.0)], clock=time.monotonic
-    ).answers["f"]
+    ).results["f"]
     assert answer.status == 0
     return read_facts(answer.output)
 

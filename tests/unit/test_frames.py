@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.core import frames
-from provision.core.frames import Begin, Chunk, Done, End, FrameReader, LineSplitter
+from provision.core.frames import Chunk, FrameReader, JobEnd, LineSplitter, SectionBegin, SectionEnd
 from tests.unit.frames import read
 
 NONCE = ":0123456789abcdef:"
@@ -93,16 +93,22 @@ def test_whatever_arrives_the_reader_goes_on(data: bytes, sizes: list[int]) -> N
     for piece in cut(data, sizes):
         list(reader.feed(piece))
     frames = list(reader.feed(f"{NONCE} done\n".encode()))
-    assert frames[-1] == Done()
+    assert frames[-1] == JobEnd()
 
 
 def test_output_comes_as_soon_as_it_cannot_be_a_mark() -> None:
     reader = FrameReader(NONCE)
-    assert list(reader.feed(MARK + b"begin a\nhalf a li")) == [Begin("a"), Chunk("a", b"half a li")]
+    assert list(reader.feed(MARK + b"begin a\nhalf a li")) == [
+        SectionBegin("a"),
+        Chunk("a", b"half a li"),
+    ]
     assert list(reader.feed(b"ne\n")) == [Chunk("a", b"ne\n")]
     assert list(reader.feed(b"next:")) == [Chunk("a", b"next")]
     assert list(reader.feed(b" \n")) == [Chunk("a", b": \n")]
-    assert list(reader.feed(MARK + b"end a 124\n" + MARK + b"done\n")) == [End("a", 124), Done()]
+    assert list(reader.feed(MARK + b"end a 124\n" + MARK + b"done\n")) == [
+        SectionEnd("a", 124),
+        JobEnd(),
+    ]
 
 
 @pytest.mark.parametrize(

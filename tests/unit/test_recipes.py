@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from provision.core.errors import ProvisionError, RecipeError, SettingsError
+from provision.core.job import Section, section_text
 from provision.core.model import Facts, Host, State
 from provision.core.resource import Resource, compare, describe, waves
-from provision.core.shell import Section, section_text
 from provision.mps.daemon.compute_mode import ComputeMode
 from provision.mps.daemon.daemon import MpsDaemon
 from provision.recipes import WorkerImage, cos, extras, load, mps, worker

@@ -22,8 +22,6 @@ STILL_INLINE = frozenset(
         "commands/dev/shared/clients.py",
         "commands/mps/bench/bench.py",
         "commands/shared/remote_exec.py",
-        "core/facts.py",
-        "core/shell.py",
         "mps/bench/cell_script.py",
         "mps/daemon/compute_mode.py",
         "mps/daemon/daemon.py",

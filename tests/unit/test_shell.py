@@ -10,26 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.core.errors import UsageError
+from provision.core.job import Section
 from provision.core.shell import (
-    ARGUMENT_LIMIT_BYTES,
     RemotePath,
     Secret,
-    Section,
     command,
     fields,
-    job,
     join,
-    lifeline,
     payload,
     quote,
     script,
-    section_text,
-    wrap,
 )
-
-MAX_ARG_STRLEN = 131_072
-"""Linux refuses a longer argument, its NUL included."""
-NONCE = ":0123456789abcdef:"
 
 # --- words ----------------------------------------------------------------------------------------
 
@@ -131,47 +122,7 @@ def test_a_masked_script_shows_where_a_secret_stands() -> None:
     )
 
 
-# --- how it travels -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("become", ["none", "sudo"])
-@given(text=st.text("'a\" \\$\nä", max_size=40), times=st.integers(1, 3000))
-def test_no_command_line_is_longer_than_linux_takes(become: str, text: str, times: int) -> None:
-    whole = job([Section("k", script(":", value=text * times), 1.0)], NONCE)
-    line, stdin = wrap(whole, become=become)
-    assert len(line.encode()) < MAX_ARG_STRLEN
-    assert line.startswith("exec sudo -n sh -c " if become == "sudo" else "exec sh -c ")
-    if stdin:
-        assert whole.encode() in stdin
-        assert f"head -c {len(stdin)} " in line
-
-
-def test_a_small_job_travels_as_an_argument() -> None:
-    sections = [
-        Section(f"p{number}", script("echo 'it is' \"$x\"", x="x" * 800), 30.0)
-        for number in range(20)
-    ]
-    _, stdin = wrap(job(sections, NONCE))
-    assert stdin == b""
-
-
-@given(st.integers(ARGUMENT_LIMIT_BYTES - 200, ARGUMENT_LIMIT_BYTES + 200))
-def test_a_section_is_an_argument_or_is_fed(size: int) -> None:
-    section = Section("k", script(":", x="x" * size), 1.0)
-    text = job([section], NONCE)
-    fed = "</dev/null\n'" in text
-    assert fed is (len(section_text(section)) > ARGUMENT_LIMIT_BYTES)
-
-
-def test_a_long_time_is_written_as_a_number_that_timeout_reads() -> None:
-    assert "run k 86400 " in job([Section("k", script(":"), 86_400.0)], NONCE)
-    assert "run k 0.5 " in job([Section("k", script(":"), 0.5)], NONCE)
-    assert "run k 1234567 " in job([Section("k", script(":"), 1_234_567.0)], NONCE)
-
-
-def test_an_unframed_script_has_a_root() -> None:
-    line, _ = lifeline(command("ls", RemotePath("/var")))
-    assert "PROVISION_MOCK_ROOT" in line
+# --- payloads -------------------------------------------------------------------------------------
 
 
 @given(st.binary(max_size=2000))

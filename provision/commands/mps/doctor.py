@@ -12,11 +12,12 @@ from provision.commands.shared import convergence
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.core.errors import ProvisionError
-from provision.core.exchange import Answer, exchange
+from provision.core.exchange import SectionResult, exchange
 from provision.core.facts import FACTS, read_facts
+from provision.core.job import Section
 from provision.core.model import Host, Scalar, Transport
 from provision.core.resource import Resource, compare
-from provision.core.shell import Script, Section, script
+from provision.core.shell import Script, script
 from provision.mps.daemon.client import CLIENT
 from provision.mps.doctor.checks import diagnose, exit_code, numbered
 from provision.mps.doctor.evidence import Daemon, found, look_script, workers_script
@@ -68,7 +69,7 @@ def mps_doctor(project: Project, targets: Targets, options: Sequence[str] = ()) 
     )
 
 
-def _asked(project: Project, target: Host, transport: Transport) -> Mapping[str, Answer]:
+def _asked(project: Project, target: Host, transport: Transport) -> Mapping[str, SectionResult]:
     """Everything in one exchange. The clients of the status are counted before the probe joins them."""
     name, other = project.settings.worker.name, daemon_container(project.settings)
     driver = target.driver_dir or DRIVER_DIR.path
@@ -88,7 +89,7 @@ def _asked(project: Project, target: Host, transport: Transport) -> Mapping[str,
     )
     if reply.error is not None:
         raise reply.error
-    return reply.answers
+    return reply.results
 
 
 def _plan(project: Project, target: Host) -> tuple[Resource, Resource]:
@@ -98,7 +99,7 @@ def _plan(project: Project, target: Host) -> tuple[Resource, Resource]:
 
 
 def _differs(
-    project: Project, target: Host, answers: Mapping[str, Answer]
+    project: Project, target: Host, answers: Mapping[str, SectionResult]
 ) -> dict[str, tuple[str, str]]:
     """What of the plan is not in force, by keys of the settings: what is, and what they say."""
     mode, daemon = _plan(project, target)
@@ -129,7 +130,7 @@ def _said(key: str, value: Scalar) -> str:
             return "all" if key == "gpu" and not value else str(value)
 
 
-def _text(answers: Mapping[str, Answer], key: str) -> str:
+def _text(answers: Mapping[str, SectionResult], key: str) -> str:
     return answers[key].output if key in answers else ""
 
 

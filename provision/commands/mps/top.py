@@ -14,8 +14,9 @@ from provision.commands.shared import convergence
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.core.errors import EXIT_FAILED, ProvisionError
+from provision.core.job import script_command
 from provision.core.model import Host, Transport
-from provision.core.shell import Script, lifeline, script
+from provision.core.shell import Script, script
 from provision.mps.status.status import MpsStatus, read_status
 from provision.project.project import Project
 from provision.resources.nvidia_smi import SmiGpu
@@ -97,7 +98,7 @@ def mps_top(
 
 def _follow(transport: Transport, body: Script, frames: Frames) -> None:
     """Let the host tell, beside whoever looks; its end is the last thing that is found."""
-    command, stdin = lifeline(body, become=transport.host.become)
+    command, stdin = script_command(body, become=transport.host.become)
 
     def work() -> None:
         try:

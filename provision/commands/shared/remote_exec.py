@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from provision.commands.shared.result import TaskResult
 from provision.core.errors import CommandFailed, HostError, UsageError
 from provision.core.exchange import tail
+from provision.core.job import reading_command, script_command
 from provision.core.model import Sink, Transport
-from provision.core.shell import ARGUMENT_LIMIT_BYTES, Argument, Script, fed, lifeline, script
+from provision.core.shell import ARGUMENT_LIMIT_BYTES, Argument, Script, script
 from provision.mps.status import inside
 from provision.project.project import Project
 from provision.recipes.mps import FRAGMENT as MPS_FRAGMENT
@@ -138,14 +139,14 @@ def run(
     token = secrets.token_hex(8)
     told = Told(token, project.stderr)
     if stdin is None:
-        command, given = lifeline(
+        command, given = script_command(
             in_container(container, words, token, around(project)), become=transport.host.become
         )
         status = transport.exchange(
             command, given, on_stdout=project.stdout, on_stderr=told, timeout_s=LONGEST_RUN_S
         )
     else:
-        command = fed(
+        command = reading_command(
             script(_PIPED, argv=words, name=container, token=token, dir=WORKSPACE).with_bindings(
                 around(project)
             ),
@@ -188,7 +189,7 @@ def _watched(transport: Transport, container: str, token: str) -> Iterator[None]
 
     def watch() -> None:
         body = script(_WATCH, name=container, token=token, end=END)
-        command = fed(body, become=transport.host.become)
+        command = reading_command(body, become=transport.host.become)
         try:
             transport.send(
                 command,
@@ -222,7 +223,7 @@ test "$(docker container inspect -f '{{.State.Running}}' "$name" 2>/dev/null)" =
 
 def check_running(project: Project, transport: Transport) -> None:
     """Raise the error for a worker container that does not run."""
-    command, stdin = lifeline(
+    command, stdin = script_command(
         script(_IS_RUNNING, name=project.settings.worker.name), become=transport.host.become
     )
     if (
@@ -263,13 +264,13 @@ def checked(
     """A script of ours outside of the engine; returns what it printed. Raises `CommandFailed` with its last lines."""
     out, err = bytearray(), bytearray()
     if chunks is None:
-        command, stdin = lifeline(body, become=transport.host.become)
+        command, stdin = script_command(body, become=transport.host.become)
         status = transport.exchange(
             command, stdin, on_stdout=out.extend, on_stderr=err.extend, timeout_s=timeout_s
         )
     else:
         status = transport.send(
-            fed(body, become=transport.host.become),
+            reading_command(body, become=transport.host.become),
             chunks,
             on_stdout=out.extend,
             on_stderr=err.extend,

@@ -19,8 +19,9 @@ from provision.commands.shared import remote_exec
 from provision.commands.shared.result import TaskResult
 from provision.core.errors import HostError, Interrupted, ProvisionError
 from provision.core.frames import MarkReader
+from provision.core.job import script_command
 from provision.core.model import Sink, Transport
-from provision.core.shell import Script, lifeline, script
+from provision.core.shell import Script, script
 from provision.project.project import Project
 from provision.resources.container import THREAD_VARIABLES, WORKSPACE
 
@@ -274,7 +275,7 @@ def run(project: Project, transport: Transport, words: Sequence[str], count: int
     token = secrets.token_hex(8)
     told = Told(token, count, project.stdout, project.stderr)
     ours = remote_exec.Told(token, project.stderr)
-    command, stdin = lifeline(
+    command, stdin = script_command(
         in_containers(project, words, count, token), become=transport.host.become
     )
     try:

@@ -6,7 +6,7 @@ import base64
 import re
 from collections.abc import Callable
 
-from provision.core.frames import Begin, Chunk, End, FrameReader
+from provision.core.frames import Chunk, FrameReader, SectionBegin, SectionEnd
 from provision.core.model import Sink
 
 _LINE_END = re.compile(rb"(\r\n|\n|\r)")
@@ -22,11 +22,11 @@ def pieces(mark: str, hear: Callable[[str, bytes], None]) -> Sink:
     def take(data: bytes) -> None:
         for frame in reader.feed(data):
             match frame:
-                case Begin():
+                case SectionBegin():
                     text.clear()
                 case Chunk(_, part):
                     text.extend(part)
-                case End(key, _):
+                case SectionEnd(key, _):
                     hear(key, base64.b64decode(text))
 
     return take

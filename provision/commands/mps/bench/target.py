@@ -10,8 +10,9 @@ from provision.commands.mps.bench.options import Asked, words_of
 from provision.commands.shared import remote_exec
 from provision.core import durations
 from provision.core.errors import CommandTimeout
+from provision.core.job import script_command
 from provision.core.model import Transport
-from provision.core.shell import Script, lifeline, script
+from provision.core.shell import Script, script
 from provision.mps.bench import cell_script, grid
 from provision.mps.bench.cell import Cell, CellFailed, Sample, read_cell
 from provision.mps.bench.grid import Key
@@ -79,7 +80,7 @@ class Place:
         """One cell, once: its sample, and how long it took in all, in seconds. Raises `CellFailed` where it gave no figure."""
         one = self._cell(asked, key, steps)
         out, err = bytearray(), bytearray()
-        command, stdin = lifeline(self._script(one), become=self.transport.host.become)
+        command, stdin = script_command(self._script(one), become=self.transport.host.become)
         started = time.monotonic()
         try:
             status = self.transport.exchange(
