@@ -37,11 +37,11 @@ _PUBLISHED_LINE = re.compile(
 
 def pin_keys_of_settings(project: Project, hosts: Iterable[Host]) -> None:
     """Write host keys of the settings where the system's ssh reads them, instead of older ones."""
-    from provision.hosts.ssh.alias import alias_of
+    from provision.hosts.ssh.alias import resolve_alias
 
     for target in hosts:
         if target.host_key is not None:
-            name = alias_of(target, project.ssh_config).key_name
+            name = resolve_alias(target, project.ssh_config).key_name
             project.known_hosts.forget(name)
             project.known_hosts.pin(name, target.host_key)
 

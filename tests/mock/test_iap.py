@@ -165,7 +165,7 @@ def test_a_missing_gcloud_is_understood_through_the_systems_ssh(tunnelled: Works
     lost = Host(**{**vars(target), "proxy": ("/nowhere/gcloud", *target.proxy[1:])})
 
     with pytest.raises(TunnelRefused, match="gcloud is not installed"):
-        terminal.interactive(
+        terminal.run_interactive(
             lost,
             command("true"),
             known_hosts=tunnelled.project.known_hosts,

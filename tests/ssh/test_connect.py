@@ -19,9 +19,9 @@ import pytest
 from provision.core.errors import HostKeyMismatch, Unreachable, UsageError
 from provision.core.model import Host
 from provision.hosts.known_hosts import HostKey, KnownHosts
-from provision.hosts.ssh import dial
+from provision.hosts.ssh import hops
 from provision.hosts.ssh.config import SshConfig
-from provision.hosts.ssh.connection import connect, scan
+from provision.hosts.ssh.connection import connect, scan_host_keys
 from provision.testing.network import Network
 
 Fixture = Any
@@ -125,7 +125,7 @@ def test_the_files_that_ssh_config_names_are_read(sshd: Fixture, tmp_path: Path)
 
 def test_a_scan_shows_every_key_without_logging_in(make_sshd: Fixture, tmp_path: Path) -> None:
     server = make_sshd(host_keys=("ed25519", "ecdsa", "rsa"))
-    keys = scan(
+    keys = scan_host_keys(
         server.host(identity=None, host_key=None), known_hosts=KnownHosts(tmp_path / "none")
     )
     expected = {
@@ -139,7 +139,7 @@ def test_a_scan_of_nothing_is_unreachable(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(Unreachable):
-        scan(
+        scan_host_keys(
             Host(name="dev", address="127.0.0.1", port=port),
             known_hosts=KnownHosts(tmp_path / "none"),
         )
@@ -324,10 +324,10 @@ def test_the_settings_win_over_ssh_config(sshd: Fixture) -> None:
 def test_an_explicit_port_22_wins_over_ssh_config(
     port: int | None, asked: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def dialled(address: str, port: int, **_: object) -> None:
+    def record_address(address: str, port: int, **_: object) -> None:
         raise ConnectionRefusedError(f"{address} {port}")
 
-    monkeypatch.setattr(dial, "tcp", dialled)
+    monkeypatch.setattr(hops, "connect_tcp", record_address)
     host = Host(name="desk", address="192.0.2.7", port=port, user="me")
     config = SshConfig(text="Host 192.0.2.*\n Port 2200\n User other\n")
     with pytest.raises(Unreachable) as caught:

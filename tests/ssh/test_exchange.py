@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from provision.core.errors import CommandTimeout, HostError, Unreachable
 from provision.core.model import Transport
 from provision.core.shell import quote
-from provision.hosts.ssh.connection import COMMAND_MAX_BYTES, SshTransport, connect
+from provision.hosts.ssh.connection import connect
+from provision.hosts.ssh.transport import COMMAND_MAX_BYTES, SshTransport
 from provision.testing.network import Network
 
 Fixture = Any
@@ -326,8 +327,8 @@ def test_an_unused_session_that_the_server_closed_is_replaced(
     scripted.on_command = end
     transport = connect(scripted.server.host(), known_hosts=scripted.server.known_hosts)
     scripted.transports[0].accept(10).close()
-    assert transport._spare is not None
-    assert transport._spare.channel.status_event.wait(10)  # set when the end arrives
+    assert transport._next_session is not None
+    assert transport._next_session.channel.status_event.wait(10)  # set when the end arrives
     assert transport.exchange("true", **got.sinks, timeout_s=20) == 4
     assert scripted.commands == ["true"]
     transport.close()
@@ -386,7 +387,7 @@ def test_only_openssh_is_asked_for_a_session_before_it_has_let_us_in(
 ) -> None:
     for server, early in ((sshd, True), (scripted.server, False)):
         transport = connect(server.host(), known_hosts=server.known_hosts)
-        assert (transport._wire.spare is not None) is early
+        assert (transport._wire.early_channel is not None) is early
         transport.close()
 
 

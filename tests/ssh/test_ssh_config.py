@@ -10,7 +10,7 @@ import pytest
 
 from provision.core.errors import UsageError
 from provision.core.model import Host
-from provision.hosts.ssh.alias import Alias, alias_of
+from provision.hosts.ssh.alias import Alias, resolve_alias
 from provision.hosts.ssh.config import SshConfig, expand_includes
 
 
@@ -112,7 +112,7 @@ Host *
 
 
 def test_what_an_alias_says_is_repeated_for_another_name() -> None:
-    found = alias_of(Host(name="desk", address="bastioned"), SshConfig(text=ALIASES))
+    found = resolve_alias(Host(name="desk", address="bastioned"), SshConfig(text=ALIASES))
     assert (found.hostname, found.key_name, found.known_hosts) == (
         "192.0.2.7",
         "the-machine",
@@ -130,7 +130,7 @@ def test_what_an_alias_says_is_repeated_for_another_name() -> None:
 
 def test_the_settings_go_before_the_alias() -> None:
     host = Host(name="desk", address="bastioned", user="root", port=22, identity="/keys/other")
-    found = alias_of(host, SshConfig(text=ALIASES))
+    found = resolve_alias(host, SshConfig(text=ALIASES))
     assert found.lines == ("HostKeyAlias the-machine", "ProxyJump somebody@bastion")
 
 
@@ -138,11 +138,11 @@ def test_the_settings_go_before_the_alias() -> None:
     ("port", "name"), [(None, "192.0.2.9"), (22, "192.0.2.9"), (2200, "[192.0.2.9]:2200")]
 )
 def test_an_address_that_is_no_alias_stays_as_it_is(port: int | None, name: str) -> None:
-    assert alias_of(
+    assert resolve_alias(
         Host(name="desk", address="192.0.2.9", port=port), SshConfig(text=ALIASES)
     ) == Alias("192.0.2.9", name)
 
 
 def test_an_ssh_config_that_cannot_be_read_is_named() -> None:
     with pytest.raises(UsageError, match="ssh_config cannot be read"):
-        alias_of(Host(name="desk", address="a"), SshConfig(text="Match nonsense\n"))
+        resolve_alias(Host(name="desk", address="a"), SshConfig(text="Match nonsense\n"))

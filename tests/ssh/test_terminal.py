@@ -26,13 +26,8 @@ from provision.core.model import Host
 from provision.core.shell import RemotePath, command, script
 from provision.hosts.known_hosts import KnownHosts
 from provision.hosts.ssh.connection import connect
-from provision.hosts.ssh.terminal import (
-    attach,
-    interactive,
-    pinned_file,
-    remote_command,
-    ssh_arguments,
-)
+from provision.hosts.ssh.ssh_program import pinned_file, ssh_arguments
+from provision.hosts.ssh.terminal import attach, remote_command, run_interactive
 
 pytestmark = pytest.mark.slow
 
@@ -83,17 +78,17 @@ _PROGRAM = """
 import os, sys
 from pathlib import Path
 from provision.hosts.known_hosts import KnownHosts
-from provision.hosts.ssh.terminal import interactive
+from provision.hosts.ssh.terminal import run_interactive
 from provision.core.model import Host
 from provision.core.shell import script
 host, known, body, ssh = eval(sys.stdin.fileno() and '' or os.environ['TEST_ARGUMENTS'])
-sys.exit(interactive(host, script(body) if body else None, known_hosts=KnownHosts(Path(known)), environ=os.environ, ssh=ssh))
+sys.exit(run_interactive(host, script(body) if body else None, known_hosts=KnownHosts(Path(known)), environ=os.environ, ssh=ssh))
 """
 
 
 @pytest.fixture
 def sit_down() -> Iterator[Any]:
-    """Start `interactive` on a terminal of its own."""
+    """Start `run_interactive` on a terminal of its own."""
     typists: list[Typist] = []
 
     def start(host: Host, known_hosts: KnownHosts, body: str | None, ssh: str | None) -> Typist:
@@ -215,7 +210,7 @@ def test_without_a_terminal_it_works_as_a_pipe(
         with os.fdopen(0, closefd=False) as stdin:
             monkeypatch.setattr(sys, "stdin", stdin)
             host = sshd.host(become="none")
-            status = interactive(
+            status = run_interactive(
                 host,
                 script("cat; test -t 0; exit 9"),
                 known_hosts=sshd.known_hosts,
@@ -390,7 +385,7 @@ def test_an_identity_in_a_folder_with_odd_characters_is_used(
     known = KnownHosts(folder / "known_hosts")
     known.pin(f"[127.0.0.1]:{sshd.port}", sshd.host_key)
     host = sshd.host(identity=str(folder / "key"), host_key=None, become="none")
-    assert interactive(host, script("echo in"), known_hosts=known, environ=os.environ) == 0
+    assert run_interactive(host, script("echo in"), known_hosts=known, environ=os.environ) == 0
     assert capfd.readouterr().out == "in\n"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from provision.commands.shared.result import TaskResult
 from provision.hosts.patterns import EVERYTHING
-from provision.hosts.ssh import terminal
+from provision.hosts.ssh import ssh_program
 from provision.project import host_keys, inventory
 from provision.project.inventory import Inventory, Machine
 from provision.project.project import Project
@@ -129,7 +129,7 @@ def _variables(project: Project, machine: Machine) -> dict[str, Any]:
     }
     if host.is_local:
         return {"ansible_connection": "local", **ours}
-    options = terminal.pin_options(host, host_keys.known_hosts_files(project, host))
+    options = ssh_program.pin_options(host, host_keys.known_hosts_files(project, host))
     if host.proxy:
         options.append(f"ProxyCommand={host.proxy_command}")
     reached: dict[str, Any] = {

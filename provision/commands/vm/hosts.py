@@ -55,7 +55,7 @@ def enter(project: Project, target: Host, body: Script | None, *, become: bool) 
     """An interactive session: a login shell, or `body` on the host's terminal, as root with `become`. The status it ended with."""
 
     def once(where: Host) -> int:
-        return terminal.interactive(
+        return terminal.run_interactive(
             where,
             body,
             known_hosts=project.known_hosts,
@@ -76,7 +76,7 @@ def vm_ssh_config(project: Project) -> TaskResult:
     What the user's ssh_config says of an address that is one of its aliases is repeated there: ssh
     looks up the name alone.
     """
-    from provision.hosts.ssh.alias import alias_of
+    from provision.hosts.ssh.alias import resolve_alias
 
     hosts = inventory.prepare_access(
         project, [target for target in inventory.recorded_hosts(project) if not target.is_local]
@@ -85,7 +85,7 @@ def vm_ssh_config(project: Project) -> TaskResult:
     host_keys.pin_keys_of_settings(project, hosts)
     config = project.ssh_config
     aliases = {
-        target.name: asdict(alias_of(target, config)) for target in hosts if not target.key_alias
+        target.name: asdict(resolve_alias(target, config)) for target in hosts if not target.key_alias
     }
     text = templating.ssh_config(
         hosts,

@@ -1,4 +1,4 @@
-"""What the user's ssh_config says of a host's address, for whoever hands the host to ssh(1) under another name."""
+"""The user's ssh_config options for a host: for our own connections, and as lines for ssh(1)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from paramiko.ssh_exception import ConfigParseError
 from provision.core.errors import UsageError
 from provision.core.model import Host
 from provision.hosts.known_hosts import pin_name
-from provision.hosts.ssh import dial
 from provision.hosts.ssh.config import SshConfig
+from provision.hosts.ssh.names import check_host_name, check_user_name
 
-_NOBODY = "provision.invalid"
-"""A name of which ssh_config says no more than of every host."""
-_HONOURED = {
+_UNMATCHED_NAME = "provision.invalid"
+"""A name that only the `Host *` blocks of an ssh_config match."""
+_OPTIONS = {
     "port": "Port",
     "user": "User",
     "identityfile": "IdentityFile",
@@ -31,71 +31,76 @@ _HONOURED = {
     "bindaddress": "BindAddress",
     "connecttimeout": "ConnectTimeout",
 }
-"""The options that our own connections go by, beside HostName and the files of known hosts."""
-_IDENTITIES = ("identityfile", "identitiesonly", "identityagent")
-"""Those that say nothing to a host with an identity of the settings."""
+"""The options that our connections follow, beside HostName and the known_hosts files."""
+_IDENTITY_OPTIONS = ("identityfile", "identitiesonly", "identityagent")
+"""Options without effect on a host that has an `identity` setting."""
 
 
 @dataclass(frozen=True)
 class Alias:
-    """An address as ssh_config has it."""
+    """The effective ssh_config options of one address."""
 
     hostname: str
     key_name: str
-    """The name under which ssh looks the host's key up."""
+    """The name under which ssh looks up the host's key."""
     known_hosts: str | None = None
-    """The files of known hosts, as UserKnownHostsFile has them; None where it says nothing of
-    them."""
+    """The value of UserKnownHostsFile; None when ssh_config does not set it."""
     lines: tuple[str, ...] = ()
-    """What ssh_config says of this address and not of every host, as its lines."""
+    """The options set for this address but not for every host, as ssh_config lines."""
 
 
-def parsed(host: Host, config: SshConfig) -> SSHConfig:
-    """The settings of the host, then the user's ssh_config; the first value of an option wins. Raises `UsageError`."""
+def parse_config(host: Host, config: SshConfig) -> SSHConfig:
+    """Parse the host's settings, then the user's ssh_config; an option's first value wins.
+
+    Raises `UsageError` when ssh_config cannot be parsed.
+    """
     try:
-        both = SSHConfig()
-        both.parse(StringIO(_settings_block(host)))
-        both.parse(StringIO(config.text))
+        merged = SSHConfig()
+        merged.parse(StringIO(_settings_block(host)))
+        merged.parse(StringIO(config.text))
     except (ConfigParseError, ValueError) as error:
-        raise unreadable(host, error) from error
-    return both
+        raise config_error(host, error) from error
+    return merged
 
 
-def unreadable(host: Host, error: Exception) -> UsageError:
-    """The error for an ssh_config that is no such file."""
+def config_error(host: Host, error: Exception) -> UsageError:
+    """Return the error to raise for an ssh_config that cannot be parsed."""
     return UsageError(
         "ssh_config cannot be read", where=host.name, why=str(error), fix="ssh -G " + host.address
     )
 
 
-def alias_of(host: Host, config: SshConfig) -> Alias:
-    """What ssh_config says of the host's address. Raises `UsageError` for one that cannot be read."""
-    both = parsed(host, config)
+def resolve_alias(host: Host, config: SshConfig) -> Alias:
+    """Return the ssh_config options of the host's address.
+
+    Raises `UsageError` when ssh_config cannot be parsed or names an unsafe host name.
+    """
+    merged = parse_config(host, config)
     try:
-        options, every = both.lookup(host.address), both.lookup(_NOBODY)
+        options, general = merged.lookup(host.address), merged.lookup(_UNMATCHED_NAME)
     except (ConfigParseError, ValueError) as error:
-        raise unreadable(host, error) from error
-    hostname = dial.check_host_name(str(options["hostname"]), where=host.name)
+        raise config_error(host, error) from error
+    hostname = check_host_name(str(options["hostname"]), where=host.name)
     name = pin_name(hostname, host.port, host.key_alias or options.get("hostkeyalias"))
-    said = {
+    specific = {
         key: value
         for key, value in options.items()
-        if value != every.get(key) and not (host.identity and key in _IDENTITIES)
+        if value != general.get(key) and not (host.identity and key in _IDENTITY_OPTIONS)
     }
-    return Alias(hostname, name, options.get("userknownhostsfile"), tuple(_lines(said)))
+    return Alias(hostname, name, options.get("userknownhostsfile"), tuple(_lines(specific)))
 
 
-def _lines(said: Mapping[str, Any]) -> Iterator[str]:
-    for key, word in _HONOURED.items():
-        if (value := said.get(key)) is not None:
-            for each in value if isinstance(value, list) else [value]:
-                yield f"{word} {each}"
+def _lines(options: Mapping[str, Any]) -> Iterator[str]:
+    for key, word in _OPTIONS.items():
+        if (value := options.get(key)) is not None:
+            for item in value if isinstance(value, list) else [value]:
+                yield f"{word} {item}"
 
 
 def _settings_block(host: Host) -> str:
     lines = ["Host *"]
     if host.user:
-        lines.append(f"User {dial.check_user(host.user, where=host.name)}")
+        lines.append(f"User {check_user_name(host.user, where=host.name)}")
     if host.port is not None:
         lines.append(f"Port {host.port}")
     return "\n".join(lines) + "\n"

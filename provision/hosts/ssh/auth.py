@@ -1,8 +1,8 @@
-"""Which keys are offered to a server, and in which order: ssh(1)'s, without ever asking anything.
+"""Which keys are offered to a server and in which order: as ssh(1) does, but without any prompt.
 
-With an identity (settings) only that key is offered, as with `IdentitiesOnly yes`. Otherwise: agent
-keys that the configuration names, the agent's other keys (unless IdentitiesOnly), key files that
-the configuration names, and the default files when it names none. A key that needs a passphrase is
+With an identity (settings), only that key is offered, as with `IdentitiesOnly yes`. Otherwise, in
+this order: agent keys that ssh_config names; the agent's other keys (unless IdentitiesOnly); key
+files that ssh_config names; the default key files when it names none. A key with a passphrase is
 used through the agent or not at all.
 """
 
@@ -28,7 +28,7 @@ _LOAD_ERRORS = (OSError, ValueError, TypeError, SSHException)
 
 
 class Agent(AgentSSH):
-    """The SSH agent that listens on `path`; without one, or when it does not answer, it has no keys."""
+    """The SSH agent that listens on `path`; it has no keys when it does not answer."""
 
     def __init__(self, path: str | None) -> None:
         super().__init__()
@@ -44,23 +44,35 @@ class Agent(AgentSSH):
             self.close()
 
     def close(self) -> None:
-        """Hang up; safe to call twice."""
+        """Close the connection to the agent; a second call does nothing."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
 
 @dataclass
-class Candidates:
-    """The keys to offer, in order, and why others that were named are not among them."""
+class OfferedKeys:
+    """The keys to offer, in order and with names for messages, and why others are left out."""
 
     keys: list[tuple[PKey, str]] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
 
     def add(self, key: PKey, name: str) -> None:
-        """Append a key unless it is there already."""
+        """Append a key unless it is in the list already."""
         if all(key.asbytes() != other.asbytes() for other, _ in self.keys):
             self.keys.append((key, name))
+
+    def add_file(self, path: Path, *, must_exist: bool) -> None:
+        """Append the private key in a file, or the reason why it cannot be used."""
+        if path.suffix == ".pub":
+            self.skipped.append(f"{path}: a public key whose private half is not in the agent")
+            return
+        if not path.exists() and not must_exist:
+            return
+        try:
+            self.add(load_key(path), str(path))
+        except _LOAD_ERRORS as error:
+            self.skipped.append(f"{path}: {_load_failure(path, error)}")
 
 
 @functools.lru_cache(maxsize=64)
@@ -69,34 +81,48 @@ def _load(path: Path, _mtime_ns: int) -> PKey:
 
 
 def load_key(path: Path) -> PKey:
-    """The private key in `path` (read once as long as the file does not change); raises one of many exceptions."""
+    """Return the private key in `path`; an unchanged file is read once.
+
+    Raises OSError, ValueError, TypeError or SSHException when the key cannot be read.
+    """
     return _load(path, path.stat().st_mtime_ns)
 
 
-def candidates(
+def _load_failure(path: Path, error: Exception) -> str:
+    text = str(error) or type(error).__name__
+    if any(word in text.lower() for word in ("passphrase", "password", "encrypted")):
+        return f"needs a passphrase; run ssh-add {path}"
+    return text
+
+
+def choose_keys(
     identity: str | None,
     options: Mapping[str, Any],
     config: SshConfig,
     agent_keys: Sequence[AgentKey],
-) -> Candidates:
-    """Decide what to offer. `options` is what ssh_config says of the host (keys in lower case)."""
-    found = Candidates()
-    named = [Path(identity).expanduser()] if identity else _configured(options)
+) -> OfferedKeys:
+    """Return the keys to offer to one host, in order.
+
+    `identity` is the host's setting; `options` are the host's ssh_config options, keys in lower
+    case.
+    """
+    offered = OfferedKeys()
+    configured = [Path(identity).expanduser()] if identity else _configured_files(options)
     only = bool(identity) or str(options.get("identitiesonly", "no")).lower() == "yes"
-    paths = named or list(config.default_identities())
-    in_agent = {path: key for path in paths if (key := _held_by_agent(path, agent_keys))}
+    paths = configured or list(config.default_identities())
+    in_agent = {path: key for path in paths if (key := _agent_key_of(path, agent_keys))}
     for path, agent_key in in_agent.items():
-        found.add(agent_key, f"{path} (agent)")
+        offered.add(agent_key, f"{path} (agent)")
     if not only:
         for agent_key in agent_keys:
-            found.add(agent_key, f"{agent_key.comment or 'unnamed'} (agent)")
+            offered.add(agent_key, f"{agent_key.comment or 'unnamed'} (agent)")
     for path in paths:
         if path not in in_agent:
-            _add_file(found, path, must_exist=bool(identity))
-    return found
+            offered.add_file(path, must_exist=bool(identity))
+    return offered
 
 
-def _configured(options: Mapping[str, Any]) -> list[Path]:
+def _configured_files(options: Mapping[str, Any]) -> list[Path]:
     return [
         Path(name).expanduser()
         for name in options.get("identityfile") or []
@@ -104,7 +130,8 @@ def _configured(options: Mapping[str, Any]) -> list[Path]:
     ]
 
 
-def _held_by_agent(path: Path, agent_keys: Sequence[AgentKey]) -> AgentKey | None:
+def _agent_key_of(path: Path, agent_keys: Sequence[AgentKey]) -> AgentKey | None:
+    """Return the agent's key that belongs to a key file, compared by the public half."""
     public = path if path.suffix == ".pub" else path.with_name(path.name + ".pub")
     with contextlib.suppress(OSError, ValueError, IndexError):
         blob = public.read_text(encoding="utf-8").split()[1]
@@ -112,28 +139,8 @@ def _held_by_agent(path: Path, agent_keys: Sequence[AgentKey]) -> AgentKey | Non
     return None
 
 
-def _add_file(found: Candidates, path: Path, *, must_exist: bool) -> None:
-    if path.suffix == ".pub":
-        found.skipped.append(f"{path}: a public key whose private half is not in the agent")
-        return
-    if not path.exists() and not must_exist:
-        return
-    try:
-        found.add(load_key(path), str(path))
-    except _LOAD_ERRORS as error:
-        text = str(error) or type(error).__name__
-        needs_agent = (
-            "passphrase" in text.lower()
-            or "password" in text.lower()
-            or "encrypted" in text.lower()
-        )
-        found.skipped.append(
-            f"{path}: needs a passphrase; run ssh-add {path}" if needs_agent else f"{path}: {text}"
-        )
-
-
-class Strategy(AuthStrategy):
-    """Fabric's hook for authentication (`authentication.strategy_class`), offering `candidates` one by one."""
+class KeyStrategy(AuthStrategy):
+    """Fabric's hook for authentication (`authentication.strategy_class`): offers key after key."""
 
     def __init__(
         self,
@@ -149,19 +156,19 @@ class Strategy(AuthStrategy):
         self._transport: Transport | None = None
         options = dict(ssh_config)
         self.agent = Agent(_agent_path(options, config))
-        self.candidates = candidates(identity, options, config, self.agent.get_keys())
+        self.offered = choose_keys(identity, options, config, self.agent.get_keys())
 
     def get_sources(self) -> Iterator[AuthSource]:
-        """One source per key, as long as the server listens."""
-        for key, _ in self.candidates.keys:
+        """Yield one source per key while the connection is up."""
+        for key, _ in self.offered.keys:
             if self._transport is None or self._transport.is_active():
                 yield InMemoryPrivateKey(self.username, key)
 
     def authenticate(self, transport: Transport) -> Any:
-        """Offer the keys; with a single one, the first channel is asked for in the same breath."""
+        """Offer the keys; `Wire` requests its first channel early only when there is one key."""
         self._transport = transport
-        if isinstance(transport, Wire) and len(self.candidates.keys) != 1:
-            transport.early = None
+        if isinstance(transport, Wire) and len(self.offered.keys) != 1:
+            transport.early_target = None
         try:
             return super().authenticate(transport)
         finally:
@@ -169,7 +176,7 @@ class Strategy(AuthStrategy):
 
 
 def _agent_path(options: Mapping[str, Any], config: SshConfig) -> str | None:
-    named = options.get("identityagent")
-    if named is None or str(named).upper() == "SSH_AUTH_SOCK":
+    configured = options.get("identityagent")
+    if configured is None or str(configured).upper() == "SSH_AUTH_SOCK":
         return config.agent_socket
-    return None if str(named).lower() == "none" else str(Path(str(named)).expanduser())
+    return None if str(configured).lower() == "none" else str(Path(str(configured)).expanduser())

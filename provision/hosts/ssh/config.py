@@ -1,4 +1,4 @@
-"""The part of the user's own SSH set-up that is honoured, read once and handed around as a value."""
+"""The user's own SSH configuration, as far as it is followed: a value that is read once."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _MAX_DEPTH = 16
 
 @dataclass(frozen=True)
 class SshConfig:
-    """An ssh_config text (Includes expanded), the agent's socket, and the home whose default keys may be tried.
+    """An ssh_config text without Includes, the agent's socket, and the home with the default keys.
 
-    The empty value honours nothing: what tests use.
+    The default value is an empty configuration, without agent and default keys; tests use it.
     """
 
     text: str = ""
@@ -29,21 +29,21 @@ class SshConfig:
     def of_user(
         cls, environ: Mapping[str, str], *, system: Path = Path("/etc/ssh/ssh_config")
     ) -> SshConfig:
-        """The user's configuration before the system's, as ssh(1) reads them."""
+        """Read the user's configuration, then the system's, in ssh(1)'s order."""
         home = Path(environ.get("HOME") or "~").expanduser()
         user = expand_includes(home / ".ssh" / "config", base=home / ".ssh", home=home)
         text = "\n".join((user, "Host *", expand_includes(system, base=system.parent, home=home)))
         return cls(text=text, agent_socket=environ.get("SSH_AUTH_SOCK") or None, home=home)
 
     def default_identities(self) -> tuple[Path, ...]:
-        """The key files that are tried when nothing names one, in ssh(1)'s order; only those that exist."""
+        """Return the existing key files that ssh(1) tries by default, in its order."""
         if self.home is None:
             return ()
         candidates = (self.home / ".ssh" / f"id_{kind}" for kind in ("rsa", "ecdsa", "ed25519"))
         return tuple(path for path in candidates if path.is_file())
 
     def default_known_hosts(self) -> tuple[Path, ...]:
-        """The known_hosts files that ssh(1) reads when nothing names one."""
+        """Return the known_hosts files that ssh(1) reads by default."""
         if self.home is None:
             return ()
         user = (self.home / ".ssh" / name for name in ("known_hosts", "known_hosts2"))
@@ -51,11 +51,12 @@ class SshConfig:
 
 
 def expand_includes(path: Path, *, base: Path, home: Path, within: str = "", depth: int = 0) -> str:
-    """The text of `path` with every Include replaced by what it names; a missing file is empty.
+    """Return the text of `path` with every Include replaced by the included files.
 
-    The parser underneath knows no Include. `within` are the Match criteria of the block that the
-    Include stands in: blocks of the included file count only where that one does, and after it that
-    one goes on.
+    paramiko's parser does not support Include. A missing file counts as empty. `within` holds the
+    Match criteria of the block that contains the Include: they apply to every block of the included
+    file, too, and the block continues after the Include. Raises `UsageError` when a file includes
+    itself.
     """
     if depth > _MAX_DEPTH:
         raise UsageError(
@@ -70,7 +71,7 @@ def expand_includes(path: Path, *, base: Path, home: Path, within: str = "", dep
         setting = _SETTING.match(line.strip())
         keyword, value = (setting[1].lower(), setting[2]) if setting else ("", "")
         if keyword in ("host", "match"):
-            block = _both(within, _criteria(keyword, value))
+            block = _combined(within, _criteria(keyword, value))
             expanded.append(_header(block) if within else line)
         elif keyword == "include":
             for file in _included(value, base=base, home=home):
@@ -84,13 +85,13 @@ def expand_includes(path: Path, *, base: Path, home: Path, within: str = "", dep
 
 
 def _criteria(keyword: str, value: str) -> str:
-    """A Host or Match line as Match criteria; empty when it fits everything."""
+    """Turn a Host or Match line into Match criteria; empty when it matches every host."""
     if keyword == "host":
         return "" if value.strip() == "*" else "originalhost " + ",".join(value.split())
     return "" if value.strip().lower() == "all" else value.strip()
 
 
-def _both(outer: str, inner: str) -> str:
+def _combined(outer: str, inner: str) -> str:
     return " ".join(filter(None, (outer, inner)))
 
 
@@ -99,13 +100,11 @@ def _header(criteria: str) -> str:
 
 
 def _included(value: str, *, base: Path, home: Path) -> list[Path]:
-    found: list[Path] = []
+    files: list[Path] = []
     for word in value.split():
-        pattern = (
-            word.strip('"').replace("~/", f"{home}/", 1)
-            if word.strip('"').startswith("~/")
-            else word.strip('"')
-        )
+        pattern = word.strip('"')
+        if pattern.startswith("~/"):
+            pattern = f"{home}/{pattern[2:]}"
         absolute = pattern if pattern.startswith("/") else str(base / pattern)
-        found += sorted(Path("/").glob(absolute.lstrip("/")))
-    return found
+        files += sorted(Path("/").glob(absolute.lstrip("/")))
+    return files

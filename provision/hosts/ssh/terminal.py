@@ -1,37 +1,37 @@
 """Interactive sessions: the user's terminal becomes the host's.
 
-The system's `ssh` does it where there is one, with the key that is pinned and the user's own
-configuration for the way there. Without it, paramiko does: raw mode, window size, exit status.
+The system's `ssh` provides them where it is installed, with the pinned keys and the user's own
+configuration. Elsewhere paramiko does: raw mode, window size, exit status.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import select
-import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import termios
 import threading
 import tty
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provision.core.errors import HostKeyMismatch, Unreachable
 from provision.core.model import Host
 from provision.core.shell import Script, script
-from provision.hosts.known_hosts import KnownHosts, pin_name
-from provision.hosts.ssh import dial, iap
+from provision.hosts.known_hosts import KnownHosts
 from provision.hosts.ssh.config import SshConfig
+from provision.hosts.ssh.ssh_program import (
+    SSH_FAILED,
+    check_reachable,
+    pinned_file,
+    ssh_arguments,
+)
 
 if TYPE_CHECKING:
-    from provision.hosts.ssh.connection import SshTransport
+    from provision.hosts.ssh.transport import SshTransport
 
 _BODY = """
 R=${PROVISION_MOCK_ROOT-}
@@ -39,14 +39,9 @@ export R
 eval "$body"
 """
 _CHUNK_BYTES = 32 * 1024
-_SSH_FAILED = 255
-"""ssh(1), EXIT STATUS: that of the remote command, or 255 if an error occurred."""
-_CONNECT_S = 10
-_SAID_LINES = 5
-_VERIFICATION_FAILED = "Host key verification failed"
 
 
-def interactive(
+def run_interactive(
     host: Host,
     body: Script | None,
     *,
@@ -55,16 +50,14 @@ def interactive(
     become: bool = True,
     ssh: str | None = "ssh",
 ) -> int:
-    """Run a login shell (or `body`) of `host` on this terminal and return its exit status.
+    """Run `body`, or a login shell, of a host on this terminal, and return its exit status.
 
-    `body` runs as root where the host's `become` says how, unless `become` is False. Without a
-    terminal on standard input none is asked for on the host. `ssh` is the program to use; None, or
-    one that is not there, means paramiko. Raises `Unreachable` when the host was not reached,
-    `HostKeyMismatch` when its key was not accepted.
+    With `become`, `body` runs as root if the host's settings say how. The host provides a terminal
+    only when standard input is one. `ssh` is the program to use; paramiko stands in when it is None
+    or not installed.
 
-    `ssh` ends with 255 when it did not get there, and a program may, too. Then the same `ssh` is
-    asked once more, without a terminal, to run `true`: when that fails with 255 as well, nobody got
-    there; otherwise 255 is the program's.
+    Raises `Unreachable` when the host cannot be reached, `HostKeyMismatch` when its key is not
+    accepted, `UsageError` for an unsafe host or user name.
     """
     remote = None if body is None else remote_command(body, become=become and host.become == "sudo")
     if host.is_local:
@@ -72,159 +65,25 @@ def interactive(
         return _run([shell, "-l"] if remote is None else ["/bin/sh", "-c", remote], environ)
     program = shutil.which(ssh, path=environ.get("PATH")) if ssh else None
     if program is None:
-        return _with_paramiko(host, remote, known_hosts, environ)
+        return _run_with_paramiko(host, remote, known_hosts, environ)
     with pinned_file(host, known_hosts) as pins:
         words = ssh_arguments(
             host, pins=pins, environ=environ, terminal=sys.stdin.isatty(), remote=remote
         )
         status = _run([program, *words], environ)
-        if status == _SSH_FAILED:
-            _check_reached(program, host, pins, known_hosts.own, environ)
+        if status == SSH_FAILED:  # of ssh, or of the host's program: a second call tells
+            check_reachable(program, host, pins, known_hosts.own, environ)
         return status
 
 
-def _check_reached(
-    program: str, host: Host, pins: Path | None, own: Path, environ: Mapping[str, str]
-) -> None:
-    """Raise `Unreachable`, with what ssh says, when it does not get to the host without asking anybody.
-
-    `pins` is gone by the time that somebody tries the command of the error: that one names the file
-    that stays.
-    """
-    words, lasting = (
-        ssh_arguments(host, pins=file, environ=environ, terminal=False, remote="true")
-        for file in (pins, own if host.key_alias else None)
-    )
-    fix = shlex.join([program, "-v", *lasting])
-    command = [program, "-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_S}", *words]
-    try:
-        again = subprocess.run(
-            command,
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=4 * _CONNECT_S,
-            check=False,
-        )
-        said, reached = (
-            again.stderr.decode("utf-8", "replace").strip(),
-            again.returncode != _SSH_FAILED,
-        )
-    except subprocess.TimeoutExpired:
-        said, reached = f"no answer after {4 * _CONNECT_S} s", False
-    if not reached and _VERIFICATION_FAILED in said:
-        raise HostKeyMismatch(
-            "the host's key is not the pinned one",
-            where=host.name,
-            why=_essence(said, str(pins)),
-            fix=fix,
-        )
-    if not reached:
-        why = (
-            "\n".join(said.splitlines()[-_SAID_LINES:])
-            or f"{program} ended with status {_SSH_FAILED}"
-        )
-        if host.proxy:
-            raise iap.explained(host, why)
-        raise Unreachable("ssh did not get there", where=host.name, why=why, fix=fix)
-
-
-def _essence(said: str, gone: str) -> str:
-    """What ssh says of a key, without its frame of at-signs and its advice about a file that is gone."""
-    return "\n".join(
-        line
-        for line in said.splitlines()
-        if line.strip() and not line.startswith("@") and gone not in line
-    )
-
-
 def remote_command(body: Script, *, become: bool) -> str:
-    """The command line for the host's login shell that runs `body` under sh, under `sudo -n` where asked."""
+    """Return the command line for a login shell that runs `body`; with `become` under `sudo -n`."""
     words = ("sudo", "-n", "sh", "-c") if become else ("sh", "-c")
     return script('exec "$@"', argv=(*words, script(_BODY, body=body.render()).render())).render()
 
 
-def ssh_arguments(
-    host: Host,
-    *,
-    pins: Path | None,
-    environ: Mapping[str, str],
-    terminal: bool = True,
-    remote: str | None = None,
-) -> list[str]:
-    """The words after `ssh`. `pins` is a known_hosts file that holds the host's pinned keys under its pin name."""
-    options = [
-        "StrictHostKeyChecking=yes",
-        "UpdateHostKeys=no",
-        f"ServerAliveInterval={dial.KEEPALIVE_S}",
-    ]
-    if pins:
-        alias = pin_name(host.address, host.port, host.key_alias)
-        options += [
-            f"UserKnownHostsFile={_option_path(pins)}",
-            "GlobalKnownHostsFile=none",
-            f"HostKeyAlias={alias}",
-            "CheckHostIP=no",
-        ]
-    if host.proxy:
-        options.append(f"ProxyCommand={host.proxy_command}")
-    if host.identity:
-        options += [
-            f"IdentityFile={_option_path(Path(host.identity).expanduser())}",
-            "IdentitiesOnly=yes",
-        ]
-    words = ["-t" if terminal else "-T", *(_config_file(environ))]
-    words += [] if host.port is None else ["-p", str(host.port)]
-    words += ["-l", dial.check_user(host.user, where=host.name)] if host.user else []
-    words += [word for option in options for word in ("-o", option)]
-    return [
-        *words,
-        "--",
-        dial.check_host_name(host.address, where=host.name),
-        *([remote] if remote is not None else []),
-    ]
-
-
-def pin_options(host: Host, files: Sequence[Path]) -> list[str]:
-    """The options of ssh(1) under which it looks the host's key up in `files`, and asks nobody about one that is not there."""
-    alias = [f"HostKeyAlias={host.key_alias}", "CheckHostIP=no"] if host.key_alias else []
-    known = "UserKnownHostsFile=" + " ".join(_option_path(file) for file in files)
-    return [known, *alias, "StrictHostKeyChecking=yes", "UpdateHostKeys=no"]
-
-
-def _option_path(path: Path) -> str:
-    """A path as ssh_config reads it: in quotes, because it splits at spaces, and with its percent signs doubled."""
-    return '"' + str(path).replace("%", "%%").replace('"', '\\"') + '"'
-
-
-def _config_file(environ: Mapping[str, str]) -> list[str]:
-    """`-F` when HOME is not the account's own: ssh asks the account, not the environment, where ~/.ssh is."""
-    home = environ.get("HOME")
-    if not home or Path(home) == Path(pwd.getpwuid(os.getuid()).pw_dir):
-        return []
-    config = Path(home) / ".ssh" / "config"
-    return ["-F", str(config) if config.is_file() else "none"]
-
-
-@contextlib.contextmanager
-def pinned_file(host: Host, known_hosts: KnownHosts) -> Iterator[Path | None]:
-    """A known_hosts file with just the keys pinned for `host`; None when there are none, so that ssh's own files count."""
-    name = pin_name(host.address, host.port, host.key_alias)
-    pins = known_hosts.pins(host, name).known
-    if not any(not pin.revoked for pin in pins):
-        yield None
-        return
-    with tempfile.TemporaryDirectory(prefix="provision-") as folder:
-        path = Path(folder) / "known_hosts"
-        path.write_text(
-            "".join(f"{'@revoked ' if pin.revoked else ''}{name} {pin.key.line}\n" for pin in pins),
-            encoding="utf-8",
-        )
-        yield path
-
-
 def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run a program on this terminal; Ctrl-C is for it, not for us."""
+    """Run a program on this terminal, ignore Ctrl-C meanwhile, and return its exit status."""
     with subprocess.Popen(argv, env=dict(environ)) as process, _ignoring_interrupts():
         status = process.wait()
     return status if status >= 0 else 128 - status
@@ -248,7 +107,7 @@ def _ignoring_interrupts() -> Iterator[None]:
 # --- without the system's ssh ---------------------------------------------------------------------
 
 
-def _with_paramiko(
+def _run_with_paramiko(
     host: Host, remote: str | None, known_hosts: KnownHosts, environ: Mapping[str, str]
 ) -> int:
     from provision.hosts.ssh.connection import connect
@@ -263,10 +122,10 @@ def _with_paramiko(
 def attach(
     transport: SshTransport, remote: str | None, *, term: str, stdin: int = 0, stdout: int = 1
 ) -> int:
-    """Connect two file descriptors to a terminal on the host until its program ends; returns the exit status.
+    """Connect two file descriptors to a program on the host, and return its exit status.
 
-    Keys go over as they are typed: Ctrl-C reaches the host's program, not ours. Raises
-    `Unreachable` when the connection is lost.
+    `remote` is a command line, or None for a login shell. Keys are sent as typed: Ctrl-C reaches
+    the host's program, not ours. Raises `Unreachable` when the connection is lost.
     """
     size = os.get_terminal_size(stdin) if os.isatty(stdin) else None
     channel = transport.open_terminal(
@@ -294,23 +153,21 @@ def _pump(channel: Any, stdin: int, stdout: int) -> None:
                 else:
                     sources.remove(stdin)
                     channel.shutdown_write()
-            except (
-                OSError
-            ):  # the program has ended; the last of its output and its status are still to come
+            except OSError:  # the program has ended; more output and its status may still come
                 sources = [channel]
 
 
 def _copy_output(channel: Any, stdout: int) -> bool:
-    """Write what has arrived; False when both streams have ended."""
-    seen = False
+    """Write what has arrived; return False when both streams have ended."""
+    received = False
     if channel.recv_stderr_ready():
-        seen = True
+        received = True
         _write_all(2, channel.recv_stderr(_CHUNK_BYTES))
-    if channel.recv_ready() or not seen:
+    if channel.recv_ready() or not received:
         data = channel.recv(_CHUNK_BYTES)
         _write_all(stdout, data)
-        seen = seen or bool(data)
-    return seen
+        received = received or bool(data)
+    return received
 
 
 def _write_all(fd: int, data: bytes) -> None:
@@ -326,7 +183,7 @@ def _raw(fd: int) -> Iterator[None]:
         return
     before = termios.tcgetattr(fd)
     try:
-        tty.setraw(fd, termios.TCSADRAIN)  # what was typed ahead counts
+        tty.setraw(fd, termios.TCSADRAIN)  # keeps what was typed ahead
         yield
     finally:
         termios.tcsetattr(fd, termios.TCSADRAIN, before)
@@ -334,7 +191,7 @@ def _raw(fd: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _resizing(channel: Any, fd: int) -> Iterator[None]:
-    """Tell the host when the window changes. Signals are the main thread's: elsewhere the size stays."""
+    """Report changes of the window size to the host; only the main thread can handle the signal."""
     if not os.isatty(fd) or threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""Commands over one SSH connection: streamed, bounded in time, and never left hanging."""
+"""Commands over one SSH connection: streamed, bounded in time, several at once."""
 
 from __future__ import annotations
 
@@ -6,62 +6,45 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 
 from paramiko import Channel
 from paramiko.ssh_exception import SSHException
 
 from provision.core.errors import CommandTimeout, HostError, Unreachable
 from provision.core.model import Host, Sink
-from provision.hosts.ssh.wire import SESSION, Ending, Opening, Wire, opened
+from provision.hosts.ssh.streams import CommandInput, DataReady, Sinks, copy_output, send_all
+from provision.hosts.ssh.wire import SESSION, CommandEnd, PendingChannel, Wire, wait_for_channel
 
-_READ_BYTES = 1024 * 1024
-_PACKET_BYTES = 32 * 1024
 _INLINE_BYTES = 64 * 1024
-"""Input up to this size fits into the socket's buffer and is sent without a thread of its own."""
+"""Input up to this size fits into the socket's buffer and needs no thread of its own."""
 COMMAND_MAX_BYTES = 128 * 1024 - 1
-"""Linux: MAX_ARG_STRLEN; a longer command line cannot be handed to the login shell."""
+"""Linux: MAX_ARG_STRLEN; the login shell cannot receive a longer command line."""
+_SESSION_PAUSES_S = (0.0, 0.0, 0.1, 0.3)
+"""Waits before each attempt to get a session.
 
-
-@dataclass(frozen=True)
-class _Input:
-    """What a command reads, and whether its input ends after that."""
-
-    chunks: Iterable[bytes]
-    ends: bool
-
-    @property
-    def size(self) -> int | None:
-        """Bytes, where that is known before they come."""
-        return (
-            sum(map(len, self.chunks))
-            if isinstance(self.chunks, Sequence) and len(self.chunks) <= 1
-            else None
-        )
-
-
-@dataclass(frozen=True)
-class _Sinks:
-    stdout: Sink
-    stderr: Sink
+A second attempt can succeed: a session requested in advance may have been refused, or closed for
+want of use (sshd's ChannelTimeout), or refused while the server still cleans up an ended command.
+"""
 
 
 class SshTransport:
-    """The `Transport` of a host that is reached by SSH. Several threads may run commands at once."""
+    """The `Transport` of a host reached by SSH. Several threads may run commands at once."""
 
     def __init__(self, host: Host, wire: Wire, close: Callable[[], None]) -> None:
         self._host = host
         self._wire = wire
         self._close = close
         self._lock = threading.Lock()
-        self._closed = False
-        self._over = threading.Event()
-        self._spare: Opening | None = wire.spare or wire.begin(SESSION)
+        self._closing = threading.Event()
+        self._next_session: PendingChannel | None = wire.early_channel or wire.request_channel(
+            SESSION
+        )
+        """Requested in advance, so that the next command costs one round trip."""
 
     @property
     def host(self) -> Host:
-        """The host this transport leads to."""
+        """The host that this transport leads to."""
         return self._host
 
     def exchange(
@@ -75,14 +58,13 @@ class SshTransport:
     ) -> int:
         """Run one command line in the login shell; see `provision.core.model.Transport.exchange`.
 
-        Death by a signal gives 128 + its number, as a shell would say it.
+        Returns the exit status; for a command ended by a signal, 128 + its number, as shells do.
+        Raises `Unreachable` when the connection is lost, `CommandTimeout` after `timeout_s`,
+        `HostError` when the server refuses the session or the command, and ValueError for a command
+        line that is too long or contains NUL.
         """
-        return self._run(
-            command,
-            _Input((stdin,) if stdin else (), ends=False),
-            _Sinks(on_stdout, on_stderr),
-            timeout_s,
-        )
+        command_input = CommandInput((stdin,) if stdin else (), ends=False)
+        return self._run(command, command_input, Sinks(on_stdout, on_stderr), timeout_s)
 
     def send(
         self,
@@ -93,17 +75,16 @@ class SshTransport:
         on_stderr: Sink,
         timeout_s: float,
     ) -> int:
-        """Like `exchange`, but the input ends after the last chunk."""
-        return self._run(
-            command, _Input(chunks, ends=True), _Sinks(on_stdout, on_stderr), timeout_s
-        )
+        """Like `exchange`, but the command's standard input ends after the last chunk."""
+        command_input = CommandInput(chunks, ends=True)
+        return self._run(command, command_input, Sinks(on_stdout, on_stderr), timeout_s)
 
     def close(self) -> None:
-        """End the connection and every gateway on the way; safe to call twice and from another thread."""
+        """Close the connection and its gateways; safe to call twice and from another thread."""
         with self._lock:
-            already, self._closed = self._closed, True
-        if not already:
-            self._over.set()
+            already_closed = self._closing.is_set()
+            self._closing.set()
+        if not already_closed:
             self._close()
 
     def open_terminal(
@@ -114,10 +95,14 @@ class SshTransport:
         size: tuple[int, int] | None,
         timeout_s: float = 30.0,
     ) -> Channel:
-        """A channel with a login shell (or `command`) on it; with `size` (columns, lines) on a terminal of the host's."""
-        channel = self._session(time.monotonic() + timeout_s, timeout_s)
+        """Return a channel that runs `command`, or a login shell for None.
+
+        With `size` (columns, lines), it has a terminal on the host. Raises `HostError` when the
+        server refuses, `Unreachable` when the connection is lost.
+        """
+        channel = self._open_session(time.monotonic() + timeout_s, timeout_s)
         channel.settimeout(timeout_s)
-        self._wire.endings[channel.chanid] = Ending()
+        self._wire.command_ends[channel.chanid] = CommandEnd()
         try:
             if size:
                 channel.get_pty(term, *size)
@@ -127,104 +112,112 @@ class SshTransport:
                 channel.exec_command(command)
         except SSHException as error:
             channel.close()
-            raise self._refused() if self._wire.is_active() else self._lost(str(error)) from error
+            if self._wire.is_active():
+                raise self._command_refused() from error
+            raise self._connection_lost(str(error)) from error
         channel.settimeout(None)
         return channel
 
     def exit_status(self, channel: Channel, timeout_s: float = 30.0) -> int:
-        """How the program on a channel of `open_terminal` ended, once its output has."""
-        ending = self._wire.endings.pop(channel.chanid, Ending())
-        return self._status(channel, ending, time.monotonic() + timeout_s, timeout_s)
+        """Return the exit status of a channel from `open_terminal`, after its output has ended.
 
-    def _run(self, command: str, given: _Input, sinks: _Sinks, timeout_s: float) -> int:
+        Raises as `exchange` does.
+        """
+        end = self._wire.command_ends.pop(channel.chanid, CommandEnd())
+        return self._wait_for_status(channel, end, time.monotonic() + timeout_s, timeout_s)
+
+    def _run(
+        self, command: str, command_input: CommandInput, sinks: Sinks, timeout_s: float
+    ) -> int:
         line = command.encode("utf-8", "surrogateescape")
         if len(line) > COMMAND_MAX_BYTES or b"\0" in line:
             raise ValueError(
-                f"a command line of {len(line)} bytes; at most {COMMAND_MAX_BYTES}, none NUL: send it on standard input"
+                f"a command line of {len(line)} bytes; at most {COMMAND_MAX_BYTES}, none NUL: "
+                "send it on standard input"
             )
         deadline = time.monotonic() + timeout_s
-        channel = self._session(deadline, timeout_s)
+        channel = self._open_session(deadline, timeout_s)
         try:
-            wake = _Wake(channel)
-            ending = self._start(channel, line, given)
-            if not _stream(channel, wake, sinks, deadline):
-                raise self._timeout(timeout_s)
-            return self._status(channel, ending, deadline, timeout_s)
+            data_ready = DataReady(channel)
+            end = self._start(channel, line, command_input)
+            if not copy_output(channel, data_ready, sinks, deadline):
+                raise self._timed_out(timeout_s)
+            return self._wait_for_status(channel, end, deadline, timeout_s)
         finally:
-            self._wire.endings.pop(channel.chanid, None)
+            self._wire.command_ends.pop(channel.chanid, None)
             with contextlib.suppress(OSError, EOFError, SSHException):
                 channel.close()
 
-    def _start(self, channel: Channel, line: bytes, given: _Input) -> Ending:
+    def _start(self, channel: Channel, line: bytes, command_input: CommandInput) -> CommandEnd:
         try:
-            ending = self._wire.start_command(channel, line)
-            self._feed(channel, given)
+            end = self._wire.start_command(channel, line)
+            self._send_input(channel, command_input)
         except (OSError, EOFError, SSHException) as error:
-            raise self._lost(str(error)) from error
-        self._prefetch()
-        return ending
+            raise self._connection_lost(str(error)) from error
+        self._request_next_session()
+        return end
 
-    def _session(self, deadline: float, timeout_s: float) -> Channel:
+    def _open_session(self, deadline: float, timeout_s: float) -> Channel:
         with self._lock:
-            opening, self._spare = self._spare, None
+            pending, self._next_session = self._next_session, None
         refusal = ""
-        # what was refused in advance, or closed because nobody used it (sshd's ChannelTimeout), or
-        # refused while the server still buries an ended command, may be granted now
-        for pause_s in (0.0, 0.0, 0.1, 0.3):
-            self._over.wait(pause_s)
-            asked, opening = opening or self._begin(), None
-            channel = opened(self._wire, asked, deadline)
+        for pause_s in _SESSION_PAUSES_S:
+            self._closing.wait(pause_s)
+            attempt, pending = pending or self._request_session(), None
+            channel = wait_for_channel(self._wire, attempt, deadline)
             if channel is not None:
                 return channel
             if not self._wire.is_active():
-                raise self._lost("")
+                raise self._connection_lost("")
             refusal = self._wire.refusals.pop(
-                asked.channel.chanid, "closed at once" if asked.channel.closed else ""
+                attempt.channel.chanid, "closed at once" if attempt.channel.closed else ""
             )
             if not refusal:
-                raise self._timeout(timeout_s)
-        raise self._too_many(refusal)
+                raise self._timed_out(timeout_s)
+        raise self._session_refused(refusal)
 
-    def _begin(self) -> Opening:
+    def _request_session(self) -> PendingChannel:
         try:
-            return self._wire.begin(SESSION)
+            return self._wire.request_channel(SESSION)
         except (OSError, EOFError, SSHException) as error:
-            raise self._lost(str(error)) from error
+            raise self._connection_lost(str(error)) from error
 
-    def _prefetch(self) -> None:
-        """Ask for the next session while this command runs, so that the next command costs one round trip."""
+    def _request_next_session(self) -> None:
         with self._lock:
-            if self._spare is None and not self._closed:
-                self._spare = self._begin()
+            if self._next_session is None and not self._closing.is_set():
+                self._next_session = self._request_session()
 
-    def _feed(self, channel: Channel, given: _Input) -> None:
-        if given.size is not None and given.size <= min(_INLINE_BYTES, channel.out_window_size):
-            _send_all(channel, given)
+    def _send_input(self, channel: Channel, command_input: CommandInput) -> None:
+        size = command_input.size
+        if size is not None and size <= min(_INLINE_BYTES, channel.out_window_size):
+            send_all(channel, command_input)
         else:
             threading.Thread(
-                target=_send_all,
-                args=(channel, given),
+                target=send_all,
+                args=(channel, command_input),
                 name=f"stdin of {self._host.name}",
                 daemon=True,
             ).start()
 
-    def _status(self, channel: Channel, ending: Ending, deadline: float, timeout_s: float) -> int:
+    def _wait_for_status(
+        self, channel: Channel, end: CommandEnd, deadline: float, timeout_s: float
+    ) -> int:
         if not channel.status_event.wait(max(0.0, deadline - time.monotonic())):
-            raise self._timeout(timeout_s)
-        if ending.refused and self._wire.is_active():
-            raise self._refused()
-        # OpenSSH may send the status before the last of the output: a connection cut in between has
-        # not delivered all
-        if not (channel.eof_received or ending.closed):
-            raise self._lost("")
+            raise self._timed_out(timeout_s)
+        if end.refused and self._wire.is_active():
+            raise self._command_refused()
+        # OpenSSH may send the status before the end of the output: a connection lost in between has
+        # not delivered all of it.
+        if not (channel.eof_received or end.closed):
+            raise self._connection_lost("")
         if channel.exit_status >= 0:
             return channel.exit_status
-        if ending.signal:
-            return 128 + _signal_number(ending.signal)
-        raise self._lost("")
+        if end.signal:
+            return 128 + _signal_number(end.signal)
+        raise self._connection_lost("")
 
-    def _lost(self, why: str) -> Unreachable:
-        if self._closed:
+    def _connection_lost(self, why: str) -> Unreachable:
+        if self._closing.is_set():
             return Unreachable(
                 "the connection was closed",
                 where=self._host.name,
@@ -238,18 +231,21 @@ class SshTransport:
             or "no exit status arrived"
         )
         return Unreachable(
-            "the connection was lost", where=self._host.name, why=reason, fix=self._try()
+            "the connection was lost",
+            where=self._host.name,
+            why=reason,
+            fix=self._manual_check(),
         )
 
-    def _refused(self) -> HostError:
+    def _command_refused(self) -> HostError:
         return HostError(
             "the server refuses to run commands",
             where=self._host.name,
             why="exec request refused",
-            fix=self._try(),
+            fix=self._manual_check(),
         )
 
-    def _too_many(self, refusal: str) -> HostError:
+    def _session_refused(self, refusal: str) -> HostError:
         why = f"{refusal} (OpenSSH grants MaxSessions, by default 10, at once on one connection)"
         return HostError(
             "the server refuses another session",
@@ -258,90 +254,22 @@ class SshTransport:
             fix="sudo sshd -T | grep -i maxsessions",
         )
 
-    def _timeout(self, timeout_s: float) -> CommandTimeout:
+    def _timed_out(self, timeout_s: float) -> CommandTimeout:
         return CommandTimeout(
             f"no end after {timeout_s:g} s",
             where=self._host.name,
             why="the command was still running",
-            fix=self._try(),
+            fix=self._manual_check(),
         )
 
-    def _try(self) -> str:
+    def _manual_check(self) -> str:
         user = f"{self._host.user}@" if self._host.user else ""
         port = f"-p {self._host.port} " if self._host.port else ""
         return f"ssh {port}{user}{self._host.address} uptime"
 
 
-class _Wake:
-    """Set by the connection's thread whenever either stream has something to read or has ended.
-
-    Two buffers share it, so "this buffer is empty now" must not clear what the other one set:
-    `clear` does nothing and the reader resets it before it looks.
-    """
-
-    def __init__(self, channel: Channel) -> None:
-        self._event = threading.Event()
-        for buffer in (channel.in_buffer, channel.in_stderr_buffer):
-            buffer.set_event(self)  # type: ignore[arg-type]
-
-    def set(self) -> None:
-        self._event.set()
-
-    def clear(self) -> None:
-        pass
-
-    def reset(self) -> None:
-        self._event.clear()
-
-    def wait(self, timeout_s: float) -> bool:
-        return self._event.wait(timeout_s)
-
-
-def _stream(channel: Channel, wake: _Wake, sinks: _Sinks, deadline: float) -> bool:
-    """Hand over what arrives until both streams have ended; False when the deadline passed first.
-
-    Each stream in turn, so that a flood on one holds up neither the other nor the deadline.
-    """
-    while (left_s := deadline - time.monotonic()) > 0:
-        wake.reset()
-        ended = bool(channel.eof_received) or channel.closed
-        out = _receive(channel.recv) if channel.recv_ready() else b""
-        err = _receive(channel.recv_stderr) if channel.recv_stderr_ready() else b""
-        if out:
-            sinks.stdout(out)
-        if err:
-            sinks.stderr(err)
-        if not out and not err:
-            if ended:
-                return True
-            wake.wait(left_s)
-    return False
-
-
-def _receive(receive: Callable[[int], bytes]) -> bytes:
-    """What a stream holds. Reading also grants the server more room, which fails when the connection is gone: then it has ended."""
-    try:
-        return receive(_READ_BYTES)
-    except (OSError, EOFError, SSHException):
-        return b""
-
-
-def _send_all(channel: Channel, given: _Input) -> None:
-    """Write the input; a command that ends or closes its input before it has read all is no error."""
-    with contextlib.suppress(OSError, EOFError, SSHException):
-        for chunk in given.chunks:
-            view = memoryview(chunk)
-            while view:
-                sent = channel.send(bytes(view[:_PACKET_BYTES]))
-                if sent == 0:
-                    return
-                view = view[sent:]
-        if given.ends:
-            channel.shutdown_write()
-
-
 def _signal_number(name: str) -> int:
-    """The number of a signal as RFC 4254 §6.10 names it (without SIG); 0 for one this system does not know."""
+    """Return the number of a signal named as in RFC 4254 §6.10 (without SIG); 0 if unknown here."""
     with contextlib.suppress(KeyError):
         return int(signal.Signals[f"SIG{name}"])
     return 0

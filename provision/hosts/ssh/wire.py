@@ -1,15 +1,17 @@
-"""paramiko's Transport with the waits taken out that the protocol does not ask for.
+"""paramiko's Transport without the round trips that the SSH protocol does not require.
 
-What the stock client sends one by one, waiting a round trip each time, goes out together here:
+Stock paramiko sends these one by one and waits for an answer each time; `Wire` sends them together:
 
-- the service request and the authentication request that needs it (RFC 4252 §4 lets the client go on at once);
-- with a single key to try, and OpenSSH on the other side, the opening of the first channel: "any non-authentication
-  messages sent by the client after the request that resulted in SSH_MSG_USERAUTH_SUCCESS … MUST be passed to the
-  service" (RFC 4252 §5.1);
-- a command and its input, without waiting for the command's acknowledgement;
-- the opening of the next session, while the current command runs.
+- the service request and the authentication request (RFC 4252 §4 lets the client go on at once);
+- with a single key to offer, and OpenSSH as the server, the request for the first channel: "any
+  non-authentication messages sent by the client after the request that resulted in
+  SSH_MSG_USERAUTH_SUCCESS … MUST be passed to the service" (RFC 4252 §5.1);
+- a command and its input, without waiting until the server acknowledges the command;
+- the request for the next session, while the current command runs.
 
-From TCP's first packet to the first command's output that makes 5 round trips instead of 8.
+From the first TCP packet to the first command's output, that is 5 round trips instead of 8.
+
+It overrides private parts of paramiko; tests/unit/test_dependencies.py lists and checks them.
 """
 
 from __future__ import annotations
@@ -34,9 +36,8 @@ from paramiko.common import (
 from paramiko.ssh_exception import SSHException
 
 WINDOW_BYTES = 16 * 1024 * 1024
-"""How much output may be on its way to us: 2 MiB (the default) at 50 ms round trip stops at 40
-MB/s."""
-_SILENT_KEEPALIVES = 3
+"""How much output may be in flight to us; paramiko's 2 MiB limit 50 ms round trips to 40 MB/s."""
+_MAX_UNANSWERED_KEEPALIVES = 3
 _CIPHERS = (
     "aes128-gcm@openssh.com",
     "aes256-gcm@openssh.com",
@@ -44,12 +45,11 @@ _CIPHERS = (
     "aes192-ctr",
     "aes256-ctr",
 )
-"""Authenticated encryption first: one pass over the data instead of a cipher and a Python-driven
-MAC."""
+"""Authenticated encryption first: one pass over the data, instead of a cipher and then a MAC."""
 
 
 class _EagerAuth(AuthHandler):
-    """Sends the authentication request together with the service request it depends on, and the latter only once."""
+    """Sends the authentication request right after the service request, which it sends once."""
 
     transport: Wire
 
@@ -63,45 +63,44 @@ class _EagerAuth(AuthHandler):
         super()._parse_service_accept(accepted)  # type: ignore[misc]
 
     def _parse_service_accept(self, message: Message) -> None:
-        """The server's answer carries nothing that we still wait for."""
+        """Ignore the server's answer: `_request_auth` went on without it."""
 
 
 @dataclass(frozen=True)
-class Goal:
-    """Where a channel leads: to a session, or, with a port, from the server on to another machine."""
+class ChannelTarget:
+    """What a channel leads to: a session or, with a port, a TCP address behind the server."""
 
     address: str = ""
     port: int = 0
 
 
-SESSION = Goal()
+SESSION = ChannelTarget()
 
 
 @dataclass
-class Opening:
-    """A channel that was asked for and may not have been granted yet."""
+class PendingChannel:
+    """A requested channel; `answered` is set when the server has granted or refused it."""
 
     channel: Channel
     answered: threading.Event
 
 
 @dataclass
-class Ending:
-    """What the server said about the end of a command besides its exit status."""
+class CommandEnd:
+    """What the server reports about a command's end besides the exit status."""
 
     signal: str = ""
     refused: bool = False
     closed: bool = False
-    """The server itself ended the channel, so that nothing it printed is missing."""
+    """True when the server closed the channel: all output has arrived."""
 
 
 class Wire(Transport):
-    """One SSH connection, client side."""
+    """The client side of one SSH connection."""
 
     if TYPE_CHECKING:
         active: bool
         _channels: Any
-        _handler_table: dict[int, Any]
 
         def _send_user_message(self, data: Message) -> None: ...
         def _next_channel(self) -> int: ...
@@ -115,22 +114,23 @@ class Wire(Transport):
             *(name for name in offered if name not in _CIPHERS),
         )
         self.service_requested = False
-        self.early: Goal | None = None
-        """What to open together with the authentication; right only when there is one key to
-        try."""
-        self.spare: Opening | None = None
+        self.early_target: ChannelTarget | None = None
+        """The channel to request together with the authentication; only for a single key."""
+        self.early_channel: PendingChannel | None = None
         self.disconnect_reason = ""
         self.refusals: dict[int, str] = {}
-        self.endings: dict[int, Ending] = {}
-        self._unanswered = 0
+        """Why the server refused a channel, by channel number."""
+        self.command_ends: dict[int, CommandEnd] = {}
+        """By channel number."""
+        self._unanswered_keepalives = 0
 
     @property
     def preferred_keys(self) -> tuple[str, ...]:
-        """Plain host keys only: a certificate could not be checked against known_hosts here."""
+        """Host key algorithms without certificates, which cannot be checked against known_hosts."""
         return tuple(name for name in super().preferred_keys if "-cert-" not in name)
 
     def prefer_host_keys(self, algorithms: tuple[str, ...]) -> None:
-        """Ask for these host key algorithms first, as OpenSSH does with those of the known keys."""
+        """Prefer these host key algorithms, as OpenSSH prefers those of the known keys."""
         security = self.get_security_options()
         offered = tuple(security.key_types)
         first = tuple(name for name in algorithms if name in offered)
@@ -139,43 +139,48 @@ class Wire(Transport):
     def auth_publickey(
         self, username: str, key: PKey, event: threading.Event | None = None
     ) -> list[str]:
-        """Authenticate with one key; as `Transport.auth_publickey`, one round trip sooner."""
+        """Authenticate with one key, like `Transport.auth_publickey` but one round trip faster.
+
+        Raises AuthenticationException when the server refuses the key, SSHException when the
+        connection is lost.
+        """
         if not self.active or not self.initial_kex_done:
             raise SSHException("No existing session")
         done = event or threading.Event()
         handler = self.auth_handler = _EagerAuth(self)
         handler.auth_publickey(username, key, done)
-        # OpenSSH keeps RFC 4252 §5.1; servers that authenticate in the background may take it for
-        # an intrusion
-        if self.early is not None and "OpenSSH" in self.remote_version:
-            self.spare, self.early = self.begin(self.early), None
+        # Only OpenSSH is known to keep RFC 4252 §5.1; a server that authenticates in the background
+        # may drop a connection that requests a channel too early.
+        if self.early_target is not None and "OpenSSH" in self.remote_version:
+            self.early_channel = self.request_channel(self.early_target)
+            self.early_target = None
         return [] if event else handler.wait_for_response(done)
 
-    def begin(self, goal: Goal) -> Opening:
-        """Ask for a channel without waiting for the answer; as `Transport.open_channel` otherwise."""
+    def request_channel(self, target: ChannelTarget) -> PendingChannel:
+        """Request a channel, like `Transport.open_channel`, but without waiting for the answer."""
         with self.lock:
             number = self._next_channel()
             request = Message()
             request.add_byte(cMSG_CHANNEL_OPEN)
-            request.add_string("direct-tcpip" if goal.port else "session")
+            request.add_string("direct-tcpip" if target.port else "session")
             request.add_int(number)
             request.add_int(self.default_window_size)
             request.add_int(self.default_max_packet_size)
-            if goal.port:
-                request.add(goal.address, goal.port, "", 0)
+            if target.port:
+                request.add(target.address, target.port, "", 0)
             channel: Any = Channel(number)
-            opening = Opening(channel, threading.Event())
+            pending = PendingChannel(channel, threading.Event())
             self._channels.put(number, channel)
-            self.channel_events[number] = opening.answered
+            self.channel_events[number] = pending.answered
             self.channels_seen[number] = True
             channel._set_transport(self)  # noqa: SLF001
             channel._set_window(self.default_window_size, self.default_max_packet_size)  # noqa: SLF001
         self._send_user_message(request)
-        return opening
+        return pending
 
-    def start_command(self, channel: Channel, command: bytes) -> Ending:
-        """Ask for `command` on an open session without waiting for the acknowledgement."""
-        ending = self.endings[channel.chanid] = Ending()
+    def start_command(self, channel: Channel, command: bytes) -> CommandEnd:
+        """Start `command` on an open session, without waiting for the acknowledgement."""
+        end = self.command_ends[channel.chanid] = CommandEnd()
         request = Message()
         request.add_byte(cMSG_CHANNEL_REQUEST)
         request.add_int(channel.remote_chanid)
@@ -183,16 +188,16 @@ class Wire(Transport):
         request.add_boolean(True)
         request.add_string(command)
         self._send_user_message(request)
-        return ending
+        return end
 
     def keep_alive(self, interval_s: int) -> None:
-        """After `interval_s` seconds of silence ask for a sign of life; give up after three without an answer."""
-        self.packetizer.set_keepalive(interval_s, self._ask_for_life)
+        """Test the connection after `interval_s` seconds of silence; drop it after 3 failures."""
+        self.packetizer.set_keepalive(interval_s, self._send_keepalive)
 
-    def _ask_for_life(self) -> None:
-        if self._unanswered >= _SILENT_KEEPALIVES:
-            raise SSHException(f"no answer to {_SILENT_KEEPALIVES} keep-alive requests")
-        self._unanswered += 1
+    def _send_keepalive(self) -> None:
+        if self._unanswered_keepalives >= _MAX_UNANSWERED_KEEPALIVES:
+            raise SSHException(f"no answer to {_MAX_UNANSWERED_KEEPALIVES} keep-alive requests")
+        self._unanswered_keepalives += 1
         request = Message()
         request.add_byte(cMSG_GLOBAL_REQUEST)
         request.add_string("keepalive@openssh.com")
@@ -200,11 +205,11 @@ class Wire(Transport):
         self._send_user_message(request)
 
     def _parse_request_success(self, message: Message) -> None:
-        self._unanswered = 0
+        self._unanswered_keepalives = 0
         super()._parse_request_success(message)  # type: ignore[misc]
 
     def _parse_request_failure(self, message: Message) -> None:
-        self._unanswered = 0
+        self._unanswered_keepalives = 0
         super()._parse_request_failure(message)  # type: ignore[misc]
 
     def _parse_disconnect(self, message: Message) -> None:
@@ -220,28 +225,28 @@ class Wire(Transport):
         self.saved_exception = None
 
     def on_channel_request(self, channel: Channel, message: Message) -> None:
-        """Keep the name of the signal that ended a command; the rest is as ever."""
+        """Record the signal that ended a command, then handle the request as paramiko does."""
         name = message.get_text()
         message.get_boolean()
-        ending = self.endings.get(channel.chanid)
-        if name == "exit-signal" and ending:
-            ending.signal = message.get_text()
+        end = self.command_ends.get(channel.chanid)
+        if name == "exit-signal" and end:
+            end.signal = message.get_text()
         message.rewind()
         message.get_int()
         channel._handle_request(message)  # type: ignore[attr-defined]  # noqa: SLF001
 
     def on_channel_refusal(self, channel: Channel, message: Message) -> None:
-        """Keep that a command was refused, which closes the channel."""
-        ending = self.endings.get(channel.chanid)
-        if ending:
-            ending.refused = True
+        """Record that the server refused a command, then let paramiko close the channel."""
+        end = self.command_ends.get(channel.chanid)
+        if end:
+            end.refused = True
         channel._request_failed(message)  # type: ignore[attr-defined]  # noqa: SLF001
 
     def on_channel_close(self, channel: Channel, message: Message) -> None:
-        """Keep that it was the server who closed the channel, and not the connection that went."""
-        ending = self.endings.get(channel.chanid)
-        if ending:
-            ending.closed = True
+        """Record that the server closed the channel: the connection was not lost."""
+        end = self.command_ends.get(channel.chanid)
+        if end:
+            end.closed = True
         channel._handle_close(message)  # type: ignore[attr-defined]  # noqa: SLF001
 
     _channel_handler_table: ClassVar[dict[int, Any]] = {
@@ -258,11 +263,16 @@ class Wire(Transport):
     }
 
 
-def opened(wire: Wire, opening: Opening, deadline: float) -> Channel | None:
-    """Wait until the channel is granted; None when the time, the connection or it ended first, or it was refused."""
-    while wire.is_active() and not opening.answered.wait(
+def wait_for_channel(wire: Wire, pending: PendingChannel, deadline: float) -> Channel | None:
+    """Wait until the server grants a channel, and return it.
+
+    Returns None when the server refuses or closes it, when the connection is lost, or at the
+    deadline (`time.monotonic`).
+    """
+    while wire.is_active() and not pending.answered.wait(
         min(1.0, max(0.0, deadline - time.monotonic()))
     ):
         if time.monotonic() >= deadline:
             return None
-    return opening.channel if opening.channel.active and not opening.channel.closed else None
+    channel = pending.channel
+    return channel if channel.active and not channel.closed else None

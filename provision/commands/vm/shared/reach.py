@@ -150,7 +150,7 @@ def _trust_first(project: Project, pins: KnownHosts, target: Host, patience: Pat
 
     waited = f"it published no host keys within {patience.host_keys_s:g} s"
     for key in patience.retrying(
-        connection.scan, target, known_hosts=pins, ssh_config=project.ssh_config
+        connection.scan_host_keys, target, known_hosts=pins, ssh_config=project.ssh_config
     ):
         project.emit(Note(f"trusting on first use: {key} ({waited})", host=target.name))
         pins.pin(str(target.key_alias), key.line)
