@@ -92,7 +92,9 @@ def _tunnel_command(project: Project, record: VmRecord) -> tuple[str, ...]:
         return ()
     is_mock = project.settings.cloud == "mock"
     program = str(project.mock.gcloud_path) if is_mock else iap.PROGRAM
-    return iap.tunnel_command(record.name, project=project.cloud_project, zone=record.zone, program=program)
+    return iap.tunnel_command(
+        record.name, project=project.cloud_project, zone=record.zone, program=program
+    )
 
 
 def has_unrecorded_vm(project: Project) -> bool:

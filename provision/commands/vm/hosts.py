@@ -85,7 +85,9 @@ def vm_ssh_config(project: Project) -> TaskResult:
     host_keys.pin_keys_of_settings(project, hosts)
     config = project.ssh_config
     aliases = {
-        target.name: asdict(resolve_alias(target, config)) for target in hosts if not target.key_alias
+        target.name: asdict(resolve_alias(target, config))
+        for target in hosts
+        if not target.key_alias
     }
     text = templating.ssh_config(
         hosts,
