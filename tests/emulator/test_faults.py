@@ -259,16 +259,16 @@ def test_a_fault_of_a_zone_a_call_and_a_name(google: Google, emulator: ComputeEm
 
 
 WRONG: dict[str, tuple[Any, str]] = {
-    "no fault": ({}, "no fault: 'None'"),
+    "no fault": ({}, "unknown fault: 'None'"),
     "unknown fault": ({"fault": "earthquake"}, "known: stock_out, quota"),
     "unknown call": (
         {"fault": "never", "call": "instances.insrt"},
-        "no emulated method: 'instances.insrt'",
+        "unknown method: 'instances.insrt'",
     ),
-    "unknown word": ({"fault": "never", "colour": "red"}, "fault 'never' does not go with colour"),
+    "unknown word": ({"fault": "never", "colour": "red"}, "fault 'never' with colour: its keys are fault, zone, call, name, nth"),
     "missing word": (
         {"fault": "slow"},
-        "fault 'slow' does not go with nothing more (its words: fault, zone, call, name, nth, seconds)",
+        "fault 'slow' with no keys of its own: its keys are fault, zone, call, name, nth, seconds",
     ),
     "not nth": ({"fault": "never", "nth": "0"}, "nth is a number"),
     "backwards": ({"fault": "never", "nth": "3-2"}, "nth is a number"),

@@ -1,5 +1,6 @@
-"""A Compute Engine API emulator for tests and for the embedded mock: state machine, operations, rule checks, scripted faults."""
+"""A Compute Engine API emulator for tests and for the embedded mock, with scripted faults."""
 
+from provision.testing.compute.application import Call
 from provision.testing.compute.backend import HostBackend, NullBackend
 from provision.testing.compute.catalogue import Catalogue
 from provision.testing.compute.clock import Clock, SimulatedClock, SystemClock
@@ -15,7 +16,7 @@ from provision.testing.compute.faults import (
 )
 from provision.testing.compute.quotas import Quotas
 from provision.testing.compute.routes import METHODS
-from provision.testing.compute.server import Call, ComputeEmulator
+from provision.testing.compute.server import ComputeEmulator
 
 __all__ = [
     "METHODS",

@@ -1,4 +1,4 @@
-"""What stands behind an emulated instance: something that can be booted, halted and destroyed."""
+"""The hosts behind emulated instances: what boots, halts and destroys them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Protocol
 
 
 class HostBackend(Protocol):
-    """Gives emulated instances a body.
+    """Boots and ends the hosts of emulated instances.
 
-    Called from the emulator's request threads, one call at a time. An exception from `boot` fails
-    the operation with INTERNAL_ERROR, as a real host failure would.
+    The emulator calls it from its request threads, one call at a time. An exception from `boot`
+    fails the operation with INTERNAL_ERROR, as a real host failure does.
     """
 
     def boot(
         self, name: str, zone: str, metadata: dict[str, str], gpu: str | None, gpu_count: int
     ) -> tuple[str, int]:
-        """Start the host (also after `halt`) and return the address and port where its SSH server listens."""
+        """Start the host, also after `halt`; return address and port of its SSH server."""
         ...
 
     def halt(self, name: str, zone: str) -> None:
@@ -28,7 +28,7 @@ class HostBackend(Protocol):
 
 
 class NullBackend:
-    """Hosts that are only written down; for tests of the API alone."""
+    """Records calls and starts nothing; for tests of the API alone."""
 
     def __init__(self, address: str = "127.0.0.1", port: int = 22) -> None:
         self._at = (address, port)
@@ -40,15 +40,15 @@ class NullBackend:
     def boot(
         self, name: str, zone: str, metadata: dict[str, str], gpu: str | None, gpu_count: int
     ) -> tuple[str, int]:
-        """Write the boot down."""
+        """Record the boot."""
         self.boots.append((metadata, gpu, gpu_count))
         self.events.append(("boot", name, zone))
         return self._at
 
     def halt(self, name: str, zone: str) -> None:
-        """Write the halt down."""
+        """Record the halt."""
         self.events.append(("halt", name, zone))
 
     def destroy(self, name: str, zone: str) -> None:
-        """Write the removal down."""
+        """Record the removal."""
         self.events.append(("destroy", name, zone))

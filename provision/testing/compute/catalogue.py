@@ -1,4 +1,4 @@
-"""What the emulated cloud offers: zones, machine types, accelerator types, images. Pure.
+"""The catalogue of the emulated cloud: zones, machine types, accelerator types, images. Pure.
 
 GPU and machine types come from the package's own table (`provision.cloud.market.catalog`), the
 zones from data/zones.json.
@@ -19,7 +19,7 @@ from typing import Any
 from provision.cloud.market import catalog
 from provision.cloud.market.catalog import GpuType, MachineType
 from provision.cloud.market.placement import region_of
-from provision.testing.compute.errors import ApiError, Json, not_found
+from provision.testing.compute.errors import Json, not_found
 
 CREATED_AT = "2026-01-01T00:00:00.000-08:00"
 IMAGE_GB = 10
@@ -73,7 +73,7 @@ def stable_id(*words: str) -> str:
 
 
 class Catalogue:
-    """The resources that exist before anybody creates one."""
+    """The resources that exist before a client creates any."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Catalogue:
         return tuple(sorted({region_of(zone) for zone in self._zones}))
 
     def accelerators_in(self, zone: str) -> tuple[GpuType, ...]:
-        """The GPU types of a zone; 404 for an unknown zone."""
+        """The GPU types of a zone. Raises `ApiError` 404 for an unknown zone."""
         if zone not in self._zones:
             raise not_found(f"zones/{zone}")
         return tuple(catalog.gpu_types()[name] for name in self._zones[zone])
@@ -113,7 +113,7 @@ class Catalogue:
         return (*catalog.n1_predefined(), *_E2, *_SHARED, *bundled)
 
     def find_machine_type(self, zone: str, name: str) -> MachineType | None:
-        """A machine type of a zone, custom N1 types included."""
+        """A machine type of a zone, custom N1 types included; None for an unknown one."""
         if zone not in self._shapes:
             self._shapes[zone] = {
                 machine_type.name: machine_type for machine_type in self.machine_types_in(zone)
@@ -123,7 +123,7 @@ class Catalogue:
     # --- resources as the API writes them ---------------------------------------------------------
 
     def zone(self, links: Links, project: str, name: str) -> Json:
-        """A `zones` resource."""
+        """A `zones` resource. Raises `ApiError` 404 for an unknown zone."""
         path = f"projects/{project}/zones/{name}"
         if name not in self._zones:
             raise not_found(path)
@@ -136,7 +136,7 @@ class Catalogue:
         }
 
     def region(self, links: Links, project: str, name: str, quotas: Sequence[Json]) -> Json:
-        """A `regions` resource."""
+        """A `regions` resource. Raises `ApiError` 404 for an unknown region."""
         path = f"projects/{project}/regions/{name}"
         if name not in self.region_names:
             raise not_found(path)
@@ -156,11 +156,12 @@ class Catalogue:
     def project(
         self, links: Links, project: str, quotas: Sequence[Json], metadata: Mapping[str, str]
     ) -> Json:
-        """The `projects` resource; `metadata` is what all its instances see."""
+        """The `projects` resource; all instances see its `metadata`."""
         head = _head("compute#project", project, f"projects/{project}", links)
+        number = stable_id(project)[:12]
         return {
             **head,
-            "defaultServiceAccount": f"{stable_id(project)[:12]}-compute@developer.gserviceaccount.com",
+            "defaultServiceAccount": f"{number}-compute@developer.gserviceaccount.com",
             "commonInstanceMetadata": metadata_json(
                 [{"key": key, "value": value} for key, value in metadata.items()]
             ),
@@ -168,7 +169,7 @@ class Catalogue:
         }
 
     def machine_type(self, links: Links, project: str, zone: str, name: str) -> Json:
-        """A `machineTypes` resource; 404 where the zone lacks it."""
+        """A `machineTypes` resource. Raises `ApiError` 404 where the zone does not have it."""
         machine_type = self.find_machine_type(zone, name)
         if machine_type is None:
             raise not_found(f"projects/{project}/zones/{zone}/machineTypes/{name}")
@@ -182,7 +183,7 @@ class Catalogue:
         ]
 
     def accelerator_type(self, links: Links, project: str, zone: str, name: str) -> Json:
-        """An `acceleratorTypes` resource; 404 where the zone lacks it."""
+        """An `acceleratorTypes` resource. Raises `ApiError` 404 where the zone does not have it."""
         found = next((gpu for gpu in self.accelerators_in(zone) if gpu.accelerator == name), None)
         if found is None:
             raise not_found(f"projects/{project}/zones/{zone}/acceleratorTypes/{name}")
@@ -201,7 +202,7 @@ class Catalogue:
         )
 
     def image(self, links: Links, project: str, name: str) -> Json:
-        """An image by name, deprecated or not."""
+        """An image by name, deprecated or not. Raises `ApiError` 404 for an unknown one."""
         found = next(
             (image for image in self.images(links, project) if image["name"] == name), None
         )
@@ -210,19 +211,15 @@ class Catalogue:
         return found
 
     def image_of_family(self, links: Links, project: str, family: str) -> Json:
-        """The newest image of a family that is not deprecated; 404 when the family has none left."""
-        living = [
+        """The newest image of a family that is not deprecated. Raises `ApiError` 404."""
+        current = [
             image
             for image in self.images(links, project)
             if image["family"] == family and "deprecated" not in image
         ]
-        if not living:
-            raise ApiError(
-                404,
-                "notFound",
-                f"The resource 'projects/{project}/global/images/family/{family}' was not found",
-            )
-        return living[-1]
+        if not current:
+            raise not_found(f"projects/{project}/global/images/family/{family}")
+        return current[-1]
 
 
 def _head(kind: str, name: str, path: str, links: Links) -> Json:

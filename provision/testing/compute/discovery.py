@@ -1,8 +1,8 @@
-"""Judges traffic by Compute Engine's own description of its API: the discovery document that google-api-python-client carries.
+"""Checks traffic against Compute Engine's discovery document, which google-api-python-client has.
 
 Needs the extra `provision-gpu[testing]`. The document's schemas become JSON Schema (draft 7):
-closed objects, 64-bit integers as strings of digits, enums as they are. So an unknown field, a
-misspelt enum, or a number where the API takes a string is found in a test, and not in production.
+closed objects, 64-bit integers as strings of digits, enums unchanged. So a test finds an unknown
+field, a misspelt enum, or a number where the API takes a string.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from provision.testing.compute.errors import Json
 if TYPE_CHECKING:
     from jsonschema import Draft7Validator
 
-    from provision.testing.compute.server import Call
+    from provision.testing.compute.application import Call
 
 _ENDPOINT = re.compile(rb"http://127\.0\.0\.1:\d+")
 USERINFO = "userinfo"
-"""OpenID Connect's, which no discovery document describes."""
+"""A method of OpenID Connect, which no discovery document describes."""
 _INT_RANGES = {"int32": (-(2**31), 2**31 - 1), "uint32": (0, 2**32 - 1)}
 
 
@@ -43,11 +43,12 @@ def available() -> bool:
 
 @cache
 def discovery() -> Discovery:
-    """The judge, read once; ModuleNotFoundError where the extra `testing` is missing."""
+    """The checker, read once. Raises `ModuleNotFoundError` without the extra `testing`."""
     folder = _documents()
     if folder is None:
         raise ModuleNotFoundError(
-            "google-api-python-client and jsonschema are needed: pip install 'provision-gpu[testing]'"
+            "google-api-python-client and jsonschema are needed: "
+            "pip install 'provision-gpu[testing]'"
         )
     compute, login = (
         json.loads((folder / f"{name}.v1.json").read_text(encoding="utf-8"))
@@ -94,9 +95,10 @@ def _methods(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Discovery:
-    """A discovery document: its methods, and its schemas made into validators when they are first needed.
+    """The methods and schemas of a discovery document.
 
-    Methods of `others` are known as theirs (`oslogin.users.getLoginProfile`).
+    `others` are further documents; their methods have the prefix of their API, as in
+    `oslogin.users.getLoginProfile`. A schema's validator is built when it is first used.
     """
 
     def __init__(self, document: Mapping[str, Any], **others: Mapping[str, Any]) -> None:
@@ -131,7 +133,7 @@ class Discovery:
         self._fine: set[bytes] = set()
 
     def faults(self, schema: str, value: object) -> list[str]:
-        """What is wrong with a value of a named schema (`Instance`)."""
+        """The errors of a value of a named schema, such as `Instance`."""
         text = _ENDPOINT.sub(b"", json.dumps([schema, value], sort_keys=True).encode())
         seen = sha256(text).digest()
         if seen in self._fine:
@@ -154,15 +156,15 @@ class Discovery:
         return self._validators[schema]
 
     def judge(self, call: Call) -> list[str]:
-        """What is wrong with a request and its reply."""
+        """The errors of a request and its reply."""
         return [*self.judge_request(call), *self.judge_reply(call)]
 
     def judge_all(self, calls: Iterable[Call]) -> list[str]:
-        """What is wrong with any of the requests and replies."""
+        """The errors of all requests and replies."""
         return [fault for call in calls for fault in self.judge(call)]
 
     def judge_request(self, call: Call) -> list[str]:
-        """What is wrong with the path, the parameters or the body that a client sent."""
+        """The errors of the path, the parameters and the body that a client sent."""
         if call.api == USERINFO:
             return []
         if call.api not in self._methods:
@@ -182,7 +184,7 @@ class Discovery:
         return wrong + [f"{call} request {fault}" for fault in self.faults(schema, body)]
 
     def judge_reply(self, call: Call) -> list[str]:
-        """What is wrong with a reply: of the method's schema, or an error envelope of the reply's own status."""
+        """The errors of a reply: of the method's schema, or of the error envelope."""
         if call.reply is None or call.future or call.api == USERINFO:
             return []
         if call.status < 400 and call.api not in self._methods:

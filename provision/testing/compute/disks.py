@@ -1,4 +1,4 @@
-"""`disks` resources, made with an instance or alone. Pure."""
+"""`disks` resources, created with an instance or alone. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COLLECTION = "disks"
 def new_disk(
     asked: Mapping[str, Any], *, links: Links, ref: ResourceRef, disk_id: str, created: str
 ) -> Json:
-    """The resource of a disk that `initializeParams` of an instance, or the body of `disks.insert`, asks for."""
+    """A new disk from `asked`: `initializeParams` of an instance, or the body of `disks.insert`."""
     zone = links.full(f"projects/{ref.project}/zones/{ref.zone}")
     kind = last(asked.get("diskType") or asked.get("type") or "pd-standard")
     resource: Json = {
@@ -41,7 +41,7 @@ def new_disk(
 
 
 def set_labels(resource: Json, labels: Mapping[str, str]) -> None:
-    """Replace the labels and their fingerprint; the API shows no empty mapping."""
+    """Replace the labels and their fingerprint; without labels the field is absent."""
     resource.pop("labels", None)
     if labels:
         resource["labels"] = dict(labels)
@@ -49,7 +49,7 @@ def set_labels(resource: Json, labels: Mapping[str, str]) -> None:
 
 
 def check_unused(resource: Mapping[str, Any]) -> None:
-    """400 for a disk that an instance holds."""
+    """Raise `ApiError` 400 for a disk that is attached to an instance."""
     for user in resource["users"]:
         path, by = (
             str(link).rpartition("/compute/v1/")[2] for link in (resource["selfLink"], user)

@@ -1,4 +1,4 @@
-"""The emulated cloud behind one lock: requests and events become operations, and time completes them."""
+"""The emulated cloud behind one lock: requests and events become operations."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class EmulatedCloud:
         request_id: str,
         fault: Fault | None,
     ) -> Json:
-        """Accept a change of an instance, one of `lifecycle.VERBS`. Raises `ApiError` 404 without one."""
+        """Accept one of `lifecycle.VERBS`. Raises `ApiError` 404 for an unknown instance."""
         with self._lock:
             self.tick()
             repeated = self._operations.find_repeated(request_id, verb, ref)
@@ -114,7 +114,7 @@ class EmulatedCloud:
     # --- look-ups ---------------------------------------------------------------------------------
 
     def get(self, ref: ResourceRef) -> Json:
-        """An instance, a disk or a reservation. Raises `ApiError` 404 for one that does not exist."""
+        """An instance, a disk or a reservation. Raises `ApiError` 404 for an unknown one."""
         with self._lock:
             self.tick()
             if ref.collection == reservations.COLLECTION:
@@ -217,13 +217,13 @@ class EmulatedCloud:
             self.tick()
 
     def publish(self, name: str, zone: str, attribute: str, value: str) -> None:
-        """Set the guest attribute `namespace/key`, as a guest's PUT does; ignore unknown instances."""
+        """Set the guest attribute `namespace/key`; ignore unknown instances."""
         with self._lock:
             for instance in self.store.instances_named(name, zone):
                 instance.guest[attribute] = value
 
     def print_serial(self, name: str, zone: str, text: str) -> None:
-        """Append to serial port 1, as a guest does; ignore unknown instances."""
+        """Append to serial port 1; ignore unknown instances."""
         with self._lock:
             for instance in self.store.instances_named(name, zone):
                 instance.append_serial(text)
@@ -231,7 +231,7 @@ class EmulatedCloud:
     # --- time -------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Apply everything that is due, in order of time: ends of operations, waits and run times."""
+        """Apply all ends of operations, waits and run times that are due, in order."""
         with self._lock:
             now = self._clock.now()
             try:

@@ -1,4 +1,4 @@
-"""How the Compute Engine API says no: the HTTP error envelope and the error of a finished operation."""
+"""Errors as the Compute Engine API sends them: the HTTP envelope and the error of an operation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _HTTP_MESSAGES = {
 
 
 class ApiError(Exception):
-    """An HTTP error reply; `reason` is the word that clients look at (notFound, alreadyExists, rateLimitExceeded …)."""
+    """An HTTP error reply; `reason` is what clients check (notFound, alreadyExists …)."""
 
     def __init__(self, status: int, reason: str, message: str, *, domain: str = "global") -> None:
         super().__init__(message)
@@ -55,10 +55,10 @@ class ApiError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class OperationFailure:
-    """The error of an operation that ended badly.
+    """The error of a failed operation.
 
-    With `http_status=None` the operation carries the error list alone: clients that look only at
-    the HTTP code take it for success (google-cloud-compute's ExtendedOperation does).
+    With `http_status=None` the operation has the error list alone. A client that checks only the
+    HTTP code takes it for success, as google-cloud-compute's ExtendedOperation does.
     """
 
     code: str
@@ -93,5 +93,5 @@ def invalid(message: str) -> ApiError:
 
 
 def invalid_field(field: str, value: object, why: str) -> ApiError:
-    """400 in the API's usual words for a bad field."""
+    """400 for an invalid field, in the API's words."""
     return invalid(f"Invalid value for field 'resource.{field}': '{value}'. {why}")

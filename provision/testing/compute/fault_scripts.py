@@ -1,11 +1,11 @@
-"""Bad luck in plain data: in this zone, at this call, the nth time, this fault. For tests, for files, and for a mock that runs.
+"""Scripted faults as rows of data, for tests, for files and for the control API.
 
-{"zone": "us-central1-a", "call": "instances.insert", "nth": 2, "fault": "stock_out", "available":
-["us-central1-c"]}
+    {"zone": "us-central1-a", "call": "instances.insert", "nth": 2,
+     "fault": "stock_out", "available": ["us-central1-c"]}
 
-`zone`, `call` and `name` (of the VM) are globs; `call` is the method of the API, `instances.insert`
-where it is not given. `nth` is a number, a range ("2-4") or an open one ("3+"); without it every
-such call is hit. `fault` is a key of `FAULTS`; other words are the fault's own.
+`zone`, `call` and `name` (of the VM) are globs; `call` is a method of the API, by default
+`instances.insert`. `nth` is a number, a range ("2-4") or an open range ("3+"); without it every
+such call is hit. `fault` is a key of `FAULTS`; other keys are parameters of that fault.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from provision.testing.compute import faults
 from provision.testing.compute.faults import Fault, FaultKind
 from provision.testing.compute.routes import METHODS
 
-_PLACE = ("fault", "zone", "call", "name", "nth")
+_COMMON_KEYS = ("fault", "zone", "call", "name", "nth")
 
 
 def _stock_out(
@@ -113,36 +113,35 @@ FAULTS: Mapping[str, Callable[..., Fault]] = {
     "mute_after": _plain(FaultKind.MUTE_AFTER),
     "unreachable": _plain(FaultKind.UNREACHABLE),
 }
-"""The faults by name; keyword parameters are the words that a row may have for it."""
+"""The faults by name; their keyword parameters are the keys that a row may have."""
 
 
 def read(rows: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> list[Fault]:
-    """The rules of rows of plain data, or of a single row; ValueError says what is wrong with one."""
+    """The faults of several rows, or of one. Raises `ValueError` for an invalid row."""
     return [_read(row) for row in ([rows] if isinstance(rows, Mapping) else rows)]
 
 
 def _read(row: Mapping[str, Any]) -> Fault:
     if not isinstance(row, Mapping):
-        raise ValueError(f"a fault is a mapping, not {row!r}")  # noqa: TRY004  (what is wrong is the data)
+        raise ValueError(f"a fault is a mapping, not {row!r}")  # noqa: TRY004 - bad data
     kind = str(row.get("fault"))
     if kind not in FAULTS:
-        raise ValueError(f"no fault: {kind!r} (known: {', '.join(FAULTS)})")
+        raise ValueError(f"unknown fault: {kind!r} (known: {', '.join(FAULTS)})")
     zone, call, name = (
         str(row.get(word, default))
         for word, default in (("zone", "*"), ("call", _default_call(kind)), ("name", "*"))
     )
     if not matching(METHODS, call):
-        raise ValueError(f"no emulated method: {call!r} (known: {', '.join(sorted(METHODS))})")
-    own = {key: value for key, value in row.items() if key not in _PLACE}
+        raise ValueError(f"unknown method: {call!r} (known: {', '.join(sorted(METHODS))})")
+    own = {key: value for key, value in row.items() if key not in _COMMON_KEYS}
     try:
         fault = FAULTS[kind](**own)
     except TypeError:
-        allowed = ", ".join((*_PLACE, *inspect.signature(FAULTS[kind]).parameters))
-        raise ValueError(
-            f"fault {kind!r} does not go with {', '.join(own) or 'nothing more'} (its words: {allowed})"
-        ) from None
+        allowed = ", ".join((*_COMMON_KEYS, *inspect.signature(FAULTS[kind]).parameters))
+        keys = ", ".join(own) or "no keys of its own"
+        raise ValueError(f"fault {kind!r} with {keys}: its keys are {allowed}") from None
     after, times = _window(row.get("nth"))
-    return replace(fault, zone=zone, call=call, name=name, after=after, times=times, said=dict(row))
+    return replace(fault, zone=zone, call=call, name=name, after=after, times=times, row=dict(row))
 
 
 def _default_call(fault: str) -> str:
@@ -150,7 +149,7 @@ def _default_call(fault: str) -> str:
 
 
 def _window(nth: object) -> tuple[int, int | None]:
-    """(calls that pass, calls that are hit) of 2, "2", "2-4" or "3+"."""
+    """(calls that pass, calls that are hit; None: all) of 2, "2", "2-4" or "3+"."""
     if nth is None:
         return 0, None
     match = re.fullmatch(r"([1-9]\d*)(?:(\+)|-([1-9]\d*))?", str(nth))

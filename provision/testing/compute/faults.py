@@ -1,4 +1,4 @@
-"""Scripted bad luck: what the emulator does wrong, where, and how often. `scripts` says the same in plain data."""
+"""Scripted faults: what goes wrong, at which calls, how often."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class FaultKind(enum.StrEnum):
     MUTE_AFTER = "mute_after"
     """The call takes effect; no answer ever comes."""
     FUTURE = "future"
-    """The answer has fields that the API does not have yet; `text` is a JSON object of values that
-    are laid over it."""
+    """The answer has fields that the API does not have yet; `text` is a JSON object that overrides
+    its values."""
     UNREACHABLE = "unreachable"
     """The zone is missing in an aggregated list, with a warning that says so."""
 
@@ -54,9 +54,9 @@ BEFORE = frozenset({FaultKind.HTTP, FaultKind.BODY, FaultKind.RESET_BEFORE, Faul
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One rule. `call`, `zone` and `name` are globs over the API method id (`instances.insert`), zone and VM name.
+    """One rule. `call`, `zone` and `name` are globs: method id (`instances.insert`), zone, VM name.
 
-    The first `after` matching calls pass, of the others `times` are hit (None: all of them).
+    The first `after` matching calls pass; of the others `times` are hit (None: all).
     """
 
     kind: FaultKind
@@ -70,17 +70,16 @@ class Fault:
     http_status: int | None = None
     details: Sequence[Mapping[str, Any]] = ()
     leaves_vm: bool = False
-    """A failed insert leaves the VM behind, stopped (seen in the field: an error reply although a
-    VM was made)."""
+    """A failed insert leaves the VM behind, stopped, as users of the API have reported."""
     leaves_disk: bool = False
-    """A failed insert leaves its disks behind, attached to nothing."""
+    """A failed insert leaves its disks behind, unattached."""
     text: str = ""
     seconds: float = 0.0
-    said: Mapping[str, Any] = field(default_factory=dict)
-    """The row of plain data that it was read from."""
+    row: Mapping[str, Any] = field(default_factory=dict)
+    """The row of data that it was read from."""
 
     def matches(self, call: str, zone: str, name: str) -> bool:
-        """True when the rule concerns this call, its budget aside."""
+        """True when the rule matches this call, whatever its counts are."""
         return (
             fnmatchcase(call, self.call)
             and fnmatchcase(zone, self.zone)
@@ -88,15 +87,15 @@ class Fault:
         )
 
     def at(self, zone: str, machine_type: str = "") -> Fault:
-        """The same where it hits: `{zone}`, `{region}` and `{vmType}` in its texts are those of the call."""
-        words = {
+        """A copy with the call's `{zone}`, `{region}` and `{vmType}` filled into its texts."""
+        placeholders = {
             "{zone}": zone,
             "{region}": region_of(zone) if zone else "",
             "{vmType}": machine_type,
         }
 
         def filled(text: str) -> str:
-            for word, value in words.items():
+            for word, value in placeholders.items():
                 text = text.replace(word, value)
             return text
 
@@ -120,14 +119,14 @@ class Fault:
 
 @dataclass
 class Armed:
-    """A rule in force: the calls it concerned, and those it hit."""
+    """A rule in force with its counts: matching calls (`seen`) and hits."""
 
     fault: Fault
     seen: int = 0
     hits: int = 0
 
     def count(self) -> bool:
-        """Count a call that the rule concerns; True when the rule is up for it."""
+        """Count a matching call; True when the rule may hit it."""
         self.seen += 1
         return self.seen > self.fault.after and (
             self.fault.times is None or self.hits < self.fault.times
@@ -136,13 +135,13 @@ class Armed:
 
 @dataclass
 class FaultBook:
-    """The rules in force. Each counts all calls that concern it; of those that are up for a call the first hits."""
+    """The rules in force. Each counts its matching calls; the first that is ready hits."""
 
     _armed: list[Armed] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, *faults: Fault) -> None:
-        """Put rules at the end of the book."""
+        """Append rules."""
         with self._lock:
             self._armed.extend(Armed(fault) for fault in faults)
 
@@ -152,33 +151,34 @@ class FaultBook:
             self._armed.clear()
 
     def armed(self) -> list[Armed]:
-        """The rules with their counts, as they are now."""
+        """A copy of the rules with their counts."""
         with self._lock:
             return [replace(armed) for armed in self._armed]
 
     def take(self, call: str, zone: str = "", name: str = "") -> Fault | None:
-        """The rule that hits this call, its budget charged; `Fault.at` says it in the words of the call."""
+        """Count this call and return the rule that hits it, or None; see also `Fault.at`."""
         with self._lock:
-            concerned = [
-                a
-                for a in self._armed
-                if a.fault.kind is not FaultKind.UNREACHABLE and a.fault.matches(call, zone, name)
+            matching = [
+                armed
+                for armed in self._armed
+                if armed.fault.kind is not FaultKind.UNREACHABLE
+                and armed.fault.matches(call, zone, name)
             ]
-            up = [armed for armed in concerned if armed.count()]
-            if not up:
+            ready = [armed for armed in matching if armed.count()]
+            if not ready:
                 return None
-            up[0].hits += 1
-            return up[0].fault
+            ready[0].hits += 1
+            return ready[0].fault
 
     def unreachable(self, call: str, zones: Iterable[str]) -> frozenset[str]:
-        """The zones that an aggregated list does not show, the budgets of their rules charged."""
+        """Count an aggregated list and return the zones that it does not show."""
         hidden: set[str] = set()
         with self._lock:
             for armed in self._armed:
-                of_rule = {zone for zone in zones if armed.fault.matches(call, zone, "")}
-                if armed.fault.kind is FaultKind.UNREACHABLE and of_rule and armed.count():
+                matching = {zone for zone in zones if armed.fault.matches(call, zone, "")}
+                if armed.fault.kind is FaultKind.UNREACHABLE and matching and armed.count():
                     armed.hits += 1
-                    hidden |= of_rule
+                    hidden |= matching
         return frozenset(hidden)
 
 
@@ -190,9 +190,10 @@ def stock_out(
     call: str = "instances.insert",
     leaves_vm: bool = False,
 ) -> Fault:
-    """A zone without capacity: the operation ends with 503 ZONE_RESOURCE_POOL_EXHAUSTED[_WITH_DETAILS].
+    """A zone without capacity: the operation fails with 503 ZONE_RESOURCE_POOL_EXHAUSTED.
 
-    `available` becomes the hint `zonesAvailable` of the error's details.
+    `with_details` makes it ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS, whose details list the zones
+    `available` as `zonesAvailable`.
     """
     metadatas = {
         "vmType": "{vmType}",
@@ -214,7 +215,10 @@ def stock_out(
         code="ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"
         if with_details
         else "ZONE_RESOURCE_POOL_EXHAUSTED",
-        message="The zone '{zone}' does not have enough resources available to fulfill the request.  '(resource type:compute)'.",
+        message=(
+            "The zone '{zone}' does not have enough resources available to fulfill the request. "
+            " '(resource type:compute)'."
+        ),
         http_status=503,
         details=(info,) if with_details else (),
         leaves_vm=leaves_vm,
@@ -224,7 +228,10 @@ def stock_out(
 def quota(
     zone: str = "*", *, metric: str = "NVIDIA_T4_GPUS", limit: float = 0.0, region: str = "{region}"
 ) -> Fault:
-    """A used-up quota: the operation ends with 403 QUOTA_EXCEEDED and quotaInfo. GPUS_ALL_REGIONS is the global metric."""
+    """An exceeded quota: the operation fails with 403 QUOTA_EXCEEDED and quotaInfo.
+
+    GPUS_ALL_REGIONS is a global metric.
+    """
     failure = quota_failure(metric, limit, region)
     return Fault(
         kind=FaultKind.OPERATION,
@@ -237,7 +244,7 @@ def quota(
 
 
 def silent(fault: Fault) -> Fault:
-    """The same operation error without an HTTP code: what makes `ExtendedOperation.result()` return quietly."""
+    """The same operation error without an HTTP code: `ExtendedOperation.result()` then returns."""
     return replace(fault, http_status=None)
 
 
@@ -250,7 +257,7 @@ def http_error(
     zone: str = "*",
     times: int | None = 1,
 ) -> Fault:
-    """An error envelope instead of an effect."""
+    """A call that is answered with an error envelope and has no effect."""
     return Fault(
         kind=FaultKind.HTTP,
         call=call,
@@ -263,6 +270,6 @@ def http_error(
 
 
 def html_502(*, call: str = "instances.insert", zone: str = "*", times: int | None = 1) -> Fault:
-    """A proxy's HTML page instead of JSON."""
+    """A call that is answered with a proxy's HTML page and has no effect."""
     page = "<!DOCTYPE html><html><title>Error 502 (Server Error)</title><p>That's an error.</html>"
     return Fault(kind=FaultKind.BODY, call=call, zone=zone, times=times, http_status=502, text=page)

@@ -17,23 +17,26 @@ NEVER_S = float("inf")
 
 @dataclass
 class Capacity:
-    """Zone → seconds until there is capacity. Without a rule it is there at once."""
+    """Zone → seconds until there is capacity; 0 without a rule."""
 
     _rules: dict[str, float] = field(default_factory=dict)
 
     def set(self, after_s: float | None, zone: str = "*") -> None:
-        """Capacity comes after so many seconds (None: never) in the zones that the glob `zone` names; the latest rule counts."""
+        """Set the wait in the zones that match the glob `zone`; None: never.
+
+        Of several rules for a zone the latest counts.
+        """
         self._rules.pop(zone, None)
         self._rules[zone] = NEVER_S if after_s is None else float(after_s)
 
     def after_s(self, zone: str) -> float:
-        """How long a request that comes now waits in a zone; infinite: for ever."""
+        """Seconds that a request of now waits in a zone; infinite: for ever."""
         return next(
             (after_s for glob, after_s in reversed(self._rules.items()) if fnmatchcase(zone, glob)),
             0.0,
         )
 
 
-def valid_s(body: Mapping[str, Any]) -> float:
-    """How long the request of an instance may wait for capacity; 0 where it may not, which is the default."""
+def request_valid_s(body: Mapping[str, Any]) -> float:
+    """Seconds that an insert may wait for capacity; 0, the default: it may not wait."""
     return float(body.get("params", {}).get("requestValidForDuration", {}).get("seconds", 0))

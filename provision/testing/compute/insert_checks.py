@@ -1,4 +1,4 @@
-"""The checks that Compute Engine makes on `instances.insert` before it accepts it, in its order and close to its words. Pure.
+"""The checks of `instances.insert`, in Compute Engine's order and close to its words. Pure.
 
 Sources: Compute Engine, "GPU machine types", "Create an N1 VM that has attached GPUs", "Spot VMs",
 "Limit the run time of a VM", "VM metadata"; messages as users of other launchers quote them.
@@ -26,7 +26,7 @@ _DISK_TYPES = ("pd-standard", "pd-balanced", "pd-ssd", "hyperdisk-balanced", "lo
 
 
 def check_name(name: object) -> None:
-    """1 to 63 of a-z, 0-9 and '-', beginning with a letter, not ending with '-'."""
+    """Raise `ApiError` 400 unless it is 1 to 63 of a-z, 0-9 and '-', as RFC 1035 has names."""
     if not isinstance(name, str) or not _NAME.match(name):
         raise invalid_field(
             "name", name, "Must be a match of regex '(?:[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)'"
@@ -36,9 +36,12 @@ def check_name(name: object) -> None:
 def check_insert(
     body: Mapping[str, Any], project: str, zone: str, catalogue: Catalogue, *, now: float
 ) -> None:
-    """Raise the ApiError that the real API would answer with; return when it would accept. `now` is in seconds since the epoch."""
+    """Raise the `ApiError` that the real API replies with; return when it accepts.
+
+    `now` is in seconds since the epoch.
+    """
     check_name(body.get("name", ""))
-    machine_type = _machine(body, zone, catalogue)
+    machine_type = _requested_machine_type(body, zone, catalogue)
     accelerators = body.get("guestAccelerators", ())
     has_gpu = bool(accelerators) or machine_type.gpu_count > 0
     _check_accelerators(accelerators, machine_type, project, zone, catalogue)
@@ -50,7 +53,9 @@ def check_insert(
     check_metadata(body.get("metadata", {}))
 
 
-def _machine(body: Mapping[str, Any], zone: str, catalogue: Catalogue) -> MachineType:
+def _requested_machine_type(
+    body: Mapping[str, Any], zone: str, catalogue: Catalogue
+) -> MachineType:
     path = body.get("machineType", "")
     if not path:
         raise invalid_field("machineType", "", "Machine type must be specified.")
@@ -99,7 +104,8 @@ def _check_accelerators(
         vcpus, memory_gb = limit.for_zone(zone)
         if machine_type.vcpus > vcpus or machine_type.memory_gb > memory_gb:
             raise invalid(
-                f"The number of vCPUs or the memory of {machine_type.name} exceeds what {count} x {name} support in zone {zone}."
+                f"The number of vCPUs or the memory of {machine_type.name} exceeds"
+                f" what {count} x {name} support in zone {zone}."
             )
 
 
@@ -150,7 +156,7 @@ def _check_image(source: str, catalogue: Catalogue) -> None:
 
 
 def check_labels(labels: Mapping[str, str]) -> None:
-    """At most 64 labels of lower-case keys and values, 63 characters each."""
+    """Raise `ApiError` 400 unless there are at most 64 labels of valid keys and values."""
     if len(labels) > 64:
         raise invalid("A resource can have at most 64 labels.")
     for key, value in labels.items():
@@ -161,7 +167,7 @@ def check_labels(labels: Mapping[str, str]) -> None:
 
 
 def check_metadata(metadata: Json | Mapping[str, Any]) -> None:
-    """Distinct keys, 256 KiB a value, 512 KiB in all."""
+    """Raise `ApiError` 400 for duplicate keys, values above 256 KiB, or 512 KiB in all."""
     items = metadata.get("items", ())
     keys = [item.get("key", "") for item in items]
     if len(set(keys)) != len(keys):

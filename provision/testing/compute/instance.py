@@ -1,4 +1,4 @@
-"""One emulated instance: its resource, its guest attributes, its serial port and its time limits."""
+"""One emulated instance: resource, guest attributes, serial port and time limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds `instances` resources as the API would return them from what a client asked for. Pure."""
+"""`instances` resources, built from a client's request as the API returns them. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from provision.testing.compute.errors import Json
 
 @dataclass(frozen=True, order=True)
 class ResourceRef:
-    """The address of something in a zone: an instance, a disk, a reservation, an operation."""
+    """Names a zonal resource: an instance, a disk, a reservation or an operation."""
 
     project: str
     zone: str
@@ -31,23 +31,23 @@ class ResourceRef:
         return f"projects/{self.project}/zones/{self.zone}/{self.collection}/{self.name}"
 
     def beside(self, collection: str, name: str = "") -> ResourceRef:
-        """The same zone in another collection; the same name, unless another is given."""
+        """A resource of another collection in the same zone; by default with the same name."""
         return ResourceRef(self.project, self.zone, name or self.name, collection)
 
 
 @dataclass(frozen=True)
 class _Urls:
-    """Full URLs of what belongs to one instance."""
+    """Full URLs of the resources around one instance."""
 
     links: Links
     ref: ResourceRef
 
     def zonal(self, path: str = "") -> str:
-        """Of something in its zone, or of the zone."""
+        """The URL of a resource in its zone, or of the zone."""
         return self.links.full(f"projects/{self.ref.project}/zones/{self.ref.zone}{path}")
 
     def project(self, path: str) -> str:
-        """Of something in its project."""
+        """The URL of a resource in its project."""
         return self.links.full(f"projects/{self.ref.project}{path}")
 
 
@@ -60,7 +60,7 @@ def new_instance(
     created: str,
     internal_ip: str,
 ) -> Json:
-    """The resource right after an accepted insert: what was sent, completed with what the API adds."""
+    """The resource right after an accepted insert: the request completed by what the API adds."""
     urls = _Urls(links, ref)
     resource: Json = {
         key: deepcopy(value)
@@ -131,7 +131,7 @@ def gpu_of(resource: Mapping[str, Any]) -> tuple[str | None, int]:
 
 
 def set_address(resource: Json, address: str | None) -> None:
-    """Give the external access configurations an address, or take it away."""
+    """Set the external address of all access configurations, or remove it."""
     for interface in resource["networkInterfaces"]:
         for access in interface.get("accessConfigs", ()):
             access.pop("natIP", None)
@@ -140,7 +140,7 @@ def set_address(resource: Json, address: str | None) -> None:
 
 
 def disk_name(disk: Mapping[str, Any], index: int, instance: str) -> str:
-    """What a disk of a request is called: as it says, else after its instance."""
+    """The name of a requested disk: its own, else one after its instance."""
     if disk.get("source"):
         return last(disk["source"])
     return str(
@@ -151,7 +151,7 @@ def disk_name(disk: Mapping[str, Any], index: int, instance: str) -> str:
 
 
 def set_termination(resource: Json, at: float | None) -> None:
-    """Say when the run time is over, or that it has no end (Compute Engine sets and clears it with each start and stop)."""
+    """Set the end of the run time, or clear it, as Compute Engine does at each start and stop."""
     shown = resource["resourceStatus"]["scheduling"]
     shown.pop("terminationTimestamp", None)
     if at is not None:

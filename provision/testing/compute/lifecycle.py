@@ -91,7 +91,7 @@ def stop(store: Store, instance: Instance, _body: Mapping[str, Any]) -> Plan:
 
 
 def reset(store: Store, instance: Instance, _body: Mapping[str, Any]) -> Plan:
-    """Power off and boot again; the status stays RUNNING. Raises `ApiError` 400 when not RUNNING."""
+    """Power off and boot again, in status RUNNING. Raises `ApiError` 400 in another status."""
     if instance.status != "RUNNING":
         raise _not_ready(instance)
 
@@ -185,7 +185,10 @@ VERBS: Mapping[str, Callable[[Store, Instance, Mapping[str, Any]], Plan]] = {
 
 
 def preempt(store: Store, instance: Instance) -> Plan:
-    """Pre-empt a Spot VM: STOPPING, then its termination action. Raises `ValueError` for other VMs."""
+    """Pre-empt a Spot VM: STOPPING, then its termination action.
+
+    Raises `ValueError` for another VM.
+    """
     if instance.scheduling["provisioningModel"] != "SPOT":
         raise ValueError(f"{instance.ref.name} is not a Spot VM; only Spot VMs are pre-empted")
     return end_run_time(store, instance)

@@ -1,4 +1,4 @@
-"""What the emulated methods answer: parameters in, replies out."""
+"""The emulated API methods: a parsed request in, the reply's JSON out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SERIAL_PORTS = range(1, 5)
 
 @dataclass(frozen=True, kw_only=True)
 class ApiRequest:
-    """One request, taken apart. `unreachable` are the zones that a fault hides from an aggregated list."""
+    """A parsed request. `unreachable` are the zones that a fault hides from an aggregated list."""
 
     method: str
     path: str
@@ -29,7 +29,7 @@ class ApiRequest:
     zone: str = ""
     name: str = ""
     key: str = ""
-    """Of a login profile."""
+    """Fingerprint of an SSH key in a login profile."""
     query: Mapping[str, str]
     body: Json
     fault: Fault | None = None
@@ -41,13 +41,18 @@ class ApiRequest:
         return self.method.partition(".")[0]
 
     @property
+    def kind(self) -> str:
+        """`instance` of `instances.insert`."""
+        return self.collection.removesuffix("s")
+
+    @property
     def verb(self) -> str:
         """`insert` of `instances.insert`."""
         return self.method.partition(".")[2]
 
     @property
     def ref(self) -> ResourceRef:
-        """What is asked about, or is to be made."""
+        """The resource that the request reads, changes or creates."""
         return ResourceRef(
             self.project, self.zone, self.name or str(self.body.get("name", "")), self.collection
         )
@@ -62,83 +67,97 @@ _Method: TypeAlias = Callable[[ApiRequest], Json]
 
 
 class ApiMethods:
-    """Answers requests from the world and the catalogue."""
+    """Answers requests from the emulated cloud and its catalogue."""
 
     def __init__(self, cloud: EmulatedCloud, catalogue: Catalogue) -> None:
         self._cloud = cloud
         self._catalogue = catalogue
         self.firewalls: list[Json] = [dict(rule) for rule in networks.DEFAULT_RULES]
         self._methods: dict[str, _Method] = {
-            **self._offers(),
-            **self._holdings(),
-            **self._instances(),
+            **self._zone_methods(),
+            **self._type_methods(),
+            **self._global_methods(),
+            **self._item_methods(),
+            **self._instance_methods(),
         }
 
     def answer(self, request: ApiRequest) -> Json:
-        """The reply's body; an ApiError is the caller's to write down."""
+        """The reply's JSON. Raises `ApiError` for every refusal."""
         return self._methods[request.method](request)
 
-    def _offers(self) -> dict[str, _Method]:
-        """What exists before anybody creates something."""
+    def _zone_methods(self) -> dict[str, _Method]:
+        """Projects, zones and regions."""
         cloud, offers = self._cloud, self._catalogue
-
-        def links() -> Links:
-            return cloud.store.links
-
         return {
             "projects.get": lambda request: offers.project(
-                links(),
+                self._links,
                 request.project,
                 cloud.quotas(request.project),
                 cloud.store.project_metadata,
             ),
-            "zones.get": lambda request: offers.zone(links(), request.project, request.zone),
+            "zones.get": lambda request: offers.zone(self._links, request.project, request.zone),
             "zones.list": lambda request: self._list(
                 "zone",
                 request,
-                [offers.zone(links(), request.project, name) for name in offers.zone_names],
+                [offers.zone(self._links, request.project, name) for name in offers.zone_names],
             ),
             "regions.get": lambda request: self._region(request, request.name),
             "regions.list": lambda request: self._list(
                 "region", request, [self._region(request, name) for name in offers.region_names]
             ),
+        }
+
+    def _type_methods(self) -> dict[str, _Method]:
+        """Machine types and accelerator types."""
+        offers = self._catalogue
+        return {
             "machineTypes.get": lambda request: offers.machine_type(
-                links(), request.project, request.zone, request.name
+                self._links, request.project, request.zone, request.name
             ),
             "machineTypes.list": lambda request: self._list(
-                "machineType", request, offers.machine_types(links(), request.project, request.zone)
+                "machineType",
+                request,
+                offers.machine_types(self._links, request.project, request.zone),
             ),
-            "machineTypes.aggregatedList": lambda request: self._aggregated(
+            "machineTypes.aggregatedList": lambda request: self._list_offers(
                 "machineType", request, offers.machine_types
             ),
             "acceleratorTypes.get": lambda request: offers.accelerator_type(
-                links(), request.project, request.zone, request.name
+                self._links, request.project, request.zone, request.name
             ),
             "acceleratorTypes.list": lambda request: self._list(
                 "acceleratorType",
                 request,
-                offers.accelerator_types(links(), request.project, request.zone),
+                offers.accelerator_types(self._links, request.project, request.zone),
             ),
-            "acceleratorTypes.aggregatedList": lambda request: self._aggregated(
+            "acceleratorTypes.aggregatedList": lambda request: self._list_offers(
                 "acceleratorType", request, offers.accelerator_types
-            ),
-            "images.get": lambda request: offers.image(links(), request.project, request.name),
-            "images.getFromFamily": lambda request: offers.image_of_family(
-                links(), request.project, request.name
-            ),
-            "images.list": lambda request: self._list(
-                "image", request, offers.images(links(), request.project)
-            ),
-            "networks.get": lambda request: networks.network(
-                links(), request.project, request.name
-            ),
-            "firewalls.list": lambda request: self._list(
-                "firewall", request, networks.firewalls(links(), request.project, self.firewalls)
             ),
         }
 
-    def _holdings(self) -> dict[str, _Method]:
-        """What is the same for instances, disks and reservations, and operations."""
+    def _global_methods(self) -> dict[str, _Method]:
+        """Images, networks and firewall rules."""
+        offers = self._catalogue
+        return {
+            "images.get": lambda request: offers.image(self._links, request.project, request.name),
+            "images.getFromFamily": lambda request: offers.image_of_family(
+                self._links, request.project, request.name
+            ),
+            "images.list": lambda request: self._list(
+                "image", request, offers.images(self._links, request.project)
+            ),
+            "networks.get": lambda request: networks.network(
+                self._links, request.project, request.name
+            ),
+            "firewalls.list": lambda request: self._list(
+                "firewall",
+                request,
+                networks.firewalls(self._links, request.project, self.firewalls),
+            ),
+        }
+
+    def _item_methods(self) -> dict[str, _Method]:
+        """Operations; reads of instances; all methods of disks and reservations."""
         cloud = self._cloud
         methods: dict[str, _Method] = {
             "zoneOperations.get": lambda request: cloud.operation(request.ref),
@@ -147,15 +166,11 @@ class ApiMethods:
                 "operation", request, cloud.operations(request.project, request.zone)
             ),
         }
-        for collection, kind in (
-            ("instances", "instance"),
-            ("disks", "disk"),
-            ("reservations", "reservation"),
-        ):
+        for collection in ("instances", "disks", "reservations"):
             methods[f"{collection}.get"] = lambda request: cloud.get(request.ref)
-            methods[f"{collection}.list"] = lambda request, kind=kind: self._held(kind, request)  # type: ignore[misc]
-            methods[f"{collection}.aggregatedList"] = lambda request, kind=kind: self._scoped(  # type: ignore[misc]
-                kind, request, cloud.all(request.collection, request.project)
+            methods[f"{collection}.list"] = self._list_zone
+            methods[f"{collection}.aggregatedList"] = lambda request: self._list_scopes(
+                request.kind, request, cloud.all(request.collection, request.project)
             )
         for method in (
             "disks.insert",
@@ -173,7 +188,7 @@ class ApiMethods:
             )
         return methods
 
-    def _instances(self) -> dict[str, _Method]:
+    def _instance_methods(self) -> dict[str, _Method]:
         cloud = self._cloud
 
         def change(request: ApiRequest) -> Json:
@@ -202,47 +217,45 @@ class ApiMethods:
         keep = compile_filter(request.query.get("filter", ""))
         return listing(
             f"compute#{kind}List",
-            self._cloud.store.links.full(request.path),
+            self._links.full(request.path),
             [item for item in items if keep(item)],
             request.query,
         )
 
-    def _held(self, kind: str, request: ApiRequest) -> Json:
+    def _list_zone(self, request: ApiRequest) -> Json:
         if request.zone not in self._catalogue.zone_names:
             raise not_found(f"projects/{request.project}/zones/{request.zone}")
-        return self._list(
-            kind,
-            request,
-            [
-                resource
-                for _zone, resource in self._cloud.all(
-                    request.collection, request.project, request.zone
-                )
-            ],
-        )
+        items = self._cloud.all(request.collection, request.project, request.zone)
+        return self._list(request.kind, request, [resource for _zone, resource in items])
 
-    def _aggregated(self, kind: str, request: ApiRequest, items: Callable[..., list[Json]]) -> Json:
+    def _list_offers(
+        self, kind: str, request: ApiRequest, items: Callable[..., list[Json]]
+    ) -> Json:
         links, zones = self._cloud.store.links, self._catalogue.zone_names
-        return self._scoped(
+        return self._list_scopes(
             kind,
             request,
             [(zone, item) for zone in zones for item in items(links, request.project, zone)],
         )
 
-    def _scoped(self, kind: str, request: ApiRequest, items: list[tuple[str, Json]]) -> Json:
+    def _list_scopes(self, kind: str, request: ApiRequest, items: list[tuple[str, Json]]) -> Json:
         keep = compile_filter(request.query.get("filter", ""))
-        found = [
+        shown = [
             (zone, item) for zone, item in items if keep(item) and zone not in request.unreachable
         ]
         return aggregated(
             f"compute#{kind}AggregatedList",
-            self._cloud.store.links.full(request.path),
+            self._links.full(request.path),
             field=f"{kind}s",
             scopes=self._catalogue.zone_names,
-            items=found,
+            items=shown,
             query=request.query,
             unreachable=request.unreachable,
         )
+
+    @property
+    def _links(self) -> Links:
+        return self._cloud.store.links
 
     def _region(self, request: ApiRequest, name: str) -> Json:
         return self._catalogue.region(
@@ -259,7 +272,7 @@ class ApiMethods:
         contents, first, following = (
             self._cloud.read_serial(request.ref, start) if port == 1 else ("", 0, 0)
         )
-        link = self._cloud.store.links.full(request.path)
+        link = self._links.full(request.path)
         return {
             "kind": "compute#serialPortOutput",
             "contents": contents,
@@ -279,7 +292,7 @@ class ApiMethods:
             "kind": "compute#guestAttributes",
             "queryPath": query,
             "queryValue": {"items": items},
-            "selfLink": self._cloud.store.links.full(request.path),
+            "selfLink": self._links.full(request.path),
         }
 
 

@@ -1,4 +1,4 @@
-"""The network that a project begins with: `default`, with the rules that let SSH in. Pure.
+"""The network `default` of a new project and its firewall rules, which admit SSH. Pure.
 
 Source: Google Cloud, "VPC networks", pre-populated rules of the default network (priority 65534).
 """
@@ -39,7 +39,7 @@ DEFAULT_RULES: tuple[Mapping[str, Any], ...] = (
 
 
 def network(links: Links, project: str, name: str) -> Json:
-    """The `networks` resource; 404 for any other name."""
+    """The `networks` resource. Raises `ApiError` 404 for any other name."""
     path = f"projects/{project}/global/networks/{name}"
     if name != NAME:
         raise not_found(path)
@@ -55,7 +55,7 @@ def network(links: Links, project: str, name: str) -> Json:
 
 
 def firewalls(links: Links, project: str, rules: Iterable[Mapping[str, Any]]) -> list[Json]:
-    """The `firewalls` resources of these rules; what a rule does not say is as in the default network."""
+    """The `firewalls` resources of these rules; a field that a rule lacks gets its default."""
     return [_firewall(links, project, rule) for rule in rules]
 
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Durations:
-    """Seconds by operation type (`insert`, `stop`, `compute.instances.preempted` …), and `default_s` for all the others."""
+    """Seconds by operation type, such as `insert`; `default_s` for the others."""
 
     default_s: float = 0.0
     by_type: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, operation_s: float | Mapping[str, float]) -> Durations:
-        """One figure for all, or one per type; a type that is not named takes no time."""
+        """The durations from one number for all types, or one per type with 0 for the others."""
         return cls(by_type=operation_s) if isinstance(operation_s, Mapping) else cls(operation_s)
 
     def of_type(self, operation_type: str) -> float:

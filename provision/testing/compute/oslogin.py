@@ -1,7 +1,7 @@
-"""The part of the OS Login API v1 that logging in to a VM takes, on the emulator's own port: who somebody is, and their keys.
+"""The part of the OS Login API v1 that a login to a VM needs: the account and its SSH keys.
 
-Every request is the same person's, `ACCOUNT`, since the emulator asks nobody for credentials. User
-names follow Google's rule: the e-mail address with `_` for what a name cannot hold, `sa_UNIQUEID`
+Every request comes from the account `ACCOUNT`, since the emulator checks no credentials. User names
+follow Google's rule: the e-mail address with `_` for what a name cannot hold, `sa_UNIQUEID`
 for service accounts (OS Login, "Set up OS Login").
 """
 
@@ -50,12 +50,15 @@ Connect's."""
 METHODS = frozenset(str(rule.endpoint) for rule in ROUTES.iter_rules())
 
 
-_ENDS = "expirationTimeUsec"
+_EXPIRES = "expirationTimeUsec"
 _USEC = 1_000_000
 
 
 class Logins:
-    """Accounts and their keys. `on_import` is told of each user name that gets one; `now` is in seconds since the epoch."""
+    """Accounts and their SSH keys. `on_import` is called with the user name of each imported key.
+
+    `now` returns seconds since the epoch.
+    """
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self.on_import: Callable[[str], None] = lambda user: None
@@ -65,7 +68,7 @@ class Logins:
 
     @property
     def keys(self) -> tuple[tuple[str, str], ...]:
-        """(user name, key line) of everybody who may log in now: a key whose time is over opens nothing."""
+        """(user name, key line) of every key that has not expired."""
         with self._lock:
             held = [
                 (username(account), key)
@@ -75,27 +78,27 @@ class Logins:
         return tuple(
             (user, key["key"])
             for user, key in held
-            if _ENDS not in key or int(key[_ENDS]) > self._now() * _USEC
+            if _EXPIRES not in key or int(key[_EXPIRES]) > self._now() * _USEC
         )
 
     def snapshot(self) -> dict[str, dict[str, Json]]:
-        """Account → fingerprint → key (`key`, and `expirationTimeUsec` where it has an end)."""
+        """Account → fingerprint → key (`key`, and `expirationTimeUsec` if it expires)."""
         with self._lock:
             return {
-                account: {mark: dict(key) for mark, key in keys.items()}
+                account: {fingerprint: dict(key) for fingerprint, key in keys.items()}
                 for account, keys in self._keys.items()
             }
 
     def restore(self, saved: Mapping[str, Mapping[str, Json]]) -> None:
-        """Take up what `snapshot` gave."""
+        """Restore what `snapshot` returned."""
         with self._lock:
             self._keys = {
-                account: {mark: dict(key) for mark, key in keys.items()}
+                account: {fingerprint: dict(key) for fingerprint, key in keys.items()}
                 for account, keys in saved.items()
             }
 
     def answer(self, method: str, name: str, key: str, body: Mapping[str, Any]) -> Json:
-        """The reply to one request; 403 for another account than `ACCOUNT`."""
+        """The reply to one request. Raises `ApiError`: 403 for another account, 404, 400."""
         if method == "userinfo":
             return {"sub": "108000000000000000001", "email": ACCOUNT, "email_verified": True}
         if name != ACCOUNT:
@@ -106,16 +109,16 @@ class Logins:
             case "getLoginProfile":
                 return self._profile(name)
             case "importSshPublicKey":
-                return self._imported(name, body)
+                return self._import_key(name, body)
             case verb:
-                return self._changed(name, key, body if verb == "sshPublicKeys.patch" else None)
+                return self._change_key(name, key, body if verb == "sshPublicKeys.patch" else None)
 
-    def _imported(self, name: str, body: Mapping[str, Any]) -> Json:
-        """A key that is there already keeps its end: gcloud does not count on anything else (its `ssh_utils`)."""
+    def _import_key(self, name: str, body: Mapping[str, Any]) -> Json:
+        """Add a key; one that exists keeps its expiry, as gcloud's `ssh_utils` expects."""
         words = str(body.get("key", "")).split()
         if len(words) < 2 or not re.fullmatch(r"(ssh|ecdsa|sk)-\S+", words[0]):
             raise ApiError(400, "badRequest", "Invalid SSH public key.")
-        key = {"key": " ".join(words), **self._end(body)}
+        key = {"key": " ".join(words), **self._expiry(body)}
         with self._lock:
             self._keys.setdefault(name, {}).setdefault(
                 hashlib.sha256(" ".join(words[:2]).encode()).hexdigest(), key
@@ -123,24 +126,26 @@ class Logins:
         self.on_import(username(name))
         return {"loginProfile": self._profile(name), "details": ""}
 
-    def _changed(self, name: str, mark: str, body: Mapping[str, Any] | None) -> Json:
-        """A key given another end, or (without a body) removed."""
+    def _change_key(self, name: str, fingerprint: str, body: Mapping[str, Any] | None) -> Json:
+        """Set a key's expiry, or without a body remove the key."""
         with self._lock:
             keys = self._keys.get(name, {})
-            if mark not in keys:
-                raise ApiError(404, "notFound", f"users/{name}/sshPublicKeys/{mark} was not found.")
+            if fingerprint not in keys:
+                raise ApiError(
+                    404, "notFound", f"users/{name}/sshPublicKeys/{fingerprint} was not found."
+                )
             if body is None:
-                del keys[mark]
+                del keys[fingerprint]
                 return {}
-            keys[mark] = {"key": keys[mark]["key"], **self._end(body)}
-            return _public(name, mark, keys[mark])
+            keys[fingerprint] = {"key": keys[fingerprint]["key"], **self._expiry(body)}
+            return _public(name, fingerprint, keys[fingerprint])
 
-    def _end(self, body: Mapping[str, Any]) -> Json:
-        if not int(body.get(_ENDS, 0)):
+    def _expiry(self, body: Mapping[str, Any]) -> Json:
+        if not int(body.get(_EXPIRES, 0)):
             return {}
-        if int(body[_ENDS]) <= self._now() * _USEC:
+        if int(body[_EXPIRES]) <= self._now() * _USEC:
             raise ApiError(400, "badRequest", "The expiration time must be in the future.")
-        return {_ENDS: str(body[_ENDS])}
+        return {_EXPIRES: str(body[_EXPIRES])}
 
     def _profile(self, account: str) -> Json:
         user = username(account)
@@ -154,14 +159,18 @@ class Logins:
         }
         with self._lock:
             keys = {
-                mark: _public(account, mark, key)
-                for mark, key in self._keys.get(account, {}).items()
+                fingerprint: _public(account, fingerprint, key)
+                for fingerprint, key in self._keys.get(account, {}).items()
             }
         return {"name": "108000000000000000001", "posixAccounts": [posix], "sshPublicKeys": keys}
 
 
-def _public(account: str, mark: str, key: Json) -> Json:
-    return {**key, "fingerprint": mark, "name": f"users/{account}/sshPublicKeys/{mark}"}
+def _public(account: str, fingerprint: str, key: Json) -> Json:
+    return {
+        **key,
+        "fingerprint": fingerprint,
+        "name": f"users/{account}/sshPublicKeys/{fingerprint}",
+    }
 
 
 def username(account: str) -> str:

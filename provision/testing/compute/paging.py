@@ -1,4 +1,4 @@
-"""Lists in pages, as the API gives them: plain lists, and aggregated lists keyed by zone with their empty scopes. Pure."""
+"""Pages of lists as the API replies: plain lists, and aggregated lists by zone. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ MAX_RESULTS = 500
 
 
 def page(items: Sequence[T], query: Mapping[str, str]) -> tuple[Sequence[T], str | None]:
-    """The page that `maxResults` and `pageToken` ask for, and the token of the next one."""
+    """The page that `maxResults` and `pageToken` select, and the token of the next page.
+
+    Raises `ApiError` 400 for an invalid value of either.
+    """
     size = _size(query)
     start = _start(query)
     end = start + size
@@ -39,20 +42,27 @@ def _start(query: Mapping[str, str]) -> int:
         raise invalid(f"Invalid value for field 'pageToken': '{token}'.") from None
 
 
-def ordered(items: Sequence[T], query: Mapping[str, str], born: Callable[[T], str]) -> Sequence[T]:
-    """As `orderBy` says: by name, as the items come, or "creationTimestamp desc"; nothing else is supported by the API."""
+def ordered(
+    items: Sequence[T], query: Mapping[str, str], created: Callable[[T], str]
+) -> Sequence[T]:
+    """The items in the order of `orderBy`: as they come, or by "creationTimestamp desc".
+
+    Raises `ApiError` 400 for any other order, which the API does not support.
+    """
     order = query.get("orderBy", "name")
     if order == "creationTimestamp desc":
-        return sorted(items, key=born, reverse=True)
+        return sorted(items, key=created, reverse=True)
     if order not in {"", "name"}:
-        raise invalid(
-            f"Invalid value for field 'orderBy': '{order}'. Must be 'name' or 'creationTimestamp desc'."
-        )
+        why = "Must be 'name' or 'creationTimestamp desc'."
+        raise invalid(f"Invalid value for field 'orderBy': '{order}'. {why}")
     return items
 
 
 def listing(kind: str, path: str, items: Sequence[Json], query: Mapping[str, str]) -> Json:
-    """A list reply; `items` is absent when there are none, as in the API."""
+    """A list reply; `items` is absent when there are none, as in the API.
+
+    Raises `ApiError` 400 for invalid paging or order.
+    """
     shown, token = page(
         ordered(items, query, lambda item: str(item.get("creationTimestamp", ""))), query
     )
@@ -72,10 +82,10 @@ def aggregated(
     query: Mapping[str, str],
     unreachable: Collection[str] = (),
 ) -> Json:
-    """An aggregated reply over `zones/Z`.
+    """An aggregated list reply with the scopes `zones/ZONE`.
 
-    A scope without items carries the warning NO_RESULTS_ON_PAGE, one that did not answer
-    UNREACHABLE; the latter are also named at the end of the reply.
+    A scope without items has the warning NO_RESULTS_ON_PAGE, an unreachable scope UNREACHABLE;
+    `unreachables` lists the latter too. Raises `ApiError` 400 for invalid paging or order.
     """
     shown, token = page(
         ordered(items, query, lambda pair: str(pair[1].get("creationTimestamp", ""))), query

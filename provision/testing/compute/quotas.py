@@ -1,4 +1,4 @@
-"""The quotas of the emulated projects: limits that can be set, what VMs and disks use, and what an insert would exceed.
+"""The quotas of the emulated projects: limits, usage, and the limit that an insert would exceed.
 
 Metrics are those of the API's enum. On-demand H100 and newer have none there (Compute Engine,
 "Allocation quotas": they live in Cloud Quotas as GPUS-PER-GPU-FAMILY); only GPUS_ALL_REGIONS counts
@@ -23,7 +23,7 @@ GLOBAL = {
     "NETWORKS": 15.0,
     "SNAPSHOTS": 5000.0,
 }
-"""Limits of a project; its owner asked for GPUs (in a new project GPUS_ALL_REGIONS is 0)."""
+"""Limits of a project that was granted GPUs; in a new project GPUS_ALL_REGIONS is 0."""
 _GPU_METRICS = {
     "nvidia-tesla-t4": "NVIDIA_T4_GPUS",
     "nvidia-tesla-p4": "NVIDIA_P4_GPUS",
@@ -61,20 +61,22 @@ Usage = dict[str, float]
 
 @dataclass
 class Quotas:
-    """Limits of every project of the emulator. `set` changes one; `lift` takes all of them away."""
+    """Limits of every project of the emulator. `set` changes one; `lift` removes all."""
 
     _global: Usage = field(default_factory=lambda: dict(GLOBAL))
     _regional: Usage = field(default_factory=lambda: dict(REGIONAL))
     _of_region: dict[str, Usage] = field(default_factory=dict)
 
     def set(self, metric: str, limit: float, region: str | None = None) -> None:
-        """A new limit: of the project for GPUS_ALL_REGIONS and its kin, else of `region`, or of every region."""
+        """Set a limit: of the project for a global metric, else of `region`, or of every region.
+
+        Raises `ValueError` for an unknown metric.
+        """
         if metric in self._global:
             self._global[metric] = limit
         elif metric not in self._regional:
-            raise ValueError(
-                f"no quota metric of the emulator: {metric} (known: {', '.join(sorted({*self._global, *self._regional}))})"
-            )
+            known = ", ".join(sorted({*self._global, *self._regional}))
+            raise ValueError(f"no quota metric of the emulator: {metric} (known: {known})")
         elif region is None:
             self._regional[metric] = limit
             for limits in self._of_region.values():
@@ -83,7 +85,7 @@ class Quotas:
             self._of_region.setdefault(region, {})[metric] = limit
 
     def lift(self) -> None:
-        """No limit any more, for tests of many VMs."""
+        """Remove every limit, for tests of many VMs."""
         for metric in (*self._global, *self._regional):
             self.set(metric, UNLIMITED)
 
@@ -103,7 +105,7 @@ class Quotas:
         ]
 
     def of_instance(self, resource: Mapping[str, Any], vcpus: int) -> Usage:
-        """What a running instance takes, by metric."""
+        """What a running instance uses, by metric."""
         gpu, count = gpu_of(resource)
         region = region_of(last(resource["zone"]))
         spot = resource["scheduling"]["provisioningModel"] == "SPOT"
@@ -135,7 +137,7 @@ class Quotas:
         used_in_region: Mapping[str, float],
         region: str,
     ) -> str | None:
-        """The first metric that would go over its limit, or None."""
+        """The first metric that would exceed its limit, or None."""
         for where, taken in ((None, used), (region, used_in_region)):
             limits = self.limits(where)
             for metric, amount in wanted.items():
@@ -144,27 +146,28 @@ class Quotas:
         return None
 
     def refusal(self, metric: str, region: str) -> OperationFailure:
-        """The error of the operation that would exceed `metric`."""
+        """The error of an operation that would exceed `metric`."""
         scope = None if metric in self._global else region
         return quota_failure(metric, self.limits(scope)[metric], region)
 
 
 def of_disk(resource: Mapping[str, Any]) -> Usage:
-    """What a disk takes, by metric; attached or not, its instance running or not."""
+    """What a disk uses, by metric, attached or not."""
     metric = _DISK_METRICS.get(last(resource["type"]))
     return {metric: float(resource["sizeGb"])} if metric else {}
 
 
 def quota_failure(metric: str, limit: float, region: str) -> OperationFailure:
-    """403 QUOTA_EXCEEDED with its `quotaInfo`, as Compute Engine words it."""
-    everywhere = metric in GLOBAL
+    """403 QUOTA_EXCEEDED with its `quotaInfo`, in Compute Engine's words."""
+    is_global = metric in GLOBAL
     info: Json = {
         "metricName": f"compute.googleapis.com/{metric.lower()}",
-        "limitName": f"{metric.replace('_', '-')}-per-project" + ("" if everywhere else "-region"),
+        "limitName": f"{metric.replace('_', '-')}-per-project" + ("" if is_global else "-region"),
         "limit": limit,
-        "dimensions": {"region": "global" if everywhere else region},
+        "dimensions": {"region": "global" if is_global else region},
     }
-    message = f"Quota '{metric}' exceeded.  Limit: {limit} {'Globally' if everywhere else f'in region {region}'}."
+    scope = "Globally" if is_global else f"in region {region}"
+    message = f"Quota '{metric}' exceeded.  Limit: {limit} {scope}."
     return OperationFailure(
         code="QUOTA_EXCEEDED", message=message, http_status=403, details=({"quotaInfo": info},)
     )

@@ -21,7 +21,7 @@ KEY = "compute.googleapis.com/reservation-name"
 def new_reservation(
     body: Mapping[str, Any], *, links: Links, ref: ResourceRef, reservation_id: str, created: str
 ) -> Json:
-    """The resource that the body of `reservations.insert` asks for."""
+    """A new reservation from a request's body. Raises `ApiError` 400 for an invalid one."""
     specific = dict(body.get("specificReservation", {}))
     if (
         not specific.get("instanceProperties", {}).get("machineType")
@@ -44,7 +44,10 @@ def new_reservation(
 
 
 def specific_name(body: Mapping[str, Any]) -> str | None:
-    """The reservation that an instance insists on; None where it does not. A malformed affinity is 400."""
+    """The name of the reservation that an instance requires, or None.
+
+    Raises `ApiError` 400 for a malformed affinity.
+    """
     affinity = body.get("reservationAffinity", {})
     if affinity.get("consumeReservationType") != "SPECIFIC_RESERVATION":
         return None
@@ -57,7 +60,7 @@ def specific_name(body: Mapping[str, Any]) -> str | None:
 def shortage(
     reservation: Mapping[str, Any], instance: Mapping[str, Any]
 ) -> OperationFailure | None:
-    """Why an instance (its resource) cannot run on this reservation; None: it can."""
+    """Why an instance cannot run on this reservation; None: it can."""
     specific = reservation["specificReservation"]
     properties = specific["instanceProperties"]
     name, machine_type = reservation["name"], last(instance["machineType"])

@@ -1,4 +1,4 @@
-"""The rules of an instance's scheduling options, and when its run time is over. Pure.
+"""Scheduling options of an instance: checks, defaults, and the end of the run time. Pure.
 
 Sources: Compute Engine, "Limit the run time of a VM" (30 seconds to 120 days; the time begins anew
 with each start), "Spot VMs", "About Flex-start VMs", "GPU machine types"; messages as users of
@@ -24,7 +24,7 @@ FLEX_WAIT_S = (90, 7200)
 
 
 def check(body: Mapping[str, Any], machine_type: MachineType, *, has_gpu: bool, now: float) -> None:
-    """Raise the 400 that these scheduling options of an instance (`body`) deserve."""
+    """Raise `ApiError` 400 for scheduling options that contradict one another or `machine_type`."""
     scheduling = body.get("scheduling", {})
     model = scheduling.get("provisioningModel") or (
         "SPOT" if scheduling.get("preemptible") else "STANDARD"
@@ -49,8 +49,9 @@ def check(body: Mapping[str, Any], machine_type: MachineType, *, has_gpu: bool, 
     if model == "FLEX_START":
         _check_flex_start(body, scheduling, machine_type)
     if machine_type.provisioning and model not in machine_type.provisioning:
+        models = ", ".join(machine_type.provisioning)
         raise invalid(
-            f"Machine type {machine_type.name} requires one of the provisioning models {', '.join(machine_type.provisioning)}."
+            f"Machine type {machine_type.name} requires one of the provisioning models {models}."
         )
 
 
@@ -63,7 +64,8 @@ def _check_limit(scheduling: Mapping[str, Any], model: str, now: float) -> None:
         )
     if action and not (limited or model == "SPOT"):
         raise invalid(
-            "You can specify instanceTerminationAction only for Spot VMs or VMs with a limited run time."
+            "You can specify instanceTerminationAction only for Spot VMs"
+            " or VMs with a limited run time."
         )
     if limited and not action:
         raise invalid("instanceTerminationAction must be specified when the run time is limited.")
@@ -88,14 +90,16 @@ def _check_flex_start(
 ) -> None:
     if machine_type.gpu_count == 0 or machine_type.series in {"a4x", "g4"}:
         raise invalid(
-            f"Machine type {machine_type.name} cannot be used with the provisioning model FLEX_START."
+            f"Machine type {machine_type.name} cannot be used"
+            " with the provisioning model FLEX_START."
         )
     seconds = scheduling.get("maxRunDuration", {}).get("seconds")
     if seconds is None or int(seconds) > FLEX_MAX_S:
         raise invalid("Flex-start VMs require a maxRunDuration of at most 7 days.")
     if scheduling.get("automaticRestart", True):
         raise invalid(
-            "Scheduling option automaticRestart must be false when the provisioning model is FLEX_START."
+            "Scheduling option automaticRestart must be false"
+            " when the provisioning model is FLEX_START."
         )
     wait_s = int(body.get("params", {}).get("requestValidForDuration", {}).get("seconds", 0))
     if wait_s and not FLEX_WAIT_S[0] <= wait_s <= FLEX_WAIT_S[1]:
@@ -112,7 +116,7 @@ def _check_flex_start(
 
 
 def complete(asked: Mapping[str, Any]) -> Json:
-    """The options as the API shows them: what was asked, and the defaults."""
+    """The options as the API shows them: those asked for, and the defaults of the others."""
     model = asked.get("provisioningModel") or ("SPOT" if asked.get("preemptible") else "STANDARD")
     shown: Json = {
         "onHostMaintenance": "MIGRATE",
@@ -129,7 +133,10 @@ def complete(asked: Mapping[str, Any]) -> Json:
 
 
 def ends_at(scheduling: Mapping[str, Any], started: float) -> float | None:
-    """When an instance that starts at `started` reaches its limit, in seconds since the epoch; None: it has none."""
+    """When the run time ends of an instance that starts at `started`; None: never.
+
+    Times are in seconds since the epoch.
+    """
     seconds = scheduling.get("maxRunDuration", {}).get("seconds")
     if seconds is not None:
         return started + int(seconds)

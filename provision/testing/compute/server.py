@@ -2,102 +2,66 @@
 
 from __future__ import annotations
 
-import select
-import socket
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, Self
 
-from werkzeug.exceptions import ClientDisconnected, HTTPException
 from werkzeug.serving import WSGIRequestHandler, make_server
-from werkzeug.wrappers import Request, Response
 
-from provision.cloud.api.body import last
-from provision.testing.compute import control_api, fault_scripts, oslogin
+from provision.testing.compute import fault_scripts
+from provision.testing.compute.application import Application, Call, Environ
 from provision.testing.compute.backend import HostBackend, NullBackend
 from provision.testing.compute.catalogue import Catalogue, Links
 from provision.testing.compute.clock import Clock, SystemClock
 from provision.testing.compute.emulated_cloud import EmulatedCloud
-from provision.testing.compute.errors import ApiError, Json
-from provision.testing.compute.faults import BEFORE, Fault, FaultBook, FaultKind
+from provision.testing.compute.errors import Json
+from provision.testing.compute.faults import FaultBook
 from provision.testing.compute.flex_start import Capacity
 from provision.testing.compute.lifecycle import GUEST_STOP, HOST_ERROR, PREEMPTED
-from provision.testing.compute.methods import ApiMethods, ApiRequest
+from provision.testing.compute.methods import ApiMethods
 from provision.testing.compute.operation_durations import Durations
 from provision.testing.compute.oslogin import Logins
 from provision.testing.compute.quotas import Quotas
-from provision.testing.compute.responses import (
-    MUTE,
-    RESET,
-    Answer,
-    json_body,
-    json_value,
-    reset,
-    spoilt,
-)
-from provision.testing.compute.routes import PREFIX, ROUTES
+from provision.testing.compute.routes import PREFIX
 
-_Environ: TypeAlias = dict[str, Any]
 CALLS_KEPT = 10_000
-CONTROL = "/emulator"
-"""Below it the emulator itself is steered; see `control`."""
-SILENCE_LOOK_S = 0.05
-"""How often a connection without an answer is looked at."""
 STOP_POLL_S = 0.02
-"""How often the server looks whether it is to stop."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Call:
-    """One request that arrived. `api` is the method id (`instances.insert`); `reply` is None when no JSON was sent back.
-
-    `status` is 0 when the connection was reset; `future` says that the reply had fields of a later
-    API on purpose.
-    """
-
-    verb: str
-    path: str
-    api: str
-    query: Mapping[str, str]
-    body: Json | None
-    status: int
-    reply: Json | None
-    future: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.verb} {self.path}"
+"""How often the server checks whether it is to stop."""
 
 
 class _Handler(WSGIRequestHandler):
-    """Quiet, with the time of the emulated world, and without the 40 ms that Nagle's algorithm costs small replies."""
+    """Logs nothing, dates replies by the emulator's clock, and sends small replies at once.
+
+    Nagle's algorithm would delay each of them by 40 ms.
+    """
 
     disable_nagle_algorithm = True
     clock: ClassVar[Clock]
 
     def date_time_string(self, timestamp: float | None = None) -> str:
-        """The header `Date` of every reply, by the emulator's time."""
+        """The header `Date` of a reply, by the emulator's clock."""
         return super().date_time_string(self.clock.now() if timestamp is None else timestamp)
 
-    def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002  (werkzeug names it so)
-        """Say nothing: requests are in `ComputeEmulator.calls`."""
+    def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 - named by werkzeug
+        """Log nothing: requests are in `ComputeEmulator.calls`."""
 
-    def connection_dropped(self, error: BaseException, environ: _Environ | None = None) -> None:  # noqa: ARG002  (werkzeug names them)
-        """A scripted reset ends the connection, keep-alive or not."""
+    def connection_dropped(self, error: BaseException, environ: Environ | None = None) -> None:  # noqa: ARG002 - named by werkzeug
+        """End the connection after a scripted reset, keep-alive or not."""
         self.close_connection = True
 
 
 class ComputeEmulator:
-    """A Compute Engine API v1 on loopback that an unmodified google-cloud-compute client speaks to.
+    """Compute Engine API v1 on loopback, for an unmodified google-cloud-compute client.
 
         with ComputeEmulator(NullBackend()) as emulator:
-            client = InstancesClient(credentials=AnonymousCredentials(), client_options={"api_endpoint": emulator.endpoint})
+            options = {"api_endpoint": emulator.endpoint}
+            client = InstancesClient(credentials=AnonymousCredentials(), client_options=options)
 
-    `operation_s` is how long operations take: one figure, or one per verb (`insert`, `delete`,
-    `start`, `stop` …); with 0 an operation is accepted as PENDING and found DONE at the next look.
-    `faults` is the script of bad luck, `calls` what arrived (the latest 10,000).
+    `operation_s` is how many seconds operations take: one number for all, or one per verb
+    (`insert`, `delete`, `start`, `stop` …). With 0 an operation is accepted as PENDING and is DONE
+    at the next request. `faults` holds the scripted faults, `calls` the latest 10,000 requests.
     """
 
     def __init__(
@@ -116,7 +80,6 @@ class ComputeEmulator:
             catalogue or Catalogue(), hosts or NullBackend(), self.clock, Durations.of(operation_s)
         )
         self._methods = ApiMethods(self._cloud, self._cloud.store.catalogue)
-        self._zones = self._cloud.store.catalogue.zone_names
         self._port = port
         self._server: Any = None
         self._thread: threading.Thread | None = None
@@ -124,10 +87,11 @@ class ComputeEmulator:
     # --- life -------------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Begin to serve on 127.0.0.1; port 0 chooses a free one."""
+        """Serve on 127.0.0.1; port 0 chooses a free port."""
         handler = type("_ClockedHandler", (_Handler,), {"clock": self.clock})
+        application = Application(self, self._methods, self._cloud.store.catalogue.zone_names)
         self._server = make_server(
-            "127.0.0.1", self._port, self._application, threaded=True, request_handler=handler
+            "127.0.0.1", self._port, application, threaded=True, request_handler=handler
         )
         self._cloud.store.links = Links(f"{self.endpoint}{PREFIX}")
         self._thread = threading.Thread(
@@ -140,7 +104,7 @@ class ComputeEmulator:
         return self
 
     def stop(self, *, keep: bool = False) -> None:
-        """End the server and destroy every host, or with `keep` halt it on its disk; safe to call twice."""
+        """Stop serving and destroy every host, or with `keep` halt it on its disk. Idempotent."""
         if self._server is None or self._thread is None:
             return
         self._server.shutdown()
@@ -161,14 +125,19 @@ class ComputeEmulator:
         self.stop()
 
     @property
+    def is_running(self) -> bool:
+        """True between `start` and `stop`."""
+        return self._server is not None
+
+    @property
     def endpoint(self) -> str:
-        """The `api_endpoint` for clients: `http://127.0.0.1:PORT`."""
+        """The clients' `api_endpoint`, a URL. Raises `RuntimeError` when stopped."""
         if self._server is None:
             raise RuntimeError("the emulator is not running")
         return f"http://127.0.0.1:{self._server.port}"
 
     def tick(self) -> None:
-        """Let time limits and operations take effect without a request (a long-lived server calls this now and then)."""
+        """Apply time limits and operations that are due, as every request does first."""
         self._cloud.tick()
 
     def snapshot(self) -> Json:
@@ -176,181 +145,81 @@ class ComputeEmulator:
         return self._cloud.snapshot()
 
     def restore(self, saved: Json) -> None:
-        """Take up the world of an earlier emulator; instances that ran boot, as after a loss of power."""
+        """Restore the `snapshot` of an earlier emulator; instances that ran boot again."""
         self._cloud.restore(saved)
 
     # --- the project ------------------------------------------------------------------------------
 
     @property
     def quotas(self) -> Quotas:
-        """The limits in force, which inserts and starts meet: `quotas.set("NVIDIA_L4_GPUS", 0, "us-east1")`, `quotas.lift()`."""
+        """The quota limits: `quotas.set("NVIDIA_L4_GPUS", 0, "us-east1")`, `quotas.lift()`."""
         return self._cloud.store.quotas
 
     @property
     def firewalls(self) -> list[dict[str, Any]]:
-        """The rules of the network `default`, each with what it says otherwise than these do; may be changed."""
+        """The rules of the network `default`, without their defaults; may be changed."""
         return self._methods.firewalls
 
     @property
     def capacity(self) -> Capacity:
-        """When flex-start requests get theirs: `capacity.set(600, "us-central1-a")` after ten minutes, `capacity.set(None)` never."""
+        """When flex-start requests get capacity: `capacity.set(600, "us-east1-b")` in seconds."""
         return self._cloud.store.capacity
 
     @property
     def project_metadata(self) -> dict[str, str]:
-        """Metadata of the project, seen by all its instances (`enable-oslogin`, `block-project-ssh-keys` …); may be changed."""
+        """Metadata of the project, such as `enable-oslogin`; may be changed."""
         return self._cloud.store.project_metadata
 
     @property
     def logins(self) -> Logins:
-        """Who may log in where `enable-oslogin` is on."""
+        """The accounts and keys that may log in where `enable-oslogin` is on."""
         return self._cloud.store.logins
 
     def script(self, rows: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> None:
-        """Add bad luck from plain data: `{"zone": …, "call": …, "nth": …, "fault": …}`; see `scripts`. ValueError for nonsense."""
+        """Add faults from rows `{"zone": …, "call": …, "nth": …, "fault": …}`; see `fault_scripts`.
+
+        Raises `ValueError` for a row that is invalid.
+        """
         self.faults.add(*fault_scripts.read(rows))
 
-    # --- what nobody asks for ---------------------------------------------------------------------
+    # --- system events ----------------------------------------------------------------------------
 
     def preempt(self, name: str, zone: str) -> None:
-        """Take a running Spot VM back: STOPPING, then TERMINATED or deleted. ValueError for a VM that is none."""
+        """Pre-empt a running Spot VM: STOPPING, then TERMINATED or deleted.
+
+        Raises `KeyError` when it does not run, `ValueError` when it is not a Spot VM.
+        """
         self._cloud.trigger_event(PREEMPTED, name, zone)
 
     def break_host(self, name: str, zone: str) -> None:
-        """A host error: REPAIRING, then running again where `automaticRestart` is on, else TERMINATED."""
+        """Let its host fail: REPAIRING, then RUNNING with `automaticRestart`, else TERMINATED.
+
+        Raises `KeyError` when it does not run.
+        """
         self._cloud.trigger_event(HOST_ERROR, name, zone)
 
     def guest_stopped(self, name: str, zone: str) -> None:
-        """The guest powered itself off: STOPPING, then TERMINATED."""
+        """Power it off from inside: STOPPING, then TERMINATED. Raises `KeyError` when stopped."""
         self._cloud.trigger_event(GUEST_STOP, name, zone)
 
-    # --- the guest's side -------------------------------------------------------------------------
+    # --- the guest --------------------------------------------------------------------------------
 
     def publish(self, name: str, zone: str, attribute: str, value: str) -> None:
-        """What a guest does with PUT on its metadata server: set the guest attribute `namespace/key`."""
+        """Set the guest attribute `namespace/key`, as a guest's PUT does."""
         self._cloud.publish(name, zone, attribute, value)
 
     def print_serial(self, name: str, zone: str, text: str) -> None:
-        """What a guest prints on serial port 1."""
+        """Append to serial port 1, as a guest does."""
         self._cloud.print_serial(name, zone, text)
 
     def instances(self, project: str) -> list[Json]:
-        """All instances of a project, for assertions about what was left behind."""
+        """All instances of a project."""
         return [resource for _zone, resource in self._cloud.all("instances", project)]
 
     def disks(self, project: str) -> list[Json]:
-        """All disks of a project: what goes on billing when its instances are stopped or gone."""
+        """All disks of a project, attached or not."""
         return [resource for _zone, resource in self._cloud.all("disks", project)]
 
     def counted(self) -> list[str]:
-        """The method ids that arrived, in order."""
+        """The method ids of `calls`, in order."""
         return [call.api for call in self.calls]
-
-    # --- one request ------------------------------------------------------------------------------
-
-    def _application(self, environ: _Environ, start_response: Any) -> Iterable[bytes]:
-        if _from_a_browser(environ):
-            return Answer(403, None, "no pages of the web here\n").response()(
-                environ, start_response
-            )
-        if environ["PATH_INFO"].startswith(CONTROL):
-            return self._controlled(environ)(environ, start_response)
-        request = Request(environ)
-        api, body, fault = "", None, None
-        try:
-            routes = oslogin.ROUTES if request.path.startswith(oslogin.PREFIX) else ROUTES
-            api, words = routes.bind_to_environ(environ).match()
-            body = json_body(request.get_data())
-            fault = self._fault(api, words, body or {})
-            hidden = (
-                self.faults.unreachable(api, self._zones)
-                if api.endswith(".aggregatedList")
-                else frozenset()
-            )
-            path, query = request.path.removeprefix(f"{PREFIX}/"), request.args.to_dict()
-            words = {"project": query.get("projectId", ""), **words}
-            answer = self._answer(
-                ApiRequest(
-                    method=api,
-                    path=path,
-                    query=query,
-                    body=body or {},
-                    fault=fault,
-                    unreachable=hidden,
-                    **words,
-                )
-            )
-        except ApiError as error:
-            answer = Answer(error.status, error.envelope())
-        except ClientDisconnected:  # half a request is none
-            reset(environ["werkzeug.socket"])
-        except HTTPException as error:
-            message = f"{request.method} {request.path}: {error.name}"
-            answer = Answer(
-                error.code or 500, ApiError(error.code or 500, "notFound", message).envelope()
-            )
-        answer = spoilt(answer, fault)
-        query = request.args.to_dict()
-        future = fault is not None and fault.kind is FaultKind.FUTURE
-        arrived: Json = {
-            "verb": request.method,
-            "path": request.path,
-            "api": api,
-            "query": query,
-            "body": body,
-        }
-        self.calls.append(Call(**arrived, status=answer.status, reply=answer.reply, future=future))
-        if answer.status == RESET:
-            connection: socket.socket = environ["werkzeug.socket"]
-            if fault is not None and fault.kind in MUTE:
-                self._keep_silent(connection)
-            reset(connection)
-        return answer.response()(environ, start_response)
-
-    def _fault(self, api: str, words: Mapping[str, str], body: Json) -> Fault | None:
-        zone = words.get("zone", "")
-        fault = self.faults.take(api, zone, words.get("name", "") or str(body.get("name", "")))
-        asked = body.get("instanceProperties") or body
-        return None if fault is None else fault.at(zone, last(str(asked.get("machineType", ""))))
-
-    def _answer(self, call: ApiRequest) -> Answer:
-        fault = call.fault
-        if fault is not None and fault.kind is FaultKind.HTTP:
-            raise fault.as_error()
-        if fault is not None and fault.kind in BEFORE:
-            return Answer(200, None)
-        reply = (
-            self.logins.answer(call.method, call.name, call.key, call.body)
-            if call.method in oslogin.METHODS
-            else self._methods.answer(call)
-        )
-        if fault is not None and fault.kind is FaultKind.HANG:
-            self.clock.sleep(fault.seconds)
-        return Answer(200, reply)
-
-    def _controlled(self, environ: _Environ) -> Response:
-        """A request that steers the emulator itself."""
-        request = Request(environ)
-        try:
-            reply = control_api.answer(
-                self,
-                request.method,
-                request.path.removeprefix(CONTROL),
-                json_value(request.get_data()),
-            )
-        except ApiError as error:
-            return Answer(error.status, error.envelope()).response()
-        return Answer(200, reply).response()
-
-    def _keep_silent(self, connection: socket.socket) -> None:
-        """Until the client hangs up, or the emulator ends."""
-        while self._server is not None:
-            readable, _, _ = select.select([connection], [], [], SILENCE_LOOK_S)
-            if readable and not connection.recv(1, socket.MSG_PEEK):
-                return
-
-
-def _from_a_browser(environ: _Environ) -> bool:
-    """Whether some page of the web sent it: an instance's user-data runs on this machine, so whoever may insert may run programs."""
-    host = environ.get("HTTP_HOST", "").rpartition(":")[0]
-    return "HTTP_ORIGIN" in environ or host not in {"127.0.0.1", "localhost"}

@@ -1,4 +1,4 @@
-"""The state of the emulated cloud as JSON, and back: what the next emulator takes over. Not locked."""
+"""The state of the emulated cloud as JSON, saved and restored. Not locked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The resources of the emulated cloud, and what creates, boots, halts and removes them. Not locked."""
+"""The resources of the emulated cloud: created, booted, halted and removed. Not locked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from provision.testing.compute.errors import (
     not_found,
 )
 from provision.testing.compute.faults import stock_out
-from provision.testing.compute.flex_start import NEVER_S, Capacity, valid_s
+from provision.testing.compute.flex_start import NEVER_S, Capacity, request_valid_s
 from provision.testing.compute.instance import OFF, WAITING, Instance
 from provision.testing.compute.instance_resource import ResourceRef
 from provision.testing.compute.oslogin import Logins
@@ -208,7 +208,7 @@ class Store:
     # --- changes of an instance -------------------------------------------------------------------
 
     def boot(self, instance: Instance, *, keep: bool = False) -> OperationFailure | None:
-        """Start the instance's host. Without success remove the instance, or with `keep` leave it stopped."""
+        """Start the host. If it fails, remove the instance, or with `keep` leave it stopped."""
         if not self.exists(instance):
             message = f"The resource '{instance.ref.path}' was not found"
             return OperationFailure(code="RESOURCE_NOT_FOUND", message=message, http_status=404)
@@ -249,7 +249,7 @@ class Store:
         )
         if after_s == 0 or not self.exists(instance):
             return self.boot(instance)
-        wait_s = valid_s(body)
+        wait_s = request_valid_s(body)
         if wait_s == 0:
             self.remove(instance)
             return (
