@@ -265,7 +265,10 @@ WRONG: dict[str, tuple[Any, str]] = {
         {"fault": "never", "call": "instances.insrt"},
         "unknown method: 'instances.insrt'",
     ),
-    "unknown word": ({"fault": "never", "colour": "red"}, "fault 'never' with colour: its keys are fault, zone, call, name, nth"),
+    "unknown word": (
+        {"fault": "never", "colour": "red"},
+        "fault 'never' with colour: its keys are fault, zone, call, name, nth",
+    ),
     "missing word": (
         {"fault": "slow"},
         "fault 'slow' with no keys of its own: its keys are fault, zone, call, name, nth, seconds",
