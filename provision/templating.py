@@ -320,7 +320,6 @@ FILTERS: Mapping[str, Callable[..., Quoted]] = {
 METADATA_URL = "http://metadata.google.internal/computeMetadata/v1"
 USER_DATA_LIMIT_BYTES = 256 * 1024
 """Of one metadata value (Compute Engine: limitations of custom metadata)."""
-WORKSPACE = "/workspace"
 SOCKET_PATH_BYTES = 103
 """Of a Unix socket's path on macOS; Linux takes 107. ssh ends with an error above it, it does not
 go on unshared."""
@@ -408,72 +407,31 @@ def ssh_config(
 
 
 def devcontainer(
-    argv: Sequence[str], *, image: str, name: str, project_dir: Path | None = None
+    *,
+    name: str,
+    image: str,
+    options: Sequence[str],
+    volume: str,
+    folder: str,
+    project_dir: Path | None = None,
 ) -> str:
-    """devcontainer.json for the container that `docker run` makes of `argv`, its options alone or the whole command.
+    """devcontainer.json for a container of `image` with the `docker run` `options`.
 
-    Left out is what the editor sets itself: name, detaching, entry point, working folder, and the
-    mount at /workspace, which becomes `workspaceMount`. Raises `UsageError` without that mount, for
-    another image than `image`, and for `${`, which the editor would take for a variable.
+    The editor mounts the Docker volume `volume` at `folder` and works there. Raises `UsageError`
+    for a value with `${`, which the editor would replace as a variable.
     """
-    options, found = _options(argv)
-    mounts = [words[-1].partition(":")[0] for words in options if _is_workspace(words)]
-    editors = ("--name", "-d", "--detach", "--rm", "--entrypoint", "-w", "--workdir")
-    run_args = [
-        word
-        for words in options
-        if words[0] not in editors and not _is_workspace(words)
-        for word in words
-    ]
-    variables = [word for word in (*run_args, image, *mounts) if "${" in word]
-    if found not in (None, image) or not mounts or variables:
-        reasons = [f"it is made of {found!r}, not of {image!r}"] * (found not in (None, image))
-        reasons += [f"no volume is mounted at {WORKSPACE}"] * (not mounts) + [
-            f"{word!r} holds '${{'" for word in variables
-        ]
+    variables = [word for word in (*options, image, volume) if "${" in word]
+    if variables:
         raise UsageError(
             "the container cannot be described to an editor",
             where="devcontainer.json",
-            why="; ".join(reasons),
+            why="; ".join(f"{word!r} holds '${{'" for word in variables),
         )
     values = {
         "name": name,
         "image": image,
-        "run_args": run_args,
-        "workspace_mount": f"source={mounts[-1]},target={WORKSPACE},type={'bind' if mounts[-1].startswith('/') else 'volume'}",
-        "workspace_folder": WORKSPACE,
+        "run_args": list(options),
+        "workspace_mount": f"source={volume},target={folder},type=volume",
+        "workspace_folder": folder,
     }
     return render("devcontainer.json.j2", values, project_dir=project_dir)
-
-
-_ALONE = (
-    "-d",
-    "--detach",
-    "--init",
-    "--privileged",
-    "--read-only",
-    "--rm",
-    "-i",
-    "--interactive",
-    "-t",
-    "--tty",
-    "-it",
-)
-
-
-def _options(argv: Sequence[str]) -> tuple[list[tuple[str, ...]], str | None]:
-    """The options of `docker run`, each with its value apart, and the image that follows them, if one does."""
-    rest = iter(argv[2:] if argv[:2] in (["docker", "run"], ("docker", "run")) else argv)
-    options: list[tuple[str, ...]] = []
-    for word in rest:
-        if not word.startswith("-"):
-            return options, word
-        flag, equals, value = word.partition("=")
-        options.append(
-            (flag, value) if equals else (flag,) if flag in _ALONE else (flag, next(rest, ""))
-        )
-    return options, None
-
-
-def _is_workspace(words: tuple[str, ...]) -> bool:
-    return words[0] in ("-v", "--volume") and words[-1].split(":")[1:2] == [WORKSPACE]

@@ -23,9 +23,9 @@ def read_facts(text: str) -> Facts:
         return int(value) if value.isascii() and value.isdigit() else default
 
     return Facts(
-        os_id=found.get("os_id", ""),
-        os_version=found.get("os_version", ""),
-        build_id=found.get("build_id", ""),
+        os_id=found.get("ID", ""),
+        os_version=found.get("VERSION_ID", ""),
+        build_id=found.get("BUILD_ID", ""),
         arch=found.get("arch", ""),
         kernel=found.get("kernel", ""),
         cpus=number("cpus"),

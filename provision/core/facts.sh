@@ -3,9 +3,7 @@
 # Uses os_release, pci_gpus and loaded_driver. A file that the host lacks leaves its facts out.
 #
 # Container-Optimized OS names itself ID=cos, its milestone VERSION_ID and its build BUILD_ID.
-echo "os_id=$(os_release ID)"
-echo "os_version=$(os_release VERSION_ID)"
-echo "build_id=$(os_release BUILD_ID)"
+os_release 'ID|VERSION_ID|BUILD_ID'
 system=$(uname -rm)
 echo "arch=${system##* }"
 echo "kernel=${system% *}"

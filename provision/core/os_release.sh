@@ -1,11 +1,5 @@
 # shellcheck shell=sh
-# os_release KEY: prints the value of KEY in /etc/os-release, without its quotes; nothing where it
-# is absent. The file is read, not sourced: it is the host's, and this runs as root.
-os_release() {
-    test -r "$R/etc/os-release" || return 0
-    while IFS='=' read -r key value || test -n "$key"; do
-        test "$key" = "$1" || continue
-        value=${value#\"}
-        echo "${value%\"}"
-    done <"$R/etc/os-release"
-}
+# os_release KEYS: prints the KEY=value lines of /etc/os-release whose key is one of KEYS (separated
+# by |), without quotes. The file is read, not sourced: it is the host's, and this runs as root.
+# Its last line may lack the line feed.
+os_release() { printf '%s\n' "$(sed -nE "s/\"//g; /^($1)=/p" "$R/etc/os-release" 2>/dev/null)"; }

@@ -46,7 +46,7 @@ def cos(
         BootEnded(
             name="boot",
             unit=BOOT_UNIT,
-            asks_caller=host is not None and host.name in settings.hosts,
+            checks_user_data=host is not None and host.name in settings.hosts,
         ),
         *gpu,
     ]

@@ -6,57 +6,25 @@ import base64
 import binascii
 import hashlib
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from provision.core.errors import ProbeUnreadable
 from provision.core.model import Facts, State
 from provision.core.resource import Diagnosis, Resource
 from provision.core.shell import RemotePath, Script, Secret, fields, payload, script
 
+HERE = Path(__file__).parent
 TEXT_LIMIT_BYTES = 64 * 1024
-"""Up to here the text itself is read back, so that a diff can be shown; above, its digest."""
-
-# The text itself or its digest, never both: each program started is a millisecond on the host.
-_PROBE = """
-test -f "$path" || exit 0
-found=$(stat -c '%a %s' "$path")
-echo "mode=${found% *}"
-if test -n "$limit" && test "${found#* }" -le "$limit" && test ! -L "$path"; then
-    echo "content="
-    base64 <"$path"
-else
-    digest=$(sha256sum <"$path")
-    echo "sha256=${digest%% *}"
-fi
-"""
-
-# Written beside the target and renamed, so that a reader never sees half a file and a full disk
-# leaves the old one. Until its permissions are set nobody else can read it, and `mv` is kept from
-# moving it into a directory. What a run that was killed left there goes: its name ends with the
-# number of a process that is no more.
-_ENSURE = """
-if test -d "$path"; then
-    echo "the path is a directory, a file is wanted"
-    exit 1
-fi
-dir=${path%/*}
-test -d "$dir/" || mkdir -p "$dir"
-umask 077
-new="$path.provision.$$"
-trap 'rm -f "$new"' EXIT
-trap 'exit 143' TERM HUP INT
-for old in "$path".provision.[0-9]*; do
-    test ! -e "$old" || kill -0 "${old##*.}" 2>/dev/null || rm -f "$old"
-done
-printf '%s' "$data" | base64 -d >"$new"
-test "$(wc -c <"$new")" -eq "$size"
-chmod "$mode" "$new"
-mv -f "$new" "$path"
-trap - EXIT
-"""
+"""The text of files up to this size is read back, so that a diff can be shown; of larger ones the
+digest."""
+STAGE_FILE = "resources/stage_file.sh"
 
 
-def remember_disk_full(output: str) -> Diagnosis | None:
-    """The meaning of ENOSPC in what a command printed: libc writes it with a capital, Docker (Go) without."""
+def diagnose_full_disk(output: str) -> Diagnosis | None:
+    """The meaning of ENOSPC in what a command printed; None where it printed something else.
+
+    libc writes the text with a capital letter, Docker (Go) without.
+    """
     if "no space left on device" not in output.lower():
         return None
     return Diagnosis(
@@ -65,9 +33,19 @@ def remember_disk_full(output: str) -> Diagnosis | None:
     )
 
 
+def decode_file(encoded: str, *, where: str) -> bytes:
+    """The bytes of base64 text that a probe printed. Raises `ProbeUnreadable` for half of it."""
+    try:
+        return base64.b64decode("".join(encoded.split()), validate=True)
+    except binascii.Error as error:
+        raise ProbeUnreadable(
+            "the file did not come back whole", where=where, why=str(error)
+        ) from error
+
+
 @dataclass(frozen=True, kw_only=True)
 class File(Resource):
-    """A regular file with this content and these permissions (`mode` in octal digits, as in "0644").
+    """A regular file with this content and these permissions (`mode` in octal digits, as "0644").
 
     The content of a `secret` file is never read back: its SHA-256 is compared instead.
     """
@@ -83,57 +61,54 @@ class File(Resource):
         return self.content if isinstance(self.content, bytes) else self.content.encode("utf-8")
 
     @property
-    def _readable(self) -> bool:
-        return (
-            isinstance(self.content, str) and not self.secret and len(self.data) <= TEXT_LIMIT_BYTES
-        )
+    def _text(self) -> str | None:
+        """The content where it is read back as text; None where its digest is compared."""
+        if isinstance(self.content, bytes) or self.secret or len(self.data) > TEXT_LIMIT_BYTES:
+            return None
+        return self.content
 
     def probe(self) -> Script:
-        """Permissions, and the text where a diff could show it, else its digest."""
-        return script(
-            _PROBE,
-            path=RemotePath(self.path),
-            limit=str(TEXT_LIMIT_BYTES) if self._readable else "",
-        )
+        """Print the permissions, and the text where a diff could show it, else its digest."""
+        limit = "" if self._text is None else str(TEXT_LIMIT_BYTES)
+        return script(HERE / "file_probe.sh", path=RemotePath(self.path), limit=limit)
 
     def read(self, text: str) -> State | None:
-        """`{"mode", "content"}` for text, `{"mode", "sha256"}` otherwise."""
+        """`{"mode", "content"}` for text, `{"mode", "sha256"}` otherwise; None without a file.
+
+        Raises `ProbeUnreadable` when half of the text is missing.
+        """
         if not text.strip():
             return None
         head, marked, encoded = text.partition("content=\n")
         found = fields(head)
         mode = found["mode"].zfill(4)
-        if not marked:
-            digest = found["sha256"]
-            return (
-                {"mode": mode, "content": f"<not shown: sha256 {digest}>"}
-                if self._readable
-                else {"mode": mode, "sha256": digest}
-            )
+        if marked:
+            return {"mode": mode, "content": self._read_content(encoded)}
+        digest = found["sha256"]
+        if self._text is None:
+            return {"mode": mode, "sha256": digest}
+        return {"mode": mode, "content": f"<not shown: sha256 {digest}>"}
+
+    def _read_content(self, encoded: str) -> str:
+        data = decode_file(encoded, where=self.path)
         try:
-            data = base64.b64decode("".join(encoded.split()), validate=True)
-        except binascii.Error as error:
-            raise ProbeUnreadable(
-                "the file did not come back whole", where=self.path, why=str(error)
-            ) from error
-        try:
-            content = data.decode("utf-8")
+            return data.decode("utf-8")
         except UnicodeDecodeError:
-            content = f"<not text: sha256 {hashlib.sha256(data).hexdigest()}>"
-        return {"mode": mode, "content": content}
+            return f"<not text: sha256 {hashlib.sha256(data).hexdigest()}>"
 
     def desired(self, facts: Facts) -> State:  # noqa: ARG002
-        """The content itself, or its digest."""
+        """The permissions, and the content itself or its digest."""
         mode = self.mode.zfill(4)
-        if self._readable and isinstance(self.content, str):
-            return {"mode": mode, "content": self.content}
+        if self._text is not None:
+            return {"mode": mode, "content": self._text}
         return {"mode": mode, "sha256": hashlib.sha256(self.data).hexdigest()}
 
     def ensure(self, facts: Facts) -> Script | None:  # noqa: ARG002
-        """Write beside the target, check the size, rename."""
+        """Write beside the path, check the size, rename."""
         data = payload(self.data)
         return script(
-            _ENSURE,
+            HERE / "file_write.sh",
+            uses=[STAGE_FILE],
             path=RemotePath(self.path),
             data=Secret(data) if self.secret else data,
             size=len(self.data),
@@ -141,13 +116,13 @@ class File(Resource):
         )
 
     def diagnose(self, output: str, actual: State | None) -> Diagnosis | None:  # noqa: ARG002
-        """A directory in the way, a full disk."""
+        """A directory in the way, or a full disk."""
         if "is a directory, a file is wanted" in output:
             return Diagnosis(
                 "a directory is where the file should be",
                 f"rmdir {self.path}   (on the host), if nothing in it is needed",
             )
-        return remember_disk_full(output)
+        return diagnose_full_disk(output)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,11 +133,11 @@ class Directory(Resource):
     mode: str = "0755"
 
     def probe(self) -> Script:
-        """Its permissions."""
+        """Print its permissions."""
         return script('test ! -d "$path" || stat -L -c %a "$path"', path=RemotePath(self.path))
 
     def read(self, text: str) -> State | None:
-        """`{"mode"}`."""
+        """`{"mode"}`; None without it. Raises `ProbeUnreadable` for anything but octal digits."""
         if not text.strip():
             return None
         if not text.strip().isdigit():

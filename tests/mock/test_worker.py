@@ -93,7 +93,7 @@ def test_somebody_elses_container_of_that_name_is_left_alone() -> None:
         wanted = settings(image=REF)
         error = outcome(run(mock, recipe(mock, wanted)), "container").error
         assert error is not None
-        assert error.what == "a container named worker exists that is not ours"
+        assert error.what == "a container named worker exists that provision did not make"
         assert error.fix == "set worker.name to another name"
         assert not run(mock, no_worker(wanted)).failed
         assert (

@@ -110,7 +110,7 @@ class FakeHost:
     def play(self, section: Sent) -> tuple[int, str]:
         """Run one section: its status and what it prints."""
         if section.key == FACTS_KEY:
-            return self.facts_status, f"os_id=fake\nkernel={self.values.get('kernel', '')}\n"
+            return self.facts_status, f"ID=fake\nkernel={self.values.get('kernel', '')}\n"
         start = section.words.index("host")
         bound = dict(word.split("=", 1) for word in section.words[:start] if "=" in word)
         key = bound["key"]

@@ -29,19 +29,13 @@ STILL_INLINE = frozenset(
         "mps/status/gpu_holders.py",
         "mps/status/inside.py",
         "mps/status/status.py",
-        "resources/boot.py",
-        "resources/container.py",
-        "resources/driver.py",
-        "resources/file.py",
-        "resources/idle.py",
-        "resources/mount.py",
-        "resources/unit.py",
         "sync/project_tar.py",
     }
 )
 """Modules whose scripts have not become files yet. The list only shrinks."""
 
-_FIRST_LINE = re.compile(r"# shellcheck shell=sh( disable=SC\d+(,SC\d+)*)?")
+_FIRST_LINE = re.compile(r"# shellcheck shell=sh( disable=SC\d+(,SC\d+)*)?|#!/bin/sh")
+"""A program that a host keeps as a file begins with `#!/bin/sh`."""
 _REQUIRED_INPUT = re.compile(r': ("\$\{\w+:?\?[^"]*\}"\s*)+(#.*)?')
 _POSITIONAL_INPUT = re.compile(r"(\w+=\$(\d|\{\d+[-:?][^}]*\})\s*;?\s*)+(#.*)?")
 _FIXED = re.compile(r"R=\$\{PROVISION_MOCK_ROOT-\}|export .*|set -\w+|shift( \d+)?|LC_ALL=C")
@@ -53,7 +47,7 @@ def header_problem(text: str) -> str:
     """What the first lines of a script file lack; empty when nothing."""
     lines = text.splitlines()
     if not lines or not _FIRST_LINE.fullmatch(lines[0]):
-        return "the first line is not `# shellcheck shell=sh`"
+        return "the first line is neither `# shellcheck shell=sh` nor `#!/bin/sh`"
     comments = []
     for line in lines[1:]:
         if not line.startswith("#"):
@@ -151,7 +145,7 @@ def test_complete_header_is_accepted(text: str) -> None:
     "text",
     [
         "",
-        "#!/bin/sh\n# Says a word.\n",
+        "#!/bin/bash\n# Says a word.\n",
         '# shellcheck shell=sh\n: "${word:?}"\n',
         '# shellcheck shell=sh\n# shellcheck disable=SC2012\n: "${word:?}"\n',
         '# shellcheck shell=sh\n# Says a word.\nset -x now\n: "${word:?}"\n',

@@ -22,7 +22,6 @@ MEANT = {
         "SC2086",
         "SC1010",
     ),  # lists of processes fall into words; `echo done`
-    "resources/boot.py:BOOT_TEXT": ("SC1090",),  # its fragments lie on the host
     "mps/status/inside.py:ALIVE": (
         "SC2034",
     ),  # its prelude names a folder that it does not look into
@@ -183,7 +182,6 @@ def test_shell_of_every_kind_is_found() -> None:
     assert "commands/dev/container.py:_INSIDE" in texts(), "it has one line"
     assert {name.partition(":")[0] for name in texts() if ":line " in name} >= {
         "mps/plan/host_facts.py",
-        "resources/docker.py",
     }
 
 

@@ -169,22 +169,14 @@ def dev_shell(project: Project, targets: Targets) -> TaskResult:
 def dev_devcontainer(project: Project, targets: Targets) -> TaskResult:
     """devcontainer.json for the very container that `dev.up` starts."""
     target = convergence.host(project, targets)
-    image = worker_image(project)
-    box = container(project.settings, image, host=target)
-    nodes = [f"/dev/nvidia{index}" for index in range(project.settings.gpu_count)] + [
-        "/dev/nvidiactl",
-        "/dev/nvidia-uvm",
-    ]
-    devices = (
-        [word for node in nodes for word in ("--device", node)]
-        if box.gpu and not box.privileged
-        else []
-    )
-    words = [str(word) for word in box.arguments(Facts())]
+    box = container(project.settings, worker_image(project), host=target)
+    options = box.editor_options(Facts(), gpu_count=project.settings.gpu_count)
     text = templating.devcontainer(
-        [*words, *devices, box.image, "infinity"],
-        image=box.image,
         name=box.container,
+        image=box.image,
+        options=[str(option) for option in options],
+        volume=box.work_volume,
+        folder=WORKSPACE,
         project_dir=project.project_dir,
     )
     return TaskResult({"devcontainer": text}, text=text.rstrip("\n"))
