@@ -1,1 +1,1 @@
-"""Ways to hosts: SSH, this very machine, host keys, the toolkit's own key pair, the inventory, interactive sessions."""
+"""Ways to reach hosts: SSH and this machine; key pairs, known host keys, host patterns."""

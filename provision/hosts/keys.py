@@ -1,12 +1,8 @@
-"""The toolkit's own key pair, one for each project, and the folder where state is kept."""
+"""The toolkit's own SSH key pair; each project has one."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
-import tempfile
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,47 +16,39 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from provision.core.errors import UsageError
+from provision.core.files import file_lock, write_atomically
 
 _COMMENT = "provision"
 
 
 @dataclass(frozen=True)
 class KeyPair:
-    """A private key file in OpenSSH's format, the public file beside it, and the public half as one line."""
+    """A private key file in OpenSSH's format, the public key file, and the public key's line."""
 
     private_path: Path
     public_path: Path
     public_line: str
 
 
-def state_dir(environ: Mapping[str, str]) -> Path:
-    """`$XDG_STATE_HOME/provision`, by default `~/.local/state/provision`; a relative XDG path counts as unset (its specification)."""
-    named = environ.get("XDG_STATE_HOME", "")
-    home = Path(environ.get("HOME") or "~").expanduser()
-    return (Path(named) if named.startswith("/") else home / ".local" / "state") / "provision"
-
-
 def ensure_key(path: Path) -> KeyPair:
-    """The ed25519 key pair in `path` and `path`.pub, made first when there is none.
+    """Return the ed25519 key pair in `path` and `path`.pub, and create it when it is absent.
 
-    Made under a lock and put in place as a whole, so that two runs at once agree on one key. Raises
-    `UsageError` for a file that holds something else: a key is never overwritten.
+    Creation is locked and atomic: two runs at once get the same key. An existing file is never
+    overwritten. Raises `UsageError` when it holds anything but a private key without passphrase.
     """
     with contextlib.suppress(FileNotFoundError):
         return _read(path)
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with _locked(path.with_name(path.name + ".lock")):
+    with file_lock(path.with_name(path.name + ".lock")):
         if not path.exists():
-            _write(
-                path,
-                Ed25519PrivateKey.generate().private_bytes(
-                    Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()
-                ),
+            private = Ed25519PrivateKey.generate().private_bytes(
+                Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()
             )
+            write_atomically(path, private, durable=True)
         return _read(path)
 
 
 def _read(path: Path) -> KeyPair:
+    """Read the private key, and restore its permissions and its public file if necessary."""
     data = path.read_bytes()
     try:
         key = load_ssh_private_key(data, password=None)
@@ -73,34 +61,9 @@ def _read(path: Path) -> KeyPair:
         ) from error
     if path.stat().st_mode & 0o077:
         path.chmod(0o600)  # ssh refuses a key that others can read
-    line = (
-        key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
-        + " "
-        + _COMMENT
-    )
+    public_key = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    line = f"{public_key.decode()} {_COMMENT}"
     public = path.with_name(path.name + ".pub")
     if not public.exists() or public.read_text(encoding="utf-8").strip() != line:
-        _write(public, (line + "\n").encode())
+        write_atomically(public, f"{line}\n", durable=True)
     return KeyPair(path, public, line)
-
-
-def _write(path: Path, data: bytes) -> None:
-    handle, name = tempfile.mkstemp(
-        dir=path.parent, prefix=path.name
-    )  # readable by the owner alone
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink()
-        raise
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("a", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

@@ -1,10 +1,9 @@
-"""Host keys: what is pinned, what was seen, and what to say when they differ.
+"""Known host keys: look them up, verify a server's key against them, and pin new ones.
 
-Keys are looked up in this order: the host's own `host_key` setting (which overrides everything),
-the toolkit's known_hosts file, then the user's and the system's files, which are only read. The
-file format is OpenSSH's (sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT"): hashed names, wildcards, negation
-and `@revoked` are understood; `@cert-authority` lines are skipped because host certificates are not
-verified here.
+Order of the look-up: the host's own `host_key` setting, which overrides all files; the toolkit's
+known_hosts file; the user's and the system's files, which are never written. The file format is
+OpenSSH's (sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT") with hashed names, wildcards, negation and
+`@revoked`. `@cert-authority` lines are skipped: host certificates are not supported.
 """
 
 from __future__ import annotations
@@ -12,18 +11,16 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-import fcntl
 import fnmatch
 import hashlib
 import hmac
-import os
 import shlex
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from provision.core.errors import HostKeyMismatch, UsageError
+from provision.core.files import file_lock, write_atomically
 from provision.core.model import Host
 from provision.settings.kinds import public_key
 
@@ -32,14 +29,14 @@ _RSA = ("rsa-sha2-512", "rsa-sha2-256")
 
 @dataclass(frozen=True)
 class HostKey:
-    """A public host key: its algorithm as written in known_hosts ("ssh-ed25519") and its wire-format blob."""
+    """A public host key: its algorithm ("ssh-ed25519") and its blob in SSH's wire format."""
 
     algorithm: str
     blob: bytes
 
     @classmethod
     def parse(cls, line: str) -> HostKey:
-        """Read "ssh-ed25519 AAAA… comment"; raises `UsageError` for anything that is not a public key line."""
+        """Parse "ssh-ed25519 AAAA… comment"; raises `UsageError` for an invalid public key line."""
         try:
             return cls(*public_key(line))
         except ValueError as error:
@@ -50,12 +47,12 @@ class HostKey:
 
     @property
     def line(self) -> str:
-        """The key as it stands in a known_hosts file, without a host name."""
+        """The key as in a known_hosts file, without a host name."""
         return f"{self.algorithm} {base64.b64encode(self.blob).decode()}"
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint as `ssh-keygen -l` prints it, for example "SHA256:47DEQpj8HBSa…"."""
+        """The fingerprint as `ssh-keygen -l` prints it: "SHA256:47DEQpj8HBSa…"."""
         return "SHA256:" + base64.b64encode(hashlib.sha256(self.blob).digest()).decode().rstrip("=")
 
     def __str__(self) -> str:
@@ -64,7 +61,7 @@ class HostKey:
 
 @dataclass(frozen=True)
 class KnownKey:
-    """A key that is known for a host, and where that is written (`FILE:LINE` or a setting)."""
+    """A known key of a host, and its source: `FILE:LINE` or a setting."""
 
     key: HostKey
     source: str
@@ -74,18 +71,18 @@ class KnownKey:
 
 @dataclass(frozen=True)
 class Pins:
-    """All keys known under the names of one host, best source first."""
+    """All known keys of one host, in the order of the look-up."""
 
     host: str
-    """What the user calls the thing that is checked (a gateway has a name of its own)."""
+    """The host's name in the settings; a gateway's address."""
     name: str
-    """The name it is pinned under: an alias, an address, or [address]:port."""
+    """The name in known_hosts: an alias, an address, or [address]:port."""
     known: tuple[KnownKey, ...]
     is_vm: bool = False
-    """Pinned under an instance id, by the task that makes VMs."""
+    """True for a VM that `vm.create` created: its key is pinned under the instance id."""
 
     def algorithms(self) -> tuple[str, ...]:
-        """Signature algorithms to prefer in the negotiation, so that a host with several keys shows a pinned one."""
+        """Return the signature algorithms to negotiate first: those of the pinned keys."""
         ordered: list[str] = []
         for pin in self.known:
             names = _RSA if pin.key.algorithm == "ssh-rsa" else (pin.key.algorithm,)
@@ -93,7 +90,7 @@ class Pins:
         return tuple(ordered)
 
     def verify(self, seen: HostKey) -> None:
-        """Return when `seen` is pinned; otherwise raise `HostKeyMismatch` with what was expected, seen and to do."""
+        """Raise `HostKeyMismatch` unless the server's key `seen` is pinned and not revoked."""
         revoked = [pin for pin in self.known if pin.revoked and pin.key == seen]
         if revoked:
             raise self._error(
@@ -124,13 +121,20 @@ class Pins:
 
     def _pin_fix(self, seen: HostKey) -> str:
         if self.is_vm:
-            return f"invoke vm.create --name {shlex.quote(self.host)}   # reads the keys that the VM published, and pins them"
-        return f"compare the fingerprint with the host's, then set provision.hosts.{self.host}.host_key: {seen.line!r}"
+            return (
+                f"invoke vm.create --name {shlex.quote(self.host)}"
+                "   # reads the keys that the VM published, and pins them"
+            )
+        return (
+            "compare the fingerprint with the host's, "
+            f"then set provision.hosts.{self.host}.host_key: {seen.line!r}"
+        )
 
     def _change_fix(self, good: Sequence[KnownKey], seen: HostKey) -> str:
         files = sorted({str(pin.file) for pin in good if pin.file})
         if not files:
-            return f"only if the host was reinstalled: provision.hosts.{self.host}.host_key: {seen.line!r}"
+            setting = f"provision.hosts.{self.host}.host_key: {seen.line!r}"
+            return f"only if the host was reinstalled: {setting}"
         commands = (
             f"ssh-keygen -f {shlex.quote(file)} -R {shlex.quote(self.name)}" for file in files
         )
@@ -138,86 +142,86 @@ class Pins:
 
 
 def pin_name(address: str, port: int | None, alias: str | None = None) -> str:
-    """The name a host's key is pinned under: the alias if there is one, else the address as OpenSSH writes it."""
+    """Return the name of a host in known_hosts: the alias, or the address as OpenSSH writes it."""
     if alias:
         return alias
     return address if port in (None, 22) else f"[{address}]:{port}"
 
 
 class KnownHosts:
-    """The toolkit's own known_hosts file, which it writes, and other files, which it only reads."""
+    """The toolkit's own known_hosts file, and other files, which are never written."""
 
     def __init__(self, own: Path, others: Sequence[Path] = ()) -> None:
         self.own = own
         self.others = tuple(others)
 
     def pins(self, host: Host, name: str, *, files: Sequence[Path] | None = None) -> Pins:
-        """What is known about `host` under `name`; `files` replaces the other files where ssh_config says so."""
+        """Return the known keys of `host` under `name`.
+
+        `files` replaces the other files, where ssh_config sets them. Raises `UsageError` for an
+        invalid `host_key` setting.
+        """
         if host.host_key:
             setting = f"provision.hosts.{host.name}.host_key"
             return Pins(host.name, name, (KnownKey(HostKey.parse(host.host_key), setting),))
-        where = (self.own, *(self.others if files is None else files))
-        return Pins(
-            host.name,
-            name,
-            tuple(found for file in where for found in _search(file, name)),
-            is_vm=bool(host.key_alias),
-        )
+        searched = (self.own, *(self.others if files is None else files))
+        known = tuple(key for file in searched for key in _read_keys(file, name))
+        return Pins(host.name, name, known, is_vm=bool(host.key_alias))
 
     def pin(self, alias: str, key_line: str) -> bool:
-        """Append the key under `alias` to the own file, atomically and under a lock; False when it was there already."""
+        """Add a key under `alias` to the own file; return False when it is pinned already.
+
+        Raises `UsageError` for an invalid alias or key line.
+        """
         key = HostKey.parse(key_line)
         _check_alias(alias)
         with self._locked():
-            if any(found.key == key and not found.revoked for found in _search(self.own, alias)):
+            if key in self._pinned(alias):
                 return False
-            self._write("".join([*self._lines(), f"{alias} {key.line}\n"]))
+            self._write([*self._lines(), f"{alias} {key.line}\n"])
         return True
 
     def replace(self, alias: str, key_lines: Sequence[str]) -> bool:
-        """Put these keys in the place of those under exactly `alias`; False, and nothing is done, when all of them were there already."""
+        """Replace the keys under exactly `alias`; return False when all are pinned already.
+
+        Raises `UsageError` for an invalid alias or key line.
+        """
         keys = [HostKey.parse(line) for line in key_lines]
         _check_alias(alias)
         with self._locked():
-            known = [found.key for found in _search(self.own, alias) if not found.revoked]
-            if all(key in known for key in keys):
+            pinned = self._pinned(alias)
+            if all(key in pinned for key in keys):
                 return False
-            kept = [line for line in self._lines() if line.split(maxsplit=1)[:1] != [alias]]
-            self._write("".join([*kept, *(f"{alias} {key.line}\n" for key in keys)]))
+            added = [f"{alias} {key.line}\n" for key in keys]
+            self._write([*_lines_of_others(self._lines(), alias), *added])
         return True
 
     def forget(self, alias: str) -> int:
-        """Remove every key pinned under exactly `alias` from the own file; returns how many there were."""
+        """Remove the keys under exactly `alias` from the own file; return their number."""
         with self._locked():
             lines = self._lines()
-            kept = [line for line in lines if line.split(maxsplit=1)[:1] != [alias]]
+            kept = _lines_of_others(lines, alias)
             if len(kept) < len(lines):
-                self._write("".join(kept))
+                self._write(kept)
         return len(lines) - len(kept)
 
+    def _pinned(self, alias: str) -> list[HostKey]:
+        return [known.key for known in _read_keys(self.own, alias) if not known.revoked]
+
     def _lines(self) -> list[str]:
-        """The own file, line by line, each with an end."""
+        """Return the lines of the own file, each with its line end."""
         lines = self.own.read_text(encoding="utf-8").splitlines() if self.own.exists() else []
         return [f"{line}\n" for line in lines]
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        self.own.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with self.own.with_name(self.own.name + ".lock").open("a", encoding="utf-8") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+    def _locked(self) -> contextlib.AbstractContextManager[None]:
+        return file_lock(self.own.with_name(self.own.name + ".lock"))
 
-    def _write(self, text: str) -> None:
-        handle, name = tempfile.mkstemp(dir=self.own.parent, prefix=self.own.name)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(self.own)
-        except BaseException:
-            Path(name).unlink()
-            raise
+    def _write(self, lines: Iterable[str]) -> None:
+        write_atomically(self.own, "".join(lines), durable=True)
+
+
+def _lines_of_others(lines: Iterable[str], alias: str) -> list[str]:
+    return [line for line in lines if line.split(maxsplit=1)[:1] != [alias]]
 
 
 def _check_alias(alias: str) -> None:
@@ -229,7 +233,7 @@ def _check_alias(alias: str) -> None:
         )
 
 
-def _search(file: Path, name: str) -> Iterator[KnownKey]:
+def _read_keys(file: Path, name: str) -> Iterator[KnownKey]:
     try:
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -237,14 +241,14 @@ def _search(file: Path, name: str) -> Iterator[KnownKey]:
     for number, line in enumerate(lines, start=1):
         marker, names, key = _entry(line)
         if names and _names_match(names, name):
-            with contextlib.suppress(UsageError):  # another kind of key, or half of one: no pin
+            with contextlib.suppress(UsageError):  # an unknown kind of key, or a truncated one
                 yield KnownKey(
                     HostKey.parse(key), f"{file}:{number}", file, revoked=marker == "@revoked"
                 )
 
 
 def _entry(line: str) -> tuple[str, str, str]:
-    """Marker, names and key of a line; names are empty where it says nothing that counts here."""
+    """Split a line into marker, names and key; names are empty for a line to skip."""
     words = line.split()
     if not words or words[0].startswith("#"):
         return "", "", ""
@@ -280,5 +284,5 @@ def _patterns_match(patterns: Iterable[str], wanted: str) -> bool:
 
 
 def _literal_brackets(pattern: str) -> str:
-    # known_hosts knows * and ? only: [address]:port is not a character class
+    # known_hosts has no wildcards but * and ?: [address]:port is not a character class
     return pattern.replace("[", "[[]")

@@ -1,4 +1,4 @@
-"""`address: local`: the same scripts on this very machine, without SSH."""
+"""The transport of a host with `address: local`: scripts run on this machine, without SSH."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from provision.core.errors import CommandTimeout, Unreachable
 from provision.core.model import Host, Sink
 
 _CHUNK_BYTES = 64 * 1024
-_LOOK_S = 0.05
-"""How often to look whether the command, or we, ended while something that it left behind keeps its
-output open."""
+_POLL_S = 0.05
+"""Interval at which to notice the command's end while a child process keeps its output open."""
 _GRACE_S = 2.0
-"""How long a process group may take to end after SIGTERM before it is killed."""
+"""How long a process group may take to end after SIGTERM; then it gets SIGKILL."""
 
 
 class LocalTransport:
-    """The `Transport` of this machine: `/bin/sh -c` in a session of its own, its standard input kept open as lifeline."""
+    """The `Transport` of this machine: `/bin/sh -c` in its own session, with a lifeline.
+
+    The lifeline is the command's standard input: it ends when this process does.
+    """
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._lock = threading.Lock()
-        self._running: set[_Run] = set()
+        self._running: set[_Command] = set()
         self._closed = False
 
     @property
@@ -46,8 +48,11 @@ class LocalTransport:
         on_stderr: Sink,
         timeout_s: float,
     ) -> int:
-        """Run one command line; see `provision.core.model.Transport.exchange`."""
-        return self._run(_Run(command, (stdin,), ends=False), on_stdout, on_stderr, timeout_s)
+        """Run one command line; see `provision.core.model.Transport.exchange`.
+
+        Raises `Unreachable` when `close` is called meanwhile, `CommandTimeout` after `timeout_s`.
+        """
+        return self._run(_Command(command, (stdin,), ends=False), on_stdout, on_stderr, timeout_s)
 
     def send(
         self,
@@ -58,22 +63,22 @@ class LocalTransport:
         on_stderr: Sink,
         timeout_s: float,
     ) -> int:
-        """Like `exchange`, but the input ends after the last chunk."""
-        return self._run(_Run(command, chunks, ends=True), on_stdout, on_stderr, timeout_s)
+        """Like `exchange`, but the command's standard input ends after the last chunk."""
+        return self._run(_Command(command, chunks, ends=True), on_stdout, on_stderr, timeout_s)
 
     def close(self) -> None:
-        """End every running command with its process group; safe to call twice and from another thread."""
+        """Kill the process group of every running command; safe from any thread, also twice."""
         with self._lock:
             self._closed = True
             running = list(self._running)
         for run in running:
             run.kill()
 
-    def _run(self, run: _Run, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
+    def _run(self, run: _Command, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
         deadline = time.monotonic() + timeout_s
         with self._lock:
             if self._closed:
-                raise self._gone()
+                raise self._closed_error()
             run.start()
             self._running.add(run)
         try:
@@ -84,7 +89,7 @@ class LocalTransport:
                 self._running.discard(run)
             run.end()
         if run.killed:
-            raise self._gone()
+            raise self._closed_error()
         if status is None:
             raise CommandTimeout(
                 f"no end after {timeout_s:g} s",
@@ -93,7 +98,7 @@ class LocalTransport:
             )
         return status
 
-    def _gone(self) -> Unreachable:
+    def _closed_error(self) -> Unreachable:
         return Unreachable(
             "the connection was closed",
             where=self._host.name,
@@ -101,48 +106,48 @@ class LocalTransport:
         )
 
 
-class _Run:
+class _Command:
     """One command with its three pipes."""
 
     _process: subprocess.Popen[bytes]
 
     def __init__(self, command: str, chunks: Iterable[bytes], *, ends: bool) -> None:
         self._argv = ["/bin/sh", "-c", command]
-        self._late = None if isinstance(chunks, Sequence) else chunks
+        self._generated = None if isinstance(chunks, Sequence) else chunks
         self._input = _pieces(chunks if isinstance(chunks, Sequence) else ())
         self._piece = memoryview(b"")
         self._ends = ends
         self.killed = False
 
     def start(self) -> None:
-        """Begin."""
+        """Start the process, and a thread for input that is generated while it runs."""
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
             self._argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, bufsize=0
         )
-        if self._late is not None:
-            own = os.dup(_pipes(self._process)[0].fileno())
+        if self._generated is not None:
+            stdin = os.dup(_pipes(self._process)[0].fileno())
             threading.Thread(
-                target=_write_late, args=(own, self._late), name="stdin", daemon=True
+                target=_write_generated, args=(stdin, self._generated), name="stdin", daemon=True
             ).start()
 
     def stream(self, on_stdout: Sink, on_stderr: Sink, deadline: float) -> bool:
-        """Pump all three streams until both outputs have ended; False when the deadline passed first."""
+        """Copy all three streams until both outputs have ended; return False at the deadline."""
         stdin, stdout, stderr = _pipes(self._process)
         with selectors.DefaultSelector() as selector:
             for stream, sink in ((stdout, on_stdout), (stderr, on_stderr)):
                 os.set_blocking(stream.fileno(), False)
                 selector.register(stream, selectors.EVENT_READ, sink)
-            os.set_blocking(stdin.fileno(), self._late is not None)
-            if self._has_input():
+            os.set_blocking(stdin.fileno(), self._generated is not None)
+            if self._fetch_input():
                 selector.register(stdin, selectors.EVENT_WRITE, None)
             outputs = {stdout.fileno(), stderr.fileno()}
             while outputs and not self.killed:
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
                     return False
-                ready = selector.select(min(left_s, _LOOK_S))
-                self._end_input_with_the_process(selector)
+                ready = selector.select(min(left_s, _POLL_S))
+                self._close_input_of_ended_process(selector)
                 for key, _ in ready:
                     if key.fd in outputs and not _read(key.fd, key.data):
                         selector.unregister(key.fileobj)
@@ -151,8 +156,11 @@ class _Run:
                         self._write(selector, stdin)
         return True
 
-    def _end_input_with_the_process(self, selector: selectors.BaseSelector) -> None:
-        """As sshd does: what the command left behind and still reads our input gets its end when the command ends."""
+    def _close_input_of_ended_process(self, selector: selectors.BaseSelector) -> None:
+        """Close the standard input when the command has ended, as sshd does.
+
+        A child process that the command left running then reads the end of its input.
+        """
         stdin = _pipes(self._process)[0]
         if not stdin.closed and self._process.poll() is not None:
             if stdin in selector.get_map():
@@ -160,7 +168,7 @@ class _Run:
             stdin.close()
 
     def status(self, deadline: float) -> int | None:
-        """The exit status (128 + number for a signal), or None when it did not come in time."""
+        """Return the exit status, 128 + number for a signal; None at the deadline."""
         try:
             code = self._process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -168,12 +176,12 @@ class _Run:
         return code if code >= 0 else 128 - code
 
     def kill(self) -> None:
-        """End the process group; the streaming thread sees it. What is killed outright could not end its own children."""
+        """Send SIGTERM to the process group, so that the command can end its own children."""
         self.killed = True
         self._signal(signal.SIGTERM)
 
     def end(self) -> None:
-        """Release everything: the group gets SIGTERM, then SIGKILL."""
+        """Close the pipes and end the process group: SIGTERM, then SIGKILL."""
         for stream in _pipes(self._process):
             stream.close()
         if self._process.poll() is None:
@@ -188,8 +196,8 @@ class _Run:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
 
-    def _has_input(self) -> bool:
-        """Make sure that a piece is at hand; when there is none left, end the input if it is to end."""
+    def _fetch_input(self) -> bool:
+        """Fetch the next piece if necessary; after the last one, close the input if it `ends`."""
         while not self._piece:
             piece = next(self._input, None)
             if piece is None:
@@ -209,12 +217,12 @@ class _Run:
             return
         if not self._piece:
             selector.unregister(stdin)
-            if self._has_input():
+            if self._fetch_input():
                 selector.register(stdin, selectors.EVENT_WRITE, None)
 
 
-def _write_late(handle: int, chunks: Iterable[bytes]) -> None:
-    """Write what comes when it comes, and end the input; a command that reads no more is no error. `handle` is ours to close."""
+def _write_generated(handle: int, chunks: Iterable[bytes]) -> None:
+    """Write chunks as they are generated, then close `handle`; a closed pipe is not an error."""
     try:
         for chunk in chunks:
             view = memoryview(chunk)

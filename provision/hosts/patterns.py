@@ -1,4 +1,10 @@
-"""Which of the hosts a pattern means. Pure."""
+"""Selects hosts by a pattern, the value of `--limit`. Pure.
+
+The parts of a pattern stand between commas. Names and globs add hosts: `a,b*` selects a and every
+host whose name begins with b. Filters (`gpu=l4`, `state=running`) restrict the selection: a host
+must satisfy each key, where several values of one key are alternatives. `!` before a part excludes
+what it matches. `all`, or a pattern without names, selects every host that the filters admit.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +12,7 @@ import difflib
 import fnmatch
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from provision.core.errors import UsageError
@@ -13,157 +20,166 @@ from provision.core.model import Host
 
 EVERYTHING = "all"
 KEYS = ("name", "state", "gpu", "zone", "machine_type", "source", "label.KEY")
-"""What a filter may ask for."""
+"""The keys of filters."""
 STATES = (
-    *(
-        "running",
-        "terminated",
-        "stopped",
-        "stopping",
-        "suspended",
-        "suspending",
-        "pending",
-        "pending_stop",
-    ),
-    *("provisioning", "staging", "repairing", "deprovisioning", "static"),
+    *("running", "terminated", "stopped", "stopping", "suspended", "suspending"),
+    *("pending", "pending_stop", "provisioning", "staging", "repairing", "deprovisioning"),
+    "static",
 )
-"""What a state may be: `Instance.status` of the Compute Engine API in lower case, and ours for a
-host of the settings."""
+"""The values of `state`: `Instance.status` of the Compute Engine API in lower case, and `static`
+for a host of the settings."""
 
 Traits: TypeAlias = Mapping[str, frozenset[str]]
-"""What is true of one host: each of the `KEYS` it has, with every way to write its value, in lower
-case."""
+"""The properties of one host: for each of the `KEYS`, every accepted spelling of its value, in
+lower case."""
 
 _FILTER = re.compile(r"!?\s*(?P<key>[^=!]*?)\s*=\s*(?P<value>.*)", re.DOTALL)
 
 
-def filters(pattern: str) -> bool:
-    """True when the pattern asks for more than names: what is true of a host now has to be known then."""
+@dataclass(frozen=True)
+class _Selection:
+    """A parsed pattern: names and globs, and the values of each filter key."""
+
+    included: tuple[str, ...]
+    excluded: tuple[str, ...]
+    required: Mapping[str, Sequence[str]]
+    forbidden: Mapping[str, Sequence[str]]
+
+    def admits(self, host: Host, traits: Mapping[str, Traits]) -> bool:
+        """Tell whether the pattern selects the host."""
+        return (
+            (not self.included or any(_matches(host, part) for part in self.included))
+            and not any(_matches(host, part) for part in self.excluded)
+            and all(_has(host, key, values, traits) for key, values in self.required.items())
+            and not any(_has(host, key, values, traits) for key, values in self.forbidden.items())
+        )
+
+
+def has_filters(pattern: str) -> bool:
+    """Tell whether a pattern has filters, which need the current properties of the hosts."""
     return "=" in pattern
 
 
-def select(hosts: Sequence[Host], pattern: str) -> list[Host]:
-    """The hosts that `matching` finds by name. Raises `UsageError` when there is none."""
-    left = matching(hosts, pattern)
-    if not left:
-        raise nobody(hosts, pattern)
-    return left
+def select_hosts(
+    hosts: Sequence[Host], pattern: str, traits: Mapping[str, Traits] | None = None
+) -> list[Host]:
+    """Return the hosts that a pattern selects, in the inventory's order; possibly none.
+
+    `traits` are the properties of each host, by its name. Raises `UsageError` for a name that
+    matches no host (a misspelt exclusion would act on a host that it should exclude), for a filter
+    with an unknown key or state, and for a pattern without parts.
+    """
+    selection = _parse(hosts, pattern)
+    return [host for host in hosts if selection.admits(host, traits or {})]
 
 
-def nobody(hosts: Sequence[Host], pattern: str) -> UsageError:
-    """The error for a pattern that means none of the hosts."""
+def select_by_name(hosts: Sequence[Host], pattern: str) -> list[Host]:
+    """Return the hosts that a pattern without filters selects.
+
+    Raises `UsageError` when there are none, and as `select_hosts` does.
+    """
+    selected = select_hosts(hosts, pattern)
+    if not selected:
+        raise no_host_error(hosts, pattern)
+    return selected
+
+
+def no_host_error(hosts: Sequence[Host], pattern: str) -> UsageError:
+    """Return the error to raise for a pattern that selects none of the hosts."""
     return UsageError(
         "the pattern leaves no host", where=repr(pattern), why=_known(hosts), fix="--limit '*'"
     )
 
 
-def names_in(pattern: str) -> list[str]:
-    """The names and globs of a pattern that widen it."""
-    return [part for part in _parts(pattern) if not _is_filter(part) and not part.startswith("!")]
+def included_names(pattern: str) -> list[str]:
+    """Return the names and globs of a pattern that add hosts."""
+    return [part for part in _parts(pattern) if not has_filters(part) and not part.startswith("!")]
 
 
-def matching(
-    hosts: Sequence[Host], pattern: str, traits: Mapping[str, Traits] | None = None
-) -> list[Host]:
-    """The hosts that `pattern` means, in the inventory's order.
-
-    Parts stand between commas. Names and globs widen: `a,b*` is a and every b. Filters (`gpu=l4`,
-    `state=running`) narrow: all of them hold, where those of one key are alternatives. `!` before a
-    part takes away what fits it. `all` is everything, and so is a pattern that names nothing.
-    `traits` are those of each host, by name.
-
-    Raises `UsageError` for a name that fits no host (a misspelt exclusion would act on the host
-    that it was to spare), for a filter with an unknown key or a state that there is not, and for a
-    pattern without parts.
-    """
+def _parse(hosts: Sequence[Host], pattern: str) -> _Selection:
     parts = _parts(pattern)
     if not parts:
-        raise nobody(hosts, pattern)
-    names = [part for part in parts if not _is_filter(part)]
-    wanted = [part for part in names if not _excludes(hosts, part)]
-    spared = [part.removeprefix("!") for part in names if _excludes(hosts, part)]
-    for part in (*wanted, *spared):
-        if not part:
-            why = "no name and no filter follows it"
-            raise UsageError(
-                "a '!' alone takes nothing away", where="--limit", why=why, fix="--limit '!NAME'"
-            )
-        if part != EVERYTHING and not any(_fits(host, part) for host in hosts):
-            raise UsageError(
-                f"no host fits {part!r}", where=pattern, why=_known(hosts), fix="--limit '*'"
-            )
-    narrowing, sparing = _asked(parts, takes_away=False), _asked(parts, takes_away=True)
-    return [
-        host
-        for host in hosts
-        if (not wanted or any(part == EVERYTHING or _fits(host, part) for part in wanted))
-        and not any(part == EVERYTHING or _fits(host, part) for part in spared)
-        and all(_has(host, key, values, traits) for key, values in narrowing.items())
-        and not any(_has(host, key, values, traits) for key, values in sparing.items())
-    ]
+        raise no_host_error(hosts, pattern)
+    names = [part for part in parts if not has_filters(part)]
+    exclusions = {part for part in names if _is_exclusion(hosts, part)}
+    included = tuple(part for part in names if part not in exclusions)
+    excluded = tuple(part.removeprefix("!") for part in names if part in exclusions)
+    for part in (*included, *excluded):
+        _check_name(hosts, part, pattern)
+    return _Selection(
+        included, excluded, _filters(parts, negated=False), _filters(parts, negated=True)
+    )
 
 
 def _parts(pattern: str) -> list[str]:
     return [part.strip() for part in pattern.split(",") if part.strip()]
 
 
-def _is_filter(part: str) -> bool:
-    return "=" in part
-
-
-def _asked(parts: Sequence[str], *, takes_away: bool) -> dict[str, list[str]]:
-    """The filters of a pattern: each key with its alternatives."""
-    asked: dict[str, list[str]] = {}
-    for part in parts:
-        found = _FILTER.fullmatch(part)
-        if found is None or part.startswith("!") != takes_away:
-            continue
-        key, value, sign = found["key"], found["value"], "!" if takes_away else ""
-        if key not in KEYS[:-1] and not re.fullmatch(r"label\.[^.\s]+", key):
-            fix = f"--limit '{sign}{_nearest(key, KEYS)}={value}'"
-            raise UsageError(
-                f"there is no filter {key!r}",
-                where=part,
-                why=f"filters are {', '.join(KEYS)}",
-                fix=fix,
-            )
-        if key == "state" and not fnmatch.filter(STATES, value.lower()):
-            fix = f"--limit '{sign}state={_nearest(value.lower(), STATES)}'"
-            raise UsageError(
-                f"there is no state {value!r}",
-                where=part,
-                why=f"states are {', '.join(STATES[:4])} and so on, in Compute Engine's words, and static",
-                fix=fix,
-            )
-        asked.setdefault(key, []).append(value.lower())
-    return asked
-
-
-def _nearest(word: str, words: Sequence[str]) -> str:
-    """The one that was probably meant; the first, where none is alike."""
-    return next(iter(difflib.get_close_matches(word, words, n=1)), words[0])
-
-
-def _has(host: Host, key: str, values: Sequence[str], traits: Mapping[str, Traits] | None) -> bool:
-    written = (
-        (traits or {})
-        .get(host.name, {})
-        .get(key, frozenset({host.name.lower()} if key == "name" else ()))
-    )
-    return any(fnmatch.fnmatchcase(one, value) for one in written for value in values)
-
-
-def _excludes(hosts: Sequence[Host], part: str) -> bool:
+def _is_exclusion(hosts: Sequence[Host], part: str) -> bool:
     return part.startswith("!") and all(host.name != part for host in hosts)
 
 
-def _fits(host: Host, part: str) -> bool:
-    return host.name == part or fnmatch.fnmatchcase(host.name, part)
+def _check_name(hosts: Sequence[Host], part: str, pattern: str) -> None:
+    if not part:
+        raise UsageError(
+            "a '!' alone takes nothing away",
+            where="--limit",
+            why="no name and no filter follows it",
+            fix="--limit '!NAME'",
+        )
+    if part != EVERYTHING and not any(_matches(host, part) for host in hosts):
+        raise UsageError(
+            f"no host fits {part!r}", where=pattern, why=_known(hosts), fix="--limit '*'"
+        )
+
+
+def _filters(parts: Sequence[str], *, negated: bool) -> dict[str, list[str]]:
+    """Return the values of each filter key, from the filters with or without `!`."""
+    filters: dict[str, list[str]] = {}
+    for part in parts:
+        match = _FILTER.fullmatch(part)
+        if match is None or part.startswith("!") != negated:
+            continue
+        _check_filter(part, match["key"], match["value"], "!" if negated else "")
+        filters.setdefault(match["key"], []).append(match["value"].lower())
+    return filters
+
+
+def _check_filter(part: str, key: str, value: str, sign: str) -> None:
+    if key not in KEYS[:-1] and not re.fullmatch(r"label\.[^.\s]+", key):
+        raise UsageError(
+            f"there is no filter {key!r}",
+            where=part,
+            why=f"filters are {', '.join(KEYS)}",
+            fix=f"--limit '{sign}{_nearest(key, KEYS)}={value}'",
+        )
+    if key == "state" and not fnmatch.filter(STATES, value.lower()):
+        known = f"{', '.join(STATES[:4])} and so on, in Compute Engine's words, and static"
+        raise UsageError(
+            f"there is no state {value!r}",
+            where=part,
+            why=f"states are {known}",
+            fix=f"--limit '{sign}state={_nearest(value.lower(), STATES)}'",
+        )
+
+
+def _nearest(word: str, words: Sequence[str]) -> str:
+    """Return the most similar word; the first one when none is similar."""
+    return next(iter(difflib.get_close_matches(word, words, n=1)), words[0])
+
+
+def _has(host: Host, key: str, values: Sequence[str], traits: Mapping[str, Traits]) -> bool:
+    known = {"name": frozenset({host.name.lower()}), **traits.get(host.name, {})}
+    return any(
+        fnmatch.fnmatchcase(spelling, value) for spelling in known.get(key, ()) for value in values
+    )
+
+
+def _matches(host: Host, part: str) -> bool:
+    return part in (EVERYTHING, host.name) or fnmatch.fnmatchcase(host.name, part)
 
 
 def _known(hosts: Sequence[Host]) -> str:
-    return (
-        "known hosts: " + ", ".join(host.name for host in hosts)
-        if hosts
-        else "the inventory is empty"
-    )
+    if not hosts:
+        return "the inventory is empty"
+    return "known hosts: " + ", ".join(host.name for host in hosts)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from provision.cloud.lifecycle.journal import MADE
 from provision.core.errors import CloudError
 from provision.core.model import Host, Vm
-from provision.hosts.patterns import Traits, matching, names_in, nobody
+from provision.hosts.patterns import Traits, included_names, no_host_error, select_hosts
 from provision.hosts.ssh import iap
 from provision.project.login import prepare_login, request_login_user
 from provision.project.owned_vms import HiddenVm, list_vms_from_cloud
@@ -155,17 +155,17 @@ class Inventory:
         """Return the hosts that a pattern selects.
 
         A hidden VM is never among them, since its facts are unknown to a filter. Raises as
-        `provision.hosts.patterns.matching`, and `CloudError` for the name of a hidden VM.
+        `provision.hosts.patterns.select_hosts`, and `CloudError` for the name of a hidden VM.
         """
         machines = {machine.host.name: machine for machine in self.machines}
         hidden = {vm.name for vm in self.hidden if vm.name and vm.name not in machines}
-        for name in names_in(pattern):
+        for name in included_names(pattern):
             self.find(project, name)
         hosts = [
             *(machine.host for machine in self.machines),
             *(Host(name=name, address="") for name in sorted(hidden)),
         ]
-        selected = matching(
+        selected = select_hosts(
             hosts, pattern, {name: machine.traits for name, machine in machines.items()}
         )
         return [machines[host.name] for host in selected if host.name in machines]
@@ -245,5 +245,5 @@ def fetch_matching_hosts(project: Project, pattern: str) -> list[Host]:
             why="\n".join(map(str, inventory.hidden)),
         )
     if not machines:
-        raise nobody([machine.host for machine in inventory.machines], pattern)
+        raise no_host_error([machine.host for machine in inventory.machines], pattern)
     return [machine.host for machine in machines]

@@ -62,13 +62,11 @@ def generate(folder: Path, name: str, *options: str) -> Path:
 # --- the host's key -------------------------------------------------------------------------------
 
 
-def test_the_pinned_key_is_accepted(sshd: Fixture) -> None:
+def test_pinned_host_key_is_accepted(sshd: Fixture) -> None:
     assert runs(sshd.host(), sshd.known_hosts)
 
 
-def test_an_unknown_key_ends_it_before_anything_of_ours_is_offered(
-    scripted: Fixture, tmp_path: Path
-) -> None:
+def test_unknown_host_key_aborts_before_authentication(scripted: Fixture, tmp_path: Path) -> None:
     server = scripted.server
     with pytest.raises(HostKeyMismatch, match="unknown") as caught:
         connect(server.host(host_key=None), known_hosts=KnownHosts(tmp_path / "none"))
@@ -79,7 +77,7 @@ def test_an_unknown_key_ends_it_before_anything_of_ours_is_offered(
     assert scripted.auth_requests == 0
 
 
-def test_the_setting_that_the_error_names_works(sshd: Fixture, tmp_path: Path) -> None:
+def test_host_key_setting_suggested_by_error_works(sshd: Fixture, tmp_path: Path) -> None:
     with pytest.raises(HostKeyMismatch) as caught:
         connect(sshd.host(host_key=None), known_hosts=KnownHosts(tmp_path / "none"))
     found = re.search(r"host_key: '(.*)'", caught.value.fix)
@@ -87,7 +85,7 @@ def test_the_setting_that_the_error_names_works(sshd: Fixture, tmp_path: Path) -
     assert runs(sshd.host(host_key=found[1]), KnownHosts(tmp_path / "none"))
 
 
-def test_a_changed_key_ends_it(scripted: Fixture, sshd: Fixture) -> None:
+def test_changed_host_key_aborts(scripted: Fixture, sshd: Fixture) -> None:
     server = scripted.server
     with pytest.raises(HostKeyMismatch, match="changed") as caught:
         connect(server.host(host_key=sshd.host_key), known_hosts=server.known_hosts)
@@ -97,9 +95,7 @@ def test_a_changed_key_ends_it(scripted: Fixture, sshd: Fixture) -> None:
     assert scripted.auth_requests == 0
 
 
-def test_a_key_is_found_under_the_instance_id_whatever_the_address(
-    sshd: Fixture, tmp_path: Path
-) -> None:
+def test_vm_key_is_found_by_instance_id(sshd: Fixture, tmp_path: Path) -> None:
     known_hosts = KnownHosts(tmp_path / "known_hosts")
     host = sshd.host(host_key=None, key_alias="7110394021")
     known_hosts.pin("7110394021", sshd.host_key)
@@ -108,14 +104,14 @@ def test_a_key_is_found_under_the_instance_id_whatever_the_address(
         connect(replace(host, key_alias="7110394022"), known_hosts=known_hosts)
 
 
-def test_of_several_keys_the_pinned_one_is_asked_for(make_sshd: Fixture, tmp_path: Path) -> None:
+def test_pinned_algorithm_is_negotiated_first(make_sshd: Fixture, tmp_path: Path) -> None:
     server = make_sshd(host_keys=("ed25519", "ecdsa", "rsa"))
     for kind in ("ed25519", "ecdsa", "rsa"):
         line = (server.state / f"host_{kind}.pub").read_text()
         assert runs(server.host(host_key=line), KnownHosts(tmp_path / "none"))
 
 
-def test_the_files_that_ssh_config_names_are_read(sshd: Fixture, tmp_path: Path) -> None:
+def test_known_hosts_files_of_ssh_config_are_read(sshd: Fixture, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text(f"the-alias {sshd.host_key}\n")
     config = SshConfig(
         text=f"Host 127.0.0.1\n UserKnownHostsFile {tmp_path}/mine\n HostKeyAlias the-alias\n"
@@ -123,7 +119,7 @@ def test_the_files_that_ssh_config_names_are_read(sshd: Fixture, tmp_path: Path)
     assert runs(sshd.host(host_key=None), KnownHosts(tmp_path / "none"), config)
 
 
-def test_a_scan_shows_every_key_without_logging_in(make_sshd: Fixture, tmp_path: Path) -> None:
+def test_scan_returns_every_key_without_login(make_sshd: Fixture, tmp_path: Path) -> None:
     server = make_sshd(host_keys=("ed25519", "ecdsa", "rsa"))
     keys = scan_host_keys(
         server.host(identity=None, host_key=None), known_hosts=KnownHosts(tmp_path / "none")
@@ -135,7 +131,7 @@ def test_a_scan_shows_every_key_without_logging_in(make_sshd: Fixture, tmp_path:
     assert {key.line for key in keys} == expected
 
 
-def test_a_scan_of_nothing_is_unreachable(tmp_path: Path) -> None:
+def test_scan_of_closed_port_is_unreachable(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(Unreachable):
@@ -148,7 +144,7 @@ def test_a_scan_of_nothing_is_unreachable(tmp_path: Path) -> None:
 # --- our key --------------------------------------------------------------------------------------
 
 
-def test_a_key_that_is_not_accepted_is_named(sshd: Fixture, tmp_path: Path) -> None:
+def test_refused_key_is_listed(sshd: Fixture, tmp_path: Path) -> None:
     wrong = generate(tmp_path, "wrong")
     with pytest.raises(Unreachable, match="no key is accepted for user") as caught:
         connect(sshd.host(identity=str(wrong)), known_hosts=sshd.known_hosts)
@@ -157,9 +153,7 @@ def test_a_key_that_is_not_accepted_is_named(sshd: Fixture, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("content", [None, "nonsense", ""])
-def test_a_key_file_that_cannot_be_used_is_named(
-    sshd: Fixture, tmp_path: Path, content: str | None
-) -> None:
+def test_unusable_key_file_is_listed(sshd: Fixture, tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "no key"
     if content is not None:
         path.write_text(content)
@@ -168,7 +162,7 @@ def test_a_key_file_that_cannot_be_used_is_named(
     assert f"not tried: {path}: " in caught.value.why
 
 
-def test_a_key_with_a_passphrase_is_never_asked_for(sshd: Fixture, tmp_path: Path) -> None:
+def test_key_with_passphrase_never_prompts(sshd: Fixture, tmp_path: Path) -> None:
     locked = generate(tmp_path, "locked", "-N", "secret")
     with pytest.raises(Unreachable) as caught:
         connect(sshd.host(identity=str(locked)), known_hosts=sshd.known_hosts)
@@ -177,7 +171,7 @@ def test_a_key_with_a_passphrase_is_never_asked_for(sshd: Fixture, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rsa", "ecdsa", "ed25519"])
-def test_default_key_files_are_tried_when_nothing_names_one(
+def test_default_key_files_are_tried_without_identity(
     sshd: Fixture, make_sshd: Fixture, tmp_path: Path, kind: str
 ) -> None:
     (tmp_path / ".ssh").mkdir()
@@ -192,7 +186,7 @@ def test_default_key_files_are_tried_when_nothing_names_one(
     assert "there is no key to try" in caught.value.why
 
 
-def test_the_key_that_ssh_config_names_is_used(sshd: Fixture) -> None:
+def test_identity_file_of_ssh_config_is_used(sshd: Fixture) -> None:
     config = SshConfig(text=f"Host *\n IdentityFile {sshd.identity}\n")
     assert runs(sshd.host(identity=None), sshd.known_hosts, config)
 
@@ -220,7 +214,7 @@ def ssh_add(socket_path: str, key: Path) -> None:
     )
 
 
-def test_the_agents_keys_are_offered(sshd: Fixture, agent: str, tmp_path: Path) -> None:
+def test_agent_keys_are_offered(sshd: Fixture, agent: str, tmp_path: Path) -> None:
     ssh_add(agent, generate(tmp_path, "unrelated"))
     ssh_add(agent, sshd.identity)
     assert runs(sshd.host(identity=None), sshd.known_hosts, SshConfig(agent_socket=agent))
@@ -229,7 +223,7 @@ def test_the_agents_keys_are_offered(sshd: Fixture, agent: str, tmp_path: Path) 
     )
 
 
-def test_with_an_identity_the_agents_other_keys_stay_home(
+def test_identity_setting_suppresses_other_agent_keys(
     scripted: Fixture, agent: str, tmp_path: Path
 ) -> None:
     scripted.accepts_auth = False
@@ -244,7 +238,7 @@ def test_with_an_identity_the_agents_other_keys_stay_home(
     assert "unrelated" not in caught.value.why
 
 
-def test_an_identity_may_be_the_public_half_of_an_agents_key(sshd: Fixture, agent: str) -> None:
+def test_identity_may_be_public_key_held_by_agent(sshd: Fixture, agent: str) -> None:
     ssh_add(agent, sshd.identity)
     config = SshConfig(agent_socket=agent)
     assert runs(sshd.host(identity=f"{sshd.identity}.pub"), sshd.known_hosts, config)
@@ -253,7 +247,7 @@ def test_an_identity_may_be_the_public_half_of_an_agents_key(sshd: Fixture, agen
     assert "private half is not in the agent" in caught.value.why
 
 
-def test_a_locked_key_works_through_the_agent(
+def test_key_with_passphrase_works_through_agent(
     make_sshd: Fixture, agent: str, tmp_path: Path
 ) -> None:
     key = generate(tmp_path, "key")
@@ -268,13 +262,11 @@ def test_a_locked_key_works_through_the_agent(
     assert runs(server.host(identity=str(key)), server.known_hosts, SshConfig(agent_socket=agent))
 
 
-def test_an_agent_that_is_gone_is_no_error(sshd: Fixture, tmp_path: Path) -> None:
+def test_missing_agent_is_ignored(sshd: Fixture, tmp_path: Path) -> None:
     assert runs(sshd.host(), sshd.known_hosts, SshConfig(agent_socket=str(tmp_path / "gone")))
 
 
-def test_of_many_keys_the_last_one_still_counts(
-    make_sshd: Fixture, agent: str, tmp_path: Path
-) -> None:
+def test_last_of_many_keys_is_accepted(make_sshd: Fixture, agent: str, tmp_path: Path) -> None:
     keys = [generate(tmp_path, f"key{number}") for number in range(5)]
     for key in keys:
         ssh_add(agent, key)
@@ -282,7 +274,7 @@ def test_of_many_keys_the_last_one_still_counts(
     assert runs(server.host(identity=None), server.known_hosts, SshConfig(agent_socket=agent))
 
 
-def test_too_many_refused_keys_are_said_in_the_servers_words(
+def test_too_many_refused_keys_report_server_message(
     make_sshd: Fixture, agent: str, tmp_path: Path
 ) -> None:
     for number in range(4):
@@ -297,7 +289,7 @@ def test_too_many_refused_keys_are_said_in_the_servers_words(
     assert "Too many authentication failures" in caught.value.why
 
 
-def test_a_server_that_wants_more_than_a_key_says_so(make_sshd: Fixture) -> None:
+def test_second_factor_requirement_is_reported(make_sshd: Fixture) -> None:
     server = make_sshd(AuthenticationMethods="publickey,password", PasswordAuthentication="yes")
     with pytest.raises(Unreachable) as caught:
         connect(server.host(), known_hosts=server.known_hosts)
@@ -307,7 +299,7 @@ def test_a_server_that_wants_more_than_a_key_says_so(make_sshd: Fixture) -> None
 # --- ssh_config and gateways ----------------------------------------------------------------------
 
 
-def test_ssh_config_says_where_a_name_leads(sshd: Fixture, tmp_path: Path) -> None:
+def test_hostname_of_ssh_config_is_used(sshd: Fixture, tmp_path: Path) -> None:
     config = SshConfig(
         text=f"Host work*\n HostName 127.0.0.1\n Port {sshd.port}\n User {sshd.host().user}\n IdentityFile {sshd.identity}\n"
     )
@@ -315,13 +307,13 @@ def test_ssh_config_says_where_a_name_leads(sshd: Fixture, tmp_path: Path) -> No
     assert runs(host, KnownHosts(tmp_path / "none"), config)
 
 
-def test_the_settings_win_over_ssh_config(sshd: Fixture) -> None:
+def test_settings_override_ssh_config(sshd: Fixture) -> None:
     config = SshConfig(text="Host *\n Port 1\n User nobody-of-that-name\n")
     assert runs(sshd.host(), sshd.known_hosts, config)
 
 
 @pytest.mark.parametrize(("port", "asked"), [(22, 22), (None, 2200)])
-def test_an_explicit_port_22_wins_over_ssh_config(
+def test_explicit_port_22_overrides_ssh_config(
     port: int | None, asked: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def record_address(address: str, port: int, **_: object) -> None:
@@ -338,7 +330,7 @@ def test_an_explicit_port_22_wins_over_ssh_config(
     )
 
 
-def test_an_explicit_identity_wins_over_ssh_config(sshd: Fixture, tmp_path: Path) -> None:
+def test_explicit_identity_overrides_ssh_config(sshd: Fixture, tmp_path: Path) -> None:
     other = generate(tmp_path, "other")
     config = SshConfig(text=f"Host *\n IdentityFile {other}\n")
     with pytest.raises(Unreachable) as caught:
@@ -347,7 +339,7 @@ def test_an_explicit_identity_wins_over_ssh_config(sshd: Fixture, tmp_path: Path
     assert runs(sshd.host(), sshd.known_hosts, config)
 
 
-def test_a_broken_ssh_config_is_a_usage_error(sshd: Fixture) -> None:
+def test_invalid_ssh_config_is_usage_error(sshd: Fixture) -> None:
     with pytest.raises(UsageError, match="ssh_config cannot be read"):
         connect(
             sshd.host(),
@@ -363,7 +355,7 @@ def gateway_config(gateway: Any, key: str = "ProxyJump") -> str:
     )
 
 
-def test_a_gateway_is_gone_through(sshd: Fixture, make_sshd: Fixture, tmp_path: Path) -> None:
+def test_connects_through_gateway(sshd: Fixture, make_sshd: Fixture, tmp_path: Path) -> None:
     gateway = make_sshd()
     known_hosts = KnownHosts(tmp_path / "known_hosts")
     known_hosts.pin("gate-key", gateway.host_key)
@@ -371,9 +363,7 @@ def test_a_gateway_is_gone_through(sshd: Fixture, make_sshd: Fixture, tmp_path: 
     assert "Accepted publickey" in (gateway.state / "log").read_text()
 
 
-def test_a_gateway_with_the_wrong_key_ends_it(
-    sshd: Fixture, make_sshd: Fixture, tmp_path: Path
-) -> None:
+def test_gateway_with_changed_key_aborts(sshd: Fixture, make_sshd: Fixture, tmp_path: Path) -> None:
     gateway = make_sshd()
     known_hosts = KnownHosts(tmp_path / "known_hosts")
     known_hosts.pin("gate-key", sshd.host_key)
@@ -385,9 +375,7 @@ def test_a_gateway_with_the_wrong_key_ends_it(
     assert "Accepted publickey" not in (gateway.state / "log").read_text()
 
 
-def test_a_gateway_with_an_unknown_key_ends_it(
-    sshd: Fixture, make_sshd: Fixture, tmp_path: Path
-) -> None:
+def test_gateway_with_unknown_key_aborts(sshd: Fixture, make_sshd: Fixture, tmp_path: Path) -> None:
     with pytest.raises(HostKeyMismatch, match="unknown") as caught:
         connect(
             sshd.host(),
@@ -397,7 +385,7 @@ def test_a_gateway_with_an_unknown_key_ends_it(
     assert "gate-key" in caught.value.why
 
 
-def test_the_key_behind_a_gateway_is_checked_too(
+def test_host_key_behind_gateway_is_verified(
     sshd: Fixture, make_sshd: Fixture, tmp_path: Path
 ) -> None:
     gateway = make_sshd()
@@ -412,7 +400,7 @@ def test_the_key_behind_a_gateway_is_checked_too(
     assert caught.value.where == "dev"
 
 
-def test_two_gateways_in_a_row(sshd: Fixture, make_sshd: Fixture, tmp_path: Path) -> None:
+def test_connects_through_two_gateways(sshd: Fixture, make_sshd: Fixture, tmp_path: Path) -> None:
     first, second = make_sshd(), make_sshd()
     known_hosts = KnownHosts(tmp_path / "known_hosts")
     known_hosts.pin("gate-key", first.host_key)
@@ -426,7 +414,7 @@ def test_two_gateways_in_a_row(sshd: Fixture, make_sshd: Fixture, tmp_path: Path
         assert "Accepted publickey" in (gateway.state / "log").read_text()
 
 
-def test_a_gateway_that_cannot_reach_the_host_says_so(make_sshd: Fixture, tmp_path: Path) -> None:
+def test_gateway_that_cannot_reach_host_is_reported(make_sshd: Fixture, tmp_path: Path) -> None:
     gateway = make_sshd()
     known_hosts = KnownHosts(tmp_path / "known_hosts")
     known_hosts.pin("gate-key", gateway.host_key)
@@ -438,7 +426,7 @@ def test_a_gateway_that_cannot_reach_the_host_says_so(make_sshd: Fixture, tmp_pa
     assert "gateway could not open the way" in caught.value.why
 
 
-def test_gateways_in_a_circle_end(sshd: Fixture) -> None:
+def test_circular_gateways_are_usage_error(sshd: Fixture) -> None:
     config = SshConfig(
         text="Host 127.0.0.1\n ProxyJump a\nHost a\n ProxyJump b\nHost b\n ProxyJump a\n"
     )
@@ -446,7 +434,7 @@ def test_gateways_in_a_circle_end(sshd: Fixture) -> None:
         connect(sshd.host(), known_hosts=sshd.known_hosts, ssh_config=config)
 
 
-def test_a_gateway_for_every_host_is_not_its_own_gateway(
+def test_gateway_of_all_hosts_is_reached_directly(
     sshd: Fixture, make_sshd: Fixture, tmp_path: Path
 ) -> None:
     gateway = make_sshd()
@@ -484,13 +472,13 @@ while data := s.recv(65536):
 """
 
 
-def test_a_proxy_command_is_gone_through(sshd: Fixture, proxy: Path, tmp_path: Path) -> None:
+def test_connects_through_proxy_command(sshd: Fixture, proxy: Path, tmp_path: Path) -> None:
     config = SshConfig(text=f"Host 127.0.0.1\n ProxyCommand {proxy} %h %p as:%r 100%%\n")
     assert runs(sshd.host(), sshd.known_hosts, config)
     assert (tmp_path / "ran").read_text() == f"127.0.0.1 {sshd.port} as:{sshd.host().user} 100%\n"
 
 
-def test_a_proxy_command_ends_with_the_connection(sshd: Fixture, proxy: Path) -> None:
+def test_proxy_command_ends_with_connection(sshd: Fixture, proxy: Path) -> None:
     config = SshConfig(text=f"Host 127.0.0.1\n ProxyCommand {proxy} %h %p end-marker\n")
     transport = connect(sshd.host(), known_hosts=sshd.known_hosts, ssh_config=config)
     transport.close()
@@ -502,7 +490,7 @@ def test_a_proxy_command_ends_with_the_connection(sshd: Fixture, proxy: Path) ->
     )
 
 
-def test_what_a_proxy_command_complains_about_is_said(sshd: Fixture) -> None:
+def test_proxy_command_stderr_is_reported(sshd: Fixture) -> None:
     config = SshConfig(
         text="Host *\n ProxyCommand echo 'ERROR 4003: backend refused' >&2; exit 1\n"
     )
@@ -530,7 +518,7 @@ def test_what_a_proxy_command_complains_about_is_said(sshd: Fixture) -> None:
         "a/b",
     ],
 )
-def test_an_address_that_a_shell_could_read_is_refused(sshd: Fixture, address: str) -> None:
+def test_unsafe_address_is_refused(sshd: Fixture, address: str) -> None:
     with pytest.raises(UsageError, match="not a host name"):
         connect(
             sshd.host(address=address),
@@ -540,7 +528,7 @@ def test_an_address_that_a_shell_could_read_is_refused(sshd: Fixture, address: s
 
 
 @pytest.mark.parametrize("user", ["-l", "a;b", "a`b`", "a'b", "a\nHost *", " ", "a\\"])
-def test_a_user_that_a_shell_could_read_is_refused(sshd: Fixture, user: str) -> None:
+def test_unsafe_user_name_is_refused(sshd: Fixture, user: str) -> None:
     with pytest.raises(UsageError, match="not a user name"):
         connect(sshd.host(user=user), known_hosts=sshd.known_hosts)
 
@@ -548,7 +536,7 @@ def test_a_user_that_a_shell_could_read_is_refused(sshd: Fixture, user: str) -> 
 @pytest.mark.parametrize(
     "line", ["Port many", "ConnectTimeout soon", "Host 'unbalanced", "ProxyJump gate:many"]
 )
-def test_a_value_that_cannot_be_is_a_usage_error(sshd: Fixture, line: str) -> None:
+def test_invalid_ssh_config_value_is_usage_error(sshd: Fixture, line: str) -> None:
     with pytest.raises(UsageError):
         connect(
             sshd.host(port=None),
@@ -558,18 +546,16 @@ def test_a_value_that_cannot_be_is_a_usage_error(sshd: Fixture, line: str) -> No
 
 
 @pytest.mark.parametrize("value", ["yes", "Yes", "$SSH_AUTH_SOCK", "/some/socket"])
-def test_agent_forwarding_in_ssh_config_is_let_be(sshd: Fixture, value: str) -> None:
+def test_forward_agent_of_ssh_config_is_ignored(sshd: Fixture, value: str) -> None:
     assert runs(sshd.host(), sshd.known_hosts, SshConfig(text=f"ForwardAgent {value}\n"))
 
 
-def test_other_known_hosts_files_count_when_ssh_config_names_none(
-    sshd: Fixture, tmp_path: Path
-) -> None:
+def test_default_known_hosts_files_are_read(sshd: Fixture, tmp_path: Path) -> None:
     (tmp_path / "user").write_text(f"[127.0.0.1]:{sshd.port} {sshd.host_key}\n")
     assert runs(sshd.host(host_key=None), KnownHosts(tmp_path / "none", [tmp_path / "user"]))
 
 
-def test_an_address_of_version_6(make_sshd: Fixture, tmp_path: Path) -> None:
+def test_connects_to_ipv6_address(make_sshd: Fixture, tmp_path: Path) -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
@@ -583,7 +569,7 @@ def test_an_address_of_version_6(make_sshd: Fixture, tmp_path: Path) -> None:
 # --- bad luck -------------------------------------------------------------------------------------
 
 
-def test_a_closed_port_is_unreachable(tmp_path: Path) -> None:
+def test_closed_port_is_unreachable(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(Unreachable, match="no SSH connection") as caught:
@@ -595,12 +581,12 @@ def test_a_closed_port_is_unreachable(tmp_path: Path) -> None:
     assert caught.value.where == "dev"
 
 
-def test_a_name_that_does_not_resolve_is_unreachable(tmp_path: Path) -> None:
+def test_unresolvable_name_is_unreachable(tmp_path: Path) -> None:
     with pytest.raises(Unreachable, match="does not resolve"):
         connect(Host(name="dev", address="vm.invalid"), known_hosts=KnownHosts(tmp_path / "none"))
 
 
-def test_a_server_that_says_nothing_is_given_up_in_time(tmp_path: Path) -> None:
+def test_silent_server_times_out(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         started = time.monotonic()
         with pytest.raises(Unreachable):
@@ -612,7 +598,7 @@ def test_a_server_that_says_nothing_is_given_up_in_time(tmp_path: Path) -> None:
         assert time.monotonic() - started < 3
 
 
-def test_a_server_that_trickles_is_given_up_in_time(tmp_path: Path) -> None:
+def test_trickling_server_times_out(tmp_path: Path) -> None:
     stop = threading.Event()
 
     def trickle(server: socket.socket) -> None:
@@ -642,7 +628,7 @@ def test_a_server_that_trickles_is_given_up_in_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "banner", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-1.5-old\r\n", b"\0" * 5000, b""]
 )
-def test_what_is_no_ssh_server_is_unreachable(tmp_path: Path, banner: bytes) -> None:
+def test_other_protocol_is_unreachable(tmp_path: Path, banner: bytes) -> None:
     def answer(server: socket.socket) -> None:
         client, _ = server.accept()
         client.sendall(banner)
@@ -660,7 +646,7 @@ def test_what_is_no_ssh_server_is_unreachable(tmp_path: Path, banner: bytes) -> 
         thread.join()
 
 
-def test_an_attempt_can_be_ended_from_another_thread(tmp_path: Path) -> None:
+def test_closer_aborts_attempt_from_another_thread(tmp_path: Path) -> None:
     closers: list[Callable[[], None]] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
         host = Host(name="dev", address="127.0.0.1", port=server.getsockname()[1])
@@ -679,7 +665,7 @@ def test_an_attempt_can_be_ended_from_another_thread(tmp_path: Path) -> None:
         timer.join()
 
 
-def test_a_connection_can_be_ended_by_the_same_closer(sshd: Fixture, got: Fixture) -> None:
+def test_closer_ends_open_connection(sshd: Fixture, got: Fixture) -> None:
     closers: list[Callable[[], None]] = []
     transport = connect(sshd.host(), known_hosts=sshd.known_hosts, on_closer=closers.append)
     timer = threading.Timer(0.3, lambda: [close() for close in closers])
@@ -690,7 +676,7 @@ def test_a_connection_can_be_ended_by_the_same_closer(sshd: Fixture, got: Fixtur
     transport.close()
 
 
-def test_failures_leave_no_thread_and_no_socket(
+def test_failed_attempts_leave_no_thread_or_socket(
     sshd: Fixture, network: Network, tmp_path: Path
 ) -> None:
     def sockets() -> int:

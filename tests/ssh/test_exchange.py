@@ -23,18 +23,18 @@ from provision.testing.network import Network
 Fixture = Any
 
 
-def test_both_streams_and_the_status_arrive(transport: Transport, got: Fixture) -> None:
+def test_both_streams_and_status_are_returned(transport: Transport, got: Fixture) -> None:
     assert transport.exchange("echo out; echo err >&2; exit 3", **got.sinks, timeout_s=20) == 3
     assert (bytes(got.out), bytes(got.err)) == (b"out\n", b"err\n")
 
 
 @pytest.mark.parametrize("status", [0, 1, 2, 126, 127, 255])
-def test_every_status_is_returned_as_it_is(transport: Transport, got: Fixture, status: int) -> None:
+def test_every_exit_status_is_returned(transport: Transport, got: Fixture, status: int) -> None:
     assert transport.exchange(f"exit {status}", **got.sinks, timeout_s=20) == status
 
 
 @pytest.mark.parametrize(("name", "status"), [("TERM", 143), ("KILL", 137), ("INT", 130)])
-def test_death_by_a_signal_is_128_and_its_number(
+def test_signal_gives_128_plus_its_number(
     transport: Transport, got: Fixture, name: str, status: int
 ) -> None:
     assert (
@@ -43,7 +43,7 @@ def test_death_by_a_signal_is_128_and_its_number(
     )
 
 
-def test_the_input_stays_open_until_the_command_ends(transport: Transport, got: Fixture) -> None:
+def test_exchange_keeps_input_open_until_command_ends(transport: Transport, got: Fixture) -> None:
     command = (
         "exec 3<&0; read line; echo $line; { cat <&3; echo ended; } & sleep 0.4; kill $!; echo done"
     )
@@ -54,14 +54,12 @@ def test_the_input_stays_open_until_the_command_ends(transport: Transport, got: 
     assert bytes(got.out) == b"first\ndone\n"
 
 
-def test_the_input_of_send_ends(transport: Transport, got: Fixture) -> None:
+def test_send_closes_input(transport: Transport, got: Fixture) -> None:
     assert transport.send("cat; echo end", [b"a", b"", b"bc"], **got.sinks, timeout_s=20) == 0
     assert bytes(got.out) == b"abcend\n"
 
 
-def test_input_that_is_long_in_coming_holds_up_no_output(
-    transport: Transport, got: Fixture
-) -> None:
+def test_slow_input_does_not_delay_output(transport: Transport, got: Fixture) -> None:
     answered = threading.Event()
 
     def slowly() -> Iterator[bytes]:
@@ -80,7 +78,7 @@ def test_input_that_is_long_in_coming_holds_up_no_output(
     assert bytes(got.out) == b"first\nsecond\nend\n"
 
 
-def test_a_command_ends_though_its_input_never_comes(transport: Transport, got: Fixture) -> None:
+def test_command_ends_although_input_never_arrives(transport: Transport, got: Fixture) -> None:
     never = threading.Event()
 
     def waiting() -> Iterator[bytes]:
@@ -92,13 +90,13 @@ def test_a_command_ends_though_its_input_never_comes(transport: Transport, got: 
     assert bytes(got.out) == b"done\n"
 
 
-def test_a_megabyte_of_input_arrives_whole(transport: Transport, got: Fixture) -> None:
+def test_megabyte_of_input_arrives_completely(transport: Transport, got: Fixture) -> None:
     data = bytes(range(256)) * 4096
     assert transport.exchange(f"head -c {len(data)}", data, **got.sinks, timeout_s=30) == 0
     assert bytes(got.out) == data
 
 
-def test_input_larger_than_every_window_does_not_deadlock_with_its_echo(
+def test_echo_of_input_larger_than_windows_does_not_deadlock(
     transport: Transport, got: Fixture
 ) -> None:
     chunks = [bytes([number]) * 1_000_000 for number in range(24)]
@@ -106,20 +104,20 @@ def test_input_larger_than_every_window_does_not_deadlock_with_its_echo(
     assert bytes(got.out) == b"".join(chunks)
 
 
-def test_a_command_may_leave_its_input_unread(transport: Transport, got: Fixture) -> None:
+def test_command_may_ignore_its_input(transport: Transport, got: Fixture) -> None:
     assert (
         transport.send("exec 0<&-; echo done", [b"x" * 5_000_000], **got.sinks, timeout_s=30) == 0
     )
     assert bytes(got.out) == b"done\n"
 
 
-def test_a_flood_of_errors_does_not_hold_up_the_output(transport: Transport, got: Fixture) -> None:
+def test_flood_on_stderr_does_not_delay_stdout(transport: Transport, got: Fixture) -> None:
     command = "head -c 40000000 /dev/zero >&2; echo done"
     assert transport.exchange(command, **got.sinks, timeout_s=60) == 0
     assert (len(got.err), bytes(got.out)) == (40_000_000, b"done\n")
 
 
-def test_output_arrives_while_the_command_runs(transport: Transport) -> None:
+def test_output_arrives_while_command_runs(transport: Transport) -> None:
     seen: list[float] = []
     transport.exchange(
         "for i in 1 2 3 4; do echo $i; sleep 0.3; done",
@@ -131,9 +129,7 @@ def test_output_arrives_while_the_command_runs(transport: Transport) -> None:
     assert all(later - earlier > 0.1 for earlier, later in pairwise(seen))
 
 
-def test_a_command_that_does_not_end_is_given_up_in_time(
-    transport: Transport, got: Fixture
-) -> None:
+def test_endless_command_times_out(transport: Transport, got: Fixture) -> None:
     started = time.monotonic()
     with pytest.raises(CommandTimeout, match=r"no end after 0\.5 s"):
         transport.exchange("echo started; sleep 60", **got.sinks, timeout_s=0.5)
@@ -142,9 +138,7 @@ def test_a_command_that_does_not_end_is_given_up_in_time(
 
 
 @pytest.mark.parametrize("command", ["yes", "yes >&2"])
-def test_a_command_that_prints_for_ever_is_given_up_in_time(
-    transport: Transport, command: str
-) -> None:
+def test_endlessly_printing_command_times_out(transport: Transport, command: str) -> None:
     seen: list[int] = []
     started = time.monotonic()
     with pytest.raises(CommandTimeout):
@@ -158,7 +152,7 @@ def test_a_command_that_prints_for_ever_is_given_up_in_time(
     assert sum(seen) > 100_000
 
 
-def test_a_flood_on_one_stream_does_not_starve_the_other(transport: Transport) -> None:
+def test_flood_on_one_stream_does_not_starve_the_other(transport: Transport) -> None:
     seen: list[bytes] = []
     with pytest.raises(CommandTimeout):
         transport.exchange(
@@ -167,16 +161,14 @@ def test_a_flood_on_one_stream_does_not_starve_the_other(transport: Transport) -
     assert b"".join(seen) == b"here\n"
 
 
-def test_after_a_timeout_the_connection_still_works(transport: Transport, got: Fixture) -> None:
+def test_connection_works_after_timeout(transport: Transport, got: Fixture) -> None:
     with pytest.raises(CommandTimeout):
         transport.exchange("sleep 60", **got.sinks, timeout_s=0.3)
     assert transport.exchange("echo alive", **got.sinks, timeout_s=20) == 0
     assert bytes(got.out) == b"alive\n"
 
 
-def test_closing_from_another_thread_ends_a_running_command_at_once(
-    transport: Transport, got: Fixture
-) -> None:
+def test_close_from_another_thread_ends_running_command(transport: Transport, got: Fixture) -> None:
     closer = threading.Timer(0.5, transport.close)
     closer.start()
     started = time.monotonic()
@@ -186,16 +178,14 @@ def test_closing_from_another_thread_ends_a_running_command_at_once(
     closer.join()
 
 
-def test_after_closing_nothing_runs(transport: Transport, got: Fixture) -> None:
+def test_closed_transport_refuses_commands(transport: Transport, got: Fixture) -> None:
     transport.close()
     transport.close()
     with pytest.raises(Unreachable):
         transport.exchange("true", **got.sinks, timeout_s=20)
 
 
-def test_a_sink_that_fails_ends_the_exchange_and_not_the_connection(
-    transport: Transport, got: Fixture
-) -> None:
+def test_failing_sink_ends_exchange_but_not_connection(transport: Transport, got: Fixture) -> None:
     def full(data: bytes) -> None:
         raise BrokenPipeError(len(data))  # nobody reads our own output any more, as with `| head`
 
@@ -204,7 +194,7 @@ def test_a_sink_that_fails_ends_the_exchange_and_not_the_connection(
     assert transport.exchange("echo y", **got.sinks, timeout_s=20) == 0
 
 
-def test_several_threads_use_one_connection(transport: Transport) -> None:
+def test_threads_share_one_connection(transport: Transport) -> None:
     results: dict[int, tuple[int, bytes]] = {}
 
     def work(number: int) -> None:
@@ -229,7 +219,7 @@ def test_several_threads_use_one_connection(transport: Transport) -> None:
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(out=st.binary(max_size=4000), err=st.binary(max_size=4000), status=st.integers(0, 255))
-def test_whatever_is_printed_arrives_byte_for_byte(
+def test_any_output_arrives_byte_for_byte(
     transport: Transport, out: bytes, err: bytes, status: int
 ) -> None:
     seen_out, seen_err = bytearray(), bytearray()
@@ -249,7 +239,7 @@ def test_whatever_is_printed_arrives_byte_for_byte(
         st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=300
     )
 )
-def test_a_quoted_word_survives_the_login_shell(transport: Transport, text: str) -> None:
+def test_quoted_word_survives_login_shell(transport: Transport, text: str) -> None:
     seen = bytearray()
     assert (
         transport.exchange(
@@ -263,9 +253,7 @@ def test_a_quoted_word_survives_the_login_shell(transport: Transport, text: str)
 # --- over SSH only --------------------------------------------------------------------------------
 
 
-def test_a_line_too_long_for_the_login_shell_is_refused_before_it_is_sent(
-    sshd: Fixture, got: Fixture
-) -> None:
+def test_too_long_command_line_is_refused_before_sending(sshd: Fixture, got: Fixture) -> None:
     transport = connect(sshd.host(), known_hosts=sshd.known_hosts)
     filler = "x" * (COMMAND_MAX_BYTES - len("echo "))
     assert transport.exchange("echo " + filler, **got.sinks, timeout_s=20) == 0
@@ -275,7 +263,7 @@ def test_a_line_too_long_for_the_login_shell_is_refused_before_it_is_sent(
     transport.close()
 
 
-def test_the_session_limit_is_said_as_such(make_sshd: Fixture, got: Fixture) -> None:
+def test_session_limit_is_reported(make_sshd: Fixture, got: Fixture) -> None:
     server = make_sshd(MaxSessions="2")
     transport = connect(server.host(), known_hosts=server.known_hosts)
     running = threading.Event()
@@ -298,7 +286,7 @@ def _nest(transport: SshTransport, depth: int, running: threading.Event) -> None
         )
 
 
-def test_a_server_that_refuses_commands_says_so(scripted: Fixture, got: Fixture) -> None:
+def test_refused_command_is_reported(scripted: Fixture, got: Fixture) -> None:
     scripted.accepts_commands = False
     transport = connect(scripted.server.host(), known_hosts=scripted.server.known_hosts)
     with pytest.raises(HostError, match="refuses to run commands"):
@@ -306,7 +294,7 @@ def test_a_server_that_refuses_commands_says_so(scripted: Fixture, got: Fixture)
     transport.close()
 
 
-def test_a_server_that_refuses_sessions_says_so(scripted: Fixture, got: Fixture) -> None:
+def test_refused_session_is_reported(scripted: Fixture, got: Fixture) -> None:
     scripted.accepts_sessions = False
     transport = connect(scripted.server.host(), known_hosts=scripted.server.known_hosts)
     with pytest.raises(HostError, match="refuses another session") as caught:
@@ -315,9 +303,7 @@ def test_a_server_that_refuses_sessions_says_so(scripted: Fixture, got: Fixture)
     transport.close()
 
 
-def test_an_unused_session_that_the_server_closed_is_replaced(
-    scripted: Fixture, got: Fixture
-) -> None:
+def test_prefetched_session_closed_by_server_is_replaced(scripted: Fixture, got: Fixture) -> None:
     """The session asked for in advance may be gone when it is needed: sshd's ChannelTimeout, or a server that forgets it."""
 
     def end(channel: paramiko.Channel, command: str) -> None:
@@ -334,9 +320,7 @@ def test_an_unused_session_that_the_server_closed_is_replaced(
     transport.close()
 
 
-def test_a_channel_closed_without_a_status_is_a_lost_connection(
-    scripted: Fixture, got: Fixture
-) -> None:
+def test_channel_closed_without_status_is_unreachable(scripted: Fixture, got: Fixture) -> None:
     def hang_up(channel: paramiko.Channel, command: str) -> None:
         channel.sendall(b"half")
         channel.close()
@@ -350,7 +334,7 @@ def test_a_channel_closed_without_a_status_is_a_lost_connection(
     transport.close()
 
 
-def test_a_status_before_the_last_output_loses_nothing(scripted: Fixture, got: Fixture) -> None:
+def test_status_before_last_output_loses_no_output(scripted: Fixture, got: Fixture) -> None:
     def early(channel: paramiko.Channel, command: str) -> None:
         channel.send_exit_status(7)
         channel.sendall(b"x" * 100_000)
@@ -364,9 +348,7 @@ def test_a_status_before_the_last_output_loses_nothing(scripted: Fixture, got: F
     transport.close()
 
 
-def test_a_status_without_the_end_of_the_output_is_a_lost_connection(
-    scripted: Fixture, got: Fixture
-) -> None:
+def test_status_without_end_of_output_is_unreachable(scripted: Fixture, got: Fixture) -> None:
     """OpenSSH sends the status as soon as the command ends, even while output is still to come."""
 
     def vanish(channel: paramiko.Channel, command: str) -> None:
@@ -382,7 +364,7 @@ def test_a_status_without_the_end_of_the_output_is_a_lost_connection(
     transport.close()
 
 
-def test_only_openssh_is_asked_for_a_session_before_it_has_let_us_in(
+def test_early_session_is_requested_from_openssh_only(
     scripted: Fixture, sshd: Fixture, got: Fixture
 ) -> None:
     for server, early in ((sshd, True), (scripted.server, False)):
@@ -393,9 +375,7 @@ def test_only_openssh_is_asked_for_a_session_before_it_has_let_us_in(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", ["1M", "16K"])
-def test_new_keys_in_the_middle_change_nothing(
-    make_sshd: Fixture, got: Fixture, limit: str
-) -> None:
+def test_rekeying_during_command_keeps_output(make_sshd: Fixture, got: Fixture, limit: str) -> None:
     server = make_sshd(RekeyLimit=limit)
     transport = connect(server.host(), known_hosts=server.known_hosts)
     data = bytes(range(256)) * 8000
@@ -405,7 +385,7 @@ def test_new_keys_in_the_middle_change_nothing(
 
 
 @pytest.mark.slow
-def test_each_further_command_costs_one_round_trip(
+def test_each_further_command_takes_one_round_trip(
     sshd: Fixture, got: Fixture, network: Network
 ) -> None:
     """The session is there before the command is known, so its request is the only thing to wait for."""

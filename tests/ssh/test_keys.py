@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from provision.core.errors import UsageError
-from provision.hosts.keys import KeyPair, ensure_key, state_dir
+from provision.hosts.keys import KeyPair, ensure_key
 
 
-def test_the_systems_ssh_keygen_reads_both_halves(tmp_path: Path) -> None:
+def test_ssh_keygen_reads_private_and_public_key(tmp_path: Path) -> None:
     pair = ensure_key(tmp_path / "state" / "key")
     private = subprocess.run(
         ["ssh-keygen", "-y", "-f", str(pair.private_path)],
@@ -27,14 +27,14 @@ def test_the_systems_ssh_keygen_reads_both_halves(tmp_path: Path) -> None:
     assert pair.private_path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_key_is_made_once(tmp_path: Path) -> None:
+def test_second_call_returns_existing_key(tmp_path: Path) -> None:
     first = ensure_key(tmp_path / "key")
     content = first.private_path.read_bytes()
     assert ensure_key(tmp_path / "key") == first
     assert first.private_path.read_bytes() == content
 
 
-def test_two_at_once_agree(tmp_path: Path) -> None:
+def test_concurrent_calls_return_the_same_key(tmp_path: Path) -> None:
     pairs: list[KeyPair] = []
     threads = [
         threading.Thread(target=lambda: pairs.append(ensure_key(tmp_path / "key")))
@@ -49,14 +49,14 @@ def test_two_at_once_agree(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"key", "key.pub", "key.lock"}
 
 
-def test_a_lost_public_half_comes_back(tmp_path: Path) -> None:
+def test_missing_public_file_is_restored(tmp_path: Path) -> None:
     pair = ensure_key(tmp_path / "key")
     pair.public_path.unlink()
     assert ensure_key(tmp_path / "key") == pair
     assert pair.public_path.read_text().strip() == pair.public_line
 
 
-def test_a_key_that_others_can_read_is_closed_to_them(tmp_path: Path) -> None:
+def test_permissions_of_readable_private_key_are_tightened(tmp_path: Path) -> None:
     pair = ensure_key(tmp_path / "key")
     pair.private_path.chmod(0o644)
     ensure_key(tmp_path / "key")
@@ -64,21 +64,8 @@ def test_a_key_that_others_can_read_is_closed_to_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "not a key", "-----BEGIN OPENSSH PRIVATE KEY-----\n"])
-def test_something_else_in_its_place_is_never_overwritten(tmp_path: Path, content: str) -> None:
+def test_foreign_file_is_not_overwritten(tmp_path: Path, content: str) -> None:
     (tmp_path / "key").write_text(content)
     with pytest.raises(UsageError, match="not a private key"):
         ensure_key(tmp_path / "key")
     assert (tmp_path / "key").read_text() == content
-
-
-@pytest.mark.parametrize(
-    ("environ", "folder"),
-    [
-        ({"XDG_STATE_HOME": "/state", "HOME": "/home/a"}, "/state/provision"),
-        ({"HOME": "/home/a"}, "/home/a/.local/state/provision"),
-        ({"XDG_STATE_HOME": "relative", "HOME": "/home/a"}, "/home/a/.local/state/provision"),
-        ({"XDG_STATE_HOME": "", "HOME": "/home/a"}, "/home/a/.local/state/provision"),
-    ],
-)
-def test_where_state_is_kept(environ: dict[str, str], folder: str) -> None:
-    assert state_dir(environ) == Path(folder)

@@ -28,7 +28,7 @@ def keys(known: KnownHosts, name: str) -> list[str]:
     return [pin.key.line for pin in known.pins(HOST, name).known]
 
 
-def test_a_fingerprint_is_what_ssh_keygen_prints(tmp_path: Path) -> None:
+def test_fingerprint_equals_ssh_keygens(tmp_path: Path) -> None:
     (tmp_path / "key.pub").write_text(ED + "\n")
     printed = subprocess.run(
         ["ssh-keygen", "-lf", str(tmp_path / "key.pub")],
@@ -50,12 +50,12 @@ def test_a_fingerprint_is_what_ssh_keygen_prints(tmp_path: Path) -> None:
         "AAAA ssh-ed25519",
     ],
 )
-def test_what_is_no_key_is_refused(line: str) -> None:
+def test_invalid_key_line_is_refused(line: str) -> None:
     with pytest.raises(UsageError, match="not a host key line"):
         HostKey.parse(line)
 
 
-def test_a_comment_after_the_key_is_no_part_of_it() -> None:
+def test_comment_after_key_is_ignored() -> None:
     assert HostKey.parse(ED + " root@host, installed 2025").line == ED
 
 
@@ -63,11 +63,11 @@ def test_a_comment_after_the_key_is_no_part_of_it() -> None:
     ("port", "alias", "name"),
     [(22, None, "a.b"), (2222, None, "[a.b]:2222"), (2222, "4711", "4711")],
 )
-def test_the_name_a_key_is_pinned_under(port: int, alias: str | None, name: str) -> None:
+def test_pin_name_of_address_port_and_alias(port: int, alias: str | None, name: str) -> None:
     assert pin_name("a.b", port, alias) == name
 
 
-def test_pinning_twice_writes_once(known: KnownHosts) -> None:
+def test_pinning_the_same_key_twice_writes_once(known: KnownHosts) -> None:
     assert known.pin("4711", ED)
     assert not known.pin("4711", ED + " another comment")
     assert known.own.read_text() == f"4711 {ED}\n"
@@ -75,14 +75,14 @@ def test_pinning_twice_writes_once(known: KnownHosts) -> None:
     assert keys(known, "471") == []
 
 
-def test_pinning_keeps_what_stands_in_the_file(known: KnownHosts) -> None:
+def test_pinning_keeps_existing_lines(known: KnownHosts) -> None:
     known.own.parent.mkdir()
     known.own.write_text("# mine\nother " + OTHER)  # no newline at the end
     known.pin("[a]:22", ED)
     assert known.own.read_text() == f"# mine\nother {OTHER}\n[a]:22 {ED}\n"
 
 
-def test_pinning_from_many_threads_loses_nothing(known: KnownHosts) -> None:
+def test_concurrent_pinning_keeps_every_key(known: KnownHosts) -> None:
     threads = [
         threading.Thread(target=known.pin, args=(f"vm-{number}", ED)) for number in range(20)
     ]
@@ -98,7 +98,7 @@ def test_pinning_from_many_threads_loses_nothing(known: KnownHosts) -> None:
 
 @pytest.mark.slow
 @given(alias=st.text(max_size=20))
-def test_whatever_is_pinned_is_found_again_or_refused(
+def test_pinned_alias_is_found_again_or_refused(
     alias: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     known = KnownHosts(tmp_path_factory.mktemp("known") / "known_hosts")
@@ -111,7 +111,7 @@ def test_whatever_is_pinned_is_found_again_or_refused(
     assert known.forget(alias) == 1
 
 
-def test_forgetting_removes_that_name_only(known: KnownHosts) -> None:
+def test_forget_removes_only_keys_of_the_alias(known: KnownHosts) -> None:
     known.pin("4711", ED)
     known.pin("4711", OTHER)
     known.pin("47110", ED)
@@ -129,7 +129,7 @@ def test_forgetting_removes_that_name_only(known: KnownHosts) -> None:
         f"vm.exampl? {ED} comment",
     ],
 )
-def test_the_users_file_is_read(known: KnownHosts, line: str) -> None:
+def test_known_hosts_file_of_user_is_read(known: KnownHosts, line: str) -> None:
     known.others[0].write_text(f"# comment\n\nbroken line\n{line}\n")
     assert keys(known, "vm.example") == [ED]
     assert known.pins(HOST, "vm.example").known[0].source == f"{known.others[0]}:4"
@@ -144,12 +144,12 @@ def test_the_users_file_is_read(known: KnownHosts, line: str) -> None:
         f"#vm.example {ED}",
     ],
 )
-def test_lines_that_do_not_speak_of_the_host(known: KnownHosts, line: str) -> None:
+def test_known_hosts_lines_of_other_hosts_are_skipped(known: KnownHosts, line: str) -> None:
     known.others[0].write_text(line + "\n")
     assert keys(known, "vm.example") == []
 
 
-def test_half_a_key_in_a_file_is_no_pin(known: KnownHosts) -> None:
+def test_truncated_key_in_file_is_skipped(known: KnownHosts) -> None:
     """What is left of a torn line must not make the true key look like a changed one."""
     known.others[0].write_text(
         f"vm.example {ED[:-6]}\nvm.example sk-ssh-ed25519@openssh.com AAAA\n"
@@ -159,13 +159,13 @@ def test_half_a_key_in_a_file_is_no_pin(known: KnownHosts) -> None:
         known.pins(HOST, "vm.example").verify(HostKey.parse(ED))
 
 
-def test_a_bracketed_name_is_no_character_class(known: KnownHosts) -> None:
+def test_brackets_in_name_are_not_a_character_class(known: KnownHosts) -> None:
     known.others[0].write_text(f"[vm.example]:2222 {ED}\n")
     assert keys(known, "[vm.example]:2222") == [ED]
     assert keys(known, "v:2222") == []
 
 
-def test_a_hashed_name_is_found(known: KnownHosts) -> None:
+def test_hashed_host_name_is_found(known: KnownHosts) -> None:
     known.others[0].write_text(f"vm.example {ED}\n[vm.example]:2222 {OTHER}\n")
     subprocess.run(
         ["ssh-keygen", "-H", "-f", str(known.others[0])],
@@ -179,7 +179,7 @@ def test_a_hashed_name_is_found(known: KnownHosts) -> None:
     assert keys(known, "vm.exampl") == []
 
 
-def test_the_setting_overrides_every_file(known: KnownHosts) -> None:
+def test_host_key_setting_overrides_every_file(known: KnownHosts) -> None:
     known.pin("vm.example", OTHER)
     pins = known.pins(Host(name="dev", address="vm.example", host_key=ED), "vm.example")
     assert [(pin.key.line, pin.source) for pin in pins.known] == [
@@ -187,7 +187,7 @@ def test_the_setting_overrides_every_file(known: KnownHosts) -> None:
     ]
 
 
-def test_an_unknown_key_names_what_was_seen_and_the_setting_to_add(known: KnownHosts) -> None:
+def test_unknown_key_error_shows_seen_key_and_setting_to_add(known: KnownHosts) -> None:
     with pytest.raises(HostKeyMismatch, match="unknown") as caught:
         known.pins(HOST, "vm.example").verify(HostKey.parse(ED))
     error = caught.value
@@ -200,7 +200,7 @@ def test_an_unknown_key_names_what_was_seen_and_the_setting_to_add(known: KnownH
     assert error.fix.endswith(f"provision.hosts.dev.host_key: '{ED}'")
 
 
-def test_a_changed_key_names_both_and_how_to_forget_the_old_one(known: KnownHosts) -> None:
+def test_changed_key_error_shows_both_keys_and_how_to_remove_the_old_one(known: KnownHosts) -> None:
     known.pin("4711", OTHER)
     with pytest.raises(HostKeyMismatch, match="changed") as caught:
         known.pins(HOST, "4711").verify(HostKey.parse(ED))
@@ -209,7 +209,7 @@ def test_a_changed_key_names_both_and_how_to_forget_the_old_one(known: KnownHost
     assert f"ssh-keygen -f {known.own} -R 4711" in caught.value.fix
 
 
-def test_an_unknown_key_of_a_vm_is_pinned_by_the_task_that_makes_vms(known: KnownHosts) -> None:
+def test_unknown_vm_key_error_suggests_vm_create(known: KnownHosts) -> None:
     with pytest.raises(HostKeyMismatch) as caught:
         known.pins(Host(name="dev", address="vm.example", key_alias="4711"), "4711").verify(
             HostKey.parse(ED)
@@ -217,7 +217,7 @@ def test_an_unknown_key_of_a_vm_is_pinned_by_the_task_that_makes_vms(known: Know
     assert caught.value.fix.startswith("invoke vm.create --name dev")
 
 
-def test_the_fix_for_a_changed_key_works(known: KnownHosts) -> None:
+def test_suggested_fix_for_changed_key_works(known: KnownHosts) -> None:
     known.pin("[127.0.0.1]:2222", OTHER)
     with pytest.raises(HostKeyMismatch) as caught:
         known.pins(HOST, "[127.0.0.1]:2222").verify(HostKey.parse(ED))
@@ -230,27 +230,27 @@ def test_the_fix_for_a_changed_key_works(known: KnownHosts) -> None:
     assert keys(known, "[127.0.0.1]:2222") == []
 
 
-def test_a_revoked_key_is_refused_even_if_it_is_pinned_too(known: KnownHosts) -> None:
+def test_revoked_key_is_refused_even_when_pinned(known: KnownHosts) -> None:
     known.pin("vm.example", ED)
     known.others[0].write_text(f"@revoked * {ED}\n")
     with pytest.raises(HostKeyMismatch, match="revoked"):
         known.pins(HOST, "vm.example").verify(HostKey.parse(ED))
 
 
-def test_any_pinned_key_is_good(known: KnownHosts) -> None:
+def test_each_of_several_pinned_keys_is_accepted(known: KnownHosts) -> None:
     known.pin("vm.example", OTHER)
     known.others[0].write_text(f"vm.example {ED}\n")
     known.pins(HOST, "vm.example").verify(HostKey.parse(ED))
     known.pins(HOST, "vm.example").verify(HostKey.parse(OTHER))
 
 
-def test_the_algorithms_of_pinned_keys_come_first(known: KnownHosts) -> None:
+def test_algorithms_are_those_of_pinned_keys(known: KnownHosts) -> None:
     known.pin("vm.example", ED)
     assert known.pins(HOST, "vm.example").algorithms() == ("ssh-ed25519",)
     assert known.pins(HOST, "elsewhere").algorithms() == ()
 
 
-def test_files_named_for_the_host_replace_the_users(known: KnownHosts, tmp_path: Path) -> None:
+def test_files_argument_replaces_other_files(known: KnownHosts, tmp_path: Path) -> None:
     known.others[0].write_text(f"vm.example {ED}\n")
     (tmp_path / "special").write_text(f"vm.example {OTHER}\n")
     assert [
@@ -258,7 +258,7 @@ def test_files_named_for_the_host_replace_the_users(known: KnownHosts, tmp_path:
     ] == [OTHER]
 
 
-def test_replacing_puts_new_keys_in_the_place_of_the_old(known: KnownHosts) -> None:
+def test_replace_swaps_keys_of_the_alias(known: KnownHosts) -> None:
     known.pin("47110", ED)
     known.pin("4711", ED)
     assert not known.replace("4711", [ED])

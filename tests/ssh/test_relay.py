@@ -72,7 +72,7 @@ def talk(port: int, data: bytes) -> bytes:
         return got
 
 
-def test_bytes_arrive_whole_and_are_counted(network: Network, echo: tuple[str, int]) -> None:
+def test_relay_delivers_and_counts_all_bytes(network: Network, echo: tuple[str, int]) -> None:
     relay = network.relay(echo)
     data = os.urandom(30_000_000)
     assert hashlib.sha256(talk(relay.port, data)).digest() == hashlib.sha256(data).digest()
@@ -80,7 +80,7 @@ def test_bytes_arrive_whole_and_are_counted(network: Network, echo: tuple[str, i
     assert (stats.connections, stats.bytes_up, stats.bytes_down) == (1, len(data), len(data))
 
 
-def test_delay_is_added_both_ways(network: Network, echo: tuple[str, int]) -> None:
+def test_relay_delays_both_directions(network: Network, echo: tuple[str, int]) -> None:
     relay = network.relay(echo, delay_s=0.1, connect_round_trip=False)
     with socket.create_connection(("127.0.0.1", relay.port)) as sock:
         for _ in range(3):
@@ -91,9 +91,7 @@ def test_delay_is_added_both_ways(network: Network, echo: tuple[str, int]) -> No
     assert relay.stats().turns == 6
 
 
-def test_the_handshake_of_tcp_can_be_made_to_cost_a_round_trip(
-    network: Network, echo: tuple[str, int]
-) -> None:
+def test_relay_can_delay_tcp_handshake(network: Network, echo: tuple[str, int]) -> None:
     relay = network.relay(echo, delay_s=0.1)
     started = time.monotonic()
     assert talk(relay.port, b"x") == b"x"
@@ -102,7 +100,7 @@ def test_the_handshake_of_tcp_can_be_made_to_cost_a_round_trip(
     )  # one round trip for the handshake, one for the byte
 
 
-def test_delay_does_not_limit_the_rate(network: Network, echo: tuple[str, int]) -> None:
+def test_relay_delay_keeps_throughput(network: Network, echo: tuple[str, int]) -> None:
     relay = network.relay(echo, delay_s=0.05)
     data = bytes(20_000_000)
     started = time.monotonic()
@@ -110,7 +108,7 @@ def test_delay_does_not_limit_the_rate(network: Network, echo: tuple[str, int]) 
     assert time.monotonic() - started < 3
 
 
-def test_fifty_connections_side_by_side(network: Network, echo: tuple[str, int]) -> None:
+def test_relay_serves_fifty_concurrent_connections(network: Network, echo: tuple[str, int]) -> None:
     relay = network.relay(echo, delay_s=0.02)
     results: list[bool] = []
 
@@ -129,7 +127,7 @@ def test_fifty_connections_side_by_side(network: Network, echo: tuple[str, int])
 
 @pytest.mark.parametrize("reset", [True, False])
 @pytest.mark.parametrize("limit", [0, 1, 1000, 65536, 70_000])
-def test_a_cut_lets_through_no_more_than_it_says(
+def test_cut_relay_delivers_at_most_the_limit(
     network: Network, echo: tuple[str, int], limit: int, reset: bool
 ) -> None:
     relay = network.relay(echo)
@@ -139,7 +137,7 @@ def test_a_cut_lets_through_no_more_than_it_says(
     assert len(got) == limit or (reset and len(got) < limit)
 
 
-def test_silence_swallows_everything_and_keeps_the_connection(
+def test_silent_relay_drops_data_and_keeps_connection(
     network: Network, echo: tuple[str, int]
 ) -> None:
     relay = network.relay(echo)
@@ -153,7 +151,7 @@ def test_silence_swallows_everything_and_keeps_the_connection(
             sock.recv(1)
 
 
-def test_a_refused_port_heals(network: Network, echo: tuple[str, int]) -> None:
+def test_refusing_relay_accepts_again_after_heal(network: Network, echo: tuple[str, int]) -> None:
     relay = network.relay(echo)
     relay.refuse()
     with pytest.raises(ConnectionRefusedError):
@@ -162,14 +160,14 @@ def test_a_refused_port_heals(network: Network, echo: tuple[str, int]) -> None:
     assert talk(relay.port, b"x") == b"x"
 
 
-def test_a_server_that_is_not_there_looks_like_one_that_hangs_up(network: Network) -> None:
+def test_missing_server_behind_relay_closes_connection(network: Network) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     relay = network.relay(("127.0.0.1", port))
     assert talk(relay.port, b"x") == b""
 
 
-def test_nothing_is_left_open(echo: tuple[str, int]) -> None:
+def test_relay_leaves_no_socket_or_thread(echo: tuple[str, int]) -> None:
     before = threading.active_count()
     with Network() as network:
         relay = network.relay(echo)

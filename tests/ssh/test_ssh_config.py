@@ -28,11 +28,11 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_without_files_nothing_is_said(home: Path) -> None:
+def test_missing_files_give_empty_config(home: Path) -> None:
     assert lookup(home, "a") == {"hostname": "a"}
 
 
-def test_the_users_file_wins_over_the_systems(home: Path) -> None:
+def test_user_file_overrides_system_file(home: Path) -> None:
     (home / ".ssh" / "config").write_text("Host a\n  User me\n")
     (home / "etc" / "ssh_config").write_text("User everybody\nPort 23\n")
     assert lookup(home, "a") == {"hostname": "a", "user": "me", "port": "23"}
@@ -43,7 +43,7 @@ def test_the_users_file_wins_over_the_systems(home: Path) -> None:
     "include",
     ["conf.d/*", "~/.ssh/conf.d/*", '"conf.d/*"', "missing conf.d/b conf.d/a", "conf.d/[ab]"],
 )
-def test_an_include_is_read_where_it_stands(home: Path, include: str) -> None:
+def test_include_is_expanded_in_place(home: Path, include: str) -> None:
     (home / ".ssh" / "conf.d" / "a").write_text("Host a\n  Port 1\n")
     (home / ".ssh" / "conf.d" / "b").write_text("Host b\n  Port 2")
     (home / ".ssh" / "config").write_text(f"Include {include}\nUser me\nHost *\n  Port 3\n")
@@ -61,13 +61,13 @@ def test_an_include_is_read_where_it_stands(home: Path, include: str) -> None:
         "Include = conf.d/a",
     ],
 )
-def test_an_include_may_be_written_in_every_way_that_ssh_reads(home: Path, line: str) -> None:
+def test_every_spelling_of_include_is_expanded(home: Path, line: str) -> None:
     (home / ".ssh" / "conf.d" / "a").write_text("Port 7\n")
     (home / ".ssh" / "config").write_text(line + "\n")
     assert lookup(home, "x")["port"] == "7"
 
 
-def test_after_an_include_in_a_block_the_block_goes_on(home: Path) -> None:
+def test_block_continues_after_include(home: Path) -> None:
     (home / ".ssh" / "conf.d" / "a").write_text("Port 1\n")
     (home / ".ssh" / "config").write_text(
         "Host a\n  Include conf.d/a\n  User me\nHost b\n  Port 2\n"
@@ -76,19 +76,19 @@ def test_after_an_include_in_a_block_the_block_goes_on(home: Path) -> None:
     assert lookup(home, "b") == {"hostname": "b", "port": "2"}
 
 
-def test_a_block_inside_a_file_included_in_a_block_does_not_speak_of_others(home: Path) -> None:
+def test_block_of_included_file_is_limited_to_including_block(home: Path) -> None:
     (home / ".ssh" / "conf.d" / "a").write_text("Host *\n  Port 1\n")
     (home / ".ssh" / "config").write_text("Host a\n  Include conf.d/a\nHost *\n  Port 2\n")
     assert lookup(home, "b")["port"] == "2"
 
 
-def test_an_include_of_itself_ends(home: Path) -> None:
+def test_recursive_include_is_usage_error(home: Path) -> None:
     (home / ".ssh" / "config").write_text("Include config\n")
     with pytest.raises(UsageError, match="includes itself"):
         expand_includes(home / ".ssh" / "config", base=home / ".ssh", home=home)
 
 
-def test_only_default_keys_that_exist_are_named(home: Path) -> None:
+def test_default_identities_are_existing_files(home: Path) -> None:
     (home / ".ssh" / "id_ed25519").write_text("")
     assert SshConfig(home=home).default_identities() == (home / ".ssh" / "id_ed25519",)
     assert SshConfig().default_identities() == ()
@@ -111,7 +111,7 @@ Host *
 """
 
 
-def test_what_an_alias_says_is_repeated_for_another_name() -> None:
+def test_alias_options_become_config_lines() -> None:
     found = resolve_alias(Host(name="desk", address="bastioned"), SshConfig(text=ALIASES))
     assert (found.hostname, found.key_name, found.known_hosts) == (
         "192.0.2.7",
@@ -128,7 +128,7 @@ def test_what_an_alias_says_is_repeated_for_another_name() -> None:
     ), "and nothing that ssh finds by itself, or that our own connection does not go by"
 
 
-def test_the_settings_go_before_the_alias() -> None:
+def test_settings_override_alias() -> None:
     host = Host(name="desk", address="bastioned", user="root", port=22, identity="/keys/other")
     found = resolve_alias(host, SshConfig(text=ALIASES))
     assert found.lines == ("HostKeyAlias the-machine", "ProxyJump somebody@bastion")
@@ -137,12 +137,12 @@ def test_the_settings_go_before_the_alias() -> None:
 @pytest.mark.parametrize(
     ("port", "name"), [(None, "192.0.2.9"), (22, "192.0.2.9"), (2200, "[192.0.2.9]:2200")]
 )
-def test_an_address_that_is_no_alias_stays_as_it_is(port: int | None, name: str) -> None:
+def test_plain_address_is_kept(port: int | None, name: str) -> None:
     assert resolve_alias(
         Host(name="desk", address="192.0.2.9", port=port), SshConfig(text=ALIASES)
     ) == Alias("192.0.2.9", name)
 
 
-def test_an_ssh_config_that_cannot_be_read_is_named() -> None:
+def test_unreadable_ssh_config_is_usage_error() -> None:
     with pytest.raises(UsageError, match="ssh_config cannot be read"):
         resolve_alias(Host(name="desk", address="a"), SshConfig(text="Match nonsense\n"))

@@ -130,7 +130,7 @@ KINDS = pytest.mark.parametrize("kind", ["ssh", "paramiko", "local", "mock"])
 
 
 @KINDS
-def test_a_program_has_a_terminal_of_the_right_size_and_returns_its_status(
+def test_program_gets_terminal_size_and_returns_status(
     request: pytest.FixtureRequest, sit_down: Fixture, kind: str
 ) -> None:
     host, known, ssh = place(request, kind)
@@ -145,7 +145,7 @@ def test_a_program_has_a_terminal_of_the_right_size_and_returns_its_status(
 
 
 @KINDS
-def test_control_c_reaches_the_hosts_program_and_not_ours(
+def test_control_c_reaches_remote_program_only(
     request: pytest.FixtureRequest, sit_down: Fixture, kind: str
 ) -> None:
     host, known, ssh = place(request, kind)
@@ -161,7 +161,7 @@ def test_control_c_reaches_the_hosts_program_and_not_ours(
 
 
 @KINDS
-def test_a_new_window_size_is_passed_on(
+def test_window_resize_is_forwarded(
     request: pytest.FixtureRequest, sit_down: Fixture, kind: str
 ) -> None:
     host, known, ssh = place(request, kind)
@@ -177,7 +177,7 @@ def test_a_new_window_size_is_passed_on(
 
 
 @KINDS
-def test_without_a_body_it_is_a_login_shell(
+def test_no_body_starts_login_shell(
     request: pytest.FixtureRequest, sit_down: Fixture, kind: str
 ) -> None:
     host, known, ssh = place(request, kind)
@@ -188,14 +188,14 @@ def test_without_a_body_it_is_a_login_shell(
 
 
 @pytest.mark.parametrize("ssh", ["ssh", None])
-def test_a_changed_key_ends_it(sshd: Fixture, sit_down: Fixture, ssh: str | None) -> None:
+def test_changed_host_key_aborts(sshd: Fixture, sit_down: Fixture, ssh: str | None) -> None:
     typist = sit_down(sshd.host(host_key=ED), sshd.known_hosts, "echo in; exit 0", ssh)
     assert typist.status() != 0
     assert "in\r\n" not in typist.seen
 
 
 @pytest.mark.parametrize("ssh", ["ssh", None])
-def test_without_a_terminal_it_works_as_a_pipe(
+def test_piped_input_reaches_remote_program(
     sshd: Fixture,
     ssh: str | None,
     capfd: pytest.CaptureFixture[str],
@@ -228,7 +228,7 @@ def test_without_a_terminal_it_works_as_a_pipe(
 # --- what ssh is told -----------------------------------------------------------------------------
 
 
-def test_the_arguments_of_ssh(tmp_path: Path) -> None:
+def test_ssh_arguments(tmp_path: Path) -> None:
     host = Host(
         name="dev",
         address="10.0.0.5",
@@ -248,7 +248,7 @@ def test_the_arguments_of_ssh(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_without_pins_the_users_own_files_count(tmp_path: Path) -> None:
+def test_without_pins_users_known_hosts_apply(tmp_path: Path) -> None:
     words = ssh_arguments(Host(name="dev", address="vm"), pins=None, environ={}, terminal=False)
     assert words == [
         "-T",
@@ -263,7 +263,7 @@ def test_without_pins_the_users_own_files_count(tmp_path: Path) -> None:
     ]
 
 
-def test_a_home_that_is_not_the_accounts_is_honoured(tmp_path: Path) -> None:
+def test_home_variable_selects_ssh_config(tmp_path: Path) -> None:
     host = Host(name="dev", address="vm")
     assert ssh_arguments(host, pins=None, environ={"HOME": str(tmp_path)})[1:3] == ["-F", "none"]
     (tmp_path / ".ssh").mkdir()
@@ -275,12 +275,12 @@ def test_a_home_that_is_not_the_accounts_is_honoured(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("address", ["-oProxyCommand=id", "a;b", "a b", ""])
-def test_an_address_that_ssh_could_take_for_an_option_is_refused(address: str) -> None:
+def test_address_like_an_option_is_refused(address: str) -> None:
     with pytest.raises(UsageError):
         ssh_arguments(Host(name="dev", address=address), pins=None, environ={})
 
 
-def test_the_private_file_holds_the_pins_of_this_host_only(tmp_path: Path) -> None:
+def test_pinned_file_holds_only_keys_of_the_host(tmp_path: Path) -> None:
     known = KnownHosts(tmp_path / "known_hosts")
     known.pin("4711", ED)
     known.pin("4712", ED)
@@ -292,7 +292,7 @@ def test_the_private_file_holds_the_pins_of_this_host_only(tmp_path: Path) -> No
         assert nothing is None
 
 
-def test_a_body_reaches_the_host_as_it_is(sshd: Fixture, got: Fixture) -> None:
+def test_body_reaches_host_unchanged(sshd: Fixture, got: Fixture) -> None:
     from provision.hosts.ssh.connection import connect
 
     transport = connect(sshd.host(), known_hosts=sshd.known_hosts)
@@ -319,12 +319,12 @@ def test_a_body_reaches_the_host_as_it_is(sshd: Fixture, got: Fixture) -> None:
     transport.close()
 
 
-def test_a_body_runs_under_sudo_where_asked() -> None:
+def test_become_runs_body_under_sudo() -> None:
     assert remote_command(command("id"), become=True).startswith("set -- sudo -n sh -c ")
     assert "sudo" not in remote_command(command("id"), become=False)
 
 
-def test_ssh_reads_the_arguments_as_they_are_meant(tmp_path: Path) -> None:
+def test_ssh_parses_arguments_as_intended(tmp_path: Path) -> None:
     folder = tmp_path / "a folder, 100% full"
     folder.mkdir()
     (folder / "known").write_text(f"4711 {ED}\n")
@@ -352,7 +352,7 @@ def test_ssh_reads_the_arguments_as_they_are_meant(tmp_path: Path) -> None:
         assert line in printed
 
 
-def test_ssh_takes_explicit_settings_before_the_users_configuration(tmp_path: Path) -> None:
+def test_ssh_prefers_explicit_settings_to_user_config(tmp_path: Path) -> None:
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh" / "config").write_text(
         "Host *\n Port 2200\n User other\n IdentityFile /their/key\n"
@@ -375,7 +375,7 @@ def test_ssh_takes_explicit_settings_before_the_users_configuration(tmp_path: Pa
     )
 
 
-def test_an_identity_in_a_folder_with_odd_characters_is_used(
+def test_identity_path_with_special_characters_is_used(
     sshd: Fixture, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "a folder, 100% full"
@@ -389,7 +389,7 @@ def test_an_identity_in_a_folder_with_odd_characters_is_used(
     assert capfd.readouterr().out == "in\n"
 
 
-def test_a_program_that_ends_before_it_has_read_all_is_no_error(
+def test_program_may_end_before_reading_all_input(
     sshd: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with `yes | provision vm.ssh -- head -1` where the system has no ssh."""

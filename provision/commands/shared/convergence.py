@@ -33,7 +33,7 @@ from provision.core.model import (
 )
 from provision.core.resource import Resource
 from provision.hosts.local import LocalTransport
-from provision.hosts.patterns import filters, select
+from provision.hosts.patterns import has_filters, select_by_name
 from provision.project import host_keys, inventory, vm_address
 from provision.project.project import Project
 from provision.recipes import host_recipe
@@ -49,12 +49,12 @@ def hosts(project: Project, targets: Targets) -> list[Host]:
     made is not remembered.
     """
     if targets.limit is not None and (
-        filters(targets.limit) or inventory.has_unrecorded_vm(project)
+        has_filters(targets.limit) or inventory.has_unrecorded_vm(project)
     ):
         return inventory.fetch_matching_hosts(project, targets.limit)
     everything = inventory.recorded_hosts(project)
     if targets.limit is not None:
-        return inventory.prepare_access(project, select(everything, targets.limit))
+        return inventory.prepare_access(project, select_by_name(everything, targets.limit))
     name = targets.host or project.settings.name
     if all(each.name != name for each in everything) and inventory.has_unrecorded_vm(project):
         found = inventory.fetch_inventory(project).find(project, name)

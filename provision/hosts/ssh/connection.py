@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from provision.core.errors import ProvisionError
 from provision.core.model import Host
+from provision.core.parallel import run_all
 from provision.hosts.known_hosts import HostKey, KnownHosts
 from provision.hosts.ssh.closing import Closers, close_wire, closed_after
 from provision.hosts.ssh.config import SshConfig
@@ -70,17 +70,18 @@ def scan_host_keys(
     scan = functools.partial(
         _scan_algorithm, host, known_hosts, timeout_s, ssh_config or SshConfig()
     )
-    with ThreadPoolExecutor(len(_SCANNED_ALGORITHMS)) as pool:
-        results = list(pool.map(scan, _SCANNED_ALGORITHMS))
-    keys = tuple(result for result in results if isinstance(result, HostKey))
-    if not keys:
-        raise next(result for result in results if isinstance(result, ProvisionError))
+    results = run_all(_SCANNED_ALGORITHMS, scan, at_once=len(_SCANNED_ALGORITHMS))
+    keys = tuple(result.value for result in results if result.value is not None)
+    errors = [result.error for result in results if result.error is not None]
+    unexpected = [error for error in errors if not isinstance(error, ProvisionError)]
+    if unexpected or not keys:
+        raise (unexpected or errors)[0]
     return keys
 
 
 def _scan_algorithm(
     host: Host, known_hosts: KnownHosts, timeout_s: float, config: SshConfig, algorithm: str
-) -> HostKey | ProvisionError:
+) -> HostKey:
     closers = Closers()
     dialer = HopDialer(known_hosts, config, timeout_s, closers)
     try:
@@ -93,8 +94,6 @@ def _scan_algorithm(
             wire.start_client(timeout=timeout_s)
             key = wire.get_remote_server_key()
             return HostKey(key.get_name(), key.asbytes())
-    except ProvisionError as error:
-        return error
     finally:
         closers.close()
 

@@ -36,7 +36,7 @@ def run(server: Fixture, relay: Relay) -> tuple[int, bytes, bytes]:
 @pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(where=st.floats(0, 1), up=st.booleans(), reset=st.booleans())
-def test_cut_at_any_byte_it_is_unreachable_or_done_and_never_hangs(
+def test_connection_cut_at_any_byte_is_unreachable_or_done(
     sshd: Fixture, network: Network, where: float, up: bool, reset: bool
 ) -> None:
     relay = network.relay(("127.0.0.1", sshd.port))
@@ -57,9 +57,7 @@ def test_cut_at_any_byte_it_is_unreachable_or_done_and_never_hangs(
     assert time.monotonic() - started < 10
 
 
-def test_what_arrived_before_the_cut_was_handed_over(
-    sshd: Fixture, network: Network, got: Fixture
-) -> None:
+def test_output_before_cut_is_delivered(sshd: Fixture, network: Network, got: Fixture) -> None:
     relay = network.relay(("127.0.0.1", sshd.port))
     transport = connect(sshd.host(port=relay.port), known_hosts=sshd.known_hosts)
 
@@ -77,9 +75,7 @@ def test_what_arrived_before_the_cut_was_handed_over(
     transport.close()
 
 
-def test_a_silent_network_costs_the_time_limit_and_no_more(
-    sshd: Fixture, network: Network, got: Fixture
-) -> None:
+def test_silent_network_ends_at_time_limit(sshd: Fixture, network: Network, got: Fixture) -> None:
     relay = network.relay(("127.0.0.1", sshd.port))
     transport = connect(sshd.host(port=relay.port), known_hosts=sshd.known_hosts)
     relay.silence()
@@ -93,9 +89,7 @@ def test_a_silent_network_costs_the_time_limit_and_no_more(
 
 
 @pytest.mark.slow
-def test_a_silent_network_is_noticed_by_the_keep_alive(
-    sshd: Fixture, network: Network, got: Fixture
-) -> None:
+def test_keepalive_detects_silent_network(sshd: Fixture, network: Network, got: Fixture) -> None:
     relay = network.relay(("127.0.0.1", sshd.port))
     config = SshConfig(text="Host *\n ServerAliveInterval 1\n")
     transport = connect(sshd.host(port=relay.port), known_hosts=sshd.known_hosts, ssh_config=config)
@@ -109,16 +103,14 @@ def test_a_silent_network_is_noticed_by_the_keep_alive(
 
 
 @pytest.mark.slow
-def test_a_quiet_command_is_kept_alive(sshd: Fixture, got: Fixture) -> None:
+def test_keepalive_keeps_quiet_command_running(sshd: Fixture, got: Fixture) -> None:
     config = SshConfig(text="Host *\n ServerAliveInterval 1\n")
     transport = connect(sshd.host(), known_hosts=sshd.known_hosts, ssh_config=config)
     assert transport.exchange("sleep 5; echo done", **got.sinks, timeout_s=30) == 0
     transport.close()
 
 
-def test_a_network_that_is_silent_from_the_start_is_given_up_in_time(
-    sshd: Fixture, network: Network
-) -> None:
+def test_initially_silent_network_times_out(sshd: Fixture, network: Network) -> None:
     relay = network.relay(("127.0.0.1", sshd.port), faults=Faults(silent=True))
     started = time.monotonic()
     with pytest.raises(Unreachable):
@@ -126,7 +118,7 @@ def test_a_network_that_is_silent_from_the_start_is_given_up_in_time(
     assert time.monotonic() - started < 4
 
 
-def test_after_a_cut_the_next_connection_works(sshd: Fixture, network: Network) -> None:
+def test_new_connection_works_after_cut(sshd: Fixture, network: Network) -> None:
     relay = network.relay(("127.0.0.1", sshd.port))
     relay.cut(after_down=2000)
     with pytest.raises(Unreachable):

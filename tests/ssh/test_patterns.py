@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from provision.core.errors import UsageError
 from provision.core.model import Host
-from provision.hosts.patterns import filters, matching, select
+from provision.hosts.patterns import has_filters, select_by_name, select_hosts
 
 NAMES = ["gpu-1", "gpu-2", "gpu-10", "dev", "rack[1]", "$(reboot)", "büro"]
 HOSTS = [Host(name=name, address="10.0.0.1") for name in NAMES]
@@ -35,29 +35,29 @@ HOSTS = [Host(name=name, address="10.0.0.1") for name in NAMES]
         ("dev,dev", ["dev"]),
     ],
 )
-def test_a_pattern_means(pattern: str, names: list[str]) -> None:
-    assert [host.name for host in select(HOSTS, pattern)] == names
+def test_name_pattern_selects_hosts(pattern: str, names: list[str]) -> None:
+    assert [host.name for host in select_by_name(HOSTS, pattern)] == names
 
 
 @pytest.mark.parametrize(
     "pattern", ["nobody", "dev,nobody", "DEV", "gpu", "!nobody", "dev,!gqu-*", "rack[2]", "de v"]
 )
-def test_a_part_that_fits_nothing_is_an_error_that_lists_the_names(pattern: str) -> None:
+def test_unknown_name_error_lists_known_hosts(pattern: str) -> None:
     with pytest.raises(UsageError, match="no host fits") as caught:
-        select(HOSTS, pattern)
+        select_by_name(HOSTS, pattern)
     assert all(name in caught.value.why for name in NAMES)
     assert caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize("pattern", ["", " , ", "dev,!dev", "!*", "dev,!all"])
-def test_a_pattern_that_leaves_nobody_is_an_error(pattern: str) -> None:
+def test_pattern_without_match_is_refused(pattern: str) -> None:
     with pytest.raises(UsageError, match="leaves no host"):
-        select(HOSTS, pattern)
+        select_by_name(HOSTS, pattern)
 
 
-def test_an_empty_inventory_says_so() -> None:
+def test_error_reports_empty_inventory() -> None:
     with pytest.raises(UsageError) as caught:
-        select([], "dev")
+        select_by_name([], "dev")
     assert caught.value.why == "the inventory is empty"
 
 
@@ -116,18 +116,18 @@ TRAITS = {
         (" gpu = l4 , state=running", "a"),
     ],
 )
-def test_a_filter_means(pattern: str, names: str) -> None:
+def test_filter_selects_hosts(pattern: str, names: str) -> None:
     hosts = [Host(name=name, address="x") for name in VMS]
-    assert filters(pattern)
-    assert " ".join(host.name for host in matching(hosts, pattern, TRAITS)) == names
+    assert has_filters(pattern)
+    assert " ".join(host.name for host in select_hosts(hosts, pattern, TRAITS)) == names
 
 
 @pytest.mark.parametrize(
     "pattern", ["gpus=l4", "label=x", "label.=x", "=x", "!colour=red", "label.a.b=c"]
 )
-def test_an_unknown_filter_is_an_error_that_lists_the_known_ones(pattern: str) -> None:
+def test_unknown_filter_error_lists_known_filters(pattern: str) -> None:
     with pytest.raises(UsageError, match="there is no filter") as caught:
-        matching(HOSTS, pattern)
+        select_hosts(HOSTS, pattern)
     assert caught.value.why == "filters are name, state, gpu, zone, machine_type, source, label.KEY"
 
 
@@ -140,9 +140,9 @@ def test_an_unknown_filter_is_an_error_that_lists_the_known_ones(pattern: str) -
         ("colour=red", "name=red"),
     ],
 )
-def test_an_unknown_filter_is_told_the_nearest_one(pattern: str, fix: str) -> None:
+def test_unknown_filter_error_suggests_nearest(pattern: str, fix: str) -> None:
     with pytest.raises(UsageError) as caught:
-        matching(HOSTS, pattern)
+        select_hosts(HOSTS, pattern)
     assert caught.value.fix == f"--limit '{fix}'"
 
 
@@ -154,25 +154,23 @@ def test_an_unknown_filter_is_told_the_nearest_one(pattern: str, fix: str) -> No
         ("state=on", "state=running"),
     ],
 )
-def test_a_state_that_nothing_can_have_is_an_error_with_the_nearest_one(
-    pattern: str, fix: str
-) -> None:
+def test_unknown_state_error_suggests_nearest(pattern: str, fix: str) -> None:
     """Misspelt, `!state=runing` would spare nobody."""
     with pytest.raises(UsageError, match="there is no state") as caught:
-        matching(HOSTS, pattern)
+        select_hosts(HOSTS, pattern)
     assert caught.value.fix == f"--limit '{fix}'"
     assert "running, " in caught.value.why
 
 
 @pytest.mark.parametrize("pattern", ["!", "dev,! "])
-def test_an_exclusion_of_nothing_says_so(pattern: str) -> None:
+def test_bare_exclamation_mark_is_refused(pattern: str) -> None:
     with pytest.raises(UsageError, match="a '!' alone takes nothing away") as caught:
-        select(HOSTS, pattern)
+        select_by_name(HOSTS, pattern)
     assert caught.value.fix == "--limit '!NAME'"
 
 
-def test_names_alone_need_no_traits() -> None:
-    assert not filters("gpu-*,!dev")
+def test_pattern_of_names_has_no_filters() -> None:
+    assert not has_filters("gpu-*,!dev")
 
 
 @given(
@@ -184,7 +182,7 @@ def test_names_alone_need_no_traits() -> None:
         min_size=1,
     )
 )
-def test_every_name_means_itself(names: list[str]) -> None:
+def test_every_host_name_selects_its_host(names: list[str]) -> None:
     hosts = [Host(name=name, address="x") for name in names]
     for host in hosts:
-        assert host in select(hosts, host.name)
+        assert host in select_by_name(hosts, host.name)
