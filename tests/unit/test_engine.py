@@ -242,7 +242,7 @@ def test_a_failure_halts_the_rest() -> None:
     error = outcome(report, "b").error
     assert isinstance(error, CommandFailed)
     assert (error.what, error.where, error.why) == (
-        "making it so failed with status 3",
+        "the change failed with status 3",
         "fake: b",
         "line 1\nno space",
     )
