@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from provision.core.errors import EXIT_OURS, Interrupted, ProvisionError, spoken
+from provision.core.errors import EXIT_OWN_FAILURE, Interrupted, ProvisionError, with_program
 
 _REMEDIES = frozenset({"fix", "remedy", "note"})
 """Keys of documents whose text names commands."""
@@ -77,7 +77,7 @@ class Output:
 
     def failed(self, error: ProvisionError) -> int:
         """Print an error of ours; returns the exit code."""
-        code = EXIT_OURS if self.program and error.exit_code != _INTERRUPTED else error.exit_code
+        code = EXIT_OWN_FAILURE if self.program and error.exit_code != _INTERRUPTED else error.exit_code
         if self.debug:
             traceback.print_exception(error, file=sys.stderr)
         self._tell(error)
@@ -87,7 +87,7 @@ class Output:
         return code
 
     def _tell(self, error: ProvisionError) -> None:
-        error.fix = spoken(error.fix, self.argv0)
+        error.fix = with_program(error.fix, self.argv0)
         print(_three_lines(error), file=sys.stderr)
 
     def _document(self, document: Mapping[str, object]) -> None:
@@ -113,7 +113,7 @@ def _spoken(value: Any, program: str, key: str = "") -> Any:
     """A document in which remedies name commands as the user calls them."""
     match value:
         case str():
-            return spoken(value, program) if key in _REMEDIES else value
+            return with_program(value, program) if key in _REMEDIES else value
         case Mapping():
             return {name: _spoken(each, program, name) for name, each in value.items()}
         case list() | tuple():

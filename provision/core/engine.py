@@ -344,7 +344,7 @@ class _HostRun:
             error.fix = diagnosis.fix
 
     def _record(self, outcome: Outcome) -> None:
-        """Record and report an outcome. A resource that was not changed took as long as its probe."""
+        """Record and report an outcome. The time of an unchanged resource is that of its probe."""
         seconds = outcome.seconds or self.probe_seconds.get(outcome.resource, 0.0)
         outcome = replace(outcome, seconds=seconds)
         self.outcomes[outcome.resource] = outcome

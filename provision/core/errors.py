@@ -1,4 +1,4 @@
-"""The error tree. Every error says what failed on which thing, the verbatim reason, and one command to try.
+"""The error tree. Every error says what failed on which thing, why, and which command to try.
 
 ProvisionError                                              exit
 ├── UsageError                                                 2
@@ -9,9 +9,9 @@ ProvisionError                                              exit
 │   ├── CloudAuthError · CloudNotFound
 │   ├── QuotaExceeded
 │   └── NoCapacity         with every zone that was tried and its reason
-├── CleanupFailed          something may be left behind; it is named     6
+├── CleanupFailed          names what may be left behind               6
 ├── HostError                                                  1
-│   ├── Unreachable                                            4
+│   ├── Unreachable · TunnelRefused                            4
 │   ├── HostKeyMismatch                                        4
 │   ├── CommandFailed      with the last lines of its output
 │   └── CommandTimeout
@@ -34,8 +34,8 @@ EXIT_WOULD_CHANGE = 3
 EXIT_UNREACHABLE = 4
 EXIT_CLOUD = 5
 EXIT_LEFT_BEHIND = 6
-EXIT_OURS = 125
-"""Our own failure in a task whose exit status is the user's program's."""
+EXIT_OWN_FAILURE = 125
+"""Our own failure in a task that otherwise exits with the status of the user's program."""
 EXIT_INTERRUPTED = 130
 
 _SEVERITY = (
@@ -52,22 +52,21 @@ _SEVERITY = (
 _TASK = re.compile(r"\binvoke (?=[a-z]+\.[a-z])")
 
 
-def spoken(text: str, program: str) -> str:
-    """The tasks that a remedy names, `invoke vm.list`, as its reader starts them: `provision vm.list`.
+def with_program(text: str, program: str) -> str:
+    """The text with `invoke` replaced by the user's program in front of every task.
 
-    What knows nothing of the command line (resources, tables, checks) writes `invoke`; what shows
-    it to people or scripts calls this.
+    Resources, tables and checks write `invoke vm.list`. The user may have started `provision`.
     """
-    return _TASK.sub(lambda found: f"{program} ", text)
+    return _TASK.sub(lambda task: f"{program} ", text)
 
 
 def worst_exit(codes: Sequence[int]) -> int:
-    """The exit status of many: the first of 130, 6, 5, 4, 1, 2, 3, 0 that occurred."""
+    """The exit status of several hosts: the first of 130, 6, 5, 4, 1, 2, 3, 0 that occurred."""
     return next((code for code in _SEVERITY if code in codes), EXIT_OK)
 
 
 class ProvisionError(Exception):
-    """What failed (`what`) on which thing (`where`), the verbatim reason (`why`), one command to try (`fix`)."""
+    """What failed, on which thing (`where`), the verbatim reason (`why`), what to try (`fix`)."""
 
     exit_code: ClassVar[int] = EXIT_FAILED
 
@@ -97,7 +96,7 @@ def _indent(text: str) -> str:
 
 
 class UsageError(ProvisionError):
-    """The command line or the settings ask for something that cannot be."""
+    """The command line or the settings ask for something impossible."""
 
     exit_code = EXIT_USAGE
 
@@ -107,15 +106,15 @@ class SettingsError(UsageError):
 
 
 class TemplateError(UsageError):
-    """A template that is missing, does not parse, or uses a variable nobody gave it."""
+    """A template that is missing, does not parse, or uses an undefined variable."""
 
 
 class RecipeError(UsageError):
-    """A recipe whose resources contradict each other (two of one name, a need that comes later)."""
+    """A recipe whose resources contradict each other: two of one name, a need that comes later."""
 
 
 class CloudError(ProvisionError):
-    """The cloud refused."""
+    """The cloud refused, or could not be asked."""
 
     exit_code = EXIT_CLOUD
 
@@ -133,7 +132,7 @@ class QuotaExceeded(CloudError):
 
 
 class NoCapacity(CloudError):
-    """No zone had the machine; `tried` holds (zone, result, verbatim reason) in the order of asking."""
+    """No zone had the machine; `tried` holds (zone, result, verbatim reason) in the order tried."""
 
     def __init__(
         self,
@@ -148,7 +147,7 @@ class NoCapacity(CloudError):
         self.tried = tuple(tried)
 
     def as_dict(self) -> dict[str, Any]:
-        """The error as `--json` prints it, with every zone that was asked."""
+        """The error as `--json` prints it, with every zone that was tried."""
         tried = [
             {"zone": zone, "result": result, "reason": reason}
             for zone, result, reason in self.tried
@@ -157,7 +156,7 @@ class NoCapacity(CloudError):
 
 
 class CleanupFailed(ProvisionError):
-    """Something may be left behind and may still bill; the message names it."""
+    """A resource may be left behind and may cost money; the message names it."""
 
     exit_code = EXIT_LEFT_BEHIND
 
@@ -173,7 +172,7 @@ class Unreachable(HostError):
 
 
 class TunnelRefused(Unreachable):
-    """There is no way to the host, and waiting will not make one."""
+    """The tunnel to the host was refused for a reason that waiting does not remove."""
 
 
 class HostKeyMismatch(HostError):

@@ -1,4 +1,4 @@
-"""Many hosts: a bounded pool of workers, batches, a failure budget, and an interruption that leaves a truthful recap."""
+"""A run over several hosts: a bounded pool of workers, batches, a failure limit, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from provision.core.model import (
 from provision.core.parallel import Workers
 
 DEFAULT_FORKS = 32
-_GOODBYE_S = 5.0
+_CLOSE_TIMEOUT_S = 5.0
+"""Seconds in which the workers of an interrupted run may report."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How a run goes over its hosts.
+    """How many hosts a run works on at once, and when it stops.
 
-    At most `forks` at once; in batches of `serial` where given; no further host is started once
-    more than `max_fail` have failed (without `max_fail`, every host is tried, and with `serial` a
-    batch that failed whole ends the run).
+    At most `forks` hosts at once, in batches of `serial` where that is given. No further host is
+    started once more than `max_fail` have failed. Without `max_fail` every host is tried, except
+    that a batch in which every host failed ends the run.
     """
 
     forks: int = DEFAULT_FORKS
@@ -40,27 +41,27 @@ class Pace:
 
 @dataclass
 class Cancel:
-    """Told to every worker when the user interrupts: closes whatever connection is open."""
+    """The open connections of a run, which an interruption closes."""
 
     _closers: dict[str, Callable[[], None]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     requested: bool = False
 
     def register(self, host: str, close: Callable[[], None]) -> None:
-        """`close` is called on interruption; at once when that has already happened."""
+        """Call `close` on interruption; at once when that has already happened."""
         with self._lock:
             self._closers[host] = close
             late = self.requested
         if late:
             close()
 
-    def forget(self, host: str) -> None:
-        """The host's connection is closed."""
+    def unregister(self, host: str) -> None:
+        """Remove a host whose connection is closed."""
         with self._lock:
             self._closers.pop(host, None)
 
-    def now(self) -> None:
-        """Close everything that is open; a connection that cannot be closed keeps no other open."""
+    def close_all(self) -> None:
+        """Close every open connection. One that cannot be closed does not keep others open."""
         with self._lock:
             self.requested = True
             closers = list(self._closers.values())
@@ -81,25 +82,25 @@ def run(
     pace: Pace | None = None,
     check: bool = False,
 ) -> RunFinished:
-    """Do `work` on every host and return all reports, in the order of `hosts`.
+    """Call `work` for every host and return all reports, in the order of `hosts`.
 
-    `work` reports failures of its host in the report it returns; what it raises becomes one. On
-    Ctrl-C every connection is closed, what was cut reads `unknown`, and the result says
-    `interrupted`; a second Ctrl-C waits for nobody.
+    `work` returns the report of its host, failures included. An exception that it raises becomes a
+    report. On Ctrl-C every connection is closed, the changes that were interrupted are `unknown`,
+    and the result is `interrupted`. A second Ctrl-C ends the run without waiting for workers.
     """
     pace = pace or Pace()
-    crew = _Crew(work, emit, pace)
-    crew.emit(RunStarted(tuple(host.name for host in hosts), title, check))
+    pool = _Pool(work, emit, pace)
+    pool.emit(RunStarted(tuple(host.name for host in hosts), title, check))
     for batch in _batches(hosts, pace.serial):
-        if crew.exhausted(batch_ended=True):
+        if pool.must_stop(batch_ended=True):
             break
-        crew.batch(batch)
-        if crew.cancel.requested:
+        pool.run_batch(batch)
+        if pool.cancel.requested:
             break
-    reports = tuple(crew.reports[host.name] for host in hosts if host.name in crew.reports)
-    not_started = tuple(host.name for host in hosts if host.name not in crew.reports)
-    finished = RunFinished(reports, not_started, crew.cancel.requested)
-    crew.end(finished)
+    reports = tuple(pool.reports[host.name] for host in hosts if host.name in pool.reports)
+    not_started = tuple(host.name for host in hosts if host.name not in pool.reports)
+    finished = RunFinished(reports, not_started, pool.cancel.requested)
+    pool.end(finished)
     return finished
 
 
@@ -109,8 +110,8 @@ def _batches(hosts: Sequence[Host], size: int | None) -> list[Sequence[Host]]:
     return [hosts[start : start + size] for start in range(0, len(hosts), size)]
 
 
-class _Crew:
-    """The workers and what they brought back."""
+class _Pool:
+    """The workers of a run and the reports that they made."""
 
     def __init__(self, work: Work, emit: Emit, pace: Pace) -> None:
         self._work = work
@@ -119,24 +120,24 @@ class _Crew:
         self._lock = threading.RLock()
         self._last_batch: Sequence[Host] = ()
         self._started: list[str] = []
-        self._over = False
+        self._ended = False
         self.reports: dict[str, HostReport] = {}
         self.cancel = Cancel()
 
     def emit(self, event: Event) -> None:
-        """Tell one event at a time; nothing after the end, when a worker that was given up may still talk."""
+        """Report events one at a time. After the end, events of abandoned workers are dropped."""
         with self._lock:
-            if not self._over:
+            if not self._ended:
                 self._emit(event)
 
     def end(self, finished: RunFinished) -> None:
-        """Tell the last event."""
+        """Report the last event."""
         with self._lock:
             self.emit(finished)
-            self._over = True
+            self._ended = True
 
-    def exhausted(self, *, batch_ended: bool = False) -> bool:
-        """True when the failure budget is spent."""
+    def must_stop(self, *, batch_ended: bool = False) -> bool:
+        """True when too many hosts have failed to start another one."""
         failed = sum(report.failed for report in list(self.reports.values()))
         if self._pace.max_fail is not None:
             return failed > self._pace.max_fail
@@ -146,14 +147,14 @@ class _Crew:
             and all(self.reports[host.name].failed for host in self._last_batch)
         )
 
-    def batch(self, hosts: Sequence[Host]) -> None:
-        """Do the work on these hosts; afterwards each has its report, unless it was not started."""
+    def run_batch(self, hosts: Sequence[Host]) -> None:
+        """Do the work on these hosts. Each has its report afterwards, unless it was not started."""
         self._last_batch = hosts
         workers = Workers(
             hosts,
             self._work_on,
             at_once=self._pace.forks,
-            stop=lambda: self.cancel.requested or self.exhausted(),
+            stop=lambda: self.cancel.requested or self.must_stop(),
         )
         try:
             workers.start()
@@ -162,16 +163,16 @@ class _Crew:
         except KeyboardInterrupt:
             with contextlib.suppress(KeyboardInterrupt):
                 self._close_connections(workers)
-            self._give_up()
+            self._abandon_workers()
 
     def _close_connections(self, workers: Workers[Host, None]) -> None:
-        """Close every connection and give the workers a moment to report."""
-        self.cancel.now()
-        for _ in workers.results(_GOODBYE_S):
+        """Close every connection and wait for the reports of the workers."""
+        self.cancel.close_all()
+        for _ in workers.results(_CLOSE_TIMEOUT_S):
             pass
 
-    def _give_up(self) -> None:
-        """A report for every host whose worker does not come back."""
+    def _abandon_workers(self) -> None:
+        """Report every host whose worker has not returned as interrupted."""
         with self._lock:
             for name in self._started:
                 if name not in self.reports:
@@ -185,17 +186,17 @@ class _Crew:
 
     def _work_on(self, host: Host) -> None:
         self._started.append(host.name)
-        self._report(self._one(host))
+        self._report(self._report_of(host))
 
-    def _one(self, host: Host) -> HostReport:
+    def _report_of(self, host: Host) -> HostReport:
         try:
             report = self._work(host, self.emit, self.cancel)
         except ProvisionError as error:
             report = HostReport(host.name, error=error)
-        except Exception as error:  # noqa: BLE001 - the other hosts go on, and the recap says why this one did not
+        except Exception as error:  # noqa: BLE001 - the other hosts go on
             report = HostReport(host.name, error=_mistake(host.name, error))
         finally:
-            self.cancel.forget(host.name)
+            self.cancel.unregister(host.name)
         if self.cancel.requested and report.error is not None:
             return replace(report, error=_interrupted(host.name))
         return report

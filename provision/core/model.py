@@ -1,4 +1,4 @@
-"""Frozen records that travel through the program, and the two Protocols its edges implement. Pure."""
+"""The records that modules exchange, and the protocols of transport and cloud. Pure."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from provision.core.errors import ProvisionError
 
 Scalar: TypeAlias = str | int | float | bool | None
 State: TypeAlias = Mapping[str, Scalar]
-"""What is true of one thing on one host: a flat mapping of scalars."""
+"""The state of one thing on one host: a flat mapping of scalars."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
     """Where scripts are sent.
 
-    `address` is an SSH host name or address, or `local` for this very machine. What is None
-    (`port`, `user`, `identity`) is as ssh_config says; what is not goes before it. `host_key` is
-    one line ("ssh-ed25519 AAAA…"); without it the key must be pinned in a known-hosts file.
-    `key_alias` is the name under which the key is pinned (an instance id for a VM, since addresses
-    are reused). `identity` is a private key file. `proxy` are the words of a program whose standard
-    input and output are the connection, where there is no direct one.
+    `address` is an SSH host name or address, or `local` for this machine. `port`, `user` and
+    `identity` (a private key file) come from ssh_config where they are None. `host_key` is one
+    line ("ssh-ed25519 AAAA…"); without it the key must be pinned in a known-hosts file. The key is
+    pinned under `key_alias`: an instance id for a VM, since addresses are reused. `proxy` is a
+    command whose standard input and output are the connection, where there is no direct one.
+    `become` is "sudo" or "none".
     """
 
     name: str
@@ -41,7 +41,7 @@ class Host:
 
     @property
     def is_local(self) -> bool:
-        """True for this very machine, which needs no SSH."""
+        """True for this machine, which needs no SSH."""
         return self.address == "local"
 
     @property
@@ -52,7 +52,10 @@ class Host:
 
 @dataclass(frozen=True)
 class Facts:
-    """What exchange 1 found on a host, before any resource is compared. Missing facts are empty strings or zero."""
+    """What a host reports about itself before any resource is compared.
+
+    A missing fact is an empty string or zero; `uid` is then -1.
+    """
 
     os_id: str = ""
     os_version: str = ""
@@ -66,17 +69,17 @@ class Facts:
     gpus: tuple[str, ...] = ()
     """PCI addresses of NVIDIA display controllers."""
     driver_loaded: str = ""
-    """Version of the loaded nvidia module, empty when none is."""
+    """Version of the loaded nvidia module; empty when it is not loaded."""
     boot_id: str = ""
 
     @property
     def is_cos(self) -> bool:
-        """True on Container-Optimized OS (`ID=cos` in /etc/os-release; facts/cos_gce.md §1.2)."""
+        """True on Container-Optimized OS (`ID=cos` in /etc/os-release)."""
         return self.os_id == "cos"
 
 
 class Status(enum.StrEnum):
-    """How one resource on one host ended. In check mode `changed` reads: would change."""
+    """How one resource on one host ended. In check mode `changed` means: would change."""
 
     OK = "ok"
     CHANGED = "changed"
@@ -96,7 +99,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of one resource on one host."""
+    """How one resource on one host ended."""
 
     resource: str
     status: Status
@@ -108,7 +111,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class HostReport:
-    """The end of one host: one outcome per resource, in the recipe's order."""
+    """How one host ended: one outcome per resource, in the order of the recipe."""
 
     host: str
     outcomes: tuple[Outcome, ...] = ()
@@ -123,7 +126,7 @@ class HostReport:
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """The resources that changed; in check mode, those that would."""
+        """Names of the resources that changed; in check mode, of those that would."""
         return tuple(
             outcome.resource for outcome in self.outcomes if outcome.status is Status.CHANGED
         )
@@ -134,7 +137,7 @@ class HostReport:
         return self.error is not None or self.count(Status.FAILED) > 0
 
     def __str__(self) -> str:
-        """Each resource with its status, then every error whole: for `assert not report.failed, str(report)`."""
+        """Each resource with its status, then every error, as the message of an assertion."""
         ends = [f"{outcome.resource}: {outcome.status}" for outcome in self.outcomes]
         errors = [
             str(error)
@@ -144,7 +147,7 @@ class HostReport:
         return "\n".join([f"host {self.host}", *ends, *errors])
 
 
-# --- events: what the engine says while it works; terminal, recap, JSON and journal subscribe -----
+# --- events: what a run reports while it works; terminal, recap, JSON and history subscribe -------
 
 
 @dataclass(frozen=True)
@@ -165,7 +168,7 @@ class HostStarted:
 
 @dataclass(frozen=True)
 class HostConnected:
-    """The host answered and authenticated us."""
+    """The connection to a host is open and authenticated."""
 
     host: str
     seconds: float
@@ -181,7 +184,7 @@ class ResourceStarted:
 
 @dataclass(frozen=True)
 class OutputLine:
-    """One line that a command printed, as it happened. `resource` is empty outside of any resource."""
+    """A line that a command has just printed. `resource` is empty outside of a resource."""
 
     host: str
     resource: str
@@ -190,7 +193,7 @@ class OutputLine:
 
 @dataclass(frozen=True)
 class ResourceFinished:
-    """A resource ended."""
+    """A resource has its outcome."""
 
     host: str
     outcome: Outcome
@@ -198,14 +201,14 @@ class ResourceFinished:
 
 @dataclass(frozen=True)
 class HostFinished:
-    """A host ended."""
+    """A host has its report."""
 
     report: HostReport
 
 
 @dataclass(frozen=True)
 class RunFinished:
-    """The run ended; hosts that were never started are named."""
+    """The run ended. `not_started` are names of hosts."""
 
     reports: tuple[HostReport, ...]
     not_started: tuple[str, ...] = ()
@@ -214,7 +217,7 @@ class RunFinished:
 
 @dataclass(frozen=True)
 class Note:
-    """A line for people: a banner, a plan, a hint."""
+    """A line of text for people: a banner, a plan, a hint."""
 
     text: str
     host: str = ""
@@ -239,11 +242,11 @@ Sink: TypeAlias = Callable[[bytes], None]
 
 
 class Transport(Protocol):
-    """One open way to run commands on one host (SSH connection or this machine)."""
+    """An open connection to one host, over SSH or to this machine."""
 
     @property
     def host(self) -> Host:
-        """The host this transport leads to."""
+        """The host at the other end."""
         ...
 
     def exchange(
@@ -255,12 +258,12 @@ class Transport(Protocol):
         on_stderr: Sink,
         timeout_s: float,
     ) -> int:
-        """Run one command line in the login shell on one channel and stream what it prints.
+        """Run one command line in the login shell on one channel and return its exit status.
 
-        `stdin` is sent first; the channel's input stays open until the command ends (it is the
-        lifeline). Returns the exit status. Raises `Unreachable` when the connection is lost before
-        the status arrived and `CommandTimeout` when it did not arrive within `timeout_s` seconds;
-        the channel is closed in both cases.
+        `stdin` is sent first. The channel's input stays open until the command ends: its end means
+        that the connection is gone. Raises `Unreachable` when the connection is lost before the
+        status has arrived, and `CommandTimeout` when that takes more than `timeout_s` seconds. The
+        channel is closed in both cases.
         """
         ...
 
@@ -273,15 +276,15 @@ class Transport(Protocol):
         on_stderr: Sink,
         timeout_s: float,
     ) -> int:
-        """Like `exchange`, but the input ends after the last chunk (for a tar stream).
+        """Like `exchange`, but the input ends after the last chunk, as for a tar stream.
 
-        Chunks that are no sequence may be long in coming: output is handed on meanwhile, and the
-        end of the command is not held up.
+        An iterator may block between two chunks: output is passed on and the end of the command is
+        noticed meanwhile.
         """
         ...
 
     def close(self) -> None:
-        """End the connection; safe to call twice and from another thread."""
+        """Close the connection. May be called twice and from another thread."""
         ...
 
 
@@ -300,35 +303,38 @@ class Vm:
     instance_id: str = ""
     created: str = ""
     started: str = ""
-    """When it was started last; empty when the cloud does not say."""
+    """When it was last started; empty when the cloud does not report it."""
     stopped: str = ""
-    """When it was stopped last; empty when it never was, or the cloud does not say."""
+    """When it was last stopped; empty when it never was or the cloud does not report it."""
     ttl_s: int | None = None
-    """Seconds after which the cloud itself stops it, from each start; None = never."""
+    """Seconds after each start at which the cloud stops it; None for no limit."""
     stops_at: str = ""
-    """When the cloud will stop or delete it, as the cloud says; empty when it does not run or has
+    """When the cloud will stop or delete it, as it reports; empty when the VM does not run or has
     no limit."""
     termination_action: str = ""
-    """What happens at the end of its time, or when it is pre-empted: STOP or DELETE."""
+    """What the cloud does at the time limit or at pre-emption: STOP or DELETE."""
     provisioning_model: str = "STANDARD"
     disk_gb: int = 0
-    """Size of its disks, Local SSDs left out, which the machine brings; 0 when the cloud does not
-    say."""
+    """Size of its disks without Local SSDs, which belong to the machine type; 0 when the cloud
+    does not report it."""
     image: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
     ahead_s: float = field(default=0.0, compare=False)
-    """Seconds by which the cloud's clock, which all of these times are of, was ahead of this
-    machine's when this was read."""
+    """Seconds by which the cloud's clock was ahead of this machine's when the VM was read. All of
+    these times are the cloud's."""
 
 
 NETWORK = "default"
-"""The network that VMs are put into."""
+"""The network of every VM."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VmSpec:
-    """What `vm.create` asks the cloud for. `ttl_s` is enforced by the cloud (maxRunDuration, then `termination_action`)."""
+    """The VM that `vm.create` requests.
+
+    The cloud enforces `ttl_s` (`maxRunDuration`) and then takes the `termination_action`.
+    """
 
     name: str
     machine_type: str
@@ -347,11 +353,11 @@ class VmSpec:
     provisioning_model: str = "STANDARD"
     """STANDARD, SPOT, FLEX_START or RESERVATION_BOUND."""
     termination_action: str = "STOP"
-    """At the end of its time, and when a Spot VM is pre-empted: STOP or DELETE."""
+    """What the cloud does at the time limit, and when it pre-empts a Spot VM: STOP or DELETE."""
     request_valid_s: int | None = None
-    """How long a flex-start VM may wait for capacity, in each zone."""
+    """Seconds that a flex-start VM may wait for capacity in each zone."""
     reservation: str | None = None
-    """Name of the reservation that its capacity comes from."""
+    """Name of the reservation that provides its capacity."""
 
 
 class Cloud(Protocol):

@@ -1,4 +1,4 @@
-"""Work on several items in threads: bounded, stoppable, interruptible. The one thread pool of the package."""
+"""Work on several items in threads. The one thread pool of the package."""
 
 from __future__ import annotations
 

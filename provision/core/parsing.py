@@ -1,4 +1,4 @@
-"""Numbers in what programs print. Every function takes any text; what is not a number reads None. Pure."""
+"""Numbers in the output of programs. Every function accepts any text. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The Resource contract: one thing on one host, its probe, what is desired, and the snippet that makes it so. Pure."""
+"""What a resource is: one thing on one host, how to read it, its desired state, how to change it.
+
+Pure: a resource makes scripts and reads their output.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from provision.core.shell import Script
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a failure text means and one command to try."""
+    """The cause of a failure and one command to try."""
 
     cause: str
     fix: str
@@ -22,12 +25,12 @@ class Diagnosis:
 
 @dataclass(frozen=True, kw_only=True)
 class Resource(ABC):
-    """One thing on one host. It never sees a connection.
+    """One thing on one host.
 
-    `name` is unique within a recipe. `needs` names earlier resources that must be verified before
-    this one is acted on. `on_change_of` names earlier resources whose change makes this one act
-    again even where it matches (a handler). Both cut the recipe into waves. An `at_boot` resource
-    hands its `ensure` to the boot script as well.
+    `name` is unique within a recipe. `needs` names earlier resources that must be as desired before
+    this one is changed. `on_change_of` names earlier resources after whose change this one runs
+    again even where it is as desired, as a handler does. Both divide the recipe into waves. The
+    boot script also runs the `ensure` of an `at_boot` resource.
     """
 
     name: str
@@ -39,36 +42,39 @@ class Resource(ABC):
 
     @abstractmethod
     def probe(self) -> Script:
-        """A read-only script that prints the state and exits 0, also when the thing is absent."""
+        """A read-only script that prints the state and exits 0, also for an absent thing."""
 
     @abstractmethod
     def read(self, text: str) -> State | None:
-        """What the probe printed, as a flat mapping of scalars; None when the thing is absent."""
+        """The state that the probe printed; None when the thing is absent."""
 
     @abstractmethod
     def desired(self, facts: Facts) -> State | None:
-        """What should be read; None when the thing should be absent. Keys not named here may have any value."""
+        """The desired state; None when the thing should be absent. Other keys may differ."""
 
     @abstractmethod
     def ensure(self, facts: Facts) -> Script | None:
-        """One idempotent snippet that makes it so, run under `set -eu`; None when nothing on the host can."""
+        """An idempotent script, run under `set -eu`, that brings about the desired state.
+
+        None when no script on the host can.
+        """
 
     def diagnose(self, output: str, actual: State | None) -> Diagnosis | None:  # noqa: ARG002 - a hook
-        """The meaning of a failure: what `ensure` printed and what was read afterwards."""
+        """The diagnosis of a failure, from the output of `ensure` and the state read after it."""
         return None
 
     def remark(self, actual: State | None) -> str:  # noqa: ARG002 - a hook
-        """What people should know of a state that is as desired; empty when there is nothing to say."""
+        """A remark for people on a state that is as desired; empty for none."""
         return ""
 
     @property
     def dependencies(self) -> tuple[str, ...]:
-        """Every earlier resource this one looks at."""
+        """Names of the earlier resources that this one depends on."""
         return (*self.needs, *self.on_change_of)
 
 
 def compare(actual: State | None, desired: State | None) -> tuple[Change, ...]:
-    """The keys in which `actual` is not as desired, in the order of `desired`. Empty means: nothing to do."""
+    """The keys whose values differ, in the order of `desired`; none when `actual` is as desired."""
     if desired is None:
         if actual is None:
             return ()
@@ -91,7 +97,7 @@ def _same(actual: Scalar, desired: Scalar) -> bool:
 
 
 def describe(change: Change) -> list[str]:
-    """The change as lines for people: `key: actual -> desired`, or a unified diff where a value has several lines."""
+    """The change as lines for people: `key: actual -> desired`, or a unified diff of texts."""
     if any(isinstance(side, str) and "\n" in side for side in (change.actual, change.desired)):
         before, after = _lines(change.actual), _lines(change.desired)
         return list(
@@ -120,16 +126,16 @@ def _show(value: Scalar) -> str:
 
 
 def waves(resources: Sequence[Resource]) -> list[list[Resource]]:
-    """The recipe cut into waves: a resource opens a new one when it depends on a resource of the current one.
+    """The recipe in waves, each of which takes one exchange.
 
-    Raises `RecipeError` for two resources of one name and for a dependency that does not come
-    earlier.
+    A resource that depends on one of the current wave begins a new one. Raises `RecipeError` for
+    two resources of one name and for a dependency that does not come earlier.
     """
     result: list[list[Resource]] = []
     seen: set[str] = set()
     current: set[str] = set()
     for resource in resources:
-        _check(resource, seen)
+        _check_resource(resource, seen)
         if not result or current.intersection(resource.dependencies):
             result.append([])
             current = set()
@@ -139,7 +145,7 @@ def waves(resources: Sequence[Resource]) -> list[list[Resource]]:
     return result
 
 
-def _check(resource: Resource, seen: set[str]) -> None:
+def _check_resource(resource: Resource, seen: set[str]) -> None:
     if resource.name in seen:
         raise RecipeError(
             "two resources of one recipe have the same name",

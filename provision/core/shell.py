@@ -23,8 +23,8 @@ PACKAGE = Path(__file__).resolve().parents[1]
 """The folder of the package `provision`."""
 MOCK_ROOT_VARIABLE = "PROVISION_MOCK_ROOT"
 ARGUMENT_LIMIT_BYTES = 100_000
-"""Longest text passed as one argument; Linux refuses more than 128 KiB (MAX_ARG_STRLEN), quoting
-needs head-room."""
+"""Longest text passed as one argument. Linux refuses more than 128 KiB (MAX_ARG_STRLEN); the rest
+is head-room for quoting."""
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]*\Z")
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+\Z")
@@ -32,7 +32,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+\Z")
 
 @dataclass(frozen=True)
 class Secret:
-    """A word that is passed to the host and never shown."""
+    """A word that is sent to the host and never printed."""
 
     value: str = field(repr=False)
 
@@ -47,8 +47,8 @@ class Secret:
 class RemotePath:
     """An absolute path on the host, rendered as "$R"'/the/path'.
 
-    `R` is the host's own variable: empty on a real host, the folder of the host on a mock. So
-    scripts are byte for byte the same everywhere.
+    The variable `R` is set on the host: it is empty on a real host and the host's folder on a mock.
+    So scripts are the same on both, byte for byte. Raises `UsageError` for a relative path.
     """
 
     path: str
@@ -73,7 +73,7 @@ Word: TypeAlias = str | int | RemotePath | Secret
 
 @dataclass(frozen=True)
 class Joined:
-    """Several words that make one argument, such as `--volume=` + host path + `:/container/path:ro`."""
+    """Several words that make one argument, such as `--volume=` + host path + `:/container:ro`."""
 
     parts: tuple[Word, ...]
 
@@ -90,9 +90,9 @@ def join(*parts: Word) -> Joined:
 
 
 def quote(word: Argument, *, masked: bool = False) -> str:
-    """The word as one shell argument, under any POSIX shell. With `masked`, secrets read `***`.
+    """The word as one argument of a POSIX shell. With `masked`, a secret reads `***`.
 
-    Raises `UsageError` for what no argument can hold: a NUL, half a character.
+    Raises `UsageError` for a word with a NUL and for one that has no UTF-8 encoding.
     """
     match word:
         case Joined(parts):
@@ -119,14 +119,17 @@ def _single(text: str) -> str:
 
 @dataclass(frozen=True)
 class Script:
-    """Constant shell source with its data: `bindings` become assignments, `argv` the positional parameters."""
+    """Constant shell source with its data.
+
+    `bindings` become assignments in front of the source, `argv` the positional parameters.
+    """
 
     source: str
     bindings: tuple[tuple[str, Argument], ...] = ()
     argv: tuple[Argument, ...] | None = None
 
     def render(self, *, masked: bool = False) -> str:
-        """The text a POSIX shell runs. It reads `R`, the root of the host."""
+        """The text that a POSIX shell runs. It reads `R`, the root of the host."""
         lines = [f"{name}={quote(value, masked=masked)}" for name, value in self.bindings]
         if self.argv is not None:
             lines.append(" ".join(["set --", *(quote(word, masked=masked) for word in self.argv)]))
@@ -134,7 +137,10 @@ class Script:
 
     @property
     def has_secret(self) -> bool:
-        """True when a word of it is a `Secret`: such a script never becomes an argument, which every process could read."""
+        """True when one of its words is a `Secret`.
+
+        Such a script is never passed as an argument, which every process of the host could read.
+        """
         words = [value for _, value in self.bindings] + list(self.argv or ())
         return any(
             isinstance(part, Secret)
@@ -143,7 +149,7 @@ class Script:
         )
 
     def with_bindings(self, bindings: Mapping[str, Argument]) -> Script:
-        """The same script with more variables, bound before its own."""
+        """A copy with more variables, which are bound before its own."""
         return Script(self.source, (*bindings.items(), *self.bindings), self.argv)
 
     def __str__(self) -> str:
@@ -157,11 +163,11 @@ def script(
     argv: Sequence[Argument] | None = None,
     **bindings: Argument,
 ) -> Script:
-    """Constant shell source with values bound to the variables it reads; `argv` becomes "$@".
+    """A script: constant shell source with values for the variables that it reads.
 
-    `source` is a one-liner, or the path of a `.sh` file beside the module that calls. `uses` names
-    files of shared functions, relative to the package `provision`, that are put in front of it.
-    Raises `UsageError` for a binding that is not a lower-case name.
+    `source` is a one-liner, or the path of a `.sh` file beside the calling module. `uses` names
+    files of shared functions, relative to the package `provision`; they are put in front of it.
+    `argv` becomes "$@". Raises `UsageError` for a binding whose name is not lower-case.
     """
     for name in bindings:
         if not _NAME.match(name):
@@ -172,9 +178,9 @@ def script(
 
 @cache
 def shell_text(path: Path, *uses: str) -> str:
-    """The text of a `.sh` file of the package as it is sent, behind the files of shared functions that `uses` names.
+    """The text of a script file as it is sent to a host, behind the files that `uses` names.
 
-    Comment lines and empty lines stay here: a file may explain itself at no cost on the wire.
+    Comment lines and empty lines are left out, so that comments cost nothing on the wire.
     """
     files = [*(PACKAGE / name for name in uses), path]
     lines = (line for file in files for line in file.read_text(encoding="utf-8").splitlines())
@@ -185,16 +191,16 @@ def shell_text(path: Path, *uses: str) -> str:
 
 
 def command(*words: Argument) -> Script:
-    """One plain command with its arguments."""
+    """A script of one command with its arguments."""
     return script('"$@"', argv=words)
 
 
 def payload(data: bytes) -> str:
-    """Bytes as the text in which files travel inside a script (base64 in lines of 76 characters)."""
+    """The bytes in base64, in lines of 76 characters: how files travel inside a script."""
     return base64.encodebytes(data).decode("ascii")
 
 
 def fields(text: str) -> Mapping[str, str]:
-    """`key=value` lines as a mapping; lines without `=` are left out, the last of a repeated key wins."""
+    """The `key=value` lines of a text; the last of a repeated key counts, other lines do not."""
     pairs = (line.split("=", 1) for line in text.split("\n") if "=" in line)
     return {key.strip(): value for key, value in pairs}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from provision.cloud.lifecycle.journal import FileJournal
 from provision.cloud.market.prices import PriceList, packaged
-from provision.core.errors import SettingsError, spoken
+from provision.core.errors import SettingsError, with_program
 from provision.core.model import Emit, Event, Note, Sink
 from provision.hosts.keys import KeyPair, ensure_key
 from provision.hosts.known_hosts import KnownHosts
@@ -81,7 +81,7 @@ class Project:
 
     def with_program_name(self, text: str) -> str:
         """Return the text with `invoke TASK` written as the user calls the task."""
-        return spoken(text, self.program_argv0)
+        return with_program(text, self.program_argv0)
 
     # --- state on this machine --------------------------------------------------------------------
 

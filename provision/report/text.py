@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from provision.core import durations
-from provision.core.errors import ProvisionError, spoken
+from provision.core.errors import ProvisionError, with_program
 from provision.core.model import HostReport, Outcome, RunFinished, Status
 from provision.core.resource import describe
 
@@ -72,7 +72,7 @@ def outcome_line(outcome: Outcome, *, check: bool, program: str) -> Line:
     if outcome.error is not None:
         why = outcome.error.what
     elif outcome.note:
-        why = spoken(outcome.note, program)
+        why = with_program(outcome.note, program)
     elif outcome.status is Status.CHANGED:
         why = _keys([change.key for change in outcome.diff])
     spent = f"  {durations.measured(outcome.seconds)}" if outcome.seconds >= 0.005 else ""
@@ -195,7 +195,7 @@ def _failure(errors: Sequence[ProvisionError], program: str) -> list[Line]:
     lines: list[Line] = [
         (("failed ", "bad"), (f"{head}: " if head else "", "strong"), (clean(first.what), ""))
     ]
-    for label, text in (("why", first.why), ("try", spoken(first.fix, program))):
+    for label, text in (("why", first.why), ("try", with_program(first.fix, program))):
         for index, row in enumerate(text.rstrip().split("\n") if text else []):
             lines.append(((f"  {label}: " if index == 0 else "       ", "faint"), (clean(row), "")))
     return lines

@@ -252,8 +252,8 @@ def test_cancelling_closes_what_is_open_and_what_is_opened_later() -> None:
     cancel = Cancel()
     cancel.register("a", lambda: closed.append("a"))
     cancel.register("b", lambda: closed.append("b"))
-    cancel.forget("b")
-    cancel.now()
+    cancel.unregister("b")
+    cancel.close_all()
     cancel.register("c", lambda: closed.append("c"))
     assert closed == ["a", "c"]
     assert cancel.requested
@@ -268,7 +268,7 @@ def test_a_connection_that_does_not_close_keeps_no_other_open() -> None:
 
     cancel.register("a", broken)
     cancel.register("b", lambda: closed.append("b"))
-    cancel.now()
+    cancel.close_all()
     assert closed == ["b"]
 
 

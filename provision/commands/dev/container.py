@@ -16,7 +16,7 @@ from provision.commands.shared.project_files import send_project
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.commands.vm.hosts import enter
-from provision.core.errors import EXIT_OURS, UsageError
+from provision.core.errors import EXIT_OWN_FAILURE, UsageError
 from provision.core.model import Facts, Host, Transport
 from provision.core.resource import Resource
 from provision.core.shell import script
@@ -160,7 +160,7 @@ def dev_shell(project: Project, targets: Targets) -> TaskResult:
         _SHELL, argv=[], name=project.settings.worker.name, dir=WORKSPACE, body=_INSIDE
     ).with_bindings(remote_exec.around(project))
     status = enter(project, target, body, become=True)
-    if status == EXIT_OURS:
+    if status == EXIT_OWN_FAILURE:
         with contextlib.closing(convergence.connect(project, target)) as transport:
             remote_exec.check_running(project, transport)
     return remote_exec.finished(status)
