@@ -77,7 +77,11 @@ class Output:
 
     def failed(self, error: ProvisionError) -> int:
         """Print an error of ours; returns the exit code."""
-        code = EXIT_OWN_FAILURE if self.program and error.exit_code != _INTERRUPTED else error.exit_code
+        code = (
+            EXIT_OWN_FAILURE
+            if self.program and error.exit_code != _INTERRUPTED
+            else error.exit_code
+        )
         if self.debug:
             traceback.print_exception(error, file=sys.stderr)
         self._tell(error)
