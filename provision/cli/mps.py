@@ -122,9 +122,9 @@ def bench(
     mock, which has nothing to measure.
     """
     from provision.commands.mps.bench.bench import mps_bench
-    from provision.commands.mps.bench.options import mps_asked
+    from provision.commands.mps.bench.options import parse_options
 
-    asked = mps_asked(
+    options = parse_options(
         command=command,
         workload=workload,
         clients=clients,
@@ -136,7 +136,7 @@ def bench(
         with_chart=not no_chart,
         pinned=not unpinned,
     )
-    return mps_bench(run.project, targets=run.targets, asked=asked)
+    return mps_bench(run.project, targets=run.targets, options=options)
 
 
 @command(

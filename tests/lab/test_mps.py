@@ -15,7 +15,7 @@ from lab.machine import Lab
 from provision.commands.dev.container import dev_down, dev_exec, dev_up
 from provision.commands.image.build import image_build, worker_image
 from provision.commands.mps.bench.bench import mps_bench
-from provision.commands.mps.bench.options import mps_asked
+from provision.commands.mps.bench.options import parse_options
 from provision.commands.mps.disable import mps_disable
 from provision.commands.mps.enable import mps_enable
 from provision.commands.mps.status import mps_status
@@ -118,7 +118,7 @@ def test_both_topologies_are_proven_and_several_programs_attach(sessions: Any, l
     assert _well(mps_enable(sessions(**apart), HERE))["round_trips"] == 1
     assert _well(dev_up(sessions(**apart), HERE))["changed"] == 0
 
-    asked = mps_asked(
+    asked = parse_options(
         command=PROGRAM, clients="1,3", modes="none,mps", rounds="1", with_chart=False
     )
     done = mps_bench(sessions(**apart), HERE, asked)

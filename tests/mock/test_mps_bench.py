@@ -13,18 +13,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from provision.commands.mps.bench import bench, target
+from provision.commands.mps.bench import preparation
 from provision.commands.mps.bench.bench import mps_bench
-from provision.commands.mps.bench.options import mps_asked
+from provision.commands.mps.bench.options import parse_options
 from provision.commands.shared.result import TaskResult
 from provision.core.errors import EXIT_USAGE, UsageError
 from provision.core.model import Event, Note
-from provision.mps.bench import cell_script
 from provision.testing import MockHost
 from tests.mock.driving import SHELL, eventually
 from tests.mock.project import Workspace
@@ -50,7 +48,7 @@ def test_a_mock_is_refused_in_one_line(
     """With matplotlib or without: what is missing for a chart is said where there would be one."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert workspace.create().exit_code == 0
-    asked = mps_asked(clients="1,2", rounds="1")
+    asked = parse_options(clients="1,2", rounds="1")
     with pytest.raises(UsageError) as caught:
         mps_bench(workspace.project, HERE, asked)
     assert caught.value.exit_code == EXIT_USAGE
@@ -75,24 +73,10 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
 
 @pytest.fixture
 def unrefused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A container of the mock is a folder, which the stand-ins know and the script of a cell, made for real ones, does not."""
-    monkeypatch.setattr(bench, "_HOST_LOOK", bench._HOST_LOOK.replace('echo "mock=', ': "'))
+    """A mock is not refused. The tokens are those of this process: tests run side by side."""
+    monkeypatch.setattr(preparation, "_check_not_mock", lambda facts, transport: None)
     numbers = count()
-    tokens = SimpleNamespace(
-        token_hex=lambda size: f"{os.getpid():08x}{next(numbers):0{2 * size - 8}x}"
-    )
-    monkeypatch.setattr(
-        target, "secrets", tokens
-    )  # those of this process, so that tests side by side do not see one another's
-    make = 'mkdir -p "$folder/pipe" "$folder/log"'
-    assert make in cell_script._CELL
-    monkeypatch.setattr(
-        cell_script,
-        "_CELL",
-        cell_script._CELL.replace(
-            make, f'{make} "$PROVISION_MOCK_ROOT$folder/pipe" "$PROVISION_MOCK_ROOT$folder/log"'
-        ),
-    )
+    monkeypatch.setattr(preparation, "new_token", lambda: f"{os.getpid():08x}{next(numbers):08x}")
 
 
 EVENTS: list[Event] = []
@@ -101,7 +85,7 @@ EVENTS: list[Event] = []
 def run(box: Shared, seconds: str, **flags: Any) -> TaskResult:
     EVENTS.clear()
     command = f"python client.py {seconds}"
-    asked = mps_asked(
+    asked = parse_options(
         command=command, clients="1,2", modes="none,mps", rounds="1", with_chart=False, **flags
     )
     return mps_bench(replace(box.project, emit=EVENTS.append), HERE, asked)

@@ -20,9 +20,7 @@ INLINE_LINES = 8
 STILL_INLINE = frozenset(
     {
         "commands/dev/shared/clients.py",
-        "commands/mps/bench/bench.py",
         "commands/shared/remote_exec.py",
-        "mps/bench/cell_script.py",
         "mps/daemon/compute_mode.py",
         "mps/daemon/daemon.py",
         "mps/doctor/evidence.py",

@@ -18,10 +18,6 @@ EXCLUDED = (
     "SC2329",
 )  # a prelude that several share holds functions that one of them does not call
 MEANT = {
-    "mps/bench/cell_script.py:_CELL": (
-        "SC2086",
-        "SC1010",
-    ),  # lists of processes fall into words; `echo done`
     "mps/status/inside.py:ALIVE": (
         "SC2034",
     ),  # its prelude names a folder that it does not look into
@@ -29,7 +25,6 @@ MEANT = {
 """What a rule would find in one text alone."""
 NO_SHELL = {
     "image/context.py:DEFAULT_IGNORE": "patterns of a .dockerignore",
-    "mps/bench/page.py:_STYLE": "CSS",
     "mps/status/inside.py:_PRELUDE": "a part of the others",
     "mps/status/inside.py:_ENDING": "likewise",
     "testing/docker/containers.py:_CDI": "YAML",
@@ -175,7 +170,6 @@ def test_what_is_no_shell_is_there() -> None:
 def test_shell_of_every_kind_is_found() -> None:
     """Constants, texts in a call, what another shell runs, what is put together of several."""
     known = {
-        "mps/bench/cell_script.py:_CLIENT",
         "mps/status/inside.py:ENABLE",
     }
     assert known <= set(texts())

@@ -1,8 +1,9 @@
-"""One cell of a benchmark: what it runs, and what it printed as values. Pure; its shell is in `cell_script`.
+"""One cell of a benchmark: what it runs, and the sample in what it printed. Pure.
 
-A cell is n copies of one program that start together, with a daemon of its own or with none.
-Protocol (facts/mps.md §3.5): warm-up before a barrier, fixed core sets, a fresh daemon, attachment
-read from the daemon's own list and its absence shown in the other arm, every client's end reported.
+A cell is n copies of one program that start together, with an MPS daemon of their own or none. Its
+scripts are in `cell_script`. Protocol (facts/mps.md §3.5): warm-up before a barrier, fixed core
+sets, a fresh daemon, attachment read from the daemon's own list and its absence proven without MPS,
+the end of every client reported.
 """
 
 from __future__ import annotations
@@ -12,27 +13,30 @@ from dataclasses import dataclass
 
 from provision.core.errors import ProvisionError
 from provision.core.parsing import parse_int
-from provision.mps.status import control_tool
 
 READY_S = 300
-"""How long a built-in program may take to stand at the barrier: importing a framework from a cold
+"""How long a built-in program may take to reach the barrier. Importing a framework from a cold
 disk, N times at once, takes a minute."""
+_SHOWN_CLIENTS = 4
+"""How many clients an error quotes."""
+_SHOWN_CHARS = 500
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """What one cell runs. `percentage` is the default active thread percentage; None = without MPS."""
+    """What one cell runs."""
 
     clients: int
     percentage: int | None
+    """The default active thread percentage; None without MPS."""
     steps: int
     threads: int
     cores: tuple[str, ...]
-    """The core set of each client as `taskset -c` reads it; "-" = any."""
+    """The core set of each client as `taskset -c` reads it; "-" for any core."""
     words: tuple[str, ...]
     """The program and its arguments."""
-    waits: bool
-    """The program itself waits at the barrier once it is ready; otherwise its start does."""
+    program_waits: bool
+    """True where the program itself waits at the barrier; else its start does."""
     ready_s: int = READY_S
     gpu: str = ""
     """UUID of the GPU where the machine has several; empty where it has one."""
@@ -40,24 +44,26 @@ class Cell:
 
 @dataclass(frozen=True)
 class ClientEnd:
-    """The end of one client: seconds since the epoch, its exit status, and its last line."""
+    """The end of one client. Times in seconds since the epoch."""
 
     client: int
     began_s: float
     ended_s: float
     status: int
-    said: str = ""
+    last_line: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """What one run of a cell showed. Memory in MiB beyond what the GPU held before; None where nvidia-smi said nothing."""
+    """What one run of a cell showed."""
 
     makespan_s: float
+    """Seconds from the common start until the last client ended."""
     ends: tuple[ClientEnd, ...]
     peak_memory_mib: int | None
+    """The most memory that the GPU used above what it used before; None where not reported."""
     attached: frozenset[int]
-    """Clients that a daemon listed: that of this cell, or, without MPS, any that was found."""
+    """Clients that a daemon listed: the cell's own one, or, without MPS, any that answers."""
 
     @property
     def seconds(self) -> tuple[float, ...]:
@@ -66,118 +72,134 @@ class Sample:
 
 
 class CellFailed(ProvisionError):
-    """The cell gave no figure: a client failed, was not attached, or the daemon did not come up."""
+    """The cell gave no figure: a client failed, was not attached, or the daemon did not start."""
 
 
 def read_cell(text: str, cell: Cell, where: str) -> Sample:
-    """The sample in what the cell printed. Raises `CellFailed` for anything that makes its figure worthless."""
-    said = [line.split(None, 1) for line in text.split("\n") if line.strip()]
-    first = {words[0]: words[1] if len(words) > 1 else "" for words in said}
-    if "failed" in first:
+    """The sample in what the cell printed.
+
+    `where` is the cell's name for errors. Raises `CellFailed` for anything that invalidates the
+    figure.
+    """
+    lines = [line.split(None, 1) for line in text.split("\n") if line.strip()]
+    values = {words[0]: words[1] if len(words) > 1 else "" for words in lines}
+    if "failed" in values:
         raise CellFailed(
-            "the cell could not run", where=where, why="\n".join([first["failed"], *_late(said)])
+            "the cell could not run",
+            where=where,
+            why="\n".join([values["failed"], *_late_clients(_values(lines, "late"))]),
         )
-    ends = _ends(
-        [words[1] for words in said if words[0] == "client" and len(words) > 1], _last_lines(said)
-    )
-    go = _number(first.get("go", ""))
-    if (
-        "done" not in first
-        or go is None
-        or [end.client for end in ends] != list(range(cell.clients))
-    ):
+    ends = _ends(_values(lines, "client"), _values(lines, "printed"))
+    go_s = _number(values.get("go", ""))
+    is_complete = [end.client for end in ends] == list(range(cell.clients))
+    if "done" not in values or go_s is None or not is_complete:
         raise CellFailed(
             "the cell did not reach its end",
             where=where,
-            why=text[-500:].strip() or "it printed nothing",
+            why=text[-_SHOWN_CHARS:].strip() or "it printed nothing",
         )
-    bad = [end for end in ends if end.status != 0]
-    if bad:
-        why = "\n".join(f"client {end.client}: status {end.status}  {end.said}" for end in bad[:4])
-        raise CellFailed(f"{len(bad)} of {cell.clients} clients failed", where=where, why=why)
-    _check_times(ends, go, where)
-    sample = Sample(
-        makespan_s=max(end.ended_s for end in ends) - go,
+    _check_statuses(ends, where)
+    _check_times(ends, go_s, where)
+    numbers = map(parse_int, values.get("attached", "").split())
+    attached = frozenset(number for number in numbers if number is not None)
+    _check_attachment(attached, cell, where)
+    return Sample(
+        makespan_s=max(end.ended_s for end in ends) - go_s,
         ends=ends,
-        peak_memory_mib=_difference(first.get("idle", ""), first.get("peak", "")),
-        attached=frozenset(control_tool.read_pids("\n".join(first.get("seen", "").split()))),
+        peak_memory_mib=_difference(values.get("idle", ""), values.get("peak", "")),
+        attached=attached,
     )
-    _prove(sample, cell, where)
-    return sample
+
+
+def _check_statuses(ends: Sequence[ClientEnd], where: str) -> None:
+    """Raise `CellFailed` where a client ended with another status than 0."""
+    failed = [end for end in ends if end.status != 0]
+    if failed:
+        lines = (
+            f"client {end.client}: status {end.status}  {end.last_line}"
+            for end in failed[:_SHOWN_CLIENTS]
+        )
+        raise CellFailed(
+            f"{len(failed)} of {len(ends)} clients failed", where=where, why="\n".join(lines)
+        )
 
 
 def _check_times(ends: Sequence[ClientEnd], go_s: float, where: str) -> None:
-    """Programs of the user's may write down begin and end by themselves, and may take them from another clock."""
+    """Raise `CellFailed` for times of another clock: the user's program may write its own times."""
     for end in ends:
         if end.began_s < go_s - 1.0 or end.ended_s <= max(end.began_s, go_s):
             raise CellFailed(
-                "the times of a client are no seconds since the epoch",
+                "the times of a client are not seconds since the epoch",
                 where=where,
-                why=f"client {end.client} began at {end.began_s:.3f} and ended at {end.ended_s:.3f}; all began after {go_s:.3f}",
+                why=f"client {end.client} began at {end.began_s:.3f} and ended at "
+                f"{end.ended_s:.3f}; all began after {go_s:.3f}",
                 fix='write "%.6f %.6f" % (begin, end) of time.time() into $PROVISION_BENCH_TIMES',
             )
 
 
-def _prove(sample: Sample, cell: Cell, where: str) -> None:
-    """Attachment of every client with MPS, and of none without it: a silent fall-back would be measured otherwise."""
-    if cell.percentage is None and sample.attached:
-        names = ", ".join(map(str, sorted(sample.attached)))
-        why = f"a daemon listed client {names}: the program sets CUDA_MPS_PIPE_DIRECTORY itself"
-        raise CellFailed(
-            "clients used MPS in a cell without it",
-            where=where,
-            why=why,
-            fix="invoke mps.disable, then invoke mps.bench",
-        )
-    missing = sorted(set(range(cell.clients)) - sample.attached)
-    if cell.percentage is not None and missing:
-        names = ", ".join(map(str, missing))
+def _check_attachment(attached: frozenset[int], cell: Cell, where: str) -> None:
+    """Raise `CellFailed` unless every client was attached with MPS, and none without it.
+
+    CUDA falls back silently: without this check the wrong arm would be measured.
+    """
+    if cell.percentage is None:
+        if attached:
+            raise CellFailed(
+                "clients used MPS in a cell without it",
+                where=where,
+                why=f"a daemon listed client {_joined(attached)}: "
+                "the program sets CUDA_MPS_PIPE_DIRECTORY itself",
+                fix="invoke mps.disable, then invoke mps.bench",
+            )
+    elif missing := set(range(cell.clients)) - attached:
         raise CellFailed(
             "not every client was attached to MPS",
             where=where,
-            why=f"the daemon never listed client {names}",
+            why=f"the daemon never listed client {_joined(missing)}",
         )
 
 
-def _ends(lines: Sequence[str], said: dict[int, str]) -> tuple[ClientEnd, ...]:
+def _joined(clients: set[int] | frozenset[int]) -> str:
+    return ", ".join(map(str, sorted(clients)))
+
+
+def _values(lines: Sequence[Sequence[str]], key: str) -> list[str]:
+    """What follows `key` in each line that begins with it."""
+    return [words[1] for words in lines if words[0] == key and len(words) > 1]
+
+
+def _ends(client_lines: Sequence[str], printed_lines: Sequence[str]) -> tuple[ClientEnd, ...]:
+    """The end of each client, by its number; lines that are not an end are left out."""
+    pairs = (line.split(None, 1) for line in printed_lines)
+    last_lines = {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
     ends = []
-    for line in lines:
+    for line in client_lines:
         match line.split():
-            case [client_text, began_text, ended_text, status_text]:
-                client, status = parse_int(client_text), parse_int(status_text)
+            case [number_text, began_text, ended_text, status_text]:
+                number, status = parse_int(number_text), parse_int(status_text)
                 began_s, ended_s = _number(began_text), _number(ended_text)
-                if (
-                    client is not None
-                    and status is not None
-                    and began_s is not None
-                    and ended_s is not None
-                ):
-                    ends.append(ClientEnd(client, began_s, ended_s, status, said.get(client, "")))
+                if number is None or status is None or began_s is None or ended_s is None:
+                    continue
+                last_line = last_lines.get(number_text, "")
+                ends.append(ClientEnd(number, began_s, ended_s, status, last_line))
     return tuple(sorted(ends, key=lambda end: end.client))
 
 
-def _late(said: Sequence[Sequence[str]]) -> list[str]:
-    """The last lines of the clients that were not ready, each with its client's number; of four of them at most."""
-    lines = [words[1].split(None, 1) for words in said if words[0] == "late" and len(words) > 1]
+def _late_clients(late_lines: Sequence[str]) -> list[str]:
+    """The last lines of the clients that were not ready, for a few of the clients."""
+    lines = [line.split(None, 1) for line in late_lines]
     numbers = list(dict.fromkeys(line[0] for line in lines))
     shown = [
         f"client {line[0]}: {line[1] if len(line) > 1 else ''}"
         for line in lines
-        if line[0] in numbers[:4]
+        if line[0] in numbers[:_SHOWN_CLIENTS]
     ]
-    return [*shown, f"and {len(numbers) - 4} more"] if len(numbers) > 4 else shown
-
-
-def _last_lines(said: Sequence[Sequence[str]]) -> dict[int, str]:
-    lines = [words[1].split(None, 1) for words in said if words[0] == "said" and len(words) > 1]
-    return {
-        client: words[1]
-        for words in lines
-        if len(words) == 2 and (client := parse_int(words[0])) is not None
-    }
+    hidden = len(numbers) - _SHOWN_CLIENTS
+    return [*shown, f"and {hidden} more"] if hidden > 0 else shown
 
 
 def _number(text: str) -> float | None:
+    """A number of seconds since the epoch; None for anything else."""
     try:
         value = float(text)
     except ValueError:

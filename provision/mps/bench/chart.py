@@ -1,4 +1,4 @@
-"""The chart of a benchmark: how much work n processes do, with and without MPS. The only module that imports matplotlib."""
+"""The chart of a benchmark: the work of n processes with and without MPS. Imports matplotlib."""
 
 from __future__ import annotations
 
@@ -7,76 +7,63 @@ from collections.abc import Sequence
 from typing import Any
 
 from provision.core.errors import UsageError
-from provision.mps.bench.grid import MODES, CellResult
+from provision.mps.bench.grid import MODES, WITHOUT
+from provision.mps.bench.results import CellResult
 
-NAMES = {
+LABELS = {
     "none": "without MPS",
     "mps": "MPS",
     "100/N": "MPS, 100/N % of threads",
     "200/N": "MPS, 200/N % of threads",
 }
-_COLOURS = {"none": "#b3402a", "mps": "#1f6f54", "100/N": "#a06a00", "200/N": "#2a5d8f"}
-_LINES = {"none": "-", "mps": "-", "100/N": ":", "200/N": "--"}
-_MARKERS = {"none": "s", "mps": "o", "100/N": "^", "200/N": "D"}
+_STYLES: dict[str, dict[str, Any]] = {
+    "none": {"color": "#b3402a", "linestyle": "-", "marker": "s"},
+    "mps": {"color": "#1f6f54", "linestyle": "-", "marker": "o"},
+    "100/N": {"color": "#a06a00", "linestyle": ":", "marker": "^"},
+    "200/N": {"color": "#2a5d8f", "linestyle": "--", "marker": "D"},
+}
+_LINE_STYLE: dict[str, Any] = {"markersize": 4, "linewidth": 1.4, "capsize": 2}
+_SETTINGS: Any = {
+    "font.size": 9,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "provision",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
 _TITLE_CHARS = 100
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 
 def check_installed() -> None:
-    """Raises UsageError where matplotlib is missing: before the benchmark, not after it."""
+    """Raise `UsageError` where matplotlib is missing."""
     try:
         import matplotlib as mpl  # noqa: F401
     except ImportError as error:
-        why = "the chart needs matplotlib"
         raise UsageError(
             "matplotlib is not installed",
-            why=why,
+            why="the chart needs matplotlib",
             fix="pip install 'provision-gpu[charts]'   (or --no-chart)",
         ) from error
 
 
 def draw(cells: Sequence[CellResult], title: str) -> dict[str, bytes]:
-    """The chart as {"svg": …, "png": …}. Left: seconds until the slowest is done. Right: work done, in processes of one alone."""
+    """The chart as {"svg": …, "png": …}.
+
+    Left: seconds until the slowest process ends. Right: throughput in multiples of one process.
+    """
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
 
-    with mpl.rc_context(
-        {
-            "font.size": 9,
-            "svg.fonttype": "none",
-            "svg.hashsalt": "provision",
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-        }
-    ):
+    with mpl.rc_context(_SETTINGS):
         figure = Figure(figsize=(9.0, 3.8), layout="constrained")
         seconds, work = figure.subplots(1, 2)
         for mode in MODES:
-            _line(
-                seconds,
-                work,
-                mode,
-                [
-                    cell
-                    for cell in cells
-                    if cell.mode == mode or (cell.clients == 1 and cell.percentage == 100)
-                ],
-            )
-        most = max(cell.clients for cell in cells)
-        work.plot(
-            [1, most],
-            [1, most],
-            color="#cccccc",
-            linewidth=1,
-            zorder=0,
-            label="n processes do n times the work",
-        )
-        work.legend(frameon=False, loc="lower right")
-        work.yaxis.set_major_locator(MaxNLocator(integer=True))
-        work.set_ylim(0, max(cell.ratio for cell in cells) * 1.15)
+            _draw_mode(seconds, work, mode, cells)
+        _finish_work_axes(work, cells)
+        seconds.set_ylim(0, max(max(cell.makespan_s) for cell in cells) * 1.08)
+        seconds.legend(frameon=False)
         for axes, label in (
             (seconds, "seconds until the slowest is done"),
             (work, "work done, in processes of one alone"),
@@ -85,45 +72,50 @@ def draw(cells: Sequence[CellResult], title: str) -> dict[str, bytes]:
             axes.set_ylabel(label)
             axes.set_xticks(_ticks([cell.clients for cell in cells]))
             axes.grid(axis="y", color="#eeeeee")
-        seconds.set_ylim(0, max(max(cell.makespan_s) for cell in cells) * 1.08)
-        seconds.legend(frameon=False)
-        figure.suptitle(
-            title if len(title) <= _TITLE_CHARS else title[: _TITLE_CHARS - 1] + "…", fontsize=10
-        )
+        shown = title if len(title) <= _TITLE_CHARS else title[: _TITLE_CHARS - 1] + "…"
+        figure.suptitle(shown, fontsize=10)
         return {kind: _saved(figure, kind) for kind in ("svg", "png")}
 
 
-def _ticks(counts: Sequence[int]) -> list[int]:
-    """Numbers of processes to be written below the axis: from the most down, those whose figures would not touch."""
-    most = max(counts)
-    found: list[int] = []
-    for count in sorted(set(counts), reverse=True):
-        if not found or found[-1] - count >= most / 25:
-            found.append(count)
-    return found[::-1]
-
-
-def _line(seconds: Any, work: Any, mode: str, cells: Sequence[CellResult]) -> None:
+def _draw_mode(seconds: Any, work: Any, mode: str, cells: Sequence[CellResult]) -> None:
+    """Draw one mode into both axes; every line with MPS begins at the cell of one client."""
     if not any(cell.mode == mode for cell in cells):
         return
-    mine = sorted(
-        (cell for cell in cells if cell.mode == mode or mode != "none"),
-        key=lambda cell: cell.clients,
-    )
-    style: dict[str, Any] = {
-        "color": _COLOURS[mode],
-        "linestyle": _LINES[mode],
-        "marker": _MARKERS[mode],
-    }
-    style |= {"markersize": 4, "linewidth": 1.4, "capsize": 2}
-    counts = [cell.clients for cell in mine]
-    middle = [cell.median_s for cell in mine]
-    around = [
-        [cell.median_s - min(cell.makespan_s) for cell in mine],
-        [max(cell.makespan_s) - cell.median_s for cell in mine],
+    line = [
+        cell
+        for cell in cells
+        if cell.mode == mode or (mode != WITHOUT and (cell.clients, cell.percentage) == (1, 100))
     ]
-    seconds.errorbar(counts, middle, yerr=around, label=NAMES[mode], **style)
-    work.errorbar(counts, [cell.ratio for cell in mine], **style)
+    line.sort(key=lambda cell: cell.clients)
+    style = _STYLES[mode] | _LINE_STYLE
+    counts = [cell.clients for cell in line]
+    medians_s = [cell.median_s for cell in line]
+    below = [cell.median_s - min(cell.makespan_s) for cell in line]
+    above = [max(cell.makespan_s) - cell.median_s for cell in line]
+    seconds.errorbar(counts, medians_s, yerr=[below, above], label=LABELS[mode], **style)
+    work.errorbar(counts, [cell.ratio for cell in line], **style)
+
+
+def _finish_work_axes(work: Any, cells: Sequence[CellResult]) -> None:
+    """Add the line of perfect scaling, the legend and the scale."""
+    from matplotlib.ticker import MaxNLocator
+
+    most = max(cell.clients for cell in cells)
+    label = "n processes do n times the work"
+    work.plot([1, most], [1, most], color="#cccccc", linewidth=1, zorder=0, label=label)
+    work.legend(frameon=False, loc="lower right")
+    work.yaxis.set_major_locator(MaxNLocator(integer=True))
+    work.set_ylim(0, max(cell.ratio for cell in cells) * 1.15)
+
+
+def _ticks(counts: Sequence[int]) -> list[int]:
+    """The numbers of processes to label, from the largest down, without overlapping labels."""
+    most = max(counts)
+    ticks: list[int] = []
+    for count in sorted(set(counts), reverse=True):
+        if not ticks or ticks[-1] - count >= most / 25:
+            ticks.append(count)
+    return ticks[::-1]
 
 
 def _saved(figure: Any, kind: str) -> bytes:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import provision.mps
 from provision.core.errors import ProvisionError
 from provision.mps import explain
-from provision.mps.bench import cell, grid
+from provision.mps.bench import cell, cores, target_facts
 from provision.mps.bench.cell import Cell
 from provision.mps.daemon import client
 from provision.mps.doctor import evidence
@@ -32,15 +32,13 @@ CELLS = [
         threads=1,
         cores=("-", "-"),
         words=("x",),
-        waits=True,
+        program_waits=True,
     )
     for percentage in (None, 50)
 ]
 READERS: Mapping[str, Callable[[str], Any]] = {
-    "bench.grid.modes_of": grid.modes_of,
-    "bench.grid.clients_of": grid.clients_of,
-    "bench.grid.seconds_of": grid.seconds_of,
-    "bench.grid.cpu_list": grid.cpu_list,
+    "bench.cores.parse_cpu_list": cores.parse_cpu_list,
+    "bench.target_facts.read_target_facts": target_facts.read_target_facts,
     "bench.cell.read_cell": lambda text: [cell.read_cell(text, CELLS[len(text) % 2], "box")],
     "daemon.client.seen": client.seen,
     "explain.explain": explain.explain,
@@ -56,11 +54,11 @@ ELSEWHERE = frozenset(("status.control_tool", "status.status", "doctor.logs"))
 """Modules all of whose functions are tried in test_parse.py."""
 SAID = """idle 0
 go 1700000000.5
-seen 0 1
+attached 0 1
 peak 900
 client 0 1700000000.6 1700000009.1 0
 client 1 1700000000.6 1700000009.2 0
-said 0 loss 0.3
+printed 0 loss 0.3
 late 1 importing
 failed the daemon does not answer
 done

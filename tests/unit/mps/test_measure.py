@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.commands.mps.bench import bench
 from provision.core.errors import ProvisionError
 from provision.core.shell import shell_text
+from provision.mps.bench import target_facts
 from provision.mps.plan import host_facts
 from provision.mps.plan.measure import Measurement, measure_words, read_measurement
 
+BENCH_FACTS_SCRIPT = shell_text(target_facts.HERE / "container_facts.sh")
 MEASURE_SCRIPT = measure_words("true")[2]
 FACTS_SCRIPT = shell_text(host_facts.HERE / "container_facts.sh")
 DATA = Path(__file__).parents[2] / "data" / "mps" / "measure"
@@ -220,11 +221,14 @@ def test_a_plan_looks_at_the_chosen_gpu(tmp_path: Path, chosen: str, gpus: set[s
 
 @pytest.mark.parametrize(("chosen", "gpu"), [("1", "GPU-1b"), ("", "GPU-0a")])
 def test_a_benchmark_looks_at_the_chosen_gpu(tmp_path: Path, chosen: str, gpu: str) -> None:
-    done = run(tmp_path, TWO, bench._LOOK, chosen)
+    done = run(tmp_path, TWO, BENCH_FACTS_SCRIPT, chosen)
     assert f"gpu={gpu}" in done.stdout.splitlines()
     asked = [line for line in (tmp_path / "asked").read_text().splitlines() if "query-gpu" in line]
     assert {line.split()[0] for line in asked} == {gpu}
 
 
 def test_a_benchmark_on_a_gpu_that_is_not_there_hears_so(tmp_path: Path) -> None:
-    assert "gpu=No devices were found" in run(tmp_path, TWO, bench._LOOK, "7").stdout.splitlines()
+    assert (
+        "gpu=No devices were found"
+        in run(tmp_path, TWO, BENCH_FACTS_SCRIPT, "7").stdout.splitlines()
+    )

@@ -1,1 +1,1 @@
-"""The benchmark of MPS on the user's own GPU."""
+"""mps.bench: the benchmark of MPS on the user's own GPU."""

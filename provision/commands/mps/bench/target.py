@@ -1,158 +1,166 @@
-"""Where a benchmark runs its cells: in the worker container, or with a container for each worker, as the topology has it."""
+"""The containers in which a benchmark runs its cells, and one run of a cell in them."""
 
 from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from provision.commands.mps.bench.options import Asked, words_of
+from provision.commands.mps.bench.options import BenchOptions, command_words
 from provision.commands.shared import remote_exec
 from provision.core import durations
 from provision.core.errors import CommandTimeout
 from provision.core.job import script_command
 from provision.core.model import Transport
 from provision.core.shell import Script, script
-from provision.mps.bench import cell_script, grid
 from provision.mps.bench.cell import Cell, CellFailed, Sample, read_cell
-from provision.mps.bench.grid import Key
+from provision.mps.bench.cell_script import (
+    cell_on_host_script,
+    cell_words,
+    write_workload_script,
+)
+from provision.mps.bench.cores import core_sets, threads_per_client
+from provision.mps.bench.grid import CellKey
+from provision.mps.bench.target_facts import TargetFacts
 from provision.project.project import Project
 from provision.resources.container import WORKSPACE
 
 CELL_TIMEOUT_S = 1800.0
-TIDY_TIMEOUT_S = 60.0
+_SCRIPT_TIMEOUT_S = 60.0
+_SHOWN_CHARS = 500
+
+
+def new_token() -> str:
+    """A random token that marks the processes of one benchmark."""
+    return secrets.token_hex(8)
 
 
 @dataclass(frozen=True)
-class Place:
-    """The containers that are measured in."""
+class BenchTarget:
+    """The containers of one host, and an open connection to it."""
 
     project: Project
     transport: Transport
-    about: dict[str, str]
-    """What the first worker's container said of itself and of the GPU."""
+    facts: TargetFacts
     workload: str
-    limit: int | None = None
-    """Clients that a server of MPS takes; None where GPU or driver do not say."""
-    token: str = field(default_factory=lambda: secrets.token_hex(8))
-    """By which the processes of its cells are found."""
+    """The built-in program: `mlp` or `driver`."""
+    token: str
+    """Marks the processes of its cells, in the environment variable PROVISION_RUN."""
+    client_limit: int | None
+    """Clients that an MPS server takes; None where GPU or driver is not known."""
 
     @property
     def container(self) -> str:
-        """In which a cell runs, its daemon included."""
+        """The container in which a cell and its daemon run."""
         return self.project.settings.worker.name
 
     @property
-    def apart(self) -> bool:
-        """Each client runs in a container of its own. All of them see the processes of one another, and one workspace."""
+    def has_container_per_worker(self) -> bool:
+        """True where each client runs in a container of its own.
+
+        The containers share the PID namespace and the workspace.
+        """
         return self.project.settings.mps.topology == "containers"
 
     @property
-    def workers(self) -> list[str]:
-        """In which the clients run where they are apart."""
-        return self.about.get("boxes", "").split()
-
-    @property
     def folder(self) -> str:
-        """What a cell writes, where every container sees it; short, as a socket's path has 108 bytes at most."""
-        return f"{WORKSPACE if self.apart else '/tmp'}/.provision-bench-{self.token[:8]}"  # noqa: S108 - in the container
+        """The folder of the benchmark, which every container sees.
 
-    @property
-    def gpu(self) -> str:
-        """UUID of the GPU where the machine has several; empty where it has one."""
-        return self.about.get("gpu", "").strip()
+        Short, since the path of a socket in it has 108 bytes at most.
+        """
+        parent = WORKSPACE if self.has_container_per_worker else "/tmp"  # noqa: S108 - in the container
+        return f"{parent}/.provision-bench-{self.token[:8]}"
 
-    @property
-    def cpus(self) -> tuple[int, ...]:
-        """The cores that a worker may run on."""
-        return grid.cpu_list(self.about.get("cpus", ""))
+    def is_pinned(self, options: BenchOptions) -> bool:
+        """True where each client is kept on cores of its own."""
+        return options.pinned and self.facts.has_taskset
 
-    def pins(self, asked: Asked) -> bool:
-        """Whether each client is kept on cores of its own."""
-        return asked.pinned and self.about.get("taskset") == "yes"
+    def send_workload(self, source: bytes) -> None:
+        """Write the built-in program into the container. Raises `CommandFailed`."""
+        body = write_workload_script(self.container, self.folder, source)
+        self._run_script(body, "sending the program")
 
-    def put(self, source: bytes) -> None:
-        """Bring the built-in program there."""
-        body = cell_script.place_workload(self.container, self.folder, source)
-        remote_exec.checked(self.transport, body, "sending the program", timeout_s=60.0)
+    def run_cell(self, options: BenchOptions, key: CellKey, steps: int) -> tuple[Sample, float]:
+        """Run one cell once: its sample, and the seconds that it took in all.
 
-    def run(self, asked: Asked, key: Key, steps: int) -> tuple[Sample, float]:
-        """One cell, once: its sample, and how long it took in all, in seconds. Raises `CellFailed` where it gave no figure."""
-        one = self._cell(asked, key, steps)
+        Raises `CellFailed` where it gave no figure, and errors of the connection.
+        """
+        cell = self._cell(options, key, steps)
         out, err = bytearray(), bytearray()
-        command, stdin = script_command(self._script(one), become=self.transport.host.become)
+        command, stdin = script_command(self._cell_script(cell), become=self.transport.host.become)
         started = time.monotonic()
         try:
             status = self.transport.exchange(
                 command, stdin, on_stdout=out.extend, on_stderr=err.extend, timeout_s=CELL_TIMEOUT_S
             )
         except CommandTimeout as error:
-            self.end()
-            shorter = (
-                "--command with a program that ends sooner"
-                if asked.fixed
-                else "--steps with a smaller number"
-            )
-            raise CellFailed(
-                f"no end within {durations.rounded(CELL_TIMEOUT_S)}",
-                where=str(key),
-                why="it was ended",
-                fix=shorter,
-            ) from error
+            self.end_cell()
+            raise _timed_out(options, key) from error
         seconds = time.monotonic() - started
         text = out.decode("utf-8", "replace")
         if status != 0:
-            why = (err.decode("utf-8", "replace") or text)[-500:].strip()
+            why = (err.decode("utf-8", "replace") or text)[-_SHOWN_CHARS:].strip()
             raise CellFailed(f"the cell ended with status {status}", where=str(key), why=why)
-        return read_cell(text, one, str(key)), seconds
+        return read_cell(text, cell, str(key)), seconds
 
-    def _cell(self, asked: Asked, key: Key, steps: int) -> Cell:
-        cpus, most = self.cpus, max(asked.clients)
-        built_in = ("python3", f"{self.folder}/workload.py")
-        return Cell(
-            clients=key.clients,
-            percentage=key.percentage,
-            steps=steps,
-            threads=grid.threads_each(len(cpus) or 1, most),
-            cores=grid.core_sets(cpus if self.pins(asked) else (), key.clients, most),
-            words=built_in
-            if asked.command is None
-            else words_of(asked.command.replace("{steps}", str(steps))),
-            waits=asked.command is None,
-            gpu=self.gpu,
-        )
-
-    def _script(self, one: Cell) -> Script:
-        folder = f"{self.folder}/cell"
-        if not self.apart:
-            return remote_exec.in_container(
-                self.container, cell_script.in_container(one, folder), self.token
-            )
-        return cell_script.apart(
-            one,
-            folder,
-            container=self.container,
-            workers=self.workers,
-            directory=WORKSPACE,
-            token=self.token,
-            end=remote_exec.END,
-        )
-
-    def end(self) -> None:
-        """End what still runs of a cell: the next one is to have the GPU to itself."""
+    def end_cell(self) -> None:
+        """End what still runs of a cell. Raises `CommandFailed` and errors of the connection."""
         body = script(
             'docker exec "$name" sh -c "$end" provision "$token"',
             name=self.container,
             end=remote_exec.END,
             token=self.token,
         )
-        remote_exec.checked(self.transport, body, "ending a cell", timeout_s=TIDY_TIMEOUT_S)
+        self._run_script(body, "ending a cell")
 
-    def tidy(self) -> None:
-        """Remove what cells wrote."""
+    def remove_files(self) -> None:
+        """Remove the benchmark's folder. Raises `CommandFailed` and errors of the connection."""
         body = script(
             'docker exec "$name" rm -rf "$folder"', name=self.container, folder=self.folder
         )
-        remote_exec.checked(
-            self.transport, body, "removing the benchmark's files", timeout_s=TIDY_TIMEOUT_S
+        self._run_script(body, "removing the benchmark's files")
+
+    def _run_script(self, body: Script, purpose: str) -> None:
+        remote_exec.checked(self.transport, body, purpose, timeout_s=_SCRIPT_TIMEOUT_S)
+
+    def _cell(self, options: BenchOptions, key: CellKey, steps: int) -> Cell:
+        cpus, most_clients = self.facts.cpus, max(options.clients)
+        if options.command is None:
+            words: tuple[str, ...] = ("python3", f"{self.folder}/workload.py")
+        else:
+            words = command_words(options.command.replace("{steps}", str(steps)))
+        return Cell(
+            clients=key.clients,
+            percentage=key.percentage,
+            steps=steps,
+            threads=threads_per_client(len(cpus) or 1, most_clients),
+            cores=core_sets(cpus if self.is_pinned(options) else (), key.clients, most_clients),
+            words=words,
+            program_waits=options.command is None,
+            gpu=self.facts.gpu_uuid,
         )
+
+    def _cell_script(self, cell: Cell) -> Script:
+        folder = f"{self.folder}/cell"
+        if not self.has_container_per_worker:
+            return remote_exec.in_container(self.container, cell_words(cell, folder), self.token)
+        return cell_on_host_script(
+            cell,
+            folder,
+            container=self.container,
+            workers=self.facts.workers,
+            directory=WORKSPACE,
+            token=self.token,
+            end=remote_exec.END,
+        )
+
+
+def _timed_out(options: BenchOptions, key: CellKey) -> CellFailed:
+    return CellFailed(
+        f"no end within {durations.rounded(CELL_TIMEOUT_S)}",
+        where=str(key),
+        why="it was ended",
+        fix="--command with a program that ends sooner"
+        if options.has_fixed_steps
+        else "--steps with a smaller number",
+    )

@@ -1,8 +1,8 @@
-"""Light kernels through the CUDA driver API alone, for images without a framework. Needs Python and libcuda.
+"""Light kernels through the CUDA driver API alone, for images without a framework.
 
-Each step launches a few kernels that keep a small part of the GPU busy for some microseconds and
-then waits, as light inference does. Runs in the worker container, once per client; the protocol is
-that of mlp.py.
+Needs Python and libcuda. Each step launches a few kernels that keep a small part of the GPU busy
+for some microseconds and then waits, as light inference does. Runs in the worker container, once
+per client; the protocol is that of mlp.py.
 """
 
 import ctypes

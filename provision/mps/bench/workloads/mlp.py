@@ -1,7 +1,7 @@
-"""A light training, again and again: an MLP of MNIST's shape on random data that already lies on the GPU. Needs PyTorch.
+"""A light training: an MLP of MNIST's shape on random data that is already on the GPU.
 
-Runs in the worker container, once per client, with nothing but what the image has. Says when it is
-ready, waits for the others, and writes down when it began and when it ended.
+Needs PyTorch. Runs in the worker container, once per client, with nothing but what the image has.
+It writes a file when it is ready, waits for the other clients, and writes when it began and ended.
 """
 
 import os

@@ -12,7 +12,7 @@ import pytest
 
 from provision.commands.shared import remote_exec
 from provision.mps.bench.cell import Cell, CellFailed, Sample, read_cell
-from provision.mps.bench.cell_script import apart, in_container
+from provision.mps.bench.cell_script import cell_on_host_script, cell_words
 
 # A daemon is a file; its clients are whoever wrote a number into another.
 CONTROL = """#!/bin/sh
@@ -99,7 +99,7 @@ class Container:
         words = (
             [shell, "-c", on_host(cell, self.folder, workers)]
             if workers
-            else in_container(cell, str(self.folder))
+            else cell_words(cell, str(self.folder))
         )
         words[0] = shell
         env = {
@@ -133,7 +133,7 @@ WORKERS = ("worker", "worker-2")
 
 def on_host(cell: Cell, folder: Path, workers: Sequence[str] = WORKERS) -> str:
     """The script of a cell whose clients have containers of their own."""
-    return apart(
+    return cell_on_host_script(
         cell,
         str(folder),
         container="daemon",
@@ -165,7 +165,7 @@ def cell(
         threads=2,
         cores=cores or ("-",) * clients,
         words=(program,),
-        waits=program == "program",
+        program_waits=program == "program",
         ready_s=ready_s,
         gpu=gpu,
     )
@@ -179,7 +179,7 @@ def test_all_start_together_and_all_are_attached(container: Container, shell: st
     assert max(end.began_s for end in found.ends) - min(end.began_s for end in found.ends) < 0.15
     assert 0.15 < found.makespan_s < 5.0
     assert found.peak_memory_mib == 800
-    assert found.ends[1].said == "client 1 of 7 steps, 2 threads, devices unset"
+    assert found.ends[1].last_line == "client 1 of 7 steps, 2 threads, devices unset"
 
 
 def test_the_thread_percentage_is_set_before_the_server_starts(container: Container) -> None:
@@ -191,10 +191,10 @@ def test_the_thread_percentage_is_set_before_the_server_starts(container: Contai
 def test_of_several_gpus_both_arms_use_the_chosen_one(container: Container, shell: str) -> None:
     """Clients of MPS see what the daemon offers; told the same once more by index, they would see nothing."""
     with_mps = container.sample(cell(gpu="GPU-1b"), shell)
-    assert [end.said.split()[-1] for end in with_mps.ends] == ["unset"] * 3
+    assert [end.last_line.split()[-1] for end in with_mps.ends] == ["unset"] * 3
     assert container.logged("daemon") == ["daemon GPU-1b"]
     without = container.sample(cell(percentage=None, gpu="GPU-1b"), shell)
-    assert [end.said.split()[-1] for end in without.ends] == ["GPU-1b"] * 3
+    assert [end.last_line.split()[-1] for end in without.ends] == ["GPU-1b"] * 3
     assert all(
         line.startswith("smi -i GPU-1b --query-gpu=memory.used ")
         for line in container.logged("smi")
@@ -325,7 +325,7 @@ def test_apart_each_client_has_its_number_its_cores_and_its_gpu(container: Conta
         cell(clients=2, percentage=None, cores=("0,1", "2,3"), gpu="GPU-1b"), "sh", WORKERS
     )
     assert sorted(container.logged("cores")) == ["cores 0 0,1", "cores 1 2,3"]
-    assert [end.said for end in found.ends] == [
+    assert [end.last_line for end in found.ends] == [
         f"client {number} of 7 steps, 2 threads, devices GPU-1b" for number in range(2)
     ]
     assert found.attached == frozenset()
@@ -439,13 +439,13 @@ def test_a_program_whose_last_line_has_no_end_is_measured_too(
     (container.bin / "open").write_text(f"#!/bin/sh\nprintf '{last}'\n")
     (container.bin / "open").chmod(0o755)
     found = container.sample(cell(clients=2, percentage=None, program="open"))
-    assert [end.said for end in found.ends] == ["loss 0.3", "loss 0.3"]
+    assert [end.last_line for end in found.ends] == ["loss 0.3", "loss 0.3"]
 
 
 @pytest.mark.parametrize("mark", ["\x0c", "\x1c", "\x85", "\u2028", "\x0b"])
 def test_what_a_program_prints_is_never_taken_for_a_word_of_the_cell(mark: str) -> None:
     """Python ends a line at more characters than a shell does."""
-    text = f"idle 0\ngo 5\nseen \npeak 9\nclient 0 6 7 0\nsaid 0 loss{mark}failed forged\ndone\n"
+    text = f"idle 0\ngo 5\nattached \npeak 9\nclient 0 6 7 0\nprinted 0 loss{mark}failed forged\ndone\n"
     assert read_cell(text, cell(clients=1, percentage=None), "test").ends[0].status == 0
 
 
@@ -470,7 +470,7 @@ def test_a_client_is_kept_on_its_cores(container: Container) -> None:
         "",
         "go nonsense\ndone",
         "idle 5\nclient 0 1 2 0\ndone",
-        "client x y z\ngo 1\ndone\nsaid\nsaid 1",
+        "client x y z\ngo 1\ndone\nprinted\nprinted 1",
     ],
 )
 def test_what_is_no_sample_is_refused(text: str) -> None:
@@ -484,10 +484,10 @@ HUGE = "9" * 5000
 @pytest.mark.parametrize(
     "text",
     [
-        f"go 5\nclient 0 6 7 0\nsaid {HUGE} x\ndone",
+        f"go 5\nclient 0 6 7 0\nprinted {HUGE} x\ndone",
         f"go 5\nclient {HUGE} 6 7 0\ndone",
         f"go 5\nclient 0 6 7 {HUGE}\ndone",
-        f"go 5\nseen {HUGE}\nclient 0 6 7 0\nidle 1\npeak {HUGE}\ndone",
+        f"go 5\nattached {HUGE}\nclient 0 6 7 0\nidle 1\npeak {HUGE}\ndone",
     ],
 )
 def test_numbers_that_are_none_are_no_crash(text: str) -> None:
@@ -508,6 +508,6 @@ def test_one_client_that_tells_its_end_twice_is_not_two() -> None:
 def test_times_of_another_clock_are_no_makespan(began: float, ended: float) -> None:
     """A program of the user's that writes monotonic seconds: a makespan of minus fifty years, and a division by nothing."""
     text = f"go 1700000000.0\nclient 0 {began} {ended} 0\ndone"
-    with pytest.raises(CellFailed, match="no seconds since the epoch") as caught:
+    with pytest.raises(CellFailed, match="not seconds since the epoch") as caught:
         read_cell(text, cell(clients=1, percentage=None), "test")
     assert "PROVISION_BENCH_TIMES" in caught.value.fix

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 H200: dict[str, Any] = json.loads((ROOT / "bench" / "results" / "mps-h200.json").read_text())
 ACCEPTANCE: dict[str, Any] = json.loads(
     (ROOT / "bench" / "results" / "mps-acceptance-h200.json").read_text()

@@ -25,7 +25,7 @@ FACTS = (
 )
 QUIET = "container=true\npercentage=Cannot find MPS control daemon process\nboxes=worker \n"
 BUSY = QUIET + "top|812|other\nholder|812|7|python3|python3 serve.py\n"
-RUN = (Path(__file__).parents[1] / "data" / "mps" / "measure" / "hopper.txt").read_text(
+RUN = (Path(__file__).parents[2] / "data" / "mps" / "measure" / "hopper.txt").read_text(
     encoding="utf-8"
 )
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from provision.commands.mps.bench.bench import mps_bench
-from provision.commands.mps.bench.options import mps_asked
+from provision.commands.mps.bench.options import parse_options
 from provision.commands.shared import convergence
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
@@ -23,7 +23,7 @@ from provision.project.project import Project
 from provision.settings import Settings
 from tests.examples.pages import documented
 
-LOOKED = "mock=\nrunning worker=true\nboxes=worker \ncpus=0-3\npython=yes\ntorch=\nname=NVIDIA L4\ndriver_version=580.1\ncompute_mode=Default\n"
+LOOKED = "mock=\nrunning worker=true\nworkers=worker \ncpus=0-3\npython=yes\ntorch=\nname=NVIDIA L4\ndriver_version=580.1\ncompute_mode=Default\n"
 QUIET = "container=true\npercentage=Cannot find MPS control daemon process\nboxes=worker \n"
 CELL = re.compile(r"provision-bench-\w+/cell (\d+) (\S+) (?:program|start)")
 FOLDER = "mps-bench"
@@ -77,7 +77,7 @@ class Gpu:
         seconds = clients * (0.5 if percentage else 1.0)
         ends = "".join(f"client {each} 100.0 {100 + seconds} 0\n" for each in range(clients))
         seen = " ".join(map(str, range(clients))) if percentage else ""
-        return f"idle 0\ngo 100.0\nseen {seen}\npeak {clients * 100}\n{ends}done\n"
+        return f"idle 0\ngo 100.0\nattached {seen}\npeak {clients * 100}\n{ends}done\n"
 
     def close(self) -> None:
         self.closed = True
@@ -103,7 +103,7 @@ class Bench:
             emit=self.events.append,
         )
         asked = {"clients": "1,2", "modes": "none,mps", "rounds": "2", "with_chart": False, **flags}
-        return mps_bench(project, Targets(), mps_asked(**asked))
+        return mps_bench(project, Targets(), parse_options(**asked))
 
     def file(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.folder / FOLDER / name).read_text())
@@ -191,7 +191,7 @@ def test_a_run_that_is_cut_ends_with_what_there_is(
     )
     assert max(map(len, lines)) <= 100
     assert len([line for line in lines[1:] if re.match(r"[ *] +\d", line)]) == 3
-    assert f"cut after 3 of 8 runs: {why}" in lines
+    assert f"interrupted after 3 of 8 runs: {why}" in lines
     assert "wrote mps-bench/mps-bench-partial.json" in lines
     assert (gpu.ended, gpu.removed, gpu.closed) == (1, 1, True), "nothing runs on"
     assert (
@@ -305,7 +305,7 @@ def test_fewer_rounds_than_a_median_wants_are_run_and_said_everywhere(
     bench: Bench, rounds: str, told: str | None
 ) -> None:
     done = bench(Gpu(), rounds=rounds)
-    expected = [] if told is None else [f"{told}: a median and a spread want 3"]
+    expected = [] if told is None else [f"{told}: a median and a spread need 3"]
     assert (
         [note for note in bench.notes if " only: " in note]
         == expected
@@ -333,7 +333,7 @@ def test_a_look_that_fails_ends_nothing(bench: Bench, monkeypatch: pytest.Monkey
     done = bench(gpu)
     assert (done.exit_code, done.document["complete"], len(done.document["cells"])) == (0, True, 4)
     assert (
-        len([note for note in bench.notes if "it was not seen who else uses the GPU" in note]) == 2
+        len([note for note in bench.notes if "users of the GPU could not be listed" in note]) == 2
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from provision.commands.mps.bench import bench
-from provision.commands.mps.bench.options import mps_asked
+from provision.commands.mps.bench.options import parse_options
 from provision.commands.shared import convergence
 from provision.commands.shared.targets import Targets
 from provision.core.errors import HostError, UsageError
@@ -16,7 +16,7 @@ from provision.core.model import Host, Sink
 from provision.project.project import Project
 from provision.settings import Settings
 
-LOOKED = "mock=\nrunning worker=true\nboxes=worker \ncpus=0-3\npython=yes\ntorch=\nname=NVIDIA L4\ndriver_version=580.1\ncompute_mode={mode}\n"
+LOOKED = "mock=\nrunning worker=true\nworkers=worker \ncpus=0-3\npython=yes\ntorch=\nname=NVIDIA L4\ndriver_version=580.1\ncompute_mode={mode}\n"
 QUIET = "container=true\npercentage=Cannot find MPS control daemon process\nboxes=worker \n"
 BUSY = QUIET + "top|812|other\nholder|812|7|python3|python3 serve.py\n"
 
@@ -51,7 +51,7 @@ def refusal(monkeypatch: pytest.MonkeyPatch, folder: Path, *answers: str, **mps:
     monkeypatch.setattr(convergence, "connect", lambda project, target: place)
     project = Project(Settings.model_validate({"mps": mps}), folder, folder)
     with pytest.raises(HostError) as caught:
-        bench.mps_bench(project, Targets(), mps_asked(with_chart=False))
+        bench.mps_bench(project, Targets(), parse_options(with_chart=False))
     assert not place.answers
     return caught.value
 
@@ -80,8 +80,8 @@ def test_a_gpu_that_lets_one_process_in_has_nothing_to_compare(
 
 @pytest.mark.parametrize("command", ["python 'train.py", "", "  "])
 def test_a_command_of_no_words_is_refused(command: str) -> None:
-    with pytest.raises(UsageError, match="this is no command"):
-        mps_asked(command=command)
+    with pytest.raises(UsageError, match="this is not a command"):
+        parse_options(command=command)
 
 
 @pytest.mark.parametrize(
@@ -92,22 +92,22 @@ def test_every_container_of_the_topology_has_to_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, running: str, what: str
 ) -> None:
     found = refusal(
-        monkeypatch, tmp_path, f"mock=\nboxes=worker \n{running}", topology="containers"
+        monkeypatch, tmp_path, f"mock=\nworkers=worker \n{running}", topology="containers"
     )
     assert (found.what, found.fix) == (f"{what} is not running", "invoke dev.up")
 
 
 def test_steps_for_a_command_that_takes_none_are_refused() -> None:
-    with pytest.raises(UsageError, match="--steps says nothing to this command"):
-        mps_asked(command="python train.py", steps="500")
-    assert mps_asked(command="python train.py {steps}", steps="500").steps == 500
+    with pytest.raises(UsageError, match="--steps has no effect on this command"):
+        parse_options(command="python train.py", steps="500")
+    assert parse_options(command="python train.py {steps}", steps="500").steps == 500
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "\u0663", "9" * 5000, "99999999"])
 @pytest.mark.parametrize("flag", ["rounds", "steps"])
 def test_what_is_no_number_for_a_flag_is_refused_with_the_flags_name(flag: str, text: str) -> None:
     wishes: dict[str, Any] = {flag: text}
-    with pytest.raises(UsageError, match="is no number for it") as caught:
-        mps_asked(**wishes)
+    with pytest.raises(UsageError, match="is not a valid number") as caught:
+        parse_options(**wishes)
     assert caught.value.where == f"--{flag}"
     assert len(caught.value.what) < 80

@@ -10,10 +10,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from provision.commands.mps.bench.options import parse_budget, parse_clients, parse_modes
 from provision.core.errors import UsageError
-from provision.mps.bench import grid, page
 from provision.mps.bench.cell import ClientEnd, Sample
-from provision.mps.bench.grid import Key, Pilot, Results
+from provision.mps.bench.cores import core_sets, parse_cpu_list, threads_per_client
+from provision.mps.bench.document import bench_document, table
+from provision.mps.bench.grid import (
+    MODES,
+    CellKey,
+    cells_over_limit,
+    grid_cells,
+    shuffled_rounds,
+)
+from provision.mps.bench.page import report_page
+from provision.mps.bench.pilots import (
+    FEWEST_STEPS,
+    Pilot,
+    pilot_candidates,
+    predict_s,
+    steps_for_budget,
+)
+from provision.mps.bench.results import Samples, advice, best_cell, cell_results
 
 
 def sample(*seconds: float, memory: int | None = 500) -> Sample:
@@ -26,8 +43,10 @@ def sample(*seconds: float, memory: int | None = 500) -> Sample:
     )
 
 
-def results(table: dict[tuple[str, int], list[list[float]]]) -> Results:
-    return Results({Key(*key): [sample(*run) for run in runs] for key, runs in table.items()})
+def samples(runs_by_cell: dict[tuple[str, int], list[list[float]]]) -> Samples:
+    return Samples(
+        {CellKey(*key): [sample(*run) for run in runs] for key, runs in runs_by_cell.items()}
+    )
 
 
 # --- flags ----------------------------------------------------------------------------------------
@@ -36,14 +55,14 @@ def results(table: dict[tuple[str, int], list[list[float]]]) -> Results:
 @pytest.mark.parametrize(
     ("text", "modes"),
     [
-        (None, grid.MODES),
+        (None, MODES),
         ("mps", ("none", "mps")),
         ("200/n, MPS", ("none", "mps", "200/N")),
         ("none", ("none",)),
     ],
 )
 def test_all_is_compared_with_none(text: str | None, modes: tuple[str, ...]) -> None:
-    assert grid.modes_of(text) == modes
+    assert parse_modes(text) == modes
 
 
 @pytest.mark.parametrize(
@@ -51,32 +70,32 @@ def test_all_is_compared_with_none(text: str | None, modes: tuple[str, ...]) -> 
     [(None, (1, 2, 4, 8, 16)), ("16,4", (1, 4, 16)), ("1", (1,)), ("3,3", (1, 3))],
 )
 def test_all_is_compared_with_one(text: str | None, clients: tuple[int, ...]) -> None:
-    assert grid.clients_of(text) == clients
+    assert parse_clients(text) == clients
 
 
 @pytest.mark.parametrize("text", ["", "0", "4,x", "-1", "1000", "1;2"])
 def test_clients_that_are_no_numbers_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
-        grid.clients_of(text)
+        parse_clients(text)
 
 
 @pytest.mark.parametrize(("text", "unknown"), [("mps,fast", "'fast'"), ("", "''"), (",", "','")])
 def test_an_unknown_mode_is_named(text: str, unknown: str) -> None:
     with pytest.raises(UsageError, match=f"unknown mode {unknown}"):
-        grid.modes_of(text)
+        parse_modes(text)
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90s", 90), ("6m", 360), ("1h30m", 5400), ("45", 45), ("2m5s", 125)]
 )
 def test_a_budget_is_a_span_of_time(text: str, seconds: float) -> None:
-    assert grid.seconds_of(text) == seconds
+    assert parse_budget(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "soon", "6 m", "-3m", "0"])
 def test_a_budget_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
-        grid.seconds_of(text)
+        parse_budget(text)
 
 
 # --- the grid -------------------------------------------------------------------------------------
@@ -84,7 +103,7 @@ def test_a_budget_that_is_none_is_refused(text: str) -> None:
 
 def test_cells_that_are_the_same_are_run_once() -> None:
     """For one client 100/N is 100 %, and for two 200/N is."""
-    assert [str(key) for key in grid.grid(grid.MODES, (1, 2, 16))] == [
+    assert [str(key) for key in grid_cells(MODES, (1, 2, 16))] == [
         *("none x 1", "mps x 1", "none x 2", "mps x 2", "100/N x 2"),
         *("none x 16", "mps x 16", "100/N x 16", "200/N x 16"),
     ]
@@ -104,23 +123,23 @@ def test_cells_that_are_the_same_are_run_once() -> None:
 def test_the_part_of_the_gpu_that_a_client_may_use(
     mode: str, clients: int, percentage: int | None
 ) -> None:
-    assert Key(mode, clients).percentage == percentage
+    assert CellKey(mode, clients).percentage == percentage
 
 
 def test_every_round_has_every_cell_in_an_order_of_its_own() -> None:
-    keys = grid.grid(grid.MODES, (1, 4, 16))
-    order = list(grid.rounds_of(keys, 3))
+    keys = grid_cells(MODES, (1, 4, 16))
+    order = list(shuffled_rounds(keys, 3))
     assert Counter(order) == Counter((number, key) for number in (1, 2, 3) for key in keys)
     assert [number for number, _ in order] == sorted(number for number, _ in order)
     rounds = [tuple(key for number, key in order if number == wanted) for wanted in (1, 2, 3)]
     assert len(set(rounds)) == 3
-    assert list(grid.rounds_of(keys, 3)) == order, "a run can be repeated"
+    assert list(shuffled_rounds(keys, 3)) == order, "a run can be repeated"
 
 
 @given(st.integers(0, 64), st.integers(1, 100), st.integers(0, 50))
 def test_core_sets_are_disjoint_while_there_are_enough(cpus: int, clients: int, more: int) -> None:
     most = clients + more
-    sets = grid.core_sets(range(cpus), clients, most)
+    sets = core_sets(range(cpus), clients, most)
     assert len(sets) == clients
     if not cpus:
         assert set(sets) == {"-"}
@@ -139,63 +158,61 @@ def test_core_sets_are_disjoint_while_there_are_enough(cpus: int, clients: int, 
     ("text", "cpus"), [("0-3,8", (0, 1, 2, 3, 8)), ("5", (5,)), ("", ()), ("0-", ()), ("a", ())]
 )
 def test_the_cores_of_a_process(text: str, cpus: tuple[int, ...]) -> None:
-    assert grid.cpu_list(text) == cpus
+    assert parse_cpu_list(text) == cpus
 
 
 @given(st.integers(1, 256), st.integers(1, 256))
 def test_threads_never_oversubscribe_the_cores(cpus: int, clients: int) -> None:
-    threads = grid.threads_each(cpus, clients)
+    threads = threads_per_client(cpus, clients)
     assert threads == 1 or threads * clients <= cpus
 
 
 # --- the budget -----------------------------------------------------------------------------------
 
-KEYS = grid.grid(("none", "mps"), (1, 16))
+KEYS = grid_cells(("none", "mps"), (1, 16))
 RUNS = (
-    Pilot(Key("none", 1), 200, 0.2, 5.2),
-    Pilot(Key("none", 16), 200, 0.8, 8.8),
-    Pilot(Key("mps", 16), 200, 0.3, 9.3),
+    Pilot(CellKey("none", 1), 200, 0.2, 5.2),
+    Pilot(CellKey("none", 16), 200, 0.8, 8.8),
+    Pilot(CellKey("mps", 16), 200, 0.3, 9.3),
 )
 
 
 def test_the_steps_fill_the_budget() -> None:
-    steps = grid.steps_for(KEYS, RUNS, rounds=3, budget_s=600)
+    steps = steps_for_budget(KEYS, RUNS, rounds=3, budget_s=600)
     assert steps > 1000
     assert steps % 100 == 0
-    assert 0.98 * 600 < 3 * sum(grid.predicted_s(KEYS, RUNS, steps).values()) <= 600
+    assert 0.98 * 600 < 3 * sum(predict_s(KEYS, RUNS, steps).values()) <= 600
 
 
 def test_a_grid_that_does_not_fit_says_what_would() -> None:
     with pytest.raises(UsageError) as caught:
-        grid.steps_for(KEYS, RUNS, rounds=3, budget_s=60)
+        steps_for_budget(KEYS, RUNS, rounds=3, budget_s=60)
     assert "3 rounds of 4 cells take at least 1m2" in caught.value.why
     assert (
-        grid.steps_for(KEYS, RUNS, rounds=3, budget_s=grid.seconds_of(caught.value.fix.split()[1]))
-        >= grid.FEWEST_STEPS
+        steps_for_budget(KEYS, RUNS, rounds=3, budget_s=parse_budget(caught.value.fix.split()[1]))
+        >= FEWEST_STEPS
     )
 
 
 def test_the_pilots_are_the_ends_of_the_grid() -> None:
-    assert [[str(key) for key in arm] for arm in grid.pilots(KEYS)] == [
+    assert [[str(key) for key in arm] for arm in pilot_candidates(KEYS)] == [
         ["none x 1"],
         ["none x 16"],
         ["mps x 16", "mps x 1"],
     ]
-    assert [[str(key) for key in arm] for arm in grid.pilots(grid.grid(("none",), (1,)))] == [
+    assert [[str(key) for key in arm] for arm in pilot_candidates(grid_cells(("none",), (1,)))] == [
         ["none x 1"]
     ]
 
 
 def test_where_the_most_processes_gave_no_figure_fewer_tell_how_long_it_takes() -> None:
-    keys = grid.grid(("none", "mps"), (1, 4, 16))
+    keys = grid_cells(("none", "mps"), (1, 4, 16))
     runs = (
-        Pilot(Key("none", 1), 100, 1.0, 2.0),
-        Pilot(Key("none", 4), 100, 4.0, 5.0),
-        Pilot(Key("mps", 1), 100, 1.1, 3.1),
+        Pilot(CellKey("none", 1), 100, 1.0, 2.0),
+        Pilot(CellKey("none", 4), 100, 4.0, 5.0),
+        Pilot(CellKey("mps", 1), 100, 1.1, 3.1),
     )
-    found = {
-        str(key): round(seconds, 3) for key, seconds in grid.predicted_s(keys, runs, 100).items()
-    }
+    found = {str(key): round(seconds, 3) for key, seconds in predict_s(keys, runs, 100).items()}
     assert (found["none x 1"], found["none x 4"], found["none x 16"]) == (2.0, 5.0, 17.0)
     assert (found["mps x 1"], found["mps x 16"]) == (3.1, 3.1)
 
@@ -211,23 +228,23 @@ def test_no_cell_is_foretold_to_take_less_than_nothing(
     most: int, piloted: int, alone_s: float, far_s: float, steps: int
 ) -> None:
     """More processes may take less than fewer; a line through them would soon be below zero."""
-    keys = grid.grid(("none", "mps"), (1, most))
+    keys = grid_cells(("none", "mps"), (1, most))
     runs = (
-        Pilot(Key("none", 1), 200, alone_s, alone_s + 9),
-        Pilot(Key("mps", piloted), 200, far_s, far_s + 1),
+        Pilot(CellKey("none", 1), 200, alone_s, alone_s + 9),
+        Pilot(CellKey("mps", piloted), 200, far_s, far_s + 1),
     )
-    assert min(grid.predicted_s(keys, runs, steps).values()) >= 0.0
+    assert min(predict_s(keys, runs, steps).values()) >= 0.0
 
 
 def test_cells_over_the_limit_of_the_server_are_those_with_mps() -> None:
-    keys = grid.grid(("none", "mps", "200/N"), (1, 48, 49))
-    assert [str(key) for key in grid.over_limit(keys, 48)] == ["mps x 49", "200/N x 49"]
-    assert grid.over_limit(keys, None) == ()
+    keys = grid_cells(("none", "mps", "200/N"), (1, 48, 49))
+    assert [str(key) for key in cells_over_limit(keys, 48)] == ["mps x 49", "200/N x 49"]
+    assert cells_over_limit(keys, None) == ()
 
 
 # --- what came of it ------------------------------------------------------------------------------
 
-SEED = results(
+SEED = samples(
     {
         ("none", 1): [[80.0]],
         ("none", 5): [[136.0] * 5],
@@ -240,7 +257,7 @@ SEED = results(
 
 
 def test_the_seeds_table() -> None:
-    cells = grid.summary(SEED)
+    cells = cell_results(SEED)
     by_key = {(cell.mode, cell.clients): cell for cell in cells}
     assert [round(cell.against_none or 0, 2) for cell in cells if cell.mode == "mps"] == [
         1.58,
@@ -248,17 +265,17 @@ def test_the_seeds_table() -> None:
     ]
     assert round(by_key["none", 10].ratio, 2) == 3.62
     assert round(by_key["mps", 10].ratio, 2) == 6.45
-    chosen = grid.best(cells)
+    chosen = best_cell(cells)
     assert chosen is by_key["mps", 10]
     assert (
-        grid.advice(cells)
+        advice(cells)
         == "10 processes under MPS: 6.5 times the work of one process, 1.8 times as fast as without MPS."
     )
 
 
 def test_cells_that_are_alike_leave_the_plainer_one() -> None:
-    cells = grid.summary(
-        results(
+    cells = cell_results(
+        samples(
             {
                 ("none", 1): [[1.0]],
                 ("none", 4): [[2.0] * 4],
@@ -268,44 +285,44 @@ def test_cells_that_are_alike_leave_the_plainer_one() -> None:
             }
         )
     )
-    chosen = grid.best(cells)
+    chosen = best_cell(cells)
     assert chosen is not None
     assert (chosen.mode, chosen.clients) == ("mps", 4)
 
 
 def test_a_cap_that_is_faster_by_less_than_its_own_spread_is_not_recommended() -> None:
     """Three rounds of 16 light trainings on an H200: 2.06, 2.06 and 4.14 s with a cap; 2.21, 2.21 and 2.49 s without."""
-    table = {
+    runs_by_cell = {
         ("none", 1): [[2.34]],
         ("none", 16): [[7.19] * 16],
         ("mps", 16): [[2.21] * 16, [2.21] * 16, [2.49] * 16],
         ("200/N", 16): [[2.06] * 16, [2.06] * 16, [4.14] * 16],
     }
-    chosen = grid.best(grid.summary(results(table)))
+    chosen = best_cell(cell_results(samples(runs_by_cell)))
     assert chosen is not None
     assert (chosen.mode, chosen.clients) == ("mps", 16)
 
 
 def test_one_bad_round_makes_nothing_alike_that_is_far_slower() -> None:
-    table = {
+    runs_by_cell = {
         ("none", 1): [[1.0]],
         ("none", 8): [[4.0] * 8],
         ("mps", 8): [[2.0] * 8, [2.0] * 8, [5.0] * 8],
     }
-    chosen = grid.best(grid.summary(results(table)))
+    chosen = best_cell(cell_results(samples(runs_by_cell)))
     assert chosen is not None
     assert chosen.mode == "mps"
 
 
 def test_one_process_alone_may_be_the_best() -> None:
-    cells = grid.summary(
-        results({("none", 1): [[1.0]], ("none", 2): [[2.2] * 2], ("mps", 2): [[2.1] * 2]})
+    cells = cell_results(
+        samples({("none", 1): [[1.0]], ("none", 2): [[2.2] * 2], ("mps", 2): [[2.1] * 2]})
     )
-    assert "MPS has nothing to share" in grid.advice(cells)
+    assert "MPS has nothing to share" in advice(cells)
 
 
 @pytest.mark.parametrize(
-    ("table", "says"),
+    ("runs_by_cell", "says"),
     [
         ({("none", 1): [[1.0]]}, "that says nothing of sharing"),
         ({("none", 1): [[1.0]], ("mps", 1): [[1.0]]}, "that says nothing of sharing"),
@@ -330,27 +347,27 @@ def test_one_process_alone_may_be_the_best() -> None:
     ],
 )
 def test_nothing_is_said_of_what_was_not_compared(
-    table: dict[tuple[str, int], list[list[float]]], says: str
+    runs_by_cell: dict[tuple[str, int], list[list[float]]], says: str
 ) -> None:
     """Cells fail, runs are cut, and --modes none asks for no MPS at all."""
-    assert says in grid.advice(grid.summary(results(table)))
+    assert says in advice(cell_results(samples(runs_by_cell)))
 
 
 def test_medians_and_percentiles_over_all_rounds() -> None:
-    cell = grid.summary(results({("none", 1): [[1.0], [9.0], [2.0]]}))[0]
+    cell = cell_results(samples({("none", 1): [[1.0], [9.0], [2.0]]}))[0]
     assert (cell.median_s, cell.p50_s, cell.p95_s, cell.ratio) == (2.0, 2.0, 9.0, 1.0)
 
 
 def test_without_one_process_alone_nothing_is_compared() -> None:
-    assert grid.summary(results({("mps", 4): [[1.0] * 4]})) == ()
-    assert grid.best(()) is None
+    assert cell_results(samples({("mps", 4): [[1.0] * 4]})) == ()
+    assert best_cell(()) is None
 
 
 def test_the_document_is_json_with_the_keys_that_scripts_rely_on() -> None:
-    SEED.failures.append((Key("mps", 16), "2 of 16 clients failed: out of memory"))
+    SEED.failures.append((CellKey("mps", 16), "2 of 16 clients failed: out of memory"))
     try:
-        document = grid.document(
-            grid.summary(SEED), SEED, {"gpu": "Tesla P100", "driver": "390.30"}
+        document = bench_document(
+            cell_results(SEED), SEED, {"gpu": "Tesla P100", "driver": "390.30"}
         )
     finally:
         SEED.failures.clear()
@@ -363,8 +380,8 @@ def test_the_document_is_json_with_the_keys_that_scripts_rely_on() -> None:
 
 
 def test_the_table_marks_the_best() -> None:
-    cells = grid.summary(SEED)
-    lines = grid.table(cells, grid.best(cells)).splitlines()
+    cells = cell_results(SEED)
+    lines = table(cells).splitlines()
     assert [line[0] for line in lines] == [" ", " ", " ", " ", " ", "*"]
     assert len({line.index("mode") if "mode" in line else len(line) for line in lines[:1]}) == 1
     assert max(map(len, lines)) <= 100
@@ -372,8 +389,8 @@ def test_the_table_marks_the_best() -> None:
 
 def test_the_report_stands_alone_and_holds_no_markup_of_others() -> None:
     hostile = "<script>alert(1)</script>"
-    document = grid.document(grid.summary(SEED), SEED, {"gpu": hostile, "program": hostile})
-    text = page.report(grid.summary(SEED), document, svg="<?xml?><svg>chart</svg>")
+    document = bench_document(cell_results(SEED), SEED, {"gpu": hostile, "program": hostile})
+    text = report_page(cell_results(SEED), document, svg="<?xml?><svg>chart</svg>")
     assert hostile not in text
     assert ">chart</svg>" in text
     assert "http://" not in text.replace("http://www.w3.org", "")
@@ -384,7 +401,7 @@ def test_the_report_stands_alone_and_holds_no_markup_of_others() -> None:
 @pytest.mark.slow
 def test_the_chart_is_drawn_in_both_forms() -> None:
     chart = pytest.importorskip("provision.mps.bench.chart")
-    drawn = chart.draw(grid.summary(SEED), "Tesla P100")
+    drawn = chart.draw(cell_results(SEED), "Tesla P100")
     assert drawn["png"].startswith(b"\x89PNG")
     assert b"<svg" in drawn["svg"]
     assert "without MPS" in drawn["svg"].decode()
