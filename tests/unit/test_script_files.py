@@ -27,7 +27,6 @@ STILL_INLINE = frozenset(
         "mps/status/gpu_holders.py",
         "mps/status/inside.py",
         "mps/status/status.py",
-        "sync/project_tar.py",
     }
 )
 """Modules whose scripts have not become files yet. The list only shrinks."""

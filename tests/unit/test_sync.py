@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from provision.core.errors import UsageError
+from provision.core.shell import shell_text
 from provision.sync import project_tar
 
 SHELLS = [words for words in (["dash"], ["bash"], ["busybox", "sh"]) if shutil.which(words[0])]
@@ -36,7 +37,7 @@ def shell(request: pytest.FixtureRequest) -> list[str]:
 
 
 def words_of(shell: Sequence[str], stage: str) -> list[str]:
-    return [*shell, "-c", project_tar._SETTLE, "provision", stage]
+    return [*shell, "-c", shell_text(project_tar.HERE / "place.sh"), "provision", stage]
 
 
 def stage_of(workspace: Path, token: str, names: Sequence[str]) -> str:
