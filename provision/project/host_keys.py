@@ -1,6 +1,6 @@
 """Host-key pinning: the keys that a VM published about itself, pinned under its instance id.
 
-A VM's boot unit publishes its public keys twice (templates/publish-host-keys.sh.j2): as guest
+A VM's boot unit publishes its public keys twice (templates/publish-host-keys.sh): as guest
 attributes `hostkeys/TYPE` and on the serial console. Both are read through the cloud's
 authenticated API, so they depend on no untrusted network. Keys can come late, and the guest agent
 may replace them seconds after sshd first answers (compute-image-packages#310, kyma-project/

@@ -113,7 +113,7 @@ def _resources(reference: str, recipe: Recipe, settings: Settings) -> list[Resou
 def idle_texts(settings: Settings, project_dir: Path | None) -> dict[str, str]:
     """The files that power a VM off when nobody used it for `idle_stop`: `script`, `service`, `timer`."""
     files = {
-        "script": "idle.sh.j2",
+        "script": "idle.sh",
         "service": "provision-idle.service.j2",
         "timer": "provision-idle.timer.j2",
     }

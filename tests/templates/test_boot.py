@@ -296,7 +296,7 @@ class Publisher:
         path.chmod(0o755)
 
     def run(self, checks: int = 1, root: Path | None = None) -> subprocess.CompletedProcess[str]:
-        script = script_file(self.folder, "publish-host-keys.sh.j2")
+        script = script_file(self.folder, "publish-host-keys.sh")
         env = {"PATH": f"{self.folder / 'bin'}:{os.defpath}:/usr/sbin", "NO_PROXY": "127.0.0.1"}
         env |= {} if root is None else {"PROVISION_MOCK_ROOT": str(root)}
         command = [*self.shell, str(script), self.metadata.url, str(checks), "0"]
@@ -378,7 +378,7 @@ def test_no_key_at_all_is_a_failure(publisher: Publisher) -> None:
 
 @every_shell
 def test_the_scripts_parse(shell: list[str], tmp_path: Path) -> None:
-    for template in ("place-seed.sh.j2", "publish-host-keys.sh.j2"):
+    for template in ("place-seed.sh", "publish-host-keys.sh"):
         subprocess.run([*shell, "-n", script_file(tmp_path, template)], check=True)
 
 
@@ -388,8 +388,7 @@ def test_shellcheck_has_nothing_to_say(tmp_path: Path) -> None:
     if shellcheck is None:
         pytest.skip("shellcheck is part of the development lock file")
     scripts = [
-        script_file(tmp_path, template)
-        for template in ("place-seed.sh.j2", "publish-host-keys.sh.j2")
+        script_file(tmp_path, template) for template in ("place-seed.sh", "publish-host-keys.sh")
     ]
     done = subprocess.run([shellcheck, *scripts], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

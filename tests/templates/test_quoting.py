@@ -17,7 +17,7 @@ from invoke.vendor import yaml
 
 from provision.core.errors import TemplateError
 from provision.core.model import Host
-from provision.templating import FILTERS, ssh_config
+from provision.templating import FILTERS, render, ssh_config
 
 ANY = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 NASTY = st.sampled_from(
@@ -267,11 +267,12 @@ def test_a_host_that_ssh_config_cannot_hold_is_an_error() -> None:
             ssh_config([host], known_hosts="/k", control_dirs=["/c"])
 
 
-def test_no_template_writes_shell_text_around_a_value() -> None:
-    # Scripts get their values as arguments or from files: a template that is a script has no
-    # variable at all.
+def test_shell_scripts_among_the_templates_are_rendered_as_they_stand() -> None:
+    # A script gets its values as arguments or from files: it has no variable of the template.
     folder = Path(__file__).parents[2] / "templates"
-    scripts = sorted(folder.glob("*.sh.j2"))
+    scripts = sorted(folder.glob("*.sh"))
     assert len(scripts) >= 2
     for script in scripts:
-        assert "{{" not in script.read_text(encoding="utf-8"), script
+        text = script.read_text(encoding="utf-8")
+        assert render(script.name, {}, project_dir=None) == text
+        assert re.search(r"\{[{%#]", text) is None, script

@@ -11,7 +11,7 @@ import pytest
 
 from provision import templating
 from provision.core.errors import EXIT_USAGE, TemplateError
-from provision.templating import render
+from provision.templating import environment, render
 
 Project = Callable[..., Path]
 
@@ -71,13 +71,13 @@ def test_the_wheels_folder_comes_before_the_checkouts(
         (tmp_path / name).mkdir()
         (tmp_path / name / "both.j2").write_text(name)
     (tmp_path / "checkout" / "one.j2").write_text("checkout only")
-    monkeypatch.setattr(templating, "SHIPPED", (tmp_path / "wheel", tmp_path / "checkout"))
+    monkeypatch.setattr(environment, "SHIPPED", (tmp_path / "wheel", tmp_path / "checkout"))
     assert render("both.j2", {}, project_dir=None) == "wheel"
     assert render("one.j2", {}, project_dir=None) == "checkout only"
 
 
 def test_names_lists_what_can_be_rendered(project: Project) -> None:
-    listed = templating.names(project(own__j2="x"))
+    listed = templating.template_names(project(own__j2="x"))
     assert {"own.j2", "Dockerfile.beam.j2", "cloud-init.yaml.j2"} <= set(listed)
     assert not [name for name in listed if name.startswith("_") or "/" in name]
 

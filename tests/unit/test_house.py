@@ -29,7 +29,7 @@ AT_HOME: Mapping[str, tuple[str, ...]] = {
     "fabric": ("hosts/ssh", "testing/"),
     "paramiko": ("hosts/ssh", "testing/"),
     "invoke": ("cli/",),
-    "jinja2": ("templating.py",),
+    "jinja2": ("templating/",),
     "apache_beam": ("dataflow/runner.py",),
     "googleapiclient": ("testing/",),
 }

@@ -67,7 +67,7 @@ def test_the_installed_package_finds_its_templates(wheel: Path, tmp_path: Path) 
     """Away from the checkout, as a user has it."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
-    code = "import json, provision, provision.templating as t; print(json.dumps([provision.__file__, t.names()]))"
+    code = "import json, provision, provision.templating as t; print(json.dumps([provision.__file__, t.template_names()]))"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Puts the boot scripts that came with the machine in place, unless newer ones were sent over SSH before. boot.sh comes last and
-# whole: a machine that stops halfway starts over.
+# Puts the boot scripts of the user-data in place, unless newer ones were sent over SSH before.
+# boot.sh comes last, by a rename: a machine that stops halfway starts over.
 set -eu
 R=${PROVISION_MOCK_ROOT-}
 seed=$R/etc/provision/seed
