@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from provision.testing.docker import command_line
-from provision.testing.docker.build import expand, parse
+from provision.testing.docker.dockerfile import expand, parse
 from provision.testing.docker.go_template import TemplateError, render
 from provision.testing.docker.store import DockerError
 

@@ -27,7 +27,9 @@ NO_SHELL = {
     "image/context.py:DEFAULT_IGNORE": "patterns of a .dockerignore",
     "mps/status/inside.py:_PRELUDE": "a part of the others",
     "mps/status/inside.py:_ENDING": "likewise",
-    "testing/docker/containers.py:_CDI": "YAML",
+    "testing/docker/build.py:_BUILDKIT_MISSING": "a message of docker",
+    "testing/docker/build.py:_DEPRECATED": "a message of docker",
+    "testing/docker/container_start.py:_GPUS_FLAG_FAILED": "a message of docker",
     "testing/host/filesystem.py:OS_RELEASE": "a file of the mock",
     "testing/mps/messages.py:REFUSED": "what the control tool says",
 }

@@ -1,1 +1,1 @@
-"""The docker stand-in. It imports nothing of the package around it: a mock host runs a copy with an isolated interpreter."""
+"""The stand-in for docker. Mock hosts run a copy of it, so it imports nothing around it."""

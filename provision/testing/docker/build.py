@@ -1,4 +1,4 @@
-"""docker build as the legacy builder does it, RUN aside: its lines are echoed, nothing is executed."""
+"""docker build as the legacy builder does it; RUN lines are printed and not executed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import gzip
 import io
 import json
 import os
-import re
 import shlex
 import shutil
 import sys
@@ -14,133 +13,27 @@ import tarfile
 import tempfile
 from typing import Any
 
+from .dockerfile import Step, expand, parse, parse_command, parse_pairs
 from .registry import new_image, pull, tag_image
-from .store import DockerError, Record, Store, complain, new_id, say, unpack
+from .store import DockerError, Record, Store, new_id, print_error, print_line, unpack, with_tag
 
-_NEEDS_BUILDKIT = "the --{} option requires BuildKit. Refer to https://docs.docker.com/go/buildkit/ to learn how to build images with BuildKit enabled"
-_KNOWN = frozenset(
-    [
-        "ADD",
-        "ARG",
-        "CMD",
-        "COPY",
-        "ENTRYPOINT",
-        "ENV",
-        "EXPOSE",
-        "FROM",
-        "HEALTHCHECK",
-        "LABEL",
-        "MAINTAINER",
-        "ONBUILD",
-        "RUN",
-        "SHELL",
-        "STOPSIGNAL",
-        "USER",
-        "VOLUME",
-        "WORKDIR",
-    ]
+_NEEDS_BUILDKIT = (
+    "the --{} option requires BuildKit. Refer to https://docs.docker.com/go/buildkit/ to learn"
+    " how to build images with BuildKit enabled"
 )
-_VARIABLE = re.compile(r"\\\$|\$(\w+)|\$\{(\w+)(?:(:?[-+])((?:[^{}]|\$\{\w+\})*))?\}")
-_HEREDOC = re.compile(r"<<-?\s*[\"']?(\w+)")
-
-
-class Step:
-    """One instruction: its line number, name, flags and the rest."""
-
-    def __init__(self, line: int, text: str) -> None:
-        self.line = line
-        name, _, rest = text.partition(" ")
-        self.name = name.upper()
-        self.flags: dict[str, str] = {}
-        rest = rest.strip()
-        while found := re.match(r"--([a-z-]+)(?:=(\S*))?\s+", rest):
-            self.flags[found.group(1)] = found.group(2) or ""
-            rest = rest[found.end() :]
-        self.rest = rest
-        self.text = f"{self.name} {text.partition(' ')[2].strip()}"
-
-
-def parse(dockerfile: str) -> list[Step]:
-    """The instructions. Raises `DockerError` with the parser's words."""
-    steps = []
-    current, start = "", 0
-    for number, line in enumerate(dockerfile.splitlines(), 1):
-        stripped = line.strip()
-        if stripped.startswith("#") or (not stripped and not current):
-            continue
-        start = start if current else number
-        if stripped.endswith("\\"):
-            current += stripped[:-1]
-            continue
-        step = Step(start, (current + stripped).strip())
-        current = ""
-        if step.name not in _KNOWN:
-            raise DockerError(
-                f"Error response from daemon: dockerfile parse error line {start}: unknown instruction: {step.name}"
-            )
-        if step.name in ("RUN", "COPY", "ADD") and _HEREDOC.search(
-            re.sub(r"'[^']*'|\"[^\"]*\"", "", step.rest)
-        ):
-            raise DockerError(
-                f"Error response from daemon: Dockerfile parse error line {start}: heredoc requires BuildKit"
-            )
-        steps.append(step)
-    if current:
-        steps.append(Step(start, current.strip()))
-    if not steps:
-        raise DockerError("Error response from daemon: the Dockerfile (Dockerfile) cannot be empty")
-    first = next((step for step in steps if step.name != "ARG"), None)
-    if first is None or first.name != "FROM":
-        raise DockerError("Error response from daemon: no build stage in current context")
-    return steps
-
-
-def expand(text: str, values: dict[str, str]) -> str:
-    """Dockerfile variables: $x, ${x}, ${x:-word}, ${x:+word}."""
-
-    def replace(found: re.Match[str]) -> str:
-        if found.group(0) == "\\$":
-            return "$"
-        name = found.group(1) or found.group(2)
-        value = values.get(name, "")
-        kind, word = found.group(3), found.group(4) or ""
-        if kind in (":-", "-"):
-            return value if value or (kind == "-" and name in values) else expand(word, values)
-        if kind in (":+", "+"):
-            return expand(word, values) if value or (kind == "+" and name in values) else ""
-        return value
-
-    return _VARIABLE.sub(replace, text)
-
-
-def _pairs(text: str, values: dict[str, str]) -> dict[str, str]:
-    """KEY=VALUE words, or the old form `KEY VALUE`."""
-    words = shlex.split(text.replace("\\$", "\\\\$"), posix=True)
-    if "=" not in text.split(maxsplit=1)[0]:
-        key, _, value = text.partition(" ")
-        return {key: expand(value.strip(), values)}
-    found = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals:
-            raise DockerError(
-                f'Error response from daemon: Syntax error - can\'t find = in "{word}". Must be of the form: name=value'
-            )
-        found[expand(key, values)] = expand(value, values)
-    return found
-
-
-def _command(rest: str) -> list[str]:
-    if rest.startswith("["):
-        try:
-            return [str(word) for word in json.loads(rest)]
-        except ValueError:
-            pass
-    return ["/bin/sh", "-c", rest]
+_BUILDKIT_MISSING = """\
+ERROR: BuildKit is enabled but the buildx component is missing or broken.
+       Install the buildx component to build images with BuildKit:
+       https://docs.docker.com/go/buildx/"""
+_DEPRECATED = """\
+DEPRECATED: The legacy builder is deprecated and will be removed in a future release.
+            Install the buildx component to build images with BuildKit:
+            https://docs.docker.com/go/buildx/
+"""
 
 
 class Builder:
-    """One build: a stage at a time, the files of its COPYs in a folder."""
+    """One build. Each stage has a folder with the files that it copied."""
 
     def __init__(self, store: Store, context: str, options: dict[str, Any]) -> None:
         self.store = store
@@ -155,11 +48,11 @@ class Builder:
         self.identity = ""
 
     def run(self, steps: list[Step]) -> Record:
-        """Walk the steps and return the image."""
+        """Execute the steps and return the image. Raises `DockerError` when one fails."""
         try:
             for number, step in enumerate(steps, 1):
-                say(f"Step {number}/{len(steps)} : {step.text}")
-                self._refuse(step)
+                print_line(f"Step {number}/{len(steps)} : {step.text}")
+                self._check(step)
                 getattr(self, f"_do_{step.name.lower()}", self._do_nothing)(step)
                 self.identity = new_id(
                     self.identity,
@@ -167,12 +60,12 @@ class Builder:
                     json.dumps(self.config, sort_keys=True),
                     self._digest(),
                 )
-                say(f" ---> {self.identity[:12]}")
+                print_line(f" ---> {self.identity[:12]}")
             return self._finish()
         finally:
             shutil.rmtree(self.work, ignore_errors=True)
 
-    def _refuse(self, step: Step) -> None:
+    def _check(self, step: Step) -> None:
         if step.name == "RUN":
             for flag in step.flags:
                 raise DockerError(_NEEDS_BUILDKIT.format(flag))
@@ -193,20 +86,18 @@ class Builder:
         for tag in self.options["tag"]:
             tag_image(self.store, record, tag)
         if self.options["quiet"]:
-            say(identity)
+            print_line(identity)
         else:
-            say(f"Successfully built {identity[7:19]}")
+            print_line(f"Successfully built {identity[7:19]}")
             for name in self.options["tag"]:
-                say(
-                    f"Successfully tagged {name if ':' in name.rsplit('/', 1)[-1] else name + ':latest'}"
-                )
+                print_line(f"Successfully tagged {with_tag(name)}")
         return record
 
     def _files(self) -> str:
         return f"{self.work}/{self.stage_number}"
 
     def _digest(self) -> str:
-        """Names and sizes of the stage's files: what a cache looks at."""
+        """A digest of the stage's files, part of each step's id."""
         found = []
         for base, _, names in os.walk(self._files()):
             for name in sorted(names):
@@ -262,13 +153,13 @@ class Builder:
 
     def _do_env(self, step: Step) -> None:
         environment = dict(word.partition("=")[::2] for word in self.config.get("Env") or [])
-        environment.update(_pairs(step.rest, self._values()))
+        environment.update(parse_pairs(step.rest, self._values()))
         self.config["Env"] = [f"{key}={value}" for key, value in environment.items()]
 
     def _do_label(self, step: Step) -> None:
         self.config["Labels"] = {
             **(self.config.get("Labels") or {}),
-            **_pairs(step.rest, self._values()),
+            **parse_pairs(step.rest, self._values()),
         }
 
     def _do_workdir(self, step: Step) -> None:
@@ -281,14 +172,14 @@ class Builder:
         self.config["User"] = expand(step.rest, self._values())
 
     def _do_entrypoint(self, step: Step) -> None:
-        self.config["Entrypoint"] = _command(step.rest)
+        self.config["Entrypoint"] = parse_command(step.rest)
         self.config["Cmd"] = None
 
     def _do_cmd(self, step: Step) -> None:
-        self.config["Cmd"] = _command(step.rest)
+        self.config["Cmd"] = parse_command(step.rest)
 
     def _do_run(self, step: Step) -> None:
-        say(f" ---> Running in {new_id(self.identity, step.text)[:12]}")
+        print_line(f" ---> Running in {new_id(self.identity, step.text)[:12]}")
         if self.store.fault("build_fails"):
             raise DockerError(f"The command '/bin/sh -c {step.rest}' returned a non-zero code: 1")
 
@@ -298,11 +189,10 @@ class Builder:
         stage = step.flags.get("from")
         if stage is not None and stage not in self.stages:
             pull(self.store, stage) if self.store.image(stage) is None else None
-            self._placeholder(target, sources)
+            self._copy_placeholder(target, sources)
             return
         origin = self.stages[stage] if stage is not None else self.context
-        place = os.path.join(self.config.get("WorkingDir") or "/", target)
-        into = self._files() + place
+        into = self._files() + os.path.join(self.config.get("WorkingDir") or "/", target)
         many = len(sources) > 1 or target.endswith("/") or target in (".", "./")
         for source in sources:
             self._copy_one(origin, source, into, many=many)
@@ -313,7 +203,8 @@ class Builder:
         path = os.path.normpath(os.path.join(origin, source.lstrip("/")))
         if not path.startswith(origin) or not os.path.exists(path):
             raise DockerError(
-                f"COPY failed: file not found in build context or excluded by .dockerignore: stat {source}: file does not exist"
+                "COPY failed: file not found in build context or excluded by .dockerignore: "
+                f"stat {source}: file does not exist"
             )
         if os.path.isdir(path):
             shutil.copytree(path, into, symlinks=True, dirs_exist_ok=True)
@@ -322,8 +213,8 @@ class Builder:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         shutil.copy2(path, target)
 
-    def _placeholder(self, target: str, sources: list[str]) -> None:
-        """What another image would bring: a program that says what it is. Only its presence is simulated."""
+    def _copy_placeholder(self, target: str, sources: list[str]) -> None:
+        """Put a program in place of what another image has; only its presence is simulated."""
         place = self._files() + os.path.join("/", target)
         os.makedirs(place, exist_ok=True)
         if sources == ["/opt/apache/beam"]:
@@ -336,21 +227,18 @@ class Builder:
 
 
 def build(store: Store, where: str, options: dict[str, Any]) -> Record:
-    """`docker build OPTIONS WHERE`; `-` reads a tar or a Dockerfile from standard input."""
+    """`docker build OPTIONS WHERE`; `-` reads a tar or a Dockerfile from standard input.
+
+    Raises `DockerError` in Docker's words.
+    """
     if os.environ.get("DOCKER_BUILDKIT", "0") not in ("", "0"):
-        raise DockerError(
-            "ERROR: BuildKit is enabled but the buildx component is missing or broken.\n"
-            "       Install the buildx component to build images with BuildKit:\n       https://docs.docker.com/go/buildx/"
-        )
-    complain(
-        "DEPRECATED: The legacy builder is deprecated and will be removed in a future release.\n"
-        "            Install the buildx component to build images with BuildKit:\n            https://docs.docker.com/go/buildx/\n"
-    )
+        raise DockerError(_BUILDKIT_MISSING)
+    print_error(_DEPRECATED)
     context = tempfile.mkdtemp(prefix="context-", dir=store.base)
     try:
-        size = _receive(store, where, context, options["file"])
+        size = _fill_context(store, where, context, options["file"])
         if not options["quiet"]:
-            say(f"Sending build context to Docker daemon  {size / 1000:.4g}kB")
+            print_line(f"Sending build context to Docker daemon  {size / 1000:.4g}kB")
         name = options["file"] or "Dockerfile"
         try:
             with open(os.path.join(context, name)) as file:
@@ -364,7 +252,8 @@ def build(store: Store, where: str, options: dict[str, Any]) -> Record:
         shutil.rmtree(context, ignore_errors=True)
 
 
-def _receive(store: Store, where: str, context: str, file_name: str | None) -> int:
+def _fill_context(store: Store, where: str, context: str, file_name: str | None) -> int:
+    """Put the build context into the folder `context` and return its size in bytes."""
     if where != "-":
         folder = store.real(where) if where.startswith("/") else where
         if not os.path.isdir(folder):

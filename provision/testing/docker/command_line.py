@@ -1,4 +1,4 @@
-"""Flags as Docker's command line takes them. Unknown ones fail; nothing is ever taken silently."""
+"""The flags of each docker command, and their parser, which refuses unknown flags."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ NONE: Spec = {}
 def parse(
     command: str, spec: Spec, words: list[str], *, stop_at_word: bool = False
 ) -> tuple[dict[str, Any], list[str]]:
-    """Options by their long names (with `_`), and the other words."""
+    """Options by their long names (with `_`), and the other words. Raises `DockerError`."""
     parser = _Parser(command, spec, list(words))
     rest: list[str] = []
     while parser.queue:
@@ -189,7 +189,8 @@ class _Parser:
         if kind == BOOL:
             if value not in (None, "true", "false"):
                 raise DockerError(
-                    f'invalid argument "{value}" for "{shown}" flag: strconv.ParseBool: parsing "{value}": invalid syntax',
+                    f'invalid argument "{value}" for "{shown}" flag: '
+                    f'strconv.ParseBool: parsing "{value}": invalid syntax',
                     125,
                 )
             self.options[_key(name)] = value != "false"

@@ -1,4 +1,4 @@
-"""The table of commands, and what all of them need."""
+"""The table of commands, and helpers that all commands share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMMANDS: dict[str, Command] = {}
 
 
 def command(*names: str) -> Callable[[Command], Command]:
-    """Register under every name that Docker knows it by."""
+    """Register a function as the command of these names."""
 
     def register(function: Command) -> Command:
         COMMANDS.update(dict.fromkeys(names, function))
@@ -26,17 +26,18 @@ def command(*names: str) -> Callable[[Command], Command]:
     return register
 
 
-def need(name: str, words: Words, least: int, most: int | None = None) -> None:
-    """Raise Docker's words when there are too few or too many arguments."""
+def check_count(name: str, words: Words, least: int, most: int | None = None) -> None:
+    """Raise `DockerError` when there are too few or too many arguments."""
     if len(words) < least or (most is not None and len(words) > most):
         count = f"exactly {least}" if least == most else f"at least {least}"
+        plural = "s" if least != 1 else ""
         raise DockerError(
-            f"\"docker {name}\" requires {count} argument{'s' if least != 1 else ''}.\nSee 'docker {name} --help'."
+            f"\"docker {name}\" requires {count} argument{plural}.\nSee 'docker {name} --help'."
         )
 
 
-def formatted(template: str, data: Any) -> str:
-    """`--format`: the template applied to the data."""
+def apply_format(template: str, data: Any) -> str:
+    """The data in the format of `--format`. Raises `DockerError` for a bad template."""
     try:
         return render(template.removeprefix("table "), data)
     except TemplateError as error:

@@ -8,9 +8,26 @@ import signal
 import sys
 import time
 
-from . import command_line, container_create, container_processes, container_program, containers
-from .command_table import Words, command, formatted, need
-from .store import DockerError, Record, Store, complain, daemon_error, normal, say, unpack
+from . import (
+    command_line,
+    container_create,
+    container_processes,
+    container_program,
+    container_start,
+)
+from .command_table import Words, apply_format, check_count, command
+from .container_exec import exec_in_container
+from .container_state import remove_container, show_logs, state_of, stop_container
+from .store import (
+    DockerError,
+    Record,
+    Store,
+    daemon_error,
+    print_error,
+    print_line,
+    unpack,
+    with_tag,
+)
 
 TYPE_CHECKING = False  # typing takes as long to import as the rest of this program
 if TYPE_CHECKING:
@@ -26,8 +43,8 @@ def _new(store: Store, options: dict[str, Any], rest: Words) -> Record:
 def create(store: Store, words: Words) -> int:
     """`docker create`."""
     options, rest = command_line.parse("create", command_line.CREATE, words, stop_at_word=True)
-    need("create", rest, 1)
-    say(_new(store, options, rest)["Id"])
+    check_count("create", rest, 1)
+    print_line(_new(store, options, rest)["Id"])
     return 0
 
 
@@ -35,7 +52,7 @@ def create(store: Store, words: Words) -> int:
 def run(store: Store, words: Words) -> int:
     """`docker run`."""
     options, rest = command_line.parse("run", command_line.RUN, words, stop_at_word=True)
-    need("run", rest, 1)
+    check_count("run", rest, 1)
     if options["tty"] and not options["detach"]:
         raise DockerError(
             "docker: the mock does not simulate `docker run -t` in the foreground", 125
@@ -46,8 +63,8 @@ def run(store: Store, words: Words) -> int:
         with store.lock():
             record = _new(store, options, rest)
             if options["detach"]:
-                containers.start(store, record)
-                say(record["Id"])
+                container_start.start(store, record)
+                print_line(record["Id"])
                 return 0
     except DockerError as error:
         raise DockerError(
@@ -57,16 +74,16 @@ def run(store: Store, words: Words) -> int:
             _run_status(error),
         ) from error
     try:
-        return containers.start(store, record, attach=True, interactive=options["interactive"])
+        return container_start.start(store, record, attach=True, interactive=options["interactive"])
     except DockerError as error:
         raise DockerError(f"docker: {error}", _run_status(error)) from error
     finally:
         if options["rm"]:
-            containers.remove(store, record, force=True, volumes=True)
+            remove_container(store, record, force=True, volumes=True)
 
 
 def _run_status(error: DockerError) -> int:
-    """What `docker run` ends with: its client takes any words of a missing file for a missing program (docker/cli, `toStatusError`)."""
+    """The exit status of `docker run`: 127 for every missing file (docker/cli, `toStatusError`)."""
     return 127 if "no such file or directory" in str(error) else max(error.status, 125)
 
 
@@ -74,16 +91,16 @@ def _run_status(error: DockerError) -> int:
 def start(store: Store, words: Words) -> int:
     """`docker start`."""
     _, rest = command_line.parse("start", command_line.START, words)
-    need("start", rest, 1)
+    check_count("start", rest, 1)
     status = 0
     for name in rest:
         try:
             with store.lock():
                 record = store.container_or_fail(name)
-                containers.start(store, record)
-            say(name)
+                container_start.start(store, record)
+            print_line(name)
         except DockerError as error:
-            complain(f"{error}\nError: failed to start containers: {name}")
+            print_error(f"{error}\nError: failed to start containers: {name}")
             status = 1
     return status
 
@@ -102,15 +119,15 @@ def restart(store: Store, words: Words) -> int:
 
 def _stop(store: Store, words: Words, *, again: bool) -> int:
     options, rest = command_line.parse("restart" if again else "stop", command_line.STOP, words)
-    need("restart" if again else "stop", rest, 1)
+    check_count("restart" if again else "stop", rest, 1)
     grace = float(options["time"] or options["timeout"] or 10)
     for name in rest:
         record = store.container_or_fail(name)
-        containers.stop(store, record, grace_s=grace)
+        stop_container(store, record, grace_s=grace)
         if again:
             with store.lock():
-                containers.start(store, record)
-        say(name)
+                container_start.start(store, record)
+        print_line(name)
     return 0
 
 
@@ -118,18 +135,18 @@ def _stop(store: Store, words: Words, *, again: bool) -> int:
 def kill(store: Store, words: Words) -> int:
     """`docker kill`."""
     options, rest = command_line.parse("kill", command_line.KILL, words)
-    need("kill", rest, 1)
+    check_count("kill", rest, 1)
     for name in rest:
         record = store.container_or_fail(name)
-        if containers.state_of(store, record)["Status"] != "running":
+        if state_of(store, record)["Status"] != "running":
             daemon_error(f"cannot kill container: {name}: container {record['Id']} is not running")
         text = (options["signal"] or "KILL").removeprefix("SIG")
         number = int(text) if text.isdigit() else int(signal.Signals[f"SIG{text}"])
         if number == signal.SIGKILL:
-            containers.stop(store, record, grace_s=0, number=number)
+            stop_container(store, record, grace_s=0, number=number)
         else:
             os.kill(record["State"]["Pid"], number)
-        say(name)
+        print_line(name)
     return 0
 
 
@@ -137,16 +154,16 @@ def kill(store: Store, words: Words) -> int:
 def rm(store: Store, words: Words) -> int:
     """`docker rm`."""
     options, rest = command_line.parse("rm", command_line.REMOVE, words)
-    need("rm", rest, 1)
+    check_count("rm", rest, 1)
     status = 0
     for name in rest:
         record = store.container(name)
         if record is None:
-            complain(f"Error response from daemon: No such container: {name}")
+            print_error(f"Error response from daemon: No such container: {name}")
             status = status if options["force"] else 1
             continue
-        containers.remove(store, record, force=options["force"], volumes=options["volumes"])
-        say(name)
+        remove_container(store, record, force=options["force"], volumes=options["volumes"])
+        print_line(name)
     return status
 
 
@@ -155,50 +172,47 @@ def ps(store: Store, words: Words) -> int:
     """`docker ps`."""
     options, _ = command_line.parse("ps", command_line.PS, words)
     if not options["quiet"] and not options["format"]:
-        say("CONTAINER ID   IMAGE     COMMAND   CREATED   STATUS    PORTS     NAMES")
+        print_line("CONTAINER ID   IMAGE     COMMAND   CREATED   STATUS    PORTS     NAMES")
     for record in reversed(store.all("containers")):
-        state = containers.state_of(store, record)
-        if not (options["all"] or options["filter"] or state["Running"]) or not all(
-            _matches(record, state, word) for word in options["filter"]
-        ):
+        state = state_of(store, record)
+        if not _is_listed(record, state, options):
             continue
-        if (
-            options["filter"]
-            and not options["all"]
-            and not state["Running"]
-            and not any(word.startswith("status=") for word in options["filter"])
-        ):
-            continue
-        status = (
-            "Up 1 second"
-            if state["Running"]
-            else (
-                "Created"
-                if state["Status"] == "created"
-                else f"Exited ({state['ExitCode']}) 1 second ago"
-            )
-        )
         identity = record["Id"] if options["no_trunc"] else record["Id"][:12]
-        labels = ",".join(f"{key}={value}" for key, value in record["Config"]["Labels"].items())
-        row = {
-            "ID": identity,
-            "Image": record["Config"]["Image"],
-            "Command": f'"{record["Path"]}"',
-            "Status": status,
-            "State": state["Status"],
-            "Names": record["Name"][1:],
-            "Labels": labels,
-            "CreatedAt": record["Created"],
-        }
+        row = {"ID": identity, **_ps_row(record, state)}
         if options["quiet"]:
-            say(identity)
+            print_line(identity)
+        elif options["format"]:
+            print_line(apply_format(options["format"], row))
         else:
-            say(
-                formatted(options["format"], row)
-                if options["format"]
-                else "   ".join((identity, row["Image"], row["Command"], status, row["Names"]))
-            )
+            columns = ("ID", "Image", "Command", "Status", "Names")
+            print_line("   ".join(row[column] for column in columns))
     return 0
+
+
+def _is_listed(record: Record, state: Record, options: dict[str, Any]) -> bool:
+    """True for a container that `docker ps` lists; stopped ones need --all or a status filter."""
+    filters = options["filter"]
+    if not (options["all"] or filters or state["Running"]):
+        return False
+    if not all(_matches(record, state, word) for word in filters):
+        return False
+    by_status = any(word.startswith("status=") for word in filters)
+    return bool(options["all"] or state["Running"] or by_status)
+
+
+def _ps_row(record: Record, state: Record) -> Record:
+    stopped = (
+        "Created" if state["Status"] == "created" else f"Exited ({state['ExitCode']}) 1 second ago"
+    )
+    return {
+        "Image": record["Config"]["Image"],
+        "Command": f'"{record["Path"]}"',
+        "Status": "Up 1 second" if state["Running"] else stopped,
+        "State": state["Status"],
+        "Names": record["Name"][1:],
+        "Labels": ",".join(f"{key}={value}" for key, value in record["Config"]["Labels"].items()),
+        "CreatedAt": record["Created"],
+    }
 
 
 def _matches(record: Record, state: Record, word: str) -> bool:
@@ -217,7 +231,7 @@ def _matches(record: Record, state: Record, word: str) -> bool:
     if key == "status":
         return bool(state["Status"] == value)
     if key == "ancestor":
-        return value in (record["Config"]["Image"], record["Image"]) or normal(value) == normal(
+        return value in (record["Config"]["Image"], record["Image"]) or with_tag(value) == with_tag(
             record["Config"]["Image"]
         )
     if key == "id":
@@ -229,21 +243,21 @@ def _matches(record: Record, state: Record, word: str) -> bool:
 def exec_(store: Store, words: Words) -> int:
     """`docker exec`."""
     options, rest = command_line.parse("exec", command_line.EXEC, words, stop_at_word=True)
-    need("exec", rest, 2)
-    return containers.run_in(store, store.container_or_fail(rest[0]), options, rest[1:])
+    check_count("exec", rest, 2)
+    return exec_in_container(store, store.container_or_fail(rest[0]), options, rest[1:])
 
 
 @command("top", "container top")
 def top(store: Store, words: Words) -> int:
-    """`docker top NAME -eo pid`: PIDs as the host numbers them."""
-    need("top", words, 1)
+    """`docker top NAME -eo pid`: PIDs of the host."""
+    check_count("top", words, 1)
     if words[1:] != ["-eo", "pid"]:
-        raise DockerError("docker: the mock does not simulate `docker top` but with `-eo pid`")
+        raise DockerError("docker: the mock simulates `docker top` with `-eo pid` only")
     record = store.container_or_fail(words[0])
-    if not containers.state_of(store, record)["Running"]:
+    if not state_of(store, record)["Running"]:
         daemon_error(f"container {record['Id']} is not running")
-    for line in ("PID", *map(str, sorted(container_processes.members(record["Id"])))):
-        say(line)
+    for line in ("PID", *map(str, sorted(container_processes.container_pids(record["Id"])))):
+        print_line(line)
     return 0
 
 
@@ -251,10 +265,10 @@ def top(store: Store, words: Words) -> int:
 def logs(store: Store, words: Words) -> int:
     """`docker logs`."""
     options, rest = command_line.parse("logs", command_line.LOGS, words)
-    need("logs", rest, 1, 1)
+    check_count("logs", rest, 1, 1)
     if options["follow"]:
         raise DockerError("docker: the mock does not simulate `docker logs --follow`")
-    containers.show_logs(store, store.container_or_fail(rest[0]), options["tail"])
+    show_logs(store, store.container_or_fail(rest[0]), options["tail"])
     return 0
 
 
@@ -262,12 +276,12 @@ def logs(store: Store, words: Words) -> int:
 def wait(store: Store, words: Words) -> int:
     """`docker wait`."""
     _, rest = command_line.parse("wait", command_line.NONE, words)
-    need("wait", rest, 1)
+    check_count("wait", rest, 1)
     for name in rest:
         record = store.container_or_fail(name)
-        while (state := containers.state_of(store, record))["Status"] == "running":
+        while (state := state_of(store, record))["Status"] == "running":
             time.sleep(0.05)
-        say(str(state["ExitCode"]))
+        print_line(str(state["ExitCode"]))
     return 0
 
 
@@ -277,8 +291,8 @@ def cp(store: Store, words: Words) -> int:
     import shutil
 
     _, rest = command_line.parse("cp", command_line.COPY, words)
-    need("cp", rest, 2, 2)
-    sides = [_side(store, word) for word in rest]
+    check_count("cp", rest, 2, 2)
+    sides = [_copy_endpoint(store, word) for word in rest]
     source, target = sides[0][1], sides[1][1]
     if sides[0][0] == sides[1][0]:
         raise DockerError(
@@ -289,9 +303,9 @@ def cp(store: Store, words: Words) -> int:
     if rest[0] == "-" or rest[1] == "-":
         return _copy_tar(source, target, inward=rest[0] == "-")
     if not os.path.lexists(source):
-        daemon_error(
-            f"Could not find the file {rest[0].partition(':')[2]} in container {rest[0].partition(':')[0]}"
-        ) if sides[0][0] else None
+        if sides[0][0]:
+            name, _, path = rest[0].partition(":")
+            daemon_error(f"Could not find the file {path} in container {name}")
         raise DockerError(f"lstat {rest[0]}: no such file or directory")
     if os.path.isdir(source):
         into = (
@@ -302,14 +316,13 @@ def cp(store: Store, words: Words) -> int:
         shutil.copytree(source, into, symlinks=True, dirs_exist_ok=True)
         return 0
     if not os.path.isdir(os.path.dirname(target)):
-        daemon_error(
-            f"Could not find the file {os.path.dirname(rest[1].partition(':')[2])} in container {rest[1].partition(':')[0]}"
-        )
+        name, _, path = rest[1].partition(":")
+        daemon_error(f"Could not find the file {os.path.dirname(path)} in container {name}")
     shutil.copy2(source, target)
     return 0
 
 
-def _side(store: Store, word: str) -> tuple[bool, str]:
+def _copy_endpoint(store: Store, word: str) -> tuple[bool, str]:
     name, colon, path = word.partition(":")
     if colon and "/" not in name:
         record = store.container_or_fail(name)

@@ -1,4 +1,4 @@
-"""docker create: the record and the folder of a new container, and what the daemon refuses before anything starts."""
+"""docker create: the record and the folder of a new container."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import os
 import re
 import time
 
-from .container_program import put
+from .container_program import apply_variables
+from .mounts import parse_mount, parse_volume
 from .registry import pull
-from .store import DockerError, Record, Store, complain, daemon_error, new_id, normal, now
+from .store import DockerError, Record, Store, daemon_error, new_id, now, print_error, with_tag
 
 TYPE_CHECKING = False  # typing takes as long to import as the rest of this program
 if TYPE_CHECKING:
@@ -32,10 +33,10 @@ _FOLDERS = (
 
 
 def create(store: Store, options: dict[str, Any], image_ref: str, command: list[str]) -> Record:
-    """The record and the folder of a new container. Raises what the daemon refuses before anything starts."""
+    """Create a container, with its image pulled if necessary. Raises `DockerError`."""
     image = store.image(image_ref)
     if image is None:
-        complain(f"Unable to find image '{normal(image_ref)}' locally")
+        print_error(f"Unable to find image '{with_tag(image_ref)}' locally")
         image = pull(store, image_ref)
     name = options["name"] or new_id(str(time.time_ns()), str(os.getpid()))[:12]
     _check(store, options, name)
@@ -48,8 +49,8 @@ def create(store: Store, options: dict[str, Any], image_ref: str, command: list[
         "State": dict(_NEVER_RAN),
         "Config": _config(store, options, image["Config"], image_ref, command),
         "HostConfig": _host_config(store, options),
-        "Mounts": [_mount(store, word) for word in options["volume"]]
-        + [_long_mount(store, word) for word in options["mount"]],
+        "Mounts": [parse_volume(store, word) for word in options["volume"]]
+        + [parse_mount(store, word) for word in options["mount"]],
     }
     program = [*(record["Config"]["Entrypoint"] or []), *(record["Config"]["Cmd"] or [])]
     record |= {"Path": (program or [""])[0], "Args": program[1:]}
@@ -74,7 +75,7 @@ _NEVER_RAN = {
 def _config(
     store: Store, options: dict[str, Any], image: dict[str, Any], image_ref: str, command: list[str]
 ) -> Record:
-    """What the container takes from its image, where the options say nothing else."""
+    """The container's Config: its image's, overridden by the options."""
     overridden = options["entrypoint"] is not None
     entrypoint = (
         [word for word in [options["entrypoint"]] if word]
@@ -122,11 +123,9 @@ def _make_rootfs(store: Store, record: Record) -> None:
     rootfs = store.folder("images", record["Image"]) + "/rootfs"
     if os.path.isdir(rootfs):
         shutil.copytree(rootfs, folder, symlinks=True)
-    for place in (*_FOLDERS, record["Config"]["WorkingDir"] or "/"):
-        os.makedirs(folder + place, exist_ok=True)
-    if (
-        "alpine" in record["Config"]["Image"]
-    ):  # no glibc there: what brings its own loader's name with it does not start
+    for path in (*_FOLDERS, record["Config"]["WorkingDir"] or "/"):
+        os.makedirs(folder + path, exist_ok=True)
+    if "alpine" in record["Config"]["Image"]:  # without glibc: programs of the driver fail there
         os.makedirs(f"{folder}/etc", exist_ok=True)
         with open(f"{folder}/etc/alpine-release", "w") as file:
             file.write("3.22.1\n")
@@ -140,7 +139,8 @@ def _check(store: Store, options: dict[str, Any], name: str) -> None:
     taken = store.container(name) if options["name"] else None
     if taken is not None and taken["Name"] == f"/{name}":
         daemon_error(
-            f'Conflict. The container name "/{name}" is already in use by container "{taken["Id"]}". '
+            f'Conflict. The container name "/{name}" is already in use by '
+            f'container "{taken["Id"]}". '
             "You have to remove (or rename) that container to be able to reuse that name.",
             125,
         )
@@ -153,7 +153,8 @@ def _check(store: Store, options: dict[str, Any], name: str) -> None:
         "on-failure",
     ):
         daemon_error(
-            f"invalid restart policy: unknown policy '{options['restart']}'; use one of 'no', 'always', 'on-failure', or 'unless-stopped'",
+            f"invalid restart policy: unknown policy '{options['restart']}'; "
+            "use one of 'no', 'always', 'on-failure', or 'unless-stopped'",
             125,
         )
     if options["rm"] and options["restart"] not in (None, "no"):
@@ -166,7 +167,7 @@ def _environment(store: Store, inherited: list[str], options: dict[str, Any]) ->
     for file in options["env_file"]:
         with open(store.real(file)) as lines:
             words += [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-    put(values, [*words, *options["env"]])
+    apply_variables(values, [*words, *options["env"]])
     return [f"{name}={value}" for name, value in values.items()]
 
 
@@ -174,7 +175,8 @@ def _size(text: str) -> int:
     found = re.fullmatch(r"(\d+)([bkmgBKMG]?)[bB]?", text)
     if not found:
         raise DockerError(
-            f"docker: invalid argument \"{text}\" for \"--shm-size\" flag: invalid size: '{text}'\nSee 'docker run --help'.",
+            f'docker: invalid argument "{text}" for "--shm-size" flag: '
+            f"invalid size: '{text}'\nSee 'docker run --help'.",
             125,
         )
     return int(found.group(1)) << 10 * "bkmg".index((found.group(2) or "b").lower())
@@ -184,79 +186,3 @@ def _device(store: Store, word: str) -> Record:
     source, _, rest = store.host_path(word).partition(":")
     target = rest.partition(":")[0] or source
     return {"PathOnHost": source, "PathInContainer": target}
-
-
-def _mount(store: Store, word: str) -> Record:
-    parts = store.host_path(word).split(":")
-    if len(parts) == 1:
-        parts = [new_id(word, str(time.time_ns())), parts[0]]
-    source, target, mode = parts[0], parts[1], (parts[2] if len(parts) > 2 else "")
-    if not target.startswith("/"):
-        daemon_error(
-            f"invalid volume specification: '{word}': invalid mount config for type \"volume\": "
-            f"invalid mount path: '{target}' mount path must be absolute",
-            125,
-        )
-    return _mount_record(store, source, target, mode)
-
-
-def _long_mount(store: Store, word: str) -> Record:
-    values = dict(part.partition("=")[::2] for part in word.split(","))
-    source = values.get("source", values.get("src", ""))
-    target = values.get("target", values.get("dst", values.get("destination", "")))
-    if values.get("type") == "bind" and not os.path.exists(store.real(source)):
-        daemon_error(
-            f'invalid mount config for type "bind": bind source path does not exist: {store.host_path(source)}',
-            125,
-        )
-    return _mount_record(
-        store,
-        store.host_path(source),
-        target,
-        "ro" if "readonly" in values or "ro" in values else "",
-    )
-
-
-def _mount_record(store: Store, source: str, target: str, mode: str) -> Record:
-    if source.startswith("/"):
-        return {
-            "Type": "bind",
-            "Source": source,
-            "Destination": target,
-            "Mode": mode,
-            "RW": "ro" not in mode.split(","),
-        }
-    make_volume(store, source, {})
-    return {
-        "Type": "volume",
-        "Name": source,
-        "Source": f"/var/lib/docker/volumes/{source}/_data",
-        "Destination": target,
-        "Mode": mode,
-        "RW": "ro" not in mode.split(","),
-    }
-
-
-def make_volume(store: Store, name: str, labels: dict[str, str]) -> Record:
-    """A named volume, made when it is not there."""
-    if not _NAME.match(name):
-        daemon_error(
-            f'create {name}: "{name}" includes invalid characters for a local volume name, only "[a-zA-Z0-9][a-zA-Z0-9_.-]" are allowed. '
-            "If you intended to pass a host directory, use absolute path",
-            125,
-        )
-    try:
-        return store.load("volumes", name)
-    except FileNotFoundError:
-        record: Record = {
-            "Name": name,
-            "Driver": "local",
-            "Created": now(),
-            "CreatedAt": now(),
-            "Labels": labels,
-            "Mountpoint": f"/var/lib/docker/volumes/{name}/_data",
-            "Scope": "local",
-        }
-        store.save("volumes", name, record)
-        os.makedirs(store.folder("volumes", name) + "/_data", exist_ok=True)
-        return record

@@ -1,4 +1,4 @@
-"""The processes of a container: real ones of this machine, marked by their environment."""
+"""The processes of a container: processes of this machine, marked by an environment variable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MARK = "PROVISION_MOCK_CONTAINER"
 
 
 def start_ticks(pid: int) -> str:
-    """When the process started, as /proc counts; empty when it is gone or a zombie."""
+    """The start time of a process in clock ticks; empty for one that has ended or is a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -20,13 +20,13 @@ def start_ticks(pid: int) -> str:
     return "" if fields[0] == b"Z" else fields[19].decode()
 
 
-def alive(pid: int, ticks: str) -> bool:
-    """True while the very process that was started is there."""
+def is_alive(pid: int, ticks: str) -> bool:
+    """True while the process with this start time lives."""
     return bool(ticks) and start_ticks(pid) == ticks
 
 
-def members(container_id: str) -> list[int]:
-    """Every process of the container."""
+def container_pids(container_id: str) -> list[int]:
+    """The PIDs of all processes of the container."""
     mark = f"{MARK}={container_id}".encode()
     found = []
     for name in os.listdir("/proc"):
@@ -42,15 +42,15 @@ def members(container_id: str) -> list[int]:
     return found
 
 
-def end(container_id: str, main: int, ticks: str, *, number: int, grace_s: float) -> None:
-    """Signal the main process, wait, then kill whatever is left: a container's processes end with its first."""
-    if alive(main, ticks):
+def end_processes(container_id: str, main: int, ticks: str, *, number: int, grace_s: float) -> None:
+    """Signal the main process, wait `grace_s` seconds for its end, and kill all others."""
+    if is_alive(main, ticks):
         _signal(main, number)
         stop = time.monotonic() + grace_s
-        while alive(main, ticks) and time.monotonic() < stop:
+        while is_alive(main, ticks) and time.monotonic() < stop:
             time.sleep(0.01)
     stop = time.monotonic() + 5
-    while (rest := members(container_id)) and time.monotonic() < stop:
+    while (rest := container_pids(container_id)) and time.monotonic() < stop:
         for pid in rest:
             _signal(pid, signal.SIGKILL)
         time.sleep(0.005)

@@ -1,11 +1,15 @@
-"""How a process of a container finds its folder, its environment and its program."""
+"""The folder, environment and program of a container's process."""
 
 from __future__ import annotations
 
 import os
 
 from . import container_processes
-from .store import DockerError, Record, Store, daemon_error, runnable, which
+from .store import DockerError, Record, Store, daemon_error, is_executable, which
+
+TYPE_CHECKING = False  # typing takes as long to import as the rest of this program
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 
 def rootfs_of(store: Store, record: Record) -> str:
@@ -16,11 +20,11 @@ def rootfs_of(store: Store, record: Record) -> str:
 def environment_of(
     store: Store, record: Record, extra: list[str], user: str | None = None
 ) -> dict[str, str]:
-    """What a process of the container sees. PATH is led through the container's folder; all else is as it was given."""
+    """The environment of a process of the container; PATH leads through the container's folder."""
     rootfs = rootfs_of(store, record)
     values = {"HOME": f"{rootfs}/root", "HOSTNAME": record["Config"]["Hostname"]}
     values.update(dict(word.partition("=")[::2] for word in record["Config"]["Env"]))
-    put(values, extra)
+    apply_variables(values, extra)
     path = values.get("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
     mock = os.path.dirname(store.state)
     tools = [f"{mock}/mock/container-bin", f"{mock}/sysbin"]
@@ -48,8 +52,8 @@ def environment_of(
     return values
 
 
-def put(values: dict[str, str], words: list[str]) -> None:
-    """Variables as `--env` names them: one without a value is the client's own, or is taken out."""
+def apply_variables(values: dict[str, str], words: list[str]) -> None:
+    """Apply words of `--env`; a name without a value takes the client's value, or is removed."""
     for word in words:
         name, equals, value = word.partition("=")
         if equals or name in os.environ:
@@ -59,7 +63,7 @@ def put(values: dict[str, str], words: list[str]) -> None:
 
 
 def namespace_of(store: Store, record: Record) -> str:
-    """Whose processes it sees: its own, those of the container that it joined, or the host's."""
+    """The PID namespace: the container's id, the id of the container that it joined, or `host`."""
     kind, _, name = record["HostConfig"]["PidMode"].partition(":")
     if kind == "host":
         return "host"
@@ -68,15 +72,15 @@ def namespace_of(store: Store, record: Record) -> str:
 
 
 def in_rootfs(store: Store, record: Record, word: str) -> str:
-    """An argument that names a file of the container is led to it: only a real container has a `/` of its own."""
+    """An argument, with the container's folder in front where it is the path of a file in it."""
     rootfs = rootfs_of(store, record)
     if word.startswith("/") and not word.startswith(rootfs) and os.path.isfile(rootfs + word):
         return rootfs + word
     return word
 
 
-def working_folder(store: Store, record: Record, wanted: str | None) -> str:
-    """The folder a process starts in, made when it is missing, as the daemon does."""
+def make_working_folder(store: Store, record: Record, wanted: str | None) -> str:
+    """The folder in which a process starts, created if necessary, as the daemon does."""
     folder = rootfs_of(store, record) + (
         store.host_path(wanted) if wanted else record["Config"]["WorkingDir"] or "/"
     )
@@ -84,56 +88,50 @@ def working_folder(store: Store, record: Record, wanted: str | None) -> str:
     return folder
 
 
+_CREATE_FAILED = (
+    "failed to create task for container: failed to create shim task: "
+    "OCI runtime create failed: runc create failed: unable to start container process"
+)
+_EXEC_FAILED = "OCI runtime exec failed: exec failed: unable to start container process"
+_PROGRAM_FOLDERS = ("/bin/", "/usr/bin/", "/sbin/", "/usr/sbin/", "/usr/local/bin/")
+
+
 def find_program(
     store: Store, record: Record, name: str, environment: dict[str, str], *, doing: str = "create"
 ) -> str:
-    """The program's path on this machine. Raises runc's words and 127 or 126 when it cannot be run."""
-    head = (
-        "OCI runtime exec failed: exec failed: unable to start container process"
-        if doing == "exec"
-        else (
-            "failed to create task for container: failed to create shim task: OCI runtime create failed: runc create failed: "
-            "unable to start container process"
-        )
-    )
-    rootfs = rootfs_of(store, record)
+    """The program's path on this machine.
+
+    Raises `DockerError` in runc's words, with 127 for a missing program and 126 for one that is
+    not executable; `doing` is `create` or `exec`.
+    """
+
+    def fail(why: str, status: int) -> NoReturn:
+        if doing == "exec":
+            raise DockerError(f'{_EXEC_FAILED}: exec: "{name}": {why}: unknown', status)
+        daemon_error(f'{_CREATE_FAILED}: exec: "{name}": {why}: unknown', status)
+
     if "/" in name:
-        path = rootfs + name if not name.startswith(rootfs) else name
-        if not os.path.exists(path) and name.startswith(
-            ("/bin/", "/usr/bin/", "/sbin/", "/usr/sbin/", "/usr/local/bin/")
-        ):
-            path = which(os.path.basename(name), environment["PATH"]) or path
+        path = _find_by_path(rootfs_of(store, record), name, environment["PATH"])
         if not os.path.exists(path):
-            _runtime_error(
-                f'{head}: exec: "{name}": stat {name}: no such file or directory: unknown',
-                127,
-                doing,
-            )
+            fail(f"stat {name}: no such file or directory", 127)
     else:
-        found = which(name, environment["PATH"])
-        if found is None:
-            hidden = next(
-                (
-                    f"{folder}/{name}"
-                    for folder in environment["PATH"].split(":")
-                    if os.path.isfile(f"{folder}/{name}")
-                ),
-                None,
-            )
-            if hidden is None:
-                _runtime_error(
-                    f'{head}: exec: "{name}": executable file not found in $PATH: unknown',
-                    127,
-                    doing,
-                )
-            found = str(hidden)
-        path = found
-    if not runnable(path):
-        _runtime_error(f'{head}: exec: "{name}": permission denied: unknown', 126, doing)
+        path = _find_on_path(name, environment["PATH"])
+        if not path:
+            fail("executable file not found in $PATH", 127)
+    if not is_executable(path):
+        fail("permission denied", 126)
     return path
 
 
-def _runtime_error(text: str, status: int, doing: str) -> None:
-    if doing == "exec":
-        raise DockerError(text, status)
-    daemon_error(text, status)
+def _find_by_path(rootfs: str, name: str, search_path: str) -> str:
+    """The file in the container, or a program of the mock that stands for one of its programs."""
+    path = name if name.startswith(rootfs) else rootfs + name
+    if not os.path.exists(path) and name.startswith(_PROGRAM_FOLDERS):
+        return which(os.path.basename(name), search_path) or path
+    return path
+
+
+def _find_on_path(name: str, search_path: str) -> str:
+    """The first executable of that name, else the first file; empty without either."""
+    files = (f"{folder}/{name}" for folder in search_path.split(":"))
+    return which(name, search_path) or next(filter(os.path.isfile, files), "")

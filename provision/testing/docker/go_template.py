@@ -1,4 +1,4 @@
-"""The part of Go's text/template that `docker inspect --format` is used with: fields, index, json, range, if, println."""
+"""A part of Go's text/template: fields, index, json, range, if, with, println and the like."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _ACTION = re.compile(r"{{-?\s*(.*?)\s*-?}}", re.DOTALL)
 
 
 class TemplateError(Exception):
-    """The template does not parse, or names a field that is not there."""
+    """The template does not parse, or names an unknown field."""
 
 
 def render(template: str, data: Any) -> str:
-    """The template applied to `data` (dicts and lists as JSON has them)."""
+    """The template applied to `data`, which is plain JSON. Raises `TemplateError`."""
     pieces = _split(template)
     text, rest = _block(pieces, 0, data)
     if rest != len(pieces):
@@ -41,7 +41,7 @@ def _split(template: str) -> list[tuple[str, str]]:
 
 
 def _block(pieces: list[tuple[str, str]], at: int, dot: Any) -> tuple[str, int]:
-    """Render up to the matching end or else; the index of that action, or of the end."""
+    """(text up to the matching end or else, index of that action or of the end)."""
     out = []
     while at < len(pieces):
         kind, body = pieces[at]
@@ -81,7 +81,7 @@ def _compound(
 
 
 class _Anything(dict):  # type: ignore[type-arg]
-    """What a skipped block is walked with: every field is there."""
+    """The data for a block that is skipped: it has every field."""
 
     def __contains__(self, key: object) -> bool:
         return True
@@ -190,7 +190,8 @@ def _index(container: Any, *keys: Any) -> Any:
                 container = container[key]
             except (IndexError, TypeError) as error:
                 raise TemplateError(
-                    f'template: :1:2: executing "" at <index>: error calling index: index out of range: {key}'
+                    'template: :1:2: executing "" at <index>: error calling index: '
+                    f"index out of range: {key}"
                 ) from error
     return container
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 
 from . import command_line, registry
-from .command_table import Words, command, formatted, need
-from .store import DockerError, Store, daemon_error, normal, say
+from .command_table import Words, apply_format, check_count, command
+from .store import DockerError, Store, daemon_error, print_line, with_tag
 
 
 @command("build", "image build")
 def build_(store: Store, words: Words) -> int:
     """`docker build`."""
     options, rest = command_line.parse("build", command_line.BUILD, words)
-    need("build", rest, 1, 1)
+    check_count("build", rest, 1, 1)
     from .build import build  # only here: what it needs takes a third of the start-up
 
     build(store, rest[0], options)
@@ -24,10 +24,10 @@ def build_(store: Store, words: Words) -> int:
 def pull(store: Store, words: Words) -> int:
     """`docker pull`."""
     options, rest = command_line.parse("pull", command_line.PULL, words)
-    need("pull", rest, 1, 1)
+    check_count("pull", rest, 1, 1)
     registry.pull(store, rest[0], quiet=options["quiet"])
     if options["quiet"]:
-        say(normal(rest[0]))
+        print_line(with_tag(rest[0]))
     return 0
 
 
@@ -35,7 +35,7 @@ def pull(store: Store, words: Words) -> int:
 def push(store: Store, words: Words) -> int:
     """`docker push`."""
     _, rest = command_line.parse("push", command_line.PULL, words)
-    need("push", rest, 1, 1)
+    check_count("push", rest, 1, 1)
     registry.push(store, rest[0])
     return 0
 
@@ -44,7 +44,7 @@ def push(store: Store, words: Words) -> int:
 def tag(store: Store, words: Words) -> int:
     """`docker tag`."""
     _, rest = command_line.parse("tag", command_line.NONE, words)
-    need("tag", rest, 2, 2)
+    check_count("tag", rest, 2, 2)
     registry.tag_image(store, store.image_or_fail(rest[0]), rest[1])
     return 0
 
@@ -74,7 +74,7 @@ def images(store: Store, words: Words) -> int:
     """`docker images`."""
     options, rest = command_line.parse("images", command_line.IMAGES, words)
     if not options["quiet"] and not options["format"]:
-        say("REPOSITORY          TAG       IMAGE ID       CREATED   SIZE")
+        print_line("REPOSITORY          TAG       IMAGE ID       CREATED   SIZE")
     for record in store.all("images"):
         for name in record["RepoTags"] or ["<none>:<none>"]:
             repository, _, label = name.rpartition(":")
@@ -88,10 +88,10 @@ def images(store: Store, words: Words) -> int:
                 "Size": "0B",
             }
             if options["quiet"]:
-                say(record["Id"] if options["no_trunc"] else row["ID"])
+                print_line(record["Id"] if options["no_trunc"] else row["ID"])
             else:
-                say(
-                    formatted(options["format"], row)
+                print_line(
+                    apply_format(options["format"], row)
                     if options["format"]
                     else f"{repository:<20}{label:<10}{row['ID']:<15}now       0B"
                 )
@@ -102,24 +102,31 @@ def images(store: Store, words: Words) -> int:
 def rmi(store: Store, words: Words) -> int:
     """`docker rmi`."""
     options, rest = command_line.parse("rmi", command_line.RMI, words)
-    need("rmi", rest, 1)
+    check_count("rmi", rest, 1)
     for name in rest:
         record = store.image_or_fail(name)
-        user = next((box for box in store.all("containers") if box["Image"] == record["Id"]), None)
+        user = next(
+            (
+                container
+                for container in store.all("containers")
+                if container["Image"] == record["Id"]
+            ),
+            None,
+        )
         if user is not None and not options["force"]:
             daemon_error(
                 f'conflict: unable to remove repository reference "{name}" (must force) - '
                 f"container {user['Id'][:12]} is using its referenced image {record['Id'][7:19]}"
             )
-        if normal(name) in record["RepoTags"]:
-            record["RepoTags"].remove(normal(name))
-            say(f"Untagged: {normal(name)}")
-        if record["RepoTags"] and normal(name) != name and not name.startswith("sha256:"):
+        if with_tag(name) in record["RepoTags"]:
+            record["RepoTags"].remove(with_tag(name))
+            print_line(f"Untagged: {with_tag(name)}")
+        if record["RepoTags"] and with_tag(name) != name and not name.startswith("sha256:"):
             store.save("images", record["Id"], record)
             continue
         if not record["RepoTags"]:
             store.drop("images", record["Id"])
-            say(f"Deleted: {record['Id']}")
+            print_line(f"Deleted: {record['Id']}")
         else:
             store.save("images", record["Id"], record)
     return 0

@@ -6,9 +6,15 @@ import errno
 import os
 import sys
 
-from . import container_commands, engine_commands, image_commands  # noqa: F401 - they fill the table
+from . import (  # noqa: F401 - they register their commands
+    container_commands,
+    engine_commands,
+    image_commands,
+    inspect_commands,
+    volume_commands,
+)
 from .command_table import COMMANDS, Command
-from .store import DockerError, Store, complain
+from .store import DockerError, Store, print_error
 
 _GROUPS = frozenset(
     (
@@ -59,18 +65,19 @@ def main(arguments: list[str]) -> int:
     try:
         words = _words(list(arguments))
         if store.fault("docker_down") and words[0] != "_boot":
-            raise DockerError(  # noqa: TRY301 - answered as every other refusal is
-                "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
+            raise DockerError(  # noqa: TRY301 - printed as every other refusal is
+                "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. "
+                "Is the docker daemon running?"
             )
         return _function(words[0])(store, words[1:])
     except DockerError as error:
-        complain(str(error))
+        print_error(str(error))
         return error.status
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
     except OSError as error:
-        complain(f"Error response from daemon: {_reason(store, error)}")
+        print_error(f"Error response from daemon: {_reason(store, error)}")
         return 1
 
 

@@ -1,4 +1,4 @@
-"""Registries as a mock host sees them: every public image exists, private ones want the credential helper."""
+"""Registries: every public image exists, private ones need the credential helper."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from .store import (
     DockerError,
     Record,
     Store,
-    complain,
     daemon_error,
     new_id,
-    normal,
     now,
-    say,
+    print_error,
+    print_line,
     which,
+    with_tag,
 )
 
 TYPE_CHECKING = False  # typing takes as long to import as the rest of this program
@@ -26,7 +26,7 @@ PUBLIC = ("gcr.io/cos-cloud/", "us.gcr.io/cos-cloud/", "gcr.io/google.com/clouds
 DEFAULT_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def domain(ref: str) -> str:
+def registry_host(ref: str) -> str:
     """The registry host of a reference."""
     first, slash, _ = ref.partition("/")
     return (
@@ -34,9 +34,9 @@ def domain(ref: str) -> str:
     )
 
 
-def wants_login(ref: str) -> bool:
-    """True for Artifact Registry and Container Registry, some public folders aside."""
-    host = domain(ref)
+def needs_login(ref: str) -> bool:
+    """True for Artifact Registry and Container Registry, except for public folders."""
+    host = registry_host(ref)
     return (host == "gcr.io" or host.endswith((".pkg.dev", ".gcr.io"))) and not ref.startswith(
         PUBLIC
     )
@@ -57,47 +57,56 @@ def read_config(store: Store) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        complain(f"WARNING: Error loading config file: {config_folder(store)}/config.json: {error}")
+        print_error(
+            f"WARNING: Error loading config file: {config_folder(store)}/config.json: {error}"
+        )
         return {}
 
 
 def _authorised(store: Store, ref: str) -> bool:
     config = read_config(store)
-    host = domain(ref)
+    host = registry_host(ref)
     if host in config.get("auths", {}) and config["auths"][host].get("auth"):
         return True
     helper = config.get("credHelpers", {}).get(host) or config.get("credsStore")
     if not helper:
         return False
     if which(f"docker-credential-{helper}", os.environ["PATH"]) is None:
-        text = f'error getting credentials - err: exec: "docker-credential-{helper}": executable file not found in $PATH, out: ``'
-        raise DockerError(text)
+        raise DockerError(
+            f'error getting credentials - err: exec: "docker-credential-{helper}": '
+            "executable file not found in $PATH, out: ``"
+        )
     return not store.fault("no_credentials")
 
 
 def check_access(store: Store, ref: str, verb: str) -> None:
-    """Raise the registry's refusal, or return."""
-    host = domain(ref)
-    name, _, tag = normal(ref).rpartition(":")
+    """Raise `DockerError` when the registry refuses access."""
+    host = registry_host(ref)
+    name, _, tag = with_tag(ref).rpartition(":")
     path = name.removeprefix(host + "/")
     if store.fault("pull_no_egress"):
         daemon_error(
             f'Get "https://{host}/v2/": net/http: request canceled while waiting for connection '
             "(Client.Timeout exceeded while awaiting headers)"
         )
-    if store.fault("pull_denied") or (wants_login(ref) and not _authorised(store, ref)):
+    if store.fault("pull_denied") or (needs_login(ref) and not _authorised(store, ref)):
         project, _, rest = path.partition("/")
         what = "uploadArtifacts" if verb == "push" else "downloadArtifacts"
-        resource = f"projects/{project}/locations/{host.removesuffix('-docker.pkg.dev')}/repositories/{rest.partition('/')[0]}"
+        location, repository = host.removesuffix("-docker.pkg.dev"), rest.partition("/")[0]
+        resource = f"projects/{project}/locations/{location}/repositories/{repository}"
         daemon_error(
-            f'Head "https://{host}/v2/{path}/manifests/{tag}": denied: Unauthenticated request. Unauthenticated requests do not have '
-            f'permission "artifactregistry.repositories.{what}" on resource "{resource}" (or it may not exist)'
+            f'Head "https://{host}/v2/{path}/manifests/{tag}": denied: Unauthenticated request. '
+            "Unauthenticated requests do not have permission "
+            f'"artifactregistry.repositories.{what}" on resource "{resource}" (or it may not exist)'
         )
 
 
 def pull(store: Store, ref: str, *, quiet: bool = False) -> Record:
-    """Fetch an image: what its registry would hold is made up from its name, or read from the test's `registry.json`."""
-    ref = normal(ref)
+    """Pull an image, invented from its name or read from the test's `registry.json`.
+
+    Raises `DockerError` in the registry's words.
+    """
+    ref = with_tag(ref)
     check_access(store, ref, "pull")
     known = _published(store)
     if store.fault("pull_not_found") or (ref in known and known[ref] is None):
@@ -107,11 +116,15 @@ def pull(store: Store, ref: str, *, quiet: bool = False) -> Record:
     tag = ref.rsplit(":", 1)[-1]
     old = store.image(identity)
     if not quiet:
-        say(f"{tag}: Pulling from {ref.rsplit(':', 1)[0].removeprefix(domain(ref) + '/')}")
-        say("" if old else f"{identity[7:19]}: Pull complete")
-        say(f"Digest: sha256:{new_id('digest', identity)}")
-        say(f"Status: {'Image is up to date' if old else 'Downloaded newer image'} for {ref}")
-        say(ref)
+        print_line(
+            f"{tag}: Pulling from {ref.rsplit(':', 1)[0].removeprefix(registry_host(ref) + '/')}"
+        )
+        print_line("" if old else f"{identity[7:19]}: Pull complete")
+        print_line(f"Digest: sha256:{new_id('digest', identity)}")
+        print_line(
+            f"Status: {'Image is up to date' if old else 'Downloaded newer image'} for {ref}"
+        )
+        print_line(ref)
     if old is not None and ref in old["RepoTags"]:
         return old
     record = old or new_image(identity, config_of(ref, config))
@@ -128,7 +141,7 @@ def _published(store: Store) -> dict[str, Any]:
 
 
 def config_of(ref: str, given: dict[str, Any]) -> dict[str, Any]:
-    """The configuration of a pulled image: a test's own, or what images of that name are known to have."""
+    """The configuration of a pulled image: `given`, over what images of that name have."""
     config: dict[str, Any] = {
         "Env": [DEFAULT_PATH],
         "Cmd": ["bash"],
@@ -149,7 +162,7 @@ def config_of(ref: str, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def new_image(identity: str, config: dict[str, Any]) -> Record:
-    """A record without a tag."""
+    """An image record without a tag."""
     return {
         "Id": identity,
         "RepoTags": [],
@@ -163,8 +176,8 @@ def new_image(identity: str, config: dict[str, Any]) -> Record:
 
 
 def tag_image(store: Store, record: Record, ref: str) -> None:
-    """Move the name `ref` to the image."""
-    ref = normal(ref)
+    """Give the tag `ref` to the image."""
+    ref = with_tag(ref)
     for other in store.all("images"):
         if ref in other["RepoTags"] and other["Id"] != record["Id"]:
             other["RepoTags"].remove(ref)
@@ -175,15 +188,15 @@ def tag_image(store: Store, record: Record, ref: str) -> None:
 
 
 def push(store: Store, ref: str) -> None:
-    """Send an image; what was pushed is listed in the mock's state."""
-    ref = normal(ref)
+    """Push an image: append it to `pushed` in the mock's state. Raises `DockerError`."""
+    ref = with_tag(ref)
     record = store.image(ref)
     if record is None:
         raise DockerError(f"An image does not exist locally with the tag: {ref.rsplit(':', 1)[0]}")
     check_access(store, ref, "push")
-    say(f"The push refers to repository [{ref.rsplit(':', 1)[0]}]")
+    print_line(f"The push refers to repository [{ref.rsplit(':', 1)[0]}]")
     digest = f"sha256:{new_id('digest', record['Id'])}"
-    say(f"{ref.rsplit(':', 1)[-1]}: digest: {digest} size: 1234")
+    print_line(f"{ref.rsplit(':', 1)[-1]}: digest: {digest} size: 1234")
     with open(f"{store.state}/pushed", "a") as file:
         file.write(f"{ref}\t{record['Id']}\n")
     repo_digest = f"{ref.rsplit(':', 1)[0]}@{digest}"
@@ -193,7 +206,7 @@ def push(store: Store, ref: str) -> None:
 
 
 def login(store: Store, host: str, user: str, password: str) -> None:
-    """Keep a password in the client's configuration."""
+    """Save a password in the client's configuration. Raises `DockerError` below /root."""
     import base64
 
     folder = config_folder(store)
@@ -205,4 +218,4 @@ def login(store: Store, host: str, user: str, password: str) -> None:
     os.makedirs(store.real(folder), mode=0o700, exist_ok=True)
     with open(store.real(folder) + "/config.json", "w") as file:
         json.dump(config, file)
-    say("Login Succeeded")
+    print_line("Login Succeeded")

@@ -1,4 +1,4 @@
-"""Where the docker stand-in keeps images, containers and volumes: JSON and folders under /var/lib/docker of the host."""
+"""Images, containers and volumes as JSON and folders under /var/lib/docker of the host."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Record: TypeAlias = "dict[str, Any]"
 
 
 class DockerError(Exception):
-    """An answer of the daemon or the client that ends the command."""
+    """An error of the daemon or the client that ends the command with `status`."""
 
     def __init__(self, text: str, status: int = 1) -> None:
         super().__init__(text)
@@ -27,20 +27,20 @@ class DockerError(Exception):
 
 
 def daemon_error(text: str, status: int = 1) -> NoReturn:
-    """Fail as the daemon does."""
+    """Raise the daemon's `DockerError`."""
     raise DockerError(f"Error response from daemon: {text}", status)
 
 
 def unpack(archive: tarfile.TarFile, folder: str) -> None:
-    """Unpack what came from elsewhere: nothing outside `folder`, where this Python can tell (3.11.4 and later)."""
+    """Unpack an archive; from Python 3.11.4 on, refuse members outside `folder`."""
     import tarfile
 
     archive.extraction_filter = getattr(tarfile, "data_filter", None)
-    archive.extractall(folder)  # noqa: S202 - the line above; no `filter=`, which Debian 12's 3.11.2 does not know
+    archive.extractall(folder)  # noqa: S202 - see above; Debian 12's 3.11.2 has no `filter=`
 
 
 class Store:
-    """The host's Docker, as files. `root` is the host's root folder, `state` the mock's own state."""
+    """The host's Docker as files. `root` is the host's root folder, `state` the mock's state."""
 
     def __init__(self, root: str, state: str) -> None:
         self.root = root
@@ -52,22 +52,22 @@ class Store:
     # --- paths ---
 
     def host_path(self, path: str) -> str:
-        """The path as the host names it: scripts send it with the host's root in front."""
+        """The path on the host; scripts pass it with the host's root in front."""
         if self.root and (path == self.root or path.startswith(self.root + "/")):
             return path[len(self.root) :] or "/"
         return path
 
     def real(self, path: str) -> str:
-        """Where the host's `path` lies on this machine."""
+        """The host's `path` on this machine."""
         return self.root + self.host_path(path)
 
     def fault(self, name: str) -> bool:
-        """True when a test asked for this failure."""
+        """True when a test has set this fault."""
         return os.path.exists(f"{self.state}/faults/{name}")
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """One command at a time changes the records, as one daemon does."""
+        """Hold the lock: one command at a time changes records, as one daemon does."""
         with open(f"{self.base}/.lock", "a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
@@ -78,7 +78,7 @@ class Store:
         return f"{self.base}/{kind}/{key.replace('sha256:', '')}/record.json"
 
     def save(self, kind: str, key: str, record: Record) -> None:
-        """Write a record whole or not at all."""
+        """Write a record atomically."""
         path = self._file(kind, key)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(f"{path}.new", "w") as file:
@@ -86,7 +86,7 @@ class Store:
         os.replace(f"{path}.new", path)
 
     def load(self, kind: str, key: str) -> Record:
-        """The record; raises `FileNotFoundError` when there is none."""
+        """The record. Raises `FileNotFoundError` when it does not exist."""
         with open(self._file(kind, key)) as file:
             return dict(json.load(file))
 
@@ -113,29 +113,29 @@ class Store:
     # --- look-up ---
 
     def image(self, ref: str) -> Record | None:
-        """The image by name or id."""
-        tag = normal(ref)
+        """The image by name or id, or None."""
+        tag = with_tag(ref)
         for record in self.all("images"):
             if tag in record["RepoTags"] or _is_id(ref, record["Id"]):
                 return record
         return None
 
     def image_or_fail(self, ref: str) -> Record:
-        """The image, or the daemon's words that there is none."""
+        """The image. Raises `DockerError` when it does not exist."""
         found = self.image(ref)
         if found is None:
-            daemon_error(f"No such image: {normal(ref)}")
+            daemon_error(f"No such image: {with_tag(ref)}")
         return found
 
     def container(self, name: str) -> Record | None:
-        """The container by name or id."""
+        """The container by name or id, or None."""
         for record in self.all("containers"):
             if record["Name"] == "/" + name.lstrip("/") or _is_id(name, record["Id"]):
                 return record
         return None
 
     def container_or_fail(self, name: str) -> Record:
-        """The container, or the daemon's words that there is none."""
+        """The container. Raises `DockerError` when it does not exist."""
         found = self.container(name)
         if found is None:
             daemon_error(f"No such container: {name}")
@@ -151,46 +151,49 @@ def _is_id(text: str, identity: str) -> bool:
     )
 
 
-def normal(ref: str) -> str:
+def with_tag(ref: str) -> str:
     """The reference with its tag."""
     last = ref.rsplit("/", 1)[-1]
     return ref if ":" in last or "@" in ref else f"{ref}:latest"
 
 
 def new_id(*parts: str) -> str:
-    """64 hexadecimal digits from what is given."""
+    """64 hexadecimal digits, a hash of the parts."""
     import hashlib
 
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def now() -> str:
-    """The time as Docker writes it."""
+    """The current time in Docker's format."""
     return (
         time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
         + f".{time.time_ns() % 1_000_000_000:09d}Z"
     )
 
 
-def say(text: str) -> None:
-    """A line on standard output, at once."""
+def print_line(text: str) -> None:
+    """Print a line on standard output and flush it."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
-def complain(text: str) -> None:
-    """A line on standard error."""
+def print_error(text: str) -> None:
+    """Print a line on standard error and flush it."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
 
-def runnable(path: str) -> bool:
-    """An executable file. By its mode bits: access(2) ignores the capability with which folders below a closed one are read."""
+def is_executable(path: str) -> bool:
+    """True for an executable file, judged by its mode bits.
+
+    access(2) ignores the capability with which the mock reads below closed folders.
+    """
     return os.path.isfile(path) and bool(os.stat(path).st_mode & 0o111)
 
 
 def which(name: str, path: str) -> str | None:
-    """The first executable of that name on `path`."""
+    """The first executable of that name on `path`, or None."""
     return next(
-        (found for folder in path.split(":") if runnable(found := f"{folder}/{name}")), None
+        (found for folder in path.split(":") if is_executable(found := f"{folder}/{name}")), None
     )
