@@ -1,4 +1,4 @@
-"""Error text and logs -> cause and remedy, by the table explanations.toml. Pure."""
+"""Causes and remedies of error texts and logs, from the table explanations.toml. Pure."""
 
 from __future__ import annotations
 
@@ -7,49 +7,58 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from provision.report.text import clean
 
-LONGEST_LINE = 2_000
-"""Characters that are looked at together: matching takes longer than in proportion to them, and a
+LONGEST_PIECE = 2_000
+"""The most characters that are matched at once. Matching takes more than proportional time, and a
 page may be minified to one line."""
-_WRITTEN_OUT = re.compile(r"\\(?:u001|x1)[bB]")
-"""The escape character before a colour, as JSON and Python write it."""
 _OVERLAP = 200
-"""Characters that two neighbouring pieces of a longer line share: a text that is cut in one of them
-is whole in the other."""
+"""Characters that two neighbouring pieces of a longer line share, so that a text at the border of
+one is complete in the other."""
+_ESCAPE_SEQUENCE = re.compile(r"\\(?:u001|x1)[bB]")
+"""The escape character before a colour, as JSON and Python write it."""
+_LEAST_UNAMBIGUOUS_CODE = 800
+"""Lower error numbers are common in other texts: they match in lines about CUDA alone."""
+_CODE_PATTERN = (
+    r"(?<!HTTP )\b(?:error|failure|code|result|status|gives)\b"
+    r"\W{{0,4}}(?:(?:code|number)\W{{1,3}})?{code}\b(?!\.\d|\s*%)"
+)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the table."""
+    """One row of the table: patterns, cause and remedy."""
 
     id: str
     says: str
+    """The error as documentation shows it."""
     words: tuple[str, ...]
-    """In lower case: what holds none of them does not fit. Looking for these first takes a tenth of
-    the time."""
+    """Lower-case words, of which every matching line contains one. Looking for them first takes a
+    tenth of the time of the patterns."""
     match: tuple[re.Pattern[str], ...]
     unless: tuple[re.Pattern[str], ...]
     cause: str
     remedy: str
     harmless: bool = False
 
-    def may_fit(self, lower: str) -> bool:
-        """False where a text, in lower case, has none of the row's words."""
+    def has_word(self, lower: str) -> bool:
+        """True where a lower-case text contains one of the row's words."""
         return any(word in lower for word in self.words)
 
-    def fits(self, line: str) -> bool:
-        """True where the line says what this row is about."""
-        matched = self.may_fit(line.lower()) and any(each.search(line) for each in self.match)
-        return matched and not any(each.search(line) for each in self.unless)
+    def matches(self, line: str) -> bool:
+        """True where a pattern of `match` is found in the line and none of `unless`."""
+        is_matched = self.has_word(line.lower()) and any(
+            pattern.search(line) for pattern in self.match
+        )
+        return is_matched and not any(pattern.search(line) for pattern in self.unless)
 
 
 @dataclass(frozen=True)
 class Match:
-    """A row that fits: the first line that it was found in, and how many lines it fits."""
+    """A row that matches a text: the first matching line, and the number of matching lines."""
 
     row: Row
     text: str
@@ -69,90 +78,87 @@ class Match:
         }
 
 
-_SMALL = 800
-"""Error numbers below are too common in other texts to be taken for CUDA's where CUDA is not
-named."""
-_NUMBER = r"(?<!HTTP )\b(?:error|failure|code|result|status|gives)\b\W{{0,4}}(?:(?:code|number)\W{{1,3}})?{code}\b(?!\.\d|\s*%)"
-
-
-def _number(code: int) -> str:
-    """The pattern of CUDA's error number: `Error 805`, `code=805(…)`, `cuInit gives 805`, `CUDA error #805`."""
-    pattern = _NUMBER.format(code=code)
-    return pattern if code >= _SMALL else rf"\b(?:\w*cuda\w*|(?-i:cu[A-Z]\w*))\b.*{pattern}"
-
-
-def _row(table: Mapping[str, Any]) -> Row:
-    def patterns(key: str) -> tuple[re.Pattern[str], ...]:
-        return tuple(
-            re.compile(pattern, re.IGNORECASE | re.ASCII) for pattern in table.get(key, ())
+def explain(text: str) -> tuple[Match, ...]:
+    """The rows that match `text`, each once, ordered by first line; harmless ones last."""
+    lines = [
+        clean(line) if "\x1b" in line else line
+        for line in _ESCAPE_SEQUENCE.sub("\x1b", text).splitlines()
+    ]
+    lower = "\n".join(lines).lower()
+    matches = []
+    for row in rows():
+        first_pieces = (
+            (number, next(filter(row.matches, _pieces(lines[number])), None))
+            for number in sorted(_lines_with(lower, row.words))
         )
+        matching = [(number, piece) for number, piece in first_pieces if piece is not None]
+        if matching:
+            number, piece = matching[0]
+            matches.append(Match(row, piece, number + 1, len(matching)))
+    return tuple(sorted(matches, key=lambda match: (match.row.harmless, match.line)))
 
-    codes = table.get("codes", ())
-    return Row(
-        table["id"],
-        table["says"],
-        (*table["words"], *map(str, codes)),
-        (
-            *patterns("match"),
-            *(re.compile(_number(code), re.IGNORECASE | re.ASCII) for code in codes),
-        ),
-        patterns("unless"),
-        table["cause"],
-        table["remedy"],
-        table.get("harmless", False),
-    )
+
+def _lines_with(lower: str, words: Sequence[str]) -> set[int]:
+    """The numbers, from 0, of the lines of a lower-case text that contain one of the words."""
+    numbers = set()
+    for word in words:
+        number = start = 0
+        while (position := lower.find(word, start)) >= 0:
+            number += lower.count("\n", start, position)
+            numbers.add(number)
+            start = lower.find("\n", position) + 1
+            if not start:
+                break
+            number += 1
+    return numbers
+
+
+def _pieces(raw: str) -> Sequence[str]:
+    r"""The pieces of a line that are matched one by one.
+
+    A line is divided at `\n` written out, since a log in JSON has whole tracebacks on a line, and
+    every `LONGEST_PIECE` characters.
+    """
+    lines = (line.strip() for line in raw.split("\\n"))
+    step = LONGEST_PIECE - _OVERLAP
+    return [
+        line[start : start + LONGEST_PIECE]
+        for line in lines
+        for start in range(0, max(1, len(line) - _OVERLAP), step)
+    ]
+
+
+# --- the table ------------------------------------------------------------------------------------
 
 
 @cache
 def rows() -> Sequence[Row]:
-    """Every row, in the table's order."""
-    text = (
-        resources.files("provision.mps").joinpath("explanations.toml").read_text(encoding="utf-8")
+    """Every row, in the order of the table."""
+    text = (Path(__file__).parent / "explanations.toml").read_text(encoding="utf-8")
+    return tuple(_row(entry) for entry in tomllib.loads(text)["row"])
+
+
+def _row(entry: Mapping[str, Any]) -> Row:
+    codes = entry.get("codes", ())
+    return Row(
+        id=entry["id"],
+        says=entry["says"],
+        words=(*entry["words"], *map(str, codes)),
+        match=_compiled([*entry.get("match", ()), *map(_code_pattern, codes)]),
+        unless=_compiled(entry.get("unless", ())),
+        cause=entry["cause"],
+        remedy=entry["remedy"],
+        harmless=entry.get("harmless", False),
     )
-    return tuple(_row(table) for table in tomllib.loads(text)["row"])
 
 
-def explain(text: str) -> tuple[Match, ...]:
-    """The rows that fit `text`, harmless ones last, else in the order in which they appear in it; each once."""
-    lines = [
-        clean(line) if "\x1b" in line else line
-        for line in _WRITTEN_OUT.sub("\x1b", text).splitlines()
-    ]
-    lower = "\n".join(lines).lower()
-    found = []
-    for row in rows():
-        pieces = (
-            (number, next(filter(row.fits, _pieces(lines[number])), None))
-            for number in sorted(_holders(lower, row.words))
-        )
-        fitting = [(number, piece) for number, piece in pieces if piece is not None]
-        if fitting:
-            first, piece = fitting[0]
-            found.append(Match(row, piece, first + 1, len(fitting)))
-    return tuple(sorted(found, key=lambda match: (match.row.harmless, match.line)))
+def _compiled(patterns: Sequence[str]) -> tuple[re.Pattern[str], ...]:
+    return tuple(re.compile(pattern, re.IGNORECASE | re.ASCII) for pattern in patterns)
 
 
-def _holders(lower: str, words: Sequence[str]) -> set[int]:
-    """The lines, counted from 0, that hold one of the words."""
-    found = set()
-    for word in words:
-        number = start = 0
-        while (at := lower.find(word, start)) >= 0:
-            number += lower.count("\n", start, at)
-            found.add(number)
-            start = lower.find("\n", at) + 1
-            if not start:
-                break
-            number += 1
-    return found
-
-
-def _pieces(raw: str) -> Sequence[str]:
-    """What of a line is matched as one: a log in JSON has whole tracebacks on a line, with their line ends written out."""
-    lines = (line.strip() for line in raw.split("\\n"))
-    step = LONGEST_LINE - _OVERLAP
-    return [
-        line[start : start + LONGEST_LINE]
-        for line in lines
-        for start in range(0, max(1, len(line) - _OVERLAP), step)
-    ]
+def _code_pattern(code: int) -> str:
+    """The pattern of a CUDA error number: `Error 805`, `code=805(…)`, `cuInit gives 805`."""
+    pattern = _CODE_PATTERN.format(code=code)
+    if code >= _LEAST_UNAMBIGUOUS_CODE:
+        return pattern
+    return rf"\b(?:\w*cuda\w*|(?-i:cu[A-Z]\w*))\b.*{pattern}"

@@ -1,4 +1,4 @@
-"""mps.plan and mps.explain on the mock: one exchange, every number with its reason, and nothing made up."""
+"""mps.plan and mps.explain on the mock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 HERE = Targets()
 
 
-def test_a_plan_from_what_the_host_says(tmp_path: Path) -> None:
+def test_plan_uses_host_facts_in_one_exchange(tmp_path: Path) -> None:
     with MockHost(gpu="nvidia-l4") as mock, settled(mock, tmp_path) as project:
         mock.stats.reset()
         done = mps_plan(project, HERE, clients=None, peak_memory="2g", measure=None)
@@ -51,14 +51,14 @@ def test_a_plan_from_what_the_host_says(tmp_path: Path) -> None:
         assert "invoke" not in told
 
 
-def test_a_wish_is_planned_for(tmp_path: Path) -> None:
+def test_plan_reduces_requested_clients_to_the_limit(tmp_path: Path) -> None:
     with MockHost() as mock, settled(mock, tmp_path) as project:
         done = mps_plan(project, HERE, clients="60", peak_memory=None, measure=None)
         assert done.document["plan"]["clients"] == 46
         assert "60 clients were asked for, 46 are possible" in " ".join(done.text.split())
 
 
-def test_the_mock_never_makes_up_a_measurement(tmp_path: Path) -> None:
+def test_measure_is_refused_on_a_mock(tmp_path: Path) -> None:
     """Nor does one that is reached like any other SSH host."""
     with (
         MockHost() as mock,
@@ -68,7 +68,7 @@ def test_the_mock_never_makes_up_a_measurement(tmp_path: Path) -> None:
         mps_plan(project, HERE, clients=None, peak_memory=None, measure="true")
 
 
-def test_without_a_container_it_says_what_to_start(tmp_path: Path) -> None:
+def test_plan_without_container_suggests_dev_up(tmp_path: Path) -> None:
     with (
         MockHost() as mock,
         settled(mock, tmp_path, container=False) as project,
@@ -88,7 +88,7 @@ def test_without_a_container_it_says_what_to_start(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_flags_that_are_no_numbers_are_refused_first(
+def test_plan_refuses_invalid_flags_before_connecting(
     tmp_path: Path, flags: dict[str, str], where: str, allowed: str
 ) -> None:
     project = Project(Settings(), tmp_path, tmp_path)
@@ -97,7 +97,9 @@ def test_flags_that_are_no_numbers_are_refused_first(
     assert (caught.value.where, allowed in caught.value.why) == (where, True)
 
 
-def test_explaining_needs_no_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_reads_text_file_and_stdin_without_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project = Project(Settings(), tmp_path, tmp_path)
     done = mps_explain(project, text="Error 805\n", file=None)
     assert (done.exit_code, done.document["matches"][0]["id"]) == (0, "805")

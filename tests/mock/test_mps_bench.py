@@ -1,4 +1,4 @@
-"""mps.bench on the mock: no figure is made up; and with that refusal taken out, the whole way of a run but for the GPU's work."""
+"""mps.bench on the mock: refused, and without that refusal a whole run without the GPU work."""
 
 from __future__ import annotations
 
@@ -42,9 +42,7 @@ sys.exit(status)
 """
 
 
-def test_a_mock_is_refused_in_one_line(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bench_is_refused_on_a_mock(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     """With matplotlib or without: what is missing for a chart is said where there would be one."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert workspace.create().exit_code == 0
@@ -93,7 +91,7 @@ def run(box: Shared, seconds: str, **flags: Any) -> TaskResult:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unrefused")
-def test_every_cell_proves_who_is_attached_on_the_chosen_gpu(box: Shared) -> None:
+def test_cells_prove_attachment_on_the_chosen_gpu(box: Shared) -> None:
     before = left()
     done = run(box, "0.5")
     assert (done.exit_code, done.document["failures"], done.document["disturbed"]) == (0, [], []), (
@@ -115,7 +113,7 @@ def test_every_cell_proves_who_is_attached_on_the_chosen_gpu(box: Shared) -> Non
     ("how", "code", "why"),
     [("ctrl-c", 130, "interrupted"), ("connection", 4, "the connection was ")],
 )
-def test_what_cuts_a_cell_keeps_what_was_measured_and_ends_what_runs(
+def test_interrupted_cell_keeps_figures_and_ends_processes(
     box: Shared, how: str, code: int, why: str
 ) -> None:
     part = box.folder / "project" / "mps-bench" / "mps-bench-partial.json"

@@ -1,4 +1,4 @@
-"""One cell of a benchmark in a real shell, with a control tool and an nvidia-smi that are told what to say."""
+"""One cell of a benchmark in a real shell, with stand-ins of control tool and nvidia-smi."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def cell(
 
 
 @pytest.mark.parametrize("shell", ["dash", "bash"])
-def test_all_start_together_and_all_are_attached(container: Container, shell: str) -> None:
+def test_clients_start_together_and_are_all_attached(container: Container, shell: str) -> None:
     found = container.sample(cell(), shell)
     assert found.attached == {0, 1, 2}
     assert [end.status for end in found.ends] == [0, 0, 0]
@@ -182,13 +182,13 @@ def test_all_start_together_and_all_are_attached(container: Container, shell: st
     assert found.ends[1].last_line == "client 1 of 7 steps, 2 threads, devices unset"
 
 
-def test_the_thread_percentage_is_set_before_the_server_starts(container: Container) -> None:
+def test_thread_percentage_is_set_once(container: Container) -> None:
     container.sample(cell(percentage=12))
     assert container.logged("12") == ["12"]
 
 
 @pytest.mark.parametrize("shell", ["dash", "bash"])
-def test_of_several_gpus_both_arms_use_the_chosen_one(container: Container, shell: str) -> None:
+def test_cells_with_and_without_mps_use_the_chosen_gpu(container: Container, shell: str) -> None:
     """Clients of MPS see what the daemon offers; told the same once more by index, they would see nothing."""
     with_mps = container.sample(cell(gpu="GPU-1b"), shell)
     assert [end.last_line.split()[-1] for end in with_mps.ends] == ["unset"] * 3
@@ -202,18 +202,18 @@ def test_of_several_gpus_both_arms_use_the_chosen_one(container: Container, shel
     assert len(container.logged("smi")) == 4
 
 
-def test_a_machine_with_one_gpu_tells_nobody_which(container: Container) -> None:
+def test_single_gpu_sets_no_visible_devices(container: Container) -> None:
     container.sample(cell())
     assert container.logged("daemon") == ["daemon unset"]
     assert not any("-i" in line.split() for line in container.logged("smi"))
 
 
-def test_without_mps_there_is_no_daemon(container: Container) -> None:
+def test_cell_without_mps_has_no_attached_clients(container: Container) -> None:
     found = container.sample(cell(percentage=None))
     assert found.attached == frozenset()
 
 
-def test_a_client_of_another_daemon_makes_the_figure_without_mps_worthless(
+def test_client_of_other_daemon_fails_cell_without_mps(
     container: Container, tmp_path: Path
 ) -> None:
     """A program that finds the daemon of `mps.enable` by itself, wherever the cell tells it to look."""
@@ -231,7 +231,7 @@ def test_a_client_of_another_daemon_makes_the_figure_without_mps_worthless(
 
 
 @pytest.mark.slow
-def test_a_plain_program_that_finds_another_daemon_is_noticed_while_it_runs(
+def test_attachment_of_plain_program_is_detected_while_it_runs(
     container: Container, tmp_path: Path
 ) -> None:
     (tmp_path / "alive").write_text("100\n")
@@ -245,7 +245,7 @@ def test_a_plain_program_that_finds_another_daemon_is_noticed_while_it_runs(
 
 
 @pytest.mark.slow
-def test_a_daemon_that_does_not_quit_is_killed_before_its_folder_is_gone(
+def test_daemon_that_does_not_quit_is_killed(
     container: Container,
 ) -> None:
     """Nobody could reach it after that, and it would hold the GPU for all cells to come."""
@@ -258,7 +258,7 @@ def test_a_daemon_that_does_not_quit_is_killed_before_its_folder_is_gone(
     )
 
 
-def test_a_client_outside_mps_makes_the_figure_worthless(container: Container) -> None:
+def test_client_outside_mps_fails_the_cell(container: Container) -> None:
     """The silent fall-back: the program runs, and nothing but the daemon's list tells."""
     (container.bin / "nvidia-cuda-mps-control").write_text(
         CONTROL.replace(
@@ -270,14 +270,14 @@ def test_a_client_outside_mps_makes_the_figure_worthless(container: Container) -
     assert "never listed client" in caught.value.why
 
 
-def test_a_client_that_fails_before_the_barrier_holds_nobody_up(container: Container) -> None:
+def test_client_failing_before_barrier_does_not_block_others(container: Container) -> None:
     with pytest.raises(CellFailed, match="1 of 3 clients failed") as caught:
         container.sample(cell(), FAKE_FAILS="1")
     assert caught.value.why == "client 1: status 3  CUDA error 2: out of memory"
 
 
 @pytest.mark.parametrize("shell", ["dash", "bash"])
-def test_a_client_that_hangs_before_the_barrier_is_named_with_what_it_said_and_ended(
+def test_client_hanging_before_barrier_is_quoted_and_ended(
     container: Container, shell: str
 ) -> None:
     with pytest.raises(CellFailed, match="the cell could not run") as caught:
@@ -303,7 +303,7 @@ def processes(container: Container) -> list[str]:
 
 @pytest.mark.parametrize("shell", ["dash", "bash"])
 @pytest.mark.parametrize("program", ["program", "plain"])
-def test_with_a_container_for_each_worker_clients_go_round_and_meet(
+def test_clients_are_distributed_over_worker_containers(
     container: Container, shell: str, program: str
 ) -> None:
     found = container.sample(cell(program=program), shell, WORKERS)
@@ -316,7 +316,7 @@ def test_with_a_container_for_each_worker_clients_go_round_and_meet(
     assert container.logged("daemon") == ["daemon unset"]
 
 
-def test_apart_each_client_has_its_number_its_cores_and_its_gpu(container: Container) -> None:
+def test_separate_containers_get_number_cores_and_gpu(container: Container) -> None:
     (container.bin / "taskset").write_text(
         '#!/bin/sh\necho "cores $PROVISION_BENCH_CLIENT $2" >>"$FAKE_LOG"\nshift 2\nexec "$@"\n'
     )
@@ -339,7 +339,7 @@ def test_apart_each_client_has_its_number_its_cores_and_its_gpu(container: Conta
         ("FAKE_KILLED", "client 1: status 137  "),
     ],
 )
-def test_apart_a_client_that_never_was_is_told_of_and_holds_nobody_up(
+def test_separate_container_that_cannot_start_is_reported(
     container: Container, shell: str, fault: str, why: str
 ) -> None:
     environment = {fault: "worker-2"}
@@ -350,7 +350,7 @@ def test_apart_a_client_that_never_was_is_told_of_and_holds_nobody_up(
 
 
 @pytest.mark.slow
-def test_apart_a_client_that_hangs_before_the_barrier_is_ended(container: Container) -> None:
+def test_client_hanging_in_separate_container_is_ended(container: Container) -> None:
     with pytest.raises(CellFailed, match="the cell could not run") as caught:
         container.sample(cell(ready_s=2), "sh", WORKERS, FAKE_HANGS="1")
     assert caught.value.why.splitlines()[1:] == [
@@ -360,7 +360,7 @@ def test_apart_a_client_that_hangs_before_the_barrier_is_ended(container: Contai
     assert processes(container) == []
 
 
-def test_apart_a_daemon_that_does_not_start_starts_no_client(container: Container) -> None:
+def test_failed_daemon_starts_no_client_in_separate_containers(container: Container) -> None:
     with pytest.raises(CellFailed, match="could not run"):
         container.sample(cell(), "sh", WORKERS, FAKE_NO_DAEMON="out of luck")
     assert [line.split()[1:] for line in container.logged("box")] == [["daemon"]]
@@ -379,7 +379,7 @@ echo "ended $?"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shell", ["dash", "bash"])
-def test_apart_a_word_to_end_ends_everything(container: Container, shell: str) -> None:
+def test_sigterm_ends_clients_in_separate_containers(container: Container, shell: str) -> None:
     """Ctrl-C and a lost connection end the script; `docker exec` hands no signal on."""
     (container.bin / "endless").write_text(
         '#!/bin/sh\necho "endless $$" >>"$FAKE_LOG"\nexec sleep 613.5\n'
@@ -397,7 +397,7 @@ def test_apart_a_word_to_end_ends_everything(container: Container, shell: str) -
     )
 
 
-def test_of_many_that_hang_a_few_are_shown() -> None:
+def test_error_quotes_four_late_clients_at_most() -> None:
     text = (
         "".join(f"late {client} it printed nothing\n" for client in range(9))
         + "failed not every client was ready within 9 s\n"
@@ -407,19 +407,19 @@ def test_of_many_that_hang_a_few_are_shown() -> None:
     assert caught.value.why.splitlines()[-2:] == ["client 3: it printed nothing", "and 5 more"]
 
 
-def test_when_all_clients_fail_the_cell_ends(container: Container) -> None:
+def test_cell_ends_when_all_clients_fail(container: Container) -> None:
     with pytest.raises(CellFailed, match="1 of 1 clients failed"):
         container.sample(cell(clients=1), FAKE_FAILS="0")
 
 
-def test_a_program_that_knows_no_barrier_is_held_at_its_start(container: Container) -> None:
+def test_program_without_barrier_is_held_at_start(container: Container) -> None:
     found = container.sample(cell(program="plain"))
     assert found.attached == {0, 1, 2}
     assert 0.45 < found.makespan_s < 5.0
 
 
 @pytest.mark.slow
-def test_clients_that_were_never_there_together_are_all_attached(container: Container) -> None:
+def test_clients_attached_one_after_another_all_count(container: Container) -> None:
     """A short program is gone before the next one has its context: each was in the list once, and that is the proof."""
     (container.bin / "brief").write_text(
         """#!/bin/sh
@@ -433,9 +433,7 @@ sleep 0.9
 
 
 @pytest.mark.parametrize("last", ["loss 0.3", "1 of 2\\rloss 0.3", "1 of 2\\rloss 0.3\\r"])
-def test_a_program_whose_last_line_has_no_end_is_measured_too(
-    container: Container, last: str
-) -> None:
+def test_last_line_without_newline_is_read(container: Container, last: str) -> None:
     (container.bin / "open").write_text(f"#!/bin/sh\nprintf '{last}'\n")
     (container.bin / "open").chmod(0o755)
     found = container.sample(cell(clients=2, percentage=None, program="open"))
@@ -443,19 +441,19 @@ def test_a_program_whose_last_line_has_no_end_is_measured_too(
 
 
 @pytest.mark.parametrize("mark", ["\x0c", "\x1c", "\x85", "\u2028", "\x0b"])
-def test_what_a_program_prints_is_never_taken_for_a_word_of_the_cell(mark: str) -> None:
+def test_program_output_cannot_forge_cell_output(mark: str) -> None:
     """Python ends a line at more characters than a shell does."""
     text = f"idle 0\ngo 5\nattached \npeak 9\nclient 0 6 7 0\nprinted 0 loss{mark}failed forged\ndone\n"
     assert read_cell(text, cell(clients=1, percentage=None), "test").ends[0].status == 0
 
 
-def test_a_daemon_that_does_not_start_says_why(container: Container) -> None:
+def test_failed_daemon_start_is_quoted(container: Container) -> None:
     with pytest.raises(CellFailed, match="could not run") as caught:
         container.sample(cell(), FAKE_NO_DAEMON="out of luck")
     assert caught.value.why == "the daemon did not start: no start: out of luck"
 
 
-def test_a_client_is_kept_on_its_cores(container: Container) -> None:
+def test_client_is_pinned_to_its_cores(container: Container) -> None:
     (container.bin / "taskset").write_text(
         '#!/bin/sh\necho "$2" >>"$FAKE_LOG"\nshift 2\nexec "$@"\n'
     )
@@ -473,7 +471,7 @@ def test_a_client_is_kept_on_its_cores(container: Container) -> None:
         "client x y z\ngo 1\ndone\nprinted\nprinted 1",
     ],
 )
-def test_what_is_no_sample_is_refused(text: str) -> None:
+def test_invalid_cell_output_is_refused(text: str) -> None:
     with pytest.raises(CellFailed):
         read_cell(text, cell(clients=1, percentage=None), "test")
 
@@ -490,12 +488,12 @@ HUGE = "9" * 5000
         f"go 5\nattached {HUGE}\nclient 0 6 7 0\nidle 1\npeak {HUGE}\ndone",
     ],
 )
-def test_numbers_that_are_none_are_no_crash(text: str) -> None:
+def test_oversized_numbers_do_not_crash(text: str) -> None:
     with contextlib.suppress(CellFailed):
         assert read_cell(text, cell(clients=1, percentage=None), "test").peak_memory_mib is None
 
 
-def test_one_client_that_tells_its_end_twice_is_not_two() -> None:
+def test_duplicate_end_of_client_is_refused() -> None:
     with pytest.raises(CellFailed, match="did not reach its end"):
         read_cell(
             "go 5\nclient 0 6 7 0\nclient 0 6 8 0\ndone", cell(clients=2, percentage=None), "test"
@@ -505,7 +503,7 @@ def test_one_client_that_tells_its_end_twice_is_not_two() -> None:
 @pytest.mark.parametrize(
     ("began", "ended"), [(12.5, 19.5), (1700000001.0, 1700000000.5), (1700000000.0, 1700000000.0)]
 )
-def test_times_of_another_clock_are_no_makespan(began: float, ended: float) -> None:
+def test_times_of_another_clock_are_refused(began: float, ended: float) -> None:
     """A program of the user's that writes monotonic seconds: a makespan of minus fifty years, and a division by nothing."""
     text = f"go 1700000000.0\nclient 0 {began} {ended} 0\ndone"
     with pytest.raises(CellFailed, match="not seconds since the epoch") as caught:

@@ -1,4 +1,4 @@
-"""A benchmark's arithmetic: the grid, the order, the budget, and what the samples add up to."""
+"""A benchmark: flags, the grid, the order, the budget, results, document and page."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def samples(runs_by_cell: dict[tuple[str, int], list[list[float]]]) -> Samples:
         ("none", ("none",)),
     ],
 )
-def test_all_is_compared_with_none(text: str | None, modes: tuple[str, ...]) -> None:
+def test_modes_always_include_none(text: str | None, modes: tuple[str, ...]) -> None:
     assert parse_modes(text) == modes
 
 
@@ -69,18 +69,18 @@ def test_all_is_compared_with_none(text: str | None, modes: tuple[str, ...]) -> 
     ("text", "clients"),
     [(None, (1, 2, 4, 8, 16)), ("16,4", (1, 4, 16)), ("1", (1,)), ("3,3", (1, 3))],
 )
-def test_all_is_compared_with_one(text: str | None, clients: tuple[int, ...]) -> None:
+def test_clients_always_include_one(text: str | None, clients: tuple[int, ...]) -> None:
     assert parse_clients(text) == clients
 
 
 @pytest.mark.parametrize("text", ["", "0", "4,x", "-1", "1000", "1;2"])
-def test_clients_that_are_no_numbers_are_refused(text: str) -> None:
+def test_invalid_clients_flag_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_clients(text)
 
 
 @pytest.mark.parametrize(("text", "unknown"), [("mps,fast", "'fast'"), ("", "''"), (",", "','")])
-def test_an_unknown_mode_is_named(text: str, unknown: str) -> None:
+def test_unknown_mode_is_refused(text: str, unknown: str) -> None:
     with pytest.raises(UsageError, match=f"unknown mode {unknown}"):
         parse_modes(text)
 
@@ -88,12 +88,12 @@ def test_an_unknown_mode_is_named(text: str, unknown: str) -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90s", 90), ("6m", 360), ("1h30m", 5400), ("45", 45), ("2m5s", 125)]
 )
-def test_a_budget_is_a_span_of_time(text: str, seconds: float) -> None:
+def test_budget_is_parsed_as_time_span(text: str, seconds: float) -> None:
     assert parse_budget(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "soon", "6 m", "-3m", "0"])
-def test_a_budget_that_is_none_is_refused(text: str) -> None:
+def test_invalid_budget_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_budget(text)
 
@@ -101,7 +101,7 @@ def test_a_budget_that_is_none_is_refused(text: str) -> None:
 # --- the grid -------------------------------------------------------------------------------------
 
 
-def test_cells_that_are_the_same_are_run_once() -> None:
+def test_grid_has_equal_modes_once() -> None:
     """For one client 100/N is 100 %, and for two 200/N is."""
     assert [str(key) for key in grid_cells(MODES, (1, 2, 16))] == [
         *("none x 1", "mps x 1", "none x 2", "mps x 2", "100/N x 2"),
@@ -120,13 +120,11 @@ def test_cells_that_are_the_same_are_run_once() -> None:
         ("100/N", 300, 1),
     ],
 )
-def test_the_part_of_the_gpu_that_a_client_may_use(
-    mode: str, clients: int, percentage: int | None
-) -> None:
+def test_thread_percentage_of_each_mode(mode: str, clients: int, percentage: int | None) -> None:
     assert CellKey(mode, clients).percentage == percentage
 
 
-def test_every_round_has_every_cell_in_an_order_of_its_own() -> None:
+def test_each_round_has_every_cell_in_its_own_order() -> None:
     keys = grid_cells(MODES, (1, 4, 16))
     order = list(shuffled_rounds(keys, 3))
     assert Counter(order) == Counter((number, key) for number in (1, 2, 3) for key in keys)
@@ -137,7 +135,7 @@ def test_every_round_has_every_cell_in_an_order_of_its_own() -> None:
 
 
 @given(st.integers(0, 64), st.integers(1, 100), st.integers(0, 50))
-def test_core_sets_are_disjoint_while_there_are_enough(cpus: int, clients: int, more: int) -> None:
+def test_core_sets_are_disjoint_while_cores_suffice(cpus: int, clients: int, more: int) -> None:
     most = clients + more
     sets = core_sets(range(cpus), clients, most)
     assert len(sets) == clients
@@ -157,7 +155,7 @@ def test_core_sets_are_disjoint_while_there_are_enough(cpus: int, clients: int, 
 @pytest.mark.parametrize(
     ("text", "cpus"), [("0-3,8", (0, 1, 2, 3, 8)), ("5", (5,)), ("", ()), ("0-", ()), ("a", ())]
 )
-def test_the_cores_of_a_process(text: str, cpus: tuple[int, ...]) -> None:
+def test_cpu_list_is_parsed(text: str, cpus: tuple[int, ...]) -> None:
     assert parse_cpu_list(text) == cpus
 
 
@@ -177,14 +175,14 @@ RUNS = (
 )
 
 
-def test_the_steps_fill_the_budget() -> None:
+def test_steps_fill_the_budget() -> None:
     steps = steps_for_budget(KEYS, RUNS, rounds=3, budget_s=600)
     assert steps > 1000
     assert steps % 100 == 0
     assert 0.98 * 600 < 3 * sum(predict_s(KEYS, RUNS, steps).values()) <= 600
 
 
-def test_a_grid_that_does_not_fit_says_what_would() -> None:
+def test_budget_below_the_least_suggests_a_larger_one() -> None:
     with pytest.raises(UsageError) as caught:
         steps_for_budget(KEYS, RUNS, rounds=3, budget_s=60)
     assert "3 rounds of 4 cells take at least 1m2" in caught.value.why
@@ -194,7 +192,7 @@ def test_a_grid_that_does_not_fit_says_what_would() -> None:
     )
 
 
-def test_the_pilots_are_the_ends_of_the_grid() -> None:
+def test_pilots_are_smallest_and_largest_cells() -> None:
     assert [[str(key) for key in arm] for arm in pilot_candidates(KEYS)] == [
         ["none x 1"],
         ["none x 16"],
@@ -205,7 +203,7 @@ def test_the_pilots_are_the_ends_of_the_grid() -> None:
     ]
 
 
-def test_where_the_most_processes_gave_no_figure_fewer_tell_how_long_it_takes() -> None:
+def test_prediction_extrapolates_from_smaller_pilots() -> None:
     keys = grid_cells(("none", "mps"), (1, 4, 16))
     runs = (
         Pilot(CellKey("none", 1), 100, 1.0, 2.0),
@@ -224,7 +222,7 @@ def test_where_the_most_processes_gave_no_figure_fewer_tell_how_long_it_takes() 
     st.floats(0.01, 50),
     st.integers(0, 5000),
 )
-def test_no_cell_is_foretold_to_take_less_than_nothing(
+def test_predicted_times_are_never_negative(
     most: int, piloted: int, alone_s: float, far_s: float, steps: int
 ) -> None:
     """More processes may take less than fewer; a line through them would soon be below zero."""
@@ -236,7 +234,7 @@ def test_no_cell_is_foretold_to_take_less_than_nothing(
     assert min(predict_s(keys, runs, steps).values()) >= 0.0
 
 
-def test_cells_over_the_limit_of_the_server_are_those_with_mps() -> None:
+def test_only_cells_with_mps_exceed_client_limit() -> None:
     keys = grid_cells(("none", "mps", "200/N"), (1, 48, 49))
     assert [str(key) for key in cells_over_limit(keys, 48)] == ["mps x 49", "200/N x 49"]
     assert cells_over_limit(keys, None) == ()
@@ -256,7 +254,7 @@ SEED = samples(
 """The table of the seed (Tesla P100)."""
 
 
-def test_the_seeds_table() -> None:
+def test_published_example_gives_published_ratios() -> None:
     cells = cell_results(SEED)
     by_key = {(cell.mode, cell.clients): cell for cell in cells}
     assert [round(cell.against_none or 0, 2) for cell in cells if cell.mode == "mps"] == [
@@ -273,7 +271,7 @@ def test_the_seeds_table() -> None:
     )
 
 
-def test_cells_that_are_alike_leave_the_plainer_one() -> None:
+def test_best_of_similar_cells_is_the_plainer_mode() -> None:
     cells = cell_results(
         samples(
             {
@@ -290,7 +288,7 @@ def test_cells_that_are_alike_leave_the_plainer_one() -> None:
     assert (chosen.mode, chosen.clients) == ("mps", 4)
 
 
-def test_a_cap_that_is_faster_by_less_than_its_own_spread_is_not_recommended() -> None:
+def test_cap_faster_by_less_than_its_spread_is_not_best() -> None:
     """Three rounds of 16 light trainings on an H200: 2.06, 2.06 and 4.14 s with a cap; 2.21, 2.21 and 2.49 s without."""
     runs_by_cell = {
         ("none", 1): [[2.34]],
@@ -303,7 +301,7 @@ def test_a_cap_that_is_faster_by_less_than_its_own_spread_is_not_recommended() -
     assert (chosen.mode, chosen.clients) == ("mps", 16)
 
 
-def test_one_bad_round_makes_nothing_alike_that_is_far_slower() -> None:
+def test_one_slow_round_does_not_make_a_slow_mode_best() -> None:
     runs_by_cell = {
         ("none", 1): [[1.0]],
         ("none", 8): [[4.0] * 8],
@@ -314,7 +312,7 @@ def test_one_bad_round_makes_nothing_alike_that_is_far_slower() -> None:
     assert chosen.mode == "mps"
 
 
-def test_one_process_alone_may_be_the_best() -> None:
+def test_one_process_is_best_where_sharing_gains_nothing() -> None:
     cells = cell_results(
         samples({("none", 1): [[1.0]], ("none", 2): [[2.2] * 2], ("mps", 2): [[2.1] * 2]})
     )
@@ -346,24 +344,24 @@ def test_one_process_alone_may_be_the_best() -> None:
         ),
     ],
 )
-def test_nothing_is_said_of_what_was_not_compared(
+def test_advice_is_limited_to_compared_cells(
     runs_by_cell: dict[tuple[str, int], list[list[float]]], says: str
 ) -> None:
     """Cells fail, runs are cut, and --modes none asks for no MPS at all."""
     assert says in advice(cell_results(samples(runs_by_cell)))
 
 
-def test_medians_and_percentiles_over_all_rounds() -> None:
+def test_median_and_percentiles_include_all_rounds() -> None:
     cell = cell_results(samples({("none", 1): [[1.0], [9.0], [2.0]]}))[0]
     assert (cell.median_s, cell.p50_s, cell.p95_s, cell.ratio) == (2.0, 2.0, 9.0, 1.0)
 
 
-def test_without_one_process_alone_nothing_is_compared() -> None:
+def test_results_are_empty_without_one_process_alone() -> None:
     assert cell_results(samples({("mps", 4): [[1.0] * 4]})) == ()
     assert best_cell(()) is None
 
 
-def test_the_document_is_json_with_the_keys_that_scripts_rely_on() -> None:
+def test_document_is_json_with_stable_keys() -> None:
     SEED.failures.append((CellKey("mps", 16), "2 of 16 clients failed: out of memory"))
     try:
         document = bench_document(
@@ -379,7 +377,7 @@ def test_the_document_is_json_with_the_keys_that_scripts_rely_on() -> None:
     assert document["best"]["clients"] == 10
 
 
-def test_the_table_marks_the_best() -> None:
+def test_table_marks_best_cell() -> None:
     cells = cell_results(SEED)
     lines = table(cells).splitlines()
     assert [line[0] for line in lines] == [" ", " ", " ", " ", " ", "*"]
@@ -387,7 +385,7 @@ def test_the_table_marks_the_best() -> None:
     assert max(map(len, lines)) <= 100
 
 
-def test_the_report_stands_alone_and_holds_no_markup_of_others() -> None:
+def test_page_is_self_contained_and_escapes_texts() -> None:
     hostile = "<script>alert(1)</script>"
     document = bench_document(cell_results(SEED), SEED, {"gpu": hostile, "program": hostile})
     text = report_page(cell_results(SEED), document, svg="<?xml?><svg>chart</svg>")
@@ -399,7 +397,7 @@ def test_the_report_stands_alone_and_holds_no_markup_of_others() -> None:
 
 
 @pytest.mark.slow
-def test_the_chart_is_drawn_in_both_forms() -> None:
+def test_chart_is_drawn_as_svg_and_png() -> None:
     chart = pytest.importorskip("provision.mps.bench.chart")
     drawn = chart.draw(cell_results(SEED), "Tesla P100")
     assert drawn["png"].startswith(b"\x89PNG")

@@ -56,7 +56,7 @@ def refusal(monkeypatch: pytest.MonkeyPatch, folder: Path, *answers: str, **mps:
     return caught.value
 
 
-def test_other_programs_are_seen_from_the_host_and_named_with_their_container(
+def test_bench_refuses_gpu_in_use_and_lists_users(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """nvidia-smi in a container shows nothing of them."""
@@ -71,7 +71,7 @@ def test_other_programs_are_seen_from_the_host_and_named_with_their_container(
     ("ours", "fix"),
     [(True, "invoke mps.disable"), (False, "sudo nvidia-smi -c DEFAULT   (on the host)")],
 )
-def test_a_gpu_that_lets_one_process_in_has_nothing_to_compare(
+def test_bench_refuses_exclusive_compute_mode(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ours: bool, fix: str
 ) -> None:
     found = refusal(monkeypatch, tmp_path, LOOKED.format(mode="Exclusive_Process"), exclusive=ours)
@@ -79,7 +79,7 @@ def test_a_gpu_that_lets_one_process_in_has_nothing_to_compare(
 
 
 @pytest.mark.parametrize("command", ["python 'train.py", "", "  "])
-def test_a_command_of_no_words_is_refused(command: str) -> None:
+def test_empty_or_unquoted_command_is_refused(command: str) -> None:
     with pytest.raises(UsageError, match="this is not a command"):
         parse_options(command=command)
 
@@ -88,7 +88,7 @@ def test_a_command_of_no_words_is_refused(command: str) -> None:
     ("running", "what"),
     [("", "the worker container"), ("running worker=true\n", "the container worker-mps")],
 )
-def test_every_container_of_the_topology_has_to_run(
+def test_bench_refuses_stopped_container(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, running: str, what: str
 ) -> None:
     found = refusal(
@@ -97,7 +97,7 @@ def test_every_container_of_the_topology_has_to_run(
     assert (found.what, found.fix) == (f"{what} is not running", "invoke dev.up")
 
 
-def test_steps_for_a_command_that_takes_none_are_refused() -> None:
+def test_steps_flag_is_refused_for_command_without_steps() -> None:
     with pytest.raises(UsageError, match="--steps has no effect on this command"):
         parse_options(command="python train.py", steps="500")
     assert parse_options(command="python train.py {steps}", steps="500").steps == 500
@@ -105,7 +105,7 @@ def test_steps_for_a_command_that_takes_none_are_refused() -> None:
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "\u0663", "9" * 5000, "99999999"])
 @pytest.mark.parametrize("flag", ["rounds", "steps"])
-def test_what_is_no_number_for_a_flag_is_refused_with_the_flags_name(flag: str, text: str) -> None:
+def test_invalid_number_is_refused_with_flag_name(flag: str, text: str) -> None:
     wishes: dict[str, Any] = {flag: text}
     with pytest.raises(UsageError, match="is not a valid number") as caught:
         parse_options(**wishes)

@@ -1,4 +1,4 @@
-"""A run of mps.bench from its first cell to its end, and to ends that come too early, on a GPU that answers by heart."""
+"""mps.bench from the first cell to the end, or an early end, on a host with prepared answers."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path, monkeypatch)
 
 
-def test_a_whole_run_is_complete_and_leaves_no_part(bench: Bench) -> None:
+def test_complete_run_leaves_no_partial_files(bench: Bench) -> None:
     gpu = Gpu()
     done = bench(gpu)
     assert (done.exit_code, done.document["complete"], "why" in done.document) == (0, True, False)
@@ -145,7 +145,7 @@ def test_a_whole_run_is_complete_and_leaves_no_part(bench: Bench) -> None:
     assert (gpu.cells[0], gpu.ended, gpu.removed, gpu.closed) == ("1 -", 0, 1, True)
 
 
-def test_what_is_measured_is_on_the_disk_before_the_next_cell_begins(bench: Bench) -> None:
+def test_figures_are_on_disk_before_next_cell_begins(bench: Bench) -> None:
     """So a killed process and a power cut lose one cell at most."""
     counts: list[int] = []
     gpu = Gpu()
@@ -175,7 +175,7 @@ CUTS = [
 
 
 @pytest.mark.parametrize(("cut", "code", "why"), CUTS, ids=["ctrl-c", "connection"])
-def test_a_run_that_is_cut_ends_with_what_there_is(
+def test_interrupted_run_reports_figures_so_far(
     bench: Bench, cut: BaseException, code: int, why: str
 ) -> None:
     gpu = Gpu({4: cut})
@@ -199,7 +199,7 @@ def test_a_run_that_is_cut_ends_with_what_there_is(
     )
 
 
-def test_a_cut_run_never_replaces_a_whole_one(bench: Bench) -> None:
+def test_interrupted_run_keeps_files_of_complete_one(bench: Bench) -> None:
     bench(Gpu())
     before = bench.file("mps-bench.json")
     bench(Gpu({3: KeyboardInterrupt()}))
@@ -211,14 +211,14 @@ def test_a_cut_run_never_replaces_a_whole_one(bench: Bench) -> None:
     )
 
 
-def test_a_run_that_is_cut_before_its_first_figure_is_an_error_as_any(bench: Bench) -> None:
+def test_interruption_before_first_figure_is_raised(bench: Bench) -> None:
     gpu = Gpu({1: KeyboardInterrupt()})
     with pytest.raises(ProvisionError) as caught:
         bench(gpu)
     assert (caught.value.exit_code, bench.files, gpu.ended, gpu.removed) == (130, [], 1, 1)
 
 
-def test_a_cell_without_end_is_ended_and_the_others_go_on(bench: Bench) -> None:
+def test_cell_beyond_time_limit_is_ended_and_others_run(bench: Bench) -> None:
     gpu = Gpu({2: CommandTimeout("no end after 1800 s", where="box")})
     done = bench(gpu)
     assert (done.exit_code, done.document["complete"], gpu.ended, len(gpu.cells)) == (0, True, 1, 8)
@@ -234,7 +234,7 @@ GPU_ROW = "gpu|0, GPU-00000000-c0de, NVIDIA L4, 580.1, 23034, 0, 23034, 8.9, Def
     ("capability", "cuda", "limit"),
     [("6.0", "12.2", 16), ("8.9", "12.8", 48), ("9.0", "13.0", 48), ("9.0", "13.1", 60)],
 )
-def test_more_clients_than_a_server_takes_are_left_out_before_anything_is_measured(
+def test_cells_above_client_limit_are_left_out(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, capability: str, cuda: str, limit: int
 ) -> None:
     status = (
@@ -260,7 +260,7 @@ def test_more_clients_than_a_server_takes_are_left_out_before_anything_is_measur
     )
 
 
-def test_of_several_gpus_the_chosen_one_is_measured_and_nobody_else_s_is_looked_at(
+def test_only_the_chosen_gpu_is_measured_and_inspected(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.modules[__name__], "LOOKED", LOOKED + "gpu=GPU-11111111-c0de\n")
@@ -280,7 +280,7 @@ def test_of_several_gpus_the_chosen_one_is_measured_and_nobody_else_s_is_looked_
     )
 
 
-def test_somebody_who_comes_meanwhile_is_named_beside_the_figures(
+def test_other_gpu_users_are_reported_with_the_figures(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two cells no program of ours is on the GPU: whoever is there then was there in the cells as well."""
@@ -301,9 +301,7 @@ def test_somebody_who_comes_meanwhile_is_named_beside_the_figures(
 @pytest.mark.parametrize(
     ("rounds", "told"), [("1", "1 round only"), ("2", "2 rounds only"), ("3", None)]
 )
-def test_fewer_rounds_than_a_median_wants_are_run_and_said_everywhere(
-    bench: Bench, rounds: str, told: str | None
-) -> None:
+def test_too_few_rounds_are_run_with_a_warning(bench: Bench, rounds: str, told: str | None) -> None:
     done = bench(Gpu(), rounds=rounds)
     expected = [] if told is None else [f"{told}: a median and a spread need 3"]
     assert (
@@ -325,7 +323,9 @@ def test_fewer_rounds_than_a_median_wants_are_run_and_said_everywhere(
     )
 
 
-def test_a_look_that_fails_ends_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_status_query_does_not_end_the_run(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gpu = Gpu()
     module = sys.modules[__name__]
     broken = QUIET + "gpu|nonsense\n"
@@ -337,13 +337,13 @@ def test_a_look_that_fails_ends_nothing(bench: Bench, monkeypatch: pytest.Monkey
     )
 
 
-def test_nobody_else_is_no_news(bench: Bench) -> None:
+def test_no_other_gpu_users_report_nothing(bench: Bench) -> None:
     done = bench(Gpu())
     assert done.document["disturbed"] == []
     assert "not alone" not in done.text
 
 
-def test_a_gpu_that_is_not_there_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_gpu_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "LOOKED", LOOKED + "gpu=No devices were found\n")
     with pytest.raises(UsageError, match="there is no such GPU") as caught:
         bench(Gpu(), settings={"mps": {"gpu": 7}})
@@ -353,7 +353,7 @@ def test_a_gpu_that_is_not_there_is_refused(bench: Bench, monkeypatch: pytest.Mo
     )
 
 
-def test_a_pilot_that_fails_leaves_the_budget_to_fewer_processes(bench: Bench) -> None:
+def test_failed_pilot_is_replaced_by_fewer_processes(bench: Bench) -> None:
     """Sixteen may not fit into the memory: that is a line of the table, not the end of the benchmark."""
     gpu = Gpu({2: "failed out of memory\n"})
     done = bench(gpu, clients="1,2,4", budget="1h")
@@ -362,13 +362,13 @@ def test_a_pilot_that_fails_leaves_the_budget_to_fewer_processes(bench: Bench) -
     assert (done.exit_code, len(done.document["cells"])) == (0, 6)
 
 
-def test_when_one_process_alone_fails_at_once_the_reason_is_the_error(bench: Bench) -> None:
+def test_failure_of_one_process_alone_is_raised(bench: Bench) -> None:
     with pytest.raises(CellFailed) as caught:
         bench(Gpu({1: "failed no luck\n"}), budget="1h")
     assert caught.value.why == "no luck"
 
 
-def test_the_same_failure_in_every_round_is_told_once(bench: Bench) -> None:
+def test_repeated_failure_is_printed_once_with_its_count(bench: Bench) -> None:
     def fails(self: Gpu, clients: int, percentage: str) -> str:
         return (
             "failed out of luck\n"
@@ -385,13 +385,13 @@ def test_the_same_failure_in_every_round_is_told_once(bench: Bench) -> None:
     ]
 
 
-def test_a_folder_without_git_is_not_sent_and_that_is_said(bench: Bench) -> None:
+def test_folder_without_git_is_not_sent_with_a_note(bench: Bench) -> None:
     done = bench(Gpu(), command="python3 train.py")
     assert done.exit_code == 0
     assert [note for note in bench.notes if "were not sent" in note] == [bench.notes[0]]
 
 
-def test_a_folder_that_cannot_be_written_is_found_before_anything_is_measured(bench: Bench) -> None:
+def test_unwritable_output_folder_is_refused_before_measuring(bench: Bench) -> None:
     (bench.folder / FOLDER).write_text("")
     gpu = Gpu()
     with pytest.raises(ProvisionError, match="the results cannot be written"):
@@ -399,7 +399,7 @@ def test_a_folder_that_cannot_be_written_is_found_before_anything_is_measured(be
     assert (gpu.cells, gpu.removed) == ([], 1)
 
 
-def test_a_disk_that_fills_meanwhile_costs_the_files_and_not_the_figures(bench: Bench) -> None:
+def test_write_failure_keeps_figures_in_the_result(bench: Bench) -> None:
     gpu = Gpu()
 
     def fill() -> None:

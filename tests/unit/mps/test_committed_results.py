@@ -1,4 +1,4 @@
-"""What docs/mps.md says was measured is what the committed results say, and the results are what was wanted."""
+"""docs/mps.md shows the committed benchmark results, and the results meet the requirements."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def row(clients: int) -> str:
 
 
 @pytest.mark.parametrize("clients", [1, 5, 10, 16])
-def test_the_page_shows_the_committed_figures(clients: int) -> None:
+def test_documentation_table_matches_committed_figures(clients: int) -> None:
     table = (
         (ROOT / "docs" / "mps.md")
         .read_text()
@@ -45,20 +45,20 @@ def test_the_page_shows_the_committed_figures(clients: int) -> None:
     assert rows == [row(clients)]
 
 
-def test_every_cell_has_three_rounds_and_none_failed() -> None:
+def test_committed_cells_have_three_rounds_without_failure() -> None:
     assert {len(cell["makespan_s"]) for cell in H200["cells"]} == {3}
     assert H200["failures"] == []
     assert {"gpu", "driver", "date", "cpus", "steps", "program"} <= set(H200)
 
 
 @pytest.mark.parametrize(("clients", "times"), [(10, 1.5), (16, 3.0)])
-def test_mps_is_as_much_faster_as_the_seeds_experiment_promises(clients: int, times: float) -> None:
+def test_committed_speedup_reaches_the_required_factor(clients: int, times: float) -> None:
     found = cells(H200)
     best = min(found[mode, clients]["median_s"] for mode in MODES[1:])
     assert found["none", clients]["median_s"] / best >= times
 
 
-def test_sixteen_processes_with_mps_take_no_longer_than_one_without() -> None:
+def test_sixteen_processes_with_mps_take_as_long_as_one_alone() -> None:
     found = cells(H200)
     assert (
         min(found[mode, 16]["median_s"] for mode in MODES[1:])
@@ -66,7 +66,7 @@ def test_sixteen_processes_with_mps_take_no_longer_than_one_without() -> None:
     )
 
 
-def test_the_page_tells_the_memory_and_the_price_of_taking_turns_as_committed() -> None:
+def test_documentation_matches_committed_memory_and_time_slicing() -> None:
     page = (ROOT / "docs" / "mps.md").read_text()
     found = cells(H200)
     uncapped, capped = (
@@ -80,7 +80,7 @@ def test_the_page_tells_the_memory_and_the_price_of_taking_turns_as_committed() 
     assert f"{slower:.0%}".replace("%", " %") + " longer than one alone" in page
 
 
-def test_the_page_tells_the_second_run_as_committed() -> None:
+def test_documentation_matches_committed_second_run() -> None:
     page = " ".join((ROOT / "docs" / "mps.md").read_text().split())
     second: dict[str, Any] = json.loads(
         (ROOT / "bench" / "results" / "mps-h200-second.json").read_text()
@@ -105,14 +105,14 @@ def test_the_page_tells_the_second_run_as_committed() -> None:
     assert f"sixteen took {fastest[16] / alone['median_s']:.2f} times as long as one alone" in page
 
 
-def test_the_plan_of_the_acceptance_run_is_the_best_cell_of_the_benchmarks_run() -> None:
+def test_committed_plan_is_the_best_committed_cell() -> None:
     """Two runs on one machine. 200/16 is 12.5: the plan rounds it up, and the benchmark of that day rounded it down."""
     plan, best = ACCEPTANCE["plan"]["plan"], H200["best"]
     assert (plan["clients"], best["mode"]) == (best["clients"], "200/N")
     assert abs(plan["thread_percentage"] - best["thread_percentage"]) <= 1
 
 
-def test_what_the_plan_chooses_is_inside_the_spread_of_the_second_run_s_fastest_cell() -> None:
+def test_committed_plan_is_within_spread_of_second_run() -> None:
     second: dict[str, Any] = json.loads(
         (ROOT / "bench" / "results" / "mps-h200-second.json").read_text()
     )
@@ -128,7 +128,7 @@ def test_what_the_plan_chooses_is_inside_the_spread_of_the_second_run_s_fastest_
     )
 
 
-def test_enabling_took_two_seconds_and_three_round_trips_at_most() -> None:
+def test_committed_enable_took_two_seconds_and_three_round_trips() -> None:
     enable = ACCEPTANCE["enable"]
     assert max(enable["seconds"], *enable["again_s"]) <= 2.0
     assert enable["round_trips"] <= 3

@@ -1,4 +1,4 @@
-"""Error text -> cause and remedy: what people paste, and a table whose every row is reached by it."""
+"""mps.explain: what users paste finds its rows, and every row is found by a case."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from provision.commands.mps.explain import mps_explain
 from provision.mps import explain as module
-from provision.mps.explain import LONGEST_LINE, Match, Row, explain, rows
+from provision.mps.explain import LONGEST_PIECE, Match, Row, explain, rows
 from provision.project.project import Project
 from provision.settings import Settings
 
@@ -27,24 +27,24 @@ CASES = tomllib.loads(
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["text"].strip()[:40])
-def test_what_was_pasted_is_explained(case: Mapping[str, Any]) -> None:
+def test_pasted_error_text_finds_expected_rows(case: Mapping[str, Any]) -> None:
     assert [match.row.id for match in explain(case["text"])] == case["ids"]
 
 
-def test_every_row_is_reached_by_a_case() -> None:
+def test_every_row_is_covered_by_a_case() -> None:
     ids = [row.id for row in rows()]
     assert len(set(ids)) == len(ids) > 30
     assert set(ids) == {name for case in CASES for name in case["ids"]}
 
 
 @pytest.mark.parametrize("code", [2, 46, 100, 101, 700, 719, *range(803, 812)])
-def test_what_the_probe_client_says_is_known(code: int) -> None:
+def test_failure_line_of_probe_client_is_explained(code: int) -> None:
     """`mps.doctor` sends its reader here with these very words."""
     (match,) = explain(f"failed: cuCtxCreate_v2 gives {code}")
     assert not match.row.harmless
 
 
-def test_a_match_names_its_first_line_and_counts_the_others() -> None:
+def test_match_reports_first_line_and_number_of_lines() -> None:
     (match,) = explain("fine\nError 805\nfine\n  Error 805  \n")
     assert (
         match.as_dict().items()
@@ -53,7 +53,7 @@ def test_a_match_names_its_first_line_and_counts_the_others() -> None:
     assert "pipe directory" in match.as_dict()["cause"]
 
 
-def test_what_is_told_fits_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_fits_width_of_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     told = mps_explain(
         Project(Settings(), tmp_path, tmp_path), f"Error 805 {100 * 'x'}", None
@@ -65,12 +65,12 @@ def test_what_is_told_fits_the_terminal(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     "escape", ["\x1b", "\\u001b", "\\x1B"], ids=["as it is", "in JSON", "as Python writes it"]
 )
-def test_colour_hides_nothing(escape: str) -> None:
+def test_colour_sequences_do_not_prevent_a_match(escape: str) -> None:
     (match,) = explain(f"fine\n{escape}[1;31mError 805: MPS client failed{escape}[0m")
     assert (match.row.id, match.line, match.text) == ("805", 2, "Error 805: MPS client failed")
 
 
-def test_a_log_of_a_good_day_holds_nothing_harmful() -> None:
+def test_log_of_healthy_daemon_matches_only_harmless_rows() -> None:
     text = (Path(__file__).parents[2] / "data" / "mps" / "parse" / "v2_580.toml").read_text(
         encoding="utf-8"
     )
@@ -79,7 +79,7 @@ def test_a_log_of_a_good_day_holds_nothing_harmful() -> None:
 
 
 @given(st.text() | st.lists(st.sampled_from([case["text"] for case in CASES])).map("\n".join))
-def test_any_text_is_explained_or_not(text: str) -> None:
+def test_explain_never_raises(text: str) -> None:
     assert len(explain(text)) <= len(rows())
 
 
@@ -128,19 +128,19 @@ LONG = st.builds(
         max_size=12,
     ).map("\n".join)
 )
-def test_what_is_looked_for_by_its_words_is_what_every_pattern_finds(text: str) -> None:
+def test_search_by_words_finds_what_patterns_alone_find(text: str) -> None:
     assert explain(text) == plainly(text)
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row.id)
 @settings(max_examples=10)
 @given(data=st.data())
-def test_whatever_a_row_fits_holds_one_of_its_words(row: Row, data: st.DataObject) -> None:
+def test_text_matching_a_pattern_contains_a_word_of_its_row(row: Row, data: st.DataObject) -> None:
     for pattern in row.match:
-        assert row.may_fit(data.draw(st.from_regex(pattern)).lower()), pattern.pattern
+        assert row.has_word(data.draw(st.from_regex(pattern)).lower()), pattern.pattern
 
 
-def test_a_line_without_a_word_of_a_row_costs_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_without_words_is_not_searched_with_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
     class Counted:
         def __init__(self, pattern: re.Pattern[str]) -> None:
             self._pattern = pattern
@@ -157,14 +157,14 @@ def test_a_line_without_a_word_of_a_row_costs_no_search(monkeypatch: pytest.Monk
     assert set(searched) == {"Error 805"}
 
 
-@pytest.mark.parametrize("before", [0, 90, LONGEST_LINE - 8, LONGEST_LINE, 10 * LONGEST_LINE])
-def test_the_end_of_a_long_line_counts_as_well(before: int) -> None:
+@pytest.mark.parametrize("before", [0, 90, LONGEST_PIECE - 8, LONGEST_PIECE, 10 * LONGEST_PIECE])
+def test_error_anywhere_in_a_long_line_matches_once(before: int) -> None:
     (match,) = explain(f"{'x' * before} CUDA failed: Error 805 {'x' * before}")
     assert (match.row.id, match.line, match.times) == ("805", 1, 1)
-    assert len(match.text) <= LONGEST_LINE
+    assert len(match.text) <= LONGEST_PIECE
 
 
-def test_a_traceback_in_a_json_log_is_read_line_by_line() -> None:
+def test_traceback_in_json_log_is_matched_line_by_line() -> None:
     calls = "".join(
         f'  File "sdk_worker.py", line {number}, in _execute\n    response = task()\n'
         for number in range(60)
@@ -175,7 +175,7 @@ def test_a_traceback_in_a_json_log_is_read_line_by_line() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be-with-mark"])
-def test_a_log_is_read_in_the_encoding_that_its_mark_names(tmp_path: Path, encoding: str) -> None:
+def test_file_is_decoded_by_its_byte_order_mark(tmp_path: Path, encoding: str) -> None:
     text = "RuntimeError: out of memory (cuInit)\n"
     data = (
         codecs.BOM_UTF16_BE + text.encode("utf-16-be")
@@ -191,9 +191,7 @@ def test_a_log_is_read_in_the_encoding_that_its_mark_names(tmp_path: Path, encod
 
 
 @pytest.mark.parametrize("program", ["provision", "invoke"])
-def test_remedies_are_told_in_the_words_of_the_program_that_was_called(
-    tmp_path: Path, program: str
-) -> None:
+def test_remedies_name_the_program_that_was_called(tmp_path: Path, program: str) -> None:
     done = mps_explain(
         Project(Settings(), tmp_path, tmp_path, program_argv0=program), text="Error 808", file=None
     )
@@ -201,7 +199,7 @@ def test_remedies_are_told_in_the_words_of_the_program_that_was_called(
     assert (done.document["matches"][0]["remedy"], remedy in done.text) == (remedy, True)
 
 
-def test_the_page_lists_every_row() -> None:
+def test_documentation_lists_every_row() -> None:
     page = (Path(__file__).parents[3] / "docs" / "mps.md").read_text(encoding="utf-8")
     missing = [
         row.id for row in rows() if f"| {row.says} | {row.cause} | {row.remedy} |" not in page

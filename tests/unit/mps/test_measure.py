@@ -1,4 +1,4 @@
-"""What one measured run showed."""
+"""mps.plan --measure: the script, and its output read."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def recorded(name: str) -> str:
     return (DATA / f"{name}.txt").read_text(encoding="utf-8")
 
 
-def test_the_gpus_own_count_is_taken_where_there_is_one() -> None:
+def test_sm_activity_is_preferred_over_time_utilisation() -> None:
     assert read_measurement(recorded("hopper")) == Measurement(0, 9.5, 1210, 0.12, "sm", 1.0, 3)
 
 
-def test_runs_recorded_on_an_h100_are_told_apart() -> None:
+def test_recorded_h100_runs_give_low_and_high_activity() -> None:
     """A light training keeps 3 % of the multiprocessors busy, large matrix products 88 %."""
     light, heavy = read_measurement(recorded("h100_mlp")), read_measurement(recorded("h100_matmul"))
     assert (light.activity_kind, light.activity, light.peak_memory_mib, light.cores) == (
@@ -41,19 +41,19 @@ def test_runs_recorded_on_an_h100_are_told_apart() -> None:
     assert (heavy.activity_kind, heavy.activity, heavy.peak_memory_mib) == ("sm", 0.88125, 1011)
 
 
-def test_else_the_time_in_which_a_kernel_ran_is_and_says_so() -> None:
+def test_time_utilisation_is_used_without_sm_activity() -> None:
     """From the first busy sample to the last: 40, 60, 0, 20."""
     assert read_measurement(recorded("older")) == Measurement(0, 4.0, 900, 0.3, "time", 1.0, 4)
 
 
-def test_too_few_samples_of_the_gpus_own_count_are_no_figure() -> None:
+def test_too_few_sm_samples_fall_back_to_time_utilisation() -> None:
     short = "\n".join(
         line for line in recorded("hopper").splitlines() if not line.endswith((" 11 ", " 13 "))
     )
     assert read_measurement(short).activity_kind == "time"
 
 
-def test_a_run_becomes_a_workload() -> None:
+def test_measurement_converts_to_workload() -> None:
     work = read_measurement(recorded("hopper")).workload(5)
     assert (work.clients, work.peak_memory_mib, work.activity_kind, work.cores) == (
         5,
@@ -63,7 +63,7 @@ def test_a_run_becomes_a_workload() -> None:
     )
 
 
-def test_a_program_that_left_the_gpu_alone_is_no_measurement() -> None:
+def test_program_that_does_not_use_gpu_is_refused() -> None:
     with pytest.raises(ProvisionError, match="did not use the GPU"):
         read_measurement("before=5\nmemory 5, 0\nmemory 5, 0\n")
     with pytest.raises(ProvisionError, match="reports no memory use of this GPU"):
@@ -120,9 +120,7 @@ def run(
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
-def test_the_script_runs_the_command_once_and_tells_its_status_and_figures(
-    tmp_path: Path, shell: str
-) -> None:
+def test_script_runs_command_once_and_prints_status_and_samples(tmp_path: Path, shell: str) -> None:
     command = "echo once >>$HOME/runs; echo 900 >$HOME/used; echo spoken; sleep 0.4; echo 7 >$HOME/used; exit 3"
     done = run(tmp_path, SMI, MEASURE_SCRIPT, command, shell=shell)
     assert done.returncode == 3
@@ -140,7 +138,7 @@ def test_the_script_runs_the_command_once_and_tells_its_status_and_figures(
 @pytest.mark.parametrize(
     ("mode", "pipe"), [("Default", "/nonexistent"), ("Exclusive_Process", "/run/mps/pipe")]
 )
-def test_a_share_in_force_does_not_shrink_what_is_measured(
+def test_measured_program_runs_outside_mps_unless_mode_is_exclusive(
     tmp_path: Path, mode: str, pipe: str
 ) -> None:
     """The program is no client of MPS, unless the GPU lets in nobody else."""
@@ -175,9 +173,7 @@ esac
 
 
 @pytest.mark.parametrize(("chosen", "gpu"), [("", "GPU-0a"), ("1", "GPU-1b"), ("GPU-1b", "GPU-1b")])
-def test_of_several_gpus_the_program_runs_on_the_one_that_is_looked_at(
-    tmp_path: Path, chosen: str, gpu: str
-) -> None:
+def test_program_runs_on_the_gpu_that_is_sampled(tmp_path: Path, chosen: str, gpu: str) -> None:
     done = run(tmp_path, TWO, MEASURE_SCRIPT, "echo $CUDA_VISIBLE_DEVICES; sleep 0.3", chosen)
     assert done.stderr.splitlines()[0] == gpu
     assert read_measurement(done.stdout).peak_memory_mib == 893
@@ -190,7 +186,7 @@ def test_of_several_gpus_the_program_runs_on_the_one_that_is_looked_at(
     assert len(asked) == 4, "memory before, memory meanwhile, activity, compute mode"
 
 
-def test_a_client_of_mps_is_not_told_which_gpu(tmp_path: Path) -> None:
+def test_mps_client_gets_no_visible_devices(tmp_path: Path) -> None:
     done = run(
         tmp_path,
         TWO,
@@ -202,7 +198,7 @@ def test_a_client_of_mps_is_not_told_which_gpu(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[0] == "unset"
 
 
-def test_a_gpu_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_measurement_of_missing_gpu_is_refused(tmp_path: Path) -> None:
     done = run(tmp_path, TWO, MEASURE_SCRIPT, "echo ran", "7")
     assert (done.returncode, done.stderr) == (0, "")
     with pytest.raises(ProvisionError, match="there is no such GPU") as caught:
@@ -211,7 +207,9 @@ def test_a_gpu_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("chosen", "gpus"), [("1", {"GPU-1b"}), ("", {"GPU-0a"})])
-def test_a_plan_looks_at_the_chosen_gpu(tmp_path: Path, chosen: str, gpus: set[str]) -> None:
+def test_plan_facts_are_those_of_the_chosen_gpu(
+    tmp_path: Path, chosen: str, gpus: set[str]
+) -> None:
     client = "import os; print('told=' + os.environ.get('CUDA_VISIBLE_DEVICES', 'unset'))"
     done = run(tmp_path, TWO, FACTS_SCRIPT, "name", client, chosen)
     asked = [line for line in (tmp_path / "asked").read_text().splitlines() if "query-gpu" in line]
@@ -220,14 +218,14 @@ def test_a_plan_looks_at_the_chosen_gpu(tmp_path: Path, chosen: str, gpus: set[s
 
 
 @pytest.mark.parametrize(("chosen", "gpu"), [("1", "GPU-1b"), ("", "GPU-0a")])
-def test_a_benchmark_looks_at_the_chosen_gpu(tmp_path: Path, chosen: str, gpu: str) -> None:
+def test_benchmark_facts_are_those_of_the_chosen_gpu(tmp_path: Path, chosen: str, gpu: str) -> None:
     done = run(tmp_path, TWO, BENCH_FACTS_SCRIPT, chosen)
     assert f"gpu={gpu}" in done.stdout.splitlines()
     asked = [line for line in (tmp_path / "asked").read_text().splitlines() if "query-gpu" in line]
     assert {line.split()[0] for line in asked} == {gpu}
 
 
-def test_a_benchmark_on_a_gpu_that_is_not_there_hears_so(tmp_path: Path) -> None:
+def test_benchmark_facts_report_a_missing_gpu(tmp_path: Path) -> None:
     assert (
         "gpu=No devices were found"
         in run(tmp_path, TWO, BENCH_FACTS_SCRIPT, "7").stdout.splitlines()

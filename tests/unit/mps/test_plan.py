@@ -1,4 +1,4 @@
-"""The plan: what was measured is what it foretells, and what it must never say, whatever the host."""
+"""The plan: measured settings are recommended, and every plan keeps its limits."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def advice_texts(made: Plan, level: str) -> str:
     return "\n".join(each.text for each in made.advice if each.level == level)
 
 
-def test_a_peak_that_holds_no_context_is_said_to_be_none() -> None:
+def test_peak_below_one_context_is_warned_about() -> None:
     """A peak is what nvidia-smi shows for a process, and that is never less than its context."""
     assert "a peak of 100 MiB is less than one context" in advice_texts(
         plan(L4, Workload(peak_memory_mib=100)), "warn"
@@ -71,13 +71,13 @@ def test_a_peak_that_holds_no_context_is_said_to_be_none() -> None:
 @pytest.mark.parametrize(
     ("percentage", "sms"), [(100, 132), (30, 38), (25, 32), (12, 14), (10, 12)]
 )
-def test_shares_are_cut_down_to_what_the_driver_showed(percentage: int, sms: int) -> None:
+def test_multiprocessors_of_a_share_match_measured_values(percentage: int, sms: int) -> None:
     assert sms_at(percentage, 132) == sms
     assert sms_at(percentage, 132, (9, 0)) == sms
 
 
 @pytest.mark.parametrize(("percentage", "sms"), [(1, 8), (2, 8), (3, 8), (7, 8)])
-def test_hopper_cuts_no_share_below_eight(percentage: int, sms: int) -> None:
+def test_hopper_share_has_at_least_eight_multiprocessors(percentage: int, sms: int) -> None:
     """Seen on an H200 at 1, 2 and 3 %; of other GPUs no floor is known, so none is counted on."""
     assert sms_at(percentage, 132, (9, 0)) == sms
     assert sms_at(1, 4, (9, 0)) == 4
@@ -86,11 +86,11 @@ def test_hopper_cuts_no_share_below_eight(percentage: int, sms: int) -> None:
 
 
 @pytest.mark.parametrize(("sms", "mib"), [(132, 517), (32, 144), (14, 79), (12, 72)])
-def test_contexts_are_as_large_as_the_driver_showed(sms: int, mib: int) -> None:
+def test_context_sizes_match_measured_values(sms: int, mib: int) -> None:
     assert context_mib(sms) == pytest.approx(mib, abs=4)
 
 
-def test_sixteen_light_trainings_on_the_measured_machine_get_the_best_measured_setting() -> None:
+def test_plan_for_light_trainings_is_the_fastest_measured_setting() -> None:
     """16 light MLPs on an H200 were fastest at 200/N: 2.25 s against 2.30 at 100/N and 2.48 without a cap (docs/facts.md)."""
     made = plan(H200, LIGHT)
     assert (made.clients, made.thread_percentage, made.sms_per_client) == (16, 13, 16)
@@ -100,7 +100,7 @@ def test_sixteen_light_trainings_on_the_measured_machine_get_the_best_measured_s
     assert "200/N" in made.percentage_reason
 
 
-def test_threads_of_a_worker_are_the_cores_divided_among_them() -> None:
+def test_omp_threads_divide_cores_among_clients() -> None:
     assert plan(H200, Workload(clients=4)).omp_threads == 4
     assert plan(H200, Workload(clients=40)).omp_threads == 1
 
@@ -115,7 +115,7 @@ def test_threads_of_a_worker_are_the_cores_divided_among_them() -> None:
         (None, None, 48),
     ],
 )
-def test_the_client_limit_follows_from_gpu_and_cuda(
+def test_client_limit_depends_on_gpu_and_cuda_version(
     capability: tuple[int, int] | None, cuda: tuple[int, int] | None, limit: int
 ) -> None:
     assert client_limit(capability, cuda) == limit
@@ -124,20 +124,20 @@ def test_the_client_limit_follows_from_gpu_and_cuda(
 # --- the choice of the share ---
 
 
-def test_a_load_that_is_not_known_gets_no_cap() -> None:
+def test_unknown_activity_gets_no_cap() -> None:
     made = plan(H200, Workload(clients=8))
     assert made.thread_percentage == 100
     assert "no cap" in made.percentage_reason
     assert "--measure" in advice_texts(made, "note")
 
 
-def test_a_load_that_needs_more_than_twice_its_share_gets_no_cap() -> None:
+def test_activity_above_twice_the_share_gets_no_cap() -> None:
     assert (
         plan(H200, Workload(clients=8, activity=0.4, activity_kind="sm")).thread_percentage == 100
     )
 
 
-def test_contexts_shrink_where_the_memory_is_short() -> None:
+def test_percentage_falls_where_memory_is_short() -> None:
     small = replace(H200, memory_total_mib=8000, memory_free_mib=8000)
     made = plan(small, Workload(clients=16))
     assert made.clients == 16
@@ -150,7 +150,7 @@ def test_contexts_shrink_where_the_memory_is_short() -> None:
     assert "100/N" in smaller.percentage_reason
 
 
-def test_a_share_never_falls_below_two_multiprocessors() -> None:
+def test_share_has_at_least_two_multiprocessors() -> None:
     a16 = replace(L4, gpu="NVIDIA A16", sm_count=10, vcpus=46)
     made = plan(a16, Workload(clients=30, activity=0.01, activity_kind="sm"))
     assert (made.thread_percentage, made.sms_per_client) == (20, 2)
@@ -160,14 +160,14 @@ def test_a_share_never_falls_below_two_multiprocessors() -> None:
 # --- when it is the wrong tool ---
 
 
-def test_one_busy_process_is_told_to_stay_alone() -> None:
+def test_busy_process_makes_mps_not_worthwhile() -> None:
     made = plan(H200, Workload(activity=0.9, activity_kind="sm"))
     assert not made.worthwhile
     assert "90%" in advice_texts(made, "stop")
     assert made.speedup.value == pytest.approx(1 / 0.9)
 
 
-def test_time_utilisation_bounds_nothing() -> None:
+def test_time_utilisation_does_not_limit_clients() -> None:
     made = plan(H200, Workload(activity=0.95, activity_kind="time", peak_memory_mib=800))
     assert made.worthwhile
     assert made.clients == 16
@@ -175,7 +175,7 @@ def test_time_utilisation_bounds_nothing() -> None:
     assert "cannot be predicted" in advice_texts(made, "note")
 
 
-def test_a_host_bound_process_bounds_the_gain_by_its_cores() -> None:
+def test_cpu_cores_limit_the_speedup() -> None:
     made = plan(H200, Workload(activity=0.02, activity_kind="sm", cores=4.0))
     assert made.speedup.value == 4.0
     assert "4.0 cores" in made.speedup.reason
@@ -190,13 +190,13 @@ def test_a_host_bound_process_bounds_the_gain_by_its_cores() -> None:
         ({"vcpus": 1}, "nothing to share"),
     ],
 )
-def test_what_cannot_work_is_said(change: dict[str, object], text: str) -> None:
+def test_unsuitable_host_gives_stop_advice(change: dict[str, object], text: str) -> None:
     made = plan(replace(L4, **change), Workload())  # type: ignore[arg-type]
     assert not made.worthwhile
     assert text in advice_texts(made, "stop")
 
 
-def test_a_wish_beyond_limit_memory_or_cores_is_cut_or_warned_about() -> None:
+def test_requested_clients_are_reduced_or_warned_about() -> None:
     assert "100 clients were asked for, 46 are possible" in advice_texts(
         plan(H200, Workload(clients=100)), "warn"
     )
@@ -217,7 +217,7 @@ def test_a_wish_beyond_limit_memory_or_cores_is_cut_or_warned_about() -> None:
     )
 
 
-def test_what_others_use_of_the_memory_is_nobodys_share() -> None:
+def test_memory_in_use_is_not_shared_out() -> None:
     made = plan(replace(L4, memory_free_mib=6000), Workload(clients=4, peak_memory_mib=1500))
     assert (made.clients, made.memory_limit_mib) == (3, (6000 - 1664 - 74) // 3)
 
@@ -248,7 +248,7 @@ LOADS = st.builds(
 
 
 @given(HOSTS, LOADS)
-def test_every_plan_keeps_its_limits(host: HostFacts, work: Workload) -> None:
+def test_every_plan_is_within_its_limits(host: HostFacts, work: Workload) -> None:
     made = plan(host, work)
     assert 1 <= made.clients <= made.client_limit - SPARE_CLIENTS
     assert work.clients is None or made.clients <= work.clients
@@ -275,7 +275,7 @@ def test_every_plan_keeps_its_limits(host: HostFacts, work: Workload) -> None:
 
 
 @given(HOSTS, LOADS)
-def test_limits_leave_room_for_what_is_expected(host: HostFacts, work: Workload) -> None:
+def test_memory_limits_cover_expected_memory(host: HostFacts, work: Workload) -> None:
     """A limit below what a client is expected to take would end it with out of memory."""
     made = plan(host, work)
     if made.memory_limit_mib is not None and made.expected_memory_mib is not None:
@@ -287,7 +287,7 @@ def test_limits_leave_room_for_what_is_expected(host: HostFacts, work: Workload)
 
 
 @given(HOSTS, LOADS)
-def test_every_plan_says_whether_it_is_worth_it(host: HostFacts, work: Workload) -> None:
+def test_worthwhile_is_false_exactly_with_stop_advice(host: HostFacts, work: Workload) -> None:
     made = plan(host, work)
     hopeless = (
         host.mig
@@ -312,7 +312,7 @@ def test_every_plan_says_whether_it_is_worth_it(host: HostFacts, work: Workload)
     [Workload(), LIGHT, replace(LIGHT, peak_memory_mib=6000)],
     ids=["unknown", "light", "large"],
 )
-def test_numbers_of_clients_that_people_ask_for(
+def test_plans_for_common_client_counts_are_consistent(
     host: HostFacts, clients: int, work: Workload
 ) -> None:
     made = plan(host, replace(work, clients=clients))
@@ -326,7 +326,7 @@ def test_numbers_of_clients_that_people_ask_for(
 
 
 @given(HOSTS, LOADS)
-def test_what_fits_is_within_the_memory(host: HostFacts, work: Workload) -> None:
+def test_expected_memory_of_worthwhile_plan_is_free(host: HostFacts, work: Workload) -> None:
     made = plan(host, work)
     free = host.memory_total_mib if host.memory_free_mib is None else host.memory_free_mib
     if made.worthwhile and made.expected_memory_mib is not None and free is not None:
@@ -334,7 +334,7 @@ def test_what_fits_is_within_the_memory(host: HostFacts, work: Workload) -> None
 
 
 @given(HOSTS, LOADS, st.integers(0, 100_000))
-def test_more_memory_never_means_fewer_clients(host: HostFacts, work: Workload, more: int) -> None:
+def test_more_free_memory_never_reduces_clients(host: HostFacts, work: Workload, more: int) -> None:
     if host.memory_free_mib is not None:
         assert (
             plan(replace(host, memory_free_mib=host.memory_free_mib + more), work).clients
@@ -343,9 +343,7 @@ def test_more_memory_never_means_fewer_clients(host: HostFacts, work: Workload, 
 
 
 @given(HOSTS, LOADS, st.integers(0, 100_000))
-def test_a_larger_process_never_means_more_clients(
-    host: HostFacts, work: Workload, more: int
-) -> None:
+def test_larger_peak_never_increases_clients(host: HostFacts, work: Workload, more: int) -> None:
     peak = work.peak_memory_mib or 0
     small, large = (
         plan(host, replace(work, peak_memory_mib=value)) for value in (peak, peak + more)
@@ -389,11 +387,11 @@ def test_a_larger_process_never_means_more_clients(
         ),
     ],
 )
-def test_multiprocessors_are_known_by_name(name: str, sms: int | None) -> None:
+def test_multiprocessors_of_gpu_names(name: str, sms: int | None) -> None:
     assert sms_of(name) == sms
 
 
-def test_every_gpu_of_compute_engine_is_known_by_name() -> None:
+def test_gpu_table_agrees_with_mock_gpu_models() -> None:
     from provision.testing.host.gpu_models import MODELS
 
     assert {gpu.name: sms_of(gpu.name) for gpu in MODELS.values()} == {
@@ -405,7 +403,7 @@ def test_every_gpu_of_compute_engine_is_known_by_name() -> None:
     ("name", "clients", "percentage", "worthwhile"),
     [("h100_mlp", 16, 13, True), ("h100_matmul", 3, 100, False)],
 )
-def test_what_was_measured_on_an_h100_becomes_a_plan(
+def test_recorded_h100_measurements_give_expected_plans(
     name: str, clients: int, percentage: int, worthwhile: bool
 ) -> None:
     from provision.mps.plan.measure import read_measurement
@@ -421,7 +419,7 @@ def test_what_was_measured_on_an_h100_becomes_a_plan(
     )
 
 
-def test_memory_that_is_in_use_now_is_advice_texts() -> None:
+def test_memory_in_use_gives_a_note() -> None:
     """The plan counts what is free: running workers, one's own included, make it smaller."""
     made = plan(replace(L4, memory_free_mib=16_000), Workload(clients=4))
     assert "7,034 MiB of the GPU's memory are in use" in advice_texts(made, "note")

@@ -1,4 +1,4 @@
-"""mps.plan --measure from end to end, on a host that gives prepared answers: the GPU is looked at before and after, the files are sent."""
+"""mps.plan --measure from end to end, on a host that gives prepared answers."""
 
 from __future__ import annotations
 
@@ -90,9 +90,7 @@ def measured(
     return mps_plan(project, Targets(), clients=None, peak_memory=None, measure="python train.py")
 
 
-def test_a_gpu_that_others_use_is_not_measured_on(
-    monkeypatch: pytest.MonkeyPatch, project: Path
-) -> None:
+def test_measure_refuses_gpu_in_use(monkeypatch: pytest.MonkeyPatch, project: Path) -> None:
     """What they hold and do would be taken for what one process needs."""
     place = Answering(FACTS, BUSY)
     with pytest.raises(HostError) as caught:
@@ -104,7 +102,9 @@ def test_a_gpu_that_others_use_is_not_measured_on(
     assert (place.answers, place.sent) == ([], b""), "nothing was sent, nothing was run"
 
 
-def test_the_project_is_sent_before_the_run(monkeypatch: pytest.MonkeyPatch, project: Path) -> None:
+def test_measure_sends_project_before_the_run(
+    monkeypatch: pytest.MonkeyPatch, project: Path
+) -> None:
     place = Answering(FACTS, QUIET, RUN, QUIET)
     done = measured(monkeypatch, project, place)
     assert place.answers == []
@@ -115,7 +115,7 @@ def test_the_project_is_sent_before_the_run(monkeypatch: pytest.MonkeyPatch, pro
     assert "others use the GPU" not in done.text
 
 
-def test_others_who_came_meanwhile_are_named_beside_the_figures(
+def test_gpu_users_after_the_run_are_a_warning(
     monkeypatch: pytest.MonkeyPatch, project: Path
 ) -> None:
     done = measured(monkeypatch, project, Answering(FACTS, QUIET, RUN, BUSY))
@@ -134,7 +134,7 @@ def test_others_who_came_meanwhile_are_named_beside_the_figures(
     assert any("other 7 python3 serve.py" in text for text in warned)
 
 
-def test_a_second_look_that_fails_loses_no_figure(
+def test_failed_status_query_keeps_the_measurement(
     monkeypatch: pytest.MonkeyPatch, project: Path
 ) -> None:
     events: list[Event] = []
