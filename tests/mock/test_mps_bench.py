@@ -34,7 +34,8 @@ CLIENT = """
 import ctypes, os, sys, time
 cuda = ctypes.CDLL("libcuda.so.1")
 device, context, count = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
-status = cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0) or cuda.cuCtxCreate_v2(ctypes.byref(context), 0, device)
+status = cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0)
+status = status or cuda.cuCtxCreate_v2(ctypes.byref(context), 0, device)
 cuda.cuDeviceGetCount(ctypes.byref(count))
 print("sees", count.value, "of", os.environ.get("CUDA_VISIBLE_DEVICES", "all"), flush=True)
 time.sleep(float(sys.argv[1]))
@@ -59,7 +60,7 @@ def test_bench_is_refused_on_a_mock(workspace: Workspace, monkeypatch: pytest.Mo
 
 @pytest.fixture(scope="module")
 def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
-    """A host with two GPUs, of which the second is shared, and a program of the project that uses CUDA for a while."""
+    """A host with two GPUs, of which the second is shared, and a project with a CUDA program."""
     with MockHost(shell=SHELL, gpu_count=2) as host:
         made = Shared(tmp_path_factory.mktemp("bench"), host, gpu=1)
         assert made.up().exit_code == 0
@@ -156,12 +157,12 @@ def notes() -> list[str]:
 
 
 def left() -> set[str]:
-    """Folders of our benchmarks on this machine, which is where a container of the mock has its /tmp."""
+    """Benchmark folders of this process. A container of the mock uses this machine's /tmp."""
     return {path.name for path in Path("/tmp").glob(f".provision-bench-{os.getpid():08x}")}
 
 
 def processes(word: str) -> list[str]:
-    """Command lines of our benchmarks' processes on this machine that end in the program and its argument."""
+    """Command lines of the running benchmarks that end in the program and its argument."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

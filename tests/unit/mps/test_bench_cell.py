@@ -17,22 +17,23 @@ from provision.mps.bench.cell_script import cell_on_host_script, cell_words
 # A daemon is a file; its clients are whoever wrote a number into another.
 CONTROL = """#!/bin/sh
 alive=$CUDA_MPS_PIPE_DIRECTORY/alive
+pid_file=$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid
 if test "${1-}" = -d; then
     test -z "${FAKE_NO_DAEMON-}" || { echo "no start: $FAKE_NO_DAEMON" ; exit 1; }
     echo 100 >"$alive"
     echo "daemon ${CUDA_VISIBLE_DEVICES-unset}" >>"$FAKE_LOG"
-    test -z "${FAKE_STAYS-}" || { sleep 614.5 & echo "$!" >"$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid"; }
+    test -z "${FAKE_STAYS-}" || { sleep 614.5 & echo "$!" >"$pid_file"; }
     exit 0
 fi
 read -r command argument rest
 test -e "$alive" || { echo 'Cannot find MPS control daemon process' >&2; exit 1; }
 case $command in
     get_default_active_thread_percentage) cat "$alive" ;;
-    set_default_active_thread_percentage) echo "$argument" >"$alive"; echo "$argument" >>"$FAKE_LOG" ;;
+    set_default_active_thread_percentage) echo "$argument" | tee "$alive" >>"$FAKE_LOG" ;;
     get_server_list) echo 4242 ;;
     get_server_status) echo "${FAKE_STATE-ACTIVE}" ;;
     get_client_list) cat "$CUDA_MPS_PIPE_DIRECTORY/clients" ;;
-    quit) test -n "${FAKE_STAYS-}" || rm -f "$alive" "$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid" ;;
+    quit) test -n "${FAKE_STAYS-}" || rm -f "$alive" "$pid_file" ;;
 esac
 """
 SMI = """#!/bin/sh
@@ -45,14 +46,16 @@ esac
 # Attaches, says that it is ready, waits, works.
 PROGRAM = """#!/bin/sh
 echo "$$" >>"${FAKE_STRAY-$CUDA_MPS_PIPE_DIRECTORY}/clients"
-test "$PROVISION_BENCH_CLIENT" != "${FAKE_HANGS-}" || { printf 'importing\nloading the model\n'; sleep 612.5; }
-test "$PROVISION_BENCH_CLIENT" != "${FAKE_FAILS-}" || { echo 'CUDA error 2: out of memory'; exit 3; }
+client=$PROVISION_BENCH_CLIENT
+test "$client" != "${FAKE_HANGS-}" || { printf 'importing\nloading the model\n'; sleep 612.5; }
+test "$client" != "${FAKE_FAILS-}" || { echo 'CUDA error 2: out of memory'; exit 3; }
 echo "$$" >"$PROVISION_BENCH_READY"
 : <"$PROVISION_BENCH_GO"
 began=$(date +%s.%N)
 sleep 0.2
 echo "$began $(date +%s.%N)" >"$PROVISION_BENCH_TIMES"
-echo "client $PROVISION_BENCH_CLIENT of $PROVISION_BENCH_STEPS steps, $OMP_NUM_THREADS threads, devices ${CUDA_VISIBLE_DEVICES-unset}"
+devices=${CUDA_VISIBLE_DEVICES-unset}
+echo "client $client of $PROVISION_BENCH_STEPS steps, $OMP_NUM_THREADS threads, devices $devices"
 """
 # `docker exec` with its variables; told to, a container is not there, or the shell in it is killed.
 DOCKER = """#!/bin/sh
@@ -189,7 +192,7 @@ def test_thread_percentage_is_set_once(container: Container) -> None:
 
 @pytest.mark.parametrize("shell", ["dash", "bash"])
 def test_cells_with_and_without_mps_use_the_chosen_gpu(container: Container, shell: str) -> None:
-    """Clients of MPS see what the daemon offers; told the same once more by index, they would see nothing."""
+    """Clients of MPS number the devices of the daemon, so they get no index of their own."""
     with_mps = container.sample(cell(gpu="GPU-1b"), shell)
     assert [end.last_line.split()[-1] for end in with_mps.ends] == ["unset"] * 3
     assert container.logged("daemon") == ["daemon GPU-1b"]
@@ -216,7 +219,7 @@ def test_cell_without_mps_has_no_attached_clients(container: Container) -> None:
 def test_client_of_other_daemon_fails_cell_without_mps(
     container: Container, tmp_path: Path
 ) -> None:
-    """A program that finds the daemon of `mps.enable` by itself, wherever the cell tells it to look."""
+    """A program may find the daemon of `mps.enable` whatever pipe directory it is given."""
     daemon = tmp_path / "daemon"
     daemon.mkdir()
     (daemon / "alive").write_text("100\n")
@@ -420,7 +423,7 @@ def test_program_without_barrier_is_held_at_start(container: Container) -> None:
 
 @pytest.mark.slow
 def test_clients_attached_one_after_another_all_count(container: Container) -> None:
-    """A short program is gone before the next one has its context: each was in the list once, and that is the proof."""
+    """A short program ends before the next one has its context: being listed once is enough."""
     (container.bin / "brief").write_text(
         """#!/bin/sh
 sleep "$PROVISION_BENCH_CLIENT"
@@ -443,7 +446,8 @@ def test_last_line_without_newline_is_read(container: Container, last: str) -> N
 @pytest.mark.parametrize("mark", ["\x0c", "\x1c", "\x85", "\u2028", "\x0b"])
 def test_program_output_cannot_forge_cell_output(mark: str) -> None:
     """Python ends a line at more characters than a shell does."""
-    text = f"idle 0\ngo 5\nattached \npeak 9\nclient 0 6 7 0\nprinted 0 loss{mark}failed forged\ndone\n"
+    values = "idle 0\ngo 5\nattached \npeak 9\nclient 0 6 7 0\n"
+    text = f"{values}printed 0 loss{mark}failed forged\ndone\n"
     assert read_cell(text, cell(clients=1, percentage=None), "test").ends[0].status == 0
 
 
@@ -504,7 +508,7 @@ def test_duplicate_end_of_client_is_refused() -> None:
     ("began", "ended"), [(12.5, 19.5), (1700000001.0, 1700000000.5), (1700000000.0, 1700000000.0)]
 )
 def test_times_of_another_clock_are_refused(began: float, ended: float) -> None:
-    """A program of the user's that writes monotonic seconds: a makespan of minus fifty years, and a division by nothing."""
+    """A program that writes monotonic seconds would give a negative makespan."""
     text = f"go 1700000000.0\nclient 0 {began} {ended} 0\ndone"
     with pytest.raises(CellFailed, match="not seconds since the epoch") as caught:
         read_cell(text, cell(clients=1, percentage=None), "test")

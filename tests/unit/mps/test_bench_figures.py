@@ -265,9 +265,9 @@ def test_published_example_gives_published_ratios() -> None:
     assert round(by_key["mps", 10].ratio, 2) == 6.45
     chosen = best_cell(cells)
     assert chosen is by_key["mps", 10]
-    assert (
-        advice(cells)
-        == "10 processes under MPS: 6.5 times the work of one process, 1.8 times as fast as without MPS."
+    assert advice(cells) == (
+        "10 processes under MPS: 6.5 times the work of one process, "
+        "1.8 times as fast as without MPS."
     )
 
 
@@ -289,7 +289,7 @@ def test_best_of_similar_cells_is_the_plainer_mode() -> None:
 
 
 def test_cap_faster_by_less_than_its_spread_is_not_best() -> None:
-    """Three rounds of 16 light trainings on an H200: 2.06, 2.06 and 4.14 s with a cap; 2.21, 2.21 and 2.49 s without."""
+    """Three rounds of 16 light trainings on an H200, with a cap and without."""
     runs_by_cell = {
         ("none", 1): [[2.34]],
         ("none", 16): [[7.19] * 16],

@@ -16,7 +16,10 @@ from provision.core.model import Host, Sink
 from provision.project.project import Project
 from provision.settings import Settings
 
-LOOKED = "mock=\nrunning worker=true\nworkers=worker \ncpus=0-3\npython=yes\ntorch=\nname=NVIDIA L4\ndriver_version=580.1\ncompute_mode={mode}\n"
+FACTS = (
+    "mock=\nrunning worker=true\nworkers=worker \ncpus=0-3\npython=yes\ntorch=\n"
+    "name=NVIDIA L4\ndriver_version=580.1\ncompute_mode={mode}\n"
+)
 QUIET = "container=true\npercentage=Cannot find MPS control daemon process\nboxes=worker \n"
 BUSY = QUIET + "top|812|other\nholder|812|7|python3|python3 serve.py\n"
 
@@ -60,7 +63,7 @@ def test_bench_refuses_gpu_in_use_and_lists_users(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """nvidia-smi in a container shows nothing of them."""
-    found = refusal(monkeypatch, tmp_path, LOOKED.format(mode="Default"), BUSY)
+    found = refusal(monkeypatch, tmp_path, FACTS.format(mode="Default"), BUSY)
     assert (found.what, found.why) == (
         "other programs use the GPU: the figures would include their load",
         "other 7 python3 serve.py",
@@ -74,7 +77,7 @@ def test_bench_refuses_gpu_in_use_and_lists_users(
 def test_bench_refuses_exclusive_compute_mode(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ours: bool, fix: str
 ) -> None:
-    found = refusal(monkeypatch, tmp_path, LOOKED.format(mode="Exclusive_Process"), exclusive=ours)
+    found = refusal(monkeypatch, tmp_path, FACTS.format(mode="Exclusive_Process"), exclusive=ours)
     assert (found.why, found.fix) == ("the compute mode is Exclusive_Process", fix)
 
 

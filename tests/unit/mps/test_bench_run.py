@@ -23,14 +23,20 @@ from provision.project.project import Project
 from provision.settings import Settings
 from tests.examples.pages import documented
 
-LOOKED = "mock=\nrunning worker=true\nworkers=worker \ncpus=0-3\npython=yes\ntorch=\nname=NVIDIA L4\ndriver_version=580.1\ncompute_mode=Default\n"
+FACTS = (
+    "mock=\nrunning worker=true\nworkers=worker \ncpus=0-3\npython=yes\ntorch=\n"
+    "name=NVIDIA L4\ndriver_version=580.1\ncompute_mode=Default\n"
+)
 QUIET = "container=true\npercentage=Cannot find MPS control daemon process\nboxes=worker \n"
 CELL = re.compile(r"provision-bench-\w+/cell (\d+) (\S+) (?:program|start)")
 FOLDER = "mps-bench"
 
 
 class Gpu:
-    """A host whose cells take a second for each process without MPS, and half of that with it; `at` does something at a run."""
+    """A host whose cells take a second for each process without MPS, and half of that with it.
+
+    `at` maps the number of a run, from 1, to an error to raise or an output to print.
+    """
 
     def __init__(self, at: dict[int, BaseException | str] | None = None) -> None:
         self.at = at or {}
@@ -61,7 +67,7 @@ class Gpu:
         elif "docker top" in command:
             on_stdout(QUIET.encode())
         elif "Cpus_allowed_list" in command:
-            on_stdout(LOOKED.encode())
+            on_stdout(FACTS.encode())
         elif "grep -qxF" in command and "PROVISION_RUN=" in command:
             self.ended += 1
         return 0
@@ -227,7 +233,10 @@ def test_cell_beyond_time_limit_is_ended_and_others_run(bench: Bench) -> None:
     ]
 
 
-GPU_ROW = "gpu|0, GPU-00000000-c0de, NVIDIA L4, 580.1, 23034, 0, 23034, 8.9, Default, [N/A], 0, Disabled, 00000000:00:04.0\n"
+GPU_ROW = (
+    "gpu|0, GPU-00000000-c0de, NVIDIA L4, 580.1, 23034, 0, 23034, 8.9, Default, [N/A], 0, "
+    "Disabled, 00000000:00:04.0\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -263,8 +272,11 @@ def test_cells_above_client_limit_are_left_out(
 def test_only_the_chosen_gpu_is_measured_and_inspected(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "LOOKED", LOOKED + "gpu=GPU-11111111-c0de\n")
-    other = "top|812|other\nholder|812|7|python3|python3 serve.py\nplace|812, GPU-00000000-c0de\nchosen=GPU-11111111-c0de\n"
+    monkeypatch.setattr(sys.modules[__name__], "FACTS", FACTS + "gpu=GPU-11111111-c0de\n")
+    other = (
+        "top|812|other\nholder|812|7|python3|python3 serve.py\n"
+        "place|812, GPU-00000000-c0de\nchosen=GPU-11111111-c0de\n"
+    )
     monkeypatch.setattr(
         sys.modules[__name__],
         "QUIET",
@@ -283,7 +295,7 @@ def test_only_the_chosen_gpu_is_measured_and_inspected(
 def test_other_gpu_users_are_reported_with_the_figures(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between two cells no program of ours is on the GPU: whoever is there then was there in the cells as well."""
+    """Between two cells no client runs: a process on the GPU then is another user's."""
     gpu = Gpu()
     module = sys.modules[__name__]
     guest = QUIET + "top|812|other\nholder|812|7|python3|python3 serve.py <b>\n"
@@ -344,7 +356,7 @@ def test_no_other_gpu_users_report_nothing(bench: Bench) -> None:
 
 
 def test_missing_gpu_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "LOOKED", LOOKED + "gpu=No devices were found\n")
+    monkeypatch.setattr(sys.modules[__name__], "FACTS", FACTS + "gpu=No devices were found\n")
     with pytest.raises(UsageError, match="there is no such GPU") as caught:
         bench(Gpu(), settings={"mps": {"gpu": 7}})
     assert (caught.value.where, caught.value.why) == (
@@ -354,7 +366,7 @@ def test_missing_gpu_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_failed_pilot_is_replaced_by_fewer_processes(bench: Bench) -> None:
-    """Sixteen may not fit into the memory: that is a line of the table, not the end of the benchmark."""
+    """Sixteen processes may not fit into the memory: that is a failed cell, not the end."""
     gpu = Gpu({2: "failed out of memory\n"})
     done = bench(gpu, clients="1,2,4", budget="1h")
     assert gpu.cells[:4] == ["1 -", "4 -", "2 -", "4 100"]

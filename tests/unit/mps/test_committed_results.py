@@ -73,8 +73,8 @@ def test_documentation_matches_committed_memory_and_time_slicing() -> None:
         f"{found[mode, 16]['peak_memory_mib'] * 2**20 / 1e9:.1f} GB" for mode in ("mps", "200/N")
     )
     assert (
-        f"{uncapped} for sixteen processes without a cap, {capped} at {found['200/N', 16]['thread_percentage']} %"
-        in page
+        f"{uncapped} for sixteen processes without a cap, {capped} at "
+        f"{found['200/N', 16]['thread_percentage']} %" in page
     )
     slower = found["none", 5]["median_s"] / found["none", 1]["median_s"] - 1
     assert f"{slower:.0%}".replace("%", " %") + " longer than one alone" in page
@@ -106,7 +106,7 @@ def test_documentation_matches_committed_second_run() -> None:
 
 
 def test_committed_plan_is_the_best_committed_cell() -> None:
-    """Two runs on one machine. 200/16 is 12.5: the plan rounds it up, and the benchmark of that day rounded it down."""
+    """200/16 is 12.5: the plan rounds it up, and the benchmark of that day rounded it down."""
     plan, best = ACCEPTANCE["plan"]["plan"], H200["best"]
     assert (plan["clients"], best["mode"]) == (best["clients"], "200/N")
     assert abs(plan["thread_percentage"] - best["thread_percentage"]) <= 1
@@ -135,8 +135,8 @@ def test_committed_enable_took_two_seconds_and_three_round_trips() -> None:
     page = " ".join((ROOT / "docs" / "mps.md").read_text().split())
     times = (enable["seconds"], *enable["again_s"])
     assert (
-        f"took {min(times):.1f} to {max(times) + 0.001:.1f} s and two round trips, in containers of their own"
-        in page
+        f"took {min(times):.1f} to {max(times) + 0.001:.1f} s and two round trips, "
+        "in containers of their own" in page
     )
     assert f"in containers of their own {ACCEPTANCE['containers']['seconds'] + 0.001:.1f} s" in page
     workload = ACCEPTANCE["plan"]["workload"]

@@ -169,8 +169,9 @@ def test_traceback_in_json_log_is_matched_line_by_line() -> None:
         f'  File "sdk_worker.py", line {number}, in _execute\n    response = task()\n'
         for number in range(60)
     )
-    said = f"Traceback (most recent call last):\n{calls}RuntimeError: CUDA error: Error 805: MPS client failed to connect\n"
-    (match,) = explain(json.dumps({"severity": "ERROR", "message": said}))
+    error = "RuntimeError: CUDA error: Error 805: MPS client failed to connect"
+    message = f"Traceback (most recent call last):\n{calls}{error}\n"
+    (match,) = explain(json.dumps({"severity": "ERROR", "message": message}))
     assert (match.row.id, match.text.startswith("RuntimeError")) == ("805", True)
 
 

@@ -121,10 +121,13 @@ def run(
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
 def test_script_runs_command_once_and_prints_status_and_samples(tmp_path: Path, shell: str) -> None:
-    command = "echo once >>$HOME/runs; echo 900 >$HOME/used; echo spoken; sleep 0.4; echo 7 >$HOME/used; exit 3"
+    command = (
+        "echo once >>$HOME/runs; echo 900 >$HOME/used; echo printed; sleep 0.4; "
+        "echo 7 >$HOME/used; exit 3"
+    )
     done = run(tmp_path, SMI, MEASURE_SCRIPT, command, shell=shell)
     assert done.returncode == 3
-    assert done.stderr.replace("Terminated\n", "") == "spoken\n"
+    assert done.stderr.replace("Terminated\n", "") == "printed\n"
     assert (tmp_path / "runs").read_text() == "once\n"
     found = read_measurement(done.stdout)
     assert (found.status, found.peak_memory_mib, found.activity_kind, found.activity) == (
@@ -159,7 +162,11 @@ for word in "$@"; do
     case $last in -i) gpu=$word ;; esac
     last=$word
 done
-case $gpu in 0 | GPU-0a) gpu=GPU-0a ;; 1 | GPU-1b) gpu=GPU-1b ;; *) echo 'No devices were found'; exit 6 ;; esac
+case $gpu in
+    0 | GPU-0a) gpu=GPU-0a ;;
+    1 | GPU-1b) gpu=GPU-1b ;;
+    *) echo 'No devices were found'; exit 6 ;;
+esac
 echo "$gpu $*" >>"$HOME/asked"
 case "$*" in
     -L) printf 'GPU 0: NVIDIA L4 (UUID: GPU-0a)\\nGPU 1: NVIDIA L4 (UUID: GPU-1b)\\n' ;;

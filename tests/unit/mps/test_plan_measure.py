@@ -21,7 +21,8 @@ from provision.settings import Settings
 
 FACTS = (
     "running=true\nmock=\nvcpus=16\nshm_mib=1024\nsms=132\n"
-    "gpu=0, GPU-1, NVIDIA H200, 580.159.04, 143771, 500, 142800, 9.0, Default, Disabled, 0, Enabled, 00000000:00:00.0\n"
+    "gpu=0, GPU-1, NVIDIA H200, 580.159.04, 143771, 500, 142800, 9.0, Default, Disabled, 0, "
+    "Enabled, 00000000:00:00.0\n"
 )
 QUIET = "container=true\npercentage=Cannot find MPS control daemon process\nboxes=worker \n"
 BUSY = QUIET + "top|812|other\nholder|812|7|python3|python3 serve.py\n"
@@ -31,7 +32,7 @@ RUN = (Path(__file__).parents[2] / "data" / "mps" / "measure" / "hopper.txt").re
 
 
 class Answering:
-    """A host that gives one prepared answer after the other; an answer that is a number is a status."""
+    """A host that gives prepared answers in turn: a text to print, or an exit status."""
 
     def __init__(self, *answers: str | int) -> None:
         self.answers = list(answers)
@@ -122,8 +123,8 @@ def test_gpu_users_after_the_run_are_a_warning(
     assert done.document["measured"]["disturbed"] == "other 7 python3 serve.py"
     said = " ".join(done.text.split())
     assert (
-        "warn after the run others use the GPU, so the figures may be theirs as well: other 7 python3 serve.py"
-        in said
+        "warn after the run others use the GPU, so the figures may be theirs as well: "
+        "other 7 python3 serve.py" in said
     )
     assert 80 < max(map(len, done.text.splitlines())) <= 100
     monkeypatch.setenv("COLUMNS", "80")
