@@ -10,7 +10,7 @@ from provision.core.resource import Resource
 from provision.mps.daemon.compute_mode import ComputeMode
 from provision.mps.daemon.daemon import MpsAsChosen, MpsDaemon
 from provision.mps.daemon.outside import MpsOutside
-from provision.recipes.worker import DAEMON_SUFFIX, daemon_container
+from provision.recipes.worker import DAEMON_SUFFIX, daemon_container_name
 from provision.resources.boot import fragment
 from provision.resources.driver import DRIVER_DIR
 from provision.settings import Settings
@@ -22,7 +22,7 @@ def _plan(settings: Settings) -> dict[str, Any]:
     """What the settings ask of the daemon, and where it lives."""
     mps, worker = settings.mps, settings.worker.name
     return {
-        "container": daemon_container(settings),
+        "container": daemon_container_name(settings),
         "worker": worker if mps.topology == "containers" else "",
         "thread_percentage": mps.thread_percentage or 100,
         "memory_limit": mps.memory_limit,
@@ -62,7 +62,7 @@ def outside(settings: Settings, *, host: Host | None = None) -> Resource:
     return MpsOutside(
         name="outside",
         needs=("mps",),
-        container=daemon_container(settings),
+        container=daemon_container_name(settings),
         worker=settings.worker.name if settings.mps.topology == "containers" else "",
         gpu=settings.mps.gpu or "",
         directory=(host.driver_dir if host else None) or DRIVER_DIR.path,

@@ -26,7 +26,7 @@ from provision.core.shell import Script
 from provision.hosts.known_hosts import KnownHosts
 from provision.hosts.ssh.connection import connect
 from provision.image.dockerfile import ImageSpec, prepare
-from provision.recipes import WorkerImage, cos, worker
+from provision.recipes import WorkerImage, gpu_host, worker
 from provision.settings import Level, Settings
 
 pytest.register_assert_rewrite("tests.acceptance.main_job")
@@ -178,7 +178,7 @@ def settings(image: BaseImage) -> Settings:
 
 @pytest.fixture
 def recipe(settings: Settings) -> list[Resource]:
-    return cos(settings, boot_unit=templating.boot_unit())
+    return gpu_host(settings, boot_unit=templating.boot_unit())
 
 
 @pytest.fixture

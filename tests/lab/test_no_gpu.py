@@ -15,7 +15,7 @@ from provision.core.engine import converge
 from provision.core.model import Status
 from provision.hosts.known_hosts import KnownHosts
 from provision.hosts.ssh.connection import connect
-from provision.recipes import cos
+from provision.recipes import gpu_host
 from provision.settings import Level, Settings
 from tests.lab.conftest import explain, summary
 
@@ -32,7 +32,7 @@ def bare(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 def test_a_missing_gpu_is_named_and_nothing_else_is_tried(bare: Lab, tmp_path: Path) -> None:
     transport = connect(bare.host, known_hosts=KnownHosts(tmp_path / "known"), timeout_s=20)
     try:
-        with_gpu = cos(Settings.from_levels([]), boot_unit=templating.boot_unit())
+        with_gpu = gpu_host(Settings.from_levels([]), boot_unit=templating.boot_unit())
         report = converge(transport, with_gpu, lambda event: None, clock=time.monotonic)
         assert summary(report)["gpu"] is Status.FAILED
         assert "the host has 0 NVIDIA GPUs, 1 wanted" in explain(report)
@@ -41,7 +41,7 @@ def test_a_missing_gpu_is_named_and_nothing_else_is_tried(bare: Lab, tmp_path: P
         }
         assert report.round_trips == 1
 
-        without = cos(
+        without = gpu_host(
             Settings.from_levels([Level("test", {"gpu": "none"})]), boot_unit=templating.boot_unit()
         )
         report = converge(transport, without, lambda event: None, clock=time.monotonic)

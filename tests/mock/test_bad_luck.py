@@ -16,7 +16,7 @@ from provision.core.model import Event, HostReport, Outcome, OutputLine, Status
 from provision.core.resource import Resource
 from provision.hosts.known_hosts import KnownHosts
 from provision.hosts.ssh import connection
-from provision.recipes import cos
+from provision.recipes import gpu_host
 from provision.resources import Driver, File, Gpu, NvidiaSmi
 from provision.settings import Settings
 from provision.testing import MockHost
@@ -55,7 +55,7 @@ def run(
 def recipe(mock: MockHost, **settings: str) -> list[Resource]:
     """The host's recipe, its driver without pauses between retries."""
     made = Settings.from_levels([]).model_copy(update=settings)
-    resources = cos(made, host=mock.host, boot_unit=templating.boot_unit(project_dir=None))
+    resources = gpu_host(made, host=mock.host, boot_unit=templating.boot_unit(project_dir=None))
     return [
         replace(each, pause_s=0.0, lock_tries=3) if isinstance(each, Driver) else each
         for each in resources

@@ -17,7 +17,7 @@ from provision.core.model import HostReport, Outcome, Status
 from provision.core.resource import Resource
 from provision.hosts.known_hosts import KnownHosts
 from provision.hosts.ssh import connection
-from provision.recipes import WorkerImage, cos, mps, worker
+from provision.recipes import WorkerImage, gpu_host, mps, worker
 from provision.recipes.worker import no_worker
 from provision.settings import Settings
 from provision.testing import MockHost
@@ -40,7 +40,7 @@ def settings(**changes: object) -> Settings:
 
 def recipe(mock: MockHost, wanted: Settings) -> list[Resource]:
     image = WorkerImage(str(wanted.worker.image))
-    host = cos(wanted, host=mock.host, boot_unit=templating.boot_unit(project_dir=None))
+    host = gpu_host(wanted, host=mock.host, boot_unit=templating.boot_unit(project_dir=None))
     return [*host, *worker(wanted, image, host=mock.host)]
 
 
@@ -117,7 +117,9 @@ def built(number: int) -> WorkerImage:
 @pytest.mark.slow
 def test_older_builds_go_unless_a_container_is_made_of_them() -> None:
     with MockHost() as mock:
-        host = cos(settings(), host=mock.host, boot_unit=templating.boot_unit(project_dir=None))
+        host = gpu_host(
+            settings(), host=mock.host, boot_unit=templating.boot_unit(project_dir=None)
+        )
         assert mock.run("sudo docker pull ubuntu").status == 0
 
         def tags() -> str:

@@ -17,7 +17,7 @@ from provision.core import engine
 from provision.hosts.known_hosts import KnownHosts
 from provision.hosts.ssh import connection
 from provision.project.project import Project
-from provision.recipes import WorkerImage, cos, worker
+from provision.recipes import WorkerImage, gpu_host, worker
 from provision.settings import Settings
 from provision.settings.model import HostSettings
 from provision.testing import MockHost
@@ -47,7 +47,7 @@ def settled(
 ) -> Iterator[Project]:
     """A session whose one host is the mock, provisioned, with the worker container running unless told otherwise."""
     settings = settings_for(mock, image)
-    host = cos(settings, host=mock.host, boot_unit=templating.boot_unit(project_dir=None))
+    host = gpu_host(settings, host=mock.host, boot_unit=templating.boot_unit(project_dir=None))
     recipe = [*host, *(worker(settings, WorkerImage(image), host=mock.host) if container else [])]
     transport = connection.connect(
         mock.host, known_hosts=KnownHosts(Path("/nonexistent/known_hosts"))

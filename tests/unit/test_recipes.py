@@ -18,10 +18,10 @@ from provision.core.model import Facts, Host, State
 from provision.core.resource import Resource, compare, describe, waves
 from provision.mps.daemon.compute_mode import ComputeMode
 from provision.mps.daemon.daemon import MpsDaemon
-from provision.recipes import WorkerImage, cos, extras, load, mps, worker
-from provision.recipes.cos import registries
+from provision.recipes import WorkerImage, gpu_host, load_recipe, mps, user_resources, worker
+from provision.recipes.host import registry_hosts
 from provision.recipes.mps import elsewhere
-from provision.recipes.worker import containers_alone, no_worker
+from provision.recipes.worker import no_worker, worker_without_image
 from provision.resources import (
     BootFragment,
     BootRunner,
@@ -54,7 +54,7 @@ def settings(**more: object) -> Settings:
 
 def recipe(chosen: Settings, host: Host | None, image: WorkerImage) -> list[Resource]:
     return [
-        *cos(chosen, host=host, boot_unit=UNIT),
+        *gpu_host(chosen, host=host, boot_unit=UNIT),
         *worker(chosen, image, host=host),
         *mps(chosen),
     ]
@@ -141,7 +141,7 @@ def test_a_changed_driver_recreates_the_container_and_mps_follows_it() -> None:
     ],
 )
 def test_registries_to_log_in_to(more: dict[str, object], expected: tuple[str, ...]) -> None:
-    assert registries(settings(**more)) == expected
+    assert registry_hosts(settings(**more)) == expected
 
 
 def test_mps_off_and_no_worker_leave_nothing_to_start_at_a_boot() -> None:
@@ -232,7 +232,7 @@ def test_one_container_asks_for_the_others_to_be_gone() -> None:
 @pytest.mark.parametrize("topology", ["container", "containers"])
 def test_mps_on_a_running_container_is_one_wave_of_its_own(topology: str) -> None:
     chosen = settings(mps={"topology": topology})
-    boxes = containers_alone(chosen, PULLED, after=("mps-elsewhere",))
+    boxes = worker_without_image(chosen, PULLED, after=("mps-elsewhere",))
     whole = [elsewhere(chosen), *boxes, *mps(chosen, needs=tuple(box.name for box in boxes))]
     assert [resource.name for resource in waves(whole)[-1]][-2:] == ["mps", "mps-steps"]
 
@@ -345,7 +345,7 @@ def test_a_host_without_fragments_boots(scratch: Scratch) -> None:
 @pytest.mark.parametrize("facts", [COS, DEBIAN])
 def test_a_boot_does_what_a_run_would_do(facts: Facts) -> None:
     """A step stands in the fragment exactly when the engine could act on it on this host."""
-    resources = cos(settings(), boot_unit=UNIT)
+    resources = gpu_host(settings(), boot_unit=UNIT)
     (boot,) = [resource for resource in resources if isinstance(resource, BootFragment)]
     text = fragment_text(boot.steps, facts)
     expected = [step.name for step in boot.steps if step.at_boot and step.ensure(facts) is not None]
@@ -423,9 +423,9 @@ def extra(settings):
 
 def test_a_recipe_of_the_project(project: Path) -> None:
     reference = write(project, "mine_good", GOOD)
-    (found,) = extras(settings(recipes=[reference], name="dev"), project)
+    (found,) = user_resources(settings(recipes=[reference], name="dev"), project)
     assert found == Directory(name="mine", path="/var/lib/dev")
-    names = [resource.name for resource in cos(settings(), boot_unit=UNIT, extras=[found])]
+    names = [resource.name for resource in gpu_host(settings(), boot_unit=UNIT, extras=[found])]
     assert names[-1] == "mine"
 
 
@@ -469,7 +469,7 @@ def test_a_recipe_that_is_broken_is_named_with_the_line(
 ) -> None:
     reference = write(project, name, text)
     with pytest.raises(error) as found:
-        extras(settings(recipes=[reference]), project)
+        user_resources(settings(recipes=[reference]), project)
     assert re.search(said, str(found.value), re.DOTALL)
     if error is not ProvisionError:
         assert name in found.value.where
@@ -477,4 +477,4 @@ def test_a_recipe_that_is_broken_is_named_with_the_line(
 
 def test_a_module_that_does_not_exist(project: Path) -> None:
     with pytest.raises(SettingsError, match="cannot be imported"):
-        load("mine_nothing:extra", project)
+        load_recipe("mine_nothing:extra", project)

@@ -23,7 +23,7 @@ from provision.core.shell import script
 from provision.project.project import Project
 from provision.recipes import worker
 from provision.recipes.mps import kept, no_mps
-from provision.recipes.worker import container, no_worker
+from provision.recipes.worker import first_container, no_worker
 from provision.resources.container import WORKSPACE
 from provision.sync import project_tar
 
@@ -169,7 +169,7 @@ def dev_shell(project: Project, targets: Targets) -> TaskResult:
 def dev_devcontainer(project: Project, targets: Targets) -> TaskResult:
     """devcontainer.json for the very container that `dev.up` starts."""
     target = convergence.host(project, targets)
-    box = container(project.settings, worker_image(project), host=target)
+    box = first_container(project.settings, worker_image(project), host=target)
     options = box.editor_options(Facts(), gpu_count=project.settings.gpu_count)
     text = templating.devcontainer(
         name=box.container,

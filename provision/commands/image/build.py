@@ -13,9 +13,8 @@ from provision.core.model import Host
 from provision.core.resource import Resource
 from provision.image.dockerfile import Build, Copy, Family, ImageSpec, prepare, threads_per_worker
 from provision.project.project import Project
-from provision.recipes.cos import registries
-from provision.recipes.worker import WorkerImage
-from provision.recipes.worker import image as image_resource
+from provision.recipes.host import registry_hosts
+from provision.recipes.worker import WorkerImage, image_resource
 from provision.resources import DockerEngine, RegistryLogin
 from provision.resources.container import WORKSPACE
 
@@ -96,7 +95,7 @@ def image_build(project: Project, targets: Targets) -> TaskResult:
 
     def recipe(target: Host) -> list[Resource]:
         del target
-        login = RegistryLogin(name="registry-login", registries=registries(project.settings))
+        login = RegistryLogin(name="registry-login", registries=registry_hosts(project.settings))
         return [DockerEngine(name="docker"), login, image_resource(image)]
 
     done = convergence.run(project, targets, recipe, "image.build")

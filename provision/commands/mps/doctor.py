@@ -25,7 +25,7 @@ from provision.mps.status.inside import PROVE
 from provision.mps.status.status import MpsStatus, read_status
 from provision.project.project import Project
 from provision.recipes.mps import mps
-from provision.recipes.worker import daemon_container
+from provision.recipes.worker import daemon_container_name
 from provision.report.checks import checks_document, checks_lines, columns
 from provision.resources.driver import DRIVER_DIR
 
@@ -71,7 +71,7 @@ def mps_doctor(project: Project, targets: Targets, options: Sequence[str] = ()) 
 
 def _asked(project: Project, target: Host, transport: Transport) -> Mapping[str, SectionResult]:
     """Everything in one exchange. The clients of the status are counted before the probe joins them."""
-    name, other = project.settings.worker.name, daemon_container(project.settings)
+    name, other = project.settings.worker.name, daemon_container_name(project.settings)
     driver = target.driver_dir or DRIVER_DIR.path
     look = look_script(name, driver, daemon=other if other != name else "")
     scripts: list[tuple[str, Script, float]] = [

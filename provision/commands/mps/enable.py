@@ -11,7 +11,7 @@ from provision.core.model import Host
 from provision.core.resource import Resource
 from provision.project.project import Project
 from provision.recipes.mps import elsewhere, mps, outside
-from provision.recipes.worker import containers_alone
+from provision.recipes.worker import worker_without_image
 
 
 def mps_enable(project: Project, targets: Targets) -> TaskResult:
@@ -25,7 +25,7 @@ def mps_enable(project: Project, targets: Targets) -> TaskResult:
     def recipe(target: Host) -> list[Resource]:
         settings = project.settings
         other_daemon = elsewhere(settings, image=image.reference)
-        containers = containers_alone(settings, image, host=target, after=(other_daemon.name,))
+        containers = worker_without_image(settings, image, host=target, after=(other_daemon.name,))
         needs = tuple(container.name for container in containers)
         steps = [other_daemon, *containers, *mps(settings, host=target, needs=needs)]
         return steps if targets.check else [*steps, outside(settings, host=target)]

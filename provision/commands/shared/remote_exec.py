@@ -17,7 +17,7 @@ from provision.core.shell import ARGUMENT_LIMIT_BYTES, Argument, Script, script
 from provision.mps.status import inside
 from provision.project.project import Project
 from provision.recipes.mps import FRAGMENT as MPS_FRAGMENT
-from provision.recipes.worker import daemon_container
+from provision.recipes.worker import daemon_container_name
 from provision.resources.boot import FRAGMENTS
 from provision.resources.container import WORKSPACE
 
@@ -99,7 +99,7 @@ def around(project: Project) -> dict[str, Argument]:
     return {
         "hidden": "CUDA_VISIBLE_DEVICES" if settings.mps.gpu else "",
         "chosen": FRAGMENTS / MPS_FRAGMENT,
-        "daemon": daemon_container(settings),
+        "daemon": daemon_container_name(settings),
         "alive": inside.ALIVE,
         "without": project.with_program_name(
             "MPS is enabled here, but no daemon runs: CUDA programs run without it; invoke mps.enable"

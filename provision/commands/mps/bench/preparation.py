@@ -14,7 +14,7 @@ from provision.mps.bench import chart
 from provision.mps.bench.cell_script import workload_source
 from provision.mps.bench.target_facts import TargetFacts, read_target_facts, target_facts_script
 from provision.project.project import Project
-from provision.recipes.worker import daemon_container
+from provision.recipes.worker import daemon_container_name
 
 _FACTS_TIMEOUT_S = 120.0
 
@@ -27,7 +27,7 @@ def prepare_target(project: Project, transport: Transport, options: BenchOptions
     """
     facts = _fetch_facts(project, transport)
     _check_not_mock(facts, transport)
-    for container in (project.settings.worker.name, daemon_container(project.settings)):
+    for container in (project.settings.worker.name, daemon_container_name(project.settings)):
         if facts.running.get(container) != "true":
             raise remote_exec.not_running(project, transport, container)
     _check_gpu(project, facts, transport.host.name)
@@ -53,7 +53,7 @@ def prepare_target(project: Project, transport: Transport, options: BenchOptions
 def _fetch_facts(project: Project, transport: Transport) -> TargetFacts:
     settings = project.settings
     script = target_facts_script(
-        settings.worker.name, daemon_container(settings), settings.mps.gpu or ""
+        settings.worker.name, daemon_container_name(settings), settings.mps.gpu or ""
     )
     return read_target_facts(
         remote_exec.checked(transport, script, "looking at the GPU", timeout_s=_FACTS_TIMEOUT_S)

@@ -7,7 +7,7 @@ from provision.core.model import Host, Transport
 from provision.core.shell import Script
 from provision.mps.status.status import MpsStatus, read_status, status_script
 from provision.project.project import Project
-from provision.recipes.worker import daemon_container
+from provision.recipes.worker import daemon_container_name
 from provision.resources.driver import DRIVER_DIR
 
 
@@ -32,7 +32,7 @@ def status_script_for(project: Project, target: Host, *, gpu: str | None = None)
     """The script that `fetch_status` runs; `read_status` reads its answer."""
     settings = project.settings
     return status_script(
-        daemon_container(settings),
+        daemon_container_name(settings),
         worker=settings.worker.name if settings.mps.topology == "containers" else "",
         workers=settings.worker.processes,
         device=gpu or settings.mps.gpu or "",

@@ -8,7 +8,7 @@ from typing import Any
 from provision.mps.plan import gpu_limits
 from provision.mps.status.status import MpsClient, MpsStatus
 from provision.project.project import Project
-from provision.recipes.worker import daemon_container
+from provision.recipes.worker import daemon_container_name
 from provision.report.text import clean
 from provision.resources.nvidia_smi import SmiGpu
 
@@ -101,7 +101,7 @@ def status_text(project: Project, status: MpsStatus) -> str:
 
 
 def _no_container_lines(project: Project) -> list[str]:
-    name = daemon_container(project.settings)
+    name = daemon_container_name(project.settings)
     is_worker = name == project.settings.worker.name
     container = "the worker container" if is_worker else f"the container {name}"
     return [f"{container} is not running: {project.program_argv0} dev.up"]

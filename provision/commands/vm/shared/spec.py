@@ -19,7 +19,7 @@ from provision.core.model import Facts, Note, Vm, VmSpec
 from provision.hosts.keys import KeyPair
 from provision.project.login import USER
 from provision.project.project import Project
-from provision.recipes import cos, idle_texts
+from provision.recipes import gpu_host, idle_texts
 from provision.resources import BootFragment
 from provision.resources.boot import BOOT_TEXT
 
@@ -71,7 +71,7 @@ def user_data(project: Project, *, powers_off: bool = True) -> str:
     """
     unit = templating.boot_unit(project_dir=project.project_dir)
     idle = idle_texts(project.settings, project.project_dir) if powers_off else None
-    recipe = cos(project.settings, boot_unit=unit, idle=idle, extras=())
+    recipe = gpu_host(project.settings, boot_unit=unit, idle=idle, extras=())
     files = {"boot.sh": BOOT_TEXT}
     for resource in recipe:
         if isinstance(resource, BootFragment):
