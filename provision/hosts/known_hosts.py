@@ -22,7 +22,7 @@ from pathlib import Path
 from provision.core.errors import HostKeyMismatch, UsageError
 from provision.core.files import file_lock, write_atomically
 from provision.core.model import Host
-from provision.settings.kinds import public_key
+from provision.settings.validators import public_key
 
 _RSA = ("rsa-sha2-512", "rsa-sha2-256")
 

@@ -1,4 +1,4 @@
-"""Levels of settings, kept apart until they are merged, so that every value can say where it came from. Pure."""
+"""Levels of settings: files, variables and flags, merged so that each value has an origin. Pure."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ _FALSE = ("0", "false", "no", "off")
 
 @dataclass(frozen=True)
 class Level:
-    """What one source sets under `provision`: a file, a variable or a flag. `lines` maps a key's path to its line (1 = first)."""
+    """What one source (a file, a variable or a flag) sets under `provision`.
+
+    `lines` maps the path of a key to its line, counted from 1.
+    """
 
     source: str
     data: Mapping[str, object]
     lines: Mapping[Path, int] = field(default_factory=dict)
 
-    def place(self, path: Path) -> str:
-        """Where `path` is written, for people; the nearest key above it when it has no line of its own."""
+    def location(self, path: Path) -> str:
+        """Where `path` is written, for people: the source and the line of the key or its parent."""
         for length in range(len(path), 0, -1):
             if path[:length] in self.lines:
                 return f"{self.source}, line {self.lines[path[:length]]}"
@@ -36,22 +39,22 @@ class Level:
 
 @dataclass(frozen=True)
 class Merged:
-    """All levels as one mapping, and the level that had the last word on each key."""
+    """All levels as one mapping, and the level that set each key last."""
 
     data: Mapping[str, object]
     origins: Mapping[Path, Level]
 
-    def place(self, path: Path) -> str:
-        """Where the value at `path` came from; of a key that no level sets, the empty string."""
+    def location(self, path: Path) -> str:
+        """Where the value at `path` is written; empty for a key that no level sets."""
         for length in range(len(path), 0, -1):
             level = self.origins.get(path[:length])
             if level is not None:
-                return level.place(path)
+                return level.location(path)
         return ""
 
 
 def merge(levels: Iterable[Level]) -> Merged:
-    """Merge `levels`, the weakest first: mappings key by key, anything else as a whole (as Invoke does)."""
+    """Merge `levels`, the weakest first, as Invoke does: mappings by key, other values whole."""
     data: dict[str, object] = {}
     origins: dict[Path, Level] = {}
     for level in levels:
@@ -82,14 +85,17 @@ def _merge_into(
 
 @dataclass(frozen=True)
 class Leaf:
-    """One key that text can set. `kind` is str, int, bool, tuple (a comma-separated list) or dict (which text cannot set)."""
+    """A key of the settings and the type of its value.
+
+    `kind` is str, int, bool, tuple (in text a list with commas) or dict (which text cannot set).
+    """
 
     path: Path
     kind: type
 
 
 def leaves(model: type[BaseModel], at: Path = ()) -> Iterator[Leaf]:
-    """Every key of `model` and of the models in it, in the order of declaration."""
+    """Yield every key of `model` and of the models in it, in the order of declaration."""
     for name, info in model.model_fields.items():
         path = (*at, name)
         kind = _kind(info.annotation)
@@ -110,20 +116,21 @@ def _kind(annotation: Any) -> type:
 
 
 def env_levels(model: type[BaseModel], env: Mapping[str, str], prefix: str) -> list[Level]:
-    """One level per variable whose name begins with `prefix` (`INVOKE_PROVISION_WORKER_BASE` sets `worker.base`).
+    """A level for each variable whose name begins with `prefix`.
 
-    Raises SettingsError for a variable that maps to no key, with the nearest name.
+    `INVOKE_PROVISION_WORKER_BASE` sets `worker.base`. Raises `SettingsError` for a variable that
+    stands for no key, and for a value of the wrong type.
     """
     by_name = {prefix + "_".join(leaf.path).upper(): leaf for leaf in leaves(model)}
-    found = []
+    levels = []
     for variable in sorted(
         name for name in env if name.startswith(prefix) or name == prefix.rstrip("_")
     ):
         leaf = by_name.get(variable)
         if leaf is None:
             raise _unknown_variable(variable, by_name, prefix)
-        found.append(text_level(variable, leaf, env[variable]))
-    return found
+        levels.append(text_level(variable, leaf, env[variable]))
+    return levels
 
 
 def _unknown_variable(variable: str, by_name: Mapping[str, Leaf], prefix: str) -> SettingsError:
@@ -137,7 +144,8 @@ def _unknown_variable(variable: str, by_name: Mapping[str, Leaf], prefix: str) -
     return SettingsError(
         "no setting has this variable",
         where=variable,
-        why=f"variables are {prefix}KEY or {prefix}WORKER_KEY, one for each setting; this one maps to none",
+        why=f"variables are {prefix}KEY or {prefix}WORKER_KEY, one for each setting; "
+        "this one maps to none",
         fix=f"did you mean {near[0]}?" if near else f"unset {variable}",
     )
 
@@ -152,7 +160,10 @@ def _is_mapping(source: str, key: str) -> SettingsError:
 
 
 def text_level(source: str, leaf: Leaf, text: str) -> Level:
-    """The level that sets `leaf` to what `text` says (a list is separated by commas); empty text means: not set."""
+    """The level that sets `leaf` to the value in `text`; an empty text leaves it unset.
+
+    Commas separate the values of a list. Raises `SettingsError` for a value of the wrong type.
+    """
     value = _from_text(source, leaf, text)
     data: dict[str, object] = {leaf.path[-1]: value}
     for key in reversed(leaf.path[:-1]):

@@ -244,7 +244,7 @@ FILES = [
     (
         "invoke.yaml",
         b"provision:\n  hosts:\n    7: {address: x}\n",
-        "error: invoke.yaml, line 3: '7' is no name for a key of provision.hosts",
+        "error: invoke.yaml, line 3: '7' is not a valid key of provision.hosts",
     ),
     (
         "invoke.yaml",

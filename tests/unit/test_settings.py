@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from provision.core.errors import SettingsError
 from provision.settings import HostSettings, Level, Settings, env_levels
-from provision.settings.kinds import TTL_MAX_S, TTL_MIN_S, idle_seconds, ttl_seconds
+from provision.settings.validators import TTL_MAX_S, TTL_MIN_S, idle_seconds, ttl_seconds
 from provision.settings.levels import merge
 
 KEY = "ssh-ed25519 " + base64.b64encode(b"\0\0\0\x0bssh-ed25519\0\0\0 " + bytes(32)).decode()
@@ -66,7 +66,7 @@ def test_settings_do_not_change() -> None:
 def test_a_project_means_compute_engine_unless_told_otherwise() -> None:
     assert Settings.from_levels([level(project="my-project-1")]).cloud == "gce"
     assert Settings.from_levels([level(project="my-project-1", cloud="mock")]).cloud == "mock"
-    assert refused(level(cloud="gce")).why == "Compute Engine needs a project that pays"
+    assert refused(level(cloud="gce")).why == "Compute Engine needs a project that is billed"
 
 
 def test_an_empty_section_is_not_set() -> None:
@@ -174,7 +174,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ),
     (
         {"hosts": {"a b": {"address": "x"}}},
-        "'a b' is no name for a key of provision.hosts",
+        "'a b' is not a valid key of provision.hosts",
         "rename it",
     ),
     (

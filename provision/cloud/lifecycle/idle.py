@@ -13,7 +13,7 @@ from provision.cloud.api import body
 from provision.cloud.lifecycle.context import HALTED
 from provision.core import durations
 from provision.core.model import Vm
-from provision.settings.kinds import idle_seconds
+from provision.settings.validators import idle_seconds
 
 
 def limit_s(vm: Vm) -> int | None:

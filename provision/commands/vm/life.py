@@ -25,7 +25,7 @@ from provision.commands.vm.shared.selection import acted, chosen
 from provision.core.errors import CloudError, ProvisionError, SettingsError, UsageError
 from provision.core.model import Host, Note, Vm
 from provision.project.project import Project
-from provision.settings.kinds import duration_seconds, idle_seconds
+from provision.settings.validators import duration_seconds, idle_seconds
 
 
 def vm_stop(project: Project, name: str) -> TaskResult:

@@ -22,7 +22,7 @@ from provision.core.model import Event, Host, Note, Status, Vm
 from provision.project.owned_vms import fetch_vm
 from provision.project.project import Project
 from provision.report.text import clean
-from provision.settings.kinds import duration_seconds
+from provision.settings.validators import duration_seconds
 
 SERIAL_PAUSE_S = 1.0
 WAIT_PAUSE_S = 3.0

@@ -1,4 +1,4 @@
-"""What pydantic found wrong, in three lines: the key and its value with the place they came from, the reason, the way out. Pure."""
+"""The errors of pydantic as a `SettingsError`: key, value, origin, reason and remedy. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _VALUE_CHARS = 60
 def settings_error(
     details: Sequence[ErrorDetails], model: type[BaseModel], merged: Merged
 ) -> SettingsError:
-    """The first problem as a SettingsError; the keys of the others stand at the end of its last line."""
+    """The error for the first problem. The remedy lists the keys of the other problems."""
     first, *others = sorted(details, key=lambda detail: detail["type"] != "extra_forbidden")
     if first["type"] == "extra_forbidden":  # a misspelt key is why its right spelling is missing
         others = [other for other in others if other["type"] != "missing"]
@@ -41,33 +41,30 @@ def settings_error(
 
 
 def _explain(detail: ErrorDetails, model: type[BaseModel], merged: Merged) -> SettingsError:
+    """The error for one problem."""
     path = _path(detail)
-    where = merged.place(path) or merged.place(path[:1]) or "defaults"
-    key = _dotted(path)
+    key, parent = _dotted(path), _dotted(path[:-1])
+    where = merged.location(path) or merged.location(path[:1]) or "defaults"
+
+    def error(what: str, why: str, fix: str) -> SettingsError:
+        return SettingsError(what, where=where, why=why, fix=fix)
+
     if detail["type"] == "extra_forbidden":
         known = list(_model_at(model, path[:-1]).model_fields)
-        why = f"its value is {shown(detail['input'], path)}; keys of {_dotted(path[:-1])} are {', '.join(known)}"
-        return SettingsError(
-            f"unknown key {key}", where=where, why=why, fix=_nearest(path, known, model)
-        )
+        written = masked(detail["input"], path)
+        why = f"its value is {written}; keys of {parent} are {', '.join(known)}"
+        return error(f"unknown key {key}", why, _nearest(path, known, model))
     if detail["type"] == "missing":
-        return SettingsError(
-            f"{key} is missing",
-            where=where,
-            why=f"{_dotted(path[:-1])} cannot do without it",
-            fix=f"set {key}",
-        )
+        return error(f"{key} is missing", f"{parent} requires it", f"set {key}")
     if detail["loc"][-1:] == ("[key]",):
-        what = f"{shown(path[-1], ())} is no name for a key of {_dotted(path[:-1])}"
-        return SettingsError(what, where=where, why=f"allowed: {_allowed(detail)}", fix="rename it")
-    value = _value_at(merged.data, path) if detail["type"] == "impossible" else detail["input"]
-    what = f"{key} is {shown(value, path) if value is not None else 'empty'}"
+        what = f"{masked(path[-1], ())} is not a valid key of {parent}"
+        return error(what, f"allowed: {_allowed(detail)}", "rename it")
     if detail["type"] == "impossible":
         context = detail.get("ctx", {})
-        return SettingsError(what, where=where, why=str(context["reason"]), fix=str(context["fix"]))
-    return SettingsError(
-        what, where=where, why=f"allowed: {_allowed(detail)}", fix=_fix(key, path, detail)
-    )
+        what = f"{key} is {_shown(_value_at(merged.data, path), path)}"
+        return error(what, str(context["reason"]), str(context["fix"]))
+    what = f"{key} is {_shown(detail['input'], path)}"
+    return error(what, f"allowed: {_allowed(detail)}", _fix(key, path, detail))
 
 
 def _path(detail: ErrorDetails) -> Path:
@@ -127,18 +124,22 @@ def _allowed(detail: ErrorDetails) -> str:
 def _fix(key: str, path: Path, detail: ErrorDetails) -> str:
     kind, value = detail["type"], detail["input"]
     if kind == "string_type" and isinstance(value, (int, float)):
-        return f"write {key} in quotes: without them YAML reads {'true or false' if isinstance(value, bool) else 'a number'}, not text"
+        read_as = "true or false" if isinstance(value, bool) else "a number"
+        return f"write {key} in quotes: without them YAML reads {read_as}, not text"
     if kind == "literal_error" and value is False:
         return f'write {key} as "none" in quotes: YAML reads no as false'
     if kind == "int_type" and isinstance(value, str):
         return f"write {key} as digits, without quotes and without a unit"
     if kind == "tuple_type":
-        return f"write {key} as a list: [{shown(value, path)}]"
+        return f"write {key} as a list: [{masked(value, path)}]"
     return f"change or remove {key}"
 
 
-def shown(value: Any, path: Path) -> str:
-    """The value as an error prints it: short, on one line, masked where it may be confidential (in `env`, or named like a secret)."""
+def masked(value: Any, path: Path) -> str:
+    """The value as an error prints it: short and on one line.
+
+    A value that may be confidential (in `env`, or with a key named like a secret) reads `****`.
+    """
     if "env" in path[:-1] or (path and _NAMED_LIKE_A_SECRET.search(path[-1])):
         return "****"
     if isinstance(value, Mapping):
@@ -149,3 +150,7 @@ def shown(value: Any, path: Path) -> str:
         else str(list(value) if isinstance(value, tuple) else value)
     )
     return text if len(text) <= _VALUE_CHARS else text[: _VALUE_CHARS - 1] + "…"
+
+
+def _shown(value: Any, path: Path) -> str:
+    return "empty" if value is None else masked(value, path)
