@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from provision.core.errors import SettingsError
 from provision.settings import HostSettings, Level, Settings, env_levels
-from provision.settings.validators import TTL_MAX_S, TTL_MIN_S, idle_seconds, ttl_seconds
 from provision.settings.levels import merge
+from provision.settings.validators import TTL_MAX_S, TTL_MIN_S, idle_seconds, ttl_seconds
 
 KEY = "ssh-ed25519 " + base64.b64encode(b"\0\0\0\x0bssh-ed25519\0\0\0 " + bytes(32)).decode()
 
