@@ -7,8 +7,8 @@ import sys
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
+from provision.cli.adapter import CommandTask
 from provision.cli.flags import COMMON, TARGETS, Flag
-from provision.cli.lazy_tasks import LightTask
 from provision.cli.namespace import namespace
 
 TARGET = Path(__file__).with_name("tasks.md")
@@ -22,7 +22,7 @@ they were typed. A flag written in brackets may be left out.
 """
 
 
-def tasks() -> dict[str, LightTask]:
+def tasks() -> dict[str, CommandTask]:
     """Every task by its full name."""
     root = namespace()
     return {name: root[name] for name in sorted(root.task_names)}
@@ -51,7 +51,7 @@ def page() -> str:
     )
 
 
-def _section(name: str, task: LightTask) -> Iterator[str]:
+def _section(name: str, task: CommandTask) -> Iterator[str]:
     yield f"## {name}"
     yield inspect.cleandoc(task.__doc__ or "")
     yield f"    invoke {_usage(name, task)}"
@@ -60,14 +60,16 @@ def _section(name: str, task: LightTask) -> Iterator[str]:
         yield _flags(
             own, [argument.names[0] for argument in task.get_arguments() if argument.positional]
         )
-    if task.shape.targets:
+    if task.spec.targets:
         lacking = ", ".join(
-            f"`--{flag.name.replace('_', '-')}`" for flag in TARGETS if flag not in task.shape.hosts
+            f"`--{flag.name.replace('_', '-')}`"
+            for flag in TARGETS
+            if flag not in task.spec.host_flags
         )
         yield "Takes the flags for hosts" + (f", but for {lacking}." if lacking else ".")
 
 
-def _usage(name: str, task: LightTask) -> str:
+def _usage(name: str, task: CommandTask) -> str:
     words = [name]
     for argument in task.get_arguments():
         text = argument.names[0]
@@ -75,20 +77,20 @@ def _usage(name: str, task: LightTask) -> str:
             words.append(text.upper())
         elif text not in _shared(task):
             words.append(f"[{_written(text, switch=argument.kind is bool)}]")
-    if task.shape.words:
-        rest = task.shape.words.upper().removeprefix("A ")
-        words.append(f"-- {rest}" if task.shape.words_required else f"[-- {rest}]")
+    if task.spec.words:
+        rest = task.spec.words.upper().removeprefix("A ")
+        words.append(f"-- {rest}" if task.spec.words_required else f"[-- {rest}]")
     return " ".join(words)
 
 
-def _shared(task: LightTask) -> set[str]:
+def _shared(task: CommandTask) -> set[str]:
     """The flags that are explained once, for all tasks."""
     return {
-        flag.name.replace("_", "-") for flag in (*COMMON, *(TARGETS if task.shape.targets else ()))
+        flag.name.replace("_", "-") for flag in (*COMMON, *(TARGETS if task.spec.targets else ()))
     }
 
 
-def _own(task: LightTask) -> Iterator[Flag]:
+def _own(task: CommandTask) -> Iterator[Flag]:
     for argument in task.get_arguments():
         if argument.names[0] not in _shared(task):
             yield Flag(
@@ -113,7 +115,7 @@ def _written(flag: str, *, switch: bool) -> str:
     return f"--{flag}" if switch else f"--{flag}={flag.upper().replace('-', '_')}"
 
 
-def _first_line(task: LightTask) -> str:
+def _first_line(task: CommandTask) -> str:
     return (task.__doc__ or "").strip().splitlines()[0]
 
 

@@ -1,4 +1,4 @@
-"""The program, `provision TASK` or `python -m provision TASK`: nothing is imported before Ctrl-C has its answer."""
+"""The program `provision TASK` or `python -m provision TASK`; Ctrl-C is handled from the start."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ def main() -> None:
 
         run()
     except KeyboardInterrupt:
-        from provision.cli.output import interrupted
+        from provision.cli.output import report_interrupt
 
-        sys.exit(interrupted("provision"))
+        sys.exit(report_interrupt("provision"))
 
 
 if __name__ == "__main__":

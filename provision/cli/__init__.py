@@ -1,15 +1,15 @@
-"""The command line: one Invoke collection per noun. `tasks.py` of a project holds `namespace = namespace_for(__file__)`.
+"""The command line: one Invoke collection per noun, and `namespace_for` for a project's tasks.py.
 
-Importing this package must stay as cheap as importing Invoke: `invoke --list` pays for it.
-Everything else is imported by a task when it runs.
+Importing this package must cost no more than importing Invoke, because `invoke --list` pays for it.
+Each task imports what it needs when it runs.
 """
 
 from __future__ import annotations
 
-from provision.cli.environment import collect_less, keep_byte_code
+from provision.cli.environment import enable_byte_code, relax_garbage_collector
 
-keep_byte_code()
-collect_less()
+enable_byte_code()
+relax_garbage_collector()
 
 from provision.cli.namespace import namespace_for  # noqa: E402 - the lines above must come first
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from provision.cli.adapter import command
-from provision.cli.flags import Shape
+from provision.cli.flags import TaskSpec
 
 if TYPE_CHECKING:
     from provision.cli.execution import Run
     from provision.commands.shared.result import TaskResult
 
 
-@command(Shape("demo", streams=True))
+@command(TaskSpec("demo", streams=True))
 def demo(run: Run) -> TaskResult:
     """Walk the main job on a mock of its own."""
     from provision.commands.demo import demo

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from provision.cli.adapter import command
-from provision.cli.flags import Shape
+from provision.cli.flags import TaskSpec
 
 if TYPE_CHECKING:
     from provision.cli.execution import Run
     from provision.commands.shared.result import TaskResult
 
 
-@command(Shape("dev.up", targets=True))
+@command(TaskSpec("dev.up", targets=True))
 def up(run: Run) -> TaskResult:
     """Bring up host, worker image and container.
 
@@ -24,14 +24,14 @@ def up(run: Run) -> TaskResult:
 
 
 @command(
-    Shape(
+    TaskSpec(
         "dev.exec",
         targets=True,
         words="a command",
         words_required=True,
-        program=True,
-        checks=False,
-        one=True,
+        runs_program=True,
+        dry_run=False,
+        single_host=True,
     ),
     about={
         "clients": "run it so often at once, started together, each line with its number in front"
@@ -50,7 +50,14 @@ def exec_(run: Run, *, clients: str | None = None) -> TaskResult:
 
 
 @command(
-    Shape("dev.run", targets=True, words="arguments", program=True, checks=False, one=True),
+    TaskSpec(
+        "dev.run",
+        targets=True,
+        words="arguments",
+        runs_program=True,
+        dry_run=False,
+        single_host=True,
+    ),
     about={
         "file": "a Python file of the project",
         "clients": "run it so often at once, started together, each line with its number in front",
@@ -72,12 +79,12 @@ def run(run: Run, file: str, *, clients: str | None = None) -> TaskResult:
 
 def _count(text: str | None) -> int | None:
     """The number of programs; None where `--clients` was not given."""
-    from provision.cli.execution import number
+    from provision.cli.flag_values import parse_count
 
-    return number("--clients", text, least=1)
+    return parse_count("--clients", text, least=1)
 
 
-@command(Shape("dev.shell", targets=True, program=True, checks=False, one=True))
+@command(TaskSpec("dev.shell", targets=True, runs_program=True, dry_run=False, single_host=True))
 def shell(run: Run) -> TaskResult:
     """A shell in the container."""
     from provision.commands.dev.container import dev_shell
@@ -85,7 +92,7 @@ def shell(run: Run) -> TaskResult:
     return dev_shell(run.project, targets=run.targets)
 
 
-@command(Shape("dev.down", targets=True))
+@command(TaskSpec("dev.down", targets=True))
 def down(run: Run) -> TaskResult:
     """Stop and remove the container."""
     from provision.commands.dev.container import dev_down
@@ -93,7 +100,7 @@ def down(run: Run) -> TaskResult:
     return dev_down(run.project, targets=run.targets)
 
 
-@command(Shape("dev.devcontainer", targets=True, result=True, one=True))
+@command(TaskSpec("dev.devcontainer", targets=True, prints_result=True, single_host=True))
 def devcontainer(run: Run) -> TaskResult:
     """Render devcontainer.json for the same container."""
     from provision.commands.dev.container import dev_devcontainer

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from provision.cli.adapter import command
-from provision.cli.flags import Shape
+from provision.cli.flags import TaskSpec
 
 if TYPE_CHECKING:
     from provision.cli.execution import Run
     from provision.commands.shared.result import TaskResult
 
 
-@command(Shape("doctor", result=True, settings=("zones", "machine_type", "gpu")))
+@command(TaskSpec("doctor", prints_result=True, settings=("zones", "machine_type", "gpu")))
 def doctor(run: Run) -> TaskResult:
     """Check all that can be checked before money is spent.
 

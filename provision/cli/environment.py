@@ -1,4 +1,4 @@
-"""What is arranged around Invoke: variables that set settings (INVOKE_PROVISION_KEY), standard streams, byte code."""
+"""Prepares the process for Invoke: environment variables, standard streams, byte code, collector."""
 
 from __future__ import annotations
 
@@ -10,55 +10,62 @@ import sys
 from collections.abc import MutableMapping
 
 ENV_PREFIX = "INVOKE_PROVISION_"
+"""Variables INVOKE_PROVISION_KEY set settings."""
 ENV_HIDDEN = "_" + ENV_PREFIX
-_NEW_OBJECTS = 10_000
+_COLLECTOR_THRESHOLD = 10_000
 
 
-def hide_environment(env: MutableMapping[str, str]) -> None:
-    """Put variables of ours out of Invoke's sight, which would cast them by what the files happen to hold (a list: traceback).
+def hide_settings_variables(env: MutableMapping[str, str]) -> None:
+    """Rename our variables, so that Invoke does not convert them by the type of a file's value.
 
-    They stay in the environment, under a name with an underscore before it, for this process and
-    its children.
+    For a list, that conversion ends in a traceback. They get an underscore in front, for this
+    process and its children.
     """
     for name in [name for name in env if name.startswith(ENV_PREFIX)]:
         env["_" + name] = env.pop(name)
 
 
-def ready_streams() -> None:
-    """Let standard streams that our caller closed (`<&-`, cron) lead nowhere, as sshd does: Python says None of them.
+def open_standard_streams() -> None:
+    """Open closed standard streams (`<&-`, cron) on /dev/null, as sshd does.
 
-    Their numbers must not go to the next file that is opened either, which children would then
-    write to. And whatever the locale, standard output takes every letter.
+    Python sets them to None, and their numbers would go to the next files that are opened, to which
+    child processes would then write. Standard output also accepts every character, whatever the
+    locale.
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
-            try:
-                os.fstat(number)
-            except OSError:
-                nothing = os.open(os.devnull, os.O_RDWR)  # the lowest free number
-                os.dup2(nothing, number)
-                os.set_inheritable(number, True)
-                if nothing != number:
-                    os.close(nothing)
-            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - lives as long as we do
+            _open_null(number)
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - until the process ends
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def keep_byte_code() -> None:
-    """Let Python write byte code again, unless its user forbade it.
+def _open_null(number: int) -> None:
+    """Open /dev/null as this file descriptor if it is closed."""
+    try:
+        os.fstat(number)
+    except OSError:
+        null = os.open(os.devnull, os.O_RDWR)  # the lowest free number
+        os.dup2(null, number)
+        os.set_inheritable(number, True)
+        if null != number:
+            os.close(null)
 
-    Invoke switches it off between reading its own flags and loading a tasks file: whatever a task
-    imports would be compiled anew in each run, half a second of it.
+
+def enable_byte_code() -> None:
+    """Let Python write byte code again, unless the user disabled it.
+
+    Invoke disables it before it loads a tasks file. Every run would then compile all modules that a
+    task imports, which takes half a second.
     """
     sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
 
 
-def collect_less() -> None:
-    """Let Python look for unreachable cycles after every 10,000 new objects instead of 700, and not at its end.
+def relax_garbage_collector() -> None:
+    """Let Python collect cycles after 10,000 new objects instead of 700, and not at exit.
 
-    A command imports a lot and throws little away: looking took a tenth of its start, and 50 ms
-    after its last word.
+    A command imports much and drops little: collecting took a tenth of its start, and 50 ms at its
+    end.
     """
-    gc.set_threshold(_NEW_OBJECTS, *gc.get_threshold()[1:])
+    gc.set_threshold(_COLLECTOR_THRESHOLD, *gc.get_threshold()[1:])
     atexit.register(gc.freeze)

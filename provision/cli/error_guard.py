@@ -1,7 +1,7 @@
-"""When Invoke itself fails on a settings file: the reason in three lines and exit 2, where Invoke shows a traceback.
+"""Explains an exception that Invoke raises while it reads settings files, instead of a traceback.
 
-Invoke reads its files before any task runs, and hands on whatever the YAML parser raises. The files
-are read again here, by a reader that knows lines and columns.
+Invoke reads its files before a task runs, and passes on the YAML parser's exceptions. The files are
+read again here, by a reader that reports lines and columns.
 """
 
 from __future__ import annotations
@@ -11,23 +11,25 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
-from provision.cli.config import load_settings, runtime_path
-from provision.cli.output import Output
+from provision.cli.command_line import runtime_config_path
+from provision.cli.config import load_settings
+from provision.cli.output import report_early_error
 from provision.core.errors import SettingsError
 
 _READERS = frozenset({"invoke.config", "invoke.env"})
 
 
 def explain(project_dir: Path, error: BaseException) -> int | None:
-    """Tell the error of the settings that made Invoke raise `error`, and return its exit code; None when there is none."""
+    """Print the `SettingsError` behind an exception of Invoke's, and return its exit code.
+
+    Returns None when the exception has another cause.
+    """
     if not _raised_while_reading(error.__traceback__):
         return None
-    words = sys.argv[1:]
-    ours = words[: words.index("--")] if "--" in words else words
     try:
-        load_settings(project_dir, os.environ, {}, runtime_path(words, os.environ))
-    except SettingsError as found:
-        return Output(as_json="--json" in ours).failed(found)
+        load_settings(project_dir, os.environ, {}, runtime_config_path(sys.argv[1:], os.environ))
+    except SettingsError as settings_error:
+        return report_early_error(settings_error)
     return None
 
 

@@ -1,4 +1,4 @@
-"""What tasks take: the flags they share, and the shape of each."""
+"""The flags that tasks share, and the specification of a task."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 if TYPE_CHECKING:
     from provision.commands.shared.result import TaskResult
 
-Body: TypeAlias = "Callable[..., TaskResult]"
-"""What a task does: a function `(run, *flags)`."""
+TaskBody: TypeAlias = "Callable[..., TaskResult]"
+"""A function `(run, *flags)` that calls a task's use case."""
 
 
 class Flag(NamedTuple):
-    """A flag of a task; `default` False makes it a switch, None one that takes text."""
+    """A flag of a task: a switch when `default` is False, a flag with a text when it is None."""
 
     name: str
     about: str
@@ -28,7 +28,10 @@ COMMON = (
     ),
     Flag("debug", "show the traceback of a failure", default=False),
 )
-LIMIT = "hosts of the inventory: names with * and ?, filters such as gpu=l4 or state=running, commas between, ! before what to leave out"
+LIMIT = (
+    "hosts of the inventory: names with * and ?, filters such as gpu=l4 or state=running, "
+    "commas between, ! before what to leave out"
+)
 TARGETS = (
     Flag("host", "the host to act on, instead of the VM of the settings"),
     Flag("limit", LIMIT),
@@ -38,45 +41,47 @@ TARGETS = (
     Flag("check", "say what would change, change nothing", default=False),
     Flag("diff", "show what differs", default=False),
 )
-_SEVERAL = ("forks", "serial", "max_fail")
-_FORETELL = ("check", "diff")
+_SEVERAL_HOSTS = ("forks", "serial", "max_fail")
+_DRY_RUN = ("check", "diff")
 
 
-class Shape(NamedTuple):
-    """What a task takes beside its own flags, and how it ends."""
+class TaskSpec(NamedTuple):
+    """A task's name, its shared flags, and what it prints and returns."""
 
     name: str
-    """The task's full name: `vm.create`."""
+    """The full name: `vm.create`."""
     targets: bool = False
-    """It takes the flags that choose hosts."""
+    """True when it takes the flags that select hosts."""
     settings: tuple[str, ...] = ()
-    """Settings that have a flag of the same name here."""
+    """The settings that have a flag of the same name."""
     words: str = ""
-    """What the words after `--` are; empty = none are taken."""
+    """What the words after `--` are; empty when the task takes none."""
     words_required: bool = False
-    program: bool = False
-    """It returns the status of the user's program, whose standard output is not ours."""
-    result: bool = False
-    """What it prints is to be used (a table, a file): notes and progress stay out of standard
-    output."""
+    runs_program: bool = False
+    """True when it returns the status of the user's program, which owns standard output."""
+    prints_result: bool = False
+    """True when standard output is the result (a table, a file): notes and progress go elsewhere."""
     streams: bool = False
-    """Programs write to the terminal while it works: nothing of ours may stand below their
-    lines."""
-    checks: bool = True
-    """`--check` can foretell what it does."""
-    one: bool = False
-    """It acts on one host: nothing goes over several."""
-    lacks: tuple[str, ...] = ()
-    """Flags that choose hosts and mean nothing here."""
+    """True when programs write to the terminal meanwhile: no live progress line."""
+    dry_run: bool = True
+    """True when it supports `--check` and `--diff`."""
+    single_host: bool = False
+    """True when it acts on one host: no flags for the order of several."""
+    omits: tuple[str, ...] = ()
+    """The flags for hosts that have no meaning here."""
 
     @property
-    def hosts(self) -> tuple[Flag, ...]:
-        """The flags that choose hosts, those that would be refused or do nothing left out."""
-        lacks = {*self.lacks, *(() if self.checks else _FORETELL), *(_SEVERAL if self.one else ())}
-        return tuple(flag for flag in TARGETS if self.targets and flag.name not in lacks)
+    def host_flags(self) -> tuple[Flag, ...]:
+        """The flags that select hosts, without those that this task does not support."""
+        omitted = {
+            *self.omits,
+            *(() if self.dry_run else _DRY_RUN),
+            *(_SEVERAL_HOSTS if self.single_host else ()),
+        }
+        return tuple(flag for flag in TARGETS if self.targets and flag.name not in omitted)
 
     @property
     def flags(self) -> tuple[Flag, ...]:
-        """The flags it shares with others."""
+        """The flags that it shares with other tasks."""
         overrides = (Flag(key, f"instead of the setting provision.{key}") for key in self.settings)
-        return (*overrides, *self.hosts, *COMMON)
+        return (*overrides, *self.host_flags, *COMMON)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from provision.cli.adapter import command
-from provision.cli.flags import Shape
+from provision.cli.flags import TaskSpec
 
 if TYPE_CHECKING:
     from provision.cli.execution import Run
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @command(
-    Shape("image.render", result=True),
+    TaskSpec("image.render", prints_result=True),
     about={"output": "folder to write it into, instead of printing it"},
 )
 def render(run: Run, *, output: str | None = None) -> TaskResult:
@@ -23,7 +23,7 @@ def render(run: Run, *, output: str | None = None) -> TaskResult:
     return image_render(run.project, output=output)
 
 
-@command(Shape("image.build", targets=True))
+@command(TaskSpec("image.build", targets=True))
 def build(run: Run) -> TaskResult:
     """Build the worker image on the host, or pull it."""
     from provision.commands.image.build import image_build

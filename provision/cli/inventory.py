@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from provision.cli.adapter import command
-from provision.cli.flags import LIMIT, Shape
+from provision.cli.flags import LIMIT, TaskSpec
 
 if TYPE_CHECKING:
     from provision.cli.execution import Run
     from provision.commands.shared.result import TaskResult
 
 
-@command(Shape("inventory.list", result=True), about={"limit": LIMIT})
+@command(TaskSpec("inventory.list", prints_result=True), about={"limit": LIMIT})
 def list_(run: Run, *, limit: str | None = None) -> TaskResult:
     """List every host: those of the settings and the VMs.
 
@@ -23,7 +23,7 @@ def list_(run: Run, *, limit: str | None = None) -> TaskResult:
     return inventory_list(run.project, limit=limit)
 
 
-@command(Shape("inventory.ansible", result=True), about={"limit": LIMIT})
+@command(TaskSpec("inventory.ansible", prints_result=True), about={"limit": LIMIT})
 def ansible(run: Run, *, limit: str | None = None) -> TaskResult:
     """Print the inventory as Ansible reads it from a script.
 

@@ -8,17 +8,24 @@ from pathlib import Path
 
 from invoke.program import Program
 
-from provision.cli.environment import hide_environment, keep_byte_code, ready_streams
+from provision.cli.environment import (
+    enable_byte_code,
+    hide_settings_variables,
+    open_standard_streams,
+)
 from provision.cli.namespace import namespace
 
 
 class _Program(Program):
-    """Invoke's program with our namespace; it reads the project's own invoke.yaml, which Invoke does only for a tasks.py that it found."""
+    """Invoke's program with our namespace, which also reads the project's invoke.yaml.
+
+    Invoke itself reads it only beside a tasks.py that it has found.
+    """
 
     def parse_collection(self) -> None:
-        keep_byte_code()
+        enable_byte_code()
         super().parse_collection()
-        self.config.set_project_location(project_dir(Path.cwd()))
+        self.config.set_project_location(find_project_dir(Path.cwd()))
         self.config.load_project()
 
     def print_version(self) -> None:
@@ -29,8 +36,8 @@ class _Program(Program):
 
 def main() -> None:
     """Run the program on the process's own command line and exit."""
-    hide_environment(os.environ)
-    ready_streams()
+    hide_settings_variables(os.environ)
+    open_standard_streams()
     program = _Program(
         namespace=namespace(), name="provision", binary="provision", binary_names=["provision"]
     )
@@ -38,26 +45,31 @@ def main() -> None:
         try:
             program.run()
         except SystemExit as end:
-            if isinstance(end.__context__, KeyboardInterrupt):  # of which Invoke makes a silent 1
+            if isinstance(
+                end.__context__, KeyboardInterrupt
+            ):  # Invoke would exit with 1 and no message
                 raise KeyboardInterrupt from None
             raise
-        finally:  # --help and --list end by SystemExit
+        finally:  # --help and --list raise SystemExit
             sys.stdout.flush()
     except BrokenPipeError:
-        from provision.cli.output import give_up_stdout
+        from provision.cli.output import discard_stdout
 
-        give_up_stdout()
+        discard_stdout()
     except Exception as error:
         from provision.cli.error_guard import explain
 
-        code = explain(project_dir(Path.cwd()), error)
+        code = explain(find_project_dir(Path.cwd()), error)
         if code is None:
             raise
         sys.exit(code)
 
 
-def project_dir(start: Path) -> Path:
-    """The project's folder: the nearest from `start` upwards that holds tasks or settings (so Invoke looks for tasks), else `start`."""
+def find_project_dir(start: Path) -> Path:
+    """Return the nearest folder from `start` upwards with tasks or settings, otherwise `start`.
+
+    Invoke looks for tasks in the same way.
+    """
     names = (
         "tasks.py",
         "tasks/__init__.py",

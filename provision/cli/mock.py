@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from provision.cli.adapter import command
-from provision.cli.flags import Shape
+from provision.cli.flags import TaskSpec
 
 if TYPE_CHECKING:
     from provision.cli.execution import Run
     from provision.commands.shared.result import TaskResult
 
 
-@command(Shape("mock.up"))
+@command(TaskSpec("mock.up"))
 def up(run: Run) -> TaskResult:
     """Start the mock; tasks without a project do so themselves."""
     from provision.commands.mock.up import mock_up
@@ -20,7 +20,7 @@ def up(run: Run) -> TaskResult:
     return mock_up(run.project)
 
 
-@command(Shape("mock.status", result=True))
+@command(TaskSpec("mock.status", prints_result=True))
 def status(run: Run) -> TaskResult:
     """Say whether the mock runs and where."""
     from provision.commands.mock.status import mock_status
@@ -28,7 +28,7 @@ def status(run: Run) -> TaskResult:
     return mock_status(run.project)
 
 
-@command(Shape("mock.down"))
+@command(TaskSpec("mock.down"))
 def down(run: Run) -> TaskResult:
     """Stop the mock; its state is kept."""
     from provision.commands.mock.down import mock_down

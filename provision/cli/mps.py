@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from provision.cli.adapter import command
-from provision.cli.flags import Shape
+from provision.cli.flags import TaskSpec
 
 if TYPE_CHECKING:
     from provision.cli.execution import Run
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @command(
-    Shape("mps.plan", targets=True, result=True, checks=False, one=True),
+    TaskSpec("mps.plan", targets=True, prints_result=True, dry_run=False, single_host=True),
     about={
         "clients": "how many processes there will be, instead of as many as fit",
         "peak_memory": "GPU memory of one process at its peak, as nvidia-smi shows it without MPS: 900m, 2g",
@@ -35,7 +35,7 @@ def plan(
     )
 
 
-@command(Shape("mps.enable", targets=True))
+@command(TaskSpec("mps.enable", targets=True))
 def enable(run: Run) -> TaskResult:
     """Start the MPS daemon as the settings plan it, and prove that a client attaches.
 
@@ -47,7 +47,7 @@ def enable(run: Run) -> TaskResult:
 
 
 @command(
-    Shape("mps.status", targets=True, result=True, checks=False, one=True),
+    TaskSpec("mps.status", targets=True, prints_result=True, dry_run=False, single_host=True),
     about={
         "strict": "end with 1 when a process uses the GPU outside MPS (or none can tell), or no server is ACTIVE and proven"
     },
@@ -59,7 +59,11 @@ def status(run: Run, *, strict: bool = False) -> TaskResult:
     return mps_status(run.project, targets=run.targets, strict=strict)
 
 
-@command(Shape("mps.top", targets=True, result=True, streams=True, checks=False, one=True))
+@command(
+    TaskSpec(
+        "mps.top", targets=True, prints_result=True, streams=True, dry_run=False, single_host=True
+    )
+)
 def top(run: Run) -> TaskResult:
     """Watch clients, memory and the GPU's activity, until q or Ctrl-C.
 
@@ -78,7 +82,8 @@ def top(run: Run) -> TaskResult:
 
 
 @command(
-    Shape("mps.disable", targets=True), about={"force": "terminate clients that are still attached"}
+    TaskSpec("mps.disable", targets=True),
+    about={"force": "terminate clients that are still attached"},
 )
 def disable(run: Run, *, force: bool = False) -> TaskResult:
     """Stop the MPS daemon once its clients have ended, and leave all as it was found."""
@@ -88,7 +93,7 @@ def disable(run: Run, *, force: bool = False) -> TaskResult:
 
 
 @command(
-    Shape("mps.bench", targets=True, checks=False, one=True),
+    TaskSpec("mps.bench", targets=True, dry_run=False, single_host=True),
     about={
         "command": "your program instead of the built-in one; {steps} in it is replaced by the number of steps",
         "workload": "the built-in program: mlp (PyTorch) or driver (no framework); mlp where PyTorch is",
@@ -140,7 +145,7 @@ def bench(
 
 
 @command(
-    Shape("mps.explain", result=True),
+    TaskSpec("mps.explain", prints_result=True),
     about={
         "text": "the error text itself",
         "file": "a file that holds it, such as a log; - is standard input",
@@ -158,7 +163,14 @@ def explain(run: Run, text: str | None = None, file: str | None = None) -> TaskR
 
 
 @command(
-    Shape("mps.doctor", targets=True, result=True, words="pipeline options", checks=False, one=True)
+    TaskSpec(
+        "mps.doctor",
+        targets=True,
+        prints_result=True,
+        words="pipeline options",
+        dry_run=False,
+        single_host=True,
+    )
 )
 def doctor(run: Run) -> TaskResult:
     """Check everything that MPS rests on, in order, each with a remedy.

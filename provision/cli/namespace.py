@@ -10,11 +10,11 @@ from types import TracebackType
 from invoke.collection import Collection
 
 from provision.cli import demo, dev, doctor, image, inventory, mock, mps, vm
-from provision.cli.environment import hide_environment, ready_streams
+from provision.cli.environment import hide_settings_variables, open_standard_streams
 
 
 def namespace() -> Collection:
-    """All tasks: one collection per noun."""
+    """Return all tasks: one collection per noun."""
     root = Collection()
     for noun in (vm, inventory, image, dev, mps, mock):
         root.add_collection(Collection.from_module(noun))
@@ -24,16 +24,21 @@ def namespace() -> Collection:
 
 
 def namespace_for(tasks_file: str) -> Collection:
-    """All tasks for the project whose tasks file this is; tasks of your own are added with `add_task` and `add_collection`.
+    """Return all tasks for a project; `tasks_file` is its tasks.py, or the tasks/__init__.py.
 
-    Two things are arranged in passing, since Invoke reads configuration before any task runs:
-    variables INVOKE_PROVISION_* are taken out of its sight, and when it fails on a settings file,
-    the error is told in three lines instead of a traceback.
+    Add your own tasks with `add_task` and `add_collection`. Since Invoke reads its configuration
+    before any task runs, this also renames the variables INVOKE_PROVISION_*, and installs an
+    exception hook that explains an invalid settings file in three lines.
     """
     path = Path(tasks_file).absolute()
-    project_dir = path.parent.parent if path.name == "__init__.py" else path.parent
-    hide_environment(os.environ)
-    ready_streams()
+    hide_settings_variables(os.environ)
+    open_standard_streams()
+    _explain_settings_errors(path.parent.parent if path.name == "__init__.py" else path.parent)
+    return namespace()
+
+
+def _explain_settings_errors(project_dir: Path) -> None:
+    """Install the exception hook: print the settings error, or call the previous hook."""
     previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -46,4 +51,3 @@ def namespace_for(tasks_file: str) -> Collection:
             sys.exit(code)
 
     sys.excepthook = hook
-    return namespace()

@@ -1,4 +1,4 @@
-"""Where a task's words go: its one JSON document to standard output, everything for people elsewhere."""
+"""Prints a task's result: one JSON document on standard output, or text for people."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
+from provision.cli.command_line import own_words
 from provision.core.errors import EXIT_OWN_FAILURE, Interrupted, ProvisionError, with_program
 
 _REMEDIES = frozenset({"fix", "remedy", "note"})
@@ -21,26 +22,27 @@ _REMEDIES = frozenset({"fix", "remedy", "note"})
 class Output:
     """How one task prints.
 
-    With `as_json`, standard output carries one JSON document and nothing else; with `result`, the
-    task's result and no notes. With `program`, it belongs to the user's program, whose status the
-    task returns; a failure of ours is 125 then. `argv0` is how the user calls us, for the commands
-    that remedies name.
+    With `as_json`, standard output is one JSON document and nothing else; with `prints_result`, it
+    is the task's result without notes. With `runs_program`, it belongs to the user's program, whose
+    status the task returns; a failure of ours then returns 125. `argv0` is this program's name, for
+    the commands in remedies.
     """
 
     as_json: bool
-    program: bool = False
-    result: bool = False
+    runs_program: bool = False
+    prints_result: bool = False
     debug: bool = False
     argv0: str = "invoke"
 
     @property
-    def people(self) -> TextIO:
-        """The stream for people: standard error where standard output is spoken for."""
-        return sys.stderr if self.as_json or self.program or self.result else sys.stdout
+    def human_stream(self) -> TextIO:
+        """The stream for notes and progress: standard error if standard output is reserved."""
+        reserved = self.as_json or self.runs_program or self.prints_result
+        return sys.stderr if reserved else sys.stdout
 
     @contextlib.contextmanager
-    def kept_pure(self) -> Iterator[None]:
-        """With `as_json`, send whatever is written to standard output meanwhile, by children too, to standard error."""
+    def reserved_stdout(self) -> Iterator[None]:
+        """With `as_json`, redirect standard output to standard error, for child processes too."""
         if not self.as_json:
             yield
             return
@@ -55,46 +57,46 @@ class Output:
                 os.dup2(saved, 1)
                 os.close(saved)
 
-    def done(
+    def print_result(
         self,
         document: Mapping[str, object],
         text: str,
         exit_code: int,
         errors: Sequence[ProvisionError] = (),
     ) -> int:
-        """Print the result of a task that ended by itself, to standard output however it ended; returns the exit code."""
+        """Print a task's result to standard output, its errors to standard error; return `exit_code`."""
         if self.as_json:
             extra: dict[str, object] = {"exit": exit_code} if exit_code else {}
-            if self.program and exit_code:
+            if self.runs_program and exit_code:
                 extra["failed_in"] = "program"
-            self._document({**extra, **_spoken(document, self.argv0)})
+            self._print_document({**extra, **_with_program(document, self.argv0)})
             return exit_code
         if text:
-            print(text, file=sys.stderr if self.program else sys.stdout, flush=bool(errors))
+            print(text, file=sys.stderr if self.runs_program else sys.stdout, flush=bool(errors))
         for error in errors:
-            self._tell(error)
+            self._print_error(error)
         return exit_code
 
-    def failed(self, error: ProvisionError) -> int:
-        """Print an error of ours; returns the exit code."""
+    def print_failure(self, error: ProvisionError) -> int:
+        """Print an error of this program, and return the exit code."""
         code = (
             EXIT_OWN_FAILURE
-            if self.program and error.exit_code != _INTERRUPTED
+            if self.runs_program and error.exit_code != _INTERRUPTED
             else error.exit_code
         )
         if self.debug:
             traceback.print_exception(error, file=sys.stderr)
-        self._tell(error)
+        self._print_error(error)
         if self.as_json:
-            extra: dict[str, object] = {"failed_in": "provision"} if self.program else {}
-            self._document({"error": error.as_dict(), "exit": code, **extra})
+            extra: dict[str, object] = {"failed_in": "provision"} if self.runs_program else {}
+            self._print_document({"error": error.as_dict(), "exit": code, **extra})
         return code
 
-    def _tell(self, error: ProvisionError) -> None:
+    def _print_error(self, error: ProvisionError) -> None:
         error.fix = with_program(error.fix, self.argv0)
-        print(_three_lines(error), file=sys.stderr)
+        print(_error_text(error), file=sys.stderr)
 
-    def _document(self, document: Mapping[str, object]) -> None:
+    def _print_document(self, document: Mapping[str, object]) -> None:
         text = json.dumps(document, ensure_ascii=False, default=str)
         try:
             text.encode(sys.stdout.encoding or "utf-8")
@@ -106,27 +108,30 @@ class Output:
 _INTERRUPTED = 130
 
 
-def interrupted(where: str) -> int:
-    """Tell of a Ctrl-C that came while the program started, as of any later one; returns the exit code."""
-    words = sys.argv[1:]
-    ours = words[: words.index("--")] if "--" in words else words
-    return Output(as_json="--json" in ours).failed(Interrupted("interrupted", where=where))
+def report_interrupt(where: str) -> int:
+    """Print the error for a Ctrl-C while the program starts, and return its exit code."""
+    return report_early_error(Interrupted("interrupted", where=where))
 
 
-def _spoken(value: Any, program: str, key: str = "") -> Any:
-    """A document in which remedies name commands as the user calls them."""
+def report_early_error(error: ProvisionError) -> int:
+    """Print an error from before the flags are parsed, and return its exit code."""
+    return Output(as_json="--json" in own_words(sys.argv[1:])).print_failure(error)
+
+
+def _with_program(value: Any, program: str, key: str = "") -> Any:
+    """Replace `invoke` in the remedies of a document by the name of the user's program."""
     match value:
         case str():
             return with_program(value, program) if key in _REMEDIES else value
         case Mapping():
-            return {name: _spoken(each, program, name) for name, each in value.items()}
+            return {name: _with_program(item, program, name) for name, item in value.items()}
         case list() | tuple():
-            return [_spoken(each, program, key) for each in value]
+            return [_with_program(item, program, key) for item in value]
     return value
 
 
-def _three_lines(error: ProvisionError) -> str:
-    """The error for people: nothing in it that a terminal would obey, its first word in red where that is wanted."""
+def _error_text(error: ProvisionError) -> str:
+    """Return the error as text without control characters; its first word is red on a terminal."""
     from provision.report.text import clean
 
     head = "error:"
@@ -145,8 +150,8 @@ def _flush() -> None:
             stream.flush()
 
 
-def give_up_stdout() -> None:
-    """The reader of standard output is gone: write to nothing from now on, so that the interpreter's last flush is quiet."""
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, sys.stdout.fileno())
-    os.close(nothing)
+def discard_stdout() -> None:
+    """Connect standard output to /dev/null, so that the interpreter's last flush raises nothing."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from provision.cli.adapter import command
-from provision.cli.flags import Shape
+from provision.cli.flags import TaskSpec
 
 if TYPE_CHECKING:
     from provision.cli.execution import Run
@@ -22,7 +22,7 @@ def _named(run: Run, name: str | None) -> str:
 
 
 @command(
-    Shape("vm.create", targets=True, settings=_PLACEMENT, lacks=("limit",)),
+    TaskSpec("vm.create", targets=True, settings=_PLACEMENT, omits=("limit",)),
     about={
         "count": "how many VMs, at most 500; two or more are named NAME-1, NAME-2 and so on",
         "parallel_zones": "ask so many zones at once, keep the first VM and delete the others; one after another unless told otherwise",
@@ -35,19 +35,19 @@ def create(run: Run, *, count: str | None = None, parallel_zones: str | None = N
     nothing. With --count, VMs are made side by side, each in the first zone that takes it; what
     could not be made is named beside what was.
     """
-    from provision.cli.execution import number
+    from provision.cli.flag_values import parse_count
     from provision.commands.vm.create import vm_create
 
     return vm_create(
         run.project,
         name=run.settings.name,
         targets=run.targets,
-        count=number("--count", count, least=1) or 1,
-        parallel_zones=number("--parallel-zones", parallel_zones, least=1) or 1,
+        count=parse_count("--count", count, least=1) or 1,
+        parallel_zones=parse_count("--parallel-zones", parallel_zones, least=1) or 1,
     )
 
 
-@command(Shape("vm.provision", targets=True))
+@command(TaskSpec("vm.provision", targets=True))
 def provision(run: Run) -> TaskResult:
     """Converge hosts to the recipes, yours included.
 
@@ -60,7 +60,7 @@ def provision(run: Run) -> TaskResult:
 
 
 @command(
-    Shape("vm.offers", result=True),
+    TaskSpec("vm.offers", prints_result=True),
     about={
         "gpu": "every machine that carries this GPU, such as l4; without it one for each type",
         "region": "only zones whose name begins with this, such as europe-west4",
@@ -77,7 +77,7 @@ def offers(run: Run, *, gpu: str | None = None, region: str | None = None) -> Ta
     return vm_offers(run.project, gpu=gpu, region=region)
 
 
-@command(Shape("vm.list", result=True))
+@command(TaskSpec("vm.list", prints_result=True))
 def list_(run: Run) -> TaskResult:
     """List the VMs made here: state, age, cost, time left."""
     from provision.commands.vm.existing import vm_list
@@ -85,7 +85,7 @@ def list_(run: Run) -> TaskResult:
     return vm_list(run.project)
 
 
-@command(Shape("vm.show", result=True, settings=("name",)))
+@command(TaskSpec("vm.show", prints_result=True, settings=("name",)))
 def show(run: Run) -> TaskResult:
     """Show one VM."""
     from provision.commands.vm.existing import vm_show
@@ -93,7 +93,7 @@ def show(run: Run) -> TaskResult:
     return vm_show(run.project, name=run.settings.name)
 
 
-@command(Shape("vm.cost", result=True))
+@command(TaskSpec("vm.cost", prints_result=True))
 def cost(run: Run) -> TaskResult:
     """What the VMs made here have cost, and will by the end of their time.
 
@@ -104,7 +104,7 @@ def cost(run: Run) -> TaskResult:
     return vm_cost(run.project)
 
 
-@command(Shape("vm.stop"), about=_NAMES)
+@command(TaskSpec("vm.stop"), about=_NAMES)
 def stop(run: Run, *, name: str | None = None) -> TaskResult:
     """Stop VMs: only their disks go on billing.
 
@@ -115,7 +115,7 @@ def stop(run: Run, *, name: str | None = None) -> TaskResult:
     return vm_stop(run.project, _named(run, name))
 
 
-@command(Shape("vm.start"), about=_NAMES)
+@command(TaskSpec("vm.start"), about=_NAMES)
 def start(run: Run, *, name: str | None = None) -> TaskResult:
     """Start VMs where they are; wait until the boot brought all back.
 
@@ -127,7 +127,7 @@ def start(run: Run, *, name: str | None = None) -> TaskResult:
     return vm_start(run.project, _named(run, name))
 
 
-@command(Shape("vm.reset"), about=_NAMES)
+@command(TaskSpec("vm.reset"), about=_NAMES)
 def reset(run: Run, *, name: str | None = None) -> TaskResult:
     """Reset VMs, as their reset button would, and wait until they are back."""
     from provision.commands.vm.life import vm_reset
@@ -136,7 +136,7 @@ def reset(run: Run, *, name: str | None = None) -> TaskResult:
 
 
 @command(
-    Shape("vm.extend"),
+    TaskSpec("vm.extend"),
     about={
         "duration": "how much longer, such as 2h or 90m",
         **_NAMES,
@@ -158,7 +158,7 @@ def extend(
 
 
 @command(
-    Shape("vm.label"),
+    TaskSpec("vm.label"),
     about={"labels": "KEY=VALUE to put, KEY- to take away, several with commas", **_NAMES},
 )
 def label(run: Run, labels: str, *, name: str | None = None) -> TaskResult:
@@ -169,7 +169,7 @@ def label(run: Run, labels: str, *, name: str | None = None) -> TaskResult:
 
 
 @command(
-    Shape("vm.serial", result=True, settings=("name",)),
+    TaskSpec("vm.serial", prints_result=True, settings=("name",)),
     about={"follow": "go on until the VM stops, or Ctrl-C"},
 )
 def serial(run: Run, *, follow: bool = False) -> TaskResult:
@@ -180,7 +180,7 @@ def serial(run: Run, *, follow: bool = False) -> TaskResult:
 
 
 @command(
-    Shape("vm.wait", settings=("name",)),
+    TaskSpec("vm.wait", settings=("name",)),
     about={
         "until": "running, ssh or ready (the default): booted, and nothing differs from the recipe",
         "timeout": "15m unless told otherwise",
@@ -193,7 +193,7 @@ def wait(run: Run, *, until: str = "ready", timeout: str = "15m") -> TaskResult:
     return vm_wait(run.project, run.settings.name, until=until, timeout=timeout)
 
 
-@command(Shape("vm.delete"), about={**_NAMES, "yes": "ask nothing"})
+@command(TaskSpec("vm.delete"), about={**_NAMES, "yes": "ask nothing"})
 def delete(run: Run, *, name: str | None = None, yes: bool = False) -> TaskResult:
     """Delete VMs and their disks.
 
@@ -205,7 +205,7 @@ def delete(run: Run, *, name: str | None = None, yes: bool = False) -> TaskResul
 
 
 @command(
-    Shape("vm.gc"),
+    TaskSpec("vm.gc"),
     about={
         "yes": "ask nothing",
         "check": "say what would be deleted, delete nothing",
@@ -225,7 +225,16 @@ def gc(run: Run, *, yes: bool = False, check: bool = False, every_key: bool = Fa
     return vm_gc(run.project, yes=yes, check=check, every_key=every_key, confirm=run.confirm)
 
 
-@command(Shape("vm.ssh", targets=True, words="a command", program=True, checks=False, one=True))
+@command(
+    TaskSpec(
+        "vm.ssh",
+        targets=True,
+        words="a command",
+        runs_program=True,
+        dry_run=False,
+        single_host=True,
+    )
+)
 def ssh(run: Run) -> TaskResult:
     """A shell on the host, or the command after --.
 
@@ -236,7 +245,7 @@ def ssh(run: Run) -> TaskResult:
     return vm_ssh(run.project, targets=run.targets, words=run.words)
 
 
-@command(Shape("vm.ssh-config", result=True))
+@command(TaskSpec("vm.ssh-config", prints_result=True))
 def ssh_config(run: Run) -> TaskResult:
     """Print an ssh_config fragment for ssh, rsync, editors."""
     from provision.commands.vm.hosts import vm_ssh_config
@@ -244,7 +253,7 @@ def ssh_config(run: Run) -> TaskResult:
     return vm_ssh_config(run.project)
 
 
-@command(Shape("vm.user-data", result=True))
+@command(TaskSpec("vm.user-data", prints_result=True))
 def user_data(run: Run) -> TaskResult:
     """Print cloud-init user-data for a VM made elsewhere.
 
@@ -257,7 +266,7 @@ def user_data(run: Run) -> TaskResult:
 
 
 @command(
-    Shape("vm.copy", targets=True, checks=False),
+    TaskSpec("vm.copy", targets=True, dry_run=False),
     about={"src": "a file or folder here, or gs://BUCKET/PATH", "dst": "a folder on the host"},
 )
 def copy(run: Run, src: str, dst: str) -> TaskResult:

@@ -13,7 +13,8 @@ from typing import IO
 
 import pytest
 
-from provision.cli.execution import given_input, number
+from provision.cli.command_line import redirected_stdin
+from provision.cli.flag_values import parse_count
 from provision.core.errors import UsageError
 
 
@@ -43,7 +44,7 @@ def test_what_was_piped_or_redirected_is_handed_on(
     ends: dict[str, IO[str]], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", ends[kind])
-    assert given_input() == ends[kind].fileno()
+    assert redirected_stdin() == ends[kind].fileno()
 
 
 @pytest.mark.parametrize("kind", ["terminal", "null"])
@@ -51,7 +52,7 @@ def test_a_terminal_stays_ours_and_nothing_is_nothing(
     ends: dict[str, IO[str]], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", ends[kind])
-    assert given_input() is None
+    assert redirected_stdin() is None
 
 
 @pytest.mark.parametrize("replaced", [None, io.StringIO("x")])
@@ -59,23 +60,23 @@ def test_what_is_no_file_gives_nothing(
     replaced: IO[str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", replaced)
-    assert given_input() is None
+    assert redirected_stdin() is None
 
 
 def test_a_closed_one_gives_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = (tmp_path / "x").open("w+")
     file.close()
     monkeypatch.setattr(sys, "stdin", file)
-    assert given_input() is None
+    assert redirected_stdin() is None
 
 
 @pytest.mark.parametrize("text", ["", "0", "1000", "\u0663", "100000000", "9" * 5000])
 def test_a_number_that_is_out_of_range_is_refused_in_one_line(text: str) -> None:
-    with pytest.raises(UsageError, match="is no number for it") as caught:
-        number("--clients", text, least=1)
+    with pytest.raises(UsageError, match="is not a valid number") as caught:
+        parse_count("--clients", text, least=1)
     assert (caught.value.where, caught.value.why) == (
         "--clients",
         "allowed: a whole number from 1 to 999",
     )
     assert len(caught.value.what) < 80
-    assert number("--clients", "999", least=1) == 999
+    assert parse_count("--clients", "999", least=1) == 999

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from provision.cli.config import read_file
+from provision.cli.config_files import read_file
 from provision.cli.namespace import namespace
 from provision.core.errors import SettingsError
 from provision.recipes import host_recipe
