@@ -18,7 +18,7 @@ def up(run: Run) -> TaskResult:
 
     A changed image or setting replaces the container, an unchanged one leaves it alone.
     """
-    from provision.commands.dev.container import dev_up
+    from provision.commands.dev.up import dev_up
 
     return dev_up(run.project, targets=run.targets)
 
@@ -44,7 +44,7 @@ def exec_(run: Run, *, clients: str | None = None) -> TaskResult:
     run. It reads what is piped to this task, or a file that is its input; with --clients, and on a
     terminal (dev.shell is for that), it reads nothing.
     """
-    from provision.commands.dev.container import dev_exec
+    from provision.commands.dev.exec import dev_exec
 
     return dev_exec(run.project, targets=run.targets, words=run.words, count=_count(clients))
 
@@ -70,7 +70,7 @@ def run(run: Run, file: str, *, clients: str | None = None) -> TaskResult:
     the worst; 125 when it could not be run. The program reads what is piped to this task, as with
     dev.exec.
     """
-    from provision.commands.dev.container import dev_run
+    from provision.commands.dev.run import dev_run
 
     return dev_run(
         run.project, targets=run.targets, file=file, words=run.words, count=_count(clients)
@@ -87,7 +87,7 @@ def _count(text: str | None) -> int | None:
 @command(TaskSpec("dev.shell", targets=True, runs_program=True, dry_run=False, single_host=True))
 def shell(run: Run) -> TaskResult:
     """A shell in the container."""
-    from provision.commands.dev.container import dev_shell
+    from provision.commands.dev.shell import dev_shell
 
     return dev_shell(run.project, targets=run.targets)
 
@@ -95,7 +95,7 @@ def shell(run: Run) -> TaskResult:
 @command(TaskSpec("dev.down", targets=True))
 def down(run: Run) -> TaskResult:
     """Stop and remove the container."""
-    from provision.commands.dev.container import dev_down
+    from provision.commands.dev.down import dev_down
 
     return dev_down(run.project, targets=run.targets)
 
@@ -103,6 +103,6 @@ def down(run: Run) -> TaskResult:
 @command(TaskSpec("dev.devcontainer", targets=True, prints_result=True, single_host=True))
 def devcontainer(run: Run) -> TaskResult:
     """Render devcontainer.json for the same container."""
-    from provision.commands.dev.container import dev_devcontainer
+    from provision.commands.dev.devcontainer import dev_devcontainer
 
     return dev_devcontainer(run.project, targets=run.targets)

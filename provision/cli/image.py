@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 )
 def render(run: Run, *, output: str | None = None) -> TaskResult:
     """Render the Dockerfile."""
-    from provision.commands.image.build import image_render
+    from provision.commands.image.render import image_render
 
     return image_render(run.project, output=output)
 

@@ -13,8 +13,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from provision.commands.dev import container as dev
-from provision.commands.image import build
+from provision.commands.dev.down import dev_down
+from provision.commands.dev.exec import dev_exec
+from provision.commands.dev.run import dev_run
+from provision.commands.dev.up import dev_up
+from provision.commands.image.build import image_build
+from provision.commands.image.render import image_render
 from provision.commands.mock.down import mock_down
 from provision.commands.mps.disable import mps_disable
 from provision.commands.mps.enable import mps_enable
@@ -66,19 +70,19 @@ def _steps(tour: Project) -> list[tuple[str, Callable[[], TaskResult]]]:
         ("vm.create", lambda: vm_creation.vm_create(tour, NAME, here)),
         ("vm.list", lambda: vm.vm_list(tour)),
         ("vm.provision", lambda: vm_hosts.vm_provision(tour, here)),
-        ("image.render", lambda: _first_lines(build.image_render(tour))),
-        ("image.build", lambda: build.image_build(tour, here)),
-        ("dev.up", lambda: dev.dev_up(tour, here)),
-        ("dev.exec -- nvidia-smi -L", lambda: dev.dev_exec(tour, here, ["nvidia-smi", "-L"])),
+        ("image.render", lambda: _first_lines(image_render(tour))),
+        ("image.build", lambda: image_build(tour, here)),
+        ("dev.up", lambda: dev_up(tour, here)),
+        ("dev.exec -- nvidia-smi -L", lambda: dev_exec(tour, here, ["nvidia-smi", "-L"])),
         (
             "dev.run hello.py -- --epochs 3",
-            lambda: dev.dev_run(tour, here, "hello.py", ["--epochs", "3"]),
+            lambda: dev_run(tour, here, "hello.py", ["--epochs", "3"]),
         ),
         ("dev.shell", lambda: _shell(tour)),
         ("mps.enable", lambda: mps_enable(tour, here)),
         ("mps.status", lambda: mps_status(tour, here)),
         ("mps.disable", lambda: mps_disable(tour, here)),
-        ("dev.down", lambda: dev.dev_down(tour, here)),
+        ("dev.down", lambda: dev_down(tour, here)),
         ("vm.delete --yes", lambda: vm.vm_delete(tour, NAME, yes=True, confirm=None)),
     ]
 

@@ -8,8 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from provision.commands.dev.container import dev_down, dev_exec, dev_run, dev_up
-from provision.commands.image.build import image_build, image_render
+from provision.commands.dev.down import dev_down
+from provision.commands.dev.exec import dev_exec
+from provision.commands.dev.run import dev_run
+from provision.commands.dev.up import dev_up
+from provision.commands.image.build import image_build
+from provision.commands.image.render import image_render
 from provision.commands.mps.disable import mps_disable
 from provision.commands.mps.enable import mps_enable
 from provision.commands.mps.status import mps_status

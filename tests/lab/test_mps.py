@@ -12,8 +12,10 @@ import pytest
 
 from lab.base_image import BaseImage
 from lab.machine import Lab
-from provision.commands.dev.container import dev_down, dev_exec, dev_up
-from provision.commands.image.build import image_build, worker_image
+from provision.commands.dev.down import dev_down
+from provision.commands.dev.exec import dev_exec
+from provision.commands.dev.up import dev_up
+from provision.commands.image.build import image_build
 from provision.commands.mps.bench.bench import mps_bench
 from provision.commands.mps.bench.options import parse_options
 from provision.commands.mps.disable import mps_disable
@@ -21,6 +23,7 @@ from provision.commands.mps.enable import mps_enable
 from provision.commands.mps.status import mps_status
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
+from provision.commands.shared.worker_image import worker_image
 from provision.commands.vm.hosts import vm_provision
 from provision.project.project import Project
 from provision.settings import Level, Settings

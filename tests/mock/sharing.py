@@ -11,7 +11,7 @@ from typing import Any
 
 import paramiko
 
-from provision.commands.dev.container import dev_up
+from provision.commands.dev.up import dev_up
 from provision.commands.mps.enable import mps_enable
 from provision.commands.mps.status import mps_status
 from provision.commands.shared.result import TaskResult

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from provision.commands.dev.container import dev_exec, dev_run
+from provision.commands.dev.exec import dev_exec
+from provision.commands.dev.run import dev_run
 from provision.commands.dev.shared import clients, streams
 from provision.commands.dev.shared.streams import Lines
 from provision.core.errors import HostError, Unreachable

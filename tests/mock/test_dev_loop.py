@@ -12,7 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from provision.commands.dev.container import dev_down, dev_exec, dev_run, dev_shell, dev_up
+from provision.commands.dev.down import dev_down
+from provision.commands.dev.exec import dev_exec
+from provision.commands.dev.run import dev_run
+from provision.commands.dev.shell import dev_shell
+from provision.commands.dev.up import dev_up
 from provision.commands.image.build import image_build
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from provision.commands.dev.container import dev_exec
+from provision.commands.dev.exec import dev_exec
 from provision.commands.mps.disable import mps_disable
 from provision.commands.mps.doctor import mps_doctor
 from provision.commands.shared.result import TaskResult

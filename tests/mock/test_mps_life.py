@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from provision.commands.dev.container import dev_down, dev_up
+from provision.commands.dev.down import dev_down
+from provision.commands.dev.up import dev_up
 from provision.commands.mps.disable import mps_disable
 from provision.commands.mps.doctor import mps_doctor
 from provision.commands.mps.enable import mps_enable

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from provision.commands.dev import container
-from provision.commands.dev.container import dev_exec, dev_shell
+from provision.commands.dev import shell
+from provision.commands.dev.exec import dev_exec
+from provision.commands.dev.shell import dev_shell
 from provision.commands.mps.disable import mps_disable
 from provision.commands.shared.result import TaskResult
 from provision.core.job import reading_command
@@ -76,7 +77,7 @@ def shelled(box: Shared, words: list[str]) -> TaskResult:
         return answer.status
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(container, "enter", enter)
+        patch.setattr(shell, "enter", enter)
         return dev_shell(project, HERE)
 
 

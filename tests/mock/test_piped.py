@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.commands.dev.container import dev_exec
+from provision.commands.dev.exec import dev_exec
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.core.errors import HostError, Unreachable, UsageError

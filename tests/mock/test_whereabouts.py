@@ -9,7 +9,7 @@ import pytest
 
 from provision.cloud.api.gce import GceCloud
 from provision.cloud.lifecycle.create import new_request_id
-from provision.commands.dev.container import dev_exec
+from provision.commands.dev.exec import dev_exec
 from provision.commands.shared.targets import Targets
 from provision.commands.vm.hosts import vm_provision, vm_ssh
 from provision.core.errors import EXIT_UNREACHABLE, Unreachable

@@ -39,13 +39,6 @@ PRINTERS = ("cli/", "report/")
 
 NOT_MOVED = frozenset(
     {
-        "dev.devcontainer",
-        "dev.down",
-        "dev.exec",
-        "dev.run",
-        "dev.shell",
-        "dev.up",
-        "image.render",
         "inventory.ansible",
         "mps.disable",
         "mps.enable",

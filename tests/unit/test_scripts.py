@@ -175,7 +175,7 @@ def test_shell_of_every_kind_is_found() -> None:
         "mps/status/inside.py:ENABLE",
     }
     assert known <= set(texts())
-    assert "commands/dev/container.py:_INSIDE" in texts(), "it has one line"
+    assert "commands/dev/shell.py:_INSIDE" in texts(), "it has one line"
     assert {name.partition(":")[0] for name in texts() if ":line " in name} >= {
         "mps/plan/host_facts.py",
     }

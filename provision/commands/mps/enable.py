@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from provision.commands.image.build import worker_image
 from provision.commands.mps.shared.compute_mode import restore_compute_mode_after_failure
 from provision.commands.shared import convergence
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
+from provision.commands.shared.worker_image import worker_image
 from provision.core.model import Host
 from provision.core.resource import Resource
 from provision.project.project import Project
