@@ -151,7 +151,7 @@ def _prepared(
             plain=output.as_json,
             program=program_name(),
         ) as reporter,
-        history.Journal(project.home / "runs", task=spec.name) as journal,
+        history.RunRecorder(project.home / "runs", task=spec.name) as journal,
     ):
         emit = report.fan_out(reporter, journal)
         confirm = None if output.as_json else _confirm_on_terminal(reporter)

@@ -1,4 +1,4 @@
-"""Subscribers of the engine's events: what people see while a run works and when it ends, and the document scripts read."""
+"""Subscribers of the events of a run: lines for people, the JSON document, the history."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def reporter(
     program: str = "invoke",
     env: Mapping[str, str] | None = None,
 ) -> LineReporter:
-    """The reporter that suits `stream`: live on a terminal, lines elsewhere and wherever `plain` asks for them.
+    """The reporter for `stream`: a live one on a terminal, lines elsewhere and with `plain`.
 
-    `title` names the task that works while no host does. With `brief`, only what changed or failed
-    is said. `program` is how the user calls us.
+    `title` is the task, shown while no host is at work. With `brief` only changes and failures are
+    reported. `program` is the name of the program in the commands that remedies name.
     """
     term = (os.environ if env is None else env).get("TERM", "")
     if plain or not stream.isatty() or term in {"", "dumb"}:
@@ -37,7 +37,7 @@ def reporter(
 
 
 def fan_out(*subscribers: Callable[[Event], object]) -> Emit:
-    """One `emit` that hands each event to all subscribers, in their order."""
+    """A function that passes each event to all subscribers, in their order."""
 
     def emit(event: Event) -> None:
         for subscriber in subscribers:

@@ -1,7 +1,7 @@
-"""What a checker found: one record for each check, as a document and as aligned lines.
+"""Results of checks: a record for each check, as a JSON document and as aligned lines.
 
-Every checker (`mps.doctor` and its kin) prints the same document: `{"ok", "checks": [{id, status,
-what, why, fix}]}`.
+Every task that checks (`doctor`, `mps.doctor`) prints the same document: `{"ok", "checks": [{id,
+status, what, why, fix}]}`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ WIDTH = 100
 
 
 def columns() -> int:
-    """How wide text for people may be: as the terminal, at most WIDTH; WIDTH where there is none."""
+    """The width of text for people: that of the terminal, at most WIDTH; WIDTH without terminal."""
     return min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
 
 
 class Verdict(enum.StrEnum):
-    """How one check ended. `unknown`: it could not be looked at, which is never good news."""
+    """How one check ended. `unknown` means that it could not be made, and counts as a failure."""
 
     OK = "ok"
     WARN = "warn"
@@ -35,7 +35,7 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """One check: what it found, why it thinks so, one thing to do."""
+    """One check: its result, the reason and one remedy."""
 
     id: str
     status: Verdict
@@ -55,18 +55,18 @@ class Check:
 
 
 def count(checks: Sequence[Check], verdict: Verdict) -> int:
-    """How many ended so."""
+    """How many checks ended with this verdict."""
     return sum(check.status is verdict for check in checks)
 
 
 def checks_document(checks: Sequence[Check]) -> dict[str, Any]:
-    """`ok` is true where nothing failed and nothing stayed unknown; warnings do not count."""
+    """The document `{"ok", "checks"}`. `ok` is true when no check failed or is unknown."""
     ok = not count(checks, Verdict.FAIL) and not count(checks, Verdict.UNKNOWN)
     return {"ok": ok, "checks": [check.as_dict() for check in checks]}
 
 
 def wrapped(text: str, indent: int, *, width: int = WIDTH) -> list[str]:
-    """The text in lines of at most `width`, all but the first indented."""
+    """The text in lines of at most `width` columns, all but the first indented."""
     blank = " " * indent
     lines = [
         line
@@ -80,7 +80,7 @@ def wrapped(text: str, indent: int, *, width: int = WIDTH) -> list[str]:
 
 
 def checks_lines(checks: Sequence[Check], *, width: int = WIDTH) -> list[str]:
-    """A line for each check, with reason and remedy below those that are not ok; then how many ended how."""
+    """A line for each check, reason and remedy below those that are not ok, and the totals."""
     names = max((len(check.id) for check in checks), default=0)
     lines: list[str] = []
     for check in checks:

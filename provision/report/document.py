@@ -1,4 +1,4 @@
-"""A run as the JSON document that scripts rely on. Pure."""
+"""The JSON document of a run. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from provision.core.model import HostReport, Outcome, RunFinished, Status
 def hosts_document(run: RunFinished) -> dict[str, Any]:
     """`{"hosts": {NAME: {ok, changed, failed, skipped, unknown, round_trips, seconds, results}}}`.
 
-    Beside it, where they apply: `error` (the first failure), `not_started` (names), `interrupted`.
+    Where they apply it also holds `error` (the first failure), `not_started` (names of hosts) and
+    `interrupted`.
     """
     document: dict[str, Any] = {
         "hosts": {report.host: host_document(report) for report in run.reports}
@@ -28,7 +29,7 @@ def hosts_document(run: RunFinished) -> dict[str, Any]:
 
 
 def host_document(report: HostReport) -> dict[str, Any]:
-    """One host's part of the document; `error` stands in it when the host itself failed. Times are seconds."""
+    """The part of one host. It holds `error` when the host itself failed. Times are in seconds."""
     document: dict[str, Any] = {status.value: report.count(status) for status in Status}
     document |= {"round_trips": report.round_trips, "seconds": round(report.seconds, 3)}
     document["results"] = [outcome_document(outcome) for outcome in report.outcomes]
@@ -38,7 +39,7 @@ def host_document(report: HostReport) -> dict[str, Any]:
 
 
 def outcome_document(outcome: Outcome) -> dict[str, Any]:
-    """One resource's part: its status, and what differed as a list of {key, actual, desired} (null where nothing did)."""
+    """The part of one resource. `diff` is a list of {key, actual, desired}, null when empty."""
     diff = [
         {"key": change.key, "actual": change.actual, "desired": change.desired}
         for change in outcome.diff

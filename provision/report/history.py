@@ -1,11 +1,11 @@
-"""The history of runs: one file of JSON lines per run, written as it happens, so that a run that was cut can be read too."""
+"""The history of runs: a file of JSON lines for each run, written while it works."""
 
 from __future__ import annotations
 
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,12 +31,12 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-class Journal:
+class RunRecorder:
     """A subscriber that writes each event of a run as one JSON line with its time (UTC, ISO 8601).
 
-    The file is made when a run over hosts begins, readable by its owner alone; the oldest beyond
-    `keep` are removed. What the user's own program prints (lines outside of any resource) is not
-    recorded. A disk that is full ends the journal, never the run.
+    The file is created when a run over hosts begins, and only its owner can read it. The oldest
+    files beyond `keep` are removed. The output of the user's own program (lines outside of a
+    resource) is not recorded. An error of the disk ends the recording, not the run.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Journal:
         self._now = now
         self._keep = keep
         self._file: TextIO | None = None
-        self._broken = False
+        self._has_failed = False
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -74,20 +74,18 @@ class Journal:
             try:
                 self._record(entry, begins=isinstance(event, RunStarted))
             except OSError:
-                self._broken = True
+                self._has_failed = True
 
     def _record(self, entry: dict[str, Any], *, begins: bool) -> None:
-        if self._broken or (self._file is None and not begins):
+        if self._has_failed or (self._file is None and not begins):
             return
         moment = self._now()
         if self._file is None:
             self._file = self._open(moment)
         if begins:
             entry = {**entry, **self._head}
-        self._file.write(
-            json.dumps({"time": moment.isoformat(timespec="milliseconds"), **entry}, default=str)
-            + "\n"
-        )
+        entry = {"time": moment.isoformat(timespec="milliseconds"), **entry}
+        self._file.write(json.dumps(entry, default=str) + "\n")
         self._file.flush()
 
     def _open(self, moment: datetime) -> TextIO:
@@ -111,9 +109,9 @@ def _entry(event: Event) -> dict[str, Any] | None:
         case ResourceFinished(host, outcome):
             return {"event": "resource", "host": host, **outcome_document(outcome)}
         case HostFinished(report):
-            whole = host_document(report)
-            del whole["results"]
-            return {"event": "host", "host": report.host, **whole}
+            totals = host_document(report)
+            del totals["results"]
+            return {"event": "host", "host": report.host, **totals}
         case RunFinished(_, not_started, interrupted):
             return {
                 "event": "run-finished",
@@ -123,16 +121,3 @@ def _entry(event: Event) -> dict[str, Any] | None:
         case Note(text, host):
             return {"event": "note", "host": host, "text": text}
     return None
-
-
-def read_run(path: Path) -> Iterator[dict[str, Any]]:
-    """The entries of one run's file; a last line that was cut is left out."""
-    with path.open(encoding="utf-8") as lines:
-        for line in lines:
-            with suppress(json.JSONDecodeError):
-                yield json.loads(line)
-
-
-def runs(folder: Path) -> list[Path]:
-    """The files of all runs, the newest first."""
-    return sorted(folder.glob("*.jsonl"), reverse=True)

@@ -1,4 +1,4 @@
-"""The reporter of logs, pipes and dumb terminals: each line as it happens."""
+"""The reporter for logs, pipes and dumb terminals: one line for each event."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Self, TextIO
 
-from provision.core import durations
+from provision.core.durations import measured
 from provision.core.model import (
     Event,
     HostConnected,
@@ -24,31 +24,34 @@ from provision.report import text
 from provision.report.text import Line
 
 
-class Quiet:
-    """A text stream that goes silent once nobody reads it: a run must not end half-way because `head` has seen enough."""
+class PipeStream:
+    """A text stream that drops its text once the reader has closed the pipe.
+
+    A run must not end half-way because its output goes to `head`.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._gone = False
+        self._is_closed = False
 
     def write(self, data: str) -> int:
-        """Write, or drop the text when the reader is gone."""
+        """Write the text, or drop it when the reader has closed the pipe."""
         try:
-            return len(data) if self._gone else self._stream.write(data)
+            return len(data) if self._is_closed else self._stream.write(data)
         except (BrokenPipeError, ValueError):
-            self._gone = True
+            self._is_closed = True
             return len(data)
 
     def flush(self) -> None:
-        """Flush, where there still is a reader."""
+        """Flush, unless the reader has closed the pipe."""
         try:
-            if not self._gone:
+            if not self._is_closed:
                 self._stream.flush()
         except (BrokenPipeError, ValueError):
-            self._gone = True
+            self._is_closed = True
 
     def isatty(self) -> bool:
-        """Whether the stream is a terminal."""
+        """True when the stream is a terminal."""
         return self._stream.isatty()
 
     def fileno(self) -> int:
@@ -62,17 +65,17 @@ class Quiet:
 
 
 class LineReporter:
-    """Turns events into lines `host | resource | text` and ends a run with its recap.
+    """Prints events as lines `host | resource | text` and ends a run with its recap.
 
-    `diff` shows what differs; `brief` is for tasks whose output is the user's program's: it says
-    only what changed or failed. `program` is how the user calls us, for the commands that remedies
-    name. Safe to call from several threads.
+    `diff` prints what differs. `brief` prints only changes and failures, for tasks that run the
+    user's program. `program` is the name of the program in the commands that remedies name. May be
+    called from several threads.
     """
 
     def __init__(
         self, stream: TextIO, *, diff: bool = False, brief: bool = False, program: str = "invoke"
     ) -> None:
-        self._stream = Quiet(stream)
+        self._stream = PipeStream(stream)
         self._diff = diff
         self._brief = brief
         self._program = program
@@ -92,18 +95,18 @@ class LineReporter:
         self.close()
 
     def __call__(self, event: Event) -> None:
-        """Show one event."""
+        """Print one event."""
         with self._lock:
             for line in self._lines(event):
                 self._write(line)
             self._stream.flush()
 
     def close(self) -> None:
-        """Nothing more will be shown."""
+        """End the output."""
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """The terminal is somebody else's meanwhile: for a question to the user."""
+        """Leave the terminal to other output inside of the `with` block, as for a question."""
         self.close()
         yield
 
@@ -114,27 +117,17 @@ class LineReporter:
         match event:
             case RunStarted():
                 return self._run_started(event)
-            case HostConnected(host, spent) if not self._brief:
-                return [
-                    (
-                        *self._columns.prefix(host),
-                        ("connected", "faint"),
-                        (f"  {durations.measured(spent)}", "faint"),
-                    )
-                ]
+            case HostConnected(host, seconds) if not self._brief:
+                connected: Line = (("connected", "faint"), (f"  {measured(seconds)}", "faint"))
+                return [(*self._columns.prefix(host), *connected)]
             case OutputLine(host, resource, output):
-                shown = text.clean(output)
-                return [(*self._columns.prefix(host, resource), (shown, ""))] if shown else []
+                row = text.clean(output)
+                return [(*self._columns.prefix(host, resource), (row, ""))] if row else []
             case ResourceFinished():
                 return self._resource_finished(event)
             case HostFinished(report) if report.error is not None:
-                return [
-                    (
-                        *self._columns.prefix(report.host),
-                        ("failed", "bad"),
-                        (f": {text.clean(report.error.what)}", ""),
-                    )
-                ]
+                failure: Line = (("failed", "bad"), (f": {text.clean(report.error.what)}", ""))
+                return [(*self._columns.prefix(report.host), *failure)]
             case RunFinished():
                 return self._run_finished(event)
             case Note(words, host):
@@ -147,34 +140,26 @@ class LineReporter:
         self._columns = text.Columns(host=max(map(len, event.hosts), default=0))
         if self._brief or (len(event.hosts) == 1 and not event.check):
             return []
-        many = f" on {len(event.hosts)} hosts" if len(event.hosts) > 1 else ""
-        return [
-            (
-                (f"{event.title}{many}", "strong"),
-                (": check, nothing is changed" if event.check else "", "faint"),
-            )
-        ]
+        hosts = f" on {len(event.hosts)} hosts" if len(event.hosts) > 1 else ""
+        mode = ": check, nothing is changed" if event.check else ""
+        return [((f"{event.title}{hosts}", "strong"), (mode, "faint"))]
 
     def _resource_finished(self, event: ResourceFinished) -> list[Line]:
         outcome = event.outcome
-        if self._silent(outcome.status) and not outcome.note:
+        if self._is_hidden(outcome.status) and not outcome.note:
             return []
         prefix = self._columns.prefix(event.host, outcome.resource)
-        said = [
-            text.outcome_line(outcome, check=self._check, program=self._program),
-            *(text.diff_lines(outcome) if self._diff else []),
-        ]
-        return [(*prefix, *line) for line in said]
+        lines = [text.outcome_line(outcome, check=self._check, program=self._program)]
+        if self._diff:
+            lines += text.diff_lines(outcome)
+        return [(*prefix, *line) for line in lines]
 
-    def _silent(self, status: Status) -> bool:
+    def _is_hidden(self, status: Status) -> bool:
         return self._brief and status is Status.OK
 
     def _run_finished(self, event: RunFinished) -> list[Line]:
-        quiet = (
-            not event.interrupted
-            and not event.not_started
-            and not any(report.failed for report in event.reports)
-        )
-        if self._brief and quiet and not self._check:
+        failed = any(report.failed for report in event.reports)
+        is_complete = not event.interrupted and not event.not_started and not failed
+        if self._brief and is_complete and not self._check:
             return []
         return [((" ", ""),), *text.recap(event, check=self._check, program=self._program)]

@@ -1,4 +1,4 @@
-"""A text that is shown anew again and again, and the keys that are pressed meanwhile: for `mps.top`."""
+"""A full-screen text that is replaced repeatedly, and the keys pressed meanwhile: for `mps.top`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from provision.report.text import clean
 
 
 class Screen:
-    """The terminal's second screen while it is entered; what stood on it comes back. Keys are read unseen, Ctrl-C stays Ctrl-C."""
+    """The terminal's alternate screen, for the time of a `with` block.
+
+    Keys are read without echo. Ctrl-C raises `KeyboardInterrupt` as usual.
+    """
 
     def __init__(self) -> None:
         self._console = Console(highlight=False, markup=False, emoji=False)
@@ -35,17 +38,16 @@ class Screen:
         termios.tcsetattr(self._keys, termios.TCSADRAIN, self._before)
 
     def show(self, text: str) -> None:
-        """Replace what is shown; of lines that do not fit, the last line counts how many there are."""
+        """Replace the text. The last line counts the lines that do not fit."""
         lines = [clean(line) for line in text.splitlines()]
-        room = self._console.height
-        if len(lines) > room:
-            lines[room - 1 :] = [
-                f"… {len(lines) - room + 1} more lines: they need a higher terminal"
-            ]
+        height = self._console.height
+        if len(lines) > height:
+            hidden = len(lines) - height + 1
+            lines[height - 1 :] = [f"… {hidden} more lines: they need a higher terminal"]
         self._live.update(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), refresh=True)
 
-    def pressed(self, timeout_s: float) -> str:
-        """The keys that were pressed within the time; empty for none."""
+    def read_keys(self, timeout_s: float) -> str:
+        """Wait for a key and return those that were pressed; empty when the time is over."""
         if not select.select([self._keys], [], [], timeout_s)[0]:
             return ""
         return os.read(self._keys, 64).decode("utf-8", "replace")

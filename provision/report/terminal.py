@@ -1,9 +1,9 @@
-"""The reporter of terminals: lines scroll by, and below them stands what runs right now and since when."""
+"""The reporter for terminals: lines that scroll, and below them what runs now and since when."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self, TextIO, cast
 
@@ -39,14 +39,22 @@ _STYLES: dict[Style, str] = {
 _ROWS_MAX = 8
 
 
+_CONNECTING = "connecting"
+_PROBING = "looking"
+_VERIFYING = "verifying"
+
+
 @dataclass
-class _Busy:
-    what: str
+class _Activity:
+    name: str
     since: float
 
 
 class LiveReporter(LineReporter):
-    """Like `LineReporter`, in colour unless NO_COLOR forbids it, and with a live foot; what is as it should be is only counted."""
+    """A `LineReporter` with colours, unless NO_COLOR is set, and with status lines at the bottom.
+
+    Resources that are as desired are counted and not listed.
+    """
 
     def __init__(
         self,
@@ -60,7 +68,7 @@ class LiveReporter(LineReporter):
     ) -> None:
         super().__init__(stream, diff=diff, brief=brief, program=program)
         self._title = title
-        self._began = clock()
+        self._started_at = clock()
         self._clock = clock
         self._console = Console(
             file=cast("TextIO", self._stream),
@@ -72,7 +80,7 @@ class LiveReporter(LineReporter):
         self._spinner = Spinner(
             "dots" if self._stream.encoding.lower().startswith("utf") else "line"
         )
-        self._busy: dict[str, _Busy] = {}
+        self._activities: dict[str, _Activity] = {}
         self._hosts = 0
         self._ended = 0
         self._failed = 0
@@ -84,13 +92,13 @@ class LiveReporter(LineReporter):
         return self
 
     def __call__(self, event: Event) -> None:
-        """Show one event."""
+        """Print one event and update the status lines."""
         with self._lock:
             self._track(event)
             super().__call__(event)
 
     def close(self) -> None:
-        """Take the foot away; the terminal is free for others."""
+        """Remove the status lines, so that others can use the terminal."""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -98,31 +106,35 @@ class LiveReporter(LineReporter):
     def _write(self, line: Line) -> None:
         self._console.print(styled(line), soft_wrap=True)
 
-    def _silent(self, status: Status) -> bool:
+    def _is_hidden(self, status: Status) -> bool:
         return status is Status.OK
+
+    def _is_changing(self, host: str) -> bool:
+        activity = self._activities.get(host)
+        return activity is not None and activity.name not in {_CONNECTING, _PROBING}
 
     def _track(self, event: Event) -> None:
         match event:
             case RunStarted(hosts):
                 self._hosts, self._ended, self._failed = len(hosts), 0, 0
-                self._busy.clear()
+                self._activities.clear()
                 self._start()
             case HostStarted(host):
-                self._busy[host] = _Busy("connecting", self._clock())
+                self._activities[host] = _Activity(_CONNECTING, self._clock())
                 self._start()
             case HostConnected(host):
-                self._busy[host] = _Busy("looking", self._clock())
+                self._activities[host] = _Activity(_PROBING, self._clock())
             case ResourceStarted(host, resource):
-                self._busy[host] = _Busy(resource, self._clock())
+                self._activities[host] = _Activity(resource, self._clock())
             case ResourceFinished(host):
-                if host in self._busy and self._busy[host].what not in {"connecting", "looking"}:
-                    self._busy[host] = _Busy("verifying", self._clock())
+                if self._is_changing(host):
+                    self._activities[host] = _Activity(_VERIFYING, self._clock())
             case HostFinished(report):
-                self._busy.pop(report.host, None)
+                self._activities.pop(report.host, None)
                 self._ended += 1
                 self._failed += report.failed
             case RunFinished():
-                self._busy.clear()
+                self._activities.clear()
                 self._hosts = 0
                 if self._brief or not self._title:
                     self.close()
@@ -130,7 +142,7 @@ class LiveReporter(LineReporter):
     def _start(self) -> None:
         if self._live is None:
             self._live = Live(
-                _Foot(self),
+                _StatusLines(self),
                 console=self._console,
                 transient=True,
                 refresh_per_second=10,
@@ -139,70 +151,59 @@ class LiveReporter(LineReporter):
             )
             self._live.start()
 
-    def foot(self, width: int, height: int) -> list[Text]:
-        """The lines below the scrolling ones: who is at what and since when; how many hosts are done."""
-        now = self._clock()
+    def status_lines(self, width: int, height: int) -> list[Text]:
+        """The lines at the bottom: what each host does, since when, and how many hosts are done."""
+        activities = sorted(self._activities.items(), key=lambda item: item[1].since)
         rows = max(1, min(_ROWS_MAX, height // 3))
-        busy = sorted(self._busy.items(), key=lambda item: item[1].since)
-        names = max((len(host) for host, _ in busy[:rows]), default=0)
-        frame = self._spinner.render(time.monotonic())
-        things = max((len(entry.what) for _, entry in busy[:rows]), default=0)
-        lines = [
-            _row(
-                str(frame),
-                host.ljust(names),
-                entry.what.ljust(things),
-                durations.elapsed(now - entry.since),
-                width,
-            )
-            for host, entry in busy[:rows]
-        ]
-        if not busy and self._hosts == 0 and self._title:
-            lines.append(
-                _row(str(frame), self._title, "", durations.elapsed(now - self._began), width)
-            )
+        lines = self._activity_lines(activities[:rows], width)
+        if not activities and self._hosts == 0 and self._title:
+            lines.append(self._line(self._title, "", self._started_at, width))
         if self._hosts > 1:
-            waiting = len(busy) - rows
-            parts = [
+            hidden = len(activities) - rows
+            parts = (
                 f"{self._ended} of {self._hosts} hosts done",
                 f"{self._failed} failed" if self._failed else "",
-            ]
-            parts.append(f"{waiting} more at work" if waiting > 0 else "")
-            lines.append(
-                Text(
-                    "  " + ", ".join(filter(None, parts)),
-                    style="dim",
-                    no_wrap=True,
-                    overflow="ellipsis",
-                )
+                f"{hidden} more at work" if hidden > 0 else "",
             )
+            totals = "  " + ", ".join(filter(None, parts))
+            lines.append(Text(totals, style="dim", no_wrap=True, overflow="ellipsis"))
         return lines
 
+    def _activity_lines(
+        self, activities: Sequence[tuple[str, _Activity]], width: int
+    ) -> list[Text]:
+        hosts = max((len(host) for host, _ in activities), default=0)
+        names = max((len(activity.name) for _, activity in activities), default=0)
+        return [
+            self._line(host.ljust(hosts), activity.name.ljust(names), activity.since, width)
+            for host, activity in activities
+        ]
 
-class _Foot:
-    """What rich draws again and again."""
+    def _line(self, head: str, activity: str, since: float, width: int) -> Text:
+        elapsed = durations.elapsed(self._clock() - since)
+        line = Text(no_wrap=True, overflow="ellipsis")
+        line.append(f"{self._spinner.render(time.monotonic())} ", style="cyan")
+        line.append(head, style="bold")
+        line.append(f"  {activity}" if activity else "")
+        line.truncate(max(1, width - len(elapsed) - 2), overflow="ellipsis")
+        line.append(f"  {elapsed}", style="dim")
+        return line
+
+
+class _StatusLines:
+    """What rich draws at the bottom of the terminal."""
 
     def __init__(self, reporter: LiveReporter) -> None:
         self._reporter = reporter
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from self._reporter.foot(options.max_width, console.size.height)
-
-
-def _row(frame: str, host: str, what: str, spent: str, width: int) -> Text:
-    line = Text(no_wrap=True, overflow="ellipsis")
-    line.append(f"{frame} ", style="cyan")
-    line.append(host, style="bold")
-    line.append(f"  {what}" if what else "")
-    line.truncate(max(1, width - len(spent) - 2), overflow="ellipsis")
-    line.append(f"  {spent}", style="dim")
-    return line
+        yield from self._reporter.status_lines(options.max_width, console.size.height)
 
 
 def styled(line: Line) -> Text:
-    """A line of ours as rich's."""
-    made = Text()
+    """The line as a text of rich."""
+    text = Text()
     for part, style in line:
-        made.append(part, style=_STYLES[style])
-    made.rstrip()
-    return made
+        text.append(part, style=_STYLES[style])
+    text.rstrip()
+    return text

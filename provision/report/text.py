@@ -1,4 +1,4 @@
-"""Events as lines for people, without a terminal in sight: what a line says and which of its parts weigh more. Pure."""
+"""Events as lines of styled text for people. Pure."""
 
 from __future__ import annotations
 
@@ -24,25 +24,29 @@ STATUS_STYLE: dict[Status, Style] = {
     Status.UNKNOWN: "warn",
 }
 _ESCAPES = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])"
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?"
+    r"|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])"
 )
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_INTERRUPTED = (
+    "interrupted: an unfinished change is unknown; run the same command again, it continues there"
+)
 _KEYS_SHOWN = 4
 _HOSTS_SHOWN = 6
 
 
 def plain(line: Line) -> str:
-    """The line as bare text."""
+    """The line without styles."""
     return "".join(text for text, _ in line).rstrip()
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """A number with its noun, `many` of them being the noun with an s unless told otherwise: `1 process`, `3 processes`."""
+    """A number with its noun: `1 host`, `3 hosts`. `many` is a plural other than with an s."""
     return f"{count} {one if count == 1 else many or one + 's'}"
 
 
 def clean(text: str) -> str:
-    """A host's line without what a terminal would obey; of a line overwritten with carriage returns, the last state."""
+    """A line of output without control sequences, in its last state before a carriage return."""
     visible = _ESCAPES.sub("", text)
     states = [state for state in visible.replace("\n", " ").split("\r") if state.strip()]
     return _CONTROLS.sub("", (states[-1] if states else "").expandtabs()).rstrip()
@@ -50,13 +54,13 @@ def clean(text: str) -> str:
 
 @dataclass
 class Columns:
-    """Widths of the first two columns; they grow with what passes by, so that lines below one another align."""
+    """Widths of the columns for host and resource, which grow with the texts in them."""
 
     host: int = 0
     resource: int = 14
 
     def prefix(self, host: str, resource: str = "") -> Line:
-        """`host | resource | `, or `host | ` alone."""
+        """The columns as `host | resource | `, or `host | ` without resource."""
         self.host = max(self.host, len(host))
         head: Line = ((host.ljust(self.host), "strong"), (" | ", "faint"))
         if not resource:
@@ -66,7 +70,7 @@ class Columns:
 
 
 def outcome_line(outcome: Outcome, *, check: bool, program: str) -> Line:
-    """How a resource ended: `changed  12.3 s`, `would change: image, env`, `failed: did not converge`."""
+    """How a resource ended, such as `changed  12.3 s` or `failed: did not converge`."""
     word = "would change" if check and outcome.status is Status.CHANGED else outcome.status.value
     why = ""
     if outcome.error is not None:
@@ -75,11 +79,11 @@ def outcome_line(outcome: Outcome, *, check: bool, program: str) -> Line:
         why = with_program(outcome.note, program)
     elif outcome.status is Status.CHANGED:
         why = _keys([change.key for change in outcome.diff])
-    spent = f"  {durations.measured(outcome.seconds)}" if outcome.seconds >= 0.005 else ""
+    time = f"  {durations.measured(outcome.seconds)}" if outcome.seconds >= 0.005 else ""
     return (
         (word, STATUS_STYLE[outcome.status]),
         (f": {clean(why)}" if why else "", ""),
-        (spent, "faint"),
+        (time, "faint"),
     )
 
 
@@ -89,7 +93,7 @@ def _keys(keys: Sequence[str]) -> str:
 
 
 def diff_lines(outcome: Outcome) -> list[Line]:
-    """What differs: `key: actual -> desired`, or a unified diff of a value of several lines."""
+    """The differences: `key: actual -> desired`, or a unified diff of a text of several lines."""
     return [
         ((f"  {clean(text)}", _diff_style(text)),)
         for change in outcome.diff
@@ -109,11 +113,9 @@ def _diff_style(text: str) -> Style:
 
 
 def recap(run: RunFinished, *, check: bool, program: str = "invoke") -> list[Line]:
-    """One aligned line per host, then what was not done, then every failure again in full."""
-    width = max(
-        (len(name) for name in (*(report.host for report in run.reports), *run.not_started)),
-        default=0,
-    )
+    """An aligned line for each host, hosts that were not started, and every failure in full."""
+    names = [*(report.host for report in run.reports), *run.not_started]
+    width = max(map(len, names), default=0)
     digits = {
         status: max((len(str(report.count(status))) for report in run.reports), default=1)
         for status in Status
@@ -126,14 +128,7 @@ def recap(run: RunFinished, *, check: bool, program: str = "invoke") -> list[Lin
     if check:
         lines += [((_check_verdict(run.reports), "strong"),)]
     if run.interrupted:
-        lines += [
-            (
-                (
-                    "interrupted: what was cut reads unknown; run the same command again, it continues there",
-                    "warn",
-                ),
-            )
-        ]
+        lines += [((_INTERRUPTED, "warn"),)]
     return lines + failures(run.reports, program)
 
 
@@ -144,13 +139,8 @@ def _recap_line(report: HostReport, width: int, digits: dict[Status, int], times
     ]
     for status in Status:
         count = report.count(status)
-        spans += [
-            (" ", ""),
-            (
-                f"{status}={count}".ljust(len(status) + 1 + digits[status]),
-                STATUS_STYLE[status] if count else "faint",
-            ),
-        ]
+        cell = f"{status}={count}".ljust(len(status) + 1 + digits[status])
+        spans += [(" ", ""), (cell, STATUS_STYLE[status] if count else "faint")]
     spans.append((f"  {durations.measured(report.seconds).rjust(times)}", ""))
     if report.error is not None:
         spans.append((f"  {report.error.what}", "bad"))
@@ -166,32 +156,24 @@ def _check_verdict(reports: Iterable[HostReport]) -> str:
 
 
 def failures(reports: Iterable[HostReport], program: str = "invoke") -> list[Line]:
-    """Every failure in its three lines; the same one on several hosts once, with their names."""
+    """Every failure in its three lines; one of several hosts once, with their names."""
     groups: dict[tuple[str, str, str], list[ProvisionError]] = {}
     for report in reports:
         for error in [report.error, *(outcome.error for outcome in report.outcomes)]:
             if error is not None:
-                key = (
-                    error.what,
-                    _without(report.host, error.why),
-                    _without(report.host, error.fix),
-                )
-                known = groups.setdefault(key, [])
-                if not any(error.where == other.where for other in known):
-                    known.append(error)
+                why, fix = (text.replace(report.host, "HOST") for text in (error.why, error.fix))
+                group = groups.setdefault((error.what, why, fix), [])
+                if not any(error.where == other.where for other in group):
+                    group.append(error)
     lines: list[Line] = []
     for errors in groups.values():
-        lines += [((" ", ""),), *_failure(errors, program)]
+        lines += [((" ", ""),), *_failure_lines(errors, program)]
     return lines
 
 
-def _without(host: str, text: str) -> str:
-    return text.replace(host, "HOST")
-
-
-def _failure(errors: Sequence[ProvisionError], program: str) -> list[Line]:
+def _failure_lines(errors: Sequence[ProvisionError], program: str) -> list[Line]:
     first = errors[0]
-    head = _places([error.where for error in errors if error.where])
+    head = _origins([error.where for error in errors if error.where])
     lines: list[Line] = [
         (("failed ", "bad"), (f"{head}: " if head else "", "strong"), (clean(first.what), ""))
     ]
@@ -201,12 +183,13 @@ def _failure(errors: Sequence[ProvisionError], program: str) -> list[Line]:
     return lines
 
 
-def _places(places: Sequence[str]) -> str:
-    """`web-1: driver`; of several, `web-1, web-2 and 9 more: driver`."""
-    shown = list(places[:_HOSTS_SHOWN])
-    things = {place.partition(": ")[2] for place in shown}
-    if len(shown) > 1 and len(things) == 1:
-        shown = [place.partition(": ")[0] for place in shown]
-    more = f" and {len(places) - _HOSTS_SHOWN} more" if len(places) > _HOSTS_SHOWN else ""
-    thing = f": {things.pop()}" if len(places) > 1 and len(things) == 1 and things != {""} else ""
-    return ", ".join(shown) + more + thing
+def _origins(origins: Sequence[str]) -> str:
+    """Where a failure occurred: `web-1: driver`, or `web-1, web-2 and 9 more: driver`."""
+    shown = list(origins[:_HOSTS_SHOWN])
+    resources = {origin.partition(": ")[2] for origin in shown}
+    resource = ""
+    if len(shown) > 1 and len(resources) == 1:
+        shown = [origin.partition(": ")[0] for origin in shown]
+        resource = "".join(f": {name}" for name in resources if name)
+    more = f" and {len(origins) - _HOSTS_SHOWN} more" if len(origins) > _HOSTS_SHOWN else ""
+    return ", ".join(shown) + more + resource

@@ -45,7 +45,7 @@ class Scripted:
         self.shown.append(text)
         self.keys = self.react(text)
 
-    def pressed(self, timeout_s: float) -> str:
+    def read_keys(self, timeout_s: float) -> str:
         time.sleep(timeout_s)
         keys, self.keys = self.keys, ""
         return keys
@@ -121,7 +121,7 @@ SHOW = """
 from provision.report.screen import Screen
 with Screen() as screen:
     screen.show("one\\n\\x1b[31mtwo\\n" + "x" * 500 + "\\n" * 27 + "last")
-    while "q" not in screen.pressed(0.1):
+    while "q" not in screen.read_keys(0.1):
         pass
 print("after")
 """

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from provision.core.model import (
     RunStarted,
     Status,
 )
-from provision.report.history import Journal, read_run, runs
+from provision.report.history import RunRecorder
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 FAILED = Outcome(
@@ -45,8 +47,20 @@ EVENTS: tuple[Event, ...] = (
 )
 
 
+def read_run(path: Path) -> Iterator[dict[str, Any]]:
+    """The entries of a run's file without a last line that is incomplete."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        with suppress(json.JSONDecodeError):
+            yield json.loads(line)
+
+
+def runs(folder: Path) -> list[Path]:
+    """The files of all runs, the newest first."""
+    return sorted(folder.glob("*.jsonl"), reverse=True)
+
+
 def write(folder: Path, *events: Event, at: datetime = START, **kwargs: Any) -> None:
-    with Journal(folder, task="vm.provision", now=lambda: at, **kwargs) as record:
+    with RunRecorder(folder, task="vm.provision", now=lambda: at, **kwargs) as record:
         for event in events:
             record(event)
 
@@ -88,7 +102,7 @@ def test_a_task_without_a_run_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_each_entry_is_on_disk_when_it_happens(tmp_path: Path) -> None:
-    record = Journal(tmp_path, task="t", now=lambda: START)
+    record = RunRecorder(tmp_path, task="t", now=lambda: START)
     record(EVENTS[1])
     assert len(list(read_run(runs(tmp_path)[0]))) == 1
     record(EVENTS[2])

@@ -268,7 +268,7 @@ def test_an_interruption_is_said() -> None:
         (report("dev", Outcome("driver", Status.UNKNOWN)),), ("web",), interrupted=True
     )
     assert recap_of(run)[0].startswith("dev  ok=0 changed=0 failed=0 skipped=0 unknown=1")
-    assert recap_of(run)[-1].startswith("interrupted: what was cut reads unknown")
+    assert recap_of(run)[-1].startswith("interrupted: an unfinished change is unknown")
 
 
 @pytest.mark.parametrize(

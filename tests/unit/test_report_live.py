@@ -50,7 +50,7 @@ def clock() -> Clock:
 def feet(live: LiveReporter, width: int = 80, height: int = 24) -> list[str]:
     """The foot's lines, without the spinner's changing first character."""
     lines = []
-    for line in live.foot(width, height):
+    for line in live.status_lines(width, height):
         stream = io.StringIO()
         Console(file=stream, width=width, no_color=True, highlight=False).print(line, end="")
         lines.append(stream.getvalue()[2:])
@@ -170,7 +170,7 @@ def test_a_terminal_without_unicode_gets_a_plain_spinner(clock: Clock) -> None:
         encoding = "iso-8859-1"
 
     live = LiveReporter(Latin(), title="vm.list", clock=clock)
-    (line,) = live.foot(80, 24)
+    (line,) = live.status_lines(80, 24)
     assert line.plain.isascii()
 
 

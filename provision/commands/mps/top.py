@@ -41,7 +41,7 @@ class View(Protocol):
         """Replace what is shown."""
         ...
 
-    def pressed(self, timeout_s: float) -> str:
+    def read_keys(self, timeout_s: float) -> str:
         """The keys that were pressed within the time."""
         ...
 
@@ -123,7 +123,7 @@ def _watch(project: Project, frames: Frames, view: View | None) -> MpsStatus | N
         try:
             found = frames.found.get(timeout=_LOOK_S if view is None else 0.0001)
         except queue.Empty:
-            if view is not None and set(view.pressed(_LOOK_S)) & {"q", "Q"}:
+            if view is not None and set(view.read_keys(_LOOK_S)) & {"q", "Q"}:
                 return last
             continue
         if isinstance(found, ProvisionError):
