@@ -28,8 +28,8 @@ from provision.cloud.api.gce import GceCloud
 from provision.cloud.lifecycle.create import Maker
 from provision.cloud.lifecycle.journal import FileJournal
 from provision.commands.mock.down import mock_down
-from provision.commands.vm.shared.reach import Patience, reach
-from provision.commands.vm.shared.spec import spec_of
+from provision.commands.vm.shared.vm_spec import vm_spec
+from provision.commands.vm.shared.wait_for_ssh import WaitLimits, wait_for_ssh
 from provision.core.model import Event, VmSpec
 from provision.project.login import fetch_os_login_enabled
 from provision.project.project import Project
@@ -96,14 +96,14 @@ def ssh_ready(folder: Path, rounds: int) -> list[Clocked]:
     )
     cloud = project.connect_cloud()
     maker = Maker(cloud=cloud, journal=project.journal, emit=quiet)
-    key, patience = project.ensure_key_pair(), Patience.of(project)
+    limits = WaitLimits.of(project)
     found = []
     try:
         for _ in range(rounds + 1):
             with clocked() as clock:
-                spec = spec_of(project, "dev", key, os_login=fetch_os_login_enabled(project, cloud))
+                spec = vm_spec(project, "dev", os_login=fetch_os_login_enabled(project, cloud))
                 made = maker.create(spec, [GOOD])
-                reach(project, cloud, made.vm, patience)
+                wait_for_ssh(project, cloud, made.vm, limits)
             found.append(clock)
             maker.delete_everywhere("dev", spec.labels["provision-owner"])
     finally:
@@ -136,7 +136,7 @@ def summary(samples: list[Clocked], value: Callable[[Clocked], float]) -> dict[s
 def document(folder: Path, rounds: int) -> dict[str, Any]:
     ready = ssh_ready(folder, rounds)
     project = Project(Settings.from_levels([]), folder / "state", folder, emit=quiet)
-    spec = spec_of(project, "dev", project.ensure_key_pair(), os_login=False)
+    spec = vm_spec(project, "dev", os_login=False)
     alone, after = (
         failover(folder, spec, (GOOD,), rounds),
         failover(folder, spec, (*EMPTY, GOOD), rounds),

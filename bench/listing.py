@@ -19,7 +19,7 @@ from unittest import mock
 
 from bench import measure
 from provision.cloud.api.gce import GceCloud
-from provision.commands.vm.existing import vm_list
+from provision.commands.vm.list import vm_list
 from provision.core.model import VmSpec
 from provision.project.project import Project
 from provision.settings import Settings

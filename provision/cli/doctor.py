@@ -19,6 +19,6 @@ def doctor(run: Run) -> TaskResult:
     Credentials, project, zones, quotas, image, network, tools: each line with its fact, and its
     remedy where something is wrong.
     """
-    from provision.commands.doctor import doctor
+    from provision.commands.doctor.doctor import doctor
 
     return doctor(run.project)

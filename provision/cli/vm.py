@@ -36,7 +36,7 @@ def create(run: Run, *, count: str | None = None, parallel_zones: str | None = N
     could not be made is named beside what was.
     """
     from provision.cli.flag_values import parse_count
-    from provision.commands.vm.create import vm_create
+    from provision.commands.vm.create.create import vm_create
 
     return vm_create(
         run.project,
@@ -54,7 +54,7 @@ def provision(run: Run) -> TaskResult:
     Driver, mounts, registry login, boot unit; what is as it should be is left alone. With --check:
     what would change.
     """
-    from provision.commands.vm.hosts import vm_provision
+    from provision.commands.vm.provision import vm_provision
 
     return vm_provision(run.project, targets=run.targets)
 
@@ -80,7 +80,7 @@ def offers(run: Run, *, gpu: str | None = None, region: str | None = None) -> Ta
 @command(TaskSpec("vm.list", prints_result=True))
 def list_(run: Run) -> TaskResult:
     """List the VMs made here: state, age, cost, time left."""
-    from provision.commands.vm.existing import vm_list
+    from provision.commands.vm.list import vm_list
 
     return vm_list(run.project)
 
@@ -88,7 +88,7 @@ def list_(run: Run) -> TaskResult:
 @command(TaskSpec("vm.show", prints_result=True, settings=("name",)))
 def show(run: Run) -> TaskResult:
     """Show one VM."""
-    from provision.commands.vm.existing import vm_show
+    from provision.commands.vm.show import vm_show
 
     return vm_show(run.project, name=run.settings.name)
 
@@ -110,7 +110,7 @@ def stop(run: Run, *, name: str | None = None) -> TaskResult:
 
     One that is stopped already stays as it is.
     """
-    from provision.commands.vm.life import vm_stop
+    from provision.commands.vm.stop import vm_stop
 
     return vm_stop(run.project, _named(run, name))
 
@@ -122,7 +122,7 @@ def start(run: Run, *, name: str | None = None) -> TaskResult:
     The time to live counts anew. A VM is bound to its zone by its disk: without capacity there, it
     stays stopped.
     """
-    from provision.commands.vm.life import vm_start
+    from provision.commands.vm.start import vm_start
 
     return vm_start(run.project, _named(run, name))
 
@@ -130,7 +130,7 @@ def start(run: Run, *, name: str | None = None) -> TaskResult:
 @command(TaskSpec("vm.reset"), about=_NAMES)
 def reset(run: Run, *, name: str | None = None) -> TaskResult:
     """Reset VMs, as their reset button would, and wait until they are back."""
-    from provision.commands.vm.life import vm_reset
+    from provision.commands.vm.reset import vm_reset
 
     return vm_reset(run.project, _named(run, name))
 
@@ -152,7 +152,7 @@ def extend(
     limit back. Compute Engine documents that it changes the limit of a stopped VM only: a running
     one may be refused without --restart.
     """
-    from provision.commands.vm.life import vm_extend
+    from provision.commands.vm.extend import vm_extend
 
     return vm_extend(run.project, duration, _named(run, name), restart=restart)
 
@@ -163,7 +163,7 @@ def extend(
 )
 def label(run: Run, labels: str, *, name: str | None = None) -> TaskResult:
     """Put labels on VMs, or take them away."""
-    from provision.commands.vm.life import vm_label
+    from provision.commands.vm.label import vm_label
 
     return vm_label(run.project, labels, _named(run, name))
 
@@ -174,7 +174,7 @@ def label(run: Run, labels: str, *, name: str | None = None) -> TaskResult:
 )
 def serial(run: Run, *, follow: bool = False) -> TaskResult:
     """Print what the VM wrote on its serial port."""
-    from provision.commands.vm.watch import vm_serial
+    from provision.commands.vm.serial import vm_serial
 
     return vm_serial(run.project, run.settings.name, follow=follow)
 
@@ -188,7 +188,7 @@ def serial(run: Run, *, follow: bool = False) -> TaskResult:
 )
 def wait(run: Run, *, until: str = "ready", timeout: str = "15m") -> TaskResult:
     """Wait until the VM is ready, or answers on SSH."""
-    from provision.commands.vm.watch import vm_wait
+    from provision.commands.vm.wait import vm_wait
 
     return vm_wait(run.project, run.settings.name, until=until, timeout=timeout)
 
@@ -199,7 +199,7 @@ def delete(run: Run, *, name: str | None = None, yes: bool = False) -> TaskResul
 
     Asks first; without a terminal it needs --yes.
     """
-    from provision.commands.vm.existing import vm_delete
+    from provision.commands.vm.delete import vm_delete
 
     return vm_delete(run.project, name=_named(run, name), yes=yes, confirm=run.confirm)
 
@@ -240,7 +240,7 @@ def ssh(run: Run) -> TaskResult:
 
     Returns the status of what ran there; 125 when it could not be run.
     """
-    from provision.commands.vm.hosts import vm_ssh
+    from provision.commands.vm.ssh import vm_ssh
 
     return vm_ssh(run.project, targets=run.targets, words=run.words)
 
@@ -248,7 +248,7 @@ def ssh(run: Run) -> TaskResult:
 @command(TaskSpec("vm.ssh-config", prints_result=True))
 def ssh_config(run: Run) -> TaskResult:
     """Print an ssh_config fragment for ssh, rsync, editors."""
-    from provision.commands.vm.hosts import vm_ssh_config
+    from provision.commands.vm.ssh_config import vm_ssh_config
 
     return vm_ssh_config(run.project)
 
@@ -260,7 +260,7 @@ def user_data(run: Run) -> TaskResult:
     With it in the VM's metadata, each boot of Container-Optimized OS brings back what provisioning
     set up.
     """
-    from provision.commands.vm.hosts import vm_user_data
+    from provision.commands.vm.user_data import vm_user_data
 
     return vm_user_data(run.project)
 
@@ -274,6 +274,6 @@ def copy(run: Run, src: str, dst: str) -> TaskResult:
 
     What lies here travels over the connection; gs:// is read on the host itself, through toolbox.
     """
-    from provision.commands.vm.hosts import vm_copy
+    from provision.commands.vm.copy import vm_copy
 
     return vm_copy(run.project, targets=run.targets, src=src, dst=dst)

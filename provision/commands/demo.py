@@ -25,9 +25,10 @@ from provision.commands.mps.enable import mps_enable
 from provision.commands.mps.status import mps_status
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
-from provision.commands.vm import create as vm_creation
-from provision.commands.vm import existing as vm
-from provision.commands.vm import hosts as vm_hosts
+from provision.commands.vm.create.create import vm_create
+from provision.commands.vm.delete import vm_delete
+from provision.commands.vm.list import vm_list
+from provision.commands.vm.provision import vm_provision
 from provision.core.errors import ProvisionError
 from provision.core.model import Note
 from provision.project.project import Project
@@ -67,9 +68,9 @@ def demo(project: Project) -> TaskResult:
 def _steps(tour: Project) -> list[tuple[str, Callable[[], TaskResult]]]:
     here = Targets()
     return [
-        ("vm.create", lambda: vm_creation.vm_create(tour, NAME, here)),
-        ("vm.list", lambda: vm.vm_list(tour)),
-        ("vm.provision", lambda: vm_hosts.vm_provision(tour, here)),
+        ("vm.create", lambda: vm_create(tour, NAME, here)),
+        ("vm.list", lambda: vm_list(tour)),
+        ("vm.provision", lambda: vm_provision(tour, here)),
         ("image.render", lambda: _first_lines(image_render(tour))),
         ("image.build", lambda: image_build(tour, here)),
         ("dev.up", lambda: dev_up(tour, here)),
@@ -83,7 +84,7 @@ def _steps(tour: Project) -> list[tuple[str, Callable[[], TaskResult]]]:
         ("mps.status", lambda: mps_status(tour, here)),
         ("mps.disable", lambda: mps_disable(tour, here)),
         ("dev.down", lambda: dev_down(tour, here)),
-        ("vm.delete --yes", lambda: vm.vm_delete(tour, NAME, yes=True, confirm=None)),
+        ("vm.delete --yes", lambda: vm_delete(tour, NAME, yes=True, confirm=None)),
     ]
 
 

@@ -19,9 +19,12 @@ from provision.commands.mps.enable import mps_enable
 from provision.commands.mps.status import mps_status
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
-from provision.commands.vm.create import vm_create
-from provision.commands.vm.existing import vm_delete, vm_show
-from provision.commands.vm.hosts import vm_copy, vm_provision, vm_ssh
+from provision.commands.vm.copy import vm_copy
+from provision.commands.vm.create.create import vm_create
+from provision.commands.vm.delete import vm_delete
+from provision.commands.vm.provision import vm_provision
+from provision.commands.vm.show import vm_show
+from provision.commands.vm.ssh import vm_ssh
 from provision.core.errors import EXIT_WOULD_CHANGE
 from provision.core.model import Event, OutputLine
 from provision.project.project import Project

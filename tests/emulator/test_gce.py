@@ -13,8 +13,8 @@ import pytest
 from provision.cloud.api import client as client_module
 from provision.cloud.api.gce import GceCloud
 from provision.cloud.api.ports import SerialOutput
+from provision.cloud.lifecycle.vm_times import ttl_left_s
 from provision.cloud.refusal import CONNECTION_LOST, TIMED_OUT, CloudRefused, QuotaRefused
-from provision.commands.vm.shared.documents import ttl_left_s
 from provision.core.errors import CloudAuthError, CloudError, CloudNotFound, SettingsError
 from provision.core.model import Vm, VmSpec
 from provision.testing.compute import (

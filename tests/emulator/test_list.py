@@ -10,7 +10,7 @@ import pytest
 from bench.listing import multiply
 from provision.cloud.api.gce import GceCloud
 from provision.commands.vm.cost import vm_cost
-from provision.commands.vm.existing import vm_list
+from provision.commands.vm.list import vm_list
 from provision.core.model import VmSpec
 from provision.project.project import Project
 from provision.settings import Settings

@@ -24,7 +24,7 @@ from provision.commands.mps.status import mps_status
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.commands.shared.worker_image import worker_image
-from provision.commands.vm.hosts import vm_provision
+from provision.commands.vm.provision import vm_provision
 from provision.project.project import Project
 from provision.settings import Level, Settings
 

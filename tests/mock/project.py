@@ -10,9 +10,9 @@ from typing import Any
 from provision.cloud.lifecycle.create import new_request_id
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
-from provision.commands.vm.create import vm_create
-from provision.commands.vm.existing import vm_list
-from provision.commands.vm.shared.reach import Patience
+from provision.commands.vm.create.create import vm_create
+from provision.commands.vm.list import vm_list
+from provision.commands.vm.shared.wait_for_ssh import WaitLimits
 from provision.core.model import Event, Note
 from provision.project.project import Project
 from provision.settings import Settings
@@ -55,7 +55,7 @@ class Workspace:
             "attributes_pause_s": 0.05,
             **waits,
         }
-        return vm_create(self.project, "dev", targets, patience=Patience(**waiting))
+        return vm_create(self.project, "dev", targets, limits=WaitLimits(**waiting))
 
     def listed(self) -> list[tuple[str, str]]:
         return [(vm["name"], vm["status"]) for vm in vm_list(self.project).document["vms"]]

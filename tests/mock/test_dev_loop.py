@@ -20,7 +20,8 @@ from provision.commands.dev.up import dev_up
 from provision.commands.image.build import image_build
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
-from provision.commands.vm.hosts import vm_copy, vm_ssh
+from provision.commands.vm.copy import vm_copy
+from provision.commands.vm.ssh import vm_ssh
 from provision.core.errors import HostError, Unreachable, UsageError
 from provision.project.project import Project
 from provision.settings import Settings

@@ -6,7 +6,8 @@ import pytest
 
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
-from provision.commands.vm.hosts import vm_provision, vm_user_data
+from provision.commands.vm.provision import vm_provision
+from provision.commands.vm.user_data import vm_user_data
 from provision.testing import MockHost
 from tests.mock.project import Workspace
 

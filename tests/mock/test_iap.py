@@ -12,7 +12,9 @@ import pytest
 
 from provision.commands.shared import convergence
 from provision.commands.shared.targets import Targets
-from provision.commands.vm.hosts import vm_provision, vm_ssh, vm_ssh_config
+from provision.commands.vm.provision import vm_provision
+from provision.commands.vm.ssh import vm_ssh
+from provision.commands.vm.ssh_config import vm_ssh_config
 from provision.core.errors import EXIT_UNREACHABLE, TunnelRefused, Unreachable
 from provision.core.model import Host
 from provision.core.shell import command

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from provision.commands.shared.targets import Targets
-from provision.commands.vm.hosts import vm_provision
-from provision.commands.vm.life import vm_start
-from provision.commands.vm.shared.reach import Patience
-from provision.commands.vm.watch import vm_serial
+from provision.commands.vm.provision import vm_provision
+from provision.commands.vm.serial import vm_serial
+from provision.commands.vm.shared.wait_for_ssh import WaitLimits
+from provision.commands.vm.start import vm_start
 from provision.core.model import Host
 from provision.recipes import host_recipe
 from provision.testing import MockHost
@@ -18,7 +18,7 @@ from tests.mock.project import Workspace
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
 LIMIT_S = 45 * 60
-QUICK = Patience(host_keys_s=5.0, ssh_s=20.0, pause_s=0.05, attributes_pause_s=0.05)
+QUICK = WaitLimits(host_keys_s=5.0, ssh_s=20.0, pause_s=0.05, attributes_pause_s=0.05)
 TIMER = "systemctl is-active provision-idle.timer"
 
 
@@ -49,7 +49,7 @@ def test_a_vm_that_nobody_uses_is_terminated(idle: Workspace) -> None:
     assert eventually(lambda: idle.listed() == [("dev", "TERMINATED")])
     assert "not used for 45 min: powering off (idle_stop)" in vm_serial(idle.project, "dev").text
 
-    started = vm_start(idle.project, "dev", patience=QUICK)
+    started = vm_start(idle.project, "dev", limits=QUICK)
     assert started.exit_code == 0
     host = idle.cloud.host("dev")
     assert host.run(TIMER).output == "active\n", "the boot brought it back"

@@ -16,11 +16,13 @@ from provision.cloud.lifecycle.journal import DELETING, FileJournal
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.commands.vm.cost import vm_cost
-from provision.commands.vm.existing import vm_list
+from provision.commands.vm.extend import vm_extend
 from provision.commands.vm.gc import vm_gc
-from provision.commands.vm.life import vm_extend, vm_label, vm_start
-from provision.commands.vm.shared.reach import Patience
-from provision.commands.vm.shared.spec import wanted
+from provision.commands.vm.label import vm_label
+from provision.commands.vm.list import vm_list
+from provision.commands.vm.shared.vm_spec import vm_spec_of_settings
+from provision.commands.vm.shared.wait_for_ssh import WaitLimits
+from provision.commands.vm.start import vm_start
 from provision.core.errors import EXIT_LEFT_BEHIND, EXIT_WOULD_CHANGE, UsageError
 from provision.core.model import Vm
 from provision.project.mock import MOCK_PROJECT
@@ -31,7 +33,7 @@ from tests.mock.project import ZONE, Workspace
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
 DAY_S = 86_400
-QUICK = Patience(host_keys_s=5.0, ssh_s=20.0, pause_s=0.05, attributes_pause_s=0.05)
+QUICK = WaitLimits(host_keys_s=5.0, ssh_s=20.0, pause_s=0.05, attributes_pause_s=0.05)
 LABEL = "provision-idle-delete"
 
 
@@ -136,7 +138,7 @@ def test_what_somebody_starts_again_is_wanted_again(workspace: Workspace) -> Non
     journal = workspace.project.journal
     journal.mark(journal.open()[0].request_id, DELETING)
     assert [stray["kind"] for stray in collect(workspace, check=True).document["strays"]] == ["vm"]
-    assert vm_start(workspace.project, "dev", patience=QUICK).exit_code == 0
+    assert vm_start(workspace.project, "dev", limits=QUICK).exit_code == 0
     assert collect(workspace, yes=True).document["strays"] == []
     assert workspace.create().document["vm"]["status"] == "RUNNING"
     assert workspace.listed() == [("dev", "RUNNING")]
@@ -161,7 +163,7 @@ def test_a_start_and_a_deletion_wait_for_one_another(stopped: Workspace) -> None
         return True
 
     starter = threading.Thread(
-        target=lambda: ends.append(vm_start(stopped.project, "dev", patience=QUICK))
+        target=lambda: ends.append(vm_start(stopped.project, "dev", limits=QUICK))
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GceCloud, "start", start)
@@ -178,7 +180,7 @@ def test_a_start_and_a_deletion_wait_for_one_another(stopped: Workspace) -> None
 def test_two_that_start_it_at_once(stopped: Workspace) -> None:
     """The second one finds it running, and has no extension to take back any more."""
     vm_extend(stopped.project, "2h", "dev")
-    vm_start(stopped.project, "dev", patience=QUICK)
+    vm_start(stopped.project, "dev", limits=QUICK)
     stopped.stop()
     both = threading.Barrier(2)
     real = FileJournal.claim
@@ -191,9 +193,7 @@ def test_two_that_start_it_at_once(stopped: Workspace) -> None:
 
     ends: list[TaskResult] = []
     runs = [
-        threading.Thread(
-            target=lambda: ends.append(vm_start(stopped.project, "dev", patience=QUICK))
-        )
+        threading.Thread(target=lambda: ends.append(vm_start(stopped.project, "dev", limits=QUICK)))
         for _ in range(2)
     ]
     with pytest.MonkeyPatch.context() as patch:
@@ -264,7 +264,9 @@ def test_what_cannot_be_looked_at_is_named_at_the_end(stopped: Workspace) -> Non
     labels = stopped.project.connect_cloud().list({})[0].labels
     journal = stopped.project.journal
     journal.intent(
-        replace(wanted(stopped.project, "lost"), labels=labels), "us-central1-b", new_request_id()
+        replace(vm_spec_of_settings(stopped.project, "lost"), labels=labels),
+        "us-central1-b",
+        new_request_id(),
     )
     refuses = http_error(403, "forbidden", "not today", times=None)
     stopped.cloud.emulator.faults.add(replace(refuses, call="instances.get", zone="us-central1-b"))
@@ -294,7 +296,7 @@ def test_named_by_what_lists_vms_until_it_is_gone(
 ) -> None:
     workspace.create()
     workspace.stop()
-    monkeypatch.setattr("provision.commands.vm.shared.rates.datetime", Later)
+    monkeypatch.setattr("provision.cloud.lifecycle.vm_times.datetime", Later)
     wants(workspace, "7d")
     for task in (vm_list, vm_cost):
         workspace.events.clear()
@@ -313,7 +315,7 @@ def test_named_by_what_lists_vms_until_it_is_gone(
     vm_list(workspace.project)
     (note,) = [note for note in workspace.notes if "idle-delete" in note]
     assert note.startswith(
-        "dev: its label provision-idle-delete is '7-days', which is no time: nothing deletes it; `invoke vm.label"
+        "dev: its label provision-idle-delete is '7-days', which is not a time: no vm.gc deletes it; `invoke vm.label"
     )
 
 
@@ -326,5 +328,5 @@ class Later(datetime):
 
 
 def test_a_label_that_nobody_would_understand_is_refused(workspace: Workspace) -> None:
-    with pytest.raises(UsageError, match="'week' is no time to be stopped"):
+    with pytest.raises(UsageError, match="'week' is not a time to be stopped"):
         vm_label(workspace.project, f"{LABEL}=week", "dev")

@@ -15,9 +15,9 @@ from provision.cloud.api.gce import GceCloud
 from provision.cloud.api.ports import Listing
 from provision.commands.inventory.list import inventory_ansible, inventory_list
 from provision.commands.shared.targets import Targets
-from provision.commands.vm.existing import vm_show
-from provision.commands.vm.hosts import vm_provision
-from provision.commands.vm.life import vm_stop
+from provision.commands.vm.provision import vm_provision
+from provision.commands.vm.show import vm_show
+from provision.commands.vm.stop import vm_stop
 from provision.core.errors import CloudError, UsageError
 from provision.settings import Settings
 from provision.settings.model import HostSettings

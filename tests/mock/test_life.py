@@ -9,12 +9,19 @@ import pytest
 
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
-from provision.commands.vm.create import vm_create
-from provision.commands.vm.existing import vm_delete, vm_show
-from provision.commands.vm.hosts import vm_provision
-from provision.commands.vm.life import vm_extend, vm_label, vm_reset, vm_start, vm_stop
-from provision.commands.vm.shared.reach import Patience
-from provision.commands.vm.watch import Time, vm_serial, vm_wait
+from provision.commands.vm.create.create import vm_create
+from provision.commands.vm.delete import vm_delete
+from provision.commands.vm.extend import vm_extend
+from provision.commands.vm.label import vm_label
+from provision.commands.vm.provision import vm_provision
+from provision.commands.vm.reset import vm_reset
+from provision.commands.vm.serial import vm_serial
+from provision.commands.vm.shared.clock import Clock
+from provision.commands.vm.shared.wait_for_ssh import WaitLimits
+from provision.commands.vm.show import vm_show
+from provision.commands.vm.start import vm_start
+from provision.commands.vm.stop import vm_stop
+from provision.commands.vm.wait import vm_wait
 from provision.core.errors import (
     EXIT_CLOUD,
     EXIT_USAGE,
@@ -32,7 +39,7 @@ from tests.mock.project import ZONE, Workspace
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
-QUICK = Patience(host_keys_s=5.0, ssh_s=20.0, pause_s=0.05, attributes_pause_s=0.05)
+QUICK = WaitLimits(host_keys_s=5.0, ssh_s=20.0, pause_s=0.05, attributes_pause_s=0.05)
 
 
 @dataclass
@@ -47,8 +54,8 @@ class Hand:
         next(self.does, lambda: None)()
 
     @property
-    def time(self) -> Time:
-        return Time(lambda: self.seconds, self.sleep)
+    def time(self) -> Clock:
+        return Clock(lambda: self.seconds, self.sleep)
 
 
 def statuses(done: TaskResult, name: str = "dev") -> dict[str, str]:
@@ -91,12 +98,12 @@ def test_stop_and_start_keep_the_vm_and_its_disk(workspace: Workspace) -> None:
     )
     assert calls(workspace) == ["instances.aggregatedList"]
 
-    started = vm_start(workspace.project, "dev", patience=QUICK)
+    started = vm_start(workspace.project, "dev", limits=QUICK)
     assert (started.exit_code, started.document["changed"]) == (0, True)
     assert started.document["vms"][0]["instance_id"] == made["instance_id"]
     assert set(statuses(started).values()) <= {"ok", "changed"}
     assert workspace.cloud.host("dev").path("/var/lib/mine").read_text() == "kept"
-    again = vm_start(workspace.project, "dev", patience=QUICK)
+    again = vm_start(workspace.project, "dev", limits=QUICK)
     assert (again.exit_code, again.document["changed"]) == (0, False)
     assert set(statuses(again).values()) == {"ok"}
 
@@ -111,10 +118,10 @@ def test_after_a_boot_the_probe_shows_no_difference(workspace: Workspace, way: s
         'for dir in etc run tmp; do echo x >"$PROVISION_MOCK_ROOT/$dir/mine"; done; sleep 1021 >/dev/null 2>&1 &'
     )
     if way == "reset":
-        done = vm_reset(workspace.project, "dev", patience=QUICK)
+        done = vm_reset(workspace.project, "dev", limits=QUICK)
     else:
         vm_stop(workspace.project, "dev")
-        done = vm_start(workspace.project, "dev", patience=QUICK)
+        done = vm_start(workspace.project, "dev", limits=QUICK)
     assert (done.exit_code, done.document["changed"]) == (0, True)
     host = workspace.cloud.host("dev")
     assert host.path("/proc/sys/kernel/random/boot_id").read_text() != boot_id
@@ -139,7 +146,7 @@ def test_a_start_without_capacity_says_so_and_goes_nowhere_else(workspace: Works
     )
     calls(workspace)
     with pytest.raises(CloudError) as caught:
-        vm_start(workspace.project, "dev", patience=QUICK)
+        vm_start(workspace.project, "dev", limits=QUICK)
     assert (caught.value.exit_code, caught.value.where) == (EXIT_CLOUD, f"{ZONE}/dev")
     assert "ZONE_RESOURCE_POOL_EXHAUSTED" in caught.value.why
     assert caught.value.fix.splitlines()[0].startswith("invoke vm.start --name dev later")
@@ -148,7 +155,7 @@ def test_a_start_without_capacity_says_so_and_goes_nowhere_else(workspace: Works
 
 
 def test_several_are_started_where_the_quota_has_room_for_all(workspace: Workspace) -> None:
-    vm_create(workspace.project, "dev", Targets(), count=2, patience=QUICK)
+    vm_create(workspace.project, "dev", Targets(), count=2, limits=QUICK)
     for name in ("dev-1", "dev-2"):
         workspace.stop(name)
     workspace.cloud.emulator.quotas.set("NVIDIA_L4_GPUS", 1)
@@ -162,12 +169,12 @@ def test_several_are_started_where_the_quota_has_room_for_all(workspace: Workspa
     with pytest.raises(QuotaExceeded, match="no room for 2 VMs that are to be started"):
         vm_create(workspace.project, "dev", Targets(), count=2)
     assert not {"instances.start", "instances.insert"} & {*calls(workspace)}
-    assert vm_start(workspace.project, "dev-1", patience=QUICK).exit_code == 0
+    assert vm_start(workspace.project, "dev-1", limits=QUICK).exit_code == 0
     assert "regions.get" not in calls(workspace), (
         "the start of a single VM is refused in the same words"
     )
     with pytest.raises(QuotaExceeded, match="the VM was not started"):
-        vm_start(workspace.project, "dev-2", patience=QUICK)
+        vm_start(workspace.project, "dev-2", limits=QUICK)
 
 
 def test_only_what_runs_is_reset(workspace: Workspace) -> None:
@@ -185,7 +192,7 @@ def test_a_vm_that_never_answers_after_its_start_is_named(workspace: Workspace) 
     workspace.create()
     vm_stop(workspace.project, "dev")
     workspace.cloud.emulator.calls.clear()
-    patience = Patience(host_keys_s=0.1, ssh_s=0.2, pause_s=0.05, attributes_pause_s=0.05)
+    patience = WaitLimits(host_keys_s=0.1, ssh_s=0.2, pause_s=0.05, attributes_pause_s=0.05)
     real = workspace.cloud.hosts.boot
 
     def refusing(
@@ -197,7 +204,7 @@ def test_a_vm_that_never_answers_after_its_start_is_named(workspace: Workspace) 
 
     workspace.cloud.hosts.boot = refusing  # type: ignore[method-assign]
     with pytest.raises(Unreachable) as caught:
-        vm_start(workspace.project, "dev", patience=patience)
+        vm_start(workspace.project, "dev", limits=patience)
     assert f"dev runs in {ZONE}" in caught.value.why
 
 
@@ -207,7 +214,7 @@ def test_a_vm_that_never_answers_after_its_start_is_named(workspace: Workspace) 
 @pytest.fixture
 def three(workspace: Workspace) -> Workspace:
     for name in ("dev", "web-1", "web-2"):
-        assert vm_create(workspace.project, name, Targets(), patience=QUICK).exit_code == 0
+        assert vm_create(workspace.project, name, Targets(), limits=QUICK).exit_code == 0
     return workspace
 
 
@@ -215,7 +222,7 @@ def test_several_at_once(three: Workspace) -> None:
     stopped = vm_stop(three.project, "web-*")
     assert [vm["name"] for vm in stopped.document["vms"]] == ["web-1", "web-2"]
     assert three.listed() == [("dev", "RUNNING"), ("web-1", "TERMINATED"), ("web-2", "TERMINATED")]
-    started = vm_start(three.project, "dev,web-1,web-2", patience=QUICK)
+    started = vm_start(three.project, "dev,web-1,web-2", limits=QUICK)
     assert started.exit_code == 0
     assert [(vm["name"], vm["changed"]) for vm in started.document["vms"]] == [
         ("dev", False),
@@ -231,7 +238,7 @@ def test_several_at_once(three: Workspace) -> None:
 
     three.cloud.emulator.faults.add(replace(stock_out(ZONE), call="instances.start", times=1))
     vm_stop(three.project, "web-?")
-    half = vm_start(three.project, "web-1,web-2", patience=QUICK)
+    half = vm_start(three.project, "web-1,web-2", limits=QUICK)
     assert half.exit_code == EXIT_CLOUD
     assert sorted("error" in vm for vm in half.document["vms"]) == [False, True]
     assert "ZONE_RESOURCE_POOL_EXHAUSTED" in half.document["error"]["why"]
@@ -319,9 +326,9 @@ def test_labels(workspace: Workspace) -> None:
     ("labels", "said"),
     [
         ("", "no label was given"),
-        ("Team=ml", "'Team=ml' is no label"),
-        ("team", "'team' is no label"),
-        ("team=" + "x" * 64, "is no label"),
+        ("Team=ml", "'Team=ml' is not a label"),
+        ("team", "'team' is not a label"),
+        ("team=" + "x" * 64, "is not a label"),
         ("provision-owner=me", "provision-owner is not yours"),
         ("provision-owner-", "provision-owner is not yours"),
     ],
@@ -511,7 +518,7 @@ def test_a_stopped_vm_gets_more_time_for_its_next_run(workspace: Workspace) -> N
         sent["instanceTerminationAction"],
     ) == ("TERMINATE", True, "STOP")
     starts: list[Callable[[], TaskResult]] = [
-        lambda: vm_start(workspace.project, "dev", patience=QUICK),
+        lambda: vm_start(workspace.project, "dev", limits=QUICK),
         workspace.create,
     ]
     for start in starts:
@@ -532,14 +539,14 @@ def test_the_limit_of_a_running_vm_is_changed_while_it_is_stopped(workspace: Wor
     assert workspace.cloud.emulator.counted().count("instances.setScheduling") == 1
     assert workspace.listed() == [("dev", "RUNNING")]
 
-    done = vm_extend(workspace.project, "2h", "dev", restart=True, patience=QUICK)
+    done = vm_extend(workspace.project, "2h", "dev", restart=True, limits=QUICK)
     assert (done.exit_code, done.document["changed"]) == (0, True)
     assert set(statuses(done).values()) <= {"ok", "changed"}
     left_s = done.document["vms"][0]["ttl_left_s"]
     assert 10 * 3600 - 120 < left_s <= 10 * 3600, "what it had left, and two hours"
     assert done.text.endswith(" left; 8h00m from its next start")
     workspace.stop()
-    assert vm_start(workspace.project, "dev", patience=QUICK).exit_code == 0
+    assert vm_start(workspace.project, "dev", limits=QUICK).exit_code == 0
     assert ttl_of(workspace) == 8 * 3600
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from provision.cloud.lifecycle.create import new_request_id
 from provision.commands.mock.down import mock_down
-from provision.commands.vm.existing import vm_list
-from provision.commands.vm.hosts import vm_ssh
+from provision.commands.vm.list import vm_list
+from provision.commands.vm.ssh import vm_ssh
 from provision.project.project import Project
 from provision.settings import Settings
 from tests.acceptance.main_job import HERE, World, walk

@@ -8,9 +8,9 @@ import pytest
 
 from provision.commands.inventory.list import inventory_list
 from provision.commands.shared.targets import Targets
-from provision.commands.vm.existing import vm_delete
+from provision.commands.vm.delete import vm_delete
 from provision.commands.vm.gc import vm_gc
-from provision.commands.vm.hosts import vm_provision
+from provision.commands.vm.provision import vm_provision
 from provision.core.errors import EXIT_LEFT_BEHIND, EXIT_UNREACHABLE, CloudError, Unreachable
 from provision.project import login
 from provision.testing.compute import http_error
@@ -81,7 +81,7 @@ def test_a_policy_that_forces_it_is_followed(workspace: Workspace) -> None:
     assert made.exit_code == 0
     assert user(workspace) == "me_example_com"
     assert (
-        "a policy of the organisation wants OS Login: asking for the VM with it" in workspace.notes
+        "a policy of the organisation demands OS Login: requesting the VM with it" in workspace.notes
     )
     assert workspace.listed() == [("dev", "RUNNING")]
 

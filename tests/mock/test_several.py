@@ -10,12 +10,11 @@ import pytest
 from provision.cloud.lifecycle.journal import MADE
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
-from provision.commands.vm.create import vm_create
-from provision.commands.vm.create_several import MOST
-from provision.commands.vm.existing import vm_delete
-from provision.commands.vm.shared import spec as vm_spec
-from provision.commands.vm.shared.reach import Patience
-from provision.commands.vm.shared.spec import user_data
+from provision.commands.vm.create.create import MAX_COUNT, vm_create
+from provision.commands.vm.delete import vm_delete
+from provision.commands.vm.shared import vm_spec as vm_spec_module
+from provision.commands.vm.shared.vm_spec import user_data
+from provision.commands.vm.shared.wait_for_ssh import WaitLimits
 from provision.core.errors import (
     EXIT_CLOUD,
     EXIT_WOULD_CHANGE,
@@ -31,13 +30,13 @@ from tests.mock.project import HERE, ZONE, Workspace
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
-QUICK = Patience(host_keys_s=5.0, ssh_s=20.0, pause_s=0.05, attributes_pause_s=0.05)
+QUICK = WaitLimits(host_keys_s=5.0, ssh_s=20.0, pause_s=0.05, attributes_pause_s=0.05)
 
 
 def create(
     workspace: Workspace, count: int = 1, targets: Targets = HERE, **more: Any
 ) -> TaskResult:
-    return vm_create(workspace.project, "dev", targets, count=count, patience=QUICK, **more)
+    return vm_create(workspace.project, "dev", targets, count=count, limits=QUICK, **more)
 
 
 def test_several_are_made_provisioned_as_a_fleet_and_found_again(workspace: Workspace) -> None:
@@ -96,7 +95,7 @@ def test_what_was_made_is_provisioned_and_what_was_not_is_told(workspace: Worksp
 def test_one_of_them_that_does_not_answer_is_told_beside_the_others(workspace: Workspace) -> None:
     create(workspace, 2)
     workspace.cloud.host("dev-2").faults.refuse_auth = True
-    done = vm_create(workspace.project, "dev", HERE, count=2, patience=replace(QUICK, ssh_s=0.2))
+    done = vm_create(workspace.project, "dev", HERE, count=2, limits=replace(QUICK, ssh_s=0.2))
     assert done.exit_code == 4
     assert "error" in done.document["vms"][1]
     assert set(done.document["hosts"]) == {"dev-1"}
@@ -140,7 +139,7 @@ def test_without_room_for_all_none_is_made(workspace: Workspace) -> None:
 def test_so_many_are_refused_before_anything_is_asked(workspace: Workspace) -> None:
     for targets in (HERE, Targets(check=True)):
         with pytest.raises(UsageError) as caught:
-            create(workspace, MOST + 1, targets)
+            create(workspace, MAX_COUNT + 1, targets)
         assert (caught.value.where, caught.value.why, caught.value.fix) == (
             "--count",
             "allowed: at most 500 at once",
@@ -158,7 +157,7 @@ def test_what_boots_them_is_rendered_once(
         rendered.append(project)
         return user_data(project)
 
-    monkeypatch.setattr(vm_spec, "user_data", counted)
+    monkeypatch.setattr(vm_spec_module, "user_data", counted)
     create(workspace, 3, Targets(check=True))
     assert len(rendered) == 1
 

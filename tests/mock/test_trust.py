@@ -11,8 +11,10 @@ import pytest
 from provision.cloud.api.gce import GceCloud
 from provision.cloud.api.ports import SerialOutput
 from provision.commands.shared.targets import Targets
-from provision.commands.vm.existing import vm_delete, vm_show
-from provision.commands.vm.hosts import vm_provision, vm_ssh
+from provision.commands.vm.delete import vm_delete
+from provision.commands.vm.provision import vm_provision
+from provision.commands.vm.show import vm_show
+from provision.commands.vm.ssh import vm_ssh
 from provision.core.errors import EXIT_UNREACHABLE, CloudError, HostKeyMismatch, ProvisionError
 from provision.hosts.known_hosts import HostKey
 from tests.mock.project import ZONE, Workspace

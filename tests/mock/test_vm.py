@@ -16,9 +16,12 @@ from provision.commands.shared import convergence
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.commands.vm.cost import vm_cost
-from provision.commands.vm.create import vm_create
-from provision.commands.vm.existing import vm_delete, vm_list, vm_show
-from provision.commands.vm.shared.reach import Patience, bills
+from provision.commands.vm.create.create import vm_create
+from provision.commands.vm.delete import vm_delete
+from provision.commands.vm.list import vm_list
+from provision.commands.vm.shared.running_vms import running_vm_line
+from provision.commands.vm.shared.wait_for_ssh import WaitLimits
+from provision.commands.vm.show import vm_show
 from provision.core.errors import (
     EXIT_CLOUD,
     EXIT_INTERRUPTED,
@@ -191,7 +194,7 @@ def test_ctrl_c_while_the_cloud_is_asked_says_what_may_appear(
     *lines, remedy = caught.value.why.splitlines()
     assert caught.value.exit_code == EXIT_INTERRUPTED
     assert sorted(line.split(" in us-")[0] for line in lines) == [
-        f"{name} may be in the making" for name in asked
+        f"{name} may be in creation" for name in asked
     ]
     assert remedy.endswith(
         f"vm.delete --name {','.join(dict.fromkeys(asked))}` removes what is there"
@@ -231,7 +234,7 @@ def test_ctrl_c_before_anything_was_asked_for_says_so(
     monkeypatch.setattr(GceCloud, "zones_offering", interrupt)
     with pytest.raises(Interrupted) as caught:
         workspace.create()
-    assert caught.value.why == "nothing was asked for yet"
+    assert caught.value.why == "nothing was requested yet"
 
 
 @pytest.mark.slow
@@ -252,12 +255,12 @@ def test_only_a_real_cloud_bills(workspace: Workspace) -> None:
         settings=workspace.settings.model_copy(update={"project": "p", "cloud": "gce"}),
         program_argv0="inv",
     )
-    text = bills(real, Vm(name="dev", zone="z", status="RUNNING", machine_type="m"))
+    text = running_vm_line(real, Vm(name="dev", zone="z", status="RUNNING", machine_type="m"))
     assert (
         text
         == "dev runs and bills in z; `inv vm.create --name dev` continues, `inv vm.delete --name dev` removes it"
     )
-    assert (Patience.of(real).host_keys_s, Patience.of(workspace.project).host_keys_s) == (
+    assert (WaitLimits.of(real).host_keys_s, WaitLimits.of(workspace.project).host_keys_s) == (
         180.0,
         5.0,
     )

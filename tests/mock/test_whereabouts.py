@@ -11,7 +11,8 @@ from provision.cloud.api.gce import GceCloud
 from provision.cloud.lifecycle.create import new_request_id
 from provision.commands.dev.exec import dev_exec
 from provision.commands.shared.targets import Targets
-from provision.commands.vm.hosts import vm_provision, vm_ssh
+from provision.commands.vm.provision import vm_provision
+from provision.commands.vm.ssh import vm_ssh
 from provision.core.errors import EXIT_UNREACHABLE, Unreachable
 from provision.project.records import VmRecord, VmRecords
 from provision.settings.model import HostSettings

@@ -7,21 +7,18 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from provision.cloud.lifecycle import vm_times
+from provision.cloud.lifecycle.cost import HourlyRate, cost_usd, hourly_rate
+from provision.cloud.lifecycle.vm_times import ran_s, ttl_left_s
 from provision.cloud.market.prices import PriceList, packaged
 from provision.commands.vm import cost
-from provision.commands.vm.cost import summed
-from provision.commands.vm.shared import rates as vm_rates
-from provision.commands.vm.shared.documents import (
-    aligned,
-    document,
-    listed,
-    span_or_dash,
-    table,
-    ttl_left_s,
-    usd,
-)
-from provision.commands.vm.shared.rates import Rate, cost_usd, overdue, ran_s, rate_of, unasked
+from provision.commands.vm.cost import cost_document
+from provision.commands.vm.list import vm_table
+from provision.commands.vm.shared.documents import vm_document
+from provision.commands.vm.shared.idle_notes import overdue_vms, unlabelled_idle_vms
+from provision.commands.vm.show import vm_text
 from provision.core.model import Vm
+from provision.report.table import format_table, span_or_dash, usd_or_unknown
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 PRICES = PriceList(
@@ -50,7 +47,7 @@ def stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
             del tz
             return NOW
 
-    monkeypatch.setattr(vm_rates, "datetime", Clock)
+    monkeypatch.setattr(vm_times, "datetime", Clock)
 
 
 def test_a_running_vm_costs_its_machine_since_it_was_started_and_its_disk_since_it_was_made() -> (
@@ -68,7 +65,7 @@ def test_a_stopped_vm_costs_its_disk_and_what_its_last_run_cost() -> None:
         VM, status="TERMINATED", created=ago(hours=10), started=ago(hours=8), stopped=ago(hours=6)
     )
     assert (ran_s(vm), cost_usd(vm, PRICES)) == (2 * 3600, 2 * 1.0 + 10 * 0.2)
-    row = summed([vm], PRICES)["vms"][0]
+    row = cost_document([vm], PRICES)["vms"][0]
     assert (row["usd_per_hour"], row["since"], row["cost_by_ttl_usd"]) == (0.2, vm.stopped, None)
 
 
@@ -99,15 +96,15 @@ def test_what_runs_is_counted_by_the_clock_of_the_cloud(ahead_s: float) -> None:
         5 * 3600,
     )
     assert ttl_left_s(replace(told, stops_at=(cloud + timedelta(hours=6)).isoformat())) == 6 * 3600
-    assert document(told, PRICES)["age_s"] == 10 * 3600
+    assert vm_document(told, PRICES)["age_s"] == 10 * 3600
     late = replace(
         told,
         status="TERMINATED",
         stopped=(cloud - timedelta(hours=1)).isoformat(),
         labels={"provision-idle-delete": "1h"},
     )
-    assert overdue([late]) == [(late, "stopped for 1h, idle_delete is 1h")]
-    assert unasked([replace(late, labels={})], 3600) == [replace(late, labels={})]
+    assert overdue_vms([late]) == [(late, "stopped for 1h, idle_delete is 1h")]
+    assert unlabelled_idle_vms([replace(late, labels={})], 3600) == [replace(late, labels={})]
     assert vm == told, "what a clock says of it is no difference between two VMs"
 
 
@@ -128,23 +125,27 @@ def test_what_is_not_known_has_no_cost(vm: Vm) -> None:
 
 
 def test_the_packaged_list_knows_the_default_machine() -> None:
-    rate = rate_of(VM)
+    rate = hourly_rate(VM)
     assert rate.machine is not None
     assert rate.disk is not None
     assert 0.5 < rate.machine < 2
     assert 0.01 < rate.disk < 0.1
-    assert rate_of(replace(VM, zone="mars-north1-a")) == Rate(None, None)
+    assert hourly_rate(replace(VM, zone="mars-north1-a")) == HourlyRate(None, None)
 
 
 def test_by_the_end_of_its_time() -> None:
     running = replace(VM, created=ago(hours=3), started=ago(hours=3), ttl_s=8 * 3600)
     endless = replace(VM, name="endless", created=ago(hours=1), started=ago(hours=1))
-    bill = summed([running, endless], PRICES)
+    bill = cost_document([running, endless], PRICES)
     first, second = bill["vms"]
     assert (first["cost_usd"], first["usd_per_hour"], first["cost_by_ttl_usd"]) == (3.6, 1.2, 9.6)
     assert (second["cost_usd"], second["cost_by_ttl_usd"]) == (1.2, None)
     assert bill["total"] == {"usd_per_hour": 2.4, "cost_usd": 4.8, "cost_by_ttl_usd": None}
-    assert summed([], PRICES)["total"] == {"usd_per_hour": 0, "cost_usd": 0, "cost_by_ttl_usd": 0}
+    assert cost_document([], PRICES)["total"] == {
+        "usd_per_hour": 0,
+        "cost_usd": 0,
+        "cost_by_ttl_usd": 0,
+    }
 
 
 def test_the_time_left_is_what_the_cloud_says() -> None:
@@ -165,8 +166,12 @@ def test_for_people() -> None:
         "1d01h",
         "10d00h",
     ]
-    assert [usd(amount) for amount in (None, 0.0, 1234.5)] == ["unknown", "$0.00", "$1,234.50"]
-    assert aligned([("a", "b"), ("long", "1")], right=(1,)) == "a     b\nlong  1"
+    assert [usd_or_unknown(amount) for amount in (None, 0.0, 1234.5)] == [
+        "unknown",
+        "$0.00",
+        "$1,234.50",
+    ]
+    assert format_table([("a", "b"), ("long", "1")], right=(1,)) == "a     b\nlong  1"
     row = {
         "name": "dev",
         "status": "RUNNING",
@@ -176,7 +181,7 @@ def test_for_people() -> None:
         "cost_usd": 1.5,
         "ttl_left_s": None,
     }
-    assert table([row]).splitlines() == [
+    assert vm_table([row]).splitlines() == [
         "name  status   zone           gpu  age     cost  ttl left",
         "dev   RUNNING  us-central1-a  -    1m00s  $1.50  -",
     ]
@@ -198,16 +203,18 @@ def test_a_table_is_as_wide_as_the_terminal() -> None:
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "100")
-        lines = table(rows).splitlines()
+        lines = vm_table(rows).splitlines()
         assert [line[:4] for line in lines] == ["name", "dev ", "nnnn", "    "]
         assert lines[2] == long
         assert max(map(len, lines)) <= 100
         assert lines[1].index("TERMINATED") == lines[3].index("TERMINATED")
         patch.setenv("COLUMNS", "200")
-        assert len(table(rows).splitlines()) == 3
+        assert len(vm_table(rows).splitlines()) == 3
         patch.delenv("COLUMNS")
-        assert len(table(rows).splitlines()) == 3, "what goes into a pipe has a row in each line"
-    assert aligned([("name", "b"), ("a", "1")], width=3) == "name\n b\na\n 1".replace("\n ", "\n  ")
+        assert len(vm_table(rows).splitlines()) == 3, "what goes into a pipe has a row in each line"
+    assert format_table([("name", "b"), ("a", "1")], width=3) == "name\n b\na\n 1".replace(
+        "\n ", "\n  "
+    )
 
 
 def test_a_vm_shown_to_people() -> None:
@@ -219,7 +226,7 @@ def test_a_vm_shown_to_people() -> None:
         "cost_usd": None,
         "ttl_left_s": None,
     }
-    assert listed({**shown, "labels": {"b": "2", "a": "1"}}).splitlines() == [
+    assert vm_text({**shown, "labels": {"b": "2", "a": "1"}}).splitlines() == [
         "name          dev",
         "machine type  g2-standard-8",
         "address       -",
@@ -235,12 +242,12 @@ def test_since_when_in_one_time_zone() -> None:
     vm = replace(
         VM, created="2026-11-21T01:30:00.000-08:00", started="2026-11-21T01:30:00.000-08:00"
     )
-    assert "2026-11-21 09:30" in cost._text(summed([vm], PRICES))
+    assert "2026-11-21 09:30" in cost._text(cost_document([vm], PRICES))
 
 
 def test_what_waits_for_capacity_has_not_run_and_does_not_end() -> None:
     waiting = replace(VM, status="PENDING", created=ago(hours=1), started="")
-    bill = summed([waiting], packaged())["vms"][0]
+    bill = cost_document([waiting], packaged())["vms"][0]
     assert (bill["ran_s"], bill["ttl_left_s"]) == (0, None)
     assert bill["usd_per_hour"] == bill["cost_usd"] == pytest.approx(200 * 0.00013699, abs=1e-3)
 
@@ -260,11 +267,11 @@ def test_what_is_stopped_for_too_long() -> None:
     undated = replace(old, name="undated", stopped="")
     silent = replace(old, name="silent", labels={})
     late = [old, recent, again, undated, silent, VM]
-    assert overdue(late) == [(old, "stopped for 8d5h, idle_delete is 7d")]
-    assert unasked(late, 7 * 86400) == [silent]
-    assert unasked(late, None) == []
-    assert overdue([replace(old, started=ago(days=1))]) == [], (
+    assert overdue_vms(late) == [(old, "stopped for 8d5h, idle_delete is 7d")]
+    assert unlabelled_idle_vms(late, 7 * 86400) == [silent]
+    assert unlabelled_idle_vms(late, None) == []
+    assert overdue_vms([replace(old, started=ago(days=1))]) == [], (
         "started after it was stopped, whatever its status says"
     )
-    assert overdue([replace(old, labels={"provision-idle-delete": "none"})]) == []
-    assert overdue([replace(old, status="SUSPENDED")]) == []
+    assert overdue_vms([replace(old, labels={"provision-idle-delete": "none"})]) == []
+    assert overdue_vms([replace(old, status="SUSPENDED")]) == []

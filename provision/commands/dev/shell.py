@@ -7,7 +7,7 @@ import contextlib
 from provision.commands.shared import convergence, remote_exec
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
-from provision.commands.vm.hosts import enter
+from provision.commands.shared.terminal_session import open_terminal
 from provision.core.errors import EXIT_OWN_FAILURE
 from provision.core.shell import script
 from provision.project.project import Project
@@ -33,7 +33,7 @@ def dev_shell(project: Project, targets: Targets) -> TaskResult:
     body = script(
         _SHELL, argv=[], name=project.settings.worker.name, dir=WORKSPACE, body=_INSIDE
     ).with_bindings(remote_exec.around(project))
-    status = enter(project, target, body, become=True)
+    status = open_terminal(project, target, body, become=True)
     if status == EXIT_OWN_FAILURE:
         with contextlib.closing(convergence.connect(project, target)) as transport:
             remote_exec.check_running(project, transport)

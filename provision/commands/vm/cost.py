@@ -1,4 +1,4 @@
-"""The bill so far: what runs, since when, what it has cost, and what it will cost by the end of its time."""
+"""`vm.cost`: what the project's VMs cost an hour, have cost, and will cost by the end of their time."""
 
 from __future__ import annotations
 
@@ -6,35 +6,31 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC
 from typing import Any
 
+from provision.cloud.lifecycle.cost import HOUR_S, cost_usd, hourly_rate
 from provision.cloud.lifecycle.create import HALTED
 from provision.cloud.lifecycle.idle import moment
+from provision.cloud.lifecycle.vm_times import ran_s, ttl_left_s
 from provision.cloud.lifecycle.waiting import WAITING
 from provision.cloud.market.prices import PriceList
 from provision.commands.shared.result import TaskResult
-from provision.commands.vm.shared.documents import (
-    aligned,
-    say_overdue,
-    span_or_dash,
-    ttl_left_s,
-    usd,
-)
-from provision.commands.vm.shared.rates import HOUR_S, cost_usd, ran_s, rate_of
+from provision.commands.vm.shared.idle_notes import note_idle_vms
 from provision.core.model import Vm
 from provision.project.owned_vms import list_vms_from_cloud
 from provision.project.project import Project
+from provision.report.table import format_table, span_or_dash, usd_or_unknown
 
 
 def vm_cost(project: Project) -> TaskResult:
-    """Every VM that this project made: what it costs an hour, has cost, and will have cost when its time ends. Estimates."""
+    """Return the costs of every VM of this project. Estimates from list prices."""
     cloud, prices = project.connect_cloud(), project.price_list
-    found = list_vms_from_cloud(project, cloud).vms
-    say_overdue(project, found)
-    bill = summed(found, prices)
+    vms = list_vms_from_cloud(project, cloud).vms
+    note_idle_vms(project, vms)
+    bill = cost_document(vms, prices)
     return TaskResult(bill, text=_text(bill) if bill["vms"] else "no VMs")
 
 
-def summed(vms: Sequence[Vm], prices: PriceList) -> dict[str, Any]:
-    """Each VM's bill, and the sums."""
+def cost_document(vms: Sequence[Vm], prices: PriceList) -> dict[str, Any]:
+    """Return the costs of each VM and the sums, in US dollars."""
     rows = [_row(vm, prices) for vm in vms]
     total = {
         key: _sum([row[key] for row in rows])
@@ -44,8 +40,11 @@ def summed(vms: Sequence[Vm], prices: PriceList) -> dict[str, Any]:
 
 
 def _row(vm: Vm, prices: PriceList) -> dict[str, Any]:
-    """A VM's bill. One that is stopped, or waits for capacity, costs its disk; one without a time limit has no end to sum up to."""
-    rate, cost, left_s = rate_of(vm, prices), cost_usd(vm, prices), ttl_left_s(vm)
+    """A VM's costs; the last one is None for a VM without a time limit.
+
+    A VM that is stopped, or waits for capacity, costs its disk.
+    """
+    rate, cost, left_s = hourly_rate(vm, prices), cost_usd(vm, prices), ttl_left_s(vm)
     halted = vm.status in {*HALTED, WAITING}
     hourly = rate.disk if halted else _sum([rate.machine, rate.disk])
     by_ttl = (
@@ -66,50 +65,50 @@ def _row(vm: Vm, prices: PriceList) -> dict[str, Any]:
     }
 
 
-def _sum(amounts: list[float | None]) -> float | None:
-    """The sum; None when one is not known, since a sum that leaves something out is no sum."""
+def _sum(amounts: Sequence[float | None]) -> float | None:
+    """The sum; None where an amount is unknown, since the rest would be too small a sum."""
     known = [amount for amount in amounts if amount is not None]
     return round(sum(known), 4) if len(known) == len(amounts) else None
 
 
 def _text(bill: Mapping[str, Any]) -> str:
-    vms, total = bill["vms"], bill["total"]
+    vms = bill["vms"]
     head = ("name", "status", "since (UTC)", "ran", "an hour", "so far", "ttl left", "by then")
-    rows = [
-        (
-            vm["name"],
-            vm["status"],
-            _minute(vm["since"]),
-            span_or_dash(vm["ran_s"]),
-            usd(vm["usd_per_hour"]),
-            usd(vm["cost_usd"]),
-            span_or_dash(vm["ttl_left_s"]),
-            _by_then(vm["cost_by_ttl_usd"], ends=vm["ttl_left_s"] is not None),
-        )
-        for vm in vms
-    ]
-    ends = all(vm["ttl_left_s"] is not None for vm in vms)
-    end = (
-        "total",
-        "",
-        "",
-        "",
-        usd(total["usd_per_hour"]),
-        usd(total["cost_usd"]),
-        "",
-        _by_then(total["cost_by_ttl_usd"], ends=ends),
-    )
-    table = aligned([head, *rows, *([end] if len(vms) > 1 else [])], right=(3, 4, 5, 6, 7))
+    rows = [_text_row(vm) for vm in vms]
+    if len(vms) > 1:
+        rows.append(_total_row(bill))
+    table = format_table([head, *rows], right=(3, 4, 5, 6, 7))
     basis = f"estimates by the price list of {bill['prices_as_of']}, without traffic and taxes:"
-    return f"{table}\n{basis}\nthe present run or the last one, and the disk since it was made"
+    return f"{table}\n{basis}\nthe present run or the last one, and the disk since it was created"
 
 
-def _by_then(amount: float | None, *, ends: bool) -> str:
-    """What has no end in time has no sum by then; that is not the same as an unknown price."""
-    return usd(amount) if ends else "-"
+def _text_row(vm: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        vm["name"],
+        vm["status"],
+        _minute(vm["since"]),
+        span_or_dash(vm["ran_s"]),
+        usd_or_unknown(vm["usd_per_hour"]),
+        usd_or_unknown(vm["cost_usd"]),
+        span_or_dash(vm["ttl_left_s"]),
+        _by_then(vm["cost_by_ttl_usd"], has_limit=vm["ttl_left_s"] is not None),
+    )
+
+
+def _total_row(bill: Mapping[str, Any]) -> tuple[str, ...]:
+    total = bill["total"]
+    has_limit = all(vm["ttl_left_s"] is not None for vm in bill["vms"])
+    by_then = _by_then(total["cost_by_ttl_usd"], has_limit=has_limit)
+    hourly, so_far = (usd_or_unknown(total[key]) for key in ("usd_per_hour", "cost_usd"))
+    return ("total", "", "", "", hourly, so_far, "", by_then)
+
+
+def _by_then(amount: float | None, *, has_limit: bool) -> str:
+    """`-` without a time limit; that is not the same as an unknown price."""
+    return usd_or_unknown(amount) if has_limit else "-"
 
 
 def _minute(timestamp: str) -> str:
-    """A time of the API, which writes it with an offset of its own."""
-    found = moment(timestamp)
-    return "-" if found is None else f"{found.astimezone(UTC):%Y-%m-%d %H:%M}"
+    """A time of the API, which has its own offset, in UTC."""
+    time = moment(timestamp)
+    return "-" if time is None else f"{time.astimezone(UTC):%Y-%m-%d %H:%M}"

@@ -1,20 +1,19 @@
-"""What this toolkit made and is to go, since nobody owns it or it is stopped for too long: found, shown, removed after asking."""
+"""`vm.gc`: orphans deleted, and VMs that are stopped for too long."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from provision.cloud.api import body
 from provision.cloud.lifecycle import journal as written
 from provision.cloud.lifecycle.create import Maker
-from provision.cloud.lifecycle.journal import FileJournal
+from provision.cloud.lifecycle.journal import Entry, FileJournal
 from provision.cloud.lifecycle.many import ends
 from provision.cloud.lifecycle.orphans import DISK, KEY, STOPPED, VM, Stray, Survey, remove, survey
+from provision.cloud.lifecycle.vm_times import seconds_since
 from provision.commands.shared.result import TaskResult
-from provision.commands.vm.shared.documents import aligned, span_or_dash
-from provision.commands.vm.shared.rates import seconds_since
 from provision.core.errors import (
     EXIT_WOULD_CHANGE,
     CleanupFailed,
@@ -28,210 +27,248 @@ from provision.project.login import recorded_login, remove_imported_key
 from provision.project.owned_vms import list_vms_from_cloud
 from provision.project.project import Project
 from provision.project.records import VmRecords, key_alias
+from provision.report.table import format_table, span_or_dash
 from provision.report.text import counted
 
 Confirm = Callable[[str], bool]
 _NOUNS = {VM: "VM", STOPPED: "stopped VM", DISK: "disk", KEY: "key"}
-IDLE_KEY = "it opens no VM of this project any more"
+UNUSED_KEY = "it opens no VM of this project any more"
 
 
 def vm_gc(
     project: Project, *, yes: bool, check: bool, every_key: bool = False, confirm: Confirm | None
 ) -> TaskResult:
-    """Find VMs and disks that carry our labels and are to go, and remove them after asking.
+    """Find orphans and VMs stopped for too long, and delete them after confirmation.
 
-    To go are those that belong to no journal entry, and VMs that are stopped for longer than the
-    `idle_delete` on them. `every_key` looks also at what the same user made with another project's
-    key (a lost state folder, another machine): it goes by the login name alone, which several
-    people may share, and the question says so. What carries no label of ours is never touched. What
-    the cloud would not show is named at the end: exit 6 where it may bill for nobody, else 5.
+    Orphans are VMs and disks with this toolkit's labels and without a journal entry; stopped VMs go
+    by their own `idle_delete`. `every_key` includes what the same login name created with another
+    project's key (a lost state folder, another machine); several people may share that name, and
+    the question says so. Other labels are never touched.
+
+    The exit code is 6 where the cloud did not describe something that may bill as an orphan, 5
+    where it did not describe something else. Raises `UsageError` when the user did not confirm.
     """
-    owner = project.ensure_owner()
-    user = owner.rpartition("-")[0]
-    is_owner = (
-        (lambda label: label.rpartition("-")[0] == user)
-        if every_key
-        else (lambda label: label == owner)
-    )
-    whose = f", made by anybody whose login name is {user}" if every_key else ""
     maker = Maker(cloud=project.connect_cloud(), journal=project.journal, emit=project.emit)
-    pairs = [
+    user = project.ensure_owner().rpartition("-")[0]
+    entries = _open_entries(project)
+    found = _find(project, maker, entries, every_key=every_key)
+    if check:
+        return _report(found, [EXIT_WOULD_CHANGE] if found.strays else [])
+    for journal, entry in entries:
+        if entry in found.settled and not journal.is_claimed(entry.name):
+            journal.mark(entry.request_id, written.GONE)
+    if not found.strays:
+        return _report(found, [])
+    project.emit(Note(_table(found.strays)))
+    if not yes:
+        whose = f", made by anybody whose login name is {user}" if every_key else ""
+        _require_confirmation(project, found, f"Delete {_counts(found.strays)}{whose}?", confirm)
+    return _delete_all(project, maker, found)
+
+
+def _open_entries(project: Project) -> list[tuple[FileJournal, Entry]]:
+    """The open entries of all journals of this machine, each with its journal."""
+    return [
         (journal, entry)
         for journal in project.journals_of_all_projects()
         for entry in journal.open()
     ]
-    busy = [entry.name for journal, entry in pairs if journal.is_claimed(entry.name)]
-    found = survey(maker, is_owner, [entry for _, entry in pairs], busy)
-    # A run that began after the journals were read wrote its intent before its VM could be listed.
-    still = [
-        stray
-        for stray in found.strays
-        if not _is_worked_on(project, stray) and not _was_made(project, stray)
+
+
+def _find(
+    project: Project,
+    maker: Maker,
+    entries: Sequence[tuple[FileJournal, Entry]],
+    *,
+    every_key: bool,
+) -> Survey:
+    """Compare the cloud with the journals, and leave out what a run works on or has completed.
+
+    A run that began after the journals were read wrote its intent before its VM could be listed, so
+    the journals are read once more afterwards.
+    """
+    owner = project.ensure_owner()
+    user = owner.rpartition("-")[0]
+
+    def is_owner(label: str) -> bool:
+        return label.rpartition("-")[0] == user if every_key else label == owner
+
+    claimed = [entry.name for journal, entry in entries if journal.is_claimed(entry.name)]
+    found = survey(maker, is_owner, [entry for _, entry in entries], claimed)
+    orphans = [
+        orphan
+        for orphan in found.strays
+        if not _is_claimed(project, orphan) and not _is_completed(project, orphan)
     ]
-    found = replace(found, strays=(*still, *_idle_key(project, maker, still)))
-    if check:
-        return _found(found, [EXIT_WOULD_CHANGE] if found.strays else [])
-    for journal, entry in pairs:
-        if entry in found.settled and not journal.is_claimed(entry.name):
-            journal.mark(entry.request_id, written.GONE)
-    if not found.strays:
-        return _found(found, [])
-    project.emit(Note(_table(found.strays)))
-    if not yes and (confirm is None or not confirm(f"Delete {_counted(found.strays)}{whose}?")):
-        for error in found.unseen:
-            project.emit(Note(str(error)))
-        why = "there is no terminal to ask on" if confirm is None else "the answer was no"
-        raise UsageError("nothing was deleted", why=why, fix=f"{project.program_argv0} vm.gc --yes")
-    return _removed(project, maker, found)
+    return replace(found, strays=(*orphans, *_find_unused_key(project, maker, orphans)))
 
 
-def _is_worked_on(project: Project, stray: Stray) -> bool:
-    return any(journal.is_claimed(stray.name) for journal in project.journals_of_all_projects())
+def _is_claimed(project: Project, orphan: Stray) -> bool:
+    """Whether a run of this machine creates or deletes a VM of this name now."""
+    return any(journal.is_claimed(orphan.name) for journal in project.journals_of_all_projects())
 
 
-def _was_made(project: Project, stray: Stray) -> bool:
-    """A run of this machine finished making this very VM since the survey began."""
-    request_id = (
-        stray.vm.labels.get(body.REQUEST_LABEL)
-        if stray.vm is not None and stray.kind == VM
-        else None
-    )
+def _is_completed(project: Project, orphan: Stray) -> bool:
+    """Whether a run of this machine has finished creating this very VM."""
+    if orphan.vm is None or orphan.kind != VM:
+        return False
+    request_id = orphan.vm.labels.get(body.REQUEST_LABEL)
     return any(
         entry.request_id == request_id and entry.state == written.MADE
-        for journal in project.journals_of_all_projects()
-        for entry in journal.open()
+        for _, entry in _open_entries(project)
     )
 
 
-def _idle_key(project: Project, maker: Maker, strays: Sequence[Stray]) -> list[Stray]:
-    """This project's key in a login profile (OS Login), when all of ours that it opened is gone or is to go."""
-    imported = recorded_login(project)
-    if imported is None or not imported.key:
+def _find_unused_key(project: Project, maker: Maker, orphans: Sequence[Stray]) -> list[Stray]:
+    """The project's key in an OS Login profile, where no VM remains that it opens."""
+    login = recorded_login(project)
+    if login is None or not login.key:
         return []
-    known, going = (
-        list_vms_from_cloud(project, maker.cloud),
-        {(stray.zone, stray.name) for stray in strays},
-    )
-    stays = known.hidden or any((vm.zone, vm.name) not in going for vm in known.vms)
-    if stays or any(maker.journal.is_claimed(entry.name) for entry in maker.journal.open()):
+    owned = list_vms_from_cloud(project, maker.cloud)
+    deleted = {(orphan.zone, orphan.name) for orphan in orphans}
+    if owned.hidden or any((vm.zone, vm.name) not in deleted for vm in owned.vms):
         return []
-    return [Stray(kind=KEY, name=imported.account, zone="", why=IDLE_KEY, owner=imported.key)]
+    if any(maker.journal.is_claimed(entry.name) for entry in maker.journal.open()):
+        return []
+    return [Stray(kind=KEY, name=login.account, zone="", why=UNUSED_KEY, owner=login.key)]
 
 
-def _log_out(project: Project, maker: Maker) -> bool:
-    """Take the key out of its profile; False when another run did."""
-    imported = recorded_login(project)
-    if imported is None:
-        return False
-    try:
-        remove_imported_key(project, maker.cloud, imported)
-    except CloudError as error:
-        fix = f"gcloud compute os-login ssh-keys remove --key-file {shlex.quote(str(project.home / 'key.pub'))}"
-        what = "this project's key stays in the login profile"
-        raise CleanupFailed(
-            what, where=imported.account, why=error.why or error.what, fix=fix
-        ) from error
-    return True
+def _require_confirmation(
+    project: Project, found: Survey, question: str, confirm: Confirm | None
+) -> None:
+    if confirm is not None and confirm(question):
+        return
+    for error in found.unseen:
+        project.emit(Note(str(error)))
+    why = "there is no terminal to ask on" if confirm is None else "the answer was no"
+    raise UsageError("nothing was deleted", why=why, fix=f"{project.program_argv0} vm.gc --yes")
 
 
-def _removed(project: Project, maker: Maker, found: Survey) -> TaskResult:
-    """What was removed, side by side. Minutes may have passed since the survey: what a run has made its own meanwhile is left alone."""
+# --- deletion -------------------------------------------------------------------------------------
 
-    def away(stray: Stray) -> bool:
-        journal = _journal_with(project, stray) or project.journal
-        with journal.claim(stray.name, maker.note):
-            if _was_made(project, stray):
-                maker.note(f"{stray.name} is wanted by now: left alone")
+
+@dataclass(frozen=True)
+class _Deletion:
+    """Deletes one orphan under its claim."""
+
+    project: Project
+    maker: Maker
+
+    def delete(self, orphan: Stray) -> bool:
+        """Delete the orphan; False when it was gone, or a run has completed it meanwhile.
+
+        Minutes may have passed since it was found.
+        """
+        journal = self._journal_with(orphan) or self.project.journal
+        with journal.claim(orphan.name, self.maker.note):
+            if _is_completed(self.project, orphan):
+                self.maker.note(f"{orphan.name} is in use by now: left alone")
                 return False
-            is_gone = remove(replace(maker, journal=journal), stray)
-        if is_gone:
-            _forget(project, journal, stray)
-        return is_gone
+            is_deleted = remove(replace(self.maker, journal=journal), orphan)
+        if is_deleted:
+            self._forget(journal, orphan)
+        return is_deleted
 
-    acts = ends([stray for stray in found.strays if stray.kind != KEY], away)
-    if all(act.value for act in acts):  # what may be left behind is still to be opened
-        acts += ends(
-            [stray for stray in found.strays if stray.kind == KEY],
-            lambda _: _log_out(project, maker),
-        )
-    removed = [act.item for act in acts if act.value]
+    def _journal_with(self, orphan: Stray) -> FileJournal | None:
+        """The journal with its request: with `every_key` that of another project folder."""
+        if not orphan.request_id:
+            return None
+        entries = _open_entries(self.project)
+        return next((log for log, entry in entries if entry.request_id == orphan.request_id), None)
+
+    def _forget(self, journal: FileJournal, orphan: Stray) -> None:
+        """Remove the record of that project, and the pinned keys."""
+        records = VmRecords(journal.folder / "vms.json")
+        record = records.get(orphan.name)
+        if orphan.vm is None or record is None or record.instance_id != orphan.vm.instance_id:
+            return
+        records.remove(orphan.name)
+        self.project.known_hosts.forget(key_alias(orphan.vm.instance_id))
+
+    def remove_key(self, _orphan: Stray) -> bool:
+        """Remove the project's key from its login profile; False when another run did.
+
+        Raises `CleanupFailed` when it stays there.
+        """
+        login = recorded_login(self.project)
+        if login is None:
+            return False
+        try:
+            remove_imported_key(self.project, self.maker.cloud, login)
+        except CloudError as error:
+            key_file = shlex.quote(f"{self.project.key_path}.pub")
+            raise CleanupFailed(
+                "this project's key stays in the login profile",
+                where=login.account,
+                why=error.why or error.what,
+                fix=f"gcloud compute os-login ssh-keys remove --key-file {key_file}",
+            ) from error
+        return True
+
+
+def _delete_all(project: Project, maker: Maker, found: Survey) -> TaskResult:
+    """Delete the orphans side by side; the key last, and only when all of them are deleted."""
+    deletion = _Deletion(project, maker)
+    acts = ends([orphan for orphan in found.strays if orphan.kind != KEY], deletion.delete)
+    if all(act.value for act in acts):  # a VM that is left has to be opened yet
+        keys = [orphan for orphan in found.strays if orphan.kind == KEY]
+        acts += ends(keys, deletion.remove_key)
+    deleted = [act.item for act in acts if act.value]
     lines = [
-        f"deleted the {_NOUNS[stray.kind]} {stray.name} ({stray.zone or 'OS Login'})"
-        for stray in removed
+        f"deleted the {_NOUNS[orphan.kind]} {orphan.name} ({orphan.zone or 'OS Login'})"
+        for orphan in deleted
     ]
-    return _end(
-        found,
-        removed,
-        [act.error for act in acts if act.error is not None],
-        lines or ["nothing was deleted"],
-        [],
-    )
+    errors = [act.error for act in acts if act.error is not None]
+    return _result(found, deleted, errors, lines or ["nothing was deleted"], [])
 
 
-def _journal_with(project: Project, stray: Stray) -> FileJournal | None:
-    """The journal that names it: with `every_key` that of another project folder."""
-    for journal in project.journals_of_all_projects():
-        if stray.request_id and any(
-            entry.request_id == stray.request_id for entry in journal.open()
-        ):
-            return journal
-    return None
+# --- results --------------------------------------------------------------------------------------
 
 
-def _forget(project: Project, journal: FileJournal, stray: Stray) -> None:
-    records = VmRecords(journal.folder / "vms.json")
-    record = records.get(stray.name)
-    if stray.vm is not None and record is not None and record.instance_id == stray.vm.instance_id:
-        records.remove(stray.name)
-        project.known_hosts.forget(key_alias(stray.vm.instance_id))
+def _report(found: Survey, codes: Sequence[int]) -> TaskResult:
+    """The result without a deletion."""
+    lines = [] if found.unseen else ["nothing of ours is left behind"]
+    if found.strays:
+        lines = [_table(found.strays)]
+    return _result(found, [], [], lines, codes)
 
 
-def _found(found: Survey, codes: list[int]) -> TaskResult:
-    lines = (
-        [_table(found.strays)]
-        if found.strays
-        else []
-        if found.unseen
-        else ["nothing of ours is left behind"]
-    )
-    return _end(found, [], [], lines, codes)
-
-
-def _end(
+def _result(
     found: Survey,
-    removed: Sequence[Stray],
+    deleted: Sequence[Stray],
     errors: Sequence[ProvisionError],
     lines: Sequence[str],
     codes: Sequence[int],
 ) -> TaskResult:
-    """What was found, what became of it, and beside it what failed and what could not be looked at."""
-    failed = (*errors, *found.unseen)
+    """What was found and deleted, the errors, and what the cloud did not describe."""
+    all_errors = (*errors, *found.unseen)
     document = {
-        "strays": [stray.as_dict() for stray in found.strays],
-        "deleted": [stray.as_dict() for stray in removed],
+        "strays": [orphan.as_dict() for orphan in found.strays],
+        "deleted": [orphan.as_dict() for orphan in deleted],
         "unseen": [error.as_dict() for error in found.unseen],
-        "changed": bool(removed) or EXIT_WOULD_CHANGE in codes,
+        "changed": bool(deleted) or EXIT_WOULD_CHANGE in codes,
     }
-    if failed:
-        document["error"] = failed[0].as_dict()
-    return TaskResult(
-        document,
-        worst_exit([*codes, *(error.exit_code for error in failed)]),
-        "\n".join(lines),
-        failed,
-    )
+    if all_errors:
+        document["error"] = all_errors[0].as_dict()
+    code = worst_exit([*codes, *(error.exit_code for error in all_errors)])
+    return TaskResult(document, code, "\n".join(lines), all_errors)
 
 
-def _counted(strays: Sequence[Stray]) -> str:
-    counts = [(sum(stray.kind == kind for stray in strays), noun) for kind, noun in _NOUNS.items()]
+def _counts(orphans: Sequence[Stray]) -> str:
+    counts = [(sum(one.kind == kind for one in orphans), noun) for kind, noun in _NOUNS.items()]
     return " and ".join(counted(count, noun) for count, noun in counts if count)
 
 
-def _table(strays: Sequence[Stray]) -> str:
-    ahead_s = next((stray.vm.ahead_s for stray in strays if stray.vm is not None), 0.0)
-    ages = [span_or_dash(seconds_since(stray.created, ahead_s)) for stray in strays]
+def _table(orphans: Sequence[Stray]) -> str:
+    ahead_s = next((orphan.vm.ahead_s for orphan in orphans if orphan.vm is not None), 0.0)
     rows = [
-        (stray.name, _NOUNS[stray.kind], stray.zone or "-", age, stray.why)
-        for stray, age in zip(strays, ages, strict=True)
+        (
+            orphan.name,
+            _NOUNS[orphan.kind],
+            orphan.zone or "-",
+            span_or_dash(seconds_since(orphan.created, ahead_s)),
+            orphan.why,
+        )
+        for orphan in orphans
     ]
-    return aligned([("name", "what", "zone", "age", "why"), *rows])
+    return format_table([("name", "what", "zone", "age", "why"), *rows])

@@ -14,10 +14,10 @@ from provision.cloud.market.offers import Offer
 from provision.cloud.market.prices import Price, PriceList, usd
 from provision.cloud.market.quota import Quotas, Room, Verdict
 from provision.commands.shared.result import TaskResult
-from provision.commands.vm.shared.documents import aligned
 from provision.core.errors import CloudError
 from provision.core.model import Note
 from provision.project.project import Project
+from provision.report.table import format_table
 
 _HEAD = ("machine type", "GPU", "vCPU", "GB", "GPU GB", "where", "$/h", "Spot", "left")
 
@@ -153,7 +153,7 @@ def _text(found: list[Offer], refused: Mapping[str, str], prices: PriceList, reg
     foot.append(
         "left: GPUs by quota, not by capacity; ? cannot be told; one in () is less than the machine needs"
     )
-    return "\n".join([aligned([_HEAD, *rows], right=(2, 3, 4, 6, 7, 8)), "", *foot, *refusals])
+    return "\n".join([format_table([_HEAD, *rows], right=(2, 3, 4, 6, 7, 8)), "", *foot, *refusals])
 
 
 def _price_key(offer: Offer) -> float:

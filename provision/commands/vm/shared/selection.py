@@ -1,16 +1,11 @@
-"""Which VMs a task means, and what is told of them in the end."""
+"""The VMs that `--name` selects."""
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Sequence
-from typing import Any
 
 from provision.cloud.api.ports import ComputeCloud
-from provision.cloud.lifecycle.many import Act
-from provision.commands.shared.result import TaskResult
-from provision.commands.vm.shared.documents import document
-from provision.core.errors import UsageError, worst_exit
+from provision.core.errors import UsageError
 from provision.core.model import Vm
 from provision.project.owned_vms import (
     check_cloud_for_other_owner,
@@ -20,74 +15,55 @@ from provision.project.owned_vms import (
 from provision.project.project import Project
 
 
-def names_of(project: Project, text: str) -> list[str]:
-    """The names and patterns of `--name a,b-*`. A host of the settings is refused."""
+def parse_vm_names(project: Project, text: str) -> list[str]:
+    """Return the names and patterns of `--name a,b-*`, each once.
+
+    Raises `UsageError` for an empty text and for a host of the settings.
+    """
     names = text.replace(",", " ").split()
+    vm_list = f"{project.program_argv0} vm.list"
     if not names:
-        raise UsageError(
-            "--name names no VM", why="it is empty", fix=f"{project.program_argv0} vm.list"
-        )
+        raise UsageError("--name names no VM", why="it is empty", fix=vm_list)
     for name in names:
         if name in project.settings.hosts:
-            why = "only VMs that were made here are asked of the cloud"
             raise UsageError(
                 f"{name} is a host of the settings",
                 where=name,
-                why=why,
-                fix=f"{project.program_argv0} vm.list",
+                why="this task acts on VMs that were created here",
+                fix=vm_list,
             )
     return list(dict.fromkeys(names))
 
 
 def is_pattern(name: str) -> bool:
-    """Whether it may fit several names."""
+    """Return whether the name may match several VMs."""
     return any(sign in name for sign in "*?[")
 
 
-def one_of(project: Project, text: str) -> str:
-    """The one name that `--name` means, for a task that acts on one VM."""
-    names = names_of(project, text)
+def parse_one_vm_name(project: Project, text: str) -> str:
+    """Return the one name in `--name`, for a task that acts on one VM.
+
+    Raises `UsageError` for a pattern and for several names.
+    """
+    names = parse_vm_names(project, text)
     if len(names) != 1 or is_pattern(names[0]):
         why = f"it names {len(names)}" if len(names) != 1 else f"{names[0]} is a pattern"
         raise UsageError("this task acts on one VM", where="--name", why=why, fix="--name NAME")
     return names[0]
 
 
-def chosen(project: Project, cloud: ComputeCloud, text: str, verb: str) -> list[Vm]:
-    """Our VMs that `--name` means, by zone and name; one call. `verb` is what gcloud would be asked to do.
+def fetch_selected_vms(project: Project, cloud: ComputeCloud, text: str, verb: str) -> list[Vm]:
+    """Return the owned VMs that `--name` selects, by zone and name; one listing.
 
-    Raises UsageError for a name that fits none, CloudError when one of that name is hidden or
-    carries another label.
+    `verb` is the gcloud command for a VM of another owner. Raises `UsageError` for a name that
+    matches no VM, `CloudError` for one that is hidden or has another owner label.
     """
-    names = names_of(project, text)
-    listed = list_vms_from_cloud(project, cloud)
-    found = listed.vms
+    names = parse_vm_names(project, text)
+    owned = list_vms_from_cloud(project, cloud)
     for name in names:
-        if not any(fnmatch.fnmatchcase(vm.name, name) for vm in found):
-            listed.refuse_hidden(project, name)
+        if not any(fnmatch.fnmatchcase(vm.name, name) for vm in owned.vms):
+            owned.refuse_hidden(project, name)
             if not is_pattern(name):
                 check_cloud_for_other_owner(project, cloud, name, verb)
-            raise unknown_vm_error(project, name, listed)
-    return [vm for vm in found if any(fnmatch.fnmatchcase(vm.name, name) for name in names)]
-
-
-def acted(
-    acts: Sequence[Act[Vm, tuple[Vm, bool]]], says: Callable[[Vm, bool], str], **more: Any
-) -> TaskResult:
-    """The end of a task that changes VMs: each VM with `changed`, and with its error where it has one."""
-    rows, lines, failures = [], [], []
-    for act in acts:
-        if act.error is not None:
-            rows.append({**document(act.item), "changed": False, "error": act.error.as_dict()})
-            failures.append(act.error)
-        elif act.value is not None:
-            vm, changed = act.value
-            rows.append({**document(vm), "changed": changed})
-            lines.append(says(vm, changed))
-    errors = [row["error"] for row in rows if "error" in row]
-    failed = {"error": errors[0]} if errors else {}
-    changed = any(row["changed"] for row in rows)
-    code = worst_exit([error.exit_code for error in failures])
-    return TaskResult(
-        {"vms": rows, "changed": changed, **more, **failed}, code, "\n".join(lines), tuple(failures)
-    )
+            raise unknown_vm_error(project, name, owned)
+    return [vm for vm in owned.vms if any(fnmatch.fnmatchcase(vm.name, name) for name in names)]

@@ -1,0 +1,1 @@
+"""`doctor`: checks before money is spent."""

@@ -1,0 +1,1 @@
+"""`vm.create`: VMs created, provisioned and verified."""

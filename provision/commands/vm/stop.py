@@ -1,0 +1,35 @@
+"""`vm.stop`: VMs stopped."""
+
+from __future__ import annotations
+
+from provision.cloud.lifecycle.create import HALTED, new_request_id
+from provision.cloud.lifecycle.many import each
+from provision.cloud.lifecycle.waiting import ENDING, settled
+from provision.commands.shared.result import TaskResult
+from provision.commands.vm.shared.changes import Change, changes_result
+from provision.commands.vm.shared.selection import fetch_selected_vms
+from provision.core.model import Note, Vm
+from provision.project.project import Project
+
+
+def vm_stop(project: Project, name: str) -> TaskResult:
+    """Stop VMs: vCPUs, memory and GPU stop billing, the disk stays and bills.
+
+    A stopped VM is left alone. Raises as `fetch_selected_vms`, and for a single VM its error.
+    """
+    cloud = project.connect_cloud()
+
+    def stop(vm: Vm) -> Change:
+        vm = settled(cloud, vm, ENDING)
+        if vm.status in HALTED:
+            return vm, False
+        project.emit(Note(f"stopping {vm.name} in {vm.zone}"))
+        return cloud.stop(vm.name, vm.zone, request_id=new_request_id()), True
+
+    vms = fetch_selected_vms(project, cloud, name, "stop")
+    return changes_result(each(vms, stop), _line)
+
+
+def _line(vm: Vm, changed: bool) -> str:
+    state = "is stopped" if changed else "was stopped already"
+    return f"{vm.name} {state}; its disk of {vm.disk_gb} GB stays and bills"
