@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from provision.cloud.api.client import LOGIN
-from provision.commands.doctor import doctor
+from provision.commands.doctor.doctor import doctor
 from provision.commands.shared.result import TaskResult
 from provision.core.errors import CloudAuthError
 from provision.settings import Level, Settings
@@ -196,7 +196,7 @@ def gce(looker: Looker, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Tas
             "no credentials for Google Cloud", why="File was not found.", fix=LOGIN
         )
 
-    monkeypatch.setattr("provision.commands.doctor.credentials_in_use", none)
+    monkeypatch.setattr("provision.commands.doctor.cloud_checks.credentials_in_use", none)
     return doctor(looker.project(project="my-project-1", **settings))
 
 

@@ -329,8 +329,8 @@ def test_labels(workspace: Workspace) -> None:
         ("Team=ml", "'Team=ml' is not a label"),
         ("team", "'team' is not a label"),
         ("team=" + "x" * 64, "is not a label"),
-        ("provision-owner=me", "provision-owner is not yours"),
-        ("provision-owner-", "provision-owner is not yours"),
+        ("provision-owner=me", "provision-owner is reserved"),
+        ("provision-owner-", "provision-owner is reserved"),
     ],
 )
 def test_labels_that_cannot_be(workspace: Workspace, labels: str, said: str) -> None:

@@ -197,7 +197,7 @@ def test_ctrl_c_while_the_cloud_is_asked_says_what_may_appear(
         f"{name} may be in creation" for name in asked
     ]
     assert remedy.endswith(
-        f"vm.delete --name {','.join(dict.fromkeys(asked))}` removes what is there"
+        f"vm.delete --name {','.join(dict.fromkeys(asked))}` removes what exists"
     )
     assert workspace.listed() == []
 
