@@ -81,7 +81,8 @@ def test_a_policy_that_forces_it_is_followed(workspace: Workspace) -> None:
     assert made.exit_code == 0
     assert user(workspace) == "me_example_com"
     assert (
-        "a policy of the organisation demands OS Login: requesting the VM with it" in workspace.notes
+        "a policy of the organisation demands OS Login: requesting the VM with it"
+        in workspace.notes
     )
     assert workspace.listed() == [("dev", "RUNNING")]
 
