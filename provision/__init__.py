@@ -1,7 +1,7 @@
 """A Dataflow GPU worker of your own, in one command.
 
-What a recipe of your own needs is here; each name is imported when it is first used, so that
-`import provision` costs nothing:
+These are the names that a recipe of your own needs. Each is imported when it is first used, so
+that `import provision` takes no time:
 
 from provision import Directory, Facts, File, RemotePath, Resource, Script, Settings, State, script
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from provision.resources import Container, Directory, ExecBindMount, File, PulledImage, Unit
     from provision.settings import Settings
 
-_HOMES = {
+_EXPORTS = {
     "provision.core.errors": ("ProvisionError",),
     "provision.core.model": (
         "Change",
@@ -51,7 +51,7 @@ _HOMES = {
         "script",
     ),
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
 
 __all__ = [
     "Change",
@@ -83,9 +83,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME_OF[name]), name)
+    return getattr(importlib.import_module(_MODULE_OF[name]), name)
 
 
 def __dir__() -> list[str]:
