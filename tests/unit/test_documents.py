@@ -137,7 +137,7 @@ def diagnoses() -> Iterator[tuple[str, str]]:
             if (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Name)
-                and node.func.id in {"Diagnosis", "_Failure"}
+                and node.func.id in {"Diagnosis", "KnownFailure"}
             ):
                 cause, fix = (_text(word) for word in node.args[-2:])
                 if cause and fix:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from provision.core.resource import Diagnosis
 
 
-class Failure(NamedTuple):
+class KnownFailure(NamedTuple):
     """A pattern of the installer's output, its cause and its fix."""
 
     pattern: str
@@ -20,58 +20,58 @@ class Failure(NamedTuple):
 
 
 FAILURES = (
-    Failure(
+    KnownFailure(
         r"a loaded module stays until the next reboot",
         "another driver version is loaded; the new one needs a reboot",
         "invoke vm.ssh -- sudo reboot, then invoke vm.provision",
     ),
-    Failure(
+    KnownFailure(
         r"no NVIDIA driver is loaded",
         "this host has no NVIDIA driver (driver: present installs none)",
         "install the driver of your distribution, then run again",
     ),
-    Failure(
+    KnownFailure(
         r"(?i)lock.* is locked",
         "another installer kept running on the host",
         "wait for it to end, then run the same command again",
     ),
-    Failure(
+    KnownFailure(
         r"(?i)driver.*status:? 404|version .* not found",
         "the wanted driver does not exist for this build of the OS",
         "cos-extensions list   (on the host) names those that do",
     ),
-    Failure(
+    KnownFailure(
         r"(?i)failed to get GPU type information",
         "the installer finds no GPU on the VM",
         "invoke vm.show   (which GPU the VM was made with)",
     ),
-    Failure(
+    KnownFailure(
         r"(?i)failed to download",
         "the driver could not be downloaded: no route out, no storage scope, or no such build",
         "curl -sI https://storage.googleapis.com   (on the host) tells whether it has a route out",
     ),
-    Failure(
+    KnownFailure(
         r"Client\.Timeout|exit status 125",
         "the installer image could not be pulled: no route out, or Docker was not ready",
         "give the VM an external IP, Cloud NAT or Private Google Access",
     ),
-    Failure(
+    KnownFailure(
         r"(?i)failed to load GPU drivers|insmod",
         "the kernel refused the modules: wrong flavour, Secure Boot, or an old version is loaded",
         "sudo dmesg | tail   (on the host), then reboot it",
     ),
-    Failure(
+    KnownFailure(
         r"(?i)failed to verify.*exit status 255",
         "nvidia-smi failed after the installation: a cached driver of another version,"
         " or the GPU is lost",
         "sudo rm -rf /var/lib/nvidia/.cache && sudo reboot   (on the host)",
     ),
-    Failure(
+    KnownFailure(
         r"(?i)not supported on dev images",
         "GPU drivers are not offered on dev images",
         "set image to a family such as cos-125-lts",
     ),
-    Failure(
+    KnownFailure(
         r"cos-extensions: (command )?not found|not found: cos-extensions",
         "this host is not Container-Optimized OS with GPU support (milestone 85 or newer)",
         "set driver: present for a host with a driver of its own",
