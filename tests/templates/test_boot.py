@@ -50,9 +50,7 @@ def written(text: str) -> dict[str, str]:
 # --- user-data ------------------------------------------------------------------------------------
 
 
-def test_user_data_is_a_cloud_config_with_the_two_keys_that_container_optimized_os_applies_at_every_boot() -> (
-    None
-):
+def test_user_data_has_only_keys_that_cos_applies_at_every_boot() -> None:
     text = user_data(BOOT_FILES)
     assert text.startswith("#cloud-config\n")
     assert set(document(text)) == {"write_files", "runcmd"}
@@ -68,7 +66,7 @@ def test_user_data_is_a_cloud_config_with_the_two_keys_that_container_optimized_
         )
 
 
-def test_user_data_carries_the_units_and_the_seed() -> None:
+def test_user_data_holds_units_and_seed() -> None:
     files = written(user_data(BOOT_FILES, timeout_s=77))
     assert files["/etc/systemd/system/provision-boot.service"] == boot_unit(timeout_s=77)
     assert files["/etc/provision/seed/boot.sh"] == BOOT_FILES["boot.sh"]
@@ -76,7 +74,7 @@ def test_user_data_carries_the_units_and_the_seed() -> None:
     assert METADATA_URL in files["/etc/systemd/system/provision-host-keys.service"]
 
 
-def test_runcmd_places_the_seed_then_starts_without_waiting() -> None:
+def test_runcmd_places_seed_then_starts_units_without_waiting() -> None:
     assert document(user_data(BOOT_FILES))["runcmd"] == [
         ["sh", "/etc/provision/place-seed.sh"],
         ["systemctl", "daemon-reload"],
@@ -87,18 +85,18 @@ def test_runcmd_places_the_seed_then_starts_without_waiting() -> None:
 
 @pytest.mark.slow
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
-def test_a_boot_script_arrives_as_it_was_given(script: str) -> None:
+def test_boot_script_in_user_data_is_unchanged(script: str) -> None:
     text = user_data({"boot.sh": script})
     assert written(text)["/etc/provision/seed/boot.sh"] == script
     assert set(document(text)) == {"write_files", "runcmd"}
 
 
-def test_a_seed_may_lie_nowhere_else() -> None:
+def test_seed_outside_its_folder_is_refused() -> None:
     with pytest.raises(TemplateError, match="failed"):
         user_data({"../../etc/passwd": "x"})
 
 
-def test_user_data_larger_than_a_metadata_value_is_refused() -> None:
+def test_user_data_above_the_metadata_limit_is_refused() -> None:
     fits = "x" * (USER_DATA_LIMIT_BYTES * 3 // 4 - 8 * 1024)
     assert len(user_data({"boot.sh": fits})) <= USER_DATA_LIMIT_BYTES
     with pytest.raises(UsageError, match="256") as caught:
@@ -110,7 +108,7 @@ def test_user_data_larger_than_a_metadata_value_is_refused() -> None:
     "PROVISION_CLOUD_INIT" not in os.environ,
     reason="PROVISION_CLOUD_INIT names no cloud-init program",
 )
-def test_cloud_init_itself_finds_it_valid(tmp_path: Path) -> None:
+def test_cloud_init_accepts_user_data(tmp_path: Path) -> None:
     def check(text: str) -> subprocess.CompletedProcess[str]:
         (tmp_path / "user-data").write_text(text, encoding="utf-8")
         command = [os.environ["PROVISION_CLOUD_INIT"], "schema", "-c", str(tmp_path / "user-data")]
@@ -125,7 +123,7 @@ def test_cloud_init_itself_finds_it_valid(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
-def test_systemd_finds_the_units_valid(tmp_path: Path) -> None:
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     keys = render(
         "provision-host-keys.service.j2",
         {"metadata_url": "http://127.0.0.1:1/a b%c"},
@@ -145,7 +143,7 @@ def test_systemd_finds_the_units_valid(tmp_path: Path) -> None:
     assert "provision-boot.service" in broken.stderr, "the check can fail"
 
 
-def test_the_boot_unit_waits_for_docker_and_reports_on_the_console() -> None:
+def test_boot_unit_waits_for_docker_and_logs_to_the_console() -> None:
     unit = dict(
         line.split("=", 1)
         for line in boot_unit(timeout_s=900).splitlines()
@@ -210,7 +208,7 @@ def machine(tmp_path: Path, shell: list[str]) -> Machine:
 
 
 @every_shell
-def test_the_seed_is_placed_once_and_newer_scripts_stay(machine: Machine) -> None:
+def test_seed_does_not_replace_newer_scripts(machine: Machine) -> None:
     machine.boot()
     assert machine.files() == BOOT_FILES
     (machine.state / "boot.sh").write_text("newer")
@@ -220,7 +218,7 @@ def test_the_seed_is_placed_once_and_newer_scripts_stay(machine: Machine) -> Non
 
 
 @every_shell
-def test_a_machine_that_stopped_halfway_starts_over(machine: Machine) -> None:
+def test_half_placed_seed_is_placed_again(machine: Machine) -> None:
     (machine.state / "boot.d").mkdir(parents=True)
     (machine.state / "boot.sh.new").write_text("#!/bin/s")
     (machine.state / "boot.sh").write_text("")
@@ -316,7 +314,7 @@ ATTRIBUTES = "/computeMetadata/v1/instance/guest-attributes/hostkeys"
 
 
 @every_shell
-def test_the_keys_that_sshd_serves_are_published_and_printed(publisher: Publisher) -> None:
+def test_keys_that_sshd_serves_are_published_and_printed(publisher: Publisher) -> None:
     key, other = new_key(), new_key()
     (publisher.folder / "host key.pub").write_text(f"{key} root@vm\n")
     (publisher.folder / "second.pub").write_text(f"{other} root@vm\n")
@@ -331,7 +329,7 @@ def test_the_keys_that_sshd_serves_are_published_and_printed(publisher: Publishe
 
 
 @every_shell
-def test_a_key_that_is_replaced_is_published_again(publisher: Publisher) -> None:
+def test_replaced_key_is_published_again(publisher: Publisher) -> None:
     old, new = new_key(), new_key()
     (publisher.folder / "k.pub").write_text(f"{old}\n")
     (publisher.folder / "new").write_text(f"{new}\n")
@@ -346,7 +344,7 @@ def test_a_key_that_is_replaced_is_published_again(publisher: Publisher) -> None
 
 
 @every_shell
-def test_without_sshd_the_known_folders_are_read(publisher: Publisher) -> None:
+def test_known_folders_are_read_when_sshd_cannot_be_asked(publisher: Publisher) -> None:
     key = new_key()
     root = publisher.folder / "root"
     for folder, line in (("mnt/stateful_partition/etc/ssh", key), ("etc/ssh", new_key())):
@@ -358,7 +356,7 @@ def test_without_sshd_the_known_folders_are_read(publisher: Publisher) -> None:
 
 
 @every_shell
-def test_where_guest_attributes_are_off_the_console_still_has_the_key(publisher: Publisher) -> None:
+def test_key_is_printed_when_guest_attributes_are_refused(publisher: Publisher) -> None:
     key = new_key()
     (publisher.folder / "k.pub").write_text(f"{key}\n")
     publisher.sshd('echo "hostkey $PWD/k"')
@@ -370,20 +368,20 @@ def test_where_guest_attributes_are_off_the_console_still_has_the_key(publisher:
 
 
 @every_shell
-def test_no_key_at_all_is_a_failure(publisher: Publisher) -> None:
+def test_missing_host_keys_fail(publisher: Publisher) -> None:
     done = publisher.run(checks=2, root=publisher.folder / "empty")
     assert done.returncode == 1
     assert "no public host key" in done.stderr
 
 
 @every_shell
-def test_the_scripts_parse(shell: list[str], tmp_path: Path) -> None:
+def test_every_shell_parses_the_boot_scripts(shell: list[str], tmp_path: Path) -> None:
     for template in ("place-seed.sh", "publish-host-keys.sh"):
         subprocess.run([*shell, "-n", script_file(tmp_path, template)], check=True)
 
 
 @pytest.mark.lint
-def test_shellcheck_has_nothing_to_say(tmp_path: Path) -> None:
+def test_shellcheck_accepts_the_boot_scripts(tmp_path: Path) -> None:
     shellcheck = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.defpath}")
     if shellcheck is None:
         pytest.skip("shellcheck is part of the development lock file")

@@ -140,7 +140,7 @@ def runs(text: str) -> list[str]:
 
 
 @both
-def test_the_entry_point_is_boot_with_no_command_and_no_user(spec: ImageSpec) -> None:
+def test_entrypoint_is_the_boot_program_without_cmd_and_user(spec: ImageSpec) -> None:
     text = dockerfile(spec)
     assert json.loads(last(text, "ENTRYPOINT")) == ["/opt/apache/beam/boot"]
     assert {"CMD", "USER", "SHELL", "ONBUILD"}.isdisjoint(
@@ -149,7 +149,7 @@ def test_the_entry_point_is_boot_with_no_command_and_no_user(spec: ImageSpec) ->
 
 
 @both
-def test_it_starts_from_a_pinned_base_and_nothing_is_latest(spec: ImageSpec) -> None:
+def test_base_image_is_pinned(spec: ImageSpec) -> None:
     first = instructions(dockerfile(spec))[0]
     assert first == Instruction("FROM", spec.base)
     references = [spec.base, *re.findall(r"--from=(\S+)", dockerfile(spec))]
@@ -160,7 +160,7 @@ def test_it_starts_from_a_pinned_base_and_nothing_is_latest(spec: ImageSpec) -> 
 
 
 @both
-def test_boot_has_the_release_of_apache_beam(spec: ImageSpec) -> None:
+def test_boot_program_has_the_release_of_apache_beam(spec: ImageSpec) -> None:
     sdk = (
         spec.base
         if spec.family is Family.BEAM
@@ -174,14 +174,14 @@ def test_boot_has_the_release_of_apache_beam(spec: ImageSpec) -> None:
 
 
 @both
-def test_beam_is_installed_once_unless_the_base_has_it(spec: ImageSpec) -> None:
+def test_beam_is_installed_unless_the_base_has_it(spec: ImageSpec) -> None:
     installs = [run for run in runs(dockerfile(spec)) if "pip install" in run]
     assert len(installs) == (0 if spec.family is Family.BEAM and not spec.requirements else 1)
     assert all("--no-cache-dir" in run and "--upgrade" not in run for run in installs)
 
 
 @both
-def test_the_driver_comes_first_on_both_paths(spec: ImageSpec) -> None:
+def test_driver_folders_come_first_on_both_paths(spec: ImageSpec) -> None:
     text = dockerfile(spec)
     plain = environment(text, {"PATH": "/usr/bin"})
     assert plain["PATH"] == f"{DRIVER}/bin:/usr/bin"
@@ -207,7 +207,7 @@ def test_threads_and_memory_growth_are_set(spec: ImageSpec) -> None:
 
 
 @both
-def test_the_build_ends_with_a_proof(spec: ImageSpec) -> None:
+def test_build_ends_with_checks_of_packages_and_boot_program(spec: ImageSpec) -> None:
     proof = runs(dockerfile(spec))[-1]
     for step in (
         "python -m pip check",
@@ -222,7 +222,7 @@ def test_the_build_ends_with_a_proof(spec: ImageSpec) -> None:
 
 
 @both
-def test_apt_leaves_nothing_behind(spec: ImageSpec) -> None:
+def test_apt_lists_are_removed(spec: ImageSpec) -> None:
     for run in runs(dockerfile(spec)):
         if "apt-get" in run:
             assert "--no-install-recommends" in run
@@ -231,7 +231,7 @@ def test_apt_leaves_nothing_behind(spec: ImageSpec) -> None:
 
 
 @both
-def test_the_legacy_builder_accepts_it(spec: ImageSpec) -> None:
+def test_dockerfile_uses_only_legacy_builder_syntax(spec: ImageSpec) -> None:
     text = dockerfile(spec)
     assert not re.search(
         r"--(mount|link|chmod|network|security|parents|exclude|checksum|platform)\b", text
@@ -243,7 +243,7 @@ def test_the_legacy_builder_accepts_it(spec: ImageSpec) -> None:
 
 
 @both
-def test_every_run_parses_as_posix_shell(spec: ImageSpec) -> None:
+def test_run_instructions_parse_as_posix_shell(spec: ImageSpec) -> None:
     for run in runs(dockerfile(spec)):
         done = subprocess.run(["sh", "-n"], input=run, text=True, capture_output=True, check=False)
         assert done.returncode == 0, f"{run}\n{done.stderr}"
@@ -251,7 +251,7 @@ def test_every_run_parses_as_posix_shell(spec: ImageSpec) -> None:
 
 @pytest.mark.lint
 @both
-def test_hadolint_has_nothing_to_say(spec: ImageSpec, tmp_path: Path) -> None:
+def test_hadolint_accepts_the_dockerfile(spec: ImageSpec, tmp_path: Path) -> None:
     if not HADOLINT.exists():
         pytest.skip("hadolint is part of the development lock file")
     done = subprocess.run(
@@ -265,7 +265,7 @@ def test_hadolint_has_nothing_to_say(spec: ImageSpec, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_inline_ignore_has_its_reason_above_it() -> None:
+def test_hadolint_ignores_have_a_reason_above() -> None:
     for spec in ALL:
         lines = dockerfile(spec).splitlines()
         for number, line in enumerate(lines):
@@ -288,7 +288,7 @@ def run_with_python(command: str, tmp_path: Path) -> subprocess.CompletedProcess
     )
 
 
-def test_another_python_in_the_base_fails_the_build(tmp_path: Path) -> None:
+def test_build_fails_with_another_python_in_the_base(tmp_path: Path) -> None:
     mine = f"3.{sys.version_info.minor}"
     right = run_with_python(runs(dockerfile(ImageSpec(python=mine)))[0], tmp_path)
     assert (right.returncode, right.stderr) == (0, "")
@@ -297,7 +297,7 @@ def test_another_python_in_the_base_fails_the_build(tmp_path: Path) -> None:
     assert f"the base image has Python {mine}, the launcher 3.99" in wrong.stderr
 
 
-def test_the_frameworks_build_is_kept(tmp_path: Path) -> None:
+def test_framework_of_the_base_is_kept(tmp_path: Path) -> None:
     spec = ImageSpec(family=Family.PYTORCH, python="3.11", requirements="torch==1.0\n")
     install = next(run for run in runs(dockerfile(spec)) if "pip install" in run)
     frozen, _, pip = install.partition("&& python -m pip install")
@@ -311,7 +311,7 @@ def test_the_frameworks_build_is_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("has_python", [True, False])
 @pytest.mark.parametrize("has_venv", [True, False])
-def test_a_base_gets_the_python_parts_that_it_lacks(
+def test_missing_python_packages_are_installed(
     tmp_path: Path, has_python: bool, has_venv: bool
 ) -> None:
     bin_dir, lists = tmp_path / "bin", tmp_path / "lists"
@@ -362,7 +362,7 @@ def without_environment(text: str) -> list[Instruction]:
         lambda name: name not in {"PATH", "LD_LIBRARY_PATH"}
     ),
 )
-def test_a_variable_comes_back_as_it_was_given(value: str, name: str) -> None:
+def test_environment_value_is_kept(value: str, name: str) -> None:
     text = dockerfile(ImageSpec(env={name: value}))
     assert environment(text, {"PATH": "/bin", "X": "set"})[name] == value
     assert without_environment(text) == without_environment(dockerfile(ImageSpec()))
@@ -378,7 +378,7 @@ LISTS: Mapping[str, Callable[[str], ImageSpec]] = {
 @pytest.mark.parametrize("place", LISTS)
 @settings(max_examples=25)
 @given(value=st.text(max_size=30) | st.from_regex(r"[a-z][a-z0-9.]{0,9}[a-z0-9]", fullmatch=True))
-def test_a_list_entry_adds_itself_or_is_refused(place: str, value: str) -> None:
+def test_list_entry_changes_one_instruction_or_is_refused(place: str, value: str) -> None:
     try:
         text = dockerfile(LISTS[place](value))
     except TemplateError:
@@ -389,12 +389,12 @@ def test_a_list_entry_adds_itself_or_is_refused(place: str, value: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["two\nlines", "a\rb", "nul\0"])
-def test_a_variable_that_docker_cannot_write_is_refused(value: str) -> None:
+def test_multiline_environment_value_is_refused(value: str) -> None:
     with pytest.raises(TemplateError, match=r"ENV|NUL"):
         dockerfile(ImageSpec(env={"X": value}))
 
 
-def test_a_copy_keeps_blanks_and_refuses_what_docker_would_expand() -> None:
+def test_copy_path_keeps_blanks_and_refuses_wildcards() -> None:
     text = dockerfile(ImageSpec(copies=(Copy("my code", "app/é"),)))
     assert json.loads(last(text, "COPY")) == ["my code", "app/é"]
     for source in ("$HOME", "*.py", 'a"b', "a\nRUN id"):

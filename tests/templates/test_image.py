@@ -55,12 +55,12 @@ from provision.image.dockerfile import (
         (ImageSpec(family=Family.CUDA, python="3.13", base_image="mine/cuda:1"), "mine/cuda:1"),
     ],
 )
-def test_the_base_follows_family_and_python(spec: ImageSpec, base: str) -> None:
+def test_base_image_follows_family_and_python(spec: ImageSpec, base: str) -> None:
     assert spec.base == base
     assert dockerfile(spec).startswith(f"FROM {base}\n")
 
 
-def test_a_python_that_no_base_carries_names_those_that_are() -> None:
+def test_python_without_base_image_lists_the_available_ones() -> None:
     with pytest.raises(SettingsError) as caught:
         ImageSpec(family=Family.CUDA, python="3.11")
     assert "3.10 or 3.12" in caught.value.why
@@ -84,18 +84,20 @@ def test_a_python_that_no_base_carries_names_those_that_are() -> None:
         ({"env": {"LD_LIBRARY_PATH": "/mine"}}, "worker.env.LD_LIBRARY_PATH"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(changed: Mapping[str, object], where: str) -> None:
+def test_invalid_image_setting_is_refused_by_name(
+    changed: Mapping[str, object], where: str
+) -> None:
     with pytest.raises(SettingsError) as caught:
         ImageSpec(**changed)  # type: ignore[arg-type]
     assert caught.value.where == where
 
 
-def test_a_digest_pins_as_well_as_a_tag() -> None:
+def test_base_image_may_be_pinned_by_digest() -> None:
     digest = "gcr.io/p/i@sha256:" + "a" * 64
     assert ImageSpec(base_image=digest).base == digest
 
 
-def test_the_users_variables_win_over_ours() -> None:
+def test_user_environment_replaces_defaults() -> None:
     env = ImageSpec(threads=4, env={"OMP_NUM_THREADS": "2"}).values()["env"]
     assert env == {
         "OMP_NUM_THREADS": "2",
@@ -109,11 +111,11 @@ def test_the_users_variables_win_over_ours() -> None:
     ("cores", "workers", "threads"),
     [(16, 16, 1), (16, 8, 2), (16, 5, 3), (4, 16, 1), (8, 1, 8), (8, 0, 8)],
 )
-def test_threads_share_the_cores(cores: int, workers: int, threads: int) -> None:
+def test_threads_per_worker_share_the_cores(cores: int, workers: int, threads: int) -> None:
     assert threads_per_worker(cores, workers) == threads
 
 
-def test_a_changed_setting_is_another_image_and_the_same_is_the_same(tmp_path: Path) -> None:
+def test_image_reference_changes_with_the_settings_only(tmp_path: Path) -> None:
     once, again = (prepare(ImageSpec(), project_dir=None) for _ in range(2))
     assert once == again
     assert once.reference == f"provision/worker:{once.digest[:12]}"
@@ -142,7 +144,7 @@ def tree(root: Path, *names: str) -> Path:
     return root
 
 
-def test_without_a_folder_it_holds_what_was_rendered() -> None:
+def test_context_without_folder_holds_the_rendered_files() -> None:
     with tarfile.open(fileobj=io.BytesIO(build_context("FROM x:1\n", "numpy\n", None))) as archive:
         files = {
             entry.name: (archive.extractfile(entry) or io.BytesIO()).read() for entry in archive
@@ -151,7 +153,7 @@ def test_without_a_folder_it_holds_what_was_rendered() -> None:
     assert set(unpack(build_context("FROM x:1\n", " \n", None))) == {"Dockerfile"}
 
 
-def test_the_archive_depends_on_nothing_but_the_files(tmp_path: Path) -> None:
+def test_archive_is_the_same_for_the_same_files(tmp_path: Path) -> None:
     names = ["b/é x.py", "a.py", "b/c/d", "run"]
     one, two = (
         tree(tmp_path / "1", *names),
@@ -173,13 +175,13 @@ def test_the_archive_depends_on_nothing_but_the_files(tmp_path: Path) -> None:
     assert (entries["link"].type, entries["link"].linkname) == (tarfile.SYMTYPE, "b/c")
 
 
-def test_the_digest_is_that_of_the_files_not_of_the_compressor() -> None:
+def test_digest_does_not_depend_on_compression() -> None:
     packed = build_context("FROM x:1\n", "", None)
     assert context_digest(gzip.compress(gzip.decompress(packed), 1)) == context_digest(packed)
     assert context_digest(build_context("FROM x:2\n", "", None)) != context_digest(packed)
 
 
-def test_a_file_that_a_generated_one_would_replace_is_refused(tmp_path: Path) -> None:
+def test_file_that_a_generated_one_would_replace_is_refused(tmp_path: Path) -> None:
     tree(tmp_path, "Dockerfile", "src/Dockerfile")
     with pytest.raises(UsageError, match="generated") as caught:
         build_context("FROM x:1\n", "", tmp_path)
@@ -196,7 +198,7 @@ def test_a_file_that_a_generated_one_would_replace_is_refused(tmp_path: Path) ->
     }, "the same text is no conflict"
 
 
-def test_above_the_limit_the_largest_files_are_named(
+def test_context_above_the_limit_lists_the_largest_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(context, "CONTEXT_LIMIT_BYTES", 3 * 2**20)
@@ -216,7 +218,7 @@ def test_above_the_limit_the_largest_files_are_named(
     assert [file.path for file in read_context_dir(tmp_path)] == ["model.bin", "tiny.py"]
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_special_file_in_the_context_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such folder"):
         read_context_dir(tmp_path / "gone")
     os.mkfifo(tmp_path / "pipe")
@@ -224,7 +226,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
         read_context_dir(tmp_path)
 
 
-def test_without_an_ignore_file_only_what_changes_by_itself_is_left_out(tmp_path: Path) -> None:
+def test_default_ignore_rules_leave_out_caches(tmp_path: Path) -> None:
     tree(tmp_path, ".git/HEAD", ".venv/x", "pkg/__pycache__/a.pyc", "pkg/a.py", ".env", "lib.pyc")
     assert [file.path for file in read_context_dir(tmp_path)] == [".env", "pkg/a.py"]
 
@@ -256,21 +258,19 @@ def test_without_an_ignore_file_only_what_changes_by_itself_is_left_out(tmp_path
         ("ünï *", ["ünï code"], ["x"]),
     ],
 )
-def test_ignore_rules_mean_what_they_mean_to_docker(
-    rules: str, ignored: list[str], kept: list[str]
-) -> None:
+def test_ignore_rules_match_as_in_docker(rules: str, ignored: list[str], kept: list[str]) -> None:
     parsed = parse_dockerignore(rules, where="x")
     assert [path for path in [*ignored, *kept] if is_ignored(path, parsed)] == ignored
 
 
 @pytest.mark.parametrize("rule", ["a\\b", "../x", "a/../b", "[z-a]"])
-def test_a_rule_outside_the_subset_is_an_error_with_its_line(rule: str) -> None:
+def test_unsupported_ignore_rule_is_reported_with_its_line(rule: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_dockerignore(f"fine\n{rule}\n", where="p/.dockerignore")
     assert caught.value.where == "p/.dockerignore:2"
 
 
-def test_an_exception_reaches_into_an_ignored_folder(tmp_path: Path) -> None:
+def test_exception_keeps_a_file_of_an_ignored_folder(tmp_path: Path) -> None:
     tree(tmp_path, "d/keep/a", "d/b", "c")
     (tmp_path / ".dockerignore").write_text("d\n!d/keep\n")
     assert [file.path for file in read_context_dir(tmp_path)] == ["c", "d/keep/a"]

@@ -53,24 +53,24 @@ def quote(name: str, value: object) -> str:
         max_leaves=5,
     )
 )
-def test_yaml_reads_the_same_value_back(value: object) -> None:
+def test_yaml_value_survives_a_round_trip(value: object) -> None:
     read = yaml.safe_load(f"key: {quote('yaml', value)}\nafter: 1\n")  # type: ignore[no-untyped-call]
     assert read == {"key": value, "after": 1}
 
 
 @given(TEXT)
-def test_yaml_text_stays_on_its_line_and_printable(value: str) -> None:
+def test_yaml_text_is_one_printable_line(value: str) -> None:
     assert quote("yaml", value).isprintable()
 
 
 @given(st.lists(TEXT))
-def test_json_reads_the_same_value_back(value: list[str]) -> None:
+def test_json_value_survives_a_round_trip(value: list[str]) -> None:
     assert json.loads(quote("json", value)) == value
     assert "\n" not in quote("json", value), "Docker reads an instruction line by line"
 
 
 @given(TEXT)
-def test_base64_reads_the_same_value_back(value: str) -> None:
+def test_base64_text_survives_a_round_trip(value: str) -> None:
     assert base64.b64decode(quote("b64", value), validate=True).decode() == value
 
 
@@ -91,7 +91,7 @@ def systemd_words(line: str) -> list[str]:
 
 
 @given(TEXT.filter(lambda text: "\u2028" not in text))
-def test_a_systemd_word_is_one_word_and_the_same(value: str) -> None:
+def test_systemd_word_survives_a_round_trip(value: str) -> None:
     line = quote("systemd_word", value)
     assert "\n" not in line
     assert systemd_words(f"/bin/sh {line} end") == ["/bin/sh", value, "end"]
@@ -130,7 +130,9 @@ def test_a_systemd_word_is_one_word_and_the_same(value: str) -> None:
         ("ssh_path", ["/a b", "/100%"], ["/${HOME}/x", '/a"b', "/a\nb"]),
     ],
 )
-def test_words_are_taken_or_refused(name: str, good: list[object], bad: list[object]) -> None:
+def test_filter_accepts_valid_and_refuses_invalid_values(
+    name: str, good: list[object], bad: list[object]
+) -> None:
     for value in good:
         FILTERS[name](value)
     for value in bad:
@@ -167,7 +169,7 @@ def ask_ssh(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], di
 @needs_ssh
 @settings(max_examples=25)
 @given(identity=SSH_TEXT, known_hosts=SSH_TEXT)
-def test_ssh_reads_the_same_paths_back(
+def test_ssh_reads_the_configured_paths(
     ask_ssh: Callable[[str, str], dict[str, str]], identity: str, known_hosts: str
 ) -> None:
     host = Host(name="dev", address="192.0.2.1", identity=f"/k/{identity}", key_alias="compute.1")
@@ -180,7 +182,7 @@ def test_ssh_reads_the_same_paths_back(
 
 
 @needs_ssh
-def test_ssh_sees_every_setting(ask_ssh: Callable[[str, str], dict[str, str]]) -> None:
+def test_ssh_reads_every_setting_of_a_host(ask_ssh: Callable[[str, str], dict[str, str]]) -> None:
     hosts = [
         Host(
             name="dev",
@@ -212,7 +214,7 @@ def test_ssh_sees_every_setting(ask_ssh: Callable[[str, str], dict[str, str]]) -
 
 
 @needs_ssh
-def test_a_key_that_only_the_users_files_know_is_looked_up_there(
+def test_unpinned_host_key_is_looked_up_in_the_users_files(
     ask_ssh: Callable[[str, str], dict[str, str]],
 ) -> None:
     hosts = [
@@ -231,7 +233,7 @@ def test_a_key_that_only_the_users_files_know_is_looked_up_there(
 
 @needs_ssh
 @pytest.mark.parametrize(("length", "shared"), [(45, True), (46, False)])
-def test_connections_are_shared_where_a_socket_fits(
+def test_connections_are_shared_when_the_socket_path_fits(
     ask_ssh: Callable[[str, str], dict[str, str]], length: int, shared: bool
 ) -> None:
     text = ssh_config(
@@ -246,7 +248,7 @@ def test_connections_are_shared_where_a_socket_fits(
 
 
 @needs_ssh
-def test_the_first_folder_that_is_short_enough_holds_the_sockets(
+def test_sockets_are_in_the_first_folder_that_is_short_enough(
     ask_ssh: Callable[[str, str], dict[str, str]],
 ) -> None:
     folders = ["/" + "d" * 60, "/short", "/s"]
@@ -257,7 +259,7 @@ def test_the_first_folder_that_is_short_enough_holds_the_sockets(
     assert seen["controlpath"].startswith("/short/")
 
 
-def test_a_host_that_ssh_config_cannot_hold_is_an_error() -> None:
+def test_host_that_ssh_config_cannot_hold_is_refused() -> None:
     for host in (
         Host(name="a b", address="x"),
         Host(name="a", address="x\nProxyCommand id"),
@@ -267,7 +269,7 @@ def test_a_host_that_ssh_config_cannot_hold_is_an_error() -> None:
             ssh_config([host], known_hosts="/k", control_dirs=["/c"])
 
 
-def test_shell_scripts_among_the_templates_are_rendered_as_they_stand() -> None:
+def test_shell_scripts_are_rendered_unchanged() -> None:
     # A script gets its values as arguments or from files: it has no variable of the template.
     folder = Path(__file__).parents[2] / "templates"
     scripts = sorted(folder.glob("*.sh"))

@@ -76,14 +76,14 @@ def refused(resource: Resource, output: str) -> str:
 
 
 @every
-def test_the_case_says_something(case: Case) -> None:
+def test_case_has_known_keys_and_a_purpose(case: Case) -> None:
     assert set(case.table) <= KNOWN_KEYS
     assert case.table["about"]
     assert {"reading", "failure", "run"} & set(case.table)
 
 
 @every
-def test_what_is_desired(case: Case) -> None:
+def test_desired_state_is_that_of_the_case(case: Case) -> None:
     desired = case.resource.desired(case.facts)
     if "desired_keys" in case.table:
         assert list(desired or {}) == case.table["desired_keys"]
@@ -92,7 +92,7 @@ def test_what_is_desired(case: Case) -> None:
 
 
 @every
-def test_what_is_read_and_differs(case: Case) -> None:
+def test_output_is_read_and_compared(case: Case) -> None:
     for reading in case.list("reading"):
         if "unreadable" in reading:
             assert re.search(reading["unreadable"], refused(case.resource, reading["output"]))
@@ -103,7 +103,7 @@ def test_what_is_read_and_differs(case: Case) -> None:
 
 
 @every
-def test_what_is_run(case: Case) -> None:
+def test_ensure_script_holds_what_the_case_says(case: Case) -> None:
     ensure = case.resource.ensure(case.facts)
     assert (ensure is not None) is case.table.get("ensure", True)
     for text in case.table.get("ensure_has", []):
@@ -112,7 +112,7 @@ def test_what_is_run(case: Case) -> None:
 
 
 @every
-def test_what_a_failure_means(case: Case) -> None:
+def test_failure_output_is_diagnosed(case: Case) -> None:
     for failure in case.list("failure"):
         found = case.resource.diagnose(failure["output"], failure.get("actual"))
         if "cause" not in failure:
@@ -171,7 +171,7 @@ def turns(case: Case) -> list[Section]:
 
 
 @every_run
-def test_run_twice_there_is_nothing_left_to_do(
+def test_second_run_changes_nothing(
     case: Case, scratch: Scratch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if scratch.world.name == case.table["run"].get("not_in"):

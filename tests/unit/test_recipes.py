@@ -63,7 +63,9 @@ def recipe(chosen: Settings, host: Host | None, image: WorkerImage) -> list[Reso
 @pytest.mark.parametrize(
     ("gpu", "host", "image"), list(itertools.product(["nvidia-l4", "none"], HOSTS, [BUILT, PULLED]))
 )
-def test_every_recipe_holds_together(gpu: str, host: Host | None, image: WorkerImage) -> None:
+def test_dependencies_come_first_in_every_recipe(
+    gpu: str, host: Host | None, image: WorkerImage
+) -> None:
     resources = recipe(settings(gpu=gpu), host, image)
     assert [resource for wave in waves(resources) for resource in wave] == resources
     for resource, facts in itertools.product(resources, (COS, DEBIAN, Facts())):
@@ -79,7 +81,7 @@ def test_every_recipe_holds_together(gpu: str, host: Host | None, image: WorkerI
         assert resource.timeout_s > 0
 
 
-def test_the_order_of_the_main_job() -> None:
+def test_main_job_runs_in_order() -> None:
     names = [resource.name for resource in recipe(settings(), None, BUILT)]
     order = [
         "gpu",
@@ -96,7 +98,7 @@ def test_the_order_of_the_main_job() -> None:
     assert [name for name in names if name in order] == order
 
 
-def test_without_a_gpu_nothing_of_one_is_asked_for() -> None:
+def test_recipe_without_gpu_has_no_gpu_resources() -> None:
     resources = recipe(settings(gpu="none"), None, BUILT)
     assert not {"gpu", "driver", "driver-mount", "nvidia-smi"} & {
         resource.name for resource in resources
@@ -105,7 +107,7 @@ def test_without_a_gpu_nothing_of_one_is_asked_for() -> None:
     assert not box.gpu
 
 
-def test_a_workstation_keeps_its_driver_where_the_settings_say() -> None:
+def test_present_driver_is_gathered_in_the_folder_of_the_settings() -> None:
     resources = {resource.name: resource for resource in recipe(settings(), HOSTS[1], BUILT)}
     driver, box = resources["driver"], resources["container"]
     assert isinstance(driver, Driver)
@@ -117,7 +119,7 @@ def test_a_workstation_keeps_its_driver_where_the_settings_say() -> None:
     )
 
 
-def test_a_changed_driver_recreates_the_container_and_mps_follows_it() -> None:
+def test_container_acts_again_when_the_driver_changed() -> None:
     resources = {resource.name: resource for resource in recipe(settings(), None, BUILT)}
     assert {"driver", "driver-mount"} <= set(resources["container"].on_change_of)
 
@@ -140,18 +142,20 @@ def test_a_changed_driver_recreates_the_container_and_mps_follows_it() -> None:
         ({"worker": {"image": "worker"}}, ("gcr.io",)),
     ],
 )
-def test_registries_to_log_in_to(more: dict[str, object], expected: tuple[str, ...]) -> None:
+def test_registry_hosts_come_from_settings_and_images(
+    more: dict[str, object], expected: tuple[str, ...]
+) -> None:
     assert registry_hosts(settings(**more)) == expected
 
 
-def test_mps_off_and_no_worker_leave_nothing_to_start_at_a_boot() -> None:
+def test_absent_mps_and_worker_have_no_boot_steps() -> None:
     for resources in (mps(settings(), present=False), no_worker(settings())):
         (boot,) = [resource for resource in resources if isinstance(resource, BootFragment)]
         assert boot.desired(COS) is None
         assert not any(resource.at_boot for resource in resources)
 
 
-def test_no_diff_shows_what_a_step_is_given() -> None:
+def test_diff_of_a_fragment_hides_the_values_of_its_steps() -> None:
     resources = worker(settings(worker={"env": {"TOKEN": "it is mine"}}), BUILT)
     (boot,) = [resource for resource in resources if isinstance(resource, BootFragment)]
     assert "it is mine" in boot.text(COS)
@@ -162,7 +166,7 @@ def test_no_diff_shows_what_a_step_is_given() -> None:
     assert "it is mine" not in "\n".join(line for change in changes for line in describe(change))
 
 
-def test_mps_takes_its_plan_from_the_settings() -> None:
+def test_mps_recipe_follows_the_settings() -> None:
     plan = {
         "thread_percentage": 12,
         "memory_limit": "4G",
@@ -187,7 +191,7 @@ def test_mps_takes_its_plan_from_the_settings() -> None:
     assert boot.undo == replace(mode, name="compute-mode-as-found", wanted="", at_boot=False)
 
 
-def test_without_being_asked_no_compute_mode_is_set_at_a_boot() -> None:
+def test_default_compute_mode_is_not_set_at_a_boot() -> None:
     mode, _, boot = mps(settings())
     assert mode.desired(COS) == {"changed_by_us": False, "usable": True}
     assert isinstance(boot, BootFragment)
@@ -200,7 +204,7 @@ APART = {
 }
 
 
-def test_in_containers_the_daemon_comes_first_and_the_workers_join_it() -> None:
+def test_workers_join_the_daemon_container_in_topology_containers() -> None:
     boxes = {resource.name: resource for resource in worker(settings(**APART), PULLED)}
     own, first, others = boxes["mps-container"], boxes["container"], boxes["siblings"]
     assert isinstance(own, Container)
@@ -220,7 +224,7 @@ def test_in_containers_the_daemon_comes_first_and_the_workers_join_it() -> None:
     assert (daemon.container, daemon.worker) == ("box-mps", "box")
 
 
-def test_one_container_asks_for_the_others_to_be_gone() -> None:
+def test_topology_container_removes_the_other_containers() -> None:
     boxes = {resource.name: resource for resource in worker(settings(), PULLED)}
     assert (boxes["siblings"].desired(COS), boxes["mps-container"].desired(COS)) == (None, None)
     assert not boxes["siblings"].at_boot
@@ -230,7 +234,7 @@ def test_one_container_asks_for_the_others_to_be_gone() -> None:
 
 
 @pytest.mark.parametrize("topology", ["container", "containers"])
-def test_mps_on_a_running_container_is_one_wave_of_its_own(topology: str) -> None:
+def test_mps_is_one_wave_after_the_containers(topology: str) -> None:
     chosen = settings(mps={"topology": topology})
     boxes = worker_without_image(chosen, PULLED, after=("mps-elsewhere",))
     whole = [elsewhere(chosen), *boxes, *mps(chosen, needs=tuple(box.name for box in boxes))]
@@ -270,7 +274,7 @@ def act(scratch: Scratch, resources: Sequence[Resource], facts: Facts) -> None:
         assert done.returncode == 0, done.stderr
 
 
-def test_what_a_boot_loses_the_boot_script_brings_back(scratch: Scratch) -> None:
+def test_boot_script_restores_what_a_reboot_loses(scratch: Scratch) -> None:
     steps = at_boot()
     resources = [BootRunner(), fragment("steps", "10-a.sh", steps), *steps]
     act(scratch, resources, COS)
@@ -290,7 +294,7 @@ def test_what_a_boot_loses_the_boot_script_brings_back(scratch: Scratch) -> None
     assert all(read(scratch, resource, COS) for resource in resources)
 
 
-def test_a_step_that_fails_ends_the_boot_and_is_named(scratch: Scratch) -> None:
+def test_failed_step_ends_its_fragment_and_is_named(scratch: Scratch) -> None:
     (scratch.root / "etc/b").mkdir()
     steps = [
         File(name="bad", path="/etc/b", content="x", at_boot=True),
@@ -305,9 +309,7 @@ def test_a_step_that_fails_ends_the_boot_and_is_named(scratch: Scratch) -> None:
 
 
 @pytest.mark.parametrize("fails", ["/etc/b", "/etc/c", None])
-def test_what_is_to_be_taken_back_is_taken_back_by_a_step_that_fails_alone(
-    scratch: Scratch, fails: str | None
-) -> None:
+def test_undo_runs_only_after_a_failed_step(scratch: Scratch, fails: str | None) -> None:
     steps = [
         File(name="first", path="/etc/b", content="x", at_boot=True),
         File(name="next", path="/etc/c", content="x", at_boot=True),
@@ -335,7 +337,7 @@ def test_what_is_to_be_taken_back_is_taken_back_by_a_step_that_fails_alone(
     ]
 
 
-def test_a_host_without_fragments_boots(scratch: Scratch) -> None:
+def test_boot_without_fragments_succeeds(scratch: Scratch) -> None:
     act(scratch, [BootRunner()], COS)
     boot = scratch.root / str(BOOT_SCRIPT).lstrip("/")
     done = scratch.world.run('exec sh "$1"', str(boot), PROVISION_MOCK_ROOT=str(scratch.root))
@@ -343,7 +345,7 @@ def test_a_host_without_fragments_boots(scratch: Scratch) -> None:
 
 
 @pytest.mark.parametrize("facts", [COS, DEBIAN])
-def test_a_boot_does_what_a_run_would_do(facts: Facts) -> None:
+def test_boot_steps_are_those_that_a_run_can_do_on_the_host(facts: Facts) -> None:
     """A step stands in the fragment exactly when the engine could act on it on this host."""
     resources = gpu_host(settings(), boot_unit=UNIT)
     (boot,) = [resource for resource in resources if isinstance(resource, BootFragment)]
@@ -362,7 +364,7 @@ class Nowhere(Directory):
         return {}
 
 
-def test_what_asks_nothing_of_a_host_is_no_step_of_its_boot() -> None:
+def test_resource_without_desired_keys_has_no_boot_step() -> None:
     steps = [
         Nowhere(name="a", path="/a", at_boot=True),
         Directory(name="b", path="/b", at_boot=True),
@@ -375,13 +377,13 @@ def test_what_asks_nothing_of_a_host_is_no_step_of_its_boot() -> None:
     ] == ["b"]
 
 
-def test_a_long_step_keeps_its_digits() -> None:
+def test_long_timeout_is_written_without_exponent() -> None:
     assert fragment_text(
         [Directory(name="a", path="/a", at_boot=True, timeout_s=1_234_567.0)], COS
     ).startswith("step a 1234567 ")
 
 
-def test_a_fragment_with_a_secret_is_read_by_nobody_else() -> None:
+def test_fragment_is_readable_by_root_alone() -> None:
     steps = [
         File(
             name="token",
@@ -421,7 +423,7 @@ def extra(settings):
 """
 
 
-def test_a_recipe_of_the_project(project: Path) -> None:
+def test_recipe_of_the_project_runs_last(project: Path) -> None:
     reference = write(project, "mine_good", GOOD)
     (found,) = user_resources(settings(recipes=[reference], name="dev"), project)
     assert found == Directory(name="mine", path="/var/lib/dev")
@@ -464,7 +466,7 @@ def test_a_recipe_of_the_project(project: Path) -> None:
         ),
     ],
 )
-def test_a_recipe_that_is_broken_is_named_with_the_line(
+def test_broken_recipe_is_reported_with_its_line(
     project: Path, name: str, text: str, error: type[ProvisionError], said: str
 ) -> None:
     reference = write(project, name, text)
@@ -475,6 +477,6 @@ def test_a_recipe_that_is_broken_is_named_with_the_line(
         assert name in found.value.where
 
 
-def test_a_module_that_does_not_exist(project: Path) -> None:
+def test_missing_recipe_module_is_reported(project: Path) -> None:
     with pytest.raises(SettingsError, match="cannot be imported"):
         load_recipe("mine_nothing:extra", project)
