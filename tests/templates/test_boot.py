@@ -1,4 +1,4 @@
-"""What a machine gets at its creation and runs at every boot: user-data, units, the seed of the boot scripts, the host keys."""
+"""User-data and what it starts at a boot: units, seed of the boot scripts, host keys."""
 
 from __future__ import annotations
 
@@ -319,7 +319,8 @@ def test_keys_that_sshd_serves_are_published_and_printed(publisher: Publisher) -
     (publisher.folder / "host key.pub").write_text(f"{key} root@vm\n")
     (publisher.folder / "second.pub").write_text(f"{other} root@vm\n")
     publisher.sshd(
-        'echo port 22; echo "hostkey $PWD/host key"; echo hostkey $PWD/none; echo "hostkey $PWD/second"'
+        'echo port 22; echo "hostkey $PWD/host key"; echo hostkey $PWD/none\n'
+        'echo "hostkey $PWD/second"'
     )
     done = publisher.run()
     assert (done.returncode, done.stderr) == (0, "")

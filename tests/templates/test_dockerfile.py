@@ -1,4 +1,4 @@
-"""The worker's Dockerfiles: what Dataflow demands of an image, read off the instructions; and no value that becomes one."""
+"""The Dockerfiles of the worker: what Dataflow demands of an image, and quoting of values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Instruction:
 
 
 def instructions(text: str) -> list[Instruction]:
-    """A Dockerfile as Docker's parser reads it: comment lines dropped everywhere, lines joined at a trailing backslash."""
+    """The instructions of a Dockerfile, without comments, lines joined at a trailing backslash."""
     joined, found = "", []
     for line in text.split("\n"):  # at nothing else: Docker knows no U+2028
         if line.lstrip().startswith("#") or (joined and not line.strip()):
@@ -46,7 +46,7 @@ def instructions(text: str) -> list[Instruction]:
 
 
 def words(rest: str) -> Iterator[str]:
-    """The words of ENV or LABEL: split at blanks outside quotes, a backslash takes the next character with it."""
+    """The words of ENV or LABEL, split at blanks that are neither quoted nor escaped."""
     word, quoted, chars = "", "", iter(rest)
     for char in chars:
         if not quoted and char.isspace():

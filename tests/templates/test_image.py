@@ -1,4 +1,4 @@
-"""What an image is made from, and the build context that carries it."""
+"""The settings of an image, and its build context."""
 
 from __future__ import annotations
 

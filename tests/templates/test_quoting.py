@@ -1,4 +1,4 @@
-"""Quoting: whatever a value holds, the file's own reader gets it back, or the template refuses it."""
+"""Quoting: the reader of a file gets every value back, or the filter refuses the value."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_base64_text_survives_a_round_trip(value: str) -> None:
 
 
 def systemd_words(line: str) -> list[str]:
-    """The arguments that systemd makes of an Exec line (systemd.service, systemd.syntax: quoting, C escapes, `%%`, `$$`)."""
+    """The arguments that systemd reads from an Exec line (systemd.service, systemd.syntax)."""
     words = re.findall(r'(?:[^\s"]|"(?:\\.|[^"\\])*")+', line)
     plain = {"n": "\n", "t": "\t", "\\": "\\", '"': '"'}
 

@@ -1,4 +1,4 @@
-"""Rendering: where templates are found, what a mistake in one is called, and that nothing goes into a file unquoted."""
+"""Rendering: where templates are found, how mistakes are reported, no unquoted value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Project = Callable[..., Path]
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    """Makes a project folder with templates of the given names (dots for double underscores) and texts."""
+    """Make a project folder with templates of these texts; `__` in a name is a dot."""
 
     def make(**templates: str) -> Path:
         (tmp_path / "templates").mkdir(exist_ok=True)
@@ -47,7 +47,8 @@ def test_project_without_templates_gets_the_shipped_ones(tmp_path: Path) -> None
 
 def test_project_template_may_extend_the_one_it_replaces(project: Project) -> None:
     folder = project(
-        Dockerfile__beam__j2='{% extends "provision/Dockerfile.beam.j2" %}{% block system %}{{ super() }}RUN mine\n{% endblock %}',
+        Dockerfile__beam__j2='{% extends "provision/Dockerfile.beam.j2" %}'
+        "{% block system %}{{ super() }}RUN mine\n{% endblock %}",
     )
     from provision.image.dockerfile import ImageSpec, dockerfile
 
@@ -199,5 +200,5 @@ def test_quoted_text_is_not_quoted_again(project: Project, text: str, expected: 
 
 
 def test_import_of_templating_does_not_import_jinja2() -> None:
-    code = "import provision.templating, provision.image.dockerfile, sys; sys.exit('jinja2' in sys.modules)"
+    code = "import sys, provision.image.dockerfile; sys.exit('jinja2' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

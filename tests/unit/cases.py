@@ -1,17 +1,18 @@
-"""Cases as files: tests/data/RESOURCE/CASE.toml says what a resource makes of what a host printed.
+"""Cases as files: tests/data/RESOURCE/CASE.toml describes a resource, output and what it means.
 
 about = "a sentence"
-ensure = false                     # nothing on the host can make it so; true is the default
-ensure_has = ["…"]                 # texts that must stand in the script
+ensure = false                     # `ensure` gives no script; true is the default
+ensure_has = ["…"]                 # texts that the script must hold
 
-[settings]                         # the fields of the resource; {bytes = "…"}, {secret = "…"},
-{repeat = "…", times = 9} [facts]                            # the fields of `Facts` [desired]
-# the whole desired state; left out: it should be absent
+[settings]                         # the fields of the resource; special values:
+                                   # {bytes = "…"}, {secret = "…"}, {repeat = "…", times = 9}
+[facts]                            # the fields of `Facts`
+[desired]                          # the whole desired state; left out: absent
 
 [[reading]]
 output = "…"                       # what the probe printed
 state = {…}                        # left out: absent
-unreadable = "regex"               # instead of a state: the error
+unreadable = "regex"               # the error, instead of a state
 differs = ["key", …]               # from what is desired
 
 [[failure]]
@@ -20,11 +21,11 @@ actual = {…}
 cause = "regex"                    # left out: no diagnosis
 fix = "regex"
 
-[run]                              # the scripts really run, twice, in a scratch root "$R"
-before = "shell"                   # how the host was found
+[run]                              # the scripts run twice in a scratch root "$R"
+before = "shell"                   # prepares the host
 differs = ["key", …]               # what the first probe finds
-fails = "regex"                    # `ensure` must fail, saying this, and change nothing
-after = "shell"                    # must succeed when all is done
+fails = "regex"                    # `ensure` must fail with this text and change nothing
+after = "shell"                    # must succeed at the end
 """
 
 from __future__ import annotations
@@ -43,21 +44,21 @@ from provision.core.resource import Resource
 from provision.core.shell import Secret
 from provision.mps.daemon import compute_mode, daemon, outside
 
-HOMES = (resources, compute_mode, daemon, outside)
-"""Where a resource of a case is looked up."""
+MODULES = (resources, compute_mode, daemon, outside)
+"""Modules in which the class of a case is looked up."""
 DATA = Path(__file__).parents[1] / "data"
 
 
 @dataclass(frozen=True)
 class Case:
-    """One file."""
+    """A case file."""
 
     path: Path
     table: Mapping[str, Any]
 
     @property
     def name(self) -> str:
-        """Its path below tests/data."""
+        """Its path below tests/data, without suffix."""
         return self.path.relative_to(DATA).with_suffix("").as_posix()
 
     @property
@@ -72,7 +73,7 @@ class Case:
 
     @property
     def desired(self) -> State | None:
-        """What should be read."""
+        """The desired state."""
         if "desired_keys" in self.table:
             return self.resource.desired(self.facts)
         return self._state(self.table.get("desired"))
@@ -92,13 +93,13 @@ class Case:
 
 
 def make(kind: str, settings: Mapping[str, Any]) -> Resource:
-    """A resource from its name with underscores."""
+    """A resource from the name of its class in snake case."""
     name = "".join(word.title() for word in kind.split("_"))
-    factory = next(getattr(home, name) for home in HOMES if hasattr(home, name))
-    made = factory(**_fields(settings))
-    if not isinstance(made, Resource):
-        raise TypeError(f"{kind} is no resource")
-    return made
+    factory = next(getattr(home, name) for home in MODULES if hasattr(home, name))
+    resource = factory(**_fields(settings))
+    if not isinstance(resource, Resource):
+        raise TypeError(f"{kind} is not a resource")
+    return resource
 
 
 def _fields(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,7 +125,6 @@ def _value(value: Any) -> Any:
 @cache
 def cases() -> tuple[Case, ...]:
     """Every case, by name."""
-    paths = sorted(
-        path for path in DATA.glob("*/*.toml") if path.parent.name != "mps"
-    )  # those are texts of MPS, no resource
+    # tests/data/mps holds texts for the readers of MPS.
+    paths = sorted(path for path in DATA.glob("*/*.toml") if path.parent.name != "mps")
     return tuple(Case(path, tomllib.loads(path.read_text(encoding="utf-8"))) for path in paths)

@@ -1,4 +1,4 @@
-"""Every case of tests/data: what is read, what is desired, what differs, what is run, and that running it twice is enough."""
+"""The cases of tests/data: reading, desired state, difference, scripts, and a second run."""
 
 from __future__ import annotations
 
@@ -32,42 +32,44 @@ KNOWN_KEYS = {
 }
 EXCLUDED = (
     "SC2089",  # data may hold quotes; that they are literal is the point
-    "SC2090",  # likewise, where it is used
+    "SC2090",  # likewise
     "SC2086",  # a file that splits a list of names on purpose has a directive, which is not sent
 )
-"""What a rule would find in every script of a resource."""
+"""Rules that every script of a resource would violate."""
 SHELLCHECK_HEAD = "R=${PROVISION_MOCK_ROOT-}\nexport R because\n"
 
 
-def named(case: Case) -> str:
+def case_name(case: Case) -> str:
     return case.name
 
 
-def ran(case: Case) -> bool:
+def is_run(case: Case) -> bool:
     return "run" in case.table
 
 
-every = pytest.mark.parametrize("case", cases(), ids=named)
-every_run = pytest.mark.parametrize("case", [case for case in cases() if ran(case)], ids=named)
+each_case = pytest.mark.parametrize("case", cases(), ids=case_name)
+each_run = pytest.mark.parametrize(
+    "case", [case for case in cases() if is_run(case)], ids=case_name
+)
 
 
 def scripts(case: Case) -> Iterator[tuple[str, Script]]:
-    """The scripts of a case, by name; those that a script hands to another shell, too."""
-    for name, made in (
+    """The scripts of a case by name, and those that such a script hands to another shell."""
+    for name, body in (
         ("probe", case.resource.probe()),
         ("ensure", case.resource.ensure(case.facts)),
     ):
-        if made is not None:
-            yield f"{case.name}/{name}", made
+        if body is not None:
+            yield f"{case.name}/{name}", body
             yield from (
                 (f"{case.name}/{name}-body", script(str(value)))
-                for key, value in made.bindings
+                for key, value in body.bindings
                 if key in {"open", "body", "prove", "note", "clean", "holders"}
             )
 
 
-def refused(resource: Resource, output: str) -> str:
-    """What a probe's output is refused with."""
+def read_error(resource: Resource, output: str) -> str:
+    """The error with which a resource refuses the output of a probe."""
     try:
         state = resource.read(output)
     except (ProvisionError, ValueError, LookupError, TypeError) as error:
@@ -75,14 +77,14 @@ def refused(resource: Resource, output: str) -> str:
     pytest.fail(f"this was read as {state}")
 
 
-@every
+@each_case
 def test_case_has_known_keys_and_a_purpose(case: Case) -> None:
     assert set(case.table) <= KNOWN_KEYS
     assert case.table["about"]
     assert {"reading", "failure", "run"} & set(case.table)
 
 
-@every
+@each_case
 def test_desired_state_is_that_of_the_case(case: Case) -> None:
     desired = case.resource.desired(case.facts)
     if "desired_keys" in case.table:
@@ -91,18 +93,18 @@ def test_desired_state_is_that_of_the_case(case: Case) -> None:
         assert desired == case.desired
 
 
-@every
+@each_case
 def test_output_is_read_and_compared(case: Case) -> None:
     for reading in case.list("reading"):
         if "unreadable" in reading:
-            assert re.search(reading["unreadable"], refused(case.resource, reading["output"]))
+            assert re.search(reading["unreadable"], read_error(case.resource, reading["output"]))
             continue
         state = case.resource.read(reading["output"])
         assert state == reading["state"]
         assert [change.key for change in compare(state, case.desired)] == reading.get("differs", [])
 
 
-@every
+@each_case
 def test_ensure_script_holds_what_the_case_says(case: Case) -> None:
     ensure = case.resource.ensure(case.facts)
     assert (ensure is not None) is case.table.get("ensure", True)
@@ -111,7 +113,7 @@ def test_ensure_script_holds_what_the_case_says(case: Case) -> None:
         assert text in ensure.render()
 
 
-@every
+@each_case
 def test_failure_output_is_diagnosed(case: Case) -> None:
     for failure in case.list("failure"):
         found = case.resource.diagnose(failure["output"], failure.get("actual"))
@@ -149,8 +151,8 @@ def test_shellcheck_finds_nothing(written: list[str]) -> None:
     assert shellchecked(written, *EXCLUDED) == ""
 
 
-def turns(case: Case) -> list[Section]:
-    """How the host was found, a probe, and twice what a run does."""
+def sections_of_two_runs(case: Case) -> list[Section]:
+    """Prepare the host, probe it, then do twice what a run does."""
     resource, table = case.resource, case.table["run"]
     ensure = resource.ensure(case.facts) or script(":")
     sections = [
@@ -170,14 +172,16 @@ def turns(case: Case) -> list[Section]:
     ]
 
 
-@every_run
+@each_run
 def test_second_run_changes_nothing(
     case: Case, scratch: Scratch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if scratch.world.name == case.table["run"].get("not_in"):
         pytest.skip("see the case")
     scratch.enter(monkeypatch)
-    reply = exchange(LocalTransport(scratch.world.host()), turns(case), clock=time.monotonic)
+    reply = exchange(
+        LocalTransport(scratch.world.host()), sections_of_two_runs(case), clock=time.monotonic
+    )
     assert reply.error is None
     found = reply.results
     assert [(key, found[key].output) for key in ("before", "after") if found[key].status != 0] == []

@@ -1,4 +1,4 @@
-"""The built-in recipes for every kind of host, the user's own ones, and a boot that brings everything back."""
+"""The built-in recipes for every kind of host, the user's own recipes, and the boot script."""
 
 from __future__ import annotations
 
@@ -253,8 +253,8 @@ def at_boot() -> list[Resource]:
     ]
 
 
-def read(scratch: Scratch, resource: Resource, facts: Facts) -> bool:
-    """Whether the resource is as desired."""
+def is_desired(scratch: Scratch, resource: Resource, facts: Facts) -> bool:
+    """True when the resource is as desired on the scratch host."""
     done = scratch.world.run(
         "R=${PROVISION_MOCK_ROOT-}\n" + resource.probe().render(),
         PROVISION_MOCK_ROOT=str(scratch.root),
@@ -263,7 +263,7 @@ def read(scratch: Scratch, resource: Resource, facts: Facts) -> bool:
     return compare(resource.read(done.stdout.decode()), resource.desired(facts)) == ()
 
 
-def act(scratch: Scratch, resources: Sequence[Resource], facts: Facts) -> None:
+def run_ensure(scratch: Scratch, resources: Sequence[Resource], facts: Facts) -> None:
     for resource in resources:
         body = resource.ensure(facts)
         assert body is not None
@@ -277,12 +277,12 @@ def act(scratch: Scratch, resources: Sequence[Resource], facts: Facts) -> None:
 def test_boot_script_restores_what_a_reboot_loses(scratch: Scratch) -> None:
     steps = at_boot()
     resources = [BootRunner(), fragment("steps", "10-a.sh", steps), *steps]
-    act(scratch, resources, COS)
-    assert all(read(scratch, resource, COS) for resource in resources)
+    run_ensure(scratch, resources, COS)
+    assert all(is_desired(scratch, resource, COS) for resource in resources)
     lost = [step for step in steps if step.at_boot and step.name != "large"]
     for path in ("etc/it's", "var/lib/a b"):
         subprocess.run(["rm", "-r", str(scratch.root / path)], check=True)
-    assert not any(read(scratch, step, COS) for step in lost)
+    assert not any(is_desired(scratch, step, COS) for step in lost)
     boot = scratch.root / str(BOOT_SCRIPT).lstrip("/")
     done = scratch.world.run('exec sh "$1"', str(boot), PROVISION_MOCK_ROOT=str(scratch.root))
     assert (done.returncode, done.stderr) == (0, b"")
@@ -291,7 +291,7 @@ def test_boot_script_restores_what_a_reboot_loses(scratch: Scratch) -> None:
         "provision: file",
         "provision: ready",
     ]
-    assert all(read(scratch, resource, COS) for resource in resources)
+    assert all(is_desired(scratch, resource, COS) for resource in resources)
 
 
 def test_failed_step_ends_its_fragment_and_is_named(scratch: Scratch) -> None:
@@ -300,7 +300,7 @@ def test_failed_step_ends_its_fragment_and_is_named(scratch: Scratch) -> None:
         File(name="bad", path="/etc/b", content="x", at_boot=True),
         File(name="next", path="/etc/c", content="x", at_boot=True),
     ]
-    act(scratch, [BootRunner(), fragment("steps", "10-a.sh", steps)], COS)
+    run_ensure(scratch, [BootRunner(), fragment("steps", "10-a.sh", steps)], COS)
     boot = scratch.root / str(BOOT_SCRIPT).lstrip("/")
     done = scratch.world.run('exec sh "$1"', str(boot), PROVISION_MOCK_ROOT=str(scratch.root))
     assert done.returncode == 1
@@ -314,7 +314,7 @@ def test_undo_runs_only_after_a_failed_step(scratch: Scratch, fails: str | None)
         File(name="first", path="/etc/b", content="x", at_boot=True),
         File(name="next", path="/etc/c", content="x", at_boot=True),
     ]
-    act(
+    run_ensure(
         scratch,
         [
             BootRunner(),
@@ -338,7 +338,7 @@ def test_undo_runs_only_after_a_failed_step(scratch: Scratch, fails: str | None)
 
 
 def test_boot_without_fragments_succeeds(scratch: Scratch) -> None:
-    act(scratch, [BootRunner()], COS)
+    run_ensure(scratch, [BootRunner()], COS)
     boot = scratch.root / str(BOOT_SCRIPT).lstrip("/")
     done = scratch.world.run('exec sh "$1"', str(boot), PROVISION_MOCK_ROOT=str(scratch.root))
     assert (done.returncode, done.stdout) == (0, b"provision: ready\n")
@@ -346,7 +346,7 @@ def test_boot_without_fragments_succeeds(scratch: Scratch) -> None:
 
 @pytest.mark.parametrize("facts", [COS, DEBIAN])
 def test_boot_steps_are_those_that_a_run_can_do_on_the_host(facts: Facts) -> None:
-    """A step stands in the fragment exactly when the engine could act on it on this host."""
+    """The fragment has a step exactly where the engine could act on this host."""
     resources = gpu_host(settings(), boot_unit=UNIT)
     (boot,) = [resource for resource in resources if isinstance(resource, BootFragment)]
     text = fragment_text(boot.steps, facts)
@@ -357,8 +357,8 @@ def test_boot_steps_are_those_that_a_run_can_do_on_the_host(facts: Facts) -> Non
     assert "driver" in expected
 
 
-class Nowhere(Directory):
-    """A user's resource that asks nothing of this host and does not think of boots."""
+class NothingDesired(Directory):
+    """A user's resource that desires nothing on this host."""
 
     def desired(self, facts: Facts) -> State:
         return {}
@@ -366,7 +366,7 @@ class Nowhere(Directory):
 
 def test_resource_without_desired_keys_has_no_boot_step() -> None:
     steps = [
-        Nowhere(name="a", path="/a", at_boot=True),
+        NothingDesired(name="a", path="/a", at_boot=True),
         Directory(name="b", path="/b", at_boot=True),
         Directory(name="c", path="/c"),
     ]
@@ -432,7 +432,7 @@ def test_recipe_of_the_project_runs_last(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "error", "said"),
+    ("name", "text", "error", "message"),
     [
         ("mine_syntax", "def extra(settings)\n", SettingsError, r"mine_syntax\.py.*1"),
         ("mine_raises", "x = {}['a']\n", SettingsError, r"KeyError: 'a'.*mine_raises\.py:1"),
@@ -460,19 +460,19 @@ def test_recipe_of_the_project_runs_last(project: Path) -> None:
         ),
         (
             "mine_refuses",
-            "from provision.core.shell import RemotePath\ndef extra(s):\n    return [RemotePath('x')]\n",
+            "from provision import RemotePath\ndef extra(s):\n    return [RemotePath('x')]\n",
             ProvisionError,
             "absolute",
         ),
     ],
 )
 def test_broken_recipe_is_reported_with_its_line(
-    project: Path, name: str, text: str, error: type[ProvisionError], said: str
+    project: Path, name: str, text: str, error: type[ProvisionError], message: str
 ) -> None:
     reference = write(project, name, text)
     with pytest.raises(error) as found:
         user_resources(settings(recipes=[reference]), project)
-    assert re.search(said, str(found.value), re.DOTALL)
+    assert re.search(message, str(found.value), re.DOTALL)
     if error is not ProvisionError:
         assert name in found.value.where
 
