@@ -1,4 +1,4 @@
-"""A tour of the main job."""
+"""A tour of the main job on the mock."""
 
 from __future__ import annotations
 

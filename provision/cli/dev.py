@@ -1,4 +1,4 @@
-"""The development container: start it, run code in it, enter it."""
+"""The development container: start it, run code in it, open a shell in it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def up(run: Run) -> TaskResult:
     """Bring up host, worker image and container.
 
-    A changed image or setting replaces the container, an unchanged one leaves it alone.
+    A changed image or setting replaces the container; otherwise it stays as it is.
     """
     from provision.commands.dev.up import dev_up
 
@@ -33,16 +33,14 @@ def up(run: Run) -> TaskResult:
         dry_run=False,
         single_host=True,
     ),
-    about={
-        "clients": "run it so often at once, started together, each line with its number in front"
-    },
+    about={"clients": "the number of processes to run at once; each line begins with its number"},
 )
 def exec_(run: Run, *, clients: str | None = None) -> TaskResult:
     """Run the command after -- in the container.
 
     Its output is streamed and its status returned, of several the worst; 125 when it could not be
-    run. It reads what is piped to this task, or a file that is its input; with --clients, and on a
-    terminal (dev.shell is for that), it reads nothing.
+    run. It reads the standard input of this task if that is a pipe or a file; with --clients, and
+    on a terminal (use dev.shell there), it reads nothing.
     """
     from provision.commands.dev.exec import dev_exec
 
@@ -60,15 +58,15 @@ def exec_(run: Run, *, clients: str | None = None) -> TaskResult:
     ),
     about={
         "file": "a Python file of the project",
-        "clients": "run it so often at once, started together, each line with its number in front",
+        "clients": "the number of processes to run at once; each line begins with its number",
     },
 )
 def run(run: Run, file: str, *, clients: str | None = None) -> TaskResult:
     """Send the project and run FILE -- ARGS in the container.
 
-    What git would track is sent. Output is streamed and the program's status returned, of several
-    the worst; 125 when it could not be run. The program reads what is piped to this task, as with
-    dev.exec.
+    All files that git would track are sent. Output is streamed and the program's status returned,
+    of several the worst; 125 when it could not be run. The program reads the standard input of this
+    task, as with dev.exec.
     """
     from provision.commands.dev.run import dev_run
 
@@ -78,7 +76,7 @@ def run(run: Run, file: str, *, clients: str | None = None) -> TaskResult:
 
 
 def _count(text: str | None) -> int | None:
-    """The number of programs; None where `--clients` was not given."""
+    """Return the number of processes; None when `--clients` is not given."""
     from provision.cli.flag_values import parse_count
 
     return parse_count("--clients", text, least=1)
@@ -86,7 +84,7 @@ def _count(text: str | None) -> int | None:
 
 @command(TaskSpec("dev.shell", targets=True, runs_program=True, dry_run=False, single_host=True))
 def shell(run: Run) -> TaskResult:
-    """A shell in the container."""
+    """Open a shell in the container."""
     from provision.commands.dev.shell import dev_shell
 
     return dev_shell(run.project, targets=run.targets)

@@ -1,4 +1,4 @@
-"""Everything that can be checked before money is spent."""
+"""All checks that are possible before money is spent."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def doctor(run: Run) -> TaskResult:
     """Check all that can be checked before money is spent.
 
-    Credentials, project, zones, quotas, image, network, tools: each line with its fact, and its
-    remedy where something is wrong.
+    Credentials, project, zones, quotas, image, network, tools: each line is a check with its fact,
+    and with a remedy if it fails.
     """
     from provision.commands.doctor.doctor import doctor
 

@@ -1,4 +1,4 @@
-"""Prepares the process for Invoke: environment variables, standard streams, byte code, collector."""
+"""Prepares the process for Invoke: variables, standard streams, byte code, garbage collector."""
 
 from __future__ import annotations
 

@@ -35,10 +35,10 @@ LIMIT = (
 TARGETS = (
     Flag("host", "the host to act on, instead of the VM of the settings"),
     Flag("limit", LIMIT),
-    Flag("forks", "hosts worked on at the same time, 32 unless told otherwise"),
-    Flag("serial", "work in batches of so many hosts, each after the one before"),
-    Flag("max_fail", "start no further host once more than so many have failed"),
-    Flag("check", "say what would change, change nothing", default=False),
+    Flag("forks", "hosts worked on at the same time, 32 by default"),
+    Flag("serial", "the size of a batch of hosts; batches run one after another"),
+    Flag("max_fail", "start no further host after more than this number have failed"),
+    Flag("check", "report what would change, change nothing", default=False),
     Flag("diff", "show what differs", default=False),
 )
 _SEVERAL_HOSTS = ("forks", "serial", "max_fail")
@@ -60,7 +60,7 @@ class TaskSpec(NamedTuple):
     runs_program: bool = False
     """True when it returns the status of the user's program, which owns standard output."""
     prints_result: bool = False
-    """True when standard output is the result (a table, a file): notes and progress go elsewhere."""
+    """True when standard output is the result (a table, a file): notes go to standard error."""
     streams: bool = False
     """True when programs write to the terminal meanwhile: no live progress line."""
     dry_run: bool = True

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @command(
     TaskSpec("image.render", prints_result=True),
-    about={"output": "folder to write it into, instead of printing it"},
+    about={"output": "the folder to write to, instead of printing"},
 )
 def render(run: Run, *, output: str | None = None) -> TaskResult:
     """Render the Dockerfile."""

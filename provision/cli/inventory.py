@@ -1,4 +1,4 @@
-"""The inventory: every host there is, static or in the cloud."""
+"""The inventory: every host of the settings, and every VM of the project."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def list_(run: Run, *, limit: str | None = None) -> TaskResult:
     """List every host: those of the settings and the VMs.
 
-    The cloud is asked once, for the VMs of this project.
+    It asks the cloud once, for the VMs of this project.
     """
     from provision.commands.inventory.list import inventory_list
 
@@ -25,9 +25,9 @@ def list_(run: Run, *, limit: str | None = None) -> TaskResult:
 
 @command(TaskSpec("inventory.ansible", prints_result=True), about={"limit": LIMIT})
 def ansible(run: Run, *, limit: str | None = None) -> TaskResult:
-    """Print the inventory as Ansible reads it from a script.
+    """Print the inventory in Ansible's format for inventory scripts.
 
-    Groups are made of state, gpu, zone and labels: state_running, gpu_nvidia_l4,
+    Groups come from state, gpu, zone and labels: state_running, gpu_nvidia_l4,
     zone_us_central1_a, label_team_vision.
     """
     from provision.commands.inventory.list import inventory_ansible

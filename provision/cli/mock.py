@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @command(TaskSpec("mock.up"))
 def up(run: Run) -> TaskResult:
-    """Start the mock; tasks without a project do so themselves."""
+    """Start the mock; tasks without a project do so by themselves."""
     from provision.commands.mock.up import mock_up
 
     return mock_up(run.project)
@@ -22,7 +22,7 @@ def up(run: Run) -> TaskResult:
 
 @command(TaskSpec("mock.status", prints_result=True))
 def status(run: Run) -> TaskResult:
-    """Say whether the mock runs and where."""
+    """Show whether the mock runs, and where."""
     from provision.commands.mock.status import mock_status
 
     return mock_status(run.project)

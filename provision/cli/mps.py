@@ -15,15 +15,17 @@ if TYPE_CHECKING:
 @command(
     TaskSpec("mps.plan", targets=True, prints_result=True, dry_run=False, single_host=True),
     about={
-        "clients": "how many processes there will be, instead of as many as fit",
-        "peak_memory": "GPU memory of one process at its peak, as nvidia-smi shows it without MPS: 900m, 2g",
-        "measure": "a command that is run once in the container to see what one process needs",
+        "clients": "the number of processes, instead of as many as fit",
+        "peak_memory": (
+            "the peak GPU memory of one process, as nvidia-smi shows it without MPS: 900m, 2g"
+        ),
+        "measure": "a command to run once in the container, to measure what one process needs",
     },
 )
 def plan(
     run: Run, clients: str | None = None, peak_memory: str | None = None, measure: str | None = None
 ) -> TaskResult:
-    """Say how many processes the GPU can share, and with which limits.
+    """Plan how many processes can share the GPU, and with which limits.
 
     Every number comes with its reason; nothing is changed. `--measure "python x.py"` runs the
     command once and reads its peak memory and how busy it keeps the GPU.
@@ -49,7 +51,10 @@ def enable(run: Run) -> TaskResult:
 @command(
     TaskSpec("mps.status", targets=True, prints_result=True, dry_run=False, single_host=True),
     about={
-        "strict": "end with 1 when a process uses the GPU outside MPS (or none can tell), or no server is ACTIVE and proven"
+        "strict": (
+            "end with 1 when a process uses the GPU outside MPS (or that is unknown), "
+            "or no server is ACTIVE and proven"
+        )
     },
 )
 def status(run: Run, *, strict: bool = False) -> TaskResult:
@@ -67,7 +72,7 @@ def status(run: Run, *, strict: bool = False) -> TaskResult:
 def top(run: Run) -> TaskResult:
     """Watch clients, memory and the GPU's activity, until q or Ctrl-C.
 
-    Without a terminal, and with --json, it looks once.
+    Without a terminal, and with --json, it prints one reading.
     """
     import sys
 
@@ -86,7 +91,7 @@ def top(run: Run) -> TaskResult:
     about={"force": "terminate clients that are still attached"},
 )
 def disable(run: Run, *, force: bool = False) -> TaskResult:
-    """Stop the MPS daemon once its clients have ended, and leave all as it was found."""
+    """Stop the MPS daemon once its clients have ended, and restore the previous state."""
     from provision.commands.mps.disable import mps_disable
 
     return mps_disable(run.project, targets=run.targets, force=force)
@@ -95,16 +100,22 @@ def disable(run: Run, *, force: bool = False) -> TaskResult:
 @command(
     TaskSpec("mps.bench", targets=True, dry_run=False, single_host=True),
     about={
-        "command": "your program instead of the built-in one; {steps} in it is replaced by the number of steps",
-        "workload": "the built-in program: mlp (PyTorch) or driver (no framework); mlp where PyTorch is",
-        "clients": "numbers of processes, 1,2,4,8,16 unless told otherwise",
-        "modes": "any of none, mps, 100/N, 200/N; all unless told otherwise",
-        "rounds": "how often each cell is run, 3 unless told otherwise",
-        "budget": "find the number of steps with which all of it takes about so long: 6m",
-        "steps": "steps of the program, 3000 unless told otherwise",
-        "output": "folder for JSON, report and charts, mps-bench unless told otherwise",
-        "unpinned": "do not keep each process on cores of its own",
-        "no_chart": "draw no charts, for which matplotlib is needed",
+        "command": (
+            "your program instead of the built-in one; "
+            "{steps} in it is replaced by the number of steps"
+        ),
+        "workload": (
+            "the built-in program: mlp (PyTorch) or driver (no framework); "
+            "mlp where PyTorch is installed"
+        ),
+        "clients": "numbers of processes, 1,2,4,8,16 by default",
+        "modes": "any of none, mps, 100/N, 200/N; all by default",
+        "rounds": "how often each cell is run, 3 by default",
+        "budget": "the total time, from which the number of steps is derived: 6m",
+        "steps": "steps of the program, 3000 by default",
+        "output": "folder for JSON, report and charts, mps-bench by default",
+        "unpinned": "do not pin each process to cores of its own",
+        "no_chart": "draw no charts (they need matplotlib)",
     },
 )
 def bench(
@@ -152,10 +163,10 @@ def bench(
     },
 )
 def explain(run: Run, text: str | None = None, file: str | None = None) -> TaskResult:
-    """Say what an error text or a log means, and what to do.
+    """Explain an error text or a log, and what to do.
 
-    NVIDIA's MPS alone: Apple's of the same name is told apart. Exit status 1 when nothing in it is
-    known.
+    It covers NVIDIA's MPS and recognises errors of Apple's MPS. Exit status 1 when no part of the
+    text is known.
     """
     from provision.commands.mps.explain import mps_explain
 
@@ -173,10 +184,10 @@ def explain(run: Run, text: str | None = None, file: str | None = None) -> TaskR
     )
 )
 def doctor(run: Run) -> TaskResult:
-    """Check everything that MPS rests on, in order, each with a remedy.
+    """Check everything that MPS depends on, in order, each with a remedy.
 
     Pipeline options after -- are checked too. Exit status 0: healthy, 1: warnings, 2: broken, 3:
-    something could not be told.
+    a check could not be made.
     """
     from provision.commands.mps.doctor import mps_doctor
 

@@ -64,7 +64,7 @@ class Output:
         exit_code: int,
         errors: Sequence[ProvisionError] = (),
     ) -> int:
-        """Print a task's result to standard output, its errors to standard error; return `exit_code`."""
+        """Print a result on standard output, its errors on standard error; return `exit_code`."""
         if self.as_json:
             extra: dict[str, object] = {"exit": exit_code} if exit_code else {}
             if self.runs_program and exit_code:

@@ -1,4 +1,4 @@
-"""VMs: create, provision, look at, stop and start, enter, delete."""
+"""VMs: create, provision, list, stop and start, open a shell, delete."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ if TYPE_CHECKING:
     from provision.cli.execution import Run
     from provision.commands.shared.result import TaskResult
 
-_NAMES = {
-    "name": "the VM, instead of the one of the settings; several with commas, or with * and ?"
-}
+_NAMES = {"name": "the VM, instead of that of the settings; several with commas, or with * and ?"}
 _PLACEMENT = ("name", "zones", "machine_type", "gpu", "ttl", "provisioning")
 
 
@@ -24,16 +22,19 @@ def _named(run: Run, name: str | None) -> str:
 @command(
     TaskSpec("vm.create", targets=True, settings=_PLACEMENT, omits=("limit",)),
     about={
-        "count": "how many VMs, at most 500; two or more are named NAME-1, NAME-2 and so on",
-        "parallel_zones": "ask so many zones at once, keep the first VM and delete the others; one after another unless told otherwise",
+        "count": "the number of VMs, at most 500; two or more are named NAME-1, NAME-2 and so on",
+        "parallel_zones": (
+            "the number of zones to ask at once: the first VM is kept, others are deleted; "
+            "1 by default"
+        ),
     },
 )
 def create(run: Run, *, count: str | None = None, parallel_zones: str | None = None) -> TaskResult:
     """Create the GPU VM, provision and verify it.
 
-    Zones are asked in the order of the settings until one has the machine. Run again, it changes
-    nothing. With --count, VMs are made side by side, each in the first zone that takes it; what
-    could not be made is named beside what was.
+    Zones are asked in the order of the settings until one has the machine. A second run changes
+    nothing. With --count, VMs are created in parallel, each in the first zone with capacity; the
+    result lists those that failed, too.
     """
     from provision.cli.flag_values import parse_count
     from provision.commands.vm.create.create import vm_create
@@ -51,8 +52,8 @@ def create(run: Run, *, count: str | None = None, parallel_zones: str | None = N
 def provision(run: Run) -> TaskResult:
     """Converge hosts to the recipes, yours included.
 
-    Driver, mounts, registry login, boot unit; what is as it should be is left alone. With --check:
-    what would change.
+    Driver, mounts, registry login, boot unit; what matches the recipes stays unchanged. With
+    --check, it reports what would change.
     """
     from provision.commands.vm.provision import vm_provision
 
@@ -67,10 +68,10 @@ def provision(run: Run) -> TaskResult:
     },
 )
 def offers(run: Run, *, gpu: str | None = None, region: str | None = None) -> TaskResult:
-    """List what could be had where, with price and quota.
+    """List which machines the zones offer, with price and quota.
 
-    Prices are estimates with a date. That a zone offers a machine says nothing of its capacity at
-    this moment.
+    Prices are estimates with a date. A zone that offers a machine may lack capacity at this
+    moment.
     """
     from provision.commands.vm.offers import vm_offers
 
@@ -79,7 +80,7 @@ def offers(run: Run, *, gpu: str | None = None, region: str | None = None) -> Ta
 
 @command(TaskSpec("vm.list", prints_result=True))
 def list_(run: Run) -> TaskResult:
-    """List the VMs made here: state, age, cost, time left."""
+    """List the VMs created here: state, age, cost, time left."""
     from provision.commands.vm.list import vm_list
 
     return vm_list(run.project)
@@ -95,9 +96,9 @@ def show(run: Run) -> TaskResult:
 
 @command(TaskSpec("vm.cost", prints_result=True))
 def cost(run: Run) -> TaskResult:
-    """What the VMs made here have cost, and will by the end of their time.
+    """Show what the VMs created here have cost, and will have cost at the end of their time.
 
-    An estimate from list prices: of the present or last run, and of the disk since it was made.
+    An estimate from list prices: of the present or last run, and of the disk since its creation.
     """
     from provision.commands.vm.cost import vm_cost
 
@@ -106,9 +107,9 @@ def cost(run: Run) -> TaskResult:
 
 @command(TaskSpec("vm.stop"), about=_NAMES)
 def stop(run: Run, *, name: str | None = None) -> TaskResult:
-    """Stop VMs: only their disks go on billing.
+    """Stop VMs: only their disks are billed from then on.
 
-    One that is stopped already stays as it is.
+    A stopped VM stays as it is.
     """
     from provision.commands.vm.stop import vm_stop
 
@@ -117,9 +118,9 @@ def stop(run: Run, *, name: str | None = None) -> TaskResult:
 
 @command(TaskSpec("vm.start"), about=_NAMES)
 def start(run: Run, *, name: str | None = None) -> TaskResult:
-    """Start VMs where they are; wait until the boot brought all back.
+    """Start VMs in their zones; wait until they have booted and are provisioned.
 
-    The time to live counts anew. A VM is bound to its zone by its disk: without capacity there, it
+    The time to live starts again. The disk binds a VM to its zone: without capacity there, the VM
     stays stopped.
     """
     from provision.commands.vm.start import vm_start
@@ -129,7 +130,7 @@ def start(run: Run, *, name: str | None = None) -> TaskResult:
 
 @command(TaskSpec("vm.reset"), about=_NAMES)
 def reset(run: Run, *, name: str | None = None) -> TaskResult:
-    """Reset VMs, as their reset button would, and wait until they are back."""
+    """Reset VMs like a reset button, and wait until they are ready again."""
     from provision.commands.vm.reset import vm_reset
 
     return vm_reset(run.project, _named(run, name))
@@ -138,7 +139,7 @@ def reset(run: Run, *, name: str | None = None) -> TaskResult:
 @command(
     TaskSpec("vm.extend"),
     about={
-        "duration": "how much longer, such as 2h or 90m",
+        "duration": "the additional time, such as 2h or 90m",
         **_NAMES,
         "restart": "stop a running VM, change its limit, start it again",
     },
@@ -148,9 +149,9 @@ def extend(
 ) -> TaskResult:
     """Give VMs more time before the cloud stops them, for one run.
 
-    The run that is under way or, of a stopped VM, the next one; the start after it puts the usual
-    limit back. Compute Engine documents that it changes the limit of a stopped VM only: a running
-    one may be refused without --restart.
+    That is the current run or, for a stopped VM, the next one; the start after it restores the
+    usual limit. Compute Engine documents that the limit of a stopped VM alone can change: without
+    --restart, the change of a running VM may be refused.
     """
     from provision.commands.vm.extend import vm_extend
 
@@ -159,10 +160,10 @@ def extend(
 
 @command(
     TaskSpec("vm.label"),
-    about={"labels": "KEY=VALUE to put, KEY- to take away, several with commas", **_NAMES},
+    about={"labels": "KEY=VALUE to set, KEY- to remove, several with commas", **_NAMES},
 )
 def label(run: Run, labels: str, *, name: str | None = None) -> TaskResult:
-    """Put labels on VMs, or take them away."""
+    """Set or remove labels of VMs."""
     from provision.commands.vm.label import vm_label
 
     return vm_label(run.project, labels, _named(run, name))
@@ -170,7 +171,7 @@ def label(run: Run, labels: str, *, name: str | None = None) -> TaskResult:
 
 @command(
     TaskSpec("vm.serial", prints_result=True, settings=("name",)),
-    about={"follow": "go on until the VM stops, or Ctrl-C"},
+    about={"follow": "continue until the VM stops, or Ctrl-C"},
 )
 def serial(run: Run, *, follow: bool = False) -> TaskResult:
     """Print what the VM wrote on its serial port."""
@@ -183,7 +184,7 @@ def serial(run: Run, *, follow: bool = False) -> TaskResult:
     TaskSpec("vm.wait", settings=("name",)),
     about={
         "until": "running, ssh or ready (the default): booted, and nothing differs from the recipe",
-        "timeout": "15m unless told otherwise",
+        "timeout": "15m by default",
     },
 )
 def wait(run: Run, *, until: str = "ready", timeout: str = "15m") -> TaskResult:
@@ -208,17 +209,20 @@ def delete(run: Run, *, name: str | None = None, yes: bool = False) -> TaskResul
     TaskSpec("vm.gc"),
     about={
         "yes": "ask nothing",
-        "check": "say what would be deleted, delete nothing",
-        "every_key": "also what you made with another project's key: from a folder or a state that is gone, or on another machine",
+        "check": "report what would be deleted, delete nothing",
+        "every_key": (
+            "also what you created with another project's key: from a lost folder or state, "
+            "or on another machine"
+        ),
     },
 )
 def gc(run: Run, *, yes: bool = False, check: bool = False, every_key: bool = False) -> TaskResult:
-    """Delete what belongs to nobody, or is stopped for too long.
+    """Delete orphans, and VMs that are stopped for too long.
 
-    VMs and disks that carry this toolkit's labels, and no journal of this machine says that a run
-    finished making them; VMs that are stopped for longer than the idle_delete written on them; and
-    the project's key in your login profile (OS Login) once no VM of the project is left. Asks
-    first; without a terminal it needs --yes. What carries other labels, or none, is never touched.
+    Orphans are VMs and disks with this toolkit's labels that no journal of this machine records as
+    completed. A VM is stopped for too long after the time of its idle_delete label. The project's
+    key in your login profile (OS Login) is removed once no VM of the project is left. Asks first;
+    without a terminal it needs --yes. Resources without the labels are never touched.
     """
     from provision.commands.vm.gc import vm_gc
 
@@ -236,9 +240,9 @@ def gc(run: Run, *, yes: bool = False, check: bool = False, every_key: bool = Fa
     )
 )
 def ssh(run: Run) -> TaskResult:
-    """A shell on the host, or the command after --.
+    """Open a shell on the host, or run the command after --.
 
-    Returns the status of what ran there; 125 when it could not be run.
+    Returns the status of the shell or command; 125 when it could not be run.
     """
     from provision.commands.vm.ssh import vm_ssh
 
@@ -255,9 +259,9 @@ def ssh_config(run: Run) -> TaskResult:
 
 @command(TaskSpec("vm.user-data", prints_result=True))
 def user_data(run: Run) -> TaskResult:
-    """Print cloud-init user-data for a VM made elsewhere.
+    """Print cloud-init user-data for a VM created elsewhere.
 
-    With it in the VM's metadata, each boot of Container-Optimized OS brings back what provisioning
+    With it in the VM's metadata, each boot of Container-Optimized OS restores what provisioning
     set up.
     """
     from provision.commands.vm.user_data import vm_user_data
@@ -267,12 +271,12 @@ def user_data(run: Run) -> TaskResult:
 
 @command(
     TaskSpec("vm.copy", targets=True, dry_run=False),
-    about={"src": "a file or folder here, or gs://BUCKET/PATH", "dst": "a folder on the host"},
+    about={"src": "a local file or folder, or gs://BUCKET/PATH", "dst": "a folder on the host"},
 )
 def copy(run: Run, src: str, dst: str) -> TaskResult:
     """Copy code to the host, from here or from a bucket.
 
-    What lies here travels over the connection; gs:// is read on the host itself, through toolbox.
+    Local files travel over the connection; the host itself reads gs://, through toolbox.
     """
     from provision.commands.vm.copy import vm_copy
 

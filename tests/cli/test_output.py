@@ -18,7 +18,7 @@ PROGRAMS = ("invoke", "provision")
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_json_is_the_only_thing_on_standard_output_whoever_writes(cli: Cli, program: str) -> None:
+def test_json_is_the_only_output_on_stdout(cli: Cli, program: str) -> None:
     ended = cli("vm.show", "--json", program=program)
     assert ended.document == {"vm": {"name": "dev", "note": "schön"}}
     assert ended.err == "a line of Python's\na line of a child\n"
@@ -26,27 +26,27 @@ def test_json_is_the_only_thing_on_standard_output_whoever_writes(cli: Cli, prog
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_without_json_people_read_standard_output(cli: Cli, program: str) -> None:
+def test_without_json_notes_go_to_stdout(cli: Cli, program: str) -> None:
     ended = cli("vm.provision", program=program)
     assert "dev    | driver         | fetching 100%\n" in ended.out
     assert "web-10  ok=1 changed=0 failed=0 skipped=0 unknown=0  0.61 s\n" in ended.out
     assert ended.err == ""
 
 
-def test_a_result_can_be_sent_to_a_file(cli: Cli) -> None:
+def test_result_goes_to_stdout_without_notes(cli: Cli) -> None:
     ended = cli("vm.list")
     assert ended.out == "no VMs\n"
     assert ended.err == "embedded mock: nothing is billed\n"
 
 
-def test_a_result_goes_to_standard_output_whatever_the_status(cli: Cli) -> None:
+def test_result_goes_to_stdout_at_any_exit_code(cli: Cli) -> None:
     """`mps.doctor | less` and `mps.status > report.txt` hold what was found where something is wrong, too."""
     ended = cli("mps.explain", "--text", "x")
     assert (ended.code, ended.out, ended.err) == (1, "nothing in it is known\n", "")
     assert cli("mps.explain", "--text", "x", "--json").document == {"exit": 1, "matches": []}
 
 
-def test_errors_beside_a_result_stay_on_standard_error(cli: Cli) -> None:
+def test_errors_beside_result_go_to_stderr(cli: Cli) -> None:
     ended = cli("vm.stop", "--name", "a,b")
     assert (ended.code, ended.out) == (4, "a stopped\n")
     assert ended.three_lines == [
@@ -57,7 +57,7 @@ def test_errors_beside_a_result_stay_on_standard_error(cli: Cli) -> None:
     assert "a stopped" not in cli("vm.stop", "--name", "a,b", "--json").out
 
 
-def test_notes_and_events_go_to_standard_error_beside_json(cli: Cli) -> None:
+def test_notes_go_to_stderr_beside_json(cli: Cli) -> None:
     ended = cli("vm.provision", "--json")
     assert ended.code == 1
     assert "dev    | driver         | fetching 100%\n" in ended.err
@@ -80,7 +80,7 @@ def test_notes_and_events_go_to_standard_error_beside_json(cli: Cli) -> None:
     assert ended.document["exit"] == 1
 
 
-def test_an_error_is_three_lines_and_its_own_exit_code(cli: Cli) -> None:
+def test_error_has_three_lines_and_own_exit_code(cli: Cli) -> None:
     ended = cli("mps.status")
     assert ended.three_lines == [
         "error: dev: is unreachable",
@@ -91,7 +91,7 @@ def test_an_error_is_three_lines_and_its_own_exit_code(cli: Cli) -> None:
     assert ended.code == 4
 
 
-def test_an_error_as_json(cli: Cli) -> None:
+def test_error_as_json_document(cli: Cli) -> None:
     ended = cli("mps.status", "--json")
     assert ended.document == {
         "error": {
@@ -106,7 +106,7 @@ def test_an_error_as_json(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("program", ["provision", "invoke"])
-def test_remedies_name_the_program_that_was_called(cli: Cli, program: str) -> None:
+def test_remedies_name_the_called_program(cli: Cli, program: str) -> None:
     """Resources and tables write `invoke`, since they know of no command line."""
     people = cli("vm.provision", program=program)
     assert f"  try: {program} vm.provision --diff" in people.out.splitlines()
@@ -118,7 +118,7 @@ def test_remedies_name_the_program_that_was_called(cli: Cli, program: str) -> No
     assert cli("mps.status", program=program).three_lines[2] == f"  try: {program} vm.show"
 
 
-def test_an_unforeseen_error_shows_no_traceback_unless_asked(cli: Cli) -> None:
+def test_unexpected_error_shows_traceback_only_with_debug(cli: Cli) -> None:
     ended = cli("mps.enable")
     assert ended.three_lines[1] == "  why: ZeroDivisionError: a bug"
     assert ended.code == 1
@@ -148,7 +148,7 @@ AWKWARD = [
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_words_after_the_dashes_arrive_as_they_were_typed(cli: Cli, program: str) -> None:
+def test_words_after_dashes_arrive_unchanged(cli: Cli, program: str) -> None:
     ended = cli("dev.exec", "--", *AWKWARD, program=program)
     assert ended.out.split("\0") == AWKWARD
     assert ended.err == "program's stderr\n"
@@ -156,7 +156,7 @@ def test_words_after_the_dashes_arrive_as_they_were_typed(cli: Cli, program: str
 
 
 @pytest.mark.parametrize("status", [0, 1, 3, 125, 255])
-def test_the_programs_status_is_returned(cli: Cli, status: int) -> None:
+def test_program_status_is_returned(cli: Cli, status: int) -> None:
     ended = cli("dev.exec", "--json", "--", "exit", str(status))
     assert ended.code == status
     assert ended.document.get("failed_in") == ("program" if status else None)
@@ -164,7 +164,7 @@ def test_the_programs_status_is_returned(cli: Cli, status: int) -> None:
     assert "exit\0" in ended.err, "with --json the program's output goes to standard error"
 
 
-def test_our_own_failure_beside_a_program_is_125(cli: Cli) -> None:
+def test_own_failure_of_program_task_is_125(cli: Cli) -> None:
     ended = cli("dev.shell", "--json")
     assert ended.code == 125
     assert ended.document["failed_in"] == "provision"
@@ -172,23 +172,23 @@ def test_our_own_failure_beside_a_program_is_125(cli: Cli) -> None:
     assert ended.document["error"]["what"] == "is unreachable"
 
 
-def test_even_a_wrong_flag_is_125_beside_a_program(cli: Cli) -> None:
+def test_wrong_flag_of_program_task_is_125(cli: Cli) -> None:
     assert cli("dev.exec", "--clients", "x", "--", "true").code == 125
 
 
-def test_words_where_none_are_taken_are_refused(cli: Cli) -> None:
+def test_unsupported_words_after_dashes_are_refused(cli: Cli) -> None:
     ended = cli("vm.list", "--", "a", "b")
     assert ended.three_lines[:2] == ["error: vm.list: takes no words after --", "  why: got: a b"]
     assert ended.code == 2
 
 
-def test_a_command_must_be_there(cli: Cli) -> None:
+def test_missing_command_is_refused(cli: Cli) -> None:
     ended = cli("dev.exec")
     assert ended.three_lines[0] == "error: dev.exec: needs a command after --"
     assert ended.code == 125
 
 
-def test_arguments_of_a_file(cli: Cli) -> None:
+def test_dev_run_passes_file_and_arguments(cli: Cli) -> None:
     ended = cli("dev.run", "my file.py", "--json", "--", "--lr", "0.1")
     assert ended.document == {"file": "my file.py", "words": ["--lr", "0.1"]}
 
@@ -219,7 +219,7 @@ def test_flags_become_typed_targets(cli: Cli) -> None:
     }
 
 
-def test_targets_without_flags(cli: Cli) -> None:
+def test_targets_without_flags_are_defaults(cli: Cli) -> None:
     targets = cli("vm.create", "--json").document["targets"]
     assert targets == {
         "host": None,
@@ -243,24 +243,24 @@ def test_targets_without_flags(cli: Cli) -> None:
         ("--forks", 5000 * "9"),
     ],
 )
-def test_a_bad_number_is_usage_and_no_traceback(cli: Cli, flag: str, text: str) -> None:
+def test_invalid_number_is_usage_error(cli: Cli, flag: str, text: str) -> None:
     ended = cli("vm.create", f"{flag}={text}")
     assert ended.three_lines[0].startswith(f"error: {flag}: {text[:20]!r}")
     assert ended.code == 2
 
 
-def test_host_and_limit_exclude_each_other(cli: Cli) -> None:
+def test_host_with_limit_is_refused(cli: Cli) -> None:
     assert cli("vm.provision", "--host", "a", "--limit", "b").code == 2
 
 
-def test_what_invokes_parser_refuses_ends_as_invoke_ends_it(cli: Cli) -> None:
+def test_parser_errors_end_like_invokes(cli: Cli) -> None:
     ended = cli("vm.create", "--nmae", "x")
     assert ended.code == 1
     assert "Traceback" not in ended.err
     assert "--nmae" in ended.err
 
 
-def test_host_has_no_short_flag_that_is_helps(cli: Cli) -> None:
+def test_h_is_short_flag_of_help_only(cli: Cli) -> None:
     ended = cli("vm.create", "-h")
     assert ended.code == 0
     assert "Usage: " in ended.out
@@ -276,7 +276,7 @@ def test_host_has_no_short_flag_that_is_helps(cli: Cli) -> None:
         ("vm.copy", "--check", "a", "/b"),
     ],
 )
-def test_what_cannot_be_foretold_takes_no_check(cli: Cli, words: tuple[str, ...]) -> None:
+def test_task_without_dry_run_has_no_check_flag(cli: Cli, words: tuple[str, ...]) -> None:
     ended = cli(*words)
     assert (ended.code, ended.out) == (1, "")
     assert "No idea what" in ended.err
@@ -291,22 +291,22 @@ def test_what_cannot_be_foretold_takes_no_check(cli: Cli, words: tuple[str, ...]
         ("dev.shell", "--diff"),
     ],
 )
-def test_help_lists_no_flag_that_is_refused_or_does_nothing(cli: Cli, task: str, flag: str) -> None:
+def test_help_lists_supported_flags_only(cli: Cli, task: str, flag: str) -> None:
     assert flag not in cli("--help", task).out
     assert cli(task, flag, "x").code == 1
 
 
-def test_an_error_carries_nothing_that_a_terminal_would_obey(cli: Cli) -> None:
+def test_error_text_has_no_control_characters(cli: Cli) -> None:
     ended = cli("vm.create", "--name", "\x1b[2Jx")
     assert "\x1b" not in ended.err
 
 
-def test_deleting_asks_and_refuses_where_nobody_can_answer(cli: Cli) -> None:
+def test_delete_without_terminal_is_refused(cli: Cli) -> None:
     assert cli("vm.delete").code == 2
     assert cli("vm.delete", "--yes", "--json").document == {"deleted": True}
 
 
-def test_the_program_is_named_as_it_was_called(cli: Cli) -> None:
+def test_program_name_is_that_of_the_call(cli: Cli) -> None:
     assert cli("vm.create", "--json", program="invoke").document["argv0"] == "invoke"
     assert cli("vm.create", "--json", program="provision").document["argv0"] == "provision"
 
@@ -314,14 +314,14 @@ def test_the_program_is_named_as_it_was_called(cli: Cli) -> None:
 # --- ends -----------------------------------------------------------------------------------------
 
 
-def test_interrupted_is_130(cli: Cli) -> None:
+def test_interrupt_exits_130(cli: Cli) -> None:
     ended = cli("mps.disable", "--json")
     assert ended.code == 130
     assert ended.document["error"]["what"] == "interrupted"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_leaves_the_recap(
+def test_termination_signal_prints_recap(
     project: Path, argv: Callable[..., list[str]], number: signal.Signals
 ) -> None:
     with subprocess.Popen(
@@ -340,7 +340,7 @@ def test_a_signal_leaves_the_recap(
     assert "Traceback" not in err
 
 
-def test_under_nohup_a_closed_terminal_ends_nothing(
+def test_nohup_ignores_hangup(
     project: Path, argv: Callable[..., list[str]]
 ) -> None:
     command = ["nohup", *argv("invoke", "dev.up")]
@@ -362,7 +362,7 @@ def test_under_nohup_a_closed_terminal_ends_nothing(
         assert process.wait(timeout=30) == 130
 
 
-def test_a_run_goes_on_when_nobody_reads_its_lines(
+def test_run_continues_when_stdout_reader_is_gone(
     project: Path, argv: Callable[..., list[str]], tmp_path: Path
 ) -> None:
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
@@ -383,7 +383,7 @@ def test_a_run_goes_on_when_nobody_reads_its_lines(
     assert (tmp_path / "state" / "provision" / "reached").read_text() == "the end"
 
 
-def test_a_closed_pipe_makes_no_noise(project: Path, argv: Callable[..., list[str]]) -> None:
+def test_closed_pipe_prints_no_traceback(project: Path, argv: Callable[..., list[str]]) -> None:
     with subprocess.Popen(
         argv("invoke", "vm.ssh-config"), cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
@@ -397,7 +397,7 @@ def test_a_closed_pipe_makes_no_noise(project: Path, argv: Callable[..., list[st
 
 
 @pytest.mark.parametrize(("answer", "text"), [(b"YES\n", "deleted"), (b"\n", "kept")])
-def test_a_question_on_a_terminal(
+def test_delete_asks_on_terminal(
     project: Path, argv: Callable[..., list[str]], answer: bytes, text: str
 ) -> None:
     ours, theirs = pty.openpty()
@@ -423,7 +423,7 @@ def test_a_question_on_a_terminal(
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_help_into_a_closed_pipe_is_quiet(
+def test_help_into_closed_pipe_prints_no_traceback(
     project: Path, argv: Callable[..., list[str]], unbuffered: str
 ) -> None:
     env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
@@ -440,7 +440,7 @@ def test_help_into_a_closed_pipe_is_quiet(
         assert process.stderr.read() == b""
 
 
-def test_a_run_leaves_its_journal(cli: Cli, tmp_path: Path) -> None:
+def test_run_writes_history(cli: Cli, tmp_path: Path) -> None:
     cli("vm.provision", env={"XDG_STATE_HOME": str(tmp_path)})
     (file,) = tmp_path.glob("provision/projects/*/runs/*.jsonl")
     assert file.stat().st_mode & 0o077 == 0
@@ -451,7 +451,7 @@ def test_a_run_leaves_its_journal(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_a_closed_standard_stream_leads_nowhere(
+def test_closed_standard_streams_are_opened_on_null(
     project: Path, argv: Callable[..., list[str]], program: str, closed: str
 ) -> None:
     """As under cron: nothing is an error of ours, and a child's words go into no file that we opened."""
@@ -469,7 +469,7 @@ def test_a_closed_standard_stream_leads_nowhere(
 
 @pytest.mark.parametrize("flags", [(), ("--json",)])
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_full_disk_behind_standard_output_is_said(
+def test_full_disk_behind_stdout_is_reported(
     project: Path, argv: Callable[..., list[str]], program: str, flags: tuple[str, ...]
 ) -> None:
     with Path("/dev/full").open("wb") as full:
@@ -489,7 +489,7 @@ def test_a_full_disk_behind_standard_output_is_said(
     assert "Traceback" not in done.stderr
 
 
-def test_state_that_cannot_be_written_is_no_mistake_of_the_program(
+def test_unwritable_state_is_reported_as_file_error(
     cli: Cli, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
@@ -503,7 +503,7 @@ def test_state_that_cannot_be_written_is_no_mistake_of_the_program(
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_letters_that_the_locale_lacks_end_nothing(
+def test_characters_outside_locale_are_escaped(
     project: Path, argv: Callable[..., list[str]], program: str
 ) -> None:
     """The note holds an ö, which ASCII has not."""

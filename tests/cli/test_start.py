@@ -11,7 +11,7 @@ from tests.cli.conftest import Cli, Ended, in_process_of_its_own
 
 
 @pytest.mark.parametrize("program", ["provision", "invoke"])
-def test_what_a_task_imports_is_compiled_once(
+def test_imports_of_task_are_compiled_once(
     program: str, project: Path, argv: Callable[..., list[str]], tmp_path: Path
 ) -> None:
     env = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path / "pycache")}
@@ -57,7 +57,7 @@ def cut(project: Path, module: str, words: list[str], program: str = PROGRAM) ->
     ],
     ids=["before Invoke", "before the task", "in the task"],
 )
-def test_ctrl_c_while_starting_is_an_end_as_any_other(
+def test_ctrl_c_during_start_exits_130(
     project: Path, module: str, where: str
 ) -> None:
     ended = cut(project, module, ["vm.list"])
@@ -66,12 +66,12 @@ def test_ctrl_c_while_starting_is_an_end_as_any_other(
     assert (document["exit"], document["error"]["what"]) == (130, "interrupted")
 
 
-def test_ctrl_c_beside_a_program_is_no_failure_of_ours(project: Path) -> None:
+def test_ctrl_c_during_start_of_program_task_exits_130(project: Path) -> None:
     assert cut(project, "provision.cli.config", ["dev.exec", "--", "cat", "--json"]).out == ""
     assert cut(project, "provision.cli.config", ["dev.exec", "--", "true"], STOCK).code == 130
 
 
-def test_ctrl_c_while_the_command_line_is_read(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_during_parsing_exits_130(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Invoke would end with 1 and without a word."""
 
     def interrupted(*_: object) -> None:

@@ -86,7 +86,7 @@ def wrong(task: str, rest: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_texts_call_tasks_that_exist_with_flags_that_they_take() -> None:
+def test_commands_in_texts_exist_with_their_flags() -> None:
     found = list(calls())
     assert {task for _, task, _ in found} >= {
         "vm.create",
@@ -110,11 +110,11 @@ def test_texts_call_tasks_that_exist_with_flags_that_they_take() -> None:
         ("vm.list", " --json --name=x", ["--name"]),
     ],
 )
-def test_a_wrong_call_is_seen(task: str, rest: str, faults: list[str]) -> None:
+def test_wrong_command_is_detected(task: str, rest: str, faults: list[str]) -> None:
     assert wrong(task, rest) == faults
 
 
-def test_a_remedy_can_be_typed_as_it_stands() -> None:
+def test_remedies_are_complete_commands() -> None:
     """A task is called by a program; a flag alone, for whatever task it was, is one of ours."""
     found = dict(remedies())
     assert len(found) > 100

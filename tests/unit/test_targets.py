@@ -18,26 +18,26 @@ def project(folder: Path) -> Project:
     return Project(settings, folder / "state", folder, program_argv0="provision", environ={})
 
 
-def test_one_host_or_a_pattern() -> None:
+def test_host_with_limit_is_refused() -> None:
     with pytest.raises(UsageError, match="cannot be given together"):
         Targets(host="dev", limit="d*")
 
 
 @pytest.mark.parametrize("host", ["", " "])
-def test_an_empty_name_is_not_the_host_of_the_settings(host: str) -> None:
+def test_empty_host_is_refused(host: str) -> None:
     """`--host "$HOST"` with HOST unset must not act on the VM."""
     with pytest.raises(UsageError, match="--host names no host"):
         Targets(host=host)
 
 
-def test_a_host_that_nobody_knows_is_named_with_those_that_are(tmp_path: Path) -> None:
+def test_unknown_host_error_lists_known_hosts(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no host named de v") as caught:
         convergence.hosts(project(tmp_path), Targets(host="de v"))
     assert caught.value.why == "known hosts: desk"
     assert caught.value.fix == "provision vm.create --name 'de v', or --host NAME"
 
 
-def test_a_task_for_one_host_says_how_to_name_it(tmp_path: Path) -> None:
+def test_single_host_task_with_several_hosts_is_refused(tmp_path: Path) -> None:
     both = project(tmp_path)
     both.settings.hosts["other"] = both.settings.hosts["desk"]
     with pytest.raises(UsageError, match="acts on one host") as caught:

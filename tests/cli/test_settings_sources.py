@@ -23,7 +23,7 @@ def settings(cli: Cli, *words: str, **kwargs: Any) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_each_level_overrides_the_one_before(
+def test_each_level_overrides_the_previous(
     cli: Cli, project: Path, clean_environment: Path, program: str
 ) -> None:
     (clean_environment / ".invoke.yaml").write_text(
@@ -57,26 +57,26 @@ def test_each_level_overrides_the_one_before(
         ("invoke.py", "import os\nprovision = {'name': os.sep.join(['found'])}\ndel os\n"),
     ],
 )
-def test_every_kind_of_file_that_invoke_reads(
+def test_every_file_type_of_invoke_is_read(
     cli: Cli, project: Path, name: str, text: str
 ) -> None:
     (project / name).write_text(text)
     assert settings(cli)["name"] == "found"
 
 
-def test_yaml_goes_before_json(cli: Cli, project: Path) -> None:
+def test_yaml_file_has_precedence_over_json(cli: Cli, project: Path) -> None:
     (project / "invoke.json").write_text('{"provision": {"name": "json"}}')
     (project / "invoke.yaml").write_text("provision: {name: yaml}")
     assert settings(cli)["name"] == "yaml"
 
 
-def test_the_runtime_file_may_come_from_a_variable(cli: Cli, project: Path) -> None:
+def test_runtime_file_from_environment_variable(cli: Cli, project: Path) -> None:
     (project / "ci.yaml").write_text("provision: {name: ci}")
     assert settings(cli, env={"INVOKE_RUNTIME_CONFIG": "ci.yaml"})["name"] == "ci"
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_the_project_is_found_from_below(cli: Cli, project: Path, program: str) -> None:
+def test_project_is_found_from_subfolder(cli: Cli, project: Path, program: str) -> None:
     (project / "invoke.yaml").write_text("provision: {name: above}")
     below = project / "src" / "deep"
     below.mkdir(parents=True)
@@ -84,7 +84,7 @@ def test_the_project_is_found_from_below(cli: Cli, project: Path, program: str) 
     assert (ended.document["name"], ended.document["project_dir"]) == ("above", str(project))
 
 
-def test_provision_works_without_any_project(cli: Cli, tmp_path: Path) -> None:
+def test_provision_works_without_project(cli: Cli, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     bare.mkdir()
     ended = cli("vm.create", "--json", program="provision", cwd=bare)
@@ -92,7 +92,7 @@ def test_provision_works_without_any_project(cli: Cli, tmp_path: Path) -> None:
     assert ended.document["project_dir"] == str(bare)
 
 
-def test_a_machine_type_of_the_dataflow_job_that_does_not_fit_is_told_with_its_place(
+def test_unfit_dataflow_machine_type_error_shows_file_and_line(
     cli: Cli, project: Path
 ) -> None:
     (project / "invoke.yaml").write_text(
@@ -106,7 +106,7 @@ def test_a_machine_type_of_the_dataflow_job_that_does_not_fit_is_told_with_its_p
     )
 
 
-def test_the_state_folder(cli: Cli, clean_environment: Path) -> None:
+def test_state_folder_follows_xdg(cli: Cli, clean_environment: Path) -> None:
     assert cli("vm.create", "--json").document["state_dir"] == str(
         clean_environment / ".local/state/provision"
     )
@@ -124,7 +124,7 @@ def test_the_state_folder(cli: Cli, clean_environment: Path) -> None:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_variable_may_set_a_list_that_a_file_sets_too(
+def test_variable_overrides_list_of_file(
     cli: Cli, project: Path, program: str
 ) -> None:
     """Stock Invoke ends with a traceback here: it cannot cast text to what the file holds."""
@@ -144,13 +144,13 @@ def test_a_variable_may_set_a_list_that_a_file_sets_too(
     assert found["worker"]["privileged"] is True
 
 
-def test_empty_means_not_set(cli: Cli, project: Path) -> None:
+def test_empty_variable_is_ignored(cli: Cli, project: Path) -> None:
     (project / "invoke.yaml").write_text("provision: {project: my-project-1}")
     assert settings(cli)["cloud"] == "gce"
     assert settings(cli, env={"INVOKE_PROVISION_PROJECT": ""})["cloud"] == "mock"
 
 
-def test_an_empty_flag_means_nothing_and_is_refused(cli: Cli, project: Path) -> None:
+def test_empty_flag_is_refused(cli: Cli, project: Path) -> None:
     """`--name "$VM"` of a script in which nobody set VM would act on the VM of the settings."""
     (project / "invoke.yaml").write_text("provision: {name: precious}")
     for task, flag in (
@@ -180,7 +180,7 @@ def test_an_empty_flag_means_nothing_and_is_refused(cli: Cli, project: Path) -> 
         ("INVOKE_PROVISION_WORKER_PRIVILEGED", "maybe", "write true or false"),
     ],
 )
-def test_a_variable_that_sets_nothing_is_an_error(
+def test_unknown_settings_variable_is_refused(
     cli: Cli, variable: str, text: str, says: str
 ) -> None:
     ended = cli("vm.create", env={variable: text})
@@ -189,7 +189,7 @@ def test_a_variable_that_sets_nothing_is_an_error(
     assert ended.code == 2
 
 
-def test_commands_that_a_task_starts_see_the_variables_too(cli: Cli, project: Path) -> None:
+def test_child_processes_see_settings_variables(cli: Cli, project: Path) -> None:
     (project / "tasks.py").write_text(
         "import sys\nfrom invoke import task\nfrom provision.cli import namespace_for\n\nnamespace = namespace_for(__file__)\n\n\n"
         "@task\ndef outer(context):\n    context.run('%s -m invoke vm.list --json' % sys.executable)\n\n\nnamespace.add_task(outer)\n"
@@ -205,7 +205,7 @@ def test_commands_that_a_task_starts_see_the_variables_too(cli: Cli, project: Pa
     ("program", "words"),
     [("invoke", ("--list",)), ("invoke", ("vm.list",)), ("provision", ("vm.list",))],
 )
-def test_broken_yaml_names_line_and_column(
+def test_yaml_error_shows_line_and_column(
     cli: Cli, project: Path, program: str, words: tuple[str, ...]
 ) -> None:
     (project / "invoke.yaml").write_text("provision:\n  name: dev\n   zones: [a]\n")
@@ -214,7 +214,7 @@ def test_broken_yaml_names_line_and_column(
     assert ended.code == 2
 
 
-def test_broken_yaml_as_json(cli: Cli, project: Path) -> None:
+def test_yaml_error_as_json_document(cli: Cli, project: Path) -> None:
     (project / "invoke.yaml").write_text("a: [")
     ended = cli("vm.list", "--json")
     assert ended.document["error"]["what"] == "is not YAML"
@@ -287,7 +287,7 @@ BREAK_INVOKE_TOO = [
 
 
 @pytest.mark.parametrize(("name", "content", "first"), FILES)
-def test_files_that_cannot_be_used(
+def test_unusable_settings_file_is_explained(
     cli: Cli, project: Path, name: str, content: bytes, first: str
 ) -> None:
     (project / name).write_bytes(content)
@@ -297,7 +297,7 @@ def test_files_that_cannot_be_used(
 
 
 @pytest.mark.parametrize(("name", "content", "first"), BREAK_INVOKE_TOO)
-def test_files_on_which_stock_invoke_shows_a_traceback(
+def test_settings_file_that_breaks_invoke_is_explained(
     cli: Cli, project: Path, name: str, content: bytes, first: str
 ) -> None:
     (project / name).write_bytes(content)
@@ -314,7 +314,7 @@ def test_files_on_which_stock_invoke_shows_a_traceback(
         ("settings.toml", "it ends with none of yaml, yml, json, py"),
     ],
 )
-def test_a_runtime_file_that_cannot_be_read(
+def test_unreadable_runtime_file_is_explained(
     cli: Cli, project: Path, program: str, name: str, says: str
 ) -> None:
     (project / "settings.toml").write_text("")
@@ -324,7 +324,7 @@ def test_a_runtime_file_that_cannot_be_read(
     assert ended.code == 2
 
 
-def test_a_broken_file_in_the_home_folder(cli: Cli, clean_environment: Path) -> None:
+def test_invalid_file_in_home_folder_is_explained(cli: Cli, clean_environment: Path) -> None:
     """Invoke reads it before it finds any task of ours: only our own program can do better than a traceback."""
     (clean_environment / ".invoke.yaml").write_text("a: [\n")
     ended = cli("vm.list", program="provision")
@@ -332,7 +332,7 @@ def test_a_broken_file_in_the_home_folder(cli: Cli, clean_environment: Path) -> 
     assert ended.code == 2
 
 
-def test_a_gpu_and_a_machine_that_do_not_go_together(cli: Cli, project: Path) -> None:
+def test_gpu_and_machine_type_mismatch_is_refused(cli: Cli, project: Path) -> None:
     (project / "invoke.yaml").write_text(
         "provision:\n  gpu: nvidia-l4\n  machine_type: n1-standard-8\n"
     )
@@ -344,7 +344,7 @@ def test_a_gpu_and_a_machine_that_do_not_go_together(cli: Cli, project: Path) ->
     assert ended.code == 2
 
 
-def test_a_machine_that_follows_from_the_gpu_is_blamed_on_the_gpu(cli: Cli) -> None:
+def test_mismatch_of_derived_machine_type_names_the_gpu(cli: Cli) -> None:
     ended = cli("vm.create", "--gpu", "h100")
     assert (
         ended.three_lines[0]
@@ -356,7 +356,7 @@ def test_a_machine_that_follows_from_the_gpu_is_blamed_on_the_gpu(cli: Cli) -> N
     )
 
 
-def test_a_flag_that_sets_a_setting_is_named_as_the_source(cli: Cli) -> None:
+def test_error_names_flag_as_source(cli: Cli) -> None:
     ended = cli("vm.create", "--name", "a;b")
     assert ended.three_lines[0] == "error: --name: provision.name is 'a;b'"
     assert settings(cli, "--zones", "us-east1-b,us-east1-c", "--gpu", "none")["zones"] == [
@@ -365,7 +365,7 @@ def test_a_flag_that_sets_a_setting_is_named_as_the_source(cli: Cli) -> None:
     ]
 
 
-def test_an_error_of_the_users_own_task_stays_a_traceback(cli: Cli, project: Path) -> None:
+def test_error_in_users_task_keeps_traceback(cli: Cli, project: Path) -> None:
     (project / "tasks.py").write_text(
         "from invoke import task\nfrom provision.cli import namespace_for\n\nnamespace = namespace_for(__file__)\n\n\n"
         "@task\ndef mine(context):\n    raise LookupError('my own')\n\n\nnamespace.add_task(mine)\n"
@@ -381,13 +381,13 @@ def test_an_error_of_the_users_own_task_stays_a_traceback(cli: Cli, project: Pat
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_example_works_with_no_edit(cli: Cli, project: Path) -> None:
+def test_example_settings_work_unedited(cli: Cli, project: Path) -> None:
     plain = settings(cli)
     (project / "invoke.yaml").write_text((ROOT / "invoke.yaml").read_text())
     assert settings(cli) == plain
 
 
-def test_the_example_names_every_setting_and_each_line_of_it_is_valid(
+def test_example_settings_are_complete_and_valid(
     cli: Cli, project: Path
 ) -> None:
     """Remove the # of every line: what is shown must be accepted, and nothing may be missing."""
@@ -406,7 +406,7 @@ def test_the_example_names_every_setting_and_each_line_of_it_is_valid(
     assert wanted <= named
 
 
-def test_listing_imports_nothing_heavy(project: Path) -> None:
+def test_list_imports_no_heavy_library(project: Path) -> None:
     """What `invoke --list` imports: Invoke itself and a few small files of ours."""
     script = (
         "import sys, atexit\nsys.argv = ['invoke', '--list']\nfrom invoke.main import program\n"
@@ -445,7 +445,7 @@ def test_listing_imports_nothing_heavy(project: Path) -> None:
     assert "image.render" in done.stdout
 
 
-def test_both_programs_offer_the_same_tasks(cli: Cli) -> None:
+def test_both_programs_list_the_same_tasks(cli: Cli) -> None:
     listed = [
         {
             line.split()[0]
@@ -458,7 +458,7 @@ def test_both_programs_offer_the_same_tasks(cli: Cli) -> None:
     assert {"vm.create", "vm.ssh-config", "dev.exec", "mock.up", "demo"} <= listed[0]
 
 
-def test_every_task_and_every_flag_is_explained(cli: Cli) -> None:
+def test_every_task_and_flag_has_help(cli: Cli) -> None:
     tasks = [
         line.split()
         for line in cli("--list").out.splitlines()

@@ -40,7 +40,7 @@ def ends(tmp_path: Path) -> Iterator[dict[str, IO[str]]]:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "file", "socket"])
-def test_what_was_piped_or_redirected_is_handed_on(
+def test_redirected_stdin_is_returned(
     ends: dict[str, IO[str]], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", ends[kind])
@@ -48,7 +48,7 @@ def test_what_was_piped_or_redirected_is_handed_on(
 
 
 @pytest.mark.parametrize("kind", ["terminal", "null"])
-def test_a_terminal_stays_ours_and_nothing_is_nothing(
+def test_terminal_and_null_are_not_redirected_stdin(
     ends: dict[str, IO[str]], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", ends[kind])
@@ -56,14 +56,14 @@ def test_a_terminal_stays_ours_and_nothing_is_nothing(
 
 
 @pytest.mark.parametrize("replaced", [None, io.StringIO("x")])
-def test_what_is_no_file_gives_nothing(
+def test_stdin_without_file_descriptor_gives_none(
     replaced: IO[str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", replaced)
     assert redirected_stdin() is None
 
 
-def test_a_closed_one_gives_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_closed_stdin_gives_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = (tmp_path / "x").open("w+")
     file.close()
     monkeypatch.setattr(sys, "stdin", file)
@@ -71,7 +71,7 @@ def test_a_closed_one_gives_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 @pytest.mark.parametrize("text", ["", "0", "1000", "\u0663", "100000000", "9" * 5000])
-def test_a_number_that_is_out_of_range_is_refused_in_one_line(text: str) -> None:
+def test_number_out_of_range_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a valid number") as caught:
         parse_count("--clients", text, least=1)
     assert (caught.value.where, caught.value.why) == (
