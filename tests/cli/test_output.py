@@ -340,9 +340,7 @@ def test_termination_signal_prints_recap(
     assert "Traceback" not in err
 
 
-def test_nohup_ignores_hangup(
-    project: Path, argv: Callable[..., list[str]]
-) -> None:
+def test_nohup_ignores_hangup(project: Path, argv: Callable[..., list[str]]) -> None:
     command = ["nohup", *argv("invoke", "dev.up")]
     with subprocess.Popen(
         command,
@@ -489,9 +487,7 @@ def test_full_disk_behind_stdout_is_reported(
     assert "Traceback" not in done.stderr
 
 
-def test_unwritable_state_is_reported_as_file_error(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_unwritable_state_is_reported_as_file_error(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     ended = cli("mock.up", env={"XDG_STATE_HOME": str(tmp_path / "file")})
     assert ended.code == 1

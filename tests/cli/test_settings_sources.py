@@ -57,9 +57,7 @@ def test_each_level_overrides_the_previous(
         ("invoke.py", "import os\nprovision = {'name': os.sep.join(['found'])}\ndel os\n"),
     ],
 )
-def test_every_file_type_of_invoke_is_read(
-    cli: Cli, project: Path, name: str, text: str
-) -> None:
+def test_every_file_type_of_invoke_is_read(cli: Cli, project: Path, name: str, text: str) -> None:
     (project / name).write_text(text)
     assert settings(cli)["name"] == "found"
 
@@ -92,9 +90,7 @@ def test_provision_works_without_project(cli: Cli, tmp_path: Path) -> None:
     assert ended.document["project_dir"] == str(bare)
 
 
-def test_unfit_dataflow_machine_type_error_shows_file_and_line(
-    cli: Cli, project: Path
-) -> None:
+def test_unfit_dataflow_machine_type_error_shows_file_and_line(cli: Cli, project: Path) -> None:
     (project / "invoke.yaml").write_text(
         "provision:\n  gpu: nvidia-l4\n  dataflow:\n    machine_type: n1-standard-4\n"
     )
@@ -124,9 +120,7 @@ def test_state_folder_follows_xdg(cli: Cli, clean_environment: Path) -> None:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_variable_overrides_list_of_file(
-    cli: Cli, project: Path, program: str
-) -> None:
+def test_variable_overrides_list_of_file(cli: Cli, project: Path, program: str) -> None:
     """Stock Invoke ends with a traceback here: it cannot cast text to what the file holds."""
     (project / "invoke.yaml").write_text(
         "provision: {zones: [us-east1-b], gpu_count: 1, worker: {requirements: [a]}}"
@@ -387,9 +381,7 @@ def test_example_settings_work_unedited(cli: Cli, project: Path) -> None:
     assert settings(cli) == plain
 
 
-def test_example_settings_are_complete_and_valid(
-    cli: Cli, project: Path
-) -> None:
+def test_example_settings_are_complete_and_valid(cli: Cli, project: Path) -> None:
     """Remove the # of every line: what is shown must be accepted, and nothing may be missing."""
     lines = (ROOT / "invoke.yaml").read_text().splitlines()
     body = lines[lines.index("provision:") :]

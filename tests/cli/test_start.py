@@ -57,9 +57,7 @@ def cut(project: Path, module: str, words: list[str], program: str = PROGRAM) ->
     ],
     ids=["before Invoke", "before the task", "in the task"],
 )
-def test_ctrl_c_during_start_exits_130(
-    project: Path, module: str, where: str
-) -> None:
+def test_ctrl_c_during_start_exits_130(project: Path, module: str, where: str) -> None:
     ended = cut(project, module, ["vm.list"])
     assert (ended.code, ended.out, ended.err) == (130, "", f"error: {where}: interrupted\n")
     document = cut(project, module, ["vm.list", "--json"]).document
