@@ -25,8 +25,10 @@ import requests
 
 from bench import measure
 from provision.cloud.api.gce import GceCloud
-from provision.cloud.lifecycle.create import Maker
-from provision.cloud.lifecycle.journal import FileJournal
+from provision.cloud.lifecycle.context import CloudContext
+from provision.cloud.lifecycle.create import create_vm
+from provision.cloud.lifecycle.delete import delete_vms_by_name
+from provision.cloud.lifecycle.journal import Journal
 from provision.commands.mock.down import mock_down
 from provision.commands.vm.shared.vm_spec import vm_spec
 from provision.commands.vm.shared.wait_for_ssh import WaitLimits, wait_for_ssh
@@ -95,17 +97,17 @@ def ssh_ready(folder: Path, rounds: int) -> list[Clocked]:
         Settings.from_levels([]), folder / "state", folder, emit=quiet, environ=dict(os.environ)
     )
     cloud = project.connect_cloud()
-    maker = Maker(cloud=cloud, journal=project.journal, emit=quiet)
+    context = CloudContext(cloud=cloud, journal=project.journal, emit=quiet)
     limits = WaitLimits.of(project)
     found = []
     try:
         for _ in range(rounds + 1):
             with clocked() as clock:
                 spec = vm_spec(project, "dev", os_login=fetch_os_login_enabled(project, cloud))
-                made = maker.create(spec, [GOOD])
+                made = create_vm(context, spec, [GOOD])
                 wait_for_ssh(project, cloud, made.vm, limits)
             found.append(clock)
-            maker.delete_everywhere("dev", spec.labels["provision-owner"])
+            delete_vms_by_name(context, "dev", spec.labels["provision-owner"])
     finally:
         mock_down(project)
     return found[1:]
@@ -117,14 +119,14 @@ def failover(folder: Path, spec: VmSpec, zones: tuple[str, ...], rounds: int) ->
     with ComputeEmulator(NullBackend()) as emulator:
         emulator.faults.add(stock_out("us-central1-*"))
         cloud = GceCloud("demo", emulator.endpoint)
-        maker = Maker(
-            cloud=cloud, journal=FileJournal(folder / f"{len(zones)}.jsonl", "demo"), emit=quiet
+        context = CloudContext(
+            cloud=cloud, journal=Journal(folder / f"{len(zones)}.jsonl", "demo"), emit=quiet
         )
         for _ in range(rounds + 1):
             with clocked() as clock:
-                maker.create(spec, zones)
+                create_vm(context, spec, zones)
             found.append(clock)
-            maker.delete_everywhere(spec.name, spec.labels["provision-owner"])
+            delete_vms_by_name(context, spec.name, spec.labels["provision-owner"])
         cloud.close()
     return found[1:]
 

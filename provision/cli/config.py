@@ -12,7 +12,9 @@ from pathlib import Path
 
 from provision.cli.config_files import read_file
 from provision.cli.environment import ENV_HIDDEN, ENV_PREFIX
-from provision.cloud.market import catalog, scheduling
+from provision.cloud.market import scheduling
+from provision.cloud.market.machine_choice import choose_machine_type
+from provision.cloud.market.shape_rules import check_driver, check_shape, check_supported
 from provision.core.errors import SettingsError
 from provision.settings import Leaf, Level, Settings, env_levels, leaves, text_level
 
@@ -100,13 +102,11 @@ def _flag_level(leaf: Leaf, text: str) -> Level:
 def _check_machine(settings: Settings) -> None:
     """Raise `SettingsError` if GPU, machine type, disk, driver and lifetime do not fit together."""
     job = settings.dataflow.machine_type
-    catalog.check_supported(settings.gpu)
-    machine = catalog.machine_for(settings.gpu, settings.gpu_count, settings.machine_type, job)
-    model = scheduling.model_for(settings.provisioning, settings.reservation, machine)
+    check_supported(settings.gpu)
+    machine = choose_machine_type(settings.gpu, settings.gpu_count, settings.machine_type, job)
+    model = scheduling.provisioning_model(settings.provisioning, settings.reservation, machine)
     try:
-        catalog.validate_shape(
-            settings.gpu, settings.gpu_count, machine, settings.disk_gb, provisioning=model
-        )
+        check_shape(settings.gpu, settings.gpu_count, machine, settings.disk_gb, provisioning=model)
     except SettingsError as error:
         if error.where == "machine_type" and not settings.machine_type:  # derived from another key
             error.where = "dataflow.machine_type" if machine == job else "gpu"
@@ -116,7 +116,7 @@ def _check_machine(settings: Settings) -> None:
         machine_type=machine,
         ttl_s=settings.ttl_s,
         action=settings.ttl_action.upper(),
-        wait_s=scheduling.wait_for(model, settings.capacity_wait_s),
+        wait_s=scheduling.capacity_wait_s(model, settings.capacity_wait_s),
         reservation=settings.reservation,
     )
-    catalog.check_driver(settings.gpu, settings.driver)
+    check_driver(settings.gpu, settings.driver)

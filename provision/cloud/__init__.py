@@ -1,1 +1,1 @@
-"""Virtual machines: what can be had, where it is tried, how it is made, and what is written down so that nothing stays behind."""
+"""Compute Engine VMs: what is offered, at what price, and how VMs are made, kept and deleted."""

@@ -1,8 +1,11 @@
-"""What the cloud answered when it refused, as data, and the errors that carry it. Pure."""
+"""What the cloud answers when it refuses, as data, and the errors that carry it. Pure.
+
+What a refusal means for the other zones is in `cloud/refusal_table.py`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +16,9 @@ from provision.core.errors import CloudAuthError, CloudError, CloudNotFound, Quo
 class Refusal:
     """One error of the Compute Engine API.
 
-    `code` is the operation error's code (`QUOTA_EXCEEDED`) or the HTTP reply's reason (`notFound`);
-    `http_status` is 0 when there was none (an operation error without HTTP code, a lost
-    connection). `message` is verbatim.
+    `code` is the code of an operation error (`QUOTA_EXCEEDED`) or the reason of an HTTP reply
+    (`notFound`); `http_status` is 0 when there was none (an operation error without an HTTP code,
+    a lost connection). `message` is verbatim.
     """
 
     code: str
@@ -24,26 +27,24 @@ class Refusal:
     zones_available: tuple[str, ...] = ()
     quota: Mapping[str, Any] = field(default_factory=dict)
     final: bool = field(default=False, compare=False)
-    """An operation ended with it: what was asked for is over, and asking under the same requestId
-    tells no more."""
+    """True for the error of an operation that is done: a repetition under the same requestId has
+    the same result."""
 
     def __str__(self) -> str:
         return f"{self.code}: {self.message}" if self.code else self.message
 
 
 CONNECTION_LOST = "connectionLost"
-"""Code of a request whose answer never came; whether it took effect is unknown."""
+"""Code of a request without a reply; whether it took effect is unknown."""
 TIMED_OUT = "operationTimedOut"
-"""Code of an operation that did not end in our time; it may still take effect."""
+"""Code of an operation that was not done within our limit; it may still take effect."""
 WAITED_IN_VAIN = "flexStartExpired"
-"""Code of a flex-start VM that the cloud removed because its wait for capacity was over; the insert
-itself had ended well."""
+"""Code of a flex-start VM that got no capacity in time; its insert itself succeeded."""
 VANISHED = "vanished"
-"""Code of a VM that cannot be seen though its operation ended well: preempted at once, or a read
-that is behind."""
+"""Code of a VM that is missing after its operation succeeded: preempted, or read too early."""
 UNREADABLE = "unreadableReply"
-"""Code of an answer that is no API reply (a proxy's page, broken JSON); whether it took effect is
-unknown."""
+"""Code of an answer that is not an API reply (a proxy's page, broken JSON); whether the request
+took effect is unknown."""
 
 
 class CloudRefused(CloudError):
@@ -63,21 +64,21 @@ class AuthRefused(CloudRefused, CloudAuthError):
 
 
 class NotFoundRefused(CloudRefused, CloudNotFound):
-    """The named thing does not exist."""
+    """A resource of the request does not exist."""
 
 
 def from_operation(operation: Mapping[str, Any]) -> Refusal | None:
-    """The first error of a finished operation, or None when it went well.
+    """Return the first error of a finished operation, or None when it succeeded.
 
-    An operation can carry `error.errors` without an HTTP code and the other way round; both are
-    failures (measured: google-cloud-compute's ExtendedOperation takes the former for success).
+    An operation may have `error.errors` without an HTTP code, or the code without the errors; both
+    are failures (measured: google-cloud-compute's ExtendedOperation takes the former for success).
     """
     status = int(operation.get("httpErrorStatusCode", 0))
     errors = operation.get("error", {}).get("errors", [])
     if not errors and status < 400:
         return None
     first: Mapping[str, Any] = errors[0] if errors else {}
-    details = first.get("errorDetails", [])
+    details: Sequence[Mapping[str, Any]] = first.get("errorDetails", [])
     return Refusal(
         code=first.get("code", ""),
         message=first.get("message", "") or operation.get("httpErrorMessage", ""),
@@ -88,9 +89,14 @@ def from_operation(operation: Mapping[str, Any]) -> Refusal | None:
     )
 
 
-def _zones_available(details: list[Mapping[str, Any]]) -> tuple[str, ...]:
+def _zones_available(details: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     for detail in details:
         text = detail.get("errorInfo", {}).get("metadatas", {}).get("zonesAvailable", "")
         if text:
-            return tuple(zone.strip() for zone in text.split(",") if zone.strip())
+            return split_zones(text)
     return ()
+
+
+def split_zones(text: str) -> tuple[str, ...]:
+    """Return the zones of a comma-separated list."""
+    return tuple(zone.strip() for zone in text.split(",") if zone.strip())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -358,23 +358,3 @@ class VmSpec:
     """Seconds that a flex-start VM may wait for capacity in each zone."""
     reservation: str | None = None
     """Name of the reservation that provides its capacity."""
-
-
-class Cloud(Protocol):
-    """The few things asked of a cloud. Errors are `CloudError`s; nothing else leaves an implementation."""
-
-    def create(self, spec: VmSpec, zone: str, *, request_id: str) -> Vm:
-        """Insert the VM in `zone` and wait until it runs, or waits for capacity itself (status PENDING)."""
-        ...
-
-    def get(self, name: str, zone: str) -> Vm | None:
-        """The VM, or None when there is none of this name in `zone`."""
-        ...
-
-    def list(self, labels: Mapping[str, str]) -> Sequence[Vm]:
-        """All VMs of the project that carry `labels`, over all zones."""
-        ...
-
-    def delete(self, name: str, zone: str, *, request_id: str) -> bool:
-        """Delete the VM and wait until it is gone; False when there was none."""
-        ...

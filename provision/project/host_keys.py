@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from provision.cloud.api.ports import ComputeCloud, SerialOutput
+from provision.cloud.api.protocol import ComputeCloud, SerialOutput
 from provision.cloud.refusal import CloudRefused
 from provision.core.errors import CloudError, HostKeyMismatch, UsageError
 from provision.core.model import Host, Note, Vm
@@ -91,7 +91,9 @@ class PublishedKeys:
     def _fetch_console(self) -> list[HostKey]:
         """The last key of each type on the console whose fingerprint, printed beside it, fits."""
         output = _unless_forbidden(
-            lambda: self.cloud.serial(self.vm.name, self.vm.zone, start=self._console_position),
+            lambda: self.cloud.serial_output(
+                self.vm.name, self.vm.zone, start=self._console_position
+            ),
             SerialOutput("", self._console_position),
         )
         self._console_position = output.next

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from provision.cloud.api import oslogin
-from provision.cloud.api.ports import ComputeCloud, Login
+from provision.cloud.api.protocol import ComputeCloud, Login
 from provision.core.errors import CloudError, Unreachable
 from provision.core.files import write_atomically
 from provision.core.model import Host, Vm
@@ -33,7 +33,7 @@ now = time.time
 def fetch_os_login_enabled(project: Project, cloud: ComputeCloud) -> bool:
     """Return whether a new VM uses OS Login; for `auto` the project's metadata decides."""
     if project.settings.os_login == "auto":
-        return oslogin.is_on(cloud.project_metadata())
+        return oslogin.is_enabled(cloud.project_metadata())
     return project.settings.os_login == "on"
 
 
@@ -42,13 +42,13 @@ def request_login_user(project: Project, cloud: ComputeCloud, vm: Vm) -> str:
 
     With OS Login, import the project's key first, in every call.
     """
-    levels = [vm.metadata] if oslogin.KEY in vm.metadata else [cloud.project_metadata()]
-    return _import_key(project, cloud).user if oslogin.is_on(*levels) else USER
+    levels = [vm.metadata] if oslogin.METADATA_KEY in vm.metadata else [cloud.project_metadata()]
+    return _import_key(project, cloud).user if oslogin.is_enabled(*levels) else USER
 
 
 def _import_key(project: Project, cloud: ComputeCloud) -> Login:
     public_line = project.ensure_key_pair().public_line
-    login = cloud.os_login(public_line, int(now()) + IMPORTED_FOR_S)
+    login = cloud.add_login_key(public_line, int(now()) + IMPORTED_FOR_S)
     write_atomically(_login_file(project), json.dumps(asdict(login)))
     return login
 
@@ -107,7 +107,7 @@ def renew_imported_key(project: Project) -> None:
 
 def remove_imported_key(project: Project, cloud: ComputeCloud, login: Login) -> None:
     """Remove the project's key from the login profile. Raises `CloudError` when refused."""
-    cloud.os_logout(login.key)
+    cloud.remove_login_key(login.key)
     _login_file(project).unlink(missing_ok=True)
 
 

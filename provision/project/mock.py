@@ -31,7 +31,7 @@ class ProjectMock:
 
     def start(self) -> str:
         """Start the mock when it does not run; return its Compute Engine endpoint."""
-        from provision.cloud.api.client import preload
+        from provision.cloud.api.google_library import preload
         from provision.testing import background
 
         self.note_once(BANNER)

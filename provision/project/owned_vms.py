@@ -6,10 +6,10 @@ import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from provision.cloud.api import body
-from provision.cloud.api.ports import ComputeCloud, Listing
-from provision.cloud.lifecycle.context import Means, is_ours
-from provision.cloud.lifecycle.insert import resume
+from provision.cloud.api.labels import OWNER_LABEL, is_owned_by
+from provision.cloud.api.protocol import ComputeCloud, Listing
+from provision.cloud.lifecycle.context import CloudContext
+from provision.cloud.lifecycle.insert import recover_entry
 from provision.cloud.lifecycle.journal import DELETING, INTENT, MADE, UNSURE
 from provision.core.errors import CloudError, UsageError
 from provision.core.model import Vm
@@ -62,19 +62,19 @@ def list_vms_from_cloud(project: Project, cloud: ComputeCloud) -> OwnedVms:
     the journal has and the listing lacks is requested by name.
     """
     owner = project.ensure_owner()
-    listing = cloud.listing({body.OWNER_LABEL: owner})
+    listing = cloud.list_with_failures({OWNER_LABEL: owner})
     vms = {(vm.zone, vm.name): vm for vm in listing.vms}
     hidden: list[HiddenVm] = []
-    context = Means(cloud=cloud, journal=project.journal, emit=project.emit)
+    context = CloudContext(cloud=cloud, journal=project.journal, emit=project.emit)
     for entry in project.journal.open():
         if entry.state != MADE or (entry.zone, entry.name) in vms:
             continue
         try:
-            vm = resume(context, entry)
+            vm = recover_entry(context, entry)
         except CloudError as error:
             hidden.append(HiddenVm(entry.zone, error.why or error.what, entry.name))
         else:
-            if vm is not None and is_ours(vm, owner):
+            if vm is not None and is_owned_by(vm, owner):
                 vms[vm.zone, vm.name] = vm
     hidden += _silent_zones(listing, hidden)
     for vm_or_zone in hidden:
@@ -87,7 +87,7 @@ def _silent_zones(listing: Listing, hidden: Sequence[HiddenVm]) -> list[HiddenVm
     covered = {vm.zone for vm in hidden}
     return [
         HiddenVm(silence.zone, silence.why)
-        for silence in listing.silent
+        for silence in listing.failures
         if silence.zone not in covered
     ]
 
@@ -130,7 +130,7 @@ def check_cloud_for_other_owner(
     if not others:
         return
     labels = [
-        f"{vm.zone}: {vm.status}, label {body.OWNER_LABEL} is {vm.labels.get(body.OWNER_LABEL)!r}"
+        f"{vm.zone}: {vm.status}, label {OWNER_LABEL} is {vm.labels.get(OWNER_LABEL)!r}"
         for vm in others
     ]
     expected = (

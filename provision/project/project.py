@@ -13,8 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provision.cloud.lifecycle.journal import FileJournal
-from provision.cloud.market.prices import PriceList, packaged
+from provision.cloud.lifecycle.journal import Journal
+from provision.cloud.market.prices import PriceList, packaged_prices
 from provision.core.errors import SettingsError, with_program
 from provision.core.model import Emit, Event, Note, Sink
 from provision.hosts.keys import KeyPair, ensure_key
@@ -26,7 +26,7 @@ from provision.settings import Settings
 
 if TYPE_CHECKING:
     from provision.cloud.api.client import ComputeClient
-    from provision.cloud.api.ports import ComputeCloud
+    from provision.cloud.api.protocol import ComputeCloud
 
 
 def _write_stdout(data: bytes) -> None:
@@ -128,11 +128,11 @@ class Project:
         return KnownHosts(self.home / "known_hosts", self.ssh_config.default_known_hosts())
 
     @cached_property
-    def journal(self) -> FileJournal:
+    def journal(self) -> Journal:
         """The journal that every request for a VM is written to before it is sent."""
         return self._journal_at(self.home / "journal.jsonl")
 
-    def journals_of_all_projects(self) -> list[FileJournal]:
+    def journals_of_all_projects(self) -> list[Journal]:
         """Return the journals of all project folders of this machine, as they exist now.
 
         Each contains only the entries of the settings' Google Cloud project.
@@ -140,8 +140,8 @@ class Project:
         paths = sorted((self.state_dir / "projects").glob("*/journal.jsonl"))
         return [self._journal_at(path) for path in paths]
 
-    def _journal_at(self, path: Path) -> FileJournal:
-        return FileJournal(path, self.cloud_project, say=self.note_once)
+    def _journal_at(self, path: Path) -> Journal:
+        return Journal(path, self.cloud_project, warn=self.note_once)
 
     @cached_property
     def price_list(self) -> PriceList:
@@ -151,7 +151,7 @@ class Project:
         """
         file = self.settings.prices
         if file is None:
-            return packaged()
+            return packaged_prices()
         path = self.project_dir / Path(file).expanduser()
         try:
             text = path.read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from provision.cloud.lifecycle.context import HALTED
+from provision.cloud.lifecycle.vm_states import STOPPED_STATES
 from provision.core.errors import CloudError, Unreachable
 from provision.core.model import Host, Note, Vm
 from provision.project.project import Project
@@ -71,8 +71,8 @@ def _deleted_error(
 
 
 def _not_running_error(project: Project, vm: Vm, error: Unreachable) -> Unreachable:
-    since = f", stopped {vm.stopped}" if vm.status in HALTED and vm.stopped else ""
-    verb = "start" if vm.status in HALTED else "wait"
+    since = f", stopped {vm.stopped}" if vm.status in STOPPED_STATES and vm.stopped else ""
+    verb = "start" if vm.status in STOPPED_STATES else "wait"
     return Unreachable(
         "the VM does not run",
         where=vm.name,

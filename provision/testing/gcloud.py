@@ -22,7 +22,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, NoReturn
 
-from provision.cloud.api.ports import MOCK_PORT_ATTRIBUTE
+from provision.cloud.api.protocol import MOCK_PORT_ATTRIBUTE
 from provision.core.shell import script
 
 RECORD = "mock.json"

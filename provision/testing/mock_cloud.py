@@ -50,7 +50,7 @@ class HostPark:
         """Start the host on its disk and return where its SSH server listens."""
         disk = self._disk(name, zone)
         record = disk / "port"
-        by_login = oslogin.is_on(metadata)
+        by_login = oslogin.is_enabled(metadata)
         keys = self.logins() if by_login else authorized(metadata)
         user = keys[0][0] if keys else "user"
         port = int(record.read_text()) if record.exists() else 0

@@ -17,11 +17,14 @@ from typing import Any
 
 import requests
 
-from provision.cloud.api.client import compute
 from provision.cloud.api.gce import GceCloud
+from provision.cloud.api.google_library import compute
 from provision.cloud.lifecycle import orphans
-from provision.cloud.lifecycle.create import Maker
-from provision.cloud.lifecycle.journal import GONE, FileJournal
+from provision.cloud.lifecycle.context import CloudContext
+from provision.cloud.lifecycle.create import create_vm
+from provision.cloud.lifecycle.delete import delete_vms_by_name
+from provision.cloud.lifecycle.journal import GONE, Journal
+from provision.cloud.lifecycle.orphan_removal import remove_orphan
 from tests.specs import T4, vm_spec
 
 for _name in ("Instances", "Images", "AcceleratorTypes", "ZoneOperations", "Disks"):
@@ -42,29 +45,29 @@ class Doom:
     after: bool
 
 
-def maker(endpoint: str, journal: Path) -> Maker:
+def context(endpoint: str, journal: Path) -> CloudContext:
     """What a run works with; nobody listens."""
-    return Maker(
+    return CloudContext(
         cloud=GceCloud("demo", endpoint),
-        journal=FileJournal(journal, "demo"),
+        journal=Journal(journal, "demo"),
         emit=lambda event: None,
         sleep=lambda _s: None,
     )
 
 
-def collect(run: Maker) -> None:
+def collect(run: CloudContext) -> None:
     """What vm.gc does once it was told to."""
-    found = orphans.survey(run, lambda owner: owner == OWNER, run.journal.open())
-    for stray in found.strays:
-        assert orphans.remove(run, stray)
-    for entry in found.settled:
+    found = orphans.find_orphans(run, lambda owner: owner == OWNER, run.journal.open())
+    for stray in found.orphans:
+        assert remove_orphan(run, stray)
+    for entry in found.finished_entries:
         run.journal.mark(entry.request_id, GONE)
 
 
-VERBS: dict[str, Callable[[Maker], object]] = {
-    "create": lambda maker: maker.create(SPEC, ZONES),
-    "create in a race": lambda maker: maker.create(SPEC, ZONES, width=2),
-    "delete": lambda maker: maker.delete_everywhere("dev", OWNER),
+VERBS: dict[str, Callable[[CloudContext], object]] = {
+    "create": lambda context: create_vm(context, SPEC, ZONES),
+    "create in a race": lambda context: create_vm(context, SPEC, ZONES, width=2),
+    "delete": lambda context: delete_vms_by_name(context, "dev", OWNER),
     "gc": collect,
 }
 
@@ -88,8 +91,8 @@ def run(verb: str, endpoint: str, journal: Path, doom: Doom) -> None:
         return wrapped
 
     requests.Session.send = doomed(requests.Session.send)  # type: ignore[method-assign]
-    FileJournal._append = doomed(FileJournal._append)  # type: ignore[method-assign]
-    VERBS[verb](maker(endpoint, journal))
+    Journal._append = doomed(Journal._append)  # type: ignore[method-assign]
+    VERBS[verb](context(endpoint, journal))
     os._exit(0)
 
 

@@ -12,7 +12,7 @@ from google.api_core.exceptions import NotFound, PreconditionFailed
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1
 
-from provision.cloud.api.body import insert_body
+from provision.cloud.api.request_bodies import insert_body
 from provision.core.model import VmSpec
 from provision.testing.compute import (
     Catalogue,

@@ -14,8 +14,10 @@ from typing import NamedTuple
 import pytest
 
 from provision.cloud.api.gce import GceCloud
-from provision.cloud.lifecycle.create import Maker
-from provision.cloud.lifecycle.journal import GONE, LEFT_BEHIND, MADE, FileJournal
+from provision.cloud.lifecycle.context import CloudContext
+from provision.cloud.lifecycle.create import create_vm
+from provision.cloud.lifecycle.delete import delete_vms_by_name
+from provision.cloud.lifecycle.journal import GONE, LEFT_BEHIND, MADE, Journal
 from provision.core.errors import EXIT_CLOUD, EXIT_LEFT_BEHIND, EXIT_OK, ProvisionError
 from provision.core.model import VmSpec
 from provision.testing.compute import (
@@ -94,8 +96,8 @@ class World:
     """An emulator, what a command works with, and the means to look at both."""
 
     emulator: ComputeEmulator
-    maker: Maker
-    journal: FileJournal
+    context: CloudContext
+    journal: Journal
     spec: VmSpec
 
     def there(self) -> set[tuple[str, str]]:
@@ -114,9 +116,9 @@ class World:
     def run(self, command: str) -> ProvisionError | None:
         try:
             if command == "delete":
-                self.maker.delete_everywhere("dev", "me")
+                delete_vms_by_name(self.context, "dev", "me")
             else:
-                self.maker.create(self.spec, ZONES)
+                create_vm(self.context, self.spec, ZONES)
         except ProvisionError as error:
             return error
         return None
@@ -128,10 +130,10 @@ def world(folder: Path, spec: VmSpec) -> Iterator[World]:
     with ComputeEmulator(NullBackend(), clock=clock) as emulator:
         limits = {"attempts": ATTEMPTS, "request_timeout_s": 0.05, "server_wait_s": 0.0}
         cloud = GceCloud("demo", emulator.endpoint, now=clock.now, sleep=clock.sleep, **limits)
-        journal = FileJournal(folder / "journal.jsonl", "demo")
+        journal = Journal(folder / "journal.jsonl", "demo")
         yield World(
             emulator,
-            Maker(cloud=cloud, journal=journal, emit=lambda event: None, sleep=clock.sleep),
+            CloudContext(cloud=cloud, journal=journal, emit=lambda event: None, sleep=clock.sleep),
             journal,
             spec,
         )

@@ -12,8 +12,10 @@ import pytest
 from google.cloud import compute_v1
 
 from provision.cloud.api.gce import GceCloud
-from provision.cloud.lifecycle.create import Maker
-from provision.cloud.lifecycle.journal import GONE, INTENT, MADE, FileJournal
+from provision.cloud.lifecycle.context import CloudContext
+from provision.cloud.lifecycle.create import create_vm
+from provision.cloud.lifecycle.delete import delete_vms_by_name
+from provision.cloud.lifecycle.journal import GONE, INTENT, MADE, Journal
 from provision.cloud.refusal import WAITED_IN_VAIN
 from provision.core.errors import CloudError, NoCapacity
 from provision.core.model import Note, VmSpec
@@ -34,10 +36,10 @@ L4 = {"gpu": "nvidia-l4", "machine_type": "g2-standard-8"}
 
 
 @pytest.fixture
-def maker(cloud: GceCloud, clock: SimulatedClock, tmp_path: Path) -> Maker:
-    return Maker(
+def context(cloud: GceCloud, clock: SimulatedClock, tmp_path: Path) -> CloudContext:
+    return CloudContext(
         cloud=cloud,
-        journal=FileJournal(tmp_path / "journal.jsonl", "demo"),
+        journal=Journal(tmp_path / "journal.jsonl", "demo"),
         emit=lambda event: None,
         sleep=clock.sleep,
     )
@@ -63,12 +65,12 @@ made."""
 @pytest.mark.parametrize(("changed", "wanted"), SOLD)
 def test_the_cloud_takes_what_is_built(
     emulator: ComputeEmulator,
-    maker: Maker,
+    context: CloudContext,
     make_spec: MakeSpec,
     changed: dict[str, Any],
     wanted: tuple[str, str, bool],
 ) -> None:
-    made = maker.create(make_spec(**changed), ZONES)
+    made = create_vm(context, make_spec(**changed), ZONES)
     (instance,) = emulator.instances("demo")
     assert instance["scheduling"]["onHostMaintenance"] == "TERMINATE"
     assert (
@@ -76,28 +78,30 @@ def test_the_cloud_takes_what_is_built(
         made.vm.termination_action,
         instance["scheduling"]["automaticRestart"],
     ) == wanted
-    assert not maker.create(make_spec(**changed), ZONES).changed
+    assert not create_vm(context, make_spec(**changed), ZONES).changed
 
 
 def test_at_the_end_of_its_time_it_is_stopped_or_deleted(
-    emulator: ComputeEmulator, clock: SimulatedClock, maker: Maker, make_spec: MakeSpec
+    emulator: ComputeEmulator, clock: SimulatedClock, context: CloudContext, make_spec: MakeSpec
 ) -> None:
-    maker.create(make_spec(name="stopped", ttl_s=3600), ZONES)
-    maker.create(make_spec(name="deleted", ttl_s=3600, termination_action="DELETE"), ZONES)
+    create_vm(context, make_spec(name="stopped", ttl_s=3600), ZONES)
+    create_vm(context, make_spec(name="deleted", ttl_s=3600, termination_action="DELETE"), ZONES)
     clock.advance(3601)
     assert [(instance["name"], instance["status"]) for instance in emulator.instances("demo")] == [
         ("stopped", "TERMINATED")
     ]
-    again = maker.create(make_spec(name="deleted", ttl_s=3600, termination_action="DELETE"), ZONES)
+    again = create_vm(
+        context, make_spec(name="deleted", ttl_s=3600, termination_action="DELETE"), ZONES
+    )
     assert (again.changed, again.vm.status) == (True, "RUNNING")
 
 
 def test_a_vm_that_was_bought_otherwise_has_another_shape(
-    maker: Maker, make_spec: MakeSpec
+    context: CloudContext, make_spec: MakeSpec
 ) -> None:
-    maker.create(make_spec(), ZONES)
+    create_vm(context, make_spec(), ZONES)
     with pytest.raises(CloudError, match="another shape") as caught:
-        maker.create(make_spec(provisioning_model="SPOT"), ZONES)
+        create_vm(context, make_spec(provisioning_model="SPOT"), ZONES)
     assert caught.value.why == "provisioning is STANDARD, asked SPOT"
 
 
@@ -105,13 +109,13 @@ def test_a_reservation_that_is_not_there_is_refused_by_name(
     free_emulator: ComputeEmulator, clock: SimulatedClock, tmp_path: Path, make_spec: MakeSpec
 ) -> None:
     cloud = GceCloud("demo", free_emulator.endpoint, now=clock.now, sleep=clock.sleep)
-    maker = Maker(
+    context = CloudContext(
         cloud=cloud,
-        journal=FileJournal(tmp_path / "journal.jsonl", "demo"),
+        journal=Journal(tmp_path / "journal.jsonl", "demo"),
         emit=lambda event: None,
     )
     with pytest.raises(NoCapacity, match="mine") as caught:
-        maker.create(make_spec(reservation="mine"), ZONES)
+        create_vm(context, make_spec(reservation="mine"), ZONES)
     assert caught.value.fix == "gcloud compute reservations list"
     assert [zone for zone, _, _ in caught.value.tried] == [*ZONES]
     body = next(call.body for call in free_emulator.calls if call.api == "instances.insert")
@@ -121,7 +125,7 @@ def test_a_reservation_that_is_not_there_is_refused_by_name(
 
 
 def test_a_reservation_is_looked_for_in_the_next_zone(
-    free_emulator: ComputeEmulator, maker: Maker, google: Google, make_spec: MakeSpec
+    free_emulator: ComputeEmulator, context: CloudContext, google: Google, make_spec: MakeSpec
 ) -> None:
     """A reservation lies in one zone; that the first zone has none of this name is no error of the request."""
     spec = make_spec(reservation="mine")
@@ -137,7 +141,7 @@ def test_a_reservation_is_looked_for_in_the_next_zone(
             project="demo", zone=ZONES[1], reservation_resource=held
         )
     )
-    made = maker.create(spec, ZONES)
+    made = create_vm(context, spec, ZONES)
     assert [(attempt.zone, attempt.result) for attempt in made.tried] == [
         (ZONES[0], "not found"),
         (ZONES[1], "created"),
@@ -146,14 +150,14 @@ def test_a_reservation_is_looked_for_in_the_next_zone(
 
 
 def test_a_stock_out_is_known_within_a_second_of_the_end_of_its_operation(
-    emulator: ComputeEmulator, clock: SimulatedClock, maker: Maker, make_spec: MakeSpec
+    emulator: ComputeEmulator, clock: SimulatedClock, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     emulator.faults.add(
         Fault(kind=FaultKind.SLOW, zone="us-central1-b", seconds=4.0),
         stock_out("us-central1-a"),
     )
     before = clock.now()
-    assert maker.create(make_spec(), ZONES).vm.zone == "us-central1-b"
+    assert create_vm(context, make_spec(), ZONES).vm.zone == "us-central1-b"
     assert 4.0 <= clock.now() - before <= 6.0
 
 
@@ -168,15 +172,15 @@ def said() -> list[str]:
 
 
 @pytest.fixture
-def patient(maker: Maker, said: list[str]) -> Maker:
+def patient(context: CloudContext, said: list[str]) -> CloudContext:
     return replace(
-        maker, emit=lambda event: said.append(event.text) if isinstance(event, Note) else None
+        context, emit=lambda event: said.append(event.text) if isinstance(event, Note) else None
     )
 
 
-def states(maker: Maker) -> list[tuple[str, str]]:
-    assert isinstance(maker.journal, FileJournal)
-    return [(entry.zone, entry.state) for entry in maker.journal.entries()]
+def states(context: CloudContext) -> list[tuple[str, str]]:
+    assert isinstance(context.journal, Journal)
+    return [(entry.zone, entry.state) for entry in context.journal.entries()]
 
 
 def there(emulator: ComputeEmulator) -> list[tuple[str, str]]:
@@ -189,13 +193,13 @@ def there(emulator: ComputeEmulator) -> list[tuple[str, str]]:
 def test_capacity_that_comes_is_waited_for_and_told_of(
     emulator: ComputeEmulator,
     clock: SimulatedClock,
-    patient: Maker,
+    patient: CloudContext,
     make_spec: MakeSpec,
     said: list[str],
 ) -> None:
     emulator.capacity.set(150)
     before = clock.now()
-    made = patient.create(make_spec(**FLEX), ZONES)
+    made = create_vm(patient, make_spec(**FLEX), ZONES)
     assert (made.changed, made.vm.status, made.vm.zone) == (True, "RUNNING", ZONES[0])
     assert 150 <= clock.now() - before <= 160
     assert said[-3:] == [
@@ -207,10 +211,10 @@ def test_capacity_that_comes_is_waited_for_and_told_of(
 
 
 def test_its_time_to_live_begins_when_it_runs(
-    emulator: ComputeEmulator, clock: SimulatedClock, patient: Maker, make_spec: MakeSpec
+    emulator: ComputeEmulator, clock: SimulatedClock, patient: CloudContext, make_spec: MakeSpec
 ) -> None:
     emulator.capacity.set(300)
-    patient.create(make_spec(**FLEX, ttl_s=3600), ZONES)
+    create_vm(patient, make_spec(**FLEX, ttl_s=3600), ZONES)
     clock.advance(3500)
     assert there(emulator) == [(ZONES[0], "RUNNING")]
     clock.advance(200)
@@ -218,11 +222,11 @@ def test_its_time_to_live_begins_when_it_runs(
 
 
 def test_where_it_does_not_come_in_time_the_next_zone_is_asked(
-    emulator: ComputeEmulator, clock: SimulatedClock, patient: Maker, make_spec: MakeSpec
+    emulator: ComputeEmulator, clock: SimulatedClock, patient: CloudContext, make_spec: MakeSpec
 ) -> None:
     emulator.capacity.set(None, ZONES[0])
     before = clock.now()
-    made = patient.create(make_spec(**FLEX), ZONES)
+    made = create_vm(patient, make_spec(**FLEX), ZONES)
     assert [(attempt.zone, attempt.result) for attempt in made.tried] == [
         (ZONES[0], "capacity"),
         (ZONES[1], "created"),
@@ -237,11 +241,11 @@ def test_where_it_does_not_come_in_time_the_next_zone_is_asked(
 
 
 def test_where_it_comes_nowhere_every_zone_says_so(
-    emulator: ComputeEmulator, patient: Maker, make_spec: MakeSpec
+    emulator: ComputeEmulator, patient: CloudContext, make_spec: MakeSpec
 ) -> None:
     emulator.capacity.set(None)
     with pytest.raises(NoCapacity) as caught:
-        patient.create(make_spec(**FLEX), ZONES)
+        create_vm(patient, make_spec(**FLEX), ZONES)
     assert caught.value.exit_code == 5
     assert [(zone, result) for zone, result, _why in caught.value.tried] == [
         (zone, "capacity") for zone in ZONES
@@ -250,17 +254,21 @@ def test_where_it_comes_nowhere_every_zone_says_so(
 
 
 def test_a_request_that_may_not_wait_fails_as_any_other(
-    emulator: ComputeEmulator, patient: Maker, make_spec: MakeSpec
+    emulator: ComputeEmulator, patient: CloudContext, make_spec: MakeSpec
 ) -> None:
     emulator.capacity.set(3600, ZONES[0])
-    made = patient.create(make_spec(**{**FLEX, "request_valid_s": None}), ZONES)
+    made = create_vm(patient, make_spec(**{**FLEX, "request_valid_s": None}), ZONES)
     assert "ZONE_RESOURCE_POOL_EXHAUSTED" in made.tried[0].reason
     assert there(emulator) == [(ZONES[1], "RUNNING")]
 
 
 @pytest.mark.parametrize(("after_s", "zone"), [(400, ZONES[0]), (None, ZONES[1])])
 def test_ctrl_c_leaves_the_request_and_the_next_run_waits_on(
-    emulator: ComputeEmulator, patient: Maker, make_spec: MakeSpec, after_s: float | None, zone: str
+    emulator: ComputeEmulator,
+    patient: CloudContext,
+    make_spec: MakeSpec,
+    after_s: float | None,
+    zone: str,
 ) -> None:
     emulator.capacity.set(after_s, ZONES[0])
     slept: list[float] = []
@@ -272,19 +280,19 @@ def test_ctrl_c_leaves_the_request_and_the_next_run_waits_on(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        replace(patient, sleep=interrupted).create(make_spec(**FLEX), ZONES)
+        create_vm(replace(patient, sleep=interrupted), make_spec(**FLEX), ZONES)
     assert (there(emulator), states(patient)) == ([(ZONES[0], "PENDING")], [(ZONES[0], INTENT)])
     (waiting,) = emulator.instances("demo")
-    made = patient.create(make_spec(**FLEX), ZONES)
+    made = create_vm(patient, make_spec(**FLEX), ZONES)
     assert there(emulator) == [(zone, "RUNNING")]
     assert (made.vm.instance_id == waiting["id"]) == (zone == ZONES[0])
     assert (zone, MADE) in states(patient)
     assert INTENT not in {state for _zone, state in states(patient)}
-    assert not patient.create(make_spec(**FLEX), ZONES).changed
+    assert not create_vm(patient, make_spec(**FLEX), ZONES).changed
 
 
 def test_what_waits_can_be_deleted(
-    emulator: ComputeEmulator, patient: Maker, make_spec: MakeSpec
+    emulator: ComputeEmulator, patient: CloudContext, make_spec: MakeSpec
 ) -> None:
     emulator.capacity.set(300)
 
@@ -292,30 +300,30 @@ def test_what_waits_can_be_deleted(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        replace(patient, sleep=interrupted).create(make_spec(**FLEX), ZONES)
-    assert [vm.status for vm in patient.delete_everywhere("dev", "me")] == ["PENDING"]
+        create_vm(replace(patient, sleep=interrupted), make_spec(**FLEX), ZONES)
+    assert [vm.status for vm in delete_vms_by_name(patient, "dev", "me")] == ["PENDING"]
     assert (there(emulator), states(patient)) == ([], [(ZONES[0], GONE)])
 
 
 def test_of_several_zones_that_wait_the_first_with_capacity_is_kept(
-    emulator: ComputeEmulator, patient: Maker, make_spec: MakeSpec
+    emulator: ComputeEmulator, patient: CloudContext, make_spec: MakeSpec
 ) -> None:
     emulator.capacity.set(None, ZONES[0])
     emulator.capacity.set(60, ZONES[1])
-    made = patient.create(make_spec(**FLEX), ZONES, width=2)
+    made = create_vm(patient, make_spec(**FLEX), ZONES, width=2)
     assert made.vm.zone == ZONES[1]
     assert there(emulator) == [(ZONES[1], "RUNNING")]
     assert dict(states(patient)) == {ZONES[0]: GONE, ZONES[1]: MADE}
 
 
 def test_a_cloud_that_neither_gives_nor_removes_is_asked_no_longer(
-    emulator: ComputeEmulator, clock: SimulatedClock, patient: Maker, make_spec: MakeSpec
+    emulator: ComputeEmulator, clock: SimulatedClock, patient: CloudContext, make_spec: MakeSpec
 ) -> None:
     """Its own clock stands still: the request is withdrawn two minutes after its time."""
     emulator.capacity.set(None, ZONES[0])
     passed: list[float] = []
     stuck = replace(patient, sleep=passed.append)
-    made = stuck.create(make_spec(**FLEX), ZONES)
+    made = create_vm(stuck, make_spec(**FLEX), ZONES)
     assert (
         made.tried[0].reason
         == f"{WAITED_IN_VAIN}: no capacity within 10m: the request is withdrawn"
@@ -326,18 +334,18 @@ def test_a_cloud_that_neither_gives_nor_removes_is_asked_no_longer(
 
 
 def test_lost_answers_do_not_end_the_wait(
-    emulator: ComputeEmulator, patient: Maker, make_spec: MakeSpec, said: list[str]
+    emulator: ComputeEmulator, patient: CloudContext, make_spec: MakeSpec, said: list[str]
 ) -> None:
     emulator.capacity.set(200)
     emulator.faults.add(
         http_error(503, "backendError", "Backend Error", call="instances.get", times=8)
     )
-    assert patient.create(make_spec(**FLEX), ZONES).vm.status == "RUNNING"
+    assert create_vm(patient, make_spec(**FLEX), ZONES).vm.status == "RUNNING"
     assert len(emulator.instances("demo")) == 1
 
 
 def test_an_emulator_that_is_restored_waits_on(
-    emulator: ComputeEmulator, clock: SimulatedClock, patient: Maker, make_spec: MakeSpec
+    emulator: ComputeEmulator, clock: SimulatedClock, patient: CloudContext, make_spec: MakeSpec
 ) -> None:
     emulator.capacity.set(300)
     stops: list[float] = []
@@ -347,7 +355,7 @@ def test_an_emulator_that_is_restored_waits_on(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        replace(patient, sleep=interrupted).create(make_spec(**FLEX), ZONES)
+        create_vm(replace(patient, sleep=interrupted), make_spec(**FLEX), ZONES)
     saved = json.loads(json.dumps(emulator.snapshot()))
     with ComputeEmulator(NullBackend(), clock=clock) as again:
         again.restore(saved)

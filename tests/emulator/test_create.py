@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from provision.cloud.api.gce import GceCloud
-from provision.cloud.lifecycle.create import Maker
-from provision.cloud.lifecycle.journal import GONE, INTENT, LEFT_BEHIND, MADE, UNSURE, FileJournal
-from provision.cloud.lifecycle.search import Attempt
+from provision.cloud.lifecycle.context import CloudContext
+from provision.cloud.lifecycle.create import create_vm, dry_run
+from provision.cloud.lifecycle.delete import delete_vm, delete_vms_by_name
+from provision.cloud.lifecycle.journal import GONE, INTENT, LEFT_BEHIND, MADE, UNSURE, Journal
+from provision.cloud.lifecycle.zone_search import Attempt
 from provision.cloud.refusal import CloudRefused, QuotaRefused
 from provision.core.errors import (
     CleanupFailed,
@@ -39,8 +41,8 @@ ZONES = ("us-central1-a", "us-central1-b", "us-east1-c", "us-west1-b", "europe-w
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> FileJournal:
-    return FileJournal(tmp_path / "state" / "journal.jsonl", "demo")
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path / "state" / "journal.jsonl", "demo")
 
 
 @pytest.fixture
@@ -49,12 +51,12 @@ def said() -> list[str]:
 
 
 @pytest.fixture
-def maker(cloud: GceCloud, journal: FileJournal, said: list[str]) -> Maker:
+def context(cloud: GceCloud, journal: Journal, said: list[str]) -> CloudContext:
     def emit(event: Event) -> None:
         assert isinstance(event, Note)
         said.append(event.text)
 
-    return Maker(cloud=cloud, journal=journal, emit=emit)
+    return CloudContext(cloud=cloud, journal=journal, emit=emit)
 
 
 def zones_of(emulator: ComputeEmulator) -> list[str]:
@@ -65,9 +67,9 @@ def zones_of(emulator: ComputeEmulator) -> list[str]:
 
 
 def test_the_first_zone_takes_it(
-    emulator: ComputeEmulator, maker: Maker, journal: FileJournal, make_spec: MakeSpec
+    emulator: ComputeEmulator, context: CloudContext, journal: Journal, make_spec: MakeSpec
 ) -> None:
-    made = maker.create(make_spec(), ZONES)
+    made = create_vm(context, make_spec(), ZONES)
     assert (made.changed, made.vm.zone, made.tried) == (
         True,
         "us-central1-a",
@@ -95,9 +97,9 @@ def test_the_first_zone_takes_it(
 
 
 def test_plan_and_price_are_told_before_anything_is_asked_for(
-    maker: Maker, make_spec: MakeSpec, said: list[str]
+    context: CloudContext, make_spec: MakeSpec, said: list[str]
 ) -> None:
-    maker.create(make_spec(), ZONES)
+    create_vm(context, make_spec(), ZONES)
     assert said[:4] == [
         "plan:  dev, n1-standard-8 + 1 x nvidia-tesla-t4, 200 GB pd-balanced, cos-125-lts, stopped after 8h",
         "zones: us-central1-a, us-central1-b, us-east1-c, us-west1-b and 1 more",
@@ -110,10 +112,10 @@ def test_plan_and_price_are_told_before_anything_is_asked_for(
 
 
 def test_zones_of_a_region_without_quota_are_passed_over_with_the_numbers(
-    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec, said: list[str]
+    emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec, said: list[str]
 ) -> None:
     emulator.quotas.set("NVIDIA_T4_GPUS", 0, "us-central1")
-    made = maker.create(make_spec(), ZONES)
+    made = create_vm(context, make_spec(), ZONES)
     why = "needs 1 of NVIDIA_T4_GPUS in us-central1, 0 left (limit 0, in use 0)"
     assert made.tried == (
         Attempt("us-central1-a", "quota", why),
@@ -133,12 +135,12 @@ def test_zones_of_a_region_without_quota_are_passed_over_with_the_numbers(
     [("GPUS_ALL_REGIONS", "over all regions"), ("NVIDIA_T4_GPUS", "in us-west1")],
 )
 def test_without_quota_anywhere_nothing_is_asked_for(
-    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec, metric: str, where: str
+    emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec, metric: str, where: str
 ) -> None:
     emulator.quotas.set(metric, 0)
     for attempt in (
-        lambda: maker.create(make_spec(), ZONES),
-        lambda: maker.foretell([make_spec()], ZONES),
+        lambda: create_vm(context, make_spec(), ZONES),
+        lambda: dry_run(context, [make_spec()], ZONES),
     ):
         with pytest.raises(QuotaRefused) as caught:
             attempt()
@@ -148,7 +150,7 @@ def test_without_quota_anywhere_nothing_is_asked_for(
         )
         assert "quotas?project=demo" in caught.value.fix
     assert "instances.insert" not in emulator.counted()
-    assert maker.journal.open() == []
+    assert context.journal.open() == []
 
 
 # --- several at once ------------------------------------------------------------------------------
@@ -186,7 +188,7 @@ def test_without_quota_anywhere_nothing_is_asked_for(
 )
 def test_the_quota_must_have_room_for_all_before_the_first_is_asked_for(
     emulator: ComputeEmulator,
-    maker: Maker,
+    context: CloudContext,
     make_spec: MakeSpec,
     *,
     metric: str,
@@ -197,23 +199,23 @@ def test_the_quota_must_have_room_for_all_before_the_first_is_asked_for(
     emulator.quotas.set(metric, limit)
     specs = [make_spec(name=f"dev-{number}") for number in range(4)]
     with pytest.raises(QuotaRefused) as caught:
-        maker.foretell(specs, ZONES[:2])
+        dry_run(context, specs, ZONES[:2])
     assert (
         caught.value.what
         == "the quota has no room for 4 VMs of n1-standard-8 + 1 x nvidia-tesla-t4"
     )
     assert caught.value.why.splitlines() == [why, f"there is room for {room} of 4"]
-    assert maker.foretell(specs[:room], ZONES[:2]).candidates.zones == ZONES[:2]
+    assert dry_run(context, specs[:room], ZONES[:2]).candidates.zones == ZONES[:2]
     assert "instances.insert" not in emulator.counted()
 
 
 def test_preemptible_quota_counts_for_all_too(
-    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+    emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     emulator.quotas.set("PREEMPTIBLE_NVIDIA_T4_GPUS", 1)
     specs = [make_spec(name=name, provisioning_model="SPOT") for name in ("one", "two")]
     with pytest.raises(QuotaRefused, match="no room for 2 VMs") as caught:
-        maker.foretell(specs, ZONES[:1])
+        dry_run(context, specs, ZONES[:1])
     assert (
         "needs 2 of PREEMPTIBLE_NVIDIA_T4_GPUS in us-central1, 1 left (limit 1, in use 0)"
         in caught.value.why
@@ -221,34 +223,34 @@ def test_preemptible_quota_counts_for_all_too(
 
 
 def test_regions_that_have_room_for_some_each_have_room_for_all(
-    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec, said: list[str]
+    emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec, said: list[str]
 ) -> None:
     emulator.quotas.set("NVIDIA_T4_GPUS", 2, "us-central1")
     emulator.quotas.set("NVIDIA_T4_GPUS", 0, "us-west1")
     specs = [make_spec(name=f"dev-{number}") for number in range(4)]
-    search = maker.foretell(specs, ZONES[:4])
+    search = dry_run(context, specs, ZONES[:4])
     assert search.candidates.zones == ZONES[:3]
     assert [(attempt.zone, attempt.result) for attempt in search.tried] == [("us-west1-b", "quota")]
     some = "room for 2 of 4: needs 4 of NVIDIA_T4_GPUS in us-central1, 2 left (limit 2, in use 0)"
     assert f"us-central1: quota: {some}" in said
     for spec in specs:
-        maker.create(spec, ZONES[:4], search=search)
+        create_vm(context, spec, ZONES[:4], search=search)
     assert sorted(zones_of(emulator)) == ["us-central1-a"] * 2 + ["us-east1-c"] * 2
 
 
 def test_what_an_earlier_run_may_have_made_needs_no_second_room(
-    emulator: ComputeEmulator, maker: Maker, journal: FileJournal, make_spec: MakeSpec
+    emulator: ComputeEmulator, context: CloudContext, journal: Journal, make_spec: MakeSpec
 ) -> None:
     specs = [make_spec(name=f"dev-{number}") for number in range(3)]
-    journal.intent(specs[0], "us-central1-a", maker.new_id())
+    journal.intent(specs[0], "us-central1-a", context.new_id())
     emulator.quotas.set("NVIDIA_T4_GPUS", 2)
-    assert maker.foretell(specs, ZONES[:1]).candidates.zones == ZONES[:1]
+    assert dry_run(context, specs, ZONES[:1]).candidates.zones == ZONES[:1]
 
 
 @pytest.mark.parametrize(("limit", "at_once"), [(1, 1), (2, 2), (8, 3)])
 def test_a_race_keeps_no_zone_of_its_own_out_of_the_quota(
     emulator: ComputeEmulator,
-    maker: Maker,
+    context: CloudContext,
     make_spec: MakeSpec,
     said: list[str],
     *,
@@ -259,7 +261,7 @@ def test_a_race_keeps_no_zone_of_its_own_out_of_the_quota(
     zones = ("us-central1-a", "us-central1-b", "us-central1-c")
     emulator.quotas.set("NVIDIA_T4_GPUS", limit, "us-central1")
     emulator.faults.add(*(stock_out(zone) for zone in zones[:2]))
-    made = maker.create(make_spec(), zones, width=3)
+    made = create_vm(context, make_spec(), zones, width=3)
     assert {attempt.zone: attempt.result for attempt in made.tried} == dict(
         zip(zones, ("capacity", "capacity", "created"), strict=True)
     )
@@ -270,20 +272,23 @@ def test_a_race_keeps_no_zone_of_its_own_out_of_the_quota(
 
 
 def test_what_is_started_beside_them_needs_room_too(
-    emulator: ComputeEmulator, maker: Maker, cloud: GceCloud, make_spec: MakeSpec
+    emulator: ComputeEmulator, context: CloudContext, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
-    maker.create(make_spec(name="old"), ZONES[:1])
-    stopped = cloud.stop("old", ZONES[0], request_id=maker.new_id())
+    create_vm(context, make_spec(name="old"), ZONES[:1])
+    stopped = cloud.stop("old", ZONES[0], request_id=context.new_id())
     emulator.quotas.set("NVIDIA_T4_GPUS", 2, "us-central1")
     emulator.calls.clear()
     assert (
-        maker.foretell([make_spec(name="new")], ZONES[:2], starting=[stopped]).candidates.zones
+        dry_run(context, [make_spec(name="new")], ZONES[:2], starting=[stopped]).candidates.zones
         == ZONES[:2]
     )
     assert emulator.counted().count("regions.get") + emulator.counted().count("regions.list") == 1
     with pytest.raises(QuotaRefused) as caught:
-        maker.foretell(
-            [make_spec(name=name) for name in ("new", "newer")], ZONES[:2], starting=[stopped]
+        dry_run(
+            context,
+            [make_spec(name=name) for name in ("new", "newer")],
+            ZONES[:2],
+            starting=[stopped],
         )
     assert (
         "needs 2 of NVIDIA_T4_GPUS in us-central1, 1 left (limit 2, in use 1)" in caught.value.why
@@ -291,42 +296,44 @@ def test_what_is_started_beside_them_needs_room_too(
 
 
 def test_a_quota_that_cannot_tell_stops_nothing(
-    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+    emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     """Spot draws on the preemptible metrics; what is not granted there may be had otherwise."""
     emulator.quotas.set("NVIDIA_T4_GPUS", 0, "us-central1")
-    made = maker.create(make_spec(provisioning_model="SPOT"), ZONES)
+    made = create_vm(context, make_spec(provisioning_model="SPOT"), ZONES)
     assert made.vm.zone == "us-central1-a"
 
 
 def test_quotas_that_may_not_be_read_stop_nothing(
-    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec, said: list[str]
+    emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec, said: list[str]
 ) -> None:
     emulator.faults.add(
         http_error(
             403, "forbidden", "Required 'compute.projects.get' permission", call="projects.get"
         )
     )
-    assert maker.create(make_spec(), ZONES).vm.zone == "us-central1-a"
+    assert create_vm(context, make_spec(), ZONES).vm.zone == "us-central1-a"
     assert any(
         "so they are not checked" in line and "compute.projects.get" in line for line in said
     )
 
 
 def test_again_is_no_change_and_one_call(
-    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+    emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
-    first = maker.create(make_spec(), ZONES)
+    first = create_vm(context, make_spec(), ZONES)
     emulator.calls.clear()
-    again = maker.create(make_spec(), ("europe-west4-a",))
+    again = create_vm(context, make_spec(), ("europe-west4-a",))
     assert (again.changed, again.vm) == (False, first.vm)
     assert emulator.counted() == ["instances.aggregatedList"]
 
 
-def test_a_stopped_vm_is_started(cloud: GceCloud, maker: Maker, make_spec: MakeSpec) -> None:
-    first = maker.create(make_spec(), ZONES).vm
-    cloud.stop("dev", first.zone, request_id=maker.new_id())
-    again = maker.create(make_spec(), ZONES)
+def test_a_stopped_vm_is_started(
+    cloud: GceCloud, context: CloudContext, make_spec: MakeSpec
+) -> None:
+    first = create_vm(context, make_spec(), ZONES).vm
+    cloud.stop("dev", first.zone, request_id=context.new_id())
+    again = create_vm(context, make_spec(), ZONES)
     assert (again.changed, again.vm.status, again.vm.instance_id) == (
         True,
         "RUNNING",
@@ -338,16 +345,16 @@ def test_a_stopped_vm_is_started(cloud: GceCloud, maker: Maker, make_spec: MakeS
 def test_a_vm_that_is_being_stopped_is_waited_for_and_started(
     cloud: GceCloud,
     clock: SimulatedClock,
-    maker: Maker,
+    context: CloudContext,
     make_spec: MakeSpec,
     monkeypatch: pytest.MonkeyPatch,
     *,
     status: str,
 ) -> None:
     """It is listed as one that stops; it would be stopped a moment after it was called ready."""
-    maker = replace(maker, sleep=clock.sleep)
-    first = maker.create(make_spec(), ZONES).vm
-    cloud.stop("dev", first.zone, request_id=maker.new_id())
+    context = replace(context, sleep=clock.sleep)
+    first = create_vm(context, make_spec(), ZONES).vm
+    cloud.stop("dev", first.zone, request_id=context.new_id())
     get, looks = cloud.get, iter([status, status])
 
     def being_stopped(name: str, zone: str) -> Vm | None:
@@ -356,7 +363,7 @@ def test_a_vm_that_is_being_stopped_is_waited_for_and_started(
 
     monkeypatch.setattr(cloud, "get", being_stopped)
     monkeypatch.setattr(cloud, "list", lambda labels: [replace(first, status=status)])
-    again = maker.create(make_spec(), ZONES)
+    again = create_vm(context, make_spec(), ZONES)
     assert (again.changed, again.vm.status, again.tried) == (
         True,
         "RUNNING",
@@ -365,33 +372,33 @@ def test_a_vm_that_is_being_stopped_is_waited_for_and_started(
 
 
 def test_start_does_not_fail_over(
-    emulator: ComputeEmulator, cloud: GceCloud, maker: Maker, make_spec: MakeSpec
+    emulator: ComputeEmulator, cloud: GceCloud, context: CloudContext, make_spec: MakeSpec
 ) -> None:
-    first = maker.create(make_spec(), ZONES).vm
-    cloud.stop("dev", first.zone, request_id=maker.new_id())
+    first = create_vm(context, make_spec(), ZONES).vm
+    cloud.stop("dev", first.zone, request_id=context.new_id())
     emulator.faults.add(stock_out("us-central1-a", call="instances.start"))
     with pytest.raises(CloudRefused, match="does not have enough resources"):
-        maker.create(make_spec(), ZONES)
+        create_vm(context, make_spec(), ZONES)
     assert zones_of(emulator) == ["us-central1-a"]
 
 
 def test_another_shape_is_an_error_that_says_what_differs(
-    maker: Maker, make_spec: MakeSpec
+    context: CloudContext, make_spec: MakeSpec
 ) -> None:
-    maker.create(make_spec(), ZONES)
+    create_vm(context, make_spec(), ZONES)
     with pytest.raises(CloudError, match="another shape") as caught:
-        maker.create(make_spec(gpu="l4", machine_type="g2-standard-8"), ZONES)
+        create_vm(context, make_spec(gpu="l4", machine_type="g2-standard-8"), ZONES)
     assert "machine_type is n1-standard-8, asked g2-standard-8" in caught.value.why
     assert caught.value.fix == "invoke vm.delete --name dev"
 
 
 def test_anothers_vm_of_the_name_stops_the_search(
-    emulator: ComputeEmulator, maker: Maker, journal: FileJournal, make_spec: MakeSpec
+    emulator: ComputeEmulator, context: CloudContext, journal: Journal, make_spec: MakeSpec
 ) -> None:
-    maker.create(make_spec(labels={"provision-owner": "you"}), ZONES)
+    create_vm(context, make_spec(labels={"provision-owner": "you"}), ZONES)
     emulator.calls.clear()
     with pytest.raises(CloudRefused, match="not ours"):
-        maker.create(make_spec(), ZONES)
+        create_vm(context, make_spec(), ZONES)
     assert zones_of(emulator) == ["us-central1-a"]
     assert "instances.delete" not in emulator.counted()
     assert [entry.state for entry in journal.open()] == [MADE]
@@ -399,13 +406,15 @@ def test_anothers_vm_of_the_name_stops_the_search(
 
 def test_a_vm_made_by_another_run_in_between_is_taken(
     emulator: ComputeEmulator,
-    maker: Maker,
-    journal: FileJournal,
+    context: CloudContext,
+    journal: Journal,
     make_spec: MakeSpec,
     tmp_path: Path,
 ) -> None:
-    ours = replace(maker, journal=FileJournal(tmp_path / "another machine.jsonl", "demo")).create(
-        make_spec(), ZONES
+    ours = create_vm(
+        replace(context, journal=Journal(tmp_path / "another machine.jsonl", "demo")),
+        make_spec(),
+        ZONES,
     )
     hidden = "instances.aggregatedList"
     emulator.faults.add(
@@ -417,15 +426,15 @@ def test_a_vm_made_by_another_run_in_between_is_taken(
             text='{"kind": "compute#instanceAggregatedList", "items": {}}',
         )
     )
-    again = maker.create(make_spec(), ZONES)
+    again = create_vm(context, make_spec(), ZONES)
     assert (again.changed, again.vm) == (False, ours.vm)
     assert [entry.state for entry in journal.entries()] == [GONE]
 
 
 def test_a_vm_that_the_list_does_not_show_is_asked_for_before_a_second_is_made(
-    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+    emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
-    ours = maker.create(make_spec(), ZONES)
+    ours = create_vm(context, make_spec(), ZONES)
     hidden = "instances.aggregatedList"
     emulator.faults.add(
         Fault(
@@ -436,7 +445,7 @@ def test_a_vm_that_the_list_does_not_show_is_asked_for_before_a_second_is_made(
             text='{"kind": "compute#instanceAggregatedList", "items": {}}',
         )
     )
-    again = maker.create(make_spec(), ("us-east1-c",))
+    again = create_vm(context, make_spec(), ("us-east1-c",))
     assert (again.changed, again.vm) == (False, ours.vm)
     assert emulator.counted().count("instances.insert") == 1
 
@@ -447,13 +456,13 @@ def test_a_vm_that_the_list_does_not_show_is_asked_for_before_a_second_is_made(
 )
 def test_what_cannot_be_costs_no_insert(
     emulator: ComputeEmulator,
-    maker: Maker,
+    context: CloudContext,
     make_spec: MakeSpec,
     changed: dict[str, object],
     zones: tuple[str, ...],
 ) -> None:
     with pytest.raises(SettingsError):
-        maker.create(make_spec(**changed), zones)
+        create_vm(context, make_spec(**changed), zones)
     assert "instances.insert" not in emulator.counted()
 
 
@@ -461,10 +470,10 @@ def test_what_cannot_be_costs_no_insert(
 
 
 def test_the_next_zone_is_asked_when_one_is_empty(
-    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec, said: list[str]
+    emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec, said: list[str]
 ) -> None:
     emulator.faults.add(stock_out("us-central1-a"), stock_out("us-central1-b", with_details=False))
-    made = maker.create(make_spec(), ZONES)
+    made = create_vm(context, make_spec(), ZONES)
     assert [(attempt.zone, attempt.result) for attempt in made.tried] == [
         ("us-central1-a", "capacity"),
         ("us-central1-b", "capacity"),
@@ -479,50 +488,51 @@ def test_the_next_zone_is_asked_when_one_is_empty(
 
 
 def test_hinted_zones_are_asked_first_if_they_are_ours(
-    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+    emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     emulator.faults.add(stock_out("us-central1-a", available=["asia-east1-a", "us-west1-b"]))
-    assert maker.create(make_spec(), ZONES).vm.zone == "us-west1-b"
+    assert create_vm(context, make_spec(), ZONES).vm.zone == "us-west1-b"
 
 
 def test_a_regional_quota_skips_the_region(
-    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+    emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     emulator.faults.add(quota("us-central1-*", region="us-central1"))
-    made = maker.create(make_spec(), ZONES)
+    made = create_vm(context, make_spec(), ZONES)
     assert [attempt.zone for attempt in made.tried] == ["us-central1-a", "us-east1-c"]
 
 
 def test_a_global_quota_stops_the_search(
-    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+    emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     emulator.faults.add(quota(metric="GPUS_ALL_REGIONS"))
     with pytest.raises(QuotaRefused, match="GPUS_ALL_REGIONS"):
-        maker.create(make_spec(), ZONES)
+        create_vm(context, make_spec(), ZONES)
     assert emulator.counted().count("instances.insert") == 1
 
 
 def test_missing_permission_stops_the_search(
-    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+    emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     emulator.faults.add(
         http_error(403, "forbidden", "Required 'compute.instances.create' permission", times=None)
     )
     with pytest.raises(CloudAuthError):
-        maker.create(make_spec(), ZONES)
+        create_vm(context, make_spec(), ZONES)
     assert emulator.counted().count("instances.insert") == 1
 
 
 def test_a_zone_without_the_gpu_is_passed_without_asking(
-    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+    emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
-    made = maker.create(make_spec(), ("us-west1-c", "us-central1-a"))
+    made = create_vm(context, make_spec(), ("us-west1-c", "us-central1-a"))
     assert emulator.counted().count("instances.insert") == 1
     assert [(attempt.zone, attempt.result) for attempt in made.tried] == [
         ("us-west1-c", "not offered"),
         ("us-central1-a", "created"),
     ]
-    bundled = maker.create(
+    bundled = create_vm(
+        context,
         make_spec(name="two", gpu="l4", machine_type="g2-standard-8"),
         ("us-central1-f", "us-central1-a"),
     )
@@ -533,11 +543,11 @@ def test_a_zone_without_the_gpu_is_passed_without_asking(
 
 
 def test_no_zone_left_names_each_with_its_reason(
-    emulator: ComputeEmulator, maker: Maker, journal: FileJournal, make_spec: MakeSpec
+    emulator: ComputeEmulator, context: CloudContext, journal: Journal, make_spec: MakeSpec
 ) -> None:
     emulator.faults.add(stock_out("us-central1-*"), quota("us-*", region="us"), stock_out("*"))
     with pytest.raises(NoCapacity) as caught:
-        maker.create(make_spec(), ZONES)
+        create_vm(context, make_spec(), ZONES)
     assert [zone for zone, _result, _reason in caught.value.tried] == list(ZONES)
     lines = caught.value.why.splitlines()
     assert [line.split()[0] for line in lines if not line.startswith(" ")] == list(ZONES)
@@ -556,7 +566,7 @@ def test_no_zone_left_names_each_with_its_reason(
 
 
 def test_what_passes_by_itself_is_asked_for_once_more_under_a_new_request_id(
-    emulator: ComputeEmulator, clock: SimulatedClock, maker: Maker, make_spec: MakeSpec
+    emulator: ComputeEmulator, clock: SimulatedClock, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     preempted = Fault(
         kind=FaultKind.OPERATION,
@@ -572,15 +582,15 @@ def test_what_passes_by_itself_is_asked_for_once_more_under_a_new_request_id(
         message="Internal error.",
         times=1,
     )
-    maker = replace(maker, sleep=clock.sleep)
+    context = replace(context, sleep=clock.sleep)
     emulator.faults.add(preempted)
-    assert maker.create(make_spec(), ZONES).vm.zone == "us-central1-a"
+    assert create_vm(context, make_spec(), ZONES).vm.zone == "us-central1-a"
     emulator.faults.add(internal)
     before = clock.now()
-    assert maker.create(make_spec(name="two"), ZONES).vm.zone == "us-central1-a"
+    assert create_vm(context, make_spec(name="two"), ZONES).vm.zone == "us-central1-a"
     assert clock.now() >= before + 5
     emulator.faults.add(replace(preempted, times=None))
-    made = maker.create(make_spec(name="three"), ZONES)
+    made = create_vm(context, make_spec(name="three"), ZONES)
     assert [(attempt.zone, attempt.result) for attempt in made.tried] == [
         ("us-central1-a", "transient"),
         ("us-central1-b", "created"),
@@ -593,25 +603,25 @@ def test_what_passes_by_itself_is_asked_for_once_more_under_a_new_request_id(
 
 
 def test_a_region_and_everywhere_are_the_zones_that_offer_the_gpu(
-    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+    emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
-    made = maker.create(make_spec(), ("us-west1",))
+    made = create_vm(context, make_spec(), ("us-west1",))
     assert made.vm.zone == "us-west1-a"
     emulator.faults.add(stock_out("us-*"))
-    made = maker.create(make_spec(name="two"), ("us-west1", "everywhere"))
+    made = create_vm(context, make_spec(name="two"), ("us-west1", "everywhere"))
     asked = [attempt.zone for attempt in made.tried]
     assert asked[:2] == ["us-west1-a", "us-west1-b"]
     assert (made.vm.zone, len(asked)) == ("asia-east1-a", 3)
     emulator.faults.clear()
-    plain = maker.create(make_spec(name="three", gpu=None, gpu_count=0), ("us-west1-c",))
+    plain = create_vm(context, make_spec(name="three", gpu=None, gpu_count=0), ("us-west1-c",))
     assert plain.vm.zone == "us-west1-c"
 
 
 def test_no_zone_of_the_settings_offers_the_gpu(
-    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+    emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     with pytest.raises(NoCapacity) as caught:
-        maker.create(make_spec(), ("us-west1-c", "us-nowhere1"))
+        create_vm(context, make_spec(), ("us-west1-c", "us-nowhere1"))
     assert caught.value.why == (
         "us-west1-c   not offered\n  no nvidia-tesla-t4 is offered there\nus-nowhere1  not offered\n  there is no such zone or region"
     )
@@ -620,16 +630,20 @@ def test_no_zone_of_the_settings_offers_the_gpu(
 
 
 def test_a_namesake_of_the_same_user_is_refused_and_a_colleagues_is_not(
-    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+    emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
-    maker.create(make_spec(labels={"provision-owner": "ann-0123456789ab"}), ("us-central1-a",))
+    create_vm(
+        context, make_spec(labels={"provision-owner": "ann-0123456789ab"}), ("us-central1-a",)
+    )
     emulator.calls.clear()
     with pytest.raises(CloudError, match="you have a VM named dev already") as caught:
-        maker.create(make_spec(labels={"provision-owner": "ann-ba9876543210"}), ("us-central1-b",))
+        create_vm(
+            context, make_spec(labels={"provision-owner": "ann-ba9876543210"}), ("us-central1-b",)
+        )
     assert (caught.value.exit_code, caught.value.where) == (5, "us-central1-a/dev")
     assert emulator.counted() == ["instances.aggregatedList"]
-    assert maker.create(
-        make_spec(labels={"provision-owner": "bob-ba9876543210"}), ("us-central1-b",)
+    assert create_vm(
+        context, make_spec(labels={"provision-owner": "bob-ba9876543210"}), ("us-central1-b",)
     ).changed
 
 
@@ -651,18 +665,20 @@ def test_the_intent_is_on_disk_before_the_insert(
 
     with ComputeEmulator(Watching(), clock=clock) as emulator:
         cloud = GceCloud("demo", emulator.endpoint, sleep=clock.sleep)
-        Maker(cloud=cloud, journal=FileJournal(path, "demo"), emit=lambda event: None).create(
-            make_spec(), ZONES
+        create_vm(
+            CloudContext(cloud=cloud, journal=Journal(path, "demo"), emit=lambda event: None),
+            make_spec(),
+            ZONES,
         )
         cloud.close()
     assert seen == [[INTENT]]
 
 
 def test_a_vm_that_a_failed_insert_left_is_removed_before_the_next_zone(
-    emulator: ComputeEmulator, maker: Maker, journal: FileJournal, make_spec: MakeSpec
+    emulator: ComputeEmulator, context: CloudContext, journal: Journal, make_spec: MakeSpec
 ) -> None:
     emulator.faults.add(stock_out("us-central1-a", leaves_vm=True))
-    assert maker.create(make_spec(), ZONES).vm.zone == "us-central1-b"
+    assert create_vm(context, make_spec(), ZONES).vm.zone == "us-central1-b"
     assert zones_of(emulator) == ["us-central1-b"]
     order = [
         call.api for call in emulator.calls if call.api in {"instances.insert", "instances.delete"}
@@ -672,14 +688,14 @@ def test_a_vm_that_a_failed_insert_left_is_removed_before_the_next_zone(
 
 
 def test_a_clean_up_that_fails_stops_the_search_and_names_the_vm(
-    emulator: ComputeEmulator, maker: Maker, journal: FileJournal, make_spec: MakeSpec
+    emulator: ComputeEmulator, context: CloudContext, journal: Journal, make_spec: MakeSpec
 ) -> None:
     emulator.faults.add(
         stock_out("us-central1-a", leaves_vm=True),
         http_error(503, "backendError", "no", call="instances.delete", times=None),
     )
     with pytest.raises(CleanupFailed) as caught:
-        maker.create(make_spec(), ZONES)
+        create_vm(context, make_spec(), ZONES)
     assert caught.value.exit_code == 6
     assert caught.value.where == "us-central1-a/dev"
     assert caught.value.fix == "gcloud compute instances delete dev --zone us-central1-a"
@@ -690,31 +706,33 @@ def test_a_clean_up_that_fails_stops_the_search_and_names_the_vm(
 
 
 def test_delete_removes_ours_and_closes_the_journal(
-    emulator: ComputeEmulator, maker: Maker, journal: FileJournal, make_spec: MakeSpec
+    emulator: ComputeEmulator, context: CloudContext, journal: Journal, make_spec: MakeSpec
 ) -> None:
-    made = maker.create(make_spec(), ZONES)
-    assert [vm.instance_id for vm in maker.delete_everywhere("dev", "me")] == [made.vm.instance_id]
+    made = create_vm(context, make_spec(), ZONES)
+    assert [vm.instance_id for vm in delete_vms_by_name(context, "dev", "me")] == [
+        made.vm.instance_id
+    ]
     assert emulator.instances("demo") == []
     assert journal.open() == []
-    assert maker.delete_everywhere("dev", "me") == []
+    assert delete_vms_by_name(context, "dev", "me") == []
 
 
 def test_delete_refuses_anothers(
-    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+    emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
-    maker.create(make_spec(labels={"provision-owner": "you"}), ZONES)
+    create_vm(context, make_spec(labels={"provision-owner": "you"}), ZONES)
     with pytest.raises(CloudRefused, match="not ours"):
-        maker.delete("dev", "us-central1-a", "me")
+        delete_vm(context, "dev", "us-central1-a", "me")
     assert len(emulator.instances("demo")) == 1
 
 
 def test_a_deletion_that_fails_says_that_it_bills(
-    emulator: ComputeEmulator, maker: Maker, journal: FileJournal, make_spec: MakeSpec
+    emulator: ComputeEmulator, context: CloudContext, journal: Journal, make_spec: MakeSpec
 ) -> None:
-    maker.create(make_spec(), ZONES)
+    create_vm(context, make_spec(), ZONES)
     emulator.faults.add(http_error(500, "backendError", "no", call="instances.delete", times=None))
     with pytest.raises(CleanupFailed, match="may bill"):
-        maker.delete("dev", "us-central1-a", "me")
+        delete_vm(context, "dev", "us-central1-a", "me")
     assert [entry.state for entry in journal.open()] == [LEFT_BEHIND]
 
 
@@ -722,45 +740,45 @@ def test_a_deletion_that_fails_says_that_it_bills(
 
 
 def test_an_insert_that_never_arrived_stays_in_the_journal_until_it_was_looked_for_again(
-    emulator: ComputeEmulator, maker: Maker, journal: FileJournal, make_spec: MakeSpec
+    emulator: ComputeEmulator, context: CloudContext, journal: Journal, make_spec: MakeSpec
 ) -> None:
     emulator.faults.add(Fault(kind=FaultKind.RESET_BEFORE, zone="us-central1-a"))
-    assert maker.create(make_spec(), ZONES).vm.zone == "us-central1-b"
+    assert create_vm(context, make_spec(), ZONES).vm.zone == "us-central1-b"
     assert [entry.state for entry in journal.entries()] == [UNSURE, MADE]
-    assert not maker.create(make_spec(), ZONES).changed
+    assert not create_vm(context, make_spec(), ZONES).changed
     assert [entry.state for entry in journal.entries()] == [GONE, MADE]
 
 
 def test_an_insert_whose_answers_were_all_lost_is_found_by_its_request_id(
-    emulator: ComputeEmulator, maker: Maker, journal: FileJournal, make_spec: MakeSpec
+    emulator: ComputeEmulator, context: CloudContext, journal: Journal, make_spec: MakeSpec
 ) -> None:
     emulator.faults.add(Fault(kind=FaultKind.RESET_AFTER, zone="us-central1-a"))
-    made = maker.create(make_spec(), ZONES)
+    made = create_vm(context, make_spec(), ZONES)
     assert (made.changed, made.vm.zone, made.vm.status) == (True, "us-central1-a", "RUNNING")
     assert [entry.state for entry in journal.entries()] == [MADE]
     assert emulator.counted().count("instances.insert") == 6
 
 
 def test_an_api_that_does_not_filter_operations_is_asked_for_all_of_them(
-    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+    emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     emulator.faults.add(
         Fault(kind=FaultKind.RESET_AFTER, zone="us-central1-a"),
         http_error(400, "invalid", "Invalid list filter expression.", call="zoneOperations.list"),
     )
-    made = maker.create(make_spec(), ZONES)
+    made = create_vm(context, make_spec(), ZONES)
     assert (made.vm.zone, made.tried) == ("us-central1-a", (Attempt("us-central1-a", "created"),))
     assert emulator.counted().count("zoneOperations.list") == 2
 
 
 def test_a_lost_answer_does_not_hide_the_refusal(
-    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+    emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     emulator.faults.add(
         Fault(kind=FaultKind.RESET_BEFORE, call="zoneOperations.wait", zone="us-central1-a"),
         stock_out("us-central1-a"),
     )
-    made = maker.create(make_spec(), ZONES)
+    made = create_vm(context, make_spec(), ZONES)
     assert [(attempt.zone, attempt.result) for attempt in made.tried] == [
         ("us-central1-a", "capacity"),
         ("us-central1-b", "created"),
@@ -770,7 +788,11 @@ def test_a_lost_answer_does_not_hide_the_refusal(
 
 @pytest.mark.parametrize("width", [1, 2])
 def test_a_vm_that_cannot_be_seen_at_once_is_looked_for_once_more(
-    emulator: ComputeEmulator, maker: Maker, journal: FileJournal, make_spec: MakeSpec, width: int
+    emulator: ComputeEmulator,
+    context: CloudContext,
+    journal: Journal,
+    make_spec: MakeSpec,
+    width: int,
 ) -> None:
     """Its operation ended well, and a read right after it says 404."""
     emulator.faults.add(
@@ -783,7 +805,7 @@ def test_a_vm_that_cannot_be_seen_at_once_is_looked_for_once_more(
             times=2,
         )
     )
-    made = maker.create(make_spec(), ZONES[:2], width=width)
+    made = create_vm(context, make_spec(), ZONES[:2], width=width)
     assert (
         zones_of(emulator)
         == [made.vm.zone]
@@ -794,7 +816,7 @@ def test_a_vm_that_cannot_be_seen_at_once_is_looked_for_once_more(
 
 def test_a_vm_that_is_gone_as_soon_as_it_was_made_is_its_zones_refusal(
     emulator: ComputeEmulator,
-    maker: Maker,
+    context: CloudContext,
     cloud: GceCloud,
     make_spec: MakeSpec,
     monkeypatch: pytest.MonkeyPatch,
@@ -808,7 +830,9 @@ def test_a_vm_that_is_gone_as_soon_as_it_was_made_is_its_zones_refusal(
             emulator.preempt("dev", zone)
 
     monkeypatch.setattr(cloud.client, "mutate", taken_away)
-    made = maker.create(make_spec(provisioning_model="SPOT", termination_action="DELETE"), ZONES)
+    made = create_vm(
+        context, make_spec(provisioning_model="SPOT", termination_action="DELETE"), ZONES
+    )
     assert [(attempt.zone, attempt.result) for attempt in made.tried] == [
         (ZONES[0], "transient"),
         (ZONES[1], "created"),
@@ -819,11 +843,11 @@ def test_a_vm_that_is_gone_as_soon_as_it_was_made_is_its_zones_refusal(
 def test_a_vm_that_appears_late_is_removed_with_the_rest(
     emulator: ComputeEmulator,
     cloud: GceCloud,
-    maker: Maker,
-    journal: FileJournal,
+    context: CloudContext,
+    journal: Journal,
     make_spec: MakeSpec,
 ) -> None:
-    request_id = maker.new_id()
+    request_id = context.new_id()
     spec = make_spec(labels={"provision-owner": "me", "provision-request": request_id})
     journal.intent(spec, "us-east1-c", request_id)
     journal.mark(request_id, UNSURE)
@@ -837,7 +861,7 @@ def test_a_vm_that_appears_late_is_removed_with_the_rest(
             text='{"kind": "compute#instanceAggregatedList", "items": {}}',
         )
     )
-    assert [vm.zone for vm in maker.delete_everywhere("dev", "me")] == ["us-east1-c"]
+    assert [vm.zone for vm in delete_vms_by_name(context, "dev", "me")] == ["us-east1-c"]
     assert emulator.instances("demo") == []
     assert journal.open() == []
 
@@ -853,7 +877,7 @@ def test_a_vm_that_appears_late_is_removed_with_the_rest(
     ],
 )
 def test_a_vm_that_ends_otherwise_than_asked_is_kept_and_told_of(
-    maker: Maker,
+    context: CloudContext,
     make_spec: MakeSpec,
     said: list[str],
     *,
@@ -861,31 +885,33 @@ def test_a_vm_that_ends_otherwise_than_asked_is_kept_and_told_of(
     asked_s: int | None,
     says: str,
 ) -> None:
-    maker.create(make_spec(ttl_s=has_s), [ZONES[0]])
+    create_vm(context, make_spec(ttl_s=has_s), [ZONES[0]])
     said.clear()
-    assert not maker.create(make_spec(ttl_s=asked_s), [ZONES[0]]).changed
+    assert not create_vm(context, make_spec(ttl_s=asked_s), [ZONES[0]]).changed
     assert said == ([line for line in said if says and line.startswith(says)])
     assert len(said) == bool(says)
 
 
 def test_ctrl_c_leaves_an_open_intent(
-    maker: Maker, journal: FileJournal, make_spec: MakeSpec
+    context: CloudContext, journal: Journal, make_spec: MakeSpec
 ) -> None:
     class Interrupting(GceCloud):
         def create(self, spec: VmSpec, zone: str, *, request_id: str) -> Vm:
             raise KeyboardInterrupt
 
-    assert isinstance(maker.cloud, GceCloud)
+    assert isinstance(context.cloud, GceCloud)
     with pytest.raises(KeyboardInterrupt):
-        replace(maker, cloud=Interrupting("demo", maker.cloud.endpoint)).create(make_spec(), ZONES)
+        create_vm(
+            replace(context, cloud=Interrupting("demo", context.cloud.endpoint)), make_spec(), ZONES
+        )
     assert [entry.state for entry in journal.open()] == [INTENT]
-    assert maker.create(make_spec(), ZONES).changed
+    assert create_vm(context, make_spec(), ZONES).changed
 
 
 def test_a_zone_that_cannot_carry_the_shape_costs_no_call(
-    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+    emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     spec = make_spec(gpu="p100", gpu_count=4, machine_type="n1-standard-96")
     with pytest.raises(NoCapacity, match="64 vCPUs"):
-        maker.create(spec, ("us-east1-c", "europe-west1-d"))
+        create_vm(context, spec, ("us-east1-c", "europe-west1-d"))
     assert "instances.insert" not in emulator.counted()

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from provision.cloud.api import body
 from provision.cloud.api.gce import GceCloud
-from provision.cloud.lifecycle import extension
+from provision.cloud.api.labels import EXTENDED_LABEL
+from provision.cloud.lifecycle import ttl_extension
 from provision.cloud.lifecycle.context import new_request_id
 from provision.core.model import Vm, VmSpec
 from provision.testing.compute import ComputeEmulator, Fault, FaultKind, SimulatedClock, http_error
@@ -35,7 +35,7 @@ def stop(cloud: GceCloud) -> Vm:
 
 
 def start(cloud: GceCloud) -> Vm:
-    return extension.start(cloud, now(cloud), lambda note: None)
+    return ttl_extension.start_vm(cloud, now(cloud), lambda note: None)
 
 
 def ran_s(cloud: GceCloud, clock: SimulatedClock) -> int:
@@ -50,20 +50,20 @@ def ran_s(cloud: GceCloud, clock: SimulatedClock) -> int:
 def test_the_extended_run_is_longer_and_later_ones_are_not(
     cloud: GceCloud, vm: Vm, clock: SimulatedClock
 ) -> None:
-    assert extension.usual_ttl_s(vm) == extension.next_ttl_s(vm) == USUAL_S
-    extended = extension.extend(cloud, stop(cloud), USUAL_S + 2 * HOUR_S)
-    assert (extension.usual_ttl_s(extended), extension.next_ttl_s(extended)) == (
+    assert ttl_extension.usual_ttl_s(vm) == ttl_extension.next_ttl_s(vm) == USUAL_S
+    extended = ttl_extension.extend_run(cloud, stop(cloud), USUAL_S + 2 * HOUR_S)
+    assert (ttl_extension.usual_ttl_s(extended), ttl_extension.next_ttl_s(extended)) == (
         USUAL_S,
         USUAL_S + 2 * HOUR_S,
     )
     clock.advance(60)
     start(cloud)
     assert ran_s(cloud, clock) == USUAL_S + 2 * HOUR_S
-    assert extension.next_ttl_s(now(cloud)) == USUAL_S
+    assert ttl_extension.next_ttl_s(now(cloud)) == USUAL_S
     for _ in range(2):
         start(cloud)
         assert ran_s(cloud, clock) == USUAL_S
-    assert body.EXTENDED_LABEL not in now(cloud).labels
+    assert EXTENDED_LABEL not in now(cloud).labels
 
 
 def test_a_run_that_was_shortened_gives_its_time_back(
@@ -71,7 +71,7 @@ def test_a_run_that_was_shortened_gives_its_time_back(
 ) -> None:
     """What --restart does: the rest of the time and some more is less than a whole run has."""
     clock.advance(7 * HOUR_S)
-    extension.extend(cloud, stop(cloud), 2 * HOUR_S)
+    ttl_extension.extend_run(cloud, stop(cloud), 2 * HOUR_S)
     start(cloud)
     assert ran_s(cloud, clock) == 2 * HOUR_S
     start(cloud)
@@ -79,9 +79,9 @@ def test_a_run_that_was_shortened_gives_its_time_back(
 
 
 def test_extended_twice_before_it_runs(cloud: GceCloud, vm: Vm, clock: SimulatedClock) -> None:
-    first = extension.extend(cloud, stop(cloud), USUAL_S + HOUR_S)
-    second = extension.extend(cloud, first, USUAL_S + 2 * HOUR_S)
-    assert (extension.usual_ttl_s(second), extension.next_ttl_s(second)) == (
+    first = ttl_extension.extend_run(cloud, stop(cloud), USUAL_S + HOUR_S)
+    second = ttl_extension.extend_run(cloud, first, USUAL_S + 2 * HOUR_S)
+    assert (ttl_extension.usual_ttl_s(second), ttl_extension.next_ttl_s(second)) == (
         USUAL_S,
         USUAL_S + 2 * HOUR_S,
     )
@@ -93,13 +93,13 @@ def test_extended_twice_before_it_runs(cloud: GceCloud, vm: Vm, clock: Simulated
 def test_extended_again_after_it_ran_begins_with_the_usual_limit(
     cloud: GceCloud, vm: Vm, clock: SimulatedClock
 ) -> None:
-    extension.extend(cloud, stop(cloud), 12 * HOUR_S)
+    ttl_extension.extend_run(cloud, stop(cloud), 12 * HOUR_S)
     clock.advance(60)
     start(cloud)
     stopped = stop(cloud)
-    assert extension.next_ttl_s(stopped) == USUAL_S
-    again = extension.extend(cloud, stopped, USUAL_S + HOUR_S)
-    assert (extension.usual_ttl_s(again), extension.next_ttl_s(again)) == (
+    assert ttl_extension.next_ttl_s(stopped) == USUAL_S
+    again = ttl_extension.extend_run(cloud, stopped, USUAL_S + HOUR_S)
+    assert (ttl_extension.usual_ttl_s(again), ttl_extension.next_ttl_s(again)) == (
         USUAL_S,
         USUAL_S + HOUR_S,
     )
@@ -112,7 +112,7 @@ def test_an_extension_that_ends_half_way_is_taken_back(
     stopped = stop(cloud)
     emulator.faults.add(http_error(403, "forbidden", "no", call=lost, times=None))
     with pytest.raises(Exception, match="not "):
-        extension.extend(cloud, stopped, 12 * HOUR_S)
+        ttl_extension.extend_run(cloud, stopped, 12 * HOUR_S)
     emulator.faults.clear()
     for _ in range(2):
         clock.advance(60)
@@ -124,7 +124,7 @@ def test_a_limit_that_cannot_be_taken_back_keeps_the_vm_stopped(
     cloud: GceCloud, vm: Vm, emulator: ComputeEmulator, clock: SimulatedClock
 ) -> None:
     """A longer one than anybody asked for would bill; and the next try goes on where this one ended."""
-    extension.extend(cloud, stop(cloud), 12 * HOUR_S)
+    ttl_extension.extend_run(cloud, stop(cloud), 12 * HOUR_S)
     clock.advance(60)
     start(cloud)
     stop(cloud)
@@ -148,7 +148,7 @@ def test_a_limit_that_cannot_be_taken_back_keeps_the_vm_stopped(
     with pytest.raises(Exception, match="the labels were not set"):
         start(cloud)
     start(cloud)
-    assert (now(cloud).ttl_s, body.EXTENDED_LABEL in now(cloud).labels) == (USUAL_S, False)
+    assert (now(cloud).ttl_s, EXTENDED_LABEL in now(cloud).labels) == (USUAL_S, False)
 
 
 def test_of_a_vm_that_runs_where_the_cloud_allows_it(
@@ -159,10 +159,13 @@ def test_of_a_vm_that_runs_where_the_cloud_allows_it(
     monkeypatch.setattr(
         GceCloud, "set_ttl", lambda self, name, zone, ttl_s, request_id: changed.append(ttl_s)
     )
-    extension.extend(cloud, vm, 12 * HOUR_S)
+    ttl_extension.extend_run(cloud, vm, 12 * HOUR_S)
     running = replace(now(cloud), ttl_s=12 * HOUR_S)
     assert changed == [12 * HOUR_S]
-    assert (extension.usual_ttl_s(running), extension.next_ttl_s(running)) == (USUAL_S, USUAL_S)
+    assert (ttl_extension.usual_ttl_s(running), ttl_extension.next_ttl_s(running)) == (
+        USUAL_S,
+        USUAL_S,
+    )
 
 
 @pytest.mark.parametrize(
@@ -172,6 +175,6 @@ def test_a_label_that_somebody_wrote_by_hand_changes_nothing(
     cloud: GceCloud, vm: Vm, value: str
 ) -> None:
     stop(cloud)
-    cloud.set_labels("dev", ZONE, {body.EXTENDED_LABEL: value}, request_id=new_request_id())
-    assert extension.usual_ttl_s(now(cloud)) == USUAL_S
+    cloud.set_labels("dev", ZONE, {EXTENDED_LABEL: value}, request_id=new_request_id())
+    assert ttl_extension.usual_ttl_s(now(cloud)) == USUAL_S
     assert start(cloud).ttl_s == USUAL_S

@@ -12,7 +12,7 @@ import pytest
 
 from provision.cloud.api import client as client_module
 from provision.cloud.api.gce import GceCloud
-from provision.cloud.api.ports import SerialOutput
+from provision.cloud.api.protocol import SerialOutput
 from provision.cloud.lifecycle.vm_times import ttl_left_s
 from provision.cloud.refusal import CONNECTION_LOST, TIMED_OUT, CloudRefused, QuotaRefused
 from provision.core.errors import CloudAuthError, CloudError, CloudNotFound, SettingsError
@@ -479,12 +479,14 @@ def test_the_serial_port_is_read_on_from_where_it_ended(
 ) -> None:
     create(cloud, make_spec())
     emulator.print_serial("dev", ZONE, "booting\n")
-    first = cloud.serial("dev", ZONE)
+    first = cloud.serial_output("dev", ZONE)
     assert first.text == "booting\n"
     emulator.print_serial("dev", ZONE, "ready\n")
-    assert cloud.serial("dev", ZONE, start=first.next) == SerialOutput("ready\n", first.next + 6)
+    assert cloud.serial_output("dev", ZONE, start=first.next) == SerialOutput(
+        "ready\n", first.next + 6
+    )
     emulator.print_serial("dev", ZONE, 2**20 * "x")
-    assert cloud.serial("dev", ZONE, start=first.next) == SerialOutput(
+    assert cloud.serial_output("dev", ZONE, start=first.next) == SerialOutput(
         2**20 * "x", first.next + 6 + 2**20, lost=6
     )
 

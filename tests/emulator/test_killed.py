@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from provision.cloud.api.body import IDLE_DELETE_LABEL
-from provision.cloud.lifecycle.create import Maker
+from provision.cloud.api.labels import IDLE_DELETE_LABEL
+from provision.cloud.lifecycle.context import CloudContext
+from provision.cloud.lifecycle.create import create_vm
+from provision.cloud.lifecycle.delete import delete_vms_by_name
 from provision.cloud.lifecycle.journal import MADE
 from provision.core.model import Vm
 from provision.testing.compute import ComputeEmulator, Fault, NullBackend, stock_out
-from tests.emulator.doomed import DIED, OWNER, SPEC, VERBS, ZONES, Doom, collect, maker, start
+from tests.emulator.doomed import DIED, OWNER, SPEC, VERBS, ZONES, Doom, collect, context, start
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -41,34 +43,34 @@ KILLED = {
 faster."""
 
 
-def created_next(run: Maker) -> None:
-    made = run.create(SPEC, ZONES)
+def created_next(run: CloudContext) -> None:
+    made = create_vm(run, SPEC, ZONES)
     assert made.vm.status == "RUNNING"
     (entry,) = run.journal.open()
     assert (entry.state, entry.name, entry.zone) == (MADE, "dev", made.vm.zone)
     assert [vm.zone for vm in run.cloud.list({})] == [made.vm.zone]
 
 
-def deleted_next(run: Maker) -> None:
-    run.delete_everywhere("dev", OWNER)
+def deleted_next(run: CloudContext) -> None:
+    delete_vms_by_name(run, "dev", OWNER)
     assert (run.cloud.list({}), run.journal.open()) == ([], [])
 
 
-def collected_next(run: Maker) -> None:
+def collected_next(run: CloudContext) -> None:
     collect(run)
     kept = [(entry.state, entry.name, entry.zone) for entry in run.journal.open()]
     assert kept == [(MADE, vm.name, vm.zone) for vm in run.cloud.list({})]
-    assert len(run.cloud.disks({"provision-owner": OWNER})) == len(kept)
+    assert len(run.cloud.list_disks({"provision-owner": OWNER})) == len(kept)
 
 
-NEXT: dict[str, Callable[[Maker], None]] = {
+NEXT: dict[str, Callable[[CloudContext], None]] = {
     "create": created_next,
     "delete": deleted_next,
     "gc": collected_next,
 }
 
 
-def stopped_for_long(emulator: ComputeEmulator, run: Maker, vm: Vm) -> None:
+def stopped_for_long(emulator: ComputeEmulator, run: CloudContext, vm: Vm) -> None:
     """Three days, where the VM asks to be deleted after two."""
     run.cloud.set_labels(vm.name, vm.zone, {IDLE_DELETE_LABEL: "2d"}, request_id=run.new_id())
     run.cloud.stop(vm.name, vm.zone, request_id=run.new_id())
@@ -78,20 +80,20 @@ def stopped_for_long(emulator: ComputeEmulator, run: Maker, vm: Vm) -> None:
 @contextmanager
 def killed(
     scenario: str, folder: Path, doom: Doom
-) -> Iterator[tuple[bool, ComputeEmulator, Maker]]:
+) -> Iterator[tuple[bool, ComputeEmulator, CloudContext]]:
     """(It reached its step, the world it left, a next run over the same journal)."""
     verb, faults, operation_s = SCENARIOS[scenario]
     journal = folder / f"{doom.step}-{doom.after}" / "journal.jsonl"
     with ComputeEmulator(NullBackend(), operation_s=operation_s) as emulator:
         if verb in ("delete", "gc"):
-            before = maker(emulator.endpoint, journal)
-            made = before.create(SPEC, ZONES).vm
+            before = context(emulator.endpoint, journal)
+            made = create_vm(before, SPEC, ZONES).vm
             if verb == "gc":
                 stopped_for_long(emulator, before, made)
             before.cloud.close()  # type: ignore[attr-defined]
         emulator.faults.add(*faults)
         died = start(verb, emulator.endpoint, journal, doom) == DIED
-        following = maker(emulator.endpoint, journal)
+        following = context(emulator.endpoint, journal)
         yield died, emulator, following
         following.cloud.close()  # type: ignore[attr-defined]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from provision.cloud.api import live
+from provision.cloud.api import queries
 from provision.cloud.api.client import ComputeClient
 from provision.cloud.api.gce import GceCloud
+from provision.cloud.api.images import image_ref
 from provision.core.errors import CloudError, CloudNotFound
 from provision.testing.compute import ComputeEmulator
 from provision.testing.compute.catalogue import Catalogue
@@ -22,7 +23,7 @@ def asked(emulator: ComputeEmulator) -> list[str]:
 
 
 def test_accelerators_by_zone(client: ComputeClient, emulator: ComputeEmulator) -> None:
-    found = live.accelerators(client)
+    found = queries.list_accelerators(client)
     catalogue = Catalogue()
     named = {
         zone: frozenset(gpu.accelerator for gpu in catalogue.accelerators_in(zone))
@@ -38,7 +39,7 @@ def test_accelerators_by_zone(client: ComputeClient, emulator: ComputeEmulator) 
 def test_machine_types_are_filtered_by_the_server(
     client: ComputeClient, emulator: ComputeEmulator
 ) -> None:
-    found = live.machines(client, ["g2-.*", "n1-standard-8"])
+    found = queries.list_machine_types(client, ["g2-.*", "n1-standard-8"])
     assert {each.machine.name for each in found if each.gpu is None} == {"n1-standard-8"}
     assert {each.machine.name for each in found if each.gpu} == {
         f"g2-standard-{size}" for size in (4, 8, 12, 16, 24, 32, 48, 96)
@@ -56,14 +57,14 @@ def test_machine_types_are_filtered_by_the_server(
 def test_a_list_of_many_pages_is_read_to_its_end(
     client: ComputeClient, emulator: ComputeEmulator
 ) -> None:
-    everything = live.machines(client, [".*"])
+    everything = queries.list_machine_types(client, [".*"])
     assert len(everything) > 500
     assert len({(each.zone, each.machine.name) for each in everything}) == len(everything)
     assert len(asked(emulator)) == -(-len(everything) // 500)
 
 
 def test_no_names_ask_nothing(client: ComputeClient, emulator: ComputeEmulator) -> None:
-    assert live.machines(client, []) == []
+    assert queries.list_machine_types(client, []) == []
     assert asked(emulator) == []
 
 
@@ -71,7 +72,7 @@ def test_no_names_ask_nothing(client: ComputeClient, emulator: ComputeEmulator) 
 def test_quotas_cost_two_calls_however_many_regions(
     client: ComputeClient, emulator: ComputeEmulator, regions: list[str] | None
 ) -> None:
-    found = live.quotas(client, regions)
+    found = queries.fetch_quotas(client, regions)
     assert len(emulator.calls) == 2
     assert found.project["GPUS_ALL_REGIONS"].limit > 0
     assert set(found.regions) == set(regions or Catalogue().region_names)
@@ -79,29 +80,29 @@ def test_quotas_cost_two_calls_however_many_regions(
 
 
 def test_an_image_by_name_and_by_family(client: ComputeClient) -> None:
-    newest = live.image(client, live.image_ref("cos-125-lts"))
+    newest = queries.fetch_image(client, image_ref("cos-125-lts"))
     assert newest["name"].startswith("cos-125-")
-    assert live.image(client, live.image_ref(newest["name"]))["name"] == newest["name"]
+    assert queries.fetch_image(client, image_ref(newest["name"]))["name"] == newest["name"]
     with pytest.raises(CloudNotFound):
-        live.image(client, live.image_ref("cos-999-lts"))
+        queries.fetch_image(client, image_ref("cos-999-lts"))
 
 
 def test_an_answer_that_never_comes_is_an_error(clock: object) -> None:
     lost = ComputeClient("demo", "http://127.0.0.1:9", sleep=lambda _seconds: None, attempts=2)
     with pytest.raises(CloudError) as caught:
-        live.accelerators(lost)
+        queries.list_accelerators(lost)
     assert caught.value.what == "the accelerator types could not be listed"
     lost.close()
 
 
 def test_the_network_and_its_rules(client: ComputeClient, emulator: ComputeEmulator) -> None:
-    assert live.network(client, "default")["autoCreateSubnetworks"] is True
+    assert queries.fetch_network(client, "default")["autoCreateSubnetworks"] is True
     with pytest.raises(CloudNotFound):
-        live.network(client, "other")
-    rules = {rule["name"]: rule for rule in live.firewalls(client)}
+        queries.fetch_network(client, "other")
+    rules = {rule["name"]: rule for rule in queries.list_firewall_rules(client)}
     assert rules["default-allow-ssh"]["allowed"] == [{"IPProtocol": "tcp", "ports": ["22"]}]
     assert rules["default-allow-ssh"]["sourceRanges"] == ["0.0.0.0/0"]
     emulator.firewalls[:] = [
         {"name": "none", "sourceRanges": ["10.0.0.0/8"], "denied": [{"IPProtocol": "all"}]}
     ]
-    assert [rule["name"] for rule in live.firewalls(client)] == ["none"]
+    assert [rule["name"] for rule in queries.list_firewall_rules(client)] == ["none"]

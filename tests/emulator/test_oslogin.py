@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from provision.cloud.api.gce import GceCloud
+from provision.cloud.api.oslogin_client import fetch_account, import_key
 from provision.cloud.refusal import CloudRefused
 from provision.core.errors import CloudAuthError
 from provision.testing.compute import ComputeEmulator, Fault, FaultKind, http_error
@@ -21,22 +22,22 @@ ENDS_S = START_S + 3600
 def test_a_key_is_imported_under_the_credentials_account(
     emulator: ComputeEmulator, cloud: GceCloud
 ) -> None:
-    assert cloud.os_login(KEY, ENDS_S).user == "me_example_com"
+    assert cloud.add_login_key(KEY, ENDS_S).user == "me_example_com"
     assert emulator.counted() == ["userinfo", "oslogin.users.importSshPublicKey"]
     assert emulator.logins.keys == (("me_example_com", KEY),)
     assert emulator.calls[-1].query["projectId"] == "demo"
 
 
 def test_importing_twice_keeps_one_key(emulator: ComputeEmulator, cloud: GceCloud) -> None:
-    cloud.os_login(KEY, ENDS_S)
-    cloud.os_login(KEY, ENDS_S)
+    cloud.add_login_key(KEY, ENDS_S)
+    cloud.add_login_key(KEY, ENDS_S)
     assert len(emulator.logins.keys) == 1
 
 
 def test_a_key_opens_nothing_when_its_time_is_over(
     emulator: ComputeEmulator, cloud: GceCloud
 ) -> None:
-    cloud.os_login(KEY, ENDS_S)
+    cloud.add_login_key(KEY, ENDS_S)
     emulator.clock.advance(3599)
     assert len(emulator.logins.keys) == 1
     emulator.clock.advance(1)
@@ -45,9 +46,9 @@ def test_a_key_opens_nothing_when_its_time_is_over(
 
 def test_a_key_that_is_there_gets_the_new_end(emulator: ComputeEmulator, cloud: GceCloud) -> None:
     """Importing alone leaves the old one."""
-    login = cloud.os_login(KEY, ENDS_S)
+    login = cloud.add_login_key(KEY, ENDS_S)
     emulator.calls.clear()
-    assert cloud.os_login(KEY, ENDS_S + 60) == replace(login, expires_s=ENDS_S + 60)
+    assert cloud.add_login_key(KEY, ENDS_S + 60) == replace(login, expires_s=ENDS_S + 60)
     assert emulator.counted() == [
         "userinfo",
         "oslogin.users.importSshPublicKey",
@@ -59,15 +60,15 @@ def test_a_key_that_is_there_gets_the_new_end(emulator: ComputeEmulator, cloud: 
 
 
 def test_a_key_is_taken_out_of_the_profile_once(emulator: ComputeEmulator, cloud: GceCloud) -> None:
-    login = cloud.os_login(KEY, ENDS_S)
-    assert cloud.os_logout(login.key)
+    login = cloud.add_login_key(KEY, ENDS_S)
+    assert cloud.remove_login_key(login.key)
     assert emulator.logins.keys == ()
-    assert not cloud.os_logout(login.key)
+    assert not cloud.remove_login_key(login.key)
 
 
 def test_an_end_in_the_past_is_refused(cloud: GceCloud) -> None:
     with pytest.raises(CloudRefused, match="did not take the key"):
-        cloud.os_login(KEY, START_S - 1)
+        cloud.add_login_key(KEY, START_S - 1)
 
 
 def test_a_service_account_need_not_be_asked_who_it_is(
@@ -76,19 +77,19 @@ def test_a_service_account_need_not_be_asked_who_it_is(
     cloud.client._credentials = SimpleNamespace(
         service_account_email="ci@demo.iam.gserviceaccount.com"
     )
-    assert cloud.client.account() == "ci@demo.iam.gserviceaccount.com"
+    assert fetch_account(cloud.client) == "ci@demo.iam.gserviceaccount.com"
     assert emulator.counted() == []
     assert username("ci@demo.iam.gserviceaccount.com").startswith("sa_")
 
 
 def test_another_account_may_not_be_written_to(cloud: GceCloud) -> None:
     with pytest.raises(CloudAuthError, match="OS Login did not take the key"):
-        cloud.client.import_ssh_key("you@example.com", KEY, ENDS_S)
+        import_key(cloud.client, "you@example.com", KEY, ENDS_S)
 
 
 def test_a_key_that_is_none_is_refused(cloud: GceCloud) -> None:
     with pytest.raises(CloudRefused, match="OS Login did not take the key"):
-        cloud.os_login("nonsense", ENDS_S)
+        cloud.add_login_key("nonsense", ENDS_S)
 
 
 def test_credentials_that_do_not_say_whose_they_are(
@@ -104,14 +105,14 @@ def test_credentials_that_do_not_say_whose_they_are(
         )
     )
     with pytest.raises(CloudAuthError, match="do not say whose they are") as caught:
-        cloud.os_login(KEY, ENDS_S)
+        cloud.add_login_key(KEY, ENDS_S)
     assert "--scopes=openid,https://www.googleapis.com/auth/userinfo.email" in caught.value.fix
 
 
 def test_what_passes_by_is_tried_again(emulator: ComputeEmulator, cloud: GceCloud) -> None:
     emulator.faults.add(http_error(503, "backendError", "try again", call="oslogin.*", times=2))
     emulator.faults.add(Fault(kind=FaultKind.RESET_BEFORE, call="userinfo", times=1))
-    assert cloud.os_login(KEY, ENDS_S).user == "me_example_com"
+    assert cloud.add_login_key(KEY, ENDS_S).user == "me_example_com"
     assert emulator.counted().count("oslogin.users.importSshPublicKey") == 3
 
 

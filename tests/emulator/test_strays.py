@@ -13,11 +13,13 @@ from typing import Any, cast
 
 import pytest
 
-from provision.cloud.api import body
 from provision.cloud.api.gce import GceCloud
-from provision.cloud.api.ports import Disk, Listing
+from provision.cloud.api.labels import IDLE_DELETE_LABEL
+from provision.cloud.api.protocol import Disk, Listing
 from provision.cloud.lifecycle import orphans
-from provision.cloud.lifecycle.create import Maker
+from provision.cloud.lifecycle.context import CloudContext
+from provision.cloud.lifecycle.create import create_vm
+from provision.cloud.lifecycle.delete import delete_vms_by_name
 from provision.cloud.lifecycle.journal import (
     DELETING,
     GONE,
@@ -25,8 +27,9 @@ from provision.cloud.lifecycle.journal import (
     LEFT_BEHIND,
     MADE,
     UNSURE,
-    FileJournal,
+    Journal,
 )
+from provision.cloud.lifecycle.orphan_removal import remove_orphan
 from provision.core.errors import CleanupFailed
 from provision.core.model import Note, Vm, VmSpec
 from provision.testing.compute import ComputeEmulator, SimulatedClock, http_error
@@ -36,42 +39,48 @@ ZONE = "us-central1-a"
 
 
 @pytest.fixture
-def maker(cloud: GceCloud, tmp_path: Path) -> Maker:
-    return Maker(
+def context(cloud: GceCloud, tmp_path: Path) -> CloudContext:
+    return CloudContext(
         cloud=cloud,
-        journal=FileJournal(tmp_path / "journal.jsonl", "demo"),
+        journal=Journal(tmp_path / "journal.jsonl", "demo"),
         emit=lambda event: None,
     )
 
 
-def surveyed(maker: Maker, **words: Any) -> orphans.Survey:
-    return orphans.survey(maker, lambda owner: owner == "me", maker.journal.open(), **words)
+def surveyed(context: CloudContext, **words: Any) -> orphans.OrphanReport:
+    return orphans.find_orphans(
+        context, lambda owner: owner == "me", context.journal.open(), **words
+    )
 
 
-def found(maker: Maker, **words: Any) -> list[tuple[str, str, str]]:
-    return [(stray.kind, stray.name, stray.why) for stray in surveyed(maker, **words).strays]
+def found(context: CloudContext, **words: Any) -> list[tuple[str, str, str]]:
+    return [(stray.kind, stray.name, stray.why) for stray in surveyed(context, **words).orphans]
 
 
-def begun(maker: Maker, cloud: GceCloud, spec: VmSpec) -> str:
+def begun(context: CloudContext, cloud: GceCloud, spec: VmSpec) -> str:
     """What a run leaves that was killed before it saw its VM; the request id."""
-    request_id = maker.new_id()
+    request_id = context.new_id()
     marked = replace(spec, labels={**spec.labels, "provision-request": request_id})
-    maker.journal.intent(marked, ZONE, request_id)
+    context.journal.intent(marked, ZONE, request_id)
     cloud.create(marked, ZONE, request_id=request_id)
     return request_id
 
 
-def test_what_a_journal_calls_made_belongs_to_somebody(maker: Maker, make_spec: MakeSpec) -> None:
-    maker.create(make_spec(), [ZONE])
-    assert found(maker) == []
+def test_what_a_journal_calls_made_belongs_to_somebody(
+    context: CloudContext, make_spec: MakeSpec
+) -> None:
+    create_vm(context, make_spec(), [ZONE])
+    assert found(context) == []
 
 
 def test_what_no_journal_names_is_a_stray_and_removed(
-    maker: Maker, cloud: GceCloud, make_spec: MakeSpec
+    context: CloudContext, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
-    maker.create(make_spec(name="kept"), [ZONE])
-    cloud.create(make_spec(name="lost"), ZONE, request_id=maker.new_id())
-    (stray,) = orphans.survey(maker, lambda owner: owner == "me", maker.journal.open()).strays
+    create_vm(context, make_spec(name="kept"), [ZONE])
+    cloud.create(make_spec(name="lost"), ZONE, request_id=context.new_id())
+    (stray,) = orphans.find_orphans(
+        context, lambda owner: owner == "me", context.journal.open()
+    ).orphans
     assert (stray.kind, stray.name, stray.why, stray.owner) == (
         "vm",
         "lost",
@@ -79,103 +88,110 @@ def test_what_no_journal_names_is_a_stray_and_removed(
         "me",
     )
     assert stray.as_dict()["zone"] == ZONE
-    assert orphans.remove(maker, stray)
+    assert remove_orphan(context, stray)
     assert [vm.name for vm in cloud.list({})] == ["kept"]
-    assert not orphans.remove(maker, stray)
+    assert not remove_orphan(context, stray)
 
 
 def test_what_carries_other_labels_or_none_is_never_touched(
-    maker: Maker, cloud: GceCloud, make_spec: MakeSpec
+    context: CloudContext, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
     for name, labels in (
         ("theirs", {"provision-owner": "you"}),
         ("plain", {}),
         ("else", {"owner": "me"}),
     ):
-        cloud.create(make_spec(name=name, labels=labels), ZONE, request_id=maker.new_id())
-    survey = orphans.survey(maker, lambda owner: owner == "me", ())
-    assert survey.strays == ()
+        cloud.create(make_spec(name=name, labels=labels), ZONE, request_id=context.new_id())
+    survey = orphans.find_orphans(context, lambda owner: owner == "me", ())
+    assert survey.orphans == ()
     assert len(cloud.list({})) == 3
 
 
 @pytest.mark.parametrize("state", [INTENT, UNSURE, DELETING, LEFT_BEHIND])
 def test_an_unfinished_entry_makes_its_vm_a_stray_unless_a_run_works_on_it(
-    maker: Maker, cloud: GceCloud, make_spec: MakeSpec, state: str
+    context: CloudContext, cloud: GceCloud, make_spec: MakeSpec, state: str
 ) -> None:
-    request_id = maker.new_id()
+    request_id = context.new_id()
     spec = make_spec(labels={"provision-owner": "me", "provision-request": request_id})
-    maker.journal.intent(spec, ZONE, request_id)
+    context.journal.intent(spec, ZONE, request_id)
     cloud.create(spec, ZONE, request_id=request_id)
     if state != INTENT:
-        maker.journal.mark(request_id, state)
-    assert found(maker, busy=["dev"]) == []
-    ((kind, name, why),) = found(maker)
+        context.journal.mark(request_id, state)
+    assert found(context, busy=["dev"]) == []
+    ((kind, name, why),) = found(context)
     assert (kind, name) == ("vm", "dev")
     assert why
-    (stray,) = orphans.survey(maker, lambda owner: owner == "me", maker.journal.open()).strays
-    assert orphans.remove(maker, stray)
-    assert maker.journal.open() == []
+    (stray,) = orphans.find_orphans(
+        context, lambda owner: owner == "me", context.journal.open()
+    ).orphans
+    assert remove_orphan(context, stray)
+    assert context.journal.open() == []
 
 
-def test_an_entry_of_which_nothing_is_there_is_settled(maker: Maker, make_spec: MakeSpec) -> None:
-    maker.journal.intent(make_spec(), ZONE, request_id := maker.new_id())
-    survey = orphans.survey(maker, lambda owner: owner == "me", maker.journal.open())
-    assert (survey.strays, [entry.request_id for entry in survey.settled]) == ((), [request_id])
+def test_an_entry_of_which_nothing_is_there_is_settled(
+    context: CloudContext, make_spec: MakeSpec
+) -> None:
+    context.journal.intent(make_spec(), ZONE, request_id := context.new_id())
+    survey = orphans.find_orphans(context, lambda owner: owner == "me", context.journal.open())
+    assert (survey.orphans, [entry.request_id for entry in survey.finished_entries]) == (
+        (),
+        [request_id],
+    )
 
 
 def test_a_vm_in_a_zone_that_no_list_shows_stays_in_the_journal(
-    emulator: ComputeEmulator, maker: Maker, make_spec: MakeSpec
+    emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
-    maker.create(make_spec(), [ZONE])
+    create_vm(context, make_spec(), [ZONE])
     emulator.script({"zone": ZONE, "fault": "unreachable"})
-    survey = surveyed(maker)
-    assert (survey.strays, survey.settled) == ((), ())
-    assert [(error.exit_code, error.where, error.what) for error in survey.unseen] == [
+    survey = surveyed(context)
+    assert (survey.orphans, survey.finished_entries) == ((), ())
+    assert [(error.exit_code, error.where, error.what) for error in survey.errors] == [
         (5, ZONE, "its VMs could not be listed")
     ]
     emulator.faults.add(http_error(503, "backendError", "no", call="instances.get", times=None))
-    _, unseen = surveyed(maker).unseen
+    _, unseen = surveyed(context).errors
     assert (unseen.exit_code, unseen.where) == (5, f"{ZONE}/dev"), (
         "it is somebody's: nothing is left behind"
     )
     assert "backendError" in unseen.why
-    assert found(maker) == []
+    assert found(context) == []
 
 
 def test_a_stray_in_a_zone_that_no_list_shows_is_found_by_its_name(
-    emulator: ComputeEmulator, maker: Maker, cloud: GceCloud, make_spec: MakeSpec
+    emulator: ComputeEmulator, context: CloudContext, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
-    begun(maker, cloud, make_spec())
+    begun(context, cloud, make_spec())
     emulator.script({"zone": ZONE, "fault": "unreachable"})
-    assert [(kind, name) for kind, name, _ in found(maker)] == [("vm", "dev")]
+    assert [(kind, name) for kind, name, _ in found(context)] == [("vm", "dev")]
 
 
 def test_what_does_not_answer_is_named_and_ends_nothing(
-    emulator: ComputeEmulator, maker: Maker, cloud: GceCloud, make_spec: MakeSpec
+    emulator: ComputeEmulator, context: CloudContext, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
     """Four killed runs: one left a VM, one nothing, of one the operation cannot be looked up, of one not even the VM."""
     for name in ("left", "nothing", "unended", "unseen"):
         spec = make_spec(
             name=name,
-            labels={"provision-owner": "me", "provision-request": (request_id := maker.new_id())},
+            labels={"provision-owner": "me", "provision-request": (request_id := context.new_id())},
         )
         zone = {"unended": "us-central1-b", "unseen": "us-central1-c"}.get(name, ZONE)
-        maker.journal.intent(spec, zone, request_id)
+        context.journal.intent(spec, zone, request_id)
         if name == "left":
             cloud.create(spec, zone, request_id=request_id)
     refuses = http_error(503, "backendError", "no", times=None)
     emulator.faults.add(replace(refuses, call="zoneOperations.list", zone="us-central1-b"))
     emulator.faults.add(replace(refuses, call="instances.get", zone="us-central1-c"))
     emulator.faults.add(replace(refuses, call="disks.aggregatedList"))
-    survey = surveyed(maker)
-    assert [stray.name for stray in survey.strays] == ["left"]
-    assert [entry.name for entry in survey.settled] == ["nothing"]
-    assert [(error.exit_code, error.where) for error in survey.unseen] == [
+    survey = surveyed(context)
+    assert [stray.name for stray in survey.orphans] == ["left"]
+    assert [entry.name for entry in survey.finished_entries] == ["nothing"]
+    assert [(error.exit_code, error.where) for error in survey.errors] == [
         (5, "demo"),
         (6, "us-central1-b/unended"),
         (6, "us-central1-c/unseen"),
     ]
-    assert survey.unseen[1].why.startswith("a run that ended early asked for it\nbackendError: no")
+    assert survey.errors[1].why.startswith("a run that ended early asked for it\nbackendError: no")
 
 
 def test_killed_inserts_are_waited_for_side_by_side(tmp_path: Path, make_spec: MakeSpec) -> None:
@@ -183,46 +199,48 @@ def test_killed_inserts_are_waited_for_side_by_side(tmp_path: Path, make_spec: M
     together = threading.Barrier(count)
 
     class Waiting(Disks):
-        def ended(self, zone: str, request_id: str) -> None:
+        def operation_result(self, zone: str, request_id: str) -> None:
             together.wait(10)
 
         def get(self, name: str, zone: str) -> None:
             return None
 
-    maker = Maker(
+    context = CloudContext(
         cloud=Waiting(),
-        journal=FileJournal(tmp_path / "journal.jsonl", "demo"),
+        journal=Journal(tmp_path / "journal.jsonl", "demo"),
         emit=lambda event: None,
     )
     for number in range(count):
-        maker.journal.intent(make_spec(name=f"dev-{number}"), ZONE, str(number))
-    assert len(surveyed(maker).settled) == count
+        context.journal.intent(make_spec(name=f"dev-{number}"), ZONE, str(number))
+    assert len(surveyed(context).finished_entries) == count
 
 
 def test_a_vm_that_was_made_anew_since_it_was_found_is_left_alone(
-    maker: Maker, cloud: GceCloud, make_spec: MakeSpec
+    context: CloudContext, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
-    cloud.create(make_spec(), ZONE, request_id=maker.new_id())
-    (stray,) = orphans.survey(maker, lambda owner: owner == "me", ()).strays
-    cloud.delete("dev", ZONE, request_id=maker.new_id())
-    maker.create(make_spec(), [ZONE])
-    assert not orphans.remove(maker, stray)
+    cloud.create(make_spec(), ZONE, request_id=context.new_id())
+    (stray,) = orphans.find_orphans(context, lambda owner: owner == "me", ()).orphans
+    cloud.delete("dev", ZONE, request_id=context.new_id())
+    create_vm(context, make_spec(), [ZONE])
+    assert not remove_orphan(context, stray)
     assert [vm.name for vm in cloud.list({})] == ["dev"]
 
 
 def test_a_failed_removal_says_what_bills_and_stays_in_the_journal(
-    emulator: ComputeEmulator, maker: Maker, cloud: GceCloud, make_spec: MakeSpec
+    emulator: ComputeEmulator, context: CloudContext, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
-    request_id = maker.new_id()
+    request_id = context.new_id()
     spec = make_spec(labels={"provision-owner": "me", "provision-request": request_id})
-    maker.journal.intent(spec, ZONE, request_id)
+    context.journal.intent(spec, ZONE, request_id)
     cloud.create(spec, ZONE, request_id=request_id)
-    (stray,) = orphans.survey(maker, lambda owner: owner == "me", maker.journal.open()).strays
+    (stray,) = orphans.find_orphans(
+        context, lambda owner: owner == "me", context.journal.open()
+    ).orphans
     emulator.faults.add(http_error(503, "backendError", "no", call="instances.delete", times=None))
     with pytest.raises(CleanupFailed) as caught:
-        orphans.remove(maker, stray)
+        remove_orphan(context, stray)
     assert (caught.value.exit_code, caught.value.where) == (6, f"{ZONE}/dev")
-    assert [entry.state for entry in maker.journal.open()] == [LEFT_BEHIND]
+    assert [entry.state for entry in context.journal.open()] == [LEFT_BEHIND]
 
 
 # --- disks: told apart without a cloud ------------------------------------------------------------
@@ -236,13 +254,13 @@ class Disks(GceCloud):
         self.there = list(disks)
         self.vms = vms
 
-    def listing(self, labels: Any) -> Listing:
+    def list_with_failures(self, labels: Any) -> Listing:
         return Listing(self.vms)
 
-    def ended(self, zone: str, request_id: str) -> None:
+    def operation_result(self, zone: str, request_id: str) -> None:
         return None
 
-    def disks(self, labels: Any) -> list[Disk]:
+    def list_disks(self, labels: Any) -> list[Disk]:
         return list(self.there)
 
     def delete_disk(self, name: str, zone: str, *, request_id: str) -> bool:
@@ -260,7 +278,7 @@ def disk(name: str, **changed: Any) -> Disk:
 
 
 def test_a_disk_without_a_vm_is_a_stray(tmp_path: Path, make_spec: MakeSpec) -> None:
-    journal = FileJournal(tmp_path / "journal.jsonl", "demo")
+    journal = Journal(tmp_path / "journal.jsonl", "demo")
     journal.intent(make_spec(), ZONE, "r1")
     journal.mark("r1", MADE)
     journal.intent(make_spec(name="gone"), ZONE, "r2")
@@ -275,14 +293,14 @@ def test_a_disk_without_a_vm_is_a_stray(tmp_path: Path, make_spec: MakeSpec) -> 
         disk("theirs", labels={"provision-owner": "you"}),
         vms=(vm,),
     )
-    maker = Maker(cloud=cloud, journal=journal, emit=lambda event: None)
-    survey = orphans.survey(maker, lambda owner: owner == "me", journal.open())
-    assert [(stray.kind, stray.name) for stray in survey.strays] == [
+    context = CloudContext(cloud=cloud, journal=journal, emit=lambda event: None)
+    survey = orphans.find_orphans(context, lambda owner: owner == "me", journal.open())
+    assert [(stray.kind, stray.name) for stray in survey.orphans] == [
         ("disk", "left"),
         ("disk", "of-a-vm-that-is-gone"),
     ]
     cloud.there[0] = disk("left", users=("other",))
-    assert [orphans.remove(maker, stray) for stray in survey.strays] == [False, True]
+    assert [remove_orphan(context, stray) for stray in survey.orphans] == [False, True]
     assert [each.name for each in cloud.there] == ["left", "detached", "in-use", "theirs"]
 
 
@@ -299,38 +317,38 @@ def notes() -> list[str]:
 @pytest.fixture
 def stopped(
     cloud: GceCloud, clock: SimulatedClock, tmp_path: Path, make_spec: MakeSpec, notes: list[str]
-) -> Maker:
+) -> CloudContext:
     """VMs that belong to somebody and were stopped three days ago: one asks to be deleted after two days, one says nothing."""
-    journal = FileJournal(tmp_path / "journal.jsonl", "demo")
-    maker = Maker(
+    journal = Journal(tmp_path / "journal.jsonl", "demo")
+    context = CloudContext(
         cloud=cloud,
         journal=journal,
         emit=lambda event: notes.append(event.text if isinstance(event, Note) else ""),
     )
-    for name, asks in (("asks", {body.IDLE_DELETE_LABEL: "2d"}), ("silent", {})):
-        maker.create(make_spec(name=name, labels={"provision-owner": "me", **asks}), [ZONE])
-        cloud.stop(name, ZONE, request_id=maker.new_id())
+    for name, asks in (("asks", {IDLE_DELETE_LABEL: "2d"}), ("silent", {})):
+        create_vm(context, make_spec(name=name, labels={"provision-owner": "me", **asks}), [ZONE])
+        cloud.stop(name, ZONE, request_id=context.new_id())
     clock.advance(3 * DAY_S)
     notes.clear()
-    return maker
+    return context
 
 
 def test_a_vm_that_asks_for_it_is_offered_and_deleted_when_it_is_stopped_for_too_long(
-    stopped: Maker, cloud: GceCloud
+    stopped: CloudContext, cloud: GceCloud
 ) -> None:
-    (stray,) = surveyed(stopped).strays
+    (stray,) = surveyed(stopped).orphans
     assert (stray.kind, stray.name, stray.why) == (
         "stopped",
         "asks",
         "stopped for 3d, idle_delete is 2d",
     )
-    assert orphans.remove(stopped, stray)
+    assert remove_orphan(stopped, stray)
     assert [vm.name for vm in cloud.list({})] == ["silent"]
     assert [(entry.name, entry.state) for entry in stopped.journal.open()] == [("silent", MADE)]
 
 
 def test_the_time_is_the_clouds_and_costs_no_call(
-    stopped: Maker,
+    stopped: CloudContext,
     emulator: ComputeEmulator,
     clock: SimulatedClock,
     monkeypatch: pytest.MonkeyPatch,
@@ -340,51 +358,51 @@ def test_the_time_is_the_clouds_and_costs_no_call(
     emulator.calls.clear()
     assert [name for _, name, _ in found(stopped)] == ["asks"]
     assert emulator.counted() == ["instances.aggregatedList", "disks.aggregatedList"]
-    assert stopped.cloud.clock().timestamp() == pytest.approx(clock.now(), abs=5)
+    assert stopped.cloud.current_time().timestamp() == pytest.approx(clock.now(), abs=5)
     monkeypatch.setattr(
-        GceCloud, "clock", lambda self: datetime.fromtimestamp(clock.now() - 2 * DAY_S, UTC)
+        GceCloud, "current_time", lambda self: datetime.fromtimestamp(clock.now() - 2 * DAY_S, UTC)
     )
     assert found(stopped) == []
 
 
 @pytest.mark.parametrize("date", [None, "soon"])
 def test_where_no_reply_tells_the_time_nothing_is_too_old(
-    stopped: Maker, monkeypatch: pytest.MonkeyPatch, date: str | None
+    stopped: CloudContext, monkeypatch: pytest.MonkeyPatch, date: str | None
 ) -> None:
     cloud = GceCloud("demo", cast("GceCloud", stopped.cloud).endpoint)
-    heard = cloud.client._heard
+    heard = cloud.client._note_clock
     headers = {} if date is None else {"Date": date}
     monkeypatch.setattr(
-        cloud.client, "_heard", lambda reply, **words: heard(SimpleNamespace(headers=headers))
+        cloud.client, "_note_clock", lambda reply, **words: heard(SimpleNamespace(headers=headers))
     )
     survey = surveyed(replace(stopped, cloud=cloud))
-    assert (survey.strays, [error.exit_code for error in survey.unseen]) == ((), [5])
-    assert (survey.unseen[0].what, survey.unseen[0].why) == (
+    assert (survey.orphans, [error.exit_code for error in survey.errors]) == ((), [5])
+    assert (survey.errors[0].what, survey.errors[0].why) == (
         "the cloud's time is not known",
         "no reply had a Date that can be read",
     )
     cloud.close()
 
 
-def started(maker: Maker) -> None:
-    maker.cloud.start("asks", ZONE, request_id=maker.new_id())
+def started(context: CloudContext) -> None:
+    context.cloud.start("asks", ZONE, request_id=context.new_id())
 
 
-def restarted(maker: Maker) -> None:
-    started(maker)
-    maker.cloud.stop("asks", ZONE, request_id=maker.new_id())
+def restarted(context: CloudContext) -> None:
+    started(context)
+    context.cloud.stop("asks", ZONE, request_id=context.new_id())
 
 
-def relabelled(maker: Maker) -> None:
-    maker.cloud.set_labels("asks", ZONE, {}, [body.IDLE_DELETE_LABEL], request_id=maker.new_id())
+def relabelled(context: CloudContext) -> None:
+    context.cloud.set_labels("asks", ZONE, {}, [IDLE_DELETE_LABEL], request_id=context.new_id())
 
 
-def disowned(maker: Maker) -> None:
-    maker.cloud.set_labels("asks", ZONE, {"provision-owner": "you"}, request_id=maker.new_id())
+def disowned(context: CloudContext) -> None:
+    context.cloud.set_labels("asks", ZONE, {"provision-owner": "you"}, request_id=context.new_id())
 
 
-def deleted(maker: Maker) -> None:
-    maker.cloud.delete("asks", ZONE, request_id=maker.new_id())
+def deleted(context: CloudContext) -> None:
+    context.cloud.delete("asks", ZONE, request_id=context.new_id())
 
 
 @pytest.mark.parametrize(
@@ -407,16 +425,16 @@ def deleted(maker: Maker) -> None:
     ],
 )
 def test_right_before_it_is_deleted_it_is_looked_at_once_more(
-    stopped: Maker,
+    stopped: CloudContext,
     emulator: ComputeEmulator,
     notes: list[str],
-    meanwhile: Callable[[Maker], None],
+    meanwhile: Callable[[CloudContext], None],
     said: str,
 ) -> None:
-    (stray,) = surveyed(stopped).strays
+    (stray,) = surveyed(stopped).orphans
     meanwhile(stopped)
     emulator.calls.clear()
-    assert not orphans.remove(stopped, stray)
+    assert not remove_orphan(stopped, stray)
     assert (emulator.counted(), notes) == (["instances.get"], [said])
     assert [(entry.name, entry.state) for entry in stopped.journal.open()] == [
         ("asks", MADE),
@@ -425,13 +443,13 @@ def test_right_before_it_is_deleted_it_is_looked_at_once_more(
 
 
 def test_a_deletion_that_fails_leaves_a_vm_that_is_still_somebodys(
-    stopped: Maker, emulator: ComputeEmulator
+    stopped: CloudContext, emulator: ComputeEmulator
 ) -> None:
     """Written down as left behind, it would be deleted by the next vm.create, even if somebody had started it again."""
-    (stray,) = surveyed(stopped).strays
+    (stray,) = surveyed(stopped).orphans
     emulator.faults.add(http_error(503, "backendError", "no", call="instances.delete", times=None))
     with pytest.raises(CleanupFailed) as caught:
-        orphans.remove(stopped, stray)
+        remove_orphan(stopped, stray)
     assert (caught.value.exit_code, caught.value.where) == (6, f"{ZONE}/asks")
     assert "the stopped VM was not deleted" in str(caught.value)
     assert {entry.state for entry in stopped.journal.open()} == {MADE}
@@ -439,19 +457,19 @@ def test_a_deletion_that_fails_leaves_a_vm_that_is_still_somebodys(
     assert [name for _, name, _ in found(stopped)] == ["asks"]
 
 
-def test_killed_between_the_deletion_and_the_journal(stopped: Maker, cloud: GceCloud) -> None:
+def test_killed_between_the_deletion_and_the_journal(
+    stopped: CloudContext, cloud: GceCloud
+) -> None:
     cloud.delete("asks", ZONE, request_id=stopped.new_id())
     survey = surveyed(stopped)
-    assert (survey.strays, [entry.name for entry in survey.settled]) == ((), ["asks"])
+    assert (survey.orphans, [entry.name for entry in survey.finished_entries]) == ((), ["asks"])
 
 
 @pytest.mark.parametrize("value", ["", "soon", "7-days", "1s"])
 def test_a_label_that_nobody_understands_asks_for_nothing(
-    stopped: Maker, clock: SimulatedClock, value: str
+    stopped: CloudContext, clock: SimulatedClock, value: str
 ) -> None:
-    stopped.cloud.set_labels(
-        "asks", ZONE, {body.IDLE_DELETE_LABEL: value}, request_id=stopped.new_id()
-    )
+    stopped.cloud.set_labels("asks", ZONE, {IDLE_DELETE_LABEL: value}, request_id=stopped.new_id())
     clock.advance(900 * DAY_S)
     assert found(stopped) == []
 
@@ -467,12 +485,12 @@ def renamed(emulator: ComputeEmulator, name: str, to: str) -> None:
 
 
 def test_a_vm_that_was_renamed_by_hand_is_still_somebodys(
-    stopped: Maker, emulator: ComputeEmulator, make_spec: MakeSpec
+    stopped: CloudContext, emulator: ComputeEmulator, make_spec: MakeSpec
 ) -> None:
     renamed(emulator, "silent", "quiet")
-    assert surveyed(stopped).settled == ()
-    stopped.create(make_spec(name="silent"), ["us-central1-b"])
-    stopped.delete_everywhere("silent", "me")
+    assert surveyed(stopped).finished_entries == ()
+    create_vm(stopped, make_spec(name="silent"), ["us-central1-b"])
+    delete_vms_by_name(stopped, "silent", "me")
     assert [(entry.name, entry.state) for entry in stopped.journal.open()] == [
         ("asks", MADE),
         ("silent", MADE),
@@ -482,10 +500,10 @@ def test_a_vm_that_was_renamed_by_hand_is_still_somebodys(
 
 @pytest.mark.parametrize("labels", [{"provision-request": "by-hand"}, {}])
 def test_a_vm_whose_request_was_taken_from_its_labels_is_still_somebodys(
-    stopped: Maker, labels: dict[str, str]
+    stopped: CloudContext, labels: dict[str, str]
 ) -> None:
     stopped.cloud.set_labels(
         "silent", ZONE, labels, ["provision-request"], request_id=stopped.new_id()
     )
     survey = surveyed(stopped)
-    assert ([stray.name for stray in survey.strays], survey.settled) == (["asks"], ())
+    assert ([stray.name for stray in survey.orphans], survey.finished_entries) == (["asks"], ())

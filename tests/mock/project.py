@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from provision.cloud.lifecycle.create import new_request_id
+from provision.cloud.lifecycle.context import new_request_id
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.commands.vm.create.create import vm_create

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from provision.cloud.api.client import LOGIN
+from provision.cloud.api.credentials import LOGIN_COMMAND
 from provision.commands.doctor.doctor import doctor
 from provision.commands.shared.result import TaskResult
 from provision.core.errors import CloudAuthError
@@ -193,7 +193,7 @@ def gce(looker: Looker, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Tas
 
     def none() -> str:
         raise CloudAuthError(
-            "no credentials for Google Cloud", why="File was not found.", fix=LOGIN
+            "no credentials for Google Cloud", why="File was not found.", fix=LOGIN_COMMAND
         )
 
     monkeypatch.setattr("provision.commands.doctor.cloud_checks.credentials_in_use", none)
@@ -214,7 +214,7 @@ def test_without_credentials_what_lies_here_is_checked_all_the_same(
     )
     assert done.exit_code == 1
     found = statuses(done)
-    assert (found["credentials"], told(done, "credentials")["fix"]) == ("fail", LOGIN)
+    assert (found["credentials"], told(done, "credentials")["fix"]) == ("fail", LOGIN_COMMAND)
     assert {
         found[name] for name in ("zones", "quota", "image", "firewall", "registries", "egress")
     } == {"unknown"}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from provision.cloud.lifecycle import orphans
-from provision.cloud.lifecycle.create import new_request_id
+from provision.cloud.lifecycle.context import new_request_id
 from provision.cloud.lifecycle.journal import INTENT, MADE
 from provision.commands.shared.result import TaskResult
 from provision.commands.vm import gc as vm_garbage
@@ -99,7 +99,7 @@ def test_what_a_run_finishes_meanwhile_is_not_taken_from_it(
 ) -> None:
     """The VM is listed while its run still works on it; the run ends well before somebody says yes."""
     killed_after_insert(workspace, ZONE)
-    real = orphans.survey
+    real = orphans.find_orphans
 
     def meanwhile() -> None:
         journal = workspace.project.journal
@@ -107,7 +107,7 @@ def test_what_a_run_finishes_meanwhile_is_not_taken_from_it(
 
     def survey(*words: Any) -> Any:
         found = real(*words)
-        assert [stray.name for stray in found.strays] == ["dev"]
+        assert [stray.name for stray in found.orphans] == ["dev"]
         if late == "survey":
             meanwhile()
         return found

@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from provision.cloud.api.gce import GceCloud
-from provision.cloud.lifecycle.create import new_request_id
-from provision.cloud.lifecycle.journal import DELETING, FileJournal
+from provision.cloud.lifecycle.context import new_request_id
+from provision.cloud.lifecycle.journal import DELETING, Journal
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.commands.vm.cost import vm_cost
@@ -183,10 +183,10 @@ def test_two_that_start_it_at_once(stopped: Workspace) -> None:
     vm_start(stopped.project, "dev", limits=QUICK)
     stopped.stop()
     both = threading.Barrier(2)
-    real = FileJournal.claim
+    real = Journal.claim
 
     def claim(
-        journal: FileJournal, name: str, note: Callable[[str], None]
+        journal: Journal, name: str, note: Callable[[str], None]
     ) -> AbstractContextManager[None]:
         both.wait(20)
         return real(journal, name, note)
@@ -197,7 +197,7 @@ def test_two_that_start_it_at_once(stopped: Workspace) -> None:
         for _ in range(2)
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FileJournal, "claim", claim)
+        patch.setattr(Journal, "claim", claim)
         for run in runs:
             run.start()
         for run in runs:

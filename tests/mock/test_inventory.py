@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from provision.cloud.api.gce import GceCloud
-from provision.cloud.api.ports import Listing
+from provision.cloud.api.protocol import Listing
 from provision.commands.inventory.list import inventory_ansible, inventory_list
 from provision.commands.shared.targets import Targets
 from provision.commands.vm.provision import vm_provision
@@ -52,7 +52,9 @@ def with_desk(workspace: Workspace, host: MockHost | None = None, **more: Any) -
 def test_without_any_cloud_the_static_hosts_are_listed(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(GceCloud, "listing", lambda *_: pytest.fail("the cloud was asked"))
+    monkeypatch.setattr(
+        GceCloud, "list_with_failures", lambda *_: pytest.fail("the cloud was asked")
+    )
     assert inventory_list(workspace.project).text == "no hosts"
     with_desk(workspace)
     done = inventory_list(workspace.project, "state=static")
@@ -70,7 +72,9 @@ def test_without_any_cloud_the_static_hosts_are_listed(
 def test_a_real_project_without_a_key_has_no_vms(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(GceCloud, "listing", lambda *_: pytest.fail("the cloud was asked"))
+    monkeypatch.setattr(
+        GceCloud, "list_with_failures", lambda *_: pytest.fail("the cloud was asked")
+    )
     workspace.settings = Settings(project="my-project")
     assert names(workspace) == []
 
@@ -290,7 +294,7 @@ def test_labels_become_groups(workspace: Workspace, monkeypatch: pytest.MonkeyPa
         replace(vm, labels={**vm.labels, "team": "ml-vision", "empty": ""})
         for vm in workspace.project.connect_cloud().list({})
     ]
-    monkeypatch.setattr(GceCloud, "listing", lambda *_: Listing(vms))
+    monkeypatch.setattr(GceCloud, "list_with_failures", lambda *_: Listing(vms))
     assert {"label_team_ml_vision", "label_empty"} <= set(ansible(workspace))
     assert not any("provision" in group for group in ansible(workspace))
     assert "team=ml-vision" in inventory_list(workspace.project).text

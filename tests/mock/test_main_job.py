@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.cloud.lifecycle.create import new_request_id
+from provision.cloud.lifecycle.context import new_request_id
 from provision.commands.mock.down import mock_down
 from provision.commands.vm.list import vm_list
 from provision.commands.vm.ssh import vm_ssh

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from provision.cloud.api.gce import GceCloud
-from provision.cloud.api.ports import SerialOutput
+from provision.cloud.api.protocol import SerialOutput
 from provision.commands.shared.targets import Targets
 from provision.commands.vm.delete import vm_delete
 from provision.commands.vm.provision import vm_provision
@@ -54,7 +54,7 @@ def without_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def silent(monkeypatch: pytest.MonkeyPatch) -> None:
     without_attributes(monkeypatch)
-    monkeypatch.setattr(GceCloud, "serial", lambda *_, **__: SerialOutput("", 0))
+    monkeypatch.setattr(GceCloud, "serial_output", lambda *_, **__: SerialOutput("", 0))
 
 
 def test_what_the_boot_unit_publishes_is_pinned_under_the_instance_id(workspace: Workspace) -> None:

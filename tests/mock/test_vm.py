@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from provision.cloud.api.gce import GceCloud
-from provision.cloud.api.ports import Listing
+from provision.cloud.api.protocol import Listing
 from provision.commands.shared import convergence
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
@@ -129,7 +129,7 @@ def test_time_left_is_counted_from_the_last_start(
             ),
             **changed,
         )
-        patch.setattr(GceCloud, "listing", lambda _self, _labels: Listing([vm]))
+        patch.setattr(GceCloud, "list_with_failures", lambda _self, _labels: Listing([vm]))
         (shown,) = vm_list(workspace.project).document["vms"]
         return round(shown["age_s"] / 3600), shown["ttl_left_s"] and round(
             shown["ttl_left_s"] / 3600

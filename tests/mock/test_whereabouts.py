@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from provision.cloud.api.gce import GceCloud
-from provision.cloud.lifecycle.create import new_request_id
+from provision.cloud.lifecycle.context import new_request_id
 from provision.commands.dev.exec import dev_exec
 from provision.commands.shared.targets import Targets
 from provision.commands.vm.provision import vm_provision

@@ -10,7 +10,7 @@ import pytest
 from provision.cloud.lifecycle import vm_times
 from provision.cloud.lifecycle.cost import HourlyRate, cost_usd, hourly_rate
 from provision.cloud.lifecycle.vm_times import ran_s, ttl_left_s
-from provision.cloud.market.prices import PriceList, packaged
+from provision.cloud.market.prices import PriceList, packaged_prices
 from provision.commands.vm import cost
 from provision.commands.vm.cost import cost_document
 from provision.commands.vm.list import vm_table
@@ -247,7 +247,7 @@ def test_since_when_in_one_time_zone() -> None:
 
 def test_what_waits_for_capacity_has_not_run_and_does_not_end() -> None:
     waiting = replace(VM, status="PENDING", created=ago(hours=1), started="")
-    bill = cost_document([waiting], packaged())["vms"][0]
+    bill = cost_document([waiting], packaged_prices())["vms"][0]
     assert (bill["ran_s"], bill["ttl_left_s"]) == (0, None)
     assert bill["usd_per_hour"] == bill["cost_usd"] == pytest.approx(200 * 0.00013699, abs=1e-3)
 

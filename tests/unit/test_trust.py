@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from provision.cloud.api.ports import SerialOutput
+from provision.cloud.api.protocol import SerialOutput
 from provision.cloud.refusal import CloudRefused, Refusal
 from provision.core.model import Vm
 from provision.hosts.known_hosts import HostKey
@@ -48,7 +48,7 @@ class Cloud:
             raise self.attributes
         return self.attributes
 
-    def serial(self, name: str, zone: str, *, start: int = 0) -> SerialOutput:
+    def serial_output(self, name: str, zone: str, *, start: int = 0) -> SerialOutput:
         return SerialOutput(self.console[start:], len(self.console))
 
 

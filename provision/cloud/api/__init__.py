@@ -1,1 +1,1 @@
-"""Requests to Compute Engine and what it answers."""
+"""The Compute Engine API: its client, request bodies, and resources as values of this package."""

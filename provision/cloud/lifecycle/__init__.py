@@ -1,1 +1,1 @@
-"""The life cycle of a VM: created, waited for, extended, deleted; orphans found."""
+"""The life cycle of a VM: created, waited for, extended, deleted; orphans found and removed."""

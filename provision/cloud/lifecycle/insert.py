@@ -1,163 +1,182 @@
-"""One insert in one zone, from the intent on disk to a VM or to nothing; and what became of the inserts of runs that ended early."""
+"""One insert in one zone: journalled, made, cleaned up; and entries of killed runs recovered."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from provision.cloud.api import body
-from provision.cloud.api.ports import Ended
-from provision.cloud.lifecycle import journal as written
-from provision.cloud.lifecycle.context import Means, left_behind
-from provision.cloud.lifecycle.journal import Entry
-from provision.cloud.lifecycle.waiting import WAITING, awaited
-from provision.cloud.market.placement import Kind, classify
+from provision.cloud.api.labels import REQUEST_LABEL
+from provision.cloud.api.protocol import OperationResult
+from provision.cloud.lifecycle.context import CloudContext, left_behind_error
+from provision.cloud.lifecycle.journal import (
+    DELETING,
+    GONE,
+    LEFT_BEHIND,
+    MADE,
+    UNSURE,
+    Entry,
+)
+from provision.cloud.lifecycle.vm_states import PENDING
+from provision.cloud.lifecycle.waiting import wait_for_capacity
 from provision.cloud.refusal import TIMED_OUT, CloudRefused
-from provision.core.errors import CloudError
+from provision.cloud.refusal_table import RefusalKind, classify
+from provision.core.errors import CleanupFailed, CloudError
 from provision.core.model import Vm, VmSpec
 
 
 @dataclass(frozen=True)
 class Inserted:
-    """A VM of the wanted name; `is_new` when this very insert made it."""
+    """A VM of the requested name; `is_new` when this insert made it."""
 
     vm: Vm
     is_new: bool
 
 
-def insert(
-    means: Means, spec: VmSpec, zone: str, enough: Callable[[], bool] = lambda: False
+def insert_vm(
+    context: CloudContext, spec: VmSpec, zone: str, is_enough: Callable[[], bool] = lambda: False
 ) -> Inserted:
-    """The VM, made in `zone`: intent on disk, insert, and on a refusal everything removed that it may have made.
+    """Write the intent, insert the VM in `zone`, and clean up after a refusal.
 
-    A flex-start VM is waited for as long as its request is valid, or until `enough()`: then it
-    comes back as it is.
+    An insert whose reply is lost is looked up by its requestId, and its VM is kept. A VM of the
+    same owner that another run made meanwhile is returned as it is. A flex-start VM is waited for
+    as long as its request is valid, or until `is_enough()`. The caller ends with `mark_made` or
+    `delete_unwanted` for a new VM.
 
-    A lost answer is no refusal: the insert is looked up by its requestId, and a VM that it made is
-    kept. One of ours that another run made meanwhile is taken as it is. `keep` or `drop` then says
-    what is to become of a new one. Raises the refusal, or CleanupFailed when it may have left
-    something.
+    Raises the refusal, or `CleanupFailed` when something may be left behind.
     """
-    request_id = means.new_id()
-    marked = replace(spec, labels={**spec.labels, body.REQUEST_LABEL: request_id})
-    means.journal.intent(marked, zone, request_id)
+    request_id = context.new_id()
+    marked = replace(spec, labels={**spec.labels, REQUEST_LABEL: request_id})
+    context.journal.intent(marked, zone, request_id)
     try:
-        vm = means.cloud.create(marked, zone, request_id=request_id)
+        vm = context.cloud.create(marked, zone, request_id=request_id)
     except CloudError as error:
-        made = _made_after_all(means, spec.name, zone, request_id, error)
-        if made is None:
+        recovered = _vm_of_lost_reply(context, spec.name, zone, request_id, error)
+        if recovered is None:
             raise
-        vm = made
+        vm = recovered
     try:
-        vm = awaited(means, vm, spec.request_valid_s or 0, enough)
+        vm = wait_for_capacity(context, vm, spec.request_valid_s or 0, is_enough)
     except CloudRefused:
-        _clean_up(means, spec.name, zone, request_id, if_absent=written.GONE)
+        _clean_up(context, spec.name, zone, request_id, if_absent=GONE)
         raise
-    is_new = is_of(vm, request_id)
+    is_new = is_made_by(vm, request_id)
     if not is_new:
-        means.journal.mark(request_id, written.GONE)
+        context.journal.mark(request_id, GONE)
     return Inserted(vm, is_new)
 
 
-def keep(means: Means, vm: Vm) -> None:
-    """Write down that a VM that this run made is wanted: until then its intent stays open, and a killed run leaves a stray."""
-    means.journal.mark(vm.labels[body.REQUEST_LABEL], written.MADE)
+def mark_made(context: CloudContext, vm: Vm) -> None:
+    """Record that a VM of this run is wanted; until then a killed run leaves an orphan."""
+    context.journal.mark(vm.labels[REQUEST_LABEL], MADE)
 
 
-def is_of(vm: Vm | None, request_id: str) -> bool:
-    """True when the insert of `request_id` made it."""
-    return vm is not None and vm.labels.get(body.REQUEST_LABEL) == request_id
+def is_made_by(vm: Vm | None, request_id: str) -> bool:
+    """Return whether the insert of `request_id` made the VM."""
+    return vm is not None and vm.labels.get(REQUEST_LABEL) == request_id
 
 
-def drop(means: Means, vm: Vm) -> None:
-    """Remove a VM that this run made and does not want. Raises CleanupFailed when it may go on billing."""
-    request_id = vm.labels[body.REQUEST_LABEL]
-    means.journal.mark(request_id, written.DELETING)
-    _clean_up(means, vm.name, vm.zone, request_id, if_absent=written.GONE)
+def delete_unwanted(context: CloudContext, vm: Vm) -> None:
+    """Delete an unwanted VM of this run. Raises `CleanupFailed` when it may go on billing."""
+    request_id = vm.labels[REQUEST_LABEL]
+    context.journal.mark(request_id, DELETING)
+    _clean_up(context, vm.name, vm.zone, request_id, if_absent=GONE)
 
 
-def _made_after_all(
-    means: Means, name: str, zone: str, request_id: str, error: CloudError
+def _vm_of_lost_reply(
+    context: CloudContext, name: str, zone: str, request_id: str, error: CloudError
 ) -> Vm | None:
-    """After an insert that failed: the VM, where only its answer was lost; else None, and nothing is left of it.
+    """Return the VM of an insert whose reply was lost; after a refusal clean up and return None.
 
-    Raises what refused the insert, where its operation says more than `error` does.
+    Raises the error of the insert's operation where that is not `error` itself.
     """
-    ended = _ended(means, zone, request_id, error)
-    if ended is not None and ended.refusal is None:
-        vm = _looked_up(means, name, zone, request_id)
-        if vm is not None and is_of(vm, request_id):
+    result = _operation_result(context, zone, request_id, error)
+    if result is not None and result.refusal is None:
+        vm = _look_up(context, name, zone, request_id)
+        if vm is not None and is_made_by(vm, request_id):
             return vm
-    _clean_up(
-        means, name, zone, request_id, if_absent=written.UNSURE if ended is None else written.GONE
-    )
-    if ended is not None and ended.refusal is not None and ended.refusal is not error:
-        raise ended.refusal from error
+    if_absent = UNSURE if result is None else GONE
+    _clean_up(context, name, zone, request_id, if_absent=if_absent)
+    if result is not None and result.refusal is not None and result.refusal is not error:
+        raise result.refusal from error
     return None
 
 
-def _ended(means: Means, zone: str, request_id: str, error: CloudError) -> Ended | None:
-    """How the insert's operation ended; None while it is not known that it ever began, or that it is over."""
-    if (
-        not isinstance(error, CloudRefused)
-        or error.refusal.final
-        or classify(error.refusal).kind is not Kind.TRANSIENT
-    ):
-        return Ended(error)
+def _operation_result(
+    context: CloudContext, zone: str, request_id: str, error: CloudError
+) -> OperationResult | None:
+    """Return the result of the insert's operation; None while it is unknown."""
+    is_lost = (
+        isinstance(error, CloudRefused)
+        and not error.refusal.final
+        and classify(error.refusal).kind is RefusalKind.TRANSIENT
+    )
+    if not isinstance(error, CloudRefused) or not is_lost:
+        return OperationResult(error)
     if error.refusal.code == TIMED_OUT:
-        return None  # it was waited for as long as we wait
+        return None  # the client has waited for it for as long as it may
     try:
-        return means.cloud.ended(zone, request_id)
+        return context.cloud.operation_result(zone, request_id)
     except CloudError:
         return None
 
 
-def _looked_up(means: Means, name: str, zone: str, request_id: str) -> Vm | None:
+def _look_up(context: CloudContext, name: str, zone: str, request_id: str) -> Vm | None:
     try:
-        return means.cloud.get(name, zone)
+        return context.cloud.get(name, zone)
     except CloudError as error:
-        means.journal.mark(request_id, written.LEFT_BEHIND, error.why)
-        raise left_behind("a VM may be left behind and may bill", name, zone, error) from error
+        raise _left_behind(context, name, zone, request_id, error) from error
 
 
-def _clean_up(means: Means, name: str, zone: str, request_id: str, *, if_absent: str) -> None:
-    """After a failed insert the VM may exist all the same: look, and remove what carries our requestId."""
+def _clean_up(
+    context: CloudContext, name: str, zone: str, request_id: str, *, if_absent: str
+) -> None:
+    """Delete the VM if it carries our requestId; a failed insert may have made it all the same."""
     state = if_absent
-    vm = _looked_up(means, name, zone, request_id)
+    vm = _look_up(context, name, zone, request_id)
     try:
-        if is_of(vm, request_id):
-            means.cloud.delete(name, zone, request_id=means.new_id())
-            state = written.GONE
+        if is_made_by(vm, request_id):
+            context.cloud.delete(name, zone, request_id=context.new_id())
+            state = GONE
     except CloudError as error:
-        means.journal.mark(request_id, written.LEFT_BEHIND, error.why)
-        raise left_behind("a VM may be left behind and may bill", name, zone, error) from error
-    means.journal.mark(request_id, state)
+        raise _left_behind(context, name, zone, request_id, error) from error
+    context.journal.mark(request_id, state)
 
 
-def resume(means: Means, entry: Entry) -> Vm | None:
-    """What became of an open entry that no living run works on: the VM that its insert made, or None; the journal says which.
+def _left_behind(
+    context: CloudContext, name: str, zone: str, request_id: str, error: CloudError
+) -> CleanupFailed:
+    context.journal.mark(request_id, LEFT_BEHIND, error.why)
+    return left_behind_error("a VM may be left behind and may bill", name, zone, error)
 
-    An insert under way is waited for; a deletion that was begun, or that failed, is done again.
+
+def recover_entry(context: CloudContext, entry: Entry) -> Vm | None:
+    """Find out what became of an open entry of an earlier run; return its VM, or None.
+
+    Waits for an insert that is under way, and repeats a deletion that was begun or that failed;
+    the journal has the result.
     """
-    if entry.state == written.MADE:
-        there = means.cloud.get(entry.name, entry.zone)
-        # A VM can be renamed while it is stopped: it carries its request id under any name.
-        if there is None and not means.cloud.list({body.REQUEST_LABEL: entry.request_id}):
-            means.journal.mark(entry.request_id, written.GONE)
-        return there
-    if entry.state in (written.DELETING, written.LEFT_BEHIND):
-        means.note(
-            f"{entry.name} in {entry.zone}: an earlier run had begun to delete it; it is deleted now"
+    if entry.state == MADE:
+        return _recover_made(context, entry)
+    if entry.state in (DELETING, LEFT_BEHIND):
+        context.note(
+            f"{entry.name} in {entry.zone}: "
+            "an earlier run had begun to delete it; it is deleted now"
         )
-        _clean_up(means, entry.name, entry.zone, entry.request_id, if_absent=written.GONE)
+        _clean_up(context, entry.name, entry.zone, entry.request_id, if_absent=GONE)
         return None
-    means.cloud.ended(entry.zone, entry.request_id)
-    vm = means.cloud.get(entry.name, entry.zone)
-    if is_of(vm, entry.request_id):
-        if (
-            vm is not None and vm.status != WAITING
-        ):  # one that waits for capacity may yet come to nothing
-            means.journal.mark(entry.request_id, written.MADE)
-        return vm
-    means.journal.mark(entry.request_id, written.GONE)
-    return None
+    context.cloud.operation_result(entry.zone, entry.request_id)
+    vm = context.cloud.get(entry.name, entry.zone)
+    if vm is None or not is_made_by(vm, entry.request_id):
+        context.journal.mark(entry.request_id, GONE)
+        return None
+    if vm.status != PENDING:  # a VM that waits for capacity may be removed by the cloud
+        context.journal.mark(entry.request_id, MADE)
+    return vm
+
+
+def _recover_made(context: CloudContext, entry: Entry) -> Vm | None:
+    vm = context.cloud.get(entry.name, entry.zone)
+    # A VM can be renamed while it is stopped: it keeps its request label.
+    if vm is None and not context.cloud.list({REQUEST_LABEL: entry.request_id}):
+        context.journal.mark(entry.request_id, GONE)
+    return vm

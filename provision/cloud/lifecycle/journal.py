@@ -1,9 +1,9 @@
-"""What this machine asked the cloud for, on disk before it was asked, so that a killed run leaves a trace of what may bill.
+"""What this machine asked the cloud for, on disk before it is asked, so that no VM is forgotten.
 
 One JSON object a line. An entry is *open* from its `intent` on until `gone` says that nothing is
-left of it; `made` says that the VM was seen running. A torn last line (the machine died while
-writing) is ignored; an entry that lacks something is left out and named, so that one bad line hides
-no VM of the others.
+left of it; `made` says that its VM was seen running. A torn last line (the machine lost power while
+writing) is ignored; an invalid entry is left out with a warning, so that one bad line does not hide
+the VMs of the others.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from provision.core.files import PRIVATE, sync_folder, try_lock
 from provision.core.model import VmSpec
 
 INTENT = "intent"
@@ -26,14 +27,14 @@ GONE = "gone"
 DELETING = "deleting"
 LEFT_BEHIND = "left-behind"
 UNSURE = "unsure"
-"""The insert's answer never came and the VM was not there when we looked; it may still appear."""
-_WORDS = ("project", "name", "zone", "at")
-"""What an intent says in words, beside what was asked."""
+"""The insert had no reply, and the VM did not exist when it was looked up; it may still appear."""
+_TEXT_FIELDS = ("project", "name", "zone", "at")
+"""The text fields of an intent, beside `asked`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One VM that was asked for, under one requestId, and what is known of it."""
+    """One VM that was asked for, under one requestId, and its latest state."""
 
     request_id: str
     project: str
@@ -45,36 +46,12 @@ class Entry:
     note: str = ""
 
 
-class Journal(Protocol):
-    """Where intents are written before they are acted on."""
+class Journal:
+    """The journal of one project in a file (mode 0600).
 
-    def intent(self, spec: VmSpec, zone: str, request_id: str) -> None:
-        """Write down what is about to be asked; on return it is on disk."""
-        ...
-
-    def mark(self, request_id: str, state: str, note: str = "") -> None:
-        """Write down what became of it."""
-        ...
-
-    def mark_name(self, name: str, zone: str, state: str, note: str = "") -> None:
-        """Write down what became of every open entry of this name and zone."""
-        ...
-
-    def open(self) -> Sequence[Entry]:
-        """The entries of which something may exist."""
-        ...
-
-    def claim(self, name: str, note: Callable[[str], None]) -> AbstractContextManager[None]:
-        """While it lasts, no other run on this machine makes or removes a VM of this name; one that does is waited for."""
-        ...
-
-    def is_claimed(self, name: str) -> bool:
-        """True while a run on this machine makes or removes a VM of this name."""
-        ...
-
-
-class FileJournal:
-    """A Journal in a file (mode 0600). Lines are appended whole, so that several processes may share it."""
+    Lines are appended whole, so that several processes may share the file. `warn` is called with a
+    line for people about each invalid entry.
+    """
 
     def __init__(
         self,
@@ -82,20 +59,23 @@ class FileJournal:
         project: str,
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        say: Callable[[str], None] = lambda _text: None,
+        warn: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self._path = path
         self._project = project
         self._now = now
-        self._say = say
+        self._warn = warn
 
     @property
     def folder(self) -> Path:
-        """Where it lies, beside whatever else is remembered of the project."""
+        """The folder of the file, which holds the other records of the project too."""
         return self._path.parent
 
     def intent(self, spec: VmSpec, zone: str, request_id: str) -> None:
-        """Write down what is about to be asked; on return it is on disk. Metadata stays out: it may hold secrets."""
+        """Record what is about to be asked; it is on disk on return.
+
+        Metadata is left out since it may contain secrets.
+        """
         asked = {
             "machine_type": spec.machine_type,
             "gpu": spec.gpu,
@@ -117,48 +97,49 @@ class FileJournal:
         )
 
     def mark(self, request_id: str, state: str, note: str = "") -> None:
-        """Write down what became of it."""
+        """Record the state of an entry."""
         self._append({"state": state, "request_id": request_id, "note": note})
 
     def mark_name(self, name: str, zone: str, state: str, note: str = "") -> None:
-        """Write down what became of every open entry of this name and zone."""
+        """Record the state of every open entry of this name and zone."""
         for entry in self.open():
             if (entry.name, entry.zone) == (name, zone):
                 self.mark(entry.request_id, state, note)
 
     def entries(self) -> Sequence[Entry]:
-        """All entries of this project, oldest first, each in its latest state."""
-        found: dict[str, Entry] = {}
+        """Return all entries of this project, oldest first, each in its latest state."""
+        entries: dict[str, Entry] = {}
         for number, line in self._lines():
-            if not _is_whole(line):
+            if not _is_valid(line):
                 remedy = "a VM that it was about may bill: `gcloud compute instances list`"
-                self._say(
-                    f"{self._path}, line {number}: no whole entry of the journal, left out; {remedy}"
+                self._warn(
+                    f"{self._path}, line {number}: "
+                    f"not a whole entry of the journal, left out; {remedy}"
                 )
                 continue
             key = line["request_id"]
             if line["state"] == INTENT:
-                found[key] = Entry(
-                    request_id=key, asked=line["asked"], **{word: line[word] for word in _WORDS}
-                )
-            elif key in found:
-                found[key] = replace(found[key], state=line["state"], note=line.get("note", ""))
-        return [entry for entry in found.values() if entry.project == self._project]
+                fields = {name: line[name] for name in _TEXT_FIELDS}
+                entries[key] = Entry(request_id=key, asked=line["asked"], **fields)
+            elif key in entries:
+                note = line.get("note", "")
+                entries[key] = replace(entries[key], state=line["state"], note=note)
+        return [entry for entry in entries.values() if entry.project == self._project]
 
     def open(self) -> Sequence[Entry]:
-        """The entries of which something may exist."""
+        """Return the entries whose VM may exist."""
         return [entry for entry in self.entries() if entry.state != GONE]
 
     @contextmanager
     def claim(self, name: str, note: Callable[[str], None]) -> Iterator[None]:
-        """While it lasts, no other run on this machine makes or removes a VM of this name; one that does is waited for.
+        """Hold the claim on a name: no other run of this machine makes or deletes its VM.
 
-        The system itself gives the claim of a killed run back, so an open intent that is read under
-        it is nobody's.
+        Waits, with a note, for a run that holds it. The system releases the claim of a killed run,
+        so an open intent that is read under the claim belongs to no running process.
         """
-        handle = self._claim_file(name)
+        handle = self._open_claim(name)
         try:
-            if not _locked(handle):
+            if not try_lock(handle):
                 note(f"another run is making or deleting {name}: waiting for it")
                 fcntl.flock(handle, fcntl.LOCK_EX)
             yield
@@ -166,20 +147,20 @@ class FileJournal:
             os.close(handle)
 
     def is_claimed(self, name: str) -> bool:
-        """True while a run on this machine makes or removes a VM of this name."""
-        handle = self._claim_file(name)
+        """Return whether a run of this machine makes or deletes a VM of this name."""
+        handle = self._open_claim(name)
         try:
-            return not _locked(handle)
+            return not try_lock(handle)
         finally:
             os.close(handle)
 
-    def _claim_file(self, name: str) -> int:
+    def _open_claim(self, name: str) -> int:
         folder = self._path.parent / "claims"
         folder.mkdir(parents=True, exist_ok=True)
-        return os.open(folder / f"{self._project}.{name}", os.O_RDWR | os.O_CREAT, 0o600)
+        return os.open(folder / f"{self._project}.{name}", os.O_RDWR | os.O_CREAT, PRIVATE)
 
     def _lines(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The objects among the lines, each with its number (1 = first)."""
+        """Yield the lines that are JSON objects, each with its number (1 = first)."""
         try:
             text = self._path.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
@@ -193,52 +174,31 @@ class FileJournal:
                 yield number, entry
 
     def _append(self, entry: Mapping[str, Any]) -> None:
-        line = (
-            json.dumps(
-                {"at": self._now().isoformat(timespec="seconds"), **entry}, ensure_ascii=True
-            )
-            + "\n"
-        )
+        stamped = {"at": self._now().isoformat(timespec="seconds"), **entry}
+        line = json.dumps(stamped, ensure_ascii=True).encode() + b"\n"
         self._path.parent.mkdir(parents=True, exist_ok=True)
         is_new = not self._path.exists()
-        handle = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        handle = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, PRIVATE)
         try:
-            os.write(handle, (b"" if _ends_whole(handle) else b"\n") + line.encode())
+            os.write(handle, line if _ends_with_newline(handle) else b"\n" + line)
             os.fsync(handle)
         finally:
             os.close(handle)
         if is_new:
-            _sync_folder(self._path.parent)
+            sync_folder(self._path.parent)
 
 
-def _is_whole(line: Mapping[str, Any]) -> bool:
-    """Whether it has what an entry is read from."""
-    if not all(isinstance(line.get(word), str) for word in ("state", "request_id")):
-        return False
-    return line["state"] != INTENT or (
-        all(isinstance(line.get(word), str) for word in _WORDS)
-        and isinstance(line.get("asked"), dict)
-    )
+def _is_valid(line: Mapping[str, Any]) -> bool:
+    """Return whether the line has the fields that an entry is read from."""
+    required: tuple[str, ...] = ("state", "request_id")
+    if line.get("state") == INTENT:
+        required = (*required, *_TEXT_FIELDS)
+        if not isinstance(line.get("asked"), dict):
+            return False
+    return all(isinstance(line.get(name), str) for name in required)
 
 
-def _locked(handle: int) -> bool:
-    """Take the lock if nobody holds it."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _ends_whole(handle: int) -> bool:
-    """True when the file is empty or its last line is complete: what follows a torn line begins on one of its own."""
+def _ends_with_newline(handle: int) -> bool:
+    """Return whether the file is empty or its last line is complete, not torn."""
     size = os.fstat(handle).st_size
     return size == 0 or os.pread(handle, 1, size - 1) == b"\n"
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -1,7 +1,7 @@
-"""What carries our labels and is to go: what belongs to nobody, and VMs that are stopped for longer than they say they may be.
+"""Finds what carries our labels and is to be deleted: orphans, and VMs stopped for too long.
 
-Found by comparing the cloud with the journals, removed one by one. A VM belongs to somebody while a
-journal of this machine says that it was made; a disk while the VM it was made for does.
+The cloud is compared with the journals of this machine. A VM is wanted while a journal says that it
+was made; a disk, while its VM is.
 """
 
 from __future__ import annotations
@@ -10,34 +10,41 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from provision.cloud.api import body
-from provision.cloud.api.ports import ANY, ComputeCloud, Disk
-from provision.cloud.lifecycle import idle
-from provision.cloud.lifecycle import journal as written
-from provision.cloud.lifecycle.context import HALTED, Means, left_behind
-from provision.cloud.lifecycle.insert import is_of
-from provision.cloud.lifecycle.journal import Entry
-from provision.cloud.lifecycle.many import ends
+from provision.cloud.api.labels import ANY, OWNER_LABEL, REQUEST_LABEL
+from provision.cloud.api.protocol import ComputeCloud, Disk, OperationResult
+from provision.cloud.lifecycle import idle_delete
+from provision.cloud.lifecycle.batch import Result, collect_results
+from provision.cloud.lifecycle.context import CloudContext
+from provision.cloud.lifecycle.insert import is_made_by
+from provision.cloud.lifecycle.journal import (
+    DELETING,
+    INTENT,
+    LEFT_BEHIND,
+    MADE,
+    UNSURE,
+    Entry,
+)
+from provision.cloud.lifecycle.vm_states import STOPPED_STATES
 from provision.core.errors import CleanupFailed, CloudError, ProvisionError
 from provision.core.model import Vm
 
 VM, STOPPED, DISK, KEY = "vm", "stopped", "disk", "key"
-"""The kinds of stray: a VM of nobody, a VM that asks to be deleted when it is stopped for long, a
-disk without a VM, a key (OS Login) that opens no VM."""
+"""The kinds of orphan: a VM that no journal calls made, a VM stopped for longer than its
+`idle_delete`, a disk without a VM, a key (OS Login) that opens no VM."""
 _REASONS = {
-    written.INTENT: "a run that ended early asked for it",
-    written.UNSURE: "it was asked for, and the answer was lost",
-    written.DELETING: "its deletion was begun and not seen to end",
-    written.LEFT_BEHIND: "its deletion failed",
+    INTENT: "a run that ended early asked for it",
+    UNSURE: "it was asked for, and the answer was lost",
+    DELETING: "its deletion was begun and not seen to end",
+    LEFT_BEHIND: "its deletion failed",
 }
-_ASKED_FOR = (written.INTENT, written.UNSURE)
+_INSERT_STATES = (INTENT, UNSURE)
 NO_ENTRY = "no journal of this machine names it"
 UNATTACHED = "it is attached to no VM"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stray:
-    """A VM or a disk of ours that is to go, and why. `created` is a timestamp of the API."""
+class Orphan:
+    """A VM, disk or key of ours that is to be deleted, and why; `created` as the API has it."""
 
     kind: str
     name: str
@@ -49,7 +56,7 @@ class Stray:
     request_id: str = ""
 
     def as_dict(self) -> dict[str, str]:
-        """The stray as `--json` prints it."""
+        """Return the orphan as `--json` prints it."""
         return {
             "kind": self.kind,
             "name": self.name,
@@ -61,233 +68,172 @@ class Stray:
 
 
 @dataclass(frozen=True)
-class Survey:
-    """What was found, and what could not be looked at."""
+class OrphanReport:
+    """What was found, and what could not be looked up."""
 
-    strays: tuple[Stray, ...]
-    settled: tuple[Entry, ...]
-    """Entries of which their zone says that nothing is there."""
-    unseen: tuple[ProvisionError, ...] = ()
-    """One for each question that the cloud did not answer: CleanupFailed where something may bill
-    that nobody wants."""
+    orphans: tuple[Orphan, ...]
+    finished_entries: tuple[Entry, ...]
+    """Open entries whose VM does not exist."""
+    errors: tuple[ProvisionError, ...] = ()
+    """One for each request that failed: `CleanupFailed` where something unwanted may bill."""
 
 
-def survey(
-    means: Means,
+def find_orphans(
+    context: CloudContext,
     is_owner: Callable[[str], bool],
     entries: Sequence[Entry],
     busy: Iterable[str] = (),
-) -> Survey:
-    """Compare the cloud with `entries`, the open ones of every journal; names in `busy` are worked on by a living run.
+) -> OrphanReport:
+    """Compare the cloud with `entries`, the open ones of every journal; nothing is changed.
 
-    Read-only. Operations that a killed run began are waited for first, all of them at once, so that
-    nothing appears behind our back. `is_owner` tells from a value of the owner label whether the
-    thing is ours. A refusal ends one question and not the survey; only where the VMs cannot be
-    listed is there nothing to compare, and CloudError is raised.
+    `is_owner` tells from the value of an owner label whether a resource is ours; running processes
+    work on the names in `busy`. Operations of killed runs are waited for first, all at once, so
+    that no VM appears later. A failed request becomes an error of the report; `CloudError` is
+    raised when the VMs cannot be listed.
     """
-    cloud, names = means.cloud, set(busy)
-    own = [entry for entry in entries if entry.name not in names and is_owner(_owner_of(entry))]
-    waits = ends(
-        [entry for entry in own if entry.state in _ASKED_FOR],
-        lambda entry: cloud.ended(entry.zone, entry.request_id),
+    cloud, busy_names = context.cloud, set(busy)
+    own = [
+        entry for entry in entries if entry.name not in busy_names and is_owner(_owner_of(entry))
+    ]
+    waits = collect_results(
+        [entry for entry in own if entry.state in _INSERT_STATES],
+        lambda entry: cloud.operation_result(entry.zone, entry.request_id),
     )
-    listing = cloud.listing({body.OWNER_LABEL: ANY})
-    labelled = listing.vms
-    absent = ends(
-        [entry for entry in own if not any(_is_vm_of(entry, vm) for vm in labelled)],
+    listing = cloud.list_with_failures({OWNER_LABEL: ANY})
+    unlisted = collect_results(
+        [entry for entry in own if not any(_is_vm_of(entry, vm) for vm in listing.vms)],
         lambda entry: cloud.get(entry.name, entry.zone),
     )
-    unlisted = [act.value for act in absent if act.value is not None]
-    vms = [vm for vm in (*labelled, *unlisted) if is_owner(vm.labels.get(body.OWNER_LABEL, ""))]
-    unseen: list[ProvisionError] = [
-        CloudError("its VMs could not be listed", where=each.zone, why=each.why)
-        for each in listing.silent
+    found = [result.value for result in unlisted if result.value is not None]
+    vms = [vm for vm in (*listing.vms, *found) if is_owner(vm.labels.get(OWNER_LABEL, ""))]
+    errors: list[ProvisionError] = [
+        CloudError("its VMs could not be listed", where=failure.zone, why=failure.why)
+        for failure in listing.failures
     ]
-    now = _now(cloud, vms, unseen)
-    strays = [
-        stray
+    now = _current_time(cloud, vms, errors)
+    orphans = [
+        orphan
         for vm in vms
-        if vm.name not in names and (stray := _stray_vm(vm, entries, now)) is not None
+        if vm.name not in busy_names and (orphan := _orphaned_vm(vm, entries, now)) is not None
     ]
-    strays += [
-        _stray_disk(disk)
-        for disk in _loose_disks(cloud, is_owner, unseen)
-        if not _is_wanted(disk, entries, vms, names)
+    orphans += [
+        _orphaned_disk(disk)
+        for disk in _unattached_disks(cloud, is_owner, errors)
+        if not _is_wanted(disk, entries, vms, busy_names)
     ]
-    unended = {act.item.request_id: act.error for act in waits if act.error is not None}
-    settled = []
-    for act in absent:
-        error = act.error or (unended.get(act.item.request_id) if act.value is None else None)
+    finished = _finished_entries(unlisted, waits, errors)
+    return OrphanReport(tuple(orphans), tuple(finished), tuple(errors))
+
+
+def _finished_entries(
+    unlisted: Sequence[Result[Entry, Vm | None]],
+    waits: Sequence[Result[Entry, OperationResult | None]],
+    errors: list[ProvisionError],
+) -> list[Entry]:
+    """Return the entries whose VM does not exist; add an error for each that is unknown."""
+    wait_errors = {wait.item.request_id: wait.error for wait in waits if wait.error is not None}
+    finished = []
+    for result in unlisted:
+        error = result.error
+        if error is None and result.value is None:
+            error = wait_errors.get(result.item.request_id)
         if error is not None:
-            unseen.append(_unseen(act.item, error))
-        elif act.value is None or not _is_vm_of(act.item, act.value):
-            settled.append(act.item)
-    return Survey(tuple(strays), tuple(settled), tuple(unseen))
+            errors.append(_lookup_error(result.item, error))
+        elif result.value is None or not _is_vm_of(result.item, result.value):
+            finished.append(result.item)
+    return finished
 
 
 def _owner_of(entry: Entry) -> str:
-    return str(entry.asked.get("labels", {}).get(body.OWNER_LABEL, ""))
+    return str(entry.asked.get("labels", {}).get(OWNER_LABEL, ""))
 
 
 def _is_vm_of(entry: Entry, vm: Vm) -> bool:
-    """By its request id, since a VM can be renamed; of one that was made also by its place, since labels can be changed."""
-    return is_of(vm, entry.request_id) or (
-        entry.state == written.MADE and (vm.name, vm.zone) == (entry.name, entry.zone)
-    )
+    """Return whether it is the entry's VM: by requestId, for a made one also by name and zone.
+
+    A VM can be renamed, and its labels can be changed.
+    """
+    is_same_place = (vm.name, vm.zone) == (entry.name, entry.zone)
+    return is_made_by(vm, entry.request_id) or (entry.state == MADE and is_same_place)
 
 
-def _now(cloud: ComputeCloud, vms: Sequence[Vm], unseen: list[ProvisionError]) -> datetime | None:
-    """The cloud's time, where a VM asks for it: by a clock of ours that is wrong, VMs would be deleted that stopped an hour ago."""
-    if not any(vm.status in HALTED and idle.limit_s(vm) is not None for vm in vms):
+def _current_time(
+    cloud: ComputeCloud, vms: Sequence[Vm], errors: list[ProvisionError]
+) -> datetime | None:
+    """Return the cloud's time if a VM may be stopped for too long; a local clock may be wrong."""
+    if not any(vm.status in STOPPED_STATES and idle_delete.limit_s(vm) is not None for vm in vms):
         return None
     try:
-        return cloud.clock()
+        return cloud.current_time()
     except CloudError as error:
-        unseen.append(error)
+        errors.append(error)
         return None
 
 
-def _loose_disks(
-    cloud: ComputeCloud, is_owner: Callable[[str], bool], unseen: list[ProvisionError]
+def _unattached_disks(
+    cloud: ComputeCloud, is_owner: Callable[[str], bool], errors: list[ProvisionError]
 ) -> list[Disk]:
     try:
-        found = cloud.disks({body.OWNER_LABEL: ANY})
+        disks = cloud.list_disks({OWNER_LABEL: ANY})
     except CloudError as error:
-        unseen.append(error)
+        errors.append(error)
         return []
-    return [
-        disk for disk in found if not disk.users and is_owner(disk.labels.get(body.OWNER_LABEL, ""))
-    ]
+    return [disk for disk in disks if not disk.users and is_owner(disk.labels.get(OWNER_LABEL, ""))]
 
 
-def _unseen(entry: Entry, error: ProvisionError) -> ProvisionError:
-    """What is said of an entry that could not be looked at: a VM that was made is somebody's, any other may bill for nobody."""
+def _lookup_error(entry: Entry, error: ProvisionError) -> ProvisionError:
+    """Return the error for an entry that could not be looked up."""
     where = f"{entry.zone}/{entry.name}"
-    if entry.state == written.MADE:
-        return CloudError(
-            "the VM could not be looked at", where=where, why=error.why, fix=error.fix
-        )
-    what, why = (
-        "a VM may be left behind and may bill: it could not be looked at",
-        f"{_REASONS[entry.state]}\n{error.why}",
-    )
+    if entry.state == MADE:
+        what = "the VM could not be looked at"
+        return CloudError(what, where=where, why=error.why, fix=error.fix)
     return CleanupFailed(
-        what,
+        "a VM may be left behind and may bill: it could not be looked at",
         where=where,
-        why=why,
+        why=f"{_REASONS[entry.state]}\n{error.why}",
         fix=f"gcloud compute instances describe {entry.name} --zone {entry.zone}",
     )
 
 
-def _stray_vm(vm: Vm, entries: Sequence[Entry], now: datetime | None) -> Stray | None:
-    own = [entry for entry in entries if entry.request_id == vm.labels.get(body.REQUEST_LABEL)]
-    named = [entry for entry in entries if (entry.name, entry.zone) == (vm.name, vm.zone)]
-    entry = next(iter(own or named), None)
+def _orphaned_vm(vm: Vm, entries: Sequence[Entry], now: datetime | None) -> Orphan | None:
+    """Return the VM as an orphan; None when it is wanted."""
+    by_request = [e for e in entries if e.request_id == vm.labels.get(REQUEST_LABEL)]
+    by_place = [e for e in entries if (e.name, e.zone) == (vm.name, vm.zone)]
+    entry = next(iter(by_request or by_place), None)
     kind, why = VM, NO_ENTRY if entry is None else _REASONS.get(entry.state)
-    if entry is not None and entry.state == written.MADE:
-        kind, why = STOPPED, None if now is None else idle.overdue(vm, now)
+    if entry is not None and entry.state == MADE:
+        kind, why = STOPPED, None if now is None else idle_delete.deletion_reason(vm, now)
     if why is None:
         return None
-    return Stray(
+    return Orphan(
         kind=kind,
         name=vm.name,
         zone=vm.zone,
         why=why,
-        owner=vm.labels[body.OWNER_LABEL],
+        owner=vm.labels[OWNER_LABEL],
         created=vm.created,
         vm=vm,
         request_id=entry.request_id if entry is not None else "",
     )
 
 
-def _stray_disk(disk: Disk) -> Stray:
-    owner = disk.labels[body.OWNER_LABEL]
-    return Stray(
-        kind=DISK, name=disk.name, zone=disk.zone, why=UNATTACHED, owner=owner, created=disk.created
+def _orphaned_disk(disk: Disk) -> Orphan:
+    return Orphan(
+        kind=DISK,
+        name=disk.name,
+        zone=disk.zone,
+        why=UNATTACHED,
+        owner=disk.labels[OWNER_LABEL],
+        created=disk.created,
     )
 
 
 def _is_wanted(disk: Disk, entries: Sequence[Entry], vms: Sequence[Vm], busy: set[str]) -> bool:
-    """The VM that it was made for exists and belongs to somebody, or is being made or removed right now."""
-    request = disk.labels.get(body.REQUEST_LABEL)
-    of = [entry for entry in entries if entry.request_id == request]
-    there = {vm.labels.get(body.REQUEST_LABEL) for vm in vms}
+    """Return whether the disk's VM exists and is wanted, or is being made or deleted right now."""
+    request_id = disk.labels.get(REQUEST_LABEL)
+    exists = any(vm.labels.get(REQUEST_LABEL) == request_id for vm in vms)
     return any(
-        entry.name in busy or (entry.state == written.MADE and request in there) for entry in of
+        entry.name in busy or (entry.state == MADE and exists)
+        for entry in entries
+        if entry.request_id == request_id
     )
-
-
-def remove(means: Means, stray: Stray) -> bool:
-    """Remove a stray and wait until it is gone; False when it is left alone, and why is told.
-
-    It is looked at once more: between the survey and the answer of whoever was asked, minutes may
-    have passed. Raises CleanupFailed when it may go on billing.
-    """
-    try:
-        return _remove_disk(means, stray) if stray.kind == DISK else _remove_vm(means, stray)
-    except CloudError as error:
-        if stray.kind == VM and stray.request_id:
-            means.journal.mark(stray.request_id, written.LEFT_BEHIND, error.why)
-        noun = {
-            VM: "the VM may be left behind",
-            STOPPED: "the stopped VM was not deleted",
-            DISK: "the disk may be left behind",
-        }[stray.kind]
-        raised = left_behind(f"{noun} and may bill", stray.name, stray.zone, error)
-        if stray.kind == DISK:
-            raised.fix = f"gcloud compute disks delete {stray.name} --zone {stray.zone}"
-        raise raised from error
-
-
-def _remove_vm(means: Means, stray: Stray) -> bool:
-    """Of a VM that was only stopped for long no deletion is written down before it happened.
-
-    A run that is killed in between leaves a VM that is as it was, and that somebody may start
-    again: an open deletion would be made up for by the next command.
-    """
-    vm = means.cloud.get(stray.name, stray.zone)
-    changed = _changed(stray, vm)
-    if changed is not None:
-        means.note(f"{stray.name} in {stray.zone} {changed}: nothing was deleted")
-        return False
-    if stray.kind == VM and stray.request_id:
-        means.journal.mark(stray.request_id, written.DELETING)
-    removed = means.cloud.delete(stray.name, stray.zone, request_id=means.new_id())
-    if stray.request_id:
-        means.journal.mark(stray.request_id, written.GONE)
-    return removed
-
-
-def _changed(stray: Stray, vm: Vm | None) -> str | None:
-    """What has become of the VM since the survey, where it is no longer what was found there."""
-    if vm is None:
-        return "is gone already"
-    if (
-        stray.vm is None
-        or vm.instance_id != stray.vm.instance_id
-        or vm.labels.get(body.OWNER_LABEL) != stray.owner
-    ):
-        return "is another one by now"
-    if stray.kind != STOPPED:
-        return None
-    if vm.status not in HALTED or vm.stopped != stray.vm.stopped:
-        return f"was started meanwhile and is {vm.status}"
-    return (
-        None
-        if idle.limit_s(vm) == idle.limit_s(stray.vm)
-        else "no longer asks for it by its labels"
-    )
-
-
-def _remove_disk(means: Means, stray: Stray) -> bool:
-    now = [
-        disk
-        for disk in means.cloud.disks({body.OWNER_LABEL: stray.owner})
-        if (disk.name, disk.zone) == (stray.name, stray.zone)
-    ]
-    if not now or now[0].users or now[0].created != stray.created:
-        means.note(
-            f"the disk {stray.name} in {stray.zone} is {'gone' if not now else 'in use or another one'} by now: nothing was deleted"
-        )
-        return False
-    return means.cloud.delete_disk(stray.name, stray.zone, request_id=means.new_id())

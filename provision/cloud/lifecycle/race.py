@@ -1,4 +1,4 @@
-"""Several zones asked at once: the first VM is kept, every other one is removed before the race is over."""
+"""Several zones asked at once: the first VM wins; the race ends when all zones have answered."""
 
 from __future__ import annotations
 
@@ -8,53 +8,37 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from provision.core.errors import CloudError
+from provision.core.parallel import run_all
 
 T = TypeVar("T")
 
 
 @dataclass
 class Finish(Generic[T]):
-    """Won or not: decided once, by whoever asks first."""
+    """The finish of a race: the first to arrive becomes the winner."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
     winner: T | None = None
 
-    def is_first(self, found: T) -> bool:
-        """True for the first one that asks."""
+    def arrive(self, candidate: T) -> bool:
+        """Make the candidate the winner if there is none yet; return whether it is the winner."""
         with self._lock:
             if self.winner is None:
-                self.winner = found
-            return self.winner is found
+                self.winner = candidate
+            return self.winner is candidate
 
 
 def race(run: Callable[[str, Finish[T]], None], zones: Sequence[str]) -> Finish[T]:
-    """Call `run(zone, finish)` for all zones at once, each in a thread of its own, and return when the last has returned.
+    """Call `run(zone, finish)` for all zones at once and return when the last has returned.
 
-    What one raises is raised here once all have returned, of several the first in the order of
-    `zones`; a CloudError only after all others, and not at all where another zone won. After Ctrl-C
-    nobody is waited for: what was asked for is in the journal.
+    Raises the first exception in the order of `zones`, after all have returned: a `CloudError` only
+    where no other kind was raised, and not at all where a zone won. Ctrl-C waits for no zone; the
+    journal has what was asked for.
     """
     finish: Finish[T] = Finish()
-    raised: dict[str, BaseException] = {}
-
-    def runner(zone: str) -> None:
-        try:
-            run(zone, finish)
-        except BaseException as error:  # noqa: BLE001 - it is raised below, in the thread that asked
-            raised[zone] = error
-
-    threads = [
-        threading.Thread(target=runner, args=(zone,), name=f"ask-{zone}", daemon=True)
-        for zone in zones
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for error in sorted(
-        (raised[zone] for zone in zones if zone in raised),
-        key=lambda error: isinstance(error, CloudError),
-    ):
+    results = run_all(zones, lambda zone: run(zone, finish), at_once=len(zones))
+    errors = [result.error for result in results if result.error is not None]
+    for error in sorted(errors, key=lambda error: isinstance(error, CloudError)):
         if finish.winner is None or not isinstance(error, CloudError):
             raise error
     return finish

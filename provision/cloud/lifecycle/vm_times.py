@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from provision.cloud.lifecycle.create import HALTED
-from provision.cloud.lifecycle.idle import moment
-from provision.cloud.lifecycle.waiting import WAITING
+from provision.cloud.api.resources import parse_timestamp
+from provision.cloud.lifecycle.vm_states import PENDING, STOPPED_STATES
 from provision.core.model import Vm
 
 
@@ -20,13 +19,13 @@ def cloud_time(ahead_s: float = 0.0) -> datetime:
 
 def seconds_since(timestamp: str, ahead_s: float = 0.0) -> int | None:
     """Return whole seconds since an RFC 3339 time of the cloud; None where it is empty."""
-    then = moment(timestamp)
+    then = parse_timestamp(timestamp)
     return None if then is None else max(0, int((cloud_time(ahead_s) - then).total_seconds()))
 
 
 def seconds_until(timestamp: str, ahead_s: float = 0.0) -> int | None:
     """Return whole seconds until an RFC 3339 time of the cloud; None where it is empty."""
-    then = moment(timestamp)
+    then = parse_timestamp(timestamp)
     return None if then is None else max(0, int((then - cloud_time(ahead_s)).total_seconds()))
 
 
@@ -35,11 +34,11 @@ def ran_s(vm: Vm) -> int | None:
 
     The API reports one start and one stop. A VM that waits for capacity has not run.
     """
-    if vm.status == WAITING:
+    if vm.status == PENDING:
         return 0
-    if vm.status not in HALTED:
+    if vm.status not in STOPPED_STATES:
         return seconds_since(vm.started or vm.created, vm.ahead_s)
-    started, stopped = moment(vm.started or vm.created), moment(vm.stopped)
+    started, stopped = parse_timestamp(vm.started or vm.created), parse_timestamp(vm.stopped)
     if started is None or stopped is None:
         return None
     return max(0, int((stopped - started).total_seconds()))
@@ -50,7 +49,7 @@ def ttl_left_s(vm: Vm) -> int | None:
 
     That is what the API reports, otherwise counted from its last start.
     """
-    if vm.status in {*HALTED, WAITING}:
+    if vm.status in {*STOPPED_STATES, PENDING}:
         return None
     if (left_s := seconds_until(vm.stops_at, vm.ahead_s)) is not None:
         return left_s

@@ -1,8 +1,8 @@
-"""Waiting for a VM whose status becomes another by itself: above all a flex-start VM, which is PENDING until it has capacity.
+"""Waits for a VM whose status changes by itself: a flex-start VM is PENDING until it has capacity.
 
-Source: Compute Engine, "About Flex-start VMs": the VM starts if capacity comes while the request is
-valid (90 seconds to two hours); otherwise there is no VM afterwards. Whoever stops waiting leaves
-the request in force.
+Source: Compute Engine, "About Flex-start VMs": the VM starts if there is capacity while the request
+is valid (90 seconds to two hours); otherwise the request is removed. A client that stops waiting
+does not withdraw the request.
 """
 
 from __future__ import annotations
@@ -10,92 +10,83 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 
-from provision.cloud.api.ports import ComputeCloud
-from provision.cloud.lifecycle.context import Means
-from provision.cloud.market.placement import refused
+from provision.cloud.api.protocol import ComputeCloud
+from provision.cloud.lifecycle.context import CloudContext
+from provision.cloud.lifecycle.vm_states import PENDING
 from provision.cloud.refusal import WAITED_IN_VAIN, Refusal
-from provision.core import durations
+from provision.cloud.refusal_table import refusal_error
+from provision.core.durations import exact
 from provision.core.errors import CloudError
 from provision.core.model import Vm
 
-WAITING = "PENDING"
-"""Status of a VM that has no capacity yet."""
-ENDING = frozenset({"STOPPING", "PENDING_STOP"})
-"""Status words of a VM that is about to be stopped; Compute Engine refuses to start one that is."""
-PASSING = ENDING | {WAITING, "PROVISIONING", "STAGING", "SUSPENDING", "REPAIRING", "DEPROVISIONING"}
-"""Status words that become others by themselves (Compute Engine, "Instance life cycle")."""
-SETTLES_WITHIN_S = 600.0
-SETTLES_LOOK_S = 2.0
-LOOK_S = 5.0
-"""Between two looks at a VM that waits."""
-TOLD_EVERY_S = 60.0
+STATE_CHANGE_LIMIT_S = 600.0
+STATE_CHANGE_POLL_S = 2.0
+CAPACITY_POLL_S = 5.0
+CAPACITY_NOTE_EVERY_S = 60.0
 GRACE_S = 120.0
-"""So long after the request's time the cloud should have given the VM or removed it; then it is
-taken for refused."""
+"""Time after the end of the request in which the cloud starts or removes the VM; after that the
+request counts as refused."""
 
 
-def awaited(means: Means, vm: Vm, wait_s: int, enough: Callable[[], bool] = lambda: False) -> Vm:
-    """The VM once it waits no longer for capacity, or as it is when `enough()` says so; how long it waits is told.
+def wait_for_capacity(
+    context: CloudContext, vm: Vm, wait_s: int, is_enough: Callable[[], bool] = lambda: False
+) -> Vm:
+    """Return the VM once it is no longer PENDING, or as soon as `is_enough()`; report the wait.
 
-    Raises CloudRefused (WAITED_IN_VAIN) when the time was over: the VM is gone then, or must be
-    removed.
+    Raises `CloudRefused` with the code WAITED_IN_VAIN when `wait_s` is over: the VM is gone, or
+    the caller deletes it.
     """
-    waited_s = 0.0
-    if vm.status == WAITING:
-        means.note(
-            f"{vm.zone}: {vm.name} waits for capacity (flex-start), up to {durations.exact(wait_s)}"
-        )
-    while vm.status == WAITING and not enough():
+    waited_s, limit = 0.0, exact(wait_s)
+    if vm.status == PENDING:
+        context.note(f"{vm.zone}: {vm.name} waits for capacity (flex-start), up to {limit}")
+    while vm.status == PENDING and not is_enough():
         if waited_s >= wait_s + GRACE_S:
-            raise _in_vain(
-                means, vm, f"no capacity within {durations.exact(wait_s)}: the request is withdrawn"
-            )
-        means.sleep(LOOK_S)
-        waited_s += LOOK_S
+            raise _no_capacity(context, vm, f"within {limit}: the request is withdrawn")
+        context.sleep(CAPACITY_POLL_S)
+        waited_s += CAPACITY_POLL_S
         try:
-            found = means.cloud.get(vm.name, vm.zone)
+            current = context.cloud.get(vm.name, vm.zone)
         except CloudError as error:
-            means.note(f"{vm.zone}: {error.what}, so it is looked at again: {error.why}")
+            context.note(f"{vm.zone}: {error.what}, so it is looked at again: {error.why}")
             continue
-        if found is None:
-            raise _in_vain(
-                means,
-                vm,
-                f"no capacity within {durations.exact(wait_s)}: the cloud removed the request",
-            )
-        vm = found
-        if vm.status == WAITING and waited_s % TOLD_EVERY_S == 0:
-            means.note(
-                f"{vm.zone}: no capacity after {durations.exact(int(waited_s))} of {durations.exact(wait_s)}"
-            )
+        if current is None:
+            raise _no_capacity(context, vm, f"within {limit}: the cloud removed the request")
+        vm = current
+        if vm.status == PENDING and waited_s % CAPACITY_NOTE_EVERY_S == 0:
+            context.note(f"{vm.zone}: no capacity after {exact(int(waited_s))} of {limit}")
     return vm
 
 
-def settled(
+def wait_while(
     cloud: ComputeCloud,
     vm: Vm,
-    passing: Collection[str],
+    states: Collection[str],
     *,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Vm:
-    """The VM once its status is none of `passing`, or as it is after ten minutes. Raises CloudError when it is gone."""
+    """Return the VM once its status is none of `states`, or as it is after ten minutes.
+
+    Raises `CloudError` when the VM is gone.
+    """
     waited_s = 0.0
-    while vm.status in passing and waited_s < SETTLES_WITHIN_S:
-        sleep(SETTLES_LOOK_S)
-        waited_s += SETTLES_LOOK_S
-        found = cloud.get(vm.name, vm.zone)
-        if found is None:
+    while vm.status in states and waited_s < STATE_CHANGE_LIMIT_S:
+        sleep(STATE_CHANGE_POLL_S)
+        waited_s += STATE_CHANGE_POLL_S
+        current = cloud.get(vm.name, vm.zone)
+        if current is None:
             raise CloudError(
                 "the VM is gone",
                 where=f"{vm.zone}/{vm.name}",
                 why=f"it was {vm.status} a moment ago",
             )
-        vm = found
+        vm = current
     return vm
 
 
-def _in_vain(means: Means, vm: Vm, message: str) -> CloudError:
-    refusal = Refusal(code=WAITED_IN_VAIN, message=message)
-    return refused(
-        "the VM was not created", refusal, where=f"{vm.zone}/{vm.name}", project=means.cloud.project
+def _no_capacity(context: CloudContext, vm: Vm, details: str) -> CloudError:
+    return refusal_error(
+        "the VM was not created",
+        Refusal(code=WAITED_IN_VAIN, message=f"no capacity {details}"),
+        where=f"{vm.zone}/{vm.name}",
+        project=context.cloud.project,
     )

@@ -1,1 +1,1 @@
-"""What can be had where, at what price, within which quota."""
+"""GPU and machine types, prices, offers, quotas, and the order of zones. Pure."""

@@ -1,7 +1,7 @@
-"""What could be had where: the live list of GPUs and machine types, joined with the packaged table, prices and quotas. Pure.
+"""What is offered where: the API's lists joined with the packaged table, prices and quotas. Pure.
 
 The API says which accelerator and machine type is in which zone; the packaged table says what the
-API does not: memory of the GPU, limits of N1, what Container-Optimized OS can drive. Neither says
+API does not: memory of the GPU, limits of N1, what Container-Optimized OS supports. Neither says
 whether a zone has capacity at this moment.
 """
 
@@ -12,18 +12,21 @@ from dataclasses import dataclass
 
 from provision.cloud.market import catalog
 from provision.cloud.market.catalog import GpuType, MachineType, Shape
-from provision.cloud.market.placement import region_of
+from provision.cloud.market.machine_choice import choose_machine_type
 from provision.cloud.market.prices import Price, PriceList, price_per_hour
-from provision.cloud.market.quota import Quotas, Room, Verdict, judge, worst
+from provision.cloud.market.quota import Quotas, QuotaVerdict, Room, judge_quotas
+from provision.cloud.market.quota_room import worst_verdict
+from provision.cloud.market.shape_rules import check_shape
+from provision.cloud.market.zone_order import region_of
 from provision.core.errors import SettingsError
 
 _ANY_DISK_GB = 200
-"""Any boot disk that is large enough: an offer is no disk."""
+"""A boot disk that is large enough for every check: an offer has no disk."""
 
 
 @dataclass(frozen=True)
-class Listed:
-    """A machine type as the API lists it in one zone; `gpu` is the accelerator that it brings, if any."""
+class ListedMachineType:
+    """A machine type as the API lists it in one zone; `gpu` is the accelerator of the type."""
 
     zone: str
     machine: MachineType
@@ -33,7 +36,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class Offer:
-    """One shape in one zone. `refused` says why this toolkit would not create it; prices are None where the list has none."""
+    """One shape in one zone; prices are None where the list has none."""
 
     shape: Shape
     zone: str
@@ -42,10 +45,11 @@ class Offer:
     gpu_memory_gb: int
     on_demand: Price | None
     spot: Price | None
-    quota: Verdict | None
+    quota: QuotaVerdict | None
     provisioning: tuple[str, ...] = ()
-    """Provisioning models it is limited to; empty: any."""
+    """The provisioning models that it can be had as; empty: all."""
     refused: str = ""
+    """Why this package does not create it; "" when it does."""
 
     @property
     def region(self) -> str:
@@ -53,122 +57,125 @@ class Offer:
         return region_of(self.zone)
 
 
-def names_wanted(gpus: Iterable[GpuType], n1: Iterable[str]) -> list[str]:
-    """Patterns (RE2) of the machine types to ask the API for: the series that bring a GPU, and the N1 types by name."""
-    found = dict.fromkeys(f"{gpu.series}-.*" for gpu in gpus if gpu.bundled)
-    return [*found, *dict.fromkeys(n1)]
+def machine_type_patterns(gpus: Iterable[GpuType], n1: Iterable[str]) -> list[str]:
+    """Return patterns (RE2) for the API: the series with GPUs of their own, and the N1 types."""
+    series = dict.fromkeys(f"{gpu.series}-.*" for gpu in gpus if gpu.bundled)
+    return [*series, *dict.fromkeys(n1)]
 
 
-def n1_types(gpus: Iterable[GpuType], more: Iterable[str | None]) -> list[str]:
-    """The N1 types worth showing: the default for each count of each GPU that is attached, and `more` (those of the settings)."""
+def n1_types_to_show(gpus: Iterable[GpuType], more: Iterable[str | None]) -> list[str]:
+    """Return the default N1 type for each count of each attached GPU, and those of `more`."""
     defaults = [
-        catalog.machine_for(gpu.accelerator, count, None)
+        choose_machine_type(gpu.accelerator, count, None)
         for gpu in gpus
         if not gpu.bundled
         for count in gpu.counts
     ]
-    return list(
-        dict.fromkeys([*defaults, *(name for name in more if name and catalog.parse_n1(name))])
-    )
+    others = [name for name in more if name and catalog.parse_n1(name)]
+    return list(dict.fromkeys([*defaults, *others]))
 
 
-def packaged(
+def packaged_machine_types(
     gpus: Iterable[GpuType], n1: Iterable[str], zones: Sequence[str]
-) -> tuple[dict[str, frozenset[str]], list[Listed]]:
-    """What the API would have listed, from the packaged table, as if each of `zones` had everything: the offline fallback."""
+) -> tuple[dict[str, frozenset[str]], list[ListedMachineType]]:
+    """Return accelerators and machine types from the packaged table, for use without the API.
+
+    Every zone gets all of them.
+    """
     types = list(gpus)
-    machines = [
-        *((machine, gpu.accelerator, gpu.arch) for gpu in types for machine in gpu.machine_types),
-        *(
-            (machine, None, "x86_64")
-            for name in n1
-            if (machine := catalog.parse_n1(name)) is not None
-        ),
+    bundled = [(m, gpu.accelerator, gpu.arch) for gpu in types for m in gpu.machine_types]
+    attached = [(m, None, "x86_64") for m in map(catalog.parse_n1, n1) if m is not None]
+    accelerators = frozenset(gpu.accelerator for gpu in types)
+    listed = [
+        ListedMachineType(zone, machine, gpu, arch)
+        for zone in zones
+        for machine, gpu, arch in (*bundled, *attached)
     ]
-    everything = frozenset(gpu.accelerator for gpu in types)
-    listed = [Listed(zone, machine, gpu, arch) for zone in zones for machine, gpu, arch in machines]
-    return dict.fromkeys(zones, everything), listed
+    return dict.fromkeys(zones, accelerators), listed
 
 
-def offers(
+def list_offers(
     gpus: Sequence[GpuType],
-    where: Mapping[str, frozenset[str]],
-    machines: Iterable[Listed],
+    accelerators: Mapping[str, frozenset[str]],
+    machines: Iterable[ListedMachineType],
     prices: PriceList,
     quotas: Quotas | None,
 ) -> list[Offer]:
-    """Every shape of `gpus` in every zone that lists both its GPU and its machine type; the cheapest known price first."""
-    made = [
-        _offer(gpu, count, live, prices, quotas)
-        for live in machines
-        for gpu, count in _carried(gpus, live)
-        if gpu.accelerator in where.get(live.zone, ())
+    """Return every shape of `gpus` in every zone that lists GPU and machine type; cheapest first.
+
+    `accelerators` are the accelerator types by zone.
+    """
+    offers = [
+        _offer(gpu, count, listed, prices, quotas)
+        for listed in machines
+        for gpu, count in _gpus_on(gpus, listed)
+        if gpu.accelerator in accelerators.get(listed.zone, ())
     ]
-    return sorted(made, key=_order)
+    return sorted(offers, key=_order)
 
 
-def _carried(gpus: Sequence[GpuType], live: Listed) -> Iterator[tuple[GpuType, int]]:
-    """The GPUs that the machine type brings, or those that may be attached to it."""
+def _gpus_on(gpus: Sequence[GpuType], listed: ListedMachineType) -> Iterator[tuple[GpuType, int]]:
+    """Yield the machine type's own GPUs, or those that can be attached to it."""
     for gpu in gpus:
-        if gpu.bundled and live.gpu == gpu.accelerator:
-            yield gpu, live.machine.gpu_count
-        elif not gpu.bundled and live.gpu is None and live.machine.series == "n1":
-            limits = ((limit.gpu_count, limit.for_zone(live.zone)) for limit in gpu.n1_limits)
-            yield from (
-                (gpu, count)
-                for count, (vcpus, memory_gb) in limits
-                if _fits(live.machine, vcpus, memory_gb)
-            )
-
-
-def _fits(machine: MachineType, vcpus: int, memory_gb: float) -> bool:
-    return machine.vcpus <= vcpus and machine.memory_gb <= memory_gb
+        if gpu.bundled and listed.gpu == gpu.accelerator:
+            yield gpu, listed.machine.gpu_count
+        elif not gpu.bundled and listed.gpu is None and listed.machine.series == "n1":
+            for limit in gpu.n1_limits:
+                vcpus, memory_gb = limit.for_zone(listed.zone)
+                if listed.machine.vcpus <= vcpus and listed.machine.memory_gb <= memory_gb:
+                    yield gpu, limit.gpu_count
 
 
 def _offer(
-    gpu: GpuType, count: int, live: Listed, prices: PriceList, quotas: Quotas | None
+    gpu: GpuType,
+    count: int,
+    listed: ListedMachineType,
+    prices: PriceList,
+    quotas: Quotas | None,
 ) -> Offer:
-    shape = Shape(live.machine.name, gpu.accelerator, count)
-    known = catalog.machine(live.machine.name)
+    shape, zone = Shape(listed.machine.name, gpu.accelerator, count), listed.zone
+    known = catalog.machine_type(listed.machine.name)
     models = known.provisioning if known else ()
+    on_demand = not models or "STANDARD" in models
     return Offer(
         shape=shape,
-        zone=live.zone,
-        vcpus=live.machine.vcpus,
-        memory_gb=live.machine.memory_gb,
+        zone=zone,
+        vcpus=listed.machine.vcpus,
+        memory_gb=listed.machine.memory_gb,
         gpu_memory_gb=gpu.memory_gb,
-        on_demand=None
-        if models and "STANDARD" not in models
-        else price_per_hour(shape, live.zone, "STANDARD", prices),
-        spot=price_per_hour(shape, live.zone, "SPOT", prices),
-        quota=None if quotas is None else _gpu_room(quotas, shape, region_of(live.zone), models),
+        on_demand=price_per_hour(shape, zone, "STANDARD", prices) if on_demand else None,
+        spot=price_per_hour(shape, zone, "SPOT", prices),
+        quota=None if quotas is None else _quota(quotas, shape, region_of(zone), models),
         provisioning=models,
-        refused=_refused(shape, live, known),
+        refused=_refused(shape, zone, known),
     )
 
 
-def _gpu_room(quotas: Quotas, shape: Shape, region: str, models: tuple[str, ...]) -> Verdict | None:
-    verdicts = judge(quotas, shape, region, provisioning=models[0] if models else "STANDARD")
-    return worst(
+def _quota(
+    quotas: Quotas, shape: Shape, region: str, models: tuple[str, ...]
+) -> QuotaVerdict | None:
+    """Return the worst verdict on GPUs, or on vCPUs where those are short."""
+    model = models[0] if models else "STANDARD"
+    verdicts = judge_quotas(quotas, shape, region, provisioning=model)
+    return worst_verdict(
         verdict
         for verdict in verdicts
         if "CPUS" not in verdict.metric or verdict.room is Room.SHORT
     )
 
 
-def _refused(shape: Shape, live: Listed, known: MachineType | None) -> str:
-    """Why the shape would be refused; empty when it would not."""
+def _refused(shape: Shape, zone: str, known: MachineType | None) -> str:
+    """Return why the shape would be refused; "" when it would not."""
     if known is None:
         return "this version does not know the machine type"
-    model = known.provisioning[0] if known.provisioning else "STANDARD"
     try:
-        catalog.validate_shape(
+        check_shape(
             shape.gpu,
             shape.gpu_count,
             shape.machine_type,
             _ANY_DISK_GB,
-            zone=live.zone,
-            provisioning=model,
+            zone=zone,
+            provisioning=known.provisioning[0] if known.provisioning else "STANDARD",
         )
     except SettingsError as error:
         return error.why

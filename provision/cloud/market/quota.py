@@ -1,25 +1,23 @@
-"""Whether the quotas of a project have room for a machine: a verdict for each metric, before anything is asked for. Pure.
+"""Whether a project's quotas have room for machines: a verdict for each metric. Pure.
 
-Sources: Compute Engine API v1, `Quota.metric` (which metrics there are), and "Allocation quotas".
-On-demand H100 and newer have no metric there; they live in Cloud Quotas by GPU family, which this
-program does not read: it cannot tell. Spot VMs draw on the PREEMPTIBLE_ metric once one was
-granted, else on the ordinary one. Short is said only of what is surely short: a machine that
-Compute Engine would have given must not be refused here.
+Sources: Compute Engine API v1, `Quota.metric` (the list of metrics), and "Allocation quotas".
+On-demand H100 and newer have no metric there; they are in Cloud Quotas by GPU family, which this
+program does not read. Spot VMs draw on the PREEMPTIBLE_ metric once one was granted, else on the
+ordinary one. A verdict is SHORT only where that is certain: nothing that Compute Engine would have
+given may be refused here.
 """
 
 from __future__ import annotations
 
-import bisect
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from provision.cloud.market import catalog
 from provision.cloud.market.catalog import Shape
-from provision.cloud.market.placement import region_of
-from provision.cloud.refusal import QuotaRefused, Refusal
-from provision.core.model import Vm, VmSpec
+from provision.cloud.market.machine_choice import default_disk_type
+from provision.core.model import VmSpec
 
 GPU_METRICS: Mapping[str, str] = {
     "nvidia-tesla-t4": "NVIDIA_T4_GPUS",
@@ -34,9 +32,8 @@ _SPOT_ONLY_METRICS = {"nvidia-h100-80gb": "PREEMPTIBLE_NVIDIA_H100_GPUS"}
 _CPU_METRICS = {"n1": "CPUS", "a2": "A2_CPUS"}
 """Regional vCPU metrics; other families with GPUs have none of their own in the API's list."""
 _DISK_METRICS = {"pd-balanced": "SSD_TOTAL_GB", "hyperdisk-balanced": "HDB_TOTAL_GB"}
-"""What a boot disk draws on, by the types that we give (`catalog.default_disk_type`)."""
+"""What a boot disk draws on, by its type (`machine_choice.default_disk_type`)."""
 _NOTHING: Mapping[str, float] = {}
-_REGIONS_NAMED = 4
 
 
 class Room(enum.StrEnum):
@@ -49,7 +46,7 @@ class Room(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Quota:
-    """One metric of a project or of a region: its limit, and what is in use of it."""
+    """One metric of a project or of a region: its limit and its usage."""
 
     metric: str
     limit: float
@@ -57,7 +54,7 @@ class Quota:
 
     @property
     def left(self) -> float:
-        """What may still be asked for."""
+        """The amount that can still be asked for."""
         return max(0.0, self.limit - self.usage)
 
 
@@ -68,9 +65,13 @@ class Quotas:
     project: Mapping[str, Quota] = field(default_factory=dict)
     regions: Mapping[str, Mapping[str, Quota]] = field(default_factory=dict)
 
+    def of(self, region: str) -> Mapping[str, Quota]:
+        """Return the quotas of a region, or those of the project for ""."""
+        return self.regions[region] if region else self.project
 
-def by_metric(rows: Iterable[Mapping[str, Any]]) -> dict[str, Quota]:
-    """The `quotas` of a `projects` or `regions` resource; a limit or a usage of 0 may be left out there."""
+
+def quotas_by_metric(rows: Iterable[Mapping[str, Any]]) -> dict[str, Quota]:
+    """Return the field `quotas` of a `projects` or `regions` resource; a missing number is 0."""
     return {
         row["metric"]: Quota(row["metric"], float(row.get("limit", 0)), float(row.get("usage", 0)))
         for row in rows
@@ -79,8 +80,11 @@ def by_metric(rows: Iterable[Mapping[str, Any]]) -> dict[str, Quota]:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What one metric says. `region` is empty for a quota of the whole project; `why` says why nothing can be told."""
+class QuotaVerdict:
+    """Whether one metric has room for `needed`.
+
+    `region` is "" for a quota of the whole project; `why` is the reason of UNKNOWN.
+    """
 
     metric: str
     room: Room
@@ -90,24 +94,22 @@ class Verdict:
     why: str = ""
 
     def __str__(self) -> str:
-        """The numbers: `needs 4 of NVIDIA_L4_GPUS in us-central1, 2 left (limit 8, in use 6)`."""
-        metric = (
-            f"{self.metric} in {self.region}" if self.region else f"{self.metric} over all regions"
-        )
+        """`needs 4 of NVIDIA_L4_GPUS in us-central1, 2 left (limit 8, in use 6)`."""
+        place = f"in {self.region}" if self.region else "over all regions"
         why = f" ({self.why})" if self.why else ""
         if self.quota is None:
-            return f"{metric}{why}"
+            return f"{self.metric} {place}{why}"
         left = f"{self.quota.left:g} left (limit {self.quota.limit:g}, in use {self.quota.usage:g})"
-        return f"needs {self.needed:g} of {metric}, {left}{why}"
+        return f"needs {self.needed:g} of {self.metric} {place}, {left}{why}"
 
 
-def beside(spec: VmSpec) -> dict[str, float]:
-    """Metric → what a VM draws of it beside its machine: gigabytes of its boot disk, and an address."""
-    needs = {_DISK_METRICS[catalog.default_disk_type(spec.machine_type)]: float(spec.disk_gb)}
+def other_needs(spec: VmSpec) -> dict[str, float]:
+    """Return metric → what a VM needs beside its machine: GB of boot disk, and an address."""
+    needs = {_DISK_METRICS[default_disk_type(spec.machine_type)]: float(spec.disk_gb)}
     return {**needs, "IN_USE_ADDRESSES": 1.0} if spec.external_ip else needs
 
 
-def judge(
+def judge_quotas(
     quotas: Quotas,
     shape: Shape,
     region: str,
@@ -115,245 +117,87 @@ def judge(
     count: int = 1,
     provisioning: str = "STANDARD",
     more: Mapping[str, float] = _NOTHING,
-) -> tuple[Verdict, ...]:
-    """A verdict for each metric that `count` such machines in `region` draw on; GPUs first.
+) -> tuple[QuotaVerdict, ...]:
+    """Return a verdict for each metric that `count` such machines draw on; GPUs first.
 
-    `more` is what each draws of other metrics of the region (`beside`); those that the answer does
-    not hold are left out.
+    `more` is what each needs of other metrics of the region (`other_needs`); those that `quotas`
+    lacks are left out.
     """
-    verdicts: list[Verdict] = []
+    verdicts: list[QuotaVerdict] = []
     if shape.gpu and shape.gpu_count:
-        gpu = catalog.gpu_type(shape.gpu).accelerator
-        verdicts += [
-            _regional_gpus(quotas, gpu, float(shape.gpu_count * count), region, provisioning),
-            _global_gpus(quotas, float(shape.gpu_count * count), provisioning),
-        ]
-    machine = catalog.machine(shape.machine_type)
+        gpu, gpus = catalog.gpu_type(shape.gpu).accelerator, float(shape.gpu_count * count)
+        verdicts.append(judge_regional_gpus(quotas, gpu, gpus, region, provisioning))
+        verdicts.append(judge_all_gpus(quotas, gpus, provisioning))
+    machine = catalog.machine_type(shape.machine_type)
     if machine is not None:
-        verdicts += _cpus(
-            quotas, machine.series, float(machine.vcpus * count), region, provisioning
-        )
-    here = quotas.regions.get(region, {})
+        vcpus = float(machine.vcpus * count)
+        verdicts += _judge_vcpus(quotas, machine.series, vcpus, region, provisioning)
+    in_region = quotas.regions.get(region, {})
     verdicts += [
-        _compare(metric, here[metric], each * count, region)
-        for metric, each in more.items()
-        if metric in here
+        compare(metric, in_region[metric], amount * count, region)
+        for metric, amount in more.items()
+        if metric in in_region
     ]
     return tuple(verdicts)
 
 
-def _regional_gpus(
-    quotas: Quotas, gpu: str, needed: float, region: str, provisioning: str
-) -> Verdict:
-    here = quotas.regions.get(region, {})
-    ordinary = GPU_METRICS.get(gpu, "")
-    spot = f"PREEMPTIBLE_{ordinary}" if ordinary else _SPOT_ONLY_METRICS.get(gpu, "")
+def judge_regional_gpus(
+    quotas: Quotas, accelerator: str, needed: float, region: str, provisioning: str
+) -> QuotaVerdict:
+    """Return the verdict on a region's quota of one GPU type, by its API name."""
+    in_region = quotas.regions.get(region, {})
+    ordinary = GPU_METRICS.get(accelerator, "")
+    spot = f"PREEMPTIBLE_{ordinary}" if ordinary else _SPOT_ONLY_METRICS.get(accelerator, "")
     if provisioning not in {"STANDARD", "SPOT"}:
         why = f"which quota a {provisioning} machine draws on is not known here"
-        return Verdict(ordinary or gpu, Room.UNKNOWN, needed, region, why=why)
-    granted = provisioning == "SPOT" and spot in here and here[spot].limit > 0
+        return QuotaVerdict(ordinary or accelerator, Room.UNKNOWN, needed, region, why=why)
+    granted = provisioning == "SPOT" and spot in in_region and in_region[spot].limit > 0
     metric = spot if granted else ordinary
     if not metric:
-        return Verdict(
-            gpu,
-            Room.UNKNOWN,
-            needed,
-            region,
-            why="Compute Engine shows no quota metric for it; Cloud Quotas has it by GPU family",
-        )
-    return _compare(metric, here.get(metric), needed, region)
+        why = "Compute Engine shows no quota metric for it; Cloud Quotas has it by GPU family"
+        return QuotaVerdict(accelerator, Room.UNKNOWN, needed, region, why=why)
+    return compare(metric, in_region.get(metric), needed, region)
 
 
-def _global_gpus(quotas: Quotas, needed: float, provisioning: str) -> Verdict:
-    found = _compare("GPUS_ALL_REGIONS", quotas.project.get("GPUS_ALL_REGIONS"), needed, "")
-    return (
-        found
-        if provisioning == "STANDARD"
-        else _never_sure(found, f"whether it counts {provisioning} machines is not known here")
-    )
+def judge_all_gpus(quotas: Quotas, needed: float, provisioning: str) -> QuotaVerdict:
+    """Return the verdict on the project's quota of GPUs over all regions."""
+    metric = "GPUS_ALL_REGIONS"
+    verdict = compare(metric, quotas.project.get(metric), needed, "")
+    if provisioning == "STANDARD":
+        return verdict
+    return _uncertain(verdict, f"whether it counts {provisioning} machines is not known here")
 
 
-def _cpus(
+def _judge_vcpus(
     quotas: Quotas, series: str, needed: float, region: str, provisioning: str
-) -> list[Verdict]:
-    here = quotas.regions.get(region, {})
+) -> list[QuotaVerdict]:
+    in_region = quotas.regions.get(region, {})
     own = _CPU_METRICS.get(series, "CPUS")
-    metric = own if own in here else "CPUS"
-    if provisioning == "SPOT" and "PREEMPTIBLE_CPUS" in here and here["PREEMPTIBLE_CPUS"].limit > 0:
+    metric = own if own in in_region else "CPUS"
+    preemptible = in_region.get("PREEMPTIBLE_CPUS")
+    if provisioning == "SPOT" and preemptible is not None and preemptible.limit > 0:
         metric = "PREEMPTIBLE_CPUS"
-    regional = _compare(metric, here.get(metric), needed, region)
-    everywhere = _compare("CPUS_ALL_REGIONS", quotas.project.get("CPUS_ALL_REGIONS"), needed, "")
+    regional = compare(metric, in_region.get(metric), needed, region)
+    everywhere = compare("CPUS_ALL_REGIONS", quotas.project.get("CPUS_ALL_REGIONS"), needed, "")
     if metric != _CPU_METRICS.get(series) or provisioning != "STANDARD":
         why = f"whether it counts {series} machines as {provisioning} is not known here"
-        regional, everywhere = _never_sure(regional, why), _never_sure(everywhere, why)
+        regional, everywhere = _uncertain(regional, why), _uncertain(everywhere, why)
     return [regional, everywhere] if everywhere.quota is not None else [regional]
 
 
-def _compare(metric: str, quota: Quota | None, needed: float, region: str) -> Verdict:
+def compare(metric: str, quota: Quota | None, needed: float, region: str) -> QuotaVerdict:
+    """Return the verdict on one metric; UNKNOWN where the quota is None."""
     if quota is None:
-        return Verdict(
-            metric, Room.UNKNOWN, needed, region, why="the answer does not hold this metric"
-        )
-    return Verdict(metric, Room.OK if quota.left >= needed else Room.SHORT, needed, region, quota)
+        why = "the answer does not hold this metric"
+        return QuotaVerdict(metric, Room.UNKNOWN, needed, region, why=why)
+    room = Room.OK if quota.left >= needed else Room.SHORT
+    return QuotaVerdict(metric, room, needed, region, quota)
 
 
-def _never_sure(verdict: Verdict, why: str) -> Verdict:
-    """The same, but a lack of room is no proof."""
+def _uncertain(verdict: QuotaVerdict, why: str) -> QuotaVerdict:
+    """Return the verdict with SHORT turned into UNKNOWN."""
     if verdict.room is not Room.SHORT:
         return verdict
-    return Verdict(verdict.metric, Room.UNKNOWN, verdict.needed, verdict.region, verdict.quota, why)
-
-
-def to_start(quotas: Quotas, vms: Iterable[Vm]) -> tuple[Verdict, ...]:
-    """A verdict for each quota of GPUs that stopped VMs draw on together once they run: a stopped VM uses none.
-
-    Quotas that the answer does not hold are left out, and so is that over all regions for machines
-    of which it is not known whether it counts them.
-    """
-    needs: dict[tuple[str, str], float] = {}
-    for vm in vms:
-        if not vm.gpu:
-            continue
-        count, model = float(vm.gpu_count), vm.provisioning_model
-        found = [_regional_gpus(quotas, vm.gpu, count, region_of(vm.zone), model)]
-        found += [_global_gpus(quotas, count, model)] if model == "STANDARD" else []
-        for verdict in found:
-            if verdict.quota is not None:
-                key = verdict.region, verdict.metric
-                needs[key] = needs.get(key, 0.0) + count
-    return tuple(
-        _compare(metric, _held(quotas, region)[metric], needed, region)
-        for (region, metric), needed in needs.items()
-    )
-
-
-def with_started(quotas: Quotas, starts: Iterable[Verdict]) -> Quotas:
-    """The quotas once what `to_start` judged has been started."""
-    project, regions = (
-        dict(quotas.project),
-        {region: dict(metrics) for region, metrics in quotas.regions.items()},
-    )
-    for verdict in starts:
-        metrics = regions[verdict.region] if verdict.region else project
-        before = metrics[verdict.metric]
-        metrics[verdict.metric] = replace(before, usage=before.usage + verdict.needed)
-    return Quotas(project, regions)
-
-
-def _held(quotas: Quotas, region: str) -> Mapping[str, Quota]:
-    return quotas.regions[region] if region else quotas.project
-
-
-def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
-    """The one to tell when only one can be told: what is short, else what cannot be told, else the least room; None of none."""
-    order = [Room.SHORT, Room.UNKNOWN, Room.OK]
-    return min(
-        verdicts,
-        key=lambda verdict: (
-            order.index(verdict.room),
-            verdict.quota.left if verdict.quota else 0.0,
-        ),
-        default=None,
-    )
-
-
-def short_of(verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
-    """Those that are surely short."""
-    return tuple(verdict for verdict in verdicts if verdict.room is Room.SHORT)
-
-
-def short_zones(quotas: Quotas, shape: Shape, zones: Iterable[str], **how: Any) -> dict[str, str]:
-    """The zones in whose region a quota is surely short, each with the numbers; `how` is what `judge` takes."""
-    short = {
-        zone: short_of(judge(quotas, shape, region_of(zone), **how))
-        for zone in dict.fromkeys(zones)
-    }
-    return {zone: "; ".join(map(str, verdicts)) for zone, verdicts in short.items() if verdicts}
-
-
-def room_for(
-    quotas: Quotas, shape: Shape, regions: Iterable[str], *, count: int, **how: Any
-) -> tuple[dict[str, int], int]:
-    """Of `count` such machines, how many have room in each region, and over all of them; what cannot be told counts as room.
-
-    `how` is what `judge` takes.
-    """
-
-    def most(region: str, *, shared: bool) -> int:
-        """The largest number for which nothing is short; with `shared`, of the quotas of the whole project alone."""
-
-        def is_short(number: int) -> bool:
-            short = short_of(judge(quotas, shape, region, count=number, **how))
-            return any(shared <= (not verdict.region) for verdict in short)
-
-        return bisect.bisect_left(range(1, count + 1), x=True, key=is_short)
-
-    rooms = {region: most(region, shared=False) for region in dict.fromkeys(regions)}
-    return rooms, min([sum(rooms.values()), *(most(region, shared=True) for region in rooms)])
-
-
-def untold(
-    quotas: Quotas,
-    shape: Shape,
-    zones: Iterable[str],
-    *,
-    count: int = 1,
-    provisioning: str = "STANDARD",
-) -> list[str]:
-    """A line for the regions of `zones` whose quota of GPUs cannot be told, which is not the same as enough; one for each reason."""
-    if not shape.gpu:
-        return []
-    firsts = [
-        judge(quotas, shape, region, count=count, provisioning=provisioning)[0]
-        for region in dict.fromkeys(map(region_of, zones))
-    ]
-    return [
-        f"quota: cannot tell: {line}"
-        for line in alike(verdict for verdict in firsts if verdict.room is Room.UNKNOWN)
-    ]
-
-
-def alike(verdicts: Iterable[Verdict]) -> list[str]:
-    """The verdicts as lines, those that differ in their region alone as one."""
-    regions: dict[tuple[str, str, Quota | None], list[Verdict]] = {}
-    for verdict in verdicts:
-        regions.setdefault((verdict.metric, verdict.why, verdict.quota), []).append(verdict)
-    lines = []
-    for same in regions.values():
-        shown = ", ".join(verdict.region for verdict in same[:_REGIONS_NAMED])
-        more = f" and {len(same) - _REGIONS_NAMED} more" if len(same) > _REGIONS_NAMED else ""
-        lines.append(str(replace(same[0], region=shown + more)))
-    return lines
-
-
-def no_room(
-    shape: Shape, short: Mapping[str, str], project: str, *, count: int = 1, room: int = 0
-) -> QuotaRefused:
-    """The error when `count` machines have no place, but `room` of them: every region's numbers, and where to ask for more."""
-    some = [f"there is room for {room} of {count}"] if room else []
-    return QuotaRefused(
-        f"the quota has no room for {shape}"
-        if count == 1
-        else f"the quota has no room for {count} VMs of {shape}",
-        refusal=Refusal(code="", message="\n".join([*dict.fromkeys(short.values()), *some])),
-        where=", ".join(dict.fromkeys(map(region_of, short))),
-        fix=ask_for_more(project),
-    )
-
-
-def no_room_to_start(short: Iterable[Verdict], count: int, project: str) -> QuotaRefused:
-    """The error when `count` stopped VMs cannot all run."""
-    verdicts = list(short)
-    return QuotaRefused(
-        f"the quota has no room for {count} VMs that are to be started",
-        refusal=Refusal(code="", message="\n".join(map(str, verdicts))),
-        where=", ".join(dict.fromkeys(verdict.region or "all regions" for verdict in verdicts)),
-        fix=f"start fewer of them, or {ask_for_more(project)}",
-    )
-
-
-def ask_for_more(project: str) -> str:
-    """Where quotas are raised."""
-    return (
-        f"open https://console.cloud.google.com/iam-admin/quotas?project={project} and ask for more"
+    return QuotaVerdict(
+        verdict.metric, Room.UNKNOWN, verdict.needed, verdict.region, verdict.quota, why
     )

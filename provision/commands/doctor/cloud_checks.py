@@ -6,12 +6,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from provision.cloud import preflight
-from provision.cloud.api import live
-from provision.cloud.api.client import LOGIN, ComputeClient, credentials_in_use
+from provision.cloud.api import queries
+from provision.cloud.api.client import ComputeClient
+from provision.cloud.api.credentials import LOGIN_COMMAND, describe_credentials
+from provision.cloud.api.images import image_ref
 from provision.cloud.market import catalog
 from provision.cloud.market.catalog import Shape
-from provision.cloud.market.placement import region_of
+from provision.cloud.market.zone_order import region_of
+from provision.cloud.preflight.firewall import ANYWHERE, firewall_check
+from provision.cloud.preflight.image import image_check
+from provision.cloud.preflight.project import os_login_check, service_account_check
+from provision.cloud.preflight.quotas import quota_checks
+from provision.cloud.preflight.zones import zone_check
 from provision.cloud.refusal import CloudRefused
 from provision.commands.doctor.error_as_check import error_as_check
 from provision.commands.vm.shared.vm_spec import vm_spec_of_settings
@@ -101,27 +107,31 @@ class CloudChecks:
         return Check("project", Verdict.OK, f"{name} answers, with the Compute Engine API enabled")
 
     def _service_account_checks(self, _client: ComputeClient) -> list[Check]:
-        return [preflight.service_account_check(self.description)]
+        return [service_account_check(self.description)]
 
     def _os_login_checks(self, _client: ComputeClient) -> list[Check]:
-        return [preflight.os_login_check(self.description, self.project.settings.os_login)]
+        return [os_login_check(self.description, self.project.settings.os_login)]
 
     def _zone_checks(self, client: ComputeClient) -> list[Check]:
         """Whether zones of the settings have the machine and the GPU; sets `zones`."""
         shape, settings = Shape.of(self.spec), self.project.settings
-        with_machine = [each.zone for each in live.machines(client, [self.spec.machine_type])]
+        with_machine = [
+            each.zone for each in queries.list_machine_types(client, [self.spec.machine_type])
+        ]
         with_gpu = sorted(with_machine)
         if shape.gpu is not None:
             accelerator = catalog.gpu_type(shape.gpu).accelerator
             with_gpu = sorted(
-                zone for zone, names in live.accelerators(client).items() if accelerator in names
+                zone
+                for zone, names in queries.list_accelerators(client).items()
+                if accelerator in names
             )
         if catalog.parse_n1(self.spec.machine_type) and "custom-" in self.spec.machine_type:
             with_machine = with_gpu  # the API does not list custom machine types
-        check, self.zones = preflight.zone_check(shape, settings.zones, with_gpu, with_machine)
+        check, self.zones = zone_check(shape, settings.zones, with_gpu, with_machine)
         if check.status is not Verdict.OK:  # tell a misspelt zone from one without the GPU
-            check, _zones = preflight.zone_check(
-                shape, settings.zones, with_gpu, with_machine, known=live.zones(client)
+            check, _zones = zone_check(
+                shape, settings.zones, with_gpu, with_machine, known=queries.list_zones(client)
             )
         return [check]
 
@@ -129,31 +139,33 @@ class CloudChecks:
         if not self.zones:
             what = "not looked at: no zone fits, so no region is meant"
             return [Check("quota", Verdict.UNKNOWN, what)]
-        quotas = live.quotas(client, [*dict.fromkeys(map(region_of, self.zones))])
-        return preflight.quota_checks(quotas, self.spec, self.zones, client.project)
+        quotas = queries.fetch_quotas(client, [*dict.fromkeys(map(region_of, self.zones))])
+        return quota_checks(quotas, self.spec, self.zones, client.project)
 
     def _image_checks(self, client: ComputeClient) -> list[Check]:
-        image = live.image(client, live.image_ref(self.spec.image))
-        return [preflight.image_check(image, Shape.of(self.spec))]
+        image = queries.fetch_image(client, image_ref(self.spec.image))
+        return [image_check(image, Shape.of(self.spec))]
 
     def _firewall_checks(self, client: ComputeClient) -> list[Check]:
         try:
-            live.network(client, NETWORK)
+            queries.fetch_network(client, NETWORK)
         except CloudNotFound as error:
             what = f"there is no network {NETWORK}, which the VM is put into"
             fix = f"gcloud compute networks create {NETWORK} --project {client.project}"
             return [Check("firewall", Verdict.FAIL, what, error.why, fix)]
-        source = SOURCE_RANGE if self.project.settings.ssh == "iap" else preflight.ANYWHERE
-        return [preflight.firewall_check(live.firewalls(client), NETWORK, source, client.project)]
+        source = SOURCE_RANGE if self.project.settings.ssh == "iap" else ANYWHERE
+        return [
+            firewall_check(queries.list_firewall_rules(client), NETWORK, source, client.project)
+        ]
 
 
 def _credentials_checks(project: Project) -> list[Check]:
     if project.settings.cloud == "mock":
         return [Check("credentials", Verdict.OK, "the mock needs none")]
     try:
-        what = f"Application Default Credentials: {credentials_in_use()}"
+        what = f"Application Default Credentials: {describe_credentials()}"
     except CloudAuthError as error:
-        return [Check("credentials", Verdict.FAIL, error.what, error.why, LOGIN)]
+        return [Check("credentials", Verdict.FAIL, error.what, error.why, LOGIN_COMMAND)]
     return [Check("credentials", Verdict.OK, what)]
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from provision.cloud.market import catalog
 from provision.cloud.market.catalog import Shape
-from provision.cloud.market.placement import EVERYWHERE
 from provision.cloud.market.plan import price_line
+from provision.cloud.market.shape_rules import driver_branch
+from provision.cloud.market.zone_order import EVERYWHERE
 from provision.commands.vm.shared.vm_spec import vm_spec_of_settings
 from provision.core.model import VmSpec
 from provision.project.project import Project
@@ -45,7 +46,7 @@ def driver_checks(project: Project) -> list[Check]:
     settings = project.settings
     if settings.gpu is None:
         return []
-    gpu, branch = catalog.gpu_type(settings.gpu), catalog.driver_branch(settings.driver)
+    gpu, branch = catalog.gpu_type(settings.gpu), driver_branch(settings.driver)
     newest = gpu.max_driver
     if newest and (settings.driver == "latest" or (branch is not None and branch > newest)):
         why = (

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from provision.cloud.api.ports import ComputeCloud
+from provision.cloud.api.protocol import ComputeCloud
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.core import engine, fleet

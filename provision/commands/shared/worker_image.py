@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from provision.cloud.market import catalog
+from provision.cloud.market.machine_choice import choose_machine_type
 from provision.image.dockerfile import Build, Copy, Family, ImageSpec, prepare, threads_per_worker
 from provision.project.project import Project
 from provision.recipes.worker import WorkerImage
@@ -51,7 +52,7 @@ def _image_spec(project: Project) -> ImageSpec:
 def _vcpus(project: Project) -> int:
     """The vCPUs of the Dataflow job's machine type where the settings name one, else of the VM's."""
     settings = project.settings
-    name = settings.dataflow.machine_type or catalog.machine_for(
+    name = settings.dataflow.machine_type or choose_machine_type(
         settings.gpu, settings.gpu_count, settings.machine_type
     )
     bundled = catalog.bundled_machine_types().get(name)

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC
 from typing import Any
 
+from provision.cloud.api.resources import parse_timestamp
 from provision.cloud.lifecycle.cost import HOUR_S, cost_usd, hourly_rate
-from provision.cloud.lifecycle.create import HALTED
-from provision.cloud.lifecycle.idle import moment
+from provision.cloud.lifecycle.vm_states import PENDING, STOPPED_STATES
 from provision.cloud.lifecycle.vm_times import ran_s, ttl_left_s
-from provision.cloud.lifecycle.waiting import WAITING
 from provision.cloud.market.prices import PriceList
 from provision.commands.shared.result import TaskResult
 from provision.commands.vm.shared.idle_notes import note_idle_vms
@@ -45,7 +44,7 @@ def _row(vm: Vm, prices: PriceList) -> dict[str, Any]:
     A VM that is stopped, or waits for capacity, costs its disk.
     """
     rate, cost, left_s = hourly_rate(vm, prices), cost_usd(vm, prices), ttl_left_s(vm)
-    halted = vm.status in {*HALTED, WAITING}
+    halted = vm.status in {*STOPPED_STATES, PENDING}
     hourly = rate.disk if halted else _sum([rate.machine, rate.disk])
     by_ttl = (
         cost + hourly * left_s / HOUR_S
@@ -110,5 +109,5 @@ def _by_then(amount: float | None, *, has_limit: bool) -> str:
 
 def _minute(timestamp: str) -> str:
     """A time of the API, which has its own offset, in UTC."""
-    time = moment(timestamp)
+    time = parse_timestamp(timestamp)
     return "-" if time is None else f"{time.astimezone(UTC):%Y-%m-%d %H:%M}"

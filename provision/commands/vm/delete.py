@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from provision.cloud.api.ports import ComputeCloud
-from provision.cloud.lifecycle.create import delete_vm
-from provision.cloud.lifecycle.many import each
+from provision.cloud.api.protocol import ComputeCloud
+from provision.cloud.lifecycle.batch import run_each
+from provision.cloud.lifecycle.context import CloudContext
+from provision.cloud.lifecycle.delete import delete_vms_by_name
 from provision.commands.shared.result import TaskResult
 from provision.commands.vm.shared.documents import vm_document
 from provision.commands.vm.shared.selection import (
@@ -35,7 +36,7 @@ def vm_delete(project: Project, name: str, *, yes: bool, confirm: Confirm | None
     names = _selected_names(project, cloud, name)
     if not yes:
         _require_confirmation(project, names, confirm)
-    acts = each(names, lambda vm_name: _delete(project, cloud, vm_name))
+    acts = run_each(names, lambda vm_name: _delete(project, cloud, vm_name))
     deleted = [vm for act in acts for vm in act.value or ()]
     errors = tuple(act.error for act in acts if act.error is not None)
     document = {"deleted": [vm_document(vm) for vm in deleted], "changed": bool(deleted)}
@@ -75,7 +76,8 @@ def _require_confirmation(project: Project, names: Sequence[str], confirm: Confi
 
 def _delete(project: Project, cloud: ComputeCloud, name: str) -> list[Vm]:
     """Delete the VMs of this name in every zone, with their record and their pinned keys."""
-    deleted = delete_vm(cloud, name, project.ensure_owner(), project.journal, project.emit)
+    context = CloudContext(cloud=cloud, journal=project.journal, emit=project.emit)
+    deleted = delete_vms_by_name(context, name, project.ensure_owner())
     if not deleted:
         check_cloud_for_other_owner(project, cloud, name, "delete")
     project.records.remove(name)

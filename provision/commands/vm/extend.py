@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from provision.cloud.api.ports import ComputeCloud
-from provision.cloud.lifecycle import extension
-from provision.cloud.lifecycle.create import HALTED, new_request_id
-from provision.cloud.lifecycle.many import each
+from provision.cloud.api.protocol import ComputeCloud
+from provision.cloud.lifecycle import ttl_extension
+from provision.cloud.lifecycle.batch import run_each
+from provision.cloud.lifecycle.context import new_request_id
+from provision.cloud.lifecycle.vm_states import STOPPED_STATES, STOPPING_STATES
 from provision.cloud.lifecycle.vm_times import ttl_left_s
-from provision.cloud.lifecycle.waiting import ENDING, settled
+from provision.cloud.lifecycle.waiting import wait_while
 from provision.cloud.market import scheduling
 from provision.cloud.refusal import CloudRefused
 from provision.commands.shared.result import TaskResult
@@ -44,18 +45,18 @@ def vm_extend(
     vms = fetch_selected_vms(project, cloud, name, "set-scheduling")
 
     def extend(vm: Vm) -> Change:
-        vm = settled(cloud, vm, ENDING)
+        vm = wait_while(cloud, vm, STOPPING_STATES)
         if vm.ttl_s is None:
             project.emit(Note(f"{vm.name} has no time limit: nothing to extend"))
             return vm, False
-        if restart and vm.status not in HALTED:
+        if restart and vm.status not in STOPPED_STATES:
             return _extend_by_restart(project, cloud, vm, more_s, duration), True
-        current_s = extension.next_ttl_s(vm) if vm.status in HALTED else vm.ttl_s
+        current_s = ttl_extension.next_ttl_s(vm) if vm.status in STOPPED_STATES else vm.ttl_s
         ttl_s = (current_s or 0) + more_s
         return _set_ttl(project, cloud, vm, ttl_s, duration), True
 
-    acts = each(vms, extend)
-    if restart and any(vm.status not in HALTED and vm.ttl_s is not None for vm in vms):
+    acts = run_each(vms, extend)
+    if restart and any(vm.status not in STOPPED_STATES and vm.ttl_s is not None for vm in vms):
         return verify_booted_vms(project, cloud, acts, limits, "vm.extend")
     return changes_result(acts, _line)
 
@@ -93,9 +94,9 @@ def _extend_by_restart(
 def _set_ttl(project: Project, cloud: ComputeCloud, vm: Vm, ttl_s: int, duration: str) -> Vm:
     _check_ttl(vm, ttl_s)
     try:
-        return extension.extend(cloud, vm, ttl_s)
+        return ttl_extension.extend_run(cloud, vm, ttl_s)
     except CloudRefused as error:
-        if vm.status not in HALTED and error.refusal.http_status in (400, 412):
+        if vm.status not in STOPPED_STATES and error.refusal.http_status in (400, 412):
             command = f"{project.program_argv0} vm.extend {duration} --name {vm.name} --restart"
             error.fix = f"{command}   (stops the VM, changes the limit, starts it again)"
         raise
@@ -114,7 +115,7 @@ def _check_ttl(vm: Vm, ttl_s: int) -> None:
 def _line(vm: Vm, changed: bool) -> str:
     if not changed or vm.ttl_s is None:
         return f"{vm.name}: no change"
-    left_s, usual = ttl_left_s(vm), span_or_dash(extension.usual_ttl_s(vm))
+    left_s, usual = ttl_left_s(vm), span_or_dash(ttl_extension.usual_ttl_s(vm))
     if left_s is not None:
         return f"{vm.name}: {span_or_dash(left_s)} left; {usual} from its next start"
     return f"{vm.name}: {span_or_dash(vm.ttl_s)} from its next start; {usual} from later ones"

@@ -6,12 +6,20 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from provision.cloud.api import body
-from provision.cloud.lifecycle import journal as written
-from provision.cloud.lifecycle.create import Maker
-from provision.cloud.lifecycle.journal import Entry, FileJournal
-from provision.cloud.lifecycle.many import ends
-from provision.cloud.lifecycle.orphans import DISK, KEY, STOPPED, VM, Stray, Survey, remove, survey
+from provision.cloud.api.labels import REQUEST_LABEL
+from provision.cloud.lifecycle.batch import collect_results
+from provision.cloud.lifecycle.context import CloudContext
+from provision.cloud.lifecycle.journal import GONE, MADE, Entry, Journal
+from provision.cloud.lifecycle.orphan_removal import remove_orphan
+from provision.cloud.lifecycle.orphans import (
+    DISK,
+    KEY,
+    STOPPED,
+    VM,
+    Orphan,
+    OrphanReport,
+    find_orphans,
+)
 from provision.cloud.lifecycle.vm_times import seconds_since
 from provision.commands.shared.result import TaskResult
 from provision.core.errors import (
@@ -48,25 +56,27 @@ def vm_gc(
     The exit code is 6 where the cloud did not describe something that may bill as an orphan, 5
     where it did not describe something else. Raises `UsageError` when the user did not confirm.
     """
-    maker = Maker(cloud=project.connect_cloud(), journal=project.journal, emit=project.emit)
+    context = CloudContext(
+        cloud=project.connect_cloud(), journal=project.journal, emit=project.emit
+    )
     user = project.ensure_owner().rpartition("-")[0]
     entries = _open_entries(project)
-    found = _find(project, maker, entries, every_key=every_key)
+    found = _find(project, context, entries, every_key=every_key)
     if check:
-        return _report(found, [EXIT_WOULD_CHANGE] if found.strays else [])
+        return _report(found, [EXIT_WOULD_CHANGE] if found.orphans else [])
     for journal, entry in entries:
-        if entry in found.settled and not journal.is_claimed(entry.name):
-            journal.mark(entry.request_id, written.GONE)
-    if not found.strays:
+        if entry in found.finished_entries and not journal.is_claimed(entry.name):
+            journal.mark(entry.request_id, GONE)
+    if not found.orphans:
         return _report(found, [])
-    project.emit(Note(_table(found.strays)))
+    project.emit(Note(_table(found.orphans)))
     if not yes:
         whose = f", made by anybody whose login name is {user}" if every_key else ""
-        _require_confirmation(project, found, f"Delete {_counts(found.strays)}{whose}?", confirm)
-    return _delete_all(project, maker, found)
+        _require_confirmation(project, found, f"Delete {_counts(found.orphans)}{whose}?", confirm)
+    return _delete_all(project, context, found)
 
 
-def _open_entries(project: Project) -> list[tuple[FileJournal, Entry]]:
+def _open_entries(project: Project) -> list[tuple[Journal, Entry]]:
     """The open entries of all journals of this machine, each with its journal."""
     return [
         (journal, entry)
@@ -77,11 +87,11 @@ def _open_entries(project: Project) -> list[tuple[FileJournal, Entry]]:
 
 def _find(
     project: Project,
-    maker: Maker,
-    entries: Sequence[tuple[FileJournal, Entry]],
+    context: CloudContext,
+    entries: Sequence[tuple[Journal, Entry]],
     *,
     every_key: bool,
-) -> Survey:
+) -> OrphanReport:
     """Compare the cloud with the journals, and leave out what a run works on or has completed.
 
     A run that began after the journals were read wrote its intent before its VM could be listed, so
@@ -94,51 +104,53 @@ def _find(
         return label.rpartition("-")[0] == user if every_key else label == owner
 
     claimed = [entry.name for journal, entry in entries if journal.is_claimed(entry.name)]
-    found = survey(maker, is_owner, [entry for _, entry in entries], claimed)
+    found = find_orphans(context, is_owner, [entry for _, entry in entries], claimed)
     orphans = [
         orphan
-        for orphan in found.strays
+        for orphan in found.orphans
         if not _is_claimed(project, orphan) and not _is_completed(project, orphan)
     ]
-    return replace(found, strays=(*orphans, *_find_unused_key(project, maker, orphans)))
+    return replace(found, orphans=(*orphans, *_find_unused_key(project, context, orphans)))
 
 
-def _is_claimed(project: Project, orphan: Stray) -> bool:
+def _is_claimed(project: Project, orphan: Orphan) -> bool:
     """Whether a run of this machine creates or deletes a VM of this name now."""
     return any(journal.is_claimed(orphan.name) for journal in project.journals_of_all_projects())
 
 
-def _is_completed(project: Project, orphan: Stray) -> bool:
+def _is_completed(project: Project, orphan: Orphan) -> bool:
     """Whether a run of this machine has finished creating this very VM."""
     if orphan.vm is None or orphan.kind != VM:
         return False
-    request_id = orphan.vm.labels.get(body.REQUEST_LABEL)
+    request_id = orphan.vm.labels.get(REQUEST_LABEL)
     return any(
-        entry.request_id == request_id and entry.state == written.MADE
+        entry.request_id == request_id and entry.state == MADE
         for _, entry in _open_entries(project)
     )
 
 
-def _find_unused_key(project: Project, maker: Maker, orphans: Sequence[Stray]) -> list[Stray]:
+def _find_unused_key(
+    project: Project, context: CloudContext, orphans: Sequence[Orphan]
+) -> list[Orphan]:
     """The project's key in an OS Login profile, where no VM remains that it opens."""
     login = recorded_login(project)
     if login is None or not login.key:
         return []
-    owned = list_vms_from_cloud(project, maker.cloud)
+    owned = list_vms_from_cloud(project, context.cloud)
     deleted = {(orphan.zone, orphan.name) for orphan in orphans}
     if owned.hidden or any((vm.zone, vm.name) not in deleted for vm in owned.vms):
         return []
-    if any(maker.journal.is_claimed(entry.name) for entry in maker.journal.open()):
+    if any(context.journal.is_claimed(entry.name) for entry in context.journal.open()):
         return []
-    return [Stray(kind=KEY, name=login.account, zone="", why=UNUSED_KEY, owner=login.key)]
+    return [Orphan(kind=KEY, name=login.account, zone="", why=UNUSED_KEY, owner=login.key)]
 
 
 def _require_confirmation(
-    project: Project, found: Survey, question: str, confirm: Confirm | None
+    project: Project, found: OrphanReport, question: str, confirm: Confirm | None
 ) -> None:
     if confirm is not None and confirm(question):
         return
-    for error in found.unseen:
+    for error in found.errors:
         project.emit(Note(str(error)))
     why = "there is no terminal to ask on" if confirm is None else "the answer was no"
     raise UsageError("nothing was deleted", why=why, fix=f"{project.program_argv0} vm.gc --yes")
@@ -152,31 +164,31 @@ class _Deletion:
     """Deletes one orphan under its claim."""
 
     project: Project
-    maker: Maker
+    context: CloudContext
 
-    def delete(self, orphan: Stray) -> bool:
+    def delete(self, orphan: Orphan) -> bool:
         """Delete the orphan; False when it was gone, or a run has completed it meanwhile.
 
         Minutes may have passed since it was found.
         """
         journal = self._journal_with(orphan) or self.project.journal
-        with journal.claim(orphan.name, self.maker.note):
+        with journal.claim(orphan.name, self.context.note):
             if _is_completed(self.project, orphan):
-                self.maker.note(f"{orphan.name} is in use by now: left alone")
+                self.context.note(f"{orphan.name} is in use by now: left alone")
                 return False
-            is_deleted = remove(replace(self.maker, journal=journal), orphan)
+            is_deleted = remove_orphan(replace(self.context, journal=journal), orphan)
         if is_deleted:
             self._forget(journal, orphan)
         return is_deleted
 
-    def _journal_with(self, orphan: Stray) -> FileJournal | None:
+    def _journal_with(self, orphan: Orphan) -> Journal | None:
         """The journal with its request: with `every_key` that of another project folder."""
         if not orphan.request_id:
             return None
         entries = _open_entries(self.project)
         return next((log for log, entry in entries if entry.request_id == orphan.request_id), None)
 
-    def _forget(self, journal: FileJournal, orphan: Stray) -> None:
+    def _forget(self, journal: Journal, orphan: Orphan) -> None:
         """Remove the record of that project, and the pinned keys."""
         records = VmRecords(journal.folder / "vms.json")
         record = records.get(orphan.name)
@@ -185,7 +197,7 @@ class _Deletion:
         records.remove(orphan.name)
         self.project.known_hosts.forget(key_alias(orphan.vm.instance_id))
 
-    def remove_key(self, _orphan: Stray) -> bool:
+    def remove_key(self, _orphan: Orphan) -> bool:
         """Remove the project's key from its login profile; False when another run did.
 
         Raises `CleanupFailed` when it stays there.
@@ -194,7 +206,7 @@ class _Deletion:
         if login is None:
             return False
         try:
-            remove_imported_key(self.project, self.maker.cloud, login)
+            remove_imported_key(self.project, self.context.cloud, login)
         except CloudError as error:
             key_file = shlex.quote(f"{self.project.key_path}.pub")
             raise CleanupFailed(
@@ -206,13 +218,15 @@ class _Deletion:
         return True
 
 
-def _delete_all(project: Project, maker: Maker, found: Survey) -> TaskResult:
+def _delete_all(project: Project, context: CloudContext, found: OrphanReport) -> TaskResult:
     """Delete the orphans side by side; the key last, and only when all of them are deleted."""
-    deletion = _Deletion(project, maker)
-    acts = ends([orphan for orphan in found.strays if orphan.kind != KEY], deletion.delete)
+    deletion = _Deletion(project, context)
+    acts = collect_results(
+        [orphan for orphan in found.orphans if orphan.kind != KEY], deletion.delete
+    )
     if all(act.value for act in acts):  # a VM that is left has to be opened yet
-        keys = [orphan for orphan in found.strays if orphan.kind == KEY]
-        acts += ends(keys, deletion.remove_key)
+        keys = [orphan for orphan in found.orphans if orphan.kind == KEY]
+        acts += collect_results(keys, deletion.remove_key)
     deleted = [act.item for act in acts if act.value]
     lines = [
         f"deleted the {_NOUNS[orphan.kind]} {orphan.name} ({orphan.zone or 'OS Login'})"
@@ -225,27 +239,27 @@ def _delete_all(project: Project, maker: Maker, found: Survey) -> TaskResult:
 # --- results --------------------------------------------------------------------------------------
 
 
-def _report(found: Survey, codes: Sequence[int]) -> TaskResult:
+def _report(found: OrphanReport, codes: Sequence[int]) -> TaskResult:
     """The result without a deletion."""
-    lines = [] if found.unseen else ["nothing of ours is left behind"]
-    if found.strays:
-        lines = [_table(found.strays)]
+    lines = [] if found.errors else ["nothing of ours is left behind"]
+    if found.orphans:
+        lines = [_table(found.orphans)]
     return _result(found, [], [], lines, codes)
 
 
 def _result(
-    found: Survey,
-    deleted: Sequence[Stray],
+    found: OrphanReport,
+    deleted: Sequence[Orphan],
     errors: Sequence[ProvisionError],
     lines: Sequence[str],
     codes: Sequence[int],
 ) -> TaskResult:
     """What was found and deleted, the errors, and what the cloud did not describe."""
-    all_errors = (*errors, *found.unseen)
+    all_errors = (*errors, *found.errors)
     document = {
-        "strays": [orphan.as_dict() for orphan in found.strays],
+        "strays": [orphan.as_dict() for orphan in found.orphans],
         "deleted": [orphan.as_dict() for orphan in deleted],
-        "unseen": [error.as_dict() for error in found.unseen],
+        "unseen": [error.as_dict() for error in found.errors],
         "changed": bool(deleted) or EXIT_WOULD_CHANGE in codes,
     }
     if all_errors:
@@ -254,12 +268,12 @@ def _result(
     return TaskResult(document, code, "\n".join(lines), all_errors)
 
 
-def _counts(orphans: Sequence[Stray]) -> str:
+def _counts(orphans: Sequence[Orphan]) -> str:
     counts = [(sum(one.kind == kind for one in orphans), noun) for kind, noun in _NOUNS.items()]
     return " and ".join(counted(count, noun) for count, noun in counts if count)
 
 
-def _table(orphans: Sequence[Stray]) -> str:
+def _table(orphans: Sequence[Orphan]) -> str:
     ahead_s = next((orphan.vm.ahead_s for orphan in orphans if orphan.vm is not None), 0.0)
     rows = [
         (

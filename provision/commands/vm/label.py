@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from provision.cloud.api import body
-from provision.cloud.lifecycle.create import new_request_id
-from provision.cloud.lifecycle.many import each
+from provision.cloud.api.labels import IDLE_DELETE_LABEL
+from provision.cloud.lifecycle.batch import run_each
+from provision.cloud.lifecycle.context import new_request_id
 from provision.commands.shared.result import TaskResult
 from provision.commands.vm.shared.changes import Change, changes_result
 from provision.commands.vm.shared.selection import fetch_selected_vms
@@ -19,7 +19,7 @@ _SET = re.compile(r"(?P<key>[a-z][a-z0-9_-]{0,62})=(?P<value>[a-z0-9_-]{0,63})\Z
 _REMOVE = re.compile(r"(?P<key>[a-z][a-z0-9_-]{0,62})-\Z")
 _RESERVED = "provision-"
 """Prefix of the labels by which the toolkit finds its VMs."""
-_USER_KEYS = frozenset({body.IDLE_DELETE_LABEL})
+_USER_KEYS = frozenset({IDLE_DELETE_LABEL})
 """Labels with that prefix that users may change."""
 _EXAMPLE = "invoke vm.label team=ml,run=42"
 
@@ -41,7 +41,7 @@ def vm_label(project: Project, labels: str, name: str) -> TaskResult:
         return cloud.set_labels(vm.name, vm.zone, new, removed, request_id=request_id), True
 
     vms = fetch_selected_vms(project, cloud, name, "update")
-    return changes_result(each(vms, label), _line)
+    return changes_result(run_each(vms, label), _line)
 
 
 def _line(vm: Vm, changed: bool) -> str:

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Any
 
-from provision.cloud.api import live
-from provision.cloud.market import catalog
-from provision.cloud.market import offers as offering
+from provision.cloud.api import queries
+from provision.cloud.market import catalog, offers
 from provision.cloud.market.catalog import GpuType
+from provision.cloud.market.machine_choice import choose_machine_type
 from provision.cloud.market.offers import Offer
-from provision.cloud.market.prices import Price, PriceList, usd
-from provision.cloud.market.quota import Quotas, Room, Verdict
+from provision.cloud.market.prices import Price, PriceList, format_usd
+from provision.cloud.market.quota import Quotas, QuotaVerdict, Room
+from provision.cloud.market.shape_rules import unsupported_reason
 from provision.commands.shared.result import TaskResult
 from provision.core.errors import CloudError
 from provision.core.model import Note
@@ -33,13 +34,13 @@ def vm_offers(project: Project, gpu: str | None, region: str | None = None) -> T
     prices = project.price_list
     gpus = [catalog.gpu_type(gpu)] if gpu else list(catalog.gpu_types().values())
     settings = project.settings
-    n1 = offering.n1_types(gpus, (settings.machine_type, settings.dataflow.machine_type))
+    n1 = offers.n1_types_to_show(gpus, (settings.machine_type, settings.dataflow.machine_type))
     why, quotas = "", None
     try:
         client = project.connect_client()
         try:
-            where, quotas = live.accelerators(client), _quotas(project)
-            machines = live.machines(client, offering.names_wanted(gpus, n1))
+            where, quotas = queries.list_accelerators(client), _quotas(project)
+            machines = queries.list_machine_types(client, offers.machine_type_patterns(gpus, n1))
         finally:
             client.close()
     except CloudError as error:
@@ -49,16 +50,14 @@ def vm_offers(project: Project, gpu: str | None, region: str | None = None) -> T
                 f"{why}\nso this is the packaged table, for the zones of the settings; whether they have it is not known"
             )
         )
-        where, machines = offering.packaged(gpus, n1, settings.zones)
-    found = offering.offers(gpus, where, machines, prices, quotas)
+        where, machines = offers.packaged_machine_types(gpus, n1, settings.zones)
+    found = offers.list_offers(gpus, where, machines, prices, quotas)
     shown = [
         offer
         for offer in (found if gpu else _defaults(found, gpus))
         if offer.zone.startswith(region or "")
     ]
-    refused = {
-        each.accelerator: because for each in gpus if (because := catalog.unusable_because(each))
-    }
+    refused = {each.accelerator: because for each in gpus if (because := unsupported_reason(each))}
     document = {
         "offers": [_document(offer) for offer in shown],
         "refused": refused,
@@ -74,7 +73,7 @@ def _quotas(project: Project) -> Quotas | None:
     """The quotas, or None where they may not be read: an offer is worth showing without them."""
     client = project.connect_client()
     try:
-        return live.quotas(client)
+        return queries.fetch_quotas(client)
     except CloudError as error:
         project.emit(Note(f"{error.what}: {error.why}"))
         return None
@@ -85,7 +84,7 @@ def _quotas(project: Project) -> Quotas | None:
 def _defaults(found: Iterable[Offer], gpus: Iterable[GpuType]) -> list[Offer]:
     """Of each type of GPU the machine that would be chosen for the smallest count."""
     chosen = {
-        (gpu.accelerator, catalog.machine_for(gpu.accelerator, gpu.counts[0], None)): gpu.counts[0]
+        (gpu.accelerator, choose_machine_type(gpu.accelerator, gpu.counts[0], None)): gpu.counts[0]
         for gpu in gpus
     }
     return [
@@ -115,7 +114,7 @@ def _document(offer: Offer) -> dict[str, Any]:
     }
 
 
-def _quota_document(verdict: Verdict) -> dict[str, Any]:
+def _quota_document(verdict: QuotaVerdict) -> dict[str, Any]:
     left = verdict.quota.left if verdict.quota else None
     return {
         "metric": verdict.metric,
@@ -197,10 +196,10 @@ def _not_on_demand(offer: Offer) -> bool:
 
 
 def _money(price: Price | None) -> str:
-    return "unknown" if price is None else usd(price.usd_per_hour).removeprefix("$")
+    return "unknown" if price is None else format_usd(price.usd_per_hour).removeprefix("$")
 
 
-def _left(verdict: Verdict | None) -> str:
+def _left(verdict: QuotaVerdict | None) -> str:
     if verdict is None or verdict.quota is None:
         return "?"
     number = f"{verdict.quota.left:g}"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from provision.cloud.lifecycle.create import new_request_id
-from provision.cloud.lifecycle.many import each
-from provision.cloud.lifecycle.waiting import PASSING, settled
+from provision.cloud.lifecycle.batch import run_each
+from provision.cloud.lifecycle.context import new_request_id
+from provision.cloud.lifecycle.vm_states import TRANSITIONAL_STATES
+from provision.cloud.lifecycle.waiting import wait_while
 from provision.commands.shared.result import TaskResult
 from provision.commands.vm.shared.boot import verify_booted_vms
 from provision.commands.vm.shared.changes import Change
@@ -23,7 +24,7 @@ def vm_reset(project: Project, name: str, *, limits: WaitLimits | None = None) -
     cloud = project.connect_cloud()
 
     def reset(vm: Vm) -> Change:
-        vm = settled(cloud, vm, PASSING)
+        vm = wait_while(cloud, vm, TRANSITIONAL_STATES)
         if vm.status != "RUNNING":
             raise CloudError(
                 "only a VM that runs can be reset",
@@ -35,4 +36,4 @@ def vm_reset(project: Project, name: str, *, limits: WaitLimits | None = None) -
         return cloud.reset(vm.name, vm.zone, request_id=new_request_id()), True
 
     vms = fetch_selected_vms(project, cloud, name, "reset")
-    return verify_booted_vms(project, cloud, each(vms, reset), limits, "vm.reset")
+    return verify_booted_vms(project, cloud, run_each(vms, reset), limits, "vm.reset")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from provision.cloud.api.ports import ComputeCloud, SerialOutput
-from provision.cloud.lifecycle.create import HALTED
+from provision.cloud.api.protocol import ComputeCloud, SerialOutput
+from provision.cloud.lifecycle.vm_states import STOPPED_STATES
 from provision.commands.shared.result import TaskResult
 from provision.commands.vm.shared.clock import Clock
 from provision.commands.vm.shared.selection import parse_one_vm_name
@@ -30,7 +30,7 @@ def vm_serial(
     place = {"name": vm.name, "zone": vm.zone}
     if follow:
         return TaskResult({**place, "next": _follow(project, cloud, vm, clock or Clock())})
-    output = cloud.serial(vm.name, vm.zone)
+    output = cloud.serial_output(vm.name, vm.zone)
     text = "\n".join(clean(line) for line in output.text.splitlines())
     return TaskResult({**place, "text": text, "next": output.next}, text=text)
 
@@ -56,11 +56,11 @@ def _follow(project: Project, cloud: ComputeCloud, vm: Vm, clock: Clock) -> int:
 
 def _read(cloud: ComputeCloud, vm: Vm, position: int) -> SerialOutput:
     try:
-        return cloud.serial(vm.name, vm.zone, start=position)
+        return cloud.serial_output(vm.name, vm.zone, start=position)
     except CloudNotFound:
         return SerialOutput("", position)
 
 
 def _has_stopped(cloud: ComputeCloud, vm: Vm) -> bool:
     current = cloud.get(vm.name, vm.zone)
-    return current is None or current.status in HALTED
+    return current is None or current.status in STOPPED_STATES

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from provision.cloud.api.ports import ComputeCloud
-from provision.cloud.lifecycle import extension
-from provision.cloud.lifecycle.create import HALTED
-from provision.cloud.lifecycle.insert import is_of
+from provision.cloud.api.protocol import ComputeCloud
+from provision.cloud.lifecycle import ttl_extension
+from provision.cloud.lifecycle.batch import run_each
+from provision.cloud.lifecycle.insert import is_made_by
 from provision.cloud.lifecycle.journal import MADE
-from provision.cloud.lifecycle.many import each
-from provision.cloud.lifecycle.search import check_starts
-from provision.cloud.lifecycle.waiting import PASSING, settled
+from provision.cloud.lifecycle.vm_states import STOPPED_STATES, TRANSITIONAL_STATES
+from provision.cloud.lifecycle.waiting import wait_while
+from provision.cloud.lifecycle.zone_selection import check_start_quotas
 from provision.commands.shared.result import TaskResult
 from provision.commands.vm.shared.boot import verify_booted_vms
 from provision.commands.vm.shared.changes import Change
@@ -29,14 +29,14 @@ def vm_start(project: Project, name: str, *, limits: WaitLimits | None = None) -
     """
     cloud = project.connect_cloud()
     vms = fetch_selected_vms(project, cloud, name, "start")
-    stopped = [vm for vm in vms if vm.status in HALTED]
-    check_starts(cloud, stopped, lambda text: project.emit(Note(text)))
+    stopped = [vm for vm in vms if vm.status in STOPPED_STATES]
+    check_start_quotas(cloud, stopped, lambda text: project.emit(Note(text)))
 
     def start(vm: Vm) -> Change:
-        vm = settled(cloud, vm, PASSING)
+        vm = wait_while(cloud, vm, TRANSITIONAL_STATES)
         return (vm, False) if vm.status == "RUNNING" else _start(project, cloud, vm)
 
-    return verify_booted_vms(project, cloud, each(vms, start), limits, "vm.start")
+    return verify_booted_vms(project, cloud, run_each(vms, start), limits, "vm.start")
 
 
 def _start(project: Project, cloud: ComputeCloud, vm: Vm) -> Change:
@@ -58,11 +58,11 @@ def _start(project: Project, cloud: ComputeCloud, vm: Vm) -> Change:
                 where=f"{vm.zone}/{vm.name}",
                 why=f"it was {vm.status} a moment ago",
             )
-        current = settled(cloud, current, PASSING)
+        current = wait_while(cloud, current, TRANSITIONAL_STATES)
         if current.status == "RUNNING":
             return current, False
         for entry in project.journal.open():
-            if entry.state != MADE and is_of(current, entry.request_id):
+            if entry.state != MADE and is_made_by(current, entry.request_id):
                 project.journal.mark(entry.request_id, MADE)
         note(f"starting {vm.name} in {vm.zone}")
-        return extension.start(cloud, current, note), True
+        return ttl_extension.start_vm(cloud, current, note), True

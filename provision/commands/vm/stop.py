@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from provision.cloud.lifecycle.create import HALTED, new_request_id
-from provision.cloud.lifecycle.many import each
-from provision.cloud.lifecycle.waiting import ENDING, settled
+from provision.cloud.lifecycle.batch import run_each
+from provision.cloud.lifecycle.context import new_request_id
+from provision.cloud.lifecycle.vm_states import STOPPED_STATES, STOPPING_STATES
+from provision.cloud.lifecycle.waiting import wait_while
 from provision.commands.shared.result import TaskResult
 from provision.commands.vm.shared.changes import Change, changes_result
 from provision.commands.vm.shared.selection import fetch_selected_vms
@@ -20,14 +21,14 @@ def vm_stop(project: Project, name: str) -> TaskResult:
     cloud = project.connect_cloud()
 
     def stop(vm: Vm) -> Change:
-        vm = settled(cloud, vm, ENDING)
-        if vm.status in HALTED:
+        vm = wait_while(cloud, vm, STOPPING_STATES)
+        if vm.status in STOPPED_STATES:
             return vm, False
         project.emit(Note(f"stopping {vm.name} in {vm.zone}"))
         return cloud.stop(vm.name, vm.zone, request_id=new_request_id()), True
 
     vms = fetch_selected_vms(project, cloud, name, "stop")
-    return changes_result(each(vms, stop), _line)
+    return changes_result(run_each(vms, stop), _line)
 
 
 def _line(vm: Vm, changed: bool) -> str:

@@ -6,8 +6,8 @@ import contextlib
 import time
 from dataclasses import dataclass, replace
 
-from provision.cloud.api.ports import ComputeCloud
-from provision.cloud.lifecycle.waiting import PASSING
+from provision.cloud.api.protocol import ComputeCloud
+from provision.cloud.lifecycle.vm_states import TRANSITIONAL_STATES
 from provision.commands.shared import convergence
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
@@ -108,7 +108,7 @@ def _wait_for_vm(project: Project, name: str, wait: Wait) -> Vm:
 
 
 def _wait_until_running(project: Project, cloud: ComputeCloud, vm: Vm, wait: Wait) -> Vm:
-    while vm.status in PASSING:
+    while vm.status in TRANSITIONAL_STATES:
         if wait.is_over:
             raise CommandTimeout(
                 "the VM does not run in time",

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 from werkzeug.exceptions import ClientDisconnected, HTTPException
 from werkzeug.wrappers import Request, Response
 
-from provision.cloud.api.body import last
+from provision.cloud.api.resources import last_segment
 from provision.testing.compute import control_api, oslogin
 from provision.testing.compute.control_api import ControlledEmulator
 from provision.testing.compute.errors import ApiError, Json
@@ -148,7 +148,11 @@ class Application:
         zone = variables.get("zone", "")
         name = variables.get("name", "") or str(body.get("name", ""))
         fault = self._emulator.faults.take(method, zone, name)
-        return None if fault is None else fault.at(zone, last(str(body.get("machineType", ""))))
+        return (
+            None
+            if fault is None
+            else fault.at(zone, last_segment(str(body.get("machineType", ""))))
+        )
 
     def _answer(self, request: ApiRequest) -> Reply:
         fault = request.fault

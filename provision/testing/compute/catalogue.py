@@ -18,7 +18,7 @@ from typing import Any
 
 from provision.cloud.market import catalog
 from provision.cloud.market.catalog import GpuType, MachineType
-from provision.cloud.market.placement import region_of
+from provision.cloud.market.zone_order import region_of
 from provision.testing.compute.errors import Json, not_found
 
 CREATED_AT = "2026-01-01T00:00:00.000-08:00"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from provision.cloud.api.body import last
+from provision.cloud.api.resources import last_segment
 from provision.testing.compute.catalogue import IMAGE_GB, Links, fingerprint
 from provision.testing.compute.errors import ApiError, Json
 from provision.testing.compute.instance_resource import ResourceRef
@@ -18,7 +18,7 @@ def new_disk(
 ) -> Json:
     """A new disk from `asked`: `initializeParams` of an instance, or the body of `disks.insert`."""
     zone = links.full(f"projects/{ref.project}/zones/{ref.zone}")
-    kind = last(asked.get("diskType") or asked.get("type") or "pd-standard")
+    kind = last_segment(asked.get("diskType") or asked.get("type") or "pd-standard")
     resource: Json = {
         "kind": "compute#disk",
         "id": disk_id,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from provision.cloud.market.placement import region_of
+from provision.cloud.market.zone_order import region_of
 from provision.testing.compute.errors import ApiError, OperationFailure
 from provision.testing.compute.quotas import quota_failure
 

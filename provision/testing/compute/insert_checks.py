@@ -10,9 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from provision.cloud.api.body import METADATA_VALUE_LIMIT_BYTES, image_ref, last
-from provision.cloud.market import catalog
+from provision.cloud.api.images import image_ref
+from provision.cloud.api.request_bodies import METADATA_VALUE_LIMIT_BYTES
+from provision.cloud.api.resources import last_segment
 from provision.cloud.market.catalog import MachineType
+from provision.cloud.market.machine_choice import default_disk_type
 from provision.testing.compute import scheduling
 from provision.testing.compute.catalogue import IMAGE_GB, Catalogue, Links
 from provision.testing.compute.errors import ApiError, Json, invalid, invalid_field, not_found
@@ -82,7 +84,10 @@ def _check_accelerators(
     catalogue: Catalogue,
 ) -> None:
     for entry in accelerators:
-        name, count = last(entry.get("acceleratorType", "")), int(entry.get("acceleratorCount", 0))
+        name, count = (
+            last_segment(entry.get("acceleratorType", "")),
+            int(entry.get("acceleratorCount", 0)),
+        )
         offered = {gpu.accelerator: gpu for gpu in catalogue.accelerators_in(zone)}
         if name not in offered:
             raise not_found(f"projects/{project}/zones/{zone}/acceleratorTypes/{name}")
@@ -126,14 +131,14 @@ def _check_disks(
             size_gb,
             f"Requested disk size cannot be smaller than the image size ({IMAGE_GB} GB)",
         )
-    disk_type = last(parameters.get("diskType", "pd-standard"))
+    disk_type = last_segment(parameters.get("diskType", "pd-standard"))
     if disk_type not in _DISK_TYPES:
         raise invalid_field(
             "disks[0].initializeParams.diskType",
             disk_type,
             "The referenced disk type does not exist.",
         )
-    only_hyperdisk = catalog.default_disk_type(machine_type.name) == "hyperdisk-balanced"
+    only_hyperdisk = default_disk_type(machine_type.name) == "hyperdisk-balanced"
     if only_hyperdisk != (disk_type == "hyperdisk-balanced") and (
         only_hyperdisk or machine_type.series == "n1"
     ):

@@ -7,9 +7,9 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from provision.cloud.api.body import last
+from provision.cloud.api.resources import last_segment
 from provision.cloud.market import catalog
-from provision.cloud.market.placement import region_of
+from provision.cloud.market.zone_order import region_of
 from provision.testing.compute import scheduling
 from provision.testing.compute.catalogue import Links, fingerprint, metadata_json
 from provision.testing.compute.clock import timestamp
@@ -67,7 +67,7 @@ def new_instance(
         for key, value in body.items()
         if key not in ("metadata", "labels", "disks", "networkInterfaces")
     }
-    machine_type = last(body["machineType"])
+    machine_type = last_segment(body["machineType"])
     resource.update(
         kind="compute#instance",
         id=instance_id,
@@ -124,7 +124,7 @@ def gpu_of(resource: Mapping[str, Any]) -> tuple[str | None, int]:
     """(accelerator type, count), or (None, 0)."""
     attached = resource.get("guestAccelerators", [])
     return (
-        (last(attached[0]["acceleratorType"]), attached[0]["acceleratorCount"])
+        (last_segment(attached[0]["acceleratorType"]), attached[0]["acceleratorCount"])
         if attached
         else (None, 0)
     )
@@ -142,7 +142,7 @@ def set_address(resource: Json, address: str | None) -> None:
 def disk_name(disk: Mapping[str, Any], index: int, instance: str) -> str:
     """The name of a requested disk: its own, else one after its instance."""
     if disk.get("source"):
-        return last(disk["source"])
+        return last_segment(disk["source"])
     return str(
         disk.get("initializeParams", {}).get(
             "diskName", instance if index == 0 else f"{instance}-{index}"
@@ -181,13 +181,13 @@ def _attached(disk: Mapping[str, Any], index: int, urls: _Urls) -> Json:
 
 def _interface(nic: Mapping[str, Any], index: int, urls: _Urls, internal_ip: str) -> Json:
     region = region_of(urls.ref.zone)
-    network = last(nic.get("network", "global/networks/default"))
+    network = last_segment(nic.get("network", "global/networks/default"))
     complete: Json = {
         "kind": "compute#networkInterface",
         "name": f"nic{index}",
         "network": urls.project(f"/global/networks/{network}"),
         "subnetwork": urls.project(
-            f"/regions/{region}/subnetworks/{last(nic.get('subnetwork', network))}"
+            f"/regions/{region}/subnetworks/{last_segment(nic.get('subnetwork', network))}"
         ),
         "networkIP": internal_ip,
         "stackType": "IPV4_ONLY",
@@ -204,7 +204,7 @@ def _interface(nic: Mapping[str, Any], index: int, urls: _Urls, internal_ip: str
 def _accelerators(body: Mapping[str, Any], machine_type: str, urls: _Urls) -> list[Json]:
     bundled = catalog.bundled_machine_types().get(machine_type)
     attached = [
-        (last(entry["acceleratorType"]), int(entry["acceleratorCount"]))
+        (last_segment(entry["acceleratorType"]), int(entry["acceleratorCount"]))
         for entry in body.get("guestAccelerators", ())
     ]
     pairs = attached or ([(bundled[0].accelerator, bundled[1].gpu_count)] if bundled else [])

@@ -12,7 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from provision.cloud.api.body import last
+from provision.cloud.api.resources import last_segment
 from provision.testing.compute import instance_resource, scheduling
 from provision.testing.compute.errors import ApiError, OperationFailure
 from provision.testing.compute.insert_checks import check_labels, check_metadata
@@ -137,7 +137,7 @@ def set_scheduling(store: Store, instance: Instance, body: Mapping[str, Any]) ->
         )
     options = deepcopy({key: value for key, value in body.items() if value is not None})
     shape = store.catalogue.find_machine_type(
-        instance.ref.zone, last(instance.resource["machineType"])
+        instance.ref.zone, last_segment(instance.resource["machineType"])
     )
     if shape is not None:
         whole = {**instance.resource, "scheduling": options}

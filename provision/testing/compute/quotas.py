@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from provision.cloud.api.body import last
-from provision.cloud.market.placement import region_of
+from provision.cloud.api.resources import last_segment
+from provision.cloud.market.zone_order import region_of
 from provision.testing.compute.errors import Json, OperationFailure
 from provision.testing.compute.instance_resource import gpu_of
 
@@ -107,7 +107,7 @@ class Quotas:
     def of_instance(self, resource: Mapping[str, Any], vcpus: int) -> Usage:
         """What a running instance uses, by metric."""
         gpu, count = gpu_of(resource)
-        region = region_of(last(resource["zone"]))
+        region = region_of(last_segment(resource["zone"]))
         spot = resource["scheduling"]["provisioningModel"] == "SPOT"
         usage = {"INSTANCES": 1.0, "CPUS_ALL_REGIONS": float(vcpus)}
         usage[self._granted("PREEMPTIBLE_CPUS", "CPUS", region, preemptible=spot)] = float(vcpus)
@@ -153,7 +153,7 @@ class Quotas:
 
 def of_disk(resource: Mapping[str, Any]) -> Usage:
     """What a disk uses, by metric, attached or not."""
-    metric = _DISK_METRICS.get(last(resource["type"]))
+    metric = _DISK_METRICS.get(last_segment(resource["type"]))
     return {metric: float(resource["sizeGb"])} if metric else {}
 
 

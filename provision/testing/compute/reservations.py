@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from provision.cloud.api.body import last
+from provision.cloud.api.resources import last_segment
 from provision.testing.compute.catalogue import Links
 from provision.testing.compute.errors import Json, OperationFailure, invalid, invalid_field
 from provision.testing.compute.instance_resource import ResourceRef
@@ -54,7 +54,7 @@ def specific_name(body: Mapping[str, Any]) -> str | None:
     values = affinity.get("values", ())
     if affinity.get("key") != KEY or len(values) != 1:
         raise invalid(f"A specific reservation is named by the key {KEY} and one value.")
-    return last(values[0])
+    return last_segment(values[0])
 
 
 def shortage(
@@ -63,16 +63,18 @@ def shortage(
     """Why an instance cannot run on this reservation; None: it can."""
     specific = reservation["specificReservation"]
     properties = specific["instanceProperties"]
-    name, machine_type = reservation["name"], last(instance["machineType"])
+    name, machine_type = reservation["name"], last_segment(instance["machineType"])
     accelerators = sorted(
-        (last(g["acceleratorType"]), g["acceleratorCount"])
+        (last_segment(g["acceleratorType"]), g["acceleratorCount"])
         for g in properties.get("guestAccelerators", ())
     )
     asked = sorted(
-        (last(g["acceleratorType"]), g["acceleratorCount"])
+        (last_segment(g["acceleratorType"]), g["acceleratorCount"])
         for g in instance.get("guestAccelerators", ())
     )
-    if last(properties["machineType"]) != machine_type or (accelerators and accelerators != asked):
+    if last_segment(properties["machineType"]) != machine_type or (
+        accelerators and accelerators != asked
+    ):
         message = f"The instance does not match the properties of the reservation '{name}'."
         return OperationFailure(code="INVALID_USAGE", message=message, http_status=400)
     if int(specific["inUseCount"]) >= int(specific["count"]):

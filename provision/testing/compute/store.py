@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from provision.cloud.api.body import last
-from provision.cloud.api.ports import MOCK_PORT_ATTRIBUTE
-from provision.cloud.market.placement import region_of
+from provision.cloud.api.protocol import MOCK_PORT_ATTRIBUTE
+from provision.cloud.api.resources import last_segment
+from provision.cloud.market.zone_order import region_of
 from provision.testing.compute import disks, instance_resource, quotas, reservations, scheduling
 from provision.testing.compute.backend import HostBackend
 from provision.testing.compute.catalogue import Catalogue, Links
@@ -100,7 +100,7 @@ class Store:
     def instance_usage(self, instance: Instance) -> Usage:
         """What an instance uses of the quotas while it is not stopped, by metric."""
         shape = self.catalogue.find_machine_type(
-            instance.ref.zone, last(instance.resource["machineType"])
+            instance.ref.zone, last_segment(instance.resource["machineType"])
         )
         return self.quotas.of_instance(instance.resource, shape.vcpus if shape else 0)
 
@@ -129,7 +129,7 @@ class Store:
 
     def _disks_of(self, instance: Instance) -> list[ResourceRef]:
         places = [
-            instance.ref.beside(disks.COLLECTION, last(attached.get("source", "-")))
+            instance.ref.beside(disks.COLLECTION, last_segment(attached.get("source", "-")))
             for attached in instance.resource["disks"]
         ]
         return [ref for ref in places if ref in self.items]
@@ -254,7 +254,7 @@ class Store:
             self.remove(instance)
             return (
                 stock_out(instance.ref.zone)
-                .at(instance.ref.zone, last(instance.resource["machineType"]))
+                .at(instance.ref.zone, last_segment(instance.resource["machineType"]))
                 .as_failure()
             )
         instance.granted_at = None if after_s == NEVER_S else self.now() + after_s
@@ -294,7 +294,7 @@ class Store:
         del self.instances[instance.ref]
         self._hosts.destroy(instance.ref.name, instance.ref.zone)
         going = {
-            last(disk.get("source", "-"))
+            last_segment(disk.get("source", "-"))
             for disk in instance.resource["disks"]
             if disk["autoDelete"] and not keep_disks
         }

@@ -9,17 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.cloud.api.body import (
-    ImageRef,
+from provision.cloud.api.images import ImageRef, image_ref
+from provision.cloud.api.labels import labels_filter
+from provision.cloud.api.request_bodies import (
     check_spec,
-    drift,
-    image_ref,
     insert_body,
-    labels_filter,
-    limited,
+    scheduling_with_limit,
     standard_metadata,
-    vm_from_json,
 )
+from provision.cloud.api.resources import differences, vm_from_json
 from provision.core.errors import SettingsError
 from provision.core.model import Vm
 from tests.specs import T4, vm_spec
@@ -217,15 +215,15 @@ def test_any_field_but_the_name_may_be_missing(field: str) -> None:
 
 def test_drift_is_what_only_a_new_vm_could_change() -> None:
     vm = replace(vm_from_json(RESOURCE), provisioning_model="STANDARD")
-    assert drift(replace(SPEC, gpu="t4", gpu_count=2), vm) == {}
-    assert drift(replace(SPEC, gpu_count=2, provisioning_model="SPOT"), vm) == {
+    assert differences(replace(SPEC, gpu="t4", gpu_count=2), vm) == {}
+    assert differences(replace(SPEC, gpu_count=2, provisioning_model="SPOT"), vm) == {
         "provisioning": ("STANDARD", "SPOT")
     }
-    assert drift(replace(SPEC, machine_type="n1-standard-16"), vm) == {
+    assert differences(replace(SPEC, machine_type="n1-standard-16"), vm) == {
         "machine_type": ("n1-standard-8", "n1-standard-16"),
         "gpu_count": (2, 1),
     }
-    assert drift(replace(SPEC, gpu=None, gpu_count=0), vm)["gpu"] == ("nvidia-tesla-t4", None)
+    assert differences(replace(SPEC, gpu=None, gpu_count=0), vm)["gpu"] == ("nvidia-tesla-t4", None)
 
 
 def test_a_filter_joins_its_labels() -> None:
@@ -242,8 +240,10 @@ def test_another_time_limit_keeps_the_rest_of_the_scheduling() -> None:
         "instanceTerminationAction": "DELETE",
         "maxRunDuration": {"seconds": "3600"},
     }
-    assert limited(read, 7200) == {**read, "maxRunDuration": {"seconds": "7200"}}
-    assert limited({"terminationTime": "2026-11-21T12:00:00Z", "automaticRestart": True}, 60) == {
+    assert scheduling_with_limit(read, 7200) == {**read, "maxRunDuration": {"seconds": "7200"}}
+    assert scheduling_with_limit(
+        {"terminationTime": "2026-11-21T12:00:00Z", "automaticRestart": True}, 60
+    ) == {
         "instanceTerminationAction": "STOP",
         "automaticRestart": True,
         "maxRunDuration": {"seconds": "60"},

@@ -8,16 +8,17 @@ import pytest
 
 from provision.cloud.market.catalog import (
     bundled_machine_types,
-    check_driver,
-    check_supported,
-    default_disk_type,
-    driver_branch,
     gpu_type,
     gpu_types,
-    machine_for,
     n1_predefined,
     parse_n1,
-    validate_shape,
+)
+from provision.cloud.market.machine_choice import choose_machine_type, default_disk_type
+from provision.cloud.market.shape_rules import (
+    check_driver,
+    check_shape,
+    check_supported,
+    driver_branch,
 )
 from provision.core.errors import SettingsError
 
@@ -62,12 +63,12 @@ def test_an_unknown_gpu_names_the_known_ones() -> None:
 def test_a_machine_is_chosen(
     gpu: str | None, count: int, requested: str | None, machine: str
 ) -> None:
-    assert machine_for(gpu, count, requested) == machine
+    assert choose_machine_type(gpu, count, requested) == machine
 
 
 def test_the_machine_is_that_of_the_dataflow_job_unless_one_is_named() -> None:
-    assert machine_for("l4", 1, None, "g2-standard-4") == "g2-standard-4"
-    assert machine_for("l4", 1, "g2-standard-16", "g2-standard-4") == "g2-standard-16"
+    assert choose_machine_type("l4", 1, None, "g2-standard-4") == "g2-standard-4"
+    assert choose_machine_type("l4", 1, "g2-standard-16", "g2-standard-4") == "g2-standard-16"
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,7 @@ STANDARD = [
 
 @pytest.mark.parametrize(("gpu", "count"), STANDARD)
 def test_what_is_chosen_is_valid(gpu: str, count: int) -> None:
-    validate_shape(gpu, count, machine_for(gpu, count, None), 50)
+    check_shape(gpu, count, choose_machine_type(gpu, count, None), 50)
 
 
 @pytest.mark.parametrize(
@@ -148,20 +149,20 @@ def test_an_impossible_shape_says_what_is_allowed(
     shape: tuple[str | None, int, str, int], where: str, why: str
 ) -> None:
     with pytest.raises(SettingsError) as caught:
-        validate_shape(*shape)
+        check_shape(*shape)
     assert caught.value.where == where
     assert re.search(why, caught.value.why)
     assert caught.value.fix
 
 
 def test_a_scarce_type_can_be_had_as_spot() -> None:
-    validate_shape("h100", 1, "a3-highgpu-1g", 200, provisioning="SPOT")
+    check_shape("h100", 1, "a3-highgpu-1g", 200, provisioning="SPOT")
 
 
 def test_some_zones_allow_less_for_four_p100() -> None:
-    validate_shape("p100", 4, "n1-standard-96", 200, zone="us-central1-c")
+    check_shape("p100", 4, "n1-standard-96", 200, zone="us-central1-c")
     with pytest.raises(SettingsError, match="too large"):
-        validate_shape("p100", 4, "n1-standard-96", 200, zone="us-east1-c")
+        check_shape("p100", 4, "n1-standard-96", 200, zone="us-east1-c")
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,11 @@ import pytest
 
 from provision.cloud.market.catalog import Shape
 from provision.cloud.market.quota import Quota, Quotas
-from provision.cloud.preflight import (
-    ANYWHERE,
-    firewall_check,
-    image_check,
-    milestone,
-    os_login_check,
-    quota_checks,
-    service_account_check,
-    zone_check,
-)
+from provision.cloud.preflight.firewall import ANYWHERE, firewall_check
+from provision.cloud.preflight.image import image_check, milestone
+from provision.cloud.preflight.project import os_login_check, service_account_check
+from provision.cloud.preflight.quotas import quota_checks
+from provision.cloud.preflight.zones import zone_check
 from provision.report.checks import Verdict
 from tests.specs import vm_spec
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.cloud.lifecycle.journal import DELETING, GONE, INTENT, LEFT_BEHIND, MADE, FileJournal
+from provision.cloud.lifecycle.journal import DELETING, GONE, INTENT, LEFT_BEHIND, MADE, Journal
 from provision.core.model import VmSpec
 from tests.specs import T4, vm_spec
 
@@ -28,19 +28,19 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def journal(path: Path) -> FileJournal:
-    return FileJournal(path, "demo", now=lambda: NOW)
+def journal(path: Path) -> Journal:
+    return Journal(path, "demo", now=lambda: NOW)
 
 
-def states(journal: FileJournal) -> list[tuple[str, str]]:
+def states(journal: Journal) -> list[tuple[str, str]]:
     return [(entry.request_id, entry.state) for entry in journal.entries()]
 
 
-def test_nothing_was_asked_yet(journal: FileJournal) -> None:
+def test_nothing_was_asked_yet(journal: Journal) -> None:
     assert journal.entries() == []
 
 
-def test_an_entry_goes_its_way(journal: FileJournal) -> None:
+def test_an_entry_goes_its_way(journal: Journal) -> None:
     journal.intent(spec(), "z", "r1")
     assert states(journal) == [("r1", INTENT)]
     journal.mark("r1", MADE)
@@ -63,21 +63,21 @@ def test_an_entry_goes_its_way(journal: FileJournal) -> None:
 )
 def test_a_line_that_is_not_whole_hides_no_other_and_is_named(path: Path, line: str) -> None:
     said: list[str] = []
-    journal = FileJournal(path, "demo", now=lambda: NOW, say=said.append)
+    journal = Journal(path, "demo", now=lambda: NOW, warn=said.append)
     journal.intent(spec(), "z", "r1")
     with path.open("a") as file:
         file.write(f"{line}\n")
     journal.mark("r1", MADE)
     assert states(journal) == [("r1", MADE)]
     assert said == [
-        f"{path}, line 2: no whole entry of the journal, left out; a VM that it was about may bill: `gcloud compute instances list`"
+        f"{path}, line 2: not a whole entry of the journal, left out; a VM that it was about may bill: `gcloud compute instances list`"
     ]
     journal.mark("r1", GONE)
     assert journal.open() == []
     assert states(journal) == [("r1", GONE)]
 
 
-def test_a_name_closes_its_open_entries_alone(journal: FileJournal) -> None:
+def test_a_name_closes_its_open_entries_alone(journal: Journal) -> None:
     for request_id, name, zone in (
         ("r1", "dev", "z"),
         ("r2", "dev", "y"),
@@ -90,19 +90,19 @@ def test_a_name_closes_its_open_entries_alone(journal: FileJournal) -> None:
     assert states(journal) == [("r1", GONE), ("r2", INTENT), ("r3", INTENT), ("r4", DELETING)]
 
 
-def test_a_note_is_kept(journal: FileJournal) -> None:
+def test_a_note_is_kept(journal: Journal) -> None:
     journal.intent(spec(), "z", "r1")
     journal.mark("r1", LEFT_BEHIND, "why\nit failed")
     assert journal.open()[0].note == "why\nit failed"
 
 
-def test_projects_do_not_see_each_other(journal: FileJournal, path: Path) -> None:
+def test_projects_do_not_see_each_other(journal: Journal, path: Path) -> None:
     journal.intent(spec(), "z", "r1")
-    assert FileJournal(path, "other").entries() == []
+    assert Journal(path, "other").entries() == []
 
 
 def test_metadata_is_not_written_down_and_nobody_else_can_read(
-    journal: FileJournal, path: Path
+    journal: Journal, path: Path
 ) -> None:
     journal.intent(spec(), "z", "r1")
     assert "secret" not in path.read_text()
@@ -110,7 +110,7 @@ def test_metadata_is_not_written_down_and_nobody_else_can_read(
 
 
 def test_the_intent_is_synced_to_disk(
-    journal: FileJournal, path: Path, monkeypatch: pytest.MonkeyPatch
+    journal: Journal, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
     real = os.fsync
@@ -131,7 +131,7 @@ def test_a_journal_cut_at_any_byte_is_read_and_written_on(
     cut: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("cut") / "journal.jsonl"
-    journal = FileJournal(path, "demo", now=lambda: NOW)
+    journal = Journal(path, "demo", now=lambda: NOW)
     journal.intent(spec("ünï"), "z", "r1")
     first = path.stat().st_size
     journal.intent(spec("two"), "z", "r2")
@@ -147,7 +147,7 @@ def test_a_journal_cut_at_any_byte_is_read_and_written_on(
     assert [entry.request_id for entry in journal.entries()] == [*left, "r3"]
 
 
-def test_lines_of_a_later_version_are_passed_over(journal: FileJournal, path: Path) -> None:
+def test_lines_of_a_later_version_are_passed_over(journal: Journal, path: Path) -> None:
     journal.intent(spec(), "z", "r1")
     with path.open("a") as file:
         file.write(

@@ -5,8 +5,15 @@ from __future__ import annotations
 import pytest
 
 from provision.cloud.market.catalog import MachineType, gpu_type, gpu_types, parse_n1
-from provision.cloud.market.offers import Listed, Offer, n1_types, names_wanted, offers, packaged
-from provision.cloud.market.prices import packaged as prices
+from provision.cloud.market.offers import (
+    ListedMachineType,
+    Offer,
+    list_offers,
+    machine_type_patterns,
+    n1_types_to_show,
+    packaged_machine_types,
+)
+from provision.cloud.market.prices import packaged_prices as prices
 from provision.cloud.market.quota import Quota, Quotas, Room
 
 ZONE = "us-central1-a"
@@ -24,10 +31,10 @@ def listed(
     zone: str = ZONE,
     vcpus: int = 8,
     memory_gb: float = 32.0,
-) -> Listed:
+) -> ListedMachineType:
     n1 = parse_n1(name)
     machine = n1 or MachineType(name, vcpus, memory_gb, count)
-    return Listed(zone, machine, gpu)
+    return ListedMachineType(zone, machine, gpu)
 
 
 def shown(found: list[Offer]) -> list[tuple[str, int, str]]:
@@ -35,8 +42,11 @@ def shown(found: list[Offer]) -> list[tuple[str, int, str]]:
 
 
 def test_the_api_is_asked_for_the_series_that_bring_a_gpu_and_for_n1_by_name() -> None:
-    assert names_wanted([L4, T4], ["n1-standard-8", "n1-standard-8"]) == ["g2-.*", "n1-standard-8"]
-    assert n1_types([T4], [None, "n1-highmem-4", "g2-standard-8", "n1-standard-8"]) == [
+    assert machine_type_patterns([L4, T4], ["n1-standard-8", "n1-standard-8"]) == [
+        "g2-.*",
+        "n1-standard-8",
+    ]
+    assert n1_types_to_show([T4], [None, "n1-highmem-4", "g2-standard-8", "n1-standard-8"]) == [
         "n1-standard-8",
         "n1-standard-16",
         "n1-standard-32",
@@ -49,7 +59,7 @@ def test_a_machine_is_offered_where_its_gpu_is() -> None:
         listed("g2-standard-8", "nvidia-l4", 1),
         listed("g2-standard-8", "nvidia-l4", 1, zone="us-east1-c"),
     ]
-    found = offers(
+    found = list_offers(
         [L4],
         {ZONE: frozenset({"nvidia-l4"}), "us-east1-c": frozenset({"nvidia-tesla-t4"})},
         machines,
@@ -64,7 +74,7 @@ def test_a_machine_is_offered_where_its_gpu_is() -> None:
 
 
 def test_an_n1_machine_carries_every_count_that_its_size_allows() -> None:
-    found = offers(
+    found = list_offers(
         [T4],
         EVERYWHERE,
         [listed("n1-standard-64"), listed("n1-standard-8"), listed("n1-standard-96")],
@@ -80,7 +90,7 @@ def test_an_n1_machine_carries_every_count_that_its_size_allows() -> None:
 
 def test_some_zones_allow_less() -> None:
     machines = [listed("n1-standard-96", zone=zone) for zone in (ZONE, "us-east1-c")]
-    assert shown(offers([P100], EVERYWHERE, machines, prices(), None)) == [
+    assert shown(list_offers([P100], EVERYWHERE, machines, prices(), None)) == [
         ("n1-standard-96", 4, ZONE)
     ]
 
@@ -92,7 +102,7 @@ def test_the_cheapest_comes_first_and_what_has_no_price_last() -> None:
         listed("n1-standard-8"),
         listed("g2-standard-4", "nvidia-l4", 1, vcpus=4, memory_gb=16),
     ]
-    found = offers([gpu_type("b200"), L4], EVERYWHERE, machines, prices(), None)
+    found = list_offers([gpu_type("b200"), L4], EVERYWHERE, machines, prices(), None)
     assert [name for name, _count, _zone in shown(found)] == [
         "g2-standard-4",
         "g2-standard-8",
@@ -111,12 +121,14 @@ def test_the_cheapest_comes_first_and_what_has_no_price_last() -> None:
 def test_what_would_be_refused_says_why(machine: str, gpu: object, why: str) -> None:
     kind = next(each for each in (G4, GB200, L4) if each is gpu)
     count = 4 if machine.startswith("a4x") else 1
-    found = offers([kind], EVERYWHERE, [listed(machine, kind.accelerator, count)], prices(), None)
+    found = list_offers(
+        [kind], EVERYWHERE, [listed(machine, kind.accelerator, count)], prices(), None
+    )
     assert why in found[0].refused
 
 
 def test_what_is_spot_only_has_no_price_on_demand() -> None:
-    found = offers(
+    found = list_offers(
         [H100], EVERYWHERE, [listed("a3-highgpu-1g", "nvidia-h100-80gb", 1)], prices(), None
     )
     assert (found[0].on_demand, found[0].provisioning, found[0].refused) == (
@@ -133,7 +145,7 @@ def test_the_quota_that_is_told_is_that_of_the_gpus_unless_vcpus_are_short() -> 
         for metric, limit in (("NVIDIA_T4_GPUS", 4.0), ("CPUS", 64.0))
     }
     have = Quotas({"GPUS_ALL_REGIONS": Quota("GPUS_ALL_REGIONS", 2.0, 0.0)}, {"us-central1": here})
-    found = offers(
+    found = list_offers(
         [T4], EVERYWHERE, [listed("n1-standard-8"), listed("n1-standard-96")], prices(), have
     )
     told = {(offer.shape.machine_type, offer.shape.gpu_count): offer.quota for offer in found}
@@ -146,8 +158,8 @@ def test_the_quota_that_is_told_is_that_of_the_gpus_unless_vcpus_are_short() -> 
 
 
 def test_offline_every_zone_of_the_settings_might_have_everything() -> None:
-    where, machines = packaged([L4, T4], ["n1-standard-8", "no-such-type"], [ZONE])
-    found = offers([L4, T4], where, machines, prices(), None)
+    where, machines = packaged_machine_types([L4, T4], ["n1-standard-8", "no-such-type"], [ZONE])
+    found = list_offers([L4, T4], where, machines, prices(), None)
     assert {offer.shape.machine_type for offer in found} == {
         machine.name for machine in L4.machine_types
     } | {"n1-standard-8"}

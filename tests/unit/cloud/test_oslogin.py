@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from provision.cloud.api import oslogin
-from provision.cloud.api.body import standard_metadata
-from provision.cloud.market.placement import refused
+from provision.cloud.api.request_bodies import standard_metadata
 from provision.cloud.refusal import Refusal
+from provision.cloud.refusal_table import refusal_error
 from provision.core.errors import CloudAuthError
 
 LINUX = {"username": "me_example_com", "operatingSystemType": "LINUX"}
@@ -29,7 +29,7 @@ LINUX = {"username": "me_example_com", "operatingSystemType": "LINUX"}
 def test_the_instance_speaks_before_the_project(
     instance: dict[str, str], project: dict[str, str], *, on: bool
 ) -> None:
-    assert oslogin.is_on(instance, project) is on
+    assert oslogin.is_enabled(instance, project) is on
 
 
 @pytest.mark.parametrize(
@@ -66,17 +66,17 @@ def test_a_profile_without_a_linux_account_is_an_error(profile: dict[str, Any]) 
 
 def test_a_policy_of_the_organisation_is_known_by_its_name() -> None:
     def error(message: str) -> Any:
-        return refused(
+        return refusal_error(
             "no",
             Refusal(code="conditionNotMet", message=message, http_status=412),
             where="z/dev",
             project="p",
         )
 
-    assert oslogin.is_forced(
+    assert oslogin.is_required_by_policy(
         error("Constraint constraints/compute.requireOsLogin violated for project p.")
     )
-    assert not oslogin.is_forced(
+    assert not oslogin.is_required_by_policy(
         error("Constraint constraints/compute.vmExternalIpAccess violated for project p.")
     )
 

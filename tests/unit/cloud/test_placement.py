@@ -10,16 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.cloud.market.placement import (
-    Blast,
-    Candidates,
-    Itinerary,
-    Kind,
-    Verdict,
-    classify,
-    itinerary,
-    refused,
-)
+from provision.cloud.market.zone_order import Candidates, ZonePlan, zones_in_order
 from provision.cloud.refusal import (
     AuthRefused,
     CloudRefused,
@@ -27,6 +18,13 @@ from provision.cloud.refusal import (
     QuotaRefused,
     Refusal,
     from_operation,
+)
+from provision.cloud.refusal_table import (
+    BlastRadius,
+    Classification,
+    RefusalKind,
+    classify,
+    refusal_error,
 )
 from provision.core.errors import CloudAuthError, CloudNotFound, QuotaExceeded
 
@@ -43,19 +41,24 @@ def test_a_refusal_means(case: dict[str, Any]) -> None:
         http_status=case.get("http_status", 0),
         quota=case.get("quota", {}),
     )
-    assert classify(refusal) == Verdict(
-        Kind(case["kind"]), Blast(case["blast"]), case.get("retry", False), case.get("again", 0)
+    assert classify(refusal) == Classification(
+        RefusalKind(case["kind"]),
+        BlastRadius(case["blast"]),
+        case.get("retry", False),
+        case.get("again", 0),
     )
 
 
 def test_every_kind_and_blast_has_a_case() -> None:
-    assert {case["kind"] for case in CASES} == set(Kind)
-    assert {case["blast"] for case in CASES} == set(Blast)
+    assert {case["kind"] for case in CASES} == set(RefusalKind)
+    assert {case["blast"] for case in CASES} == set(BlastRadius)
 
 
 @given(code=st.text(), message=st.text(), status=st.integers(0, 599))
 def test_anything_is_classified(code: str, message: str, status: int) -> None:
-    assert isinstance(classify(Refusal(code=code, message=message, http_status=status)), Verdict)
+    assert isinstance(
+        classify(Refusal(code=code, message=message, http_status=status)), Classification
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,7 +73,9 @@ def test_anything_is_classified(code: str, message: str, status: int) -> None:
 def test_the_error_has_the_class_of_its_kind(
     code: str, kind: type[CloudRefused], parent: type[Exception]
 ) -> None:
-    error = refused("no", Refusal(code=code, message="verbatim"), where="z/dev", project="demo")
+    error = refusal_error(
+        "no", Refusal(code=code, message="verbatim"), where="z/dev", project="demo"
+    )
     assert type(error) is kind
     assert isinstance(error, parent)
     assert (error.exit_code, error.where, error.why) == (5, "z/dev", f"{code}: verbatim")
@@ -126,20 +131,25 @@ ZONES = ("us-central1-a", "us-central1-b", "us-east1-c", "europe-west4-a")
 @pytest.mark.parametrize(
     ("blast", "left"),
     [
-        (Blast.ZONE, ("us-central1-b", "us-east1-c", "europe-west4-a")),
-        (Blast.REGION, ("us-east1-c", "europe-west4-a")),
-        (Blast.PROJECT, ()),
-        (Blast.NEVER, ()),
+        (BlastRadius.ZONE, ("us-central1-b", "us-east1-c", "europe-west4-a")),
+        (BlastRadius.REGION, ("us-east1-c", "europe-west4-a")),
+        (BlastRadius.PROJECT, ()),
+        (BlastRadius.NEVER, ()),
     ],
 )
-def test_a_refusal_reaches_as_far_as_its_blast(blast: Blast, left: tuple[str, ...]) -> None:
-    assert Candidates.of(ZONES).after("us-central1-a", Verdict(Kind.UNKNOWN, blast)).zones == left
+def test_a_refusal_reaches_as_far_as_its_blast(blast: BlastRadius, left: tuple[str, ...]) -> None:
+    assert (
+        Candidates.of(ZONES)
+        .after("us-central1-a", Classification(RefusalKind.UNKNOWN, blast))
+        .zones
+        == left
+    )
 
 
 def test_hints_come_first_and_add_nothing() -> None:
     after = Candidates.of(ZONES).after(
         "us-central1-a",
-        Verdict(Kind.CAPACITY, Blast.ZONE),
+        Classification(RefusalKind.CAPACITY, BlastRadius.ZONE),
         ["asia-east1-a", "europe-west4-a", "us-central1-a"],
     )
     assert after.zones == ("europe-west4-a", "us-central1-b", "us-east1-c")
@@ -193,11 +203,14 @@ def test_no_more_zones_are_asked_at_once_than_the_quota_has_room_for(
 def test_what_is_missing_or_wrong_is_looked_for_where_it_would_be(
     code: str, message: str, fix: str
 ) -> None:
-    assert refused("no", Refusal(code=code, message=message), where="z/dev", project="p").fix == fix
+    assert (
+        refusal_error("no", Refusal(code=code, message=message), where="z/dev", project="p").fix
+        == fix
+    )
 
 
 def test_a_region_is_not_a_prefix_of_another() -> None:
-    verdict = Verdict(Kind.QUOTA, Blast.REGION)
+    verdict = Classification(RefusalKind.QUOTA, BlastRadius.REGION)
     assert Candidates.of(["us-east1-b", "us-east10-b"]).after("us-east1-b", verdict).zones == (
         "us-east10-b",
     )
@@ -205,18 +218,18 @@ def test_a_region_is_not_a_prefix_of_another() -> None:
 
 @given(
     st.lists(st.sampled_from(ZONES)),
-    st.lists(st.sampled_from([*Blast]), min_size=1),
+    st.lists(st.sampled_from([*BlastRadius]), min_size=1),
     st.lists(st.sampled_from(ZONES)),
 )
 def test_the_search_ends_and_asks_no_zone_twice(
-    zones: list[str], blasts: list[Blast], hints: list[str]
+    zones: list[str], blasts: list[BlastRadius], hints: list[str]
 ) -> None:
     candidates, asked = Candidates.of(zones), []
     while batch := candidates.next():
         (zone,) = batch
         asked.append(zone)
         candidates = candidates.after(
-            zone, Verdict(Kind.UNKNOWN, blasts[len(asked) % len(blasts)]), hints
+            zone, Classification(RefusalKind.UNKNOWN, blasts[len(asked) % len(blasts)]), hints
         )
     assert len(asked) == len(set(asked))
     assert candidates.asked == tuple(asked)
@@ -244,10 +257,10 @@ def test_the_search_ends_and_asks_no_zone_twice(
 def test_places_mean_zones(
     places: tuple[str, ...], zones: tuple[str, ...], lacking: tuple[str, ...]
 ) -> None:
-    assert itinerary(places, ZONES) == Itinerary(zones, lacking)
+    assert zones_in_order(places, ZONES) == ZonePlan(zones, lacking)
 
 
 def test_nowhere_offered_is_no_zone() -> None:
-    assert itinerary(("everywhere", "us-east1-c"), ()) == Itinerary(
+    assert zones_in_order(("everywhere", "us-east1-c"), ()) == ZonePlan(
         (), ("everywhere", "us-east1-c")
     )

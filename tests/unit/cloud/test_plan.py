@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from provision.cloud.market.plan import plan_lines
-from provision.cloud.market.prices import packaged
+from provision.cloud.market.prices import packaged_prices
 from provision.core import durations
 from tests.specs import vm_spec
 
@@ -15,7 +15,7 @@ SPEC = vm_spec(labels={})
 
 
 def test_where_it_goes_and_what_it_costs() -> None:
-    assert plan_lines([SPEC], ["us-central1-a", "us-east1-b"], packaged()) == [
+    assert plan_lines([SPEC], ["us-central1-a", "us-east1-b"], packaged_prices()) == [
         "plan:  dev, g2-standard-8 + 1 x nvidia-l4, 200 GB pd-balanced, cos-125-lts, stopped after 8h",
         "zones: us-central1-a, us-east1-b",
         "price: about $0.88 an hour, $7.05 in 8h, with its disk (us-central1, list of 2025-03-06)",
@@ -24,11 +24,13 @@ def test_where_it_goes_and_what_it_costs() -> None:
 
 def test_what_is_unusual_is_said() -> None:
     spot = replace(SPEC, provisioning_model="SPOT", ttl_s=5400, termination_action="DELETE")
-    plan, _zones, price = plan_lines([spot], ["us-central1-a"], packaged())
+    plan, _zones, price = plan_lines([spot], ["us-central1-a"], packaged_prices())
     assert "nvidia-l4 as Spot, " in plan
     assert plan.endswith("deleted after 1h30m")
     assert price.startswith("price: about $0.37 an hour, $0.55 in 1h30m, with its disk")
-    plan, _zones, price = plan_lines([replace(SPEC, ttl_s=None)], ["mars-north1-a"], packaged())
+    plan, _zones, price = plan_lines(
+        [replace(SPEC, ttl_s=None)], ["mars-north1-a"], packaged_prices()
+    )
     assert plan.endswith("no time to live")
     assert price == "price: unknown: mars-north1 has none for it in the list of 2025-03-06"
 
@@ -36,14 +38,14 @@ def test_what_is_unusual_is_said() -> None:
 def test_many_zones_are_counted() -> None:
     zones = [f"us-central{number}-a" for number in range(9)]
     assert (
-        plan_lines([SPEC], zones, packaged())[1]
+        plan_lines([SPEC], zones, packaged_prices())[1]
         == "zones: us-central0-a, us-central1-a, us-central2-a, us-central3-a and 5 more"
     )
 
 
 def test_several_are_priced_each_and_together() -> None:
     specs = [replace(SPEC, name=f"dev-{number}") for number in range(1, 7)]
-    assert plan_lines(specs[:3], ["us-central1-a"], packaged()) == [
+    assert plan_lines(specs[:3], ["us-central1-a"], packaged_prices()) == [
         "plan:  3 VMs: dev-1, dev-2, dev-3",
         "each:  g2-standard-8 + 1 x nvidia-l4, 200 GB pd-balanced, cos-125-lts, stopped after 8h",
         "zones: us-central1-a",
@@ -52,12 +54,15 @@ def test_several_are_priced_each_and_together() -> None:
     ]
     endless = [replace(spec, ttl_s=None) for spec in specs]
     assert (
-        plan_lines(endless, ["us-central1-a"], packaged())[0]
+        plan_lines(endless, ["us-central1-a"], packaged_prices())[0]
         == "plan:  6 VMs: dev-1, dev-2, dev-3, dev-4 and 2 more"
     )
-    assert plan_lines(endless, ["us-central1-a"], packaged())[-1] == "       together $5.29 an hour"
     assert (
-        plan_lines(specs, ["mars-north1-a"], packaged())[-1]
+        plan_lines(endless, ["us-central1-a"], packaged_prices())[-1]
+        == "       together $5.29 an hour"
+    )
+    assert (
+        plan_lines(specs, ["mars-north1-a"], packaged_prices())[-1]
         == "price: unknown: mars-north1 has none for it in the list of 2025-03-06"
     )
 

@@ -7,7 +7,13 @@ import json
 import pytest
 
 from provision.cloud.market.catalog import Shape, bundled_machine_types, gpu_types
-from provision.cloud.market.prices import PriceList, disk_per_hour, packaged, price_per_hour, usd
+from provision.cloud.market.prices import (
+    PriceList,
+    disk_per_hour,
+    format_usd,
+    packaged_prices,
+    price_per_hour,
+)
 from provision.core.errors import SettingsError
 
 L4 = Shape("g2-standard-8", "nvidia-l4", 1)
@@ -50,7 +56,7 @@ def test_a_machine_has_a_price(shape: Shape, zone: str, provisioning: str, dolla
     price = price_per_hour(shape, zone, provisioning)
     assert price is not None
     assert price.usd_per_hour == pytest.approx(dollars, rel=2e-4)
-    assert price.as_of == packaged().as_of
+    assert price.as_of == packaged_prices().as_of
 
 
 @pytest.mark.parametrize(
@@ -111,14 +117,14 @@ def test_a_price_is_as_old_as_its_oldest_part() -> None:
 
 
 def test_every_name_of_another_date_is_in_the_list() -> None:
-    names = {name for rates in packaged().regions.values() for name in rates}
-    assert set(packaged().dates) <= names
+    names = {name for rates in packaged_prices().regions.values() for name in rates}
+    assert set(packaged_prices().dates) <= names
 
 
 def test_spot_is_cheaper_than_on_demand() -> None:
     dearer = [
         (region, name)
-        for region, rates in packaged().regions.items()
+        for region, rates in packaged_prices().regions.items()
         for name, (full, spot) in rates.items()
         if full and spot and spot > full
     ]
@@ -131,7 +137,7 @@ def test_the_names_of_the_list_are_known() -> None:
         bundled_machine_types()
     )
     known = set(gpu_types()) | families | {"n1-vcpu", "n1-gb", "g2-vcpu", "pd-balanced-gb"}
-    assert {name for rates in packaged().regions.values() for name in rates} <= known
+    assert {name for rates in packaged_prices().regions.values() for name in rates} <= known
 
 
 def test_a_list_of_your_own_prices_whole_machines() -> None:
@@ -157,10 +163,10 @@ def test_a_list_of_your_own_prices_whole_machines() -> None:
         ("{", "Expecting property name"),
         ("[]", "it is [], not a mapping"),
         ('{"regions": {}}', "'as_of' is missing"),
-        ('{"as_of": "today", "regions": {}}', "no date such as"),
+        ('{"as_of": "today", "regions": {}}', "not a date such as"),
         (
             '{"as_of": "2026-01-31", "dates": {"n1-gb": "May"}, "regions": {}}',
-            "'May' is no date such as",
+            "'May' is not a date such as",
         ),
         (
             '{"as_of": "2026-01-31", "regions": {"us-central1": {"n1-gb": 0.1}}}',
@@ -186,8 +192,8 @@ def test_a_list_of_your_own_prices_whole_machines() -> None:
             f'{{"as_of": "2026-01-31", "regions": {{"us-central1": {{"n1-gb": [1{"0" * 400}, null]}}}}}}',
             "not [on demand, Spot]",
         ),
-        ('{"as_of": "2026-99-99", "regions": {}}', "'2026-99-99' is no date such as"),
-        ('{"as_of": "20260131", "regions": {}}', "'20260131' is no date such as"),
+        ('{"as_of": "2026-99-99", "regions": {}}', "'2026-99-99' is not a date such as"),
+        ('{"as_of": "20260131", "regions": {}}', "'20260131' is not a date such as"),
         ("[" * 100_000, "nested too deeply"),
         ("null", "it is null, not a mapping"),
         ('{"as_of": "2026-01-31", "dates": [], "regions": {}}', "dates is [], not a mapping"),
@@ -201,7 +207,7 @@ def test_a_list_of_your_own_prices_whole_machines() -> None:
 def test_a_broken_list_is_named(text: str, why: str) -> None:
     with pytest.raises(SettingsError) as caught:
         PriceList.from_text(text, "mine.json")
-    assert (caught.value.what, caught.value.where) == ("the file is no price list", "mine.json")
+    assert (caught.value.what, caught.value.where) == ("the file is not a price list", "mine.json")
     assert why in caught.value.why
 
 
@@ -209,7 +215,7 @@ def test_a_broken_list_is_named(text: str, why: str) -> None:
     ("amount", "text"), [(0, "$0.00"), (0.004, "$0.004"), (0.854, "$0.85"), (88.49, "$88.49")]
 )
 def test_dollars(amount: float, text: str) -> None:
-    assert usd(amount) == text
+    assert format_usd(amount) == text
 
 
 def test_disks_cost_whether_the_machine_runs_or_not() -> None:
@@ -220,4 +226,4 @@ def test_disks_cost_whether_the_machine_runs_or_not() -> None:
         "Hyperdisk is not in the list"
     )
     assert disk_per_hour("g2-standard-8", 200, "mars-north1-a") is None
-    assert all("pd-balanced-gb" in rates for rates in packaged().regions.values())
+    assert all("pd-balanced-gb" in rates for rates in packaged_prices().regions.values())

@@ -7,25 +7,27 @@ from typing import Any
 
 import pytest
 
-from provision.cloud.market import quota
+from provision.cloud.market import quota_room
 from provision.cloud.market.catalog import Shape
 from provision.cloud.market.quota import (
     Quota,
     Quotas,
+    QuotaVerdict,
     Room,
-    Verdict,
-    beside,
-    by_metric,
-    judge,
-    no_room,
-    no_room_to_start,
-    room_for,
-    short_of,
-    short_zones,
-    to_start,
-    untold,
-    with_started,
-    worst,
+    judge_quotas,
+    other_needs,
+    quotas_by_metric,
+)
+from provision.cloud.market.quota_room import (
+    judge_starts,
+    no_room_error,
+    no_room_to_start_error,
+    quotas_after_starts,
+    room_by_region,
+    short_verdicts,
+    undetermined_lines,
+    worst_verdict,
+    zones_short_of_quota,
 )
 from provision.core.errors import EXIT_CLOUD
 from provision.core.model import Vm, VmSpec
@@ -47,7 +49,7 @@ def quotas(
     return Quotas(rows(project), {HERE: rows(regional)})
 
 
-def rooms(verdicts: tuple[Verdict, ...]) -> dict[str, str]:
+def rooms(verdicts: tuple[QuotaVerdict, ...]) -> dict[str, str]:
     return {verdict.metric: verdict.room.value for verdict in verdicts}
 
 
@@ -56,7 +58,7 @@ def rooms(verdicts: tuple[Verdict, ...]) -> dict[str, str]:
     [(1, 0, Room.OK), (1, 1, Room.SHORT), (0, 0, Room.SHORT), (8, 7, Room.OK), (4, 9, Room.SHORT)],
 )
 def test_a_regional_gpu_quota(limit: float, usage: float, room: Room) -> None:
-    found = judge(quotas(NVIDIA_L4_GPUS=(limit, usage), CPUS=(64, 0)), L4, HERE)
+    found = judge_quotas(quotas(NVIDIA_L4_GPUS=(limit, usage), CPUS=(64, 0)), L4, HERE)
     assert rooms(found) == {
         "NVIDIA_L4_GPUS": room,
         "GPUS_ALL_REGIONS": Room.OK,
@@ -66,18 +68,18 @@ def test_a_regional_gpu_quota(limit: float, usage: float, room: Room) -> None:
 
 
 def test_the_global_gpu_quota_of_a_new_project_is_nought() -> None:
-    found = judge(
+    found = judge_quotas(
         quotas({"GPUS_ALL_REGIONS": (0, 0)}, NVIDIA_L4_GPUS=(1, 0), CPUS=(64, 0)), L4, HERE
     )
-    assert [str(verdict) for verdict in short_of(found)] == [
+    assert [str(verdict) for verdict in short_verdicts(found)] == [
         "needs 1 of GPUS_ALL_REGIONS over all regions, 0 left (limit 0, in use 0)"
     ]
 
 
 def test_all_gpus_of_all_machines_are_counted() -> None:
     enough = quotas(NVIDIA_T4_GPUS=(8, 0), CPUS=(64, 0))
-    assert short_of(judge(enough, T4X4, HERE, count=2)) == ()
-    short = short_of(judge(enough, T4X4, HERE, count=3))
+    assert short_verdicts(judge_quotas(enough, T4X4, HERE, count=2)) == ()
+    short = short_verdicts(judge_quotas(enough, T4X4, HERE, count=3))
     assert [str(verdict) for verdict in short] == [
         "needs 12 of NVIDIA_T4_GPUS in us-central1, 8 left (limit 8, in use 0)",
         "needs 96 of CPUS in us-central1, 64 left (limit 64, in use 0)",
@@ -101,23 +103,23 @@ def test_newer_gpus_have_no_metric_to_read(gpu: str) -> None:
         "nvidia-h200-141gb": "a3-ultragpu-8g",
         "nvidia-b200": "a4-highgpu-8g",
     }
-    found = judge(quotas(), Shape(machines.get(gpu, "g4-standard-384"), gpu, 8), HERE)
+    found = judge_quotas(quotas(), Shape(machines.get(gpu, "g4-standard-384"), gpu, 8), HERE)
     assert found[0].room is Room.UNKNOWN
     assert "Cloud Quotas" in str(found[0])
 
 
 def test_spot_draws_on_the_preemptible_quota_once_it_was_granted() -> None:
-    found = judge(
+    found = judge_quotas(
         quotas(NVIDIA_T4_GPUS=(0, 0), PREEMPTIBLE_NVIDIA_T4_GPUS=(4, 4)),
         T4X4,
         HERE,
         provisioning="SPOT",
     )
     assert (
-        str(short_of(found)[0])
+        str(short_verdicts(found)[0])
         == "needs 4 of PREEMPTIBLE_NVIDIA_T4_GPUS in us-central1, 0 left (limit 4, in use 4)"
     )
-    found = judge(
+    found = judge_quotas(
         quotas(NVIDIA_T4_GPUS=(4, 0), PREEMPTIBLE_NVIDIA_T4_GPUS=(0, 0)),
         T4X4,
         HERE,
@@ -128,13 +130,13 @@ def test_spot_draws_on_the_preemptible_quota_once_it_was_granted() -> None:
 
 def test_spot_h100_have_a_metric_and_on_demand_ones_have_not() -> None:
     have = quotas(PREEMPTIBLE_NVIDIA_H100_GPUS=(8, 0))
-    assert judge(have, H100, HERE, provisioning="SPOT")[0].room is Room.OK
-    assert judge(have, H100, HERE)[0].room is Room.UNKNOWN
+    assert judge_quotas(have, H100, HERE, provisioning="SPOT")[0].room is Room.OK
+    assert judge_quotas(have, H100, HERE)[0].room is Room.UNKNOWN
 
 
 @pytest.mark.parametrize("provisioning", ["FLEX_START", "RESERVATION_BOUND"])
 def test_of_other_models_nothing_is_said_to_be_short(provisioning: str) -> None:
-    found = judge(
+    found = judge_quotas(
         quotas({"GPUS_ALL_REGIONS": (0, 0)}, NVIDIA_T4_GPUS=(0, 0), CPUS=(0, 0)),
         T4X4,
         HERE,
@@ -146,26 +148,28 @@ def test_of_other_models_nothing_is_said_to_be_short(provisioning: str) -> None:
 def test_vcpus_are_surely_short_only_where_the_metric_surely_counts_them() -> None:
     assert "CPUS" in {
         verdict.metric
-        for verdict in short_of(judge(quotas(NVIDIA_T4_GPUS=(8, 0), CPUS=(8, 0)), T4X4, HERE))
+        for verdict in short_verdicts(
+            judge_quotas(quotas(NVIDIA_T4_GPUS=(8, 0), CPUS=(8, 0)), T4X4, HERE)
+        )
     }
-    assert short_of(judge(quotas(NVIDIA_L4_GPUS=(8, 0), CPUS=(4, 0)), L4, HERE)) == ()
+    assert short_verdicts(judge_quotas(quotas(NVIDIA_L4_GPUS=(8, 0), CPUS=(4, 0)), L4, HERE)) == ()
     a100 = Shape("a2-highgpu-1g", "nvidia-tesla-a100", 1)
     assert (
-        rooms(judge(quotas(NVIDIA_A100_GPUS=(8, 0), A2_CPUS=(4, 0)), a100, HERE))["A2_CPUS"]
+        rooms(judge_quotas(quotas(NVIDIA_A100_GPUS=(8, 0), A2_CPUS=(4, 0)), a100, HERE))["A2_CPUS"]
         == Room.SHORT
     )
     assert (
-        rooms(judge(quotas(NVIDIA_A100_GPUS=(8, 0), CPUS=(4, 0)), a100, HERE))["CPUS"]
+        rooms(judge_quotas(quotas(NVIDIA_A100_GPUS=(8, 0), CPUS=(4, 0)), a100, HERE))["CPUS"]
         == Room.UNKNOWN
     )
 
 
 def test_an_answer_without_the_metric_tells_nothing() -> None:
-    assert {verdict.room for verdict in judge(Quotas(), L4, HERE)} == {Room.UNKNOWN}
+    assert {verdict.room for verdict in judge_quotas(Quotas(), L4, HERE)} == {Room.UNKNOWN}
 
 
 def test_a_machine_without_gpus_needs_vcpus_alone() -> None:
-    assert rooms(judge(quotas(CPUS=(8, 0)), Shape("n1-standard-8"), HERE)) == {
+    assert rooms(judge_quotas(quotas(CPUS=(8, 0)), Shape("n1-standard-8"), HERE)) == {
         "CPUS": Room.OK,
         "CPUS_ALL_REGIONS": Room.OK,
     }
@@ -175,16 +179,18 @@ def test_zones_of_a_region_without_room_are_named_with_the_numbers() -> None:
     have = Quotas(
         quotas().project,
         {
-            "us-central1": by_metric([{"metric": "NVIDIA_L4_GPUS"}]),
-            "us-east1": by_metric([{"metric": "NVIDIA_L4_GPUS", "limit": 2.0}]),
+            "us-central1": quotas_by_metric([{"metric": "NVIDIA_L4_GPUS"}]),
+            "us-east1": quotas_by_metric([{"metric": "NVIDIA_L4_GPUS", "limit": 2.0}]),
         },
     )
-    short = short_zones(have, L4, ["us-central1-a", "us-east1-b", "us-central1-b", "us-central1-a"])
+    short = zones_short_of_quota(
+        have, L4, ["us-central1-a", "us-east1-b", "us-central1-b", "us-central1-a"]
+    )
     assert short == dict.fromkeys(
         ("us-central1-a", "us-central1-b"),
         "needs 1 of NVIDIA_L4_GPUS in us-central1, 0 left (limit 0, in use 0)",
     )
-    error = no_room(L4, short, "demo")
+    error = no_room_error(L4, short, "demo")
     assert error.exit_code == EXIT_CLOUD
     assert (error.where, error.why) == (
         "us-central1",
@@ -207,12 +213,12 @@ def test_zones_of_a_region_without_room_are_named_with_the_numbers() -> None:
 def test_disk_and_address_draw_on_quotas_of_their_own(
     spec: VmSpec, draws: dict[str, float]
 ) -> None:
-    assert beside(spec) == draws
+    assert other_needs(spec) == draws
     have = quotas(
         NVIDIA_L4_GPUS=(8, 0), CPUS=(640, 0), SSD_TOTAL_GB=(500, 0), IN_USE_ADDRESSES=(8, 0)
     )
-    more = {verdict.metric for verdict in judge(have, L4, HERE, more=draws)} - {
-        verdict.metric for verdict in judge(have, L4, HERE)
+    more = {verdict.metric for verdict in judge_quotas(have, L4, HERE, more=draws)} - {
+        verdict.metric for verdict in judge_quotas(have, L4, HERE)
     }
     assert more == {*draws} - {"HDB_TOTAL_GB"}, "what the answer does not hold is not judged"
 
@@ -221,8 +227,8 @@ def test_of_three_vms_two_have_room_for_their_disks() -> None:
     have = quotas(
         NVIDIA_L4_GPUS=(8, 0), CPUS=(640, 0), SSD_TOTAL_GB=(500, 0), IN_USE_ADDRESSES=(8, 0)
     )
-    assert room_for(have, L4, [HERE], count=3, more=beside(vm_spec())) == ({HERE: 2}, 2)
-    short = short_zones(have, L4, ["us-central1-a"], count=3, more=beside(vm_spec()))
+    assert room_by_region(have, L4, [HERE], count=3, more=other_needs(vm_spec())) == ({HERE: 2}, 2)
+    short = zones_short_of_quota(have, L4, ["us-central1-a"], count=3, more=other_needs(vm_spec()))
     assert short == {
         "us-central1-a": "needs 600 of SSD_TOTAL_GB in us-central1, 500 left (limit 500, in use 0)"
     }
@@ -257,19 +263,19 @@ def test_stopped_vms_draw_together_once_they_run() -> None:
         stopped(gpu="nvidia-b200"),
         stopped("asia-east1-a"),
     ]
-    starts = to_start(have, vms)
+    starts = judge_starts(have, vms)
     assert [(verdict.metric, verdict.needed, verdict.room) for verdict in starts] == [
         ("NVIDIA_L4_GPUS", 3, Room.OK),
         ("GPUS_ALL_REGIONS", 5, Room.SHORT),
         ("PREEMPTIBLE_NVIDIA_L4_GPUS", 1, Room.OK),
     ]
-    after = with_started(have, starts)
+    after = quotas_after_starts(have, starts)
     assert (after.regions[HERE]["NVIDIA_L4_GPUS"].left, after.project["GPUS_ALL_REGIONS"].left) == (
         3,
         0,
     )
     assert have.regions[HERE]["NVIDIA_L4_GPUS"].left == 6
-    error = no_room_to_start(short_of(starts), len(vms), "demo")
+    error = no_room_to_start_error(short_verdicts(starts), len(vms), "demo")
     assert (error.where, error.why) == (
         "all regions",
         "needs 5 of GPUS_ALL_REGIONS over all regions, 3 left (limit 4, in use 1)",
@@ -280,32 +286,34 @@ def test_stopped_vms_draw_together_once_they_run() -> None:
 def test_room_for_a_million_is_found_in_a_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
 
-    def counted(*args: Any, **how: Any) -> tuple[Verdict, ...]:
+    def counted(*args: Any, **how: Any) -> tuple[QuotaVerdict, ...]:
         looks.append(how["count"])
-        return judge(*args, **how)
+        return judge_quotas(*args, **how)
 
-    monkeypatch.setattr(quota, "judge", counted)
+    monkeypatch.setattr(quota_room, "judge_quotas", counted)
     have = quotas(
         {"GPUS_ALL_REGIONS": (10**6, 0)}, NVIDIA_L4_GPUS=(700_000, 0), CPUS=(64_000_000, 0)
     )
-    assert room_for(have, L4, [HERE], count=1_000_000) == ({HERE: 700_000}, 700_000)
+    assert room_by_region(have, L4, [HERE], count=1_000_000) == ({HERE: 700_000}, 700_000)
     assert len(looks) <= 2 * 21
 
 
 def test_what_cannot_be_told_is_said_once_for_all_regions() -> None:
-    lines = untold(quotas(), H100, ["us-central1-a", "us-central1-c", "us-east1-d"])
+    lines = undetermined_lines(quotas(), H100, ["us-central1-a", "us-central1-c", "us-east1-d"])
     assert [line.split(" (")[0] for line in lines] == [
         "quota: cannot tell: nvidia-h100-80gb in us-central1, us-east1"
     ]
-    (many,) = untold(quotas(), H100, [f"us-west{number}-a" for number in range(1, 8)])
+    (many,) = undetermined_lines(quotas(), H100, [f"us-west{number}-a" for number in range(1, 8)])
     assert "in us-west1, us-west2, us-west3, us-west4 and 3 more (" in many
-    assert untold(quotas(NVIDIA_L4_GPUS=(8, 0), CPUS=(64, 0)), L4, ["us-central1-a"]) == []
-    assert untold(quotas(), Shape("n1-standard-8"), ["us-central1-a"]) == []
+    assert (
+        undetermined_lines(quotas(NVIDIA_L4_GPUS=(8, 0), CPUS=(64, 0)), L4, ["us-central1-a"]) == []
+    )
+    assert undetermined_lines(quotas(), Shape("n1-standard-8"), ["us-central1-a"]) == []
 
 
 def test_the_worst_is_told_when_only_one_can_be() -> None:
-    found = judge(quotas({"GPUS_ALL_REGIONS": (1, 1)}, NVIDIA_L4_GPUS=(8, 0)), L4, HERE)
-    first = worst(found)
+    found = judge_quotas(quotas({"GPUS_ALL_REGIONS": (1, 1)}, NVIDIA_L4_GPUS=(8, 0)), L4, HERE)
+    first = worst_verdict(found)
     assert first is not None
     assert first.metric == "GPUS_ALL_REGIONS"
-    assert worst(()) is None
+    assert worst_verdict(()) is None

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from provision.cloud.api.body import OWNER_LABEL
 from provision.cloud.api.gce import GceCloud
-from provision.cloud.api.ports import Ended
-from provision.cloud.lifecycle.create import Created, Maker
-from provision.cloud.lifecycle.journal import LEFT_BEHIND, MADE, FileJournal
+from provision.cloud.api.labels import OWNER_LABEL
+from provision.cloud.api.protocol import OperationResult
+from provision.cloud.lifecycle.context import CloudContext
+from provision.cloud.lifecycle.create import Created, create_vm
+from provision.cloud.lifecycle.journal import LEFT_BEHIND, MADE, Journal
 from provision.cloud.lifecycle.race import Finish, race
 from provision.cloud.refusal import CONNECTION_LOST, CloudRefused, Refusal
 from provision.core.errors import CleanupFailed, CloudAuthError, CloudError, NoCapacity
@@ -83,8 +84,8 @@ class Scripted(GceCloud):
             if following is not None:
                 self._turns[following].set()
 
-    def ended(self, zone: str, request_id: str) -> Ended | None:
-        return Ended() if zone in self.vms else None
+    def operation_result(self, zone: str, request_id: str) -> OperationResult | None:
+        return OperationResult() if zone in self.vms else None
 
     def get(self, name: str, zone: str) -> Vm | None:
         return self.vms.get(zone)
@@ -97,14 +98,14 @@ class Scripted(GceCloud):
         return self.vms.pop(zone, None) is not None
 
 
-def run(cloud: Scripted, folder: Path) -> tuple[Maker, Created | Exception]:
-    maker = Maker(
-        cloud=cloud, journal=FileJournal(folder / "journal.jsonl", "demo"), emit=lambda event: None
+def run(cloud: Scripted, folder: Path) -> tuple[CloudContext, Created | Exception]:
+    context = CloudContext(
+        cloud=cloud, journal=Journal(folder / "journal.jsonl", "demo"), emit=lambda event: None
     )
     try:
-        return maker, maker.create(SPEC, ZONES, width=3)
+        return context, create_vm(context, SPEC, ZONES, width=3)
     except (NoCapacity, CleanupFailed, CloudAuthError, CloudRefused) as error:
-        return maker, error
+        return context, error
 
 
 def interleavings() -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
@@ -117,10 +118,10 @@ def test_every_interleaving_keeps_one_vm_that_the_journal_names(tmp_path: Path) 
     most = 0
     for order, outcomes in interleavings():
         cloud = Scripted(dict(zip(ZONES, outcomes, strict=True)), order)
-        maker, ended = run(cloud, tmp_path / str(next(number)))
+        context, ended = run(cloud, tmp_path / str(next(number)))
         most = max(most, cloud.most)
         states = [
-            (entry.state, entry.zone) for entry in maker.journal.open() if entry.state != "unsure"
+            (entry.state, entry.zone) for entry in context.journal.open() if entry.state != "unsure"
         ]
         if any("made" in outcome for outcome in outcomes):
             assert isinstance(ended, Created)
@@ -140,10 +141,10 @@ def test_an_error_of_one_zone_does_not_hide_the_vm_of_another(
 ) -> None:
     """What the failed zone had made is removed; the VM that bills is the result, not an error that does not name it."""
     outcomes = dict(zip(ZONES, ("made, not let in", "made", "not let in"), strict=True))
-    maker, ended = run(cloud := Scripted(outcomes, order), tmp_path)
+    context, ended = run(cloud := Scripted(outcomes, order), tmp_path)
     assert isinstance(ended, Created)
     assert ([*cloud.vms], ended.vm.zone) == ([ZONES[1]], ZONES[1])
-    assert [(entry.state, entry.zone) for entry in maker.journal.open()] == [(MADE, ZONES[1])]
+    assert [(entry.state, entry.zone) for entry in context.journal.open()] == [(MADE, ZONES[1])]
     assert {attempt.zone for attempt in ended.tried} == set(ZONES)
 
 
@@ -165,12 +166,12 @@ def test_one_that_cannot_be_removed_is_named_beside_the_one_that_was_kept(
     order: tuple[str, ...], tmp_path: Path
 ) -> None:
     cloud = Scripted(dict.fromkeys(ZONES, "made"), order, broken=ZONES)
-    maker, ended = run(cloud, tmp_path)
+    context, ended = run(cloud, tmp_path)
     assert isinstance(ended, CleanupFailed)
     assert ended.exit_code == 6
-    (kept,) = [entry.zone for entry in maker.journal.open() if entry.state == MADE]
+    (kept,) = [entry.zone for entry in context.journal.open() if entry.state == MADE]
     assert f"dev was made in {kept} and kept: it bills as well" in ended.why
-    left = {entry.zone for entry in maker.journal.open() if entry.state == LEFT_BEHIND}
+    left = {entry.zone for entry in context.journal.open() if entry.state == LEFT_BEHIND}
     assert left == set(ZONES) - {kept}
     assert set(cloud.vms) == set(ZONES)
 
@@ -182,7 +183,7 @@ def test_a_race_waits_for_all_and_raises_what_one_raised() -> None:
         seen.append(zone)
         if zone == "b":
             raise ValueError(zone)
-        finish.is_first(zone)
+        finish.arrive(zone)
 
     with pytest.raises(ValueError, match="b"):
         race(one, ["a", "b", "c"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from provision.cloud.api.body import check_spec, insert_body
+from provision.cloud.api.request_bodies import check_spec, insert_body
 from provision.cloud.market import catalog, scheduling
 from provision.core.errors import SettingsError
 from tests.specs import vm_spec
@@ -123,7 +123,7 @@ def test_where_capacity_comes_from() -> None:
 def test_the_setting_becomes_a_provisioning_model(
     provisioning: str, reservation: str | None, machine: str, model: str
 ) -> None:
-    assert scheduling.model_for(provisioning, reservation, machine) == model
+    assert scheduling.provisioning_model(provisioning, reservation, machine) == model
 
 
 FLEX = {"provisioning_model": "FLEX_START"}
@@ -165,5 +165,8 @@ def test_what_is_sold_only_so_is_sold_so() -> None:
         "SPOT",
         "FLEX_START",
     )
-    assert scheduling.wait_for("FLEX_START", None) == 600
-    assert (scheduling.wait_for("FLEX_START", 90), scheduling.wait_for("SPOT", 90)) == (90, None)
+    assert scheduling.capacity_wait_s("FLEX_START", None) == 600
+    assert (
+        scheduling.capacity_wait_s("FLEX_START", 90),
+        scheduling.capacity_wait_s("SPOT", 90),
+    ) == (90, None)

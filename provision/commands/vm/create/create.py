@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from provision.cloud.api import body
-from provision.cloud.api.ports import ComputeCloud
+from provision.cloud.api.protocol import ComputeCloud
+from provision.cloud.api.request_bodies import check_spec
+from provision.cloud.lifecycle.batch import Result, collect_results, run_each
 from provision.cloud.lifecycle.create import Created
-from provision.cloud.lifecycle.many import Act, each, ends
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.commands.vm.create.dry_run import plan_together, preview_creation
@@ -98,13 +98,13 @@ def _specs(project: Project, cloud: ComputeCloud, names: Sequence[str]) -> list[
     first = vm_spec(project, names[0], os_login=fetch_os_login_enabled(project, cloud))
     specs = [replace(first, name=name) for name in names]
     for spec in specs:
-        body.check_spec(spec)
+        check_spec(spec)
     return specs
 
 
 def _create_all(
     project: Project, cloud: ComputeCloud, specs: Sequence[VmSpec], parallel_zones: int
-) -> list[Act[VmSpec, Created]]:
+) -> list[Result[VmSpec, Created]]:
     """Create the VMs side by side; the error of a single one is raised."""
     several = len(specs) > 1
     with reporting_requested_vms(project, [spec.name for spec in specs]):
@@ -114,7 +114,7 @@ def _create_all(
             noted = with_vm_in_notes(project, spec.name) if several else project
             return request_vm(noted, cloud, spec, width=parallel_zones, search=search)
 
-        acts = each(specs, create)
+        acts = run_each(specs, create)
         note_zones(project, [act.value for act in acts if act.value is not None])
     return acts
 
@@ -122,9 +122,9 @@ def _create_all(
 def _wait_for_all(
     project: Project,
     cloud: ComputeCloud,
-    acts: Sequence[Act[VmSpec, Created]],
+    acts: Sequence[Result[VmSpec, Created]],
     limits: WaitLimits,
-) -> list[Act[Vm, None]]:
+) -> list[Result[Vm, None]]:
     """Wait for SSH on the created VMs side by side; the error of a single requested VM is raised."""
 
     def wait(vm: Vm) -> None:
@@ -133,16 +133,16 @@ def _wait_for_all(
 
     vms = [act.value.vm for act in acts if act.value is not None]
     if len(acts) == 1:
-        return each(vms, wait)
+        return run_each(vms, wait)
     with reporting_requested_vms(project, [act.item.name for act in acts]):
-        return ends(vms, wait)
+        return collect_results(vms, wait)
 
 
 def _provision(
     project: Project,
     targets: Targets,
-    acts: Sequence[Act[VmSpec, Created]],
-    waits: Sequence[Act[Vm, None]],
+    acts: Sequence[Result[VmSpec, Created]],
+    waits: Sequence[Result[Vm, None]],
 ) -> TaskResult:
     """Converge the VMs that answered, as a fleet, and return the result of all."""
     with ExitStack() as stack:

@@ -6,14 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from provision.cloud.api.ports import ComputeCloud
-from provision.cloud.lifecycle.create import HALTED, fits, other_limit, would_label
-from provision.cloud.lifecycle.many import Act, each, ends
-from provision.cloud.lifecycle.search import Search, check_starts
+from provision.cloud.api.protocol import ComputeCloud
+from provision.cloud.lifecycle.batch import Result, collect_results, run_each
+from provision.cloud.lifecycle.create import dry_run
+from provision.cloud.lifecycle.existing import check_fits, idle_delete_note, time_limit_note
+from provision.cloud.lifecycle.vm_states import STOPPED_STATES
+from provision.cloud.lifecycle.zone_search import ZoneSearch
+from provision.cloud.lifecycle.zone_selection import check_start_quotas
 from provision.cloud.market.catalog import Shape
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
-from provision.commands.vm.create.request import maker_of
+from provision.commands.vm.create.request import cloud_context
 from provision.commands.vm.create.results import converge_vms, errors_by_name
 from provision.commands.vm.shared.documents import vm_document
 from provision.commands.vm.shared.wait_for_ssh import WaitLimits, wait_for_ssh
@@ -75,14 +78,14 @@ class _Preview:
 
 def _preview(spec: VmSpec, vm: Vm) -> _Preview:
     """The preview of a VM that exists. Raises `CloudError` when it has another shape."""
-    fits(spec, vm)
-    return _Preview(vm, _start_line(vm), would_label(spec, vm), other_limit(spec, vm))
+    check_fits(spec, vm)
+    return _Preview(vm, _start_line(vm), idle_delete_note(spec, vm), time_limit_note(spec, vm))
 
 
 def _start_line(vm: Vm) -> str | None:
     if vm.status == "RUNNING":
         return None
-    if vm.status in HALTED:
+    if vm.status in STOPPED_STATES:
         return f"would start {vm.name} in {vm.zone}"
     return f"would wait for {vm.name} in {vm.zone}, which is {vm.status}"
 
@@ -93,7 +96,9 @@ def _list_existing(project: Project, cloud: ComputeCloud, specs: Sequence[VmSpec
     return {vm.name: vm for vm in vms if vm.name in names}
 
 
-def plan_together(project: Project, cloud: ComputeCloud, specs: Sequence[VmSpec]) -> Search | None:
+def plan_together(
+    project: Project, cloud: ComputeCloud, specs: Sequence[VmSpec]
+) -> ZoneSearch | None:
     """Print one plan for all VMs that do not exist; None when all do.
 
     Raises, before the first request, `SettingsError` or `CloudError` for VMs that fit no zone, and
@@ -104,29 +109,29 @@ def plan_together(project: Project, cloud: ComputeCloud, specs: Sequence[VmSpec]
 
 def _plan(
     project: Project, cloud: ComputeCloud, specs: Sequence[VmSpec], existing: Mapping[str, Vm]
-) -> Search | None:
+) -> ZoneSearch | None:
     missing = [spec for spec in specs if spec.name not in existing]
     stopped = [
         existing[spec.name]
         for spec in specs
-        if spec.name in existing and existing[spec.name].status in HALTED
+        if spec.name in existing and existing[spec.name].status in STOPPED_STATES
     ]
     if missing:
-        maker = maker_of(project, cloud)
-        return maker.foretell(missing, project.settings.zones, starting=stopped)
-    check_starts(cloud, stopped, lambda text: project.emit(Note(text)))
+        context = cloud_context(project, cloud)
+        return dry_run(context, missing, project.settings.zones, starting=stopped)
+    check_start_quotas(cloud, stopped, lambda text: project.emit(Note(text)))
     return None
 
 
 def _connect_all(
     project: Project, cloud: ComputeCloud, vms: Sequence[Vm], limits: WaitLimits, requested: int
-) -> list[Act[Vm, None]]:
+) -> list[Result[Vm, None]]:
     """Connect to the VMs once; the error of a single requested VM is raised."""
 
     def connect(vm: Vm) -> None:
         wait_for_ssh(project, cloud, vm, limits)
 
-    return each(vms, connect) if requested == 1 else ends(vms, connect)
+    return run_each(vms, connect) if requested == 1 else collect_results(vms, connect)
 
 
 def _single_vm_result(
@@ -145,7 +150,7 @@ def _fleet_result(
     converged: TaskResult,
     previews: Sequence[_Preview],
     changes: Sequence[str],
-    waits: Sequence[Act[Vm, None]],
+    waits: Sequence[Result[Vm, None]],
 ) -> TaskResult:
     errors = tuple(errors_by_name(waits).values())
     document: dict[str, Any] = {

@@ -7,42 +7,45 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from provision.cloud.api import oslogin
-from provision.cloud.api.ports import ComputeCloud
-from provision.cloud.lifecycle.create import Created, Maker
+from provision.cloud.api.protocol import ComputeCloud
+from provision.cloud.lifecycle.context import CloudContext
+from provision.cloud.lifecycle.create import Created, create_vm
 from provision.cloud.lifecycle.journal import MADE
-from provision.cloud.lifecycle.search import Search, table_of
+from provision.cloud.lifecycle.zone_search import ZoneSearch, attempts_table
 from provision.cloud.refusal import CloudRefused
 from provision.core.errors import Interrupted
 from provision.core.model import Event, Note, VmSpec
 from provision.project.project import Project
 
 
-def maker_of(project: Project, cloud: ComputeCloud) -> Maker:
+def cloud_context(project: Project, cloud: ComputeCloud) -> CloudContext:
     """Return what creates VMs, with the project's journal and price list."""
-    return Maker(cloud=cloud, journal=project.journal, emit=project.emit, prices=project.price_list)
+    return CloudContext(
+        cloud=cloud, journal=project.journal, emit=project.emit, prices=project.price_list
+    )
 
 
 def request_vm(
-    project: Project, cloud: ComputeCloud, spec: VmSpec, *, width: int, search: Search | None
+    project: Project, cloud: ComputeCloud, spec: VmSpec, *, width: int, search: ZoneSearch | None
 ) -> Created:
     """Create the VM or find it; `width` zones are requested at once, those of `search` if given.
 
     Requests it a second time with OS Login where a policy of the organisation demands that, which
-    the project's metadata need not show. Raises as `Maker.create`.
+    the project's metadata need not show. Raises as `create_vm`.
     """
-    maker, zones = maker_of(project, cloud), project.settings.zones
+    context, zones = cloud_context(project, cloud), project.settings.zones
     try:
-        return maker.create(spec, zones, width=width, search=search)
+        return create_vm(context, spec, zones, width=width, search=search)
     except CloudRefused as error:
-        if not oslogin.is_forced(error):
+        if not oslogin.is_required_by_policy(error):
             raise
         if project.settings.os_login == "off":
             error.fix = "set provision.os_login: auto"
             raise
         note = "a policy of the organisation demands OS Login: requesting the VM with it"
         project.emit(Note(note))
-        with_os_login = replace(spec, metadata=oslogin.instead_of_key(spec.metadata))
-        return maker.create(with_os_login, zones, width=width, search=search)
+        with_os_login = replace(spec, metadata=oslogin.metadata_with_os_login(spec.metadata))
+        return create_vm(context, with_os_login, zones, width=width, search=search)
 
 
 def with_vm_in_notes(project: Project, name: str) -> Project:
@@ -93,6 +96,6 @@ def note_zones(project: Project, all_created: Sequence[Created]) -> None:
     names: dict[str, list[str]] = {}
     for created in all_created:
         if len(created.tried) > 1:
-            names.setdefault(table_of(created.tried), []).append(created.vm.name)
+            names.setdefault(attempts_table(created.tried), []).append(created.vm.name)
     for table, vms in names.items():
         project.emit(Note(f"zones asked for {', '.join(vms)}:\n{table}"))

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from provision.cloud.lifecycle.batch import Result
 from provision.cloud.lifecycle.create import Created
-from provision.cloud.lifecycle.many import Act
-from provision.cloud.lifecycle.search import Attempt
+from provision.cloud.lifecycle.zone_search import Attempt
 from provision.commands.shared import convergence
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
@@ -46,8 +46,8 @@ def single_vm_result(converged: TaskResult, created: Created) -> TaskResult:
 
 def fleet_result(
     converged: TaskResult,
-    acts: Sequence[Act[VmSpec, Created]],
-    waits: Sequence[Act[Vm, None]],
+    acts: Sequence[Result[VmSpec, Created]],
+    waits: Sequence[Result[Vm, None]],
 ) -> TaskResult:
     """Return the result of several VMs: a row for each requested one, and the hosts' reports.
 
@@ -71,12 +71,12 @@ def fleet_result(
     return TaskResult(document, code, text, _merge_equal(errors))
 
 
-def errors_by_name(waits: Sequence[Act[Vm, None]]) -> dict[str, ProvisionError]:
+def errors_by_name(waits: Sequence[Result[Vm, None]]) -> dict[str, ProvisionError]:
     """Return the errors of the VMs that did not answer on SSH, by name."""
     return {act.item.name: act.error for act in waits if act.error is not None}
 
 
-def _row(act: Act[VmSpec, Created], unreached: ProvisionError | None) -> dict[str, Any]:
+def _row(act: Result[VmSpec, Created], unreached: ProvisionError | None) -> dict[str, Any]:
     if act.value is None:
         error = act.error.as_dict() if act.error is not None else {}
         tried = _tried_zones(act.error)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from provision.cloud.api.ports import ComputeCloud
-from provision.cloud.lifecycle import extension
-from provision.cloud.lifecycle.many import Act, each
+from provision.cloud.api.protocol import ComputeCloud
+from provision.cloud.lifecycle import ttl_extension
+from provision.cloud.lifecycle.batch import Result, run_each
 from provision.cloud.lifecycle.vm_times import ttl_left_s
 from provision.commands.shared import convergence
 from provision.commands.shared.result import TaskResult
@@ -24,7 +24,7 @@ from provision.report.table import span_or_dash
 def verify_booted_vms(
     project: Project,
     cloud: ComputeCloud,
-    acts: Sequence[Act[Vm, Change]],
+    acts: Sequence[Result[Vm, Change]],
     limits: WaitLimits | None,
     task: str,
 ) -> TaskResult:
@@ -61,15 +61,15 @@ def _wait_for_all(
         with reporting_running_vm(project, vm):
             wait_for_ssh(project, cloud, vm, limits)
 
-    return {act.item.name: act.error for act in each(vms, wait)} if vms else {}
+    return {act.item.name: act.error for act in run_each(vms, wait)} if vms else {}
 
 
-def _with_error(act: Act[Vm, Change], error: ProvisionError | None) -> Act[Vm, Change]:
+def _with_error(act: Result[Vm, Change], error: ProvisionError | None) -> Result[Vm, Change]:
     return act if error is None else replace(act, value=None, error=error)
 
 
 def _running_line(vm: Vm, changed: bool) -> str:
-    left_s, usual_s = ttl_left_s(vm), extension.usual_ttl_s(vm)
+    left_s, usual_s = ttl_left_s(vm), ttl_extension.usual_ttl_s(vm)
     limit = "with no time limit" if left_s is None else f"{span_or_dash(left_s)} left"
     next_limit = "" if usual_s == vm.ttl_s else f"; {span_or_dash(usual_s)} from its next start"
     verb = "runs" if changed else "ran already"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from provision.cloud.lifecycle.many import Act
+from provision.cloud.lifecycle.batch import Result
 from provision.commands.shared.result import TaskResult
 from provision.commands.vm.shared.documents import vm_document
 from provision.core.errors import worst_exit
@@ -16,7 +16,7 @@ Change: TypeAlias = tuple[Vm, bool]
 
 
 def changes_result(
-    acts: Sequence[Act[Vm, Change]], line_of: Callable[[Vm, bool], str]
+    acts: Sequence[Result[Vm, Change]], line_of: Callable[[Vm, bool], str]
 ) -> TaskResult:
     """Return each VM with `changed`, and with its error where the task failed on it.
 

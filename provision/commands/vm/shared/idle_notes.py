@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from provision.cloud.api import body
-from provision.cloud.lifecycle import idle
+from provision.cloud.api.labels import IDLE_DELETE_LABEL
+from provision.cloud.lifecycle import idle_delete
 from provision.cloud.lifecycle.vm_times import cloud_time, seconds_since
 from provision.core.model import Note, Vm
 from provision.project.project import Project
@@ -25,7 +25,7 @@ def note_idle_vms(project: Project, vms: Sequence[Vm]) -> None:
 
 def overdue_vms(vms: Sequence[Vm]) -> list[tuple[Vm, str]]:
     """Return the VMs that are stopped for longer than their label allows, each with the reason."""
-    reasons = ((vm, idle.overdue(vm, cloud_time(vm.ahead_s))) for vm in vms)
+    reasons = ((vm, idle_delete.deletion_reason(vm, cloud_time(vm.ahead_s))) for vm in vms)
     return [(vm, reason) for vm, reason in reasons if reason is not None]
 
 
@@ -36,8 +36,8 @@ def unlabelled_idle_vms(vms: Sequence[Vm], limit_s: int | None) -> list[Vm]:
     return [
         vm
         for vm in vms
-        if body.IDLE_DELETE_LABEL not in vm.labels
-        and (stopped_s := idle.stopped_s(vm, cloud_time(vm.ahead_s))) is not None
+        if IDLE_DELETE_LABEL not in vm.labels
+        and (stopped_s := idle_delete.seconds_stopped(vm, cloud_time(vm.ahead_s))) is not None
         and stopped_s >= limit_s
     ]
 
@@ -49,10 +49,10 @@ def _note_overdue(project: Project, vms: Sequence[Vm]) -> None:
 
 
 def _note_invalid_labels(project: Project, vms: Sequence[Vm]) -> None:
-    key = body.IDLE_DELETE_LABEL
+    key = IDLE_DELETE_LABEL
     for vm in vms:
         value = vm.labels.get(key, "none")
-        if value == "none" or idle.limit_s(vm) is not None:
+        if value == "none" or idle_delete.limit_s(vm) is not None:
             continue
         remedy = f"`{project.program_argv0} vm.label {key}=7d --name {vm.name}`"
         project.emit(
@@ -64,7 +64,7 @@ def _note_invalid_labels(project: Project, vms: Sequence[Vm]) -> None:
 
 
 def _note_without_label(project: Project, vms: Sequence[Vm]) -> None:
-    key = body.IDLE_DELETE_LABEL
+    key = IDLE_DELETE_LABEL
     idle_vms = unlabelled_idle_vms(vms, project.settings.idle_delete_s)
     if not idle_vms:
         return

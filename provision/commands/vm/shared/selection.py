@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 
-from provision.cloud.api.ports import ComputeCloud
+from provision.cloud.api.protocol import ComputeCloud
 from provision.core.errors import UsageError
 from provision.core.model import Vm
 from provision.project.owned_vms import (

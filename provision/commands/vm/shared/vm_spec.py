@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from provision import templating
-from provision.cloud.api import body
-from provision.cloud.market import catalog, scheduling
+from provision.cloud.api.images import COS_PROJECT
+from provision.cloud.api.labels import IDLE_DELETE_LABEL, OWNER_LABEL
+from provision.cloud.api.request_bodies import standard_metadata
+from provision.cloud.market import scheduling
+from provision.cloud.market.machine_choice import choose_machine_type
 from provision.core.model import Facts, VmSpec
 from provision.project.login import USER
 from provision.project.project import Project
@@ -21,22 +24,22 @@ def vm_spec(project: Project, name: str, *, os_login: bool) -> VmSpec:
     Without OS Login its metadata contains the project's public key.
     """
     key = project.ensure_key_pair()
-    metadata = body.standard_metadata(
+    metadata = standard_metadata(
         user=USER, public_key=key.public_line, user_data=user_data(project), os_login=os_login
     )
-    labels = {body.OWNER_LABEL: project.ensure_owner()}
+    labels = {OWNER_LABEL: project.ensure_owner()}
     if project.settings.idle_delete != "none":
-        labels[body.IDLE_DELETE_LABEL] = project.settings.idle_delete
+        labels[IDLE_DELETE_LABEL] = project.settings.idle_delete
     return replace(vm_spec_of_settings(project, name), labels=labels, metadata=metadata)
 
 
 def vm_spec_of_settings(project: Project, name: str) -> VmSpec:
     """Return the VM of the settings, without labels and metadata. Reads the settings alone."""
     settings = project.settings
-    machine_type = catalog.machine_for(
+    machine_type = choose_machine_type(
         settings.gpu, settings.gpu_count, settings.machine_type, settings.dataflow.machine_type
     )
-    model = scheduling.model_for(settings.provisioning, settings.reservation, machine_type)
+    model = scheduling.provisioning_model(settings.provisioning, settings.reservation, machine_type)
     return VmSpec(
         name=name,
         machine_type=machine_type,
@@ -44,14 +47,14 @@ def vm_spec_of_settings(project: Project, name: str) -> VmSpec:
         gpu_count=settings.gpu_count if settings.gpu else 0,
         disk_gb=settings.disk_gb,
         image=settings.image,
-        image_project=body.COS_PROJECT,
+        image_project=COS_PROJECT,
         ttl_s=settings.ttl_s,
         labels={},
         metadata={},
         external_ip=settings.ssh == "direct",
         provisioning_model=model,
         termination_action=settings.ttl_action.upper(),
-        request_valid_s=scheduling.wait_for(model, settings.capacity_wait_s),
+        request_valid_s=scheduling.capacity_wait_s(model, settings.capacity_wait_s),
         reservation=settings.reservation,
     )
 

@@ -15,7 +15,7 @@ from tenacity import (
     wait_fixed,
 )
 
-from provision.cloud.api.ports import ComputeCloud
+from provision.cloud.api.protocol import ComputeCloud
 from provision.commands.shared import convergence
 from provision.core.errors import HostKeyMismatch, TunnelRefused, Unreachable
 from provision.core.model import Host, Note, Vm
