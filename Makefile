@@ -41,7 +41,7 @@ test: $(STAMP_TESTING) ## set up, then run the tests that need neither root nor 
 test-slow: $(STAMP_TESTING) ## the long matrices that `make test` leaves out: every call with every fault, a cut at every byte
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m 'slow and not lab and not gpu and not lint' --ignore=tests/examples
 
-# --- for whoever changes the code -------------------------------------------------------------------------------
+# --- for people who change the code -------------------------------------------------------------------------------
 
 .PHONY: setup
 setup: $(STAMP_DEV) ## set up with every tool of the development lock file
@@ -51,7 +51,7 @@ lint: $(STAMP_DEV) ## ruff, mypy, import contracts, shellcheck, hadolint
 	.ci/lint
 
 .PHONY: format
-format: $(STAMP_DEV) ## let ruff mend what it can
+format: $(STAMP_DEV) ## let ruff fix what it can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
@@ -74,8 +74,8 @@ gpu-figures: $(STAMP_TESTING) ## measure on this machine's own NVIDIA GPU what i
 	PROVISION_LAB_REQUIRED=1 PROVISION_LAB_GPU=real PROVISION_LAB_BEAM=standin $(PYTEST) tests/gpu -m figures -p no:cacheprovider -v
 
 .PHONY: test-examples
-test-examples: $(STAMP_TESTING) ## the projects under examples/ as their users run them: own tests, then the tasks on the mock
-	$(PYTEST) tests/examples -m 'not lint' -p no:cacheprovider
+test-examples: $(STAMP_TESTING) ## the README's commands, the examples and the installed wheel, on the mock
+	$(PYTEST) -n $(WORKERS) --dist worksteal tests/examples -m 'not lint' -p no:cacheprovider
 
 .PHONY: ci
 ci: ## what CI runs, on this machine: as root, installs Debian packages
@@ -93,7 +93,7 @@ clean: ## remove .venv and every cache
 $(BIN)/python:
 	@.ci/make-venv $(VENV)
 
-# Written anew with every environment: whatever was installed into the one before is gone.
+# Written anew with every environment: what the one before held is gone.
 $(VENV)/pyvenv.cfg: | $(BIN)/python
 	@touch $@
 
