@@ -1,4 +1,4 @@
-"""What this project wants on its host beside the GPU: labels, and a link that says which data set is the current one."""
+"""What this project adds to its host: a folder of data, and a link to the current data set."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ class Link(Resource):
 
 
 def extra(settings: Settings) -> list[Resource]:
-    """Runs after the built-in recipe. /mnt/disks is in memory, so the link is made again at every boot."""
+    """Folder, labels and link, after the built-in recipe.
+
+    /mnt/disks is in memory, so the link is made again at every boot.
+    """
     folder = "/var/lib/data/" + settings.worker.env.get("DATA_SET", "none")
     return [
         Directory(name="data-folder", path=folder, mode="0755"),

@@ -1,1 +1,1 @@
-"""What Dataflow expects of an image, of options and of a run."""
+"""The worker image: its settings, its Dockerfile and its build context."""

@@ -1,4 +1,4 @@
-"""The build context: a deterministic tar.gz of the Dockerfile, the requirements and the user's files.
+"""The build context: a reproducible tar.gz of Dockerfile, requirements and the user's files.
 
 Pure, but for `read_context_dir`, which reads a folder.
 """
@@ -17,8 +17,8 @@ from pathlib import Path
 from provision.core.errors import UsageError
 
 CONTEXT_LIMIT_BYTES = 64 * 1024 * 1024
-"""Of the files before compression: the context travels over SSH, and data belongs into a bucket or
-a volume."""
+"""Limit of the files before compression. The context travels over SSH; data belongs into a bucket
+or a volume."""
 
 DEFAULT_IGNORE = """\
 .git
@@ -27,8 +27,7 @@ DEFAULT_IGNORE = """\
 **/__pycache__
 **/*.pyc
 """
-"""What is left out where a folder has no .dockerignore of its own: what changes without the code
-changing."""
+"""The rules for a folder without a .dockerignore: files that change without the code changing."""
 
 
 @dataclass(frozen=True)
@@ -43,34 +42,39 @@ class ContextFile:
 
 @dataclass(frozen=True)
 class IgnoreRule:
-    """One line of a .dockerignore; `keeps` for those that begin with `!`."""
+    """One line of a .dockerignore. `keeps` is True for a line that begins with `!`."""
 
     pattern: re.Pattern[str]
     keeps: bool
 
 
 def build_context(dockerfile: str, requirements: str, context_dir: Path | None) -> bytes:
-    """A tar.gz for `docker build -`: the Dockerfile, requirements.txt unless blank, and the files of `context_dir`.
+    """A tar.gz for `docker build -`: Dockerfile, requirements.txt, and the files of `context_dir`.
 
-    The same input gives the same archive: sorted, owner 0, time 0, modes 0644 and 0755. The
-    .dockerignore stays behind: it has been applied, and a daemon that applied it again could drop a
-    generated file. Raises `UsageError` when the files are larger than `CONTEXT_LIMIT_BYTES` or one
-    of them would be replaced by a generated one that differs.
+    Blank requirements are left out. The same input gives the same archive: sorted, owner 0, time 0,
+    modes 0644 and 0755. The .dockerignore is left out, as it has been applied: a daemon that
+    applied it again could drop a generated file. Raises `UsageError` when the files are larger than
+    `CONTEXT_LIMIT_BYTES`, or when a generated file would replace one that differs.
     """
-    own = {"Dockerfile": dockerfile} | (
-        {"requirements.txt": requirements} if requirements.strip() else {}
-    )
+    generated = {"Dockerfile": dockerfile.encode()}
+    if requirements.strip():
+        generated["requirements.txt"] = requirements.encode()
     files = [] if context_dir is None else read_context_dir(context_dir)
-    for found in files:
-        if found.path in own and found.content != own[found.path].encode():
+    for file in files:
+        if file.path in generated and file.content != generated[file.path]:
             raise UsageError(
                 "the folder has a file of the name of a generated one",
-                where=f"{context_dir}/{found.path}",
-                why=f"the build context already holds the {found.path} made from the settings",
-                fix=f"leave it out of the context: a line /{found.path} in {context_dir}/.dockerignore",
+                where=f"{context_dir}/{file.path}",
+                why=f"the build context already holds the {file.path} made from the settings",
+                fix="leave it out of the context:"
+                f" a line /{file.path} in {context_dir}/.dockerignore",
             )
-    generated = [ContextFile(path, text.encode()) for path, text in own.items()]
-    return pack_context([*generated, *(found for found in files if found.path not in own)])
+    return pack_context(
+        [
+            *(ContextFile(path, content) for path, content in generated.items()),
+            *(file for file in files if file.path not in generated),
+        ]
+    )
 
 
 def pack_context(files: Sequence[ContextFile]) -> bytes:
@@ -88,7 +92,10 @@ def pack_context(files: Sequence[ContextFile]) -> bytes:
 
 
 def context_digest(context: bytes) -> str:
-    """SHA-256, in hexadecimal, of what a context holds; taken before compression, which differs from machine to machine."""
+    """SHA-256 of the tar in a context, in hexadecimal.
+
+    It is that of the tar before compression, since zlib's output differs between machines.
+    """
     return hashlib.sha256(gzip.decompress(context)).hexdigest()
 
 
@@ -96,11 +103,10 @@ def context_digest(context: bytes) -> str:
 
 
 def parse_dockerignore(text: str, *, where: str) -> list[IgnoreRule]:
-    """The rules of a .dockerignore.
+    """The rules of a .dockerignore (Docker, "Dockerfile reference", .dockerignore file).
 
-    Docker's own meaning ("Dockerfile reference, .dockerignore file") of comments, `*`, `?`,
-    `[a-z]`, `**`, `!` and of a leading or trailing slash. Backslashes and `..` are refused with
-    `UsageError`.
+    Supported are comments, `*`, `?`, `[a-z]`, `**`, `!` and a leading or trailing slash. Raises
+    `UsageError` for a backslash, for `..` and for an invalid pattern.
     """
     rules = []
     for number, line in enumerate(text.lstrip("\ufeff").splitlines(), start=1):
@@ -123,7 +129,7 @@ def parse_dockerignore(text: str, *, where: str) -> list[IgnoreRule]:
 
 
 def is_ignored(path: str, rules: Sequence[IgnoreRule]) -> bool:
-    """Whether the last rule that matches `path`, or a folder above it, leaves it out."""
+    """True when the last rule that matches `path` or a folder above it leaves it out."""
     ignored = False
     for rule in rules:
         if ignored == rule.keeps and rule.pattern.match(path):
@@ -155,14 +161,14 @@ def _compile(glob: str, where: str) -> re.Pattern[str]:
         ) from error
 
 
-# --- the disk -------------------------------------------------------------------------------------
+# --- the files of a folder ------------------------------------------------------------------------
 
 
 def read_context_dir(folder: Path) -> list[ContextFile]:
-    """The files of `folder` that `.dockerignore` leaves; reads the disk.
+    """The files of `folder` that its .dockerignore does not leave out.
 
-    Raises `UsageError` for a folder that is none, for what is neither file, folder nor link, and
-    above `CONTEXT_LIMIT_BYTES`.
+    Raises `UsageError` when there is no such folder, for an entry that is neither file, folder nor
+    link, and for files larger than `CONTEXT_LIMIT_BYTES`.
     """
     if not folder.is_dir():
         raise UsageError("there is no such folder", where=str(folder))
@@ -172,7 +178,7 @@ def read_context_dir(folder: Path) -> list[ContextFile]:
         where=str(ignore),
     )
     paths = sorted(path for path in _walk(folder, folder, rules) if path != ignore)
-    _refuse_large(folder, paths)
+    _check_size(folder, paths)
     return [_read(folder, path) for path in paths]
 
 
@@ -187,7 +193,7 @@ def _walk(root: Path, folder: Path, rules: Sequence[IgnoreRule]) -> Iterator[Pat
             yield path
 
 
-def _refuse_large(folder: Path, paths: Sequence[Path]) -> None:
+def _check_size(folder: Path, paths: Sequence[Path]) -> None:
     sizes = {path: path.lstat().st_size for path in paths}
     total = sum(sizes.values())
     if total <= CONTEXT_LIMIT_BYTES:
@@ -197,7 +203,8 @@ def _refuse_large(folder: Path, paths: Sequence[Path]) -> None:
         f"{sizes[path] / 2**20:8.1f} MiB  {path.relative_to(folder).as_posix()}" for path in largest
     )
     raise UsageError(
-        f"the build context is {total / 2**20:.0f} MiB, {CONTEXT_LIMIT_BYTES // 2**20} MiB are allowed",
+        f"the build context is {total / 2**20:.0f} MiB,"
+        f" {CONTEXT_LIMIT_BYTES // 2**20} MiB are allowed",
         where=str(folder),
         why=f"the largest of {len(paths)} files:\n{listed}",
         fix=f"leave them out: one line each in {folder}/.dockerignore",

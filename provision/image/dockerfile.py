@@ -1,4 +1,4 @@
-"""The worker image: what is asked for, and its Dockerfile. Pure, but for the templates that are read."""
+"""The settings of a worker image, and its Dockerfile. Pure, but for the templates that it reads."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from pathlib import Path
 
 from provision import templating
 from provision.core.errors import SettingsError
+from provision.core.worker_environment import worker_environment
 from provision.image.context import build_context, context_digest
 
 DEFAULT_BEAM = "2.77.0"
 DEFAULT_PYTHON = "3.11"
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-OURS_IN_ENV = ("PATH", "LD_LIBRARY_PATH")
+RESERVED_VARIABLES = ("PATH", "LD_LIBRARY_PATH")
+"""Set by the image, with the folders of the driver first."""
 
 
 class Family(enum.StrEnum):
-    """The kinds of base image; each has a template `Dockerfile.FAMILY.j2`."""
+    """The kinds of base image. Each has a template `Dockerfile.FAMILY.j2`."""
 
     BEAM = "beam"
     PYTORCH = "pytorch"
@@ -28,8 +29,8 @@ class Family(enum.StrEnum):
 
 
 FRAMEWORKS: Mapping[Family, str] = {Family.PYTORCH: "torch", Family.TENSORFLOW: "tensorflow"}
-"""The distribution that a family's base image is chosen for; its build is kept and its import is
-proven."""
+"""The Python package that a family's base image is chosen for. The Dockerfile keeps its build and
+checks that it can be imported."""
 
 BASE_IMAGES: Mapping[Family, Mapping[str, str]] = {
     Family.PYTORCH: {
@@ -44,21 +45,21 @@ BASE_IMAGES: Mapping[Family, Mapping[str, str]] = {
         "3.12": "nvidia/cuda:12.8.1-cudnn-runtime-ubuntu24.04",
     },
 }
-"""Default bases by family and Python minor version, which such an image dictates. Family beam has
-one per Python and release.
+"""The default base images by family and Python minor version. Family beam has one for each Python
+version and release.
 
-How sure: every tag is in use in public Dockerfiles, none was pulled while this was written; the
-build itself checks the Python. PyTorch's images carry conda with Python 3.11 up to 2.9 and Ubuntu's
-Python 3.12 from 2.10 (pytorch/pytorch#170338): the template serves both. TensorFlow's carry Ubuntu
-22.04's Python 3.11, a release candidate (tensorflow/tensorflow#82529). Ubuntu 22.04 and 24.04 have
-Python 3.10 and 3.12. CUDA 12.8 needs a driver of branch 525 or newer (NVIDIA CUDA compatibility
-guide, minor version compatibility), which is also the floor of an L4.
+Every tag is in use in public Dockerfiles; none of them was pulled as a test. The build checks the
+Python version. PyTorch's images have conda with Python 3.11 up to 2.9 and Ubuntu's Python 3.12 from
+2.10 on (pytorch/pytorch#170338); the template serves both. TensorFlow's have Ubuntu 22.04's Python
+3.11, a release candidate (tensorflow/tensorflow#82529). Ubuntu 22.04 and 24.04 have Python 3.10 and
+3.12. CUDA 12.8 needs a driver of branch 525 or newer (NVIDIA CUDA compatibility guide, minor
+version compatibility), as an L4 does.
 """
 
 
 @dataclass(frozen=True)
 class Copy:
-    """A file or folder of the context that goes into the image; a relative `target` lies under /workspace."""
+    """A file or folder of the context to copy; a relative `target` lies under /workspace."""
 
     source: str
     target: str
@@ -66,14 +67,14 @@ class Copy:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSpec:
-    """What a worker image is made from.
+    """The settings of a worker image. Raises `SettingsError` for an invalid value.
 
-    `python` is MAJOR.MINOR of the launcher, `beam` the release of apache-beam; both have to be the
-    launcher's (Dataflow, "Build custom container images"). `base_image` and `boot_image` replace
-    the defaults; `apt` lists Debian packages, `requirements` is the text of a requirements file,
-    `env` adds variables (and replaces those set here, except PATH and LD_LIBRARY_PATH), `threads`
-    are the OpenMP threads of one SDK process (see `threads_per_worker`), `imports` are modules
-    whose import the build proves. Raises `SettingsError` for what cannot be.
+    `python` (MAJOR.MINOR) and `beam` (the release of apache-beam) have to be those of the launcher
+    (Dataflow, "Build custom container images"). `base_image` and `boot_image` replace the defaults.
+    `apt` lists Debian packages, `requirements` is the text of a requirements file. `env` adds
+    variables and replaces those of `worker_environment`, but not PATH and LD_LIBRARY_PATH.
+    `threads` is the number of OpenMP threads of one SDK process. The build checks that the modules
+    `imports` can be imported.
     """
 
     family: Family = Family.BEAM
@@ -112,7 +113,7 @@ class ImageSpec:
             )
         for name in self.env:
             _require(
-                name not in OURS_IN_ENV,
+                name not in RESERVED_VARIABLES,
                 f"env.{name}",
                 self.env[name],
                 "unset: the image puts the driver's folders first in it",
@@ -121,7 +122,10 @@ class ImageSpec:
 
     @property
     def base(self) -> str:
-        """The base image: the one asked for, else the family's for this Python."""
+        """The base image: `base_image`, or the family's for this Python.
+
+        Raises `SettingsError` where the family has none for this Python.
+        """
         sdk = f"apache/beam_python{self.python}_sdk:{self.beam}"
         by_python = {self.python: sdk} if self.family is Family.BEAM else BASE_IMAGES[self.family]
         found = self.base_image or by_python.get(self.python)
@@ -129,14 +133,16 @@ class ImageSpec:
             raise SettingsError(
                 f"family {self.family} has no default base image with Python {self.python}",
                 where="worker.python",
-                why=f"its images carry Python {' or '.join(by_python)}; Dataflow needs the launcher's version in the image",
-                fix=f"launch with Python {next(iter(by_python))}, set worker.base_image, or use worker.base=beam",
+                why=f"its images carry Python {' or '.join(by_python)};"
+                " Dataflow needs the launcher's version in the image",
+                fix=f"launch with Python {next(iter(by_python))}, set worker.base_image,"
+                " or use worker.base=beam",
             )
         return found
 
     @property
     def boot(self) -> str:
-        """The image that the boot program is copied from."""
+        """The image from which the boot program is copied."""
         return self.boot_image or f"apache/beam_python{self.python}_sdk:{self.beam}"
 
     def values(self) -> dict[str, object]:
@@ -153,17 +159,14 @@ class ImageSpec:
             "imports": [*([framework] if framework else []), *self.imports],
             "apt": list(self.apt),
             "has_requirements": bool(self.requirements.strip()),
-            "env": {
-                **dict.fromkeys(THREAD_VARIABLES, str(self.threads)),
-                "TF_FORCE_GPU_ALLOW_GROWTH": "true",
-                **self.env,
-            },
+            "env": {**worker_environment(self.threads), **self.env},
             "copies": list(self.copies),
         }
 
 
-def _require(ok: object, key: str, value: object, allowed: str) -> None:
-    if not ok:
+def _require(accepted: object, key: str, value: object, allowed: str) -> None:
+    """Raise `SettingsError` for worker.KEY unless the value is `accepted`."""
+    if not accepted:
         raise SettingsError(
             f"{value!r} is not allowed", where=f"worker.{key}", why=f"it has to be {allowed}"
         )
@@ -176,15 +179,6 @@ def _is_pinned(reference: str) -> bool:
     return "@sha256:" in reference or tag not in ("", "latest")
 
 
-def threads_per_worker(cores: int, workers: int) -> int:
-    """OpenMP, MKL and OpenBLAS threads of one of `workers` processes on `cores` cores.
-
-    Measured (docs/facts.md): 8 processes with a thread per core each ran 8 times slower than one
-    process alone.
-    """
-    return max(1, cores // max(1, workers))
-
-
 def dockerfile(spec: ImageSpec, *, project_dir: Path | None = None) -> str:
     """The Dockerfile of `spec`, from `Dockerfile.FAMILY.j2`. Raises `TemplateError`."""
     return templating.render(f"Dockerfile.{spec.family}.j2", spec.values(), project_dir=project_dir)
@@ -192,7 +186,10 @@ def dockerfile(spec: ImageSpec, *, project_dir: Path | None = None) -> str:
 
 @dataclass(frozen=True)
 class Build:
-    """Everything a host needs to build: `reference` names the image, `context` is the tar.gz for `docker build -`."""
+    """An image to build: its `reference`, its `dockerfile`, and its `context`.
+
+    The context is the tar.gz for `docker build -`; `digest` is that of its files.
+    """
 
     reference: str
     dockerfile: str
@@ -207,9 +204,11 @@ def prepare(
     context_dir: Path | None = None,
     repository: str = "provision/worker",
 ) -> Build:
-    """Render and pack `spec`. The name holds the digest of the context: a changed one is another image, an unchanged one is found again.
+    """The build of `spec`: its Dockerfile rendered, its context packed.
 
-    Reads the templates and `context_dir`; raises `TemplateError` and `UsageError`.
+    The image is named after the digest of the context, so that a changed context is another image.
+    Reads the templates and the files of `context_dir`. Raises `TemplateError` for a template of the
+    project and `UsageError` for a context that cannot be packed.
     """
     text = dockerfile(spec, project_dir=project_dir)
     context = build_context(text, spec.requirements, context_dir)
@@ -218,5 +217,5 @@ def prepare(
 
 
 def image_reference(digest: str, repository: str = "provision/worker") -> str:
-    """The name of the image that a context of this digest builds, as `provision/worker:0123456789ab`."""
+    """The name of an image by the digest of its context, as `provision/worker:0123456789ab`."""
     return f"{repository}:{digest[:12]}"

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from provision.core.errors import SettingsError, UsageError
+from provision.core.worker_environment import threads_per_worker
 from provision.image import context
 from provision.image.context import (
     build_context,
@@ -27,7 +28,6 @@ from provision.image.dockerfile import (
     dockerfile,
     image_reference,
     prepare,
-    threads_per_worker,
 )
 
 # --- the specification ----------------------------------------------------------------------------

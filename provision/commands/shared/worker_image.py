@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from provision.cloud.market import catalog
 from provision.cloud.market.machine_choice import choose_machine_type
-from provision.image.dockerfile import Build, Copy, Family, ImageSpec, prepare, threads_per_worker
+from provision.core.worker_environment import threads_per_worker
+from provision.image.dockerfile import Build, Copy, Family, ImageSpec, prepare
 from provision.project.project import Project
 from provision.recipes.worker import WorkerImage
 from provision.resources.container import WORKSPACE

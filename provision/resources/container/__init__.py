@@ -6,8 +6,8 @@ worker's containers: name the file in `uses`.
 
 from __future__ import annotations
 
-from provision.resources.container.container import THREAD_VARIABLES, WORKSPACE, Container
+from provision.resources.container.container import WORKSPACE, Container
 from provision.resources.container.no_container import NoContainer
 from provision.resources.container.siblings import Siblings
 
-__all__ = ["THREAD_VARIABLES", "WORKSPACE", "Container", "NoContainer", "Siblings"]
+__all__ = ["WORKSPACE", "Container", "NoContainer", "Siblings"]

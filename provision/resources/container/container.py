@@ -15,6 +15,7 @@ from pathlib import Path
 from provision.core.model import Facts, State
 from provision.core.resource import Diagnosis, Resource
 from provision.core.shell import Argument, RemotePath, Script, fields, join, quote, script
+from provision.core.worker_environment import threads_per_worker, worker_environment
 from provision.resources.driver import DRIVER_DIR
 from provision.resources.file import diagnose_full_disk
 
@@ -30,8 +31,6 @@ NOFILE = "16384:16384"
 
 NVIDIA recommends at least 16384 for MPS; more needs CAP_SYS_RESOURCE.
 """
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-"""The variables from which OpenMP, MKL and OpenBLAS read their number of threads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,17 +71,9 @@ class Container(Resource):
     # --- what `docker run` is given ---------------------------------------------------------------
 
     def environment(self, facts: Facts) -> dict[str, str]:
-        """The variables of every process in the container; those of `env` come last and win.
-
-        OpenMP threads per worker are max(1, cores / processes): several processes with a thread per
-        core each were measured up to 64 times slower (docs/facts.md).
-        """
-        threads = str(max(1, facts.cpus // (self.processes or facts.cpus or 1)))
-        return {
-            "TF_FORCE_GPU_ALLOW_GROWTH": "true",
-            **dict.fromkeys(THREAD_VARIABLES, threads),
-            **self.env,
-        }
+        """The variables of every process in the container; those of `env` come last and win."""
+        processes = self.processes or facts.cpus or 1
+        return {**worker_environment(threads_per_worker(facts.cpus, processes)), **self.env}
 
     def run_options(self, facts: Facts) -> list[Argument]:
         """The options of `docker run`; `ensure` adds the device nodes that the host has."""

@@ -22,8 +22,9 @@ from provision.core.frames import MarkReader
 from provision.core.job import script_command
 from provision.core.model import Sink, Transport
 from provision.core.shell import Script, script
+from provision.core.worker_environment import THREAD_VARIABLES
 from provision.project.project import Project
-from provision.resources.container import THREAD_VARIABLES, WORKSPACE
+from provision.resources.container import WORKSPACE
 
 BARRIER_S = 60
 """How long programs wait for one another before they give up: one that cannot be started would hold
