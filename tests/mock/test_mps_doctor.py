@@ -97,7 +97,7 @@ def test_nvidia_smi_tells_a_client_of_mps_from_any_other_process(enabled: Box) -
         told.write_text(told.read_text().replace("M+C", "C"))
         assert (
             found(enabled.examined(), "warn")["attachment"]["what"]
-            == f"process {client} is of type C for nvidia-smi"
+            == f"nvidia-smi gives process {client} the type C"
         )
 
 
@@ -233,7 +233,7 @@ def test_a_container_for_each_worker_is_looked_at_where_the_daemon_lives(tmp_pat
         shared.set()  # the settings name the other topology
         done = mps_doctor(shared.project, HERE)
         assert [check["fix"] for check in found(done, "fail").values()] == [
-            "invoke mps.enable   (makes them anew)"
+            "invoke mps.enable   (recreates them)"
         ]
         shared.set(topology="containers")
         mock.run("sudo docker rm -f worker-mps")

@@ -21,13 +21,15 @@ from provision.commands.mps.doctor import mps_doctor
 from provision.commands.mps.enable import mps_enable
 from provision.commands.shared.targets import Targets
 from provision.core.model import Event, Note, ResourceStarted
-from provision.mps.status import inside
+from provision.core.shell import shell_text
+from provision.mps.daemon import daemon
 from provision.testing import MockHost
 from tests.mock.driving import eventually
 from tests.mock.sharing import HERE, IMAGE, Shared, changed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 R = "$PROVISION_MOCK_ROOT"
+RECORD_PROOF = shell_text(daemon.HERE / "record_proof.sh", *daemon.LOCK_FUNCTIONS)
 recipe = importlib.import_module("provision.recipes.mps")
 
 
@@ -689,7 +691,7 @@ def test_a_proof_is_there_while_the_next_one_is_written(gpu: Shared) -> None:
     # read before anything is redirected: a shell gives up its end of the pipe there, and the writer
     # goes on
     read = f'{{ sleep 0.5; seen=$(cat {proof}); echo "$seen" >&2; }}'
-    seen = gpu.inside(f"{read} | sh -eu -c {shlex.quote(inside.NOTE)} provision key 2>&1")
+    seen = gpu.inside(f"{read} | sh -eu -c {shlex.quote(RECORD_PROOF)} provision key 2>&1")
     assert "worker: attached" in seen
     assert gpu.inside(f"cat {proof}").endswith(":key\n")
 

@@ -8,9 +8,12 @@ import subprocess
 
 import pytest
 
-from provision.mps.status import inside
+from provision.core.shell import PACKAGE, shell_text
 
-ASK = inside._PRELUDE + '\necho "$(owner self) $(owner "$1") $(owner 4194305)"\n'
+ASK = (
+    shell_text(PACKAGE / "mps/processes.sh")
+    + '\necho "$(uid_of self) $(uid_of "$1") $(uid_of 4194305)"\n'
+)
 
 
 @pytest.mark.parametrize("shell", ["dash", "bash", "sh"])

@@ -35,14 +35,11 @@ AT_HOME: Mapping[str, tuple[str, ...]] = {
 }
 """Which parts of the package may import what."""
 
-PRINTERS = ("cli/", "report/")
+PRINTERS = ("cli/", "report/", "mps/daemon/programs/")
 
 NOT_MOVED = frozenset(
     {
         "inventory.ansible",
-        "mps.disable",
-        "mps.enable",
-        "mps.status",
         "vm.copy",
         "vm.delete",
         "vm.extend",

@@ -20,7 +20,7 @@ from provision.mps.daemon.compute_mode import ComputeMode
 from provision.mps.daemon.daemon import MpsDaemon
 from provision.recipes import WorkerImage, gpu_host, load_recipe, mps, user_resources, worker
 from provision.recipes.host import registry_hosts
-from provision.recipes.mps import elsewhere
+from provision.recipes.mps import no_mps_in_other_topology
 from provision.recipes.worker import no_worker, worker_without_image
 from provision.resources import (
     BootFragment,
@@ -237,7 +237,11 @@ def test_topology_container_removes_the_other_containers() -> None:
 def test_mps_is_one_wave_after_the_containers(topology: str) -> None:
     chosen = settings(mps={"topology": topology})
     boxes = worker_without_image(chosen, PULLED, after=("mps-elsewhere",))
-    whole = [elsewhere(chosen), *boxes, *mps(chosen, needs=tuple(box.name for box in boxes))]
+    whole = [
+        no_mps_in_other_topology(chosen),
+        *boxes,
+        *mps(chosen, needs=tuple(box.name for box in boxes)),
+    ]
     assert [resource.name for resource in waves(whole)[-1]][-2:] == ["mps", "mps-steps"]
 
 

@@ -21,12 +21,6 @@ STILL_INLINE = frozenset(
     {
         "commands/dev/shared/clients.py",
         "commands/shared/remote_exec.py",
-        "mps/daemon/compute_mode.py",
-        "mps/daemon/daemon.py",
-        "mps/doctor/evidence.py",
-        "mps/status/gpu_holders.py",
-        "mps/status/inside.py",
-        "mps/status/status.py",
     }
 )
 """Modules whose scripts have not become files yet. The list only shrinks."""

@@ -11,7 +11,7 @@ from provision.core.model import Host
 from provision.core.resource import Resource
 from provision.project.project import Project
 from provision.recipes import worker
-from provision.recipes.mps import kept
+from provision.recipes.mps import mps_as_chosen
 
 
 def dev_up(project: Project, targets: Targets) -> TaskResult:
@@ -23,7 +23,7 @@ def dev_up(project: Project, targets: Targets) -> TaskResult:
 
     def recipe(target: Host) -> list[Resource]:
         own = worker(project.settings, image, host=target)
-        return [*convergence.cos_recipe(project, target), *own, kept(project.settings)]
+        return [*convergence.cos_recipe(project, target), *own, mps_as_chosen(project.settings)]
 
     chosen = convergence.hosts(project, targets)
     finished = convergence.converge(project, targets, chosen, recipe, "dev.up")

@@ -8,7 +8,7 @@ from provision.commands.shared.targets import Targets
 from provision.core.model import Host
 from provision.core.resource import Resource
 from provision.project.project import Project
-from provision.recipes.mps import elsewhere, mps
+from provision.recipes.mps import mps, no_mps_in_other_topology
 
 
 def mps_disable(project: Project, targets: Targets, *, force: bool = False) -> TaskResult:
@@ -19,6 +19,6 @@ def mps_disable(project: Project, targets: Targets, *, force: bool = False) -> T
 
     def recipe(target: Host) -> list[Resource]:
         own = mps(project.settings, present=False, force=force, host=target)
-        return [elsewhere(project.settings, force=force), *own]
+        return [no_mps_in_other_topology(project.settings, force=force), *own]
 
     return convergence.run(project, targets, recipe, "mps.disable")

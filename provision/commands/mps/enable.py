@@ -10,7 +10,7 @@ from provision.commands.shared.worker_image import worker_image
 from provision.core.model import Host
 from provision.core.resource import Resource
 from provision.project.project import Project
-from provision.recipes.mps import elsewhere, mps, outside
+from provision.recipes.mps import mps, no_mps_in_other_topology, programs_outside_mps
 from provision.recipes.worker import worker_without_image
 
 
@@ -24,11 +24,11 @@ def mps_enable(project: Project, targets: Targets) -> TaskResult:
 
     def recipe(target: Host) -> list[Resource]:
         settings = project.settings
-        other_daemon = elsewhere(settings, image=image.reference)
+        other_daemon = no_mps_in_other_topology(settings, image=image.reference)
         containers = worker_without_image(settings, image, host=target, after=(other_daemon.name,))
         needs = tuple(container.name for container in containers)
         steps = [other_daemon, *containers, *mps(settings, host=target, needs=needs)]
-        return steps if targets.check else [*steps, outside(settings, host=target)]
+        return steps if targets.check else [*steps, programs_outside_mps(settings, host=target)]
 
     hosts = convergence.hosts(project, targets)
     finished = convergence.converge(project, targets, hosts, recipe, "mps.enable")

@@ -14,7 +14,7 @@ from provision.core.exchange import tail
 from provision.core.job import reading_command, script_command
 from provision.core.model import Sink, Transport
 from provision.core.shell import ARGUMENT_LIMIT_BYTES, Argument, Script, script
-from provision.mps.status import inside
+from provision.mps.daemon.daemon import alive_text
 from provision.project.project import Project
 from provision.recipes.mps import FRAGMENT as MPS_FRAGMENT
 from provision.recipes.worker import daemon_container_name
@@ -100,7 +100,7 @@ def around(project: Project) -> dict[str, Argument]:
         "hidden": "CUDA_VISIBLE_DEVICES" if settings.mps.gpu else "",
         "chosen": FRAGMENTS / MPS_FRAGMENT,
         "daemon": daemon_container_name(settings),
-        "alive": inside.ALIVE,
+        "alive": alive_text(),
         "without": project.with_program_name(
             "MPS is enabled here, but no daemon runs: CUDA programs run without it; invoke mps.enable"
         ),

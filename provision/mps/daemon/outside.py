@@ -1,4 +1,4 @@
-"""Who uses the GPU outside MPS although a daemon answers: a program that began before it did. Pure."""
+"""Report programs that use the GPU outside MPS because they started before the daemon did. Pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from provision.mps.status.status import read_status, status_script
 from provision.report.text import counted
 from provision.resources.driver import DRIVER_DIR
 
-_NAMED = 4
-"""So many programs are named; `mps.status` lists all."""
+_MAX_LISTED = 4
+"""How many programs the remark lists; `mps.status` lists all."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MpsOutside(Resource):
-    """Told, and nothing more: only a new start brings a program into MPS, and when that may be is for its user to say.
+    """Programs outside MPS, reported and left alone.
 
-    `container`, `worker`, `gpu` as in `MpsDaemon`; `directory` is the driver's folder.
+    Only a restart brings a program into MPS, and its user decides when. `container`, `worker` and
+    `gpu` as in `MpsDaemon`; `directory` is the driver's folder.
     """
 
     container: str
@@ -29,7 +30,7 @@ class MpsOutside(Resource):
     directory: str = DRIVER_DIR.path
 
     def probe(self) -> Script:
-        """Clients, and who holds the GPU; nothing where that is MPS alone."""
+        """Print clients and users of the GPU; nothing where MPS alone uses it."""
         return status_script(
             self.container,
             worker=self.worker,
@@ -40,30 +41,27 @@ class MpsOutside(Resource):
         )
 
     def read(self, text: str) -> State:
-        """`{"outside"}`, the programs in words; none where no daemon answers, or the GPU's tables cannot be read."""
+        """`{"outside"}`, the programs as text; empty where no daemon answers or nothing is readable."""
         try:
             status = read_status(text)
         except ProvisionError:
             return {"outside": ""}
         if not status.daemon:
             return {"outside": ""}
-        named = [
-            f"{user.pid} {user.command}" + (f" ({user.container})" if user.container else "")
-            for user in status.outside
-        ]
-        more = f"; {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-        head = f"{counted(len(named), 'program')}: " if len(named) > 1 else ""
-        return {"outside": f"{head}{'; '.join(named[:_NAMED])}{more}"}
+        programs = [str(user) for user in status.outside]
+        head = f"{counted(len(programs), 'program')}: " if len(programs) > 1 else ""
+        more = f"; {len(programs) - _MAX_LISTED} more" if len(programs) > _MAX_LISTED else ""
+        return {"outside": f"{head}{'; '.join(programs[:_MAX_LISTED])}{more}"}
 
     def remark(self, actual: State | None) -> str:
-        """Who has to be started again."""
+        """The programs that have to be restarted."""
         outside = (actual or {}).get("outside")
         return f"uses the GPU outside MPS until it is started again: {outside}" if outside else ""
 
     def desired(self, facts: Facts) -> State:  # noqa: ARG002
-        """Whatever it is."""
+        """`{}`: every state is accepted."""
         return {}
 
     def ensure(self, facts: Facts) -> Script | None:  # noqa: ARG002
-        """Nothing."""
+        """None: there is nothing to change."""
         return None

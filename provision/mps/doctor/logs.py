@@ -1,24 +1,24 @@
-"""control.log, server.log and the kernel's log, as data. Pure.
+"""Readers of control.log, server.log and the kernel's log. Pure.
 
-Source: the NVIDIA MPS guide (appendix on logging) and logs recorded on driver 580; the meaning of
-each line is told in docs/facts.md. `User did not send valid credentials` stands before perfectly
-good clients and means nothing.
+Source: the NVIDIA MPS guide (appendix on logging) and logs recorded on driver 580; docs/facts.md
+says what each line means. `User did not send valid credentials` precedes healthy clients and means
+nothing.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 _LINE = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) +(\w+) +(\d{1,9})\] ?(.*)", re.ASCII)
-_RESPAWNS = 3
-"""Servers that end one after the other before any of them was ready: a loop, not an accident."""
+_MIN_RESPAWNS = 3
+"""So many servers that end one after the other, none of them ready, are a loop."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line: when (local time of the machine), who (`Control`, `Server`, `Other`, `Client`), its PID, what."""
+    """One line: local time, who wrote it (`Control`, `Server`, …), its PID, the text."""
 
     when: str
     who: str
@@ -27,24 +27,27 @@ class Line:
 
 
 def lines(text: str) -> tuple[Line, ...]:
-    """The lines of a log; what has no such shape belongs to no line and is left out."""
+    """The lines of a log; text of another shape is left out."""
     return tuple(
-        Line(found[1], found[2], int(found[3]), found[4])
+        Line(match[1], match[2], int(match[3]), match[4])
         for raw in text.splitlines()
-        if (found := _LINE.match(raw))
+        if (match := _LINE.match(raw))
     )
 
 
 def _texts(text: str) -> Iterator[str]:
-    """What each line says; a line without a stamp is taken whole."""
+    """The text of each line; a line without a stamp is taken whole."""
     for raw in text.splitlines():
-        found = _LINE.match(raw)
-        yield found[4] if found else raw
+        match = _LINE.match(raw)
+        yield match[4] if match else raw
+
+
+# --- control.log ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ControlLog:
-    """What control.log tells."""
+    """What control.log says of the time since the daemon started last."""
 
     socket: str = ""
     ready: tuple[int, ...] = ()
@@ -52,21 +55,20 @@ class ControlLog:
     ended: tuple[tuple[int, int], ...] = ()
     """(PID, exit status) of servers that ended."""
     failed: tuple[int, ...] = ()
-    """Servers that ended with a failure and were never ready, since another one became ready."""
+    """Servers that failed before they were ready, since the last one that became ready."""
     fatal: int = 0
-    """How often a server met a fatal exception since one became ready."""
+    """How many fatal exceptions servers met since the last one that became ready."""
     refused_uids: tuple[int, ...] = ()
     """Users whose commands were refused."""
     pending_uids: tuple[int, ...] = ()
-    """Users whose last client was put on the pending list and whose server was not ready
-    afterwards."""
+    """Users whose last client is pending: no server of theirs became ready afterwards."""
     blocked_by: int = 0
-    """Worker threads that held up the last end of a server, 0 when none does."""
+    """Worker threads that the last attempt to end a server waits for."""
 
     @property
     def respawns(self) -> bool:
-        """True where servers end with a failure as often as they are started, none of them ever ready."""
-        return len(self.failed) >= _RESPAWNS
+        """True where servers fail as often as they are started, none of them ever ready."""
+        return len(self.failed) >= _MIN_RESPAWNS
 
 
 _READY = re.compile(r"NEW SERVER (\d{1,9}): Ready", re.ASCII)
@@ -81,64 +83,69 @@ _SOCKET = re.compile(r"Starting control daemon using socket (.*)")
 
 def control_log(text: str) -> ControlLog:
     """Everything since the daemon started last."""
-    said = list(_texts(text))
-    starts = [number for number, line in enumerate(said) if _SOCKET.match(line)]
-    said = said[starts[-1] :] if starts else said
-    socket = _SOCKET.match(said[0]) if said else None
+    texts = list(_texts(text))
+    starts = [number for number, line in enumerate(texts) if _SOCKET.match(line)]
+    texts = texts[starts[-1] :] if starts else texts
+    socket = _SOCKET.match(texts[0]) if texts else None
     ready = {
-        number: int(found[1]) for number, line in enumerate(said) if (found := _READY.search(line))
+        number: int(match[1]) for number, line in enumerate(texts) if (match := _READY.search(line))
     }
-    since = said[max(ready, default=-1) + 1 :]
+    since_ready = texts[max(ready, default=-1) + 1 :]
     return ControlLog(
         socket=socket[1].strip() if socket else "",
         ready=tuple(ready.values()),
-        ended=_ended(said),
+        ended=_ended(texts),
         failed=tuple(
-            pid for pid, status in _ended(since) if status != 0 and pid not in ready.values()
+            pid for pid, status in _ended(since_ready) if status != 0 and pid not in ready.values()
         ),
-        fatal=sum("encountered a fatal exception" in line for line in since),
+        fatal=sum("encountered a fatal exception" in line for line in since_ready),
         refused_uids=tuple(
-            dict.fromkeys(int(found[1]) for line in said if (found := _REFUSED.search(line)))
+            dict.fromkeys(int(match[1]) for line in texts if (match := _REFUSED.search(line)))
         ),
-        pending_uids=_pending(said),
-        blocked_by=_blocked(said),
+        pending_uids=_pending_uids(texts),
+        blocked_by=_blocking_threads(texts),
     )
 
 
-def _ended(said: list[str]) -> tuple[tuple[int, int], ...]:
-    return tuple((int(found[1]), int(found[2])) for line in said if (found := _ENDED.search(line)))
+def _ended(texts: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    """(PID, exit status) of every server that ended."""
+    matches = (_ENDED.search(line) for line in texts)
+    return tuple((int(match[1]), int(match[2])) for match in matches if match)
 
 
-def _pending(said: list[str]) -> tuple[int, ...]:
+def _pending_uids(texts: Sequence[str]) -> tuple[int, ...]:
     """Users whose client was put on the pending list and whose server did not become ready since."""
     pending: dict[int, None] = {}
     starting = -1
-    for line in said:
-        if found := _PENDING.search(line):
-            pending[int(found[1])] = None
-        elif found := _STARTING.search(line):
-            starting = int(found[1])
-        elif found := _SERVED.search(line):
-            pending.pop(int(found[1]), None)
+    for line in texts:
+        if match := _PENDING.search(line):
+            pending[int(match[1])] = None
+        elif match := _STARTING.search(line):
+            starting = int(match[1])
+        elif match := _SERVED.search(line):
+            pending.pop(int(match[1]), None)
         elif _READY.search(line):
             pending.pop(starting, None)
     return tuple(pending)
 
 
-def _blocked(said: list[str]) -> int:
+def _blocking_threads(texts: Sequence[str]) -> int:
     """Worker threads that the last attempt to end a server waits for; 0 once a server ended."""
-    blocked = 0
-    for line in said:
-        if found := _BLOCKED.search(line):
-            blocked = int(found[1])
+    threads = 0
+    for line in texts:
+        if match := _BLOCKED.search(line):
+            threads = int(match[1])
         elif _ENDED.search(line):
-            blocked = 0
-    return blocked
+            threads = 0
+    return threads
+
+
+# --- server.log -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ServerLog:
-    """What server.log tells of the last server in it."""
+    """What server.log says of the last server in it."""
 
     pid: int | None = None
     thread_percentage: float | None = None
@@ -146,7 +153,7 @@ class ServerLog:
     """(device, MiB) of every limit."""
     started: bool = False
     suspect: int | None = None
-    """The first client that turned INACTIVE: the one whose fault the others share."""
+    """The first client that turned INACTIVE: the others share its fault."""
     fault: bool = False
     no_shared_memory: bool = False
 
@@ -162,24 +169,28 @@ _INACTIVE = re.compile(
 
 def server_log(text: str) -> ServerLog:
     """The last server's limits, and its fault where there was one."""
-    every = lines(text)
-    pid = every[-1].pid if every else None
-    said = list(_texts(text)) if pid is None else [line.text for line in every if line.pid == pid]
-    percentages = [float(found[1]) for line in said if (found := _PERCENT.search(line))]
+    stamped = lines(text)
+    pid = stamped[-1].pid if stamped else None
+    texts = list(_texts(text))
+    if pid is not None:
+        texts = [line.text for line in stamped if line.pid == pid]
+    percentages = [float(match[1]) for line in texts if (match := _PERCENT.search(line))]
     limits = {
-        int(found[1]): int(found[2], 16) >> 20 for line in said if (found := _LIMIT.search(line))
+        int(match[1]): int(match[2], 16) >> 20 for line in texts if (match := _LIMIT.search(line))
     }
-    suspects = [int(found[1]) for line in said if (found := _INACTIVE.search(line))]
+    suspects = [int(match[1]) for line in texts if (match := _INACTIVE.search(line))]
     return ServerLog(
         pid=pid,
         thread_percentage=percentages[-1] if percentages else None,
         memory_limits_mib=tuple(limits.items()),
-        started=any(line.startswith("Server has started") for line in said),
+        started=any(line.startswith("Server has started") for line in texts),
         suspect=suspects[0] if suspects else None,
-        fault=any("handling a fatal GPU error" in line for line in said),
-        no_shared_memory=any("failed to create/open SHM segment" in line for line in said),
+        fault=any("handling a fatal GPU error" in line for line in texts),
+        no_shared_memory=any("failed to create/open SHM segment" in line for line in texts),
     )
 
+
+# --- the kernel's log -----------------------------------------------------------------------------
 
 _XID = re.compile(r"NVRM: Xid \(([^)]*)\): (\d{1,5})\b,? ?(.*)", re.ASCII)
 
@@ -195,8 +206,5 @@ class Xid:
 
 def xids(text: str) -> tuple[Xid, ...]:
     """Every Xid of a kernel log, in order."""
-    return tuple(
-        Xid(found[1], int(found[2]), found[3])
-        for raw in text.splitlines()
-        if (found := _XID.search(raw))
-    )
+    matches = (_XID.search(raw) for raw in text.splitlines())
+    return tuple(Xid(match[1], int(match[2]), match[3]) for match in matches if match)

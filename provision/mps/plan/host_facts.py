@@ -6,7 +6,7 @@ from pathlib import Path
 
 from provision.core.parsing import parse_int, unreadable_answer
 from provision.core.shell import Script, fields, script, shell_text
-from provision.mps.daemon.client import CLIENT, seen
+from provision.mps.daemon.probe_client import probe_client_program, read_probe
 from provision.mps.plan.gpu_limits import sms_of
 from provision.mps.plan.model import HostFacts
 from provision.resources import nvidia_smi
@@ -30,7 +30,7 @@ docker exec -i "$name" sh -c "$body" provision "$query" "$client" "$gpu" </dev/n
         name=container,
         body=shell_text(HERE / "container_facts.sh"),
         query=nvidia_smi.GPU_FIELDS,
-        client=CLIENT,
+        client=probe_client_program(),
         gpu=gpu,
     )
 
@@ -60,7 +60,7 @@ def host_facts(text: str) -> HostFacts:
     listed = nvidia_smi.read_gpus(values.get("gpu", ""))
     if not listed:
         raise unreadable_answer("nvidia-smi --query-gpu", values.get("gpu", ""))
-    gpu, client = listed[0], seen(text)
+    gpu, client = listed[0], read_probe(text)
     sms_by_name = sms_of(gpu.name)
     return HostFacts(
         gpu=gpu.name,

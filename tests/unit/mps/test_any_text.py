@@ -19,7 +19,7 @@ from provision.core.errors import ProvisionError
 from provision.mps import explain
 from provision.mps.bench import cell, cores, target_facts
 from provision.mps.bench.cell import Cell
-from provision.mps.daemon import client
+from provision.mps.daemon import probe_client
 from provision.mps.doctor import evidence
 from provision.mps.plan import gpu_limits, host_facts, measure
 
@@ -40,9 +40,9 @@ READERS: Mapping[str, Callable[[str], Any]] = {
     "bench.cores.parse_cpu_list": cores.parse_cpu_list,
     "bench.target_facts.read_target_facts": target_facts.read_target_facts,
     "bench.cell.read_cell": lambda text: [cell.read_cell(text, CELLS[len(text) % 2], "box")],
-    "daemon.client.seen": client.seen,
+    "daemon.probe_client.read_probe": probe_client.read_probe,
     "explain.explain": explain.explain,
-    "doctor.evidence.found": lambda text: evidence.found(text, text[::-1]),
+    "doctor.evidence.read_evidence": lambda text: evidence.read_evidence(text, text[::-1]),
     "plan.measure.read_measurement": measure.read_measurement,
     "plan.gpu_limits.sms_of": gpu_limits.sms_of,
     "plan.host_facts.is_running": host_facts.is_running,
@@ -50,7 +50,7 @@ READERS: Mapping[str, Callable[[str], Any]] = {
     "plan.host_facts.gpu_uuid": host_facts.gpu_uuid,
     "plan.host_facts.host_facts": host_facts.host_facts,
 }
-ELSEWHERE = frozenset(("status.control_tool", "status.status", "doctor.logs"))
+ELSEWHERE = frozenset(("status.control_tool", "status.status", "status.gpu_users", "doctor.logs"))
 """Modules all of whose functions are tried in test_parse.py."""
 SAID = """idle 0
 go 1700000000.5
@@ -142,7 +142,7 @@ def takes_text(function: Any, module: ModuleType) -> bool:
         or function.__name__.startswith("_")
     ):
         return False
-    return bool({"text", "looked", "name"} & set(inspect.signature(function).parameters))
+    return bool({"text", "container_text", "name"} & set(inspect.signature(function).parameters))
 
 
 def test_every_reader_is_tried() -> None:

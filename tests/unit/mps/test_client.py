@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import subprocess
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from provision.mps.daemon.client import CLIENT, Seen, seen
+from provision.mps.daemon.probe_client import ProbeResult, probe_client_program, read_probe
 
 BUSY = 46
 
@@ -49,9 +50,8 @@ def printed(
 ) -> str:
     patch.setattr(ctypes, "CDLL", lambda name: cuda)
     patch.setattr("sys.argv", ["-c", *words])
-    with pytest.raises(SystemExit) as ended:
-        exec(CLIENT, {"__name__": "__main__"})
-    assert ended.value.code is None
+    with contextlib.suppress(SystemExit):
+        exec(probe_client_program(), {"__name__": "__main__"})
     return capsys.readouterr().out
 
 
@@ -60,7 +60,7 @@ def test_multiprocessors_are_told_where_no_context_can_be_made(
 ) -> None:
     """In EXCLUSIVE_PROCESS the server alone is let in."""
     out = printed(monkeypatch, capsys, driver(context=BUSY))
-    assert seen(out) == Seen(132, (13, 0))
+    assert read_probe(out) == ProbeResult(132, (13, 0))
     assert out.splitlines()[-1] == "failed: cuCtxCreate_v2 gives 46"
 
 

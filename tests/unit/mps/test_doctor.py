@@ -23,7 +23,9 @@ from provision.mps.doctor.checks import (
     exit_code,
     numbered,
 )
-from provision.mps.doctor.evidence import Daemon, Found, found
+from provision.mps.doctor.evidence import Evidence, read_evidence
+from provision.mps.status.gpu_users import GpuUser
+from provision.mps.status.status import MpsStatus
 from provision.report.checks import Check, Verdict, checks_document, checks_lines
 from provision.resources import nvidia_smi
 
@@ -46,13 +48,13 @@ GPU = nvidia_smi.SmiGpu(
     True,
     "0",
 )
-DAEMON = Daemon(
-    answers=True,
-    said="100.0",
+STATUS = MpsStatus(
+    daemon=True,
+    answer="100.0",
     server_state="ACTIVE",
     server_uid=0,
     thread_percentage=100.0,
-    clients=(609,),
+    clients=(GpuUser(609, "python3 train.py"),),
     gpus=(GPU,),
     cuda=(13, 0),
 )
@@ -72,24 +74,25 @@ def plain(value: Any) -> Any:
     match value:
         case "<none>":
             return None
+        case [{"pid": _}, *_]:
+            return tuple(GpuUser(**fields) for fields in value)
         case list():
             return tuple(value)
         case {"count": int(count)}:
-            return tuple(range(100, 100 + count))
+            return tuple(GpuUser(pid, "python3 train.py") for pid in range(100, 100 + count))
         case _:
             return value
 
 
-def host(case: Mapping[str, Any]) -> Found:
-    """A healthy host with what the case changes."""
+def evidence_of(case: Mapping[str, Any]) -> Evidence:
+    """The evidence of a healthy host with the changes of the case."""
     looked = changed(LOOK, case.get("look", {}), case.get("rows", []), case.get("drop", []))
     workers = changed(WORKERS, case.get("workers", {}), case.get("worker_rows", []), [])
     gpu = replace(GPU, **{key: plain(value) for key, value in case.get("gpu", {}).items()})
-    daemon = replace(DAEMON, gpus=(gpu,))
-    daemon = replace(daemon, **{key: plain(value) for key, value in case.get("daemon", {}).items()})
+    changes = {key: plain(value) for key, value in case.get("status", {}).items()}
     return replace(
-        found(looked, workers),
-        daemon=daemon,
+        read_evidence(looked, workers),
+        status=replace(STATUS, **{"gpus": (gpu,), **changes}),
         probe=case.get("probe", ATTACHED),
         options=tuple(case.get("options", ())),
         differs=case.get("differs", {}),
@@ -102,7 +105,7 @@ def verdict(checks: tuple[Check, ...], name: str) -> Check:
 
 
 def test_a_healthy_host_is_healthy() -> None:
-    checks = diagnose(host({}))
+    checks = diagnose(evidence_of({}))
     assert [check for check in checks if check.status is not Verdict.OK] == []
     assert exit_code(checks) == EXIT_HEALTHY
     assert checks_document(checks)["ok"] is True
@@ -116,7 +119,7 @@ def test_a_healthy_host_is_healthy() -> None:
 def test_what_was_found_is_judged(case: Mapping[str, Any]) -> None:
     """The check alone is asked: what it rests on may have failed for the same reason."""
     spec = next(spec for spec in CHECKS if spec.id == case["check"])
-    judged = spec.judge(host(case))
+    judged = spec.find(evidence_of(case))
     assert judged.status.value == case["want"], judged
     assert re.search(case.get("says", ""), f"{judged.what}\n{judged.why}\n{judged.fix}"), judged
     if judged.status is Verdict.FAIL or judged.status is Verdict.WARN:
@@ -138,7 +141,7 @@ def test_the_checks_are_the_twenty_two_in_order() -> None:
 
 
 def test_what_rests_on_a_failure_is_not_judged() -> None:
-    checks = diagnose(host({"look": {"running": "false"}}))
+    checks = diagnose(evidence_of({"look": {"running": "false"}}))
     assert verdict(checks, "container").status is Verdict.FAIL
     others = {
         check.id: check.status
@@ -147,12 +150,12 @@ def test_what_rests_on_a_failure_is_not_judged() -> None:
     }
     assert set(others.values()) == {Verdict.UNKNOWN}
     assert exit_code(checks) == EXIT_BROKEN
-    assert "rests on container" in verdict(checks, "devices").what
+    assert "depends on container" in verdict(checks, "devices").what
 
 
 def test_no_daemon_leaves_what_lies_above_it_alone() -> None:
     checks = diagnose(
-        host({"daemon": {"answers": False, "said": "Cannot find"}, "drop": ["process"]})
+        evidence_of({"status": {"daemon": False, "answer": "Cannot find"}, "drop": ["process"]})
     )
     assert [check.id for check in checks if check.status is Verdict.FAIL] == ["daemon"]
     assert [check.id for check in checks if check.status is Verdict.UNKNOWN] == [
@@ -174,13 +177,13 @@ def test_no_daemon_leaves_what_lies_above_it_alone() -> None:
     ],
 )
 def test_it_is_never_healthy_where_it_cannot_tell(case: Mapping[str, Any], code: int) -> None:
-    checks = diagnose(host(case))
+    checks = diagnose(evidence_of(case))
     assert exit_code(checks) == code
     assert checks_document(checks)["ok"] is (code in {EXIT_HEALTHY, EXIT_WARNINGS})
 
 
 def test_nothing_at_all_is_no_good_news() -> None:
-    checks = diagnose(Found())
+    checks = diagnose(Evidence())
     assert exit_code(checks) == EXIT_BROKEN
     assert not any(check.status is Verdict.OK for check in checks if check.id != "pipeline")
 
@@ -194,10 +197,10 @@ LINES = st.lists(
     looked=LINES,
     workers=LINES,
     probe=st.sampled_from(["", ATTACHED, "outside", "failed: x"]),
-    daemon=st.sampled_from([Daemon(), DAEMON]),
+    status=st.sampled_from([MpsStatus(), STATUS]),
 )
-def test_any_answer_is_judged(looked: str, workers: str, probe: str, daemon: Daemon) -> None:
-    checks = diagnose(replace(found(looked, workers), daemon=daemon, probe=probe))
+def test_any_answer_is_judged(looked: str, workers: str, probe: str, status: MpsStatus) -> None:
+    checks = diagnose(replace(read_evidence(looked, workers), status=status, probe=probe))
     assert [check.id for check in checks] == [spec.id for spec in CHECKS]
     assert exit_code(checks) in range(4)
 
@@ -205,7 +208,9 @@ def test_any_answer_is_judged(looked: str, workers: str, probe: str, daemon: Dae
 def test_the_lines_fit_and_say_why_and_what_to_do() -> None:
     checks = numbered(
         diagnose(
-            host({"daemon": {"answers": False, "said": "Cannot find MPS control daemon process"}})
+            evidence_of(
+                {"status": {"daemon": False, "answer": "Cannot find MPS control daemon process"}}
+            )
         )
     )
     lines = checks_lines(checks)

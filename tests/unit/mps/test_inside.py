@@ -11,10 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from provision.mps.status import inside
+from provision.core.shell import shell_text
+from provision.mps.daemon import daemon
+from provision.mps.status import status
 from provision.mps.status.status import read_status
 
 NOBODY = 65534
+ENABLE = shell_text(daemon.HERE / "enable_in_container.sh", *daemon.STOP_FUNCTIONS)
+DISABLE = shell_text(daemon.HERE / "disable_in_container.sh", *daemon.STOP_FUNCTIONS)
+RECORD_PROOF = shell_text(daemon.HERE / "record_proof.sh", *daemon.LOCK_FUNCTIONS)
+REMOVE_CREATED = shell_text(daemon.HERE / "remove_created.sh", *daemon.LOCK_FUNCTIONS)
+STATUS = shell_text(status.HERE / "daemon.sh", *status.DAEMON_FUNCTIONS)
 
 
 @pytest.fixture
@@ -51,7 +58,7 @@ def ran(
     )
 
 
-@pytest.mark.parametrize("source", [inside.ENABLE, inside.DISABLE], ids=["enable", "disable"])
+@pytest.mark.parametrize("source", [ENABLE, DISABLE], ids=["enable", "disable"])
 def test_a_user_who_may_not_write_is_told_at_once(root: Path, source: str) -> None:
     (root / "run").chmod(0o555)
     done = ran(
@@ -73,9 +80,9 @@ def test_a_user_who_may_not_write_is_told_at_once(root: Path, source: str) -> No
 
 def test_what_clients_said_of_a_server_that_is_gone_is_not_noted(root: Path) -> None:
     """Another run may have ended MPS since, and what it made is gone: notes would be there for good."""
-    assert ran(root, inside.NOTE, "key").returncode == 0
+    assert ran(root, RECORD_PROOF, "key").returncode == 0
     assert list((root / "run").iterdir()) == []
-    assert ran(root, inside.NOTE, "key", control="echo 1").returncode == 0
+    assert ran(root, RECORD_PROOF, "key", control="echo 1").returncode == 0
     assert (
         (root / "run/provision-mps/proof")
         .read_text()
@@ -87,11 +94,11 @@ def test_what_enabling_makes_is_written_down_whatever_notes_there_are(root: Path
     notes = root / "run/provision-mps"
     notes.mkdir()
     (notes / "proof").write_text("of a daemon that somebody started by hand\n")
-    assert ran(root, inside.ENABLE, "", "100", "", "", "", "20", "30").returncode == 1, (
+    assert ran(root, ENABLE, "", "100", "", "", "", "20", "30").returncode == 1, (
         "there is no daemon to start"
     )
     assert (notes / "made").read_text().split() == [f"{root}/run/mps/pipe", f"{root}/run/mps/log"]
-    assert ran(root, inside.CLEAN).returncode == 0
+    assert ran(root, REMOVE_CREATED).returncode == 0
     assert [path.name for path in (root / "run").iterdir()] == ["mps"]
     assert list((root / "run/mps").iterdir()) == []
 
@@ -106,15 +113,15 @@ esac
 """
 
 
-@pytest.mark.parametrize("source", [inside.ENABLE, inside.DISABLE], ids=["enable", "disable"])
+@pytest.mark.parametrize("source", [ENABLE, DISABLE], ids=["enable", "disable"])
 def test_a_daemon_of_mps_v3_is_named_and_left_alone(root: Path, source: str) -> None:
     done = ran(root, source, "", "100", "", "", "", "20", "30", control=V3)
     assert (done.returncode, done.stdout) == (1, "the control daemon speaks MPS v3\n")
 
 
 def test_the_servers_and_clients_of_mps_v3_are_shown(root: Path) -> None:
-    found = read_status(ran(root, inside.STATUS, "key", "", "yes", control=V3).stdout)
-    assert (found.daemon, [(each.name, each.uid, each.state) for each in found.named]) == (
+    found = read_status(ran(root, STATUS, "key", "", "yes", control=V3).stdout)
+    assert (found.daemon, [(each.name, each.uid, each.state) for each in found.v3_servers]) == (
         False,
         [("training", 1000, "ACTIVE")],
     )

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from provision.commands.mps.shared.status_report import status_document, status_text
 from provision.core.errors import ProvisionError
-from provision.mps.status.status import MpsClient, MpsStatus, read_status
+from provision.mps.status.gpu_users import GpuUser
+from provision.mps.status.status import MpsStatus, read_status
 from provision.project.project import Project
 from provision.settings import Settings
 
@@ -62,7 +63,7 @@ place|613, GPU-11111111-c0de
 
 def test_command_lines_of_others_reach_the_terminal_as_bare_text(tmp_path: Path) -> None:
     """A program may call itself what it likes: escapes would clear the screen, a carriage return would hide its PID."""
-    loud = MpsClient(7, "python3 \x1b[2J\x1b]0;title\x07x.py\u202e", "wor\x1b[7mker", 5)
+    loud = GpuUser(7, "python3 \x1b[2J\x1b]0;title\x07x.py\u202e", "wor\x1b[7mker", 5)
     hidden = replace(loud, pid=8, command="first\rsecond")
     found = MpsStatus(
         container_running=True,
@@ -80,13 +81,13 @@ def test_command_lines_of_others_reach_the_terminal_as_bare_text(tmp_path: Path)
     assert status_document(project, found)["clients"][0]["command"] == loud.command, (
         "--json says it as it is"
     )
-    silent = replace(found, daemon=False, said="\x1b[31mno")
+    silent = replace(found, daemon=False, answer="\x1b[31mno")
     assert "\x1b" not in status_text(project, silent)
 
 
 def test_who_is_outside_mps_is_told_before_the_clients(tmp_path: Path) -> None:
     """Where a screen is too low for all of them, they are what one looks for."""
-    clients = [MpsClient(pid, "python3 x.py", "worker", 5) for pid in range(1, 17)]
+    clients = [GpuUser(pid, "python3 x.py", "worker", 5) for pid in range(1, 17)]
     found = MpsStatus(
         container_running=True,
         daemon=True,
@@ -204,9 +205,9 @@ def test_worker_containers_that_do_not_run_are_missing() -> None:
 
 def test_a_daemon_that_is_stuck_is_told_from_none() -> None:
     assert (
-        read_status("container=true\npercentage=\nleft=70 71 \n").silence
+        read_status("container=true\npercentage=\nleft=70 71 \n").why_no_answer
         == "processes of MPS live and do not answer: 70 71"
     )
     assert read_status(
         "container=true\npercentage=Cannot find MPS control daemon process\n"
-    ).silence.startswith("Cannot find")
+    ).why_no_answer.startswith("Cannot find")

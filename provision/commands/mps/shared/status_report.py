@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from provision.mps.plan import gpu_limits
-from provision.mps.status.status import MpsClient, MpsStatus
+from provision.mps.status.gpu_users import GpuUser
+from provision.mps.status.status import MpsStatus
 from provision.project.project import Project
 from provision.recipes.worker import daemon_container_name
 from provision.report.text import clean
@@ -56,7 +57,7 @@ def _server_document(status: MpsStatus) -> dict[str, Any] | None:
 def _v3_servers_document(status: MpsStatus) -> list[dict[str, Any]] | None:
     rows = [
         {"name": server.name, "uid": server.uid, "pid": server.pid, "state": server.state}
-        for server in status.named
+        for server in status.v3_servers
     ]
     return rows or None
 
@@ -72,7 +73,7 @@ def _gpu_document(gpu: SmiGpu) -> dict[str, Any]:
     }
 
 
-def _users_document(users: Iterable[MpsClient]) -> list[dict[str, Any]]:
+def _users_document(users: Iterable[GpuUser]) -> list[dict[str, Any]]:
     return [
         {
             "pid": user.pid,
@@ -91,7 +92,7 @@ def status_text(project: Project, status: MpsStatus) -> str:
     """The status for people. Escape sequences in names and commands are removed."""
     if not status.container_running:
         lines = _no_container_lines(project)
-    elif status.named:
+    elif status.v3_servers:
         lines = _v3_lines(status)
     elif not status.daemon:
         lines = _no_daemon_lines(project, status)
@@ -110,7 +111,7 @@ def _no_container_lines(project: Project) -> list[str]:
 def _v3_lines(status: MpsStatus) -> list[str]:
     servers = ", ".join(
         f"{server.name} (uid {server.uid}, {server.state or 'not running'})"
-        for server in status.named
+        for server in status.v3_servers
     )
     return [
         f"a daemon of MPS v3 answers, which this toolkit did not start: server {servers}",
@@ -120,7 +121,7 @@ def _v3_lines(status: MpsStatus) -> list[str]:
 
 
 def _no_daemon_lines(project: Project, status: MpsStatus) -> list[str]:
-    reason = f" ({clean(status.silence)})" if status.silence else ""
+    reason = f" ({clean(status.why_no_answer)})" if status.why_no_answer else ""
     return [
         f"no MPS daemon answers in the container{reason}",
         f"  try: {project.program_argv0} mps.enable",
@@ -186,7 +187,7 @@ def _proof(status: MpsStatus) -> str:
     return f"a client of each of {len(status.proof)} containers was attached"
 
 
-def _user_table(title: str, users: Sequence[MpsClient]) -> list[str]:
+def _user_table(title: str, users: Sequence[GpuUser]) -> list[str]:
     """A line for each process, sorted by PID, below an empty line, `title` and a heading."""
     if not users:
         return []
@@ -200,5 +201,5 @@ def _user_table(title: str, users: Sequence[MpsClient]) -> list[str]:
     return ["", *filter(None, [title]), heading, *rows]
 
 
-def _memory(user: MpsClient) -> str:
+def _memory(user: GpuUser) -> str:
     return "-" if user.memory_mib is None else f"{user.memory_mib} MiB"
