@@ -1,1 +1,1 @@
-"""The stand-in for NVIDIA's MPS control daemon. Like the docker stand-in, a copy of it runs with an isolated interpreter."""
+"""The stand-ins for NVIDIA's MPS control daemon and libcuda. Mock hosts run a copy of it."""

@@ -1,4 +1,4 @@
-"""What a client gets of the GPU under MPS."""
+"""What a client may use of a GPU under MPS: multiprocessors and memory."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ CONTEXT_BASE_MIB = 27
 CONTEXT_MIB_PER_MULTIPROCESSOR = 3.7
 
 
-def multiprocessors(total: int, percentage: float, capability: tuple[int, int]) -> int:
-    """Those of `total` that a client may use; 0 where the share rounds to nothing.
+def usable_multiprocessors(total: int, percentage: float, capability: tuple[int, int]) -> int:
+    """How many of `total` multiprocessors a client may use; 0 where the percentage rounds to zero.
 
-    Measured on H100 and H200: rounded down to an even number, and to no less than 8. Of other GPUs
-    a share that rounds to nothing was reported (k8s-device-plugin#1118: 16 % of 10). Those before
-    Volta know no shares (MPS guide).
+    Measured on H100 and H200: rounded down to an even number, at least 8. On other GPUs users
+    report a result of zero (k8s-device-plugin#1118: 16 % of 10). GPUs before Volta ignore the
+    percentage (MPS guide).
     """
     if percentage >= 100 or capability < VOLTA:
         return total
@@ -25,41 +25,44 @@ def multiprocessors(total: int, percentage: float, capability: tuple[int, int]) 
 
 
 def context_bytes(multiprocessors: int) -> int:
-    """GPU memory of a context that may use so many: 517 MiB at 132, 79 at 14 (measured, H100 and H200; of other GPUs an estimate)."""
+    """GPU memory of a context in bytes: 517 MiB with 132 multiprocessors, 79 MiB with 14.
+
+    Measured on H100 and H200; an estimate for other GPUs.
+    """
     return int((CONTEXT_BASE_MIB + CONTEXT_MIB_PER_MULTIPROCESSOR * multiprocessors) * MIB)
 
 
 def with_limit(asked: dict[str, str], device: str, size: str) -> dict[str, str]:
-    """The limits with this one as the last that was set."""
-    return {**{each: found for each, found in asked.items() if each != device}, device: size}
+    """The limits with that of `device` set last."""
+    return {**{name: limit for name, limit in asked.items() if name != device}, device: size}
 
 
-def limits(asked: dict[str, str], devices: list[str]) -> dict[str, int]:
-    """Bytes by UUID. A device is named by its UUID, or by its number among those that are seen; who named it last counts."""
+def limits_by_device(asked: dict[str, str], devices: list[str]) -> dict[str, int]:
+    """Bytes by UUID. `asked` names devices by UUID or index in `devices`; the last entry wins."""
     found = {}
     for name, text in asked.items():
         named = (
             devices[int(name) : int(name) + 1]
             if name.isdigit()
-            else [each for each in devices if each == name]
+            else [device for device in devices if device == name]
         )
-        size = size_bytes(text)
+        size = parse_size(text)
         if size is not None:
             found.update(dict.fromkeys(named, size))
     return found
 
 
-def lowest(*several: dict[str, int]) -> dict[str, int]:
-    """Each device's lowest limit: a later one never raises an earlier one (MPS guide)."""
+def lowest_limits(*several: dict[str, int]) -> dict[str, int]:
+    """The lowest limit of each device: a later limit never raises an earlier one (MPS guide)."""
     found: dict[str, int] = {}
-    for each in several:
-        for device, size in each.items():
+    for limits in several:
+        for device, size in limits.items():
             found[device] = min(size, found.get(device, size))
     return found
 
 
-def of_variable(text: str) -> dict[str, str]:
-    """What CUDA_MPS_PINNED_DEVICE_MEM_LIMIT asks for: `0=1G,1=512MB`."""
+def parse_limits_variable(text: str) -> dict[str, str]:
+    """The limits of CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, such as `0=1G,1=512MB`, by device."""
     return {
         name.strip(): size.strip()
         for name, equals, size in (word.partition("=") for word in text.split(","))
@@ -67,8 +70,8 @@ def of_variable(text: str) -> dict[str, str]:
     }
 
 
-def size_bytes(text: str) -> int | None:
-    """`4G`, `512M`, `512MB`, and megabytes without a unit; None for anything else."""
+def parse_size(text: str) -> int | None:
+    """Bytes of `4G`, `512M`, `512MB`, or megabytes without a unit; None for any other text."""
     text = text.upper().removesuffix("B")
     unit = {"G": 1024 * MIB, "M": MIB}.get(text[-1:])
     number = text[:-1] if unit else text

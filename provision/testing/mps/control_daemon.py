@@ -1,11 +1,11 @@
-"""The control daemon: one real process with its sockets, its servers (real processes too), its five files.
+"""The MPS control daemon: a process with two sockets, five files and its servers, also processes.
 
-What it answers was observed on driver 550 (without a GPU) and 580 (with one), and is told by
-NVIDIA's MPS guide; see docs/facts.md. A program is listed as a client while it holds a connection
-on `control` that began with `attach`; the stand-in for libcuda (`cuda`) does so.
+Its behaviour was observed on driver 550 (without a GPU) and 580 (with one), or is from NVIDIA's MPS
+guide; see docs/facts.md. A program is a client while it holds a connection on `control` that began
+with `attach`, as `libcuda` opens it.
 """
 
-# a process for every question: it starts twice as fast without pathlib:
+# a process for every command: it starts twice as fast without pathlib:
 # ruff: noqa: PTH108, PTH123
 
 from __future__ import annotations
@@ -17,23 +17,27 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable
 
-from .client_limits import limits, lowest, of_variable, with_limit
-from .environment import Message, Place
-from .libcuda import chosen, uuid
-from .messages import REFUSED, missing, percentage, shown, stamped
+from .client_limits import limits_by_device, lowest_limits, parse_limits_variable
+from .control_commands import COMMANDS, needs_privilege
+from .environment import Message, MpsEnvironment
+from .libcuda import gpu_uuid, visible_devices
+from .messages import QUIT_REFUSED, REFUSED, log_line, parse_percentage
 from .servers import CONTEXTS, Client, Server
+
+_NOT_READY = "NEW CLIENT {pid} from user {uid}: Server is not ready, push client to pending list"
 
 
 class Daemon:
-    """State and answers. `serve` runs until `quit` or a signal."""
+    """The daemon's state. `serve` runs until `quit` or a signal."""
 
-    def __init__(self, place: Place, *, foreground: bool = False, every_user: bool = False) -> None:
-        self.place = place
+    def __init__(
+        self, environment: MpsEnvironment, *, foreground: bool = False, every_user: bool = False
+    ) -> None:
+        self.environment = environment
         self._foreground = foreground
-        self._every_user = every_user
-        self._asking: set[socket.socket] = set()
+        self.serves_every_user = every_user
+        self._tools: set[socket.socket] = set()
         self._pending: list[tuple[socket.socket | None, Message]] = []
         self.percentage = 100.0
         self.memory: dict[str, str] = {}
@@ -47,24 +51,25 @@ class Daemon:
     # --- life ---
 
     def prepare(self, lock: int) -> None:
-        """Make the five files; `lock` is held for life."""
+        """Create the five files; keep `lock`, the descriptor of the lock file, open."""
         self._lock = lock
         with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
             file.write("nvidia-cuda-mps-control")
         self._open_log()
         for name in ("control", "control_privileged"):
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.place.file(name))
-            listener = self.place.socket_at(name, "bind")
+                os.unlink(self.environment.pipe_file(name))
+            listener = self.environment.open_socket(name, "bind")
             listener.listen(16)
             self._selector.register(listener, selectors.EVENT_READ, self._accept)
         with contextlib.suppress(FileExistsError):
-            os.mkfifo(self.place.file("log"), 0o666)
-        with open(self.place.file("nvidia-cuda-mps-control.pid"), "w") as file:
+            os.mkfifo(self.environment.pipe_file("log"), 0o666)
+        with open(self.environment.pipe_file("nvidia-cuda-mps-control.pid"), "w") as file:
             file.write(str(os.getpid()))
-        self.log(f"Starting control daemon using socket {self.place.pipe_name}/control")
+        self.log(f"Starting control daemon using socket {self.environment.pipe_name}/control")
         self.log(
-            f"To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY={self.place.pipe_name}"
+            "To connect CUDA applications to this daemon, "
+            f"set env CUDA_MPS_PIPE_DIRECTORY={self.environment.pipe_name}"
         )
         self._read_environment()
 
@@ -72,14 +77,14 @@ class Daemon:
         text = os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
         if text is None:
             return
-        value = percentage(text)
+        value = parse_percentage(text)
         if value is None:
             self.log(f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE {text} should be between (0.0, 100.0]")
         else:
             self.percentage = value
 
     def serve(self) -> None:
-        """Answer until told to end. SIGTERM ends at once and leaves every file."""
+        """Answer requests until `quit`. SIGTERM ends the process at once and leaves every file."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         while not self._over:
             for key, _ in self._selector.select(0.02):
@@ -89,23 +94,25 @@ class Daemon:
             self._try_to_quit()
 
     def _open_log(self) -> None:
-        if self._foreground:  # then it logs to standard output, and makes no control.log
+        if self._foreground:  # it logs to standard output, without a control.log
             self._log_file = 1
             return
         with contextlib.suppress(OSError):
             self._log_file = os.open(
-                f"{self.place.logs}/control.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
+                f"{self.environment.logs}/control.log",
+                os.O_WRONLY | os.O_CREAT | os.O_APPEND,
+                0o644,
             )
 
     def log(self, text: str) -> None:
-        """A line of control.log."""
+        """Write a line to control.log."""
         if self._log_file is not None:
-            os.write(self._log_file, stamped("Control", os.getpid(), text).encode())
+            os.write(self._log_file, log_line("Control", os.getpid(), text).encode())
 
     def _server_log(self, server: Server, *texts: str) -> None:
-        """Lines of server.log."""
-        with contextlib.suppress(OSError), open(f"{self.place.logs}/server.log", "a") as file:
-            file.writelines(stamped("Server", server.pid, text) for text in texts)
+        """Write lines to server.log."""
+        with contextlib.suppress(OSError), open(f"{self.environment.logs}/server.log", "a") as file:
+            file.writelines(log_line("Server", server.pid, text) for text in texts)
 
     # --- connections ---
 
@@ -123,91 +130,89 @@ class Daemon:
         for line in data.splitlines():
             message: Message = json.loads(line)
             if "line" not in message:
-                self._client_says(client, message)
+                self._handle_client(client, message)
                 continue
-            self._note(client, f"Cmd:{message['line']}")
-            answer = self.answer(str(message["line"]), int(message["uid"]), client)
+            self._log_command(client, f"Cmd:{message['line']}")
+            answer = self._answer(str(message["line"]), int(message["uid"]), client)
             if answer is not None:
-                self._note(client, *answer.splitlines())
+                self._log_command(client, *answer.splitlines())
                 client.sendall(json.dumps({"text": answer}).encode() + b"\n")
 
-    def _note(self, client: socket.socket, *texts: str) -> None:
-        """What is asked, and what is answered, goes into control.log."""
-        if client not in self._asking:
-            self._asking.add(client)
+    def _log_command(self, client: socket.socket, *texts: str) -> None:
+        """Log lines of a command and its answer, after the lines of a new connection."""
+        if client not in self._tools:
+            self._tools.add(client)
             texts = ("Accepting connection...", "NEW UI", *texts)
         for text in texts:
             self.log(text)
 
     def _drop(self, client: socket.socket) -> None:
-        if client in self._asking:
-            self._asking.remove(client)
+        if client in self._tools:
+            self._tools.remove(client)
             self.log("UI closed")
         self._selector.unregister(client)
         client.close()
-        # observed: who is killed while it waits keeps its turn, and has a server started that
-        # nobody asked for
+        # observed: a client killed while it waits keeps its turn; a server is started for it
         self._pending = [
             (None if link is client else link, message) for link, message in self._pending
         ]
         for server in self.servers.values():
-            server.forget(client)
+            server.remove_connection(client)
 
     # --- clients ---
 
-    def _client_says(self, link: socket.socket, message: Message) -> None:
+    def _handle_client(self, link: socket.socket, message: Message) -> None:
         if "attach" in message:
             self.log("Accepting connection...")
-            self.log(
-                "User did not send valid credentials"
-            )  # before every good client, and means nothing
+            # logged before every accepted client; it means nothing
+            self.log("User did not send valid credentials")
             self.log("Accepting connection...")
             self._pending.append((link, message))
             self._serve_pending(first=True)
             return
-        server = next(
+        found = next(
             (
-                each
-                for each in self.servers.values()
-                if any(client.link is link for client in each.clients)
+                (server, client)
+                for server in self.servers.values()
+                for client in server.clients
+                if client.link is link
             ),
             None,
         )
-        if server is None:
+        if found is None:
             return
-        client = next(each for each in server.clients if each.link is link)
+        server, client = found
         if message.get("illegal"):
             for other in server.clients:
                 if other is not client:
-                    other.tell(sticky=700)
+                    other.send(sticky=700)
             return
-        most = CONTEXTS[self.place.capability() >= (7, 0)]
-        if message["context"] and server.contexts >= most:
-            self.log(f"Server {server.pid} refuses a context: {most} are in use")
-            client.tell(code=808)
+        limit = CONTEXTS[self.environment.capability() >= (7, 0)]
+        if message["context"] and server.contexts >= limit:
+            self.log(f"Server {server.pid} refuses a context: {limit} are in use")
+            client.send(code=808)
             return
         client.contexts += 1 if message["context"] else -1
-        client.tell(code=0)
+        client.send(code=0)
 
     def _serve_pending(self, *, first: bool = False) -> None:
-        """Attach who waits: one user at a time, unless the daemon serves every user. Whoever is of another user waits in silence."""
+        """Attach waiting clients: of one user at a time, unless the daemon serves every user.
+
+        A client of another user gets no reply while the server has clients. `first` logs that once.
+        """
         for link, message in list(self._pending):
             uid, pid = int(message["uid"]), int(message["attach"])
             server = next(iter(self.servers.values()), None)
-            if server is not None and server.uid != uid and not self._every_user:
+            if server is not None and server.uid != uid and not self.serves_every_user:
                 if server.clients:
                     if first:
-                        self.log(
-                            f"NEW CLIENT {pid} from user {uid}: Server is not ready, push client to pending list"
-                        )
+                        self.log(_NOT_READY.format(pid=pid, uid=uid))
                     continue
-                self._end_server(server)
+                self.end_server(server)
                 server = None
             if server is None:
-                self.log(
-                    f"NEW CLIENT {pid} from user {uid}: Server is not ready, push client to pending list"
-                )
-                server = self._start(uid)
+                self.log(_NOT_READY.format(pid=pid, uid=uid))
+                server = self.start_server(uid)
             else:
                 self.log(f"NEW CLIENT {pid} from user {uid}: Server already exists")
             self._pending.remove((link, message))
@@ -218,13 +223,13 @@ class Daemon:
         client = Client(
             link,
             int(message["attach"]),
-            same_namespace=message["namespace"] == self.place.namespace,
+            same_namespace=message["namespace"] == self.environment.namespace,
         )
-        if server is None or self.place.fault("mps_server_fault"):
-            client.tell(code=805 if server is None else 807)
+        if server is None or self.environment.fault("mps_server_fault"):
+            client.send(code=805 if server is None else 807)
             return
         server.clients.append(client)
-        client.tell(
+        client.send(
             code=0,
             devices=self._devices(),
             limits=self._limits(server),
@@ -232,26 +237,31 @@ class Daemon:
         )
 
     def _limits(self, server: Server) -> dict[str, int]:
-        """What a client may allocate of each GPU. The limit of the daemon's own environment is in force, and no command shows it."""
-        inherited = of_variable(os.environ.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", ""))
-        return lowest(*(limits(asked, self._devices()) for asked in (inherited, server.memory)))
+        """Bytes that a client may allocate of each GPU.
+
+        The limit of the daemon's own environment applies too; no command shows it.
+        """
+        inherited = parse_limits_variable(os.environ.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", ""))
+        return lowest_limits(
+            *(limits_by_device(asked, self._devices()) for asked in (inherited, server.memory))
+        )
 
     def _devices(self) -> list[str]:
-        """The GPUs that clients are offered: those that the daemon itself sees."""
-        return chosen(
-            [uuid(number) for number in range(self.place.gpus())],
+        """UUIDs of the GPUs that clients get: those that the daemon sees."""
+        return visible_devices(
+            [gpu_uuid(number) for number in range(self.environment.count_gpus())],
             os.environ.get("CUDA_VISIBLE_DEVICES"),
         )
 
     # --- servers ---
 
-    def _start(self, uid: int) -> Server | None:
-        """Start a server by PATH, as the real daemon does. Without library or GPU it dies, and control.log alone says so."""
+    def start_server(self, uid: int) -> Server | None:
+        """Start a server found on PATH; None when it exits at once, without library or GPU."""
         import shutil
         import subprocess
 
         program = shutil.which("nvidia-cuda-mps-server")
-        if program is None or self.place.library() is None or not self._devices():
+        if program is None or self.environment.find_libcuda() is None or not self._devices():
             self.log(f"Starting new server 0 for user {uid}")
             self.log("Server 0 exited with status 1")
             return None
@@ -260,7 +270,7 @@ class Daemon:
         )
         server = Server(process, uid, self.percentage, self.memory)
         self.servers[server.pid] = server
-        self.place.serve(server.pid)
+        self.environment.register_server(server.pid)
         self.log(f"Starting new server {server.pid} for user {uid}")
         self.log(f"NEW SERVER {server.pid}: Ready")
         self._server_log(
@@ -276,42 +286,39 @@ class Daemon:
                 self.log(f"Server {pid} exited with status {server.process.returncode}")
                 del self.servers[pid]
 
-    def _end_server(self, server: Server) -> None:
+    def end_server(self, server: Server) -> None:
+        """Terminate a server."""
         server.process.terminate()
         server.process.wait()
         self.servers.pop(server.pid, None)
         self.log(f"Server {server.pid} exited with status 0")
 
-    def _status(self, server: Server) -> str:
-        if self.place.fault("mps_server_fault"):
+    def status_of(self, server: Server) -> str:
+        """The status of a server, such as ACTIVE."""
+        if self.environment.fault("mps_server_fault"):
             return "FAULT"
         return server.state
 
-    # --- commands ---
+    # --- commands and the end ---
 
-    def answer(self, line: str, uid: int, client: socket.socket) -> str | None:
-        """What the tool prints for a line; None when the answer comes later."""
+    def _answer(self, line: str, uid: int, client: socket.socket) -> str | None:
+        """The tool's output for a line; None when the answer comes later."""
         words = line.split()
         if not words:
             return ""
-        name, rest = words[0], words[1:]
-        may = uid in (0, self.place.uid)  # root, and whoever started it
-        if not may and name == "quit":
-            return "Not enough privilege to execute quit command\n"
-        own = name == "start_server" and rest[:2] == [
-            "-uid",
-            str(uid),
-        ]  # a server of one's own may be started
-        if not may and not own and name.startswith(("set_", "start_", "shutdown_", "terminate_")):
-            return REFUSED.format(uid=uid)
+        name, arguments = words[0], words[1:]
+        if uid not in {0, self.environment.uid}:  # neither root nor the user who started the daemon
+            if name == "quit":
+                return QUIT_REFUSED
+            if needs_privilege(name, arguments, uid):
+                return REFUSED.format(uid=uid)
         if name == "quit":
-            self._quitting = (
-                client,
-                time.monotonic() + float(rest[1]) if rest[:1] == ["-t"] and len(rest) > 1 else None,
-            )
+            timeout_s = float(arguments[1]) if arguments[:1] == ["-t"] and arguments[1:] else None
+            deadline = None if timeout_s is None else time.monotonic() + timeout_s
+            self._quitting = (client, deadline)
             return None
-        function: Callable[[list[str]], str] | None = getattr(self, f"_do_{name}", None)
-        return f'Unknown command "{name}"\n' if function is None else function(rest)
+        command = COMMANDS.get(name)
+        return f'Unknown command "{name}"\n' if command is None else command(self, arguments)
 
     def _try_to_quit(self) -> None:
         if self._quitting is None:
@@ -321,149 +328,11 @@ class Daemon:
         if busy and (deadline is None or time.monotonic() < deadline):
             return
         for server in list(self.servers.values()):
-            self._end_server(server)
+            self.end_server(server)
         self.log("Exit with status 0")
         for name in ("nvidia-cuda-mps-control.pid", "log"):
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.place.file(name))
+                os.unlink(self.environment.pipe_file(name))
         with contextlib.suppress(OSError):
             client.sendall(json.dumps({"text": ""}).encode() + b"\n")
         self._over = True
-
-    def _server(self, words: list[str]) -> Server | None:
-        return self.servers.get(int(words[0])) if words and words[0].isdigit() else None
-
-    def _do_get_server_list(self, words: list[str]) -> str:
-        del words
-        return "".join(f"{pid}\n" for pid in self.servers)
-
-    def _do_get_server_status(self, words: list[str]) -> str:
-        server = self._server(words)
-        return missing(words) if server is None else self._status(server) + "\n"
-
-    def _do_start_server(self, words: list[str]) -> str:
-        if words[:1] != ["-uid"] or len(words) < 2 or not words[1].isdigit():
-            return "A user id (UID) is required to start a new server\n"
-        uid = int(words[1])
-        for server in list(self.servers.values()):
-            if (
-                server.uid != uid and not server.clients and not self._every_user
-            ):  # one that is idle makes way
-                self._end_server(server)
-        if not self.servers:
-            self._start(uid)
-        return ""
-
-    def _do_shutdown_server(self, words: list[str]) -> str:
-        server = self._server(words)
-        if server is None:
-            return missing(words)
-        if server.clients and "-f" not in words:
-            self.log(
-                f"Server {server.pid} has {len(server.clients)} active worker threads. Server will not shutdown."
-            )
-            return ""
-        self._end_server(server)
-        return ""
-
-    def _do_get_client_list(self, words: list[str]) -> str:
-        server = self._server(words)
-        return (
-            missing(words)
-            if server is None
-            else "".join(f"{client.pid}\n" for client in server.clients)
-        )
-
-    def _do_get_device_client_list(self, words: list[str]) -> str:
-        del words
-        clients = [client for server in self.servers.values() for client in server.clients]
-        return (
-            ""
-            if not clients
-            else f"[0] 00:00.0, {self.place.gpu_name()}\n"
-            + "".join(f"{client.pid}.1\n" for client in clients)
-        )
-
-    def _do_ps(self, words: list[str]) -> str:
-        chosen = [self._server(words[1:])] if words[:1] == ["-p"] else list(self.servers.values())
-        servers = [server for server in chosen if server is not None]
-        if not servers:
-            return "Server not found\n" if words[:1] != ["-p"] else missing(words[1:]) * 2 + "\n"
-        lines = ["PID       ID    SERVER    DEVICE             NAMESPACE      COMMAND"]
-        for server in servers:
-            for number, client in enumerate(server.clients, 1):
-                lines.append(
-                    f"{client.pid:<9} {number:<5} {server.pid:<9} {uuid(0)[:22]}  {client.namespace:<14} {client.command}"
-                )
-        return "\n".join(lines) + "\n"
-
-    def _do_terminate_client(self, words: list[str]) -> str:
-        server = self._server(words)
-        client = (
-            server.client(int(words[1]))
-            if server and len(words) > 1 and words[1].isdigit()
-            else None
-        )
-        if server is None:
-            return missing(words) + missing(words).replace("\n", "!\n") + "1\n"
-        if client is None:
-            return f"Invalid process {words[1] if len(words) > 1 else 0}!\n1\n"
-        server.clients.remove(client)
-        client.tell(sticky=810)
-        return "0\n"
-
-    def _do_get_default_active_thread_percentage(self, words: list[str]) -> str:
-        del words
-        return f"{self.percentage:.1f}\n"
-
-    def _do_set_default_active_thread_percentage(self, words: list[str]) -> str:
-        value = percentage(words[0]) if words else None
-        self.percentage = (
-            self.percentage if value is None else value
-        )  # a bad one prints the old value, and all is well
-        return f"{self.percentage:.1f}\n"
-
-    def _do_get_active_thread_percentage(self, words: list[str]) -> str:
-        server = self._server(words)
-        return missing(words) if server is None else f"{server.percentage:.1f}\n"
-
-    def _do_set_active_thread_percentage(self, words: list[str]) -> str:
-        server = self._server(words)
-        if server is None:
-            return missing(words)
-        value = percentage(words[1]) if len(words) > 1 else None
-        server.percentage = server.percentage if value is None else value
-        return f"{server.percentage:.1f}\n"
-
-    def _do_get_default_device_pinned_mem_limit(self, words: list[str]) -> str:
-        return shown(self.memory.get(words[0], "")) if words else ""
-
-    def _do_set_default_device_pinned_mem_limit(self, words: list[str]) -> str:
-        if len(words) > 1:
-            self.memory = with_limit(self.memory, words[0], words[1])
-        return ""
-
-    def _do_get_device_pinned_mem_limit(self, words: list[str]) -> str:
-        server = self._server(words)
-        return (
-            missing(words)
-            if server is None or len(words) < 2
-            else shown(server.memory.get(words[1], ""))
-        )
-
-    def _do_set_device_pinned_mem_limit(self, words: list[str]) -> str:
-        server = self._server(words)
-        if server is None or len(words) < 3:
-            return missing(words)
-        server.memory = with_limit(server.memory, words[1], words[2])
-        return ""
-
-    def _do_get_default_client_priority(self, words: list[str]) -> str:
-        del words
-        return f"{self.priority}\n"
-
-    def _do_set_default_client_priority(self, words: list[str]) -> str:
-        if words[:1] not in (["0"], ["1"]):
-            return "Invalid priority value - must be 0 or 1!\n"
-        self.priority = int(words[0])
-        return ""

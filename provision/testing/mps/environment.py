@@ -1,6 +1,6 @@
-"""Where daemon, tool and clients meet: the directories of the environment, led below the root of the host or container."""
+"""The environment of daemon, tool and clients: directories, user, GPUs and faults."""
 
-# a process for every question: it starts twice as fast without pathlib:
+# a process for every command: it starts twice as fast without pathlib:
 # ruff: noqa: PTH103, PTH108, PTH110, PTH115, PTH118, PTH123, PTH208
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 PIPE_LIMIT = 107 - len("/control_privileged")
 
 
-class Place:
-    """The directories as the environment names them, and where they lie on this machine."""
+class MpsEnvironment:
+    """What the environment variables say, with paths below the root of the host or container.
+
+    `pipe_name` and `log_name` are paths on the host, `pipe` and `logs` the same on this machine.
+    """
 
     def __init__(self, state: str | None = None) -> None:
         self.root = os.environ.get("PROVISION_MOCK_ROOT", "")
@@ -28,15 +31,15 @@ class Place:
         self.logs = self.real(self.log_name)
 
     def real(self, path: str) -> str:
-        """The path on this machine; one that has the root in front already stays."""
+        """A host's path on this machine; one below the root stays as it is."""
         return path if self.root and path.startswith(self.root + "/") else self.root + path
 
-    def file(self, name: str) -> str:
-        """A file of the pipe directory."""
+    def pipe_file(self, name: str) -> str:
+        """The path of a file in the pipe directory."""
         return os.path.join(self.pipe, name)
 
     def fault(self, name: str) -> bool:
-        """True when a test asked for this failure."""
+        """True when a test has set this fault."""
         return os.path.exists(f"{self.state}/faults/{name}")
 
     @property
@@ -46,7 +49,7 @@ class Place:
 
     @property
     def uid(self) -> int:
-        """The user as the host or the container numbers it."""
+        """The user id in the host or container."""
         if not self.root:
             return os.geteuid()
         return (
@@ -57,15 +60,18 @@ class Place:
 
     @property
     def namespace(self) -> str:
-        """Names the PID namespace: the kernel's, and the container whose processes this one sees."""
+        """The PID namespace: the kernel's id and the container that stands for one."""
         try:
             kernel = os.readlink("/proc/self/ns/pid")
         except OSError:
             kernel = ""
         return kernel + os.environ.get("PROVISION_MOCK_PIDNS", "")
 
-    def socket_at(self, name: str, action: str) -> socket.socket:
-        """A UNIX socket bound or connected by its name alone: the whole path may be longer than a socket's may."""
+    def open_socket(self, name: str, action: str) -> socket.socket:
+        """A UNIX socket of the pipe directory; `action` is `bind` or `connect`. Raises `OSError`.
+
+        It uses the bare name: the whole path may exceed the limit for sockets.
+        """
         before = os.open(".", os.O_RDONLY)
         try:
             os.chdir(self.pipe)
@@ -80,8 +86,8 @@ class Place:
             os.fchdir(before)
             os.close(before)
 
-    def gpus(self) -> int:
-        """GPUs that a server would find: device nodes and a loaded module."""
+    def count_gpus(self) -> int:
+        """The number of GPUs with a device node, while the kernel module is loaded."""
         if not os.path.exists(f"{self.state}/module") or not os.path.exists(
             self.root + "/dev/nvidiactl"
         ):
@@ -102,7 +108,7 @@ class Place:
         return ""
 
     def gpu_name(self) -> str:
-        """The GPU as nvidia-smi calls it."""
+        """The GPU's name in nvidia-smi."""
         return self._gpu("GPU_NAME")
 
     def capability(self) -> tuple[int, int]:
@@ -111,7 +117,7 @@ class Place:
         return int(major or 0), int(minor or 0)
 
     def multiprocessors(self) -> int:
-        """Those of the GPU; 0 where the machine does not tell."""
+        """The GPU's multiprocessors; 0 where they are unknown."""
         return int(self._gpu("GPU_SMS") or 0)
 
     def compute_mode(self) -> str:
@@ -120,8 +126,8 @@ class Place:
             return file.read().strip()
         return "Default"
 
-    def users(self) -> list[int]:
-        """Processes that use the GPU and still live, servers among them; what the dead left is removed."""
+    def gpu_user_pids(self) -> list[int]:
+        """Living processes that use the GPU, servers included; removes the files of ended ones."""
         found = []
         for folder in (f"{self.state}/cuda", f"{self.state}/mps-servers"):
             with contextlib.suppress(OSError):
@@ -132,16 +138,16 @@ class Place:
                         os.unlink(f"{folder}/{name}")
         return found
 
-    def serve(self, pid: int) -> None:
-        """Let it be known that this process is a server."""
+    def register_server(self, pid: int) -> None:
+        """Record that this process is an MPS server."""
         folder = f"{self.state}/mps-servers"
         with contextlib.suppress(OSError):
             os.makedirs(folder, exist_ok=True)
             with open(f"{folder}/{pid}", "w"):
                 pass
 
-    def library(self) -> str | None:
-        """What the dynamic linker would find as libcuda.so.1."""
+    def find_libcuda(self) -> str | None:
+        """The file that the dynamic linker finds as libcuda.so.1, or None."""
         folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
         with contextlib.suppress(OSError), open(self.root + "/etc/ld.so.conf") as file:
             folders += file.read().split()

@@ -1,8 +1,8 @@
-"""The stand-in for libcuda, as far as MPS goes: a program attaches to a daemon that it reaches, or runs without and says nothing.
+"""The stand-in for libcuda, as far as MPS needs it.
 
-What each call gives was observed on driver 580 or is told by the CUDA headers; see docs/facts.md.
-It computes nothing and measures nothing: of the GPU's attributes it tells the multiprocessors that
-this process may use, others are refused (801, not supported).
+A program attaches to a daemon that it reaches, or runs without one. The results were observed on
+driver 580 or are from the CUDA headers; see docs/facts.md. It computes and measures nothing: its
+only device attribute is the number of usable multiprocessors, others are not supported (801).
 """
 
 # what every program of a container loads:
@@ -17,8 +17,14 @@ import select
 import socket
 import sys
 
-from .client_limits import context_bytes, limits, lowest, multiprocessors, of_variable
-from .environment import Place
+from .client_limits import (
+    context_bytes,
+    limits_by_device,
+    lowest_limits,
+    parse_limits_variable,
+    usable_multiprocessors,
+)
+from .environment import MpsEnvironment
 
 TYPE_CHECKING = False  # typing takes as long to import as the rest of this program
 if TYPE_CHECKING:
@@ -37,23 +43,20 @@ RPC_FAILURE = 806
 
 
 def load(name: str) -> Any:
-    """The stand-in where the linker would find it, the error of a missing library, or None for a real library."""
-    place = Place()
-    path = place.library()
+    """The stand-in, or None for a real library. Raises `OSError` without either."""
+    environment = MpsEnvironment()
+    path = environment.find_libcuda()
     if path is None:
         raise OSError(f"{name}: cannot open shared object file: No such file or directory")
     with open(path, "rb") as file:
         if file.read(4) == b"\x7fELF":
             return None
-    return Cuda(
-        Place(state=f"{os.path.dirname(path)}/.lab")
-        if os.path.isdir(f"{os.path.dirname(path)}/.lab")
-        else place
-    )
+    lab_state = f"{os.path.dirname(path)}/.lab"
+    return Cuda(MpsEnvironment(state=lab_state) if os.path.isdir(lab_state) else environment)
 
 
 class Context:
-    """A context of a device, and the bytes that it takes: its own, and what was allocated in it."""
+    """A context of a device and its size in bytes, allocations included."""
 
     def __init__(self, device: str, size: int) -> None:
         self.device = device
@@ -61,10 +64,10 @@ class Context:
 
 
 class Cuda:
-    """The driver API of one process. Arguments are those of ctypes; what `byref` points to is set."""
+    """The driver API of one process, called with ctypes arguments; it writes through `byref`."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, environment: MpsEnvironment) -> None:
+        self._environment = environment
         self._server: socket.socket | None = None
         self._sticky = 0
         self._multiprocessors: int | None = None
@@ -76,48 +79,54 @@ class Cuda:
     # --- the driver API ---
 
     def cuInit(self, flags: int) -> int:
-        """Attach where a daemon answers; wait, as long as it takes, while a server of another user has clients."""
+        """Attach to a daemon if one answers; wait while a server of another user has clients."""
         del flags
         try:
-            self._held.append(os.open(self._place.root + "/dev/nvidia-uvm", os.O_RDONLY))
+            self._held.append(os.open(self._environment.root + "/dev/nvidia-uvm", os.O_RDONLY))
         except OSError:
             return NO_DEVICE
-        present = [uuid(number) for number in range(self._place.gpus())]
+        present = [gpu_uuid(number) for number in range(self._environment.count_gpus())]
         percentage = 100.0
         self._server = self._connect()
         if self._server is not None:
-            answer = self._ask(
-                {"attach": os.getpid(), "uid": self._place.uid, "namespace": self._place.namespace}
+            answer = self._request(
+                {
+                    "attach": os.getpid(),
+                    "uid": self._environment.uid,
+                    "namespace": self._environment.namespace,
+                }
             )
             if answer.get("code"):
                 return int(answer["code"])
-            present = [each for each in present if each in answer["devices"]]
-            percentage = _lowered(float(answer["percentage"]))
-        total = self._place.multiprocessors()
+            present = [device for device in present if device in answer["devices"]]
+            percentage = _effective_percentage(float(answer["percentage"]))
+        total = self._environment.multiprocessors()
         self._multiprocessors = (
-            multiprocessors(total, percentage, self._place.capability()) if total else None
+            usable_multiprocessors(total, percentage, self._environment.capability())
+            if total
+            else None
         )
-        self._devices = chosen(present, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        self._devices = visible_devices(present, os.environ.get("CUDA_VISIBLE_DEVICES"))
         if self._server is not None:
-            self._limits = lowest(
+            self._limits = lowest_limits(
                 answer["limits"],
-                limits(
-                    of_variable(os.environ.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "")),
+                limits_by_device(
+                    parse_limits_variable(os.environ.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "")),
                     self._devices,
                 ),
             )
         if not self._devices:
             return NO_DEVICE
-        self._tell()
+        self._register()
         return 0
 
     def cuDriverGetVersion(self, version: Any) -> int:
-        """The mock's driver is told by nvidia-smi alone."""
+        """Not supported: only nvidia-smi shows the mock's driver version."""
         del version
         return NOT_SUPPORTED
 
     def cuDeviceGetCount(self, count: Any) -> int:
-        """How many devices this process sees."""
+        """The number of devices that this process sees."""
         _set(count, len(self._devices))
         return 0
 
@@ -129,7 +138,7 @@ class Cuda:
         return 0
 
     def cuDeviceGetAttribute(self, value: Any, attribute: int, device: Any) -> int:
-        """The multiprocessors that this process may use; the mock knows nothing else of a GPU's inside."""
+        """The number of usable multiprocessors; other attributes fail."""
         del device
         if attribute != MULTIPROCESSORS or self._multiprocessors is None:
             return NOT_SUPPORTED
@@ -137,31 +146,31 @@ class Cuda:
         return 0
 
     def cuCtxCreate_v2(self, context: Any, flags: int, device: Any) -> int:
-        """A context: one of those that the server has, or one of its own where the compute mode lets it."""
+        """A context of the server, or without one a context that the compute mode permits."""
         del flags
         if self._sticky:
             return self._sticky
-        made = self._context(_number(device))
-        if isinstance(made, int):
-            return made
+        created = self._new_context(_number(device))
+        if isinstance(created, int):
+            return created
         code = (
-            int(self._ask({"context": True})["code"])
+            int(self._request({"context": True})["code"])
             if self._server is not None
             else self._without_server()
         )
         if code == 0:
-            self._contexts.append(made)
+            self._contexts.append(created)
             _set(context, 1)
         return code
 
     def cuCtxSynchronize(self) -> int:
-        """0, or what became of the process: 806 without its server, 810 terminated, 700 after somebody's fault."""
-        self._hear()
+        """0, or a sticky error: 806 server ended, 810 terminated, 700 a client's fault."""
+        self._receive_notice()
         return self._sticky
 
     def cuMemAlloc_v2(self, pointer: Any, size: Any) -> int:
-        """Memory of the last context, within the client's limit; `size` in bytes, a number or a ctypes integer."""
-        self._hear()
+        """Allocate `size` bytes, an int or a ctypes integer, in the last context."""
+        self._receive_notice()
         if self._sticky:
             return self._sticky
         if not self._contexts:
@@ -174,27 +183,27 @@ class Cuda:
         return 0
 
     def cuMemsetD8_v2(self, pointer: Any, value: Any, count: Any) -> int:
-        """Work of some kind: it ends as synchronizing would."""
+        """Return what `cuCtxSynchronize` returns."""
         del pointer, value, count
         return self.cuCtxSynchronize()
 
     def cuModuleLoadData(self, module: Any, image: Any) -> int:
-        """Any module is taken."""
+        """Accept any module."""
         del image
-        return self._made(module)
+        return self._set_handle(module)
 
     def cuModuleGetFunction(self, function: Any, module: Any, name: Any) -> int:
-        """Any function is found."""
+        """Find any function."""
         del module, name
-        return self._made(function)
+        return self._set_handle(function)
 
     def cuGetErrorName(self, status: int, text: Any) -> int:
-        """The number stands for the name."""
+        """The name of an error, made of its number."""
         _set(text, f"CUDA_ERROR_{status}".encode())
         return 0
 
     def cuLaunchKernel(self, *arguments: Any) -> int:
-        """No kernel runs here: what is launched touches an illegal address, and every client of the server hears of it."""
+        """Fail for every client, as a kernel that accesses an illegal address."""
         del arguments
         self._sticky = ILLEGAL_ADDRESS
         if self._server is not None:
@@ -202,18 +211,18 @@ class Cuda:
         return self._sticky
 
     def cuCtxDestroy_v2(self, context: Any) -> int:
-        """Give the last context back, and its memory with it."""
+        """Destroy the last context with its memory."""
         del context
         if self._contexts:
             self._contexts.pop()
         if self._server is not None and not self._sticky:
-            self._ask({"context": False})
+            self._request({"context": False})
         return self._sticky
 
-    # --- how it gets there ---
+    # --- inside ---
 
-    def _context(self, number: int) -> Context | int:
-        """A context of the device with this number; or the error for one that cannot be."""
+    def _new_context(self, number: int) -> Context | int:
+        """A context of the device with this index, or the error code that prevents it."""
         if self._multiprocessors == 0:
             return UNAVAILABLE
         if not 0 <= number < len(self._devices):
@@ -226,26 +235,26 @@ class Cuda:
         )
 
     def _fits(self, device: str, size: int) -> bool:
-        """True where so much more is within the client's limit for the device."""
+        """True when `size` more bytes are within the client's limit for the device."""
         return sum(
-            each.size for each in self._contexts if each.device == device
+            context.size for context in self._contexts if context.device == device
         ) + size <= self._limits.get(device, sys.maxsize)
 
-    def _made(self, what: Any) -> int:
-        self._hear()
+    def _set_handle(self, reference: Any) -> int:
+        self._receive_notice()
         if not self._sticky:
-            _set(what, 1)
+            _set(reference, 1)
         return self._sticky
 
     def _connect(self) -> socket.socket | None:
         try:
-            return self._place.socket_at("control", "connect")
+            return self._environment.open_socket("control", "connect")
         except OSError:
             return None
 
-    def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
-        """An answer of the daemon; one that never comes, because it was killed, is 806."""
-        assert self._server is not None  # noqa: S101 - its callers look
+    def _request(self, message: dict[str, Any]) -> dict[str, Any]:
+        """The daemon's answer; code 806 when the daemon was killed."""
+        assert self._server is not None  # noqa: S101 - checked by its callers
         try:
             self._server.sendall(json.dumps(message).encode() + b"\n")
             return self._read()
@@ -266,8 +275,8 @@ class Cuda:
             return {"code": self._sticky}
         return dict(answer)
 
-    def _hear(self) -> None:
-        """What the server has told meanwhile."""
+    def _receive_notice(self) -> None:
+        """Read a message that the server has sent meanwhile."""
         if (
             self._server is not None
             and not self._sticky
@@ -276,15 +285,15 @@ class Cuda:
             self._read()
 
     def _without_server(self) -> int:
-        mode = self._place.compute_mode()
-        others = [pid for pid in self._place.users() if pid != os.getpid()]
+        mode = self._environment.compute_mode()
+        others = [pid for pid in self._environment.gpu_user_pids() if pid != os.getpid()]
         return (
             UNAVAILABLE if mode == "Prohibited" or (mode == "Exclusive_Process" and others) else 0
         )
 
-    def _tell(self) -> None:
-        """Let nvidia-smi on the host see this process; where the state is another machine's, nobody is told."""
-        folder = f"{self._place.state}/cuda"
+    def _register(self) -> None:
+        """Record this process for nvidia-smi, unless the state is read-only."""
+        folder = f"{self._environment.state}/cuda"
         with contextlib.suppress(OSError):
             os.makedirs(folder, exist_ok=True)
             with open(f"{folder}/{os.getpid()}", "w") as file:
@@ -298,27 +307,30 @@ def _number(value: Any) -> int:
     return int(getattr(value, "value", value))
 
 
-def _lowered(percentage: float) -> float:
+def _effective_percentage(percentage: float) -> float:
     """The server's percentage, or the process's own where that is less (MPS guide)."""
-    from .messages import percentage as read  # only here: few set one
+    from .messages import parse_percentage  # only here: few programs set one
 
     return min(
-        percentage, read(os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")) or percentage
+        percentage,
+        parse_percentage(os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")) or percentage,
     )
 
 
-def uuid(number: int) -> str:
-    """The UUID of a GPU, as nvidia-smi of the mock prints it."""
+def gpu_uuid(number: int) -> str:
+    """The UUID of a GPU, as the mock's nvidia-smi prints it."""
     return f"GPU-{number:08d}-c0de-4b1d-8000-{number:012d}"
 
 
-def chosen(present: list[str], wanted: str | None) -> list[str]:
-    """What CUDA_VISIBLE_DEVICES leaves of the devices: indices count within them, and the first bad word ends the list."""
+def visible_devices(present: list[str], wanted: str | None) -> list[str]:
+    """The devices that CUDA_VISIBLE_DEVICES selects, up to its first bad word."""
     if wanted is None:
         return present
     found: list[str] = []
     for word in wanted.split(","):
-        match = [each for each in present if word.startswith("GPU-") and each.startswith(word)]
+        match = [
+            device for device in present if word.startswith("GPU-") and device.startswith(word)
+        ]
         if word.isdigit() and int(word) < len(present):
             match = [present[int(word)]]
         if not match:
@@ -328,7 +340,7 @@ def chosen(present: list[str], wanted: str | None) -> list[str]:
 
 
 def _set(reference: Any, value: int | bytes) -> None:
-    """Write through `byref(x)`, or to a pointer."""
+    """Write through `byref(x)`; ignore other pointers."""
     target = getattr(reference, "_obj", None)
     if target is not None:
         target.value = value

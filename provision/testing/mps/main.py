@@ -1,6 +1,6 @@
-"""`nvidia-cuda-mps-control`: the daemon with -d or -f, else the tool that reads commands and exits 0 whatever they were."""
+"""`nvidia-cuda-mps-control`: the daemon with -d or -f, else the tool, which exits 0 always."""
 
-# a process for every question: it starts twice as fast without pathlib:
+# a process for every command: it starts twice as fast without pathlib:
 # ruff: noqa: PTH101, PTH102, PTH116
 
 from __future__ import annotations
@@ -10,68 +10,69 @@ import os
 import socket
 import sys
 
-from .environment import PIPE_LIMIT, Place
+from .environment import PIPE_LIMIT, MpsEnvironment
 
 _DAEMON_FLAGS = frozenset(("-multiuser-server", "-M", "-m", "-S", "--static-partitioning"))
 
 
 def main(words: list[str]) -> int:
     """Run the program and return its exit status."""
-    place = Place()
+    environment = MpsEnvironment()
     rest = [word for word in words if word not in ("-d", "-f")]
     if rest == ["-v"]:
         sys.stdout.write(
-            "CUDA MPS Control for Linux/Unix/QNX. Binary version: 13000\nCopyright (C) 2003 - 2025 NVIDIA Corporation.\n\n"
+            "CUDA MPS Control for Linux/Unix/QNX. Binary version: 13000\n"
+            "Copyright (C) 2003 - 2025 NVIDIA Corporation.\n\n"
         )
         return 0
     if [word for word in rest if word not in _DAEMON_FLAGS]:
         sys.stderr.write(f"nvidia-cuda-mps-control: unrecognized option '{rest[0]}'\n")
         return 1
     if "-d" not in words and "-f" not in words:
-        return _ask(place)
-    return _start(
-        place,
+        return _run_tool(environment)
+    return _run_daemon(
+        environment,
         background="-d" in words,
         every_user=any(word in ("-multiuser-server", "-M", "-m") for word in rest),
     )
 
 
-def _make(path: str, mode: int) -> bool:
-    """The directory, one level of it made."""
+def _make_directory(path: str, mode: int) -> bool:
+    """Create a directory, without its parents; True when it can be written."""
     try:
         os.mkdir(path)
         os.chmod(path, mode)
     except FileExistsError:
-        return bool(
-            os.stat(path).st_mode & 0o222
-        )  # access(2) fails below a closed folder, where the capability to read is ignored
+        # by mode bits: access(2) ignores the capability to read below closed folders
+        return bool(os.stat(path).st_mode & 0o222)
     except OSError:
         return False
     return True
 
 
-def _start(place: Place, *, background: bool, every_user: bool) -> int:
+def _run_daemon(environment: MpsEnvironment, *, background: bool, every_user: bool) -> int:
     from .control_daemon import Daemon  # only here: the tool needs none of it
 
-    if len(place.pipe_name) > PIPE_LIMIT:
-        return 1  # and no word about it
-    if not _make(place.pipe, 0o777):
-        sys.stderr.write(f"Cannot access CUDA_MPS_PIPE_DIRECTORY={place.pipe_name}\n")
+    if len(environment.pipe_name) > PIPE_LIMIT:
+        return 1  # without a message
+    if not _make_directory(environment.pipe, 0o777):
+        sys.stderr.write(f"Cannot access CUDA_MPS_PIPE_DIRECTORY={environment.pipe_name}\n")
         return 1
-    if not _make(place.logs, 0o700):
+    if not _make_directory(environment.logs, 0o700):
         sys.stdout.write(
-            f"Warning: Failed writing log files to directory [{place.log_name}]. No logs will be available.\n"
+            f"Warning: Failed writing log files to directory [{environment.log_name}]. "
+            "No logs will be available.\n"
         )
-    lock = _take_lock(place)
+    lock = _take_lock(environment)
     if lock is None:
         sys.stderr.write("An instance of this daemon is already running\n")
         return 1
     sys.stdout.flush()
     if background and not _detach():
         return 0
-    if place.fault("mps_daemon_dies"):
+    if environment.fault("mps_daemon_dies"):
         os._exit(1)
-    daemon = Daemon(place, foreground=not background, every_user=every_user)
+    daemon = Daemon(environment, foreground=not background, every_user=every_user)
     daemon.prepare(lock)
     if background:
         os.write(_READY[1], b"x")
@@ -80,11 +81,11 @@ def _start(place: Place, *, background: bool, every_user: bool) -> int:
     return 0
 
 
-def _take_lock(place: Place) -> int | None:
-    """The lock that one daemon of a pipe directory holds; None when another one has it."""
+def _take_lock(environment: MpsEnvironment) -> int | None:
+    """The descriptor of the pipe directory's lock file, locked; None when another daemon has it."""
     import fcntl
 
-    lock = os.open(place.file("control_lock"), os.O_RDWR | os.O_CREAT, 0o666)
+    lock = os.open(environment.pipe_file("control_lock"), os.O_RDWR | os.O_CREAT, 0o666)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -97,7 +98,7 @@ _READY = [-1, -1]
 
 
 def _detach() -> bool:
-    """True in the daemon, False in its caller, once the daemon answers or has died."""
+    """True in the daemon; False in the caller, once the daemon answers or has ended."""
     _READY[:] = os.pipe()
     if os.fork():
         os.close(_READY[1])
@@ -113,17 +114,17 @@ def _detach() -> bool:
     return True
 
 
-def _ask(place: Place) -> int:
+def _run_tool(environment: MpsEnvironment) -> int:
     try:
-        connection = place.socket_at(
-            "control_privileged" if place.is_root else "control", "connect"
+        connection = environment.open_socket(
+            "control_privileged" if environment.is_root else "control", "connect"
         )
     except OSError:
         sys.stderr.write("Cannot find MPS control daemon process\n")
         return 1
     with connection, connection.makefile("rb") as answers:
         for line in sys.stdin:
-            answer = _one(connection, answers, {"line": line.strip(), "uid": place.uid})
+            answer = _request(connection, answers, {"line": line.strip(), "uid": environment.uid})
             if answer is None:
                 break
             sys.stdout.write(str(answer["text"]))
@@ -131,7 +132,7 @@ def _ask(place: Place) -> int:
     return 0
 
 
-def _one(
+def _request(
     connection: socket.socket, answers: object, message: dict[str, object]
 ) -> dict[str, object] | None:
     try:

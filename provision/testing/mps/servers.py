@@ -1,4 +1,4 @@
-"""Servers of the control daemon and their clients."""
+"""MPS servers of the control daemon, and their clients."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ CONTEXTS = {True: 48, False: 16}
 
 
 class Client:
-    """A program that holds a connection. Its PID reads 0 where it lives in another PID namespace than the daemon."""
+    """A program that holds a connection. Its PID is 0 in another PID namespace."""
 
     def __init__(self, link: socket.socket, pid: int, *, same_namespace: bool) -> None:
         self.link = link
         self.pid = pid if same_namespace else 0
         self.contexts = 0
 
-    def tell(self, **message: Any) -> None:
-        """Send a line; a client that has gone hears nothing."""
+    def send(self, **message: Any) -> None:
+        """Send a message, unless the client has gone."""
         with contextlib.suppress(OSError):
             self.link.sendall(json.dumps(message).encode() + b"\n")
 
     @property
     def command(self) -> str:
-        """What `ps` shows of it."""
+        """Its command name, as `ps` shows it."""
         try:
             with open(f"/proc/{self.pid}/comm") as file:  # noqa: PTH123 - starts faster
                 return file.read().strip()
@@ -61,22 +61,22 @@ class Server:
         self.percentage = percentage
         self.memory = dict(memory)
         self.clients: list[Client] = []
-        self.born = time.monotonic()
+        self.started_at = time.monotonic()
 
     @property
     def state(self) -> str:
         """INITIALIZING for a moment, then ACTIVE."""
-        return "ACTIVE" if time.monotonic() - self.born >= READY_S else "INITIALIZING"
+        return "ACTIVE" if time.monotonic() - self.started_at >= READY_S else "INITIALIZING"
 
     @property
     def contexts(self) -> int:
         """Contexts of all its clients."""
         return sum(client.contexts for client in self.clients)
 
-    def client(self, pid: int) -> Client | None:
-        """The client with this PID."""
-        return next((each for each in self.clients if each.pid == pid), None)
+    def find_client(self, pid: int) -> Client | None:
+        """The client with this PID, or None."""
+        return next((client for client in self.clients if client.pid == pid), None)
 
-    def forget(self, link: socket.socket) -> None:
-        """The connection is closed."""
-        self.clients = [each for each in self.clients if each.link is not link]
+    def remove_connection(self, link: socket.socket) -> None:
+        """Remove the client of a closed connection."""
+        self.clients = [client for client in self.clients if client.link is not link]

@@ -1,1 +1,1 @@
-"""On PYTHONPATH of the Python that containers have: `sitecustomize` is imported by every interpreter."""
+"""A folder on PYTHONPATH of containers: every interpreter imports its `sitecustomize`."""

@@ -1,7 +1,6 @@
-"""Lets Python programs of a container load the stand-in for libcuda: `ctypes.CDLL("libcuda.so.1")`.
+"""Makes `ctypes.CDLL("libcuda.so.1")` load the stand-in for libcuda in a container's programs.
 
-ctypes is changed when a program imports it, and only where the library that the linker would find
-is the stand-in's.
+It replaces `ctypes.CDLL` when a program imports ctypes. A real libcuda is loaded as usual.
 """
 
 from __future__ import annotations
@@ -15,21 +14,21 @@ from typing import Any
 
 
 class _Loader:
-    """Loads the real ctypes, and puts our CDLL in front."""
+    """Loads ctypes and replaces its CDLL."""
 
     def __init__(self, real: Any) -> None:
         self._real = real
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """As usual."""
+        """Create the module as usual."""
 
     def exec_module(self, module: Any) -> None:
-        """Run the real module, then replace one class of it."""
+        """Execute the module, then replace its class CDLL."""
         self._real.exec_module(module)
         original: Any = module.CDLL
 
         class CDLL(original):  # type: ignore[misc]
-            """A library; libcuda is the stand-in's where that is what the linker would find."""
+            """A library; libcuda is the stand-in where the linker would find it."""
 
             def __new__(cls, name: Any = None, *rest: Any, **options: Any) -> Any:
                 del rest, options
@@ -52,12 +51,12 @@ def _cuda(name: Any) -> Any:
 
 
 class _Finder:
-    """Steps aside after the first import of ctypes."""
+    """Finds ctypes once, then removes itself from `sys.meta_path`."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The real spec with our loader."""
+        """The module's spec with this loader."""
         if name != "ctypes":
             return None
         sys.meta_path.remove(self)
