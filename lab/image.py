@@ -14,7 +14,7 @@ from lab.programs import Programs
 from lab.state import USER, State, assignments
 from lab.user_data import as_script
 from provision.testing.host.filesystem import OS_RELEASE, STANDINS
-from provision.testing.host.gpu_models import DRIVERS, OLDER_DRIVERS, model
+from provision.testing.host.gpu_models import DRIVERS, OLDER_DRIVERS, gpu_model
 
 GUEST = Path(__file__).with_name("guest")
 STOOD_IN = ("docker-credential-gcr", "toolbox", "journalctl", "lsmod")
@@ -237,7 +237,7 @@ def _write_sudo(lab: Path, bin_dir: Path, setpriv: Path) -> None:
 
 
 def _write_gpu(lab: Path, gpu: Gpu) -> None:
-    card = model(gpu.accelerator)
+    card = gpu_model(gpu.accelerator)
     values = {
         "GPU_NAME": card.name,
         "GPU_COUNT": str(gpu.count),

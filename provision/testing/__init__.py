@@ -1,7 +1,7 @@
-"""Public test tools: mock hosts, the Compute Engine emulator, and the pytest plugin that offers both as fixtures.
+"""Public test tools: mock hosts, the Compute Engine emulator, and a pytest plugin with fixtures.
 
-Each name is imported when it is first used: every run of pytest imports this package, for the
-plugin's sake.
+Each name is imported when it is first used, because every run of pytest imports this package for
+the plugin.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from provision.testing.mock_host import MockHost, Result
     from provision.testing.network import Network
 
-_HOME_OF = {
+_MODULE_OF = {
     "ComputeEmulator": "provision.testing.compute",
     "Faults": "provision.testing.faults",
     "MockCloud": "provision.testing.mock_cloud",
@@ -44,9 +44,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME_OF[name]), name)
+    return getattr(importlib.import_module(_MODULE_OF[name]), name)
 
 
 def __dir__() -> list[str]:

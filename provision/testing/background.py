@@ -1,22 +1,24 @@
-"""Start, find and stop the background mock of a state folder. Light to import: the server itself is another process."""
+"""Start, find and stop the background mock of a state folder.
+
+It is light to import: `background_server` runs in another process.
+"""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from provision.core.errors import ProvisionError
+from provision.core.files import file_lock
 
 RECORD = "mock.json"
 _LOCK = "mock.lock"
@@ -28,7 +30,7 @@ _PAUSE_S = 0.02
 
 @dataclass(frozen=True)
 class MockState:
-    """A running mock: its process, the Compute Engine endpoint, and the SSH port of each running host by name."""
+    """A running mock: process, Compute Engine endpoint, and SSH port of each host by name."""
 
     pid: int
     compute_endpoint: str
@@ -37,7 +39,7 @@ class MockState:
 
 
 def version() -> str:
-    """The version of this package; a mock of another one is replaced."""
+    """The version of this package; `up` replaces a mock of another version."""
     try:
         return metadata.version("provision-gpu")
     except metadata.PackageNotFoundError:
@@ -45,7 +47,10 @@ def version() -> str:
 
 
 def start_ticks(pid: int) -> str:
-    """When the process started, as /proc counts; empty for one that is gone, or a zombie. Guards against reused pids."""
+    """The start time of a process in clock ticks; empty when it has ended or is a zombie.
+
+    It tells a process from a later one with the same PID.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
@@ -56,18 +61,17 @@ def start_ticks(pid: int) -> str:
 def up(
     folder: Path, *, idle_s: float | None = None, meanwhile: Callable[[], object] | None = None
 ) -> MockState:
-    """The mock of `folder`, started in the background when it does not run. Two callers at once start one.
+    """The mock of `folder`, started in the background if necessary; concurrent callers start one.
 
-    `meanwhile` is called while it starts, and not at all when it runs.
+    `meanwhile` is called while the mock starts, and not at all when it runs already.
     Raises `ProvisionError` with the server's last lines when it does not come up.
     """
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with _locked(folder):
-        found = _read(folder)
-        if found is not None and found["version"] == version():
-            return _state(found)
-        if found is not None:
-            _end(folder, found)
+    with file_lock(folder / _LOCK):
+        record = _read(folder)
+        if record is not None and record["version"] == version():
+            return _state(record)
+        if record is not None:
+            _end(folder, record)
         pid = _launch(folder, idle_s)
         if meanwhile is not None:
             meanwhile()
@@ -76,32 +80,28 @@ def up(
 
 def status(folder: Path) -> MockState | None:
     """The running mock of `folder`, or None."""
-    found = _read(folder)
-    return None if found is None else _state(found)
+    record = _read(folder)
+    return None if record is None else _state(record)
 
 
 def down(folder: Path) -> bool:
-    """Stop the mock of `folder` with everything it runs; its state stays. False when none ran."""
+    """Stop the mock of `folder` with all its processes, and keep its state; False when none ran.
+
+    Raises `ProvisionError` when it does not end.
+    """
     if not folder.is_dir():
         return False
-    with _locked(folder):
-        found = _read(folder)
-        if found is None:
+    with file_lock(folder / _LOCK):
+        record = _read(folder)
+        if record is None:
             (folder / RECORD).unlink(missing_ok=True)
             return False
-        _end(folder, found)
+        _end(folder, record)
         return True
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    with (folder / _LOCK).open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def _read(folder: Path) -> dict[str, Any] | None:
-    """The record of a server that is alive; None for a missing, broken or stale one."""
+    """The record of a living server; None when it is missing, invalid or stale."""
     try:
         record = dict(json.loads((folder / RECORD).read_text()))
         alive = start_ticks(int(record["pid"])) == record["started"] != ""
@@ -119,7 +119,7 @@ def _state(record: Mapping[str, Any]) -> MockState:
 
 
 def _launch(folder: Path, idle_s: float | None) -> int:
-    """Start the server as a child of nobody (a shell starts it in the background and ends) and return its process."""
+    """Start the server as an orphan, through a shell that ends at once; return its PID."""
     (folder / RECORD).unlink(missing_ok=True)
     package_parent = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH", "")]))
@@ -155,8 +155,8 @@ def _wait_until_up(folder: Path, pid: int) -> dict[str, Any]:
     ticks = start_ticks(pid)
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline:
-        if (found := _read(folder)) is not None:
-            return found
+        if (record := _read(folder)) is not None:
+            return record
         if not start_ticks(pid):
             why = (folder / _LOG).read_text(errors="replace").rstrip().rpartition("\n")[2]
             raise ProvisionError(
@@ -171,15 +171,18 @@ def _wait_until_up(folder: Path, pid: int) -> dict[str, Any]:
 
 
 def _end(folder: Path, record: Mapping[str, Any]) -> None:
-    """SIGTERM, then SIGKILL; returns when the server and every process of its hosts are gone."""
+    """Send SIGTERM, then SIGKILL; return when the server and all processes of its hosts have ended.
+
+    Raises `ProvisionError` when it does not end.
+    """
     processes = [(int(record["pid"]), str(record["started"]))]
     processes += [
         (pid, ticks) for pid in record.get("spawners", []) if (ticks := start_ticks(int(pid)))
     ]
     _signal(processes[0], signal.SIGTERM)
-    if not _gone(processes, _STOP_S):
-        _signal(processes[0], signal.SIGKILL)  # its spawners see it go, and end what they started
-        if not _gone(processes, _STOP_S):
+    if not _wait_until_ended(processes, _STOP_S):
+        _signal(processes[0], signal.SIGKILL)  # its spawners then end what they started
+        if not _wait_until_ended(processes, _STOP_S):
             raise ProvisionError(
                 "the mock does not end",
                 where=str(folder),
@@ -194,7 +197,7 @@ def _signal(process: tuple[int, str], number: int) -> None:
         os.kill(process[0], number)
 
 
-def _gone(processes: list[tuple[int, str]], timeout_s: float) -> bool:
+def _wait_until_ended(processes: list[tuple[int, str]], timeout_s: float) -> bool:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if all(start_ticks(pid) != ticks for pid, ticks in processes):

@@ -1,7 +1,7 @@
-"""The background mock of the tasks: `python -m provision.testing.background_server --state DIR`.
+"""The process of the background mock: `python -m provision.testing.background_server --state DIR`.
 
-It writes `mock.json` (pid, endpoint, SSH ports, version) when it serves, and removes it at its end:
-on SIGTERM, or after thirty minutes without a request or an SSH connection.
+It writes `mock.json` (PID, endpoint, SSH ports, version) while it serves. It ends on SIGTERM, or
+after thirty minutes without a request or an SSH connection.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+from provision.core.files import SHARED, write_atomically
 from provision.testing.background import RECORD, start_ticks, version
 from provision.testing.mock_cloud import MockCloud
 
 IDLE_S = 30 * 60.0
-_LOOK_S = 0.5
+_POLL_S = 0.5
 
 
 class Server:
-    """One mock cloud, its record, and the clock of its idleness."""
+    """One mock cloud, its record, and its idle time limit."""
 
     def __init__(self, folder: Path, idle_s: float) -> None:
         self.folder = folder
@@ -38,7 +39,7 @@ class Server:
         self.cloud.hosts.on_activity = self._touch
 
     def _open(self) -> MockCloud:
-        """On the ports of the last time where they are free."""
+        """The started cloud, on the port of the last run if it is free."""
         known = self.folder / "endpoint-port"
         if known.exists():
             cloud = MockCloud(self.folder, port=int(known.read_text()))
@@ -65,17 +66,15 @@ class Server:
             ],
         }
         with self._lock:
-            new = self.folder / f"{RECORD}.new"
-            new.write_text(json.dumps(record))
-            new.replace(self.folder / RECORD)
+            write_atomically(self.folder / RECORD, json.dumps(record), mode=SHARED)
 
     def run(self) -> None:
-        """Serve until a signal or idleness ends it."""
+        """Serve until a signal arrives or the idle time is over."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: self._stop.set())
         self._write_record()
         try:
-            while not self._stop.wait(min(_LOOK_S, self.idle_s)):
+            while not self._stop.wait(min(_POLL_S, self.idle_s)):
                 if self._is_idle():
                     break
         finally:

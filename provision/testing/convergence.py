@@ -1,4 +1,4 @@
-"""A recipe brought to a host and reported on, in one call."""
+"""`converge`: apply a recipe to a host over SSH and return the report."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def _drop(event: Event) -> None:
 def converge(
     host: MockHost | Host, resources: Sequence[Resource], *, check: bool = False, emit: Emit = _drop
 ) -> HostReport:
-    """Bring a host to the recipe over SSH, as `vm.provision` does, and report what was verified.
+    """Apply a recipe to a host over SSH, as `vm.provision` does, and return the report.
 
-    With `check`, only say what would change. `emit` is told of every step and every line of output.
-    Nothing of the user's own SSH set-up is read: the host's key is the one that its `host_key`
-    pins. Raises `Unreachable` and `HostKeyMismatch` when there is no connection, and `RecipeError`
-    for a recipe that contradicts itself; the rest is in the report.
+    With `check` the report lists what would change, and nothing is changed. `emit` gets every event
+    and line of output. The user's own SSH configuration is not read; the host must have the key of
+    its `host_key`. Raises `Unreachable` and `HostKeyMismatch` without a connection, and
+    `RecipeError` for a recipe that contradicts itself; other failures are in the report.
     """
     target = host.host if isinstance(host, MockHost) else host
     transport = connection.connect(target, known_hosts=KnownHosts(Path(os.devnull)))

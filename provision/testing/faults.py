@@ -1,4 +1,4 @@
-"""What a test can make go wrong on a mock host, and what it can count."""
+"""Faults that a test can set on a mock host, and the counters that it can read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ON_THE_HOST = frozenset(
+STANDIN_FAULTS = frozenset(
     {
         "sudo_password",
         "sudo_denied",
@@ -31,16 +31,15 @@ ON_THE_HOST = frozenset(
         "mps_server_fault",
     }
 )
-"""Faults that the stand-ins read; `Faults.set` refuses other names."""
+"""Faults that the stand-ins simulate; `Faults.set` refuses other names."""
 
 
 @dataclass
 class Faults:
-    """The faults of one host. Plain attributes act in the SSH server, named ones (`set`, `clear`) in the stand-ins.
+    """The faults of a host: attributes act in the SSH server, `set` in the stand-ins.
 
-    `cut_after_output` and `cut_after_input` drop the TCP connection once so many bytes of commands'
-    output were sent, or so many bytes of their input were received, counted from when they were
-    set; both act once, then are None.
+    `cut_after_output` and `cut_after_input` drop the TCP connection after so many bytes of commands'
+    output or input, counted from the moment when they are set. Both act once and become None.
     """
 
     folder: Path
@@ -54,29 +53,29 @@ class Faults:
     disk_full: bool = False
 
     def set(self, name: str) -> None:
-        """Make the stand-ins fail in the way of `name`, until `clear`."""
+        """Set the fault `name` until `clear`. Raises `ValueError` for an unknown one."""
         self._path(name).touch()
 
     def clear(self, name: str) -> None:
-        """End the fault `name`; nothing happens where it was not set."""
+        """Clear the fault `name`. Raises `ValueError` for an unknown one."""
         self._path(name).unlink(missing_ok=True)
 
     def reset(self) -> None:
-        """End every fault."""
+        """Clear every fault."""
         for path in self.folder.iterdir():
             path.unlink()
         fresh = Faults(self.folder)
         self.__dict__.update(fresh.__dict__)
 
     def _path(self, name: str) -> Path:
-        if name not in ON_THE_HOST:
-            raise ValueError(f"no fault {name!r}; there are: {', '.join(sorted(ON_THE_HOST))}")
+        if name not in STANDIN_FAULTS:
+            raise ValueError(f"unknown fault {name!r}; known: {', '.join(sorted(STANDIN_FAULTS))}")
         return self.folder / name
 
 
 @dataclass
 class Stats:
-    """What a mock host saw since it started (or since `reset`). Bytes are those of the encrypted stream."""
+    """Counters of a mock host since its start or `reset`. Bytes are of the encrypted stream."""
 
     connections: int = 0
     auth_attempts: int = 0
@@ -93,12 +92,12 @@ class Stats:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def add(self, name: str, amount: int = 1) -> None:
-        """Count `amount` more of `name`."""
+        """Add `amount` to the counter `name`."""
         with self._lock:
             setattr(self, name, getattr(self, name) + amount)
 
     def reset(self) -> None:
-        """Start counting from zero."""
+        """Set all counters to zero."""
         with self._lock:
             for name in _COUNTERS:
                 setattr(self, name, 0)

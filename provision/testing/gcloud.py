@@ -1,11 +1,11 @@
-"""A stand-in for `gcloud compute start-iap-tunnel`: a program that pipes to a mock host's SSH port, or fails as the real one.
+"""A stand-in for `gcloud compute start-iap-tunnel`, which connects to a mock host's SSH port.
 
-    program = install(folder)          # folder/gcloud; folder holds the record of a mock, mock.json
+    program = install(folder)          # folder/gcloud; folder has the record of a mock, mock.json
     fail(folder, 4033, 4003)           # the next call fails with 4033, the one after it with 4003
 
-As Identity-Aware Proxy does, it looks the instance up by project, zone and name: 4047 for one that
-is not there, 4003 for one where nothing listens. What is printed is the real program's
-(hashicorp/packer-plugin-googlecompute#195, google-github-actions/ ssh-compute#44,
+Like Identity-Aware Proxy, it looks the instance up by project, zone and name: it fails with 4047
+for an unknown instance, and with 4003 for one without a listener. Its messages are those of the
+real program (hashicorp/packer-plugin-googlecompute#195, google-github-actions/ssh-compute#44,
 GoogleCloudPlatform/iap-desktop#866).
 """
 
@@ -23,11 +23,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from provision.cloud.api.protocol import MOCK_PORT_ATTRIBUTE
+from provision.core.files import write_atomically
 from provision.core.shell import script
 
 RECORD = "mock.json"
 _FAILURES = "iap-failures"
-_SAYS = {
+_REASONS = {
     4003: "'failed to connect to backend'",
     4033: "'not authorized'",
     4047: "'Failed to lookup instance'",
@@ -42,27 +43,24 @@ exec "$python" -m provision.testing.gcloud "$folder" "$@"
 
 
 def install(folder: Path) -> Path:
-    """Put the program into `folder`, which holds a mock's record, and return its path."""
+    """Write the program into `folder`, which has a mock's record, and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder.resolve() / "gcloud"
     package = str(Path(__file__).resolve().parents[2])
     text = script(
         _PROGRAM, package=package, python=sys.executable, folder=str(folder.resolve())
     ).render()
-    new = path.with_suffix(".new")
-    new.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
-    new.chmod(0o755)
-    new.replace(path)
+    write_atomically(path, f"#!/bin/sh\n{text}\n", mode=0o755)
     return path
 
 
 def fail(folder: Path, *codes: int) -> None:
-    """Have the next calls fail, each with one of the codes, before one gets through."""
+    """Make the next calls fail, each with one of the codes."""
     (folder / _FAILURES).write_text("".join(f"{code}\n" for code in codes), encoding="utf-8")
 
 
 def main(words: list[str]) -> None:
-    """The program: `FOLDER compute start-iap-tunnel NAME PORT --listen-on-stdin --project P --zone Z`."""
+    """Run `FOLDER compute start-iap-tunnel NAME PORT --listen-on-stdin --project P --zone Z`."""
     folder, command, words = Path(words[0]), words[1:3], words[3:]
     options = dict(itertools.pairwise(words))
     if (
@@ -70,59 +68,58 @@ def main(words: list[str]) -> None:
         or "--listen-on-stdin" not in words
         or not {"--project", "--zone"} <= set(options)
     ):
-        sys.stderr.write(
-            "ERROR: (gcloud) this stand-in opens tunnels on its standard input, and nothing else\n"
-        )
+        sys.stderr.write("ERROR: (gcloud) this stand-in only opens tunnels on its standard input\n")
         sys.exit(2)
-    _fail_as_told(folder)
+    _fail_if_scripted(folder)
     path = f"projects/{options['--project']}/zones/{options['--zone']}/instances/{words[0]}"
-    _pipe(_connected(_port(folder, path)))
+    _pipe(_connect(_find_port(folder, path)))
 
 
-def _fail_as_told(folder: Path) -> None:
+def _fail_if_scripted(folder: Path) -> None:
     try:
         codes = (folder / _FAILURES).read_text(encoding="utf-8").split()
     except FileNotFoundError:
         return
     if codes:
         fail(folder, *map(int, codes[1:]))
-        _end(int(codes[0]))
+        _exit_with(int(codes[0]))
 
 
-def _end(code: int) -> NoReturn:
+def _exit_with(code: int) -> NoReturn:
     sys.stderr.write(
-        f"ERROR: (gcloud.compute.start-iap-tunnel) Error while connecting [{code}: {_SAYS[code]}].\n"
+        "ERROR: (gcloud.compute.start-iap-tunnel) Error while connecting "
+        f"[{code}: {_REASONS[code]}].\n"
     )
     sys.exit(1)
 
 
-def _port(folder: Path, path: str) -> int:
-    """Where the instance's mock host listens."""
+def _find_port(folder: Path, path: str) -> int:
+    """The SSH port of the instance's mock host."""
     url = f"{json.loads((folder / RECORD).read_text())['compute_endpoint']}/compute/v1/{path}"
     namespace, key = MOCK_PORT_ATTRIBUTE.split("/")
-    found = _ask(f"{url}/getGuestAttributes?queryPath={namespace}/")
+    found = _request(f"{url}/getGuestAttributes?queryPath={namespace}/")
     return next(int(item["value"]) for item in found["queryValue"]["items"] if item["key"] == key)
 
 
-def _ask(url: str) -> dict[str, Any]:
+def _request(url: str) -> dict[str, Any]:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=30) as reply:
             found: dict[str, Any] = json.load(reply)
             return found
     except urllib.error.HTTPError:
-        _end(4047)
+        _exit_with(4047)
 
 
-def _connected(port: int) -> socket.socket:
+def _connect(port: int) -> socket.socket:
     try:
         return socket.create_connection(("127.0.0.1", port), timeout=30)
     except OSError:
-        _end(4003)
+        _exit_with(4003)
 
 
 def _pipe(sock: socket.socket) -> None:
-    """Copy between the standard streams and the socket until the host's side ends."""
+    """Copy between the standard streams and the socket until the host closes it."""
     sock.settimeout(None)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sources: list[Any] = [sock, 0]

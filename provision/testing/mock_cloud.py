@@ -1,4 +1,4 @@
-"""A whole mock cloud: the Compute Engine emulator with a mock host behind every running instance."""
+"""A mock cloud: the Compute Engine emulator with a mock host for every running instance."""
 
 from __future__ import annotations
 
@@ -12,21 +12,26 @@ from types import TracebackType
 from typing import Self
 
 from provision.cloud.api import oslogin
+from provision.core.files import SHARED, write_atomically
 from provision.testing.compute import ComputeEmulator
 from provision.testing.mock_host import MockHost
 
 _SAFE = re.compile(r"[a-z0-9-]+\Z")
-_WATCH_S = 0.2
+_WATCH_PERIOD_S = 0.2
 
 
-def authorized(metadata: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """(user, public key line) of every line of the metadata `ssh-keys`, as the guest agent reads it."""
+def authorized_keys(metadata: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """(user, public key line) pairs of the metadata `ssh-keys`, as the guest agent reads them."""
     pairs = (line.strip().partition(":") for line in metadata.get("ssh-keys", "").splitlines())
     return tuple((user, key) for user, colon, key in pairs if colon and len(key.split()) >= 2)
 
 
-class HostPark:
-    """The mock hosts of a cloud, by zone and name: what the emulator boots, halts and destroys. Disks lie under `folder`."""
+class MockHosts:
+    """The mock hosts of a cloud by (zone, name), which the emulator boots, halts and destroys.
+
+    Their disks lie under `folder`. The callbacks report what guests do: `publish` an attribute,
+    `print_serial`, `guest_stopped`, `on_activity`; `logins` returns the OS Login keys.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -47,34 +52,34 @@ class HostPark:
     def boot(
         self, name: str, zone: str, metadata: dict[str, str], gpu: str | None, gpu_count: int
     ) -> tuple[str, int]:
-        """Start the host on its disk and return where its SSH server listens."""
+        """Start the host on its disk; return address and port of its SSH server.
+
+        Raises `ValueError` for a name that is not safe in a path, and `MockHostError`.
+        """
         disk = self._disk(name, zone)
         record = disk / "port"
-        by_login = oslogin.is_enabled(metadata)
-        keys = self.logins() if by_login else authorized(metadata)
-        user = keys[0][0] if keys else "user"
-        port = int(record.read_text()) if record.exists() else 0
-        named = () if by_login else keys
+        uses_os_login = oslogin.is_enabled(metadata)
+        keys = self.logins() if uses_os_login else authorized_keys(metadata)
         host = MockHost(
             name=name,
-            user=user,
+            user=keys[0][0] if keys else "user",
             gpu=gpu,
             gpu_count=gpu_count,
             folder=disk,
-            authorize=named,
+            authorize=() if uses_os_login else keys,
             metadata=metadata,
-            port=port,
+            port=int(record.read_text()) if record.exists() else 0,
         )
         host.start()
-        if by_login:
-            host.access.asked = self.logins
-            for known in {user for user, _ in keys}:
-                host.make_home(known)
+        if uses_os_login:
+            host.access.look_up = self.logins
+            for user in {user for user, _ in keys}:
+                host.make_home(user)
         record.write_text(str(host.host.port))
         host.server.on_activity = self.on_activity
         (host.state / "watched").touch()
         self.running[zone, name] = host
-        (self._os_login.add if by_login else self._os_login.discard)((zone, name))
+        (self._os_login.add if uses_os_login else self._os_login.discard)((zone, name))
         if metadata.get("enable-guest-attributes", "").upper() == "TRUE" and (
             key := host.host.host_key
         ):
@@ -82,16 +87,16 @@ class HostPark:
             self.publish(name, zone, f"hostkeys/{kind}", data)
         return "127.0.0.1", host.server.port
 
-    def admit(self, user: str) -> None:
-        """OS Login knows an account: hosts that use it have a home for it."""
-        for place, host in list(self.running.items()):
-            if place in self._os_login:
+    def make_login_home(self, user: str) -> None:
+        """Create the home of an OS Login user on the hosts that use OS Login."""
+        for key, host in list(self.running.items()):
+            if key in self._os_login:
                 host.make_home(user)
 
     def halt(self, name: str, zone: str) -> None:
         """Stop the host and keep its disk."""
         if (host := self.running.get((zone, name))) is not None:
-            self._hand_on(name, zone, host)
+            self._report_guest(name, zone, host)
             del self.running[zone, name]
             host.stop()
         self._seen.pop((zone, name), None)
@@ -105,20 +110,20 @@ class HostPark:
         host.destroy()
 
     def watch(self) -> None:
-        """Do what guests asked for since the last look: reboot, power off, guest attributes, the console."""
+        """Reboot and power off hosts that asked for it; report their attributes and consoles."""
         for (zone, name), host in list(self.running.items()):
             if (host.state / "poweroff").exists():
                 (host.state / "poweroff").unlink()
-                with suppress(KeyError):  # somebody else stopped it at the same time
+                with suppress(KeyError):  # another request stopped it at the same time
                     self.guest_stopped(name, zone)
                 continue
             if (host.state / "reboot").exists():
                 (host.state / "reboot").unlink()
                 host.reboot()
-            self._hand_on(name, zone, host)
+            self._report_guest(name, zone, host)
 
-    def _hand_on(self, name: str, zone: str, host: MockHost) -> None:
-        """What the guest wrote since the last look."""
+    def _report_guest(self, name: str, zone: str, host: MockHost) -> None:
+        """Report new console output and changed guest attributes."""
         position, known = self._seen.get((zone, name), (0, {}))
         text = host.console
         if len(text) > position:
@@ -136,22 +141,23 @@ class HostPark:
 
 
 class MockCloud:
-    """Emulator and hosts together.
+    """The emulator and its hosts.
 
         with MockCloud(tmp_path) as cloud:
-            client = InstancesClient(credentials=AnonymousCredentials(), client_options={"api_endpoint": cloud.endpoint})
+            options = {"api_endpoint": cloud.endpoint}
+            client = InstancesClient(credentials=AnonymousCredentials(), client_options=options)
 
-    State lies under `folder` and is found again by the next MockCloud there: instances that ran
-    boot again.
+    State lies under `folder`; the next MockCloud there restores it, and instances that ran boot
+    again.
     """
 
     def __init__(self, folder: Path, *, port: int = 0) -> None:
         self.folder = folder
-        self.hosts = HostPark(folder / "hosts")
+        self.hosts = MockHosts(folder / "hosts")
         self.emulator = ComputeEmulator(self.hosts, port=port)
         self.hosts.publish = self.emulator.publish
         self.hosts.logins = lambda: self.emulator.logins.keys
-        self.emulator.logins.on_import = self.hosts.admit
+        self.emulator.logins.on_import = self.hosts.make_login_home
         self.hosts.print_serial = self.emulator.print_serial
         self.hosts.guest_stopped = self.emulator.guest_stopped
         self.on_change: Callable[[], None] = lambda: None
@@ -167,11 +173,11 @@ class MockCloud:
 
     @property
     def ssh_ports(self) -> dict[str, int]:
-        """Where each running host listens, by instance name."""
+        """The SSH port of each running host, by instance name."""
         return {name: host.server.port for (_, name), host in list(self.hosts.running.items())}
 
     def host(self, name: str) -> MockHost:
-        """The running host of that instance name; raises `KeyError` when there is none."""
+        """The running host of that instance name. Raises `KeyError` when there is none."""
         found = next(
             (host for (_, known), host in self.hosts.running.items() if known == name), None
         )
@@ -180,7 +186,7 @@ class MockCloud:
         return found
 
     def start(self) -> Self:
-        """Serve; instances of an earlier run are taken up."""
+        """Serve, with the instances of an earlier run restored."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.emulator.start()
         try:
@@ -213,18 +219,16 @@ class MockCloud:
         self.stop()
 
     def save(self) -> None:
-        """Write the world down where it changed."""
+        """Write the emulator's state to `world.json` if it changed."""
         text = json.dumps(self.emulator.snapshot())
         if text == self._written:
             return
-        new = self._record.with_suffix(".new")
-        new.write_text(text)
-        new.replace(self._record)
+        write_atomically(self._record, text, mode=SHARED)
         self._written = text
         self.on_change()
 
     def _watch(self) -> None:
-        while not self._stopping.wait(_WATCH_S):
+        while not self._stopping.wait(_WATCH_PERIOD_S):
             self.emulator.tick()
             self.hosts.watch()
             self.save()

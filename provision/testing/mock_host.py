@@ -1,4 +1,4 @@
-"""A mock host: a real SSH server in front of real shells under a folder of its own."""
+"""A mock host: an SSH server in front of real shells that run under a folder of their own."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import NamedTuple, Self
 from provision.core.model import Host
 from provision.testing.faults import Faults, Stats
 from provision.testing.host import cloud_init
-from provision.testing.host.filesystem import Layout, Machine
-from provision.testing.host.gpu_models import model
-from provision.testing.host.location import find_python, place
+from provision.testing.host.filesystem import Hardware, HostFilesystem
+from provision.testing.host.gpu_models import gpu_model
+from provision.testing.host.location import choose_folder, find_python
 from provision.testing.host.processes import MockHostError, Process, Processes
 from provision.testing.ssh.keys import load_or_make_key, public_line
 from provision.testing.ssh.server import Access, SshServer
@@ -29,21 +29,22 @@ SYSTEMS = ("cos", "ubuntu")
 
 
 class MockHost:
-    """A host that behaves as Container-Optimized OS with a GPU does, for tests and for the first five minutes.
+    """A host that behaves as Container-Optimized OS with a GPU.
 
-    Commands run in a real POSIX shell under a root folder of the host's own; what
-    Container-Optimized OS brings (`sudo`, `cos-extensions`, `docker`, …) are stand-ins that have
-    the traps of the real ones.
+    Commands run in a real POSIX shell under the host's own root folder. The programs of
+    Container-Optimized OS (`sudo`, `cos-extensions`, `docker`, …) are stand-ins that fail as the
+    real ones do.
 
         with MockHost() as mock:
             assert mock.run("sudo cos-extensions install gpu").status == 0
 
     `gpu` is an accelerator type of Compute Engine, or None; `shell` is "system" (bash for logins,
     the system's sh), "dash", "bash" or "busybox" (nothing but busybox applets and stand-ins).
-    `system="ubuntu"` is a workstation with a driver of its own instead (`driver: present`), without
-    what only Container-Optimized OS brings. `folder` keeps the host's disk between runs; without it
-    the host leaves nothing behind. `authorize` are (user, public key line); without it the host
-    makes a key of its own, and `host.identity` names it.
+    `system="ubuntu"` is a workstation with an installed driver (`driver: present`), without the
+    programs of Container-Optimized OS. `folder` keeps the host's disk between runs; without it the
+    host leaves nothing behind. `authorize` are (user, public key line) pairs; without them the host
+    generates a key, whose path is `host.identity`. Raises `ValueError` for an unknown GPU, shell or
+    system.
     """
 
     def __init__(
@@ -69,8 +70,8 @@ class MockHost:
         self.name = name
         self.user = user
         self.stats = Stats()
-        self._machine = Machine(
-            name, model(gpu) if gpu else None, gpu_count, cpus, memory_gb, system
+        self._hardware = Hardware(
+            name, gpu_model(gpu) if gpu else None, gpu_count, cpus, memory_gb, system
         )
         self._shell = shell
         self._wanted_folder = folder
@@ -82,18 +83,18 @@ class MockHost:
     # --- life ---
 
     def start(self) -> Self:
-        """Make or reopen the folder, boot, listen. Raises `MockHostError` where the machine cannot hold a mock host."""
+        """Create or reopen the folder, boot, and listen. Raises `MockHostError` when that fails."""
         self.processes = Processes()
         try:
-            self.folder = place(self._wanted_folder, self.processes)
-            self._layout = Layout(self.folder, self.processes, self._shell)
-            self._layout.prepare(self._machine)
-            self._layout.write_state("python", find_python(self.processes) + "\n")
+            self.folder = choose_folder(self._wanted_folder, self.processes)
+            self._filesystem = HostFilesystem(self.folder, self.processes, self._shell)
+            self._filesystem.prepare(self._hardware)
+            self._filesystem.write_state("python", find_python(self.processes) + "\n")
             for key, value in self._metadata.items():
-                self._layout.write_state(f"metadata/{key}", value)
-            self.faults = Faults(self._layout.state / "faults")
+                self._filesystem.write_state(f"metadata/{key}", value)
+            self.faults = Faults(self._filesystem.state / "faults")
             self._prepare_access()
-            self._layout.boot()
+            self._filesystem.boot()
             self._boot_user_space()
             self.server = SshServer(self, self.access, self._host_key, self.faults, self.stats)
             self.server.start(self._port)
@@ -105,7 +106,7 @@ class MockHost:
         return self
 
     def stop(self) -> None:
-        """Close every connection and end every process; a host without a folder of yours is removed."""
+        """Close connections and end processes; without `folder` remove the host's folder."""
         if not self._started:
             return
         self._started = False
@@ -119,7 +120,7 @@ class MockHost:
             _remove_tree(self.folder)
 
     def destroy(self) -> None:
-        """Stop, and remove the folder as well; also for a host that was never started."""
+        """Stop and remove the folder, also for a host that was never started."""
         self.stop()
         if self._wanted_folder is not None:
             record = self._wanted_folder / "placed-at"
@@ -162,7 +163,7 @@ class MockHost:
             self.authorize(user, line)
 
     def authorize(self, user: str, line: str) -> None:
-        """Let `user` in with a public key line, and make its home, as the guest agent does for the metadata `ssh-keys`."""
+        """Authorize a public key line and create the user's home, as the guest agent does."""
         self.access.allow(user, line)
         self._as_user(
             'mkdir -p "$1/.ssh" && chmod 700 "$1/.ssh" && cat >>"$1/.ssh/authorized_keys"',
@@ -171,14 +172,14 @@ class MockHost:
         )
 
     def make_home(self, user: str) -> None:
-        """As a first login does where OS Login knows the account."""
+        """Create the home of a user, as the first login with OS Login does."""
         self._as_user('mkdir -p "$1"', f"/home/{user}")
 
-    # --- what a test asks ---
+    # --- for tests ---
 
     @property
     def host(self) -> Host:
-        """The host as the settings would describe it: loopback, port, user, identity and pinned host key."""
+        """The host for a connection: loopback, port, user, identity and pinned host key."""
         return Host(
             name=self.name,
             address="127.0.0.1",
@@ -191,17 +192,17 @@ class MockHost:
     @property
     def root(self) -> Path:
         """The folder that stands for `/`."""
-        return self._layout.root
+        return self._filesystem.root
 
     @property
     def root_path(self) -> str:
-        """The same as text."""
-        return str(self._layout.root)
+        """`root` as text."""
+        return str(self._filesystem.root)
 
     @property
     def state(self) -> Path:
-        """The mock's own state: mount table, loaded module, metadata, buckets."""
-        return self._layout.state
+        """The folder of the mock's own state: mount table, loaded module, metadata, buckets."""
+        return self._filesystem.state
 
     @property
     def disk_is_full(self) -> bool:
@@ -209,12 +210,12 @@ class MockHost:
         return self.faults.disk_full
 
     def path(self, path: str) -> Path:
-        """Where the host's absolute `path` lies on this machine."""
+        """The host's absolute `path` on this machine."""
         return self.root / path.lstrip("/")
 
     def run(self, command: str, *, stdin: bytes = b"", timeout_s: float = 60) -> Result:
-        """Run a command line as the login user would, without SSH; output and errors come as one text."""
-        argv = [self._layout.login_shell(), "-c", command]
+        """Run a command line as the login user, without SSH; both streams come as one text."""
+        argv = [self._filesystem.login_shell(), "-c", command]
         status, output = self.processes.run(
             argv,
             env=self._environment(self.user),
@@ -226,13 +227,13 @@ class MockHost:
 
     @property
     def console(self) -> str:
-        """What the host printed on its serial console."""
+        """The output on the serial console."""
         path = self.state / "console"
         return path.read_text(errors="replace") if path.exists() else ""
 
     @property
     def guest_attributes(self) -> dict[str, str]:
-        """What programs of the host PUT to the metadata server, by `namespace/key`."""
+        """The guest attributes that programs have PUT, by `namespace/key`."""
         folder = self.state / "guest-attributes"
         paths = [path for path in folder.rglob("*") if path.is_file()]
         return {str(path.relative_to(folder)): path.read_text(errors="replace") for path in paths}
@@ -240,7 +241,7 @@ class MockHost:
     def print_console(self, text: str) -> None:
         """Print on the serial console."""
         if text:
-            self._layout.write_state("console", self.console + text)
+            self._filesystem.write_state("console", self.console + text)
 
     def _as_user(self, source: str, path: str, *words: str, stdin: str = "") -> None:
         argv = [str(self.folder / "sysbin/sh"), "-c", source, "sh", self.root_path + path, *words]
@@ -251,22 +252,22 @@ class MockHost:
             raise MockHostError(f"{path}: {output.strip()}")
 
     def put(self, path: str, text: str, mode: str = "644") -> None:
-        """Write a file on the host, as root would."""
+        """Write a file on the host as root. Raises `MockHostError` when that fails."""
         self._as_user('mkdir -p "${1%/*}" && cat >"$1" && chmod "$2" "$1"', path, mode, stdin=text)
 
     def put_user_data(self, text: str) -> None:
-        """Set the metadata key `user-data`; it takes effect at the next boot, as on the real thing."""
-        self._layout.write_state("metadata/user-data", text)
+        """Set the metadata key `user-data`, which the next boot applies."""
+        self._filesystem.write_state("metadata/user-data", text)
 
     def put_object(self, bucket: str, name: str, data: bytes) -> None:
-        """Put an object into a bucket that the toolbox's gsutil and gcloud can copy from."""
+        """Create an object in a bucket, for gsutil and gcloud of the toolbox."""
         path = self.state / "buckets" / bucket / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-        self._layout.own("state")
+        self._filesystem.own("state")
 
     def remove_command(self, name: str) -> None:
-        """Make a command of the host not found, until `restore_commands`."""
+        """Hide a command until `restore_commands`. Raises `ValueError` for an unknown one."""
         hidden = self.folder / "hidden"
         hidden.mkdir(exist_ok=True)
         found = [
@@ -280,19 +281,22 @@ class MockHost:
             path.rename(hidden / f"{path.parent.name}-{name}")
 
     def restore_commands(self) -> None:
-        """Bring every removed command back."""
+        """Restore every removed command."""
         for path in (self.folder / "hidden").glob("*-*"):
             where, _, name = path.name.partition("-")
             path.rename(self.folder / ("mock/bin" if where == "bin" else "sysbin") / name)
 
     def change_host_key(self) -> None:
-        """Answer with another host key from the next connection on, as a machine in the middle would."""
+        """Use another host key from the next connection on, as a man in the middle does."""
         key = self._keys / "ssh_host_ed25519_key"
         key.unlink()
         self._host_key = self.server.host_key = load_or_make_key(key)
 
     def wait_for_unit(self, unit: str, timeout_s: float = 60) -> str:
-        """Wait until a unit that is being started has ended, and return its state: active, inactive or failed."""
+        """Wait while a unit is activating; return its state: active, inactive or failed.
+
+        Raises `MockHostError` after `timeout_s`.
+        """
         deadline = time.monotonic() + timeout_s
         while (
             state := self.run(f"systemctl is-active {shlex.quote(unit)}").output.strip()
@@ -303,19 +307,19 @@ class MockHost:
         return state
 
     def reboot(self) -> None:
-        """Lose what a reboot of Container-Optimized OS loses, then start up, cloud-init's user-data included.
+        """Reboot as Container-Optimized OS does, and apply the user-data.
 
-        Gone are connections and processes, edits of /etc, /tmp, /run, mounts and the exec remount,
-        the loaded module and its device nodes, started units; containers are stopped. What lies on
-        the stateful partition stays.
+        Connections, processes, edits of /etc, /tmp, /run, mounts and the exec remount, the loaded
+        module, its device nodes and started units are lost; containers are stopped. The stateful
+        partition stays.
         """
         self.server.drop_connections()
         self.processes.kill_all()
-        self._layout.boot()
+        self._filesystem.boot()
         self._boot_user_space()
 
     def _boot_user_space(self) -> None:
-        environment = self._layout.environment("root", sudo=True)
+        environment = self._filesystem.environment("root", sudo=True)
         docker = self.folder / "mock/bin/docker"
         if docker.exists() and self.path("/var/lib/docker/containers").is_dir():
             self.processes.run([str(docker), "_boot"], env=environment, cwd="/")
@@ -323,13 +327,13 @@ class MockHost:
         if user_data.exists():
             cloud_init.apply(user_data.read_text(), self)
 
-    # --- what the server asks ---
+    # --- for the SSH server and the boot ---
 
     def run_as_root(
         self, argv: list[str], *, stdin: bytes = b"", timeout_s: float = 900
     ) -> tuple[int, str]:
-        """Run a program of the host with its root's environment, as the boot does."""
-        environment = self._layout.environment("root", sudo=True)
+        """Run a program of the host as root; return its status and output."""
+        environment = self._filesystem.environment("root", sudo=True)
         program = shutil.which(argv[0], path=environment["PATH"]) or argv[0]
         return self.processes.run(
             [program, *argv[1:]],
@@ -345,16 +349,16 @@ class MockHost:
 
     def _environment(self, user: str) -> dict[str, str]:
         extra = [str(self.folder / "mock/full-disk")] if self.faults.disk_full else []
-        return self._layout.environment(user, extra_path=extra)
+        return self._filesystem.environment(user, extra_path=extra)
 
     def start_command(
         self, user: str, command: str | None, fds: list[int], terminal: Terminal | None
     ) -> Process:
-        """Start the login shell for a session of the SSH server."""
+        """Start the user's login shell for a session of the SSH server."""
         environment = self._environment(user)
         if terminal is not None:
             environment["TERM"] = terminal.term
-        shell = self._layout.login_shell()
+        shell = self._filesystem.login_shell()
         argv = [shell, "-c", command] if command is not None else _interactive(shell)
         return self.processes.spawn(
             shell,
@@ -368,7 +372,7 @@ class MockHost:
 
 
 class Result(NamedTuple):
-    """How a command ended: its exit status (minus a signal's number where one ended it), and what it printed on both streams."""
+    """The exit status of a command, or minus the signal that ended it, and its output."""
 
     status: int
     output: str

@@ -1,13 +1,13 @@
-"""A network that can be slow, cut, deaf or closed: a TCP relay on loopback, for tests and benchmarks.
+"""A network that can be slow, interrupted or silent: TCP relays on loopback.
 
-The kernel's own means (tc netem) need a module that many machines lack, and root. Here one thread
-runs one event loop for any number of relays; every chunk waits in a queue for its time, so order is
-kept and nothing is lost.
+The kernel's tc netem needs root and a module that many machines do not have. Here one thread runs
+one event loop for all relays. Every chunk waits in a queue for its time, so the order is kept and
+nothing is lost.
 
     with Network() as network:
-        relay = network.relay(("127.0.0.1", 22), delay_s=0.025)     # 50 ms round trip
+        relay = network.relay(("127.0.0.1", 22), delay_s=0.025)    # 50 ms round trip
         …connect to relay.host, relay.port…
-        relay.cut(after_down=1000)                                  # the next answers end after 1000 bytes
+        relay.cut(after_down=1000)      # drop connections after 1000 bytes from the server
         relay.stats()
 """
 
@@ -25,12 +25,12 @@ from typing import Any, Self, TypeVar, cast
 _T = TypeVar("_T")
 _QUEUE_MAX_BYTES = 64 * 1024 * 1024
 _RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER with no time: closing sends a reset instead of a polite end."""
+"""SO_LINGER of 0 s: closing sends a reset instead of an orderly end."""
 
 
 @dataclass(frozen=True)
 class Stats:
-    """What went through a relay so far. `turns` counts changes of direction, summed over the connections."""
+    """The traffic of a relay. `turns` counts changes of direction in all its connections."""
 
     connections: int = 0
     bytes_up: int = 0
@@ -40,18 +40,18 @@ class Stats:
 
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong. Byte counts are per connection; None means never. `up` is from the client to the server."""
+    """The faults of a relay. Byte counts are per connection, None: never; `up` is to the server."""
 
     cut_up: int | None = None
     cut_down: int | None = None
     reset: bool = False
-    """Cut with a reset instead of an orderly end."""
+    """Drop with a reset instead of an orderly end."""
     silent: bool = False
-    """Swallow everything in both directions while connections stay open."""
+    """Discard all data in both directions while connections stay open."""
 
 
 class Network:
-    """One thread with one event loop, in which relays live; a context manager that ends them all."""
+    """One thread with the event loop of all relays; a context manager that ends them."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -64,7 +64,7 @@ class Network:
 
     def __exit__(self, *exc: object) -> None:
         for relay in self._relays:
-            self.do(relay.aclose())
+            self.run(relay.aclose())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -77,10 +77,10 @@ class Network:
         connect_round_trip: bool = True,
         faults: Faults | None = None,
     ) -> Relay:
-        """Start a relay to `target` on a free port of 127.0.0.1; every byte is `delay_s` seconds late, in both directions.
+        """Start a relay to `target` on a free port of 127.0.0.1, which delays data by `delay_s`.
 
-        A connection to loopback is there at once. With `connect_round_trip` the relay adds the
-        round trip that the TCP handshake would have taken, before the server sees the connection.
+        A connection to loopback opens at once. With `connect_round_trip` the relay adds the round
+        trip of the TCP handshake before the server sees the connection.
         """
         relay = Relay(
             self,
@@ -89,17 +89,17 @@ class Network:
             connect_delay_s=delay_s * (3 if connect_round_trip else 1),
             faults=faults or Faults(),
         )
-        self.do(relay.open())
+        self.run(relay.open())
         self._relays.append(relay)
         return relay
 
-    def do(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine in the network's loop and return its result."""
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run a coroutine in the network's event loop and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
 
 
 class Relay:
-    """One listening port and the server behind it. Made by `Network.relay`; its methods may be called from any thread."""
+    """One listening port and the server behind it, created by `Network.relay`. Thread-safe."""
 
     host = "127.0.0.1"
 
@@ -123,38 +123,38 @@ class Relay:
         self._connections: set[_Connection] = set()
 
     def stats(self) -> Stats:
-        """What went through so far."""
+        """The traffic so far."""
         return self.counted
 
     def cut(
         self, *, after_up: int | None = None, after_down: int | None = None, reset: bool = False
     ) -> None:
-        """End connections, running ones included, once so many bytes of theirs have passed in the given direction."""
+        """Drop each connection, existing ones too, after so many of its bytes in a direction."""
         self._set(replace(self.faults, cut_up=after_up, cut_down=after_down, reset=reset))
 
     def silence(self, *, on: bool = True) -> None:
-        """Swallow everything from now on, as a router does that lost its route."""
+        """Discard all data from now on, as a router without a route does."""
         self._set(replace(self.faults, silent=on))
 
     def heal(self) -> None:
-        """No faults for what is connected from now on, and a listening port again."""
+        """Clear the faults and listen again."""
         self._set(Faults())
         if self._server is None:
-            self._network.do(self.open())
+            self._network.run(self.open())
 
     def refuse(self) -> None:
-        """Close the port: connections are refused until `heal`; those that exist go on."""
-        self._network.do(self._stop_listening())
+        """Refuse connections until `heal`; existing ones go on."""
+        self._network.run(self._stop_listening())
 
     def drop(self) -> None:
         """End all connections now."""
-        self._network.do(self._abort_all())
+        self._network.run(self._abort_all())
 
     async def open(self) -> None:
         """Listen (in the network's loop)."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: _End(_Connection(self, loop), up=True), self.host, self.port, backlog=1024
+            lambda: _Side(_Connection(self, loop), up=True), self.host, self.port, backlog=1024
         )
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -179,27 +179,27 @@ class Relay:
             for connection in list(self._connections):
                 connection.check_cut()
 
-        self._network.do(apply())
+        self._network.run(apply())
 
-    def joined(self, connection: _Connection) -> None:
-        """Count a connection (in the network's loop)."""
+    def add(self, connection: _Connection) -> None:
+        """Add and count a connection (in the network's loop)."""
         self._connections.add(connection)
         self.counted = replace(self.counted, connections=self.counted.connections + 1)
 
-    def left(self, connection: _Connection) -> None:
-        """Forget a connection (in the network's loop)."""
+    def remove(self, connection: _Connection) -> None:
+        """Remove a connection (in the network's loop)."""
         self._connections.discard(connection)
 
     def count(self, size: int, *, up: bool, turned: bool) -> None:
-        """Count bytes that passed (in the network's loop)."""
+        """Count forwarded bytes (in the network's loop)."""
         now = self.counted
         bytes_up, bytes_down = now.bytes_up + size * up, now.bytes_down + size * (not up)
         self.counted = Stats(now.connections, bytes_up, bytes_down, now.turns + turned)
 
 
 @dataclass
-class _Line:
-    """One direction of one connection: chunks that wait for their time (None = end of stream)."""
+class _Direction:
+    """One direction of a connection: chunks that wait for their time (None: end of stream)."""
 
     up: bool
     queue: deque[tuple[float, bytes | None]] = field(default_factory=deque)
@@ -210,23 +210,23 @@ class _Line:
     sink: asyncio.Transport | None = None
     full: bool = False
     last: bool = False
-    """The source is gone: when everything has arrived, the connection is over."""
+    """The source has closed: the connection ends when everything has arrived."""
     done: bool = False
 
 
 class _Connection:
-    """A client and the server it was connected to."""
+    """The connection of a client with the server."""
 
     def __init__(self, relay: Relay, loop: asyncio.AbstractEventLoop) -> None:
         self.relay = relay
         self.loop = loop
-        self.lines = {True: _Line(up=True), False: _Line(up=False)}
+        self.lines = {True: _Direction(up=True), False: _Direction(up=False)}
         self.last_up: bool | None = None
         self.ended = False
         self._dialing: asyncio.Task[None] | None = None
 
     def client_connected(self, transport: asyncio.Transport) -> None:
-        self.relay.joined(self)
+        self.relay.add(self)
         self.lines[True].source = self.lines[False].sink = transport
         self._dialing = self.loop.create_task(self._dial())
 
@@ -234,7 +234,7 @@ class _Connection:
         if self.relay.connect_delay_s:
             await asyncio.sleep(self.relay.connect_delay_s)
         try:
-            await self.loop.create_connection(lambda: _End(self, up=False), *self.relay.target)
+            await self.loop.create_connection(lambda: _Side(self, up=False), *self.relay.target)
         except OSError:
             self.finish()
 
@@ -246,7 +246,7 @@ class _Connection:
         self._schedule(self.lines[True])
 
     def take(self, data: bytes | None, *, up: bool) -> None:
-        """A chunk (or the end) arrived from one side."""
+        """Queue a chunk, or the end of the stream, from one side."""
         line = self.lines[up]
         if data is not None and self.relay.faults.silent:
             return
@@ -256,20 +256,20 @@ class _Connection:
             line.source.pause_reading()
         self._schedule(line)
 
-    def _schedule(self, line: _Line) -> None:
+    def _schedule(self, line: _Direction) -> None:
         if self.ended or line.timer is not None or line.sink is None or line.full or not line.queue:
             return
-        due = line.queue[0][0]
-        if due <= self.loop.time():
+        due_at = line.queue[0][0]
+        if due_at <= self.loop.time():
             self._flush(line)
         else:
-            line.timer = self.loop.call_at(due, self._due, line)
+            line.timer = self.loop.call_at(due_at, self._on_timer, line)
 
-    def _due(self, line: _Line) -> None:
+    def _on_timer(self, line: _Direction) -> None:
         line.timer = None
         self._flush(line)
 
-    def _flush(self, line: _Line) -> None:
+    def _flush(self, line: _Direction) -> None:
         now = self.loop.time() + 0.0005  # the selector's clock ticks in milliseconds
         while line.queue and line.queue[0][0] <= now and not line.full and not self.ended:
             _, data = line.queue.popleft()
@@ -282,7 +282,7 @@ class _Connection:
             line.source.resume_reading()
         self._schedule(line)
 
-    def _pass(self, line: _Line, data: bytes) -> None:
+    def _pass(self, line: _Direction, data: bytes) -> None:
         limit = self.relay.faults.cut_up if line.up else self.relay.faults.cut_down
         if limit is not None:
             data = data[: max(0, limit - line.passed)]
@@ -293,15 +293,15 @@ class _Connection:
             line.sink.write(data)
         self.check_cut()
 
-    def _end_of_stream(self, line: _Line) -> None:
+    def _end_of_stream(self, line: _Direction) -> None:
         line.done = True
-        if line.last or all(each.done for each in self.lines.values()):
+        if line.last or all(other.done for other in self.lines.values()):
             self.finish()
         elif line.sink and not line.sink.is_closing():
             line.sink.write_eof()
 
     def check_cut(self) -> None:
-        """End the connection if its time has come."""
+        """Drop the connection if it has reached a byte limit."""
         faults = self.relay.faults
         for line, limit in (
             (self.lines[True], faults.cut_up),
@@ -311,13 +311,13 @@ class _Connection:
                 self.finish(reset=faults.reset)
 
     def full(self, *, up: bool, is_full: bool) -> None:
-        """The receiver of one direction cannot, or can again, take more."""
+        """Pause or resume a direction as its receiver's buffer is full or not."""
         line = self.lines[up]
         line.full = is_full
         self._schedule(line)
 
     def finish(self, *, reset: bool = False) -> None:
-        """End both sides; what was handed over already still arrives, unless it is a reset."""
+        """End both sides; data that was written before arrives, unless `reset`."""
         self.ended = True
         for line in self.lines.values():
             if line.timer:
@@ -336,14 +336,14 @@ class _Connection:
             and self._dialing is not asyncio.current_task(self.loop)
         ):
             self._dialing.cancel()
-        self.relay.left(self)
+        self.relay.remove(self)
 
     def abort(self) -> None:
         """End both sides at once."""
         self.finish(reset=True)
 
     def lost(self, *, up: bool) -> None:
-        """One side is gone: the other learns of it when everything before has arrived."""
+        """One side has closed: end the other when everything before has arrived."""
         line = self.lines[up]
         line.last = True
         self.lines[not up].queue.clear()
@@ -352,7 +352,7 @@ class _Connection:
             self.finish()
 
 
-class _End(asyncio.Protocol):
+class _Side(asyncio.Protocol):
     """One of the two sockets of a connection. `up` = what it reads goes to the server."""
 
     def __init__(self, connection: _Connection, *, up: bool) -> None:
@@ -360,9 +360,9 @@ class _End(asyncio.Protocol):
         self.up = up
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        made = cast("asyncio.Transport", transport)
-        made.set_write_buffer_limits(high=4 * 1024 * 1024)
-        (self.connection.client_connected if self.up else self.connection.server_connected)(made)
+        stream = cast("asyncio.Transport", transport)
+        stream.set_write_buffer_limits(high=4 * 1024 * 1024)
+        (self.connection.client_connected if self.up else self.connection.server_connected)(stream)
 
     def data_received(self, data: bytes) -> None:
         self.connection.take(data, up=self.up)
@@ -371,7 +371,7 @@ class _End(asyncio.Protocol):
         self.connection.take(None, up=self.up)
         return True
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio names it
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - named by asyncio
         self.connection.lost(up=self.up)
 
     def pause_writing(self) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def mock_cos_host() -> Iterator[MockHost]:
-    """A running mock host with one L4, as Container-Optimized OS boots it: no driver, no mounts, no containers."""
+    """A running mock host with one L4, freshly booted: no driver, no mounts, no containers."""
     from provision.testing.mock_host import MockHost
 
     with MockHost() as host:
@@ -42,9 +42,9 @@ def mock_cloud(tmp_path: Path) -> Iterator[MockCloud]:
 def compute_emulator() -> Iterator[ComputeEmulator]:
     """A running Compute Engine emulator without hosts, on a clock that only a test moves.
 
-    With the extra `provision-gpu[testing]` the test fails where a request (or a reply) does not
-    keep to Compute Engine's discovery document. `compute_emulator.calls.clear()` forgives what was
-    sent wrong on purpose.
+    With the extra `provision-gpu[testing]` the test fails when a request or a reply violates
+    Compute Engine's discovery document. Call `compute_emulator.calls.clear()` after a request that
+    is invalid on purpose.
     """
     from provision.testing.compute import ComputeEmulator, SimulatedClock, discovery
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from provision.testing import MockHost, MockHostError
-from provision.testing.host.location import find_python, place
+from provision.testing.host.location import choose_folder, find_python
 from provision.testing.host.processes import NOBODY, Processes
 from tests.mock.driving import ask, connect, eventually
 
@@ -195,10 +195,10 @@ def test_where_the_kernel_grants_no_reading_the_host_lies_in_the_open_and_is_fou
     processes = Processes(keep_reading=False)
     try:
         wanted = closed / "host"
-        found = place(wanted, processes)
+        found = choose_folder(wanted, processes)
         assert found != wanted
         assert (wanted / "placed-at").read_text() == str(found)
-        assert place(wanted, processes) == found
+        assert choose_folder(wanted, processes) == found
         status, _ = processes.run(
             ["/bin/sh", "-c", 'cd "$1"', "sh", str(found)], env={"PATH": "/bin"}, cwd="/"
         )

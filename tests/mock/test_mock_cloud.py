@@ -18,7 +18,7 @@ from google.cloud import compute_v1
 
 from provision.core.errors import ProvisionError
 from provision.testing import MockCloud, MockHost, background
-from provision.testing.mock_cloud import authorized
+from provision.testing.mock_cloud import authorized_keys
 from provision.testing.ssh.keys import load_or_make_key, public_line
 from tests.mock.driving import ask, connect, eventually
 
@@ -249,11 +249,11 @@ def test_a_cloud_of_the_same_folder_takes_up_what_ran(tmp_path: Path, key: tuple
 
 def test_lines_of_ssh_keys_as_the_guest_agent_reads_them() -> None:
     text = "ann:ssh-ed25519 AAAA ann@x\n\nbroken\nbob:ssh-rsa BBBB google-ssh {}\nempty:\n"
-    assert authorized({"ssh-keys": text}) == (
+    assert authorized_keys({"ssh-keys": text}) == (
         ("ann", "ssh-ed25519 AAAA ann@x"),
         ("bob", "ssh-rsa BBBB google-ssh {}"),
     )
-    assert authorized({}) == ()
+    assert authorized_keys({}) == ()
 
 
 def test_names_that_are_no_names_make_no_folders(mock_cloud: MockCloud) -> None:

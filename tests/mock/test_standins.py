@@ -403,7 +403,7 @@ def test_what_is_not_simulated_says_so(cos: MockHost) -> None:
         "journalctl --frobnicate",
     ):
         assert cos.run(command).status != 0, command
-    with pytest.raises(ValueError, match="no fault 'nonsense'"):
+    with pytest.raises(ValueError, match="unknown fault 'nonsense'"):
         cos.faults.set("nonsense")
 
 

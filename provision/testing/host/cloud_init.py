@@ -1,9 +1,10 @@
-"""cloud-init as Container-Optimized OS runs it: write_files, bootcmd and runcmd of the user-data at every boot.
+"""cloud-init as Container-Optimized OS runs it: user-data is applied at every boot.
 
-Stock cloud-init applies them once per instance; Container-Optimized OS at each boot (Google:
-"Create and configure Container-Optimized OS instances"). The host's shell runs the command lines as
-root. A word that is an absolute path gets the host's root folder in front: on a mock host only
-scripts that use "$R" would find it otherwise.
+Stock cloud-init applies write_files, bootcmd and runcmd once per instance, Container-Optimized OS
+at each boot (Google: "Create and configure Container-Optimized OS instances").
+
+The host's shell runs the command lines as root. A word that is an absolute path gets the host's
+root folder in front: on a mock host only scripts that use "$R" would find it otherwise.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class BootingHost(Protocol):
 
 
 def apply(text: str, host: BootingHost) -> None:
-    """Apply user-data. An error is printed on the console and the boot goes on, as on the real host."""
+    """Apply user-data. Errors are printed on the console and do not stop the boot."""
     import yaml
 
     if not text.startswith("#cloud-config"):
@@ -84,7 +85,7 @@ def _write(entry: dict[str, Any], host: BootingHost) -> None:
 
 
 def _mode(entry: dict[str, Any]) -> str:
-    """The permissions in octal; YAML reads a bare 0644 as a number, which cloud-init takes as the mode."""
+    """The permissions in octal. YAML reads a bare 0644 as a number, which is then the mode."""
     permissions = entry.get("permissions") or "0644"
     mode = f"{permissions:o}" if isinstance(permissions, int) else str(permissions)
     if not re.fullmatch(r"0?[0-7]{3,4}", mode):
@@ -93,7 +94,7 @@ def _mode(entry: dict[str, Any]) -> str:
 
 
 def decode(content: str, encoding: str) -> str:
-    """The content of a write_files entry; `encoding` is one of cloud-init's. Raises `ValueError` for others."""
+    """The decoded content of a write_files entry. Raises `ValueError` for an unknown encoding."""
     match encoding.lower():
         case "text/plain":
             return content

@@ -1,9 +1,10 @@
-"""The folder of a mock host: the root that its shells see, its stand-ins, and the state that no file of it shows.
+"""The folder of a mock host.
 
-FOLDER/root      what "$R" names on the host FOLDER/state     mount table, loaded module, units,
-faults, metadata FOLDER/mock      the stand-ins: first on PATH FOLDER/sysbin    links to the
-system's utilities, those that Container-Optimized OS has and no others FOLDER/image     /etc as the
-image brings it
+FOLDER/root      the root folder of the host, "$R" in scripts
+FOLDER/state     the mock's own state: mount table, loaded module, units, faults, metadata
+FOLDER/mock      the stand-ins, first on PATH
+FOLDER/sysbin    links to the utilities of this machine that Container-Optimized OS has
+FOLDER/image     /etc of the operating system's image
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from provision.testing.host.gpu_models import DRIVERS, OLDER_DRIVERS, Gpu
 from provision.testing.host.processes import MockHostError, Processes
-from provision.testing.host.utilities import WRITERS, link_utilities
+from provision.testing.host.utilities import WRITING_UTILITIES, link_utilities
 
 STANDINS = Path(__file__).parents[1] / "standins"
 
@@ -45,12 +46,13 @@ VERSION="24.04.3 LTS (Noble Numbat)"
 ID=ubuntu
 ID_LIKE=debian
 """
+DAEMON_JSON = '{"live-restore": true, "storage-driver": "overlay2", "mtu": 1460}\n'
 COS_ONLY = ("cos-extensions", "docker-credential-gcr", "toolbox")
 
 
 @dataclass(frozen=True)
-class Machine:
-    """What the host shows of its hardware."""
+class Hardware:
+    """The hardware and the operating system (`cos` or `ubuntu`) of a mock host."""
 
     name: str
     gpu: Gpu | None
@@ -60,8 +62,8 @@ class Machine:
     system: str = "cos"
 
 
-class Layout:
-    """One host's folder. Everything in it belongs to the user that the shells run as."""
+class HostFilesystem:
+    """One host's folder. The user of the host's shells owns everything in it."""
 
     def __init__(self, folder: Path, processes: Processes, shell: str) -> None:
         self.folder = folder
@@ -70,10 +72,10 @@ class Layout:
         self._processes = processes
         self.shell = shell
 
-    # --- making ---
+    # --- creation ---
 
-    def prepare(self, machine: Machine) -> None:
-        """Write what the server owns: stand-ins, links to utilities, the image's /etc, the hardware. Idempotent."""
+    def prepare(self, hardware: Hardware) -> None:
+        """Write the stand-ins, the utilities, the image's /etc and the hardware. Idempotent."""
         for name in (
             "root",
             "state/faults",
@@ -88,30 +90,29 @@ class Layout:
         )
         for name in ("docker", "mps"):
             source = STANDINS.with_name(name)
-            compileall.compile_dir(
-                source, quiet=2
-            )  # the copies have its dates, so what was compiled once serves every host
+            # the copies keep the dates, so one compilation serves every host
+            compileall.compile_dir(source, quiet=2)
             shutil.copytree(source, self.folder / f"mock/lib/{name}_standin")
         link_utilities(self.folder / "sysbin", self.shell, self.folder / "mock" / "fallback")
-        if machine.system != "cos":
+        if hardware.system != "cos":
             for name in COS_ONLY:
                 (self.folder / "mock" / "bin" / name).unlink()
         self._link_writers()
         self._set_interpreter()
-        self._write_image(machine)
-        self._write_hardware(machine)
+        self._write_image(hardware)
+        self._write_hardware(hardware)
         self.own("mock", "sysbin", "image", "state", "root")
 
     def _link_writers(self) -> None:
-        """The folder that comes first on PATH while the disk is full."""
+        """Fill the folder that comes first on PATH while the disk is full."""
         folder = self.folder / "mock" / "full-disk"
         folder.mkdir()
-        for name in WRITERS:
+        for name in WRITING_UTILITIES:
             if (self.folder / "sysbin" / name).exists():
                 (folder / name).symlink_to("../lib/full-disk")
 
     def _set_interpreter(self) -> None:
-        """Let the stand-ins run, under the host's own shell; a path that no `#!` line can hold stays with /bin/sh."""
+        """Make the stand-ins run in the host's shell, or /bin/sh if its path does not fit `#!`."""
         interpreter = str(self.folder / "sysbin" / "sh")
         if len(interpreter) > 120 or " " in interpreter:
             interpreter = "/bin/sh"
@@ -123,27 +124,27 @@ class Layout:
                 path.write_bytes(f"#!{interpreter}\n".encode() + data[len(b"#!/bin/sh\n") :])
                 path.chmod(0o755)  # not every archive keeps modes
 
-    def _write_image(self, machine: Machine) -> None:
+    def _write_image(self, hardware: Hardware) -> None:
         etc = self.folder / "image" / "etc"
         files = {
-            "os-release": OS_RELEASE if machine.system == "cos" else UBUNTU_RELEASE,
-            "hostname": machine.name + "\n",
+            "os-release": OS_RELEASE if hardware.system == "cos" else UBUNTU_RELEASE,
+            "hostname": hardware.name + "\n",
             "hosts": "127.0.0.1 localhost\n169.254.169.254 metadata.google.internal metadata\n",
             "ld.so.conf": "include ld.so.conf.d/*.conf\n",
             "fstab": "",
             "passwd": "root:x:0:0:root:/root:/bin/bash\n",
             "default/toolbox": "",
-            "docker/daemon.json": '{"live-restore": true, "storage-driver": "overlay2", "mtu": 1460}\n',
+            "docker/daemon.json": DAEMON_JSON,
         }
         for name, text in files.items():
             (etc / name).parent.mkdir(parents=True, exist_ok=True)
             (etc / name).write_text(text)
 
-    def _write_hardware(self, machine: Machine) -> None:
-        gpu = machine.gpu
+    def _write_hardware(self, hardware: Hardware) -> None:
+        gpu = hardware.gpu
         values = {
             "GPU_NAME": gpu.name if gpu else "none",
-            "GPU_COUNT": str(machine.gpu_count if gpu else 0),
+            "GPU_COUNT": str(hardware.gpu_count if gpu else 0),
             "GPU_MEMORY": str(gpu.memory_mib if gpu else 0),
             "GPU_CC": gpu.compute_capability if gpu else "",
             "GPU_SMS": str(gpu.multiprocessors if gpu else 0),
@@ -157,9 +158,9 @@ class Layout:
             "machine",
             _assignments(
                 {
-                    "CPUS": str(machine.cpus),
-                    "MEMORY_KB": str(machine.memory_gb * 1024 * 1024),
-                    "SYSTEM": machine.system,
+                    "CPUS": str(hardware.cpus),
+                    "MEMORY_KB": str(hardware.memory_gb * 1024 * 1024),
+                    "SYSTEM": hardware.system,
                 }
             ),
         )
@@ -168,7 +169,7 @@ class Layout:
             self.write_state("drivers", "".join(f"{label} {number}\n" for label, number in listed))
 
     def write_state(self, name: str, text: str) -> None:
-        """Put a file into the mock's own state."""
+        """Write a file of the mock's state."""
         path = self.state / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -176,7 +177,7 @@ class Layout:
             os.chown(path, self._processes.uid, self._processes.gid)
 
     def own(self, *names: str) -> None:
-        """Give files that a root server made to the user of the shells; links are not followed."""
+        """Give files that a root server created to the user of the shells; do not follow links."""
         if not self._processes.as_root:
             return
         uid, gid = self._processes.uid, self._processes.gid
@@ -190,7 +191,7 @@ class Layout:
     # --- running ---
 
     def boot(self) -> None:
-        """Start the machine: the same work at the first start and at a reboot."""
+        """Boot the host, at its first start and at a reboot. Raises `MockHostError`."""
         shell = str(self.folder / "sysbin" / "sh")
         path = f"{self.folder}/sysbin"
         status, output = self._processes.run(
@@ -224,7 +225,7 @@ class Layout:
         return {**environment, "PROVISION_MOCK_SUDO": "1"} if sudo else environment
 
     def login_shell(self) -> str:
-        """bash, as on Container-Optimized OS, or the shell that was asked for."""
+        """The path of bash, as on Container-Optimized OS, or of the shell that was asked for."""
         bash = self.folder / "sysbin" / "bash"
         return (
             str(bash)

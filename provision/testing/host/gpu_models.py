@@ -1,4 +1,4 @@
-"""The GPUs a mock host can have: what /sys, nvidia-smi and the driver know of them. Pure."""
+"""The GPU models of mock hosts, as /sys, nvidia-smi and the driver report them. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU model: marketing name, memory in MiB as nvidia-smi shows it, compute capability, PCI device id, multiprocessors.
+    """A GPU model: name and memory in MiB as in nvidia-smi, compute capability, PCI device id.
 
-    The latter are those of `provision/mps/plan/gpus.toml`, whose sources it names.
+    The multiprocessors are those of `provision/mps/plan/gpus.toml`, which names their sources.
     """
 
     name: str
@@ -39,11 +39,11 @@ MODELS = {
 """By the names of Compute Engine's accelerator types. `-vws` variants are the same card."""
 
 
-def model(accelerator_type: str) -> Gpu:
-    """The card behind an accelerator type; raises `ValueError` for one that no mock host can have."""
+def gpu_model(accelerator_type: str) -> Gpu:
+    """The GPU model of an accelerator type. Raises `ValueError` for one without a mock."""
     found = MODELS.get(accelerator_type.removesuffix("-vws"))
     if found is None:
-        raise ValueError(f"no mock of the GPU {accelerator_type!r}; there are: {', '.join(MODELS)}")
+        raise ValueError(f"no mock of the GPU {accelerator_type!r}; known: {', '.join(MODELS)}")
     return found
 
 
@@ -58,4 +58,4 @@ DRIVERS = (
 """Driver labels and versions of the mock's build, after the release notes of milestone 125
 (February 2026)."""
 OLDER_DRIVERS = ("580.105.08", "590.44.01")
-"""Versions of the same build that can still be named in full."""
+"""Versions of the same build that can be requested by their full number."""

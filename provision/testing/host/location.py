@@ -1,4 +1,4 @@
-"""Where a mock host can lie and which Python its stand-ins can run, seen with the eyes of the user of its shells."""
+"""Choices that depend on the user of a mock host's shells: the host's folder and its Python."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from provision.testing.host.processes import MockHostError, Processes
 from provision.testing.host.utilities import SYSTEM_PATH
 
 
-def place(wanted: Path | None, processes: Processes) -> Path:
-    """Where the host's folder can lie: where wanted, or under the system's temporary folder.
+def choose_folder(wanted: Path | None, processes: Processes) -> Path:
+    """Create the host's folder: `wanted`, or a temporary folder if that is None or inaccessible.
 
-    The latter when the user of the shells cannot come by there (a server started as root, whose
-    home is closed); `wanted` then records the place in `placed-at`.
+    It is inaccessible when a server that was started as root wants a folder below a closed home,
+    since the shells run as another user. `wanted/placed-at` then has the path of the folder.
     """
     if wanted is None:
         return _temporary()
     wanted = wanted.resolve()
     wanted.mkdir(parents=True, exist_ok=True)
-    if processes.reads_all or not processes.as_root or _passable(wanted, processes):
+    if processes.reads_all or not processes.as_root or _is_accessible(wanted, processes):
         return wanted
     record = wanted / "placed-at"
     if record.exists() and (known := Path(record.read_text())).is_dir():
@@ -38,7 +38,7 @@ def _temporary() -> Path:
     return folder
 
 
-def _passable(folder: Path, processes: Processes) -> bool:
+def _is_accessible(folder: Path, processes: Processes) -> bool:
     status, _ = processes.run(
         ["/bin/sh", "-c", 'cd -- "$1"', "sh", str(folder.parent)],
         env={"PATH": SYSTEM_PATH},
@@ -48,7 +48,10 @@ def _passable(folder: Path, processes: Processes) -> bool:
 
 
 def find_python(processes: Processes) -> str:
-    """An interpreter that the user of the shells can start: this one, the one it was made from, or the system's."""
+    """A Python that the user of the shells can start. Raises `MockHostError` when there is none.
+
+    It is this interpreter, the base of its virtual environment, or the system's.
+    """
     if processes.reads_all or not processes.as_root:
         return sys.executable
     base = getattr(sys, "_base_executable", None) or sys.executable
@@ -65,6 +68,7 @@ def find_python(processes: Processes) -> str:
         if status == 0:
             return str(candidate)
     user = processes.uid
+    tried = ", ".join(filter(None, candidates))
     raise MockHostError(
-        f"the shells of a mock host run as user {user}, who cannot start any of: {', '.join(filter(None, candidates))}"
+        f"the shells of a mock host run as user {user}, who cannot start any of: {tried}"
     )

@@ -1,4 +1,4 @@
-"""The server's side of the spawner: start a mock host's commands, learn how they ended, end them all."""
+"""Start, signal and end the commands of a mock host, through its spawner process."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from typing import Any
 
 SPAWNER = Path(__file__).with_name("spawner.py")
 NOBODY = 65534
-"""The user that the shells of a server started as root run as, by its number: it has this one
-nearly everywhere."""
+"""User and group id of the shells when the server was started as root: `nobody` on most systems."""
 
 
 class MockHostError(RuntimeError):
-    """The mock host itself could not do its work (never a simulated failure)."""
+    """The mock host itself failed; never a simulated failure."""
 
 
 @dataclass
 class Process:
-    """A command on a mock host. `status` is its exit status, or minus the number of the signal that ended it."""
+    """A command on a mock host. `status` is its exit status, or minus the signal that ended it."""
 
     pid: int = 0
     status: int | None = None
@@ -35,36 +34,40 @@ class Process:
     ended: threading.Event = field(default_factory=threading.Event)
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """The status, or None when it did not end in time."""
+        """The status, or None when it does not end within `timeout_s`."""
         self.ended.wait(timeout_s)
         return self.status
 
 
 class Processes:
-    """All processes of one host: children of one spawner, so that they can be ended as a whole."""
+    """All processes of one host: descendants of one spawner, which can end them all."""
 
     def __init__(self, *, keep_reading: bool = True) -> None:
-        """With `keep_reading=False` a server started as root gives up CAP_DAC_READ_SEARCH too, as where the kernel forbids it."""
-        ours, theirs = socket.socketpair()
+        """Start the spawner. Raises `MockHostError` when it does not start.
+
+        Without `keep_reading` a spawner started as root drops CAP_DAC_READ_SEARCH too, as it must
+        where the kernel forbids to keep it.
+        """
+        channel, spawner_end = socket.socketpair()
         as_root = os.geteuid() == 0
         uid, gid = (NOBODY, NOBODY) if as_root else (os.geteuid(), os.getegid())
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(SPAWNER), str(uid), str(gid), str(int(keep_reading))],
-            stdin=theirs.fileno(),
+            stdin=spawner_end.fileno(),
             stdout=subprocess.DEVNULL,
             env={"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
             cwd="/",
             start_new_session=True,
         )
-        theirs.close()
-        self._channel = ours
+        spawner_end.close()
+        self._channel = channel
         self._lock = threading.Lock()
         self._next_id = 1
         self._known: dict[int, Process] = {}
         hello = self._read()
         if hello is None:
             self._process.wait()
-            ours.close()
+            channel.close()
             raise MockHostError("the process that runs the commands of a mock host did not start")
         self.uid, self.gid = uid, gid
         self.as_root = as_root
@@ -76,7 +79,7 @@ class Processes:
 
     @property
     def spawner_pid(self) -> int:
-        """The process below which everything of this host lives."""
+        """The PID of the ancestor of all processes of this host."""
         return int(self._process.pid)
 
     def spawn(
@@ -90,7 +93,10 @@ class Processes:
         tty: bool = False,
         full_disk: bool = False,
     ) -> Process:
-        """Start `path` with three descriptors (or one terminal for all three); they may be closed on return."""
+        """Start `path` with three descriptors, or one terminal for all three.
+
+        Raises `MockHostError` when the spawner does not answer.
+        """
         request = {
             "op": "spawn",
             "path": path,
@@ -115,7 +121,10 @@ class Processes:
         stdin: bytes = b"",
         timeout_s: float = 60,
     ) -> tuple[int, str]:
-        """Run one command to its end and return its status and output (both streams, as one text)."""
+        """Run one command to its end; return its status and the output of both streams.
+
+        Raises `MockHostError` when the spawner does not answer.
+        """
         in_read, in_write = os.pipe()
         out_read, out_write = os.pipe()
         process = self.spawn(argv[0], argv, env=env, cwd=cwd, fds=[in_read, out_write, out_write])
@@ -139,13 +148,13 @@ class Processes:
             self._write({"op": "signal", "pid": process.pid, "signal": number}, [])
 
     def kill_all(self) -> None:
-        """End every process of this host, daemons included; returns when they are gone."""
+        """End every process of this host, daemons included. Raises `MockHostError` after 30 s."""
         if not self._send({"op": "killall"}, []).ended.wait(30):
             raise MockHostError("the processes of a mock host could not be ended")
 
     def close(self) -> None:
-        """End the spawner, and with it everything it started."""
-        with contextlib.suppress(OSError):  # it is gone already
+        """End the spawner and everything that it started."""
+        with contextlib.suppress(OSError):  # it has ended already
             self._channel.shutdown(socket.SHUT_RDWR)
         try:
             self._process.wait(10)

@@ -1,18 +1,18 @@
-"""The process that runs a mock host's commands: unprivileged, single-threaded, and parent of all that they leave behind.
+"""The process that runs a mock host's commands, unprivileged and single-threaded.
 
-It is started by path with an isolated interpreter, so it imports nothing of the package. It drops
-to an unprivileged user when it is started as root (keeping only CAP_DAC_READ_SEARCH where the
-kernel grants it, so that an interpreter or a state folder under a closed home can still be reached;
-nothing outside the host's own folder can be written), sets no-new-privileges, and becomes a child
-subreaper: whatever a command leaves running is a descendant of this process, is reaped here as PID
-1 of a real host does, and ends when the host reboots or stops.
+It is started by its path with an isolated interpreter, so it imports nothing of the package.
+Started as root it becomes an unprivileged user. It then keeps CAP_DAC_READ_SEARCH only, where the
+kernel grants it, so that it can read an interpreter or a state folder below a closed home; it can
+write to the host's own folder only. It sets no-new-privileges and becomes a child subreaper: every
+process that a command leaves behind is its descendant. It reaps them, as PID 1 of a real host does,
+and ends them when the host reboots or stops.
 
 Protocol, on the stream socket that is standard input: a request is a length, JSON and up to three
 descriptors; replies are lengths and JSON: {"id", "pid"} at the start, {"id", "exit"} or {"id",
 "signal"} at the end.
 """
 
-# every millisecond of its start is one of the host's:
+# its start delays every start of a host:
 # ruff: noqa: PTH123, PTH208
 
 from __future__ import annotations
@@ -44,19 +44,20 @@ _PR_CAP_AMBIENT_RAISE = 2
 _CAP_DAC_READ_SEARCH = 2
 _CAPABILITY_VERSION_3 = 0x20080522
 _KILL_S = 30.0
-_MOST_PROCESSES = 4096
+_MAX_PROCESSES = 4096
 
 
-def drop(uid: int, gid: int, *, keep_reading: bool) -> bool:
-    """Become `uid` for good; True when reading below closed folders was kept. Call as root, once."""
+def drop_privileges(uid: int, gid: int, *, keep_reading: bool) -> bool:
+    """Become `uid` for good; True when the capability to read closed folders was kept.
+
+    Call it once, as root. Raises `PermissionError` when root's privileges cannot be dropped.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
-    libc.prctl(
-        _PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP, 0, 0, 0
-    )  # without it access(2) ignores the capability that is kept
-    resource.setrlimit(
-        resource.RLIMIT_NPROC, (_MOST_PROCESSES, _MOST_PROCESSES)
-    )  # a runaway recipe ends at its own limit
+    # without this bit access(2) ignores the capability that is kept
+    libc.prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP, 0, 0, 0)
+    # a recipe that forks without end meets this limit
+    resource.setrlimit(resource.RLIMIT_NPROC, (_MAX_PROCESSES, _MAX_PROCESSES))
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
@@ -74,14 +75,14 @@ def drop(uid: int, gid: int, *, keep_reading: bool) -> bool:
 
 
 def confine() -> None:
-    """No way back to privileges, and orphans come here. The end of the server ends the channel, which ends this process."""
+    """Forbid new privileges, and become the parent of orphaned descendants."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 class Spawner:
-    """The loop: requests in, children out."""
+    """Reads requests, starts children, and reports how they end."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -90,7 +91,7 @@ class Spawner:
         self._fds: list[int] = []
 
     def serve(self) -> None:
-        """Serve until the other end closes, then end every descendant."""
+        """Serve until the channel is closed, then end every descendant."""
         wake_read, wake_write = os.pipe()
         os.set_blocking(wake_write, False)
         os.set_blocking(wake_read, False)
@@ -111,7 +112,7 @@ class Spawner:
 
     def _finish(self) -> None:
         kill_descendants(os.getpid())
-        _collect()
+        _reap_all()
         os._exit(0)
 
     def _receive(self) -> bool:
@@ -226,7 +227,7 @@ def _drain(fd: int) -> None:
 
 
 def descendants(root: int) -> list[int]:
-    """Living processes below `root`, zombies left out, by the parents that /proc names."""
+    """The living descendants of `root`, without zombies, from /proc."""
     parents: dict[int, int] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -246,7 +247,7 @@ def descendants(root: int) -> list[int]:
 
 
 def kill_descendants(root: int) -> None:
-    """End everything below `root`. Each is stopped first: what multiplies faster than it is killed would get away."""
+    """End all descendants of `root`, each stopped first so that none can fork in the meantime."""
     stopped: set[int] = set()
     deadline = time.monotonic() + _KILL_S
     while time.monotonic() < deadline:
@@ -260,8 +261,8 @@ def kill_descendants(root: int) -> None:
         time.sleep(0.002)
 
 
-def _collect() -> None:
-    """Take in what was ended: a process that nobody waits for would stay as a zombie."""
+def _reap_all() -> None:
+    """Reap the ended children, which would stay as zombies otherwise."""
     deadline = time.monotonic() + _KILL_S
     while time.monotonic() < deadline:
         try:
@@ -280,7 +281,7 @@ def _signal_all(pids: Iterable[int], number: int) -> None:
 def main() -> None:
     """`spawner.py UID GID KEEP_READING`: serve on standard input."""
     uid, gid, keep_reading = (int(word) for word in sys.argv[1:4])
-    kept = drop(uid, gid, keep_reading=bool(keep_reading)) if os.getuid() == 0 else False
+    kept = drop_privileges(uid, gid, keep_reading=bool(keep_reading)) if os.getuid() == 0 else False
     confine()
     channel = socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)

@@ -1,4 +1,4 @@
-"""The programs of a mock host: links to the system's utilities, or to busybox and nothing else."""
+"""The utilities of a mock host: links to those of this machine, or to busybox alone."""
 
 from __future__ import annotations
 
@@ -14,25 +14,42 @@ from provision.testing.host.processes import MockHostError
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 UTILITIES = tuple(
     """
-    [ arch awk base32 base64 basename bash blkid cat chgrp chmod chown cksum clear cmp column comm cp csplit cut date dd
-    df diff dirname du echo egrep env expand expr false fgrep file find flock fmt fold free gawk getent git grep gunzip
-    gzip head hexdump iconv install ionice ip jq join kill less link ln locale logger logname ls lsblk lsof mawk md5sum
-    mkdir mkfifo mktemp more mountpoint mv nice nl nohup od openssl paste patch pathchk pgrep pidof pr printenv printf
-    ps pwd readlink realpath renice rm rmdir rsync scp sed seq setsid sh sha1sum sha256sum sha512sum shred shuf sleep
-    socat sort ssh-keygen split ss stat stdbuf strings stty sum sync sysctl tac tail tar taskset tee test time timeout
-    top touch tr true truncate tsort tty uname unexpand uniq unlink unxz unzip unzstd uptime vi vim vmstat watch wc
-    which who xargs xz yes zcat zstd
+    [ arch awk base32 base64 basename bash blkid cat chgrp chmod chown cksum clear cmp column comm
+    cp csplit cut date dd df diff dirname du echo egrep env expand expr false fgrep file find flock
+    fmt fold free gawk getent git grep gunzip gzip head hexdump iconv install ionice ip jq join
+    kill less link ln locale logger logname ls lsblk lsof mawk md5sum mkdir mkfifo mktemp more
+    mountpoint mv nice nl nohup od openssl paste patch pathchk pgrep pidof pr printenv printf ps
+    pwd readlink realpath renice rm rmdir rsync scp sed seq setsid sh sha1sum sha256sum sha512sum
+    shred shuf sleep socat sort ssh-keygen split ss stat stdbuf strings stty sum sync sysctl tac
+    tail tar taskset tee test time timeout top touch tr true truncate tsort tty uname unexpand uniq
+    unlink unxz unzip unzstd uptime vi vim vmstat watch wc which who xargs xz yes zcat zstd
     """.split()  # noqa: SIM905 - two hundred words read best as words
 )
-"""Utilities of POSIX and what the image of Container-Optimized OS adds. Neither python3 nor a
-package manager; and no pkill or killall, which would reach other processes of this machine."""
+"""Utilities of POSIX and those that Container-Optimized OS adds, without python3 and package
+managers; without pkill and killall too, which would reach other processes of this machine."""
 
-WRITERS = ("base64", "cat", "cp", "dd", "gunzip", "gzip", "install", "mv", "sort", "tar", "tee")
-"""Programs that write what they read: those that a full disk makes fail in a script."""
+WRITING_UTILITIES = (
+    "base64",
+    "cat",
+    "cp",
+    "dd",
+    "gunzip",
+    "gzip",
+    "install",
+    "mv",
+    "sort",
+    "tar",
+    "tee",
+)
+"""Programs that write files; they fail while the disk is full."""
 
 
 def link_utilities(folder: Path, shell: str, fallback: Path) -> None:
-    """Fill `folder` with links: `shell` is "system", "dash", "bash" or "busybox". What is missing comes from `fallback`."""
+    """Fill `folder` with links for `shell`: "system", "dash", "bash" or "busybox".
+
+    Utilities that this machine does not have come from `fallback`. Raises `MockHostError` without
+    the shell.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     busybox = find_busybox() if shell == "busybox" else None
@@ -52,16 +69,17 @@ def link_utilities(folder: Path, shell: str, fallback: Path) -> None:
 
 
 def find_busybox() -> str:
-    """A busybox that honours PATH: the one that PROVISION_TEST_BUSYBOX names, else the machine's.
+    """A busybox that honours PATH: the value of PROVISION_TEST_BUSYBOX, else the machine's.
 
-    Raises `MockHostError` for one that was built to run its own applets first.
+    Raises `MockHostError` without one, and for one that was built to run its own applets first.
     """
     named = os.environ.get("PROVISION_TEST_BUSYBOX", "")
     busybox = named if named.startswith("/") else _which("busybox")
     if _is_standalone(busybox):
-        why = "it was built to run its own applets before it looks at PATH, so no stand-in would be found (Debian: package busybox-static)"
         raise MockHostError(
-            f"{busybox} cannot serve a mock host: {why}; install the package busybox"
+            f"{busybox} cannot serve a mock host: it was built to run its own applets before it "
+            "looks at PATH, so no stand-in would be found (Debian: package busybox-static); "
+            "install the package busybox"
         )
     return busybox
 

@@ -21,8 +21,8 @@ import time
 from .client_limits import limits_by_device, lowest_limits, parse_limits_variable
 from .control_commands import COMMANDS, needs_privilege
 from .environment import Message, MpsEnvironment
-from .libcuda import gpu_uuid, visible_devices
 from .messages import QUIT_REFUSED, REFUSED, log_line, parse_percentage
+from .server_pool import ServerPool
 from .servers import CONTEXTS, Client, Server
 
 _NOT_READY = "NEW CLIENT {pid} from user {uid}: Server is not ready, push client to pending list"
@@ -36,13 +36,9 @@ class Daemon:
     ) -> None:
         self.environment = environment
         self._foreground = foreground
-        self.serves_every_user = every_user
+        self._pool = ServerPool(environment, self.log, serves_every_user=every_user)
         self._tools: set[socket.socket] = set()
         self._pending: list[tuple[socket.socket | None, Message]] = []
-        self.percentage = 100.0
-        self.memory: dict[str, str] = {}
-        self.priority = 0
-        self.servers: dict[int, Server] = {}
         self._selector = selectors.DefaultSelector()
         self._log_file: int | None = None
         self._quitting: tuple[socket.socket, float | None] | None = None
@@ -81,7 +77,7 @@ class Daemon:
         if value is None:
             self.log(f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE {text} should be between (0.0, 100.0]")
         else:
-            self.percentage = value
+            self._pool.percentage = value
 
     def serve(self) -> None:
         """Answer requests until `quit`. SIGTERM ends the process at once and leaves every file."""
@@ -89,7 +85,7 @@ class Daemon:
         while not self._over:
             for key, _ in self._selector.select(0.02):
                 key.data(key.fileobj)
-            self._reap()
+            self._pool.remove_ended()
             self._serve_pending()
             self._try_to_quit()
 
@@ -108,11 +104,6 @@ class Daemon:
         """Write a line to control.log."""
         if self._log_file is not None:
             os.write(self._log_file, log_line("Control", os.getpid(), text).encode())
-
-    def _server_log(self, server: Server, *texts: str) -> None:
-        """Write lines to server.log."""
-        with contextlib.suppress(OSError), open(f"{self.environment.logs}/server.log", "a") as file:
-            file.writelines(log_line("Server", server.pid, text) for text in texts)
 
     # --- connections ---
 
@@ -156,7 +147,7 @@ class Daemon:
         self._pending = [
             (None if link is client else link, message) for link, message in self._pending
         ]
-        for server in self.servers.values():
+        for server in self._pool.servers.values():
             server.remove_connection(client)
 
     # --- clients ---
@@ -173,7 +164,7 @@ class Daemon:
         found = next(
             (
                 (server, client)
-                for server in self.servers.values()
+                for server in self._pool.servers.values()
                 for client in server.clients
                 if client.link is link
             ),
@@ -202,17 +193,17 @@ class Daemon:
         """
         for link, message in list(self._pending):
             uid, pid = int(message["uid"]), int(message["attach"])
-            server = next(iter(self.servers.values()), None)
-            if server is not None and server.uid != uid and not self.serves_every_user:
+            server = self._pool.first()
+            if server is not None and server.uid != uid and not self._pool.serves_every_user:
                 if server.clients:
                     if first:
                         self.log(_NOT_READY.format(pid=pid, uid=uid))
                     continue
-                self.end_server(server)
+                self._pool.end(server)
                 server = None
             if server is None:
                 self.log(_NOT_READY.format(pid=pid, uid=uid))
-                server = self.start_server(uid)
+                server = self._pool.start(uid)
             else:
                 self.log(f"NEW CLIENT {pid} from user {uid}: Server already exists")
             self._pending.remove((link, message))
@@ -231,7 +222,7 @@ class Daemon:
         server.clients.append(client)
         client.send(
             code=0,
-            devices=self._devices(),
+            devices=self._pool.devices(),
             limits=self._limits(server),
             percentage=server.percentage,
         )
@@ -243,61 +234,8 @@ class Daemon:
         """
         inherited = parse_limits_variable(os.environ.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", ""))
         return lowest_limits(
-            *(limits_by_device(asked, self._devices()) for asked in (inherited, server.memory))
+            *(limits_by_device(asked, self._pool.devices()) for asked in (inherited, server.memory))
         )
-
-    def _devices(self) -> list[str]:
-        """UUIDs of the GPUs that clients get: those that the daemon sees."""
-        return visible_devices(
-            [gpu_uuid(number) for number in range(self.environment.count_gpus())],
-            os.environ.get("CUDA_VISIBLE_DEVICES"),
-        )
-
-    # --- servers ---
-
-    def start_server(self, uid: int) -> Server | None:
-        """Start a server found on PATH; None when it exits at once, without library or GPU."""
-        import shutil
-        import subprocess
-
-        program = shutil.which("nvidia-cuda-mps-server")
-        if program is None or self.environment.find_libcuda() is None or not self._devices():
-            self.log(f"Starting new server 0 for user {uid}")
-            self.log("Server 0 exited with status 1")
-            return None
-        process = subprocess.Popen(
-            [program], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        server = Server(process, uid, self.percentage, self.memory)
-        self.servers[server.pid] = server
-        self.environment.register_server(server.pid)
-        self.log(f"Starting new server {server.pid} for user {uid}")
-        self.log(f"NEW SERVER {server.pid}: Ready")
-        self._server_log(
-            server,
-            f"Active Threads Percentage set to {server.percentage:.1f}",
-            "Server has started",
-        )
-        return server
-
-    def _reap(self) -> None:
-        for pid, server in list(self.servers.items()):
-            if server.process.poll() is not None:
-                self.log(f"Server {pid} exited with status {server.process.returncode}")
-                del self.servers[pid]
-
-    def end_server(self, server: Server) -> None:
-        """Terminate a server."""
-        server.process.terminate()
-        server.process.wait()
-        self.servers.pop(server.pid, None)
-        self.log(f"Server {server.pid} exited with status 0")
-
-    def status_of(self, server: Server) -> str:
-        """The status of a server, such as ACTIVE."""
-        if self.environment.fault("mps_server_fault"):
-            return "FAULT"
-        return server.state
 
     # --- commands and the end ---
 
@@ -318,17 +256,17 @@ class Daemon:
             self._quitting = (client, deadline)
             return None
         command = COMMANDS.get(name)
-        return f'Unknown command "{name}"\n' if command is None else command(self, arguments)
+        return f'Unknown command "{name}"\n' if command is None else command(self._pool, arguments)
 
     def _try_to_quit(self) -> None:
         if self._quitting is None:
             return
         client, deadline = self._quitting
-        busy = any(server.clients for server in self.servers.values())
+        busy = any(server.clients for server in self._pool.servers.values())
         if busy and (deadline is None or time.monotonic() < deadline):
             return
-        for server in list(self.servers.values()):
-            self.end_server(server)
+        for server in list(self._pool.servers.values()):
+            self._pool.end(server)
         self.log("Exit with status 0")
         for name in ("nvidia-cuda-mps-control.pid", "log"):
             with contextlib.suppress(FileNotFoundError):

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 
 def write_private_key(path: Path) -> None:
-    """Make a key and write it as OpenSSH does, readable by the owner alone."""
+    """Generate a key and write it in OpenSSH's format, with mode 0600. Raises `FileExistsError`."""
     data = Ed25519PrivateKey.generate().private_bytes(
         Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()
     )
@@ -21,12 +21,12 @@ def write_private_key(path: Path) -> None:
 
 
 def load_or_make_key(path: Path) -> paramiko.Ed25519Key:
-    """The key in `path`, made first when there is none."""
+    """The key in `path`, generated if necessary."""
     if not path.exists():
         write_private_key(path)
     return paramiko.Ed25519Key.from_private_key_file(str(path))
 
 
 def public_line(key: paramiko.PKey) -> str:
-    """The public half as one line: type and base64."""
+    """The public key as a line: type and base64."""
     return f"{key.get_name()} {key.get_base64()}"

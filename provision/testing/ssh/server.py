@@ -1,12 +1,12 @@
-"""An SSH server on loopback whose sessions are real processes on a mock host. Built on paramiko's server interface.
+"""The SSH server of a mock host, on loopback; its sessions are real processes.
 
-What Container-Optimized OS answers, this answers: publickey only, no environment requests, ten
-sessions per connection (the MaxSessions of OpenSSH), direct-tcpip to loopback, SFTP, terminals of
-any size. A command whose connection goes away loses its standard input and goes on, as under
-OpenSSH without a terminal.
+It behaves as Container-Optimized OS: publickey authentication only, no environment requests, ten
+sessions per connection (OpenSSH's MaxSessions), direct-tcpip to loopback, SFTP, terminals of any
+size. A command whose connection drops loses its standard input and goes on, as under OpenSSH
+without a terminal.
 """
 
-# The methods of a server interface are named, and their arguments counted, by paramiko:
+# paramiko defines the names and parameters of the methods:
 # ruff: noqa: D102, ARG002, PLR0917
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from paramiko.common import (
 )
 
 from provision.testing.faults import Faults, Stats
-from provision.testing.ssh.session import GONE, Session, SessionStarter, Terminal
-from provision.testing.ssh.sftp import FilesServer, FilesSubsystem
+from provision.testing.ssh.session import GONE, Session, SessionHost, Terminal
+from provision.testing.ssh.sftp import SftpFiles, SftpSubsystem
 
 MAX_SESSIONS = 10
-"""Sessions on one connection; OpenSSH's default, and Container-Optimized OS documents no other."""
+"""Sessions per connection, OpenSSH's default."""
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 logging.getLogger("paramiko").propagate = False
@@ -44,27 +44,27 @@ logging.getLogger("paramiko").propagate = False
 
 @dataclass
 class Access:
-    """Who may log in: per user the public keys, as `(type, base64)`, and whoever `asked` names at that moment (OS Login)."""
+    """The keys that may log in: `keys` by user, as (type, base64), and those of `look_up`."""
 
     keys: dict[str, set[tuple[str, str]]] = field(default_factory=dict)
-    asked: Callable[[], Iterable[tuple[str, str]]] = tuple
-    """(user, public key line), as sshd's AuthorizedKeysCommand asks for them."""
+    look_up: Callable[[], Iterable[tuple[str, str]]] = tuple
+    """Returns (user, public key line) pairs at each login, as sshd's AuthorizedKeysCommand does."""
 
     def allow(self, user: str, line: str) -> None:
-        """Let `user` in with the key of an authorized_keys line."""
+        """Authorize the key of an authorized_keys line for `user`."""
         words = line.split()
         self.keys.setdefault(user, set()).add((words[0], words[1]))
 
     def allows(self, user: str, key: paramiko.PKey) -> bool:
-        """True when the key is one of the user's."""
-        shown = (key.get_name(), key.get_base64())
-        return shown in self.keys.get(user, set()) or any(
-            who == user and tuple(line.split()[:2]) == shown for who, line in self.asked()
+        """True when the key is authorized for the user."""
+        wanted = (key.get_name(), key.get_base64())
+        return wanted in self.keys.get(user, set()) or any(
+            name == user and tuple(line.split()[:2]) == wanted for name, line in self.look_up()
         )
 
 
-class Wire:
-    """A socket that counts bytes; paramiko reads and writes through it."""
+class CountingSocket:
+    """A socket that counts its bytes; paramiko reads and writes through it."""
 
     def __init__(self, inner: socket.socket, stats: Stats) -> None:
         self._inner = inner
@@ -82,8 +82,8 @@ class Wire:
         self._stats.add("bytes_in", len(data))
         return data
 
-    def cut(self) -> None:
-        """Drop the connection at once, as when the network goes: the peer sees a reset."""
+    def drop(self) -> None:
+        """Drop the connection at once: the peer sees a reset."""
         try:
             self._inner.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self._inner.shutdown(socket.SHUT_RDWR)
@@ -104,9 +104,9 @@ _TRANSPORT: Any = paramiko.Transport
 
 
 class _Transport(paramiko.Transport):
-    """A transport that says when a channel request has been answered.
+    """A transport that calls `requested` after each answered channel request.
 
-    A command must not start before: a quick one would end, and its channel close, before the client
+    A command starts then. Before, a quick command could end and close its channel before the client
     reads that its request was accepted, which clients take for a refusal.
     """
 
@@ -118,19 +118,18 @@ class _Transport(paramiko.Transport):
 
 
 class Connection(paramiko.ServerInterface):
-    """What one client asks on one connection."""
+    """One client's connection with its sessions."""
 
-    def __init__(self, server: SshServer, wire: Wire) -> None:
+    def __init__(self, server: SshServer, client_socket: CountingSocket) -> None:
         self.server = server
-        self.wire = wire
+        self.client_socket = client_socket
         self.user = ""
-        self.transport = _Transport(wire)  # type: ignore[arg-type]
+        self.transport = _Transport(client_socket)  # type: ignore[arg-type]
         self.transport.requested = self._start
         self._sessions: dict[int, Session] = {}
         self._targets: dict[int, tuple[str, int]] = {}
-        self._channels: list[
-            paramiko.Channel
-        ] = []  # held: paramiko closes a channel that nobody refers to
+        # paramiko closes a channel without a reference
+        self._channels: list[paramiko.Channel] = []
 
     # --- authentication ---
 
@@ -157,7 +156,11 @@ class Connection(paramiko.ServerInterface):
             self.server.stats.add("refused_channels")
             return OPEN_FAILED_CONNECT_FAILED
         self._sessions[chanid] = Session(
-            self.server.starter, self.user, self.server.faults, self.server.stats, self.wire.cut
+            self.server.host,
+            self.user,
+            self.server.faults,
+            self.server.stats,
+            self.client_socket.drop,
         )
         return OPEN_SUCCEEDED
 
@@ -219,9 +222,7 @@ class Connection(paramiko.ServerInterface):
         transport = self.transport
         transport.local_version = "SSH-2.0-OpenSSH_10.0"
         transport.add_server_key(self.server.host_key)
-        transport.set_subsystem_handler(
-            "sftp", FilesSubsystem, FilesServer, self.server.starter, self
-        )
+        transport.set_subsystem_handler("sftp", SftpSubsystem, SftpFiles, self.server.host, self)
         try:
             transport.start_server(server=self)
             while transport.is_active():
@@ -240,25 +241,25 @@ class Connection(paramiko.ServerInterface):
             self.close()
 
     def close(self) -> None:
-        """End the connection; what its commands read as standard input ends."""
+        """End the connection and the standard input of its commands."""
         self.transport.close()
         for session in self._sessions.values():
             session.hang_up()
-        self.wire.cut()
+        self.client_socket.drop()
 
 
 class SshServer:
-    """The listener of one mock host. `port` is chosen by the system unless one is asked for."""
+    """The listener of one mock host and its connections."""
 
     def __init__(
         self,
-        starter: SessionStarter,
+        host: SessionHost,
         access: Access,
         host_key: paramiko.PKey,
         faults: Faults,
         stats: Stats,
     ) -> None:
-        self.starter = starter
+        self.host = host
         self.access = access
         self.host_key = host_key
         self.faults = faults
@@ -272,7 +273,7 @@ class SshServer:
         self.on_activity: Callable[[], None] = lambda: None
 
     def start(self, port: int = 0) -> int:
-        """Listen on 127.0.0.1, on `port` or on another one where it is taken, and return the port."""
+        """Listen on 127.0.0.1, on `port` or, if it is taken, on a free one; return the port."""
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -301,17 +302,17 @@ class SshServer:
         self.drop_connections()
 
     def drop_connections(self) -> None:
-        """Cut every connection, as a reboot does."""
+        """Drop every connection, as a reboot does."""
         with self._lock:
             connections = list(self._connections)
         for connection in connections:
-            connection.wire.cut()
+            connection.client_socket.drop()
             connection.close()
             connection.transport.join(5)
 
     @property
     def open_connections(self) -> int:
-        """Connections that are being served."""
+        """The number of open connections."""
         with self._lock:
             return len(self._connections)
 
@@ -332,7 +333,7 @@ class SshServer:
         if self.faults.banner_delay_s and self._stopping.wait(self.faults.banner_delay_s):
             client.close()
             return
-        connection = Connection(self, Wire(client, self.stats))
+        connection = Connection(self, CountingSocket(client, self.stats))
         with self._lock:
             self._connections.add(connection)
         try:
@@ -344,7 +345,7 @@ class SshServer:
 
 
 def _forward(channel: paramiko.Channel, target: tuple[str, int]) -> None:
-    """Carry a direct-tcpip channel to its target on this machine."""
+    """Forward a direct-tcpip channel to its target on this machine."""
     try:
         remote = socket.create_connection(target, timeout=10)
     except OSError:
@@ -359,7 +360,7 @@ def _forward(channel: paramiko.Channel, target: tuple[str, int]) -> None:
     _pump(channel.recv, remote.sendall, lambda: remote.shutdown(socket.SHUT_WR))
     back.join()
     remote.close()
-    with contextlib.suppress(EOFError, OSError):  # whoever asked for it has gone
+    with contextlib.suppress(EOFError, OSError):  # the client has gone
         channel.close()
 
 

@@ -1,4 +1,4 @@
-"""One session channel of the mock SSH server: a process, its three streams or its terminal, its end."""
+"""One session channel of the mock SSH server: a process with its streams or its terminal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from provision.testing.host.processes import MockHostError, Process, Processes
 
 _BLOCK = 1 << 15
 GONE = (OSError, EOFError)
-"""What paramiko raises when the connection is no more."""
+"""What paramiko raises when the connection has ended."""
 _SIGNALS = {
     1: "HUP",
     2: "INT",
@@ -49,37 +49,37 @@ class Terminal:
     rows: int
 
 
-class SessionStarter(Protocol):
-    """The host, as its sessions see it."""
+class SessionHost(Protocol):
+    """What a session needs of the host."""
 
     @property
     def processes(self) -> Processes:
-        """Where commands run."""
+        """The processes of the host."""
         ...
 
     def start_command(
         self, user: str, command: str | None, fds: list[int], terminal: Terminal | None
     ) -> Process:
-        """Start the user's shell with `command`, or interactively when it is None."""
+        """Start the user's shell with `command`, or an interactive one when it is None."""
         ...
 
 
 class Session:
-    """A channel from its opening to the exit status."""
+    """A session from the opening of its channel to the exit status. `drop` ends the connection."""
 
     def __init__(
         self,
-        starter: SessionStarter,
+        host: SessionHost,
         user: str,
         faults: Faults,
         stats: Stats,
-        cut: Callable[[], None],
+        drop: Callable[[], None],
     ) -> None:
-        self._starter = starter
+        self._host = host
         self._user = user
         self._faults = faults
         self._stats = stats
-        self._cut = cut
+        self._drop_connection = drop
         self._channel: paramiko.Channel | None = None
         self._command: str | None = None
         self._started = False
@@ -91,21 +91,21 @@ class Session:
 
     @property
     def closed(self) -> bool:
-        """True once the channel no longer counts as an open session."""
+        """True once the channel does not count as an open session any more."""
         return self._over or (self._channel is not None and self._channel.closed)
 
     # --- the terminal ---
 
     def open_terminal(self, terminal: Terminal) -> bool:
-        """Make a real terminal of the asked size for the command to come."""
+        """Open a terminal of the requested size for the command."""
         self._terminal = terminal
         self._master, self._slave = pty.openpty()
-        if self._starter.processes.as_root:
-            os.fchown(self._slave, self._starter.processes.uid, -1)
+        if self._host.processes.as_root:
+            os.fchown(self._slave, self._host.processes.uid, -1)
         return self.resize(terminal.columns, terminal.rows)
 
     def resize(self, columns: int, rows: int) -> bool:
-        """Tell the terminal's programs its new size."""
+        """Set the size of the terminal; False without a terminal."""
         with self._lock:
             if self._master < 0:
                 return False
@@ -115,7 +115,7 @@ class Session:
     # --- the command ---
 
     def request(self, channel: paramiko.Channel, command: str | None) -> bool:
-        """Accept one command; `start` starts it once the client has been told."""
+        """Accept one command, which `start` starts; False for a second one."""
         if self._channel is not None:
             return False
         self._channel = channel
@@ -123,7 +123,7 @@ class Session:
         return True
 
     def start(self) -> None:
-        """Start the accepted command, once; its streams are carried by threads until it ends."""
+        """Start the accepted command, once; threads copy its streams until it ends."""
         if self._channel is not None and not self._started:
             self._started = True
             threading.Thread(
@@ -141,7 +141,7 @@ class Session:
                 self._run_on_terminal(channel, command)
             else:
                 self._run_on_pipes(channel, command)
-        except (*GONE, MockHostError):  # the client is gone, or the host went down
+        except (*GONE, MockHostError):  # the client has gone, or the host has stopped
             pass
         finally:
             self.hang_up()
@@ -153,62 +153,60 @@ class Session:
         in_read, self._stdin = os.pipe()
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
-        theirs = [in_read, out_write, err_write]
+        child_fds = [in_read, out_write, err_write]
         try:
-            process = self._starter.start_command(self._user, command, theirs, None)
+            process = self._host.start_command(self._user, command, child_fds, None)
         finally:
-            for fd in theirs:
+            for fd in child_fds:
                 os.close(fd)
-        self._flood(channel)
+        self._send_stderr_flood(channel)
         feeder = threading.Thread(
-            target=self._feed, args=(channel,), name="mock-stdin", daemon=True
+            target=self._copy_input, args=(channel,), name="mock-stdin", daemon=True
         )
-        carriers = [
+        copiers = [
             threading.Thread(
-                target=self._carry,
+                target=self._copy_output,
                 args=(out_read, channel.sendall),
                 name="mock-stdout",
                 daemon=True,
             ),
             threading.Thread(
-                target=self._carry,
+                target=self._copy_output,
                 args=(err_read, channel.sendall_stderr),
                 name="mock-stderr",
                 daemon=True,
             ),
         ]
-        for thread in (feeder, *carriers):
+        for thread in (feeder, *copiers):
             thread.start()
         status = self._wait(process, channel)
-        self._close_stdin()  # as sshd does: what the command left behind reads its end
+        self._close_stdin()  # as sshd does: background processes read the end of the input
         if status is not None:
-            _send_status(channel, status, carriers)
+            _send_status(channel, status, copiers)
 
     def _run_on_terminal(self, channel: paramiko.Channel, command: str | None) -> None:
         try:
-            process = self._starter.start_command(
-                self._user, command, [self._slave], self._terminal
-            )
+            process = self._host.start_command(self._user, command, [self._slave], self._terminal)
         finally:
             os.close(self._slave)
         feeder = threading.Thread(
-            target=self._feed_terminal, args=(channel,), name="mock-stdin", daemon=True
+            target=self._copy_terminal_input, args=(channel,), name="mock-stdin", daemon=True
         )
-        carrier = threading.Thread(
-            target=self._carry_terminal,
+        copier = threading.Thread(
+            target=self._copy_terminal_output,
             args=(os.dup(self._master), channel),
             name="mock-stdout",
             daemon=True,
         )
         feeder.start()
-        carrier.start()
+        copier.start()
         status = self._wait(process, channel)
         if status is not None:
-            carrier.join(0.5)  # a background process may keep the terminal open
+            copier.join(0.5)  # a background process may keep the terminal open
             _send_status(channel, status, [])
 
     def _wait(self, process: Process, channel: paramiko.Channel) -> int | None:
-        """The status of the process; None when the channel went first (the process then goes on alone)."""
+        """The status of the process; None when the channel closes first and the process goes on."""
         while not process.ended.wait(0.2):
             if channel.closed:
                 return None
@@ -216,7 +214,7 @@ class Session:
 
     # --- the streams ---
 
-    def _feed(self, channel: paramiko.Channel) -> None:
+    def _copy_input(self, channel: paramiko.Channel) -> None:
         try:
             while data := channel.recv(_BLOCK):
                 self._count_input(len(data))
@@ -228,12 +226,12 @@ class Session:
                     _write_all(fd, data)
                 finally:
                     os.close(fd)
-        except GONE:  # the command does not read any more, or the client is gone
+        except GONE:  # the command does not read any more, or the client has gone
             pass
         finally:
             self._close_stdin()
 
-    def _feed_terminal(self, channel: paramiko.Channel) -> None:
+    def _copy_terminal_input(self, channel: paramiko.Channel) -> None:
         try:
             while data := channel.recv(_BLOCK):
                 self._count_input(len(data))
@@ -241,7 +239,7 @@ class Session:
         except GONE:
             return
 
-    def _carry(self, fd: int, send: Callable[[bytes], object]) -> None:
+    def _copy_output(self, fd: int, send: Callable[[bytes], object]) -> None:
         try:
             while data := os.read(fd, _BLOCK):
                 self._send(data, send)
@@ -250,15 +248,15 @@ class Session:
         finally:
             os.close(fd)
 
-    def _carry_terminal(self, fd: int, channel: paramiko.Channel) -> None:
-        """Like `_carry`, but it lets go of the terminal when the client has: only then its programs get SIGHUP."""
+    def _copy_terminal_output(self, fd: int, channel: paramiko.Channel) -> None:
+        """Copy output until the client has gone; then the terminal's programs get SIGHUP."""
         poll = select.poll()
         poll.register(fd, select.POLLIN)
         try:
             while not channel.closed:
                 if poll.poll(200):
                     self._send(os.read(fd, _BLOCK), channel.sendall)
-        except GONE:  # no program holds the terminal any more, or the client is gone
+        except GONE:  # no program has the terminal open any more, or the client has gone
             return
         finally:
             os.close(fd)
@@ -268,8 +266,8 @@ class Session:
         if limit is not None and len(data) >= limit:
             self._faults.cut_after_output = None
             send(data[:limit])
-            self._cut()
-            raise ConnectionError("cut by the fault cut_after_output")
+            self._drop_connection()
+            raise ConnectionError("dropped by the fault cut_after_output")
         if limit is not None:
             self._faults.cut_after_output = limit - len(data)
         send(data)
@@ -280,11 +278,11 @@ class Session:
             return
         if size >= limit:
             self._faults.cut_after_input = None
-            self._cut()
-            raise ConnectionError("cut by the fault cut_after_input")
+            self._drop_connection()
+            raise ConnectionError("dropped by the fault cut_after_input")
         self._faults.cut_after_input = limit - size
 
-    def _flood(self, channel: paramiko.Channel) -> None:
+    def _send_stderr_flood(self, channel: paramiko.Channel) -> None:
         rest = self._faults.stderr_flood
         while rest > 0:
             piece = (b"noise on standard error\n" * 1366)[: min(rest, _BLOCK)]
@@ -298,7 +296,7 @@ class Session:
                 self._stdin = -1
 
     def hang_up(self) -> None:
-        """The connection is gone: standard input ends, a terminal sends its programs SIGHUP."""
+        """Close standard input and the terminal, whose programs get SIGHUP."""
         self._close_stdin()
         with self._lock:
             if self._master >= 0:
@@ -311,9 +309,12 @@ def _write_all(fd: int, data: bytes) -> None:
         data = data[os.write(fd, data) :]
 
 
-def _send_status(channel: paramiko.Channel, status: int, carriers: list[threading.Thread]) -> None:
-    """Send how the command ended, after its own output; then keep the channel, as OpenSSH does, while someone holds the pipes."""
-    for thread in carriers:
+def _send_status(channel: paramiko.Channel, status: int, copiers: list[threading.Thread]) -> None:
+    """Send the exit status after the output; keep the channel while a process has the pipes open.
+
+    OpenSSH does the same.
+    """
+    for thread in copiers:
         thread.join(0.2)
     if channel.closed:
         return
@@ -321,7 +322,7 @@ def _send_status(channel: paramiko.Channel, status: int, carriers: list[threadin
         channel.send_exit_status(status)
     else:
         _send_signal(channel, -status)
-    for thread in carriers:
+    for thread in copiers:
         while thread.is_alive() and not channel.closed:
             thread.join(0.2)
 
@@ -337,4 +338,4 @@ def _send_signal(channel: paramiko.Channel, number: int) -> None:
     message.add_string("")
     message.add_string("")
     transport: Any = channel.get_transport()
-    transport._send_user_message(message)  # noqa: SLF001 - paramiko offers no public way
+    transport._send_user_message(message)  # noqa: SLF001 - paramiko has no public method

@@ -1,6 +1,6 @@
-"""SFTP on a mock host: the paths of the host, below its root folder and nowhere else."""
+"""SFTP on a mock host, below its root folder only."""
 
-# The methods are named by paramiko:
+# paramiko defines the names of the methods:
 # ruff: noqa: D102
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class FilesHost(Protocol):
-    """The host, as its SFTP sessions see it."""
+class SftpHost(Protocol):
+    """What an SFTP session needs of the host."""
 
     @property
     def root_path(self) -> str:
@@ -31,7 +31,7 @@ class FilesHost(Protocol):
 
     @property
     def processes(self) -> Processes:
-        """Whose user owns the files."""
+        """The processes of the host, whose user owns the files."""
         ...
 
     @property
@@ -44,7 +44,7 @@ class _User(Protocol):
     user: str
 
 
-def _answer(work: Callable[P, T]) -> Callable[P, T | int]:
+def _as_reply(work: Callable[P, T]) -> Callable[P, T | int]:
     def answered(*args: P.args, **kwargs: P.kwargs) -> T | int:
         try:
             return work(*args, **kwargs)
@@ -55,18 +55,18 @@ def _answer(work: Callable[P, T]) -> Callable[P, T | int]:
 
 
 class _Handle(paramiko.SFTPHandle):
-    def __init__(self, flags: int, file: int, host: FilesHost) -> None:
+    def __init__(self, flags: int, file: int, host: SftpHost) -> None:
         super().__init__(flags)
         self._file = file
         self._host = host
 
     def read(self, offset: int, length: int) -> bytes | int:
-        return _answer(os.pread)(self._file, length, offset)
+        return _as_reply(os.pread)(self._file, length, offset)
 
     def write(self, offset: int, data: Buffer) -> int:
         if self._host.disk_is_full:
             return int(paramiko.sftp.SFTP_FAILURE)
-        written = _answer(os.pwrite)(self._file, bytes(data), offset)
+        written = _as_reply(os.pwrite)(self._file, bytes(data), offset)
         return int(SFTP_OK) if written == len(bytes(data)) else int(paramiko.sftp.SFTP_FAILURE)
 
     def stat(self) -> paramiko.SFTPAttributes | int:
@@ -83,8 +83,8 @@ class _Handle(paramiko.SFTPHandle):
         os.close(self._file)
 
 
-class FilesSubsystem(paramiko.SFTPServer):
-    """The subsystem, with the exit status 0 at its end that OpenSSH's scp waits for."""
+class SftpSubsystem(paramiko.SFTPServer):
+    """The subsystem; it sends exit status 0 at its end, for which OpenSSH's scp waits."""
 
     def start_subsystem(
         self, name: str, transport: paramiko.Transport, channel: paramiko.Channel
@@ -92,16 +92,14 @@ class FilesSubsystem(paramiko.SFTPServer):
         super().start_subsystem(name, transport, channel)
         try:
             channel.send_exit_status(0)
-        except (OSError, EOFError):  # the client is gone
+        except (OSError, EOFError):  # the client has gone
             return
 
 
-class FilesServer(paramiko.SFTPServerInterface):
+class SftpFiles(paramiko.SFTPServerInterface):
     """The files of one session; a relative path starts at the user's home."""
 
-    def __init__(
-        self, server: paramiko.ServerInterface, host: FilesHost, connection: _User
-    ) -> None:
+    def __init__(self, server: paramiko.ServerInterface, host: SftpHost, connection: _User) -> None:
         super().__init__(server)
         self._host = host
         self._home = f"/home/{connection.user}"
@@ -114,7 +112,7 @@ class FilesServer(paramiko.SFTPServerInterface):
         return path[len(root) :] or "/" if path == root or path.startswith(root + "/") else path
 
     def _real(self, path: str, *, follow: bool = True) -> str:
-        """The path on this machine. What leads outside the host's folder is refused: the server may be root."""
+        """The path on this machine. Raises `PermissionError` outside the host's folder."""
         full = self._host.root_path + self.canonicalize(path)
         known = (
             os.path.realpath(full)
@@ -128,12 +126,12 @@ class FilesServer(paramiko.SFTPServerInterface):
             raise PermissionError(13, "/root cannot be read by the login user")
         return known
 
-    def _own(self, path: str) -> None:
+    def _give_to_host_user(self, path: str) -> None:
         processes = self._host.processes
         if processes.as_root:
             os.chown(path, processes.uid, processes.gid, follow_symlinks=False)
 
-    @_answer
+    @_as_reply
     def list_folder(self, path: str) -> list[paramiko.SFTPAttributes]:
         real = self._real(path)
         found = []
@@ -142,15 +140,15 @@ class FilesServer(paramiko.SFTPServerInterface):
             found.append(attributes)
         return found
 
-    @_answer
+    @_as_reply
     def stat(self, path: str) -> paramiko.SFTPAttributes:
         return paramiko.SFTPAttributes.from_stat(os.stat(self._real(path)))
 
-    @_answer
+    @_as_reply
     def lstat(self, path: str) -> paramiko.SFTPAttributes:
         return paramiko.SFTPAttributes.from_stat(os.lstat(self._real(path, follow=False)))
 
-    @_answer
+    @_as_reply
     def open(
         self, path: str, flags: int, attr: paramiko.SFTPAttributes
     ) -> paramiko.SFTPHandle | int:
@@ -162,30 +160,30 @@ class FilesServer(paramiko.SFTPServerInterface):
         mode = 0o666 if attr is None or attr.st_mode is None else attr.st_mode & 0o7777
         file = os.open(real, flags & ~os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, mode & ~0o022)
         if new:
-            self._own(real)
+            self._give_to_host_user(real)
         return _Handle(flags, file, self._host)
 
     def _may_write(self, real: str) -> bool:
-        """The login user writes to its home, /tmp and /mnt/disks alone, as on Container-Optimized OS."""
+        """True in the user's home, /tmp and /mnt/disks, as on Container-Optimized OS."""
         root = os.path.realpath(self._host.root_path)
         return any(
             (real + "/").startswith(f"{root}{folder}/")
             for folder in (self._home, "/tmp", "/mnt/disks")  # noqa: S108 - the host's
         )
 
-    @_answer
+    @_as_reply
     def remove(self, path: str) -> int:
         return self._change(path, os.remove)
 
-    @_answer
+    @_as_reply
     def rmdir(self, path: str) -> int:
         return self._change(path, os.rmdir)
 
-    @_answer
+    @_as_reply
     def mkdir(self, path: str, attr: paramiko.SFTPAttributes) -> int:
         def make(real: str) -> None:
             os.mkdir(real, 0o755)
-            self._own(real)
+            self._give_to_host_user(real)
 
         del attr
         return self._change(path, make)
@@ -197,21 +195,21 @@ class FilesServer(paramiko.SFTPServerInterface):
         work(real)
         return int(SFTP_OK)
 
-    @_answer
+    @_as_reply
     def rename(self, oldpath: str, newpath: str) -> int:
         target = self._real(newpath, follow=False)
         if os.path.lexists(target):
             return int(paramiko.sftp.SFTP_FAILURE)
         return self.posix_rename(oldpath, newpath)
 
-    @_answer
+    @_as_reply
     def posix_rename(self, oldpath: str, newpath: str) -> int:
         target = self._real(newpath, follow=False)
         if not self._may_write(target):
             return int(SFTP_PERMISSION_DENIED)
         return self._change(oldpath, lambda real: os.replace(real, target))
 
-    @_answer
+    @_as_reply
     def chattr(self, path: str, attr: paramiko.SFTPAttributes) -> int:
         real = self._real(path)
         if not self._may_write(real):
@@ -224,7 +222,7 @@ class FilesServer(paramiko.SFTPServerInterface):
             os.truncate(real, attr.st_size)
         return int(SFTP_OK)
 
-    @_answer
+    @_as_reply
     def readlink(self, path: str) -> str:
         return os.readlink(self._real(path, follow=False))
 
