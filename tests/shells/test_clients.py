@@ -82,7 +82,7 @@ def said(data: bytearray, number: int) -> list[bytes]:
     return [line.removeprefix(front) for line in bytes(data).split(b"\n") if line.startswith(front)]
 
 
-def test_long_and_binary_lines_stay_whole(
+def test_long_and_binary_lines_are_not_split(
     scratch: Scratch, project: Project, out: bytearray, err: bytearray
 ) -> None:
     done = clients.run(
@@ -104,7 +104,9 @@ def test_long_and_binary_lines_stay_whole(
     assert not list((scratch.root / "tmp").iterdir())
 
 
-def test_sixteen_megabytes_through_one(scratch: Scratch, project: Project, out: bytearray) -> None:
+def test_client_passes_sixteen_megabytes_of_output(
+    scratch: Scratch, project: Project, out: bytearray
+) -> None:
     done = clients.run(
         project, LocalTransport(scratch.world.host()), [sys.executable, "-c", MUCH], 1
     )

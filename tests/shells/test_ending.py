@@ -53,7 +53,7 @@ def end(scratch: Scratch, monkeypatch: pytest.MonkeyPatch, token: str) -> None:
 
 
 @pytest.mark.parametrize("is_on", [True, False])
-def test_what_does_not_end_by_itself_is_ended_by_mps_before_it_is_killed(
+def test_program_that_ignores_sigterm_is_terminated_by_mps_and_then_killed(
     scratch: Scratch, monkeypatch: pytest.MonkeyPatch, *, is_on: bool
 ) -> None:
     token, other = f"mine-{id(scratch)}", f"other-{id(scratch)}"

@@ -85,7 +85,7 @@ def everything(root: Path) -> dict[str, bytes | None]:
 
 
 @pytest.mark.parametrize("become", ["none", "sudo"])
-def test_a_recipe_on_a_real_machine(on_scratch: Scratch, become: str) -> None:
+def test_recipe_converges_and_second_run_changes_nothing(on_scratch: Scratch, become: str) -> None:
     host = on_scratch.world.host(become)
     before = everything(on_scratch.root)
     foretold = run(host, recipe(), check=True)
@@ -130,7 +130,7 @@ class Step(Resource):
         return script('eval "$before"\necho here >"$path"', before=self.before, path=self.path)
 
 
-def test_a_line_is_shown_when_it_is_printed(on_scratch: Scratch) -> None:
+def test_output_line_is_reported_while_the_command_runs(on_scratch: Scratch) -> None:
     """The step waits for a file that only who has seen its line makes."""
     seen = on_scratch.root / "seen"
 
@@ -146,7 +146,7 @@ def test_a_line_is_shown_when_it_is_printed(on_scratch: Scratch) -> None:
     assert statuses(run(on_scratch.world.host(), [waiting], emit=emit)) == {"a": CHANGED}
 
 
-def test_a_step_that_fails_halts_the_rest(on_scratch: Scratch) -> None:
+def test_failed_resource_skips_the_following_ones(on_scratch: Scratch) -> None:
     report = run(
         on_scratch.world.host(),
         [Step(name="a"), Step(name="b", before="echo oops >&2; false"), Step(name="c")],
@@ -156,7 +156,7 @@ def test_a_step_that_fails_halts_the_rest(on_scratch: Scratch) -> None:
     assert not (on_scratch.root / "var/lib/c").exists()
 
 
-def test_a_step_whose_time_is_up(on_scratch: Scratch) -> None:
+def test_resource_that_exceeds_its_timeout_fails(on_scratch: Scratch) -> None:
     report = run(
         on_scratch.world.host(),
         [Step(name="a", before="echo begun; sleep 300", timeout_s=1.0), Step(name="b")],
@@ -166,12 +166,12 @@ def test_a_step_whose_time_is_up(on_scratch: Scratch) -> None:
     assert report.outcomes[0].error.why == "no end after 1 s\nbegun"
 
 
-def test_an_unset_variable_is_an_error_and_not_an_empty_word(on_scratch: Scratch) -> None:
+def test_unset_variable_fails_the_resource(on_scratch: Scratch) -> None:
     report = run(on_scratch.world.host(), [Step(name="a", before='rm -rf "$nothing/"')])
     assert statuses(report) == {"a": FAILED}
 
 
-def test_a_program_that_does_not_exist(on_scratch: Scratch) -> None:
+def test_missing_program_fails_the_resource(on_scratch: Scratch) -> None:
     report = run(on_scratch.world.host(), [Step(name="a", before="no-such-program --x")])
     assert statuses(report) == {"a": FAILED}
     assert "not found" in str(report.outcomes[0].error)
@@ -236,7 +236,7 @@ def steps() -> list[Resource]:
     ]
 
 
-def test_cut_anywhere_the_report_is_true_and_the_next_run_converges(
+def test_run_interrupted_anywhere_reports_truthfully_and_next_run_converges(
     on_scratch: Scratch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host = on_scratch.world.host()

@@ -135,13 +135,13 @@ def idle(scratch: Scratch) -> Idle:
     return Idle(scratch)
 
 
-def test_all_idle(idle: Idle) -> None:
+def test_idle_vm_powers_itself_off_at_its_limit(idle: Idle) -> None:
     assert idle.after(0) == "on", "the boot is use"
     assert idle.after(LIMIT_S - 1) == "on"
     assert idle.after(1) == "off: provision: not used for 45 min: powering off (idle_stop)"
 
 
-def test_the_gpu_computes(idle: Idle) -> None:
+def test_computing_gpu_counts_as_use(idle: Idle) -> None:
     idle.after(0)
     idle.gpu("0\n1")
     assert idle.after(LIMIT_S) == "on"
@@ -151,7 +151,7 @@ def test_the_gpu_computes(idle: Idle) -> None:
 
 
 @pytest.mark.parametrize(("apps", "end"), [("4711\n", "on"), ("", "off")])
-def test_a_gpu_that_does_not_tell_is_busy_while_a_process_is_on_it(
+def test_gpu_without_utilisation_figure_is_busy_while_it_has_a_process(
     idle: Idle, apps: str, end: str
 ) -> None:
     idle.after(0)
@@ -159,13 +159,13 @@ def test_a_gpu_that_does_not_tell_is_busy_while_a_process_is_on_it(
     assert idle.after(LIMIT_S).startswith(end)
 
 
-def test_a_process_that_only_holds_memory_of_a_gpu_that_tells_is_no_use(idle: Idle) -> None:
+def test_process_that_only_holds_gpu_memory_does_not_count_as_use(idle: Idle) -> None:
     idle.after(0)
     idle.gpu("0", "4711\n")
     assert idle.after(LIMIT_S).startswith("off")
 
 
-def test_without_the_drivers_module_nothing_computes(idle: Idle) -> None:
+def test_gpu_without_driver_module_does_not_count_as_use(idle: Idle) -> None:
     """A boot whose driver was not installed still ends; what an earlier one left on the disk says nothing."""
     shutil.rmtree(idle.root / "sys")
     idle.after(0)
@@ -186,7 +186,7 @@ UNREAD = "provision: the GPU cannot be read ({}): it counts as used, so idle_sto
         ("No devices were found", "", 0, "nvidia-smi says: No devices were found"),
     ],
 )
-def test_a_gpu_that_cannot_be_read_is_never_why_a_vm_stops(
+def test_unreadable_gpu_counts_as_use(
     idle: Idle, percents: str, apps: str, status: int, why: str
 ) -> None:
     idle.after(0)
@@ -200,12 +200,12 @@ def test_a_gpu_that_cannot_be_read_is_never_why_a_vm_stops(
     assert idle.said == []
 
 
-def test_a_gpu_that_is_busy_beside_one_that_cannot_be_read(idle: Idle) -> None:
+def test_busy_gpu_beside_unreadable_one_is_not_reported_as_unreadable(idle: Idle) -> None:
     idle.gpu("[Unknown Error]\n7")
     assert (idle.after(0), idle.said) == ("on", [])
 
 
-def test_it_is_said_once_an_hour(idle: Idle) -> None:
+def test_unreadable_gpu_is_reported_once_an_hour(idle: Idle) -> None:
     idle.gpu("", status=15)
     said = []
     for _ in range(5):
@@ -214,14 +214,14 @@ def test_it_is_said_once_an_hour(idle: Idle) -> None:
     assert said == [1, 0, 1, 0, 1]
 
 
-def test_an_nvidia_smi_that_is_missing_under_a_loaded_driver(idle: Idle) -> None:
+def test_missing_nvidia_smi_with_loaded_driver_counts_as_use(idle: Idle) -> None:
     (idle.root / "var/lib/nvidia/bin/nvidia-smi").unlink()
     assert (idle.after(0), idle.said) == ("on", [UNREAD.format("nvidia-smi ended with 127")])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["hangs", "ignores signals", "cannot be killed"])
-def test_an_nvidia_smi_that_hangs(idle: Idle, way: str) -> None:
+def test_hanging_nvidia_smi_counts_as_use(idle: Idle, way: str) -> None:
     """A process in the kernel's hands outlives SIGKILL and whoever waits for it: the script does not wait."""
     idle.after(0)
     idle.gpu(
@@ -249,7 +249,7 @@ def test_an_nvidia_smi_that_hangs(idle: Idle, way: str) -> None:
 
 
 @pytest.mark.parametrize(("read_s", "written_s"), [(10, 9000), (9000, 10)])
-def test_somebody_types_or_something_is_printed(
+def test_terminal_input_and_output_count_as_use(
     idle: Idle, read_s: float, written_s: float
 ) -> None:
     idle.after(0)
@@ -262,20 +262,20 @@ def test_somebody_types_or_something_is_printed(
     assert idle.after(LIMIT_S).startswith("off")
 
 
-def test_a_shell_left_open_is_no_use(idle: Idle) -> None:
+def test_silent_shell_does_not_count_as_use(idle: Idle) -> None:
     idle.after(0)
     idle.terminal(0, read_s=LIMIT_S, written_s=LIMIT_S)
     idle.process("-bash")
     assert idle.after(LIMIT_S).startswith("off")
 
 
-def test_a_clock_that_was_set_back_is_use(idle: Idle) -> None:
+def test_clock_set_back_counts_as_use(idle: Idle) -> None:
     idle.after(0)
     idle.terminal(0, read_s=-5000, written_s=-5000)
     assert idle.after(LIMIT_S) == "on"
 
 
-def test_a_run_of_ours(idle: Idle) -> None:
+def test_running_script_of_provision_counts_as_use(idle: Idle) -> None:
     """The very words under which dev.run, dev.exec and every exchange run on a host, with and without sudo."""
     for become in ("none", "sudo"):
         command, _stdin = script_command(script("sleep 1000"), become=become)
@@ -286,7 +286,7 @@ def test_a_run_of_ours(idle: Idle) -> None:
         assert idle.after(LIMIT_S).startswith("off")
 
 
-def test_an_open_ide_connection_is_no_use(idle: Idle) -> None:
+def test_open_ide_connection_does_not_count_as_use(idle: Idle) -> None:
     idle.after(0)
     idle.process("sshd: provision@notty")
     idle.process("sh", "-c", "exec 3<&0 </dev/null; not ours")
@@ -300,7 +300,7 @@ def test_an_open_ide_connection_is_no_use(idle: Idle) -> None:
     assert idle.after(LIMIT_S).startswith("off")
 
 
-def test_the_boot_is_use(idle: Idle) -> None:
+def test_boot_counts_as_use(idle: Idle) -> None:
     idle.boot("activating")
     assert idle.after(0) == "on"
     assert idle.after(2 * LIMIT_S) == "on"
@@ -308,7 +308,7 @@ def test_the_boot_is_use(idle: Idle) -> None:
     assert idle.after(LIMIT_S).startswith("off")
 
 
-def test_without_gpu_and_terminals(idle: Idle) -> None:
+def test_host_without_gpu_and_terminals_powers_itself_off(idle: Idle) -> None:
     shutil.rmtree(idle.root / "dev/pts")
     shutil.rmtree(idle.root / "var/lib/nvidia")
     shutil.rmtree(idle.root / "sys")
@@ -316,14 +316,14 @@ def test_without_gpu_and_terminals(idle: Idle) -> None:
     assert idle.after(LIMIT_S).startswith("off")
 
 
-def test_a_torn_record_is_use(idle: Idle) -> None:
+def test_empty_record_of_last_use_counts_as_use(idle: Idle) -> None:
     idle.after(0)
     (idle.root / "run/provision/last-used").write_text("")
     assert idle.after(LIMIT_S) == "on"
 
 
 @pytest.mark.lint
-def test_shellcheck_has_nothing_to_say(tmp_path: Path) -> None:
+def test_shellcheck_accepts_the_script(tmp_path: Path) -> None:
     shellcheck = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.defpath}")
     if shellcheck is None:
         pytest.skip("shellcheck is part of the development lock file")
@@ -334,7 +334,7 @@ def test_shellcheck_has_nothing_to_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
-def test_systemd_finds_the_units_valid(tmp_path: Path) -> None:
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     files = idle_texts(Settings.model_validate({"idle_stop": "45m"}), None)
     for name in ("service", "timer"):
         (tmp_path / f"provision-idle.{name}").write_text(files[name])

@@ -64,7 +64,7 @@ def hang_up(process: subprocess.Popen[bytes]) -> None:
     given(process.stdout).close()
 
 
-def test_the_whole_tree_ends_with_the_connection(world: World) -> None:
+def test_every_process_ends_with_the_connection(world: World) -> None:
     commands = [sent(body, ballast) for body in (FAMILY, STUBBORN) for ballast in (0, 150_000)]
     with tree() as mine, ExitStack() as stack:
         running = open_all(
@@ -78,7 +78,7 @@ def test_the_whole_tree_ends_with_the_connection(world: World) -> None:
         mine.gone_within(SOON_S)
 
 
-def test_a_connection_that_goes_at_once_leaves_nothing(world: World) -> None:
+def test_connection_lost_at_start_leaves_no_process(world: World) -> None:
     with tree() as mine, ExitStack() as stack:
         for delay_s in (0.0, 0.001, 0.002, 0.004, 0.006, 0.01, 0.02, 0.05):
             (process,) = open_all(stack, world, mine, [sent(FAMILY)])
@@ -87,7 +87,7 @@ def test_a_connection_that_goes_at_once_leaves_nothing(world: World) -> None:
         mine.gone_within(SOON_S)
 
 
-def test_half_a_job_is_not_run(world: World) -> None:
+def test_truncated_job_is_not_run(world: World) -> None:
     """A job too long for an argument is lost on its way, at places where its text looks whole."""
     command, stdin = sent(script("echo second", ballast="x" * 150_000))
     with tree() as mine, ExitStack() as stack:
@@ -99,7 +99,7 @@ def test_half_a_job_is_not_run(world: World) -> None:
         mine.gone_within(SOON_S)
 
 
-def test_a_job_that_ends_leaves_nothing_and_says_nothing_of_its_own(world: World) -> None:
+def test_finished_job_leaves_no_process_and_prints_nothing_else(world: World) -> None:
     command, stdin = job_command([Section("a", script("echo hi"), 30.0)], ":n:")
     with tree() as mine, channel(world, mine, command, stdin) as process:
         output = given(process.stdout).read()
@@ -119,7 +119,9 @@ def test_a_job_that_ends_leaves_nothing_and_says_nothing_of_its_own(world: World
         ("kill -KILL $$", 137),
     ],
 )
-def test_the_status_of_an_unframed_script_is_its_own(world: World, text: str, status: int) -> None:
+def test_script_without_marks_exits_with_its_own_status(
+    world: World, text: str, status: int
+) -> None:
     command, stdin = script_command(script('eval "$text"', text=text))
     with tree() as mine, channel(world, mine, command, stdin) as process:
         assert process.wait(SOON_S) == status
@@ -139,7 +141,7 @@ def local(world: World, mine: Tree, patch: pytest.MonkeyPatch) -> LocalTransport
     ["exec sleep 300", "trap '' TERM; while :; do sleep 0.2; done"],
     ids=["willing", "stubborn"],
 )
-def test_a_command_whose_time_is_up_is_ended_and_told(
+def test_section_that_exceeds_its_timeout_is_ended_and_reported(
     world: World, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with tree() as mine:
@@ -164,7 +166,7 @@ def test_a_command_whose_time_is_up_is_ended_and_told(
 
 
 @pytest.mark.parametrize("body", [FAMILY, STUBBORN], ids=["family", "stubborn"])
-def test_closing_the_local_transport_ends_what_runs(
+def test_closing_the_local_transport_ends_running_processes(
     world: World, body: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with tree() as mine:
@@ -184,7 +186,7 @@ def test_closing_the_local_transport_ends_what_runs(
         mine.gone_within(SOON_S)
 
 
-def test_the_local_transport_that_loses_patience_ends_what_runs(
+def test_timeout_of_the_local_transport_ends_running_processes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with tree() as mine:
@@ -201,7 +203,7 @@ def test_the_local_transport_that_loses_patience_ends_what_runs(
         mine.gone_within(SOON_S)
 
 
-def test_the_marks_of_a_tree_are_seen(world: World) -> None:
+def test_process_tree_finds_its_own_processes(world: World) -> None:
     """A test that looks for processes and finds none may look in the wrong place."""
     with tree() as mine, channel(world, mine, "sleep 300 & sleep 301") as process:
         mine.reached(lambda alive: len(alive) >= 2)

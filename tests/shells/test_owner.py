@@ -20,7 +20,7 @@ ASK = (
 @pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root, to be somebody else"
 )
-def test_a_process_of_another_user_is_told_apart(shell: str) -> None:
+def test_owner_of_another_users_process_is_printed(shell: str) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell}")
     other = [

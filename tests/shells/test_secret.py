@@ -23,7 +23,7 @@ test -n "$word"
 """
 
 
-def test_a_secret_is_on_no_command_line(tmp_path: Path) -> None:
+def test_secret_does_not_appear_on_any_command_line(tmp_path: Path) -> None:
     transport = LocalTransport(Host(name="here", address="local", become="none"))
     seen = tmp_path / "seen"
     body = script(LOOK, out=str(seen), word=Secret(WORD))
@@ -34,7 +34,7 @@ def test_a_secret_is_on_no_command_line(tmp_path: Path) -> None:
     assert WORD not in seen.read_text()
 
 
-def test_a_plain_word_is_seen_so_the_test_can_fail(tmp_path: Path) -> None:
+def test_plain_word_appears_on_a_command_line(tmp_path: Path) -> None:
     transport = LocalTransport(Host(name="here", address="local", become="none"))
     seen = tmp_path / "seen"
     exchange(
@@ -45,7 +45,7 @@ def test_a_plain_word_is_seen_so_the_test_can_fail(tmp_path: Path) -> None:
     assert PLAIN in seen.read_text()
 
 
-def test_a_script_of_its_own_keeps_it_off_as_well() -> None:
+def test_secret_of_script_without_marks_is_sent_on_standard_input() -> None:
     command, stdin = script_command(script('test -n "$word"', word=Secret(WORD)))
     assert WORD not in command
     assert WORD.encode() in stdin

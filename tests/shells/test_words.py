@@ -97,7 +97,9 @@ def encoded(expected: list[Argument], root: str = ROOT) -> bytes:
 
 @spawning
 @given(st.lists(words, max_size=25))
-def test_quoted_words_arrive(world: World, given_words: list[Argument]) -> None:
+def test_quoted_words_reach_the_program_unchanged(
+    world: World, given_words: list[Argument]
+) -> None:
     done = world.run(
         "\n".join(["set --", *(f'set -- "$@" {quote(word)}' for word in given_words), PRINT_WORDS]),
         R=ROOT,
@@ -108,7 +110,7 @@ def test_quoted_words_arrive(world: World, given_words: list[Argument]) -> None:
 
 @spawning
 @given(st.lists(words, max_size=12), st.lists(words, min_size=3, max_size=3))
-def test_arguments_and_bindings_arrive(
+def test_arguments_and_bindings_reach_the_script_unchanged(
     world: World, argv: list[Argument], bound: list[Argument]
 ) -> None:
     made = script(
@@ -126,7 +128,7 @@ def test_arguments_and_bindings_arrive(
     st.sampled_from([0, 60, 120, 300]),
     st.sampled_from(["", "merge", "strict", "merge strict"]),
 )
-def test_sections_arrive_however_they_travel(
+def test_sections_run_alike_as_argument_and_from_standard_input(
     world: World, given_words: list[Argument], become: str, ballast: int, flags: str
 ) -> None:
     """Small and large sections, in jobs that are an argument or are sent on standard input, with and without sudo."""
@@ -158,7 +160,7 @@ def test_sections_arrive_however_they_travel(
 
 @spawning
 @given(st.lists(words, max_size=6), st.sampled_from([0, 150_000]))
-def test_an_unframed_script_prints_what_it_is_given(
+def test_script_without_marks_receives_its_arguments(
     world: World, given_words: list[Argument], ballast: int
 ) -> None:
     made = script(PRINT_WORDS + "\nexit 7", argv=given_words, ballast="x" * ballast)
@@ -174,7 +176,7 @@ def test_an_unframed_script_prints_what_it_is_given(
 
 @spawning
 @given(st.binary(max_size=4000))
-def test_output_comes_back_as_it_is(world: World, data: bytes) -> None:
+def test_framing_returns_output_byte_for_byte(world: World, data: bytes) -> None:
     """Framing adds nothing and takes nothing, whatever bytes are printed."""
     show = script('printf %s "$data" | base64 -d', data=payload(data))
     done = world.run(
@@ -189,7 +191,7 @@ def test_output_comes_back_as_it_is(world: World, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("ballast", [0, 120_000])
-def test_a_section_holds_none_of_our_descriptors(world: World, ballast: int) -> None:
+def test_section_inherits_no_descriptor_of_the_job(world: World, ballast: int) -> None:
     """What it leaves running would keep the lifeline or the output of the whole job open."""
     look = script(
         'for fd in /proc/$$/fd/*; do test ! -e "$fd" || echo "${fd##*/}"; done',
@@ -208,7 +210,7 @@ def test_a_section_holds_none_of_our_descriptors(world: World, ballast: int) -> 
         assert not {"3", "4"} & seen
 
 
-def test_a_login_shell_that_talks_and_a_root_that_is_not_set(world: World) -> None:
+def test_login_shell_output_and_unset_root_do_not_disturb_a_job(world: World) -> None:
     body = command("printf", "%s", RemotePath("/etc"))
     done = world.run(
         "echo Welcome; echo :n: begin a; " + job_text([Section("a", body, 20.0)], ":n:")
@@ -216,7 +218,7 @@ def test_a_login_shell_that_talks_and_a_root_that_is_not_set(world: World) -> No
     assert answers(":n:", done.stdout)["a"].data == b"/etc"
 
 
-def test_python_and_the_shells_agree_on_what_is_run() -> None:
+def test_bin_sh_reads_quoted_words_as_intended() -> None:
     """The quoting is what `sh` reads, and not only what these three read."""
     line = " ".join(quote(word) for word in ["printf", "%s\\0", *NASTY])
     done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, check=True)

@@ -18,7 +18,7 @@ CONFTEST = Path(__file__).parents[1] / "conftest.py"
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1", "169.254.169.254", "2001:db8::1"])
-def test_no_test_connects_off_this_machine(address: str) -> None:
+def test_connection_to_another_machine_is_refused(address: str) -> None:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family) as client:
         with pytest.raises(RuntimeError, match="may not connect"):
@@ -27,14 +27,14 @@ def test_no_test_connects_off_this_machine(address: str) -> None:
             client.connect_ex((address, 80))
 
 
-def test_no_test_looks_up_a_foreign_name() -> None:
+def test_lookup_of_a_foreign_name_is_refused() -> None:
     with pytest.raises(RuntimeError, match="may not look up"):
         socket.getaddrinfo("metadata.google.internal", 80)
     with pytest.raises(socket.gaierror):
         socket.getaddrinfo("nowhere.invalid", 80)
 
 
-def test_loopback_works() -> None:
+def test_connection_to_loopback_is_allowed() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(("localhost", server.getsockname()[1])) as client,
@@ -42,12 +42,12 @@ def test_loopback_works() -> None:
         assert client.getpeername() == server.getsockname()
 
 
-def test_no_unit_test_sleeps() -> None:
+def test_sleep_fails_a_unit_test() -> None:
     with pytest.raises(pytest.fail.Exception, match="hand the code a clock"):
         time.sleep(0)
 
 
-def test_the_developers_own_home_is_out_of_reach(clean_environment: Path) -> None:
+def test_home_is_an_empty_folder(clean_environment: Path) -> None:
     assert Path.home() == clean_environment
     assert list(clean_environment.iterdir()) == []
     assert [
@@ -94,21 +94,19 @@ def run_tests(folder: Path, source: str, **environment: str) -> subprocess.Compl
 
 
 @pytest.mark.parametrize("source", [SKIPPED_TEST, SKIPPED_MODULE])
-def test_where_the_lab_is_required_a_skipped_lab_test_has_failed(
-    source: str, tmp_path: Path
-) -> None:
+def test_skipped_lab_test_fails_where_the_lab_is_required(source: str, tmp_path: Path) -> None:
     done = run_tests(tmp_path / "tests" / "lab", source, PROVISION_LAB_REQUIRED="1")
     assert done.returncode != 0
     assert "skipped although the lab is required" in done.stdout
     assert "no dockerd" in done.stdout
 
 
-def test_elsewhere_a_skipped_lab_test_is_a_skipped_test(tmp_path: Path) -> None:
+def test_skipped_lab_test_is_skipped_elsewhere(tmp_path: Path) -> None:
     assert "1 skipped" in run_tests(tmp_path / "tests" / "lab", SKIPPED_TEST).stdout
 
 
 @pytest.mark.parametrize(("folder", "source"), [("unit", SKIPPED_TEST), ("lab", EXPECTED_FAILURE)])
-def test_only_skipped_lab_tests_are_judged(folder: str, source: str, tmp_path: Path) -> None:
+def test_only_skipped_lab_tests_become_failures(folder: str, source: str, tmp_path: Path) -> None:
     assert (
         run_tests(tmp_path / "tests" / folder, source, PROVISION_LAB_REQUIRED="1").returncode == 0
     )

@@ -52,7 +52,7 @@ def on(fake: FakeHost) -> ScriptedTransport:
 # --- exchanges ------------------------------------------------------------------------------------
 
 
-def test_no_change_costs_one_exchange() -> None:
+def test_run_without_changes_takes_one_exchange() -> None:
     transport = on(FakeHost({"a": "new", "b": "new"}))
     report = run(transport, Item(name="a"), Item(name="b", needs=("a",)))
     assert statuses(report) == {"a": OK, "b": OK}
@@ -62,7 +62,7 @@ def test_no_change_costs_one_exchange() -> None:
     assert not report.failed
 
 
-def test_a_change_costs_one_exchange_for_each_wave_that_changed() -> None:
+def test_each_changed_wave_takes_one_more_exchange() -> None:
     transport = on(FakeHost({"b": "new"}))
     items = [
         Item(name="a"),
@@ -80,13 +80,13 @@ def test_a_change_costs_one_exchange_for_each_wave_that_changed() -> None:
     assert transport.fake.values == {"a": "new", "b": "new", "c": "new", "d": "new"}
 
 
-def test_an_empty_recipe_still_reads_the_facts() -> None:
+def test_empty_recipe_reads_the_facts() -> None:
     report = run(on(FakeHost({"kernel": "6.6"})))
     assert report.round_trips == 1
     assert report.facts == Facts(os_id="fake", kernel="6.6")
 
 
-def test_the_sections_say_how_they_are_run() -> None:
+def test_ensure_sections_are_gated_and_merged() -> None:
     transport = on(FakeHost())
     run(transport, Item(name="a", timeout_s=7, probe_timeout_s=3))
     probe, ensure = transport.jobs[0].sections[1], transport.jobs[1].sections[0]
@@ -96,14 +96,14 @@ def test_the_sections_say_how_they_are_run() -> None:
     assert probe.body.startswith("set -u\n")
 
 
-def test_the_channel_waits_longer_than_all_its_sections() -> None:
+def test_channel_timeout_exceeds_the_sum_of_section_timeouts() -> None:
     transport = on(FakeHost())
     run(transport, Item(name="a", timeout_s=1000, probe_timeout_s=3))
     assert transport.limits[0] > 33
     assert transport.limits[1] > 1033
 
 
-def test_a_recipe_that_contradicts_itself_is_refused_before_anything_is_sent() -> None:
+def test_contradictory_recipe_is_refused_before_the_first_exchange() -> None:
     transport = on(FakeHost())
     with pytest.raises(RecipeError, match="does not come earlier"):
         run(transport, Item(name="a", needs=("b",)), Item(name="b"))
@@ -113,7 +113,7 @@ def test_a_recipe_that_contradicts_itself_is_refused_before_anything_is_sent() -
 # --- check ----------------------------------------------------------------------------------------
 
 
-def test_check_says_what_would_change_and_sends_no_write() -> None:
+def test_check_reports_changes_and_writes_nothing() -> None:
     transport = on(FakeHost({"a": "old", "b": "new"}))
     report = run(transport, Item(name="a"), Item(name="b"), check=True)
     assert statuses(report) == {"a": CHANGED, "b": OK}
@@ -122,7 +122,7 @@ def test_check_says_what_would_change_and_sends_no_write() -> None:
     assert transport.fake.values["a"] == "old"
 
 
-def test_check_does_not_guess_what_depends_on_a_change() -> None:
+def test_check_reports_dependents_of_a_change_as_unknown() -> None:
     items = [
         Item(name="a"),
         Item(name="b", needs=("a",)),
@@ -134,7 +134,7 @@ def test_check_does_not_guess_what_depends_on_a_change() -> None:
     assert outcome(report, "b").note == "depends on a, which would change"
 
 
-def test_check_foretells_a_handler() -> None:
+def test_check_reports_that_a_handler_would_run() -> None:
     items = [
         Item(name="a"),
         Item(name="b", on_change_of=("a",)),
@@ -145,7 +145,7 @@ def test_check_foretells_a_handler() -> None:
     assert outcome(report, "b").note == "because a would change"
 
 
-def test_check_goes_on_past_what_cannot_be() -> None:
+def test_check_continues_after_a_failed_resource() -> None:
     items = [Item(name="gpu", fixed=True), Item(name="driver", needs=("gpu",)), Item(name="other")]
     report = run(on(FakeHost()), *items, check=True)
     assert statuses(report) == {"gpu": FAILED, "driver": SKIPPED, "other": CHANGED}
@@ -156,7 +156,7 @@ def test_check_goes_on_past_what_cannot_be() -> None:
 
 
 @pytest.mark.parametrize("needs", [(), ("a",)])
-def test_a_handler_acts_when_its_cause_changed(needs: tuple[str, ...]) -> None:
+def test_handler_runs_when_its_cause_changed(needs: tuple[str, ...]) -> None:
     transport = on(FakeHost({"b": "new"}))
     report = run(transport, Item(name="a"), Item(name="b", needs=needs, on_change_of=("a",)))
     assert statuses(report) == {"a": CHANGED, "b": CHANGED}
@@ -166,20 +166,20 @@ def test_a_handler_acts_when_its_cause_changed(needs: tuple[str, ...]) -> None:
     assert "because=a" in handler.words
 
 
-def test_a_handler_rests_when_its_cause_did() -> None:
+def test_handler_does_not_run_when_its_cause_did_not_change() -> None:
     transport = on(FakeHost({"a": "new", "b": "new"}))
     report = run(transport, Item(name="a"), Item(name="b", on_change_of=("a",)))
     assert statuses(report) == {"a": OK, "b": OK}
     assert transport.fake.puts == []
 
 
-def test_a_handler_that_differs_by_itself_is_told_of_no_cause() -> None:
+def test_handler_that_differs_by_itself_gets_no_cause() -> None:
     transport = on(FakeHost({"a": "new"}))
     run(transport, Item(name="a"), Item(name="b", on_change_of=("a",)))
     assert "because=" in transport.jobs[1].sections[0].words
 
 
-def test_a_handler_with_nothing_to_do_is_verified_again_and_ok() -> None:
+def test_handler_without_ensure_is_ok_after_its_cause_changed() -> None:
     report = run(
         on(FakeHost({"b": "new"})), Item(name="a"), Item(name="b", fixed=True, on_change_of=("a",))
     )
@@ -189,7 +189,7 @@ def test_a_handler_with_nothing_to_do_is_verified_again_and_ok() -> None:
 # --- facts ----------------------------------------------------------------------------------------
 
 
-def test_what_is_desired_follows_the_facts_that_an_earlier_wave_made() -> None:
+def test_desired_state_uses_facts_changed_by_an_earlier_wave() -> None:
     transport = on(FakeHost({"kernel": "5", "module": "5"}))
     items = [
         Item(name="kernel", value="6"),
@@ -206,11 +206,11 @@ def test_what_is_desired_follows_the_facts_that_an_earlier_wave_made() -> None:
 # --- what should be absent ------------------------------------------------------------------------
 
 
-def test_what_should_be_absent_and_is_is_ok() -> None:
+def test_absent_resource_that_should_be_absent_is_ok() -> None:
     assert statuses(run(on(FakeHost()), Item(name="a", absent=True))) == {"a": OK}
 
 
-def test_what_should_be_absent_and_stays_did_not_converge() -> None:
+def test_resource_that_stays_although_it_should_be_absent_fails() -> None:
     report = run(on(FakeHost({"a": "x"})), Item(name="a", absent=True))
     assert statuses(report) == {"a": FAILED}
     assert isinstance(outcome(report, "a").error, NotConverged)
@@ -219,7 +219,7 @@ def test_what_should_be_absent_and_stays_did_not_converge() -> None:
 # --- failures -------------------------------------------------------------------------------------
 
 
-def test_a_failure_halts_the_rest() -> None:
+def test_failure_skips_the_remaining_resources() -> None:
     fake = FakeHost({"e": "new"}, failing={"b": (3, "line 1\nno space\n")})
     transport = on(fake)
     items = [
@@ -254,13 +254,13 @@ def test_a_failure_halts_the_rest() -> None:
     assert report.error is None
 
 
-def test_what_was_verified_stays_ok_beside_a_failure() -> None:
+def test_verified_resource_stays_ok_after_a_failure() -> None:
     report = run(on(FakeHost({"b": "new"}, failing={"a": (1, "")})), Item(name="a"), Item(name="b"))
     assert statuses(report) == {"a": FAILED, "b": OK}
     assert "it printed nothing" in str(outcome(report, "a").error)
 
 
-def test_a_status_of_zero_proves_nothing() -> None:
+def test_resource_that_still_differs_after_ensure_fails() -> None:
     report = run(
         on(FakeHost({"a": "old"}, stuck={"a"}, prints={"a": "done!\n"})),
         Item(name="a", means="it is stuck"),
@@ -272,7 +272,7 @@ def test_a_status_of_zero_proves_nothing() -> None:
     assert (error.why, error.fix) == ("value: old -> new", "try this")
 
 
-def test_a_failure_is_explained_by_its_resource() -> None:
+def test_failure_carries_the_diagnosis_of_its_resource() -> None:
     error = outcome(
         run(on(FakeHost(failing={"a": (1, "E42\n")})), Item(name="a", means="lock")), "a"
     ).error
@@ -280,7 +280,7 @@ def test_a_failure_is_explained_by_its_resource() -> None:
     assert (error.what, error.why, error.fix) == ("lock (E42, None)", "E42", "try this")
 
 
-def test_nothing_on_the_host_can() -> None:
+def test_differing_resource_without_ensure_fails_in_the_first_exchange() -> None:
     transport = on(FakeHost({"a": "none"}))
     report = run(
         transport, Item(name="a", fixed=True, means="no GPU"), Item(name="b", needs=("a",))
@@ -291,7 +291,7 @@ def test_nothing_on_the_host_can() -> None:
     assert report.round_trips == 1
 
 
-def test_a_probe_that_cannot_be_read_fails_its_resource_alone() -> None:
+def test_unreadable_probe_fails_only_its_resource() -> None:
     report = run(
         on(FakeHost({"b": "new"}, garbage={"a": "boom\n"})),
         Item(name="a"),
@@ -305,7 +305,7 @@ def test_a_probe_that_cannot_be_read_fails_its_resource_alone() -> None:
     assert "boom" in error.why
 
 
-def test_a_probe_that_fails_shows_what_it_said() -> None:
+def test_failed_probe_reports_its_output() -> None:
     transport = on(FakeHost(unreadable={"a": (2, "")}))
     transport.stderr = b"sh: stat: not found\n"
     error = outcome(run(transport, Item(name="a")), "a").error
@@ -313,7 +313,7 @@ def test_a_probe_that_fails_shows_what_it_said() -> None:
     assert (error.what, error.why) == ("the probe failed with status 2", "sh: stat: not found")
 
 
-def test_a_second_probe_that_fails_shows_what_it_said() -> None:
+def test_failed_second_probe_reports_its_output() -> None:
     fake = FakeHost()
 
     class Breaks(ScriptedTransport):
@@ -328,7 +328,7 @@ def test_a_second_probe_that_fails_shows_what_it_said() -> None:
     assert "stat: not found" in str(outcome(report, "a").error)
 
 
-def test_a_probe_that_becomes_readable_is_read() -> None:
+def test_probe_that_becomes_readable_is_compared() -> None:
     class Heals(Item):
         def ensure(self, facts: Facts) -> Script | None:
             fake.garbage.clear()
@@ -361,7 +361,7 @@ class Broken(Item):
 
 @pytest.mark.parametrize("check", [False, True])
 @pytest.mark.parametrize("method", ["read", "desired", "ensure"])
-def test_a_mistake_in_a_resource_fails_it_and_nothing_else(method: str, *, check: bool) -> None:
+def test_exception_in_a_resource_fails_only_that_resource(method: str, *, check: bool) -> None:
     report = run(
         on(FakeHost({"b": "new"})), Broken(name="a", means=method), Item(name="b"), check=check
     )
@@ -372,7 +372,7 @@ def test_a_mistake_in_a_resource_fails_it_and_nothing_else(method: str, *, check
     assert error.where == "fake: a"
 
 
-def test_a_command_that_does_not_end_is_told_as_such() -> None:
+def test_ensure_that_exceeds_its_timeout_is_reported_as_timeout() -> None:
     fake = FakeHost(slow={"a": 500.0}, prints={"a": "downloading\n"})
     report = run(on(fake), Item(name="a", timeout_s=90), Item(name="b"))
     assert statuses(report) == {"a": FAILED, "b": SKIPPED}
@@ -382,7 +382,7 @@ def test_a_command_that_does_not_end_is_told_as_such() -> None:
     assert outcome(report, "a").seconds == pytest.approx(90.0)
 
 
-def test_a_program_that_ends_with_124_by_itself_is_no_timeout() -> None:
+def test_early_exit_with_status_124_is_not_a_timeout() -> None:
     error = outcome(run(on(FakeHost(failing={"a": (124, "x")})), Item(name="a")), "a").error
     assert isinstance(error, CommandFailed)
 
@@ -390,7 +390,7 @@ def test_a_program_that_ends_with_124_by_itself_is_no_timeout() -> None:
 # --- the way to the host --------------------------------------------------------------------------
 
 
-def test_without_facts_nothing_is_known() -> None:
+def test_failed_facts_leave_every_resource_unknown() -> None:
     transport = ScriptedTransport(FakeHost({"a": "new"}, facts_status=1))
     transport.stderr = b"getconf: not found"
     report = run(transport, Item(name="a"))
@@ -399,7 +399,7 @@ def test_without_facts_nothing_is_known() -> None:
     assert report.failed
 
 
-def test_a_host_that_is_not_reached() -> None:
+def test_unreachable_host_leaves_every_resource_unknown() -> None:
     transport = ScriptedTransport(FakeHost(), error=Unreachable("no route", where="fake"))
     report = run(transport, Item(name="a"))
     assert statuses(report) == {"a": UNKNOWN}
@@ -417,7 +417,7 @@ def test_a_host_that_is_not_reached() -> None:
         "Sorry, user me is not allowed to execute '/bin/sh -c x' as root on host.\nsudo: policy\n",
     ],
 )
-def test_sudo_that_refuses_is_told_with_the_line_to_add(stderr: str) -> None:
+def test_sudo_refusal_names_the_sudoers_line_to_add(stderr: str) -> None:
     transport = ScriptedTransport(FakeHost(), stderr=stderr.encode(), status=1, become="sudo")
     report = run(transport, Item(name="a"))
     assert statuses(report) == {"a": UNKNOWN}
@@ -428,7 +428,7 @@ def test_sudo_that_refuses_is_told_with_the_line_to_add(stderr: str) -> None:
 
 
 @pytest.mark.parametrize(("status", "stderr"), [(127, ""), (126, ""), (2, "sh: setsid: not found")])
-def test_a_script_that_cannot_run(status: int, stderr: str) -> None:
+def test_script_that_cannot_run_is_reported(status: int, stderr: str) -> None:
     transport = ScriptedTransport(FakeHost(), stderr=stderr.encode(), status=status)
     report = run(transport, Item(name="a"))
     assert isinstance(report.error, CommandFailed)
@@ -437,19 +437,19 @@ def test_a_script_that_cannot_run(status: int, stderr: str) -> None:
     assert stderr in report.error.why
 
 
-def test_a_script_that_is_killed_leaves_nothing_known() -> None:
+def test_killed_script_is_reported_as_unreachable() -> None:
     report = run(ScriptedTransport(FakeHost(), status=137), Item(name="a"))
     assert isinstance(report.error, Unreachable)
 
 
-def test_what_a_login_shell_prints_is_not_ours() -> None:
+def test_login_shell_output_is_ignored() -> None:
     transport = ScriptedTransport(
         FakeHost({"a": "new"}), before=b"Welcome!\nvalue=other\n\n:12: begin p0\n"
     )
     assert statuses(run(transport, Item(name="a"))) == {"a": OK}
 
 
-def test_a_failure_is_known_even_when_the_connection_is_lost_right_after() -> None:
+def test_failure_before_a_lost_connection_is_reported() -> None:
     fake = FakeHost(failing={"a": (3, "E42\n")})
     whole = on(fake)
     run(whole, Item(name="a"))
@@ -461,7 +461,7 @@ def test_a_failure_is_known_even_when_the_connection_is_lost_right_after() -> No
     assert isinstance(report.error, Unreachable)
 
 
-def test_what_was_not_begun_when_the_connection_was_lost_is_not_started() -> None:
+def test_resource_not_begun_at_a_lost_connection_is_not_started() -> None:
     whole = on(FakeHost())
     run(whole, Item(name="a"), Item(name="b"))
     in_the_middle = whole.delivered[1].index(b" begin e1")
@@ -471,7 +471,7 @@ def test_what_was_not_begun_when_the_connection_was_lost_is_not_started() -> Non
     assert outcome(report, "b").note == "not started"
 
 
-def test_what_could_not_be_read_before_an_exchange_that_was_cut_is_unknown_after_it() -> None:
+def test_unreadable_resource_is_unknown_after_an_interrupted_exchange() -> None:
     items = [Item(name="a"), Item(name="b", needs=("a",))]
     whole = on(FakeHost(garbage={"b": "boom\n"}))
     assert statuses(run(whole, *items)) == {"a": CHANGED, "b": FAILED}
@@ -492,7 +492,7 @@ class Pair(Item):
         return {"first": "value=new", "second": "new"}
 
 
-def test_of_what_did_not_converge_the_remaining_difference_is_told() -> None:
+def test_not_converged_resource_reports_the_remaining_difference() -> None:
     report = run(on(FakeHost({"a": "old"})), Pair(name="a"))
     assert [change.key for change in outcome(report, "a").diff] == ["second"]
     assert str(outcome(report, "a").error).count("->") == 1
@@ -501,7 +501,7 @@ def test_of_what_did_not_converge_the_remaining_difference_is_told() -> None:
 # --- events ---------------------------------------------------------------------------------------
 
 
-def test_events_come_as_it_happens() -> None:
+def test_events_are_emitted_in_the_order_of_the_run() -> None:
     log = Log()
     fake = FakeHost({"b": "new"}, prints={"a": "one\rtwo\nthree", "c": "four\n"})
     run(on(fake), Item(name="a"), Item(name="b"), Item(name="c"), log=log)
@@ -533,7 +533,7 @@ def test_events_come_as_it_happens() -> None:
     ]
 
 
-def test_every_resource_ends_once_and_what_began_ends() -> None:
+def test_each_resource_finishes_exactly_once() -> None:
     log = Log()
     fake = FakeHost({"b": "new"}, failing={"c": (1, "")})
     items = [
@@ -553,19 +553,19 @@ def test_every_resource_ends_once_and_what_began_ends() -> None:
     ]
 
 
-def test_seconds_are_those_of_the_host() -> None:
+def test_outcome_seconds_are_measured_per_resource() -> None:
     fake = FakeHost(slow={"a": 5.0, "b": 7.0})
     report = run(on(fake), Item(name="a"), Item(name="b"))
     assert [found.seconds for found in report.outcomes] == [5.0, 7.0]
     assert report.seconds == pytest.approx(12.0)
 
 
-def test_outcomes_stand_in_the_order_of_the_recipe() -> None:
+def test_outcomes_follow_the_order_of_the_recipe() -> None:
     items = [Item(name=name) for name in ("z", "a", "m")]
     assert list(statuses(run(on(FakeHost({"a": "new"})), *items))) == ["z", "a", "m"]
 
 
-def test_a_clock_is_all_the_time_there_is() -> None:
+def test_run_seconds_come_from_the_given_clock() -> None:
     clock = Clock(100.0)
     fake = FakeHost(clock=clock, slow={"a": 1.0})
     assert converge(
@@ -573,7 +573,7 @@ def test_a_clock_is_all_the_time_there_is() -> None:
     ).seconds == pytest.approx(1.0)
 
 
-def test_a_resource_that_sends_much_travels_on_standard_input() -> None:
+def test_large_resource_is_sent_on_standard_input() -> None:
     class Large(Item):
         def ensure(self, facts: Facts) -> Script | None:
             return script(

@@ -72,7 +72,7 @@ def matches(fake: FakeHost, item: Item) -> bool:
 
 @few
 @given(worlds())
-def test_one_run_converges_and_says_what_it_did(world: World) -> None:
+def test_one_run_converges_and_reports_its_changes(world: World) -> None:
     transport = ScriptedTransport(world.fake())
     report = run(transport, world.items)
     found = statuses(report)
@@ -93,7 +93,7 @@ def test_one_run_converges_and_says_what_it_did(world: World) -> None:
 
 @few
 @given(worlds())
-def test_a_second_run_finds_nothing_to_do(world: World) -> None:
+def test_second_run_changes_nothing(world: World) -> None:
     fake = world.fake()
     run(ScriptedTransport(fake), world.items)
     fake.puts.clear()
@@ -105,7 +105,7 @@ def test_a_second_run_finds_nothing_to_do(world: World) -> None:
 
 @few
 @given(worlds())
-def test_check_writes_nothing_and_foretells_what_a_run_does(world: World) -> None:
+def test_check_writes_nothing_and_predicts_the_run(world: World) -> None:
     checked = ScriptedTransport(world.fake())
     foretold = statuses(run(checked, world.items, check=True))
     assert checked.puts == 0
@@ -121,7 +121,7 @@ def test_check_writes_nothing_and_foretells_what_a_run_does(world: World) -> Non
 
 @few
 @given(worlds(), st.data())
-def test_what_was_acted_on_had_its_needs_verified(world: World, data: st.DataObject) -> None:
+def test_changed_resource_had_its_needs_verified(world: World, data: st.DataObject) -> None:
     names = [item.name for item in world.items]
     fake = world.fake()
     for name in data.draw(st.lists(st.sampled_from(names), max_size=2, unique=True)):
@@ -188,7 +188,7 @@ SMALL = World(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("carries_on", [False, True])
-def test_cut_at_every_byte(*, carries_on: bool) -> None:
+def test_connection_lost_at_every_byte_is_reported_truthfully(*, carries_on: bool) -> None:
     whole = ScriptedTransport(SMALL.fake())
     run(whole, SMALL.items)
     size = sum(map(len, whole.delivered))
@@ -207,7 +207,7 @@ def test_cut_at_every_byte(*, carries_on: bool) -> None:
 
 @few
 @given(worlds(), st.data(), st.booleans(), st.integers(1, 70))
-def test_cut_anywhere_in_any_recipe(
+def test_connection_lost_anywhere_in_any_recipe_is_reported_truthfully(
     world: World, data: st.DataObject, carries_on: bool, chunk: int
 ) -> None:
     whole = ScriptedTransport(world.fake())
@@ -218,7 +218,7 @@ def test_cut_anywhere_in_any_recipe(
 
 
 @pytest.mark.parametrize("cut_at", range(0, 400, 7))
-def test_check_of_a_connection_that_is_cut_guesses_nothing(cut_at: int) -> None:
+def test_check_with_lost_connection_reports_only_verified_states(cut_at: int) -> None:
     transport = ScriptedTransport(SMALL.fake(), cut_at=cut_at)
     report = run(transport, SMALL.items, check=True)
     assert transport.puts == 0

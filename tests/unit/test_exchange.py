@@ -71,7 +71,7 @@ def one(status: int, output: bytes = b"", seconds: float = 0.0) -> list[tuple[fl
     return [(0.0, b"NONCE begin a\n"), (seconds, output + b"NONCE end a %d\nNONCE done\n" % status)]
 
 
-def test_an_answer() -> None:
+def test_section_result_has_status_output_and_seconds() -> None:
     reply = ask(Wire(one(3, b"hello\n\xff", 2.5)))
     assert reply.results == {"a": SectionResult(3, "hello\n\ufffd", 2.5)}
     assert reply.started == {"a"}
@@ -90,26 +90,26 @@ def test_an_answer() -> None:
         (0, 30.0, False),
     ],
 )
-def test_a_status_and_the_time_say_whether_the_time_was_up(
+def test_timeout_is_recognised_by_status_and_seconds(
     status: int, seconds: float, timed_out: bool
 ) -> None:
     assert ask(Wire(one(status, b"", seconds))).results["a"].timed_out is timed_out
 
 
-def test_every_exchange_has_a_nonce_of_its_own() -> None:
+def test_each_exchange_uses_a_new_nonce() -> None:
     first, second = Wire(one(0)), Wire(one(0))
     ask(first)
     ask(second)
     assert parse(first.command, b"").nonce != parse(second.command, b"").nonce
 
 
-def test_the_channel_is_given_longer_than_its_sections() -> None:
+def test_channel_timeout_exceeds_the_section_timeout() -> None:
     wire = Wire(one(0))
     ask(wire, timeout_s=100.0)
     assert wire.timeout_s > 120
 
 
-def test_a_secret_travels_on_standard_input() -> None:
+def test_secret_is_sent_on_standard_input() -> None:
     wire = Wire(one(0))
     section = Section("a", script(":", token=Secret("hunter2")), 1.0)
     exchange(wire, [section], clock=wire.clock)
@@ -117,7 +117,7 @@ def test_a_secret_travels_on_standard_input() -> None:
     assert b"hunter2" in wire.stdin
 
 
-def test_of_a_flood_the_end_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_end_of_large_output_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_KEPT_OUTPUT_BYTES", 10)
     monkeypatch.setattr(module, "_KEPT_STDERR_BYTES", 4)
     reply = ask(
@@ -134,7 +134,7 @@ def test_of_a_flood_the_end_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reply.stderr == "efgh"
 
 
-def test_who_listens_is_told_in_order() -> None:
+def test_listener_is_called_in_order() -> None:
     told: list[str] = []
     listener = Listener(
         lambda key: told.append(f"begin {key}"),
@@ -154,14 +154,14 @@ def test_who_listens_is_told_in_order() -> None:
 @pytest.mark.parametrize(
     "pieces", [[], [(0.0, b"NONCE begin a\nhalf")], [(0.0, b"NONCE begin a\nNONCE end a 0\n")]]
 )
-def test_a_connection_that_is_lost(pieces: list[tuple[float, bytes]]) -> None:
+def test_lost_connection_is_the_error_of_the_result(pieces: list[tuple[float, bytes]]) -> None:
     lost = Unreachable("the connection was lost", where="h")
     reply = ask(Wire(pieces, error=lost))
     assert reply.error is lost
     assert set(reply.results) == ({"a"} if pieces and b"end" in pieces[0][1] else set())
 
 
-def test_a_job_that_ends_early() -> None:
+def test_job_that_ends_early_is_unreachable() -> None:
     reply = ask(Wire([(0.0, b"NONCE begin a\n")], status=137))
     assert isinstance(reply.error, Unreachable)
     assert "exit status 137" in reply.error.why
@@ -169,11 +169,11 @@ def test_a_job_that_ends_early() -> None:
     assert reply.results == {}
 
 
-def test_a_status_does_not_undo_what_was_told_whole() -> None:
+def test_exit_status_after_a_complete_job_is_ignored() -> None:
     assert ask(Wire(one(0), status=143)).error is None
 
 
-def test_a_shell_that_is_not_there() -> None:
+def test_missing_program_on_the_host_is_command_failed() -> None:
     reply = ask(Wire([], b"sh: 1: setsid: not found\n", 127))
     assert isinstance(reply.error, CommandFailed)
     assert reply.error.why == "exit status 127\nsh: 1: setsid: not found"
@@ -182,13 +182,13 @@ def test_a_shell_that_is_not_there() -> None:
 @pytest.mark.parametrize(
     "text", ["a password for the wifi is required", "sudoku", "the terminal is not required"]
 )
-def test_not_every_word_of_sudo_is_a_refusal(text: str) -> None:
+def test_other_messages_with_sudo_are_not_a_refusal(text: str) -> None:
     reply = ask(Wire([], text.encode(), 1))
     assert reply.error is not None
     assert "sudo" not in reply.error.what
 
 
-def test_failures() -> None:
+def test_section_error_has_the_last_lines_or_the_timeout() -> None:
     error = section_error("h: a", "the probe", SectionResult(2, "1\n" * 50 + "last\n\n", 0.1), 30.0)
     assert isinstance(error, CommandFailed)
     assert (error.what, error.where) == ("the probe failed with status 2", "h: a")
@@ -199,12 +199,12 @@ def test_failures() -> None:
     assert (slow.what, slow.why) == ("the probe did not end in time", "no end after 30 s")
 
 
-def test_a_tail() -> None:
+def test_tail_keeps_the_last_lines() -> None:
     assert tail("a\nb\n\n\n", 1) == "b"
     assert tail("", 3) == ""
 
 
-def test_a_tail_has_no_colours() -> None:
+def test_tail_removes_colours() -> None:
     """Docker's legacy builder says what failed in red; the reason of an error stands in JSON, too."""
     assert (
         tail("\x1b[91mE: Unable to locate package x\n\x1b[0mstatus 100\x1b[K\n\x1b[0m")

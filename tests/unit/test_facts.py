@@ -33,7 +33,7 @@ def gather(scratch: Scratch, patch: pytest.MonkeyPatch) -> Facts:
     return read_facts(answer.output)
 
 
-def test_a_gpu_host(scratch: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_facts_of_a_gpu_host_are_read(scratch: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
     root = scratch.root
     (root / "etc/os-release").write_text(
         'NAME="Container-Optimized OS"\nID=cos\nVERSION_ID="125"\n# ID=no\n\nBUILD_ID=19216.655.28'
@@ -63,7 +63,7 @@ def test_a_gpu_host(scratch: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
     assert facts.kernel
 
 
-def test_a_host_that_shows_next_to_nothing(
+def test_missing_facts_keep_their_defaults(
     scratch: Scratch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (scratch.root / "proc/meminfo").write_text("")
@@ -78,9 +78,7 @@ def test_a_host_that_shows_next_to_nothing(
     assert not facts.is_cos
 
 
-def test_what_os_release_holds_is_not_run(
-    scratch: Scratch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_os_release_is_not_executed(scratch: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
     pwned = scratch.root / "pwned"
     (scratch.root / "proc/meminfo").write_text("")
     (scratch.root / "etc/os-release").write_text(
@@ -97,7 +95,7 @@ def test_what_os_release_holds_is_not_run(
         "".join
     )
 )
-def test_whatever_was_printed_facts_are_facts(text: str) -> None:
+def test_any_output_gives_valid_facts(text: str) -> None:
     facts = read_facts(text)
     assert facts.cpus >= 0
     assert facts.memory_mib >= 0
@@ -105,5 +103,5 @@ def test_whatever_was_printed_facts_are_facts(text: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["", " ", "four", "-4", "4.0", "٤", "²", "0x4"])
-def test_what_is_no_number_is_not_known(value: str) -> None:
+def test_fact_that_is_not_a_number_keeps_its_default(value: str) -> None:
     assert read_facts(f"cpus={value}\nuid={value}\n") == Facts()

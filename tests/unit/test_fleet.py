@@ -70,7 +70,7 @@ def go(
 # --- order and number -----------------------------------------------------------------------------
 
 
-def test_reports_stand_in_the_order_of_the_hosts() -> None:
+def test_reports_follow_the_order_of_the_hosts() -> None:
     """The first host ends last: it waits until the others are told."""
     others = threading.Semaphore(0)
     log: list[Event] = []
@@ -98,7 +98,7 @@ def test_reports_stand_in_the_order_of_the_hosts() -> None:
 
 
 @pytest.mark.parametrize(("forks", "count"), [(1, 4), (3, 9), (8, 3)])
-def test_as_many_at_once_as_allowed_and_no_more(forks: int, count: int) -> None:
+def test_no_more_hosts_than_forks_run_at_once(forks: int, count: int) -> None:
     together = min(forks, count)
     barrier = threading.Barrier(together)
     running = 0
@@ -120,7 +120,7 @@ def test_as_many_at_once_as_allowed_and_no_more(forks: int, count: int) -> None:
     assert most == together
 
 
-def test_events_come_one_at_a_time() -> None:
+def test_events_are_emitted_one_at_a_time() -> None:
     inside = threading.Lock()
     seen: list[Event] = []
 
@@ -138,7 +138,7 @@ def test_events_come_one_at_a_time() -> None:
     assert len(seen) == 1 + 8 * 51 + 1
 
 
-def test_no_hosts() -> None:
+def test_run_without_hosts_finishes() -> None:
     finished = go(0, fine)
     assert finished == RunFinished(())
 
@@ -146,7 +146,7 @@ def test_no_hosts() -> None:
 # --- batches and budgets --------------------------------------------------------------------------
 
 
-def test_a_batch_ends_before_the_next_begins() -> None:
+def test_batch_ends_before_the_next_one_starts() -> None:
     log: list[Event] = []
     go(5, fine, forks=8, serial=2, log=log)
     batches = [{"h0", "h1"}, {"h2", "h3"}, {"h4"}]
@@ -160,29 +160,29 @@ def test_a_batch_ends_before_the_next_begins() -> None:
         del told[: 2 * len(batch)]
 
 
-def test_a_batch_that_failed_whole_ends_the_run() -> None:
+def test_batch_in_which_every_host_failed_ends_the_run() -> None:
     finished = go(6, failing("h2", "h3"), serial=2)
     assert names(finished.reports) == ["h0", "h1", "h2", "h3"]
     assert finished.not_started == ("h4", "h5")
 
 
-def test_a_batch_that_failed_in_part_does_not() -> None:
+def test_batch_with_a_successful_host_does_not_end_the_run() -> None:
     assert go(6, failing("h2"), serial=2).not_started == ()
 
 
-def test_without_a_budget_every_host_is_tried() -> None:
+def test_every_host_is_tried_without_max_fail() -> None:
     finished = go(5, failing("h0", "h1", "h2", "h3", "h4"), forks=1)
     assert len(finished.reports) == 5
 
 
 @pytest.mark.parametrize(("max_fail", "tried"), [(0, 2), (1, 4), (2, 6)])
-def test_no_host_is_started_once_the_budget_is_spent(max_fail: int, tried: int) -> None:
+def test_no_host_is_started_after_max_fail_is_exceeded(max_fail: int, tried: int) -> None:
     finished = go(6, failing("h1", "h3"), forks=1, max_fail=max_fail)
     assert len(finished.reports) == tried
     assert len(finished.not_started) == 6 - tried
 
 
-def test_with_a_budget_a_batch_that_failed_whole_does_not_end_the_run() -> None:
+def test_failed_batch_does_not_end_the_run_below_max_fail() -> None:
     assert go(4, failing("h0"), serial=1, max_fail=1).not_started == ()
 
 
@@ -194,7 +194,7 @@ def test_with_a_budget_a_batch_that_failed_whole_does_not_end_the_run() -> None:
     st.none() | st.integers(1, 4),
     st.none() | st.integers(0, 3),
 )
-def test_every_host_is_reported_or_named_as_not_started(
+def test_each_host_is_reported_or_listed_as_not_started(
     count: int, bad: set[int], forks: int, serial: int | None, max_fail: int | None
 ) -> None:
     finished = go(
@@ -225,7 +225,7 @@ def raising(error: Exception) -> fleet.Work:
     return work
 
 
-def test_an_error_of_ours_is_the_report() -> None:
+def test_provision_error_becomes_the_report() -> None:
     error = Unreachable("no route", where="h1")
     finished = go(3, raising(error))
     assert finished.reports[1] == HostReport("h1", error=error)
@@ -233,7 +233,7 @@ def test_an_error_of_ours_is_the_report() -> None:
 
 
 @pytest.mark.parametrize("serial", [None, 1])
-def test_a_mistake_fails_its_host_and_no_other(serial: int | None) -> None:
+def test_exception_fails_only_its_host(serial: int | None) -> None:
     finished = go(3, raising(KeyError("oops")), forks=1, serial=serial, max_fail=2)
     assert names(finished.reports) == ["h0", "h1", "h2"]
     error = finished.reports[1].error
@@ -247,7 +247,7 @@ def test_a_mistake_fails_its_host_and_no_other(serial: int | None) -> None:
 # --- cancelling -----------------------------------------------------------------------------------
 
 
-def test_cancelling_closes_what_is_open_and_what_is_opened_later() -> None:
+def test_cancel_closes_open_and_later_connections() -> None:
     closed: list[str] = []
     cancel = Cancel()
     cancel.register("a", lambda: closed.append("a"))
@@ -259,7 +259,7 @@ def test_cancelling_closes_what_is_open_and_what_is_opened_later() -> None:
     assert cancel.requested
 
 
-def test_a_connection_that_does_not_close_keeps_no_other_open() -> None:
+def test_connection_that_fails_to_close_does_not_keep_others_open() -> None:
     closed: list[str] = []
     cancel = Cancel()
 
@@ -314,7 +314,7 @@ def interrupted(
     return found
 
 
-def test_ctrl_c_closes_connections_and_the_recap_is_truthful() -> None:
+def test_ctrl_c_closes_connections_and_reports_interrupted_hosts() -> None:
     found = interrupted("""
 def work(host, emit, cancel):
     cancel.register(host.name, released[host.name].set)
@@ -331,7 +331,7 @@ def work(host, emit, cancel):
     assert found["last"] == "RunFinished"
 
 
-def test_a_worker_that_does_not_answer_is_no_host_that_was_not_started() -> None:
+def test_host_with_hanging_worker_is_reported_as_interrupted() -> None:
     found = interrupted("""
 def work(host, emit, cancel):
     both.wait()
@@ -342,7 +342,7 @@ def work(host, emit, cancel):
     assert found["ended"] == ["h0", "h1"]
 
 
-def test_a_second_ctrl_c_ends_the_waiting_and_not_the_recap() -> None:
+def test_second_ctrl_c_stops_waiting_and_still_reports() -> None:
     found = interrupted("""
 fleet._GOODBYE_S = 50.0
 def again():
@@ -356,7 +356,7 @@ def work(host, emit, cancel):
     assert found["interrupted"] is True
 
 
-def test_ctrl_c_while_workers_are_being_started() -> None:
+def test_ctrl_c_during_worker_start_interrupts_the_run() -> None:
     found = interrupted("""
 class Slow(threading.Thread):
     count = 0
@@ -372,7 +372,7 @@ def work(host, emit, cancel):
     assert found["interrupted"] is True
 
 
-def test_work_that_ended_in_time_is_not_called_interrupted() -> None:
+def test_host_that_ended_in_time_is_not_reported_as_interrupted() -> None:
     found = interrupted("""
 def work(host, emit, cancel):
     cancel.register(host.name, released[host.name].set)
@@ -384,7 +384,7 @@ def work(host, emit, cancel):
     assert found["reports"] == {"h0": ["NoneType", ["ok"]], "h1": ["NoneType", ["ok"]]}
 
 
-def test_who_needs_a_moment_to_answer_is_waited_for() -> None:
+def test_run_waits_for_workers_that_end_soon_after_ctrl_c() -> None:
     """A join that Ctrl-C interrupts takes its thread for ended, up to Python 3.12."""
     found = interrupted(
         """
@@ -402,7 +402,7 @@ def work(host, emit, cancel):
     assert found["reports"] == {"h0": ["NoneType", ["unknown"]]}
 
 
-def test_who_answers_after_the_end_is_not_heard() -> None:
+def test_events_after_the_end_are_dropped() -> None:
     found = interrupted(
         """
 late = threading.Event()

@@ -78,7 +78,7 @@ def cut(data: bytes, sizes: Sequence[int]) -> Iterator[bytes]:
     contents.filter(lambda data: not has_a_frame(data)),
     st.lists(st.integers(1, 9), min_size=1, max_size=5),
 )
-def test_frames_are_the_same_in_any_pieces(
+def test_frames_do_not_depend_on_how_bytes_arrive(
     sections: list[tuple[bytes, int]], noise: bytes, sizes: list[int]
 ) -> None:
     named = [(f"p{number}", data, status) for number, (data, status) in enumerate(sections)]
@@ -88,7 +88,7 @@ def test_frames_are_the_same_in_any_pieces(
 
 
 @given(contents | st.binary(), st.lists(st.integers(1, 9), min_size=1, max_size=3))
-def test_whatever_arrives_the_reader_goes_on(data: bytes, sizes: list[int]) -> None:
+def test_reader_accepts_any_bytes(data: bytes, sizes: list[int]) -> None:
     reader = FrameReader(NONCE)
     for piece in cut(data, sizes):
         list(reader.feed(piece))
@@ -96,7 +96,7 @@ def test_whatever_arrives_the_reader_goes_on(data: bytes, sizes: list[int]) -> N
     assert frames[-1] == JobEnd()
 
 
-def test_output_comes_as_soon_as_it_cannot_be_a_mark() -> None:
+def test_output_is_yielded_once_it_cannot_be_a_mark() -> None:
     reader = FrameReader(NONCE)
     assert list(reader.feed(MARK + b"begin a\nhalf a li")) == [
         SectionBegin("a"),
@@ -125,7 +125,7 @@ def test_output_comes_as_soon_as_it_cannot_be_a_mark() -> None:
         "",
     ],
 )
-def test_what_is_no_frame_is_output(line: str) -> None:
+def test_invalid_mark_is_output(line: str) -> None:
     data = MARK + line.encode()
     sections, done = read(NONCE, [framed([("a", data, 0)])])
     assert (sections["a"].data, sections["a"].status, done) == (data, 0, True)
@@ -138,7 +138,7 @@ def test_what_is_no_frame_is_output(line: str) -> None:
     st.text(st.sampled_from("a\n\r"), max_size=12),
     st.lists(st.integers(1, 4), min_size=1, max_size=3),
 )
-def test_lines_are_the_same_in_any_pieces(text: str, sizes: list[int]) -> None:
+def test_lines_do_not_depend_on_how_bytes_arrive(text: str, sizes: list[int]) -> None:
     def split(parts: Iterator[bytes]) -> list[str]:
         lines: list[str] = []
         splitter = LineSplitter(lines.append)
@@ -150,7 +150,7 @@ def test_lines_are_the_same_in_any_pieces(text: str, sizes: list[int]) -> None:
     assert split(cut(text.encode(), sizes)) == split(iter([text.encode()]))
 
 
-def test_a_line_without_an_end_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_line_is_joined_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at = 0
 
     def split(pattern: bytes, data: bytes) -> list[bytes]:
@@ -181,7 +181,7 @@ def test_a_line_without_an_end_is_looked_at_once(monkeypatch: pytest.MonkeyPatch
         ("✓\n".encode(), ["✓"]),
     ],
 )
-def test_lines(data: bytes, lines: list[str]) -> None:
+def test_line_ends_are_recognised(data: bytes, lines: list[str]) -> None:
     found: list[str] = []
     splitter = LineSplitter(found.append)
     for byte in data:

@@ -202,7 +202,7 @@ def built_sources(tree: ast.Module) -> list[int]:
 # --- shell text -----------------------------------------------------------------------------------
 
 
-def test_no_shell_text_is_ever_built() -> None:
+def test_no_script_source_is_built_at_run_time() -> None:
     """shell.py alone puts scripts together; everybody else hands it constants and binds the data."""
     built = [
         f"{name}:{line}"
@@ -230,7 +230,7 @@ def test_no_shell_text_is_ever_built() -> None:
         "shell.Script(self.text)",
     ],
 )
-def test_built_shell_text_is_seen(source: str) -> None:
+def test_built_script_source_is_found(source: str) -> None:
     assert built_sources(ast.parse(source)) != []
 
 
@@ -244,7 +244,7 @@ def test_built_shell_text_is_seen(source: str) -> None:
         "other(x)",
     ],
 )
-def test_constant_shell_text_is_let_through(source: str) -> None:
+def test_constant_script_source_is_accepted(source: str) -> None:
     assert built_sources(ast.parse(source)) == []
 
 
@@ -267,7 +267,7 @@ def defines_use_case(task: str) -> bool:
     )
 
 
-def test_use_case_of_every_task_is_where_its_name_says() -> None:
+def test_use_case_of_each_task_is_at_the_path_of_its_name() -> None:
     tasks = namespace().task_names
     assert {name for name in tasks if name not in NOT_MOVED and not defines_use_case(name)} == set()
 
@@ -275,14 +275,14 @@ def test_use_case_of_every_task_is_where_its_name_says() -> None:
 # --- size, output, imports ------------------------------------------------------------------------
 
 
-def test_a_module_fits_in_the_head() -> None:
+def test_no_module_exceeds_the_line_limit() -> None:
     counts = {
         name: len((PACKAGE / name).read_text(encoding="utf-8").splitlines()) for name in modules()
     }
     assert {name: lines for name, lines in counts.items() if lines > MODULE_LINES} == {}
 
 
-def test_a_function_fits_on_the_screen() -> None:
+def test_no_function_exceeds_the_line_limit() -> None:
     functions = (
         (f"{name}:{node.lineno} {node.name}", (node.end_lineno or 0) - node.lineno + 1)
         for name, tree in modules().items()
@@ -292,7 +292,7 @@ def test_a_function_fits_on_the_screen() -> None:
     assert {name: lines for name, lines in functions if lines > FUNCTION_LINES} == {}
 
 
-def test_only_the_edges_print() -> None:
+def test_only_cli_and_report_print() -> None:
     printing = [
         f"{name}:{node.lineno}"
         for name, tree in modules().items()
@@ -306,7 +306,7 @@ def test_only_the_edges_print() -> None:
 
 
 @pytest.mark.parametrize("package", AT_HOME)
-def test_a_library_is_imported_in_its_one_room(package: str) -> None:
+def test_library_is_imported_only_where_allowed(package: str) -> None:
     elsewhere = [
         f"{name}:{line}"
         for name, tree in modules().items()
@@ -334,13 +334,13 @@ def loaded_by(module: str) -> set[str]:
 
 
 @pytest.mark.parametrize("module", ["provision", "provision.cli.main", "provision.testing.plugin"])
-def test_start_up_brings_no_heavy_library(module: str) -> None:
+def test_start_up_imports_no_heavy_library(module: str) -> None:
     """`invoke --list` and every run of pytest in a project that has this plugin installed pay for what these import."""
     heavy = {"google", "fabric", "paramiko", "pydantic", "jinja2", "werkzeug", "rich", "tenacity"}
     assert loaded_by(module) & heavy == set()
 
 
-def test_no_archive_is_unpacked_with_an_argument_that_python_3_11_0_lacks() -> None:
+def test_no_archive_is_unpacked_with_the_filter_argument() -> None:
     """`extractall(filter=…)` came with 3.11.4; Debian 12 has 3.11.2. docker/store.py says what to do instead."""
     unpacking = [
         f"{name}:{node.lineno}"
@@ -356,7 +356,7 @@ def test_no_archive_is_unpacked_with_an_argument_that_python_3_11_0_lacks() -> N
 # --- the repository -------------------------------------------------------------------------------
 
 
-def test_no_file_names_a_registry_or_a_path_of_somebodys_machine() -> None:
+def test_no_file_names_a_registry_or_a_path_of_one_machine() -> None:
     found = [
         f"{path.relative_to(ROOT)}: {words}"
         for path in tracked()
@@ -402,7 +402,7 @@ def wanted(name: str) -> list[Requirement]:
 
 
 @pytest.mark.parametrize("name", LOCKS)
-def test_a_lock_file_pins_everything_by_hash_and_names_no_index(name: str) -> None:
+def test_lock_file_pins_everything_by_hash_and_names_no_index(name: str) -> None:
     pins = locked(name)
     assert len(pins) > 10
     assert [
@@ -418,7 +418,7 @@ def test_a_lock_file_pins_everything_by_hash_and_names_no_index(name: str) -> No
 
 
 @pytest.mark.parametrize("name", LOCKS)
-def test_a_lock_file_holds_what_the_project_asks_for(name: str) -> None:
+def test_lock_file_satisfies_the_requirements(name: str) -> None:
     pins = {pin.name: pin for pin in map(Requirement, locked(name))}
     missing = [str(want) for want in wanted(name) if want.name.lower() not in pins]
     assert missing == []
@@ -432,20 +432,20 @@ def test_a_lock_file_holds_what_the_project_asks_for(name: str) -> None:
     assert outdated == []
 
 
-def test_the_lock_files_agree() -> None:
+def test_lock_files_contain_one_another() -> None:
     """One .venv holds all three, one after the other."""
     runtime, testing, dev = (set(locked(name)) for name in LOCKS)
     assert runtime < testing < dev
 
 
-def test_the_build_backend_is_locked() -> None:
+def test_build_backend_is_locked() -> None:
     build = project()["build-system"]
     assert isinstance(build, dict)
     lines = (ROOT / "requirements" / "build.in").read_text(encoding="utf-8").splitlines()
     assert build["requires"] == [line for line in lines if line and not line.startswith("#")]
 
 
-def test_the_changelog_knows_the_version() -> None:
+def test_changelog_has_a_section_for_the_version() -> None:
     table = project()["project"]
     assert isinstance(table, dict)
     assert re.search(

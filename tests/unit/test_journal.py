@@ -65,7 +65,7 @@ def write(folder: Path, *events: Event, at: datetime = START, **kwargs: Any) -> 
             record(event)
 
 
-def test_a_run_is_one_file_of_entries(tmp_path: Path) -> None:
+def test_run_is_recorded_in_one_file(tmp_path: Path) -> None:
     write(tmp_path / "runs", *EVENTS)
     (file,) = runs(tmp_path / "runs")
     entries = list(read_run(file))
@@ -90,18 +90,18 @@ def test_a_run_is_one_file_of_entries(tmp_path: Path) -> None:
     assert "results" not in entries[4]
 
 
-def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
+def test_recorded_run_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     write(tmp_path / "runs", *EVENTS)
     assert (tmp_path / "runs").stat().st_mode & 0o777 == 0o700
     assert runs(tmp_path / "runs")[0].stat().st_mode & 0o777 == 0o600
 
 
-def test_a_task_without_a_run_leaves_no_file(tmp_path: Path) -> None:
+def test_task_without_a_run_records_nothing(tmp_path: Path) -> None:
     write(tmp_path / "runs", Note("nothing happens"))
     assert not (tmp_path / "runs").exists()
 
 
-def test_each_entry_is_on_disk_when_it_happens(tmp_path: Path) -> None:
+def test_event_is_on_disk_at_once(tmp_path: Path) -> None:
     record = RunRecorder(tmp_path, task="t", now=lambda: START)
     record(EVENTS[1])
     assert len(list(read_run(runs(tmp_path)[0]))) == 1
@@ -110,7 +110,7 @@ def test_each_entry_is_on_disk_when_it_happens(tmp_path: Path) -> None:
     record.__exit__(None, None, None)
 
 
-def test_a_line_that_was_cut_is_left_out(tmp_path: Path) -> None:
+def test_incomplete_last_line_is_skipped(tmp_path: Path) -> None:
     write(tmp_path, *EVENTS)
     (file,) = runs(tmp_path)
     whole = file.read_bytes()
@@ -122,14 +122,14 @@ def test_a_line_that_was_cut_is_left_out(tmp_path: Path) -> None:
         }
 
 
-def test_the_oldest_make_room(tmp_path: Path) -> None:
+def test_oldest_files_are_removed(tmp_path: Path) -> None:
     for number in range(6):
         write(tmp_path, EVENTS[1], at=START + timedelta(hours=number), keep=3)
     hours = [json.loads(file.read_text().splitlines()[0])["time"][11:13] for file in runs(tmp_path)]
     assert hours == ["08", "07", "06"], "the newest first"
 
 
-def test_a_full_disk_ends_the_journal_and_not_the_run(
+def test_full_disk_ends_the_recording_and_not_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*args: Any, **kwargs: Any) -> int:
@@ -140,6 +140,6 @@ def test_a_full_disk_ends_the_journal_and_not_the_run(
     assert runs(tmp_path) == []
 
 
-def test_a_folder_that_cannot_be_made_ends_the_journal_and_not_the_run(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created_ends_the_recording_and_not_the_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     write(tmp_path / "file" / "runs", *EVENTS)

@@ -38,7 +38,7 @@ def for_type_checkers(package: ModuleType) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
-def test_every_public_name_is_what_type_checkers_take_it_for(package: ModuleType) -> None:
+def test_public_name_is_the_object_that_type_checkers_see(package: ModuleType) -> None:
     seen = for_type_checkers(package)
     assert sorted(seen) == package.__all__
     for name, module in seen.items():
@@ -47,27 +47,27 @@ def test_every_public_name_is_what_type_checkers_take_it_for(package: ModuleType
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
-def test_a_name_that_is_not_there_is_an_attribute_error(package: ModuleType) -> None:
+def test_unknown_name_raises_attribute_error(package: ModuleType) -> None:
     with pytest.raises(
         AttributeError, match=f"module '{package.__name__}' has no attribute 'nothing'"
     ):
         package.nothing  # noqa: B018
 
 
-def test_modules_are_still_found_below_the_package() -> None:
+def test_submodules_can_be_imported() -> None:
     code = "from provision.core import engine; from provision.testing import faults; print(engine.__name__, faults.__name__)"
     assert _fresh(code) == "provision.core.engine provision.testing.faults"
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
-def test_importing_it_imports_no_library(package: ModuleType) -> None:
+def test_import_provision_imports_no_library(package: ModuleType) -> None:
     loaded = _fresh(
         f"import sys, {package.__name__}; print(*{{name.partition('.')[0] for name in sys.modules}})"
     )
     assert set(loaded.split()) & HEAVY == set()
 
 
-def test_what_a_resource_is_made_of_needs_no_library_either() -> None:
+def test_names_for_a_resource_import_no_library() -> None:
     names = "Directory, Facts, File, RemotePath, Resource, Script, State, Unit, script"
     loaded = _fresh(
         f"import sys; from provision import {names}; print(*{{name.partition('.')[0] for name in sys.modules}})"
@@ -75,7 +75,7 @@ def test_what_a_resource_is_made_of_needs_no_library_either() -> None:
     assert set(loaded.split()) & HEAVY == set()
 
 
-def test_a_resource_of_ten_lines_needs_no_other_import() -> None:
+def test_ten_line_resource_needs_no_other_import() -> None:
     link = provision.Directory(name="data", path="/var/lib/data")
     assert isinstance(link, provision.Resource)
     assert isinstance(link.probe(), provision.Script)

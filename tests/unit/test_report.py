@@ -57,7 +57,7 @@ def report(host: str, *outcomes: Outcome, spent: float = 0.61) -> HostReport:
 # --- lines ----------------------------------------------------------------------------------------
 
 
-def test_each_event_is_a_line_with_host_and_resource() -> None:
+def test_event_is_printed_with_host_and_resource() -> None:
     assert shown(
         [
             RunStarted(("dev", "web-10"), "vm.provision"),
@@ -81,7 +81,7 @@ def test_each_event_is_a_line_with_host_and_resource() -> None:
     ]
 
 
-def test_check_mode_says_would_change() -> None:
+def test_check_mode_prints_would_change() -> None:
     lines = shown(
         [RunStarted(("dev",), "vm.provision", check=True), ResourceFinished("dev", MOUNT)]
     )
@@ -91,7 +91,7 @@ def test_check_mode_says_would_change() -> None:
     ]
 
 
-def test_why_a_resource_was_not_touched() -> None:
+def test_note_says_why_a_resource_was_not_changed() -> None:
     outcomes = [
         Outcome("worker", Status.SKIPPED, note="what it depends on failed"),
         Outcome("mps", Status.UNKNOWN, note="depends on worker, which would change"),
@@ -104,7 +104,7 @@ def test_why_a_resource_was_not_touched() -> None:
     ]
 
 
-def test_a_diff_of_several_lines_is_unified() -> None:
+def test_diff_of_several_lines_is_unified() -> None:
     outcome = Outcome(
         "unit",
         Status.CHANGED,
@@ -122,7 +122,7 @@ def test_a_diff_of_several_lines_is_unified() -> None:
     assert len(shown([ResourceFinished("dev", outcome)])) == 1, "only where --diff asks for it"
 
 
-def test_beside_a_program_only_what_matters_is_said() -> None:
+def test_brief_prints_only_changes_and_failures() -> None:
     good = report("dev", OK)
     calm: list[Event] = [
         RunStarted(("dev",), "dev.exec"),
@@ -137,7 +137,7 @@ def test_beside_a_program_only_what_matters_is_said() -> None:
     )
 
 
-def test_a_host_that_failed_says_so_when_it_happens() -> None:
+def test_failed_host_is_printed_when_it_fails() -> None:
     error = Unreachable("is unreachable", where="dev", why="Connection refused")
     assert shown([HostFinished(HostReport("dev", error=error))]) == ["dev | failed: is unreachable"]
 
@@ -160,18 +160,18 @@ def test_a_host_that_failed_says_so_when_it_happens() -> None:
         ("", ""),
     ],
 )
-def test_nothing_that_a_terminal_would_obey_passes(raw: str, visible: str) -> None:
+def test_terminal_sequences_are_removed(raw: str, visible: str) -> None:
     assert clean(raw) == visible
 
 
 @given(st.text())
-def test_no_control_character_passes(raw: str) -> None:
+def test_control_characters_are_removed(raw: str) -> None:
     text = clean(raw)
     assert not any(ord(char) < 32 or 127 <= ord(char) < 160 for char in text)
     assert clean(text) == text.rstrip()
 
 
-def test_secrets_are_masked_wherever_they_turn_up() -> None:
+def test_secrets_are_masked_in_every_output() -> None:
     secret = Secret("hunter2")
     outcome = Outcome("login", Status.CHANGED, (Change("token", None, secret),))  # type: ignore[arg-type]
     lines = shown(
@@ -189,7 +189,7 @@ def recap_of(run: RunFinished, *, check: bool = False) -> list[str]:
     return [plain(line) for line in recap(run, check=check)]
 
 
-def test_the_recap_of_one_host() -> None:
+def test_recap_of_one_host_counts_each_status() -> None:
     assert recap_of(RunFinished((report("dev", *[OK] * 9),))) == [
         "dev  ok=9 changed=0 failed=0 skipped=0 unknown=0  0.61 s"
     ]
@@ -204,7 +204,7 @@ def test_the_recap_of_several_hosts_is_aligned() -> None:
     ]
 
 
-def test_failures_are_repeated_at_the_end_in_three_lines() -> None:
+def test_recap_repeats_failures_in_three_lines() -> None:
     assert recap_of(RunFinished((report("dev", OK, DRIVER),)))[1:] == [
         "",
         "failed dev: driver: did not converge",
@@ -214,7 +214,7 @@ def test_failures_are_repeated_at_the_end_in_three_lines() -> None:
     ]
 
 
-def test_a_host_that_was_not_reached_says_so_in_its_line() -> None:
+def test_recap_line_of_unreachable_host_has_its_error() -> None:
     error = Unreachable(
         "is unreachable", where="dev", why="Connection refused", fix="invoke vm.show"
     )
@@ -227,7 +227,7 @@ def test_a_host_that_was_not_reached_says_so_in_its_line() -> None:
     ]
 
 
-def test_the_same_failure_of_many_hosts_is_told_once() -> None:
+def test_same_failure_of_many_hosts_is_printed_once() -> None:
     reports = []
     for number in range(9):
         error = CommandFailed(
@@ -245,14 +245,14 @@ def test_the_same_failure_of_many_hosts_is_told_once() -> None:
     ]
 
 
-def test_different_failures_are_told_apart() -> None:
+def test_different_failures_are_printed_separately() -> None:
     other = CommandFailed("exit status 2", where="b: image", why="no such file")
     reports = [report("a", DRIVER), report("b", Outcome("image", Status.FAILED, error=other))]
     heads = [plain(line) for line in failures(reports) if plain(line).startswith("failed")]
     assert heads == ["failed dev: driver: did not converge", "failed b: image: exit status 2"]
 
 
-def test_a_check_ends_with_its_verdict() -> None:
+def test_check_ends_with_the_number_of_changes() -> None:
     assert (
         recap_of(RunFinished((report("dev", OK),)), check=True)[-1] == "check: nothing would change"
     )
@@ -263,7 +263,7 @@ def test_a_check_ends_with_its_verdict() -> None:
     )
 
 
-def test_an_interruption_is_said() -> None:
+def test_recap_reports_an_interruption() -> None:
     run = RunFinished(
         (report("dev", Outcome("driver", Status.UNKNOWN)),), ("web",), interrupted=True
     )
@@ -292,7 +292,7 @@ def test_running_times_are_whole_seconds() -> None:
 # --- the document ---------------------------------------------------------------------------------
 
 
-def test_the_document_of_a_run() -> None:
+def test_document_has_hosts_results_and_first_error() -> None:
     document = hosts_document(RunFinished((report("dev", OK, MOUNT, DRIVER),), ("web",)))
     assert list(document["hosts"]["dev"]) == [
         "ok",
@@ -325,11 +325,11 @@ def test_the_document_of_a_run() -> None:
     assert "interrupted" not in document
 
 
-def test_the_document_of_a_calm_run_holds_nothing_else() -> None:
+def test_document_of_a_successful_run_has_only_hosts() -> None:
     assert list(hosts_document(RunFinished((report("dev", OK),)))) == ["hosts"]
 
 
-def test_a_host_that_was_not_reached_carries_its_error() -> None:
+def test_document_of_unreachable_host_has_its_error() -> None:
     error = Unreachable("is unreachable", where="dev")
     document = hosts_document(RunFinished((HostReport("dev", error=error),), interrupted=True))
     assert document["hosts"]["dev"]["error"] == document["error"] == error.as_dict()
@@ -344,13 +344,13 @@ class Gone(io.StringIO):
         raise BrokenPipeError
 
 
-def test_a_run_outlives_its_reader() -> None:
+def test_run_continues_after_a_closed_pipe() -> None:
     show = LineReporter(Gone())
     for number in range(3):
         show(Note(f"line {number}"))
 
 
-def test_what_is_no_terminal_gets_lines() -> None:
+def test_stream_without_terminal_gets_a_line_reporter() -> None:
     assert type(reporter(io.StringIO(), env={"TERM": "xterm"})) is LineReporter
 
 

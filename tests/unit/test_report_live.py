@@ -57,13 +57,13 @@ def feet(live: LiveReporter, width: int = 80, height: int = 24) -> list[str]:
     return lines
 
 
-def test_a_terminal_gets_the_live_one_and_a_dumb_one_does_not() -> None:
+def test_terminal_gets_a_live_reporter_unless_it_is_dumb() -> None:
     assert type(reporter(Terminal(), env={"TERM": "xterm-256color"})) is LiveReporter
     assert type(reporter(Terminal(), env={"TERM": "dumb"})) is not LiveReporter
     assert type(reporter(Terminal(), env={"TERM": "xterm"}, plain=True)) is not LiveReporter
 
 
-def test_the_foot_says_who_is_at_what_and_since_when(clock: Clock) -> None:
+def test_status_lines_show_activity_and_elapsed_time(clock: Clock) -> None:
     live = LiveReporter(Terminal(), title="vm.provision", clock=clock)
     clock.now_s += 3
     assert feet(live) == ["vm.provision  3 s"]
@@ -83,7 +83,7 @@ def test_the_foot_says_who_is_at_what_and_since_when(clock: Clock) -> None:
     live.close()
 
 
-def test_many_hosts_do_not_fill_the_screen(clock: Clock) -> None:
+def test_status_lines_of_many_hosts_are_limited(clock: Clock) -> None:
     live = LiveReporter(Terminal(), clock=clock)
     names = tuple(f"web-{number}" for number in range(50))
     live(RunStarted(names, "vm.provision"))
@@ -96,7 +96,7 @@ def test_many_hosts_do_not_fill_the_screen(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("width", [20, 30, 40])
-def test_a_narrow_terminal_keeps_the_time(clock: Clock, width: int) -> None:
+def test_narrow_terminal_shows_the_elapsed_time(clock: Clock, width: int) -> None:
     live = LiveReporter(Terminal(), clock=clock)
     live(RunStarted(("a-rather-long-name-of-a-host",), "vm.provision"))
     live(ResourceStarted("a-rather-long-name-of-a-host", "driver"))
@@ -111,7 +111,7 @@ def written(terminal: Terminal) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", terminal.getvalue())
 
 
-def test_what_is_as_it_should_be_is_only_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_resources_are_only_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     terminal = Terminal()
     outcomes = (
@@ -141,7 +141,7 @@ def test_what_is_as_it_should_be_is_only_counted(monkeypatch: pytest.MonkeyPatch
     assert not any("| gpu" in line for line in lines)
 
 
-def test_colours_unless_they_are_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_color_disables_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     failed = ResourceFinished("dev", Outcome("driver", Status.FAILED))
     for variable, coloured in (("", True), ("NO_COLOR", False)):
@@ -154,7 +154,7 @@ def test_colours_unless_they_are_not_wanted(monkeypatch: pytest.MonkeyPatch) -> 
         assert "dev | driver         | failed" in written(terminal)
 
 
-def test_a_question_finds_the_terminal_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paused_reporter_removes_its_status_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     terminal = Terminal()
     with LiveReporter(terminal, title="vm.delete") as live:
@@ -165,7 +165,7 @@ def test_a_question_finds_the_terminal_free(monkeypatch: pytest.MonkeyPatch) -> 
         assert terminal.getvalue() == before
 
 
-def test_a_terminal_without_unicode_gets_a_plain_spinner(clock: Clock) -> None:
+def test_terminal_without_unicode_gets_an_ascii_spinner(clock: Clock) -> None:
     class Latin(Terminal):
         encoding = "iso-8859-1"
 
@@ -174,7 +174,7 @@ def test_a_terminal_without_unicode_gets_a_plain_spinner(clock: Clock) -> None:
     assert line.plain.isascii()
 
 
-def test_styles_are_richs() -> None:
+def test_styles_are_converted_for_rich() -> None:
     text = styled((("dev", "strong"), (" | ", "faint"), ("ok", "good"), ("   ", "")))
     assert text.plain == "dev | ok"
     assert [str(span.style) for span in text.spans] == ["bold", "dim", "green"]

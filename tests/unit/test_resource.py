@@ -43,12 +43,14 @@ states = st.none() | st.dictionaries(st.sampled_from("abc"), scalars)
         ({}, None, ["present"]),
     ],
 )
-def test_compare(actual: State | None, desired: State | None, keys: list[str]) -> None:
+def test_compare_lists_the_differing_keys(
+    actual: State | None, desired: State | None, keys: list[str]
+) -> None:
     assert [change.key for change in compare(actual, desired)] == keys
 
 
 @given(states, states)
-def test_a_difference_says_what_was_read_and_what_is_desired(
+def test_difference_has_actual_and_desired_value(
     actual: State | None, desired: State | None
 ) -> None:
     changes = compare(actual, desired)
@@ -106,11 +108,11 @@ def test_a_difference_says_what_was_read_and_what_is_desired(
         ),
     ],
 )
-def test_a_change_for_people(change: Change, lines: list[str]) -> None:
+def test_change_is_described_for_people(change: Change, lines: list[str]) -> None:
     assert describe(change) == lines
 
 
-def test_what_is_absent_on_both_sides_is_no_change() -> None:
+def test_key_absent_on_both_sides_is_not_a_change() -> None:
     """`mps.disable --check --diff` would show `memory_limit: absent -> absent`, and count it."""
     assert compare({"daemon": True, "memory_limit": None}, None) == (
         Change("daemon", actual=True, desired=None),
@@ -126,7 +128,7 @@ texts = st.text(st.sampled_from("ab\n\r\x0c\u2028"), max_size=6)
 
 
 @given(texts, texts)
-def test_texts_that_differ_show_a_difference(before: str, after: str) -> None:
+def test_differing_texts_are_described_as_diff(before: str, after: str) -> None:
     changed = [
         line
         for line in describe(Change("content", before, after))
@@ -139,7 +141,7 @@ def names(recipe: list[Item]) -> list[list[str]]:
     return [[resource.name for resource in wave] for wave in waves(recipe)]
 
 
-def test_waves() -> None:
+def test_waves_split_at_dependencies() -> None:
     recipe = [
         Item(name="a"),
         Item(name="b"),
@@ -153,7 +155,7 @@ def test_waves() -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 7), max_size=2), max_size=8))
-def test_what_is_depended_on_is_in_an_earlier_wave(links: list[list[int]]) -> None:
+def test_dependency_is_in_an_earlier_wave(links: list[list[int]]) -> None:
     recipe = [
         Item(name=str(number), needs=tuple({str(link) for link in found if link < number}))
         for number, found in enumerate(links)
@@ -174,7 +176,7 @@ def test_what_is_depended_on_is_in_an_earlier_wave(links: list[list[int]]) -> No
         ([Item(name="a", needs=("a",))], "'a'"),
     ],
 )
-def test_a_recipe_that_contradicts_itself(recipe: list[Item], why: str) -> None:
+def test_contradictory_recipe_is_refused(recipe: list[Item], why: str) -> None:
     with pytest.raises(RecipeError) as found:
         waves(recipe)
     assert found.value.where == recipe[-1].name if "same" in why else True

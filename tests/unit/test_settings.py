@@ -31,7 +31,7 @@ def refused(*levels: Level) -> SettingsError:
     return caught.value
 
 
-def test_nothing_set_is_the_mock_with_the_documented_defaults() -> None:
+def test_empty_settings_are_the_mock_with_documented_defaults() -> None:
     settings = Settings.from_levels([])
     assert settings == Settings()
     assert (settings.cloud, settings.name, settings.gpu, settings.gpu_count, settings.disk_gb) == (
@@ -58,29 +58,29 @@ def test_nothing_set_is_the_mock_with_the_documented_defaults() -> None:
     )
 
 
-def test_settings_do_not_change() -> None:
+def test_settings_are_frozen() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         Settings().name = "x"
 
 
-def test_a_project_means_compute_engine_unless_told_otherwise() -> None:
+def test_project_selects_compute_engine_unless_cloud_is_set() -> None:
     assert Settings.from_levels([level(project="my-project-1")]).cloud == "gce"
     assert Settings.from_levels([level(project="my-project-1", cloud="mock")]).cloud == "mock"
     assert refused(level(cloud="gce")).why == "Compute Engine needs a project that is billed"
 
 
-def test_an_empty_section_is_not_set() -> None:
+def test_empty_section_keeps_the_defaults() -> None:
     assert (
         Settings.from_levels([level(worker=None, hosts=None, zones=None, gpu=None)]) == Settings()
     )
 
 
-def test_a_vm_without_a_gpu() -> None:
+def test_gpu_none_means_no_gpus() -> None:
     settings = Settings.from_levels([level(gpu="none", disk_gb=20)])
     assert (settings.gpu, settings.gpu_count) == (None, 0)
 
 
-def test_places_and_waits() -> None:
+def test_zones_and_capacity_wait_are_parsed() -> None:
     settings = Settings.from_levels(
         [
             level(
@@ -222,7 +222,9 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("data", "what", "fix"), REFUSED, ids=[what for _, what, _ in REFUSED])
-def test_what_is_refused_and_how(data: dict[str, Any], what: str, fix: str) -> None:
+def test_invalid_value_is_refused_with_key_reason_and_remedy(
+    data: dict[str, Any], what: str, fix: str
+) -> None:
     error = refused(level(**data))
     assert error.where == "invoke.yaml"
     assert error.what.startswith(what)
@@ -230,7 +232,7 @@ def test_what_is_refused_and_how(data: dict[str, Any], what: str, fix: str) -> N
     assert error.exit_code == 2
 
 
-def test_what_is_allowed_is_said() -> None:
+def test_error_lists_what_is_allowed() -> None:
     assert refused(level(cloud="aws")).why == "allowed: gce, mock"
     assert "1 to 63 of a-z" in refused(level(name="Dev")).why
     assert (
@@ -244,7 +246,7 @@ def test_what_is_allowed_is_said() -> None:
     )
 
 
-def test_several_problems_name_every_key() -> None:
+def test_error_names_the_keys_of_all_problems() -> None:
     assert refused(level(name="X", ttl="5", zones=["y", "z"])).fix.endswith(
         "(then look at provision.zones[1], provision.name, provision.ttl too)"
     )
@@ -259,20 +261,20 @@ def test_several_problems_name_every_key() -> None:
         {"worker": {"api_key": "hunter2"}},
     ],
 )
-def test_what_may_be_confidential_is_not_repeated(data: dict[str, Any]) -> None:
+def test_error_masks_confidential_values(data: dict[str, Any]) -> None:
     text = str(refused(level(**data)))
     assert "****" in text
     assert "hunter2" not in text
     assert "True" not in text
 
 
-def test_numbers_are_welcome_as_values_of_the_environment() -> None:
+def test_environment_values_may_be_numbers() -> None:
     assert Settings.from_levels([level(worker={"env": {"OMP_NUM_THREADS": 4}})]).worker.env == {
         "OMP_NUM_THREADS": "4"
     }
 
 
-def test_the_pipe_folder_may_be_as_long_as_sockets_allow() -> None:
+def test_longest_pipe_folder_is_accepted() -> None:
     assert Settings.from_levels([level(mps={"pipe_dir": "/" + "x" * 87})]).mps.pipe_dir.endswith(
         "x"
     )
@@ -281,7 +283,7 @@ def test_the_pipe_folder_may_be_as_long_as_sockets_allow() -> None:
 # --- where a value came from ----------------------------------------------------------------------
 
 
-def test_the_place_is_that_of_the_last_word() -> None:
+def test_error_names_the_source_of_the_effective_value() -> None:
     system = Level(
         "/etc/invoke.yaml",
         {"name": "a", "worker": {"beam": "x"}},
@@ -292,7 +294,7 @@ def test_the_place_is_that_of_the_last_word() -> None:
     assert refused(project, system).where == "/etc/invoke.yaml, line 8"
 
 
-def test_an_impossible_pair_names_the_place_of_the_key_to_change() -> None:
+def test_impossible_combination_names_the_source_of_the_key_to_change() -> None:
     levels = [
         Level("a.yaml", {"gpu": "nvidia-l4"}),
         Level("b.yaml", {"disk_gb": 30}, {("disk_gb",): 2}),
@@ -300,11 +302,11 @@ def test_an_impossible_pair_names_the_place_of_the_key_to_change() -> None:
     assert refused(*levels).where == "b.yaml, line 2"
 
 
-def test_a_list_item_stands_in_the_line_of_its_list() -> None:
+def test_error_in_a_list_item_names_the_line_of_the_list() -> None:
     assert refused(Level("a.yaml", {"zones": ["!"]}, {("zones",): 4})).where == "a.yaml, line 4"
 
 
-def test_a_check_of_the_catalogue_is_told_with_the_place() -> None:
+def test_error_of_a_check_names_the_source_of_the_key() -> None:
     def check(settings: Settings) -> None:
         raise SettingsError("does not fit", where="machine_type", why="because", fix="another")
 
@@ -333,7 +335,7 @@ trees = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from([*Settings.model_fields]) | names, trees, max_size=4))
-def test_whatever_a_file_holds_is_settings_or_one_error_of_three_lines(
+def test_any_file_content_gives_settings_or_one_settings_error(
     data: dict[str, Any],
 ) -> None:
     error = None
@@ -346,7 +348,7 @@ def test_whatever_a_file_holds_is_settings_or_one_error_of_three_lines(
     )
 
 
-def test_mappings_merge_key_by_key_and_everything_else_as_a_whole() -> None:
+def test_mappings_are_merged_by_key_and_other_values_replaced() -> None:
     weak = Level(
         "weak", {"worker": {"env": {"A": "1", "B": "2"}, "apt": ["x", "y"]}, "name": "weak"}
     )
@@ -363,7 +365,7 @@ def test_mappings_merge_key_by_key_and_everything_else_as_a_whole() -> None:
 # --- text -----------------------------------------------------------------------------------------
 
 
-def test_a_variable_for_every_kind_of_key() -> None:
+def test_variable_sets_a_key_of_every_type() -> None:
     env = {
         "P_ZONES": "us-east1-b , us-east1-c,",
         "P_DISK_GB": "100",
@@ -383,7 +385,7 @@ def test_a_variable_for_every_kind_of_key() -> None:
     assert (settings.mps.thread_percentage, settings.dataflow.region) == (None, "us-east1")
 
 
-def test_a_variable_overrides_and_is_named() -> None:
+def test_variable_overrides_a_file_and_is_named_in_the_error() -> None:
     levels = [level(disk_gb=60), *env_levels(Settings, {"P_DISK_GB": "30"}, "P_")]
     assert refused(*levels).where == "P_DISK_GB"
 
@@ -400,27 +402,27 @@ def test_a_variable_overrides_and_is_named() -> None:
         ("1h30s", 3630),
     ],
 )
-def test_times_to_live(text: str, seconds: int | None) -> None:
+def test_ttl_is_parsed(text: str, seconds: int | None) -> None:
     assert ttl_seconds(text) == seconds
 
 
 @pytest.mark.parametrize(
     "text", ["", "8", "h", "29s", "121d", "8 h", "1h1d", "-8h", "8H", "0h", "\u0668h"]
 )
-def test_times_that_the_cloud_would_refuse(text: str) -> None:
+def test_ttl_outside_the_bounds_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="8h, 90m or 1d12h"):
         ttl_seconds(text)
 
 
 @given(st.integers(TTL_MIN_S, TTL_MAX_S))
-def test_any_number_of_seconds_within_the_bounds(seconds: int) -> None:
+def test_every_ttl_within_the_bounds_is_accepted(seconds: int) -> None:
     assert ttl_seconds(f"{seconds}s") == seconds
 
 
 # --- hosts ----------------------------------------------------------------------------------------
 
 
-def test_a_static_host_becomes_the_record_the_program_works_with() -> None:
+def test_host_settings_become_a_host_record() -> None:
     settings = Settings.from_levels(
         [
             level(
@@ -457,7 +459,7 @@ NO_KEYS = [
 
 
 @pytest.mark.parametrize("key", NO_KEYS)
-def test_what_is_no_host_key_is_told_before_anything_connects(key: str) -> None:
+def test_invalid_host_key_is_refused(key: str) -> None:
     """Cut short, it would differ from the host's own key, and read as an attack (exit 4)."""
     with pytest.raises(SettingsError) as caught:
         Settings.from_levels([level(hosts={"desk": {"address": "x", "host_key": key}})])
@@ -486,7 +488,7 @@ def generated(kind: str) -> str:
 
 
 @pytest.mark.parametrize("kind", ["rsa", "nistp256", "nistp521"])
-def test_host_keys_of_every_kind(kind: str) -> None:
+def test_host_key_of_every_type_is_accepted(kind: str) -> None:
     line = generated(kind)
     assert HostSettings(address="x", host_key=f"{line} root@desk").host_key == line
     with pytest.raises(ValidationError, match="cut short or garbled"):
@@ -496,15 +498,13 @@ def test_host_keys_of_every_kind(kind: str) -> None:
 @pytest.mark.parametrize(
     ("written", "value"), [(True, "on"), (False, "off"), ("auto", "auto"), ("on", "on")]
 )
-def test_on_and_off_may_be_written_bare_although_yaml_reads_them_as_booleans(
-    written: object, value: str
-) -> None:
+def test_unquoted_on_and_off_are_accepted(written: object, value: str) -> None:
     assert Settings.model_validate({"os_login": written}).os_login == value
     with pytest.raises(ValueError, match="os_login"):
         Settings.model_validate({"os_login": "maybe"})
 
 
-def test_time_without_use() -> None:
+def test_idle_time_is_parsed() -> None:
     assert [idle_seconds(text) for text in ("none", "5m", "45m", "7d", "1d12h")] == [
         None,
         300,

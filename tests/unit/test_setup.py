@@ -46,7 +46,7 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_a_shim_and_an_old_python_are_passed_over(machine: Machine) -> None:
+def test_shim_and_old_python_are_skipped(machine: Machine) -> None:
     machine.add("python3.14", SHIM)
     machine.add("python3.12", NO_VENV)
     machine.add("python3.11", OLD)
@@ -56,14 +56,14 @@ def test_a_shim_and_an_old_python_are_passed_over(machine: Machine) -> None:
     assert machine.log.read_text().endswith("/python3 -m venv --clear the venv\n")
 
 
-def test_the_newest_python_is_taken(machine: Machine) -> None:
+def test_newest_python_is_chosen(machine: Machine) -> None:
     for name in ("python3", "python3.12", "python3.13"):
         machine.add(name, GOOD)
     assert machine.make_venv().returncode == 0
     assert machine.log.read_text().endswith("/python3.13 -m venv --clear the venv\n")
 
 
-def test_no_python_is_said_so(machine: Machine) -> None:
+def test_missing_python_is_reported(machine: Machine) -> None:
     machine.add("python3", OLD)
     done = machine.make_venv()
     assert done.returncode == 1
@@ -73,7 +73,7 @@ def test_no_python_is_said_so(machine: Machine) -> None:
     assert "try: make PYTHON=" in done.stderr
 
 
-def test_a_python_without_venv_names_the_package(machine: Machine) -> None:
+def test_python_without_venv_names_the_package_to_install(machine: Machine) -> None:
     machine.add("python3.12", NO_VENV)
     done = machine.make_venv()
     assert done.returncode == 1
@@ -81,7 +81,7 @@ def test_a_python_without_venv_names_the_package(machine: Machine) -> None:
     assert "apt-get install python3.12-venv" in done.stderr
 
 
-def test_the_python_that_was_asked_for_is_the_only_one_tried(machine: Machine) -> None:
+def test_requested_python_is_the_only_one_tried(machine: Machine) -> None:
     machine.add("python3.13", GOOD)
     machine.add("mine", OLD)
     done = machine.make_venv("mine")

@@ -48,17 +48,17 @@ from provision.core.shell import (
         (join("", ""), "''''"),
     ],
 )
-def test_words_are_quoted_no_more_than_needed(word: str, text: str) -> None:
+def test_words_are_quoted_only_where_needed(word: str, text: str) -> None:
     assert quote(word) == text
 
 
 @pytest.mark.parametrize("word", ["a\0b", Secret("\0"), RemotePath("/\0"), join("a", "\0")])
-def test_a_nul_is_refused(word: str) -> None:
+def test_word_with_nul_is_refused(word: str) -> None:
     with pytest.raises(UsageError, match="NUL"):
         quote(word)
 
 
-def test_what_no_encoding_holds_is_refused() -> None:
+def test_word_without_utf8_encoding_is_refused() -> None:
     with pytest.raises(UsageError, match="UTF-8"):
         quote("\ud800")
     assert (
@@ -66,27 +66,27 @@ def test_what_no_encoding_holds_is_refused() -> None:
     )  # a byte of a file name that is not UTF-8, as Python keeps it
 
 
-def test_a_path_on_a_host_is_absolute() -> None:
+def test_relative_remote_path_is_refused() -> None:
     with pytest.raises(UsageError, match="absolute"):
         RemotePath("var/lib")
 
 
 @pytest.mark.parametrize("name", ["R", "PATH", "a-b", "1a", "", "a b", "a\n", "ä"])
-def test_a_binding_is_a_lower_case_name(name: str) -> None:
+def test_binding_name_must_be_lower_case(name: str) -> None:
     with pytest.raises(UsageError, match="lower-case"):
         script(":", **{name: "x"})
 
 
-def test_bindings_come_before_the_source_in_their_order() -> None:
+def test_bindings_are_rendered_in_order_before_the_source() -> None:
     made = script("\n\necho hi\n\n", argv=["x", "y z"], b="2", a="1").with_bindings({"c": "3"})
     assert made.render() == "c=3\nb=2\na=1\nset -- x 'y z'\necho hi\n"
 
 
-def test_a_command_is_its_words() -> None:
+def test_command_renders_its_words() -> None:
     assert command("rm", "-rf", "a b").render() == "set -- rm -rf 'a b'\n\"$@\"\n"
 
 
-def test_no_arguments_clear_the_positional_parameters() -> None:
+def test_empty_argv_clears_the_positional_parameters() -> None:
     assert script("echo", argv=[]).render() == "set --\necho\n"
 
 
@@ -94,7 +94,7 @@ def test_no_arguments_clear_the_positional_parameters() -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0<"), min_size=12))
-def test_a_secret_is_never_shown(value: str) -> None:
+def test_secret_is_never_printed(value: str) -> None:
     secret = Secret("<<" + value + ">>")
     made = script(
         "echo",
@@ -115,7 +115,7 @@ def test_a_secret_is_never_shown(value: str) -> None:
     assert made.render().count("<<") == 4
 
 
-def test_a_masked_script_shows_where_a_secret_stands() -> None:
+def test_masked_script_shows_the_position_of_a_secret() -> None:
     assert (
         str(script("echo", argv=[Secret("x")], token=join("a=", Secret("y"))))
         == "token=a='***'\nset -- '***'\necho\n"
@@ -126,7 +126,7 @@ def test_a_masked_script_shows_where_a_secret_stands() -> None:
 
 
 @given(st.binary(max_size=2000))
-def test_a_payload_is_base64_in_lines(data: bytes) -> None:
+def test_payload_is_base64_in_lines(data: bytes) -> None:
     text = payload(data)
     assert base64.b64decode(text) == data
     assert all(len(line) <= 76 for line in text.splitlines())
@@ -135,14 +135,14 @@ def test_a_payload_is_base64_in_lines(data: bytes) -> None:
 # --- fields ---------------------------------------------------------------------------------------
 
 
-def test_fields() -> None:
+def test_fields_are_read_from_key_value_lines() -> None:
     assert fields("a=1\n b =2=3\nnothing\na=4\n=5\n") == {"a": "4", "b": "2=3", "": "5"}
 
 
 @pytest.mark.parametrize(
     "separator", ["\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
 )
-def test_only_a_line_end_ends_a_field(separator: str) -> None:
+def test_only_a_line_feed_ends_a_field(separator: str) -> None:
     assert fields(f"a=1{separator}b=2\n") == {"a": f"1{separator}b=2"}
 
 

@@ -72,7 +72,9 @@ def files(folder: Path) -> set[str]:
     return found - {".provision/files"}
 
 
-def test_what_is_gone_here_goes_there_and_the_rest_stays(shell: list[str], tmp_path: Path) -> None:
+def test_file_deleted_locally_is_removed_and_other_files_stay(
+    shell: list[str], tmp_path: Path
+) -> None:
     odd = ["-rf", "a b*", "deep/'quoted'", "back\\slash", "ü", "[a-z]"]
     assert send(shell, tmp_path, "kept", *odd) == ""
     assert files(tmp_path) == {"kept", *odd}
@@ -83,20 +85,20 @@ def test_what_is_gone_here_goes_there_and_the_rest_stays(shell: list[str], tmp_p
     assert files(tmp_path) == {"made-there", "az", "deep/made"}
 
 
-def test_a_file_becomes_a_folder(shell: list[str], tmp_path: Path) -> None:
+def test_file_can_become_a_folder(shell: list[str], tmp_path: Path) -> None:
     send(shell, tmp_path, "a", "b")
     send(shell, tmp_path, "a/x", "b")
     assert files(tmp_path) == {"a/x", "b"}
 
 
-def test_a_folder_becomes_a_file_with_its_bytecode_gone(shell: list[str], tmp_path: Path) -> None:
+def test_folder_with_only_bytecode_can_become_a_file(shell: list[str], tmp_path: Path) -> None:
     send(shell, tmp_path, "a/b/x.py")
     write(tmp_path, "a/b/__pycache__/x.pyc")
     send(shell, tmp_path, "a")
     assert files(tmp_path) == {"a"}
 
 
-def test_what_a_program_wrote_is_not_removed_for_a_file(shell: list[str], tmp_path: Path) -> None:
+def test_folder_with_other_files_does_not_become_a_file(shell: list[str], tmp_path: Path) -> None:
     send(shell, tmp_path, "a/x.py")
     write(tmp_path, "a/model.bin")
     assert "a is a file here and a folder there" in send(shell, tmp_path, "a", status=1)
@@ -106,9 +108,7 @@ def test_what_a_program_wrote_is_not_removed_for_a_file(shell: list[str], tmp_pa
     assert files(tmp_path) == {"a"}
 
 
-def test_a_folder_that_a_program_made_of_a_sent_file_stays(
-    shell: list[str], tmp_path: Path
-) -> None:
+def test_folder_that_replaced_a_sent_file_stays(shell: list[str], tmp_path: Path) -> None:
     send(shell, tmp_path, "a", "b")
     (tmp_path / "a").unlink()
     write(tmp_path, "a/made")
@@ -116,7 +116,7 @@ def test_a_folder_that_a_program_made_of_a_sent_file_stays(
     assert files(tmp_path) == {"a/made", "b"}
 
 
-def test_two_at_once_lose_nothing_that_both_have(shell: list[str], tmp_path: Path) -> None:
+def test_concurrent_archives_lose_no_common_file(shell: list[str], tmp_path: Path) -> None:
     names = [f"folder{number // 50}/file {number}" for number in range(300)]
     send(shell, tmp_path, *names)
     for _ in range(3):
@@ -126,7 +126,7 @@ def test_two_at_once_lose_nothing_that_both_have(shell: list[str], tmp_path: Pat
     assert files(tmp_path) == set(names)
 
 
-def test_a_program_that_has_a_file_open_keeps_it(shell: list[str], tmp_path: Path) -> None:
+def test_open_file_keeps_its_content(shell: list[str], tmp_path: Path) -> None:
     send(shell, tmp_path, "a")
     with (tmp_path / "a").open() as before:
         send(shell, tmp_path, "a")
@@ -135,7 +135,7 @@ def test_a_program_that_has_a_file_open_keeps_it(shell: list[str], tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_thousands_of_files_take_no_process_each(shell: list[str], tmp_path: Path) -> None:
+def test_thousands_of_files_are_placed_with_few_processes(shell: list[str], tmp_path: Path) -> None:
     names = [f"folder/file{number:04}" for number in range(3000)]
     send(shell, tmp_path, *names)
     before = os.times()
@@ -147,9 +147,7 @@ def test_thousands_of_files_take_no_process_each(shell: list[str], tmp_path: Pat
     ) < 1.5
 
 
-def test_nothing_is_removed_when_the_lists_cannot_be_compared(
-    shell: list[str], tmp_path: Path
-) -> None:
+def test_failed_comparison_of_the_lists_removes_nothing(shell: list[str], tmp_path: Path) -> None:
     if shell[0] == "busybox":
         pytest.skip("its sort is its own")
     send(shell, tmp_path, "a")
@@ -167,7 +165,7 @@ def test_nothing_is_removed_when_the_lists_cannot_be_compared(
     assert (tmp_path / ".provision/files").read_text() == "a\n"
 
 
-def test_root_settles_what_was_sent_whoever_the_images_user_is(tmp_path: Path) -> None:
+def test_files_are_placed_as_root(tmp_path: Path) -> None:
     docker = tmp_path / "docker"
     docker.write_text('#!/bin/sh\nprintf "%s\\n" "$1 $2 $3" >>"${0%/*}/called"\n')
     docker.chmod(0o755)
@@ -182,7 +180,7 @@ def test_root_settles_what_was_sent_whoever_the_images_user_is(tmp_path: Path) -
     assert (tmp_path / "called").read_text() == "cp - worker:/workspace\nexec --user 0\n"
 
 
-def test_a_repository_inside_says_itself_which_files_are_its_own(project: Path) -> None:
+def test_nested_repository_lists_its_own_files(project: Path) -> None:
     write(project, "a.py", "inner/b.py", "inner/.gitignore", "inner/ignored")
     (project / "inner/.gitignore").write_text("ignored\n")
     git_init(project / "inner")
@@ -190,7 +188,7 @@ def test_a_repository_inside_says_itself_which_files_are_its_own(project: Path) 
     assert project_tar.project_files(project) == ["a.py", "inner/.gitignore", "inner/b.py", "link"]
 
 
-def test_a_submodule_that_was_not_checked_out_is_nothing(project: Path) -> None:
+def test_submodule_that_is_not_checked_out_has_no_files(project: Path) -> None:
     write(project, "a.py")
     (project / "lib").mkdir()
     entry = "160000,0123456789012345678901234567890123456789,lib"
@@ -200,7 +198,7 @@ def test_a_submodule_that_was_not_checked_out_is_nothing(project: Path) -> None:
     assert project_tar.project_files(project) == ["a.py"]
 
 
-def test_the_tar_holds_names_and_files_all_of_them_roots(project: Path) -> None:
+def test_archive_holds_names_and_files_owned_by_root(project: Path) -> None:
     write(project, "a.py", "b c")
     with tarfile.open(fileobj=io.BytesIO(project_tar.pack(project, ["a.py", "b c"], "in"))) as tar:
         members = {member.name: (member.uid, member.gid, member.uname) for member in tar}
@@ -212,6 +210,6 @@ def test_the_tar_holds_names_and_files_all_of_them_roots(project: Path) -> None:
     )
 
 
-def test_a_line_break_in_a_name_is_refused(project: Path) -> None:
+def test_file_name_with_line_break_is_refused(project: Path) -> None:
     with pytest.raises(UsageError, match="line break"):
         project_tar.pack(project, ["a\nb"], "in")

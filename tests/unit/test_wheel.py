@@ -36,7 +36,7 @@ def shipped(folder: str) -> set[str]:
     return {path.as_posix() for path in paths if "__pycache__" not in path.parts}
 
 
-def test_the_wheel_holds_every_file(wheel: Path) -> None:
+def test_wheel_holds_every_file(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = {
             name.removeprefix("provision/")
@@ -48,7 +48,7 @@ def test_the_wheel_holds_every_file(wheel: Path) -> None:
     assert held == shipped("provision") | templates
 
 
-def test_the_stand_ins_stay_executable(wheel: Path) -> None:
+def test_stand_ins_are_executable_in_the_wheel(wheel: Path) -> None:
     programs = [
         path
         for path in (ROOT / "provision" / "testing" / "standins").rglob("*")
@@ -63,7 +63,7 @@ def test_the_stand_ins_stay_executable(wheel: Path) -> None:
     assert [path for path, mode in modes.items() if not mode & 0o111] == []
 
 
-def test_the_installed_package_finds_its_templates(wheel: Path, tmp_path: Path) -> None:
+def test_installed_package_finds_its_templates(wheel: Path, tmp_path: Path) -> None:
     """Away from the checkout, as a user has it."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
