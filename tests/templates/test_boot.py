@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
-from invoke.vendor import yaml
 
 from provision.core.errors import TemplateError, UsageError
 from provision.templating import METADATA_URL, USER_DATA_LIMIT_BYTES, boot_unit, render, user_data
@@ -34,7 +34,7 @@ every_shell = pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: str(she
 
 
 def document(text: str) -> dict[str, Any]:
-    loaded = yaml.safe_load(text)  # type: ignore[no-untyped-call]
+    loaded = yaml.safe_load(text)
     assert isinstance(loaded, dict)
     return loaded
 

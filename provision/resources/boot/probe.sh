@@ -6,15 +6,11 @@
 : "${unit:?}" "${check_user_data?}"
 echo "state=$(systemctl is-active "$unit" 2>/dev/null)"
 echo "job=$(systemctl show --property Job --value "$unit" 2>/dev/null)"
-if test -n "$check_user_data" && test "$(os_release ID)" = ID=cos; then
-    metadata() {
-        curl -sf -m 3 -H 'Metadata-Flavor: Google' "http://metadata.google.internal/computeMetadata/v1/instance/$1" 2>/dev/null
-    }
-    if metadata attributes/user-data | grep -q "$unit"; then
-        echo "in_user_data=yes"
-    else
-        echo "in_user_data=no"
-    fi
-    echo "instance=$(metadata name)"
-    echo "zone=$(metadata zone)"
-fi
+test -n "$check_user_data" && test "$(os_release ID)" = ID=cos || exit 0
+metadata() {
+    curl -sf -m 3 -H 'Metadata-Flavor: Google' "http://metadata.google.internal/computeMetadata/v1/instance/$1" 2>/dev/null
+}
+if metadata attributes/user-data | grep -q "$unit"; then listed=yes; else listed=no; fi
+echo "in_user_data=$listed"
+echo "instance=$(metadata name)"
+echo "zone=$(metadata zone)"
