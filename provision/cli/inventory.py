@@ -30,6 +30,6 @@ def ansible(run: Run, *, limit: str | None = None) -> TaskResult:
     Groups come from state, gpu, zone and labels: state_running, gpu_nvidia_l4,
     zone_us_central1_a, label_team_vision.
     """
-    from provision.commands.inventory.list import inventory_ansible
+    from provision.commands.inventory.ansible import inventory_ansible
 
     return inventory_ansible(run.project, limit=limit)

@@ -73,7 +73,7 @@ def offers(run: Run, *, gpu: str | None = None, region: str | None = None) -> Ta
     Prices are estimates with a date. A zone that offers a machine may lack capacity at this
     moment.
     """
-    from provision.commands.vm.offers import vm_offers
+    from provision.commands.vm.offers.offers import vm_offers
 
     return vm_offers(run.project, gpu=gpu, region=region)
 

@@ -124,7 +124,7 @@ class Project:
 
     @cached_property
     def known_hosts(self) -> KnownHosts:
-        """The project's pinned host keys, then the user's known_hosts files, which are only read."""
+        """The project's pinned host keys, and the user's known_hosts files, which are only read."""
         return KnownHosts(self.home / "known_hosts", self.ssh_config.default_known_hosts())
 
     @cached_property
@@ -187,7 +187,7 @@ class Project:
         return ProjectMock(self.home / "mock", self.note_once)
 
     def connect_cloud(self) -> ComputeCloud:
-        """Return the cloud of the settings, the same object in every call; start the mock on demand."""
+        """Return the cloud of the settings, always the same object; start the mock on demand."""
         return self._cloud
 
     @cached_property
@@ -195,7 +195,7 @@ class Project:
         return self.connect_cloud_with()
 
     def connect_cloud_with(self, **limits: Any) -> ComputeCloud:
-        """Return a cloud of its own; `limits` are arguments of `ComputeClient`, such as `attempts`."""
+        """Return a new cloud; `limits` are arguments of `ComputeClient`, such as `attempts`."""
         from provision.cloud.api.gce import GceCloud
 
         return GceCloud(self.cloud_project, self._start_endpoint(), **limits)

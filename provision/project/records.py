@@ -1,4 +1,4 @@
-"""The VMs that this project created, as this machine has them on file, for tasks without a request."""
+"""Records of the VMs that this project created: tasks on a VM need no request to reach it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from provision.core.model import Vm
 
 @dataclass(frozen=True, kw_only=True)
 class VmRecord:
-    """A VM's place, and how tasks log in to it; `key_alias` is the name its host key is pinned under."""
+    """Where a VM is and how tasks log in; `key_alias` is the name its host key is pinned under."""
 
     name: str
     zone: str
@@ -63,7 +63,7 @@ class VmRecords:
         self._path = path
 
     def all(self) -> list[VmRecord]:
-        """Return every record, by name; an unreadable file counts as empty: the cloud has the truth."""
+        """Return every record, by name; an unreadable file counts as empty."""
         try:
             rows = json.loads(self._path.read_text(encoding="utf-8"))
             return [VmRecord(**row) for row in rows]

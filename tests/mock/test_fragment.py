@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.commands.inventory.list import inventory_ansible
+from provision.commands.inventory.ansible import inventory_ansible
 from provision.commands.vm.ssh_config import vm_ssh_config
 from provision.project.project import Project
 from provision.settings.model import HostSettings

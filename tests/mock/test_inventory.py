@@ -13,7 +13,8 @@ import pytest
 
 from provision.cloud.api.gce import GceCloud
 from provision.cloud.api.protocol import Listing
-from provision.commands.inventory.list import inventory_ansible, inventory_list
+from provision.commands.inventory.ansible import inventory_ansible
+from provision.commands.inventory.list import inventory_list
 from provision.commands.shared.targets import Targets
 from provision.commands.vm.provision import vm_provision
 from provision.commands.vm.show import vm_show

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from provision.commands.vm.offers import vm_offers
+from provision.commands.vm.offers.offers import vm_offers
 from provision.core.errors import SettingsError
 from provision.project.project import Project
 from tests.mock.offering import Looker, looker

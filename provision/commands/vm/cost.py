@@ -1,4 +1,4 @@
-"""`vm.cost`: what the project's VMs cost an hour, have cost, and will cost by the end of their time."""
+"""`vm.cost`: what VMs cost an hour, have cost, and will cost by the end of their time."""
 
 from __future__ import annotations
 

@@ -17,9 +17,10 @@ from provision.project.project import Project
 
 
 def vm_reset(project: Project, name: str, *, limits: WaitLimits | None = None) -> TaskResult:
-    """Reset running VMs as their reset button would, wait for SSH, and verify what the boot restored.
+    """Reset running VMs, wait for SSH, and verify what the boot restored.
 
-    Raises as `fetch_selected_vms`, and for a single VM its error; a VM that does not run has one.
+    Like the reset button, without a shutdown. Raises as `fetch_selected_vms`, and for a single VM
+    its error; a VM that does not run has one.
     """
     cloud = project.connect_cloud()
 

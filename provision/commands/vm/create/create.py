@@ -125,7 +125,7 @@ def _wait_for_all(
     acts: Sequence[Result[VmSpec, Created]],
     limits: WaitLimits,
 ) -> list[Result[Vm, None]]:
-    """Wait for SSH on the created VMs side by side; the error of a single requested VM is raised."""
+    """Wait for SSH on the created VMs side by side; the error of a single VM is raised."""
 
     def wait(vm: Vm) -> None:
         with reporting_running_vm(project, vm):

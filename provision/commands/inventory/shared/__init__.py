@@ -1,0 +1,1 @@
+"""What the inventory commands share."""
