@@ -1,4 +1,4 @@
-"""What a command costs before it does anything: `invoke --list` beside an empty tasks file, and where a task's start-up goes.
+"""The start-up time of a command: `invoke --list` against an empty tasks file, and imports.
 
     .venv/bin/python -m bench.startup --rounds 25 --output bench/results/startup.json
 
@@ -53,11 +53,13 @@ def listing(folder: Path, rounds: int) -> dict[str, Any]:
 
 
 def imports(folder: Path) -> dict[str, Any]:
-    """Milliseconds of its own that each package takes to import for `vm.provision`, over SSH included."""
+    """Return the import time of each package, in ms, for `vm.provision` over SSH."""
     (folder / "project").mkdir()
     (folder / "project" / "invoke.yaml").write_text(_SETTINGS)
-    code = "import sys; sys.argv = ['provision', 'vm.provision', '--limit', 'here', '--check']; import provision.hosts.ssh.connection; "
-    code += "from provision.cli.main import main; main()"
+    code = (
+        "import sys; sys.argv = ['provision', 'vm.provision', '--limit', 'here', '--check']; "
+        "import provision.hosts.ssh.connection; from provision.cli.main import main; main()"
+    )
     for _ in range(2):  # the first compiles
         command = [sys.executable, "-X", "importtime", "-c", code]
         done = subprocess.run(
@@ -96,7 +98,7 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         document = {
-            "what": "`invoke --list` with our tasks.py, times the same with an empty one in the same round",
+            "what": "`invoke --list` with our tasks.py, and with an empty one in the same round",
             **measure.surroundings(PACKAGES),
             "rounds": args.rounds,
             "wanted": WANTED,

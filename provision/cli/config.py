@@ -81,7 +81,7 @@ def _runtime_level(runtime: str) -> Level:
             "is not a kind of file that holds settings",
             where=runtime,
             why=f"it ends with none of {', '.join(SUFFIXES)}",
-            fix="write it as YAML, with a name that says so",
+            fix="write it as YAML, with the suffix .yaml",
         )
     return read_file(path)
 
@@ -94,8 +94,8 @@ def _flag_level(leaf: Leaf, text: str) -> Level:
     """
     flag = "--" + leaf.path[-1].replace("_", "-")
     if not text.strip():
-        fix = f"{flag} VALUE, or leave it out: then the settings say it"
-        raise SettingsError("the flag says nothing", where=flag, why="it is empty", fix=fix)
+        fix = f"{flag} VALUE, or leave it out to use the settings"
+        raise SettingsError("the flag has no value", where=flag, why="it is empty", fix=fix)
     return text_level(flag, leaf, text)
 
 

@@ -156,7 +156,7 @@ def _key_lines(root: Any, source: str) -> Iterator[tuple[tuple[str, ...], int]]:
                 raise SettingsError(
                     f"{'.'.join(path)} is set twice",
                     where=f"{source}, line {line}",
-                    why=f"it stands in line {first_lines[name]} too",
+                    why=f"it is also set in line {first_lines[name]}",
                     fix="keep one",
                 )
             first_lines[name] = line

@@ -105,7 +105,7 @@ class Pins:
         if not good:
             raise self._error(
                 "the host's key is unknown",
-                f"nothing is pinned for {self.name}",
+                f"no key is pinned for {self.name}",
                 seen,
                 self._pin_fix(seen),
             )

@@ -87,7 +87,7 @@ def select_by_name(hosts: Sequence[Host], pattern: str) -> list[Host]:
 def no_host_error(hosts: Sequence[Host], pattern: str) -> UsageError:
     """Return the error to raise for a pattern that selects none of the hosts."""
     return UsageError(
-        "the pattern leaves no host", where=repr(pattern), why=_known(hosts), fix="--limit '*'"
+        "the pattern selects no host", where=repr(pattern), why=_known(hosts), fix="--limit '*'"
     )
 
 
@@ -122,14 +122,14 @@ def _is_exclusion(hosts: Sequence[Host], part: str) -> bool:
 def _check_name(hosts: Sequence[Host], part: str, pattern: str) -> None:
     if not part:
         raise UsageError(
-            "a '!' alone takes nothing away",
+            "a '!' alone excludes no host",
             where="--limit",
             why="no name and no filter follows it",
             fix="--limit '!NAME'",
         )
     if part != EVERYTHING and not any(_matches(host, part) for host in hosts):
         raise UsageError(
-            f"no host fits {part!r}", where=pattern, why=_known(hosts), fix="--limit '*'"
+            f"no host matches {part!r}", where=pattern, why=_known(hosts), fix="--limit '*'"
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from provision import __main__ as program_of_ours
+from provision import __main__ as program_module
 from tests.cli.fakes import fake_modules
 
 HERE = Path(__file__).parent
@@ -35,7 +35,7 @@ class Ended:
 
     @property
     def three_lines(self) -> list[str]:
-        """Standard error, which must be one error of three lines."""
+        """Standard error; fails unless it is one error of three lines."""
         lines = self.err.splitlines()
         assert len(lines) == 3, self.err
         assert lines[0].startswith("error: ")
@@ -80,7 +80,7 @@ def cli(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> Cli:
-    """Run a task to its end in the project's folder: stock `invoke` as a process, our own program in this one (it is faster)."""
+    """Run a task in the project's folder: `invoke` as a process, `provision` in this one."""
     fakes = fake_modules()
 
     def run(
@@ -90,10 +90,8 @@ def cli(
         cwd: Path | None = None,
     ) -> Ended:
         if program == "invoke":
-            return in_process_of_its_own(
-                argv(program, *words), cwd or project, {**os.environ, **(env or {})}
-            )
-        with monkeypatch.context() as patch, whole_environment():
+            return run_process(argv(program, *words), cwd or project, {**os.environ, **(env or {})})
+        with monkeypatch.context() as patch, restored_environment():
             patch.chdir(cwd or project)
             patch.setattr(sys, "argv", ["provision", *words])
             patch.setattr(sys, "stdin", io.StringIO())
@@ -104,7 +102,7 @@ def cli(
             capfd.readouterr()
             code: object = 0
             try:
-                program_of_ours.main()
+                program_module.main()
             except SystemExit as end:
                 code = end.code or 0
             out, err = capfd.readouterr()
@@ -114,7 +112,7 @@ def cli(
     return run
 
 
-def in_process_of_its_own(command: list[str], cwd: Path, env: Mapping[str, str]) -> Ended:
+def run_process(command: list[str], cwd: Path, env: Mapping[str, str]) -> Ended:
     done = subprocess.run(
         command,
         cwd=cwd,
@@ -132,7 +130,7 @@ def in_process_of_its_own(command: list[str], cwd: Path, env: Mapping[str, str])
 
 
 @contextmanager
-def whole_environment() -> Iterator[None]:
+def restored_environment() -> Iterator[None]:
     before = dict(os.environ)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Stands in for provision.commands: use cases that do nothing but show what they were given and end in every way there is."""
+"""Fakes of the use cases: they return their arguments, print, fail and end in every way."""
 
 from __future__ import annotations
 

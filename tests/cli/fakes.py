@@ -1,4 +1,4 @@
-"""Fake use cases in the place of `provision.commands`, found by what the command line imports."""
+"""Builds fake modules for `provision.commands` from what provision/cli imports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CLI = Path(__file__).parents[2] / "provision" / "cli"
 
 
 def fake_modules() -> dict[str, ModuleType]:
-    """A module for each one below `provision.commands` that provision/cli imports from, with fakes for the names it asks for."""
+    """Return a fake of each module of `provision.commands` that provision/cli imports from."""
     fakes = runpy.run_path(str(_FAKES))
     modules: dict[str, ModuleType] = {}
     for module, name in _imported():

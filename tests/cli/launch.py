@@ -1,4 +1,4 @@
-"""Runs the stock `invoke` or our `provision` with fake use cases: `python launch.py invoke WORD…`."""
+"""Runs `invoke` or `provision` with fake use cases: `python launch.py invoke WORD…`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of our own standard input is the user's program's: a pipe, a file; never a terminal."""
+"""Standard input for the user's program, and the values of flags."""
 
 from __future__ import annotations
 

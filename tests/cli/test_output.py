@@ -1,4 +1,4 @@
-"""One JSON document on standard output, everything for people elsewhere, exit codes, ends."""
+"""Output and exit codes: the JSON document, text for people, errors, signals, closed streams."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_result_goes_to_stdout_without_notes(cli: Cli) -> None:
 
 
 def test_result_goes_to_stdout_at_any_exit_code(cli: Cli) -> None:
-    """`mps.doctor | less` and `mps.status > report.txt` hold what was found where something is wrong, too."""
+    """`mps.status > report.txt` holds the report of a failed check, too."""
     ended = cli("mps.explain", "--text", "x")
     assert (ended.code, ended.out, ended.err) == (1, "nothing in it is known\n", "")
     assert cli("mps.explain", "--text", "x", "--json").document == {"exit": 1, "matches": []}
@@ -107,7 +107,7 @@ def test_error_as_json_document(cli: Cli) -> None:
 
 @pytest.mark.parametrize("program", ["provision", "invoke"])
 def test_remedies_name_the_called_program(cli: Cli, program: str) -> None:
-    """Resources and tables write `invoke`, since they know of no command line."""
+    """Resources and tables write `invoke`, because they do not know the user's program."""
     people = cli("vm.provision", program=program)
     assert f"  try: {program} vm.provision --diff" in people.out.splitlines()
     document = cli("vm.provision", "--json", program=program).document
@@ -452,7 +452,7 @@ def test_run_writes_history(cli: Cli, tmp_path: Path) -> None:
 def test_closed_standard_streams_are_opened_on_null(
     project: Path, argv: Callable[..., list[str]], program: str, closed: str
 ) -> None:
-    """As under cron: nothing is an error of ours, and a child's words go into no file that we opened."""
+    """As under cron: no error, and a child's output does not go into a file that we opened."""
     line = f'exec "$@" {closed}'
     for words, code in ((("vm.show", "--json"), 0), (("vm.delete",), 2)):
         done = subprocess.run(
@@ -481,8 +481,8 @@ def test_full_disk_behind_stdout_is_reported(
         )
     assert done.returncode == 1
     assert (
-        "error: vm.list: standard output could not be written\n  why: [Errno 28] No space left on device\n  try: df -h\n"
-        in done.stderr
+        "error: vm.list: standard output could not be written\n"
+        "  why: [Errno 28] No space left on device\n  try: df -h\n" in done.stderr
     )
     assert "Traceback" not in done.stderr
 
@@ -502,7 +502,7 @@ def test_unwritable_state_is_reported_as_file_error(cli: Cli, tmp_path: Path) ->
 def test_characters_outside_locale_are_escaped(
     project: Path, argv: Callable[..., list[str]], program: str
 ) -> None:
-    """The note holds an ö, which ASCII has not."""
+    """The note contains an ö, which ASCII lacks."""
     env = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(
         argv(program, "vm.show", "--json"), cwd=project, env=env, capture_output=True, check=False

@@ -1,4 +1,4 @@
-"""Where settings come from: Invoke's files in Invoke's order, variables, flags; and what is said when one is wrong."""
+"""Sources of settings: Invoke's files, variables and flags, their order, and their errors."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def test_unfit_dataflow_machine_type_error_shows_file_and_line(cli: Cli, project
     ended = cli("vm.create")
     assert ended.code == 2
     assert (
-        "invoke.yaml, line 4: provision.dataflow.machine_type is 'n1-standard-4': machine type n1-standard-4 does not fit"
-        in ended.err
+        "invoke.yaml, line 4: provision.dataflow.machine_type is 'n1-standard-4': "
+        "machine type n1-standard-4 does not fit" in ended.err
     )
 
 
@@ -121,7 +121,7 @@ def test_state_folder_follows_xdg(cli: Cli, clean_environment: Path) -> None:
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_variable_overrides_list_of_file(cli: Cli, project: Path, program: str) -> None:
-    """Stock Invoke ends with a traceback here: it cannot cast text to what the file holds."""
+    """Invoke alone ends with a traceback: it cannot convert text to the type in the file."""
     (project / "invoke.yaml").write_text(
         "provision: {zones: [us-east1-b], gpu_count: 1, worker: {requirements: [a]}}"
     )
@@ -145,7 +145,7 @@ def test_empty_variable_is_ignored(cli: Cli, project: Path) -> None:
 
 
 def test_empty_flag_is_refused(cli: Cli, project: Path) -> None:
-    """`--name "$VM"` of a script in which nobody set VM would act on the VM of the settings."""
+    """`--name "$VM"` with VM unset must not act on the VM of the settings."""
     (project / "invoke.yaml").write_text("provision: {name: precious}")
     for task, flag in (
         ("vm.create", "--name"),
@@ -156,15 +156,15 @@ def test_empty_flag_is_refused(cli: Cli, project: Path) -> None:
         assert ended.code == 2
         assert ended.document["error"] == {
             **ended.document["error"],
-            "what": "the flag says nothing",
+            "what": "the flag has no value",
             "where": flag,
             "why": "it is empty",
-            "fix": f"{flag} VALUE, or leave it out: then the settings say it",
+            "fix": f"{flag} VALUE, or leave it out to use the settings",
         }
 
 
 @pytest.mark.parametrize(
-    ("variable", "text", "says"),
+    ("variable", "text", "expected"),
     [
         ("INVOKE_PROVISION_ZONE", "x", "did you mean INVOKE_PROVISION_ZONES?"),
         ("INVOKE_PROVISION_WORKER_ENV", "A=b", "write provision.worker.env into invoke.yaml"),
@@ -175,18 +175,21 @@ def test_empty_flag_is_refused(cli: Cli, project: Path) -> None:
     ],
 )
 def test_unknown_settings_variable_is_refused(
-    cli: Cli, variable: str, text: str, says: str
+    cli: Cli, variable: str, text: str, expected: str
 ) -> None:
     ended = cli("vm.create", env={variable: text})
     assert ended.three_lines[0].startswith(f"error: {variable}: ")
-    assert says in ended.three_lines[2]
+    assert expected in ended.three_lines[2]
     assert ended.code == 2
 
 
 def test_child_processes_see_settings_variables(cli: Cli, project: Path) -> None:
     (project / "tasks.py").write_text(
-        "import sys\nfrom invoke import task\nfrom provision.cli import namespace_for\n\nnamespace = namespace_for(__file__)\n\n\n"
-        "@task\ndef outer(context):\n    context.run('%s -m invoke vm.list --json' % sys.executable)\n\n\nnamespace.add_task(outer)\n"
+        "import sys\nfrom invoke import task\nfrom provision.cli import namespace_for\n\n"
+        "namespace = namespace_for(__file__)\n\n\n"
+        "@task\ndef outer(context):\n"
+        "    context.run('%s -m invoke vm.list --json' % sys.executable)\n\n\n"
+        "namespace.add_task(outer)\n"
     )
     ended = cli("outer", program="invoke", env={"INVOKE_PROVISION_ZONES": "nowhere"})
     assert "INVOKE_PROVISION_ZONES" in ended.out
@@ -302,24 +305,24 @@ def test_settings_file_that_breaks_invoke_is_explained(
 
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "expected"),
     [
         ("absent.yaml", "No such file or directory"),
         ("settings.toml", "it ends with none of yaml, yml, json, py"),
     ],
 )
 def test_unreadable_runtime_file_is_explained(
-    cli: Cli, project: Path, program: str, name: str, says: str
+    cli: Cli, project: Path, program: str, name: str, expected: str
 ) -> None:
     (project / "settings.toml").write_text("")
     ended = cli("-f", name, "vm.create", program=program)
-    assert says in ended.err
+    assert expected in ended.err
     assert "Traceback" not in ended.err
     assert ended.code == 2
 
 
 def test_invalid_file_in_home_folder_is_explained(cli: Cli, clean_environment: Path) -> None:
-    """Invoke reads it before it finds any task of ours: only our own program can do better than a traceback."""
+    """Invoke reads it before our tasks: only `provision` can print more than a traceback."""
     (clean_environment / ".invoke.yaml").write_text("a: [\n")
     ended = cli("vm.list", program="provision")
     assert "line 2, column 1: is not YAML" in ended.three_lines[0]
@@ -340,10 +343,8 @@ def test_gpu_and_machine_type_mismatch_is_refused(cli: Cli, project: Path) -> No
 
 def test_mismatch_of_derived_machine_type_names_the_gpu(cli: Cli) -> None:
     ended = cli("vm.create", "--gpu", "h100")
-    assert (
-        ended.three_lines[0]
-        == "error: --gpu: provision.gpu is 'h100': machine type a3-highgpu-1g cannot be had as STANDARD"
-    )
+    problem = "machine type a3-highgpu-1g cannot be had as STANDARD"
+    assert ended.three_lines[0] == f"error: --gpu: provision.gpu is 'h100': {problem}"
     assert (
         cli("vm.create", "--gpu", "gb300").three_lines[0]
         == "error: --gpu: provision.gpu is 'gb300': nvidia-gb300 cannot be used here"
@@ -361,7 +362,8 @@ def test_error_names_flag_as_source(cli: Cli) -> None:
 
 def test_error_in_users_task_keeps_traceback(cli: Cli, project: Path) -> None:
     (project / "tasks.py").write_text(
-        "from invoke import task\nfrom provision.cli import namespace_for\n\nnamespace = namespace_for(__file__)\n\n\n"
+        "from invoke import task\nfrom provision.cli import namespace_for\n\n"
+        "namespace = namespace_for(__file__)\n\n\n"
         "@task\ndef mine(context):\n    raise LookupError('my own')\n\n\nnamespace.add_task(mine)\n"
     )
     (project / "invoke.yaml").write_text("provision: {zone: x}")
@@ -382,7 +384,7 @@ def test_example_settings_work_unedited(cli: Cli, project: Path) -> None:
 
 
 def test_example_settings_are_complete_and_valid(cli: Cli, project: Path) -> None:
-    """Remove the # of every line: what is shown must be accepted, and nothing may be missing."""
+    """Uncomment every line: each must be valid, and no setting may be missing."""
     lines = (ROOT / "invoke.yaml").read_text().splitlines()
     body = lines[lines.index("provision:") :]
     text = "\n".join(re.sub(r"^( *)# ( *\w+:( |$))", r"\1\2", line) for line in body).replace(
@@ -399,10 +401,11 @@ def test_example_settings_are_complete_and_valid(cli: Cli, project: Path) -> Non
 
 
 def test_list_imports_no_heavy_library(project: Path) -> None:
-    """What `invoke --list` imports: Invoke itself and a few small files of ours."""
+    """`invoke --list` imports Invoke itself and a few small modules."""
     script = (
         "import sys, atexit\nsys.argv = ['invoke', '--list']\nfrom invoke.main import program\n"
-        "try:\n    program.run()\nexcept SystemExit:\n    pass\nprint('\\n'.join(sys.modules), file=sys.stderr)\n"
+        "try:\n    program.run()\nexcept SystemExit:\n    pass\n"
+        "print('\\n'.join(sys.modules), file=sys.stderr)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script],

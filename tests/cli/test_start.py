@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Cli, Ended, in_process_of_its_own
+from tests.cli.conftest import Cli, Ended, run_process
 
 
 @pytest.mark.parametrize("program", ["provision", "invoke"])
@@ -16,7 +16,7 @@ def test_imports_of_task_are_compiled_once(
 ) -> None:
     env = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path / "pycache")}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
-    ended = in_process_of_its_own(argv(program, "vm.list"), project, env)
+    ended = run_process(argv(program, "vm.list"), project, env)
     assert ended.code == 0, ended.err
     compiled = {
         path.name.partition(".")[0]
@@ -42,10 +42,10 @@ PROGRAM = 'runpy.run_module("provision", run_name="__main__", alter_sys=False)'
 STOCK = "from invoke.main import program; program.run()"
 
 
-def cut(project: Path, module: str, words: list[str], program: str = PROGRAM) -> Ended:
-    """How a command ends whose user presses Ctrl-C while it imports `module`."""
+def interrupt_import(project: Path, module: str, words: list[str], program: str = PROGRAM) -> Ended:
+    """Run a command, and press Ctrl-C while it imports `module`."""
     source = INTERRUPTED.format(module=module, argv=["provision", *words]) + program
-    return in_process_of_its_own([sys.executable, "-c", source], project, os.environ)
+    return run_process([sys.executable, "-c", source], project, os.environ)
 
 
 @pytest.mark.parametrize(
@@ -58,19 +58,25 @@ def cut(project: Path, module: str, words: list[str], program: str = PROGRAM) ->
     ids=["before Invoke", "before the task", "in the task"],
 )
 def test_ctrl_c_during_start_exits_130(project: Path, module: str, where: str) -> None:
-    ended = cut(project, module, ["vm.list"])
+    ended = interrupt_import(project, module, ["vm.list"])
     assert (ended.code, ended.out, ended.err) == (130, "", f"error: {where}: interrupted\n")
-    document = cut(project, module, ["vm.list", "--json"]).document
+    document = interrupt_import(project, module, ["vm.list", "--json"]).document
     assert (document["exit"], document["error"]["what"]) == (130, "interrupted")
 
 
 def test_ctrl_c_during_start_of_program_task_exits_130(project: Path) -> None:
-    assert cut(project, "provision.cli.config", ["dev.exec", "--", "cat", "--json"]).out == ""
-    assert cut(project, "provision.cli.config", ["dev.exec", "--", "true"], STOCK).code == 130
+    assert (
+        interrupt_import(project, "provision.cli.config", ["dev.exec", "--", "cat", "--json"]).out
+        == ""
+    )
+    assert (
+        interrupt_import(project, "provision.cli.config", ["dev.exec", "--", "true"], STOCK).code
+        == 130
+    )
 
 
 def test_ctrl_c_during_parsing_exits_130(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Invoke would end with 1 and without a word."""
+    """Invoke would exit with 1 and no message."""
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt

@@ -182,7 +182,7 @@ def test_a_host_that_is_not_reached_is_not_the_programs_failure(
         lambda: dev_shell(project, HERE),
     ]
     for enter in entries:
-        with pytest.raises(Unreachable, match="ssh did not get there") as caught:
+        with pytest.raises(Unreachable, match="ssh could not reach the host") as caught:
             enter()
         assert caught.value.where == "box0"
         assert "refused" in caught.value.why

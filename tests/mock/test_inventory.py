@@ -93,7 +93,7 @@ def test_vms_and_static_hosts_by_filters(workspace: Workspace) -> None:
     workspace.stop()
     assert names(workspace, "state=running") == []
     assert names(workspace, "state=terminated") == ["dev"]
-    with pytest.raises(UsageError, match="no host fits 'nobody'"):
+    with pytest.raises(UsageError, match="no host matches 'nobody'"):
         names(workspace, "nobody")
 
 

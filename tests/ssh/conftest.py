@@ -1,4 +1,4 @@
-"""Servers to connect to: OpenSSH's own where it is installed, and a paramiko server that does what a test tells it."""
+"""SSH servers for tests: OpenSSH's sshd if it is installed, and a scripted paramiko server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ USER = getpass.getuser()
 
 @dataclass
 class Collected:
-    """What a command printed."""
+    """The collected output of a command."""
 
     out: bytearray = field(default_factory=bytearray)
     err: bytearray = field(default_factory=bytearray)
@@ -52,7 +52,7 @@ def got() -> Collected:
 
 
 def generate_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
-    """A key pair made by ssh-keygen; the public half stands beside it."""
+    """Create a key pair with ssh-keygen; return the path of the private key."""
     subprocess.run(
         ["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-C", path.name, "-f", str(path)],
         check=True,
@@ -70,17 +70,17 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def wait_until(true: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    """Wait for something that another thread or process does."""
+def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    """Wait until a condition holds that another thread or process brings about."""
     deadline = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen in time"
+    while not condition():
+        assert time.monotonic() < deadline, "the condition does not hold in time"
         time.sleep(0.01)
 
 
 @dataclass
 class Server:
-    """A running SSH server and what is needed to log into it."""
+    """A running SSH server, and what a login needs."""
 
     port: int
     host_key: str
@@ -106,7 +106,7 @@ class Server:
 
 @dataclass
 class Sshd:
-    """OpenSSH's server with a configuration of its own; as the user who runs the tests, root or not."""
+    """OpenSSH's sshd with its own configuration, run by the user of the tests."""
 
     folder: Path
     settings: dict[str, str] = field(default_factory=dict)
@@ -121,9 +121,8 @@ class Sshd:
         home.mkdir()
         (self.folder / "authorized_keys").write_text(public_line(identity) + "\n")
         if os.getuid() == 0:
-            Path("/run/sshd").mkdir(
-                mode=0o755, exist_ok=True
-            )  # sshd's empty folder for its unprivileged half
+            # sshd needs this empty folder for privilege separation
+            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         self.port = free_port()
         lines = {
             "ListenAddress": f"127.0.0.1:{self.port}",
@@ -172,7 +171,7 @@ needs_sshd = pytest.mark.skipif(SSHD is None, reason="OpenSSH's sshd is not inst
 
 @pytest.fixture(scope="session")
 def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """OpenSSH's sshd with its defaults."""
+    """OpenSSH's sshd with its default settings."""
     if SSHD is None:
         pytest.skip("OpenSSH's sshd is not installed")
     daemon = Sshd(tmp_path_factory.mktemp("sshd"))
@@ -184,7 +183,7 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def make_sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Server]]:
-    """Start a sshd with other settings or host keys."""
+    """Start sshd instances with other settings or host keys."""
     if SSHD is None:
         pytest.skip("OpenSSH's sshd is not installed")
     daemons: list[Sshd] = []
@@ -199,7 +198,7 @@ def make_sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...
 
 
 class ScriptedServer(paramiko.ServerInterface):
-    """A paramiko server whose behaviour a test sets: what it accepts, and what it does with a command."""
+    """A paramiko server; tests set what it accepts, and what it does with a command."""
 
     def __init__(self, folder: Path) -> None:
         self.key = paramiko.Ed25519Key.from_private_key_file(
@@ -291,7 +290,7 @@ def mock_host(clean_session: None) -> Iterator[MockHost]:
 
 @pytest.fixture(params=["openssh", "mock", "local"])
 def transport(request: pytest.FixtureRequest) -> Iterator[Transport]:
-    """The same contract, kept by every transport."""
+    """Each kind of transport: they share one contract."""
     opened: Transport
     if request.param == "mock":
         mock: MockHost = request.getfixturevalue("mock_host")

@@ -1,4 +1,4 @@
-"""Getting there: whose key is accepted, which of ours is offered, through which gateways, and how it fails."""
+"""Connecting by SSH: host keys, authentication, ssh_config, gateways, proxies and failures."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from provision.testing.network import Network
 Fixture = Any
 
 
-def runs(
+def can_run(
     host: Host, known_hosts: KnownHosts, config: SshConfig | None = None, timeout_s: float = 20
 ) -> bool:
-    """Connect, run a command, hang up."""
+    """Connect, run a command, close; return whether the command succeeded."""
     out = bytearray()
     transport = connect(host, known_hosts=known_hosts, timeout_s=timeout_s, ssh_config=config)
     try:
@@ -63,7 +63,7 @@ def generate(folder: Path, name: str, *options: str) -> Path:
 
 
 def test_pinned_host_key_is_accepted(sshd: Fixture) -> None:
-    assert runs(sshd.host(), sshd.known_hosts)
+    assert can_run(sshd.host(), sshd.known_hosts)
 
 
 def test_unknown_host_key_aborts_before_authentication(scripted: Fixture, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_unknown_host_key_aborts_before_authentication(scripted: Fixture, tmp_pa
     with pytest.raises(HostKeyMismatch, match="unknown") as caught:
         connect(server.host(host_key=None), known_hosts=KnownHosts(tmp_path / "none"))
     seen = HostKey.parse(server.host_key)
-    assert f"nothing is pinned for [127.0.0.1]:{server.port}" in caught.value.why
+    assert f"no key is pinned for [127.0.0.1]:{server.port}" in caught.value.why
     assert str(seen) in caught.value.why
     assert seen.line in caught.value.fix
     assert scripted.auth_requests == 0
@@ -82,7 +82,7 @@ def test_host_key_setting_suggested_by_error_works(sshd: Fixture, tmp_path: Path
         connect(sshd.host(host_key=None), known_hosts=KnownHosts(tmp_path / "none"))
     found = re.search(r"host_key: '(.*)'", caught.value.fix)
     assert found is not None
-    assert runs(sshd.host(host_key=found[1]), KnownHosts(tmp_path / "none"))
+    assert can_run(sshd.host(host_key=found[1]), KnownHosts(tmp_path / "none"))
 
 
 def test_changed_host_key_aborts(scripted: Fixture, sshd: Fixture) -> None:
@@ -99,7 +99,7 @@ def test_vm_key_is_found_by_instance_id(sshd: Fixture, tmp_path: Path) -> None:
     known_hosts = KnownHosts(tmp_path / "known_hosts")
     host = sshd.host(host_key=None, key_alias="7110394021")
     known_hosts.pin("7110394021", sshd.host_key)
-    assert runs(host, known_hosts)
+    assert can_run(host, known_hosts)
     with pytest.raises(HostKeyMismatch):
         connect(replace(host, key_alias="7110394022"), known_hosts=known_hosts)
 
@@ -108,7 +108,7 @@ def test_pinned_algorithm_is_negotiated_first(make_sshd: Fixture, tmp_path: Path
     server = make_sshd(host_keys=("ed25519", "ecdsa", "rsa"))
     for kind in ("ed25519", "ecdsa", "rsa"):
         line = (server.state / f"host_{kind}.pub").read_text()
-        assert runs(server.host(host_key=line), KnownHosts(tmp_path / "none"))
+        assert can_run(server.host(host_key=line), KnownHosts(tmp_path / "none"))
 
 
 def test_known_hosts_files_of_ssh_config_are_read(sshd: Fixture, tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_known_hosts_files_of_ssh_config_are_read(sshd: Fixture, tmp_path: Path)
     config = SshConfig(
         text=f"Host 127.0.0.1\n UserKnownHostsFile {tmp_path}/mine\n HostKeyAlias the-alias\n"
     )
-    assert runs(sshd.host(host_key=None), KnownHosts(tmp_path / "none"), config)
+    assert can_run(sshd.host(host_key=None), KnownHosts(tmp_path / "none"), config)
 
 
 def test_scan_returns_every_key_without_login(make_sshd: Fixture, tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_default_key_files_are_tried_without_identity(
         ["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", str(key)], check=True, timeout=60
     )
     server = make_sshd(AuthorizedKeysFile=str(key) + ".pub")
-    assert runs(server.host(identity=None), server.known_hosts, SshConfig(home=tmp_path))
+    assert can_run(server.host(identity=None), server.known_hosts, SshConfig(home=tmp_path))
     with pytest.raises(Unreachable, match="no key is accepted") as caught:
         connect(server.host(identity=None), known_hosts=server.known_hosts)
     assert "there is no key to try" in caught.value.why
@@ -188,12 +188,12 @@ def test_default_key_files_are_tried_without_identity(
 
 def test_identity_file_of_ssh_config_is_used(sshd: Fixture) -> None:
     config = SshConfig(text=f"Host *\n IdentityFile {sshd.identity}\n")
-    assert runs(sshd.host(identity=None), sshd.known_hosts, config)
+    assert can_run(sshd.host(identity=None), sshd.known_hosts, config)
 
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[str]:
-    """A real ssh-agent; its value is the socket."""
+    """A running ssh-agent; the value is its socket."""
     path = f"/tmp/agent-{os.getpid()}-{threading.get_ident() % 10000}"
     process = subprocess.Popen(["ssh-agent", "-D", "-a", path], stdout=subprocess.DEVNULL)
     while not Path(path).exists():
@@ -217,8 +217,8 @@ def ssh_add(socket_path: str, key: Path) -> None:
 def test_agent_keys_are_offered(sshd: Fixture, agent: str, tmp_path: Path) -> None:
     ssh_add(agent, generate(tmp_path, "unrelated"))
     ssh_add(agent, sshd.identity)
-    assert runs(sshd.host(identity=None), sshd.known_hosts, SshConfig(agent_socket=agent))
-    assert runs(
+    assert can_run(sshd.host(identity=None), sshd.known_hosts, SshConfig(agent_socket=agent))
+    assert can_run(
         sshd.host(identity=None), sshd.known_hosts, SshConfig(text=f"IdentityAgent {agent}")
     )
 
@@ -241,7 +241,7 @@ def test_identity_setting_suppresses_other_agent_keys(
 def test_identity_may_be_public_key_held_by_agent(sshd: Fixture, agent: str) -> None:
     ssh_add(agent, sshd.identity)
     config = SshConfig(agent_socket=agent)
-    assert runs(sshd.host(identity=f"{sshd.identity}.pub"), sshd.known_hosts, config)
+    assert can_run(sshd.host(identity=f"{sshd.identity}.pub"), sshd.known_hosts, config)
     with pytest.raises(Unreachable) as caught:
         connect(sshd.host(identity=f"{sshd.identity}.pub"), known_hosts=sshd.known_hosts)
     assert "private half is not in the agent" in caught.value.why
@@ -259,11 +259,13 @@ def test_key_with_passphrase_works_through_agent(
         capture_output=True,
     )
     server = make_sshd(AuthorizedKeysFile=str(key) + ".pub")
-    assert runs(server.host(identity=str(key)), server.known_hosts, SshConfig(agent_socket=agent))
+    assert can_run(
+        server.host(identity=str(key)), server.known_hosts, SshConfig(agent_socket=agent)
+    )
 
 
 def test_missing_agent_is_ignored(sshd: Fixture, tmp_path: Path) -> None:
-    assert runs(sshd.host(), sshd.known_hosts, SshConfig(agent_socket=str(tmp_path / "gone")))
+    assert can_run(sshd.host(), sshd.known_hosts, SshConfig(agent_socket=str(tmp_path / "gone")))
 
 
 def test_last_of_many_keys_is_accepted(make_sshd: Fixture, agent: str, tmp_path: Path) -> None:
@@ -271,7 +273,7 @@ def test_last_of_many_keys_is_accepted(make_sshd: Fixture, agent: str, tmp_path:
     for key in keys:
         ssh_add(agent, key)
     server = make_sshd(AuthorizedKeysFile=str(keys[-1]) + ".pub")
-    assert runs(server.host(identity=None), server.known_hosts, SshConfig(agent_socket=agent))
+    assert can_run(server.host(identity=None), server.known_hosts, SshConfig(agent_socket=agent))
 
 
 def test_too_many_refused_keys_report_server_message(
@@ -301,15 +303,16 @@ def test_second_factor_requirement_is_reported(make_sshd: Fixture) -> None:
 
 def test_hostname_of_ssh_config_is_used(sshd: Fixture, tmp_path: Path) -> None:
     config = SshConfig(
-        text=f"Host work*\n HostName 127.0.0.1\n Port {sshd.port}\n User {sshd.host().user}\n IdentityFile {sshd.identity}\n"
+        text=f"Host work*\n HostName 127.0.0.1\n Port {sshd.port}\n"
+        f" User {sshd.host().user}\n IdentityFile {sshd.identity}\n"
     )
     host = Host(name="dev", address="workstation", host_key=sshd.host_key)
-    assert runs(host, KnownHosts(tmp_path / "none"), config)
+    assert can_run(host, KnownHosts(tmp_path / "none"), config)
 
 
 def test_settings_override_ssh_config(sshd: Fixture) -> None:
     config = SshConfig(text="Host *\n Port 1\n User nobody-of-that-name\n")
-    assert runs(sshd.host(), sshd.known_hosts, config)
+    assert can_run(sshd.host(), sshd.known_hosts, config)
 
 
 @pytest.mark.parametrize(("port", "asked"), [(22, 22), (None, 2200)])
@@ -336,7 +339,7 @@ def test_explicit_identity_overrides_ssh_config(sshd: Fixture, tmp_path: Path) -
     with pytest.raises(Unreachable) as caught:
         connect(sshd.host(identity=None), known_hosts=sshd.known_hosts, ssh_config=config)
     assert f"refused: {other}" in caught.value.why
-    assert runs(sshd.host(), sshd.known_hosts, config)
+    assert can_run(sshd.host(), sshd.known_hosts, config)
 
 
 def test_invalid_ssh_config_is_usage_error(sshd: Fixture) -> None:
@@ -350,7 +353,8 @@ def test_invalid_ssh_config_is_usage_error(sshd: Fixture) -> None:
 
 def gateway_config(gateway: Any, key: str = "ProxyJump") -> str:
     return (
-        f"Host gate\n HostName 127.0.0.1\n Port {gateway.port}\n User {gateway.host().user}\n IdentityFile {gateway.identity}\n"
+        f"Host gate\n HostName 127.0.0.1\n Port {gateway.port}\n"
+        f" User {gateway.host().user}\n IdentityFile {gateway.identity}\n"
         f" HostKeyAlias gate-key\nHost 127.0.0.1\n {key} gate\n"
     )
 
@@ -359,7 +363,7 @@ def test_connects_through_gateway(sshd: Fixture, make_sshd: Fixture, tmp_path: P
     gateway = make_sshd()
     known_hosts = KnownHosts(tmp_path / "known_hosts")
     known_hosts.pin("gate-key", gateway.host_key)
-    assert runs(sshd.host(), known_hosts, SshConfig(text=gateway_config(gateway)))
+    assert can_run(sshd.host(), known_hosts, SshConfig(text=gateway_config(gateway)))
     assert "Accepted publickey" in (gateway.state / "log").read_text()
 
 
@@ -409,7 +413,7 @@ def test_connects_through_two_gateways(sshd: Fixture, make_sshd: Fixture, tmp_pa
         "ProxyJump gate", f"ProxyJump gate,localhost:{second.port}"
     )
     text += f"Host localhost\n IdentityFile {second.identity}\n"
-    assert runs(sshd.host(), known_hosts, SshConfig(text=text))
+    assert can_run(sshd.host(), known_hosts, SshConfig(text=text))
     for gateway in (first, second):
         assert "Accepted publickey" in (gateway.state / "log").read_text()
 
@@ -423,7 +427,7 @@ def test_gateway_that_cannot_reach_host_is_reported(make_sshd: Fixture, tmp_path
     host = gateway.host(port=closed)
     with pytest.raises(Unreachable, match="no SSH connection") as caught:
         connect(host, known_hosts=known_hosts, ssh_config=SshConfig(text=gateway_config(gateway)))
-    assert "gateway could not open the way" in caught.value.why
+    assert "gateway could not connect to the host" in caught.value.why
 
 
 def test_circular_gateways_are_usage_error(sshd: Fixture) -> None:
@@ -441,12 +445,12 @@ def test_gateway_of_all_hosts_is_reached_directly(
     known_hosts = KnownHosts(tmp_path / "known_hosts")
     known_hosts.pin("gate-key", gateway.host_key)
     text = gateway_config(gateway).replace("Host 127.0.0.1\n", "Host *\n")
-    assert runs(sshd.host(), known_hosts, SshConfig(text=text))
+    assert can_run(sshd.host(), known_hosts, SshConfig(text=text))
 
 
 @pytest.fixture
 def proxy(tmp_path: Path) -> Path:
-    """A program that connects its standard input and output to a host and port, and writes down that it ran."""
+    """A proxy program: it connects its standard streams to HOST PORT and logs its arguments."""
     path = tmp_path / "proxy.sh"
     path.write_text(
         f'#!/bin/sh\necho "$@" >> {tmp_path}/ran\nexec nc "$1" "$2"\n'
@@ -474,7 +478,7 @@ while data := s.recv(65536):
 
 def test_connects_through_proxy_command(sshd: Fixture, proxy: Path, tmp_path: Path) -> None:
     config = SshConfig(text=f"Host 127.0.0.1\n ProxyCommand {proxy} %h %p as:%r 100%%\n")
-    assert runs(sshd.host(), sshd.known_hosts, config)
+    assert can_run(sshd.host(), sshd.known_hosts, config)
     assert (tmp_path / "ran").read_text() == f"127.0.0.1 {sshd.port} as:{sshd.host().user} 100%\n"
 
 
@@ -547,12 +551,12 @@ def test_invalid_ssh_config_value_is_usage_error(sshd: Fixture, line: str) -> No
 
 @pytest.mark.parametrize("value", ["yes", "Yes", "$SSH_AUTH_SOCK", "/some/socket"])
 def test_forward_agent_of_ssh_config_is_ignored(sshd: Fixture, value: str) -> None:
-    assert runs(sshd.host(), sshd.known_hosts, SshConfig(text=f"ForwardAgent {value}\n"))
+    assert can_run(sshd.host(), sshd.known_hosts, SshConfig(text=f"ForwardAgent {value}\n"))
 
 
 def test_default_known_hosts_files_are_read(sshd: Fixture, tmp_path: Path) -> None:
     (tmp_path / "user").write_text(f"[127.0.0.1]:{sshd.port} {sshd.host_key}\n")
-    assert runs(sshd.host(host_key=None), KnownHosts(tmp_path / "none", [tmp_path / "user"]))
+    assert can_run(sshd.host(host_key=None), KnownHosts(tmp_path / "none", [tmp_path / "user"]))
 
 
 def test_connects_to_ipv6_address(make_sshd: Fixture, tmp_path: Path) -> None:
@@ -563,7 +567,7 @@ def test_connects_to_ipv6_address(make_sshd: Fixture, tmp_path: Path) -> None:
     server = make_sshd(ListenAddress="127.0.0.1:{port}\nListenAddress [::1]:{port}")
     known_hosts = KnownHosts(tmp_path / "known_hosts")
     known_hosts.pin(f"[::1]:{server.port}", server.host_key)
-    assert runs(server.host(address="::1", host_key=None), known_hosts)
+    assert can_run(server.host(address="::1", host_key=None), known_hosts)
 
 
 # --- bad luck -------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What every transport promises about a command: bytes, statuses, time limits, ends."""
+"""The contract of every transport: bytes, exit statuses, time limits, lost connections."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_closed_transport_refuses_commands(transport: Transport, got: Fixture) -
 
 def test_failing_sink_ends_exchange_but_not_connection(transport: Transport, got: Fixture) -> None:
     def full(data: bytes) -> None:
-        raise BrokenPipeError(len(data))  # nobody reads our own output any more, as with `| head`
+        raise BrokenPipeError(len(data))  # the reader of our output is gone, as with `| head`
 
     with pytest.raises(BrokenPipeError):
         transport.exchange("echo x; sleep 60", on_stdout=full, on_stderr=full, timeout_s=20)
@@ -223,7 +223,10 @@ def test_any_output_arrives_byte_for_byte(
     transport: Transport, out: bytes, err: bytes, status: int
 ) -> None:
     seen_out, seen_err = bytearray(), bytearray()
-    command = f"dd bs=1 count={len(out)} 2>/dev/null; dd bs=1 count={len(err)} >&2 2>/dev/null; exit {status}"
+    command = (
+        f"dd bs=1 count={len(out)} 2>/dev/null; "
+        f"dd bs=1 count={len(err)} >&2 2>/dev/null; exit {status}"
+    )
     assert (
         transport.exchange(
             command, out + err, on_stdout=seen_out.extend, on_stderr=seen_err.extend, timeout_s=30
@@ -276,7 +279,7 @@ def test_session_limit_is_reported(make_sshd: Fixture, got: Fixture) -> None:
 
 
 def _nest(transport: SshTransport, depth: int, running: threading.Event) -> None:
-    """Run a command from within the sink of another: `depth` sessions at once."""
+    """Run a command in the sink of another one: `depth` sessions at once."""
     if depth:
         transport.exchange(
             "echo x; cat >/dev/null",
@@ -304,7 +307,7 @@ def test_refused_session_is_reported(scripted: Fixture, got: Fixture) -> None:
 
 
 def test_prefetched_session_closed_by_server_is_replaced(scripted: Fixture, got: Fixture) -> None:
-    """The session asked for in advance may be gone when it is needed: sshd's ChannelTimeout, or a server that forgets it."""
+    """sshd's ChannelTimeout may close a session that is requested in advance and not used."""
 
     def end(channel: paramiko.Channel, command: str) -> None:
         channel.send_exit_status(4)
@@ -349,7 +352,7 @@ def test_status_before_last_output_loses_no_output(scripted: Fixture, got: Fixtu
 
 
 def test_status_without_end_of_output_is_unreachable(scripted: Fixture, got: Fixture) -> None:
-    """OpenSSH sends the status as soon as the command ends, even while output is still to come."""
+    """OpenSSH sends the status when the command ends, possibly before the rest of its output."""
 
     def vanish(channel: paramiko.Channel, command: str) -> None:
         channel.sendall(b"half of it")
@@ -388,7 +391,7 @@ def test_rekeying_during_command_keeps_output(make_sshd: Fixture, got: Fixture, 
 def test_each_further_command_takes_one_round_trip(
     sshd: Fixture, got: Fixture, network: Network
 ) -> None:
-    """The session is there before the command is known, so its request is the only thing to wait for."""
+    """The session is open before the command is known: only the command's request takes time."""
     relay = network.relay(("127.0.0.1", sshd.port), delay_s=0.1)
     transport = connect(sshd.host(port=relay.port), known_hosts=sshd.known_hosts)
     transport.exchange("true", **got.sinks, timeout_s=20)
@@ -397,5 +400,5 @@ def test_each_further_command_takes_one_round_trip(
         started = time.monotonic()
         transport.exchange("true", b"input", **got.sinks, timeout_s=20)
         times.append(time.monotonic() - started)
-    assert 0.2 <= min(times) < 0.38  # the machine may be busy, but not five times
+    assert 0.2 <= min(times) < 0.38  # the fastest of five, because the machine may be busy
     transport.close()

@@ -1,4 +1,4 @@
-"""The toolkit's own key pair, and where state is kept."""
+"""The toolkit's own key pair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is pinned, how it is found, and what is said when it does not fit."""
+"""Known host keys: look-up, pinning, and the errors for unknown and changed keys."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_known_hosts_lines_of_other_hosts_are_skipped(known: KnownHosts, line: s
 
 
 def test_truncated_key_in_file_is_skipped(known: KnownHosts) -> None:
-    """What is left of a torn line must not make the true key look like a changed one."""
+    """A truncated line must not make the correct key look changed."""
     known.others[0].write_text(
         f"vm.example {ED[:-6]}\nvm.example sk-ssh-ed25519@openssh.com AAAA\n"
     )
@@ -194,7 +194,7 @@ def test_unknown_key_error_shows_seen_key_and_setting_to_add(known: KnownHosts) 
     assert error.exit_code == 4
     assert error.where == "dev"
     assert error.why.splitlines() == [
-        "expected: nothing is pinned for vm.example",
+        "expected: no key is pinned for vm.example",
         f"seen:     ssh-ed25519 {HostKey.parse(ED).fingerprint}",
     ]
     assert error.fix.endswith(f"provision.hosts.dev.host_key: '{ED}'")

@@ -1,4 +1,4 @@
-"""Which hosts a pattern means."""
+"""Selecting hosts by pattern."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_name_pattern_selects_hosts(pattern: str, names: list[str]) -> None:
     "pattern", ["nobody", "dev,nobody", "DEV", "gpu", "!nobody", "dev,!gqu-*", "rack[2]", "de v"]
 )
 def test_unknown_name_error_lists_known_hosts(pattern: str) -> None:
-    with pytest.raises(UsageError, match="no host fits") as caught:
+    with pytest.raises(UsageError, match="no host matches") as caught:
         select_by_name(HOSTS, pattern)
     assert all(name in caught.value.why for name in NAMES)
     assert caught.value.exit_code == 2
@@ -155,7 +155,7 @@ def test_unknown_filter_error_suggests_nearest(pattern: str, fix: str) -> None:
     ],
 )
 def test_unknown_state_error_suggests_nearest(pattern: str, fix: str) -> None:
-    """Misspelt, `!state=runing` would spare nobody."""
+    """A misspelt `!state=runing` would exclude no host."""
     with pytest.raises(UsageError, match="there is no state") as caught:
         select_hosts(HOSTS, pattern)
     assert caught.value.fix == f"--limit '{fix}'"
@@ -164,7 +164,7 @@ def test_unknown_state_error_suggests_nearest(pattern: str, fix: str) -> None:
 
 @pytest.mark.parametrize("pattern", ["!", "dev,! "])
 def test_bare_exclamation_mark_is_refused(pattern: str) -> None:
-    with pytest.raises(UsageError, match="a '!' alone takes nothing away") as caught:
+    with pytest.raises(UsageError, match="a '!' alone excludes no host") as caught:
         select_by_name(HOSTS, pattern)
     assert caught.value.fix == "--limit '!NAME'"
 

@@ -1,4 +1,4 @@
-"""The relay itself: it must delay, count and break things, and nothing else."""
+"""The relay of the tests: it delays, counts, cuts and silences connections."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from provision.testing.network import Network
 
 @pytest.fixture
 def echo() -> Iterator[tuple[str, int]]:
-    """A server that sends back what it gets."""
+    """An echo server; the value is its address."""
     server = socket.create_server(("127.0.0.1", 0), backlog=200)
 
     def talk(client: socket.socket) -> None:
@@ -55,7 +55,7 @@ def read_all(sock: socket.socket) -> bytes:
 
 
 def talk(port: int, data: bytes) -> bytes:
-    """Send everything, end, and read everything."""
+    """Send data, close the sending side, and return all that comes back."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
 
         def send() -> None:

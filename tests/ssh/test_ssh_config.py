@@ -1,4 +1,4 @@
-"""The user's ssh_config as a value, Includes expanded."""
+"""The user's ssh_config: files, Includes, aliases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interactive sessions on a real terminal: with the system's ssh, with paramiko, and on this very machine."""
+"""Interactive sessions on a terminal: with the system's ssh, with paramiko, and locally."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ED = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBhAqcVaWAMCSKt6NHhRBhFcyISvgC0pbZAKHP
 
 @dataclass
 class Typist:
-    """A child process on a terminal of its own, and somebody who types and reads."""
+    """A child process on its own terminal, with methods to type and to read the screen."""
 
     pid: int
     fd: int
@@ -47,7 +47,7 @@ class Typist:
         os.write(self.fd, text.encode())
 
     def read_until(self, text: str, timeout_s: float = 15) -> str:
-        """What appears on the screen up to and with `text`."""
+        """Wait until `text` appears on the screen; return the screen up to it."""
         deadline = time.monotonic() + timeout_s
         while text not in self.seen:
             ready, _, _ = select.select([self.fd], [], [], max(0.0, deadline - time.monotonic()))
@@ -82,13 +82,15 @@ from provision.hosts.ssh.terminal import run_interactive
 from provision.core.model import Host
 from provision.core.shell import script
 host, known, body, ssh = eval(sys.stdin.fileno() and '' or os.environ['TEST_ARGUMENTS'])
-sys.exit(run_interactive(host, script(body) if body else None, known_hosts=KnownHosts(Path(known)), environ=os.environ, ssh=ssh))
+body = script(body) if body else None
+known_hosts = KnownHosts(Path(known))
+sys.exit(run_interactive(host, body, known_hosts=known_hosts, environ=os.environ, ssh=ssh))
 """
 
 
 @pytest.fixture
 def sit_down() -> Iterator[Any]:
-    """Start `run_interactive` on a terminal of its own."""
+    """Start `run_interactive` on its own terminal."""
     typists: list[Typist] = []
 
     def start(host: Host, known_hosts: KnownHosts, body: str | None, ssh: str | None) -> Typist:
@@ -225,7 +227,7 @@ def test_piped_input_reaches_remote_program(
     assert capfd.readouterr().out == "from here\n"
 
 
-# --- what ssh is told -----------------------------------------------------------------------------
+# --- arguments of ssh -----------------------------------------------------------------------------
 
 
 def test_ssh_arguments(tmp_path: Path) -> None:
@@ -240,7 +242,8 @@ def test_ssh_arguments(tmp_path: Path) -> None:
     words = ssh_arguments(host, pins=Path("/tmp/a 100%/known"), environ={}, remote="echo $HOME")
     assert words == [
         "-t", "-p", "2222", "-l", "me",
-        "-o", "StrictHostKeyChecking=yes", "-o", "UpdateHostKeys=no", "-o", "ServerAliveInterval=15",
+        "-o", "StrictHostKeyChecking=yes", "-o", "UpdateHostKeys=no",
+        "-o", "ServerAliveInterval=15",
         "-o", 'UserKnownHostsFile="/tmp/a 100%%/known"', "-o", "GlobalKnownHostsFile=none",
         "-o", "HostKeyAlias=4711", "-o", "CheckHostIP=no",
         "-o", 'IdentityFile="/keys/my key"', "-o", "IdentitiesOnly=yes",

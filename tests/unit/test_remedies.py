@@ -1,4 +1,4 @@
-"""What messages tell people to run: each task that a text of the package calls exists, and takes the flags and words given to it."""
+"""Commands in the texts of the package: each task exists and has the given flags."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ FLAGS = {
     for name, task in TASKS.items()
 }
 _CALLED = re.compile(
-    r"(?:\b(?:invoke|provision) |\0 )([a-z]+\.[a-z][a-z-]*|demo|doctor)(?=[ `\"',;.):]|\n|\Z)([^\n`]*)"
+    r"(?:\b(?:invoke|provision) |\0 )([a-z]+\.[a-z][a-z-]*|demo|doctor)"
+    r"(?=[ `\"',;.):]|\n|\Z)([^\n`]*)"
 )
 _END = re.compile(
     r"   |  +#|[;,)(|&]| or | and |: | later\b| takes | removes | continues | looks\b"
@@ -31,7 +32,10 @@ PROGRAM = "\0"
 
 
 def texts() -> Iterator[tuple[str, str]]:
-    """(place, text) of every string that the package writes; the program's name reads as NUL, any other value as `…`."""
+    """Yield (position, text) of every string literal of the package.
+
+    The program's name in an f-string becomes NUL, any other value `…`.
+    """
     for path in sorted((ROOT / "provision").rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         inner = {
@@ -62,26 +66,26 @@ def _text(node: ast.expr) -> str:
 
 
 def calls() -> Iterator[tuple[str, str, str]]:
-    """(place, task, what stands behind it) of every task that is called somewhere."""
+    """Yield (position, task, the words after it) of every command in a text."""
     for place, text in texts():
         for task, rest in _CALLED.findall(text):
             yield place, task, _END.split(rest)[0]
 
 
 def remedies() -> Iterator[tuple[str, str]]:
-    """(place, text) of everything that is given as `fix`."""
+    """Yield (position, text) of every `fix` argument."""
     for path in sorted((ROOT / "provision").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.keyword) and node.arg == "fix":
                 yield f"{path.relative_to(ROOT)}:{node.value.lineno}", _text(node.value)
 
 
-def wrong(task: str, rest: str) -> list[str]:
-    """What such a call would be refused for."""
+def errors_of(task: str, rest: str) -> list[str]:
+    """Return the errors of a command: an unknown task, or unknown flags."""
     if task not in TASKS:
         return ["no such task"]
-    ours = rest.partition(" -- ")[0].split()
-    flags = [word.partition("=")[0] for word in ours if word.startswith("--") and word != "--"]
+    own = rest.partition(" -- ")[0].split()
+    flags = [word.partition("=")[0] for word in own if word.startswith("--") and word != "--"]
     return [flag for flag in flags if flag not in FLAGS[task]]
 
 
@@ -97,7 +101,7 @@ def test_commands_in_texts_exist_with_their_flags() -> None:
     }
     assert len(found) > 60
     assert [
-        (place, task, fault) for place, task, rest in found for fault in wrong(task, rest)
+        (place, task, fault) for place, task, rest in found for fault in errors_of(task, rest)
     ] == []
 
 
@@ -111,11 +115,11 @@ def test_commands_in_texts_exist_with_their_flags() -> None:
     ],
 )
 def test_wrong_command_is_detected(task: str, rest: str, faults: list[str]) -> None:
-    assert wrong(task, rest) == faults
+    assert errors_of(task, rest) == faults
 
 
 def test_remedies_are_complete_commands() -> None:
-    """A task is called by a program; a flag alone, for whatever task it was, is one of ours."""
+    """A remedy with a task begins with the program; a remedy may also be one of our flags."""
     found = dict(remedies())
     assert len(found) > 100
     assert [(place, text) for place, text in found.items() if text.split(" ")[0] in TASKS] == []

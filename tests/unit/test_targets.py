@@ -1,4 +1,4 @@
-"""Which hosts a task is told to act on: what cannot be meant is refused before anybody is asked."""
+"""The hosts that a task acts on: invalid selections are refused before any request."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def _auth_error(host: Host, connection: Connection, failure: AuthFailure) -> Unr
 
 def _answer(name: str, result: object) -> str:
     if not isinstance(result, Exception):
-        return f"{name}: accepted, but more is asked for: {result}"
+        return f"{name}: accepted, but more authentication is required: {result}"
     text = _describe(result)
     return f"refused: {name}" if text.startswith("Authentication failed") else f"{name}: {text}"
 

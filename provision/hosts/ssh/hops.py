@@ -152,7 +152,7 @@ class HopDialer:
             return None
         if depth >= _MAX_HOPS:
             raise UsageError(
-                "the gateways lead in a circle",
+                "the gateways are circular",
                 where=host.name,
                 why=jump,
                 fix="ssh -G " + host.address,
@@ -178,7 +178,7 @@ class HopDialer:
                 or gateway.disconnect_reason
                 or "no answer"
             )
-            raise SSHException(f"the gateway could not open the way: {refusal}")
+            raise SSHException(f"the gateway could not connect to the host: {refusal}")
         return channel
 
     def _start_proxy(self, process: ProxyProcess) -> socket.socket:

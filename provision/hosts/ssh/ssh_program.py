@@ -118,7 +118,7 @@ def check_reachable(
     why = why or f"{program} ended with status {SSH_FAILED}"
     if host.proxy:
         raise iap.tunnel_error(host, why)
-    raise Unreachable("ssh did not get there", where=host.name, why=why, fix=fix)
+    raise Unreachable("ssh could not reach the host", where=host.name, why=why, fix=fix)
 
 
 def _try_to_connect(
