@@ -118,7 +118,7 @@ def test_tasks_take_filters_and_ask_the_cloud_for_them_alone(workspace: Workspac
         vm_provision(workspace.project, Targets(limit="d*,!desk", check=True)).document["hosts"]
     ) == ["dev"]
     assert workspace.cloud.emulator.counted() == []
-    with pytest.raises(UsageError, match="leaves no host"):
+    with pytest.raises(UsageError, match="selects no host"):
         vm_provision(workspace.project, Targets(limit="state=terminated"))
 
 

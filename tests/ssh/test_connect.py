@@ -434,7 +434,7 @@ def test_circular_gateways_are_usage_error(sshd: Fixture) -> None:
     config = SshConfig(
         text="Host 127.0.0.1\n ProxyJump a\nHost a\n ProxyJump b\nHost b\n ProxyJump a\n"
     )
-    with pytest.raises(UsageError, match="circle"):
+    with pytest.raises(UsageError, match="circular"):
         connect(sshd.host(), known_hosts=sshd.known_hosts, ssh_config=config)
 
 

@@ -51,7 +51,7 @@ def test_unknown_name_error_lists_known_hosts(pattern: str) -> None:
 
 @pytest.mark.parametrize("pattern", ["", " , ", "dev,!dev", "!*", "dev,!all"])
 def test_pattern_without_match_is_refused(pattern: str) -> None:
-    with pytest.raises(UsageError, match="leaves no host"):
+    with pytest.raises(UsageError, match="selects no host"):
         select_by_name(HOSTS, pattern)
 
 
