@@ -407,7 +407,7 @@ def test_machine_types_say_which_gpus_they_bring(emulator: ComputeEmulator) -> N
     assert items["zones/us-central1-f"]["warning"]["code"] == "NO_RESULTS_ON_PAGE"
 
 
-def test_accelerators_by_zone(emulator: ComputeEmulator) -> None:
+def test_accelerators_are_listed_by_zone(emulator: ComputeEmulator) -> None:
     items = get_json(emulator, "projects/demo/aggregated/acceleratorTypes")["items"]
     assert [gpu["name"] for gpu in items["zones/us-west1-c"]["acceleratorTypes"]] == ["nvidia-l4"]
 

@@ -181,7 +181,9 @@ def name_of(luck: Luck) -> str:
 
 
 @pytest.mark.parametrize("luck", SOME, ids=name_of)
-def test_bad_luck(luck: Luck, make_spec: MakeSpec, tmp_path: Path) -> None:
+def test_faulty_call_leaves_no_unjournalled_vm(
+    luck: Luck, make_spec: MakeSpec, tmp_path: Path
+) -> None:
     assert suffer(tmp_path, make_spec(), luck) in ENDS
 
 
@@ -189,7 +191,9 @@ def test_bad_luck(luck: Luck, make_spec: MakeSpec, tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_all_bad_luck(command: str, call: str, make_spec: MakeSpec, tmp_path: Path) -> None:
+def test_every_faulty_call_leaves_no_unjournalled_vm(
+    command: str, call: str, make_spec: MakeSpec, tmp_path: Path
+) -> None:
     codes = Counter(
         suffer(tmp_path / str(number), make_spec(), luck)
         for number, luck in enumerate(MATRIX)
@@ -199,7 +203,9 @@ def test_all_bad_luck(command: str, call: str, make_spec: MakeSpec, tmp_path: Pa
     assert set(codes) <= ENDS
 
 
-def test_no_call_of_create_and_delete_is_missing(make_spec: MakeSpec, tmp_path: Path) -> None:
+def test_fault_matrix_covers_every_call_of_create_and_delete(
+    make_spec: MakeSpec, tmp_path: Path
+) -> None:
     """Whatever they send, on their best day and after a lost answer, is in the matrix."""
     with world(tmp_path, make_spec()) as here:
         lost = Fault(
@@ -211,7 +217,7 @@ def test_no_call_of_create_and_delete_is_missing(make_spec: MakeSpec, tmp_path: 
         assert set(here.emulator.counted()) == set(CALLS)
 
 
-def test_the_page_says_how_many_combinations_there_are() -> None:
+def test_reliability_page_has_the_counted_figures() -> None:
     text = PAGE.read_text(encoding="utf-8")
     rows = dict(re.findall(r"(?m)^\| ([^|`]+?) +\| ([\d,]+) \|", text))
     assert rows == {

@@ -63,7 +63,7 @@ made."""
 
 
 @pytest.mark.parametrize(("changed", "wanted"), SOLD)
-def test_the_cloud_takes_what_is_built(
+def test_emulator_accepts_every_provisioning_model(
     emulator: ComputeEmulator,
     context: CloudContext,
     make_spec: MakeSpec,
@@ -81,7 +81,7 @@ def test_the_cloud_takes_what_is_built(
     assert not create_vm(context, make_spec(**changed), ZONES).changed
 
 
-def test_at_the_end_of_its_time_it_is_stopped_or_deleted(
+def test_vm_is_stopped_or_deleted_at_its_time_limit(
     emulator: ComputeEmulator, clock: SimulatedClock, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     create_vm(context, make_spec(name="stopped", ttl_s=3600), ZONES)
@@ -96,7 +96,7 @@ def test_at_the_end_of_its_time_it_is_stopped_or_deleted(
     assert (again.changed, again.vm.status) == (True, "RUNNING")
 
 
-def test_a_vm_that_was_bought_otherwise_has_another_shape(
+def test_vm_of_another_provisioning_model_has_another_shape(
     context: CloudContext, make_spec: MakeSpec
 ) -> None:
     create_vm(context, make_spec(), ZONES)
@@ -105,7 +105,7 @@ def test_a_vm_that_was_bought_otherwise_has_another_shape(
     assert caught.value.why == "provisioning is STANDARD, asked SPOT"
 
 
-def test_a_reservation_that_is_not_there_is_refused_by_name(
+def test_missing_reservation_is_refused(
     free_emulator: ComputeEmulator, clock: SimulatedClock, tmp_path: Path, make_spec: MakeSpec
 ) -> None:
     cloud = GceCloud("demo", free_emulator.endpoint, now=clock.now, sleep=clock.sleep)
@@ -124,7 +124,7 @@ def test_a_reservation_that_is_not_there_is_refused_by_name(
     cloud.close()
 
 
-def test_a_reservation_is_looked_for_in_the_next_zone(
+def test_missing_reservation_moves_to_the_next_zone(
     free_emulator: ComputeEmulator, context: CloudContext, google: Google, make_spec: MakeSpec
 ) -> None:
     """A reservation lies in one zone; that the first zone has none of this name is no error of the request."""
@@ -149,7 +149,7 @@ def test_a_reservation_is_looked_for_in_the_next_zone(
     assert len(free_emulator.instances("demo")) == 1
 
 
-def test_a_stock_out_is_known_within_a_second_of_the_end_of_its_operation(
+def test_stock_out_is_noticed_within_a_second(
     emulator: ComputeEmulator, clock: SimulatedClock, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     emulator.faults.add(
@@ -190,7 +190,7 @@ def there(emulator: ComputeEmulator) -> list[tuple[str, str]]:
     ]
 
 
-def test_capacity_that_comes_is_waited_for_and_told_of(
+def test_flex_start_vm_waits_for_capacity_with_notes(
     emulator: ComputeEmulator,
     clock: SimulatedClock,
     patient: CloudContext,
@@ -210,7 +210,7 @@ def test_capacity_that_comes_is_waited_for_and_told_of(
     assert states(patient) == [(ZONES[0], MADE)]
 
 
-def test_its_time_to_live_begins_when_it_runs(
+def test_flex_start_time_limit_begins_when_the_vm_runs(
     emulator: ComputeEmulator, clock: SimulatedClock, patient: CloudContext, make_spec: MakeSpec
 ) -> None:
     emulator.capacity.set(300)
@@ -221,7 +221,7 @@ def test_its_time_to_live_begins_when_it_runs(
     assert there(emulator) == [(ZONES[0], "TERMINATED")]
 
 
-def test_where_it_does_not_come_in_time_the_next_zone_is_asked(
+def test_flex_start_without_capacity_moves_to_the_next_zone(
     emulator: ComputeEmulator, clock: SimulatedClock, patient: CloudContext, make_spec: MakeSpec
 ) -> None:
     emulator.capacity.set(None, ZONES[0])
@@ -240,7 +240,7 @@ def test_where_it_does_not_come_in_time_the_next_zone_is_asked(
     assert states(patient) == [(ZONES[0], GONE), (ZONES[1], MADE)]
 
 
-def test_where_it_comes_nowhere_every_zone_says_so(
+def test_flex_start_without_capacity_anywhere_lists_every_zone(
     emulator: ComputeEmulator, patient: CloudContext, make_spec: MakeSpec
 ) -> None:
     emulator.capacity.set(None)
@@ -253,7 +253,7 @@ def test_where_it_comes_nowhere_every_zone_says_so(
     assert (emulator.instances("demo"), emulator.disks("demo")) == ([], [])
 
 
-def test_a_request_that_may_not_wait_fails_as_any_other(
+def test_flex_start_without_wait_fails_at_once(
     emulator: ComputeEmulator, patient: CloudContext, make_spec: MakeSpec
 ) -> None:
     emulator.capacity.set(3600, ZONES[0])
@@ -263,7 +263,7 @@ def test_a_request_that_may_not_wait_fails_as_any_other(
 
 
 @pytest.mark.parametrize(("after_s", "zone"), [(400, ZONES[0]), (None, ZONES[1])])
-def test_ctrl_c_leaves_the_request_and_the_next_run_waits_on(
+def test_next_run_waits_on_after_ctrl_c(
     emulator: ComputeEmulator,
     patient: CloudContext,
     make_spec: MakeSpec,
@@ -291,7 +291,7 @@ def test_ctrl_c_leaves_the_request_and_the_next_run_waits_on(
     assert not create_vm(patient, make_spec(**FLEX), ZONES).changed
 
 
-def test_what_waits_can_be_deleted(
+def test_pending_vm_can_be_deleted(
     emulator: ComputeEmulator, patient: CloudContext, make_spec: MakeSpec
 ) -> None:
     emulator.capacity.set(300)
@@ -305,7 +305,7 @@ def test_what_waits_can_be_deleted(
     assert (there(emulator), states(patient)) == ([], [(ZONES[0], GONE)])
 
 
-def test_of_several_zones_that_wait_the_first_with_capacity_is_kept(
+def test_first_of_several_pending_vms_with_capacity_is_kept(
     emulator: ComputeEmulator, patient: CloudContext, make_spec: MakeSpec
 ) -> None:
     emulator.capacity.set(None, ZONES[0])
@@ -316,7 +316,7 @@ def test_of_several_zones_that_wait_the_first_with_capacity_is_kept(
     assert dict(states(patient)) == {ZONES[0]: GONE, ZONES[1]: MADE}
 
 
-def test_a_cloud_that_neither_gives_nor_removes_is_asked_no_longer(
+def test_wait_for_capacity_ends_when_the_cloud_never_answers(
     emulator: ComputeEmulator, clock: SimulatedClock, patient: CloudContext, make_spec: MakeSpec
 ) -> None:
     """Its own clock stands still: the request is withdrawn two minutes after its time."""
@@ -333,7 +333,7 @@ def test_a_cloud_that_neither_gives_nor_removes_is_asked_no_longer(
     assert clock.now() < 1_790_000_000 + 60
 
 
-def test_lost_answers_do_not_end_the_wait(
+def test_lost_replies_do_not_end_the_wait_for_capacity(
     emulator: ComputeEmulator, patient: CloudContext, make_spec: MakeSpec, said: list[str]
 ) -> None:
     emulator.capacity.set(200)
@@ -344,7 +344,7 @@ def test_lost_answers_do_not_end_the_wait(
     assert len(emulator.instances("demo")) == 1
 
 
-def test_an_emulator_that_is_restored_waits_on(
+def test_restored_emulator_keeps_pending_vms(
     emulator: ComputeEmulator, clock: SimulatedClock, patient: CloudContext, make_spec: MakeSpec
 ) -> None:
     emulator.capacity.set(300)

@@ -28,12 +28,12 @@ def run(code: str) -> str:
 
 
 @pytest.mark.slow
-def test_only_the_services_in_use_are_imported() -> None:
+def test_only_used_services_are_imported() -> None:
     assert run("print(sorted(services))") == "['instances', 'zone_operations']\n"
 
 
 @pytest.mark.slow
-def test_whoever_imports_the_package_afterwards_has_all_of_it() -> None:
+def test_later_import_of_the_package_is_complete() -> None:
     """A recipe of the user's may use the same library."""
     code = """
 import google.cloud.compute_v1
@@ -45,7 +45,7 @@ print(compute_v1.InstancesClient is compute().InstancesClient, compute_v1.__vers
 
 
 @pytest.mark.slow
-def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+def test_unknown_name_raises_attribute_error() -> None:
     assert (
         run("print(hasattr(compute(), 'NoSuchThing'), hasattr(compute(), 'InstancesClient'))")
         == "False True\n"

@@ -66,7 +66,7 @@ def zones_of(emulator: ComputeEmulator) -> list[str]:
 # --- the first zone, and again --------------------------------------------------------------------
 
 
-def test_the_first_zone_takes_it(
+def test_create_uses_the_first_zone_with_capacity(
     emulator: ComputeEmulator, context: CloudContext, journal: Journal, make_spec: MakeSpec
 ) -> None:
     made = create_vm(context, make_spec(), ZONES)
@@ -96,7 +96,7 @@ def test_the_first_zone_takes_it(
     ]
 
 
-def test_plan_and_price_are_told_before_anything_is_asked_for(
+def test_create_notes_plan_and_price_before_the_insert(
     context: CloudContext, make_spec: MakeSpec, said: list[str]
 ) -> None:
     create_vm(context, make_spec(), ZONES)
@@ -111,7 +111,7 @@ def test_plan_and_price_are_told_before_anything_is_asked_for(
 # --- quotas ---------------------------------------------------------------------------------------
 
 
-def test_zones_of_a_region_without_quota_are_passed_over_with_the_numbers(
+def test_create_skips_region_without_quota(
     emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec, said: list[str]
 ) -> None:
     emulator.quotas.set("NVIDIA_T4_GPUS", 0, "us-central1")
@@ -134,7 +134,7 @@ def test_zones_of_a_region_without_quota_are_passed_over_with_the_numbers(
     ("metric", "where"),
     [("GPUS_ALL_REGIONS", "over all regions"), ("NVIDIA_T4_GPUS", "in us-west1")],
 )
-def test_without_quota_anywhere_nothing_is_asked_for(
+def test_create_without_quota_inserts_nothing(
     emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec, metric: str, where: str
 ) -> None:
     emulator.quotas.set(metric, 0)
@@ -186,7 +186,7 @@ def test_without_quota_anywhere_nothing_is_asked_for(
         ),
     ],
 )
-def test_the_quota_must_have_room_for_all_before_the_first_is_asked_for(
+def test_dry_run_needs_quota_for_all_vms(
     emulator: ComputeEmulator,
     context: CloudContext,
     make_spec: MakeSpec,
@@ -209,7 +209,7 @@ def test_the_quota_must_have_room_for_all_before_the_first_is_asked_for(
     assert "instances.insert" not in emulator.counted()
 
 
-def test_preemptible_quota_counts_for_all_too(
+def test_dry_run_needs_preemptible_quota_for_all_spot_vms(
     emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     emulator.quotas.set("PREEMPTIBLE_NVIDIA_T4_GPUS", 1)
@@ -222,7 +222,7 @@ def test_preemptible_quota_counts_for_all_too(
     )
 
 
-def test_regions_that_have_room_for_some_each_have_room_for_all(
+def test_vms_are_spread_over_regions_with_partial_quota(
     emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec, said: list[str]
 ) -> None:
     emulator.quotas.set("NVIDIA_T4_GPUS", 2, "us-central1")
@@ -238,7 +238,7 @@ def test_regions_that_have_room_for_some_each_have_room_for_all(
     assert sorted(zones_of(emulator)) == ["us-central1-a"] * 2 + ["us-east1-c"] * 2
 
 
-def test_what_an_earlier_run_may_have_made_needs_no_second_room(
+def test_dry_run_counts_no_quota_for_vms_of_open_intents(
     emulator: ComputeEmulator, context: CloudContext, journal: Journal, make_spec: MakeSpec
 ) -> None:
     specs = [make_spec(name=f"dev-{number}") for number in range(3)]
@@ -248,7 +248,7 @@ def test_what_an_earlier_run_may_have_made_needs_no_second_room(
 
 
 @pytest.mark.parametrize(("limit", "at_once"), [(1, 1), (2, 2), (8, 3)])
-def test_a_race_keeps_no_zone_of_its_own_out_of_the_quota(
+def test_zones_asked_at_once_stay_within_the_quota(
     emulator: ComputeEmulator,
     context: CloudContext,
     make_spec: MakeSpec,
@@ -271,7 +271,7 @@ def test_a_race_keeps_no_zone_of_its_own_out_of_the_quota(
     assert any(line.startswith(f"asking {at_once} zones at once") for line in said) is (at_once > 1)
 
 
-def test_what_is_started_beside_them_needs_room_too(
+def test_dry_run_needs_quota_for_vms_to_be_started(
     emulator: ComputeEmulator, context: CloudContext, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
     create_vm(context, make_spec(name="old"), ZONES[:1])
@@ -295,7 +295,7 @@ def test_what_is_started_beside_them_needs_room_too(
     )
 
 
-def test_a_quota_that_cannot_tell_stops_nothing(
+def test_unknown_quota_does_not_stop_create(
     emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     """Spot draws on the preemptible metrics; what is not granted there may be had otherwise."""
@@ -304,7 +304,7 @@ def test_a_quota_that_cannot_tell_stops_nothing(
     assert made.vm.zone == "us-central1-a"
 
 
-def test_quotas_that_may_not_be_read_stop_nothing(
+def test_unreadable_quotas_do_not_stop_create(
     emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec, said: list[str]
 ) -> None:
     emulator.faults.add(
@@ -318,7 +318,7 @@ def test_quotas_that_may_not_be_read_stop_nothing(
     )
 
 
-def test_again_is_no_change_and_one_call(
+def test_second_create_changes_nothing_with_one_request(
     emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     first = create_vm(context, make_spec(), ZONES)
@@ -328,7 +328,7 @@ def test_again_is_no_change_and_one_call(
     assert emulator.counted() == ["instances.aggregatedList"]
 
 
-def test_a_stopped_vm_is_started(
+def test_create_starts_a_stopped_vm(
     cloud: GceCloud, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     first = create_vm(context, make_spec(), ZONES).vm
@@ -342,7 +342,7 @@ def test_a_stopped_vm_is_started(
 
 
 @pytest.mark.parametrize("status", ["STOPPING", "PENDING_STOP"])
-def test_a_vm_that_is_being_stopped_is_waited_for_and_started(
+def test_create_waits_for_a_stopping_vm_and_starts_it(
     cloud: GceCloud,
     clock: SimulatedClock,
     context: CloudContext,
@@ -371,7 +371,7 @@ def test_a_vm_that_is_being_stopped_is_waited_for_and_started(
     )
 
 
-def test_start_does_not_fail_over(
+def test_start_without_capacity_asks_no_other_zone(
     emulator: ComputeEmulator, cloud: GceCloud, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     first = create_vm(context, make_spec(), ZONES).vm
@@ -382,7 +382,7 @@ def test_start_does_not_fail_over(
     assert zones_of(emulator) == ["us-central1-a"]
 
 
-def test_another_shape_is_an_error_that_says_what_differs(
+def test_create_refuses_existing_vm_of_another_shape(
     context: CloudContext, make_spec: MakeSpec
 ) -> None:
     create_vm(context, make_spec(), ZONES)
@@ -392,7 +392,7 @@ def test_another_shape_is_an_error_that_says_what_differs(
     assert caught.value.fix == "invoke vm.delete --name dev"
 
 
-def test_anothers_vm_of_the_name_stops_the_search(
+def test_create_stops_at_a_vm_of_another_owner(
     emulator: ComputeEmulator, context: CloudContext, journal: Journal, make_spec: MakeSpec
 ) -> None:
     create_vm(context, make_spec(labels={"provision-owner": "you"}), ZONES)
@@ -404,7 +404,7 @@ def test_anothers_vm_of_the_name_stops_the_search(
     assert [entry.state for entry in journal.open()] == [MADE]
 
 
-def test_a_vm_made_by_another_run_in_between_is_taken(
+def test_create_takes_a_vm_that_another_run_made_meanwhile(
     emulator: ComputeEmulator,
     context: CloudContext,
     journal: Journal,
@@ -431,7 +431,7 @@ def test_a_vm_made_by_another_run_in_between_is_taken(
     assert [entry.state for entry in journal.entries()] == [GONE]
 
 
-def test_a_vm_that_the_list_does_not_show_is_asked_for_before_a_second_is_made(
+def test_create_looks_up_unlisted_vm_before_making_another(
     emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     ours = create_vm(context, make_spec(), ZONES)
@@ -454,7 +454,7 @@ def test_a_vm_that_the_list_does_not_show_is_asked_for_before_a_second_is_made(
     ("changed", "zones"),
     [({"labels": {}}, ZONES), ({}, ()), ({"name": "Dev"}, ZONES), ({"ttl_s": 10}, ZONES)],
 )
-def test_what_cannot_be_costs_no_insert(
+def test_invalid_spec_sends_no_insert(
     emulator: ComputeEmulator,
     context: CloudContext,
     make_spec: MakeSpec,
@@ -469,7 +469,7 @@ def test_what_cannot_be_costs_no_insert(
 # --- from zone to zone ----------------------------------------------------------------------------
 
 
-def test_the_next_zone_is_asked_when_one_is_empty(
+def test_create_asks_the_next_zone_after_a_stock_out(
     emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec, said: list[str]
 ) -> None:
     emulator.faults.add(stock_out("us-central1-a"), stock_out("us-central1-b", with_details=False))
@@ -487,14 +487,14 @@ def test_the_next_zone_is_asked_when_one_is_empty(
     )
 
 
-def test_hinted_zones_are_asked_first_if_they_are_ours(
+def test_recommended_zones_are_asked_first(
     emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     emulator.faults.add(stock_out("us-central1-a", available=["asia-east1-a", "us-west1-b"]))
     assert create_vm(context, make_spec(), ZONES).vm.zone == "us-west1-b"
 
 
-def test_a_regional_quota_skips_the_region(
+def test_regional_quota_refusal_skips_the_region(
     emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     emulator.faults.add(quota("us-central1-*", region="us-central1"))
@@ -502,7 +502,7 @@ def test_a_regional_quota_skips_the_region(
     assert [attempt.zone for attempt in made.tried] == ["us-central1-a", "us-east1-c"]
 
 
-def test_a_global_quota_stops_the_search(
+def test_global_quota_refusal_stops_the_search(
     emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     emulator.faults.add(quota(metric="GPUS_ALL_REGIONS"))
@@ -522,7 +522,7 @@ def test_missing_permission_stops_the_search(
     assert emulator.counted().count("instances.insert") == 1
 
 
-def test_a_zone_without_the_gpu_is_passed_without_asking(
+def test_zone_without_the_gpu_gets_no_insert(
     emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     made = create_vm(context, make_spec(), ("us-west1-c", "us-central1-a"))
@@ -542,7 +542,7 @@ def test_a_zone_without_the_gpu_is_passed_without_asking(
     ]
 
 
-def test_no_zone_left_names_each_with_its_reason(
+def test_no_capacity_error_lists_every_zone_with_its_reason(
     emulator: ComputeEmulator, context: CloudContext, journal: Journal, make_spec: MakeSpec
 ) -> None:
     emulator.faults.add(stock_out("us-central1-*"), quota("us-*", region="us"), stock_out("*"))
@@ -565,7 +565,7 @@ def test_no_zone_left_names_each_with_its_reason(
     assert journal.open() == []
 
 
-def test_what_passes_by_itself_is_asked_for_once_more_under_a_new_request_id(
+def test_temporary_refusal_gets_a_second_insert_with_a_new_request_id(
     emulator: ComputeEmulator, clock: SimulatedClock, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     preempted = Fault(
@@ -602,7 +602,7 @@ def test_what_passes_by_itself_is_asked_for_once_more_under_a_new_request_id(
     assert len({call.query["requestId"] for call in inserts}) == 7
 
 
-def test_a_region_and_everywhere_are_the_zones_that_offer_the_gpu(
+def test_region_and_everywhere_expand_to_offering_zones(
     emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     made = create_vm(context, make_spec(), ("us-west1",))
@@ -617,7 +617,7 @@ def test_a_region_and_everywhere_are_the_zones_that_offer_the_gpu(
     assert plain.vm.zone == "us-west1-c"
 
 
-def test_no_zone_of_the_settings_offers_the_gpu(
+def test_create_fails_when_no_zone_offers_the_gpu(
     emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     with pytest.raises(NoCapacity) as caught:
@@ -629,7 +629,7 @@ def test_no_zone_of_the_settings_offers_the_gpu(
     assert "instances.insert" not in emulator.counted()
 
 
-def test_a_namesake_of_the_same_user_is_refused_and_a_colleagues_is_not(
+def test_create_refuses_namesake_of_the_same_user_only(
     emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     create_vm(
@@ -650,7 +650,7 @@ def test_a_namesake_of_the_same_user_is_refused_and_a_colleagues_is_not(
 # --- nothing stays behind -------------------------------------------------------------------------
 
 
-def test_the_intent_is_on_disk_before_the_insert(
+def test_intent_is_on_disk_before_the_insert(
     clock: SimulatedClock, tmp_path: Path, make_spec: MakeSpec
 ) -> None:
     path = tmp_path / "journal.jsonl"
@@ -674,7 +674,7 @@ def test_the_intent_is_on_disk_before_the_insert(
     assert seen == [[INTENT]]
 
 
-def test_a_vm_that_a_failed_insert_left_is_removed_before_the_next_zone(
+def test_vm_of_a_failed_insert_is_deleted_before_the_next_zone(
     emulator: ComputeEmulator, context: CloudContext, journal: Journal, make_spec: MakeSpec
 ) -> None:
     emulator.faults.add(stock_out("us-central1-a", leaves_vm=True))
@@ -687,7 +687,7 @@ def test_a_vm_that_a_failed_insert_left_is_removed_before_the_next_zone(
     assert [entry.state for entry in journal.entries()] == [GONE, MADE]
 
 
-def test_a_clean_up_that_fails_stops_the_search_and_names_the_vm(
+def test_failed_clean_up_stops_the_search(
     emulator: ComputeEmulator, context: CloudContext, journal: Journal, make_spec: MakeSpec
 ) -> None:
     emulator.faults.add(
@@ -705,7 +705,7 @@ def test_a_clean_up_that_fails_stops_the_search_and_names_the_vm(
     ]
 
 
-def test_delete_removes_ours_and_closes_the_journal(
+def test_delete_removes_the_vm_and_closes_its_entry(
     emulator: ComputeEmulator, context: CloudContext, journal: Journal, make_spec: MakeSpec
 ) -> None:
     made = create_vm(context, make_spec(), ZONES)
@@ -717,7 +717,7 @@ def test_delete_removes_ours_and_closes_the_journal(
     assert delete_vms_by_name(context, "dev", "me") == []
 
 
-def test_delete_refuses_anothers(
+def test_delete_refuses_a_vm_of_another_owner(
     emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     create_vm(context, make_spec(labels={"provision-owner": "you"}), ZONES)
@@ -726,7 +726,7 @@ def test_delete_refuses_anothers(
     assert len(emulator.instances("demo")) == 1
 
 
-def test_a_deletion_that_fails_says_that_it_bills(
+def test_failed_delete_raises_cleanup_failed(
     emulator: ComputeEmulator, context: CloudContext, journal: Journal, make_spec: MakeSpec
 ) -> None:
     create_vm(context, make_spec(), ZONES)
@@ -739,7 +739,7 @@ def test_a_deletion_that_fails_says_that_it_bills(
 # --- answers that were lost -----------------------------------------------------------------------
 
 
-def test_an_insert_that_never_arrived_stays_in_the_journal_until_it_was_looked_for_again(
+def test_lost_insert_stays_open_until_it_is_looked_up_again(
     emulator: ComputeEmulator, context: CloudContext, journal: Journal, make_spec: MakeSpec
 ) -> None:
     emulator.faults.add(Fault(kind=FaultKind.RESET_BEFORE, zone="us-central1-a"))
@@ -749,7 +749,7 @@ def test_an_insert_that_never_arrived_stays_in_the_journal_until_it_was_looked_f
     assert [entry.state for entry in journal.entries()] == [GONE, MADE]
 
 
-def test_an_insert_whose_answers_were_all_lost_is_found_by_its_request_id(
+def test_insert_with_lost_replies_is_found_by_its_request_id(
     emulator: ComputeEmulator, context: CloudContext, journal: Journal, make_spec: MakeSpec
 ) -> None:
     emulator.faults.add(Fault(kind=FaultKind.RESET_AFTER, zone="us-central1-a"))
@@ -759,7 +759,7 @@ def test_an_insert_whose_answers_were_all_lost_is_found_by_its_request_id(
     assert emulator.counted().count("instances.insert") == 6
 
 
-def test_an_api_that_does_not_filter_operations_is_asked_for_all_of_them(
+def test_operations_are_all_listed_when_the_filter_is_refused(
     emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     emulator.faults.add(
@@ -771,7 +771,7 @@ def test_an_api_that_does_not_filter_operations_is_asked_for_all_of_them(
     assert emulator.counted().count("zoneOperations.list") == 2
 
 
-def test_a_lost_answer_does_not_hide_the_refusal(
+def test_lost_reply_does_not_hide_the_refusal(
     emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     emulator.faults.add(
@@ -787,7 +787,7 @@ def test_a_lost_answer_does_not_hide_the_refusal(
 
 
 @pytest.mark.parametrize("width", [1, 2])
-def test_a_vm_that_cannot_be_seen_at_once_is_looked_for_once_more(
+def test_missing_vm_after_insert_is_looked_up_once_more(
     emulator: ComputeEmulator,
     context: CloudContext,
     journal: Journal,
@@ -814,7 +814,7 @@ def test_a_vm_that_cannot_be_seen_at_once_is_looked_for_once_more(
     assert width > 1 or made.vm.zone == "us-central1-a"
 
 
-def test_a_vm_that_is_gone_as_soon_as_it_was_made_is_its_zones_refusal(
+def test_vm_that_vanishes_after_insert_counts_as_zone_refusal(
     emulator: ComputeEmulator,
     context: CloudContext,
     cloud: GceCloud,
@@ -840,7 +840,7 @@ def test_a_vm_that_is_gone_as_soon_as_it_was_made_is_its_zones_refusal(
     assert zones_of(emulator) == [made.vm.zone] == [ZONES[1]]
 
 
-def test_a_vm_that_appears_late_is_removed_with_the_rest(
+def test_delete_finds_a_vm_that_the_list_lacks(
     emulator: ComputeEmulator,
     cloud: GceCloud,
     context: CloudContext,
@@ -876,7 +876,7 @@ def test_a_vm_that_appears_late_is_removed_with_the_rest(
         (7200, 7200, ""),
     ],
 )
-def test_a_vm_that_ends_otherwise_than_asked_is_kept_and_told_of(
+def test_existing_vm_with_another_time_limit_is_kept_with_a_note(
     context: CloudContext,
     make_spec: MakeSpec,
     said: list[str],
@@ -908,7 +908,7 @@ def test_ctrl_c_leaves_an_open_intent(
     assert create_vm(context, make_spec(), ZONES).changed
 
 
-def test_a_zone_that_cannot_carry_the_shape_costs_no_call(
+def test_zone_that_does_not_take_the_shape_gets_no_insert(
     emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     spec = make_spec(gpu="p100", gpu_count=4, machine_type="n1-standard-96")

@@ -47,9 +47,7 @@ def ran_s(cloud: GceCloud, clock: SimulatedClock) -> int:
     raise AssertionError("it never ends")
 
 
-def test_the_extended_run_is_longer_and_later_ones_are_not(
-    cloud: GceCloud, vm: Vm, clock: SimulatedClock
-) -> None:
+def test_extension_applies_to_one_run(cloud: GceCloud, vm: Vm, clock: SimulatedClock) -> None:
     assert ttl_extension.usual_ttl_s(vm) == ttl_extension.next_ttl_s(vm) == USUAL_S
     extended = ttl_extension.extend_run(cloud, stop(cloud), USUAL_S + 2 * HOUR_S)
     assert (ttl_extension.usual_ttl_s(extended), ttl_extension.next_ttl_s(extended)) == (
@@ -66,7 +64,7 @@ def test_the_extended_run_is_longer_and_later_ones_are_not(
     assert EXTENDED_LABEL not in now(cloud).labels
 
 
-def test_a_run_that_was_shortened_gives_its_time_back(
+def test_shortened_run_restores_the_usual_limit(
     cloud: GceCloud, vm: Vm, clock: SimulatedClock
 ) -> None:
     """What --restart does: the rest of the time and some more is less than a whole run has."""
@@ -78,7 +76,9 @@ def test_a_run_that_was_shortened_gives_its_time_back(
     assert ran_s(cloud, clock) == USUAL_S
 
 
-def test_extended_twice_before_it_runs(cloud: GceCloud, vm: Vm, clock: SimulatedClock) -> None:
+def test_second_extension_before_the_run_replaces_the_first(
+    cloud: GceCloud, vm: Vm, clock: SimulatedClock
+) -> None:
     first = ttl_extension.extend_run(cloud, stop(cloud), USUAL_S + HOUR_S)
     second = ttl_extension.extend_run(cloud, first, USUAL_S + 2 * HOUR_S)
     assert (ttl_extension.usual_ttl_s(second), ttl_extension.next_ttl_s(second)) == (
@@ -90,7 +90,7 @@ def test_extended_twice_before_it_runs(cloud: GceCloud, vm: Vm, clock: Simulated
     assert ran_s(cloud, clock) == USUAL_S + 2 * HOUR_S
 
 
-def test_extended_again_after_it_ran_begins_with_the_usual_limit(
+def test_extension_after_a_run_keeps_the_usual_limit(
     cloud: GceCloud, vm: Vm, clock: SimulatedClock
 ) -> None:
     ttl_extension.extend_run(cloud, stop(cloud), 12 * HOUR_S)
@@ -106,7 +106,7 @@ def test_extended_again_after_it_ran_begins_with_the_usual_limit(
 
 
 @pytest.mark.parametrize("lost", ["instances.setLabels", "instances.setScheduling"])
-def test_an_extension_that_ends_half_way_is_taken_back(
+def test_interrupted_extension_is_undone(
     cloud: GceCloud, vm: Vm, emulator: ComputeEmulator, clock: SimulatedClock, lost: str
 ) -> None:
     stopped = stop(cloud)
@@ -120,7 +120,7 @@ def test_an_extension_that_ends_half_way_is_taken_back(
         assert ran_s(cloud, clock) == USUAL_S
 
 
-def test_a_limit_that_cannot_be_taken_back_keeps_the_vm_stopped(
+def test_vm_stays_stopped_when_its_limit_cannot_be_restored(
     cloud: GceCloud, vm: Vm, emulator: ComputeEmulator, clock: SimulatedClock
 ) -> None:
     """A longer one than anybody asked for would bill; and the next try goes on where this one ended."""
@@ -151,7 +151,7 @@ def test_a_limit_that_cannot_be_taken_back_keeps_the_vm_stopped(
     assert (now(cloud).ttl_s, EXTENDED_LABEL in now(cloud).labels) == (USUAL_S, False)
 
 
-def test_of_a_vm_that_runs_where_the_cloud_allows_it(
+def test_running_vm_is_extended_where_the_cloud_allows_it(
     cloud: GceCloud, vm: Vm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The API documents a refusal; should it take the change, the run has more time and the next one has not."""
@@ -171,9 +171,7 @@ def test_of_a_vm_that_runs_where_the_cloud_allows_it(
 @pytest.mark.parametrize(
     "value", ["", "8h", "28800", "28800_", "_1", "x_1", "28800_1_2", "1_1", "99999999_1"]
 )
-def test_a_label_that_somebody_wrote_by_hand_changes_nothing(
-    cloud: GceCloud, vm: Vm, value: str
-) -> None:
+def test_invalid_extension_label_is_ignored(cloud: GceCloud, vm: Vm, value: str) -> None:
     stop(cloud)
     cloud.set_labels("dev", ZONE, {EXTENDED_LABEL: value}, request_id=new_request_id())
     assert ttl_extension.usual_ttl_s(now(cloud)) == USUAL_S

@@ -65,7 +65,7 @@ def test_create_get_list_delete(
     assert emulator.instances("demo") == []
 
 
-def test_create_costs_four_calls_and_one_more_for_a_family(
+def test_create_sends_four_requests_and_one_more_for_a_family(
     emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
     create(cloud, make_spec())
@@ -80,7 +80,7 @@ def test_create_costs_four_calls_and_one_more_for_a_family(
     assert emulator.counted() == ["instances.insert", "zoneOperations.wait", "instances.get"]
 
 
-def test_what_is_read_tells_how_far_ahead_the_cloud_s_clock_is_without_a_call(
+def test_clock_difference_is_read_from_replies(
     emulator: ComputeEmulator,
     cloud: GceCloud,
     make_spec: MakeSpec,
@@ -102,7 +102,7 @@ def test_what_is_read_tells_how_far_ahead_the_cloud_s_clock_is_without_a_call(
     )
 
 
-def test_delete_of_nothing_is_false(emulator: ComputeEmulator, cloud: GceCloud) -> None:
+def test_delete_of_missing_vm_returns_false(emulator: ComputeEmulator, cloud: GceCloud) -> None:
     assert not cloud.delete("dev", ZONE, request_id=str(uuid4()))
     assert emulator.counted() == ["instances.delete"]
 
@@ -116,7 +116,7 @@ def test_stop_and_start(cloud: GceCloud, make_spec: MakeSpec, hosts: NullBackend
     assert [event for event, _, _ in hosts.events] == ["boot", "halt", "boot"]
 
 
-def test_a_list_of_many_pages_is_whole(
+def test_list_returns_all_pages(
     emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
     for number in range(3):
@@ -140,7 +140,7 @@ def sent(emulator: ComputeEmulator) -> dict[str, object]:
     return body
 
 
-def test_the_insert_of_an_n1_gpu_vm(
+def test_insert_body_of_an_n1_gpu_vm(
     emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
     create(cloud, make_spec(ttl_s=3600, gpu="t4", gpu_count=2, machine_type="n1-standard-16"))
@@ -181,7 +181,7 @@ def test_the_insert_of_an_n1_gpu_vm(
     ]
 
 
-def test_bundled_families_get_no_accelerator_and_their_disk(
+def test_bundled_gpu_has_no_accelerator_and_its_disk_type(
     emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
     vm = create(
@@ -214,7 +214,7 @@ def test_metadata_reaches_the_host(
     assert vm.metadata == metadata
 
 
-def test_an_impossible_shape_costs_no_call(
+def test_invalid_shape_sends_no_request(
     emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
     with pytest.raises(SettingsError, match="too small"):
@@ -225,7 +225,7 @@ def test_an_impossible_shape_costs_no_call(
 # --- images ---------------------------------------------------------------------------------------
 
 
-def test_a_deprecated_image_works_by_name(
+def test_deprecated_image_works_by_name(
     emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
     assert create(cloud, make_spec(image="cos-125-19216-651-2")).image == "cos-125-19216-651-2"
@@ -233,7 +233,7 @@ def test_a_deprecated_image_works_by_name(
 
 
 @pytest.mark.parametrize("family", ["cos-117-lts", "cos-300-lts"])
-def test_a_family_without_living_images_is_not_found(
+def test_family_without_active_images_is_not_found(
     cloud: GceCloud, make_spec: MakeSpec, family: str
 ) -> None:
     with pytest.raises(CloudNotFound, match="family"):
@@ -243,7 +243,7 @@ def test_a_family_without_living_images_is_not_found(
 # --- traps of the client library ------------------------------------------------------------------
 
 
-def test_operations_are_polled_at_our_endpoint(
+def test_operations_are_polled_at_the_given_endpoint(
     emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
     """`InstancesClient.insert()` would poll compute.googleapis.com, which a test may not reach."""
@@ -251,7 +251,7 @@ def test_operations_are_polled_at_our_endpoint(
     assert "zoneOperations.wait" in emulator.counted()
 
 
-def test_an_operation_error_without_http_code_is_an_error(
+def test_operation_error_without_http_code_is_raised(
     emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec, hosts: NullBackend
 ) -> None:
     """`ExtendedOperation.result()` returns quietly here."""
@@ -263,7 +263,7 @@ def test_an_operation_error_without_http_code_is_an_error(
     assert [event for event, _, _ in hosts.events] == ["destroy"]
 
 
-def test_the_details_of_an_operation_error_are_read(
+def test_details_of_an_operation_error_are_parsed(
     emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
     emulator.faults.add(
@@ -296,7 +296,7 @@ PASSING = {
 
 
 @pytest.mark.parametrize("name", PASSING)
-def test_what_passes_by_is_retried_under_one_request_id(
+def test_temporary_errors_are_retried_under_one_request_id(
     emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec, name: str
 ) -> None:
     """The client library retries no insert at all."""
@@ -309,7 +309,7 @@ def test_what_passes_by_is_retried_under_one_request_id(
 
 @pytest.mark.parametrize("api", ["instances.get", "zoneOperations.wait", "images.getFromFamily"])
 @pytest.mark.parametrize("name", ["reset before", "500", "502 html", "429", "no operation after"])
-def test_reads_and_waits_are_retried_too(
+def test_reads_and_waits_are_retried(
     emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec, api: str, name: str
 ) -> None:
     """The client library raises 429, 500 and 502 of a read at once, and every error of a wait."""
@@ -330,7 +330,7 @@ def test_reads_and_waits_are_retried_too(
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", '{"message": "hello"}'])
-def test_an_empty_reply_is_no_empty_list(
+def test_empty_reply_is_not_an_empty_list(
     emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec, text: str
 ) -> None:
     """Compute Engine's lists say what they are, with nothing in them too; what a proxy answers does not."""
@@ -346,7 +346,7 @@ def test_an_empty_reply_is_no_empty_list(
         cloud.list({})
 
 
-def test_a_lasting_error_is_raised_once_the_attempts_are_used(
+def test_lasting_error_is_raised_after_the_last_attempt(
     emulator: ComputeEmulator, make_spec: MakeSpec
 ) -> None:
     emulator.faults.add(http_error(503, "backendError", "Backend Error", times=None))
@@ -361,7 +361,7 @@ def test_a_lasting_error_is_raised_once_the_attempts_are_used(
     assert sorted(slept) == slept
 
 
-def test_what_does_not_pass_by_is_not_retried(
+def test_permanent_error_is_not_retried(
     emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
     emulator.faults.add(
@@ -372,7 +372,7 @@ def test_what_does_not_pass_by_is_not_retried(
     assert emulator.counted().count("instances.insert") == 1
 
 
-def test_a_closed_port_is_a_cloud_error(clock: SimulatedClock) -> None:
+def test_closed_port_raises_cloud_error(clock: SimulatedClock) -> None:
     """The client library lets `requests.ConnectionError` through."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -383,7 +383,7 @@ def test_a_closed_port_is_a_cloud_error(clock: SimulatedClock) -> None:
     assert caught.value.refusal.code == CONNECTION_LOST
 
 
-def test_proxies_of_the_environment_do_not_see_loopback(
+def test_loopback_requests_bypass_proxies(
     emulator: ComputeEmulator, monkeypatch: pytest.MonkeyPatch, clock: SimulatedClock
 ) -> None:
     for variable in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
@@ -393,7 +393,7 @@ def test_proxies_of_the_environment_do_not_see_loopback(
     cloud.close()
 
 
-def test_no_credentials_say_how_to_log_in() -> None:
+def test_missing_credentials_error_has_the_login_command() -> None:
     with pytest.raises(CloudAuthError) as caught:
         GceCloud("demo").get("dev", ZONE)
     assert caught.value.fix == "gcloud auth application-default login"
@@ -402,7 +402,7 @@ def test_no_credentials_say_how_to_log_in() -> None:
 # --- time -----------------------------------------------------------------------------------------
 
 
-def test_a_slow_operation_is_waited_for(clock: SimulatedClock, make_spec: MakeSpec) -> None:
+def test_slow_operation_is_waited_for(clock: SimulatedClock, make_spec: MakeSpec) -> None:
     with ComputeEmulator(NullBackend(), clock=clock, operation_s={"insert": 300}) as emulator:
         cloud = GceCloud("demo", emulator.endpoint, now=clock.now, sleep=clock.sleep)
         began = clock.now()
@@ -412,7 +412,7 @@ def test_a_slow_operation_is_waited_for(clock: SimulatedClock, make_spec: MakeSp
         assert emulator.counted().count("zoneOperations.wait") == 3
 
 
-def test_an_operation_that_never_ends_is_given_up(
+def test_endless_operation_times_out(
     emulator: ComputeEmulator, clock: SimulatedClock, make_spec: MakeSpec
 ) -> None:
     emulator.faults.add(Fault(kind=FaultKind.NEVER))
@@ -426,7 +426,7 @@ def test_an_operation_that_never_ends_is_given_up(
     assert "RUNNING after 600 s" in caught.value.why
 
 
-def test_the_time_to_live_is_kept_by_the_cloud(
+def test_cloud_stops_the_vm_at_its_time_limit(
     cloud: GceCloud, clock: SimulatedClock, make_spec: MakeSpec, hosts: NullBackend
 ) -> None:
     create(cloud, make_spec(ttl_s=3600))
@@ -441,7 +441,7 @@ def test_the_time_to_live_is_kept_by_the_cloud(
 # --- names that are taken -------------------------------------------------------------------------
 
 
-def test_our_own_vm_of_the_same_name_is_taken(
+def test_create_returns_existing_vm_of_the_same_owner(
     emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
     first = create(cloud, make_spec())
@@ -449,7 +449,7 @@ def test_our_own_vm_of_the_same_name_is_taken(
     assert len(emulator.instances("demo")) == 1
 
 
-def test_anothers_vm_of_the_same_name_is_left_alone(
+def test_create_refuses_existing_vm_of_another_owner(
     emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
     first = create(cloud, make_spec(labels={"provision-owner": "you"}))
@@ -458,7 +458,9 @@ def test_anothers_vm_of_the_same_name_is_left_alone(
     assert cloud.get("dev", ZONE) == first
 
 
-def test_a_vm_still_being_made_is_waited_for(clock: SimulatedClock, make_spec: MakeSpec) -> None:
+def test_create_waits_for_a_vm_that_is_being_made(
+    clock: SimulatedClock, make_spec: MakeSpec
+) -> None:
     with ComputeEmulator(NullBackend(), clock=clock, operation_s={"insert": 30}) as emulator:
         impatient = GceCloud(
             "demo", emulator.endpoint, now=clock.now, sleep=clock.sleep, operation_timeout_s=0
@@ -474,7 +476,7 @@ def test_a_vm_still_being_made_is_waited_for(clock: SimulatedClock, make_spec: M
 # --- looking into a VM ----------------------------------------------------------------------------
 
 
-def test_the_serial_port_is_read_on_from_where_it_ended(
+def test_serial_output_continues_from_the_last_byte(
     emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
     create(cloud, make_spec())
@@ -500,22 +502,22 @@ def test_guest_attributes_are_empty_until_published(
     assert cloud.guest_attributes("dev", ZONE, "hostkeys/") == {"ssh-ed25519": "AAAAC3"}
 
 
-def test_guest_attributes_of_a_missing_vm_are_an_error(cloud: GceCloud) -> None:
+def test_guest_attributes_of_a_missing_vm_raise(cloud: GceCloud) -> None:
     with pytest.raises(CloudNotFound):
         cloud.guest_attributes("dev", ZONE, "hostkeys/")
 
 
-def test_guest_attributes_that_are_off_are_an_error(cloud: GceCloud, make_spec: MakeSpec) -> None:
+def test_disabled_guest_attributes_raise(cloud: GceCloud, make_spec: MakeSpec) -> None:
     create(cloud, make_spec(metadata={}))
     with pytest.raises(CloudAuthError, match="disabled"):
         cloud.guest_attributes("dev", ZONE, "hostkeys/")
 
 
-def test_the_ssh_port_is_the_mock_hosts(cloud: GceCloud, make_spec: MakeSpec) -> None:
+def test_ssh_port_is_that_of_the_mock_host(cloud: GceCloud, make_spec: MakeSpec) -> None:
     assert cloud.ssh_port(create(cloud, make_spec())) == 2222
 
 
-def test_the_ssh_port_of_the_real_cloud_costs_no_call() -> None:
+def test_ssh_port_of_the_real_cloud_sends_no_request() -> None:
     vm = Vm(name="dev", zone=ZONE, status="RUNNING", machine_type="n1-standard-8")
     assert GceCloud("demo").ssh_port(vm) == 22
 
@@ -523,7 +525,7 @@ def test_the_ssh_port_of_the_real_cloud_costs_no_call() -> None:
 # --- what changes a VM that is there --------------------------------------------------------------
 
 
-def test_reset_boots_the_host_again_at_the_same_address(
+def test_reset_reboots_the_host_at_the_same_address(
     cloud: GceCloud, make_spec: MakeSpec, hosts: NullBackend
 ) -> None:
     before = create(cloud, make_spec())
@@ -536,7 +538,7 @@ def test_reset_boots_the_host_again_at_the_same_address(
     assert [event for event, _, _ in hosts.events] == ["boot", "halt", "boot"]
 
 
-def test_labels_are_merged(cloud: GceCloud, make_spec: MakeSpec) -> None:
+def test_set_labels_merges_labels(cloud: GceCloud, make_spec: MakeSpec) -> None:
     before = create(cloud, make_spec(labels={"provision-owner": "me", "run": "1", "old": "x"}))
     after = cloud.set_labels(
         "dev", ZONE, {"run": "2", "team": "ml"}, ["old", "never-there"], request_id=str(uuid4())
@@ -545,7 +547,7 @@ def test_labels_are_merged(cloud: GceCloud, make_spec: MakeSpec) -> None:
     assert after.labels == {**kept, "run": "2", "team": "ml"}
 
 
-def test_labels_that_somebody_else_changed_meanwhile_are_read_again(
+def test_labels_changed_meanwhile_are_read_again(
     emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
     create(cloud, make_spec())
@@ -564,7 +566,7 @@ def test_labels_that_somebody_else_changed_meanwhile_are_read_again(
     assert len(set(ids)) == 2
 
 
-def test_labels_that_always_change_are_given_up(
+def test_set_labels_gives_up_when_labels_keep_changing(
     emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
     create(cloud, make_spec())

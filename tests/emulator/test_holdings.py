@@ -26,7 +26,7 @@ def disks(emulator: ComputeEmulator) -> list[str]:
 # --- disks ----------------------------------------------------------------------------------------
 
 
-def test_an_instance_brings_its_boot_disk(google: Google) -> None:
+def test_instance_has_a_boot_disk(google: Google) -> None:
     parameters = {**gpu_vm()["disks"][0]["initializeParams"], "labels": {"owner": "me"}}
     google.insert(
         gpu_vm(disks=[{"boot": True, "autoDelete": True, "initializeParams": parameters}])
@@ -42,7 +42,7 @@ def test_an_instance_brings_its_boot_disk(google: Google) -> None:
     assert google.vm().disks[0].source == disk.self_link
 
 
-def test_a_disk_goes_with_its_instance_only_where_that_was_asked_for(google: Google) -> None:
+def test_auto_delete_disk_is_deleted_with_its_instance(google: Google) -> None:
     for name, auto_delete in (("gone", True), ("kept", False)):
         google.insert(gpu_vm(name, disks=[{**gpu_vm()["disks"][0], "autoDelete": auto_delete}]))
         google.call("delete", name)
@@ -56,7 +56,7 @@ def test_a_disk_goes_with_its_instance_only_where_that_was_asked_for(google: Goo
         google.client("Disks").get(project=PROJECT, zone=ZONE, disk="kept")
 
 
-def test_a_disk_in_use_is_not_deleted(google: Google) -> None:
+def test_disk_in_use_is_not_deleted(google: Google) -> None:
     google.insert()
     with pytest.raises(
         BadRequest, match="already being used by 'projects/demo/zones/us-central1-a/instances/dev'"
@@ -64,7 +64,7 @@ def test_a_disk_in_use_is_not_deleted(google: Google) -> None:
         google.client("Disks").delete_unary(project=PROJECT, zone=ZONE, disk="dev")
 
 
-def test_an_orphaned_disk_is_in_the_way_of_a_new_instance_and_can_be_its_disk(
+def test_orphaned_disk_blocks_its_name_and_can_be_attached(
     google: Google, emulator: ComputeEmulator
 ) -> None:
     google.insert(gpu_vm(disks=[{**gpu_vm()["disks"][0], "autoDelete": False}]))
@@ -77,7 +77,7 @@ def test_an_orphaned_disk_is_in_the_way_of_a_new_instance_and_can_be_its_disk(
         google.insert(gpu_vm("rival", disks=[{"boot": True, "source": f"{ZONE_PATH}/disks/dev"}]))
 
 
-def test_disks_are_made_and_labelled_alone(google: Google) -> None:
+def test_disk_can_be_created_and_labelled_alone(google: Google) -> None:
     client = google.client("Disks")
     disk = compute_v1.Disk(name="data", size_gb=500, type_=f"{ZONE_PATH}/diskTypes/pd-ssd")
     google.done(client.insert_unary(project=PROJECT, zone=ZONE, disk_resource=disk))
@@ -97,7 +97,7 @@ def test_disks_are_made_and_labelled_alone(google: Google) -> None:
         )
 
 
-def test_a_failed_insert_may_leave_its_disk(google: Google, emulator: ComputeEmulator) -> None:
+def test_failed_insert_can_leave_its_disk(google: Google, emulator: ComputeEmulator) -> None:
     fault = stock_out(ZONE)
     emulator.faults.add(
         Fault(kind=FaultKind.OPERATION, code=fault.code, http_status=503, leaves_disk=True, times=1)
@@ -106,9 +106,7 @@ def test_a_failed_insert_may_leave_its_disk(google: Google, emulator: ComputeEmu
     assert (emulator.instances(PROJECT), disks(emulator)) == ([], ["dev"])
 
 
-def test_a_failed_insert_leaves_no_disk_otherwise(
-    google: Google, emulator: ComputeEmulator
-) -> None:
+def test_failed_insert_leaves_no_disk_by_default(google: Google, emulator: ComputeEmulator) -> None:
     emulator.faults.add(stock_out(ZONE))
     google.insert()
     assert disks(emulator) == []
@@ -129,7 +127,9 @@ def limit(
 
 
 @pytest.mark.parametrize("metric", ["NVIDIA_T4_GPUS", "GPUS_ALL_REGIONS", "CPUS", "SSD_TOTAL_GB"])
-def test_a_quota_is_a_limit(google: Google, emulator: ComputeEmulator, metric: str) -> None:
+def test_insert_beyond_the_quota_is_refused(
+    google: Google, emulator: ComputeEmulator, metric: str
+) -> None:
     emulator.quotas.set(metric, 0)
     failed = google.insert()
     assert error_of(failed) == (403, "QUOTA_EXCEEDED")
@@ -140,7 +140,7 @@ def test_a_quota_is_a_limit(google: Google, emulator: ComputeEmulator, metric: s
     assert emulator.instances(PROJECT) == []
 
 
-def test_a_quota_of_one_region_is_of_that_region(google: Google, emulator: ComputeEmulator) -> None:
+def test_regional_quota_applies_to_its_region(google: Google, emulator: ComputeEmulator) -> None:
     emulator.quotas.set("NVIDIA_T4_GPUS", 0, "us-central1")
     assert error_of(google.insert()) == (403, "QUOTA_EXCEEDED")
     assert error_of(google.insert(gpu_vm(zone="us-east1-c"), "us-east1-c")) == (0, "")
@@ -148,7 +148,7 @@ def test_a_quota_of_one_region_is_of_that_region(google: Google, emulator: Compu
     assert limit(emulator, "NVIDIA_T4_GPUS", "us-east1") == (16, 1)
 
 
-def test_a_stopped_vm_frees_its_gpu_but_not_its_disk(
+def test_stopped_vm_frees_gpu_quota_but_not_disk_quota(
     google: Google, emulator: ComputeEmulator
 ) -> None:
     emulator.quotas.set("NVIDIA_T4_GPUS", 1)
@@ -162,7 +162,7 @@ def test_a_stopped_vm_frees_its_gpu_but_not_its_disk(
     assert google.status() == "TERMINATED"
 
 
-def test_spot_draws_on_the_preemptible_metric_once_that_was_granted(
+def test_emulator_counts_spot_as_preemptible_once_granted(
     google: Google, emulator: ComputeEmulator
 ) -> None:
     google.insert(gpu_vm(scheduling=SPOT))
@@ -177,7 +177,7 @@ def test_spot_draws_on_the_preemptible_metric_once_that_was_granted(
     ) == (0, 1)
 
 
-def test_newer_gpus_have_no_metric_of_their_own(google: Google, emulator: ComputeEmulator) -> None:
+def test_newer_gpus_have_no_quota_metric(google: Google, emulator: ComputeEmulator) -> None:
     google.insert(
         gpu_vm(
             machineType=f"zones/{ZONE}/machineTypes/a3-highgpu-1g",
@@ -191,14 +191,14 @@ def test_newer_gpus_have_no_metric_of_their_own(google: Google, emulator: Comput
     }
 
 
-def test_limits_can_be_lifted_and_must_exist(emulator: ComputeEmulator) -> None:
+def test_lifted_quotas_are_large_and_unknown_metric_is_refused(emulator: ComputeEmulator) -> None:
     emulator.quotas.lift()
     assert limit(emulator, "NVIDIA_L4_GPUS")[0] == 1e9
     with pytest.raises(ValueError, match="NVIDIA_H100_GPUS"):
         emulator.quotas.set("NVIDIA_H100_GPUS", 1)
 
 
-def test_the_project_has_metadata_that_its_hosts_see(
+def test_hosts_see_project_metadata(
     google: Google, emulator: ComputeEmulator, hosts: NullBackend
 ) -> None:
     emulator.project_metadata["enable-oslogin"] = "TRUE"
@@ -244,7 +244,7 @@ def on_reservation(
     )
 
 
-def test_a_reservation_is_used_up_by_those_who_name_it(google: Google) -> None:
+def test_reservation_is_consumed_by_instances_that_name_it(google: Google) -> None:
     reserve(google)
     google.insert(gpu_vm("other"))
     google.insert(on_reservation("mine"))
@@ -270,7 +270,7 @@ def test_a_reservation_is_used_up_by_those_who_name_it(google: Google) -> None:
     )
 
 
-def test_a_reservation_of_another_shape_does_not_do(google: Google) -> None:
+def test_reservation_of_another_shape_is_refused(google: Google) -> None:
     reserve(google, machine_type="n1-standard-4")
     assert error_of(google.insert(on_reservation("mine"))) == (400, "INVALID_USAGE")
 
@@ -278,14 +278,12 @@ def test_a_reservation_of_another_shape_does_not_do(google: Google) -> None:
 @pytest.mark.parametrize(
     "body", [on_reservation("none"), on_reservation("none", key="name")], ids=["unknown", "key"]
 )
-def test_a_reservation_that_cannot_be_found_is_refused(
-    free_emulator: ComputeEmulator, body: Body
-) -> None:
+def test_unknown_reservation_is_refused(free_emulator: ComputeEmulator, body: Body) -> None:
     answer = send(free_emulator, "POST", f"{ZONE_PATH}/instances", body)
     assert (answer.status_code, answer.json()["error"]["errors"][0]["reason"]) == (400, "invalid")
 
 
-def test_everything_outlives_the_emulator(
+def test_snapshot_restores_disks_reservations_and_metadata(
     google: Google, emulator: ComputeEmulator, hosts: NullBackend, clock: SimulatedClock
 ) -> None:
     google.insert(gpu_vm(disks=[{**gpu_vm()["disks"][0], "autoDelete": False}]))

@@ -122,7 +122,7 @@ def settle(scenario: str, following: str, folder: Path, doom: Doom) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["create, second zone", "delete"])
-def test_killed_at_every_step_the_next_command_settles_it(scenario: str, tmp_path: Path) -> None:
+def test_next_command_recovers_a_run_killed_at_any_step(scenario: str, tmp_path: Path) -> None:
     steps = 0
     for number, doom in enumerate(dooms()):
         if not settle(scenario, [*NEXT][(number // 2 + doom.after) % len(NEXT)], tmp_path, doom):
@@ -134,7 +134,7 @@ def test_killed_at_every_step_the_next_command_settles_it(scenario: str, tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize("following", NEXT)
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_every_scenario_killed_at_every_step_is_settled_by_every_next_command(
+def test_every_next_command_recovers_every_killed_run(
     scenario: str, following: str, tmp_path: Path
 ) -> None:
     steps = 0
@@ -148,5 +148,5 @@ def test_every_scenario_killed_at_every_step_is_settled_by_every_next_command(
         assert steps >= 16
 
 
-def test_every_verb_is_killed() -> None:
+def test_killed_run_matrix_covers_every_command() -> None:
     assert {verb for verb, _faults, _s in SCENARIOS.values()} == set(VERBS)

@@ -27,7 +27,7 @@ def project(tmp_path: Path, cloud: GceCloud, monkeypatch: pytest.MonkeyPatch) ->
     )
 
 
-def test_five_hundred_vms_cost_one_call(
+def test_listing_500_vms_costs_one_request(
     emulator: ComputeEmulator, cloud: GceCloud, project: Project, make_spec: Callable[..., VmSpec]
 ) -> None:
     owner = {"provision-owner": project.ensure_owner()}

@@ -22,7 +22,7 @@ def asked(emulator: ComputeEmulator) -> list[str]:
     return [call.api for call in emulator.calls]
 
 
-def test_accelerators_by_zone(client: ComputeClient, emulator: ComputeEmulator) -> None:
+def test_accelerators_are_listed_by_zone(client: ComputeClient, emulator: ComputeEmulator) -> None:
     found = queries.list_accelerators(client)
     catalogue = Catalogue()
     named = {
@@ -54,22 +54,20 @@ def test_machine_types_are_filtered_by_the_server(
     assert [call.query["filter"] for call in emulator.calls] == ['name eq "(g2-.*|n1-standard-8)"']
 
 
-def test_a_list_of_many_pages_is_read_to_its_end(
-    client: ComputeClient, emulator: ComputeEmulator
-) -> None:
+def test_paged_list_is_read_to_its_end(client: ComputeClient, emulator: ComputeEmulator) -> None:
     everything = queries.list_machine_types(client, [".*"])
     assert len(everything) > 500
     assert len({(each.zone, each.machine.name) for each in everything}) == len(everything)
     assert len(asked(emulator)) == -(-len(everything) // 500)
 
 
-def test_no_names_ask_nothing(client: ComputeClient, emulator: ComputeEmulator) -> None:
+def test_no_patterns_send_no_request(client: ComputeClient, emulator: ComputeEmulator) -> None:
     assert queries.list_machine_types(client, []) == []
     assert asked(emulator) == []
 
 
 @pytest.mark.parametrize("regions", [["us-central1"], ["us-central1", "us-east1"], None])
-def test_quotas_cost_two_calls_however_many_regions(
+def test_quotas_cost_two_requests_for_any_number_of_regions(
     client: ComputeClient, emulator: ComputeEmulator, regions: list[str] | None
 ) -> None:
     found = queries.fetch_quotas(client, regions)
@@ -79,7 +77,7 @@ def test_quotas_cost_two_calls_however_many_regions(
     assert found.regions["us-central1"]["NVIDIA_L4_GPUS"].left > 0
 
 
-def test_an_image_by_name_and_by_family(client: ComputeClient) -> None:
+def test_image_is_fetched_by_name_and_by_family(client: ComputeClient) -> None:
     newest = queries.fetch_image(client, image_ref("cos-125-lts"))
     assert newest["name"].startswith("cos-125-")
     assert queries.fetch_image(client, image_ref(newest["name"]))["name"] == newest["name"]
@@ -87,7 +85,7 @@ def test_an_image_by_name_and_by_family(client: ComputeClient) -> None:
         queries.fetch_image(client, image_ref("cos-999-lts"))
 
 
-def test_an_answer_that_never_comes_is_an_error(clock: object) -> None:
+def test_missing_reply_raises_cloud_error(clock: object) -> None:
     lost = ComputeClient("demo", "http://127.0.0.1:9", sleep=lambda _seconds: None, attempts=2)
     with pytest.raises(CloudError) as caught:
         queries.list_accelerators(lost)
@@ -95,7 +93,9 @@ def test_an_answer_that_never_comes_is_an_error(clock: object) -> None:
     lost.close()
 
 
-def test_the_network_and_its_rules(client: ComputeClient, emulator: ComputeEmulator) -> None:
+def test_network_and_firewall_rules_are_fetched(
+    client: ComputeClient, emulator: ComputeEmulator
+) -> None:
     assert queries.fetch_network(client, "default")["autoCreateSubnetworks"] is True
     with pytest.raises(CloudNotFound):
         queries.fetch_network(client, "other")

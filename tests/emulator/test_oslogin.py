@@ -19,7 +19,7 @@ START_S = 1_790_000_000
 ENDS_S = START_S + 3600
 
 
-def test_a_key_is_imported_under_the_credentials_account(
+def test_key_is_imported_for_the_credentials_account(
     emulator: ComputeEmulator, cloud: GceCloud
 ) -> None:
     assert cloud.add_login_key(KEY, ENDS_S).user == "me_example_com"
@@ -28,15 +28,13 @@ def test_a_key_is_imported_under_the_credentials_account(
     assert emulator.calls[-1].query["projectId"] == "demo"
 
 
-def test_importing_twice_keeps_one_key(emulator: ComputeEmulator, cloud: GceCloud) -> None:
+def test_second_import_keeps_one_key(emulator: ComputeEmulator, cloud: GceCloud) -> None:
     cloud.add_login_key(KEY, ENDS_S)
     cloud.add_login_key(KEY, ENDS_S)
     assert len(emulator.logins.keys) == 1
 
 
-def test_a_key_opens_nothing_when_its_time_is_over(
-    emulator: ComputeEmulator, cloud: GceCloud
-) -> None:
+def test_expired_key_is_not_accepted(emulator: ComputeEmulator, cloud: GceCloud) -> None:
     cloud.add_login_key(KEY, ENDS_S)
     emulator.clock.advance(3599)
     assert len(emulator.logins.keys) == 1
@@ -44,7 +42,7 @@ def test_a_key_opens_nothing_when_its_time_is_over(
     assert len(emulator.logins.keys) == 0
 
 
-def test_a_key_that_is_there_gets_the_new_end(emulator: ComputeEmulator, cloud: GceCloud) -> None:
+def test_existing_key_gets_the_new_expiry(emulator: ComputeEmulator, cloud: GceCloud) -> None:
     """Importing alone leaves the old one."""
     login = cloud.add_login_key(KEY, ENDS_S)
     emulator.calls.clear()
@@ -59,21 +57,19 @@ def test_a_key_that_is_there_gets_the_new_end(emulator: ComputeEmulator, cloud: 
     assert len(emulator.logins.keys) == 1
 
 
-def test_a_key_is_taken_out_of_the_profile_once(emulator: ComputeEmulator, cloud: GceCloud) -> None:
+def test_second_removal_of_a_key_returns_false(emulator: ComputeEmulator, cloud: GceCloud) -> None:
     login = cloud.add_login_key(KEY, ENDS_S)
     assert cloud.remove_login_key(login.key)
     assert emulator.logins.keys == ()
     assert not cloud.remove_login_key(login.key)
 
 
-def test_an_end_in_the_past_is_refused(cloud: GceCloud) -> None:
+def test_expiry_in_the_past_is_refused(cloud: GceCloud) -> None:
     with pytest.raises(CloudRefused, match="did not take the key"):
         cloud.add_login_key(KEY, START_S - 1)
 
 
-def test_a_service_account_need_not_be_asked_who_it_is(
-    emulator: ComputeEmulator, cloud: GceCloud
-) -> None:
+def test_service_account_email_sends_no_request(emulator: ComputeEmulator, cloud: GceCloud) -> None:
     cloud.client._credentials = SimpleNamespace(
         service_account_email="ci@demo.iam.gserviceaccount.com"
     )
@@ -82,17 +78,17 @@ def test_a_service_account_need_not_be_asked_who_it_is(
     assert username("ci@demo.iam.gserviceaccount.com").startswith("sa_")
 
 
-def test_another_account_may_not_be_written_to(cloud: GceCloud) -> None:
+def test_profile_of_another_account_is_refused(cloud: GceCloud) -> None:
     with pytest.raises(CloudAuthError, match="OS Login did not take the key"):
         import_key(cloud.client, "you@example.com", KEY, ENDS_S)
 
 
-def test_a_key_that_is_none_is_refused(cloud: GceCloud) -> None:
+def test_invalid_key_is_refused(cloud: GceCloud) -> None:
     with pytest.raises(CloudRefused, match="OS Login did not take the key"):
         cloud.add_login_key("nonsense", ENDS_S)
 
 
-def test_credentials_that_do_not_say_whose_they_are(
+def test_credentials_without_email_raise_auth_error(
     emulator: ComputeEmulator, cloud: GceCloud
 ) -> None:
     emulator.faults.add(
@@ -109,14 +105,14 @@ def test_credentials_that_do_not_say_whose_they_are(
     assert "--scopes=openid,https://www.googleapis.com/auth/userinfo.email" in caught.value.fix
 
 
-def test_what_passes_by_is_tried_again(emulator: ComputeEmulator, cloud: GceCloud) -> None:
+def test_temporary_os_login_errors_are_retried(emulator: ComputeEmulator, cloud: GceCloud) -> None:
     emulator.faults.add(http_error(503, "backendError", "try again", call="oslogin.*", times=2))
     emulator.faults.add(Fault(kind=FaultKind.RESET_BEFORE, call="userinfo", times=1))
     assert cloud.add_login_key(KEY, ENDS_S).user == "me_example_com"
     assert emulator.counted().count("oslogin.users.importSshPublicKey") == 3
 
 
-def test_the_projects_metadata(emulator: ComputeEmulator, cloud: GceCloud) -> None:
+def test_project_metadata_is_fetched(emulator: ComputeEmulator, cloud: GceCloud) -> None:
     assert cloud.project_metadata() == {}
     emulator.project_metadata["enable-oslogin"] = "TRUE"
     assert cloud.project_metadata() == {"enable-oslogin": "TRUE"}

@@ -49,7 +49,9 @@ def reason(request: Any) -> tuple[int, str]:
     return caught.value.status_code, caught.value.error_details[0]["reason"]
 
 
-def test_the_life_of_an_instance(compute: Any, emulator: ComputeEmulator) -> None:
+def test_second_client_creates_stops_and_deletes_an_instance(
+    compute: Any, emulator: ComputeEmulator
+) -> None:
     vms, dev = compute.instances(), {**AT, "instance": "dev"}
     done(
         compute,
@@ -90,7 +92,7 @@ def test_the_life_of_an_instance(compute: Any, emulator: ComputeEmulator) -> Non
     assert compute.disks().list(**AT).execute().get("items", []) == []
 
 
-def test_lists_in_pages(compute: Any) -> None:
+def test_second_client_lists_in_pages(compute: Any) -> None:
     for name in ("a", "b", "c"):
         done(compute, compute.instances().insert(**AT, body=gpu_vm(name)))
     for collection, arguments in ((compute.instances(), AT), (compute.disks(), AT)):
@@ -105,7 +107,7 @@ def test_lists_in_pages(compute: Any) -> None:
 @pytest.mark.parametrize(
     "collection", ["machineTypes", "acceleratorTypes", "instances", "disks", "reservations"]
 )
-def test_aggregated_lists_in_pages(compute: Any, collection: str) -> None:
+def test_second_client_reads_aggregated_lists_in_pages(compute: Any, collection: str) -> None:
     service = getattr(compute, collection)()
     request, scopes, pages = service.aggregatedList(project=PROJECT, maxResults=40), set(), 0
     while request is not None and pages < 4:
@@ -116,7 +118,7 @@ def test_aggregated_lists_in_pages(compute: Any, collection: str) -> None:
     assert f"zones/{ZONE}" in scopes
 
 
-def test_what_exists_beforehand(compute: Any) -> None:
+def test_second_client_reads_predefined_resources(compute: Any) -> None:
     assert len(compute.zones().list(project=PROJECT).execute()["items"]) > 20
     region = compute.regions().get(project=PROJECT, region="us-central1").execute()
     assert {row["metric"] for row in region["quotas"]} >= {
@@ -128,7 +130,7 @@ def test_what_exists_beforehand(compute: Any) -> None:
     assert image["status"] == "READY"
 
 
-def test_refusals_have_their_reasons(compute: Any) -> None:
+def test_second_client_reads_reasons_of_refusals(compute: Any) -> None:
     vms = compute.instances()
     assert reason(vms.get(**AT, instance="none")) == (404, "notFound")
     done(compute, vms.insert(**AT, body=gpu_vm()))

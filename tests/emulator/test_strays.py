@@ -66,14 +66,14 @@ def begun(context: CloudContext, cloud: GceCloud, spec: VmSpec) -> str:
     return request_id
 
 
-def test_what_a_journal_calls_made_belongs_to_somebody(
+def test_vm_that_a_journal_calls_made_is_not_an_orphan(
     context: CloudContext, make_spec: MakeSpec
 ) -> None:
     create_vm(context, make_spec(), [ZONE])
     assert found(context) == []
 
 
-def test_what_no_journal_names_is_a_stray_and_removed(
+def test_vm_without_journal_entry_is_an_orphan_and_deleted(
     context: CloudContext, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
     create_vm(context, make_spec(name="kept"), [ZONE])
@@ -93,7 +93,7 @@ def test_what_no_journal_names_is_a_stray_and_removed(
     assert not remove_orphan(context, stray)
 
 
-def test_what_carries_other_labels_or_none_is_never_touched(
+def test_vm_of_another_owner_is_never_an_orphan(
     context: CloudContext, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
     for name, labels in (
@@ -108,7 +108,7 @@ def test_what_carries_other_labels_or_none_is_never_touched(
 
 
 @pytest.mark.parametrize("state", [INTENT, UNSURE, DELETING, LEFT_BEHIND])
-def test_an_unfinished_entry_makes_its_vm_a_stray_unless_a_run_works_on_it(
+def test_vm_of_unfinished_entry_is_an_orphan_unless_busy(
     context: CloudContext, cloud: GceCloud, make_spec: MakeSpec, state: str
 ) -> None:
     request_id = context.new_id()
@@ -128,9 +128,7 @@ def test_an_unfinished_entry_makes_its_vm_a_stray_unless_a_run_works_on_it(
     assert context.journal.open() == []
 
 
-def test_an_entry_of_which_nothing_is_there_is_settled(
-    context: CloudContext, make_spec: MakeSpec
-) -> None:
+def test_entry_without_vm_is_finished(context: CloudContext, make_spec: MakeSpec) -> None:
     context.journal.intent(make_spec(), ZONE, request_id := context.new_id())
     survey = orphans.find_orphans(context, lambda owner: owner == "me", context.journal.open())
     assert (survey.orphans, [entry.request_id for entry in survey.finished_entries]) == (
@@ -139,7 +137,7 @@ def test_an_entry_of_which_nothing_is_there_is_settled(
     )
 
 
-def test_a_vm_in_a_zone_that_no_list_shows_stays_in_the_journal(
+def test_made_vm_in_an_unlisted_zone_keeps_its_entry(
     emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     create_vm(context, make_spec(), [ZONE])
@@ -158,7 +156,7 @@ def test_a_vm_in_a_zone_that_no_list_shows_stays_in_the_journal(
     assert found(context) == []
 
 
-def test_a_stray_in_a_zone_that_no_list_shows_is_found_by_its_name(
+def test_orphan_in_an_unlisted_zone_is_found_by_name(
     emulator: ComputeEmulator, context: CloudContext, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
     begun(context, cloud, make_spec())
@@ -166,7 +164,7 @@ def test_a_stray_in_a_zone_that_no_list_shows_is_found_by_its_name(
     assert [(kind, name) for kind, name, _ in found(context)] == [("vm", "dev")]
 
 
-def test_what_does_not_answer_is_named_and_ends_nothing(
+def test_failed_requests_become_errors_of_the_report(
     emulator: ComputeEmulator, context: CloudContext, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
     """Four killed runs: one left a VM, one nothing, of one the operation cannot be looked up, of one not even the VM."""
@@ -194,7 +192,9 @@ def test_what_does_not_answer_is_named_and_ends_nothing(
     assert survey.errors[1].why.startswith("a run that ended early asked for it\nbackendError: no")
 
 
-def test_killed_inserts_are_waited_for_side_by_side(tmp_path: Path, make_spec: MakeSpec) -> None:
+def test_operations_of_killed_runs_are_waited_for_in_parallel(
+    tmp_path: Path, make_spec: MakeSpec
+) -> None:
     count = 8
     together = threading.Barrier(count)
 
@@ -215,7 +215,7 @@ def test_killed_inserts_are_waited_for_side_by_side(tmp_path: Path, make_spec: M
     assert len(surveyed(context).finished_entries) == count
 
 
-def test_a_vm_that_was_made_anew_since_it_was_found_is_left_alone(
+def test_vm_that_was_replaced_since_is_not_deleted(
     context: CloudContext, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
     cloud.create(make_spec(), ZONE, request_id=context.new_id())
@@ -226,7 +226,7 @@ def test_a_vm_that_was_made_anew_since_it_was_found_is_left_alone(
     assert [vm.name for vm in cloud.list({})] == ["dev"]
 
 
-def test_a_failed_removal_says_what_bills_and_stays_in_the_journal(
+def test_failed_removal_raises_and_stays_in_the_journal(
     emulator: ComputeEmulator, context: CloudContext, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
     request_id = context.new_id()
@@ -277,7 +277,7 @@ def disk(name: str, **changed: Any) -> Disk:
     return Disk(name=name, zone=ZONE, **{**plain, **changed})
 
 
-def test_a_disk_without_a_vm_is_a_stray(tmp_path: Path, make_spec: MakeSpec) -> None:
+def test_disk_without_vm_is_an_orphan(tmp_path: Path, make_spec: MakeSpec) -> None:
     journal = Journal(tmp_path / "journal.jsonl", "demo")
     journal.intent(make_spec(), ZONE, "r1")
     journal.mark("r1", MADE)
@@ -333,7 +333,7 @@ def stopped(
     return context
 
 
-def test_a_vm_that_asks_for_it_is_offered_and_deleted_when_it_is_stopped_for_too_long(
+def test_vm_stopped_longer_than_idle_delete_is_deleted(
     stopped: CloudContext, cloud: GceCloud
 ) -> None:
     (stray,) = surveyed(stopped).orphans
@@ -347,7 +347,7 @@ def test_a_vm_that_asks_for_it_is_offered_and_deleted_when_it_is_stopped_for_too
     assert [(entry.name, entry.state) for entry in stopped.journal.open()] == [("silent", MADE)]
 
 
-def test_the_time_is_the_clouds_and_costs_no_call(
+def test_idle_delete_uses_the_clouds_clock_without_a_request(
     stopped: CloudContext,
     emulator: ComputeEmulator,
     clock: SimulatedClock,
@@ -366,7 +366,7 @@ def test_the_time_is_the_clouds_and_costs_no_call(
 
 
 @pytest.mark.parametrize("date", [None, "soon"])
-def test_where_no_reply_tells_the_time_nothing_is_too_old(
+def test_idle_delete_deletes_nothing_without_the_clouds_clock(
     stopped: CloudContext, monkeypatch: pytest.MonkeyPatch, date: str | None
 ) -> None:
     cloud = GceCloud("demo", cast("GceCloud", stopped.cloud).endpoint)
@@ -424,7 +424,7 @@ def deleted(context: CloudContext) -> None:
         (deleted, "asks in us-central1-a is gone already: nothing was deleted"),
     ],
 )
-def test_right_before_it_is_deleted_it_is_looked_at_once_more(
+def test_stopped_vm_is_looked_up_again_before_deletion(
     stopped: CloudContext,
     emulator: ComputeEmulator,
     notes: list[str],
@@ -442,7 +442,7 @@ def test_right_before_it_is_deleted_it_is_looked_at_once_more(
     ]
 
 
-def test_a_deletion_that_fails_leaves_a_vm_that_is_still_somebodys(
+def test_failed_idle_deletion_keeps_the_entry_made(
     stopped: CloudContext, emulator: ComputeEmulator
 ) -> None:
     """Written down as left behind, it would be deleted by the next vm.create, even if somebody had started it again."""
@@ -457,7 +457,7 @@ def test_a_deletion_that_fails_leaves_a_vm_that_is_still_somebodys(
     assert [name for _, name, _ in found(stopped)] == ["asks"]
 
 
-def test_killed_between_the_deletion_and_the_journal(
+def test_run_killed_between_deletion_and_journal_is_recovered(
     stopped: CloudContext, cloud: GceCloud
 ) -> None:
     cloud.delete("asks", ZONE, request_id=stopped.new_id())
@@ -466,7 +466,7 @@ def test_killed_between_the_deletion_and_the_journal(
 
 
 @pytest.mark.parametrize("value", ["", "soon", "7-days", "1s"])
-def test_a_label_that_nobody_understands_asks_for_nothing(
+def test_invalid_idle_delete_label_deletes_nothing(
     stopped: CloudContext, clock: SimulatedClock, value: str
 ) -> None:
     stopped.cloud.set_labels("asks", ZONE, {IDLE_DELETE_LABEL: value}, request_id=stopped.new_id())
@@ -484,7 +484,7 @@ def renamed(emulator: ComputeEmulator, name: str, to: str) -> None:
     instances[instance.ref] = instance
 
 
-def test_a_vm_that_was_renamed_by_hand_is_still_somebodys(
+def test_renamed_vm_is_not_an_orphan(
     stopped: CloudContext, emulator: ComputeEmulator, make_spec: MakeSpec
 ) -> None:
     renamed(emulator, "silent", "quiet")
@@ -499,7 +499,7 @@ def test_a_vm_that_was_renamed_by_hand_is_still_somebodys(
 
 
 @pytest.mark.parametrize("labels", [{"provision-request": "by-hand"}, {}])
-def test_a_vm_whose_request_was_taken_from_its_labels_is_still_somebodys(
+def test_vm_without_request_label_is_not_an_orphan(
     stopped: CloudContext, labels: dict[str, str]
 ) -> None:
     stopped.cloud.set_labels(

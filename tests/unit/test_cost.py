@@ -50,9 +50,7 @@ def stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vm_times, "datetime", Clock)
 
 
-def test_a_running_vm_costs_its_machine_since_it_was_started_and_its_disk_since_it_was_made() -> (
-    None
-):
+def test_running_vm_costs_machine_since_start_and_disk_since_creation() -> None:
     vm = replace(VM, created=ago(hours=10), started=ago(hours=3), stopped=ago(hours=5))
     assert ran_s(vm) == 3 * 3600
     assert cost_usd(vm, PRICES) == 3 * 1.0 + 10 * 0.2
@@ -60,7 +58,7 @@ def test_a_running_vm_costs_its_machine_since_it_was_started_and_its_disk_since_
     assert cost_usd(replace(vm, started="", created=ago(hours=2)), PRICES) == 2 * 1.0 + 2 * 0.2
 
 
-def test_a_stopped_vm_costs_its_disk_and_what_its_last_run_cost() -> None:
+def test_stopped_vm_costs_disk_and_last_run() -> None:
     vm = replace(
         VM, status="TERMINATED", created=ago(hours=10), started=ago(hours=8), stopped=ago(hours=6)
     )
@@ -69,7 +67,7 @@ def test_a_stopped_vm_costs_its_disk_and_what_its_last_run_cost() -> None:
     assert (row["usd_per_hour"], row["since"], row["cost_by_ttl_usd"]) == (0.2, vm.stopped, None)
 
 
-def test_how_long_a_finished_run_took_does_not_depend_on_the_clock_of_this_machine() -> None:
+def test_length_of_a_finished_run_ignores_the_local_clock() -> None:
     ahead = NOW + timedelta(hours=7)
     vm = replace(
         VM,
@@ -81,7 +79,7 @@ def test_how_long_a_finished_run_took_does_not_depend_on_the_clock_of_this_machi
 
 
 @pytest.mark.parametrize("ahead_s", [-7200.0, 3600.0])
-def test_what_runs_is_counted_by_the_clock_of_the_cloud(ahead_s: float) -> None:
+def test_running_time_uses_the_clouds_clock(ahead_s: float) -> None:
     cloud = NOW + timedelta(seconds=ahead_s)
     vm = replace(
         VM,
@@ -120,11 +118,11 @@ def test_what_runs_is_counted_by_the_clock_of_the_cloud(ahead_s: float) -> None:
         replace(VM, status="TERMINATED", created=ago(hours=1)),
     ],
 )
-def test_what_is_not_known_has_no_cost(vm: Vm) -> None:
+def test_cost_is_none_when_a_rate_is_unknown(vm: Vm) -> None:
     assert cost_usd(vm, PRICES) is None
 
 
-def test_the_packaged_list_knows_the_default_machine() -> None:
+def test_packaged_list_has_the_default_machine() -> None:
     rate = hourly_rate(VM)
     assert rate.machine is not None
     assert rate.disk is not None
@@ -133,7 +131,7 @@ def test_the_packaged_list_knows_the_default_machine() -> None:
     assert hourly_rate(replace(VM, zone="mars-north1-a")) == HourlyRate(None, None)
 
 
-def test_by_the_end_of_its_time() -> None:
+def test_cost_until_the_time_limit() -> None:
     running = replace(VM, created=ago(hours=3), started=ago(hours=3), ttl_s=8 * 3600)
     endless = replace(VM, name="endless", created=ago(hours=1), started=ago(hours=1))
     bill = cost_document([running, endless], PRICES)
@@ -148,7 +146,7 @@ def test_by_the_end_of_its_time() -> None:
     }
 
 
-def test_the_time_left_is_what_the_cloud_says() -> None:
+def test_time_left_is_what_the_cloud_reports() -> None:
     vm = replace(VM, created=ago(hours=9), started=ago(hours=3), ttl_s=8 * 3600)
     assert ttl_left_s(vm) == 5 * 3600
     assert ttl_left_s(replace(vm, stops_at=(NOW + timedelta(hours=6)).isoformat())) == 6 * 3600
@@ -157,7 +155,7 @@ def test_the_time_left_is_what_the_cloud_says() -> None:
     assert ttl_left_s(replace(vm, ttl_s=None)) is None
 
 
-def test_for_people() -> None:
+def test_time_span_is_formatted_or_a_dash() -> None:
     assert [span_or_dash(seconds) for seconds in (None, 0, 307, 3900, 90_000, 10 * 86400)] == [
         "-",
         "0s",
@@ -187,7 +185,7 @@ def test_for_people() -> None:
     ]
 
 
-def test_a_table_is_as_wide_as_the_terminal() -> None:
+def test_table_is_as_wide_as_the_terminal() -> None:
     """A name of 63 letters has a line of its own, so that it can be copied, and does not widen the others."""
     long = "n" * 63
     row = {
@@ -217,7 +215,7 @@ def test_a_table_is_as_wide_as_the_terminal() -> None:
     )
 
 
-def test_a_vm_shown_to_people() -> None:
+def test_vm_is_formatted_for_people() -> None:
     shown = {
         "name": "dev",
         "machine_type": "g2-standard-8",
@@ -238,21 +236,21 @@ def test_a_vm_shown_to_people() -> None:
     ]
 
 
-def test_since_when_in_one_time_zone() -> None:
+def test_times_are_shown_in_one_time_zone() -> None:
     vm = replace(
         VM, created="2026-11-21T01:30:00.000-08:00", started="2026-11-21T01:30:00.000-08:00"
     )
     assert "2026-11-21 09:30" in cost._text(cost_document([vm], PRICES))
 
 
-def test_what_waits_for_capacity_has_not_run_and_does_not_end() -> None:
+def test_pending_vm_has_no_run_time_and_no_end() -> None:
     waiting = replace(VM, status="PENDING", created=ago(hours=1), started="")
     bill = cost_document([waiting], packaged_prices())["vms"][0]
     assert (bill["ran_s"], bill["ttl_left_s"]) == (0, None)
     assert bill["usd_per_hour"] == bill["cost_usd"] == pytest.approx(200 * 0.00013699, abs=1e-3)
 
 
-def test_what_is_stopped_for_too_long() -> None:
+def test_vms_stopped_for_too_long_are_listed() -> None:
     label = {"provision-idle-delete": "7d"}
     old = replace(
         VM,

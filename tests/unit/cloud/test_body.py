@@ -46,16 +46,16 @@ SPEC = vm_spec(**T4, ttl_s=3600)
         ),
     ],
 )
-def test_an_image_is_read(image: str, project: str, ref: ImageRef) -> None:
+def test_image_setting_is_parsed(image: str, project: str, ref: ImageRef) -> None:
     assert image_ref(image, project) == ref
 
 
 @pytest.mark.parametrize("ref", [ImageRef("p", "n", True), ImageRef("p", "n", False)])
-def test_an_image_path_is_read_back(ref: ImageRef) -> None:
+def test_image_path_parses_to_the_same_image(ref: ImageRef) -> None:
     assert image_ref(ref.path) == ref
 
 
-def test_metadata_for_container_optimized_os() -> None:
+def test_metadata_disables_updates_and_contains_the_key() -> None:
     items = standard_metadata(
         user="dev", public_key="ssh-ed25519 AAAA me@laptop\n", user_data="#cloud-config\n"
     )
@@ -91,24 +91,24 @@ def test_metadata_for_container_optimized_os() -> None:
         ({"gpu_count": 3}, "gpu_count"),
     ],
 )
-def test_a_spec_that_the_api_would_refuse_is_refused(changed: dict[str, Any], where: str) -> None:
+def test_invalid_spec_raises_settings_error(changed: dict[str, Any], where: str) -> None:
     with pytest.raises(SettingsError) as caught:
         check_spec(replace(SPEC, **changed))
     assert caught.value.where == where
 
 
-def test_a_spec_at_its_limits_is_accepted() -> None:
+def test_spec_at_the_limits_is_valid() -> None:
     check_spec(replace(SPEC, name="d" * 63, ttl_s=30, disk_gb=50, metadata={"a": "x" * 262_144}))
     check_spec(replace(SPEC, ttl_s=None, gpu=None, gpu_count=0, disk_gb=10))
 
 
-def test_a_vm_without_gpu_may_migrate() -> None:
+def test_vm_without_gpu_migrates_on_maintenance() -> None:
     body = insert_body(replace(SPEC, gpu=None, gpu_count=0, ttl_s=None), "z", source_image="i")
     assert body["scheduling"]["onHostMaintenance"] == "MIGRATE"
     assert "guestAccelerators" not in body
 
 
-def test_sizes_are_strings_as_the_api_has_them() -> None:
+def test_insert_body_writes_sizes_as_strings() -> None:
     body = insert_body(SPEC, "z", source_image="i")
     assert body["disks"][0]["initializeParams"]["diskSizeGb"] == "200"
     assert body["scheduling"]["maxRunDuration"] == {"seconds": "3600"}
@@ -143,7 +143,7 @@ RESOURCE: dict[str, Any] = {
 }
 
 
-def test_an_instance_is_read() -> None:
+def test_instance_resource_becomes_a_vm() -> None:
     assert vm_from_json(RESOURCE) == Vm(
         name="dev",
         zone="us-central1-a",
@@ -168,17 +168,17 @@ def test_an_instance_is_read() -> None:
     )
 
 
-def test_a_bundled_gpu_is_known_by_the_machine() -> None:
+def test_bundled_gpu_is_derived_from_the_machine_type() -> None:
     vm = vm_from_json({"name": "dev", "machineType": f"{URL}/machineTypes/g2-standard-24"})
     assert (vm.gpu, vm.gpu_count) == ("nvidia-l4", 2)
 
 
-def test_the_least_that_an_instance_can_be() -> None:
+def test_instance_with_only_a_name_becomes_a_vm() -> None:
     vm = vm_from_json({"name": "dev"})
     assert (vm.status, vm.address, vm.gpu, vm.zone) == ("UNKNOWN", None, None, "")
 
 
-def test_no_external_address_is_none() -> None:
+def test_vm_without_external_ip_has_no_address() -> None:
     assert (
         vm_from_json(
             {
@@ -207,13 +207,13 @@ def test_no_external_address_is_none() -> None:
         ]
     )
 )
-def test_any_field_but_the_name_may_be_missing(field: str) -> None:
+def test_instance_parser_accepts_any_missing_field_but_the_name(field: str) -> None:
     assert (
         vm_from_json({key: value for key, value in RESOURCE.items() if key != field}).name == "dev"
     )
 
 
-def test_drift_is_what_only_a_new_vm_could_change() -> None:
+def test_differences_list_what_only_a_new_vm_could_have() -> None:
     vm = replace(vm_from_json(RESOURCE), provisioning_model="STANDARD")
     assert differences(replace(SPEC, gpu="t4", gpu_count=2), vm) == {}
     assert differences(replace(SPEC, gpu_count=2, provisioning_model="SPOT"), vm) == {
@@ -226,13 +226,13 @@ def test_drift_is_what_only_a_new_vm_could_change() -> None:
     assert differences(replace(SPEC, gpu=None, gpu_count=0), vm)["gpu"] == ("nvidia-tesla-t4", None)
 
 
-def test_a_filter_joins_its_labels() -> None:
+def test_labels_filter_joins_all_labels() -> None:
     assert labels_filter({}) == ""
     assert labels_filter({"a": "*"}) == "(labels.a:*)"
     assert labels_filter({"b": "2", "a": "1"}) == '(labels.a="1") AND (labels.b="2")'
 
 
-def test_another_time_limit_keeps_the_rest_of_the_scheduling() -> None:
+def test_new_time_limit_keeps_other_scheduling_fields() -> None:
     read = {
         "onHostMaintenance": "TERMINATE",
         "automaticRestart": False,

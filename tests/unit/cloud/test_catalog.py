@@ -37,11 +37,11 @@ from provision.core.errors import SettingsError
         ("nvidia-rtx-pro-6000", "nvidia-rtx-pro-6000"),
     ],
 )
-def test_a_gpu_is_found_by_its_names(name: str, found: str) -> None:
+def test_gpu_type_is_found_by_api_name_and_short_name(name: str, found: str) -> None:
     assert gpu_type(name).accelerator == found
 
 
-def test_an_unknown_gpu_names_the_known_ones() -> None:
+def test_unknown_gpu_error_lists_known_types() -> None:
     with pytest.raises(SettingsError, match="unknown GPU type 'l5'") as caught:
         gpu_type("l5")
     assert "nvidia-l4" in caught.value.why
@@ -60,13 +60,13 @@ def test_an_unknown_gpu_names_the_known_ones() -> None:
         ("l4", 1, "g2-standard-32", "g2-standard-32"),
     ],
 )
-def test_a_machine_is_chosen(
+def test_default_machine_type_for_gpu_and_count(
     gpu: str | None, count: int, requested: str | None, machine: str
 ) -> None:
     assert choose_machine_type(gpu, count, requested) == machine
 
 
-def test_the_machine_is_that_of_the_dataflow_job_unless_one_is_named() -> None:
+def test_machine_type_setting_overrides_the_dataflow_job() -> None:
     assert choose_machine_type("l4", 1, None, "g2-standard-4") == "g2-standard-4"
     assert choose_machine_type("l4", 1, "g2-standard-16", "g2-standard-4") == "g2-standard-16"
 
@@ -81,7 +81,7 @@ def test_the_machine_is_that_of_the_dataflow_job_unless_one_is_named() -> None:
         ("a9000", "known types: ", ""),
     ],
 )
-def test_a_gpu_that_cannot_be_had_is_refused_with_the_reason(gpu: str, why: str, fix: str) -> None:
+def test_unsupported_gpu_is_refused_with_the_reason(gpu: str, why: str, fix: str) -> None:
     with pytest.raises(SettingsError) as caught:
         gpu_type(gpu)
     assert why in caught.value.why
@@ -89,7 +89,7 @@ def test_a_gpu_that_cannot_be_had_is_refused_with_the_reason(gpu: str, why: str,
 
 
 @pytest.mark.parametrize("gpu", ["gb200", "gb300"])
-def test_an_arm_gpu_is_refused_before_its_count_is(gpu: str) -> None:
+def test_arm_gpu_is_refused_before_its_count_is_checked(gpu: str) -> None:
     with pytest.raises(SettingsError, match="cannot be used here") as caught:
         check_supported(gpu)
     assert "Arm" in caught.value.why
@@ -111,7 +111,7 @@ STANDARD = [
 
 
 @pytest.mark.parametrize(("gpu", "count"), STANDARD)
-def test_what_is_chosen_is_valid(gpu: str, count: int) -> None:
+def test_default_machine_type_passes_the_shape_check(gpu: str, count: int) -> None:
     check_shape(gpu, count, choose_machine_type(gpu, count, None), 50)
 
 
@@ -145,7 +145,7 @@ def test_what_is_chosen_is_valid(gpu: str, count: int) -> None:
         ((None, 0, "g2-standard-8", 200), "machine_type", "brings 1 x nvidia-l4"),
     ],
 )
-def test_an_impossible_shape_says_what_is_allowed(
+def test_invalid_shape_error_says_what_is_allowed(
     shape: tuple[str | None, int, str, int], where: str, why: str
 ) -> None:
     with pytest.raises(SettingsError) as caught:
@@ -155,11 +155,11 @@ def test_an_impossible_shape_says_what_is_allowed(
     assert caught.value.fix
 
 
-def test_a_scarce_type_can_be_had_as_spot() -> None:
+def test_spot_only_machine_type_is_valid_as_spot() -> None:
     check_shape("h100", 1, "a3-highgpu-1g", 200, provisioning="SPOT")
 
 
-def test_some_zones_allow_less_for_four_p100() -> None:
+def test_four_p100_have_a_lower_limit_in_some_zones() -> None:
     check_shape("p100", 4, "n1-standard-96", 200, zone="us-central1-c")
     with pytest.raises(SettingsError, match="too large"):
         check_shape("p100", 4, "n1-standard-96", 200, zone="us-east1-c")
@@ -176,11 +176,11 @@ def test_some_zones_allow_less_for_four_p100() -> None:
         ("g4-standard-48", "hyperdisk-balanced"),
     ],
 )
-def test_the_disk_type_fits_the_family(machine: str, disk: str) -> None:
+def test_default_disk_type_by_machine_family(machine: str, disk: str) -> None:
     assert default_disk_type(machine) == disk
 
 
-def test_the_disk_type_is_one_that_the_table_allows() -> None:
+def test_default_disk_type_is_allowed_by_the_table() -> None:
     assert [
         name
         for name, (gpu, machine) in bundled_machine_types().items()
@@ -197,7 +197,7 @@ def test_the_disk_type_is_one_that_the_table_allows() -> None:
         ("n1-custom-2-4096-ext", 2, 4.0),
     ],
 )
-def test_n1_types_are_read(name: str, vcpus: int, memory_gb: float) -> None:
+def test_n1_type_names_are_parsed(name: str, vcpus: int, memory_gb: float) -> None:
     machine = parse_n1(name)
     assert machine is not None
     assert (machine.vcpus, machine.memory_gb) == (vcpus, memory_gb)
@@ -215,11 +215,11 @@ def test_n1_types_are_read(name: str, vcpus: int, memory_gb: float) -> None:
         "",
     ],
 )
-def test_what_is_no_n1_type_is_none(name: str) -> None:
+def test_invalid_n1_type_names_return_none(name: str) -> None:
     assert parse_n1(name) is None
 
 
-def test_every_predefined_n1_type_is_read_back() -> None:
+def test_every_predefined_n1_type_parses_to_itself() -> None:
     assert [machine for machine in n1_predefined() if parse_n1(machine.name) != machine] == []
 
 
@@ -227,7 +227,7 @@ def test_every_predefined_n1_type_is_read_back() -> None:
     ("driver", "branch"),
     [("R535", 535), ("535.183.01", 535), ("580.95.05", 580), ("default", None), ("latest", None)],
 )
-def test_the_branch_of_a_driver(driver: str, branch: int | None) -> None:
+def test_driver_branch_is_parsed(driver: str, branch: int | None) -> None:
     assert driver_branch(driver) == branch
 
 
@@ -235,7 +235,7 @@ def test_the_branch_of_a_driver(driver: str, branch: int | None) -> None:
     ("gpu", "driver"),
     [("nvidia-b200", "R535"), ("nvidia-l4", "R470"), ("nvidia-h100-80gb", "515.65.01")],
 )
-def test_a_driver_that_is_too_old_is_refused(gpu: str, driver: str) -> None:
+def test_driver_too_old_for_the_gpu_is_refused(gpu: str, driver: str) -> None:
     with pytest.raises(SettingsError, match="too old") as caught:
         check_driver(gpu, driver)
     assert caught.value.where == "driver"

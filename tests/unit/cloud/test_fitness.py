@@ -28,13 +28,13 @@ TUNNELS = "35.235.240.0/20"
 HAVE_L4 = ["us-central1-a", "us-central1-b", "us-east1-b"]
 
 
-def test_zones_that_offer_both_are_named_in_the_order_of_asking() -> None:
+def test_zone_check_lists_fitting_zones_in_order() -> None:
     check, zones = zone_check(L4, ["us-east1", "us-central1-a"], HAVE_L4, HAVE_L4)
     assert (check.status, zones) == (Verdict.OK, ("us-east1-b", "us-central1-a"))
     assert "us-east1-b, us-central1-a" in check.what
 
 
-def test_some_that_do_not_are_a_warning_and_none_that_does_a_failure() -> None:
+def test_zone_check_warns_for_some_and_fails_for_all_unfit_zones() -> None:
     check, zones = zone_check(
         L4, ["us-central1-a", "us-central1-b", "us-west1-z"], HAVE_L4, ["us-central1-a"]
     )
@@ -47,7 +47,7 @@ def test_some_that_do_not_are_a_warning_and_none_that_does_a_failure() -> None:
     assert check.fix == "set provision.zones to some of: us-central1-a, us-central1-b, us-east1-b"
 
 
-def test_a_misspelt_zone_is_told_from_one_without_the_gpu_and_the_nearest_are_named_first() -> None:
+def test_zone_check_reports_misspelt_zones_and_lists_nearest_first() -> None:
     offering = [
         f"us-{region}-{letter}" for region in ("central1", "east1", "west1") for letter in "abc"
     ] + ["asia-east1-a", "us-east4-a"]
@@ -62,7 +62,7 @@ def test_a_misspelt_zone_is_told_from_one_without_the_gpu_and_the_nearest_are_na
 # --- what the project brings ----------------------------------------------------------------------
 
 
-def test_the_account_that_vms_run_as() -> None:
+def test_service_account_check_fails_without_default_account() -> None:
     assert (
         service_account_check(
             {"defaultServiceAccount": "1-compute@developer.gserviceaccount.com"}
@@ -105,7 +105,7 @@ def quotas(**l4: float) -> Quotas:
     return Quotas(project, {name.replace("_", "-"): rows(limit) for name, limit in l4.items()})
 
 
-def test_a_region_that_is_short_is_a_warning_while_another_has_room() -> None:
+def test_quota_check_warns_while_another_region_has_room() -> None:
     zones = ["us-central1-a", "us-east1-b"]
     checks = quota_checks(quotas(us_central1=0, us_east1=1), vm_spec(), zones, "demo")
     assert [(check.id, check.status) for check in checks] == [
@@ -122,13 +122,13 @@ def test_a_region_that_is_short_is_a_warning_while_another_has_room() -> None:
     assert {check.status for check in checks} == {Verdict.FAIL}
 
 
-def test_what_has_no_metric_is_unknown_and_not_well() -> None:
+def test_quota_check_without_metric_is_unknown() -> None:
     [check] = quota_checks(quotas(us_central1=8), H100_SPEC, ["us-central1-a"], "demo")
     assert check.status is Verdict.UNKNOWN
     assert "Cloud Quotas" in check.why
 
 
-def test_what_cannot_be_told_of_several_regions_is_one_check() -> None:
+def test_unknown_quotas_of_several_regions_are_one_check() -> None:
     nothing = Quotas({}, {"us-central1": {}, "us-east4": {}})
     checks = quota_checks(nothing, H100_SPEC, ["us-central1-a", "us-east4-a"], "demo")
     assert [(check.id, check.status) for check in checks] == [("quota", Verdict.UNKNOWN)]
@@ -151,7 +151,7 @@ def test_what_cannot_be_told_of_several_regions_is_one_check() -> None:
         ("debian-12", None),
     ],
 )
-def test_the_milestone_in_a_name(name: str, number: int | None) -> None:
+def test_milestone_is_parsed_from_the_image_name(name: str, number: int | None) -> None:
     assert milestone(name) == number
 
 

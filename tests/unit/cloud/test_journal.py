@@ -36,11 +36,11 @@ def states(journal: Journal) -> list[tuple[str, str]]:
     return [(entry.request_id, entry.state) for entry in journal.entries()]
 
 
-def test_nothing_was_asked_yet(journal: Journal) -> None:
+def test_new_journal_has_no_entries(journal: Journal) -> None:
     assert journal.entries() == []
 
 
-def test_an_entry_goes_its_way(journal: Journal) -> None:
+def test_entry_is_open_from_intent_until_gone(journal: Journal) -> None:
     journal.intent(spec(), "z", "r1")
     assert states(journal) == [("r1", INTENT)]
     journal.mark("r1", MADE)
@@ -61,7 +61,7 @@ def test_an_entry_goes_its_way(journal: Journal) -> None:
         '{"state": "made", "request_id": {}}',
     ],
 )
-def test_a_line_that_is_not_whole_hides_no_other_and_is_named(path: Path, line: str) -> None:
+def test_invalid_line_is_skipped_with_a_warning(path: Path, line: str) -> None:
     said: list[str] = []
     journal = Journal(path, "demo", now=lambda: NOW, warn=said.append)
     journal.intent(spec(), "z", "r1")
@@ -77,7 +77,7 @@ def test_a_line_that_is_not_whole_hides_no_other_and_is_named(path: Path, line: 
     assert states(journal) == [("r1", GONE)]
 
 
-def test_a_name_closes_its_open_entries_alone(journal: Journal) -> None:
+def test_mark_name_changes_open_entries_of_that_name_and_zone_only(journal: Journal) -> None:
     for request_id, name, zone in (
         ("r1", "dev", "z"),
         ("r2", "dev", "y"),
@@ -90,26 +90,24 @@ def test_a_name_closes_its_open_entries_alone(journal: Journal) -> None:
     assert states(journal) == [("r1", GONE), ("r2", INTENT), ("r3", INTENT), ("r4", DELETING)]
 
 
-def test_a_note_is_kept(journal: Journal) -> None:
+def test_mark_records_a_note(journal: Journal) -> None:
     journal.intent(spec(), "z", "r1")
     journal.mark("r1", LEFT_BEHIND, "why\nit failed")
     assert journal.open()[0].note == "why\nit failed"
 
 
-def test_projects_do_not_see_each_other(journal: Journal, path: Path) -> None:
+def test_entries_of_other_projects_are_left_out(journal: Journal, path: Path) -> None:
     journal.intent(spec(), "z", "r1")
     assert Journal(path, "other").entries() == []
 
 
-def test_metadata_is_not_written_down_and_nobody_else_can_read(
-    journal: Journal, path: Path
-) -> None:
+def test_journal_has_no_metadata_and_mode_0600(journal: Journal, path: Path) -> None:
     journal.intent(spec(), "z", "r1")
     assert "secret" not in path.read_text()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_the_intent_is_synced_to_disk(
+def test_intent_is_synced_to_disk(
     journal: Journal, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
@@ -127,7 +125,7 @@ def test_the_intent_is_synced_to_disk(
 
 
 @given(cut=st.integers(0, 10_000))
-def test_a_journal_cut_at_any_byte_is_read_and_written_on(
+def test_journal_truncated_at_any_byte_stays_readable_and_writable(
     cut: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("cut") / "journal.jsonl"
@@ -147,7 +145,7 @@ def test_a_journal_cut_at_any_byte_is_read_and_written_on(
     assert [entry.request_id for entry in journal.entries()] == [*left, "r3"]
 
 
-def test_lines_of_a_later_version_are_passed_over(journal: Journal, path: Path) -> None:
+def test_lines_of_a_later_version_are_skipped(journal: Journal, path: Path) -> None:
     journal.intent(spec(), "z", "r1")
     with path.open("a") as file:
         file.write(

@@ -41,7 +41,7 @@ def shown(found: list[Offer]) -> list[tuple[str, int, str]]:
     return [(offer.shape.machine_type, offer.shape.gpu_count, offer.zone) for offer in found]
 
 
-def test_the_api_is_asked_for_the_series_that_bring_a_gpu_and_for_n1_by_name() -> None:
+def test_machine_type_patterns_cover_gpu_series_and_n1_names() -> None:
     assert machine_type_patterns([L4, T4], ["n1-standard-8", "n1-standard-8"]) == [
         "g2-.*",
         "n1-standard-8",
@@ -54,7 +54,7 @@ def test_the_api_is_asked_for_the_series_that_bring_a_gpu_and_for_n1_by_name() -
     ]
 
 
-def test_a_machine_is_offered_where_its_gpu_is() -> None:
+def test_offer_needs_machine_type_and_gpu_in_the_zone() -> None:
     machines = [
         listed("g2-standard-8", "nvidia-l4", 1),
         listed("g2-standard-8", "nvidia-l4", 1, zone="us-east1-c"),
@@ -73,7 +73,7 @@ def test_a_machine_is_offered_where_its_gpu_is() -> None:
     assert found[0].quota is None
 
 
-def test_an_n1_machine_carries_every_count_that_its_size_allows() -> None:
+def test_n1_machine_is_offered_with_every_allowed_gpu_count() -> None:
     found = list_offers(
         [T4],
         EVERYWHERE,
@@ -88,14 +88,14 @@ def test_an_n1_machine_carries_every_count_that_its_size_allows() -> None:
     assert carried == {"n1-standard-8": {1, 2, 4}, "n1-standard-64": {4}, "n1-standard-96": {4}}
 
 
-def test_some_zones_allow_less() -> None:
+def test_zone_with_lower_n1_limit_has_fewer_offers() -> None:
     machines = [listed("n1-standard-96", zone=zone) for zone in (ZONE, "us-east1-c")]
     assert shown(list_offers([P100], EVERYWHERE, machines, prices(), None)) == [
         ("n1-standard-96", 4, ZONE)
     ]
 
 
-def test_the_cheapest_comes_first_and_what_has_no_price_last() -> None:
+def test_offers_are_sorted_by_price_with_unknown_prices_last() -> None:
     machines = [
         listed("a4-highgpu-8g", "nvidia-b200", 8),
         listed("g2-standard-8", "nvidia-l4", 1),
@@ -118,7 +118,7 @@ def test_the_cheapest_comes_first_and_what_has_no_price_last() -> None:
         ("g2-standard-999", L4, "does not know the machine type"),
     ],
 )
-def test_what_would_be_refused_says_why(machine: str, gpu: object, why: str) -> None:
+def test_refused_offer_has_a_reason(machine: str, gpu: object, why: str) -> None:
     kind = next(each for each in (G4, GB200, L4) if each is gpu)
     count = 4 if machine.startswith("a4x") else 1
     found = list_offers(
@@ -127,7 +127,7 @@ def test_what_would_be_refused_says_why(machine: str, gpu: object, why: str) -> 
     assert why in found[0].refused
 
 
-def test_what_is_spot_only_has_no_price_on_demand() -> None:
+def test_spot_only_offer_has_no_on_demand_price() -> None:
     found = list_offers(
         [H100], EVERYWHERE, [listed("a3-highgpu-1g", "nvidia-h100-80gb", 1)], prices(), None
     )
@@ -139,7 +139,7 @@ def test_what_is_spot_only_has_no_price_on_demand() -> None:
     assert found[0].spot is not None
 
 
-def test_the_quota_that_is_told_is_that_of_the_gpus_unless_vcpus_are_short() -> None:
+def test_offer_shows_gpu_quota_unless_vcpus_are_short() -> None:
     here = {
         metric: Quota(metric, limit, 0)
         for metric, limit in (("NVIDIA_T4_GPUS", 4.0), ("CPUS", 64.0))
@@ -157,7 +157,7 @@ def test_the_quota_that_is_told_is_that_of_the_gpus_unless_vcpus_are_short() -> 
     assert large.room is Room.SHORT
 
 
-def test_offline_every_zone_of_the_settings_might_have_everything() -> None:
+def test_packaged_machine_types_are_listed_in_every_zone() -> None:
     where, machines = packaged_machine_types([L4, T4], ["n1-standard-8", "no-such-type"], [ZONE])
     found = list_offers([L4, T4], where, machines, prices(), None)
     assert {offer.shape.machine_type for offer in found} == {

@@ -26,7 +26,7 @@ LINUX = {"username": "me_example_com", "operatingSystemType": "LINUX"}
         ({"enable-oslogin": ""}, {"enable-oslogin": "TRUE"}, False),
     ],
 )
-def test_the_instance_speaks_before_the_project(
+def test_instance_metadata_overrides_the_project(
     instance: dict[str, str], project: dict[str, str], *, on: bool
 ) -> None:
     assert oslogin.is_enabled(instance, project) is on
@@ -44,7 +44,7 @@ def test_the_instance_speaks_before_the_project(
         ([{"username": "sa_1234567890"}], "sa_1234567890"),
     ],
 )
-def test_the_user_name_is_the_primary_linux_accounts(
+def test_username_is_that_of_the_primary_linux_account(
     accounts: list[dict[str, Any]], name: str
 ) -> None:
     assert oslogin.username({"posixAccounts": accounts}, "me@example.com") == name
@@ -58,13 +58,13 @@ def test_the_user_name_is_the_primary_linux_accounts(
         {"posixAccounts": [{"operatingSystemType": "WINDOWS", "username": "x"}]},
     ],
 )
-def test_a_profile_without_a_linux_account_is_an_error(profile: dict[str, Any]) -> None:
+def test_profile_without_linux_account_raises_auth_error(profile: dict[str, Any]) -> None:
     with pytest.raises(CloudAuthError, match="no user name") as caught:
         oslogin.username(profile, "me@example.com")
     assert caught.value.where == "me@example.com"
 
 
-def test_a_policy_of_the_organisation_is_known_by_its_name() -> None:
+def test_os_login_policy_is_recognised_in_the_refusal() -> None:
     def error(message: str) -> Any:
         return refusal_error(
             "no",
@@ -81,7 +81,7 @@ def test_a_policy_of_the_organisation_is_known_by_its_name() -> None:
     )
 
 
-def test_with_os_login_no_key_is_in_the_metadata() -> None:
+def test_metadata_with_os_login_has_no_key() -> None:
     items = standard_metadata(user="provision", public_key="ssh-ed25519 AAAA", os_login=True)
     assert items["enable-oslogin"] == "TRUE"
     assert "ssh-keys" not in items

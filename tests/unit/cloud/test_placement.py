@@ -34,7 +34,7 @@ CASES: list[dict[str, Any]] = tomllib.loads(
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_a_refusal_means(case: dict[str, Any]) -> None:
+def test_refusal_is_classified_as_the_table_says(case: dict[str, Any]) -> None:
     refusal = Refusal(
         code=case["code"],
         message=case["message"],
@@ -49,13 +49,13 @@ def test_a_refusal_means(case: dict[str, Any]) -> None:
     )
 
 
-def test_every_kind_and_blast_has_a_case() -> None:
+def test_every_kind_and_blast_radius_has_a_case() -> None:
     assert {case["kind"] for case in CASES} == set(RefusalKind)
     assert {case["blast"] for case in CASES} == set(BlastRadius)
 
 
 @given(code=st.text(), message=st.text(), status=st.integers(0, 599))
-def test_anything_is_classified(code: str, message: str, status: int) -> None:
+def test_any_refusal_is_classified(code: str, message: str, status: int) -> None:
     assert isinstance(
         classify(Refusal(code=code, message=message, http_status=status)), Classification
     )
@@ -70,7 +70,7 @@ def test_anything_is_classified(code: str, message: str, status: int) -> None:
         ("invalid", CloudRefused, CloudRefused),
     ],
 )
-def test_the_error_has_the_class_of_its_kind(
+def test_error_class_follows_the_refusal_kind(
     code: str, kind: type[CloudRefused], parent: type[Exception]
 ) -> None:
     error = refusal_error(
@@ -93,23 +93,23 @@ def test_the_error_has_the_class_of_its_kind(
         {"error": {"errors": []}, "httpErrorStatusCode": 0},
     ],
 )
-def test_an_operation_without_error_is_no_refusal(operation: dict[str, Any]) -> None:
+def test_operation_without_error_is_not_a_refusal(operation: dict[str, Any]) -> None:
     assert from_operation(operation) is None
 
 
-def test_an_operation_error_without_http_code_is_one() -> None:
+def test_operation_error_without_http_code_is_a_refusal() -> None:
     assert from_operation({"error": {"errors": [{"code": "X", "message": "m"}]}}) == Refusal(
         code="X", message="m"
     )
 
 
-def test_an_http_code_without_errors_is_one() -> None:
+def test_http_code_without_errors_is_a_refusal() -> None:
     assert from_operation(
         {"httpErrorStatusCode": 503, "httpErrorMessage": "SERVICE UNAVAILABLE"}
     ) == Refusal(code="", message="SERVICE UNAVAILABLE", http_status=503)
 
 
-def test_hints_and_quota_are_read_from_the_details() -> None:
+def test_refusal_contains_recommended_zones_and_quota() -> None:
     details = [
         {"help": {"links": []}},
         {"errorInfo": {"reason": "stockout", "metadatas": {"zonesAvailable": " us-a-b, us-c-d ,"}}},
@@ -137,7 +137,9 @@ ZONES = ("us-central1-a", "us-central1-b", "us-east1-c", "europe-west4-a")
         (BlastRadius.NEVER, ()),
     ],
 )
-def test_a_refusal_reaches_as_far_as_its_blast(blast: BlastRadius, left: tuple[str, ...]) -> None:
+def test_refusal_drops_the_zones_within_its_blast_radius(
+    blast: BlastRadius, left: tuple[str, ...]
+) -> None:
     assert (
         Candidates.of(ZONES)
         .after("us-central1-a", Classification(RefusalKind.UNKNOWN, blast))
@@ -146,7 +148,7 @@ def test_a_refusal_reaches_as_far_as_its_blast(blast: BlastRadius, left: tuple[s
     )
 
 
-def test_hints_come_first_and_add_nothing() -> None:
+def test_recommended_zones_come_first_and_add_none() -> None:
     after = Candidates.of(ZONES).after(
         "us-central1-a",
         Classification(RefusalKind.CAPACITY, BlastRadius.ZONE),
@@ -166,7 +168,7 @@ def test_hints_come_first_and_add_nothing() -> None:
         ({"us-central1": 9, "": 1}, ("us-central1-a",)),
     ],
 )
-def test_no_more_zones_are_asked_at_once_than_the_quota_has_room_for(
+def test_zones_asked_at_once_are_limited_by_the_quota(
     rooms: dict[str, int], asked: tuple[str, ...]
 ) -> None:
     assert Candidates.of(ZONES).next(3, rooms) == asked
@@ -200,7 +202,7 @@ def test_no_more_zones_are_asked_at_once_than_the_quota_has_room_for(
         ("internalError", "Internal error", "gcloud compute operations list --project p --limit 5"),
     ],
 )
-def test_what_is_missing_or_wrong_is_looked_for_where_it_would_be(
+def test_remedy_lists_the_resources_that_the_message_names(
     code: str, message: str, fix: str
 ) -> None:
     assert (
@@ -209,7 +211,7 @@ def test_what_is_missing_or_wrong_is_looked_for_where_it_would_be(
     )
 
 
-def test_a_region_is_not_a_prefix_of_another() -> None:
+def test_region_is_compared_as_a_whole_name() -> None:
     verdict = Classification(RefusalKind.QUOTA, BlastRadius.REGION)
     assert Candidates.of(["us-east1-b", "us-east10-b"]).after("us-east1-b", verdict).zones == (
         "us-east10-b",
@@ -221,7 +223,7 @@ def test_a_region_is_not_a_prefix_of_another() -> None:
     st.lists(st.sampled_from([*BlastRadius]), min_size=1),
     st.lists(st.sampled_from(ZONES)),
 )
-def test_the_search_ends_and_asks_no_zone_twice(
+def test_search_ends_and_asks_no_zone_twice(
     zones: list[str], blasts: list[BlastRadius], hints: list[str]
 ) -> None:
     candidates, asked = Candidates.of(zones), []
@@ -254,13 +256,13 @@ def test_the_search_ends_and_asks_no_zone_twice(
         (("us-central",), (), ("us-central",)),
     ],
 )
-def test_places_mean_zones(
+def test_places_are_expanded_to_zones_in_order(
     places: tuple[str, ...], zones: tuple[str, ...], lacking: tuple[str, ...]
 ) -> None:
     assert zones_in_order(places, ZONES) == ZonePlan(zones, lacking)
 
 
-def test_nowhere_offered_is_no_zone() -> None:
+def test_no_offering_zone_gives_an_empty_plan() -> None:
     assert zones_in_order(("everywhere", "us-east1-c"), ()) == ZonePlan(
         (), ("everywhere", "us-east1-c")
     )

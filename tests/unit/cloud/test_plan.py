@@ -14,7 +14,7 @@ from tests.specs import vm_spec
 SPEC = vm_spec(labels={})
 
 
-def test_where_it_goes_and_what_it_costs() -> None:
+def test_plan_shows_zones_and_price() -> None:
     assert plan_lines([SPEC], ["us-central1-a", "us-east1-b"], packaged_prices()) == [
         "plan:  dev, g2-standard-8 + 1 x nvidia-l4, 200 GB pd-balanced, cos-125-lts, stopped after 8h",
         "zones: us-central1-a, us-east1-b",
@@ -22,7 +22,7 @@ def test_where_it_goes_and_what_it_costs() -> None:
     ]
 
 
-def test_what_is_unusual_is_said() -> None:
+def test_plan_shows_spot_deletion_and_unknown_price() -> None:
     spot = replace(SPEC, provisioning_model="SPOT", ttl_s=5400, termination_action="DELETE")
     plan, _zones, price = plan_lines([spot], ["us-central1-a"], packaged_prices())
     assert "nvidia-l4 as Spot, " in plan
@@ -35,7 +35,7 @@ def test_what_is_unusual_is_said() -> None:
     assert price == "price: unknown: mars-north1 has none for it in the list of 2025-03-06"
 
 
-def test_many_zones_are_counted() -> None:
+def test_plan_shows_four_zones_and_the_number_of_others() -> None:
     zones = [f"us-central{number}-a" for number in range(9)]
     assert (
         plan_lines([SPEC], zones, packaged_prices())[1]
@@ -43,7 +43,7 @@ def test_many_zones_are_counted() -> None:
     )
 
 
-def test_several_are_priced_each_and_together() -> None:
+def test_plan_of_several_vms_shows_price_of_each_and_of_all() -> None:
     specs = [replace(SPEC, name=f"dev-{number}") for number in range(1, 7)]
     assert plan_lines(specs[:3], ["us-central1-a"], packaged_prices()) == [
         "plan:  3 VMs: dev-1, dev-2, dev-3",

@@ -52,7 +52,7 @@ T4 = Shape("n1-standard-8", "nvidia-tesla-t4", 1)
         (T4, "us-central1-f", "SPOT", 8 * 0.00882 + 30 * 0.00113 + 0.175),
     ],
 )
-def test_a_machine_has_a_price(shape: Shape, zone: str, provisioning: str, dollars: float) -> None:
+def test_price_of_a_machine(shape: Shape, zone: str, provisioning: str, dollars: float) -> None:
     price = price_per_hour(shape, zone, provisioning)
     assert price is not None
     assert price.usd_per_hour == pytest.approx(dollars, rel=2e-4)
@@ -71,7 +71,7 @@ def test_a_machine_has_a_price(shape: Shape, zone: str, provisioning: str, dolla
         (Shape("e2-standard-4"), "us-central1-a", "STANDARD"),
     ],
 )
-def test_what_the_list_lacks_has_no_price(shape: Shape, zone: str, provisioning: str) -> None:
+def test_price_is_none_when_a_rate_is_missing(shape: Shape, zone: str, provisioning: str) -> None:
     assert price_per_hour(shape, zone, provisioning) is None
 
 
@@ -94,7 +94,7 @@ def test_what_the_list_lacks_has_no_price(shape: Shape, zone: str, provisioning:
         ),
     ],
 )
-def test_a_rate_of_another_date_says_so(
+def test_price_has_the_date_of_a_dated_rate(
     shape: Shape, zone: str, provisioning: str, dollars: float, as_of: str
 ) -> None:
     price = price_per_hour(shape, zone, provisioning)
@@ -102,7 +102,7 @@ def test_a_rate_of_another_date_says_so(
     assert (round(price.usd_per_hour, 4), price.as_of) == (round(dollars, 4), as_of)
 
 
-def test_a_price_is_as_old_as_its_oldest_part() -> None:
+def test_price_has_the_date_of_its_oldest_rate() -> None:
     rates = {"n1-vcpu": [1, 1], "n1-gb": [1, 1], "nvidia-tesla-t4": [1, 1]}
     data = {
         "as_of": "2026-10-01",
@@ -116,12 +116,12 @@ def test_a_price_is_as_old_as_its_oldest_part() -> None:
     assert [price.as_of for price in dated if price] == ["2025-01-31", "2026-10-01"]
 
 
-def test_every_name_of_another_date_is_in_the_list() -> None:
+def test_every_dated_name_is_in_the_packaged_list() -> None:
     names = {name for rates in packaged_prices().regions.values() for name in rates}
     assert set(packaged_prices().dates) <= names
 
 
-def test_spot_is_cheaper_than_on_demand() -> None:
+def test_packaged_spot_rates_are_below_on_demand() -> None:
     dearer = [
         (region, name)
         for region, rates in packaged_prices().regions.items()
@@ -131,7 +131,7 @@ def test_spot_is_cheaper_than_on_demand() -> None:
     assert dearer == []
 
 
-def test_the_names_of_the_list_are_known() -> None:
+def test_every_name_of_the_packaged_list_is_known() -> None:
     """A misspelt name would be a price that is never found."""
     families = {name.rsplit("-", 1)[0] for name in bundled_machine_types()} | set(
         bundled_machine_types()
@@ -140,7 +140,7 @@ def test_the_names_of_the_list_are_known() -> None:
     assert {name for rates in packaged_prices().regions.values() for name in rates} <= known
 
 
-def test_a_list_of_your_own_prices_whole_machines() -> None:
+def test_own_price_list_can_price_whole_machines() -> None:
     text = json.dumps(
         {
             "as_of": "2026-10-01",
@@ -204,7 +204,7 @@ def test_a_list_of_your_own_prices_whole_machines() -> None:
         ),
     ],
 )
-def test_a_broken_list_is_named(text: str, why: str) -> None:
+def test_invalid_price_list_raises_settings_error(text: str, why: str) -> None:
     with pytest.raises(SettingsError) as caught:
         PriceList.from_text(text, "mine.json")
     assert (caught.value.what, caught.value.where) == ("the file is not a price list", "mine.json")
@@ -214,11 +214,11 @@ def test_a_broken_list_is_named(text: str, why: str) -> None:
 @pytest.mark.parametrize(
     ("amount", "text"), [(0, "$0.00"), (0.004, "$0.004"), (0.854, "$0.85"), (88.49, "$88.49")]
 )
-def test_dollars(amount: float, text: str) -> None:
+def test_format_usd(amount: float, text: str) -> None:
     assert format_usd(amount) == text
 
 
-def test_disks_cost_whether_the_machine_runs_or_not() -> None:
+def test_disk_price_per_hour() -> None:
     disk = disk_per_hour("g2-standard-8", 200, "us-central1-a")
     assert disk is not None
     assert disk.over(730 * 3600) == pytest.approx(20.0, rel=1e-3), "0.10 a GB and month"

@@ -57,7 +57,7 @@ def rooms(verdicts: tuple[QuotaVerdict, ...]) -> dict[str, str]:
     ("limit", "usage", "room"),
     [(1, 0, Room.OK), (1, 1, Room.SHORT), (0, 0, Room.SHORT), (8, 7, Room.OK), (4, 9, Room.SHORT)],
 )
-def test_a_regional_gpu_quota(limit: float, usage: float, room: Room) -> None:
+def test_regional_gpu_quota_is_judged(limit: float, usage: float, room: Room) -> None:
     found = judge_quotas(quotas(NVIDIA_L4_GPUS=(limit, usage), CPUS=(64, 0)), L4, HERE)
     assert rooms(found) == {
         "NVIDIA_L4_GPUS": room,
@@ -67,7 +67,7 @@ def test_a_regional_gpu_quota(limit: float, usage: float, room: Room) -> None:
     }
 
 
-def test_the_global_gpu_quota_of_a_new_project_is_nought() -> None:
+def test_global_gpu_quota_of_zero_is_short() -> None:
     found = judge_quotas(
         quotas({"GPUS_ALL_REGIONS": (0, 0)}, NVIDIA_L4_GPUS=(1, 0), CPUS=(64, 0)), L4, HERE
     )
@@ -76,7 +76,7 @@ def test_the_global_gpu_quota_of_a_new_project_is_nought() -> None:
     ]
 
 
-def test_all_gpus_of_all_machines_are_counted() -> None:
+def test_gpus_of_all_machines_are_counted() -> None:
     enough = quotas(NVIDIA_T4_GPUS=(8, 0), CPUS=(64, 0))
     assert short_verdicts(judge_quotas(enough, T4X4, HERE, count=2)) == ()
     short = short_verdicts(judge_quotas(enough, T4X4, HERE, count=3))
@@ -96,7 +96,7 @@ def test_all_gpus_of_all_machines_are_counted() -> None:
         "nvidia-rtx-pro-6000",
     ],
 )
-def test_newer_gpus_have_no_metric_to_read(gpu: str) -> None:
+def test_gpu_without_metric_is_unknown(gpu: str) -> None:
     machines = {
         "nvidia-h100-80gb": "a3-highgpu-8g",
         "nvidia-h100-mega-80gb": "a3-megagpu-8g",
@@ -108,7 +108,7 @@ def test_newer_gpus_have_no_metric_to_read(gpu: str) -> None:
     assert "Cloud Quotas" in str(found[0])
 
 
-def test_spot_draws_on_the_preemptible_quota_once_it_was_granted() -> None:
+def test_spot_uses_preemptible_quota_once_granted() -> None:
     found = judge_quotas(
         quotas(NVIDIA_T4_GPUS=(0, 0), PREEMPTIBLE_NVIDIA_T4_GPUS=(4, 4)),
         T4X4,
@@ -128,14 +128,14 @@ def test_spot_draws_on_the_preemptible_quota_once_it_was_granted() -> None:
     assert (found[0].metric, found[0].room) == ("NVIDIA_T4_GPUS", Room.OK)
 
 
-def test_spot_h100_have_a_metric_and_on_demand_ones_have_not() -> None:
+def test_h100_has_a_metric_as_spot_only() -> None:
     have = quotas(PREEMPTIBLE_NVIDIA_H100_GPUS=(8, 0))
     assert judge_quotas(have, H100, HERE, provisioning="SPOT")[0].room is Room.OK
     assert judge_quotas(have, H100, HERE)[0].room is Room.UNKNOWN
 
 
 @pytest.mark.parametrize("provisioning", ["FLEX_START", "RESERVATION_BOUND"])
-def test_of_other_models_nothing_is_said_to_be_short(provisioning: str) -> None:
+def test_other_provisioning_models_are_never_short(provisioning: str) -> None:
     found = judge_quotas(
         quotas({"GPUS_ALL_REGIONS": (0, 0)}, NVIDIA_T4_GPUS=(0, 0), CPUS=(0, 0)),
         T4X4,
@@ -145,7 +145,7 @@ def test_of_other_models_nothing_is_said_to_be_short(provisioning: str) -> None:
     assert {verdict.room for verdict in found} == {Room.UNKNOWN}
 
 
-def test_vcpus_are_surely_short_only_where_the_metric_surely_counts_them() -> None:
+def test_vcpus_are_short_only_when_the_metric_certainly_counts_them() -> None:
     assert "CPUS" in {
         verdict.metric
         for verdict in short_verdicts(
@@ -164,18 +164,18 @@ def test_vcpus_are_surely_short_only_where_the_metric_surely_counts_them() -> No
     )
 
 
-def test_an_answer_without_the_metric_tells_nothing() -> None:
+def test_missing_metric_is_unknown() -> None:
     assert {verdict.room for verdict in judge_quotas(Quotas(), L4, HERE)} == {Room.UNKNOWN}
 
 
-def test_a_machine_without_gpus_needs_vcpus_alone() -> None:
+def test_machine_without_gpu_is_judged_by_vcpus() -> None:
     assert rooms(judge_quotas(quotas(CPUS=(8, 0)), Shape("n1-standard-8"), HERE)) == {
         "CPUS": Room.OK,
         "CPUS_ALL_REGIONS": Room.OK,
     }
 
 
-def test_zones_of_a_region_without_room_are_named_with_the_numbers() -> None:
+def test_zones_short_of_quota_are_returned_with_numbers() -> None:
     have = Quotas(
         quotas().project,
         {
@@ -210,7 +210,7 @@ def test_zones_of_a_region_without_room_are_named_with_the_numbers() -> None:
         ),
     ],
 )
-def test_disk_and_address_draw_on_quotas_of_their_own(
+def test_disk_and_address_are_judged_by_their_own_metrics(
     spec: VmSpec, draws: dict[str, float]
 ) -> None:
     assert other_needs(spec) == draws
@@ -223,7 +223,7 @@ def test_disk_and_address_draw_on_quotas_of_their_own(
     assert more == {*draws} - {"HDB_TOTAL_GB"}, "what the answer does not hold is not judged"
 
 
-def test_of_three_vms_two_have_room_for_their_disks() -> None:
+def test_disk_quota_limits_the_number_of_vms() -> None:
     have = quotas(
         NVIDIA_L4_GPUS=(8, 0), CPUS=(640, 0), SSD_TOTAL_GB=(500, 0), IN_USE_ADDRESSES=(8, 0)
     )
@@ -251,7 +251,7 @@ def stopped(
     )
 
 
-def test_stopped_vms_draw_together_once_they_run() -> None:
+def test_stopped_vms_are_judged_together() -> None:
     have = quotas(
         {"GPUS_ALL_REGIONS": (4, 1)}, NVIDIA_L4_GPUS=(8, 2), PREEMPTIBLE_NVIDIA_L4_GPUS=(1, 0)
     )
@@ -283,7 +283,7 @@ def test_stopped_vms_draw_together_once_they_run() -> None:
     assert error.fix.startswith("start fewer of them, or open https://console")
 
 
-def test_room_for_a_million_is_found_in_a_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_room_for_a_million_vms_needs_few_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
 
     def counted(*args: Any, **how: Any) -> tuple[QuotaVerdict, ...]:
@@ -298,7 +298,7 @@ def test_room_for_a_million_is_found_in_a_few_looks(monkeypatch: pytest.MonkeyPa
     assert len(looks) <= 2 * 21
 
 
-def test_what_cannot_be_told_is_said_once_for_all_regions() -> None:
+def test_unknown_quotas_are_reported_in_one_line() -> None:
     lines = undetermined_lines(quotas(), H100, ["us-central1-a", "us-central1-c", "us-east1-d"])
     assert [line.split(" (")[0] for line in lines] == [
         "quota: cannot tell: nvidia-h100-80gb in us-central1, us-east1"
@@ -311,7 +311,7 @@ def test_what_cannot_be_told_is_said_once_for_all_regions() -> None:
     assert undetermined_lines(quotas(), Shape("n1-standard-8"), ["us-central1-a"]) == []
 
 
-def test_the_worst_is_told_when_only_one_can_be() -> None:
+def test_worst_verdict_is_short_then_unknown_then_least_room() -> None:
     found = judge_quotas(quotas({"GPUS_ALL_REGIONS": (1, 1)}, NVIDIA_L4_GPUS=(8, 0)), L4, HERE)
     first = worst_verdict(found)
     assert first is not None

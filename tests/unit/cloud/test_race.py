@@ -113,7 +113,7 @@ def interleavings() -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
 
 
 @pytest.mark.slow
-def test_every_interleaving_keeps_one_vm_that_the_journal_names(tmp_path: Path) -> None:
+def test_every_interleaving_keeps_one_journalled_vm(tmp_path: Path) -> None:
     number = count()
     most = 0
     for order, outcomes in interleavings():
@@ -136,7 +136,7 @@ def test_every_interleaving_keeps_one_vm_that_the_journal_names(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("order", [*permutations(ZONES)])
-def test_an_error_of_one_zone_does_not_hide_the_vm_of_another(
+def test_vm_of_one_zone_is_kept_when_another_zone_fails(
     order: tuple[str, ...], tmp_path: Path
 ) -> None:
     """What the failed zone had made is removed; the VM that bills is the result, not an error that does not name it."""
@@ -148,12 +148,12 @@ def test_an_error_of_one_zone_does_not_hide_the_vm_of_another(
     assert {attempt.zone for attempt in ended.tried} == set(ZONES)
 
 
-def test_without_a_vm_the_error_of_a_zone_is_raised(tmp_path: Path) -> None:
+def test_error_of_a_zone_is_raised_when_no_zone_wins(tmp_path: Path) -> None:
     cloud = Scripted(dict(zip(ZONES, ("not let in", "refused", "refused"), strict=True)), ZONES)
     assert isinstance(run(cloud, tmp_path)[1], CloudAuthError)
 
 
-def test_what_may_be_left_behind_goes_before_any_other_error() -> None:
+def test_cleanup_failure_is_raised_before_other_errors() -> None:
     def one(zone: str, finish: Finish[str]) -> None:
         raise CleanupFailed("left") if zone == "b" else CloudAuthError("no")
 
@@ -162,9 +162,7 @@ def test_what_may_be_left_behind_goes_before_any_other_error() -> None:
 
 
 @pytest.mark.parametrize("order", [*permutations(ZONES)])
-def test_one_that_cannot_be_removed_is_named_beside_the_one_that_was_kept(
-    order: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_cleanup_failure_also_reports_the_kept_vm(order: tuple[str, ...], tmp_path: Path) -> None:
     cloud = Scripted(dict.fromkeys(ZONES, "made"), order, broken=ZONES)
     context, ended = run(cloud, tmp_path)
     assert isinstance(ended, CleanupFailed)
@@ -176,7 +174,7 @@ def test_one_that_cannot_be_removed_is_named_beside_the_one_that_was_kept(
     assert set(cloud.vms) == set(ZONES)
 
 
-def test_a_race_waits_for_all_and_raises_what_one_raised() -> None:
+def test_race_waits_for_all_zones_before_raising() -> None:
     seen: list[str] = []
 
     def one(zone: str, finish: Finish[Any]) -> None:

@@ -82,13 +82,15 @@ HOUR = {"seconds": "3600"}
         ),
     ],
 )
-def test_scheduling_is_built_whole(changed: dict[str, Any], wanted: dict[str, Any]) -> None:
+def test_scheduling_field_for_each_provisioning_model(
+    changed: dict[str, Any], wanted: dict[str, Any]
+) -> None:
     spec = replace(SPEC, **changed)
     check_spec(spec)
     assert insert_body(spec, "us-central1-a", source_image="i")["scheduling"] == wanted
 
 
-def test_where_capacity_comes_from() -> None:
+def test_capacity_fields_for_reservation_and_flex_start() -> None:
     def sent(**changed: Any) -> tuple[Any, Any]:
         spec = replace(SPEC, **changed)
         check_spec(spec)
@@ -120,7 +122,7 @@ def test_where_capacity_comes_from() -> None:
         ("standard", None, "a4-highgpu-8g", "STANDARD"),
     ],
 )
-def test_the_setting_becomes_a_provisioning_model(
+def test_provisioning_setting_becomes_the_api_model(
     provisioning: str, reservation: str | None, machine: str, model: str
 ) -> None:
     assert scheduling.provisioning_model(provisioning, reservation, machine) == model
@@ -147,14 +149,14 @@ FLEX = {"provisioning_model": "FLEX_START"}
         ({"gpu": "nvidia-h100-80gb", "machine_type": "a3-highgpu-1g"}, "machine_type"),
     ],
 )
-def test_what_cannot_be_is_refused(changed: dict[str, Any], where: str) -> None:
+def test_invalid_scheduling_raises_settings_error(changed: dict[str, Any], where: str) -> None:
     with pytest.raises(SettingsError) as caught:
         check_spec(replace(SPEC, **changed))
     assert caught.value.where == where
     assert caught.value.fix
 
 
-def test_what_is_sold_only_so_is_sold_so() -> None:
+def test_spot_only_and_flex_start_specs_are_valid() -> None:
     check_spec(
         replace(
             SPEC, gpu="nvidia-h100-80gb", machine_type="a3-highgpu-1g", provisioning_model="SPOT"
