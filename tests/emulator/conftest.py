@@ -10,8 +10,8 @@ import pytest
 from provision.cloud.api.gce import GceCloud
 from provision.core.model import VmSpec
 from provision.testing.compute import ComputeEmulator, NullBackend, SimulatedClock
-from tests.emulator.judging import Traffic, judged
-from tests.emulator.speaking import Google
+from tests.emulator.discovery_check import Traffic, judged
+from tests.emulator.google_client import Google
 from tests.specs import T4, vm_spec
 
 

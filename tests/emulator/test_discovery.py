@@ -13,8 +13,8 @@ import pytest
 from provision.testing.compute import Call, ComputeEmulator
 from provision.testing.compute.discovery import discovery
 from provision.testing.compute.routes import METHODS, ROUTES
-from tests.emulator.judging import Traffic
-from tests.emulator.speaking import PROJECT, ZONE, Body, gpu_vm, send
+from tests.emulator.discovery_check import Traffic
+from tests.emulator.google_client import PROJECT, ZONE, Body, gpu_vm, send
 
 INSTANCES = f"/compute/v1/projects/{PROJECT}/zones/{ZONE}/instances"
 OPERATION: Body = {"kind": "compute#operation", "id": "1", "name": "operation-1", "status": "DONE"}

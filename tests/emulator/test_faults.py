@@ -16,7 +16,7 @@ from google.cloud import compute_v1
 from provision.cloud.api.gce import GceCloud
 from provision.testing.compute import METHODS, ComputeEmulator, SimulatedClock
 from provision.testing.compute.fault_scripts import FAULTS, read
-from tests.emulator.speaking import PROJECT, ZONE, Google, error_of, get, gpu_vm
+from tests.emulator.google_client import PROJECT, ZONE, Google, error_of, get, gpu_vm
 
 Row = Mapping[str, Any]
 STOCK_OUT = "ZONE_RESOURCE_POOL_EXHAUSTED"

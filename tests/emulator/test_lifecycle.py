@@ -11,7 +11,7 @@ from google.api_core.exceptions import BadRequest
 from google.cloud import compute_v1
 
 from provision.testing.compute import ComputeEmulator, NullBackend, SimulatedClock, stock_out
-from tests.emulator.speaking import (
+from tests.emulator.google_client import (
     PROJECT,
     SPOT,
     ZONE,

@@ -10,7 +10,7 @@ from googleapiclient import discovery
 from googleapiclient.errors import HttpError
 
 from provision.testing.compute import ComputeEmulator
-from tests.emulator.speaking import PROJECT, ZONE, gpu_vm
+from tests.emulator.google_client import PROJECT, ZONE, gpu_vm
 
 AT = {"project": PROJECT, "zone": ZONE}
 LIMITED = {

@@ -13,7 +13,7 @@ import paramiko
 import pytest
 
 from provision.testing import MockCloud, MockHost, background
-from tests.emulator.judging import judged
+from tests.emulator.discovery_check import judged
 from tests.mock.driving import SHELL, connect
 from tests.mock.project import Workspace
 

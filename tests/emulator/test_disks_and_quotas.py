@@ -14,7 +14,17 @@ from provision.testing.compute import (
     SimulatedClock,
     stock_out,
 )
-from tests.emulator.speaking import PROJECT, SPOT, ZONE, Body, Google, error_of, get, gpu_vm, send
+from tests.emulator.google_client import (
+    PROJECT,
+    SPOT,
+    ZONE,
+    Body,
+    Google,
+    error_of,
+    get,
+    gpu_vm,
+    send,
+)
 
 ZONE_PATH = f"projects/{PROJECT}/zones/{ZONE}"
 

@@ -99,7 +99,7 @@ def run(verb: str, endpoint: str, journal: Path, doom: Doom) -> None:
 def start(verb: str, endpoint: str, journal: Path, doom: Doom) -> int:
     """Run it in a process of its own; its exit status."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.emulator.doomed"])
+    context.set_forkserver_preload(["tests.emulator.killed_run"])
     process = context.Process(target=run, args=(verb, endpoint, journal, doom))
     process.start()
     process.join(60)

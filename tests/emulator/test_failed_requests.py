@@ -30,8 +30,8 @@ from provision.testing.compute import (
     http_error,
     stock_out,
 )
-from tests.emulator.test_killed import KILLED
-from tests.emulator.test_killed import NEXT as FOLLOWING
+from tests.emulator.test_killed_runs import KILLED
+from tests.emulator.test_killed_runs import NEXT as FOLLOWING
 
 MakeSpec = Callable[..., VmSpec]
 ZONES = ("us-central1-a", "us-central1-b")

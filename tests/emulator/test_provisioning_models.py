@@ -28,7 +28,7 @@ from provision.testing.compute import (
     http_error,
     stock_out,
 )
-from tests.emulator.speaking import Google
+from tests.emulator.google_client import Google
 
 MakeSpec = Callable[..., VmSpec]
 ZONES = ("us-central1-a", "us-central1-b")

@@ -15,7 +15,7 @@ from provision.cloud.lifecycle.delete import delete_vms_by_name
 from provision.cloud.lifecycle.journal import MADE
 from provision.core.model import Vm
 from provision.testing.compute import ComputeEmulator, Fault, NullBackend, stock_out
-from tests.emulator.doomed import DIED, OWNER, SPEC, VERBS, ZONES, Doom, collect, context, start
+from tests.emulator.killed_run import DIED, OWNER, SPEC, VERBS, ZONES, Doom, collect, context, start
 
 pytestmark = pytest.mark.timeout(600)
 
