@@ -13,7 +13,7 @@ from provision.templating.cloud_init import (
     user_data,
 )
 from provision.templating.editor import devcontainer
-from provision.templating.environment import render, template_names
+from provision.templating.environment import render
 from provision.templating.filters import FILTERS, IMAGE_REFERENCE
 from provision.templating.openssh import ssh_config
 
@@ -26,6 +26,5 @@ __all__ = [
     "devcontainer",
     "render",
     "ssh_config",
-    "template_names",
     "user_data",
 ]

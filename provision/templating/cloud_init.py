@@ -25,7 +25,6 @@ def user_data(
     boot_files: Mapping[str, str],
     *,
     timeout_s: int = 1800,
-    metadata_url: str = METADATA_URL,
     project_dir: Path | None = None,
 ) -> str:
     """The value of the instance's metadata key `user-data`.
@@ -40,7 +39,7 @@ def user_data(
         "boot_files": dict(sorted(boot_files.items())),
         "boot_unit": boot_unit(timeout_s=timeout_s, project_dir=project_dir),
         "host_keys_unit": render(
-            keys_unit, {"metadata_url": metadata_url}, project_dir=project_dir
+            keys_unit, {"metadata_url": METADATA_URL}, project_dir=project_dir
         ),
         "host_keys_script": render("publish-host-keys.sh", {}, project_dir=project_dir),
         "place_seed_script": render("place-seed.sh", {}, project_dir=project_dir),

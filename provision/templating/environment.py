@@ -59,12 +59,6 @@ def render(name: str, values: Mapping[str, object], *, project_dir: Path | None)
         _raise_failed(error, name, values)
 
 
-def template_names(project_dir: Path | None = None) -> list[str]:
-    """Every template that can be rendered, the project's own included, without the parts (`_…`)."""
-    found = {name for name in _environment(project_dir).list_templates() if "/" not in name}
-    return sorted(name for name in found if not name.startswith("_"))
-
-
 def _environment(project_dir: Path | None) -> jinja2.Environment:
     import jinja2
 

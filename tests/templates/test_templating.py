@@ -77,12 +77,6 @@ def test_templates_of_the_wheel_come_before_those_of_the_checkout(
     assert render("one.j2", {}, project_dir=None) == "checkout only"
 
 
-def test_template_names_lists_renderable_templates(project: Project) -> None:
-    listed = templating.template_names(project(own__j2="x"))
-    assert {"own.j2", "Dockerfile.beam.j2", "cloud-init.yaml.j2"} <= set(listed)
-    assert not [name for name in listed if name.startswith("_") or "/" in name]
-
-
 def test_last_newline_is_kept(project: Project) -> None:
     assert render("a.j2", {}, project_dir=project(a__j2="x\n")) == "x\n"
     assert type(render("a.j2", {}, project_dir=project(a__j2="x\n"))) is str

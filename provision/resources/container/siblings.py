@@ -27,11 +27,6 @@ class Siblings(Resource):
     count: int | None = None
     timeout_s: float = 600.0
 
-    def names(self, facts: Facts) -> list[str]:
-        """The names of all worker containers, the first one included."""
-        name = self.first.container
-        return [name, *(f"{name}-{number}" for number in range(2, self._total(facts) + 1))]
-
     def _total(self, facts: Facts) -> int:
         if not self.first.joins:
             return 1
