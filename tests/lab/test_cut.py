@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from lab.machine import Lab
-from provision.commands.shared import remote_exec
-from provision.commands.shared.remote_exec import in_container
+from provision.commands.shared.user_program.run import program_script, run_program
 from provision.core.errors import Unreachable
 from provision.core.job import script_command
 from provision.core.model import Facts, State, Status, Transport
@@ -83,7 +82,7 @@ def test_what_the_engine_runs_ends_with_the_connection(lab: Lab, doomed: Transpo
 def test_what_runs_in_the_container_ends_with_the_connection(
     lab: Lab, box: str, doomed: Transport
 ) -> None:
-    body = in_container(box, ["sh", "-c", "sleep 54321 & sleep 54321"], "token")
+    body = program_script(box, ["sh", "-c", "sleep 54321 & sleep 54321"], "token")
     command, stdin = script_command(body, become="sudo")
 
     def run() -> None:
@@ -114,7 +113,7 @@ def piped(
     """What `dev.exec` does with a pipe: status and output."""
     out = bytearray()
     project = Project(Settings(), folder, folder, stdout=out.extend, stderr=out.extend)
-    done = remote_exec.run(project, transport, box, words, stdin=stdin)
+    done = run_program(project, transport, box, words, stdin=stdin)
     return done.exit_code, bytes(out)
 
 

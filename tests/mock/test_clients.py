@@ -10,14 +10,19 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from provision.commands.dev.exec import dev_exec
 from provision.commands.dev.run import dev_run
-from provision.commands.dev.shared import clients, streams
-from provision.commands.dev.shared.streams import Lines
+from provision.commands.dev.shared.clients import lines as lines_module
+from provision.commands.dev.shared.clients import run as clients_run
+from provision.commands.dev.shared.clients.lines import NumberedLines
+from provision.commands.dev.shared.clients.output import ClientsOutput
+from provision.commands.dev.shared.clients.result import Client, clients_result, interrupted_result
 from provision.core.errors import HostError, Unreachable
+from provision.core.shell import shell_text
 from provision.project.project import Project
 from provision.testing import MockHost
 from tests.mock.driving import SHELL, eventually
@@ -108,17 +113,17 @@ def _other(box: Shared) -> Project:
 def test_who_does_not_come_to_the_start_holds_up_nobody_for_ever(
     box: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clients, "BARRIER_S", 1)
-    monkeypatch.setattr(
-        clients,
-        "_ALL",
-        clients._ALL.replace(
-            'while test "$number" -le "$count"', 'while test "$number" -lt "$count"'
-        ),
-    )
+    monkeypatch.setattr(clients_run, "BARRIER_S", 1)
+    read = shell_text
+
+    def for_more_clients(path: Path, *uses: str) -> str:
+        """The client's script, which waits for one client more than there are."""
+        return read(path, *uses).replace('-ge "$count"', '-gt "$count"')
+
+    monkeypatch.setattr(clients_run, "shell_text", for_more_clients)
     with pytest.raises(HostError, match="not every program could be started") as caught:
         dev_exec(box.project, HERE, ["true"], count=3)
-    assert caught.value.why == "0 of 3 came to the start within 1 s"
+    assert caught.value.why == "0 of 3 started within 1 s"
 
 
 def test_a_program_that_is_killed_has_its_status(box: Shared) -> None:
@@ -143,8 +148,7 @@ def test_the_end_of_the_connection_ends_them_all(box: Shared) -> None:
     thread.join(30)
     assert ended
     assert (
-        len(re.findall(r"(?m)^ +\d  worker +\d\d:\d\d:\d\d +-  not heard of$", box.err.decode()))
-        == 3
+        len(re.findall(r"(?m)^ +\d  worker +\d\d:\d\d:\d\d +-  no report$", box.err.decode())) == 3
     )
     assert eventually(lambda: running(box, "sleep 77[.]77") == "0", 30)
 
@@ -220,7 +224,7 @@ def running(box: Shared, pattern: str) -> str:
 
 
 def test_who_never_began_is_told_apart_from_who_was_interrupted() -> None:
-    done = clients.interrupted([clients.Client(1, "worker", 1700000000, 10.0), clients.Client(2)])
+    done = interrupted_result([Client(1, "worker", 1700000000, 10.0), Client(2)])
     assert [line.split()[-1] for line in done.text.splitlines()[2:4]] == ["interrupted", "started"]
     assert done.text.splitlines()[3].endswith("not started")
 
@@ -249,7 +253,7 @@ def framed(key: str, data: bytes) -> bytes:
 
 def test_pieces_of_a_stream_are_put_together() -> None:
     out, err = bytearray(), bytearray()
-    told = clients.Told("t0k", 2, out.extend, err.extend)
+    told = ClientsOutput("t0k", 2, out.extend, err.extend)
     said = b"".join(
         [
             b"what a login shell prints\n",
@@ -275,7 +279,7 @@ def test_pieces_of_a_stream_are_put_together() -> None:
         b"[1] ends after 2.50 s, status 0",
         b"[2] after all:t0",
     ]
-    assert clients.finished(told.clients[:1]).document["seconds"] == 2.5
+    assert clients_result(told.clients[:1]).document["seconds"] == 2.5
 
 
 @pytest.mark.parametrize(
@@ -323,13 +327,13 @@ def test_progress_is_seen_as_it_comes(box: Shared) -> None:
 )
 def test_lines_get_the_number_in_front(data: bytes, lines: bytes) -> None:
     said = bytearray()
-    whole = Lines(1, said.extend)
+    whole = NumberedLines(1, said.extend)
     whole(data)
     whole.close()
     assert said == lines
     if b"\r " not in data:  # of a line that begins so, what has come is shown
         said.clear()
-        apart = Lines(1, said.extend)
+        apart = NumberedLines(1, said.extend)
         for byte in data:
             apart(bytes([byte]))
         apart.close()
@@ -337,9 +341,9 @@ def test_lines_get_the_number_in_front(data: bytes, lines: bytes) -> None:
 
 
 def test_a_line_without_an_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "_LONGEST_LINE_BYTES", 10)
+    monkeypatch.setattr(lines_module, "_LONGEST_LINE_BYTES", 10)
     said = bytearray()
-    lines = Lines(1, said.extend)
+    lines = NumberedLines(1, said.extend)
     for _ in range(4):
         lines(b"12345")
     assert said == b"[1] 123451234512345\n"

@@ -77,7 +77,7 @@ def shelled(box: Shared, words: list[str]) -> TaskResult:
         return answer.status
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shell, "enter", enter)
+        patch.setattr(shell, "open_terminal", enter)
         return dev_shell(project, HERE)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.commands.dev.shared import clients
+from provision.commands.dev.shared.clients.run import run_clients
 from provision.hosts.local import LocalTransport
 from provision.project.project import Project
 from provision.settings import Settings
@@ -85,7 +85,7 @@ def said(data: bytearray, number: int) -> list[bytes]:
 def test_long_and_binary_lines_are_not_split(
     scratch: Scratch, project: Project, out: bytearray, err: bytearray
 ) -> None:
-    done = clients.run(
+    done = run_clients(
         project, LocalTransport(scratch.world.host()), [sys.executable, "-c", LINES], 4
     )
     assert [each["status"] for each in done.document["clients"]] == [0, 0, 0, 0], bytes(err[-300:])
@@ -107,7 +107,7 @@ def test_long_and_binary_lines_are_not_split(
 def test_client_passes_sixteen_megabytes_of_output(
     scratch: Scratch, project: Project, out: bytearray
 ) -> None:
-    done = clients.run(
+    done = run_clients(
         project, LocalTransport(scratch.world.host()), [sys.executable, "-c", MUCH], 1
     )
     assert done.exit_code == 0

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from provision.commands.shared.remote_exec import END
+from provision.commands.shared.user_program.run import end_text
 from tests.shells.worlds import Scratch
 
 pytestmark = pytest.mark.slow
@@ -47,7 +47,7 @@ def running(scratch: Scratch, source: str, token: str) -> Iterator[subprocess.Po
 def end(scratch: Scratch, monkeypatch: pytest.MonkeyPatch, token: str) -> None:
     scratch.enter(monkeypatch)
     done = subprocess.run(
-        ["sh", "-c", END, "provision", token], capture_output=True, check=False, timeout=60
+        ["sh", "-c", end_text(), "provision", token], capture_output=True, check=False, timeout=60
     )
     assert (done.stdout, done.stderr) == (b"", b"")
 

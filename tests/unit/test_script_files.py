@@ -17,14 +17,6 @@ FILES = sorted(PACKAGE.rglob("*.sh"))
 INLINE_LINES = 8
 """A longer script is a file."""
 
-STILL_INLINE = frozenset(
-    {
-        "commands/dev/shared/clients.py",
-        "commands/shared/remote_exec.py",
-    }
-)
-"""Modules whose scripts have not become files yet. The list only shrinks."""
-
 _FIRST_LINE = re.compile(r"# shellcheck shell=sh( disable=SC\d+(,SC\d+)*)?|#!/bin/sh")
 """A program that a host keeps as a file begins with `#!/bin/sh`."""
 _REQUIRED_INPUT = re.compile(r': ("\$\{\w+:?\?[^"]*\}"\s*)+(#.*)?')
@@ -153,9 +145,8 @@ def test_incomplete_header_is_reported(text: str) -> None:
 
 def test_no_module_holds_a_script_that_belongs_into_a_file() -> None:
     inline = {
-        f"{name}:{line}"
+        f"{path.relative_to(PACKAGE)}:{line}"
         for path in sorted(PACKAGE.rglob("*.py"))
-        if (name := path.relative_to(PACKAGE).as_posix()) not in STILL_INLINE
         for line in inline_shell(path.read_text(encoding="utf-8"))
     }
     assert inline == set()

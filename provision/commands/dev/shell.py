@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
-from provision.commands.shared import convergence, remote_exec
+from provision.commands.shared import convergence
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.commands.shared.terminal_session import open_terminal
+from provision.commands.shared.user_program.run import PREPARE, program_bindings, program_result
+from provision.commands.shared.worker_container import check_container_runs
 from provision.core.errors import EXIT_OWN_FAILURE
 from provision.core.shell import script
 from provision.project.project import Project
 from provision.resources.container import WORKSPACE
 
-_SHELL = """
-test "$(docker container inspect -f '{{.State.Running}}' "$name" 2>/dev/null)" = true || exit 125
-if test -t 0; then set -- --tty; fi
-test ! -e "$chosen" || docker exec "$daemon" sh -c "$alive" </dev/null >/dev/null 2>&1 || echo "$without" >&2
-test -z "$hidden" || unset "$hidden"
-exec docker exec --interactive "$@" ${hidden:+--env "$hidden"} --workdir "$dir" "$name" sh -c "$body"
-"""
-_INSIDE = "if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi"
+HERE = Path(__file__).parent
+_BASH_OR_SH = "if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi"
 
 
 def dev_shell(project: Project, targets: Targets) -> TaskResult:
@@ -31,10 +28,15 @@ def dev_shell(project: Project, targets: Targets) -> TaskResult:
     """
     target = convergence.host(project, targets)
     body = script(
-        _SHELL, argv=[], name=project.settings.worker.name, dir=WORKSPACE, body=_INSIDE
-    ).with_bindings(remote_exec.around(project))
+        HERE / "shell.sh",
+        uses=PREPARE,
+        argv=[],
+        name=project.settings.worker.name,
+        dir=WORKSPACE,
+        body=_BASH_OR_SH,
+    ).with_bindings(program_bindings(project))
     status = open_terminal(project, target, body, become=True)
     if status == EXIT_OWN_FAILURE:
         with contextlib.closing(convergence.connect(project, target)) as transport:
-            remote_exec.check_running(project, transport)
-    return remote_exec.finished(status)
+            check_container_runs(project, transport)
+    return program_result(status)

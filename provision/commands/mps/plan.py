@@ -10,10 +10,13 @@ from typing import Any
 
 from provision.commands.mps.shared.fetch_status import fetch_status
 from provision.commands.mps.shared.gpu_users import check_gpu_unused, describe_gpu_users
-from provision.commands.shared import convergence, remote_exec
+from provision.commands.shared import convergence
 from provision.commands.shared.project_files import bring_project
 from provision.commands.shared.result import TaskResult
+from provision.commands.shared.run_script import run_script
 from provision.commands.shared.targets import Targets
+from provision.commands.shared.user_program.run import run_program
+from provision.commands.shared.worker_container import container_not_running
 from provision.core.errors import CommandFailed, ProvisionError, Unreachable, UsageError
 from provision.core.model import Host, Note, Transport
 from provision.mps.plan import host_facts
@@ -72,9 +75,9 @@ def _fetch_facts(project: Project, transport: Transport, *, measures: bool) -> s
     """What the script of `host_facts` prints on the host."""
     settings = project.settings
     script = host_facts.host_facts_script(settings.worker.name, settings.mps.gpu or "")
-    text = remote_exec.checked(transport, script, "looking at the GPU", timeout_s=_FACTS_TIMEOUT_S)
+    text = run_script(transport, script, "looking at the GPU", timeout_s=_FACTS_TIMEOUT_S)
     if not host_facts.is_running(text):
-        raise remote_exec.not_running(project, transport)
+        raise container_not_running(project, transport)
     if measures and host_facts.is_mock(text):
         raise UsageError(
             "--measure needs a GPU",
@@ -157,7 +160,7 @@ def _measure(project: Project, transport: Transport, command: str) -> Measuremen
     out = bytearray()
     quiet = replace(project, stdout=out.extend)
     words = measure_words(command, project.settings.mps.gpu or "")
-    done = remote_exec.run(quiet, transport, project.settings.worker.name, words)
+    done = run_program(quiet, transport, project.settings.worker.name, words)
     if done.exit_code != 0:
         raise CommandFailed(
             "the program to be measured failed",

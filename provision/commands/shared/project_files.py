@@ -1,10 +1,11 @@
-"""The project's files in the container."""
+"""Send the project's files into the worker container."""
 
 from __future__ import annotations
 
 import re
 
-from provision.commands.shared import remote_exec
+from provision.commands.shared.run_script import run_script
+from provision.commands.shared.worker_container import container_not_running
 from provision.core.errors import CommandFailed, UsageError
 from provision.core.model import Note, Transport
 from provision.project.project import Project
@@ -12,7 +13,10 @@ from provision.sync import project_tar
 
 
 def bring_project(project: Project, transport: Transport) -> None:
-    """The project as it is now in the container's workspace, for a command of it. A folder without git is not sent, and that is said."""
+    """Send the project's files; for a folder without git, emit a note and send nothing.
+
+    Raises what `send_project` raises.
+    """
     try:
         names = project_tar.project_files(project.project_dir)
     except UsageError as error:
@@ -23,9 +27,12 @@ def bring_project(project: Project, transport: Transport) -> None:
 
 
 def send_project(project: Project, transport: Transport, packed: bytes, stage: str) -> None:
-    """The project's files in the container's workspace; what is no longer among them is removed there."""
+    """Unpack `packed` in the container's workspace; files of earlier runs that it lacks are removed.
+
+    Raises `HostError` when the container does not run, `CommandFailed` for other failures.
+    """
     try:
-        remote_exec.checked(
+        run_script(
             transport,
             project_tar.receive(project.settings.worker.name, stage),
             "sending the project's files",
@@ -33,5 +40,5 @@ def send_project(project: Project, transport: Transport, packed: bytes, stage: s
         )
     except CommandFailed as error:
         if re.search(r"No such container|is not running", error.why):
-            raise remote_exec.not_running(project, transport) from error
+            raise container_not_running(project, transport) from error
         raise

@@ -8,8 +8,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from provision.commands.shared import convergence, remote_exec
+from provision.commands.shared import convergence
 from provision.commands.shared.result import TaskResult
+from provision.commands.shared.run_script import run_script
 from provision.commands.shared.targets import Targets
 from provision.core import fleet
 from provision.core.errors import CommandFailed, UsageError
@@ -109,7 +110,7 @@ def _run_copy(transport: Transport, copy: Copy) -> Outcome:
     """The outcome on one host: a failed command is its error, a lost connection is raised."""
     started = time.monotonic()
     try:
-        remote_exec.checked(transport, copy.body, f"copying {copy.src}", chunks=copy.chunks)
+        run_script(transport, copy.body, f"copying {copy.src}", chunks=copy.chunks)
     except CommandFailed as error:
         return Outcome("copy", Status.FAILED, seconds=time.monotonic() - started, error=error)
     note = f"{copy.src} to {copy.dst}"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from provision.commands.shared import convergence, remote_exec
+from provision.commands.shared import convergence
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.commands.shared.terminal_session import open_terminal
+from provision.commands.shared.user_program.run import program_result
 from provision.core.shell import command
 from provision.project.project import Project
 
@@ -16,4 +17,4 @@ def vm_ssh(project: Project, targets: Targets, words: Sequence[str] = ()) -> Tas
     """Open a shell on the host, or run one command there; return its exit status."""
     target = convergence.host(project, targets)
     body = command(*words) if words else None
-    return remote_exec.finished(open_terminal(project, target, body, become=False))
+    return program_result(open_terminal(project, target, body, become=False))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.commands.shared import remote_exec
+from provision.commands.shared.user_program.run import end_text
 from provision.mps.bench.cell import Cell, CellFailed, Sample, read_cell
 from provision.mps.bench.cell_script import cell_on_host_script, cell_words
 
@@ -143,7 +143,7 @@ def on_host(cell: Cell, folder: Path, workers: Sequence[str] = WORKERS) -> str:
         workers=workers,
         directory="/",
         token=folder.parent.name,
-        end=remote_exec.END,
+        end=end_text(),
     ).render()
 
 

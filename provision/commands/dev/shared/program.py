@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from provision.commands.dev.shared import clients
-from provision.commands.shared import remote_exec
+from provision.commands.dev.shared.clients.run import run_clients
 from provision.commands.shared.result import TaskResult
+from provision.commands.shared.user_program.run import run_program
 from provision.core.model import Transport
 from provision.project.project import Project
 
@@ -19,6 +19,6 @@ def run_in_worker(
     Raises `HostError` when the container does not run, and errors of the connection.
     """
     if count is not None:
-        return clients.run(project, transport, words, count)
+        return run_clients(project, transport, words, count)
     container = project.settings.worker.name
-    return remote_exec.run(project, transport, container, words, stdin=project.stdin)
+    return run_program(project, transport, container, words, stdin=project.stdin)

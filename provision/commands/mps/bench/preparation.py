@@ -6,8 +6,9 @@ from provision.commands.mps.bench.options import BenchOptions
 from provision.commands.mps.bench.target import BenchTarget, new_token
 from provision.commands.mps.shared.gpu_users import check_gpu_unused
 from provision.commands.mps.shared.status_report import client_limit
-from provision.commands.shared import remote_exec
 from provision.commands.shared.project_files import bring_project
+from provision.commands.shared.run_script import run_script
+from provision.commands.shared.worker_container import container_not_running
 from provision.core.errors import HostError, UsageError
 from provision.core.model import Transport
 from provision.mps.bench import chart
@@ -29,7 +30,7 @@ def prepare_target(project: Project, transport: Transport, options: BenchOptions
     _check_not_mock(facts, transport)
     for container in (project.settings.worker.name, daemon_container_name(project.settings)):
         if facts.running.get(container) != "true":
-            raise remote_exec.not_running(project, transport, container)
+            raise container_not_running(project, transport, container)
     _check_gpu(project, facts, transport.host.name)
     _check_compute_mode(project, facts, transport.host.name)
     status = check_gpu_unused(project, transport, facts.gpu_uuid)
@@ -56,7 +57,7 @@ def _fetch_facts(project: Project, transport: Transport) -> TargetFacts:
         settings.worker.name, daemon_container_name(settings), settings.mps.gpu or ""
     )
     return read_target_facts(
-        remote_exec.checked(transport, script, "looking at the GPU", timeout_s=_FACTS_TIMEOUT_S)
+        run_script(transport, script, "looking at the GPU", timeout_s=_FACTS_TIMEOUT_S)
     )
 
 

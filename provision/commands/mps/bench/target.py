@@ -7,7 +7,8 @@ import time
 from dataclasses import dataclass
 
 from provision.commands.mps.bench.options import BenchOptions, command_words
-from provision.commands.shared import remote_exec
+from provision.commands.shared.run_script import run_script
+from provision.commands.shared.user_program.run import end_text, program_script
 from provision.core import durations
 from provision.core.errors import CommandTimeout
 from provision.core.job import script_command
@@ -108,7 +109,7 @@ class BenchTarget:
         body = script(
             'docker exec "$name" sh -c "$end" provision "$token"',
             name=self.container,
-            end=remote_exec.END,
+            end=end_text(),
             token=self.token,
         )
         self._run_script(body, "ending a cell")
@@ -121,7 +122,7 @@ class BenchTarget:
         self._run_script(body, "removing the benchmark's files")
 
     def _run_script(self, body: Script, purpose: str) -> None:
-        remote_exec.checked(self.transport, body, purpose, timeout_s=_SCRIPT_TIMEOUT_S)
+        run_script(self.transport, body, purpose, timeout_s=_SCRIPT_TIMEOUT_S)
 
     def _cell(self, options: BenchOptions, key: CellKey, steps: int) -> Cell:
         cpus, most_clients = self.facts.cpus, max(options.clients)
@@ -143,7 +144,7 @@ class BenchTarget:
     def _cell_script(self, cell: Cell) -> Script:
         folder = f"{self.folder}/cell"
         if not self.has_container_per_worker:
-            return remote_exec.in_container(self.container, cell_words(cell, folder), self.token)
+            return program_script(self.container, cell_words(cell, folder), self.token)
         return cell_on_host_script(
             cell,
             folder,
@@ -151,7 +152,7 @@ class BenchTarget:
             workers=self.facts.workers,
             directory=WORKSPACE,
             token=self.token,
-            end=remote_exec.END,
+            end=end_text(),
         )
 
 

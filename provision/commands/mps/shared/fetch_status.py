@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provision.commands.shared import remote_exec
+from provision.commands.shared.run_script import run_script
 from provision.core.model import Host, Transport
 from provision.core.shell import Script
 from provision.mps.status.status import MpsStatus, read_status, status_script
@@ -19,7 +19,7 @@ def fetch_status(
     `gpu` (index or UUID) replaces the GPU of the settings. Raises `CommandFailed` when the script
     fails, `ProbeUnreadable` for an answer that cannot be read, and errors of the connection.
     """
-    answer = remote_exec.checked(
+    answer = run_script(
         transport,
         status_script_for(project, target, gpu=gpu),
         "reading the MPS status",
