@@ -14,8 +14,8 @@ import pytest
 
 from provision.testing import MockCloud, MockHost, background
 from tests.emulator.discovery_check import judged
-from tests.mock.driving import SHELL, connect
-from tests.mock.project import Workspace
+from tests.mock.plain_client import SHELL, connect
+from tests.mock.workspace import Workspace
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from provision.commands.shared.targets import Targets
 from provision.project.project import Project
 from provision.settings import Settings
 from provision.testing import MockHost
-from tests.mock.driving import connect
+from tests.mock.plain_client import connect
 
 HERE = Targets()
 IMAGE = "us-docker.pkg.dev/project/repo/image:1"

@@ -25,7 +25,7 @@ from provision.core.errors import HostError, Unreachable
 from provision.core.shell import shell_text
 from provision.project.project import Project
 from provision.testing import MockHost
-from tests.mock.driving import SHELL, eventually
+from tests.mock.plain_client import SHELL, eventually
 from tests.mock.sharing import HERE, Shared
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]

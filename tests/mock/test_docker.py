@@ -10,7 +10,7 @@ import tarfile
 import pytest
 
 from provision.testing import MockHost
-from tests.mock.driving import connect, eventually
+from tests.mock.plain_client import connect, eventually
 
 pytestmark = pytest.mark.busybox
 

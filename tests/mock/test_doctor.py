@@ -14,9 +14,9 @@ from provision.commands.shared.result import TaskResult
 from provision.core.errors import CloudAuthError
 from provision.settings import Level, Settings
 from provision.testing.compute import html_502, http_error
-from tests.mock.offering import Looker, looker
+from tests.mock.emulated_project import EmulatedProject, emulated
 
-__all__ = ["looker"]
+__all__ = ["emulated"]
 SURE = {
     "settings",
     "driver",
@@ -44,23 +44,21 @@ def told(done: TaskResult, name: str) -> dict[str, str]:
     return found
 
 
-def test_all_is_well_on_a_fresh_mock(looker: Looker) -> None:
-    done = doctor(looker.project())
+def test_fresh_mock_passes_every_check(emulated: EmulatedProject) -> None:
+    done = doctor(emulated.project())
     assert (done.exit_code, done.document["ok"]) == (0, True)
     assert statuses(done) == {**dict.fromkeys(SURE, "ok"), "tools": statuses(done)["tools"]}
     assert {tuple(check) for check in done.document["checks"]} == {
         ("id", "status", "what", "why", "fix")
     }
     assert max(map(len, done.text.splitlines())) <= 100
-    assert not (looker.state_dir / "projects").exists(), "nothing was written"
+    assert not (emulated.state_dir / "projects").exists(), "nothing was written"
 
 
 @pytest.mark.parametrize("below", ["", "provision"])
-def test_a_state_folder_that_cannot_be_used_is_one_failed_line_and_hides_no_other(
-    looker: Looker, below: str
-) -> None:
-    looker.state_dir.write_text("a file")
-    project = replace(looker.project(), state_dir=looker.state_dir / below)
+def test_unusable_state_folder_fails_one_check_alone(emulated: EmulatedProject, below: str) -> None:
+    emulated.state_dir.write_text("a file")
+    project = replace(emulated.project(), state_dir=emulated.state_dir / below)
     done = doctor(project)
     assert done.exit_code == 1
     assert told(done, "state")["status"] == "fail"
@@ -72,9 +70,9 @@ def test_a_state_folder_that_cannot_be_used_is_one_failed_line_and_hides_no_othe
     } == dict.fromkeys(SURE - unseen - {"tools"}, "ok")
 
 
-def test_it_asks_eight_things_of_the_cloud_and_changes_nothing(looker: Looker) -> None:
-    doctor(looker.project(zones=["us-central1", "us-east1", "europe-west4-a"]))
-    apis = [call.api for call in looker.emulator.calls]
+def test_doctor_sends_eight_requests_and_changes_nothing(emulated: EmulatedProject) -> None:
+    doctor(emulated.project(zones=["us-central1", "us-east1", "europe-west4-a"]))
+    apis = [call.api for call in emulated.emulator.calls]
     assert sorted(apis) == sorted(
         [
             "projects.get",
@@ -106,11 +104,11 @@ def test_it_asks_eight_things_of_the_cloud_and_changes_nothing(looker: Looker) -
         ),
     ],
 )
-def test_a_project_that_refuses_is_told_from_an_api_that_is_off(
-    looker: Looker, code: str, message: str, what: str, fix: str
+def test_missing_permission_and_disabled_api_have_different_remedies(
+    emulated: EmulatedProject, code: str, message: str, what: str, fix: str
 ) -> None:
-    looker.emulator.faults.add(http_error(403, code, message, call="projects.get", times=None))
-    done = doctor(looker.project())
+    emulated.emulator.faults.add(http_error(403, code, message, call="projects.get", times=None))
+    done = doctor(emulated.project())
     assert done.exit_code == 1
     assert what in told(done, "project")["what"]
     assert message in told(done, "project")["why"]
@@ -122,16 +120,16 @@ def test_a_project_that_refuses_is_told_from_an_api_that_is_off(
     assert statuses(done)["price"] == "ok"
 
 
-def test_one_failing_check_hides_no_other(looker: Looker) -> None:
-    looker.emulator.quotas.set("NVIDIA_L4_GPUS", 0)
-    looker.emulator.firewalls[:] = []
-    looker.emulator.faults.add(
+def test_failed_check_hides_no_other(emulated: EmulatedProject) -> None:
+    emulated.emulator.quotas.set("NVIDIA_L4_GPUS", 0)
+    emulated.emulator.firewalls[:] = []
+    emulated.emulator.faults.add(
         html_502(call="acceleratorTypes.aggregatedList", times=1)
     )  # read again by itself
-    (looker.project().home).mkdir(parents=True)
-    (looker.project().home / "key").write_text("x")
-    (looker.project().home / "key").chmod(0o644)
-    done = doctor(looker.project(ttl="none", image="cos-117-lts"))
+    (emulated.project().home).mkdir(parents=True)
+    (emulated.project().home / "key").write_text("x")
+    (emulated.project().home / "key").chmod(0o644)
+    done = doctor(emulated.project(ttl="none", image="cos-117-lts"))
     assert done.exit_code == 1
     assert done.document["ok"] is False
     bad = {
@@ -150,8 +148,8 @@ def test_one_failing_check_hides_no_other(looker: Looker) -> None:
     assert told(done, "firewall")["fix"].startswith("gcloud compute firewall-rules create")
 
 
-def test_a_part_of_the_cloud_that_does_not_answer_fails_alone(looker: Looker) -> None:
-    looker.emulator.faults.add(
+def test_unanswered_request_fails_its_own_check_alone(emulated: EmulatedProject) -> None:
+    emulated.emulator.faults.add(
         http_error(
             403,
             "forbidden",
@@ -160,35 +158,37 @@ def test_a_part_of_the_cloud_that_does_not_answer_fails_alone(looker: Looker) ->
             times=None,
         )
     )
-    done = doctor(looker.project())
+    done = doctor(emulated.project())
     assert statuses(done)["firewall"] == "unknown"
     assert "compute.firewalls.list" in told(done, "firewall")["why"]
     assert (done.exit_code, statuses(done)["zones"], statuses(done)["image"]) == (0, "ok", "ok")
 
 
-def test_zones_without_the_gpu(looker: Looker) -> None:
-    done = doctor(looker.project(zones=["europe-west4-d"]))
+def test_zones_without_the_gpu_fail(emulated: EmulatedProject) -> None:
+    done = doctor(emulated.project(zones=["europe-west4-d"]))
     assert statuses(done)["zones"] == "fail"
     assert "europe-west4-a" in told(done, "zones")["fix"]
     assert statuses(done)["quota"] == "unknown"
-    misspelt = doctor(looker.project(zones=["us-central1-q"]))
+    misspelt = doctor(emulated.project(zones=["us-central1-q"]))
     assert told(misspelt, "zones")["why"] == "there is no zone or region us-central1-q"
 
 
-def test_os_login_of_the_project_is_seen(looker: Looker) -> None:
-    looker.emulator.project_metadata["enable-oslogin"] = "TRUE"
-    done = doctor(looker.project())
+def test_os_login_of_the_project_is_reported(emulated: EmulatedProject) -> None:
+    emulated.emulator.project_metadata["enable-oslogin"] = "TRUE"
+    done = doctor(emulated.project())
     assert (done.exit_code, statuses(done)["os-login"]) == (0, "unknown")
     assert "roles/compute.osAdminLogin" in told(done, "os-login")["fix"]
 
 
 @pytest.mark.parametrize("width", [80, 100])
-def test_it_fits_the_terminal(looker: Looker, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+def test_doctor_output_fits_the_terminal(
+    emulated: EmulatedProject, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    assert width - 20 < max(map(len, doctor(looker.project()).text.splitlines())) <= width
+    assert width - 20 < max(map(len, doctor(emulated.project()).text.splitlines())) <= width
 
 
-def gce(looker: Looker, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> TaskResult:
+def gce(emulated: EmulatedProject, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> TaskResult:
     """The doctor of somebody with a project and without credentials."""
 
     def none() -> str:
@@ -197,15 +197,15 @@ def gce(looker: Looker, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Tas
         )
 
     monkeypatch.setattr("provision.commands.doctor.cloud_checks.credentials_in_use", none)
-    return doctor(looker.project(project="my-project-1", **settings))
+    return doctor(emulated.project(project="my-project-1", **settings))
 
 
-def test_without_credentials_what_lies_here_is_checked_all_the_same(
-    looker: Looker, monkeypatch: pytest.MonkeyPatch
+def test_local_checks_run_without_credentials(
+    emulated: EmulatedProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image = "us-docker.pkg.dev/my-project-1/repo/worker:1"
     done = gce(
-        looker,
+        emulated,
         monkeypatch,
         ssh="iap",
         gpu="nvidia-tesla-v100",
@@ -221,27 +221,27 @@ def test_without_credentials_what_lies_here_is_checked_all_the_same(
     assert (found["driver"], told(done, "driver")["fix"]) == ("warn", "set provision.driver: R580")
     assert "us-docker.pkg.dev" in told(done, "registries")["what"]
     assert found["gcloud"] in {"ok", "fail"}
-    assert looker.emulator.counted() == []
+    assert emulated.emulator.counted() == []
 
 
-def test_a_price_that_is_not_known_is_not_made_up(looker: Looker) -> None:
-    assert statuses(doctor(looker.project(zones=["everywhere"])))["price"] == "unknown"
-    (looker.folder / "p.json").write_text(json.dumps({"as_of": "2026-01-01", "regions": {}}))
-    done = doctor(looker.project(prices="p.json"))
+def test_unknown_price_is_reported_as_unknown(emulated: EmulatedProject) -> None:
+    assert statuses(doctor(emulated.project(zones=["everywhere"])))["price"] == "unknown"
+    (emulated.folder / "p.json").write_text(json.dumps({"as_of": "2026-01-01", "regions": {}}))
+    done = doctor(emulated.project(prices="p.json"))
     assert (statuses(done)["price"], done.exit_code) == ("unknown", 0)
 
 
-def test_a_price_list_that_cannot_be_read_fails_its_own_check(looker: Looker) -> None:
-    done = doctor(looker.project(prices="none.json"))
+def test_unreadable_price_list_fails_its_own_check(emulated: EmulatedProject) -> None:
+    done = doctor(emulated.project(prices="none.json"))
     assert (statuses(done)["price"], done.exit_code) == ("fail", 1)
 
 
-def test_a_machine_unlike_the_jobs_is_a_warning(looker: Looker) -> None:
+def test_machine_other_than_the_jobs_is_a_warning(emulated: EmulatedProject) -> None:
     done = doctor(
-        looker.project(machine_type="g2-standard-8", dataflow={"machine_type": "g2-standard-4"})
+        emulated.project(machine_type="g2-standard-8", dataflow={"machine_type": "g2-standard-4"})
     )
     assert (statuses(done)["dataflow"], done.exit_code) == ("warn", 0)
 
 
-def test_the_settings_of_the_tests_are_the_defaults() -> None:
+def test_default_gpu_is_an_l4() -> None:
     assert Settings.from_levels([Level("test", {})]).gpu == "nvidia-l4"

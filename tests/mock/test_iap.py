@@ -20,7 +20,7 @@ from provision.core.model import Host
 from provision.core.shell import command
 from provision.hosts.ssh import terminal
 from provision.testing import gcloud
-from tests.mock.project import ZONE, Workspace
+from tests.mock.workspace import ZONE, Workspace
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
@@ -44,7 +44,7 @@ def failures_left(workspace: Workspace) -> list[str]:
     return (folder(workspace) / "iap-failures").read_text().split()
 
 
-def test_the_vm_has_no_external_address_and_is_provisioned_through_the_tunnel(
+def test_vm_without_external_address_is_provisioned_through_tunnel(
     tunnelled: Workspace,
 ) -> None:
     made = tunnelled.create()
@@ -73,7 +73,7 @@ def test_the_vm_has_no_external_address_and_is_provisioned_through_the_tunnel(
     assert (again.exit_code, again.document["changed"]) == (0, False)
 
 
-def test_codes_of_the_first_minutes_are_waited_out(tunnelled: Workspace) -> None:
+def test_transient_tunnel_codes_are_retried(tunnelled: Workspace) -> None:
     gcloud.fail(folder(tunnelled), 4047, 4033, 4003, 4003)
     assert tunnelled.create().exit_code == 0
     assert failures_left(tunnelled) == []
@@ -92,7 +92,7 @@ def test_codes_of_the_first_minutes_are_waited_out(tunnelled: Workspace) -> None
         (4054, "a policy of the organisation forbids the tunnel", "or set provision.ssh: direct"),
     ],
 )
-def test_a_code_that_stays_is_explained(
+def test_lasting_tunnel_code_is_explained(
     tunnelled: Workspace, code: int, what: str, fix: str
 ) -> None:
     tunnelled.create()
@@ -107,7 +107,7 @@ def test_a_code_that_stays_is_explained(
     assert tried == 1 if code == 4054 else tried > 1
 
 
-def test_a_stopped_vm_is_not_found_by_the_tunnel(tunnelled: Workspace) -> None:
+def test_tunnel_to_stopped_vm_reports_that_it_is_stopped(tunnelled: Workspace) -> None:
     tunnelled.create()
     tunnelled.stop()
     done = vm_provision(tunnelled.project, Targets(check=True))
@@ -117,7 +117,7 @@ def test_a_stopped_vm_is_not_found_by_the_tunnel(tunnelled: Workspace) -> None:
     assert "the tunnel does not find the VM: " in error["why"]
 
 
-def test_a_missing_gcloud_is_said_at_once(
+def test_missing_gcloud_is_reported_without_retry(
     tunnelled: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tunnelled.create()
@@ -132,7 +132,7 @@ needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="this machine
 
 
 @needs_ssh
-def test_the_systems_ssh_goes_through_it(tunnelled: Workspace, tmp_path: Path) -> None:
+def test_system_ssh_uses_the_tunnel(tunnelled: Workspace, tmp_path: Path) -> None:
     tunnelled.create()
     config = tmp_path / "config"
     config.write_text(vm_ssh_config(tunnelled.project).document["ssh_config"])
@@ -152,7 +152,7 @@ def test_the_systems_ssh_goes_through_it(tunnelled: Workspace, tmp_path: Path) -
 
 
 @needs_ssh
-def test_vm_ssh_goes_through_it(tunnelled: Workspace) -> None:
+def test_vm_ssh_uses_the_tunnel(tunnelled: Workspace) -> None:
     tunnelled.create()
     assert vm_ssh(tunnelled.project, Targets(), ["sh", "-c", "exit 7"]).exit_code == 7
     gcloud.fail(folder(tunnelled), 4054, 4054)
@@ -161,7 +161,7 @@ def test_vm_ssh_goes_through_it(tunnelled: Workspace) -> None:
 
 
 @needs_ssh
-def test_a_missing_gcloud_is_understood_through_the_systems_ssh(tunnelled: Workspace) -> None:
+def test_missing_gcloud_is_recognised_in_system_ssh_output(tunnelled: Workspace) -> None:
     tunnelled.create()
     target = convergence.host(tunnelled.project, Targets())
     lost = Host(**{**vars(target), "proxy": ("/nowhere/gcloud", *target.proxy[1:])})

@@ -28,7 +28,7 @@ from provision.core.model import Vm
 from provision.project.mock import MOCK_PROJECT
 from provision.project.records import VmRecords
 from provision.testing.compute import http_error
-from tests.mock.project import ZONE, Workspace
+from tests.mock.workspace import ZONE, Workspace
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
@@ -58,7 +58,7 @@ def stopped(workspace: Workspace) -> Workspace:
     return workspace
 
 
-def test_offered_asked_for_deleted_and_forgotten(stopped: Workspace) -> None:
+def test_gc_deletes_overdue_vm_after_confirmation(stopped: Workspace) -> None:
     foretold = collect(stopped, check=True)
     assert foretold.exit_code == EXIT_WOULD_CHANGE
     assert [(stray["kind"], stray["name"]) for stray in foretold.document["strays"]] == [
@@ -84,7 +84,7 @@ def test_offered_asked_for_deleted_and_forgotten(stopped: Workspace) -> None:
     assert stopped.cloud.emulator.disks(MOCK_PROJECT) == []
 
 
-def test_another_ones_settings_delete_nothing(stopped: Workspace) -> None:
+def test_label_of_the_vm_overrides_the_callers_settings(stopped: Workspace) -> None:
     """What the VM says holds, not what the settings of whoever runs vm.gc say."""
     wants(stopped, "none")
     assert [stray["name"] for stray in collect(stopped, check=True).document["strays"]] == ["dev"]
@@ -94,7 +94,7 @@ def test_another_ones_settings_delete_nothing(stopped: Workspace) -> None:
     assert stopped.listed() == [("dev", "TERMINATED")]
 
 
-def test_written_on_a_vm_that_is_there_already(workspace: Workspace) -> None:
+def test_create_updates_label_of_existing_vm(workspace: Workspace) -> None:
     workspace.create()
     vm = workspace.project.connect_cloud().list({})[0]
     assert LABEL not in vm.labels
@@ -111,7 +111,7 @@ def test_written_on_a_vm_that_is_there_already(workspace: Workspace) -> None:
     assert LABEL not in workspace.project.connect_cloud().list({})[0].labels
 
 
-def test_started_between_the_question_and_the_deletion(stopped: Workspace) -> None:
+def test_vm_started_before_deletion_is_kept(stopped: Workspace) -> None:
     cloud = stopped.project.connect_cloud()
 
     def confirm(_question: str) -> bool:
@@ -131,7 +131,7 @@ def test_started_between_the_question_and_the_deletion(stopped: Workspace) -> No
     assert stopped.listed() == [("dev", "RUNNING")]
 
 
-def test_what_somebody_starts_again_is_wanted_again(workspace: Workspace) -> None:
+def test_start_cancels_an_unfinished_deletion(workspace: Workspace) -> None:
     """A vm.delete was killed before it deleted anything, and its user thought better of it: nothing makes up for it now."""
     workspace.create()
     workspace.stop()
@@ -144,7 +144,7 @@ def test_what_somebody_starts_again_is_wanted_again(workspace: Workspace) -> Non
     assert workspace.listed() == [("dev", "RUNNING")]
 
 
-def test_a_start_and_a_deletion_wait_for_one_another(stopped: Workspace) -> None:
+def test_start_and_deletion_exclude_each_other(stopped: Workspace) -> None:
     """Allowed to, it finds the VM claimed by who starts it, waits, and then sees that it runs."""
     began, ends = threading.Event(), list[TaskResult]()
     real = GceCloud.start
@@ -177,7 +177,7 @@ def test_a_start_and_a_deletion_wait_for_one_another(stopped: Workspace) -> None
     assert stopped.listed() == [("dev", "RUNNING")]
 
 
-def test_two_that_start_it_at_once(stopped: Workspace) -> None:
+def test_parallel_starts_start_once(stopped: Workspace) -> None:
     """The second one finds it running, and has no extension to take back any more."""
     vm_extend(stopped.project, "2h", "dev")
     vm_start(stopped.project, "dev", limits=QUICK)
@@ -209,7 +209,7 @@ def test_two_that_start_it_at_once(stopped: Workspace) -> None:
     assert stopped.cloud.emulator.counted().count("instances.start") == 2
 
 
-def test_a_deletion_that_fails_is_named(stopped: Workspace) -> None:
+def test_failed_deletion_is_reported(stopped: Workspace) -> None:
     stopped.cloud.emulator.faults.add(
         http_error(403, "forbidden", "no", call="instances.delete", times=None)
     )
@@ -219,7 +219,7 @@ def test_a_deletion_that_fails_is_named(stopped: Workspace) -> None:
     assert stopped.listed() == [("dev", "TERMINATED")]
 
 
-def test_two_at_once_delete_once(stopped: Workspace) -> None:
+def test_parallel_deletions_delete_once(stopped: Workspace) -> None:
     """Both are allowed to before either deletes; the second waits for the first and finds that it is gone."""
     both = threading.Barrier(2)
 
@@ -241,12 +241,12 @@ def test_two_at_once_delete_once(stopped: Workspace) -> None:
     assert stopped.project.journal.open() == []
 
 
-def test_a_run_that_works_on_it_keeps_it(stopped: Workspace) -> None:
+def test_claimed_vm_is_kept(stopped: Workspace) -> None:
     with stopped.project.journal.claim("dev", lambda note: None):
         assert collect(stopped, check=True).document["strays"] == []
 
 
-def test_from_another_folder_its_journal_is_settled_too(stopped: Workspace) -> None:
+def test_every_key_updates_journal_and_records_of_the_vms_own_folder(stopped: Workspace) -> None:
     """With --every-key: the VM's own folder no longer takes it for made, nor remembers how it is reached."""
     home = stopped.project.home
     folder = stopped.folder
@@ -260,7 +260,7 @@ def test_from_another_folder_its_journal_is_settled_too(stopped: Workspace) -> N
     assert stopped.project.journal.open() == []
 
 
-def test_what_cannot_be_looked_at_is_named_at_the_end(stopped: Workspace) -> None:
+def test_unlisted_resources_are_reported_at_the_end(stopped: Workspace) -> None:
     labels = stopped.project.connect_cloud().list({})[0].labels
     journal = stopped.project.journal
     journal.intent(
@@ -291,7 +291,7 @@ def test_what_cannot_be_looked_at_is_named_at_the_end(stopped: Workspace) -> Non
     assert journal.open() == []
 
 
-def test_named_by_what_lists_vms_until_it_is_gone(
+def test_list_and_cost_print_overdue_vms(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workspace.create()
@@ -327,6 +327,6 @@ class Later(datetime):
         return datetime.now(UTC) + timedelta(days=8)
 
 
-def test_a_label_that_nobody_would_understand_is_refused(workspace: Workspace) -> None:
+def test_invalid_idle_delete_label_is_refused(workspace: Workspace) -> None:
     with pytest.raises(UsageError, match="'week' is not a time to be stopped"):
         vm_label(workspace.project, f"{LABEL}=week", "dev")

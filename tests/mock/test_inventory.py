@@ -23,7 +23,7 @@ from provision.core.errors import CloudError, UsageError
 from provision.settings import Settings
 from provision.settings.model import HostSettings
 from provision.testing import MockHost
-from tests.mock.project import ZONE, Workspace
+from tests.mock.workspace import ZONE, Workspace
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
@@ -50,7 +50,7 @@ def with_desk(workspace: Workspace, host: MockHost | None = None, **more: Any) -
     )
 
 
-def test_without_any_cloud_the_static_hosts_are_listed(
+def test_static_hosts_are_listed_without_a_cloud(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -70,7 +70,7 @@ def test_without_any_cloud_the_static_hosts_are_listed(
     assert not (workspace.project.home / "mock").exists()
 
 
-def test_a_real_project_without_a_key_has_no_vms(
+def test_project_without_key_sends_no_request(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -80,7 +80,7 @@ def test_a_real_project_without_a_key_has_no_vms(
     assert names(workspace) == []
 
 
-def test_vms_and_static_hosts_by_filters(workspace: Workspace) -> None:
+def test_filters_select_vms_and_static_hosts(workspace: Workspace) -> None:
     workspace.create()
     (workspace.project.home / "mock").mkdir()
     with_desk(workspace)
@@ -97,7 +97,7 @@ def test_vms_and_static_hosts_by_filters(workspace: Workspace) -> None:
         names(workspace, "nobody")
 
 
-def test_it_costs_one_call(workspace: Workspace) -> None:
+def test_inventory_sends_one_request(workspace: Workspace) -> None:
     workspace.create()
     (workspace.project.home / "mock").mkdir()
     workspace.cloud.emulator.calls.clear()
@@ -105,7 +105,7 @@ def test_it_costs_one_call(workspace: Workspace) -> None:
     assert workspace.cloud.emulator.counted() == ["instances.aggregatedList"]
 
 
-def test_tasks_take_filters_and_ask_the_cloud_for_them_alone(workspace: Workspace) -> None:
+def test_tasks_send_a_request_for_filters_alone(workspace: Workspace) -> None:
     workspace.create()
     (workspace.project.home / "mock").mkdir()
     with_desk(workspace)
@@ -122,7 +122,7 @@ def test_tasks_take_filters_and_ask_the_cloud_for_them_alone(workspace: Workspac
         vm_provision(workspace.project, Targets(limit="state=terminated"))
 
 
-def test_a_vm_without_a_record_is_reached_all_the_same(workspace: Workspace) -> None:
+def test_vm_without_record_is_reached(workspace: Workspace) -> None:
     """Another copy of the project folder made it."""
     workspace.create()
     (workspace.project.home / "mock").mkdir()
@@ -155,7 +155,7 @@ def made(workspace: Workspace) -> None:
     with_desk(workspace)
 
 
-def test_a_vm_that_the_list_lacks_is_asked_for_by_name(workspace: Workspace) -> None:
+def test_vm_missing_in_listing_is_fetched_by_name(workspace: Workspace) -> None:
     made(workspace)
     hide(workspace, asked_by_name=False)
     assert names(workspace, "state=running") == ["dev"]
@@ -164,7 +164,7 @@ def test_a_vm_that_the_list_lacks_is_asked_for_by_name(workspace: Workspace) -> 
     assert inventory_list(workspace.project).document["hidden"][0]["zone"] == ZONE
 
 
-def test_a_hidden_vm_is_named_and_no_task_takes_it_for_gone(workspace: Workspace) -> None:
+def test_hidden_vm_is_reported_and_never_treated_as_deleted(workspace: Workspace) -> None:
     made(workspace)
     hide(workspace)
     done = inventory_list(workspace.project, "!label.team=ml")
@@ -184,7 +184,7 @@ def test_a_hidden_vm_is_named_and_no_task_takes_it_for_gone(workspace: Workspace
         )
 
 
-def test_a_filter_that_leaves_nobody_because_of_it_is_the_clouds_refusal(
+def test_filter_without_match_is_cloud_error_while_vms_are_hidden(
     workspace: Workspace,
 ) -> None:
     made(workspace)
@@ -194,7 +194,7 @@ def test_a_filter_that_leaves_nobody_because_of_it_is_the_clouds_refusal(
     assert (caught.value.exit_code, "invalid: no" in caught.value.why) == (5, True)
 
 
-def test_tasks_that_name_it_say_why_it_cannot_be_looked_at(workspace: Workspace) -> None:
+def test_tasks_on_hidden_vm_report_why(workspace: Workspace) -> None:
     made(workspace)
     hide(workspace)
     for pattern in ("dev", "d*"):
@@ -209,7 +209,7 @@ def test_tasks_that_name_it_say_why_it_cannot_be_looked_at(workspace: Workspace)
     "targets",
     [Targets(host="dev", check=True), Targets(limit="d*,!desk", check=True), Targets(check=True)],
 )
-def test_a_vm_that_was_forgotten_is_asked_for(workspace: Workspace, targets: Targets) -> None:
+def test_unrecorded_vm_of_the_journal_is_fetched(workspace: Workspace, targets: Targets) -> None:
     """A run that was killed before it wrote down how the VM is reached."""
     made(workspace)
     (workspace.project.home / "vms.json").unlink()
@@ -220,7 +220,7 @@ def test_a_vm_that_was_forgotten_is_asked_for(workspace: Workspace, targets: Tar
     assert (caught.value.exit_code, "invalid: no" in caught.value.why) == (5, True)
 
 
-def test_the_table_fits_a_terminal(workspace: Workspace) -> None:
+def test_inventory_table_fits_a_terminal(workspace: Workspace) -> None:
     workspace.create()
     (workspace.project.home / "mock").mkdir()
     with_desk(workspace)
@@ -242,7 +242,7 @@ def test_the_table_fits_a_terminal(workspace: Workspace) -> None:
 # --- Ansible --------------------------------------------------------------------------------------
 
 
-def test_what_ansible_is_told(workspace: Workspace) -> None:
+def test_ansible_document_has_connection_variables(workspace: Workspace) -> None:
     workspace.create()
     (workspace.project.home / "mock").mkdir()
     with_desk(workspace)
@@ -281,12 +281,14 @@ def test_what_ansible_is_told(workspace: Workspace) -> None:
     assert ansible(workspace, "state=static")["_meta"]["hostvars"].keys() == {"desk"}
 
 
-def test_this_very_machine_needs_no_ssh(workspace: Workspace) -> None:
+def test_ansible_uses_local_connection_for_this_machine(workspace: Workspace) -> None:
     with_desk(workspace, address="local")
     assert ansible(workspace)["_meta"]["hostvars"]["desk"]["ansible_connection"] == "local"
 
 
-def test_labels_become_groups(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_become_ansible_groups(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from dataclasses import replace
 
     workspace.create()
@@ -303,7 +305,7 @@ def test_labels_become_groups(workspace: Workspace, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="this machine has no ssh")
 @pytest.mark.parametrize("way", ["direct", "iap"])
-def test_ssh_gets_there_with_what_ansible_is_told(
+def test_ssh_connects_with_ansible_variables(
     workspace: Workspace, way: str, tmp_path: Path
 ) -> None:
     """The words in the order in which Ansible's connection plugin puts them."""

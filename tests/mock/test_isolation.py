@@ -13,7 +13,7 @@ import pytest
 from provision.testing import MockHost, MockHostError
 from provision.testing.host.location import choose_folder, find_python
 from provision.testing.host.processes import NOBODY, Processes
-from tests.mock.driving import ask, connect, eventually
+from tests.mock.plain_client import ask, connect, eventually
 
 as_root = pytest.mark.skipif(
     os.geteuid() != 0, reason="only a server started as root drops its privileges"

@@ -20,7 +20,7 @@ from provision.core.errors import ProvisionError
 from provision.testing import MockCloud, MockHost, background
 from provision.testing.mock_cloud import authorized_keys
 from provision.testing.ssh.keys import load_or_make_key, public_line
-from tests.mock.driving import ask, connect, eventually
+from tests.mock.plain_client import ask, connect, eventually
 
 ZONE = "us-central1-a"
 

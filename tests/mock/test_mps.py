@@ -9,7 +9,7 @@ import pytest
 
 from provision.testing import MockHost, Result
 from tests.mock import sharing
-from tests.mock.driving import eventually
+from tests.mock.plain_client import eventually
 from tests.mock.sharing import Program
 
 pytestmark = pytest.mark.busybox

@@ -24,9 +24,9 @@ from provision.commands.shared.result import TaskResult
 from provision.core.errors import EXIT_USAGE, UsageError
 from provision.core.model import Event, Note
 from provision.testing import MockHost
-from tests.mock.driving import SHELL, eventually
-from tests.mock.project import Workspace
+from tests.mock.plain_client import SHELL, eventually
 from tests.mock.sharing import HERE, Shared
+from tests.mock.workspace import Workspace
 
 pytestmark = pytest.mark.timeout(240)
 

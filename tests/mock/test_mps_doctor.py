@@ -18,7 +18,7 @@ from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.resources import nvidia_smi
 from provision.testing import MockHost
-from tests.mock.driving import connect
+from tests.mock.plain_client import connect
 from tests.mock.sharing import Shared, program
 from tests.mock.workers import Box, settled
 

@@ -16,7 +16,7 @@ from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.mps.doctor.checks import CHECKS
 from provision.testing import MockHost
-from tests.mock.driving import connect, eventually
+from tests.mock.plain_client import connect, eventually
 from tests.mock.sharing import program
 from tests.mock.workers import Box, settled
 

@@ -24,7 +24,7 @@ from provision.core.model import Event, Note, ResourceStarted
 from provision.core.shell import shell_text
 from provision.mps.daemon import daemon
 from provision.testing import MockHost
-from tests.mock.driving import eventually
+from tests.mock.plain_client import eventually
 from tests.mock.sharing import HERE, IMAGE, Shared, changed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

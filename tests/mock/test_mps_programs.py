@@ -21,7 +21,7 @@ from provision.core.model import Host
 from provision.core.shell import Script
 from provision.project.project import Project
 from provision.testing import MockHost
-from tests.mock.driving import ask, connect
+from tests.mock.plain_client import ask, connect
 from tests.mock.sharing import HERE, IMAGE, Shared
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]

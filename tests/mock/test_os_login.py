@@ -14,7 +14,7 @@ from provision.commands.vm.provision import vm_provision
 from provision.core.errors import EXIT_LEFT_BEHIND, EXIT_UNREACHABLE, CloudError, Unreachable
 from provision.project import login
 from provision.testing.compute import http_error
-from tests.mock.project import Workspace
+from tests.mock.workspace import Workspace
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
@@ -40,7 +40,7 @@ def wanted(workspace: Workspace, value: str) -> None:
     workspace.settings = workspace.settings.model_copy(update={"os_login": value})
 
 
-def test_auto_follows_the_project(workspace: Workspace) -> None:
+def test_auto_follows_project_metadata(workspace: Workspace) -> None:
     workspace.cloud.emulator.project_metadata["enable-oslogin"] = "TRUE"
     made = workspace.create()
     assert made.exit_code == 0
@@ -52,7 +52,7 @@ def test_auto_follows_the_project(workspace: Workspace) -> None:
     assert vm_provision(workspace.project, Targets(check=True)).exit_code == 0
 
 
-def test_a_project_that_says_nothing_gets_a_key_in_the_metadata(workspace: Workspace) -> None:
+def test_auto_without_project_metadata_puts_key_into_metadata(workspace: Workspace) -> None:
     assert workspace.create().exit_code == 0
     assert user(workspace) == "provision"
     assert (metadata(workspace)["enable-oslogin"], "ssh-keys" in metadata(workspace)) == (
@@ -62,20 +62,20 @@ def test_a_project_that_says_nothing_gets_a_key_in_the_metadata(workspace: Works
     assert not any(api.startswith("oslogin") for api in workspace.cloud.emulator.counted())
 
 
-def test_the_settings_may_want_it(workspace: Workspace) -> None:
+def test_on_enables_os_login(workspace: Workspace) -> None:
     wanted(workspace, "on")
     assert workspace.create().exit_code == 0
     assert user(workspace) == "me_example_com"
 
 
-def test_off_puts_a_key_into_the_instance_whatever_the_project_says(workspace: Workspace) -> None:
+def test_off_puts_key_into_metadata_despite_project(workspace: Workspace) -> None:
     workspace.cloud.emulator.project_metadata["enable-oslogin"] = "TRUE"
     wanted(workspace, "off")
     assert workspace.create().exit_code == 0
     assert user(workspace) == "provision"
 
 
-def test_a_policy_that_forces_it_is_followed(workspace: Workspace) -> None:
+def test_enforced_os_login_policy_is_followed(workspace: Workspace) -> None:
     workspace.cloud.emulator.faults.add(http_error(412, "conditionNotMet", FORCED, times=1))
     made = workspace.create()
     assert made.exit_code == 0
@@ -87,7 +87,7 @@ def test_a_policy_that_forces_it_is_followed(workspace: Workspace) -> None:
     assert workspace.listed() == [("dev", "RUNNING")]
 
 
-def test_a_policy_against_the_settings_is_an_error_that_names_the_key(workspace: Workspace) -> None:
+def test_policy_against_off_is_error_with_setting_as_remedy(workspace: Workspace) -> None:
     wanted(workspace, "off")
     workspace.cloud.emulator.faults.add(http_error(412, "conditionNotMet", FORCED, times=None))
     with pytest.raises(CloudError) as caught:
@@ -97,7 +97,7 @@ def test_a_policy_against_the_settings_is_an_error_that_names_the_key(workspace:
     assert workspace.listed() == []
 
 
-def test_an_existing_vm_is_entered_as_it_says_itself(workspace: Workspace) -> None:
+def test_login_to_existing_vm_follows_its_own_metadata(workspace: Workspace) -> None:
     """The setting is for new VMs: what was made with a key keeps it."""
     workspace.create()
     wanted(workspace, "on")
@@ -105,7 +105,7 @@ def test_an_existing_vm_is_entered_as_it_says_itself(workspace: Workspace) -> No
     assert user(workspace) == "provision"
 
 
-def test_a_missing_role_is_named(workspace: Workspace) -> None:
+def test_missing_os_login_role_is_explained(workspace: Workspace) -> None:
     wanted(workspace, "on")
     workspace.create()
     workspace.cloud.host("dev").faults.refuse_auth = True
@@ -115,7 +115,7 @@ def test_a_missing_role_is_named(workspace: Workspace) -> None:
     assert "OS Login is on for this VM" in caught.value.why
 
 
-def test_a_copy_of_the_project_finds_the_user_name_itself(workspace: Workspace) -> None:
+def test_project_copy_requests_login_user(workspace: Workspace) -> None:
     wanted(workspace, "on")
     workspace.create()
     (workspace.project.home / "mock").mkdir()
@@ -151,7 +151,7 @@ def forever(workspace: Workspace) -> Workspace:
     return workspace
 
 
-def test_the_key_is_imported_for_a_month(forever: Workspace) -> None:
+def test_key_is_imported_for_30_days(forever: Workspace) -> None:
     ((account, keys),) = forever.cloud.emulator.logins.snapshot().items()
     (key,) = keys.values()
     imported = login.recorded_login(forever.project)
@@ -165,9 +165,7 @@ def test_the_key_is_imported_for_a_month(forever: Workspace) -> None:
     assert 29 * DAY_S < imported.expires_s - time.time() <= 30 * DAY_S
 
 
-def test_a_key_whose_time_is_over_opens_nothing(
-    forever: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_expired_key_cannot_log_in(forever: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     assert entered(forever) == 0
     later(forever, monkeypatch, 31)
     monkeypatch.setattr(login, "renew_imported_key", lambda project: None)
@@ -175,7 +173,7 @@ def test_a_key_whose_time_is_over_opens_nothing(
 
 
 @pytest.mark.parametrize("days", [24, 31])
-def test_a_task_renews_it_in_its_last_week_and_after(
+def test_task_renews_key_in_its_last_week_and_after(
     forever: Workspace, monkeypatch: pytest.MonkeyPatch, days: int
 ) -> None:
     forever.cloud.emulator.calls.clear()
@@ -189,7 +187,7 @@ def test_a_task_renews_it_in_its_last_week_and_after(
     assert imported.expires_s == int(login.now()) + 30 * DAY_S
 
 
-def test_a_renewal_that_fails_is_told_and_stops_nobody(
+def test_failed_renewal_is_printed_and_task_continues(
     forever: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     later(forever, monkeypatch, 24)
@@ -204,7 +202,7 @@ def test_a_renewal_that_fails_is_told_and_stops_nobody(
     assert "not you" in note
 
 
-def test_gc_takes_the_key_away_once_it_opens_nothing(forever: Workspace) -> None:
+def test_gc_removes_imported_key_when_no_vm_is_left(forever: Workspace) -> None:
     logins = forever.cloud.emulator.logins
     assert vm_gc(forever.project, yes=True, check=False, confirm=None).document["strays"] == []
     vm_delete(forever.project, "dev", yes=True, confirm=None)
@@ -229,7 +227,7 @@ def test_gc_takes_the_key_away_once_it_opens_nothing(forever: Workspace) -> None
     assert forever.create().exit_code == 0
 
 
-def test_a_key_that_stays_in_the_profile_is_named(forever: Workspace) -> None:
+def test_failed_key_removal_is_reported(forever: Workspace) -> None:
     vm_delete(forever.project, "dev", yes=True, confirm=None)
     forever.cloud.emulator.faults.add(
         http_error(403, "forbidden", "not you", call="oslogin.*", times=None)

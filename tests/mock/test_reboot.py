@@ -8,12 +8,12 @@ import gzip
 import pytest
 
 from provision.testing import MockHost
-from tests.mock.driving import ask, connect
+from tests.mock.plain_client import ask, connect
 
 R = "$PROVISION_MOCK_ROOT"
 
 
-def test_a_reboot_loses_what_container_optimized_os_loses(cos: MockHost) -> None:
+def test_reboot_loses_what_cos_loses(cos: MockHost) -> None:
     cos.run(
         "sudo cos-extensions install gpu; sudo mount --bind /var/lib/nvidia /var/lib/nvidia; sudo mount -o remount,exec /var/lib/nvidia"
     )
@@ -56,13 +56,13 @@ def test_a_reboot_loses_what_container_optimized_os_loses(cos: MockHost) -> None
         assert ask(client, "echo up").out == "up\n"
 
 
-def test_the_host_key_outlives_reboots_and_restarts(cos: MockHost) -> None:
+def test_host_key_survives_reboots_and_restarts(cos: MockHost) -> None:
     before = cos.host.host_key
     cos.reboot()
     assert cos.host.host_key == before
 
 
-def test_containers_stop_and_restart_policies_act_before_the_devices_are_there(
+def test_restart_policies_act_before_gpu_devices_exist(
     cos: MockHost,
 ) -> None:
     cos.run("sudo cos-extensions install gpu")
@@ -150,7 +150,7 @@ def test_user_data_is_applied_at_every_boot(cos: MockHost) -> None:
         assert text in cos.console
 
 
-def test_a_unit_that_is_being_started_is_activating(cos: MockHost) -> None:
+def test_starting_unit_is_activating(cos: MockHost) -> None:
     cos.put_user_data(user_data("sleep 1\n"))
     cos.reboot()
     assert cos.run("systemctl is-active mine").output == "activating\n"
@@ -178,7 +178,7 @@ def test_a_unit_that_is_being_started_is_activating(cos: MockHost) -> None:
         ),
     ],
 )
-def test_user_data_that_is_wrong_is_told_on_the_console_and_the_host_boots(
+def test_invalid_user_data_is_logged_to_console_and_host_boots(
     cos: MockHost, text: str, said: str
 ) -> None:
     cos.put_user_data(text)
@@ -187,7 +187,7 @@ def test_user_data_that_is_wrong_is_told_on_the_console_and_the_host_boots(
     assert cos.run("true").status == 0
 
 
-def test_guest_attributes_are_put_by_programs_of_the_host() -> None:
+def test_host_programs_set_guest_attributes() -> None:
     with MockHost(metadata={"enable-guest-attributes": "TRUE", "own": "value"}) as host:
         url = "http://metadata.google.internal/computeMetadata/v1/instance"
         head = "-sSf -H 'Metadata-Flavor: Google'"
@@ -218,7 +218,7 @@ WRITES = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shell", ["dash", "bash"])
-def test_on_a_full_disk_nothing_is_written_and_the_reason_is_the_real_one(shell: str) -> None:
+def test_full_disk_refuses_writes_with_enospc(shell: str) -> None:
     with MockHost(shell=shell) as host, connect(host) as client:
         for command in WRITES:
             host.faults.disk_full = True
@@ -231,7 +231,7 @@ def test_on_a_full_disk_nothing_is_written_and_the_reason_is_the_real_one(shell:
             host.path("/var/x").unlink(missing_ok=True)
 
 
-def test_reading_and_pipes_work_on_a_full_disk(cos: MockHost) -> None:
+def test_full_disk_allows_reads_and_pipes(cos: MockHost) -> None:
     cos.faults.disk_full = True
     with connect(cos) as client:
         assert (

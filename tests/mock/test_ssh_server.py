@@ -10,7 +10,7 @@ import paramiko
 import pytest
 
 from provision.testing import MockHost
-from tests.mock.driving import ask, connect, eventually
+from tests.mock.plain_client import ask, connect, eventually
 
 
 @pytest.mark.busybox

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from provision.testing import MockHost
-from tests.mock.driving import SHELL
+from tests.mock.plain_client import SHELL
 
 pytestmark = pytest.mark.busybox
 

@@ -11,18 +11,18 @@ from provision.testing import MockHost
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def test_a_command_and_its_status(cos: MockHost, system_ssh: Run) -> None:
+def test_command_returns_its_status(cos: MockHost, system_ssh: Run) -> None:
     done = system_ssh(
         cos, "ssh", ["user@127.0.0.1", "cat; hostname; echo oops >&2; exit 7"], input="from here\n"
     )
     assert (done.returncode, done.stdout, done.stderr) == (7, "from here\nmock\n", "oops\n")
 
 
-def test_a_signal_is_told(cos: MockHost, system_ssh: Run) -> None:
+def test_signal_is_reported(cos: MockHost, system_ssh: Run) -> None:
     assert system_ssh(cos, "ssh", ["user@127.0.0.1", "kill -TERM $$"]).returncode == 255
 
 
-def test_a_forced_terminal(cos: MockHost, system_ssh: Run) -> None:
+def test_forced_terminal_is_allocated(cos: MockHost, system_ssh: Run) -> None:
     done = system_ssh(
         cos, "ssh", ["-tt", "user@127.0.0.1", "test -t 0 && tty; exit 5"], stdin=subprocess.DEVNULL
     )
@@ -30,9 +30,7 @@ def test_a_forced_terminal(cos: MockHost, system_ssh: Run) -> None:
     assert done.stdout.startswith("/dev/pts/")
 
 
-def test_a_changed_key_is_refused_by_the_client(
-    cos: MockHost, system_ssh: Run, tmp_path: Path
-) -> None:
+def test_client_refuses_changed_key(cos: MockHost, system_ssh: Run, tmp_path: Path) -> None:
     assert system_ssh(cos, "ssh", ["user@127.0.0.1", "true"]).returncode == 0
     old = cos.host.host_key
     cos.change_host_key()
@@ -62,7 +60,7 @@ def test_a_changed_key_is_refused_by_the_client(
     assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in refused.stderr
 
 
-def test_files_by_either_protocol_of_scp(cos: MockHost, system_ssh: Run, tmp_path: Path) -> None:
+def test_scp_copies_with_both_protocols(cos: MockHost, system_ssh: Run, tmp_path: Path) -> None:
     source = tmp_path / "a file"
     source.write_bytes(bytes(range(256)) * 100)
     for flags, name in (([], "by-sftp"), (["-O"], "by-scp")):
@@ -75,7 +73,7 @@ def test_files_by_either_protocol_of_scp(cos: MockHost, system_ssh: Run, tmp_pat
         assert back.read_bytes() == source.read_bytes()
 
 
-def test_a_tree_as_one_stream(cos: MockHost, system_ssh: Run, tmp_path: Path) -> None:
+def test_tar_stream_copies_a_tree(cos: MockHost, system_ssh: Run, tmp_path: Path) -> None:
     (tmp_path / "tree" / "sub").mkdir(parents=True)
     (tmp_path / "tree" / "sub" / "x").write_text("deep")
     packed = subprocess.run(
@@ -88,7 +86,7 @@ def test_a_tree_as_one_stream(cos: MockHost, system_ssh: Run, tmp_path: Path) ->
     assert cos.path("/home/user/t/sub/x").read_text() == "deep"
 
 
-def test_one_host_as_the_gateway_of_another(cos: MockHost, system_ssh: Run, tmp_path: Path) -> None:
+def test_host_serves_as_gateway_of_another(cos: MockHost, system_ssh: Run, tmp_path: Path) -> None:
     with MockHost(name="behind") as behind:
         gate, far = cos.host, behind.host
         config = tmp_path / "config"

@@ -63,7 +63,7 @@ R= OTHER="setpriv --reuid 1000 --regid 1000 --clear-groups"
 def mock() -> Iterator[Place]:
     """A container of a mock host that has the driver, and the GPU that most rows were seen on."""
     from provision.testing import MockHost
-    from tests.mock.driving import SHELL
+    from tests.mock.plain_client import SHELL
 
     with MockHost(shell=SHELL, gpu="nvidia-h200-141gb") as host:
         root, driver = "$PROVISION_MOCK_ROOT", "/var/lib/nvidia"

@@ -17,7 +17,7 @@ from provision.commands.vm.ssh_config import vm_ssh_config
 from provision.project.project import Project
 from provision.settings.model import HostSettings
 from provision.testing import MockHost
-from tests.mock.project import Workspace
+from tests.mock.workspace import Workspace
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -53,7 +53,7 @@ def ssh(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_ssh_shares_connections_from_an_included_fragment(near: Workspace, tmp_path: Path) -> None:
+def test_included_fragment_shares_connections(near: Workspace, tmp_path: Path) -> None:
     near.create()
     (tmp_path / "of a project").write_text(fragment(near))
     config = tmp_path / "config"
@@ -73,7 +73,7 @@ def test_ssh_shares_connections_from_an_included_fragment(near: Workspace, tmp_p
         ssh(config, "-O", "exit", "dev")
 
 
-def test_a_pinned_host_is_known_whatever_port_ssh_config_gives_it(
+def test_pinned_host_is_known_on_any_port_of_ssh_config(
     workspace: Workspace, tmp_path: Path
 ) -> None:
     with MockHost(name="desk") as desk:
@@ -100,7 +100,7 @@ def test_a_pinned_host_is_known_whatever_port_ssh_config_gives_it(
 
 
 @pytest.mark.parametrize("pinned", [True, False])
-def test_a_host_behind_an_alias_is_reached_by_its_own_name(
+def test_aliased_host_is_reached_by_its_own_name(
     workspace: Workspace, tmp_path: Path, *, pinned: bool
 ) -> None:
     """`ssh desk` sees no block of the alias, and its HostName, port, user and key stand nowhere else."""
@@ -128,14 +128,14 @@ def test_a_host_behind_an_alias_is_reached_by_its_own_name(
                 assert (done.returncode, done.stdout) == (0, "desk\n"), done.stderr
 
 
-def test_a_folder_that_others_may_write_to_holds_no_sockets(near: Workspace) -> None:
+def test_folder_writable_by_others_gets_no_sockets(near: Workspace) -> None:
     near.create()
     assert "ControlPath" in fragment(near)
     near.state_dir.chmod(0o777)
     assert "ControlPath" not in fragment(near)
 
 
-def test_a_path_that_is_too_long_for_a_socket_is_not_one(workspace: Workspace) -> None:
+def test_too_long_socket_path_disables_shared_connections(workspace: Workspace) -> None:
     workspace.state_dir = workspace.state_dir / ("d" * 60)
     workspace.create()
     assert "ControlPath" not in fragment(workspace)

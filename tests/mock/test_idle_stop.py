@@ -12,8 +12,8 @@ from provision.commands.vm.start import vm_start
 from provision.core.model import Host
 from provision.recipes import host_recipe
 from provision.testing import MockHost
-from tests.mock.driving import eventually
-from tests.mock.project import Workspace
+from tests.mock.plain_client import eventually
+from tests.mock.workspace import Workspace
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
@@ -39,7 +39,7 @@ def look(host: MockHost, uptime_s: int) -> None:
     assert host.run("sudo systemctl start provision-idle.service").status == 0
 
 
-def test_a_vm_that_nobody_uses_is_terminated(idle: Workspace) -> None:
+def test_idle_vm_powers_itself_off(idle: Workspace) -> None:
     host = idle.cloud.host("dev")
     assert host.run(TIMER).output == "active\n", "the first boot installed it, before anybody came"
     look(host, 100)
@@ -57,7 +57,7 @@ def test_a_vm_that_nobody_uses_is_terminated(idle: Workspace) -> None:
     assert idle.listed() == [("dev", "RUNNING")], "a boot is use"
 
 
-def test_a_gpu_that_computes_keeps_it(idle: Workspace) -> None:
+def test_busy_gpu_keeps_vm_running(idle: Workspace) -> None:
     host = idle.cloud.host("dev")
     look(host, 100)
     (host.state / "utilization.0").write_text("7")
@@ -66,7 +66,7 @@ def test_a_gpu_that_computes_keeps_it(idle: Workspace) -> None:
     assert idle.listed() == [("dev", "RUNNING")]
 
 
-def test_a_gpu_that_cannot_be_read_keeps_it_and_the_serial_console_says_so(idle: Workspace) -> None:
+def test_unreadable_gpu_keeps_vm_running_and_is_logged_to_console(idle: Workspace) -> None:
     host = idle.cloud.host("dev")
     look(host, 100)
     program = host.path("/var/lib/nvidia/bin/nvidia-smi")
@@ -83,7 +83,7 @@ def test_a_gpu_that_cannot_be_read_keeps_it_and_the_serial_console_says_so(idle:
     assert eventually(lambda: vm_serial(idle.project, "dev").text.count(said) == 1)
 
 
-def test_taken_away_where_the_settings_no_longer_want_it(idle: Workspace) -> None:
+def test_idle_stop_is_removed_when_the_setting_is_removed(idle: Workspace) -> None:
     idle.settings = idle.settings.model_validate({})
     done = vm_provision(idle.project, Targets())
     assert (
@@ -102,7 +102,7 @@ def test_taken_away_where_the_settings_no_longer_want_it(idle: Workspace) -> Non
     assert not host.path("/var/lib/provision/idle.sh").exists()
 
 
-def test_no_host_of_the_settings_is_ever_powered_off(workspace: Workspace) -> None:
+def test_host_of_the_settings_gets_no_idle_stop(workspace: Workspace) -> None:
     settings = workspace.settings.model_validate(
         {"idle_stop": "45m", "hosts": {"box": {"address": "box.invalid"}}}
     )

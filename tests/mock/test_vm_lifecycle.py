@@ -35,7 +35,7 @@ from provision.core.errors import (
 )
 from provision.project.project import Project
 from provision.testing.compute import stock_out
-from tests.mock.project import ZONE, Workspace
+from tests.mock.workspace import ZONE, Workspace
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
@@ -73,7 +73,7 @@ def calls(workspace: Workspace) -> list[str]:
 # --- stopped, started, reset ----------------------------------------------------------------------
 
 
-def test_stop_and_start_keep_the_vm_and_its_disk(workspace: Workspace) -> None:
+def test_stop_and_start_keep_vm_and_disk(workspace: Workspace) -> None:
     made = workspace.create().document["vm"]
     workspace.cloud.host("dev").put("/var/lib/mine", "kept")
     calls(workspace)
@@ -109,7 +109,7 @@ def test_stop_and_start_keep_the_vm_and_its_disk(workspace: Workspace) -> None:
 
 
 @pytest.mark.parametrize("way", ["reset", "stop and start"])
-def test_after_a_boot_the_probe_shows_no_difference(workspace: Workspace, way: str) -> None:
+def test_recipe_shows_no_difference_after_boot(workspace: Workspace, way: str) -> None:
     """What COS loses is lost on the mock host too: memory, /etc, mounts, the exec remount, processes. The boot unit brings it back."""
     workspace.create()
     host = workspace.cloud.host("dev")
@@ -138,7 +138,7 @@ def test_after_a_boot_the_probe_shows_no_difference(workspace: Workspace, way: s
     assert (check.exit_code, set(statuses(check).values())) == (0, {"ok"})
 
 
-def test_a_start_without_capacity_says_so_and_goes_nowhere_else(workspace: Workspace) -> None:
+def test_start_without_capacity_fails_in_the_vms_own_zone(workspace: Workspace) -> None:
     workspace.create()
     vm_stop(workspace.project, "dev")
     workspace.cloud.emulator.faults.add(
@@ -154,7 +154,7 @@ def test_a_start_without_capacity_says_so_and_goes_nowhere_else(workspace: Works
     assert "instances.insert" not in calls(workspace)
 
 
-def test_several_are_started_where_the_quota_has_room_for_all(workspace: Workspace) -> None:
+def test_start_of_several_requires_quota_for_all(workspace: Workspace) -> None:
     vm_create(workspace.project, "dev", Targets(), count=2, limits=QUICK)
     for name in ("dev-1", "dev-2"):
         workspace.stop(name)
@@ -177,7 +177,7 @@ def test_several_are_started_where_the_quota_has_room_for_all(workspace: Workspa
         vm_start(workspace.project, "dev-2", limits=QUICK)
 
 
-def test_only_what_runs_is_reset(workspace: Workspace) -> None:
+def test_reset_refuses_stopped_vm(workspace: Workspace) -> None:
     workspace.create()
     vm_stop(workspace.project, "dev")
     with pytest.raises(CloudError, match="only a VM that runs") as caught:
@@ -188,7 +188,7 @@ def test_only_what_runs_is_reset(workspace: Workspace) -> None:
     )
 
 
-def test_a_vm_that_never_answers_after_its_start_is_named(workspace: Workspace) -> None:
+def test_started_vm_without_ssh_is_reported_as_running(workspace: Workspace) -> None:
     workspace.create()
     vm_stop(workspace.project, "dev")
     workspace.cloud.emulator.calls.clear()
@@ -218,7 +218,7 @@ def three(workspace: Workspace) -> Workspace:
     return workspace
 
 
-def test_several_at_once(three: Workspace) -> None:
+def test_pattern_acts_on_several_vms(three: Workspace) -> None:
     stopped = vm_stop(three.project, "web-*")
     assert [vm["name"] for vm in stopped.document["vms"]] == ["web-1", "web-2"]
     assert three.listed() == [("dev", "RUNNING"), ("web-1", "TERMINATED"), ("web-2", "TERMINATED")]
@@ -261,7 +261,7 @@ def test_several_at_once(three: Workspace) -> None:
     assert three.listed() == [("dev", "RUNNING")]
 
 
-def test_names_that_fit_nothing(workspace: Workspace) -> None:
+def test_name_without_match_is_usage_error(workspace: Workspace) -> None:
     """A mistake of whoever typed it, and no refusal of the cloud: exit 2, and what there is."""
 
     def extend(project: Project, name: str) -> TaskResult:
@@ -294,7 +294,7 @@ def test_names_that_fit_nothing(workspace: Workspace) -> None:
         vm_stop(workspace.project, " , ")
 
 
-def test_a_host_of_the_settings_is_not_the_clouds(workspace: Workspace) -> None:
+def test_host_of_the_settings_cannot_be_stopped(workspace: Workspace) -> None:
     workspace.settings = workspace.settings.model_validate(
         {"hosts": {"box": {"address": "127.0.0.1"}}}
     )
@@ -307,7 +307,7 @@ def test_a_host_of_the_settings_is_not_the_clouds(workspace: Workspace) -> None:
 # --- labels ---------------------------------------------------------------------------------------
 
 
-def test_labels(workspace: Workspace) -> None:
+def test_label_sets_and_removes_labels(workspace: Workspace) -> None:
     workspace.create()
     put = vm_label(workspace.project, "team=ml, run=42", "dev")
     assert (put.document["changed"], put.text) == (True, "dev: run=42, team=ml")
@@ -333,7 +333,9 @@ def test_labels(workspace: Workspace) -> None:
         ("provision-owner-", "provision-owner is reserved"),
     ],
 )
-def test_labels_that_cannot_be(workspace: Workspace, labels: str, said: str) -> None:
+def test_label_refuses_invalid_and_reserved_labels(
+    workspace: Workspace, labels: str, said: str
+) -> None:
     with pytest.raises(UsageError, match=said):
         vm_label(workspace.project, labels, "dev")
 
@@ -341,7 +343,7 @@ def test_labels_that_cannot_be(workspace: Workspace, labels: str, said: str) -> 
 # --- watched --------------------------------------------------------------------------------------
 
 
-def test_the_serial_port_is_printed_without_what_a_terminal_obeys(workspace: Workspace) -> None:
+def test_serial_removes_terminal_control_sequences(workspace: Workspace) -> None:
     workspace.create()
     workspace.cloud.emulator.print_serial(
         "dev", ZONE, "\x1b[2J\x1b[1;31mBIOS\x1b[0m says hello\r\n"
@@ -359,7 +361,7 @@ def followed(workspace: Workspace, *does: Callable[[], object]) -> tuple[TaskRes
     return done, printed.decode().splitlines()
 
 
-def test_the_serial_port_is_followed_until_the_vm_stops(workspace: Workspace) -> None:
+def test_serial_follow_ends_when_vm_stops(workspace: Workspace) -> None:
     workspace.create()
     say = workspace.cloud.emulator.print_serial
     done, lines = followed(
@@ -371,7 +373,7 @@ def test_the_serial_port_is_followed_until_the_vm_stops(workspace: Workspace) ->
     assert (lines[-3:], done.text) == (["one", "half", "two"], "")
 
 
-def test_a_vm_that_is_deleted_ends_what_follows_it(workspace: Workspace) -> None:
+def test_serial_follow_ends_when_vm_is_deleted(workspace: Workspace) -> None:
     workspace.create()
     say, gone = (
         workspace.cloud.emulator.print_serial,
@@ -381,7 +383,7 @@ def test_a_vm_that_is_deleted_ends_what_follows_it(workspace: Workspace) -> None
     assert (done.exit_code, lines[-2:]) == (0, ["one", "half"])
 
 
-def test_output_that_the_cloud_no_longer_has_is_told(workspace: Workspace) -> None:
+def test_serial_follow_reports_lost_bytes(workspace: Workspace) -> None:
     workspace.create()
     say, many = workspace.cloud.emulator.print_serial, 2**17
     _, lines = followed(
@@ -397,7 +399,7 @@ def test_output_that_the_cloud_no_longer_has_is_told(workspace: Workspace) -> No
 # --- waited for -----------------------------------------------------------------------------------
 
 
-def test_wait_until_ready(workspace: Workspace) -> None:
+def test_wait_until_ready_returns_when_recipe_matches(workspace: Workspace) -> None:
     workspace.create()
     done = vm_wait(workspace.project, "dev", clock=Hand().time)
     assert (done.exit_code, done.document["vm"]["name"], done.document["until"], done.text) == (
@@ -410,7 +412,7 @@ def test_wait_until_ready(workspace: Workspace) -> None:
         assert vm_wait(workspace.project, "dev", until=until, clock=Hand().time).text == text
 
 
-def test_wait_tells_what_is_left_and_goes_on(workspace: Workspace) -> None:
+def test_wait_prints_pending_resources_and_continues(workspace: Workspace) -> None:
     workspace.create()
     host = workspace.cloud.host("dev")
     host.run("sudo umount /var/lib/nvidia")
@@ -429,7 +431,7 @@ def test_wait_tells_what_is_left_and_goes_on(workspace: Workspace) -> None:
     ]
 
 
-def test_wait_ends_with_its_time(workspace: Workspace) -> None:
+def test_wait_raises_when_timeout_is_over(workspace: Workspace) -> None:
     workspace.create()
     workspace.cloud.host("dev").run("sudo umount /var/lib/nvidia")
     with pytest.raises(CommandTimeout) as caught:
@@ -440,7 +442,7 @@ def test_wait_ends_with_its_time(workspace: Workspace) -> None:
     )
 
 
-def test_a_short_wait_and_a_little_more_time(workspace: Workspace) -> None:
+def test_wait_and_extend_accept_spans_below_ttl_bounds(workspace: Workspace) -> None:
     """The bounds of a time to live are none of theirs; what is left in the end is held to them."""
     workspace.create()
     assert (
@@ -456,7 +458,7 @@ def test_a_short_wait_and_a_little_more_time(workspace: Workspace) -> None:
             vm_extend(workspace.project, wrong, "dev")
 
 
-def test_wait_starts_nothing(workspace: Workspace) -> None:
+def test_wait_refuses_stopped_vm(workspace: Workspace) -> None:
     with pytest.raises(UsageError, match="no VM named dev"):
         vm_wait(workspace.project, "dev", clock=Hand().time)
     workspace.create()
@@ -469,7 +471,7 @@ def test_wait_starts_nothing(workspace: Workspace) -> None:
             vm_wait(workspace.project, "dev", **wrong, clock=Hand().time)
 
 
-def test_a_host_of_the_settings_is_waited_for(workspace: Workspace) -> None:
+def test_wait_accepts_host_of_the_settings(workspace: Workspace) -> None:
     workspace.create()
     host = workspace.cloud.host("dev")
     entry = {
@@ -499,7 +501,7 @@ def ttl_of(workspace: Workspace) -> int | None:
     return workspace.project.connect_cloud().list({})[0].ttl_s
 
 
-def test_a_stopped_vm_gets_more_time_for_its_next_run(workspace: Workspace) -> None:
+def test_extend_of_stopped_vm_applies_to_next_run_only(workspace: Workspace) -> None:
     workspace.create()
     workspace.stop()
     done = vm_extend(workspace.project, "2h", "dev")
@@ -529,7 +531,7 @@ def test_a_stopped_vm_gets_more_time_for_its_next_run(workspace: Workspace) -> N
     assert workspace.notes.count("dev: its time limit is 8h again, as before it was extended") == 1
 
 
-def test_the_limit_of_a_running_vm_is_changed_while_it_is_stopped(workspace: Workspace) -> None:
+def test_extend_of_running_vm_needs_restart(workspace: Workspace) -> None:
     """As the API documents it: setScheduling "on a stopped instance" only. The refusal is verbatim, and what can be done stands below."""
     workspace.create()
     with pytest.raises(CloudError) as caught:
@@ -550,7 +552,7 @@ def test_the_limit_of_a_running_vm_is_changed_while_it_is_stopped(workspace: Wor
     assert ttl_of(workspace) == 8 * 3600
 
 
-def test_time_that_cannot_be_had(workspace: Workspace) -> None:
+def test_extend_refuses_invalid_durations(workspace: Workspace) -> None:
     for wrong in ("soon", "none", "5s"):
         with pytest.raises(UsageError):
             vm_extend(workspace.project, wrong, "dev")
@@ -566,7 +568,7 @@ def test_time_that_cannot_be_had(workspace: Workspace) -> None:
     assert "dev has no time limit: nothing to extend" in workspace.notes
 
 
-def test_more_time_than_the_cloud_takes(workspace: Workspace) -> None:
+def test_extend_refuses_more_than_120_days(workspace: Workspace) -> None:
     workspace.create()
     workspace.stop()
     with pytest.raises(UsageError, match="too long") as caught:

@@ -14,7 +14,7 @@ from provision.commands.shared.result import TaskResult
 from provision.commands.vm import gc as vm_garbage
 from provision.commands.vm.gc import vm_gc
 from provision.core.errors import EXIT_WOULD_CHANGE, CloudError, UsageError
-from tests.mock.project import ZONE, Workspace
+from tests.mock.workspace import ZONE, Workspace
 from tests.specs import vm_spec
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
@@ -36,7 +36,7 @@ def killed_after_insert(workspace: Workspace, zone: str) -> None:
     project.connect_cloud().create(spec, zone, request_id=request_id)
 
 
-def test_nothing_is_left_behind(workspace: Workspace) -> None:
+def test_gc_without_orphans_changes_nothing(workspace: Workspace) -> None:
     assert collect(workspace).document == {
         "strays": [],
         "deleted": [],
@@ -49,7 +49,7 @@ def test_nothing_is_left_behind(workspace: Workspace) -> None:
     assert workspace.listed() == [("dev", "RUNNING")]
 
 
-def test_a_killed_run_is_named_found_and_removed_after_asking(workspace: Workspace) -> None:
+def test_gc_deletes_vm_of_killed_run_after_confirmation(workspace: Workspace) -> None:
     killed_after_insert(workspace, "us-central1-b")
     assert workspace.listed() == [("dev", "RUNNING")]
     assert (
@@ -69,7 +69,7 @@ def test_a_killed_run_is_named_found_and_removed_after_asking(workspace: Workspa
     assert workspace.project.journal.open() == []
 
 
-def test_a_killed_run_is_taken_up_where_it_was_and_not_made_twice(workspace: Workspace) -> None:
+def test_create_recovers_vm_of_killed_run(workspace: Workspace) -> None:
     killed_after_insert(workspace, "us-central1-b")
     # The killed run had put no key into the VM's metadata: what matters here is which VM is taken.
     with pytest.raises(Exception, match="dev"):
@@ -78,7 +78,7 @@ def test_a_killed_run_is_taken_up_where_it_was_and_not_made_twice(workspace: Wor
     assert [entry.state for entry in workspace.project.journal.open()] == [MADE]
 
 
-def test_from_a_renamed_folder_no_second_vm_is_made_and_none_is_collected(
+def test_renamed_folder_creates_no_second_vm_and_deletes_none(
     workspace: Workspace,
 ) -> None:
     workspace.create()
@@ -94,7 +94,7 @@ def test_from_a_renamed_folder_no_second_vm_is_made_and_none_is_collected(
 
 
 @pytest.mark.parametrize("late", ["survey", "answer"])
-def test_what_a_run_finishes_meanwhile_is_not_taken_from_it(
+def test_gc_keeps_vm_that_a_run_completes_meanwhile(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, late: str
 ) -> None:
     """The VM is listed while its run still works on it; the run ends well before somebody says yes."""
@@ -122,7 +122,7 @@ def test_what_a_run_finishes_meanwhile_is_not_taken_from_it(
     assert workspace.listed() == [("dev", "RUNNING")]
 
 
-def test_a_lost_state_folder_leaves_strays_that_only_every_key_finds(workspace: Workspace) -> None:
+def test_orphans_of_lost_state_folder_need_every_key(workspace: Workspace) -> None:
     workspace.create()
     workspace.state_dir = workspace.state_dir.with_name("another state")
     assert collect(workspace, yes=True).document["strays"] == []
@@ -142,7 +142,7 @@ def test_a_lost_state_folder_leaves_strays_that_only_every_key_finds(workspace: 
     assert workspace.project.connect_cloud().list({}) == []
 
 
-def test_what_is_removed_is_forgotten(workspace: Workspace) -> None:
+def test_gc_removes_record_and_pinned_keys(workspace: Workspace) -> None:
     workspace.create()
     project = workspace.project
     (entry,) = project.journal.open()

@@ -108,9 +108,7 @@ INSTALLER = {
 
 
 @pytest.mark.parametrize("fault", INSTALLER)
-def test_each_failure_of_the_installer_is_named_and_the_next_run_converges(
-    host: MockHost, fault: str
-) -> None:
+def test_installer_failure_is_explained_and_next_run_converges(host: MockHost, fault: str) -> None:
     host.faults.set(fault)
     error = message(report := run(host, recipe(host)), "driver")
     what, verbatim = INSTALLER[fault]
@@ -126,7 +124,7 @@ def test_each_failure_of_the_installer_is_named_and_the_next_run_converges(
     assert again.count(Status.OK) + again.count(Status.CHANGED) == len(again.outcomes)
 
 
-def test_a_locked_installer_is_tried_again_and_the_terminal_sees_each_try(host: MockHost) -> None:
+def test_locked_installer_is_retried_and_each_try_is_printed(host: MockHost) -> None:
     host.faults.set("installer_lock")
     events: list[Event] = []
     run(host, recipe(host), events)
@@ -138,14 +136,14 @@ def test_a_locked_installer_is_tried_again_and_the_terminal_sees_each_try(host: 
     assert tries == ["trying again in 0 s (2 of 3)", "trying again in 0 s (3 of 3)"]
 
 
-def test_a_driver_that_does_not_exist_for_this_build(host: MockHost) -> None:
+def test_missing_driver_for_the_os_build_is_reported(host: MockHost) -> None:
     error = message(run(host, recipe(host, driver="111.22.33")), "driver")
     assert error.what == "the wanted driver does not exist for this build of the OS"
     assert "111.22.33" in error.why
     assert error.fix.startswith("cos-extensions list")
 
 
-def test_a_driver_of_another_version_waits_for_a_reboot(host: MockHost) -> None:
+def test_loaded_driver_of_another_version_requires_reboot(host: MockHost) -> None:
     assert not run(host, recipe(host)).failed
     other = recipe(host, driver="535.288.01")
     error = message(run(host, other), "driver")
@@ -155,7 +153,7 @@ def test_a_driver_of_another_version_waits_for_a_reboot(host: MockHost) -> None:
     assert "535.288.01" in host.run("cat $PROVISION_MOCK_ROOT/sys/module/nvidia/version").output
 
 
-def test_a_label_is_resolved_once_and_the_number_is_installed_from_then_on(host: MockHost) -> None:
+def test_driver_label_is_resolved_once(host: MockHost) -> None:
     run(host, recipe(host, driver="latest"))
     record = host.run("cat $PROVISION_MOCK_ROOT/var/lib/provision/driver").output
     assert "asked=latest\n" in record
@@ -169,7 +167,7 @@ def test_a_label_is_resolved_once_and_the_number_is_installed_from_then_on(host:
     assert not said or version in said
 
 
-def test_a_host_without_gpu() -> None:
+def test_host_without_gpu_fails_the_driver_resource() -> None:
     with MockHost(gpu=None) as mock:
         report = run(mock, recipe(mock))
         error = message(report, "gpu")
@@ -180,7 +178,7 @@ def test_a_host_without_gpu() -> None:
         assert report.round_trips == 1
 
 
-def test_sudo_that_asks_for_a_password(host: MockHost) -> None:
+def test_sudo_with_password_is_reported(host: MockHost) -> None:
     host.faults.set("sudo_password")
     report = run(host, recipe(host))
     assert isinstance(report.error, CommandFailed)
@@ -189,7 +187,7 @@ def test_sudo_that_asks_for_a_password(host: MockHost) -> None:
     assert report.count(Status.UNKNOWN) == len(report.outcomes)
 
 
-def test_a_full_disk_leaves_the_old_file(host: MockHost) -> None:
+def test_full_disk_keeps_old_file(host: MockHost) -> None:
     first = File(name="note", path="/var/lib/thing/note", content="old\n")
     second = replace(first, content="new\n" * 100)
     assert not run(host, [first]).failed
@@ -202,14 +200,14 @@ def test_a_full_disk_leaves_the_old_file(host: MockHost) -> None:
     assert not run(host, [second]).failed
 
 
-def test_a_command_that_is_not_there(host: MockHost) -> None:
+def test_missing_command_is_reported(host: MockHost) -> None:
     host.run("rm $(command -v docker)")
     error = message(run(host, recipe(host)), "docker")
     assert error.what == "this host has no Docker"
     assert "docker: not found" in error.why
 
 
-def test_a_command_that_never_ends_is_ended_by_its_time(host: MockHost) -> None:
+def test_hanging_command_is_ended_by_its_timeout(host: MockHost) -> None:
     class Endless(Gpu):
         def ensure(self, facts: object) -> Callable[..., object]:  # type: ignore[override]
             from provision.core.shell import script
@@ -224,14 +222,14 @@ def test_a_command_that_never_ends_is_ended_by_its_time(host: MockHost) -> None:
     assert host.run("ps -e -o args | grep -c '[s]leep 61.735'").output.strip() == "0"
 
 
-def test_nvidia_smi_that_fails_says_so(host: MockHost) -> None:
+def test_failing_nvidia_smi_is_reported(host: MockHost) -> None:
     assert not run(host, recipe(host)).failed
     host.faults.set("nvidia_smi")
     error = message(run(host, recipe(host)), "nvidia-smi")
     assert error.what.startswith("nvidia-smi does not run: ")
 
 
-def test_the_driver_folder_is_noexec_until_it_is_remounted(host: MockHost) -> None:
+def test_noexec_driver_folder_is_remounted(host: MockHost) -> None:
     resources = [each for each in recipe(host) if not isinstance(each, NvidiaSmi)]
     assert not run(host, resources).failed
     host.run("sudo umount $PROVISION_MOCK_ROOT/var/lib/nvidia")
@@ -240,7 +238,7 @@ def test_the_driver_folder_is_noexec_until_it_is_remounted(host: MockHost) -> No
     assert not run(host, recipe(host)).failed
 
 
-def test_a_stacked_mount_is_taken_off(host: MockHost) -> None:
+def test_stacked_mount_is_removed(host: MockHost) -> None:
     run(host, recipe(host))
     for _ in range(2):
         host.run(
@@ -257,9 +255,7 @@ def test_a_stacked_mount_is_taken_off(host: MockHost) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 1, 30, 200, 700, 1500, 2600, 4000, 7000])
-def test_a_connection_cut_while_it_answers_is_told_truthfully_and_the_next_run_converges(
-    host: MockHost, at: int
-) -> None:
+def test_dropped_connection_is_reported_and_next_run_converges(host: MockHost, at: int) -> None:
     resources = recipe(host)
     host.faults.cut_after_output = at
     report = run(host, resources)
@@ -274,7 +270,7 @@ def test_a_connection_cut_while_it_answers_is_told_truthfully_and_the_next_run_c
     assert (again.count(Status.OK), again.round_trips) == (len(resources), 1)
 
 
-def test_a_login_shell_that_talks_and_a_flood_on_standard_error_do_not_disturb(
+def test_login_shell_output_and_flooded_stderr_are_ignored(
     host: MockHost,
 ) -> None:
     host.faults.login_noise = "Welcome!\n:0123:\n"
@@ -283,7 +279,7 @@ def test_a_login_shell_that_talks_and_a_flood_on_standard_error_do_not_disturb(
     assert not report.failed
 
 
-def test_check_mode_sends_no_write(host: MockHost) -> None:
+def test_check_mode_writes_nothing(host: MockHost) -> None:
     before = host.run(
         "cd $PROVISION_MOCK_ROOT && find . -type f -newer /proc/1 2>/dev/null | sort | xargs sha256sum | sha256sum"
     ).output

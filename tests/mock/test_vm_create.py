@@ -33,7 +33,7 @@ from provision.core.errors import (
     UsageError,
 )
 from provision.core.model import Vm
-from tests.mock.project import HERE, ZONE, Workspace
+from tests.mock.workspace import HERE, ZONE, Workspace
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -45,7 +45,7 @@ def statuses(done: TaskResult) -> set[str]:
     return {result["status"] for result in done.document["hosts"]["dev"]["results"]}
 
 
-def test_the_life_of_a_vm(workspace: Workspace) -> None:
+def test_vm_is_created_provisioned_verified_listed_and_deleted(workspace: Workspace) -> None:
     foretold = workspace.create(CHECK)
     assert (foretold.exit_code, foretold.document["vm"], workspace.listed()) == (
         EXIT_WOULD_CHANGE,
@@ -95,7 +95,7 @@ def test_the_life_of_a_vm(workspace: Workspace) -> None:
 
 
 @pytest.mark.slow
-def test_check_probes_a_running_vm_and_refuses_what_create_refuses(workspace: Workspace) -> None:
+def test_check_probes_running_vm_and_refuses_another_shape(workspace: Workspace) -> None:
     workspace.create()
     workspace.cloud.host("dev").run("sudo umount /var/lib/nvidia; sudo rm -rf /var/lib/nvidia")
     check = workspace.create(CHECK)
@@ -111,7 +111,7 @@ def test_check_probes_a_running_vm_and_refuses_what_create_refuses(workspace: Wo
     assert raised[0] == raised[1]
 
 
-def test_time_left_is_counted_from_the_last_start(
+def test_ttl_left_counts_from_last_start(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ago(**span: float) -> str:
@@ -146,7 +146,7 @@ def test_time_left_is_counted_from_the_last_start(
 
 
 @pytest.mark.slow
-def test_ssh_that_never_comes_names_the_vm(workspace: Workspace) -> None:
+def test_unreachable_vm_error_reports_that_the_vm_runs(workspace: Workspace) -> None:
     workspace.create()
     workspace.cloud.host("dev").faults.refuse_auth = True
     with pytest.raises(Unreachable) as caught:
@@ -158,7 +158,7 @@ def test_ssh_that_never_comes_names_the_vm(workspace: Workspace) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_while_waiting_names_the_vm(
+def test_ctrl_c_during_ssh_wait_reports_that_the_vm_runs(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object, **__: object) -> None:
@@ -178,7 +178,7 @@ def test_ctrl_c_while_waiting_names_the_vm(
     ("width", "count", "asked"),
     [(1, 1, ["dev"]), (2, 1, ["dev", "dev"]), (1, 2, ["dev-1", "dev-2"])],
 )
-def test_ctrl_c_while_the_cloud_is_asked_says_what_may_appear(
+def test_ctrl_c_during_insert_lists_requested_vms(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, width: int, count: int, asked: list[str]
 ) -> None:
     both_asked = threading.Barrier(len(asked))
@@ -202,7 +202,7 @@ def test_ctrl_c_while_the_cloud_is_asked_says_what_may_appear(
     assert workspace.listed() == []
 
 
-def test_a_vm_in_a_zone_that_the_list_leaves_out_is_shown_all_the_same(
+def test_vm_in_silent_zone_is_fetched_by_name(
     workspace: Workspace,
 ) -> None:
     workspace.create()
@@ -225,7 +225,7 @@ def test_a_vm_in_a_zone_that_the_list_leaves_out_is_shown_all_the_same(
     )
 
 
-def test_ctrl_c_before_anything_was_asked_for_says_so(
+def test_ctrl_c_before_first_request_reports_no_request(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object, **__: object) -> None:
@@ -238,7 +238,7 @@ def test_ctrl_c_before_anything_was_asked_for_says_so(
 
 
 @pytest.mark.slow
-def test_provisioning_that_fails_names_the_vm(workspace: Workspace) -> None:
+def test_failed_provisioning_reports_that_the_vm_runs(workspace: Workspace) -> None:
     workspace.create()
     host = workspace.cloud.host("dev")
     host.run("sudo umount /var/lib/nvidia; sudo rm -rf /var/lib/nvidia")
@@ -249,7 +249,7 @@ def test_provisioning_that_fails_names_the_vm(workspace: Workspace) -> None:
     assert workspace.notes[-1] == RUNS
 
 
-def test_only_a_real_cloud_bills(workspace: Workspace) -> None:
+def test_running_vm_line_mentions_billing_only_on_a_real_cloud(workspace: Workspace) -> None:
     real = replace(
         workspace.project,
         settings=workspace.settings.model_copy(update={"project": "p", "cloud": "gce"}),
@@ -269,13 +269,13 @@ def test_only_a_real_cloud_bills(workspace: Workspace) -> None:
 # --- which VM -------------------------------------------------------------------------------------
 
 
-def test_host_names_the_vm_to_create(workspace: Workspace) -> None:
+def test_host_flag_sets_name_of_created_vm(workspace: Workspace) -> None:
     done = workspace.create(Targets(host="other", check=True))
     assert done.text.startswith("would create other: ")
     assert workspace.listed() == []
 
 
-def test_a_renamed_folder_does_not_hide_a_vm_that_bills(workspace: Workspace) -> None:
+def test_renamed_project_folder_reports_vm_with_old_owner_label(workspace: Workspace) -> None:
     workspace.create()
     owner = vm_show(workspace.project, "dev").document["vm"]["labels"]["provision-owner"]
     workspace.folder = workspace.folder.rename(workspace.folder.with_name("renamed"))

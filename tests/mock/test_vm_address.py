@@ -17,7 +17,7 @@ from provision.core.errors import EXIT_UNREACHABLE, Unreachable
 from provision.project.records import VmRecord, VmRecords
 from provision.settings.model import HostSettings
 from provision.testing.compute import http_error
-from tests.mock.project import ZONE, Workspace
+from tests.mock.workspace import ZONE, Workspace
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 CHECK = Targets(check=True)
@@ -40,7 +40,7 @@ def refused(workspace: Workspace) -> Unreachable:
     return caught.value
 
 
-def test_a_vm_that_stopped_is_said_to_have(workspace: Workspace) -> None:
+def test_stopped_vm_is_reported_as_stopped(workspace: Workspace) -> None:
     workspace.create()
     workspace.stop()
     error = refused(workspace)
@@ -57,14 +57,14 @@ def test_a_vm_that_stopped_is_said_to_have(workspace: Workspace) -> None:
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="this machine has no ssh")
-def test_vm_ssh_says_so_too(workspace: Workspace) -> None:
+def test_vm_ssh_reports_stopped_vm(workspace: Workspace) -> None:
     workspace.create()
     workspace.stop()
     with pytest.raises(Unreachable, match="the VM does not run"):
         vm_ssh(workspace.project, Targets(), ["true"])
 
 
-def test_a_vm_at_another_address_is_found_there(workspace: Workspace) -> None:
+def test_moved_vm_is_reached_at_new_address(workspace: Workspace) -> None:
     """Somebody stopped and started it: an external address is another one after that."""
     workspace.create()
     address = record(workspace).address
@@ -77,7 +77,7 @@ def test_a_vm_at_another_address_is_found_there(workspace: Workspace) -> None:
     assert workspace.cloud.emulator.counted() == []
 
 
-def test_a_vm_that_is_gone_is_said_to_be(workspace: Workspace) -> None:
+def test_deleted_vm_is_reported_as_gone(workspace: Workspace) -> None:
     workspace.create()
     workspace.project.connect_cloud().delete("dev", ZONE, request_id=new_request_id())
     error = refused(workspace)
@@ -87,7 +87,7 @@ def test_a_vm_that_is_gone_is_said_to_be(workspace: Workspace) -> None:
     )
 
 
-def test_a_cloud_that_does_not_say_changes_nothing(workspace: Workspace) -> None:
+def test_original_error_stays_when_cloud_does_not_answer(workspace: Workspace) -> None:
     workspace.create()
     workspace.stop()
     workspace.cloud.emulator.faults.add(
@@ -96,13 +96,13 @@ def test_a_cloud_that_does_not_say_changes_nothing(workspace: Workspace) -> None
     assert refused(workspace).what.startswith("no SSH connection to provision@127.0.0.1")
 
 
-def test_a_vm_that_runs_and_refuses_is_left_with_its_own_words(workspace: Workspace) -> None:
+def test_original_error_stays_for_running_vm_at_same_address(workspace: Workspace) -> None:
     workspace.create()
     workspace.cloud.host("dev").faults.refuse_auth = True
     assert refused(workspace).what.startswith("no key is accepted")
 
 
-def test_for_a_host_of_the_settings_nobody_is_asked(
+def test_unreachable_host_of_the_settings_sends_no_request(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workspace.create()

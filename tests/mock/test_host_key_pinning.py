@@ -17,7 +17,7 @@ from provision.commands.vm.show import vm_show
 from provision.commands.vm.ssh import vm_ssh
 from provision.core.errors import EXIT_UNREACHABLE, CloudError, HostKeyMismatch, ProvisionError
 from provision.hosts.known_hosts import HostKey
-from tests.mock.project import ZONE, Workspace
+from tests.mock.workspace import ZONE, Workspace
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
@@ -57,13 +57,13 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GceCloud, "serial_output", lambda *_, **__: SerialOutput("", 0))
 
 
-def test_what_the_boot_unit_publishes_is_pinned_under_the_instance_id(workspace: Workspace) -> None:
+def test_published_keys_are_pinned_under_instance_id(workspace: Workspace) -> None:
     made = workspace.create()
     assert f"compute.{made.document['vm']['instance_id']} {shown(workspace)}" in pins(workspace)
     assert not any("first use" in note for note in workspace.notes)
 
 
-def test_the_serial_console_is_enough(
+def test_keys_on_serial_console_are_pinned(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_attributes(monkeypatch)
@@ -72,7 +72,7 @@ def test_the_serial_console_is_enough(
     assert not any("first use" in note for note in workspace.notes)
 
 
-def test_what_is_trusted_on_first_use_is_said(
+def test_trust_on_first_use_is_printed(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silent(monkeypatch)
@@ -84,7 +84,7 @@ def test_what_is_trusted_on_first_use_is_said(
     assert any(line.endswith(key.line) for line in pins(workspace))
 
 
-def test_keys_that_were_replaced_are_read_again_and_pinned(workspace: Workspace) -> None:
+def test_replaced_keys_are_fetched_again_and_pinned(workspace: Workspace) -> None:
     """The guest agent made new host keys after the first ones were pinned."""
     made = workspace.create()
     alias = f"compute.{made.document['vm']['instance_id']}"
@@ -98,9 +98,7 @@ def test_keys_that_were_replaced_are_read_again_and_pinned(workspace: Workspace)
     ]
 
 
-def test_keys_that_are_published_late_are_waited_for(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_late_keys_are_waited_for(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     """The boot unit looks every five seconds: what it says next is believed."""
     workspace.create()
     workspace.cloud.host("dev").change_host_key()
@@ -119,7 +117,7 @@ def test_keys_that_are_published_late_are_waited_for(
     assert (len(looks), RENEWED in workspace.notes) == (2, True)
 
 
-def test_another_key_than_the_published_one_is_an_alarm(workspace: Workspace) -> None:
+def test_key_other_than_published_is_mismatch(workspace: Workspace) -> None:
     workspace.create()
     expected = HostKey.parse(shown(workspace))
     workspace.cloud.host("dev").change_host_key()
@@ -138,7 +136,7 @@ def test_another_key_than_the_published_one_is_an_alarm(workspace: Workspace) ->
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="this machine has no ssh")
-def test_a_shell_reads_the_keys_again_too(workspace: Workspace) -> None:
+def test_vm_ssh_fetches_replaced_keys(workspace: Workspace) -> None:
     made = workspace.create()
     alias = f"compute.{made.document['vm']['instance_id']}"
     workspace.project.known_hosts.forget(alias)
@@ -155,7 +153,7 @@ def test_a_shell_reads_the_keys_again_too(workspace: Workspace) -> None:
     assert "/tmp/provision-" not in caught.value.why + caught.value.fix
 
 
-def test_another_instance_of_the_same_name_is_not_asked_for_its_keys(
+def test_keys_of_another_instance_are_not_fetched(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workspace.create()
@@ -178,7 +176,7 @@ def test_another_instance_of_the_same_name_is_not_asked_for_its_keys(
     )
 
 
-def test_a_cloud_that_does_not_answer_leaves_the_alarm(
+def test_mismatch_stays_when_cloud_does_not_answer(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workspace.create()
@@ -193,14 +191,14 @@ def test_a_cloud_that_does_not_answer_leaves_the_alarm(
     assert "the published keys could not be read: no route" in error.why
 
 
-def test_pins_that_were_lost_are_read_again(workspace: Workspace) -> None:
+def test_lost_pins_are_fetched_again(workspace: Workspace) -> None:
     workspace.create()
     (workspace.project.home / "known_hosts").unlink()
     assert provisioned(workspace) is None
     assert any(line.endswith(shown(workspace)) for line in pins(workspace))
 
 
-def test_deleting_the_vm_forgets_its_keys(workspace: Workspace, tmp_path: Path) -> None:
+def test_delete_removes_pinned_keys(workspace: Workspace, tmp_path: Path) -> None:
     made = workspace.create()
     vm_delete(workspace.project, "dev", yes=True, confirm=None)
     assert not any(made.document["vm"]["instance_id"] in line for line in pins(workspace))

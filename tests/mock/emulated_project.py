@@ -18,7 +18,7 @@ from provision.testing.compute import ComputeEmulator, NullBackend
 
 
 @dataclass
-class Looker:
+class EmulatedProject:
     """Somebody in a project folder who looks at what the cloud says."""
 
     folder: Path
@@ -43,10 +43,10 @@ class Looker:
 
 
 @pytest.fixture
-def looker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Looker]:
+def emulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmulatedProject]:
     with ComputeEmulator(NullBackend(port=2222)) as emulator:
         answers: Callable[[ProjectMock], str] = lambda _mock: emulator.endpoint  # noqa: E731
         monkeypatch.setattr("provision.project.mock.ProjectMock.start", answers)
         folder = tmp_path / "project"
         folder.mkdir()
-        yield Looker(folder, tmp_path / "state", emulator)
+        yield EmulatedProject(folder, tmp_path / "state", emulator)

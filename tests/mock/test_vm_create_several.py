@@ -26,7 +26,7 @@ from provision.core.errors import (
 from provision.core.model import Note
 from provision.project.project import Project
 from provision.testing.compute import stock_out
-from tests.mock.project import HERE, ZONE, Workspace
+from tests.mock.workspace import HERE, ZONE, Workspace
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
@@ -39,7 +39,7 @@ def create(
     return vm_create(workspace.project, "dev", targets, count=count, limits=QUICK, **more)
 
 
-def test_several_are_made_provisioned_as_a_fleet_and_found_again(workspace: Workspace) -> None:
+def test_several_vms_are_created_once_and_second_run_changes_nothing(workspace: Workspace) -> None:
     foretold = create(workspace, 2, Targets(check=True))
     assert (foretold.exit_code, foretold.text) == (
         EXIT_WOULD_CHANGE,
@@ -69,7 +69,7 @@ def test_several_are_made_provisioned_as_a_fleet_and_found_again(workspace: Work
     assert sorted(workspace.listed()) == [("dev-1", "RUNNING"), ("dev-2", "RUNNING")]
 
 
-def test_what_was_made_is_provisioned_and_what_was_not_is_told(workspace: Workspace) -> None:
+def test_failed_vm_does_not_stop_the_others(workspace: Workspace) -> None:
     workspace.cloud.emulator.faults.add(replace(stock_out(), name="dev-2"))
     done = create(workspace, 2)
     assert (done.exit_code, done.document["error"]["what"]) == (
@@ -92,7 +92,7 @@ def test_what_was_made_is_provisioned_and_what_was_not_is_told(workspace: Worksp
     ]
 
 
-def test_one_of_them_that_does_not_answer_is_told_beside_the_others(workspace: Workspace) -> None:
+def test_unreachable_vm_is_reported_beside_the_others(workspace: Workspace) -> None:
     create(workspace, 2)
     workspace.cloud.host("dev-2").faults.refuse_auth = True
     done = vm_create(workspace.project, "dev", HERE, count=2, limits=replace(QUICK, ssh_s=0.2))
@@ -101,7 +101,7 @@ def test_one_of_them_that_does_not_answer_is_told_beside_the_others(workspace: W
     assert set(done.document["hosts"]) == {"dev-1"}
 
 
-def test_a_third_one_needs_room_for_itself_alone_and_check_says_what_each_would_need(
+def test_quota_is_checked_for_missing_and_stopped_vms_alone(
     workspace: Workspace,
 ) -> None:
     create(workspace, 2)
@@ -124,7 +124,7 @@ def test_a_third_one_needs_room_for_itself_alone_and_check_says_what_each_would_
     assert "0 left (limit 2, in use 2)" in caught.value.why, "dev-1 runs and dev-2 is to be started"
 
 
-def test_without_room_for_all_none_is_made(workspace: Workspace) -> None:
+def test_create_without_quota_for_all_creates_none(workspace: Workspace) -> None:
     workspace.cloud.emulator.quotas.set("NVIDIA_L4_GPUS", 2)
     for targets in (HERE, Targets(check=True)):
         with pytest.raises(QuotaExceeded) as caught:
@@ -136,7 +136,7 @@ def test_without_room_for_all_none_is_made(workspace: Workspace) -> None:
     assert workspace.listed() == []
 
 
-def test_so_many_are_refused_before_anything_is_asked(workspace: Workspace) -> None:
+def test_count_above_limit_is_refused_before_first_request(workspace: Workspace) -> None:
     for targets in (HERE, Targets(check=True)):
         with pytest.raises(UsageError) as caught:
             create(workspace, MAX_COUNT + 1, targets)
@@ -148,7 +148,7 @@ def test_so_many_are_refused_before_anything_is_asked(workspace: Workspace) -> N
     assert not workspace.cloud.emulator.calls
 
 
-def test_what_boots_them_is_rendered_once(
+def test_user_data_is_rendered_once_for_all(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rendered: list[Project] = []
@@ -162,14 +162,14 @@ def test_what_boots_them_is_rendered_once(
     assert len(rendered) == 1
 
 
-def test_check_refuses_what_the_run_would_refuse(workspace: Workspace) -> None:
+def test_check_of_several_refuses_another_shape(workspace: Workspace) -> None:
     create(workspace, 2)
     workspace.settings = workspace.settings.model_copy(update={"gpu": "nvidia-tesla-t4"})
     with pytest.raises(CloudError, match="another shape"):
         create(workspace, 2, Targets(check=True))
 
 
-def test_what_several_have_in_common_is_told_once(workspace: Workspace) -> None:
+def test_equal_errors_are_printed_once(workspace: Workspace) -> None:
     workspace.cloud.emulator.faults.add(stock_out())
     done = create(workspace, 3)
     assert done.exit_code == EXIT_CLOUD
@@ -185,7 +185,7 @@ def test_what_several_have_in_common_is_told_once(workspace: Workspace) -> None:
     assert table.startswith("zones asked for dev-1, dev-2:\n")
 
 
-def test_a_name_of_the_settings_is_not_made(workspace: Workspace) -> None:
+def test_count_refuses_name_of_a_host_of_the_settings(workspace: Workspace) -> None:
     hosts = (
         type(workspace.settings).from_levels([]).model_copy(update={"hosts": {"dev-2": object()}})
     )
@@ -196,7 +196,7 @@ def test_a_name_of_the_settings_is_not_made(workspace: Workspace) -> None:
     assert workspace.listed() == []
 
 
-def test_several_zones_at_once_leave_one_vm(workspace: Workspace) -> None:
+def test_parallel_zones_leave_one_vm(workspace: Workspace) -> None:
     done = create(workspace, parallel_zones=3)
     assert done.exit_code == 0
     results = sorted(row["result"] for row in done.document["tried"])
@@ -207,7 +207,7 @@ def test_several_zones_at_once_leave_one_vm(workspace: Workspace) -> None:
     assert (entry.state, entry.zone) == (MADE, done.document["vm"]["zone"])
 
 
-def test_every_zone_that_was_asked_is_told_with_its_reason(workspace: Workspace) -> None:
+def test_every_requested_zone_is_printed_with_its_refusal(workspace: Workspace) -> None:
     workspace.cloud.emulator.faults.add(stock_out(ZONE))
     create(workspace)
     (table,) = [note for note in workspace.notes if note.startswith("zones asked for dev:")]

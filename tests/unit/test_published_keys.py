@@ -67,25 +67,25 @@ def look(cloud: Cloud, clock: Callable[[], float] | None = None, **more: Any) ->
     ]
 
 
-def test_guest_attributes_come_first() -> None:
+def test_guest_attributes_are_preferred_to_console() -> None:
     kind, blob = ED.split()
     assert look(Cloud({kind: blob}, printed(OTHER))) == [ED]
 
 
-def test_the_console_speaks_where_there_are_no_attributes() -> None:
+def test_console_is_read_without_attributes() -> None:
     assert look(Cloud({}, f"[   12.3] sh[417]: {printed(ED)}login: ")) == [ED]
 
 
-def test_who_may_not_read_attributes_reads_the_console() -> None:
+def test_console_is_read_when_attributes_are_forbidden() -> None:
     assert look(Cloud(refused(403), printed(ED))) == [ED]
 
 
-def test_any_other_refusal_is_told() -> None:
+def test_other_refusals_are_raised() -> None:
     with pytest.raises(CloudRefused):
         look(Cloud(refused(400)))
 
 
-def test_the_last_key_of_a_type_counts() -> None:
+def test_last_key_of_a_type_is_used() -> None:
     assert look(Cloud({}, printed(ED) + "rebooted\r\n" + printed(OTHER))) == [OTHER]
 
 
@@ -101,15 +101,15 @@ def test_the_last_key_of_a_type_counts() -> None:
         printed(ED).replace("AAAA", "####"),
     ],
 )
-def test_a_line_that_is_not_whole_or_not_true_is_not_believed(text: str) -> None:
+def test_incomplete_or_false_console_line_is_ignored(text: str) -> None:
     assert look(Cloud({}, text)) == []
 
 
-def test_without_ssh_keygen_on_the_host_there_is_no_fingerprint() -> None:
+def test_console_line_without_fingerprint_is_accepted() -> None:
     assert look(Cloud({}, printed(ED, "-"))) == [ED]
 
 
-def test_a_line_that_comes_in_two_pieces_is_read_whole() -> None:
+def test_console_line_in_two_pieces_is_joined() -> None:
     cloud = Cloud()
     publication = PublishedKeys(cast(Any, cloud), VM, clock=Clock())
     text = printed(ED)
@@ -119,11 +119,11 @@ def test_a_line_that_comes_in_two_pieces_is_read_whole() -> None:
     assert [key.line for key in found] == [ED]
 
 
-def test_an_attribute_that_is_no_key_is_passed_over() -> None:
+def test_invalid_attribute_is_ignored() -> None:
     assert look(Cloud({"ssh-rsa": "garbage", **dict([ED.split()])})) == [ED]
 
 
-def test_attributes_are_asked_for_ten_times_a_minute_at_most() -> None:
+def test_attributes_are_requested_at_most_ten_times_a_minute() -> None:
     cloud, clock = Cloud(), Clock()
     publication = PublishedKeys(cast(Any, cloud), VM, clock=clock)
     for _ in range(600):
@@ -134,5 +134,5 @@ def test_attributes_are_asked_for_ten_times_a_minute_at_most() -> None:
     assert 60 / ATTRIBUTES_PAUSE_S < 10
 
 
-def test_the_pin_is_that_of_the_instance() -> None:
+def test_pin_alias_is_the_instance_id() -> None:
     assert key_alias("4711") == "compute.4711"

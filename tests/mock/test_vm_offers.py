@@ -9,13 +9,13 @@ import pytest
 from provision.commands.vm.offers.offers import vm_offers
 from provision.core.errors import SettingsError
 from provision.project.project import Project
-from tests.mock.offering import Looker, looker
+from tests.mock.emulated_project import EmulatedProject, emulated
 
-__all__ = ["looker"]
+__all__ = ["emulated"]
 
 
-def test_every_machine_of_one_gpu_with_its_price_and_its_quota(looker: Looker) -> None:
-    done = vm_offers(looker.project(), gpu="l4")
+def test_gpu_lists_every_machine_with_price_and_quota(emulated: EmulatedProject) -> None:
+    done = vm_offers(emulated.project(), gpu="l4")
     offers = done.document["offers"]
     assert {offer["gpu"] for offer in offers} == {"nvidia-l4"}
     assert {offer["machine_type"] for offer in offers} == {
@@ -38,15 +38,15 @@ def test_every_machine_of_one_gpu_with_its_price_and_its_quota(looker: Looker) -
     assert "an estimate" in done.text
 
 
-def test_all_gpus_have_a_line_each_and_the_calls_are_few(looker: Looker) -> None:
-    offers = vm_offers(looker.project(), gpu=None).document["offers"]
+def test_default_lists_one_machine_for_each_gpu_in_few_requests(emulated: EmulatedProject) -> None:
+    offers = vm_offers(emulated.project(), gpu=None).document["offers"]
     assert {"nvidia-l4", "nvidia-tesla-t4", "nvidia-h200-141gb"} <= {
         offer["gpu"] for offer in offers
     }
     assert len({(offer["gpu"], offer["machine_type"]) for offer in offers}) == len(
         {offer["gpu"] for offer in offers}
     )
-    apis = [call.api for call in looker.emulator.calls]
+    apis = [call.api for call in emulated.emulator.calls]
     assert sorted(set(apis)) == [
         "acceleratorTypes.aggregatedList",
         "machineTypes.aggregatedList",
@@ -56,27 +56,27 @@ def test_all_gpus_have_a_line_each_and_the_calls_are_few(looker: Looker) -> None
     assert len(apis) == 4
 
 
-def test_a_region_narrows_the_list(looker: Looker) -> None:
-    offers = vm_offers(looker.project(), gpu="t4", region="europe-west4").document["offers"]
+def test_region_filters_offers(emulated: EmulatedProject) -> None:
+    offers = vm_offers(emulated.project(), gpu="t4", region="europe-west4").document["offers"]
     assert {offer["zone"] for offer in offers} == {
         "europe-west4-a",
         "europe-west4-b",
         "europe-west4-c",
     }
     assert (
-        vm_offers(looker.project(), gpu="t4", region="us-nowhere").text
+        vm_offers(emulated.project(), gpu="t4", region="us-nowhere").text
         == "nothing is offered in zones whose name begins with us-nowhere"
     )
 
 
 @pytest.mark.parametrize("gpu", [None, "h100", "rtx-pro-6000", "h200"])
-def test_the_table_fits_a_terminal_of_100_columns(looker: Looker, gpu: str | None) -> None:
-    lines = vm_offers(looker.project(), gpu=gpu).text.splitlines()
+def test_offers_table_fits_100_columns(emulated: EmulatedProject, gpu: str | None) -> None:
+    lines = vm_offers(emulated.project(), gpu=gpu).text.splitlines()
     assert max(map(len, lines[: lines.index("")])) <= 100
 
 
-def test_slices_of_a_gpu_are_listed_with_the_reason_why_not(looker: Looker) -> None:
-    done = vm_offers(looker.project(), gpu="rtx-pro-6000")
+def test_gpu_slices_are_listed_with_refusal_reason(emulated: EmulatedProject) -> None:
+    done = vm_offers(emulated.project(), gpu="rtx-pro-6000")
     refused = {
         offer["machine_type"]: offer["refused"]
         for offer in done.document["offers"]
@@ -87,21 +87,21 @@ def test_slices_of_a_gpu_are_listed_with_the_reason_why_not(looker: Looker) -> N
 
 
 @pytest.mark.parametrize("gpu", ["gb200", "gb300"])
-def test_a_gpu_that_cannot_be_used_is_named_with_the_reason(looker: Looker, gpu: str) -> None:
-    done = vm_offers(looker.project(), gpu=gpu)
+def test_unsupported_gpu_is_listed_with_reason(emulated: EmulatedProject, gpu: str) -> None:
+    done = vm_offers(emulated.project(), gpu=gpu)
     assert done.text.splitlines()[0] == "nothing is offered"
     assert f"not nvidia-{gpu}: Arm" in done.text
     assert "Arm" in done.document["refused"][f"nvidia-{gpu}"]
 
 
-def test_prices_of_your_own(looker: Looker) -> None:
-    (looker.folder / "prices.json").write_text(
+def test_price_list_of_the_settings_is_used(emulated: EmulatedProject) -> None:
+    (emulated.folder / "prices.json").write_text(
         json.dumps(
             {"as_of": "2026-10-01", "regions": {"us-central1": {"g2-standard-8": [0.5, 0.25]}}}
         ),
         encoding="utf-8",
     )
-    done = vm_offers(looker.project(prices="prices.json"), gpu="l4")
+    done = vm_offers(emulated.project(prices="prices.json"), gpu="l4")
     priced = {
         (offer["machine_type"], offer["usd_per_hour"])
         for offer in done.document["offers"]
@@ -111,23 +111,23 @@ def test_prices_of_your_own(looker: Looker) -> None:
     assert done.document["prices_as_of"] == "2026-10-01"
     assert done.document["offers"][0]["machine_type"] == "g2-standard-8"
     with pytest.raises(SettingsError) as caught:
-        vm_offers(looker.project(prices="none.json"), gpu="l4")
+        vm_offers(emulated.project(prices="none.json"), gpu="l4")
     assert "none.json" in caught.value.what
 
 
-def test_without_the_cloud_the_packaged_table_is_shown_and_said_to_be_one(
-    looker: Looker, monkeypatch: pytest.MonkeyPatch
+def test_packaged_table_is_shown_and_marked_without_the_cloud(
+    emulated: EmulatedProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         "provision.project.mock.ProjectMock.start", lambda _mock: "http://127.0.0.1:9"
     )
     monkeypatch.setattr(Project, "connect_client", _impatient)
-    done = vm_offers(looker.project(zones=["europe-west4-a"]), gpu="l4")
+    done = vm_offers(emulated.project(zones=["europe-west4-a"]), gpu="l4")
     assert done.document["live"] is False
     assert "could not be listed" in done.document["why"]
     assert {offer["zone"] for offer in done.document["offers"]} == {"europe-west4-a"}
     assert {offer["quota"] for offer in done.document["offers"]} == {None}
-    assert "packaged table" in looker.notes
+    assert "packaged table" in emulated.notes
     assert {line.split()[-1] for line in done.text.splitlines() if line.startswith("g2-")} == {"?"}
 
 

@@ -9,7 +9,7 @@ from provision.commands.shared.targets import Targets
 from provision.commands.vm.provision import vm_provision
 from provision.commands.vm.user_data import vm_user_data
 from provision.testing import MockHost
-from tests.mock.project import Workspace
+from tests.mock.workspace import Workspace
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
@@ -26,9 +26,7 @@ def remark(done: TaskResult) -> str:
     return str(boot.get("note", ""))
 
 
-def test_user_data_is_asked_for_and_brings_the_host_back(
-    workspace: Workspace, cos: MockHost
-) -> None:
+def test_user_data_restores_foreign_host_after_reboot(workspace: Workspace, cos: MockHost) -> None:
     where = cos.host
     entry = {
         "address": where.address,
@@ -65,7 +63,7 @@ def test_user_data_is_asked_for_and_brings_the_host_back(
     )
 
 
-def test_a_vm_made_here_has_nothing_to_be_told(workspace: Workspace) -> None:
+def test_vm_created_here_gets_no_user_data_note(workspace: Workspace) -> None:
     made = workspace.create()
     assert [
         result.get("note", "")
