@@ -11,6 +11,7 @@ from provision.core.shell import Script, fields, script, shell_text
 from provision.mps.daemon.failures import diagnose_failure
 from provision.mps.daemon.probe_client import probe_client_program, prove_text
 from provision.mps.status.status import DAEMON_FUNCTIONS, MpsStatus, read_status, status_script
+from provision.resources.container import WORKER_FUNCTIONS
 
 HERE = Path(__file__).parent
 DRAIN_S = 20
@@ -109,7 +110,7 @@ class MpsDaemon(Resource):
     def _enable(self, facts: Facts) -> Script:
         return script(
             HERE / "enable.sh",
-            uses=["mps/containers.sh", "mps/daemon/container_user.sh"],
+            uses=[*WORKER_FUNCTIONS, "mps/daemon/container_user.sh"],
             name=self.container,
             worker=self.worker,
             has_gpu="yes" if _has_gpu(facts) else "",

@@ -16,7 +16,8 @@ try_client() {
     answer=$(docker exec "$1" sh -c "$prove" provision "$program" 2>&1) || true
     echo "$1: $(printf '%s\n' "$answer" | tail -n 1)"
 }
-containers=$(worker_containers)
+containers=$name
+test -z "$worker" || containers=$(worker_containers "$worker")
 answers=$(
     count=0
     for container in $containers; do

@@ -17,6 +17,7 @@ from provision.mps.status.control_tool import V3Server
 from provision.mps.status.gpu_users import GpuUser, other_gpu_pids, read_gpu_users, tagged_lines
 from provision.resources import nvidia_smi
 from provision.resources.boot import FRAGMENTS
+from provision.resources.container import WORKER_FUNCTIONS
 from provision.resources.driver import DRIVER_DIR
 from provision.resources.nvidia_smi import SmiGpu
 
@@ -50,7 +51,7 @@ def status_script(
     """
     return script(
         HERE / "status.sh",
-        uses=["resources/nvidia_smi.sh", "mps/containers.sh", "mps/status/gpu_holders.sh"],
+        uses=["resources/nvidia_smi.sh", *WORKER_FUNCTIONS, "mps/status/gpu_holders.sh"],
         name=container,
         worker=worker,
         workers="" if workers is None else workers,

@@ -29,7 +29,8 @@ case $state in
     'true|'*) ;;
     *) exit 0 ;;
 esac
-containers=$(worker_containers)
+containers=$name
+test -z "$worker" || containers=$(worker_containers "$worker")
 docker exec "$name" sh -c "$body" provision "$(containers_key "$containers")" "$device" "$users" || true
 
 test -n "$users" || exit 0

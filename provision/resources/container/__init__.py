@@ -1,8 +1,4 @@
-"""The worker container, its siblings, and the absence of a container.
-
-The shell functions of `siblings.sh` and `running.sh` are for every script that looks at the
-worker's containers: name the file in `uses`.
-"""
+"""The worker container, its siblings, and the absence of a container."""
 
 from __future__ import annotations
 
@@ -10,4 +6,7 @@ from provision.resources.container.container import WORKSPACE, Container
 from provision.resources.container.no_container import NoContainer
 from provision.resources.container.siblings import Siblings
 
-__all__ = ["WORKSPACE", "Container", "NoContainer", "Siblings"]
+WORKER_FUNCTIONS = ("resources/container/siblings.sh", "resources/container/workers.sh")
+"""For `uses`: the shell functions that list the worker containers of a host."""
+
+__all__ = ["WORKER_FUNCTIONS", "WORKSPACE", "Container", "NoContainer", "Siblings"]
