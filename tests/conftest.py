@@ -1,4 +1,4 @@
-"""What holds for every test: no developer's own configuration, no network beyond this machine, no real waiting in unit tests."""
+"""Rules for every test: no configuration of the developer, no foreign network, no real waiting."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FOREIGN = (
     "DOCKER_",
     "CUDA_",
 )
-"""Variables that would let the developer's own set-up into a test."""
+"""Prefixes of variables through which the developer's configuration could reach a test."""
 FOREIGN_NAMES = frozenset(
     {
         "COLUMNS",
@@ -47,7 +47,7 @@ FOREIGN_NAMES = frozenset(
     }
 )
 SWITCHES = ("PROVISION_TEST_", "PROVISION_LAB_", "PROVISION_CLOUD_INIT")
-"""Variables by which `make` and CI tell the tests where they run; they stay."""
+"""Prefixes of variables with which `make` and CI configure the tests; they are kept."""
 PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
 
 configuration.set_hypothesis_home_dir(ROOT / ".cache" / "hypothesis")
@@ -66,14 +66,14 @@ for _number, _usual in (
 
 
 class NetworkRefused(RuntimeError):
-    """A test reached for something that is not on this machine."""
+    """A test tried to reach another machine."""
 
 
 # --- the environment ------------------------------------------------------------------------------
 
 
 def is_foreign(name: str) -> bool:
-    """Whether the variable is the developer's own and must not reach a test."""
+    """True for a variable of the developer that must not reach a test."""
     if name.startswith(SWITCHES):
         return False
     return (
@@ -85,7 +85,7 @@ def is_foreign(name: str) -> bool:
 
 
 def scrub(patch: pytest.MonkeyPatch, home: Path) -> None:
-    """Leave nothing in the environment through which the developer's own set-up could be found."""
+    """Remove everything from the environment that leads to the developer's configuration."""
     for name in [name for name in os.environ if is_foreign(name)]:
         patch.delenv(name)
     patch.setenv("HOME", str(home))
@@ -110,7 +110,7 @@ def clean_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def clean_environment(
     clean_session: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
-    """Give each test an empty home of its own (its value); whatever a test sets in the environment ends with it."""
+    """Give each test an empty home folder and restore the environment after it."""
     home = tmp_path_factory.mktemp("home")
     scrub(monkeypatch, home)
     return home
@@ -120,7 +120,7 @@ def clean_environment(
 
 
 def is_on_this_machine(name: str) -> bool:
-    """Whether a host name or address leads nowhere else."""
+    """True for a host name or address of this machine."""
     if name in {"", "localhost"}:
         return True
     try:
@@ -145,7 +145,8 @@ def _guarded_lookup(getaddrinfo: Callable[..., Any]) -> Callable[..., Any]:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         if not is_on_this_machine(name) and not _is_numeric(name):
             raise NetworkRefused(
-                f"a test may not look up {name!r} (use a name under .invalid for one that does not exist)"
+                f"a test may not look up {name!r} "
+                "(use a name under .invalid for one that does not exist)"
             )
         return getaddrinfo(host, *args, **kwargs)
 
@@ -185,7 +186,7 @@ def no_sleep_in_unit_tests(request: pytest.FixtureRequest, monkeypatch: pytest.M
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what stands under tests/lab and tests/gpu as such."""
+    """Mark the tests of tests/lab and tests/gpu."""
     for item in items:
         for folder in ("lab", "gpu"):
             if TESTS / folder in item.path.parents:
@@ -193,7 +194,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 LAB_REQUIRED = os.environ.get("PROVISION_LAB_REQUIRED") == "1"
-"""True in CI, where a lab test that skips itself has failed: nobody would notice otherwise."""
+"""True in CI, where a skipped lab test is reported as failed so that it is noticed."""
 
 
 @pytest.hookimpl(wrapper=True)

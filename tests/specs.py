@@ -1,4 +1,4 @@
-"""A VM to ask for, in tests that care about few of its fields or none."""
+"""A VM specification for tests that need few of its fields."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T4 = {"machine_type": "n1-standard-8", "gpu": "nvidia-tesla-t4"}
 
 
 def vm_spec(**changed: Any) -> VmSpec:
-    """`dev`, of the owner `me`: one L4 on a machine of its own family, for eight hours; `changed` are its other fields."""
+    """A VM `dev` of `me` with one L4 and eight hours to live; `changed` overrides fields."""
     plain: dict[str, Any] = {
         "name": "dev",
         "machine_type": "g2-standard-8",

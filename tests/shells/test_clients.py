@@ -1,4 +1,4 @@
-"""Several programs at once, under every shell: whatever they print, no line of one is lost, broken, or mixed with another's."""
+"""Output of several programs at once, under every shell: no line is lost, split or mixed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ending the programs of a run, under every shell: asked first, then taken out of MPS, then killed; nobody else."""
+"""Ending the programs of a run, under every shell: SIGTERM, then MPS, then SIGKILL."""
 
 from __future__ import annotations
 
@@ -25,13 +25,16 @@ case $words in
     *) echo "$words" >>"$TOOLS/told" ;;
 esac
 """
-STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+STUBBORN = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    "print(flush=True); time.sleep(60)"
+)
 WILLING = "import time; print(flush=True); time.sleep(60)"
 
 
 @contextmanager
 def running(scratch: Scratch, source: str, token: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A program of the run of this token, once it has begun."""
+    """A started program of the run with this token."""
     environment = scratch.world.environment(PROVISION_RUN=token)
     with subprocess.Popen(
         [sys.executable, "-c", source], env=environment, stdout=subprocess.PIPE

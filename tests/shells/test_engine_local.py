@@ -1,4 +1,4 @@
-"""The engine on this very machine: real scripts, real shells, a scratch root, and a connection that goes in the middle."""
+"""The engine on this machine: real scripts and shells, and connections that are lost."""
 
 from __future__ import annotations
 
@@ -91,7 +91,13 @@ def test_recipe_converges_and_second_run_changes_nothing(on_scratch: Scratch, be
     foretold = run(host, recipe(), check=True)
     assert everything(on_scratch.root) == before
     assert statuses(foretold) == {
-        "folder": CHANGED, "text": UNKNOWN, "large": CHANGED, "unit": CHANGED, "handler": UNKNOWN, "boot-script": CHANGED, "boot": CHANGED,
+        "folder": CHANGED,
+        "text": UNKNOWN,
+        "large": CHANGED,
+        "unit": CHANGED,
+        "handler": UNKNOWN,
+        "boot-script": CHANGED,
+        "boot": CHANGED,
     }  # fmt: skip
     first = run(host, recipe())
     assert [outcome.error for outcome in first.outcomes] == [None] * 7

@@ -56,7 +56,8 @@ class Idle:
         self.boot("active")
         self.tool(
             "systemctl",
-            '#!/bin/sh\ncase $1 in\n    is-active) cat "$BOOT" ;;\n    *) echo "$@" >>"$ASKED" ;;\nesac\n',
+            '#!/bin/sh\ncase $1 in\n    is-active) cat "$BOOT" ;;\n'
+            '    *) echo "$@" >>"$ASKED" ;;\nesac\n',
         )
         self.file = self.scratch.tools / "idle.sh"
         self.file.write_text(
@@ -81,7 +82,7 @@ class Idle:
         path.chmod(0o755)
 
     def gpu(self, percents: str, apps: str = "", *, status: int = 0, then: str = "") -> None:
-        """What nvidia-smi answers, and then does; its library has to be on its path, as on the host."""
+        """Set the output and status of nvidia-smi, which needs its library on the path."""
         folder = self.scratch.tools
         (folder / "percents").write_text(percents and f"{percents}\n")
         (folder / "apps").write_text(apps)
@@ -106,7 +107,7 @@ class Idle:
         (folder / "cmdline").write_bytes(b"".join(word.encode() + b"\0" for word in words))
 
     def after(self, seconds: int) -> str:
-        """Look again so much later; `off` where the VM was powered off. What was said is in `said`."""
+        """Run the check after this time: `on`, or `off…` when it powers off."""
         self.uptime_s += seconds
         (self.root / "proc/uptime").write_text(f"{self.uptime_s}.42 7.00\n")
         asked = self.scratch.tools / "asked"
@@ -166,14 +167,17 @@ def test_process_that_only_holds_gpu_memory_does_not_count_as_use(idle: Idle) ->
 
 
 def test_gpu_without_driver_module_does_not_count_as_use(idle: Idle) -> None:
-    """A boot whose driver was not installed still ends; what an earlier one left on the disk says nothing."""
+    """A driver folder of an earlier boot does not mean that the module is loaded."""
     shutil.rmtree(idle.root / "sys")
     idle.after(0)
     idle.gpu("", status=9)
     assert idle.after(LIMIT_S).startswith("off")
 
 
-UNREAD = "provision: the GPU cannot be read ({}): it counts as used, so idle_stop does not stop this VM; its time to live does"
+UNREAD = (
+    "provision: the GPU cannot be read ({}): it counts as used, "
+    "so idle_stop does not stop this VM; its time to live does"
+)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +226,7 @@ def test_missing_nvidia_smi_with_loaded_driver_counts_as_use(idle: Idle) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["hangs", "ignores signals", "cannot be killed"])
 def test_hanging_nvidia_smi_counts_as_use(idle: Idle, way: str) -> None:
-    """A process in the kernel's hands outlives SIGKILL and whoever waits for it: the script does not wait."""
+    """A process in an uninterruptible call survives SIGKILL, so the script does not wait for it."""
     idle.after(0)
     idle.gpu(
         "0",
@@ -276,7 +280,7 @@ def test_clock_set_back_counts_as_use(idle: Idle) -> None:
 
 
 def test_running_script_of_provision_counts_as_use(idle: Idle) -> None:
-    """The very words under which dev.run, dev.exec and every exchange run on a host, with and without sudo."""
+    """The command line of dev.run, dev.exec and of every exchange, with and without sudo."""
     for become in ("none", "sudo"):
         command, _stdin = script_command(script("sleep 1000"), become=become)
         idle.after(0)

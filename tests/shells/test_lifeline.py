@@ -1,4 +1,4 @@
-"""When the connection goes, everything that it started goes; when a command's time is up, that is said."""
+"""Lost connections and exceeded time limits end every process that a job has started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose a process is, as the steps of mps.enable ask it: a daemon of another user could not start a server of ours."""
+"""The owner of a process as mps.enable reads it: another user's daemon starts no server for us."""
 
 from __future__ import annotations
 

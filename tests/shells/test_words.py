@@ -1,4 +1,4 @@
-"""Whatever a word holds, it arrives as it is: through every way a script travels, under every shell."""
+"""Words reach programs unchanged, however a script is sent, under every shell."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_arguments_and_bindings_reach_the_script_unchanged(
 def test_sections_run_alike_as_argument_and_from_standard_input(
     world: World, given_words: list[Argument], become: str, ballast: int, flags: str
 ) -> None:
-    """Small and large sections, in jobs that are an argument or are sent on standard input, with and without sudo."""
+    """Small and large sections, sent as an argument or on standard input, with and without sudo."""
     large = script(
         "test ${#ballast} -eq $size\n" + PRINT_WORDS,
         argv=given_words,

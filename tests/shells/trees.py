@@ -1,4 +1,4 @@
-"""Finding every process that a test started, wherever it went: by a variable in its environment."""
+"""Every process that a test started, found by a variable in its environment."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Tree:
 
     @property
     def env(self) -> dict[str, str]:
-        """What marks a process and all that it starts."""
+        """The variable that marks a process and all that it starts."""
         return {_VARIABLE: self.mark}
 
     def pids(self) -> dict[int, str]:
-        """Those alive, with their command lines; a zombie has no environment and does not count."""
+        """The command lines of the living processes, by their ids. A zombie does not count."""
         wanted = f"{_VARIABLE}={self.mark}".encode()
         found = {}
         for folder in Path("/proc").iterdir():
@@ -48,7 +48,7 @@ class Tree:
         return found
 
     def gone_within(self, seconds: float) -> float:
-        """How long it took until none was alive. Fails when one still is."""
+        """Wait until no process is alive and return the seconds. Fails when one still is."""
         started = time.monotonic()
         while alive := self.pids():
             assert time.monotonic() - started < seconds, alive
@@ -56,7 +56,7 @@ class Tree:
         return time.monotonic() - started
 
     def reached(self, condition: Callable[[dict[int, str]], bool], seconds: float = 30.0) -> None:
-        """Wait until the living processes are as wanted."""
+        """Wait until the living processes fulfil a condition. Fails when they never do."""
         started = time.monotonic()
         while not condition(alive := self.pids()):
             assert time.monotonic() - started < seconds, alive
@@ -70,7 +70,7 @@ class Tree:
 
 @contextmanager
 def tree() -> Iterator[Tree]:
-    """A mark; whatever carries it at the end is killed."""
+    """A new mark. The processes that carry it at the end are killed."""
     mine = Tree(uuid4().hex)
     try:
         yield mine
@@ -82,7 +82,7 @@ def tree() -> Iterator[Tree]:
 def channel(
     world: World, mine: Tree, command: str, stdin: bytes = b""
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """What a server does with a command: a login shell in a session of its own, with three pipes and no terminal."""
+    """Run a command as an SSH server does: in a session of its own, with pipes and no terminal."""
     pipe = subprocess.PIPE
     argv = ["/bin/sh", "-c", command]
     environment = world.environment(**mine.env, PROVISION_MOCK_ROOT="")
@@ -98,13 +98,13 @@ def channel(
 
 
 def given(stream: IO[bytes] | None) -> IO[bytes]:
-    """The pipe, which is there."""
+    """The stream, which must exist."""
     assert stream is not None
     return stream
 
 
 def read_until(stream: IO[bytes] | None, text: bytes) -> bytes:
-    """What arrives up to and with `text`."""
+    """Read until `text` has arrived and return everything read."""
     found = b""
     while text not in found:
         data = os.read(given(stream).fileno(), 65536)

@@ -19,14 +19,14 @@ NAMES = ("dash", "bash", "busybox")
 
 @dataclass(frozen=True)
 class World:
-    """A `PATH` on which `sh` is one particular shell; the world `busybox` holds nothing but busybox."""
+    """An environment whose `sh` is one particular shell; that of `busybox` has no other program."""
 
     name: str
     path: str
     env: Mapping[str, str] = field(default_factory=dict)
 
     def environment(self, **more: str) -> dict[str, str]:
-        """What a process of this world sees, and nothing else."""
+        """The whole environment of a process."""
         return {"PATH": self.path, "LC_ALL": "C.UTF-8", "HOME": "/nonexistent", **self.env, **more}
 
     def run(
@@ -44,11 +44,11 @@ class World:
         )
 
     def host(self, become: str = "none") -> Host:
-        """This very machine as a host."""
+        """This machine as a host."""
         return Host(name=self.name, address="local", become=become)
 
     def enter(self, patch: pytest.MonkeyPatch, **more: str) -> None:
-        """Let processes that inherit this process's environment live in this world."""
+        """Give this environment to the processes that this one starts."""
         for key, value in self.environment(**more).items():
             patch.setenv(key, value)
 
@@ -79,7 +79,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @dataclass(frozen=True)
 class Scratch:
-    """The root folder of a pretended host, with the mock's stand-ins for what an ordinary user cannot do."""
+    """The root folder of a mock host, with stand-ins for what an ordinary user cannot do."""
 
     world: World
     root: Path
@@ -88,7 +88,7 @@ class Scratch:
     """The first folder of its PATH."""
 
     def enter(self, patch: pytest.MonkeyPatch) -> None:
-        """Let what this process starts live on this root."""
+        """Give this root to the processes that this one starts."""
         self.world.enter(
             patch,
             PATH=os.pathsep.join([str(self.tools), str(STANDINS), self.world.path]),

@@ -1,4 +1,4 @@
-"""A transport without a host: it reads the real text of every exchange, plays it on a dictionary, and can fail at any byte."""
+"""A transport that runs the text of every exchange on a dictionary and can fail at any byte."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PIECE = re.compile(r"'([^']*)'|\\(.)", re.DOTALL)
 
 @dataclass
 class Clock:
-    """Seconds that pass only when told to."""
+    """A clock that stands still unless it is set."""
 
     now: float = 0.0
 
@@ -48,7 +48,7 @@ class Sent:
 
     @property
     def writes(self) -> bool:
-        """Whether it would change the host."""
+        """True when it would change the host."""
         return "put" in self.words
 
 
@@ -94,7 +94,7 @@ def parse(command: str, stdin: bytes) -> Job:
 
 @dataclass
 class FakeHost:
-    """Keys with values. A put may fail, do nothing, print, or take its time; a get may print garbage or fail."""
+    """Keys with values. A put may fail, do nothing, print or take time; a get may fail."""
 
     values: dict[str, str] = field(default_factory=dict)
     failing: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -141,11 +141,10 @@ class FakeHost:
 
 @dataclass
 class ScriptedTransport:
-    """Plays every exchange on `fake`.
+    """Runs every exchange on `fake`.
 
-    `cut_at` loses the connection after that many bytes of the answers of all exchanges; what the
-    host had begun by then it has done, and with `carries_on` also all the rest. `chunk` is how many
-    bytes arrive at once.
+    `cut_at` loses the connection after that many bytes of output of all exchanges. The host ends
+    what it had begun by then, and with `carries_on` also the rest. `chunk` bytes arrive at once.
     """
 
     fake: FakeHost
@@ -167,7 +166,7 @@ class ScriptedTransport:
 
     @property
     def puts(self) -> int:
-        """How many sections that write were sent."""
+        """The number of writing sections that were sent."""
         return sum(section.writes for job in self.jobs for section in job.sections)
 
     def exchange(
@@ -240,7 +239,7 @@ class ScriptedTransport:
 
 @dataclass(frozen=True, kw_only=True)
 class Item(Resource):
-    """A key with a value; `from_kernel` wants the host's kernel as its value, whatever it is by then."""
+    """A key with a value. With `from_kernel` its desired value is the kernel among the facts."""
 
     value: str = "new"
     from_kernel: bool = False

@@ -33,7 +33,7 @@ def shellchecked(files: Sequence[str], *excluded: str) -> str:
 
 
 def shellchecked_as_it_stands(files: Sequence[str]) -> str:
-    """What shellcheck finds under the .shellcheckrc above each file, as an editor shows it; empty for nothing."""
+    """What shellcheck finds with the .shellcheckrc above each file; empty for nothing."""
     words = [str(SHELLCHECK), "--format=gcc", *files]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=100)
     return done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""The engine's loop over one host, on a scripted transport: what is sent, what is said, in which order."""
+"""The engine on a scripted transport: what it sends, what it reports, in which order."""
 
 from __future__ import annotations
 
@@ -411,7 +411,7 @@ def test_unreachable_host_leaves_every_resource_unknown() -> None:
     "stderr",
     [
         "sudo: a password is required\n",
-        "sudo: a terminal is required to read the password; either use the -S option\nsudo: a password is required\n",
+        "sudo: a terminal is required to read the password\nsudo: a password is required\n",
         "Sorry, user me may not run sudo on host.\n",
         "me is not in the sudoers file.\n",
         "Sorry, user me is not allowed to execute '/bin/sh -c x' as root on host.\nsudo: policy\n",

@@ -1,4 +1,4 @@
-"""What holds for every recipe on every host, and for every byte at which a connection can be lost."""
+"""Properties of every run: for any recipe and host, and any byte at which a connection is lost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class World:
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
-    """Up to seven items that depend on one another at random; the first may be the kernel that others follow."""
+    """Up to seven items with random dependencies; the first may be the kernel that others need."""
     names = ["kernel", *"abcdef"][: draw(st.integers(1, 7))]
     items, values = [], {}
     for number, name in enumerate(names):
@@ -161,7 +161,7 @@ def verified(transport: ScriptedTransport, number: int) -> bool:
 
 
 def judge(world: World, transport: ScriptedTransport, report: HostReport) -> None:
-    """The report of a run that was cut claims nothing that was not verified, and the next run converges."""
+    """An interrupted run reports only what was verified, and the next run converges."""
     found = statuses(report)
     for number, item in enumerate(world.items):
         if found[item.name] in {OK, CHANGED}:

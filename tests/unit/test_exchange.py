@@ -24,7 +24,7 @@ from tests.unit.scripted import Clock, parse
 
 @dataclass
 class Wire:
-    """Answers with these pieces, each after some seconds; `NONCE` stands for the nonce of the job."""
+    """Prints these pieces, each after some seconds; `NONCE` stands for the nonce of the job."""
 
     pieces: list[tuple[float, bytes]]
     stderr: bytes = b""
@@ -205,7 +205,7 @@ def test_tail_keeps_the_last_lines() -> None:
 
 
 def test_tail_removes_colours() -> None:
-    """Docker's legacy builder says what failed in red; the reason of an error stands in JSON, too."""
+    """Docker's legacy builder prints errors in red, and a reason is also part of JSON."""
     assert (
         tail("\x1b[91mE: Unable to locate package x\n\x1b[0mstatus 100\x1b[K\n\x1b[0m")
         == "E: Unable to locate package x\nstatus 100"

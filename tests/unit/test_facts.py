@@ -1,4 +1,4 @@
-"""The facts of a host: what the script finds under each shell, and what is made of whatever it printed."""
+"""The facts of a host: the script under each shell, and the parser on any text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many hosts: how many at once, in which batches, until when, and what is said when it is cut short."""
+"""Runs over several hosts: forks, batches, the failure limit and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -288,9 +288,15 @@ both = threading.Barrier(2, action=lambda: press())
 def press():
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 def told(finished):
-    reports = {report.host: [type(report.error).__name__, [str(o.status) for o in report.outcomes]] for report in finished.reports}
-    print(json.dumps({"reports": reports, "not_started": finished.not_started, "interrupted": finished.interrupted,
-        "last": type(events[-1]).__name__, "ended": [e.report.host for e in events if isinstance(e, HostFinished)]}))
+    def summary(report):
+        return [type(report.error).__name__, [str(each.status) for each in report.outcomes]]
+    print(json.dumps({
+        "reports": {report.host: summary(report) for report in finished.reports},
+        "not_started": finished.not_started,
+        "interrupted": finished.interrupted,
+        "last": type(events[-1]).__name__,
+        "ended": [event.report.host for event in events if isinstance(event, HostFinished)],
+    }))
 """
 
 
@@ -322,7 +328,8 @@ def work(host, emit, cancel):
         return HostReport(host.name, (Outcome("a", Status.CHANGED),))
     both.wait()
     released[host.name].wait()
-    return HostReport(host.name, (Outcome("a", Status.OK), Outcome("b", Status.UNKNOWN)), error=Unreachable("closed"))
+    outcomes = (Outcome("a", Status.OK), Outcome("b", Status.UNKNOWN))
+    return HostReport(host.name, outcomes, error=Unreachable("closed"))
 """)
     cut = ["Interrupted", ["ok", "unknown"]]
     assert found["reports"] == {"h0": ["NoneType", ["changed"]], "h1": cut, "h2": cut}

@@ -1,4 +1,4 @@
-"""What a recipe's author imports: every name is there, is what it says, and costs nothing before it is used."""
+"""The public names of the package: they exist, have their types and are imported late."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ import provision.testing
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (provision, provision.testing)
+LOADED = "print(*{name.partition('.')[0] for name in sys.modules})"
+"""Python that prints the imported top-level packages."""
 HEAVY = {
     "google",
     "fabric",
@@ -55,23 +57,22 @@ def test_unknown_name_raises_attribute_error(package: ModuleType) -> None:
 
 
 def test_submodules_can_be_imported() -> None:
-    code = "from provision.core import engine; from provision.testing import faults; print(engine.__name__, faults.__name__)"
+    code = (
+        "from provision.core import engine; from provision.testing import faults; "
+        "print(engine.__name__, faults.__name__)"
+    )
     assert _fresh(code) == "provision.core.engine provision.testing.faults"
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
 def test_import_provision_imports_no_library(package: ModuleType) -> None:
-    loaded = _fresh(
-        f"import sys, {package.__name__}; print(*{{name.partition('.')[0] for name in sys.modules}})"
-    )
+    loaded = _fresh(f"import sys, {package.__name__}; {LOADED}")
     assert set(loaded.split()) & HEAVY == set()
 
 
 def test_names_for_a_resource_import_no_library() -> None:
     names = "Directory, Facts, File, RemotePath, Resource, Script, State, Unit, script"
-    loaded = _fresh(
-        f"import sys; from provision import {names}; print(*{{name.partition('.')[0] for name in sys.modules}})"
-    )
+    loaded = _fresh(f"import sys; from provision import {names}; {LOADED}")
     assert set(loaded.split()) & HEAVY == set()
 
 

@@ -68,7 +68,8 @@ def test_missing_python_is_reported(machine: Machine) -> None:
     done = machine.make_venv()
     assert done.returncode == 1
     assert done.stderr.startswith(
-        "no Python >= 3.11 found (looked for: python3.14 python3.13 python3.12 python3.11 python3).\n"
+        "no Python >= 3.11 found "
+        "(looked for: python3.14 python3.13 python3.12 python3.11 python3).\n"
     )
     assert "try: make PYTHON=" in done.stderr
 

@@ -1,4 +1,4 @@
-"""What is sent to the container, and what becomes of what was sent before, under the shells an image may have."""
+"""The archive of the project's files, and how three shells place and remove them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def words_of(shell: Sequence[str], stage: str) -> list[str]:
 
 
 def stage_of(workspace: Path, token: str, names: Sequence[str]) -> str:
-    """What `docker cp` leaves: the files and the list of them."""
+    """A staging folder as `docker cp` leaves it: the files and the list of their names."""
     stage = f".provision/in.{token}"
     (workspace / stage / "files").mkdir(parents=True)
     write(workspace / stage / "files", *names)

@@ -1,4 +1,4 @@
-"""What is installed is whole: the package, its data, the mock's stand-ins, and the templates from beside it."""
+"""The wheel holds the package, its data, the stand-ins of the mock and the templates."""
 
 from __future__ import annotations
 

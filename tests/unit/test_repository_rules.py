@@ -1,4 +1,4 @@
-"""The rules of the house that a program can check: what the code may look like, and who may import what."""
+"""Rules of the repository that a program can check: sizes, imports, scripts, lock files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -23,17 +23,6 @@ LOCKS = ("runtime", "testing", "dev")
 
 MODULE_LINES = 400
 FUNCTION_LINES = 60
-
-AT_HOME: Mapping[str, tuple[str, ...]] = {
-    "google": ("cloud/api/client.py",),
-    "fabric": ("hosts/ssh", "testing/"),
-    "paramiko": ("hosts/ssh", "testing/"),
-    "invoke": ("cli/",),
-    "jinja2": ("templating/",),
-    "apache_beam": ("dataflow/runner.py",),
-    "googleapiclient": ("testing/",),
-}
-"""Which parts of the package may import what."""
 
 PRINTERS = ("cli/", "report/", "mps/daemon/programs/")
 
@@ -100,15 +89,6 @@ def tracked() -> tuple[Path, ...]:
         for name in listing.split("\0")
         if name and (path := ROOT / name).is_file() and not path.is_symlink()
     )
-
-
-def imports(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """Top-level package and line of every absolute import, those inside functions included."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from ((alias.name.partition(".")[0], node.lineno) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module.partition(".")[0], node.lineno
 
 
 def called(node: ast.Call) -> str:
@@ -180,7 +160,7 @@ def imported_literals(tree: ast.Module) -> frozenset[str]:
 
 
 def built_sources(tree: ast.Module) -> list[int]:
-    """Lines on which a script's source is anything but a string literal or a constant that is one."""
+    """Lines on which the source of a script is neither a literal nor a file of the package."""
     constants = literals(tree) | imported_literals(tree)
     lines = []
     for node in ast.walk(tree):
@@ -203,7 +183,7 @@ def built_sources(tree: ast.Module) -> list[int]:
 
 
 def test_no_script_source_is_built_at_run_time() -> None:
-    """shell.py alone puts scripts together; everybody else hands it constants and binds the data."""
+    """Only shell.py builds scripts; other modules pass constants or files and bind the data."""
     built = [
         f"{name}:{line}"
         for name, tree in modules().items()
@@ -248,7 +228,7 @@ def test_constant_script_source_is_accepted(source: str) -> None:
     assert built_sources(ast.parse(source)) == []
 
 
-# --- where the use case of a task is ---------------------------------------------------------------
+# --- where the use case of a task is --------------------------------------------------------------
 
 
 def use_case_of(task: str) -> str:
@@ -305,18 +285,6 @@ def test_only_cli_and_report_print() -> None:
     assert printing == []
 
 
-@pytest.mark.parametrize("package", AT_HOME)
-def test_library_is_imported_only_where_allowed(package: str) -> None:
-    elsewhere = [
-        f"{name}:{line}"
-        for name, tree in modules().items()
-        if not name.startswith(AT_HOME[package])
-        for imported, line in imports(tree)
-        if imported == package
-    ]
-    assert elsewhere == []
-
-
 def loaded_by(module: str) -> set[str]:
     """Top-level packages that a fresh interpreter holds after importing `module`."""
     code = (
@@ -335,13 +303,13 @@ def loaded_by(module: str) -> set[str]:
 
 @pytest.mark.parametrize("module", ["provision", "provision.cli.main", "provision.testing.plugin"])
 def test_start_up_imports_no_heavy_library(module: str) -> None:
-    """`invoke --list` and every run of pytest in a project that has this plugin installed pay for what these import."""
+    """`invoke --list`, and pytest in every project with this plugin, import these modules."""
     heavy = {"google", "fabric", "paramiko", "pydantic", "jinja2", "werkzeug", "rich", "tenacity"}
     assert loaded_by(module) & heavy == set()
 
 
 def test_no_archive_is_unpacked_with_the_filter_argument() -> None:
-    """`extractall(filter=…)` came with 3.11.4; Debian 12 has 3.11.2. docker/store.py says what to do instead."""
+    """`extractall(filter=…)` came with Python 3.11.4; Debian 12 has 3.11.2."""
     unpacking = [
         f"{name}:{node.lineno}"
         for name, tree in modules().items()
