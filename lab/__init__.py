@@ -1,1 +1,1 @@
-"""The lab: one host laid out as Container-Optimized OS, made of real parts, on a Linux machine with root."""
+"""The lab: a host that is laid out as Container-Optimized OS, with real sshd, mounts and Docker."""

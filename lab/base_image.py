@@ -1,8 +1,8 @@
-"""The base image of the worker, made from this machine's own parts: no registry is reachable where the lab runs.
+"""The base image of the worker, built from this machine's programs without a registry.
 
-It carries the name of the Beam SDK image of this machine's Python, so that the Dockerfile of the
-default settings builds from it: busybox, a whole Python, pip, apache-beam (the real one where pip
-can fetch it) and a boot program that stands in.
+It has the name of the Beam SDK image for this machine's Python, so that the Dockerfile of the
+default settings builds from it. It contains busybox, Python, pip, apache-beam (the real one if pip
+can fetch it) and a stand-in for Beam's boot program.
 """
 
 from __future__ import annotations
@@ -26,24 +26,22 @@ from lab.programs import PATH
 from provision.image.dockerfile import DEFAULT_BEAM, ImageSpec
 
 FORMAT = 6
-"""Changes with what is put into the image, so that an older one is not taken from the cache."""
+"""Version of the content; a cached image of another version is not used."""
 CUDA_STANDIN = "/usr/local/nvidia/lib64/.lab/packages/mps_standin/site"
-"""Where the driver's stand-ins have their libcuda for Python; no such folder comes with a real
-driver, and then nothing is changed."""
+"""The folder of the libcuda stand-in for Python; it does not exist with a real driver."""
 _PROGRAMS = """
-    [ awk basename bash cat chgrp chmod chown cmp comm cp cut date dd df diff dirname du echo env expr false find grep gzip head
-    hostname id install join kill ldconfig ln ls mkdir mkfifo mknod mktemp mv nice nl nohup nproc od paste pgrep printenv printf ps pwd
-    readlink realpath rm rmdir sed seq sha256sum sh sleep sort split stat stdbuf stty sync tac tail tar taskset tee test timeout touch
-    tr true truncate tty uname uniq unlink wc whoami xargs yes
+    [ awk basename bash cat chgrp chmod chown cmp comm cp cut date dd df diff dirname du echo env
+    expr false find grep gzip head hostname id install join kill ldconfig ln ls mkdir mkfifo mknod
+    mktemp mv nice nl nohup nproc od paste pgrep printenv printf ps pwd readlink realpath rm rmdir
+    sed seq sha256sum sh sleep sort split stat stdbuf stty sync tac tail tar taskset tee test
+    timeout touch tr true truncate tty uname uniq unlink wc whoami xargs yes
 """
-"""What Debian's images have, and so the Beam SDK's; the machine's own. Busybox stands in for
-whatever else is asked for."""
+"""Programs of Debian's images, copied from this machine; busybox provides the others."""
 _RUNTIME = """
-    libanl.so.1 libc.so.6 libdl.so.2 libgcc_s.so.1 libm.so.6 libnss_dns.so.2 libnss_files.so.2 libpthread.so.0 libresolv.so.2 librt.so.1
-    libstdc++.so.6 libutil.so.1
+    libanl.so.1 libc.so.6 libdl.so.2 libgcc_s.so.1 libm.so.6 libnss_dns.so.2 libnss_files.so.2
+    libpthread.so.0 libresolv.so.2 librt.so.1 libstdc++.so.6 libutil.so.1
 """
-"""The C and C++ run time, which every image has whole: the driver's programs and whatever is
-installed later link to it."""
+"""The C and C++ run time; the driver's programs and later packages link to it."""
 _SKIPPED = frozenset(
     {
         "site-packages",
@@ -58,22 +56,23 @@ _SKIPPED = frozenset(
 )
 _BOOT = """\
 #!/bin/sh
-# Where the SDK image has Beam's boot program. The lab runs no Dataflow job, so this one only says so.
+# Stands for Beam's boot program; the lab runs no Dataflow job.
 echo "boot: a stand-in of the lab: it starts no SDK harness" >&2
 exit 1
 """
-_ASK = """
+_PRINT_PATHS = """
 import ensurepip, json, sys, sysconfig
 print(json.dumps({
-    "executable": sys.executable, "version": "%d.%d" % sys.version_info[:2], "stdlib": sysconfig.get_path("stdlib"),
-    "purelib": sysconfig.get_path("purelib"), "wheels": getattr(ensurepip, "_WHEEL_PKG_DIR", None),
+    "executable": sys.executable, "version": "%d.%d" % sys.version_info[:2],
+    "stdlib": sysconfig.get_path("stdlib"), "purelib": sysconfig.get_path("purelib"),
+    "wheels": getattr(ensurepip, "_WHEEL_PKG_DIR", None),
 }))
 """
 
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The Python that this virtual environment was made from, with the folders it cannot do without."""
+    """The base Python of this virtual environment, with its folders."""
 
     executable: Path
     version: str
@@ -83,31 +82,35 @@ class Interpreter:
 
     @classmethod
     def find(cls) -> Interpreter:
-        """The base of the running interpreter. Its answer, not ours: a distribution may have moved its folders."""
+        """Ask the base interpreter for its folders, which distributions move."""
         base = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-        said = json.loads(
+        paths = json.loads(
             subprocess.run(
-                [base, "-IS", "-c", _ASK], check=True, capture_output=True, text=True, timeout=60
+                [base, "-IS", "-c", _PRINT_PATHS],
+                check=True,
+                capture_output=True,
+                text=True,
+                timeout=60,
             ).stdout
         )
-        wheels = Path(said["wheels"]) if said["wheels"] else None
+        wheels = Path(paths["wheels"]) if paths["wheels"] else None
         return cls(
-            Path(said["executable"]),
-            said["version"],
-            Path(said["stdlib"]),
-            Path(said["purelib"]),
+            Path(paths["executable"]),
+            paths["version"],
+            Path(paths["stdlib"]),
+            Path(paths["purelib"]),
             wheels,
         )
 
     @property
     def pip_wheel(self) -> Path:
-        """pip, as it came with this Python."""
+        """The wheel of pip that came with this Python."""
         return next((self.wheels or self.stdlib / "ensurepip" / "_bundled").glob("pip-*.whl"))
 
 
 @dataclass(frozen=True)
 class BaseImage:
-    """A root file system as a tar file, the name it goes by, and a digest of what it was made from."""
+    """A root file system as a tar file, with its image name and a digest of its sources."""
 
     reference: str
     archive: Path
@@ -117,14 +120,14 @@ class BaseImage:
 
 
 def base_image(cache: Path, busybox: Path, *, beam: str = "auto") -> BaseImage:
-    """The image, from `cache` or made now with a static `busybox`.
+    """The image, from `cache` or newly built with a static `busybox`.
 
-    `beam` says which apache-beam it has: `real` (pip has to be able to fetch it), `standin`, or
-    `auto`, whichever works. Raises `RuntimeError` where a real one cannot be had.
+    `beam` is the kind of apache-beam: `real` (fetched by pip), `standin`, or `auto` (the first that
+    works). Raises `RuntimeError` when pip cannot fetch a `real` one.
     """
     python = Interpreter.find()
     packages = None if beam == "standin" else _fetch_beam(cache, required=beam == "real")
-    made_of = [
+    sources = [
         FORMAT,
         python.version,
         str(python.executable),
@@ -132,13 +135,13 @@ def base_image(cache: Path, busybox: Path, *, beam: str = "auto") -> BaseImage:
         packages is not None,
         DEFAULT_BEAM,
     ]
-    digest = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(json.dumps(sources).encode()).hexdigest()[:16]
     archive = cache / f"base-{digest}.tar"
     if not archive.exists():
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as work:
             with tarfile.open(Path(work) / "tar", mode="w") as tar:
-                _Root(tar).write(python, busybox, packages)
+                _RootWriter(tar).write(python, busybox, packages)
             (Path(work) / "tar").replace(archive)
     return BaseImage(
         ImageSpec(python=python.version).base, archive, digest, python.version, packages is not None
@@ -146,7 +149,7 @@ def base_image(cache: Path, busybox: Path, *, beam: str = "auto") -> BaseImage:
 
 
 def _fetch_beam(cache: Path, *, required: bool) -> Path | None:
-    """apache-beam with all it needs, installed into a folder of the cache; None where pip cannot fetch it."""
+    """A cached folder with apache-beam and its dependencies; None if pip cannot fetch them."""
     folder = cache / f"apache-beam-{DEFAULT_BEAM}-{sys.implementation.cache_tag}"
     if folder.is_dir():
         return folder
@@ -181,8 +184,8 @@ def _fetch_beam(cache: Path, *, required: bool) -> Path | None:
     return None
 
 
-class _Root:
-    """A root file system being written into a tar file. Parents are made on the way; what is there already stays."""
+class _RootWriter:
+    """Writes a root file system into a tar file, with parent folders; the first entry of a path wins."""
 
     def __init__(self, tar: tarfile.TarFile) -> None:
         self.tar = tar
@@ -208,7 +211,7 @@ class _Root:
                 self.file(f"{python.purelib}/{name}", text.encode())
         else:
             self.tree(packages, str(python.purelib), skipped={"bin", "tests", "include"})
-            self.libraries(packages.rglob("*.so"), but=packages)
+            self.libraries(packages.rglob("*.so"), except_below=packages)
         self.file("/opt/apache/beam/boot", _BOOT.encode(), 0o755)
 
     def userland(self, busybox: Path) -> None:
@@ -253,14 +256,16 @@ class _Root:
             self.tree(python.wheels, str(python.wheels))
         self.libraries([python.executable, *(python.stdlib / "lib-dynload").glob("*.so")])
 
-    def libraries(self, programs: Iterable[Path], but: Path | None = None) -> None:
-        """The shared libraries that these files need, the loader included, by the paths at which they are looked for."""
-        said = subprocess.run(
+    def libraries(self, programs: Iterable[Path], except_below: Path | None = None) -> None:
+        """Add the shared libraries that these files need, the loader included."""
+        output = subprocess.run(
             ["ldd", *map(str, programs)], check=False, capture_output=True, text=True, timeout=120
         ).stdout
-        for library in sorted(set(re.findall(r"(?:=> |^\t)(/\S+)", said, re.MULTILINE))):
+        for library in sorted(set(re.findall(r"(?:=> |^\t)(/\S+)", output, re.MULTILINE))):
             path = Path(library)
-            if path.exists() and not (but and path.resolve().is_relative_to(but.resolve())):
+            if path.exists() and not (
+                except_below and path.resolve().is_relative_to(except_below.resolve())
+            ):
                 self.file(library, path.read_bytes(), 0o755)
 
     # --- entries ---
@@ -276,21 +281,21 @@ class _Root:
         self.tar.addfile(entry)
 
     def file(self, path: str, data: bytes, mode: int = 0o644, mtime: float = 0) -> None:
-        path = self.new(path)
+        path = self.claim(path)
         if path:
             entry = tarfile.TarInfo(path)
             entry.size, entry.mode, entry.mtime = len(data), mode, int(mtime)
             self.tar.addfile(entry, io.BytesIO(data))
 
     def link(self, path: str, target: str) -> None:
-        path = self.new(path)
+        path = self.claim(path)
         if path:
             entry = tarfile.TarInfo(path)
             entry.type, entry.linkname = tarfile.SYMTYPE, target
             self.tar.addfile(entry)
 
-    def new(self, path: str) -> str:
-        """The path as the archive names it, with its parents made; empty when it is there already."""
+    def claim(self, path: str) -> str:
+        """The path in the archive, with its parents added; empty when it exists already."""
         path = re.sub(r"^/?(usr/)?(s?bin)/", "bin/", path).strip("/")
         if path in self.seen:
             return ""
@@ -318,12 +323,16 @@ def _files(folder: Path, skipped: frozenset[str]) -> Iterator[Path]:
 
 
 def _beam_standin() -> dict[str, str]:
-    """A distribution of the name and version of apache-beam for machines that can fetch nothing. It runs no pipeline."""
+    """An empty distribution with the name and version of apache-beam; it runs no pipeline."""
     info = f"apache_beam-{DEFAULT_BEAM}.dist-info"
     summary = "A stand-in of the lab: the name and the version of apache-beam, and nothing of it"
     return {
         "apache_beam/__init__.py": f'"""{summary}."""\n\n__version__ = "{DEFAULT_BEAM}"\n',
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: apache-beam\nVersion: {DEFAULT_BEAM}\nSummary: {summary}\n",
+        f"{info}/METADATA": (
+            f"Metadata-Version: 2.1\nName: apache-beam\nVersion: {DEFAULT_BEAM}\n"
+            f"Summary: {summary}\n"
+        ),
         f"{info}/INSTALLER": "lab\n",
-        f"{info}/RECORD": f"apache_beam/__init__.py,,\n{info}/METADATA,,\n{info}/INSTALLER,,\n{info}/RECORD,,\n",
+        f"{info}/RECORD": "apache_beam/__init__.py,,\n"
+        + "".join(f"{info}/{name},,\n" for name in ("METADATA", "INSTALLER", "RECORD")),
     }

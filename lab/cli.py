@@ -11,8 +11,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from lab.base_image import base_image
+from lab.host import DEFAULT_FOLDER, Lab
 from lab.image import Gpu
-from lab.machine import DEFAULT_FOLDER, Lab
 from lab.programs import find_programs
 from provision.core.errors import ProvisionError
 
@@ -20,7 +20,16 @@ CACHE = Path(__file__).resolve().parent.parent / ".cache" / "lab"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status."""
+    """Run one command and return its exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        return _run(options)
+    except ProvisionError as error:
+        print(f"lab: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lab",
         description="A host laid out as Container-Optimized OS, on this machine. Needs root.",
@@ -33,7 +42,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="the lab's folder (default: %(default)s)",
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    up = commands.add_parser("up", help="start it, and print how to reach it")
+    up = commands.add_parser("up", help="start it and print its address and login")
+    _add_up_options(up)
+    commands.add_parser("down", help="end it and remove its folder")
+    commands.add_parser("status", help="print its address and login; status 1 when it does not run")
+    commands.add_parser("reboot", help="reboot it")
+    commands.add_parser("shell", help="a shell of root in it")
+    run = commands.add_parser("exec", help="run a program in it as root")
+    run.add_argument("words", nargs=argparse.REMAINDER)
+    return parser
+
+
+def _add_up_options(up: argparse.ArgumentParser) -> None:
     up.add_argument(
         "--authorized-key",
         metavar="FILE",
@@ -58,26 +78,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         choices=kinds,
         help="apache-beam in the local base image (default: %(default)s); none = no image",
     )
-    commands.add_parser("down", help="end it and remove its folder")
-    commands.add_parser("status", help="how to reach it; status 1 when it does not run")
-    commands.add_parser("reboot", help="lose what a reboot loses, and boot again")
-    commands.add_parser("shell", help="a shell of root in it")
-    run = commands.add_parser("exec", help="run a program in it as root")
-    run.add_argument("words", nargs=argparse.REMAINDER)
-    options = parser.parse_args(arguments)
-    try:
-        return _run(options)
-    except ProvisionError as error:
-        print(f"lab: {error}", file=sys.stderr)
-        return error.exit_code
 
 
 def _run(options: argparse.Namespace) -> int:
     lab = Lab(options.state)
     match options.command:
         case "up":
-            asked = {"PROVISION_LAB_GPU": options.gpu} if options.gpu else os.environ
-            lab.gpu = Gpu.from_environment(asked)
+            environment = {"PROVISION_LAB_GPU": options.gpu} if options.gpu else os.environ
+            lab.gpu = Gpu.from_environment(environment)
             if options.gpu_count is not None:
                 lab.gpu = replace(lab.gpu, count=options.gpu_count)
             lab.authorized_key = (
@@ -86,13 +94,15 @@ def _run(options: argparse.Namespace) -> int:
             lab.user_data = options.user_data.read_text() if options.user_data else ""
             lab.start()
             if options.beam != "none":
-                lab.load(base_image(CACHE, find_programs(lab.engine).busybox, beam=options.beam))
+                lab.load_base_image(
+                    base_image(CACHE, find_programs(lab.engine).busybox, beam=options.beam)
+                )
         case "down":
             lab.remove()
             return 0
         case "reboot":
             before = lab.boot_id()
-            lab.exec_inside("reboot", check=False)  # it may be ended by what it asked for
+            lab.exec_inside("reboot", check=False)  # the reboot may end this command too
             lab.wait_for_boot(after=before)
         case "shell":
             return lab.shell()

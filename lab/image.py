@@ -1,4 +1,4 @@
-"""The lab's image: /etc and /usr/local as Container-Optimized OS would bring them, and stand-ins for what it alone has."""
+"""The lab's image: /etc and /usr/local of Container-Optimized OS, with stand-ins."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from provision.testing.host.filesystem import OS_RELEASE, STANDINS
 from provision.testing.host.gpu_models import DRIVERS, OLDER_DRIVERS, gpu_model
 
 GUEST = Path(__file__).with_name("guest")
-STOOD_IN = ("docker-credential-gcr", "toolbox", "journalctl", "lsmod")
-"""The mock's stand-ins that run here as they are; those for which the lab has a wrapper lie under
-guest/bin."""
+SHARED_STANDINS = ("docker-credential-gcr", "toolbox", "journalctl", "lsmod")
+"""The mock's stand-ins that the lab runs unchanged; those with a wrapper are in guest/bin."""
 ENGINE_PROGRAMS = frozenset(
     {
         "containerd",
@@ -32,16 +31,16 @@ ENGINE_PROGRAMS = frozenset(
     }
 )
 PYTHON_STANDINS = ("mps",)
-"""Stand-ins that are Python packages; they run in a container, by the Python of its image."""
+"""Stand-ins that are Python packages; containers run them with the Python of their image."""
 NAME = "lab"
 USER_ID = 20000
 SUDOERS_ID = 1002
-"""Of metadata users; far from whatever the machine itself has."""
+"""Group of metadata users; a number that this machine does not use."""
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """The GPU that the lab shows: an accelerator type and how many; count 0 = none; `real` = the machine's own."""
+    """The lab's GPUs: accelerator type and count, or with `real` those of this machine."""
 
     accelerator: str = "nvidia-l4"
     count: int = 1
@@ -49,7 +48,7 @@ class Gpu:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Gpu:
-        """The GPU that PROVISION_LAB_GPU asks for: `real`, an accelerator type, or `none`; a stand-in of an L4 without it."""
+        """The GPU of PROVISION_LAB_GPU: `real`, `none` or an accelerator type; by default one L4."""
         match environment.get("PROVISION_LAB_GPU", ""):
             case "":
                 return cls()
@@ -64,7 +63,7 @@ class Gpu:
 def write_image(
     state: State, gpu: Gpu, programs: Programs, *, port: int, cgroup: str, user_data: str
 ) -> None:
-    """Write the whole image anew."""
+    """Replace the image."""
     shutil.rmtree(state.image, ignore_errors=True)
     _write_etc(state.image / "etc", port)
     _write_local(state, gpu, programs, user_data)
@@ -110,6 +109,11 @@ Defaults secure_path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 root ALL=(ALL:ALL) ALL
 %google-sudoers ALL=(ALL:ALL) NOPASSWD:ALL
 """
+PAM_SUDO = """\
+auth sufficient pam_permit.so
+account sufficient pam_permit.so
+session sufficient pam_permit.so
+"""
 
 
 def _write_etc(etc: Path, port: int) -> None:
@@ -119,14 +123,14 @@ def _write_etc(etc: Path, port: int) -> None:
         "hosts": f"127.0.0.1 localhost {NAME}\n::1 localhost\n",
         "passwd": PASSWD,
         "group": GROUP,
-        # "*" and not "!": an sshd without PAM refuses a locked account whatever key it shows.
+        # "*" and not "!": an sshd without PAM refuses every login of a locked account.
         "shadow": "".join(
             f"{line.split(':')[0]}:*:20000:0:99999:7:::\n" for line in PASSWD.splitlines()
         ),
         "gshadow": "",
         "nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n",
         "sudoers": SUDOERS,
-        "pam.d/sudo": "auth sufficient pam_permit.so\naccount sufficient pam_permit.so\nsession sufficient pam_permit.so\n",
+        "pam.d/sudo": PAM_SUDO,
         "fstab": "",
         "docker/daemon.json": '{"live-restore": true, "log-driver": "json-file"}\n',
         "ssh/sshd_config": _sshd_config(port),
@@ -140,8 +144,7 @@ def _write_etc(etc: Path, port: int) -> None:
 
 
 def _sshd_config(port: int) -> str:
-    # Key logins only and no root, as the security overview of Container-Optimized OS says; the rest
-    # is OpenSSH's default.
+    # Key logins only and no root, as in the security overview of Container-Optimized OS.
     return f"""\
 Port {port}
 ListenAddress 127.0.0.1
@@ -157,12 +160,12 @@ Subsystem sftp internal-sftp
 
 
 def _write_local(state: State, gpu: Gpu, programs: Programs, user_data: str) -> None:
-    """What becomes /usr/local: programs on PATH in bin, all that they are made of in lib/lab."""
+    """Write /usr/local: programs on PATH in bin, their parts in lib/lab."""
     lab, bin_dir = state.local, state.image / "local" / "bin"
     for name in ("bin", "sbin", "lib", "etc", "share"):
         (state.image / "local" / name).mkdir(parents=True)
     _copy_guest(lab)
-    for name in STOOD_IN:
+    for name in SHARED_STANDINS:
         _script(bin_dir / name, f'exec /usr/local/lib/lab/standins/bin/{name} "$@"')
     for path in (lab / "bin").iterdir():
         if path.name != "sudo":
@@ -176,18 +179,18 @@ def _write_local(state: State, gpu: Gpu, programs: Programs, user_data: str) -> 
     (lab / "user-data.yaml").write_text(user_data)
     _write_gpu(lab, gpu)
     if gpu.real and not (state.folder / "driver").is_dir():
-        real_driver.collect(state.folder / "driver")
+        real_driver.copy_driver(state.folder / "driver")
 
 
 def _copy_guest(lab: Path) -> None:
-    """The lab's own scripts and the mock's stand-ins."""
+    """Copy the lab's scripts and the mock's stand-ins."""
     shutil.copytree(GUEST, lab)
     for path in (*lab.iterdir(), *(lab / "bin").iterdir()):
         if path.is_file():
             path.chmod(0o755)
     shutil.copytree(STANDINS, lab / "standins")
     for program in (lab / "standins" / "driver").iterdir():
-        _find_state(program)
+        _add_state_folder(program)
     for name in PYTHON_STANDINS:
         target = lab / "standins" / "lib" / f"{name}_standin"
         shutil.copytree(
@@ -195,8 +198,8 @@ def _copy_guest(lab: Path) -> None:
         )
 
 
-def _find_state(program: Path) -> None:
-    """Let a stand-in of the driver find what it tells: in this host's memory, in a container beside the driver's libraries."""
+def _add_state_folder(program: Path) -> None:
+    """Make a stand-in of the driver find its state, in a container beside the driver's libraries."""
     text = program.read_text()
     if text.startswith("#!/bin/sh\n"):
         line = (
@@ -211,7 +214,7 @@ def _script(path: Path, body: str) -> None:
 
 
 def _engine_programs(programs: Programs) -> list[Path]:
-    """What comes first on PATH because the engine brought it."""
+    """The programs of the unpacked engine, which come first on PATH."""
     if programs.engine is None:
         return []
     folders = [programs.engine / name for name in ("usr/sbin", "usr/bin", "sbin", "bin")]
@@ -226,7 +229,7 @@ def _engine_programs(programs: Programs) -> list[Path]:
 
 
 def _write_sudo(lab: Path, bin_dir: Path, setpriv: Path) -> None:
-    """The machine's own sudo where it has one; else a stand-in around a copy of setpriv with root's rights."""
+    """Without sudo on this machine, add a stand-in around a setuid copy of setpriv."""
     if Path("/usr/bin/sudo").exists():
         return
     privileged = lab / "setpriv-root"
@@ -248,6 +251,8 @@ def _write_gpu(lab: Path, gpu: Gpu) -> None:
         "GPU_CLASS": card.pci_class,
     }
     (lab / "gpu").write_text(assignments(values))
-    (lab / "real-gpus").write_text(" ".join(real_driver.gpus() if gpu.real else []) + "\n")
+    (lab / "real-gpus").write_text(
+        " ".join(real_driver.gpu_minor_numbers() if gpu.real else []) + "\n"
+    )
     listed = [*DRIVERS, *((f"R{number}", number) for number in OLDER_DRIVERS)]
     (lab / "drivers").write_text("".join(f"{label} {number}\n" for label, number in listed))

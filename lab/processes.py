@@ -1,4 +1,4 @@
-"""Processes of this machine that belong to a lab, and the cgroups they leave."""
+"""The processes of a lab on this machine, and the cgroups that they leave."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lab.programs import LabError
 POLL_S = 0.05
 
 
-def child(pid: int | None) -> int | None:
-    """The only child of a process, if it has one."""
+def only_child(pid: int | None) -> int | None:
+    """The PID of the only child of a process, or None."""
     if pid is None:
         return None
     for entry in Path("/proc").iterdir():
@@ -26,8 +26,8 @@ def child(pid: int | None) -> int | None:
     return None
 
 
-def alive(pid: int) -> bool:
-    """True for a process that is there and not only waiting to be reaped."""
+def is_alive(pid: int) -> bool:
+    """True for a running process; False for a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[0] != "Z"
     except OSError:
@@ -35,24 +35,27 @@ def alive(pid: int) -> bool:
 
 
 def start_time(pid: int) -> str:
-    """When the process started, which tells it from a later one of the same number; empty for one that is gone."""
+    """The start time of a process in clock ticks; empty when it has ended.
+
+    It tells a process from a later one with the same PID.
+    """
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[19]
     except OSError:
         return ""
 
 
-def wait_until(true: Callable[[], bool], timeout_s: float, what: str) -> None:
-    """Wait for something that another process does. Raises `LabError` saying `what` is wrong when the time is over."""
+def wait_until(condition: Callable[[], bool], timeout_s: float, message: str) -> None:
+    """Wait until `condition` is true. Raises `LabError` with `message` after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
-    while not true():
+    while not condition():
         if time.monotonic() > deadline:
-            raise LabError(what, where="lab")
+            raise LabError(message, where="lab")
         time.sleep(POLL_S)
 
 
 def remove_cgroups(name: str) -> None:
-    """What Docker made below its cgroup, in each hierarchy of version 1 or in the one of version 2."""
+    """Remove the cgroups that Docker created below `name`, in all hierarchies of version 1 or 2."""
     top = Path("/sys/fs/cgroup")
     for hierarchy in (top, *(entry for entry in top.glob("*") if entry.is_dir())):
         _remove_tree(hierarchy / name.lstrip("/"))

@@ -1,4 +1,4 @@
-"""The real programs that the lab is made of: which they are, where they are, which are missing."""
+"""The programs of this machine that the lab consists of."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from provision.core.errors import ProvisionError
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-NEEDED = (
+REQUIRED = (
     "dockerd",
     "docker",
     "runc",
@@ -30,39 +30,39 @@ NEEDED = (
 
 
 class LabError(ProvisionError):
-    """The lab cannot be had, or a command in it failed."""
+    """The lab cannot start, or a command in it failed."""
 
 
 @dataclass(frozen=True)
 class Programs:
-    """The real programs that the lab is made of, by their paths on this machine."""
+    """Paths of the programs on this machine."""
 
     python: Path
     sshd: Path
     init: Path
-    """Can be the first process of a PID namespace: it reaps what is orphaned."""
+    """An init for PID namespaces, which reaps orphans, such as tini."""
     setpriv: Path
     keygen: Path
     busybox: Path
     engine: Path | None = None
-    """A folder with an unpacked Docker Engine and sshd, preferred to what is installed."""
+    """A folder with an unpacked Docker Engine and sshd, preferred to installed ones."""
     cloud_init: Path | None = None
 
     def inside(self, program: Path) -> str:
-        """The path of a program in the lab."""
+        """The path of a program inside the lab."""
         if self.engine is not None and program.is_relative_to(self.engine):
             return f"/usr/local/lib/lab/engine/{program.relative_to(self.engine)}"
         return str(program)
 
 
 def engine_folder(environment: Mapping[str, str]) -> Path | None:
-    """The folder of an unpacked Docker Engine and sshd that PROVISION_ENGINE names, for machines that can install nothing."""
+    """The folder of an unpacked Docker Engine and sshd, from PROVISION_ENGINE; None without it."""
     folder = environment.get("PROVISION_ENGINE")
     return Path(folder).resolve() if folder else None
 
 
 def find_programs(engine: Path | None, cloud_init: Path | None = None) -> Programs:
-    """What the lab is made of. Raises `LabError` naming everything that is missing."""
+    """Find the programs. Raises `LabError` with a list of all that are missing."""
     if os.geteuid() != 0:
         raise LabError("the lab needs root", fix="sudo make lab")
     path = (
@@ -71,7 +71,9 @@ def find_programs(engine: Path | None, cloud_init: Path | None = None) -> Progra
         else f"{engine}/usr/sbin:{engine}/usr/bin:{engine}/sbin:{engine}/bin:{PATH}"
     )
     found = {
-        name: Path(where) for name in NEEDED if (where := shutil.which(name, path=path)) is not None
+        name: Path(where)
+        for name in REQUIRED
+        if (where := shutil.which(name, path=path)) is not None
     }
     python = shutil.which("python3", path="/usr/bin:/bin")
     init = next(
@@ -81,7 +83,7 @@ def find_programs(engine: Path | None, cloud_init: Path | None = None) -> Progra
         None,
     )
     missing = (
-        [name for name in NEEDED if name not in found]
+        [name for name in REQUIRED if name not in found]
         + ["/usr/bin/python3"] * (python is None)
         + ["tini"] * (init is None)
     )

@@ -1,4 +1,4 @@
-"""The machine's own NVIDIA driver, collected for a lab that is to have a real GPU (PROVISION_LAB_GPU=real)."""
+"""The machine's NVIDIA driver, copied for a lab with a real GPU (PROVISION_LAB_GPU=real)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _LIBRARY = re.compile(r"lib(?:cuda|cudadebugger|nvcuvid|nvoptix|nvidia-[\w-]+)\.
 _PATH = "/usr/local/nvidia/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def collect(target: Path) -> None:
-    """Copy programs and libraries of the driver into `target`/bin and `target`/lib64, as cos-extensions lays them out.
+def copy_driver(target: Path) -> None:
+    """Copy programs and libraries into `target`/bin and `target`/lib64, as cos-extensions does.
 
-    Raises `FileNotFoundError` where there is no driver.
+    Raises `FileNotFoundError` without a driver.
     """
     if shutil.which("nvidia-smi", path=_PATH) is None:
         raise FileNotFoundError("nvidia-smi: this machine has no NVIDIA driver")
@@ -34,13 +34,13 @@ def collect(target: Path) -> None:
             shutil.copy(library, copied)
 
 
-def gpus() -> list[str]:
-    """The minor numbers of the GPUs whose device nodes this machine has."""
+def gpu_minor_numbers() -> list[str]:
+    """The minor device numbers of this machine's GPUs."""
     return sorted(path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
 
 
 def _libraries() -> Iterator[Path]:
-    """Every library of the driver that the dynamic linker knows, 64 bits only; then those of the folder of container images."""
+    """The driver's 64-bit libraries from the linker's cache, then from /usr/local/nvidia/lib64."""
     known = subprocess.run(
         ["ldconfig", "-p"], check=True, capture_output=True, text=True, timeout=60
     ).stdout

@@ -1,4 +1,4 @@
-"""The lab's folder: what is decided once and kept, and what `enter` and `boot` read."""
+"""The lab's folder: keys and port, which are kept, and the files that `enter` and `boot` read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FOLDERS = (
 
 @dataclass(frozen=True)
 class Identity:
-    """What stays the same over reboots: the port of sshd, its host key, the key that logs in."""
+    """What reboots keep: the port of sshd, its host key, the path of the login key."""
 
     port: int
     host_key: str
@@ -40,12 +40,12 @@ class Identity:
 
 @dataclass(frozen=True)
 class State:
-    """Where everything of one lab lies.
+    """The files of one lab.
 
-    folder/disk     the stateful partition (var, home, stateful): survives a reboot
-    folder/image    what the image has beside the machine's own programs: /etc and /usr/local
-    folder/root     the empty folder on which the lab's / is mounted, seen from within its namespace only
-    folder/keys     the client's key and the host's
+    folder/disk     the stateful partition (var, home, etc), which reboots keep
+    folder/image    /etc and /usr/local of the image
+    folder/root     the mount point of the lab's /, visible in its namespace only
+    folder/keys     the login key and the authorized keys
     """
 
     folder: Path
@@ -62,16 +62,16 @@ class State:
 
     @property
     def local(self) -> Path:
-        """What becomes /usr/local/lib/lab."""
+        """The folder that is /usr/local/lib/lab in the lab."""
         return self.image / "local" / "lib" / "lab"
 
     @property
     def console(self) -> Path:
-        """What the machine prints while it boots, and sshd's log."""
+        """The output of the boot, and sshd's log."""
         return self.folder / "console.log"
 
     def prepare(self, authorized_key: str | None, *, keygen: Path) -> Identity:
-        """Make folders, keys (with `keygen`) and port where they are missing; the identity of the lab."""
+        """Create missing folders, keys (with `keygen`) and the port; return the identity."""
         for name in FOLDERS:
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.disk / "var/tmp").chmod(0o1777)
@@ -97,7 +97,7 @@ class State:
         return found
 
     def identity(self) -> Identity | None:
-        """What `prepare` decided; None before."""
+        """The identity that `prepare` created; None before."""
         try:
             return Identity(**json.loads((self.folder / "identity.json").read_text()))
         except FileNotFoundError:
@@ -109,7 +109,7 @@ class State:
 
 
 def assignments(values: dict[str, str]) -> str:
-    """Variables as a file that a POSIX shell reads."""
+    """Shell assignments, one a line."""
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
 
 

@@ -1,4 +1,4 @@
-"""User-data as a script that the lab runs at every boot, as Container-Optimized OS applies it at every boot."""
+"""User-data as a script, which the lab runs at every boot."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ chmod "$mode" "$path"
 
 
 class _Recorder:
-    """A host that writes down what it is told to do."""
+    """A `BootingHost` that records each step as a script."""
 
     root_path = ""
 
@@ -36,7 +36,7 @@ class _Recorder:
 
 
 def as_script(text: str) -> str:
-    """The script for `text`; a step that fails does not keep the later ones from being done, as with cloud-init."""
+    """The script for user-data; later steps run after a failed one, as with cloud-init."""
     recorder = _Recorder()
     if text:
         cloud_init.apply(text, recorder)

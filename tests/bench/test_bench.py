@@ -20,13 +20,13 @@ ROOT = Path(__file__).parents[2]
 STEPS = {resource.name: resource for resource in nine_steps.recipe(Settings())}
 
 
-def test_ratios_are_taken_round_by_round() -> None:
+def test_ratios_are_computed_per_round() -> None:
     assert measure.ratios([2.0, 9.0], [1.0, 3.0]) == [2.0, 3.0]
     with pytest.raises(ValueError, match="shorter"):
         measure.ratios([1.0, 2.0], [1.0])
 
 
-def test_a_set_of_processes_is_timed_to_the_end_of_the_last_and_fails_as_a_whole(
+def test_timed_measures_until_last_process_ends(
     tmp_path: Path,
 ) -> None:
     wait_then_fail = "import sys; print('one'); sys.stdin.read(); sys.exit(3)"
@@ -42,7 +42,7 @@ def test_a_set_of_processes_is_timed_to_the_end_of_the_last_and_fails_as_a_whole
     assert ended.sample.cpu_s > 0
 
 
-def test_a_wrong_answer_shows_in_the_table() -> None:
+def test_table_shows_wrong_runs() -> None:
     detail = {"turns_per_host": 8.0, "hosts_cpu_s": 0.5}
     samples = [
         measure.Sample(2.0, 0.5, 1.0, ok=False, detail=detail),
@@ -55,7 +55,7 @@ def test_a_wrong_answer_shows_in_the_table() -> None:
     assert row == "| 10 | tool | 3.00 | 3.00 (2.00 to 4.00) | 0.50, 0.50 | 4 | 1 |"
 
 
-def test_a_round_that_others_disturbed_is_known_by_its_worst_cell() -> None:
+def test_disturbance_is_that_of_worst_cell() -> None:
     cores = os.cpu_count() or 1
 
     def sample(others_cpu_s: float | None) -> measure.Sample:
@@ -68,7 +68,7 @@ def test_a_round_that_others_disturbed_is_known_by_its_worst_cell() -> None:
 
 
 @pytest.mark.parametrize("name", ["driver-file", "container"])
-def test_our_own_steps_converge(name: str, tmp_path: Path) -> None:
+def test_nine_steps_converge(name: str, tmp_path: Path) -> None:
     resource = STEPS[name]
     for folder in ("nvidia", "bench"):
         (tmp_path / "var/lib" / folder).mkdir(parents=True)
@@ -81,7 +81,7 @@ def test_our_own_steps_converge(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["deploy.py", "playbook.yml"])
-def test_the_others_do_the_same(name: str) -> None:
+def test_peers_produce_the_same_state(name: str) -> None:
     text = (ROOT / "bench/peers" / name).read_text()
     for step in STEPS.values():
         if isinstance(step, File):
@@ -123,7 +123,7 @@ def differs(resource: Resource, root: Path) -> bool:
     return bool(compare(resource.read(run(resource.probe(), root)), resource.desired(Facts())))
 
 
-def test_what_a_zone_without_capacity_costs_beside_the_api(tmp_path: Path) -> None:
+def test_zone_without_capacity_costs_three_requests(tmp_path: Path) -> None:
     """Counts, not seconds: the requests of one such zone are the insert, the end of its operation, and the look for what it left."""
     from bench import create
     from tests.specs import vm_spec

@@ -69,14 +69,14 @@ def get_json(emulator: ComputeEmulator, path: str, **query: Any) -> dict[str, An
 # --- the trap that our adapter avoids, shown ------------------------------------------------------
 
 
-def test_the_client_library_polls_the_public_endpoint(instances: Any, make_spec: MakeSpec) -> None:
+def test_client_library_polls_public_endpoint(instances: Any, make_spec: MakeSpec) -> None:
     """Why `insert()` is not used: its operation leaves the endpoint it was given, and here that is forbidden."""
     operation = instances.insert(project="demo", zone=ZONE, instance_resource=resource(make_spec()))
     with pytest.raises(Exception, match=r"compute\.googleapis\.com|www\.googleapis\.com"):
         operation.result(timeout=5)
 
 
-def test_the_client_library_takes_an_error_without_code_for_success(
+def test_client_library_takes_error_without_code_for_success(
     emulator: ComputeEmulator, instances: Any, make_spec: MakeSpec
 ) -> None:
     """Why the error list is read: here its operations client is even put right, and still nothing is raised."""
@@ -93,7 +93,7 @@ def test_the_client_library_takes_an_error_without_code_for_success(
 # --- operations and instances over time -----------------------------------------------------------
 
 
-def test_an_operation_is_pending_then_running_then_done(
+def test_operation_is_pending_then_running_then_done(
     clock: SimulatedClock, make_spec: MakeSpec
 ) -> None:
     with ComputeEmulator(NullBackend(), clock=clock, operation_s=100) as emulator:
@@ -116,7 +116,7 @@ def test_an_operation_is_pending_then_running_then_done(
         operations.transport.close()
 
 
-def test_wait_returns_after_two_minutes_though_nothing_is_done(
+def test_operation_wait_returns_after_two_minutes(
     emulator: ComputeEmulator,
     clock: SimulatedClock,
     instances: Any,
@@ -133,9 +133,7 @@ def test_wait_returns_after_two_minutes_though_nothing_is_done(
     assert clock.now() - began == pytest.approx(120)
 
 
-def test_a_host_that_does_not_boot_fails_the_operation(
-    clock: SimulatedClock, make_spec: MakeSpec
-) -> None:
+def test_failed_boot_fails_insert(clock: SimulatedClock, make_spec: MakeSpec) -> None:
     class Broken(NullBackend):
         def boot(
             self, name: str, zone: str, metadata: dict[str, str], gpu: str | None, gpu_count: int
@@ -157,9 +155,7 @@ def test_a_host_that_does_not_boot_fails_the_operation(
         operations.transport.close()
 
 
-def test_a_host_that_does_not_boot_again_keeps_its_disk(
-    clock: SimulatedClock, make_spec: MakeSpec
-) -> None:
+def test_failed_restart_keeps_disk(clock: SimulatedClock, make_spec: MakeSpec) -> None:
     class Once(NullBackend):
         def boot(
             self, name: str, zone: str, metadata: dict[str, str], gpu: str | None, gpu_count: int
@@ -178,7 +174,7 @@ def test_a_host_that_does_not_boot_again_keeps_its_disk(
         instances.transport.close()
 
 
-def test_reset_reboots_and_forgets_nothing(
+def test_reset_reboots_and_keeps_state(
     instances: Any, emulator: ComputeEmulator, hosts: NullBackend, make_spec: MakeSpec
 ) -> None:
     insert(instances, make_spec())
@@ -189,7 +185,7 @@ def test_reset_reboots_and_forgets_nothing(
     assert [event for event, _, _ in hosts.events] == ["boot", "halt", "boot"]
 
 
-def test_hosts_end_with_the_emulator(hosts: NullBackend, make_spec: MakeSpec) -> None:
+def test_stop_destroys_hosts(hosts: NullBackend, make_spec: MakeSpec) -> None:
     with ComputeEmulator(hosts) as emulator:
         instances = client(compute_v1.InstancesClient, emulator)
         insert(instances, make_spec())
@@ -198,7 +194,7 @@ def test_hosts_end_with_the_emulator(hosts: NullBackend, make_spec: MakeSpec) ->
     assert hosts.events == [("boot", "dev", ZONE), ("destroy", "dev", ZONE)]
 
 
-def test_instances_outlive_the_emulator(
+def test_restore_boots_saved_instances(
     clock: SimulatedClock, hosts: NullBackend, make_spec: MakeSpec
 ) -> None:
     first = ComputeEmulator(hosts, clock=clock).start()
@@ -229,7 +225,7 @@ def test_instances_outlive_the_emulator(
 # --- labels, metadata -----------------------------------------------------------------------------
 
 
-def test_labels_need_the_current_fingerprint(instances: Any, make_spec: MakeSpec) -> None:
+def test_set_labels_needs_current_fingerprint(instances: Any, make_spec: MakeSpec) -> None:
     insert(instances, make_spec())
     vm = instances.get(project="demo", zone=ZONE, instance="dev")
     change = compute_v1.InstancesSetLabelsRequest(
@@ -264,7 +260,7 @@ def test_set_metadata_replaces_all_items(instances: Any, make_spec: MakeSpec) ->
     assert after.fingerprint != vm.metadata.fingerprint
 
 
-def test_the_serial_port_is_a_ring(
+def test_serial_port_keeps_last_megabyte(
     instances: Any, emulator: ComputeEmulator, make_spec: MakeSpec
 ) -> None:
     insert(instances, make_spec())
@@ -275,7 +271,7 @@ def test_the_serial_port_is_a_ring(
     assert output.contents.endswith("xthe end")
 
 
-def test_guest_attributes_by_key(
+def test_guest_attributes_are_read_by_key(
     instances: Any, emulator: ComputeEmulator, make_spec: MakeSpec
 ) -> None:
     insert(instances, make_spec())
@@ -293,9 +289,7 @@ def test_guest_attributes_by_key(
 # --- lists ----------------------------------------------------------------------------------------
 
 
-def test_a_list_comes_in_pages(
-    instances: Any, emulator: ComputeEmulator, make_spec: MakeSpec
-) -> None:
+def test_list_is_paged(instances: Any, emulator: ComputeEmulator, make_spec: MakeSpec) -> None:
     for number in range(5):
         insert(instances, make_spec(name=f"dev-{number}"))
     emulator.calls.clear()
@@ -306,7 +300,7 @@ def test_a_list_comes_in_pages(
     assert len(emulator.calls) == 3
 
 
-def test_a_list_can_begin_with_the_youngest(
+def test_list_can_be_ordered_by_creation_time(
     instances: Any, emulator: ComputeEmulator, clock: SimulatedClock, make_spec: MakeSpec
 ) -> None:
     for name in ("b", "c", "a"):
@@ -320,7 +314,7 @@ def test_a_list_can_begin_with_the_youngest(
     assert [[vm["name"] for vm in items] for items in orders] == [["a", "b", "c"], ["a", "c", "b"]]
 
 
-def test_an_aggregated_list_shows_empty_scopes(
+def test_aggregated_list_has_empty_scopes(
     instances: Any, emulator: ComputeEmulator, make_spec: MakeSpec
 ) -> None:
     insert(instances, make_spec())
@@ -340,7 +334,7 @@ def test_an_aggregated_list_shows_empty_scopes(
         ("labels.none=me", []),
     ],
 )
-def test_lists_are_filtered(
+def test_list_filter_selects_resources(
     instances: Any,
     emulator: ComputeEmulator,
     make_spec: MakeSpec,
@@ -364,7 +358,7 @@ def test_lists_are_filtered(
         {"orderBy": "status"},
     ],
 )
-def test_a_list_that_is_not_understood_is_refused(
+def test_invalid_list_parameter_is_refused(
     free_emulator: ComputeEmulator, query: dict[str, str]
 ) -> None:
     path = f"{free_emulator.endpoint}/compute/v1/projects/demo/zones/{ZONE}/instances"
@@ -374,7 +368,7 @@ def test_a_list_that_is_not_understood_is_refused(
 # --- the catalogue --------------------------------------------------------------------------------
 
 
-def test_every_resource_of_the_catalogue_is_listed_and_found(emulator: ComputeEmulator) -> None:
+def test_catalogue_resources_are_listed_and_found(emulator: ComputeEmulator) -> None:
     """Their shapes are judged with all traffic when the test ends."""
     zone = f"projects/demo/zones/{ZONE}"
     for path in (
@@ -393,7 +387,7 @@ def test_every_resource_of_the_catalogue_is_listed_and_found(emulator: ComputeEm
     }
 
 
-def test_machine_types_say_which_gpus_they_bring(emulator: ComputeEmulator) -> None:
+def test_machine_type_lists_bundled_gpus(emulator: ComputeEmulator) -> None:
     items = get_json(
         emulator,
         "projects/demo/aggregated/machineTypes",
@@ -407,12 +401,12 @@ def test_machine_types_say_which_gpus_they_bring(emulator: ComputeEmulator) -> N
     assert items["zones/us-central1-f"]["warning"]["code"] == "NO_RESULTS_ON_PAGE"
 
 
-def test_accelerators_are_listed_by_zone(emulator: ComputeEmulator) -> None:
+def test_accelerator_types_depend_on_zone(emulator: ComputeEmulator) -> None:
     items = get_json(emulator, "projects/demo/aggregated/acceleratorTypes")["items"]
     assert [gpu["name"] for gpu in items["zones/us-west1-c"]["acceleratorTypes"]] == ["nvidia-l4"]
 
 
-def test_images_by_name_and_family(emulator: ComputeEmulator) -> None:
+def test_image_is_found_by_name_and_family(emulator: ComputeEmulator) -> None:
     images = "projects/cos-cloud/global/images"
     assert get_json(emulator, f"{images}/family/cos-125-lts")["name"] == "cos-125-19216-655-28"
     assert (
@@ -421,7 +415,7 @@ def test_images_by_name_and_family(emulator: ComputeEmulator) -> None:
     assert len(get_json(emulator, images)["items"]) == 6
 
 
-def test_running_vms_use_up_quota(
+def test_running_vms_use_quota(
     instances: Any, emulator: ComputeEmulator, make_spec: MakeSpec
 ) -> None:
     insert(instances, make_spec(gpu_count=2, machine_type="n1-standard-16"))
@@ -437,7 +431,7 @@ def test_running_vms_use_up_quota(
     assert other["NVIDIA_T4_GPUS"] == 0.0
 
 
-def test_a_world_of_ones_own(hosts: NullBackend) -> None:
+def test_emulator_uses_custom_catalogue(hosts: NullBackend) -> None:
     with ComputeEmulator(
         hosts, catalogue=Catalogue(zones={"moon-base1-a": ["nvidia-l4"]})
     ) as emulator:
@@ -449,7 +443,7 @@ def test_a_world_of_ones_own(hosts: NullBackend) -> None:
 # --- time -----------------------------------------------------------------------------------------
 
 
-def test_a_slow_answer_takes_its_time(emulator: ComputeEmulator, clock: SimulatedClock) -> None:
+def test_hang_fault_delays_reply(emulator: ComputeEmulator, clock: SimulatedClock) -> None:
     emulator.faults.add(Fault(kind=FaultKind.HANG, call="zones.list", seconds=30))
     began = clock.now()
     get_json(emulator, "projects/demo/zones")

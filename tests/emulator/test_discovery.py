@@ -113,18 +113,18 @@ WRONG: dict[str, tuple[Call, str]] = {
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_what_is_right_passes(name: str) -> None:
+def test_valid_call_passes(name: str) -> None:
     assert discovery().judge(GOOD[name]) == []
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_seen(name: str) -> None:
+def test_invalid_call_is_reported(name: str) -> None:
     wrong, words = WRONG[name]
     for _ in range(2):  # what was found wrong once is not remembered as fine
         assert [fault for fault in discovery().judge(wrong) if words in fault] != []
 
 
-def test_every_emulated_method_exists() -> None:
+def test_emulated_methods_are_in_discovery_document() -> None:
     judge = discovery()
     assert len(METHODS) > 40
     for rule in ROUTES.iter_rules():
@@ -143,9 +143,7 @@ def test_every_emulated_method_exists() -> None:
         assert [fault for fault in judge.judge_request(asked) if "not " in fault] == []
 
 
-def test_the_traffic_of_this_very_test_is_judged(
-    emulator: ComputeEmulator, traffic: Traffic
-) -> None:
+def test_traffic_of_test_is_validated(emulator: ComputeEmulator, traffic: Traffic) -> None:
     send(emulator, "POST", INSTANCES.removeprefix("/compute/v1/"), gpu_vm(colour="red"))
     assert len(traffic.faults()) == 1
     assert "'colour' was unexpected" in traffic.faults()[0]
@@ -171,7 +169,7 @@ def test_forgiven(compute_emulator):
 
 
 @pytest.mark.slow
-def test_a_test_of_others_fails_for_what_it_sends_wrong(tmp_path: Path) -> None:
+def test_fixture_fails_test_with_invalid_request(tmp_path: Path) -> None:
     (tmp_path / "test_others.py").write_text(OTHERS)
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)

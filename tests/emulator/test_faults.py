@@ -46,16 +46,16 @@ OPERATIONS: dict[str, tuple[Row, tuple[int, str]]] = {
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_an_operation_ends_badly(google: Google, emulator: ComputeEmulator, name: str) -> None:
+def test_operation_fault_fails_operation(
+    google: Google, emulator: ComputeEmulator, name: str
+) -> None:
     row, error = OPERATIONS[name]
     emulator.script(row)
     assert error_of(google.insert()) == error
     assert names(emulator) == []
 
 
-def test_a_stock_out_names_its_zone_and_those_that_have_room(
-    google: Google, emulator: ComputeEmulator
-) -> None:
+def test_stock_out_lists_available_zones(google: Google, emulator: ComputeEmulator) -> None:
     emulator.script(
         {"zone": "us-*", "fault": "stock_out", "available": ["us-west1-b", "us-east1-c"]}
     )
@@ -69,7 +69,9 @@ def test_a_stock_out_names_its_zone_and_those_that_have_room(
     )
 
 
-def test_a_stock_out_without_hints_has_none(google: Google, emulator: ComputeEmulator) -> None:
+def test_stock_out_without_details_lists_no_zones(
+    google: Google, emulator: ComputeEmulator
+) -> None:
     emulator.script({"fault": "stock_out"})
     assert (
         google.insert().error.errors[0].error_details[0].error_info.metadatas["zonesAvailable"]
@@ -77,7 +79,7 @@ def test_a_stock_out_without_hints_has_none(google: Google, emulator: ComputeEmu
     )
 
 
-def test_a_quota_names_its_region(google: Google, emulator: ComputeEmulator) -> None:
+def test_quota_fault_names_region(google: Google, emulator: ComputeEmulator) -> None:
     emulator.script(
         [
             {"fault": "quota", "metric": "NVIDIA_T4_GPUS", "nth": 1},
@@ -93,7 +95,7 @@ def test_a_quota_names_its_region(google: Google, emulator: ComputeEmulator) -> 
 
 
 @pytest.mark.parametrize(("word", "left"), [("leaves_vm", ["dev"]), ("leaves_disk", [])])
-def test_a_failure_may_leave_something_that_bills(
+def test_failed_insert_can_leave_vm_or_disk(
     google: Google, emulator: ComputeEmulator, word: str, left: list[str]
 ) -> None:
     emulator.script({"fault": "stock_out", word: True})
@@ -105,14 +107,16 @@ def test_a_failure_may_leave_something_that_bills(
 # --- operations that take long --------------------------------------------------------------------
 
 
-def test_a_slow_operation(google: Google, emulator: ComputeEmulator, clock: SimulatedClock) -> None:
+def test_slow_fault_delays_operation(
+    google: Google, emulator: ComputeEmulator, clock: SimulatedClock
+) -> None:
     emulator.script({"fault": "slow", "seconds": 90})
     began = clock.now()
     google.insert()
     assert clock.now() - began == pytest.approx(90)
 
 
-def test_an_operation_that_never_ends(
+def test_never_fault_keeps_operation_running(
     google: Google, emulator: ComputeEmulator, clock: SimulatedClock
 ) -> None:
     emulator.script({"fault": "never"})
@@ -148,7 +152,7 @@ ANSWERS: dict[str, tuple[Row, type[Exception], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_an_answer_goes_wrong(google: Google, emulator: ComputeEmulator, name: str) -> None:
+def test_reply_fault_breaks_reply(google: Google, emulator: ComputeEmulator, name: str) -> None:
     row, error, left = ANSWERS[name]
     emulator.script({**row, "nth": 1})
     resource = compute_v1.Instance.from_json(json.dumps(gpu_vm()))
@@ -159,7 +163,7 @@ def test_an_answer_goes_wrong(google: Google, emulator: ComputeEmulator, name: s
     assert names(emulator) == left
 
 
-def test_a_stale_fingerprint(google: Google, emulator: ComputeEmulator) -> None:
+def test_stale_fault_is_412(google: Google, emulator: ComputeEmulator) -> None:
     google.insert()
     emulator.script({"call": "instances.setLabels", "fault": "stale"})
     change = compute_v1.InstancesSetLabelsRequest(label_fingerprint=google.vm().label_fingerprint)
@@ -167,9 +171,7 @@ def test_a_stale_fingerprint(google: Google, emulator: ComputeEmulator) -> None:
         google.call("set_labels", instances_set_labels_request_resource=change)
 
 
-def test_a_silent_server_lets_go_when_it_ends(
-    google: Google, free_emulator: ComputeEmulator
-) -> None:
+def test_stop_ends_mute_connections(google: Google, free_emulator: ComputeEmulator) -> None:
     """The emulator's end does not wait for clients that wait for it."""
     free_emulator.script({"call": "zones.list", "fault": "mute_before"})
     with pytest.raises(requests.exceptions.ReadTimeout):
@@ -179,7 +181,7 @@ def test_a_silent_server_lets_go_when_it_ends(
 # --- the API of tomorrow --------------------------------------------------------------------------
 
 
-def test_fields_and_words_that_nobody_knows_yet(
+def test_future_fault_adds_unknown_fields(
     google: Google, emulator: ComputeEmulator, cloud: GceCloud
 ) -> None:
     """Neither Google's client nor ours stumbles over what a later API says."""
@@ -200,7 +202,7 @@ def test_fields_and_words_that_nobody_knows_yet(
 # --- lists ----------------------------------------------------------------------------------------
 
 
-def test_a_zone_that_cannot_be_reached_is_missing_in_the_list(
+def test_unreachable_zone_is_missing_in_aggregated_list(
     google: Google, emulator: ComputeEmulator
 ) -> None:
     for zone in (ZONE, "us-central1-b"):
@@ -229,7 +231,7 @@ def test_a_zone_that_cannot_be_reached_is_missing_in_the_list(
     ("nth", "hit"),
     [(None, [1, 2, 3, 4, 5]), (1, [1]), (3, [3]), ("2", [2]), ("2-4", [2, 3, 4]), ("4+", [4, 5])],
 )
-def test_the_nth_time(free_emulator: ComputeEmulator, nth: Any, hit: list[int]) -> None:
+def test_nth_selects_calls(free_emulator: ComputeEmulator, nth: Any, hit: list[int]) -> None:
     row = {"call": "zones.list", "fault": "http", "http_status": 503}
     free_emulator.script({**row, "nth": nth} if nth else row)
     path = f"{free_emulator.endpoint}/compute/v1/projects/{PROJECT}/zones"
@@ -238,7 +240,7 @@ def test_the_nth_time(free_emulator: ComputeEmulator, nth: Any, hit: list[int]) 
     ] == hit
 
 
-def test_each_rule_counts_every_call_that_concerns_it(free_emulator: ComputeEmulator) -> None:
+def test_each_rule_counts_its_matching_calls(free_emulator: ComputeEmulator) -> None:
     rule = {"call": "zones.list", "fault": "http"}
     free_emulator.script(
         [{**rule, "nth": n, "http_status": status} for n, status in ((3, 500), (1, 503), (2, 429))]
@@ -247,7 +249,7 @@ def test_each_rule_counts_every_call_that_concerns_it(free_emulator: ComputeEmul
     assert [requests.get(path, timeout=10).status_code for _ in range(4)] == [503, 429, 500, 200]
 
 
-def test_a_fault_of_a_zone_a_call_and_a_name(google: Google, emulator: ComputeEmulator) -> None:
+def test_fault_matches_zone_call_and_name(google: Google, emulator: ComputeEmulator) -> None:
     emulator.script(
         {"zone": "us-central1-*", "call": "instances.insert", "name": "dev-?", "fault": "stock_out"}
     )
@@ -280,7 +282,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_script_that_means_nothing_is_refused(free_emulator: ComputeEmulator, name: str) -> None:
+def test_invalid_fault_row_is_refused(free_emulator: ComputeEmulator, name: str) -> None:
     row, words = WRONG[name]
     with pytest.raises(ValueError, match=r"\w") as caught:
         free_emulator.script(row)
@@ -292,14 +294,14 @@ def test_a_script_that_means_nothing_is_refused(free_emulator: ComputeEmulator, 
     assert free_emulator.faults.armed() == []
 
 
-def test_every_fault_has_a_test() -> None:
+def test_every_fault_is_tested() -> None:
     rows = [row for row, _ in OPERATIONS.values()] + [row for row, _, _ in ANSWERS.values()]
     elsewhere = {"slow", "never", "stale", "unreachable", "hang", "future"}
     assert {str(row["fault"]) for row in rows} | elsewhere == set(FAULTS)
     assert read({"fault": "hang", "seconds": 5})[0].seconds == 5
 
 
-def test_every_fault_is_on_the_page() -> None:
+def test_every_fault_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "mock.md").read_text(encoding="utf-8")
     words = {word for make in FAULTS.values() for word in inspect.signature(make).parameters}
     assert sorted(word for word in {*FAULTS, *words} if f"`{word}`" not in page) == []
@@ -313,7 +315,7 @@ def door(emulator: ComputeEmulator, verb: str, path: str, body: Any = None) -> r
     return requests.request(verb, f"{emulator.endpoint}/emulator/{path}", json=body, timeout=10)
 
 
-def test_a_running_emulator_takes_scripts(google: Google, emulator: ComputeEmulator) -> None:
+def test_control_api_adds_and_clears_faults(google: Google, emulator: ComputeEmulator) -> None:
     row = {"zone": ZONE, "call": "instances.insert", "nth": 1, "fault": "stock_out"}
     assert door(emulator, "POST", "faults", row).status_code == 200
     assert error_of(google.insert())[0] == 503
@@ -326,7 +328,7 @@ def test_a_running_emulator_takes_scripts(google: Google, emulator: ComputeEmula
     }, "the side door is no call of the API"
 
 
-def test_time_quotas_metadata_and_events_by_the_side_door(
+def test_control_api_sets_time_quotas_metadata_and_events(
     google: Google, emulator: ComputeEmulator
 ) -> None:
     limited = {"maxRunDuration": {"seconds": "3600"}, "instanceTerminationAction": "STOP"}
@@ -364,7 +366,7 @@ def test_time_quotas_metadata_and_events_by_the_side_door(
         ("POST", "events", {"event": "preempt", "zone": ZONE, "name": "dev"}, 400),
     ],
 )
-def test_the_side_door_says_what_it_does_not_understand(
+def test_control_api_refuses_bad_requests(
     free_emulator: ComputeEmulator, verb: str, path: str, body: Any, status: int
 ) -> None:
     answer = door(free_emulator, verb, path, body)

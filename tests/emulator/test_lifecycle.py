@@ -43,7 +43,7 @@ def schedule(google: Google, **words: Any) -> Any:
 # --- on the way -----------------------------------------------------------------------------------
 
 
-def test_what_is_on_its_way_is_not_ready(slow: Google, clock: SimulatedClock) -> None:
+def test_change_of_transitional_instance_is_refused(slow: Google, clock: SimulatedClock) -> None:
     slow.insert()
     client = slow.client("Instances")
     client.stop_unary(project=PROJECT, zone=ZONE, instance="dev")
@@ -56,7 +56,7 @@ def test_what_is_on_its_way_is_not_ready(slow: Google, clock: SimulatedClock) ->
     assert slow.status() == "TERMINATED"
 
 
-def test_a_start_can_find_no_capacity(google: Google, emulator: ComputeEmulator) -> None:
+def test_start_fails_without_capacity(google: Google, emulator: ComputeEmulator) -> None:
     google.insert()
     google.call("stop")
     emulator.faults.add(stock_out(ZONE, call="instances.start"))
@@ -68,7 +68,7 @@ def test_a_start_can_find_no_capacity(google: Google, emulator: ComputeEmulator)
 
 
 @pytest.mark.parametrize(("action", "left"), [("STOP", ["TERMINATED"]), ("DELETE", [])])
-def test_a_preempted_vm_is_stopped_or_deleted(
+def test_preempted_vm_is_stopped_or_deleted(
     slow: Google, clock: SimulatedClock, action: str, left: list[str]
 ) -> None:
     slow.insert(gpu_vm(scheduling={**SPOT, "instanceTerminationAction": action}))
@@ -80,14 +80,14 @@ def test_a_preempted_vm_is_stopped_or_deleted(
     assert slow.events() == ["insert", "compute.instances.preempted"]
 
 
-def test_simulated_maintenance_preempts_spot_vms(google: Google) -> None:
+def test_maintenance_preempts_spot_vm(google: Google) -> None:
     google.insert(gpu_vm(scheduling=SPOT))
     google.call("simulate_maintenance_event")
     assert google.status() == "TERMINATED"
     assert google.events() == ["insert", "simulateMaintenanceEvent", "compute.instances.preempted"]
 
 
-def test_maintenance_stops_a_gpu_vm_and_restarts_it(
+def test_maintenance_restarts_gpu_vm(
     slow: Google, clock: SimulatedClock, hosts: NullBackend
 ) -> None:
     slow.insert()
@@ -104,13 +104,13 @@ def test_maintenance_stops_a_gpu_vm_and_restarts_it(
     ]
 
 
-def test_maintenance_leaves_a_vm_down_that_may_not_restart(google: Google) -> None:
+def test_maintenance_stops_vm_without_automatic_restart(google: Google) -> None:
     google.insert(gpu_vm(scheduling=scheduling(automaticRestart=False)))
     google.call("simulate_maintenance_event")
     assert google.status() == "TERMINATED"
 
 
-def test_maintenance_passes_by_a_vm_that_migrates(google: Google, hosts: NullBackend) -> None:
+def test_maintenance_keeps_migrating_vm_running(google: Google, hosts: NullBackend) -> None:
     google.insert(gpu_vm(guestAccelerators=[], scheduling={"onHostMaintenance": "MIGRATE"}))
     google.call("simulate_maintenance_event")
     assert google.status() == "RUNNING"
@@ -118,7 +118,7 @@ def test_maintenance_passes_by_a_vm_that_migrates(google: Google, hosts: NullBac
 
 
 @pytest.mark.parametrize(("restarts", "end"), [(True, "RUNNING"), (False, "TERMINATED")])
-def test_a_broken_host_is_repaired(
+def test_host_error_restarts_vm(
     slow: Google, clock: SimulatedClock, restarts: bool, end: str
 ) -> None:
     slow.insert(gpu_vm(scheduling=scheduling(automaticRestart=restarts)))
@@ -129,21 +129,21 @@ def test_a_broken_host_is_repaired(
     assert slow.status() == end
 
 
-def test_a_guest_that_powers_off_stays_off(google: Google, emulator: ComputeEmulator) -> None:
+def test_guest_poweroff_leaves_vm_terminated(google: Google, emulator: ComputeEmulator) -> None:
     google.insert()
     emulator.guest_stopped("dev", ZONE)
     assert google.status() == "TERMINATED"
     assert google.events()[-1] == "compute.instances.guestTerminate"
 
 
-def test_only_spot_vms_are_preempted(google: Google, emulator: ComputeEmulator) -> None:
+def test_preempting_standard_vm_is_refused(google: Google, emulator: ComputeEmulator) -> None:
     google.insert()
     with pytest.raises(ValueError, match="dev is not a Spot VM"):
         emulator.preempt("dev", ZONE)
     assert google.status() == "RUNNING"
 
 
-def test_nothing_befalls_what_does_not_run(emulator: ComputeEmulator) -> None:
+def test_event_needs_running_vm(emulator: ComputeEmulator) -> None:
     with pytest.raises(KeyError, match="no running instance"):
         emulator.preempt("dev", ZONE)
 
@@ -156,7 +156,7 @@ def stamp(clock: SimulatedClock, in_s: float) -> str:
 
 
 @pytest.mark.parametrize(("action", "left"), [("STOP", ["TERMINATED"]), ("DELETE", [])])
-def test_the_run_time_ends(
+def test_run_time_limit_stops_or_deletes_vm(
     google: Google, emulator: ComputeEmulator, clock: SimulatedClock, action: str, left: list[str]
 ) -> None:
     google.insert(
@@ -173,7 +173,7 @@ def test_the_run_time_ends(
     assert [vm["status"] for vm in emulator.instances(PROJECT)] == left
 
 
-def test_the_run_time_begins_anew_with_each_start(google: Google, clock: SimulatedClock) -> None:
+def test_start_resets_run_time(google: Google, clock: SimulatedClock) -> None:
     google.insert(gpu_vm(scheduling=scheduling(**LIMITED)))
     clock.advance(3000)
     google.call("stop")
@@ -185,9 +185,7 @@ def test_the_run_time_begins_anew_with_each_start(google: Google, clock: Simulat
     assert google.status() == "TERMINATED"
 
 
-def test_the_run_time_is_counted_exactly_though_nobody_looked(
-    slow: Google, clock: SimulatedClock
-) -> None:
+def test_overdue_events_happen_at_their_times(slow: Google, clock: SimulatedClock) -> None:
     """Days pass at once, and still each thing happens at its time: inserted at 100 s, over at 3700 s, stopped at 3800 s."""
     began = clock.now()
     send(
@@ -202,7 +200,7 @@ def test_the_run_time_is_counted_exactly_though_nobody_looked(
     )
 
 
-def test_a_time_of_the_day_is_a_limit_as_well(google: Google, clock: SimulatedClock) -> None:
+def test_termination_time_stops_vm(google: Google, clock: SimulatedClock) -> None:
     until = stamp(clock, 600)
     google.insert(
         gpu_vm(scheduling=scheduling(terminationTime=until, instanceTerminationAction="STOP"))
@@ -216,7 +214,7 @@ def test_a_time_of_the_day_is_a_limit_as_well(google: Google, clock: SimulatedCl
 # --- scheduling options ---------------------------------------------------------------------------
 
 
-def test_scheduling_is_changed_while_stopped_alone(google: Google, clock: SimulatedClock) -> None:
+def test_set_scheduling_needs_stopped_vm(google: Google, clock: SimulatedClock) -> None:
     google.insert(gpu_vm(scheduling=scheduling(**LIMITED)))
     with pytest.raises(BadRequest, match="must be stopped"):
         schedule(google, max_run_duration=compute_v1.Duration(seconds=7200))
@@ -243,7 +241,7 @@ def test_scheduling_is_changed_while_stopped_alone(google: Google, clock: Simula
     assert google.status() == "RUNNING"
 
 
-def test_what_is_not_sent_again_is_gone(google: Google) -> None:
+def test_set_scheduling_replaces_all_options(google: Google) -> None:
     """The options are replaced as a whole: so a limit is taken away, and so a GPU VM's maintenance policy is lost by mistake."""
     google.insert(gpu_vm(scheduling=scheduling(**LIMITED)))
     google.call("stop")
@@ -258,7 +256,7 @@ def test_what_is_not_sent_again_is_gone(google: Google) -> None:
     assert (changed.max_run_duration.seconds, changed.automatic_restart) == (0, False)
 
 
-def test_a_change_of_scheduling_has_to_be_possible(google: Google) -> None:
+def test_set_scheduling_refuses_invalid_options(google: Google) -> None:
     google.insert()
     google.call("stop")
     with pytest.raises(BadRequest, match="do not support live migration"):
@@ -330,7 +328,7 @@ BAD: dict[str, tuple[Body, str]] = {
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_good_scheduling_is_accepted_and_shown(google: Google, name: str) -> None:
+def test_valid_scheduling_is_accepted_and_shown(google: Google, name: str) -> None:
     vm = l4_vm(scheduling=FLEX) if GOOD[name] is FLEX else gpu_vm(scheduling=GOOD[name])
     assert error_of(google.insert(vm)) == (0, "")
     shown = google.vm().scheduling
@@ -338,7 +336,7 @@ def test_good_scheduling_is_accepted_and_shown(google: Google, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_scheduling_is_refused(free_emulator: ComputeEmulator, name: str) -> None:
+def test_invalid_scheduling_is_refused(free_emulator: ComputeEmulator, name: str) -> None:
     options, words = BAD[name]
     vm = (
         l4_vm
@@ -353,7 +351,7 @@ def test_bad_scheduling_is_refused(free_emulator: ComputeEmulator, name: str) ->
 @pytest.mark.parametrize(
     ("wait_s", "status"), [(0, 200), (90, 200), (7200, 200), (89, 400), (7201, 400)]
 )
-def test_a_flex_start_request_waits_for_a_while(
+def test_flex_start_request_waits_for_capacity(
     free_emulator: ComputeEmulator, wait_s: int, status: int
 ) -> None:
     body = l4_vm(scheduling=FLEX, params={"requestValidForDuration": {"seconds": str(wait_s)}})

@@ -201,12 +201,12 @@ def insert(
     return requests.post(url, json=body, params=query, timeout=10)
 
 
-def test_the_good_body_is_good(free_emulator: ComputeEmulator) -> None:
+def test_valid_insert_is_accepted(free_emulator: ComputeEmulator) -> None:
     assert insert(free_emulator, good_body()).json()["status"] == "PENDING"
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_body_is_refused(free_emulator: ComputeEmulator, name: str) -> None:
+def test_invalid_insert_is_refused(free_emulator: ComputeEmulator, name: str) -> None:
     change, status, words = BAD[name]
     body = deepcopy(good_body())
     change(body)
@@ -233,7 +233,7 @@ def test_a_bad_body_is_refused(free_emulator: ComputeEmulator, name: str) -> Non
         (ZONE, "machineTypes/none"),
     ],
 )
-def test_what_is_not_there_is_404(free_emulator: ComputeEmulator, zone: str, path: str) -> None:
+def test_unknown_resource_is_404(free_emulator: ComputeEmulator, zone: str, path: str) -> None:
     answer = requests.get(
         f"{free_emulator.endpoint}/compute/v1/projects/demo/zones/{zone}/{path}", timeout=10
     )
@@ -242,7 +242,7 @@ def test_what_is_not_there_is_404(free_emulator: ComputeEmulator, zone: str, pat
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH"])
-def test_a_method_that_is_not_emulated_says_so(free_emulator: ComputeEmulator, method: str) -> None:
+def test_unemulated_method_is_404(free_emulator: ComputeEmulator, method: str) -> None:
     answer = requests.request(
         method,
         f"{free_emulator.endpoint}/compute/v1/projects/demo/zones/{ZONE}/instances/dev",
@@ -253,9 +253,7 @@ def test_a_method_that_is_not_emulated_says_so(free_emulator: ComputeEmulator, m
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '"x"'])
-def test_a_body_that_is_no_object_is_a_parse_error(
-    free_emulator: ComputeEmulator, text: str
-) -> None:
+def test_body_without_object_is_parse_error(free_emulator: ComputeEmulator, text: str) -> None:
     url = f"{free_emulator.endpoint}/compute/v1/projects/demo/zones/{ZONE}/instances"
     answer = requests.post(url, data=text, timeout=10)
     assert answer.json()["error"]["errors"][0]["reason"] == "parseError"
@@ -264,7 +262,7 @@ def test_a_body_that_is_no_object_is_a_parse_error(
 @pytest.mark.parametrize(
     "headers", [{"Origin": "https://example.com"}, {"Host": "rebound.example.com:80"}]
 )
-def test_a_page_of_the_web_is_not_answered(
+def test_browser_request_is_refused(
     free_emulator: ComputeEmulator, headers: dict[str, str]
 ) -> None:
     """User-data of an instance of the mock runs on this machine; a browser must not carry it here."""
@@ -284,7 +282,7 @@ def test_a_page_of_the_web_is_not_answered(
     )
 
 
-def test_half_a_request_is_none(free_emulator: ComputeEmulator) -> None:
+def test_partial_request_has_no_effect(free_emulator: ComputeEmulator) -> None:
     """A client that is killed while it sends: nothing happens, and nothing is counted."""
     address, _, port = free_emulator.endpoint.removeprefix("http://").partition(":")
     path = f"/compute/v1/projects/demo/zones/{ZONE}/instances"
@@ -303,7 +301,7 @@ def test_half_a_request_is_none(free_emulator: ComputeEmulator) -> None:
 REQUEST_ID = "11111111-2222-4333-8444-555555555555"
 
 
-def test_the_same_request_again_is_the_same_operation(free_emulator: ComputeEmulator) -> None:
+def test_repeated_request_id_returns_same_operation(free_emulator: ComputeEmulator) -> None:
     first = insert(free_emulator, good_body(), requestId=REQUEST_ID).json()
     again = insert(free_emulator, good_body(), requestId=REQUEST_ID).json()
     assert first["name"] == again["name"]
@@ -311,7 +309,7 @@ def test_the_same_request_again_is_the_same_operation(free_emulator: ComputeEmul
     assert len(free_emulator.instances("demo")) == 1
 
 
-def test_another_request_for_the_same_name_is_409(free_emulator: ComputeEmulator) -> None:
+def test_second_insert_of_name_is_409(free_emulator: ComputeEmulator) -> None:
     insert(free_emulator, good_body(), requestId=REQUEST_ID)
     answer = insert(free_emulator, good_body())
     assert answer.status_code == 409
@@ -319,11 +317,11 @@ def test_another_request_for_the_same_name_is_409(free_emulator: ComputeEmulator
 
 
 @pytest.mark.parametrize("request_id", ["x", "00000000-0000-0000-0000-000000000000"])
-def test_a_malformed_request_id_is_refused(free_emulator: ComputeEmulator, request_id: str) -> None:
+def test_malformed_request_id_is_refused(free_emulator: ComputeEmulator, request_id: str) -> None:
     assert insert(free_emulator, good_body(), requestId=request_id).status_code == 400
 
 
-def test_a_request_id_is_good_for_one_request(free_emulator: ComputeEmulator) -> None:
+def test_request_id_of_other_request_is_refused(free_emulator: ComputeEmulator) -> None:
     insert(free_emulator, good_body(), requestId=REQUEST_ID)
     answer = insert(free_emulator, {**good_body(), "name": "other"}, requestId=REQUEST_ID)
     assert (answer.status_code, answer.json()["error"]["errors"][0]["reason"]) == (400, "invalid")

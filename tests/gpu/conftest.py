@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from lab.base_image import BaseImage
-from lab.machine import Lab
+from lab.host import Lab
 from provision import templating
 from tests.lab.conftest import GPU, image, lab
 
@@ -132,7 +132,7 @@ def machine(
 ) -> Iterator[Machine]:
     """The lab, booted as a VM of ours would be and reached through SSH by the program itself."""
     lab.user_data = templating.user_data({})
-    lab.forget()
+    lab.reset_disk()
     folder = tmp_path_factory.mktemp("gpu")
     project = folder / "project"
     project.mkdir()

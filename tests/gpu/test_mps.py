@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from lab.machine import Lab
+from lab.host import Lab
 from lab.programs import find_programs
 from tests.gpu.conftest import RESULTS, Machine, frameworks
 

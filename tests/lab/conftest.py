@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from lab.base_image import BaseImage, base_image
+from lab.host import Lab
 from lab.image import Gpu
-from lab.machine import Lab
 from lab.programs import LabError, engine_folder, find_programs
 from provision import templating
 from provision.core.engine import converge
@@ -55,7 +55,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandOutput:
     """What a command answered."""
 
     status: int
@@ -69,22 +69,22 @@ class Ssh:
 
     transport: Transport
 
-    def __call__(self, command: str, *, timeout_s: float = 120.0) -> Said:
+    def __call__(self, command: str, *, timeout_s: float = 120.0) -> CommandOutput:
         """Run a command line as the login user."""
         out, err = bytearray(), bytearray()
         status = self.transport.exchange(
             command, on_stdout=out.extend, on_stderr=err.extend, timeout_s=timeout_s
         )
-        return Said(status, out.decode(), err.decode())
+        return CommandOutput(status, out.decode(), err.decode())
 
-    def script(self, body: Script) -> Said:
+    def script(self, body: Script) -> CommandOutput:
         """Run a script of the toolkit as root."""
         command, stdin = script_command(body, become="sudo")
         out, err = bytearray(), bytearray()
         status = self.transport.exchange(
             command, stdin, on_stdout=out.extend, on_stderr=err.extend, timeout_s=120
         )
-        return Said(status, out.decode(), err.decode())
+        return CommandOutput(status, out.decode(), err.decode())
 
     def converge(self, resources: list[Resource], *, check: bool = False) -> HostReport:
         """Bring the lab to a recipe."""
@@ -144,7 +144,7 @@ def lab(clean_session: None) -> Iterator[Lab]:
 def image(lab: Lab) -> BaseImage:
     """The base image of the worker, loaded."""
     made = base_image(ROOT / ".cache" / "lab", find_programs(lab.engine).busybox, beam=BEAM)
-    lab.load(made)
+    lab.load_base_image(made)
     return made
 
 
@@ -188,7 +188,7 @@ def worker_recipe(settings: Settings, image: BaseImage) -> list[Resource]:
 
 
 @pytest.fixture
-def box(
+def worker_container(
     login: Callable[[], Ssh],
     recipe: list[Resource],
     worker_recipe: list[Resource],

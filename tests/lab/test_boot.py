@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lab.base_image import BaseImage
-from lab.machine import Lab
+from lab.host import Lab
 from provision import templating
 from provision.core.errors import Unreachable
 from provision.core.facts import FACTS, read_facts
@@ -43,11 +43,11 @@ def seed(lab: Lab, recipe: list[Resource]) -> str:
 
 
 @pytest.mark.usefixtures("image")
-def test_a_new_machine_provisions_itself_from_its_user_data(
+def test_user_data_provisions_new_machine(
     lab: Lab, applier: str, recipe: list[Resource], login: Callable[[], Ssh]
 ) -> None:
     lab.user_data = seed(lab, recipe)
-    lab.forget()
+    lab.reset_disk()
     assert lab.wait_for_unit(BOOT_UNIT) == "active", lab.exec_inside(
         "journalctl", "-u", BOOT_UNIT
     ).stdout
@@ -74,11 +74,9 @@ def test_user_data_is_applied_at_every_boot(lab: Lab, applier: str) -> None:
     lab.exec_inside("rm", "/var/lib/probe-runs")
 
 
-def test_a_newer_boot_script_is_not_replaced_by_the_seed(
-    lab: Lab, applier: str, image: BaseImage
-) -> None:
+def test_seed_keeps_newer_boot_script(lab: Lab, applier: str, image: BaseImage) -> None:
     lab.user_data = templating.user_data({"boot.sh": "#!/bin/sh\necho old >/run/which\n"})
-    lab.forget()
+    lab.reset_disk()
     lab.wait_for_unit(BOOT_UNIT)
     assert lab.exec_inside("cat", "/run/which").stdout == "old\n"
     lab.exec_inside("sh", "-c", "echo 'echo new >/run/which' >/var/lib/provision/boot.sh")
@@ -87,7 +85,7 @@ def test_a_newer_boot_script_is_not_replaced_by_the_seed(
     assert lab.exec_inside("cat", "/run/which").stdout == "new\n"
 
 
-def test_a_reboot_can_be_asked_for_from_within(lab: Lab, login: Callable[[], Ssh]) -> None:
+def test_sudo_reboot_reboots_lab(lab: Lab, login: Callable[[], Ssh]) -> None:
     before = lab.exec_inside("cat", "/proc/sys/kernel/random/boot_id").stdout
     with suppress(Unreachable):  # the connection may go before the command has ended
         login()("sudo touch /etc/lost /run/lost /tmp/lost /var/lib/kept; sudo reboot")
@@ -102,7 +100,7 @@ def test_a_reboot_can_be_asked_for_from_within(lab: Lab, login: Callable[[], Ssh
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
 @pytest.mark.parametrize("unit", ["provision-boot.service", "provision-host-keys.service"])
-def test_units_are_what_systemd_accepts(unit: str, lab: Lab, tmp_path: Path) -> None:
+def test_systemd_accepts_units(unit: str, lab: Lab, tmp_path: Path) -> None:
     """The stand-in of systemctl runs units; systemd itself says that they are right, as they lie on the host."""
     lab.user_data = templating.user_data({})
     lab.reboot()

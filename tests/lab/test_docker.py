@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from lab.base_image import BaseImage
-from lab.machine import Done, Lab
+from lab.host import CommandResult, Lab
 
 CLONE = ("c", "1", "3")
 PROGRAM = """
@@ -33,24 +33,24 @@ class _Docker:
         self.lab = lab
         self.reference = reference
 
-    def __call__(self, words: str, *, check: bool = True) -> Done:
+    def __call__(self, words: str, *, check: bool = True) -> CommandResult:
         return self.lab.exec_inside(
             "docker", *shlex.split(words.replace("IMAGE", self.reference)), check=check
         )
 
-    def run(self, flags: str, command: str, *, check: bool = True) -> Done:
+    def run(self, flags: str, command: str, *, check: bool = True) -> CommandResult:
         return self(
             f"run --rm --network host {flags} --entrypoint sh IMAGE -c {shlex.quote(command)}",
             check=check,
         )
 
 
-def test_its_engine_is_its_own(docker: _Docker) -> None:
+def test_lab_has_its_own_docker_engine(docker: _Docker) -> None:
     said = docker("info --format '{{.DockerRootDir}} {{.Name}} {{.DefaultRuntime}}'").stdout.split()
     assert said == ["/var/lib/docker", "lab", "clipped"]
 
 
-def test_images_are_built_by_the_legacy_builder(docker: _Docker, lab: Lab) -> None:
+def test_legacy_builder_builds_images(docker: _Docker, lab: Lab) -> None:
     dockerfile = (
         f"FROM {docker.reference}\nRUN id -u >/who && python -c 'print(6*7)' >/answer\nENV A=b\n"
     )
@@ -63,7 +63,7 @@ def test_images_are_built_by_the_legacy_builder(docker: _Docker, lab: Lab) -> No
     docker("rmi probe")
 
 
-def test_a_container_gets_the_devices_it_is_given(docker: _Docker, lab: Lab) -> None:
+def test_container_has_given_devices(docker: _Docker, lab: Lab) -> None:
     lab.exec_inside("mknod", "-m", "666", "/dev/probe", *CLONE)
     assert (
         docker.run(
@@ -75,7 +75,7 @@ def test_a_container_gets_the_devices_it_is_given(docker: _Docker, lab: Lab) -> 
     assert docker.run("--privileged", "test -c /dev/probe && echo seen").stdout == "seen\n"
 
 
-def test_a_missing_device_is_refused_with_the_text_that_we_diagnose(docker: _Docker) -> None:
+def test_missing_device_prints_diagnosed_message(docker: _Docker) -> None:
     said = docker.run("--device /dev/nvidia9", "true", check=False)
     assert (
         said.returncode == 127
@@ -83,7 +83,7 @@ def test_a_missing_device_is_refused_with_the_text_that_we_diagnose(docker: _Doc
     assert "error gathering device information" in said.stderr
 
 
-def test_privileged_init_and_limits(docker: _Docker) -> None:
+def test_privileged_init_and_ulimit_flags_work(docker: _Docker) -> None:
     flags = "--privileged --init --ulimit nofile=16384:16384 --shm-size 1g"
     said = docker.run(flags, "cat /proc/1/comm; ulimit -Hn; df -k /dev/shm | tail -1")
     comm, limit, shm = said.stdout.splitlines()
@@ -93,14 +93,14 @@ def test_privileged_init_and_limits(docker: _Docker) -> None:
 
 
 @pytest.mark.parametrize("flags", ["", "--privileged", "--init"])
-def test_programs_are_run_in_a_running_container(docker: _Docker, flags: str) -> None:
+def test_docker_exec_runs_program(docker: _Docker, flags: str) -> None:
     docker(f"run --detach --name probe --network host {flags} --entrypoint sleep IMAGE infinity")
     assert docker("exec probe sh -c 'echo in'").stdout == "in\n"
     assert docker("exec --privileged probe id -u").stdout == "0\n"
     assert docker("exec probe sh -c 'exit 9'", check=False).returncode == 9
 
 
-def test_a_variable_without_a_value_is_taken_out(docker: _Docker) -> None:
+def test_env_without_value_removes_variable(docker: _Docker) -> None:
     """Unless the client has it itself: programs are so kept from what their image sets."""
     docker(
         "run --detach --name probe --network host --env A=b --env C=d --entrypoint sleep IMAGE infinity"
@@ -115,7 +115,7 @@ def test_a_variable_without_a_value_is_taken_out(docker: _Docker) -> None:
     )
 
 
-def test_a_noexec_folder_is_executable_in_a_container_only_read_only(
+def test_noexec_folder_is_executable_in_container_only_if_read_only(
     docker: _Docker, lab: Lab
 ) -> None:
     """The trap: with runc 1.1.5 a noexec host folder mounted `:ro` may be executed from, mounted read-write it may not."""
@@ -128,7 +128,7 @@ def test_a_noexec_folder_is_executable_in_a_container_only_read_only(
         assert "Permission denied" in refused.stderr
 
 
-def test_a_container_keeps_the_mount_options_of_its_start(docker: _Docker, lab: Lab) -> None:
+def test_container_keeps_mount_options_of_its_start(docker: _Docker, lab: Lab) -> None:
     lab.exec_inside("sh", "-c", PROGRAM)
     docker(
         "run --detach --name probe --network host --volume /var/lib/trap:/probe --entrypoint sleep IMAGE infinity"
@@ -147,7 +147,7 @@ def test_a_container_keeps_the_mount_options_of_its_start(docker: _Docker, lab: 
         lab.exec_inside("umount", "/var/lib/trap")
 
 
-def test_volumes_are_executable_where_folders_of_var_are_not(docker: _Docker) -> None:
+def test_volume_is_executable_and_var_folder_is_not(docker: _Docker) -> None:
     script = "printf '#!/bin/sh\\necho ran\\n' >/work/it; chmod 755 /work/it; /work/it"
     assert docker.run("--volume probe:/work", script).stdout == "ran\n"
     docker("volume rm probe")
@@ -159,9 +159,7 @@ def test_volumes_are_executable_where_folders_of_var_are_not(docker: _Docker) ->
     )
 
 
-def test_containers_do_not_outlive_a_reboot_and_are_started_again(
-    docker: _Docker, lab: Lab
-) -> None:
+def test_reboot_stops_containers_and_they_start_again(docker: _Docker, lab: Lab) -> None:
     docker(
         "run --detach --name probe --init --network host --restart no --entrypoint sleep IMAGE infinity"
     )
@@ -171,7 +169,7 @@ def test_containers_do_not_outlive_a_reboot_and_are_started_again(
     assert docker("exec probe echo back").stdout == "back\n"
 
 
-def test_docker_is_stopped_and_started_by_systemctl(lab: Lab) -> None:
+def test_systemctl_stops_and_starts_docker(lab: Lab) -> None:
     try:
         lab.exec_inside("systemctl", "stop", "docker")
         assert lab.exec_inside("docker", "version", check=False).returncode != 0

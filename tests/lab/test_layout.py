@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lab.machine import Lab
+from lab.host import Lab
 from tests.lab.conftest import Ssh
 
 EXECUTABLE = (
@@ -35,48 +35,48 @@ def run_from(ssh: Ssh, folder: str) -> int:
 
 
 @pytest.mark.parametrize("folder", EXECUTABLE)
-def test_programs_run_from(ssh: Ssh, folder: str) -> None:
+def test_programs_run_from_exec_folder(ssh: Ssh, folder: str) -> None:
     assert run_from(ssh, folder) == 0
 
 
 @pytest.mark.parametrize("folder", NOEXEC)
-def test_programs_do_not_run_from(ssh: Ssh, folder: str) -> None:
+def test_programs_do_not_run_from_noexec_folder(ssh: Ssh, folder: str) -> None:
     assert run_from(ssh, folder) == 126
 
 
 @pytest.mark.parametrize("folder", READ_ONLY)
-def test_root_itself_cannot_write_to(ssh: Ssh, folder: str) -> None:
+def test_root_cannot_write_to_read_only_folder(ssh: Ssh, folder: str) -> None:
     said = ssh(f"sudo touch {folder}/probe")
     assert said.status != 0
     assert "Read-only file system" in said.err
 
 
-def test_scripts_run_from_noexec_folders_when_a_shell_reads_them(ssh: Ssh) -> None:
+def test_shell_runs_script_from_noexec_folder(ssh: Ssh) -> None:
     assert (
         ssh("echo 'echo ran' >/home/dev/probe && sh /home/dev/probe; rm /home/dev/probe").out
         == "ran\n"
     )
 
 
-def test_it_says_that_it_is_container_optimized_os(ssh: Ssh) -> None:
+def test_lab_identifies_as_cos(ssh: Ssh) -> None:
     lines = ssh("cat /etc/os-release").out.splitlines()
     assert "ID=cos" in lines
     assert "VERSION_ID=125" in lines
     assert any(line.startswith("BUILD_ID=") for line in lines)
 
 
-def test_it_has_no_python(ssh: Ssh) -> None:
+def test_lab_has_no_python(ssh: Ssh) -> None:
     assert ssh("python3 -c 'print(1)'").status == 127
     assert ssh("command -v python3").out == ""
 
 
-def test_its_var_is_its_own(lab: Lab, ssh: Ssh) -> None:
+def test_lab_has_its_own_var(lab: Lab, ssh: Ssh) -> None:
     assert ssh("sudo sh -c 'echo mine >/var/lib/mine'").status == 0
     assert (lab.state.disk / "var/lib/mine").read_text() == "mine\n"
     assert ssh("test -e /var/lib/dpkg").status == 1
 
 
-def test_nothing_of_the_machine_is_mounted_below_it(ssh: Ssh) -> None:
+def test_no_mount_of_machine_is_visible(ssh: Ssh) -> None:
     targets = ssh("findmnt -rno TARGET").out.split()
     allowed = (
         "/proc",
@@ -94,15 +94,15 @@ def test_nothing_of_the_machine_is_mounted_below_it(ssh: Ssh) -> None:
     assert [target for target in targets if target != "/" and not target.startswith(allowed)] == []
 
 
-def test_processes_of_the_machine_are_not_seen(ssh: Ssh) -> None:
+def test_no_process_of_machine_is_visible(ssh: Ssh) -> None:
     assert "/init" in ssh("tr '\\0' ' ' </proc/1/cmdline").out
     assert len(ssh("ls -d /proc/[0-9]*").out.split()) < 50
 
 
-def test_a_gpu_is_on_its_pci_bus_and_no_driver_is_loaded(lab: Lab) -> None:
+def test_gpu_is_on_pci_bus_without_driver(lab: Lab) -> None:
     if lab.gpu.real:
         pytest.skip("the machine's own driver is loaded before the lab is")
-    lab.forget()  # the connection goes with the machine
+    lab.reset_disk()  # the connection goes with the machine
     found = lab.exec_inside(
         "sh", "-c", "grep -l 0x10de /sys/bus/pci/devices/*/vendor"
     ).stdout.split()

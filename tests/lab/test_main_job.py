@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lab.base_image import BaseImage
-from lab.machine import Lab
+from lab.host import Lab
 from provision import templating
 from provision.settings import Level, Settings
 from tests.acceptance.main_job import World, walk
@@ -20,7 +20,7 @@ from tests.acceptance.main_job import World, walk
 def world(lab: Lab, image: BaseImage, tmp_path: Path) -> Iterator[World]:
     """The lab as a host of the settings, booted with the user-data of a VM that was made by the toolkit."""
     lab.user_data = templating.user_data({})
-    lab.forget()
+    lab.reset_disk()
 
     def reboot() -> None:
         lab.reboot()
@@ -50,5 +50,5 @@ def world(lab: Lab, image: BaseImage, tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.mark.timeout(450)
-def test_the_main_job(world: World) -> None:
+def test_main_job_on_lab(world: World) -> None:
     walk(world)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lab.base_image import BaseImage
-from lab.machine import Lab
+from lab.host import Lab
 from provision.commands.dev.down import dev_down
 from provision.commands.dev.exec import dev_exec
 from provision.commands.dev.up import dev_up

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from lab.host import Lab
 from lab.image import Gpu
-from lab.machine import Lab
 from provision import templating
 from provision.core.engine import converge
 from provision.core.model import Status
@@ -29,7 +29,7 @@ def bare(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     machine.remove()
 
 
-def test_a_missing_gpu_is_named_and_nothing_else_is_tried(bare: Lab, tmp_path: Path) -> None:
+def test_missing_gpu_is_reported_and_stops_the_run(bare: Lab, tmp_path: Path) -> None:
     transport = connect(bare.host, known_hosts=KnownHosts(tmp_path / "known"), timeout_s=20)
     try:
         with_gpu = gpu_host(Settings.from_levels([]), boot_unit=templating.boot_unit())
@@ -53,7 +53,7 @@ def test_a_missing_gpu_is_named_and_nothing_else_is_tried(bare: Lab, tmp_path: P
         transport.close()
 
 
-def test_the_installer_itself_refuses(bare: Lab) -> None:
+def test_installer_refuses_without_gpu(bare: Lab) -> None:
     said = bare.exec_inside(
         "cos-extensions", "install", "gpu", "--", "-version=default", check=False
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from lab.base_image import BaseImage
-from lab.machine import Lab
+from lab.host import Lab
 from provision.core.model import HostReport, Status
 from provision.core.resource import Resource
 from provision.resources import (
@@ -36,7 +36,7 @@ def assert_unchanged(report: HostReport) -> None:
 @pytest.fixture(scope="module")
 def booted(lab: Lab) -> None:
     """A lab on which nothing was provisioned yet."""
-    lab.forget()
+    lab.reset_disk()
 
 
 # --- single resources -----------------------------------------------------------------------------
@@ -44,7 +44,7 @@ def booted(lab: Lab) -> None:
 
 @pytest.mark.usefixtures("booted")
 class TestSingle:
-    def test_files_and_folders(self, ssh: Ssh) -> None:
+    def test_files_and_folders_converge(self, ssh: Ssh) -> None:
         odd = '/var/lib/provision-probe/it\'s a "folder"\n$(touch /tmp/injected)/ü'
         resources: list[Resource] = [
             Directory(name="folder", path="/var/lib/provision-probe", mode="0750"),
@@ -55,7 +55,7 @@ class TestSingle:
         assert ssh("test -e /tmp/injected").status == 1
         ssh("sudo rm -r /var/lib/provision-probe")
 
-    def test_a_full_disk_leaves_the_old_file(self, ssh: Ssh) -> None:
+    def test_full_disk_keeps_old_file(self, ssh: Ssh) -> None:
         ssh(
             "sudo sh -c 'mkdir -p /mnt/disks/small && mount -t tmpfs -o size=16k tmpfs /mnt/disks/small && echo old >/mnt/disks/small/file'"
         )
@@ -69,7 +69,7 @@ class TestSingle:
         assert ssh("cat /mnt/disks/small/file; ls /mnt/disks/small | wc -l").out == "old\n1\n"
         ssh("sudo umount /mnt/disks/small")
 
-    def test_the_exec_mount_is_made_once_however_often_it_was_stacked(self, ssh: Ssh) -> None:
+    def test_stacked_exec_mount_is_reduced_to_one(self, ssh: Ssh) -> None:
         ssh(
             "sudo mkdir -p /var/lib/probe; for i in 1 2 3; do sudo mount --bind /var/lib/probe /var/lib/probe; done"
         )
@@ -87,10 +87,10 @@ class TestSingle:
 
 
 class TestHost:
-    def test_check_tells_and_changes_nothing(
+    def test_check_changes_nothing(
         self, lab: Lab, login: Callable[[], Ssh], recipe: list[Resource]
     ) -> None:
-        lab.forget()
+        lab.reset_disk()
         report = login().converge(recipe, check=True)
         assert report.round_trips == 1
         assert summary(report)["driver"] is Status.CHANGED
@@ -102,9 +102,7 @@ class TestHost:
             == ""
         )
 
-    def test_the_recipe_converges_and_then_has_nothing_to_do(
-        self, ssh: Ssh, recipe: list[Resource]
-    ) -> None:
+    def test_second_run_of_recipe_changes_nothing(self, ssh: Ssh, recipe: list[Resource]) -> None:
         first = ssh.converge(recipe)
         assert not first.failed, explain(first)
         assert first.count(Status.UNKNOWN) + first.count(Status.SKIPPED) == 0
@@ -116,15 +114,15 @@ class TestHost:
         }
         assert_unchanged(ssh.converge(recipe))
 
-    def test_the_driver_really_runs_from_the_folder(self, ssh: Ssh) -> None:
+    def test_driver_runs_from_driver_folder(self, ssh: Ssh) -> None:
         assert ssh(
             "LD_LIBRARY_PATH=/var/lib/nvidia/lib64 /var/lib/nvidia/bin/nvidia-smi -L"
         ).out.startswith("GPU 0: ")
 
-    def test_docker_reads_the_registry_login(self, ssh: Ssh) -> None:
+    def test_docker_uses_registry_credentials(self, ssh: Ssh) -> None:
         assert '"gcr.io": "gcr"' in ssh("sudo cat /var/lib/provision/docker/config.json").out
 
-    def test_a_reboot_loses_it_and_the_boot_script_brings_it_back(
+    def test_boot_script_restores_host_after_reboot(
         self, lab: Lab, login: Callable[[], Ssh], recipe: list[Resource]
     ) -> None:
         lab.reboot()
@@ -146,7 +144,7 @@ class TestWorker:
         report = ssh.converge(recipe)
         assert not report.failed, explain(report)
 
-    def test_the_rendered_dockerfile_is_built_and_the_container_runs(
+    def test_rendered_dockerfile_builds_and_container_runs(
         self, ssh: Ssh, recipe: list[Resource], worker_recipe: list[Resource]
     ) -> None:
         everything = [*recipe, *worker_recipe]
@@ -157,9 +155,7 @@ class TestWorker:
         }
         assert_unchanged(ssh.converge(everything))
 
-    def test_programs_in_the_container_see_the_gpu_and_the_driver(
-        self, ssh: Ssh, settings: Settings
-    ) -> None:
+    def test_container_programs_see_gpu_and_driver(self, ssh: Ssh, settings: Settings) -> None:
         inside = f"sudo docker exec {settings.worker.name} sh -c"
         assert ssh(f"{inside} 'nvidia-smi -L'").out.startswith("GPU 0: ")
         assert (
@@ -180,13 +176,13 @@ class TestWorker:
         )
         assert "/usr/local/nvidia/lib64" in ssh(f"{inside} 'echo $LD_LIBRARY_PATH'").out
 
-    def test_code_can_be_executed_in_the_workspace(self, ssh: Ssh, settings: Settings) -> None:
+    def test_workspace_files_are_executable(self, ssh: Ssh, settings: Settings) -> None:
         said = ssh(
             f"sudo docker exec -i {settings.worker.name} sh -c 'cat >it && chmod 755 it && ./it' <<'END'\n#!/bin/sh\necho executed\nEND\n"
         )
         assert said.out == "executed\n"
 
-    def test_another_setting_recreates_the_container_and_an_unchanged_one_does_not(
+    def test_only_changed_settings_recreate_container(
         self,
         ssh: Ssh,
         settings: Settings,
@@ -217,7 +213,7 @@ class TestWorker:
         assert ssh(f"sudo docker exec {settings.worker.name} nvidia-smi -L").out.startswith("GPU 0")
         assert not ssh.converge([*recipe, *worker_recipe]).failed
 
-    def test_after_a_reboot_the_boot_script_brings_the_worker_back(
+    def test_boot_script_restores_worker_after_reboot(
         self,
         lab: Lab,
         login: Callable[[], Ssh],

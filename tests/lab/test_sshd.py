@@ -9,20 +9,20 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from lab.machine import Lab
+from lab.host import Lab
 from provision.core.errors import HostKeyMismatch, Unreachable
 from provision.hosts.known_hosts import KnownHosts
 from provision.hosts.ssh.connection import connect
 from tests.lab.conftest import Ssh
 
 
-def test_the_login_user_is_one_of_the_guest_agent(ssh: Ssh) -> None:
+def test_login_user_has_guest_agent_groups(ssh: Ssh) -> None:
     assert ssh("id -un").out == "dev\n"
     assert {"docker", "google-sudoers"} <= set(ssh("id -Gn").out.split())
     assert ssh("echo $SHELL $HOME").out == "/bin/bash /home/dev\n"
 
 
-def test_sudo_asks_for_no_password_and_cleans_the_environment(ssh: Ssh) -> None:
+def test_sudo_needs_no_password_and_resets_environment(ssh: Ssh) -> None:
     assert ssh("sudo -n id -u").out == "0\n"
     said = ssh(
         "MARK=1 sudo -n sh -c 'echo $HOME ${MARK-unset} $SUDO_USER; command -v cos-extensions'"
@@ -30,13 +30,13 @@ def test_sudo_asks_for_no_password_and_cleans_the_environment(ssh: Ssh) -> None:
     assert said.out.splitlines() == ["/root unset dev", "/usr/local/bin/cos-extensions"]
 
 
-def test_sudo_hands_on_arguments_status_and_input(ssh: Ssh) -> None:
+def test_sudo_passes_arguments_status_and_input(ssh: Ssh) -> None:
     assert ssh("sudo -n printf '<%s>' \"it's\" 'a  b' ''").out == "<it's><a  b><>"
     assert ssh("sudo -n sh -c 'exit 7'").status == 7
     assert ssh("echo in | sudo -n cat").out == "in\n"
 
 
-def test_nobody_else_becomes_root(lab: Lab) -> None:
+def test_other_users_cannot_become_root(lab: Lab) -> None:
     said = lab.exec_inside(
         "setpriv",
         "--reuid",
@@ -61,7 +61,7 @@ def test_root_cannot_log_in(lab: Lab, tmp_path: Path) -> None:
         )
 
 
-def test_another_host_key_is_refused(lab: Lab, tmp_path: Path) -> None:
+def test_wrong_host_key_is_refused(lab: Lab, tmp_path: Path) -> None:
     other = paramiko.ECDSAKey.generate()
     with pytest.raises(HostKeyMismatch):
         connect(
@@ -71,7 +71,7 @@ def test_another_host_key_is_refused(lab: Lab, tmp_path: Path) -> None:
         )
 
 
-def test_sftp_is_on(lab: Lab) -> None:
+def test_sftp_works(lab: Lab) -> None:
     client = paramiko.SSHClient()
     client.get_host_keys().add(
         f"[127.0.0.1]:{lab.host.port}", "ssh-ed25519", paramiko.Ed25519Key(data=_blob(lab))
@@ -94,7 +94,7 @@ def test_sftp_is_on(lab: Lab) -> None:
         client.close()
 
 
-def test_keys_and_port_outlive_a_reboot(lab: Lab, login: Callable[[], Ssh]) -> None:
+def test_keys_and_port_survive_reboot(lab: Lab, login: Callable[[], Ssh]) -> None:
     before = lab.host
     boot = login()("cat /proc/sys/kernel/random/boot_id").out
     lab.reboot()

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from lab.base_image import BaseImage
-from lab.machine import Lab
+from lab.host import Lab
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def terminal(project: Path) -> Iterator[Callable[..., Terminal]]:
         os.close(each.fd)
 
 
-def test_a_shell_on_the_host(terminal: Callable[..., Terminal]) -> None:
+def test_vm_ssh_opens_host_shell(terminal: Callable[..., Terminal]) -> None:
     shell = terminal("vm.ssh")
     shell.type('stty size; echo "$USER at $(hostname)"\n')
     shell.read_until("33 77")
@@ -101,7 +101,9 @@ def test_a_shell_on_the_host(terminal: Callable[..., Terminal]) -> None:
     assert shell.status() == 5
 
 
-def test_a_shell_in_the_container(terminal: Callable[..., Terminal], box: str) -> None:
+def test_dev_shell_opens_container_shell(
+    terminal: Callable[..., Terminal], worker_container: str
+) -> None:
     shell = terminal("dev.shell")
     # docker's client tells the size once the shell runs: for a moment it is 0 0
     shell.type(
@@ -119,7 +121,7 @@ def test_a_shell_in_the_container(terminal: Callable[..., Terminal], box: str) -
     assert shell.status() == 6
 
 
-def test_the_systems_own_ssh_by_our_fragment(project: Path, lab: Lab) -> None:
+def test_system_ssh_uses_config_fragment(project: Path, lab: Lab) -> None:
     text = subprocess.run(
         [sys.executable, "-m", "provision", "vm.ssh-config"],
         check=True,

@@ -23,7 +23,7 @@ def statuses(report: HostReport) -> list[Status]:
     return [outcome.status for outcome in report.outcomes]
 
 
-def test_check_foretells_the_run_acts_and_the_next_one_finds_nothing_to_do(
+def test_check_then_run_then_second_run_changes_nothing(
     mock_cos_host: MockHost,
 ) -> None:
     foretold = converge(mock_cos_host, RECIPE, check=True)
@@ -42,7 +42,7 @@ def test_check_foretells_the_run_acts_and_the_next_one_finds_nothing_to_do(
     assert (statuses(again), again.round_trips) == ([Status.OK, Status.OK], 1)
 
 
-def test_the_whole_recipe_of_a_project(mock_cos_host: MockHost, tmp_path: Path) -> None:
+def test_converge_applies_project_recipe(mock_cos_host: MockHost, tmp_path: Path) -> None:
     (tmp_path / "its_recipe.py").write_text(
         "from provision import File\n\n\ndef extra(settings):\n"
         "    return [File(name='mark', path='/var/lib/mark', content=settings.name, needs=('nvidia-smi',))]\n"
@@ -54,7 +54,7 @@ def test_the_whole_recipe_of_a_project(mock_cos_host: MockHost, tmp_path: Path) 
     assert mock_cos_host.path("/var/lib/mark").read_text() == "mine"
 
 
-def test_a_report_that_failed_says_everything(mock_cos_host: MockHost) -> None:
+def test_failed_report_lists_every_error(mock_cos_host: MockHost) -> None:
     report = converge(
         mock_cos_host,
         [RECIPE[0], File(name="in the way", path="/var/lib/data", content="x", needs=("folder",))],
@@ -66,7 +66,7 @@ def test_a_report_that_failed_says_everything(mock_cos_host: MockHost) -> None:
     assert "  why: the path is a directory, a file is wanted" in lines
 
 
-def test_what_contradicts_itself_or_is_somebody_else_is_raised(mock_cos_host: MockHost) -> None:
+def test_bad_recipe_and_wrong_host_key_raise(mock_cos_host: MockHost) -> None:
     with pytest.raises(RecipeError, match="does not come earlier"):
         converge(mock_cos_host, RECIPE[1:])
     stranger = replace(mock_cos_host.host, host_key=None)

@@ -65,13 +65,15 @@ def build(
         ("docker container inspect nope", 1, "No such container: nope"),
     ],
 )
-def test_what_docker_refuses(shared: MockHost, command: str, status: int, text: str) -> None:
+def test_invalid_docker_command_is_refused(
+    shared: MockHost, command: str, status: int, text: str
+) -> None:
     done = shared.run(command)
     assert done.status == status
     assert text in done.output
 
 
-def test_versions_and_templates(shared: MockHost) -> None:
+def test_version_and_info_formats(shared: MockHost) -> None:
     assert shared.run("docker version --format '{{.Server.Version}}'").output == "27.5.1\n"
     assert (
         shared.run("docker info --format '{{.ServerVersion}} {{len .Runtimes}}'").output
@@ -82,7 +84,7 @@ def test_versions_and_templates(shared: MockHost) -> None:
     assert 'no entry for key "Nope"' in bad.output
 
 
-def test_a_daemon_that_is_down(cos: MockHost) -> None:
+def test_commands_fail_when_daemon_is_down(cos: MockHost) -> None:
     cos.faults.set("docker_down")
     done = cos.run("docker ps")
     assert done.status == 1
@@ -92,7 +94,7 @@ def test_a_daemon_that_is_down(cos: MockHost) -> None:
 # --- images ---------------------------------------------------------------------------------------
 
 
-def test_private_registries_want_the_helper_in_the_clients_own_configuration(cos: MockHost) -> None:
+def test_private_registry_needs_credential_helper(cos: MockHost) -> None:
     ref = "us-docker.pkg.dev/p/r/image:1"
     refused = cos.run(f"docker pull {ref}")
     assert refused.status == 1
@@ -117,7 +119,7 @@ def test_private_registries_want_the_helper_in_the_clients_own_configuration(cos
         ("pull_denied", "denied: Unauthenticated request"),
     ],
 )
-def test_pulls_that_fail(cos: MockHost, fault: str, text: str) -> None:
+def test_failing_pull_prints_registry_error(cos: MockHost, fault: str, text: str) -> None:
     cos.faults.set(fault)
     done = cos.run("docker pull python:3.11")
     assert done.status == 1
@@ -125,7 +127,7 @@ def test_pulls_that_fail(cos: MockHost, fault: str, text: str) -> None:
     assert cos.run("docker images -q").output == ""
 
 
-def test_a_login_by_password(cos: MockHost) -> None:
+def test_docker_login_with_password(cos: MockHost) -> None:
     assert (
         cos.run(
             "docker login -u oauth2accesstoken --password-stdin https://eu.gcr.io", stdin=b"token"
@@ -138,7 +140,7 @@ def test_a_login_by_password(cos: MockHost) -> None:
     ), "/root is read-only"
 
 
-def test_a_build_reads_the_context_and_keeps_labels_environment_and_files(cos: MockHost) -> None:
+def test_build_keeps_labels_environment_and_files(cos: MockHost) -> None:
     dockerfile = (
         'ARG BASE=apache/beam_python3.11_sdk:2.60.0\nFROM ${BASE}\n# a comment\nLABEL a=1 \\\n  b="two words"\n'
         'ENV PATH="/usr/local/nvidia/bin:${PATH}" \\\n    LIBS="/x${LIBS:+:$LIBS}" QUOTED="say \\"hi\\""\n'
@@ -167,7 +169,7 @@ def test_a_build_reads_the_context_and_keeps_labels_environment_and_files(cos: M
     assert cos.run("docker exec dev python /workspace/main.py").output == "1\n"
 
 
-def test_the_same_build_gives_the_same_image_and_another_file_another(cos: MockHost) -> None:
+def test_build_id_depends_on_files(cos: MockHost) -> None:
     def built(text: str) -> str:
         assert build(cos, "FROM python:3.11\nCOPY x /x\n", x=text)[0] == 0
         return cos.run("docker image inspect -f '{{.Id}}' w:1").output
@@ -191,14 +193,16 @@ def test_the_same_build_gives_the_same_image_and_another_file_another(cos: MockH
         ("FROM x\nENV A=1 B\n", "Must be of the form: name=value"),
     ],
 )
-def test_what_the_legacy_builder_refuses(shared: MockHost, dockerfile: str, text: str) -> None:
+def test_legacy_builder_refuses_buildkit_features(
+    shared: MockHost, dockerfile: str, text: str
+) -> None:
     status, output = build(shared, dockerfile)
     assert status == 1
     assert text in output
     assert shared.run("docker images -q w").output == ""
 
 
-def test_a_dockerfile_alone_on_standard_input(cos: MockHost) -> None:
+def test_build_reads_dockerfile_from_stdin(cos: MockHost) -> None:
     assert (
         cos.run("docker build --quiet --tag y -", stdin=b"FROM scratch\nLABEL x=1\n")
         .output.splitlines()[-1]
@@ -211,7 +215,7 @@ def test_a_dockerfile_alone_on_standard_input(cos: MockHost) -> None:
     )
 
 
-def test_a_failing_run_line_fails_the_build(cos: MockHost) -> None:
+def test_failing_run_instruction_fails_build(cos: MockHost) -> None:
     cos.faults.set("build_fails")
     status, output = build(cos, "FROM x\nRUN make it\n")
     assert status == 1
@@ -221,7 +225,7 @@ def test_a_failing_run_line_fails_the_build(cos: MockHost) -> None:
 # --- containers -----------------------------------------------------------------------------------
 
 
-def test_a_container_runs_commands_with_its_own_environment_folder_and_status(
+def test_exec_uses_container_environment_folder_and_status(
     cos: MockHost,
 ) -> None:
     start(cos, "--env 'A=x y' --workdir /work --volume data:/work")
@@ -246,7 +250,7 @@ def test_a_container_runs_commands_with_its_own_environment_folder_and_status(
     assert cos.run("docker exec dev sh -c 'kill -9 $$'").status == 137
 
 
-def test_programs_that_cannot_be_run_in_it(cos: MockHost) -> None:
+def test_exec_of_bad_program_fails_with_126_or_127(cos: MockHost) -> None:
     start(cos)
     missing = cos.run("docker exec dev no-such")
     assert missing.status == 127
@@ -258,7 +262,7 @@ def test_programs_that_cannot_be_run_in_it(cos: MockHost) -> None:
     assert cos.run("docker exec -t dev true").output == "the input device is not a TTY\n"
 
 
-def test_python_is_there_and_finds_the_containers_files(cos: MockHost) -> None:
+def test_container_python_finds_container_files(cos: MockHost) -> None:
     start(cos, "--volume code:/workspace")
     program = base64.b64encode(b"import sys; print(sys.argv[1:], 6 * 7)").decode()
     cos.run(
@@ -271,7 +275,7 @@ def test_python_is_there_and_finds_the_containers_files(cos: MockHost) -> None:
         assert cos.run(command).output == "['a', 'b c'] 42\n", command
 
 
-def test_volumes_outlive_containers_and_link_to_the_hosts_folders(cos: MockHost) -> None:
+def test_volumes_outlive_containers(cos: MockHost) -> None:
     start(cos, f'--volume data:/data --volume "{R}/home/user":/home/user')
     cos.run("echo from-host >~/x")
     assert (
@@ -290,7 +294,7 @@ def test_volumes_outlive_containers_and_link_to_the_hosts_folders(cos: MockHost)
     assert cos.run("docker volume rm data; docker volume ls -q").output == "data\n"
 
 
-def test_names_are_taken_once_and_a_failed_start_leaves_the_container(cos: MockHost) -> None:
+def test_container_name_is_unique_and_failed_start_keeps_container(cos: MockHost) -> None:
     failed = cos.run(
         "docker run -d --name dev --device /dev/nvidia0 --entrypoint sleep python:3.11 infinity"
     )
@@ -305,7 +309,7 @@ def test_names_are_taken_once_and_a_failed_start_leaves_the_container(cos: MockH
     assert 'The container name "/dev" is already in use' in again.output
 
 
-def test_gpus_of_the_runtime_fail_as_on_container_optimized_os(cos: MockHost) -> None:
+def test_gpus_flag_fails_as_on_cos(cos: MockHost) -> None:
     done = cos.run("docker run -d --gpus all --entrypoint sleep python:3.11 infinity")
     assert done.status == 125
     assert "Using requested mode 'cdi'" in done.output
@@ -315,7 +319,7 @@ def test_gpus_of_the_runtime_fail_as_on_container_optimized_os(cos: MockHost) ->
     )
 
 
-def test_a_container_is_found_by_its_labels_name_and_state(cos: MockHost) -> None:
+def test_ps_filters_by_label_name_and_state(cos: MockHost) -> None:
     start(cos, "--label team=a --label spec=1")
     start(cos, "--label team=b", name="other")
     cos.run("docker stop other")
@@ -340,7 +344,7 @@ def test_a_container_is_found_by_its_labels_name_and_state(cos: MockHost) -> Non
 
 
 @pytest.mark.slow
-def test_stopping_ends_every_process_of_the_container_and_none_else(cos: MockHost) -> None:
+def test_docker_stop_ends_only_container_processes(cos: MockHost) -> None:
     start(cos)
     start(cos, name="other")
     cos.run("docker exec -d dev sleep 1010; docker exec -d other sleep 1011")
@@ -360,7 +364,7 @@ def test_stopping_ends_every_process_of_the_container_and_none_else(cos: MockHos
     assert cos.run("docker rm -f dev other && docker ps -aq").output == "dev\nother\n"
 
 
-def test_a_program_that_ends_leaves_its_status_and_log(cos: MockHost) -> None:
+def test_ended_container_keeps_status_and_log(cos: MockHost) -> None:
     cos.run("docker run -d --name once python:3.11 sh -c 'echo one; echo two >&2; exit 4'")
     assert cos.run("docker wait once").output == "4\n"
     assert cos.run("docker logs once").output == "one\ntwo\n"
@@ -369,7 +373,7 @@ def test_a_program_that_ends_leaves_its_status_and_log(cos: MockHost) -> None:
     assert cos.run("docker ps -aq | wc -l").output.strip() == "1"
 
 
-def test_a_client_that_is_killed_does_not_end_what_it_started(cos: MockHost) -> None:
+def test_killed_docker_client_leaves_exec_running(cos: MockHost) -> None:
     start(cos)
     with connect(cos) as client:
         client.exec_command("docker exec dev sleep 1012 & sleep 0.5; kill $!; wait")[
@@ -378,7 +382,7 @@ def test_a_client_that_is_killed_does_not_end_what_it_started(cos: MockHost) -> 
     assert cos.run("pgrep -f 'sleep 101[2]'").status == 0
 
 
-def test_a_terminal_reaches_into_the_container(cos: MockHost) -> None:
+def test_docker_exec_tty_has_terminal(cos: MockHost) -> None:
     start(cos, "--workdir /work")
     with connect(cos) as client:
         transport = client.get_transport()
@@ -398,7 +402,7 @@ def test_a_terminal_reaches_into_the_container(cos: MockHost) -> None:
         assert channel.recv_exit_status() == 9
 
 
-def test_files_are_copied_in_and_out(cos: MockHost) -> None:
+def test_docker_cp_copies_in_both_directions(cos: MockHost) -> None:
     start(cos)
     assert (
         cos.run(
@@ -425,7 +429,7 @@ def prepare(host: MockHost, *, executable: bool = True) -> None:
         )
 
 
-def test_nvidia_smi_runs_in_a_container_with_devices_and_volumes(cos: MockHost) -> None:
+def test_nvidia_smi_runs_in_container_with_devices_and_volumes(cos: MockHost) -> None:
     prepare(cos)
     start(cos, GPU)
     assert cos.run("docker exec dev nvidia-smi --query-gpu=name --format=csv,noheader") == (
@@ -441,7 +445,7 @@ def test_nvidia_smi_runs_in_a_container_with_devices_and_volumes(cos: MockHost) 
     assert "couldn't find libnvidia-ml.so" in cos.run("docker exec lost nvidia-smi").output
 
 
-def test_a_noexec_driver_folder_runs_in_a_container_read_only_and_not_read_write(
+def test_noexec_driver_folder_is_executable_in_container_only_if_read_only(
     cos: MockHost,
 ) -> None:
     prepare(cos, executable=False)
@@ -459,7 +463,7 @@ def test_a_noexec_driver_folder_runs_in_a_container_read_only_and_not_read_write
     assert cos.run("docker exec rw nvidia-smi -L").status == 0
 
 
-def test_privileged_containers_see_the_devices_there_were_at_their_start(cos: MockHost) -> None:
+def test_privileged_container_keeps_devices_of_its_start(cos: MockHost) -> None:
     start(cos, "--privileged")
     prepare(cos)
     assert cos.run("docker exec dev sh -c 'ls \"$PROVISION_MOCK_ROOT/dev\"'").output == "shm\n"

@@ -26,22 +26,20 @@ def real_ids(host: MockHost) -> set[str]:
     return set(line.split()[1:])
 
 
-def test_shells_are_never_root(cos: MockHost) -> None:
+def test_shells_never_run_as_root(cos: MockHost) -> None:
     expected = str(NOBODY if os.geteuid() == 0 else os.geteuid())
     assert real_ids(cos) == {expected}
     assert "0" not in real_ids(cos)
 
 
-def test_sudo_of_the_host_gives_no_power_over_the_machine(cos: MockHost) -> None:
+def test_sudo_gives_no_privilege_on_machine(cos: MockHost) -> None:
     assert cos.run("sudo id -u").output == "0\n"
     assert set(cos.run("sudo grep ^Uid: /proc/self/status").output.split()[1:]) == real_ids(cos)
     assert cos.run("sudo grep ^NoNewPrivs /proc/self/status").output.split() == ["NoNewPrivs:", "1"]
 
 
 @as_root
-def test_a_raw_path_in_a_recipe_writes_nothing_on_the_machine(
-    cos: MockHost, tmp_path: Path
-) -> None:
+def test_absolute_path_in_script_writes_nothing_outside_host(cos: MockHost, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     victim = tmp_path / "victim"
     victim.write_text("precious")
@@ -58,13 +56,13 @@ def test_a_raw_path_in_a_recipe_writes_nothing_on_the_machine(
 
 
 @as_root
-def test_of_the_capabilities_at_most_reading_is_left(cos: MockHost) -> None:
+def test_only_read_capability_is_kept(cos: MockHost) -> None:
     effective = int(cos.run("grep ^CapEff /proc/self/status").output.split()[1], 16)
     assert effective in (0, 1 << 2)
 
 
 @pytest.mark.slow
-def test_a_host_sees_its_own_processes_alone(cos: MockHost) -> None:
+def test_host_sees_only_its_own_processes(cos: MockHost) -> None:
     with MockHost(name="other") as other:
         cos.run("sleep 1003 >/dev/null 2>&1 &")
         assert cos.run("pgrep -f 'sleep 100[3]'").status == 0
@@ -87,7 +85,7 @@ def alive(pid: int) -> bool:
         "(trap '' TERM HUP; sleep 1004) & echo $!",
     ],
 )
-def test_nothing_outlives_the_host(how: str) -> None:
+def test_stop_ends_all_processes(how: str) -> None:
     with MockHost() as host:
         with connect(host) as client:
             pid = int(client.exec_command(how)[1].readline())
@@ -101,7 +99,7 @@ def test_nothing_outlives_the_host(how: str) -> None:
 
 
 @pytest.mark.slow
-def test_what_multiplies_is_ended_all_the_same() -> None:
+def test_fork_bomb_is_ended() -> None:
     with MockHost() as host:
         host.put("/tmp/grow.sh", 'test "$1" -gt 200 || sh "$0" $(($1 + 1)) &\nsleep 1005\n')
         with connect(host) as client:
@@ -115,7 +113,7 @@ def test_what_multiplies_is_ended_all_the_same() -> None:
     assert "sleep 1005" not in found
 
 
-def test_the_hosts_path_has_what_the_image_has_and_no_more(cos: MockHost) -> None:
+def test_path_has_only_commands_of_cos(cos: MockHost) -> None:
     for name in ("python3", "python", "apt-get", "gcc", "pip", "wget"):
         assert cos.run(f"command -v {name}").status != 0, name
     for name in (
@@ -135,7 +133,7 @@ def test_the_hosts_path_has_what_the_image_has_and_no_more(cos: MockHost) -> Non
         assert cos.run(f"command -v {name}").status == 0, name
 
 
-def test_a_removed_command_is_not_found_until_it_is_restored(cos: MockHost) -> None:
+def test_removed_command_is_missing_until_restored(cos: MockHost) -> None:
     cos.remove_command("docker")
     assert cos.run("docker ps").status == 127
     assert "docker: command not found" in cos.run("sudo docker ps").output
@@ -145,9 +143,7 @@ def test_a_removed_command_is_not_found_until_it_is_restored(cos: MockHost) -> N
         cos.remove_command("nonsense")
 
 
-def test_stand_ins_run_though_an_archive_has_lost_their_modes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_standins_run_without_file_modes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from provision.testing.host import filesystem
 
     bare = tmp_path / "standins"
@@ -171,7 +167,7 @@ def test_stand_ins_run_though_an_archive_has_lost_their_modes(
 
 @pytest.mark.slow
 @as_root
-def test_a_state_folder_below_a_closed_home_is_reached(tmp_path: Path) -> None:
+def test_state_folder_below_closed_home_works(tmp_path: Path) -> None:
     closed = tmp_path / "home of root"
     closed.mkdir(mode=0o700)
     with MockHost(folder=closed / "a 'folder'") as host, connect(host) as client:
@@ -187,7 +183,7 @@ def test_a_state_folder_below_a_closed_home_is_reached(tmp_path: Path) -> None:
 
 
 @as_root
-def test_where_the_kernel_grants_no_reading_the_host_lies_in_the_open_and_is_found_again(
+def test_host_folder_moves_to_tmp_without_read_capability(
     tmp_path: Path,
 ) -> None:
     closed = tmp_path / "closed"
@@ -211,7 +207,7 @@ def test_where_the_kernel_grants_no_reading_the_host_lies_in_the_open_and_is_fou
 
 
 @as_root
-def test_an_interpreter_that_cannot_be_reached_is_passed_over(
+def test_inaccessible_interpreter_is_skipped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     closed = tmp_path / "closed"
@@ -230,7 +226,7 @@ def test_an_interpreter_that_cannot_be_reached_is_passed_over(
 
 @pytest.mark.slow
 @as_root
-def test_an_ordinary_user_runs_it_as_well(cos: MockHost) -> None:
+def test_mock_host_runs_as_ordinary_user(cos: MockHost) -> None:
     """The same program, started by a user without any privilege: here from inside a mock host."""
     program = (
         "from provision.testing import MockHost\n"
@@ -248,7 +244,7 @@ def test_an_ordinary_user_runs_it_as_well(cos: MockHost) -> None:
     assert output.split() == ["False", "0", "user"]
 
 
-def test_a_standalone_busybox_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standalone_busybox_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from provision.testing.host import utilities
 
     monkeypatch.setattr(utilities, "_is_standalone", lambda _path: True)

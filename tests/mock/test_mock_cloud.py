@@ -75,9 +75,7 @@ def key(tmp_path: Path) -> tuple[str, str]:
     return str(path), public_line(load_or_make_key(path))
 
 
-def test_a_host_has_as_many_gpus_as_its_instance(
-    mock_cloud: MockCloud, key: tuple[str, str]
-) -> None:
+def test_host_has_gpu_count_of_instance(mock_cloud: MockCloud, key: tuple[str, str]) -> None:
     insert(mock_cloud.endpoint, "dev", machine="g2-standard-24", ssh_keys=f"ed:{key[1]}")
     host = mock_cloud.host("dev")
     host.identity = key[0]
@@ -89,7 +87,7 @@ def test_a_host_has_as_many_gpus_as_its_instance(
         )
 
 
-def test_every_running_instance_is_a_host(mock_cloud: MockCloud, key: tuple[str, str]) -> None:
+def test_running_instance_has_ssh_host(mock_cloud: MockCloud, key: tuple[str, str]) -> None:
     instance = insert(
         mock_cloud.endpoint,
         "dev",
@@ -112,7 +110,9 @@ def test_every_running_instance_is_a_host(mock_cloud: MockCloud, key: tuple[str,
     assert f"{item.key} {item.value}" == host.host.host_key
 
 
-def test_what_the_guest_says_reaches_the_api(mock_cloud: MockCloud, key: tuple[str, str]) -> None:
+def test_guest_attributes_and_console_reach_api(
+    mock_cloud: MockCloud, key: tuple[str, str]
+) -> None:
     data = "#cloud-config\nruncmd:\n  - [echo, hello console]\n"
     insert(
         mock_cloud.endpoint,
@@ -144,7 +144,7 @@ def test_what_the_guest_says_reaches_the_api(mock_cloud: MockCloud, key: tuple[s
     assert eventually(published)
 
 
-def test_a_host_reboots_when_it_is_told_to(mock_cloud: MockCloud, key: tuple[str, str]) -> None:
+def test_reboot_command_reboots_host(mock_cloud: MockCloud, key: tuple[str, str]) -> None:
     insert(mock_cloud.endpoint, "dev", ssh_keys=f"ed:{key[1]}")
     host = mock_cloud.host("dev")
     before = host.path("/proc/sys/kernel/random/boot_id").read_text()
@@ -155,9 +155,7 @@ def test_a_host_reboots_when_it_is_told_to(mock_cloud: MockCloud, key: tuple[str
     assert eventually(lambda: host.run("true").status == 0)
 
 
-def test_a_guest_that_powers_off_is_a_stopped_instance(
-    mock_cloud: MockCloud, key: tuple[str, str]
-) -> None:
+def test_guest_poweroff_stops_instance(mock_cloud: MockCloud, key: tuple[str, str]) -> None:
     """As with a VM that stops itself when idle; its disk stays, and it can be started again."""
     insert(mock_cloud.endpoint, "dev", ssh_keys=f"ed:{key[1]}")
     client = client_of(mock_cloud.endpoint)
@@ -175,7 +173,7 @@ def test_a_guest_that_powers_off_is_a_stopped_instance(
     assert mock_cloud.host("dev").run("cat x").output == "kept\n"
 
 
-def test_time_that_is_skipped_ends_run_times_while_hosts_run_on(
+def test_advanced_clock_ends_run_time_of_instances(
     mock_cloud: MockCloud, key: tuple[str, str]
 ) -> None:
     """The side door of the running mock: hours of the cloud's time pass, the shells do not notice."""
@@ -208,7 +206,7 @@ def test_time_that_is_skipped_ends_run_times_while_hosts_run_on(
     assert mock_cloud.host("free").run("true").status == 0
 
 
-def test_stop_start_and_delete(mock_cloud: MockCloud, key: tuple[str, str]) -> None:
+def test_instance_stops_starts_and_is_deleted(mock_cloud: MockCloud, key: tuple[str, str]) -> None:
     client = client_of(mock_cloud.endpoint)
     insert(mock_cloud.endpoint, "dev", ssh_keys=f"ed:{key[1]}")
     host = mock_cloud.host("dev")
@@ -233,7 +231,7 @@ def test_stop_start_and_delete(mock_cloud: MockCloud, key: tuple[str, str]) -> N
     assert not again.folder.exists()
 
 
-def test_a_cloud_of_the_same_folder_takes_up_what_ran(tmp_path: Path, key: tuple[str, str]) -> None:
+def test_second_cloud_restores_instances_of_folder(tmp_path: Path, key: tuple[str, str]) -> None:
     with MockCloud(tmp_path / "cloud") as cloud:
         first = insert(cloud.endpoint, "dev", ssh_keys=f"ed:{key[1]}")
         cloud.host("dev").run("echo kept >~/x")
@@ -247,7 +245,7 @@ def test_a_cloud_of_the_same_folder_takes_up_what_ran(tmp_path: Path, key: tuple
         assert cloud.host("dev").run("cat x").output == "kept\n"
 
 
-def test_lines_of_ssh_keys_as_the_guest_agent_reads_them() -> None:
+def test_authorized_keys_parses_ssh_keys_metadata() -> None:
     text = "ann:ssh-ed25519 AAAA ann@x\n\nbroken\nbob:ssh-rsa BBBB google-ssh {}\nempty:\n"
     assert authorized_keys({"ssh-keys": text}) == (
         ("ann", "ssh-ed25519 AAAA ann@x"),
@@ -256,7 +254,7 @@ def test_lines_of_ssh_keys_as_the_guest_agent_reads_them() -> None:
     assert authorized_keys({}) == ()
 
 
-def test_names_that_are_no_names_make_no_folders(mock_cloud: MockCloud) -> None:
+def test_unsafe_instance_name_creates_no_folder(mock_cloud: MockCloud) -> None:
     with pytest.raises(ValueError, match="not a name"):
         mock_cloud.hosts.boot("../x", ZONE, {}, None, 0)
 
@@ -276,7 +274,7 @@ def alive(pid: int) -> bool:
     return bool(background.start_ticks(pid))
 
 
-def test_up_status_down(state: Path) -> None:
+def test_up_status_and_down_report_server(state: Path) -> None:
     assert background.status(state) is None
     assert background.down(state) is False
     up = background.up(state)
@@ -289,7 +287,7 @@ def test_up_status_down(state: Path) -> None:
 
 
 @pytest.mark.slow
-def test_state_is_kept_and_no_process_is(state: Path, key: tuple[str, str]) -> None:
+def test_down_keeps_state_and_ends_processes(state: Path, key: tuple[str, str]) -> None:
     first = background.up(state)
     instance = insert(first.compute_endpoint, "dev", ssh_keys=f"ed:{key[1]}")
     assert eventually(lambda: "dev" in (background.status(state) or first).ssh_ports)
@@ -339,7 +337,7 @@ def test_state_is_kept_and_no_process_is(state: Path, key: tuple[str, str]) -> N
     assert shown.stdout == "kept\n", shown.stderr
 
 
-def test_two_commands_at_once_start_one(state: Path) -> None:
+def test_concurrent_up_starts_one_server(state: Path) -> None:
     code = "import sys, pathlib\nfrom provision.testing import background\nprint(background.up(pathlib.Path(sys.argv[1])).pid)"
     with ThreadPoolExecutor() as pool:
         runs = [
@@ -366,7 +364,7 @@ def test_two_commands_at_once_start_one(state: Path) -> None:
         '{"pid": 1, "started": "0", "version": "x", "compute_endpoint": "", "ssh_ports": {}}',
     ],
 )
-def test_stale_and_broken_records_are_replaced(state: Path, text: str) -> None:
+def test_stale_and_invalid_records_are_replaced(state: Path, text: str) -> None:
     state.mkdir()
     (state / "mock.json").write_text(text)
     assert background.status(state) is None
@@ -374,7 +372,7 @@ def test_stale_and_broken_records_are_replaced(state: Path, text: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_was_killed_leaves_no_process_and_the_next_one_starts(
+def test_killed_server_leaves_no_process_and_next_one_starts(
     state: Path, key: tuple[str, str]
 ) -> None:
     up = background.up(state)
@@ -395,7 +393,7 @@ def _children(parent: int) -> list[int]:
 
 
 @pytest.mark.slow
-def test_it_ends_by_itself_when_nobody_asks(state: Path) -> None:
+def test_idle_server_stops_itself(state: Path) -> None:
     up = background.up(state, idle_s=0.5)
     assert eventually(lambda: not alive(up.pid))
     assert background.status(state) is None
@@ -403,7 +401,7 @@ def test_it_ends_by_itself_when_nobody_asks(state: Path) -> None:
 
 
 @pytest.mark.slow
-def test_requests_and_connections_keep_it_up(state: Path) -> None:
+def test_requests_and_connections_keep_server_alive(state: Path) -> None:
     up = background.up(state, idle_s=1.5)
     client = client_of(up.compute_endpoint)
     for _ in range(5):
@@ -412,7 +410,7 @@ def test_requests_and_connections_keep_it_up(state: Path) -> None:
     assert alive(up.pid)
 
 
-def test_a_server_that_cannot_start_is_told_with_its_last_line(state: Path) -> None:
+def test_failed_server_start_reports_last_log_line(state: Path) -> None:
     state.mkdir()
     (state / "world.json").write_text("broken")
     with pytest.raises(ProvisionError) as caught:
@@ -423,7 +421,7 @@ def test_a_server_that_cannot_start_is_told_with_its_last_line(state: Path) -> N
 
 
 @pytest.mark.slow
-def test_another_version_is_replaced(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_up_replaces_server_of_other_version(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = background.up(state)
     monkeypatch.setattr(background, "version", lambda: "0.0.0-other")
     new = background.up(state)
@@ -431,9 +429,7 @@ def test_another_version_is_replaced(state: Path, monkeypatch: pytest.MonkeyPatc
     assert not alive(old.pid)
 
 
-def test_a_server_that_does_not_answer_in_time_is_ended(
-    state: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_server_is_killed_after_start_timeout(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "_START_S", 0.05)
     with pytest.raises(ProvisionError, match="the mock did not start") as caught:
         background.up(state)
@@ -447,13 +443,13 @@ def test_a_server_that_does_not_answer_in_time_is_ended(
 # --- the plugin -----------------------------------------------------------------------------------
 
 
-def test_five_lines_are_a_smoke_test(mock_cos_host: MockHost) -> None:
+def test_readme_smoke_test_passes(mock_cos_host: MockHost) -> None:
     done = mock_cos_host.run("sudo cos-extensions install gpu")
     assert done.status == 0
     assert mock_cos_host.path("/var/lib/nvidia/bin/nvidia-smi").exists()
 
 
-def test_the_plugin_costs_little_to_import() -> None:
+def test_plugin_import_loads_no_heavy_module() -> None:
     heavy = ("paramiko", "werkzeug", "google", "fabric")
     code = f"import sys, provision.testing.plugin; print([name for name in {heavy} if name in sys.modules])"
     assert (

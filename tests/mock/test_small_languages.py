@@ -44,7 +44,7 @@ DATA: dict[str, Any] = {
         ("plain }} text", "plain }} text"),
     ],
 )
-def test_templates(template: str, text: str) -> None:
+def test_go_template_renders(template: str, text: str) -> None:
     assert render(template, DATA) == text
 
 
@@ -61,7 +61,7 @@ def test_templates(template: str, text: str) -> None:
         "{{index .Env 9}}",
     ],
 )
-def test_templates_that_docker_refuses(template: str) -> None:
+def test_invalid_go_template_is_refused(template: str) -> None:
     with pytest.raises(TemplateError):
         render(template, DATA)
 
@@ -77,11 +77,11 @@ def test_templates_that_docker_refuses(template: str) -> None:
         ("\\$A $", "$A $"),
     ],
 )
-def test_dockerfile_variables(text: str, value: str) -> None:
+def test_dockerfile_variables_are_expanded(text: str, value: str) -> None:
     assert expand(text, {"A": "1", "E": ""}) == value
 
 
-def test_a_dockerfile_is_cut_into_steps() -> None:
+def test_dockerfile_is_parsed_into_steps() -> None:
     steps = parse(
         "# c\nARG A=1\nfrom x AS y\nRUN a \\\n  # inside\n  && b\n\nCOPY --from=y --chown=1 /a /b\n"
     )
@@ -105,16 +105,16 @@ def test_a_dockerfile_is_cut_into_steps() -> None:
         "FROM x\nCOPY <<X /y\nX\n",
     ],
 )
-def test_dockerfiles_that_are_refused(text: str) -> None:
+def test_invalid_dockerfile_is_refused(text: str) -> None:
     with pytest.raises(DockerError):
         parse(text)
 
 
-def test_a_shell_heredoc_inside_quotes_is_none() -> None:
+def test_quoted_heredoc_in_run_is_accepted() -> None:
     assert parse("FROM x\nRUN echo '<<EOF'\n")[1].rest == "echo '<<EOF'"
 
 
-def test_flags_in_all_their_spellings() -> None:
+def test_flags_are_parsed_in_all_spellings() -> None:
     options, rest = command_line.parse(
         "run",
         command_line.RUN,

@@ -14,17 +14,17 @@ from tests.mock.plain_client import ask, connect, eventually
 
 
 @pytest.mark.busybox
-def test_streams_and_status_come_apart(client: paramiko.SSHClient) -> None:
+def test_stdout_stderr_and_status_are_separate(client: paramiko.SSHClient) -> None:
     answer = ask(client, "cat; echo oops >&2; exit 3", b"in\x00put")
     assert (answer.status, answer.out, answer.err) == (3, "in\0put", "oops\n")
 
 
-def test_a_megabyte_passes_both_ways(client: paramiko.SSHClient) -> None:
+def test_megabyte_passes_in_both_directions(client: paramiko.SSHClient) -> None:
     answer = ask(client, "cat", b"0123456789abcdef" * 65536)
     assert len(answer.out) == 1 << 20
 
 
-def test_an_argument_of_a_hundred_kilobytes_is_run_and_one_too_long_is_refused_by_the_kernel(
+def test_long_argument_runs_and_too_long_argument_is_refused(
     client: paramiko.SSHClient,
 ) -> None:
     assert ask(client, f": {'x' * 100_000}; echo ok").out == "ok\n"
@@ -33,13 +33,11 @@ def test_an_argument_of_a_hundred_kilobytes_is_run_and_one_too_long_is_refused_b
     assert "Argument list too long" in refused.err
 
 
-def test_a_command_ended_by_a_signal_has_no_status_but_its_name(
-    client: paramiko.SSHClient, cos: MockHost
-) -> None:
+def test_signalled_command_reports_signal_name(client: paramiko.SSHClient, cos: MockHost) -> None:
     assert ask(client, "kill -9 $$").status == -1  # paramiko's word for "no exit-status was sent"
 
 
-def test_environment_requests_are_refused(client: paramiko.SSHClient) -> None:
+def test_env_requests_are_refused(client: paramiko.SSHClient) -> None:
     transport = client.get_transport()
     assert transport is not None
     channel = transport.open_session()
@@ -48,7 +46,7 @@ def test_environment_requests_are_refused(client: paramiko.SSHClient) -> None:
     assert channel.makefile().read() == b"none"
 
 
-def test_only_listed_keys_of_listed_users_log_in(cos: MockHost) -> None:
+def test_only_authorized_key_of_user_logs_in(cos: MockHost) -> None:
     with pytest.raises(paramiko.AuthenticationException):
         connect(cos, user="root")
     assert cos.stats.auth_failures > 0
@@ -57,9 +55,7 @@ def test_only_listed_keys_of_listed_users_log_in(cos: MockHost) -> None:
         connect(cos)
 
 
-def test_the_eleventh_session_of_a_connection_is_refused_and_the_first_ten_live(
-    client: paramiko.SSHClient, cos: MockHost
-) -> None:
+def test_eleventh_session_is_refused(client: paramiko.SSHClient, cos: MockHost) -> None:
     transport = client.get_transport()
     assert transport is not None
     channels = [transport.open_session() for _ in range(10)]
@@ -81,13 +77,13 @@ def _opens(transport: paramiko.Transport) -> bool:
     return True
 
 
-def test_channels_can_be_refused(client: paramiko.SSHClient, cos: MockHost) -> None:
+def test_refuse_channels_fault_refuses_sessions(client: paramiko.SSHClient, cos: MockHost) -> None:
     cos.faults.refuse_channels = True
     with pytest.raises(paramiko.ChannelException):
         client.exec_command("true")
 
 
-def test_keep_alive_requests_are_answered(client: paramiko.SSHClient) -> None:
+def test_keepalive_requests_are_answered(client: paramiko.SSHClient) -> None:
     transport = client.get_transport()
     assert transport is not None
     assert (
@@ -99,7 +95,7 @@ def test_keep_alive_requests_are_answered(client: paramiko.SSHClient) -> None:
 # --- terminals ------------------------------------------------------------------------------------
 
 
-def test_a_terminal_is_a_real_one_of_the_asked_size_and_follows_the_window(
+def test_terminal_has_requested_size_and_follows_resize(
     client: paramiko.SSHClient,
 ) -> None:
     transport = client.get_transport()
@@ -118,7 +114,7 @@ def test_a_terminal_is_a_real_one_of_the_asked_size_and_follows_the_window(
     assert channel.recv_exit_status() == 7
 
 
-def test_control_c_reaches_the_program_of_a_terminal(client: paramiko.SSHClient) -> None:
+def test_control_c_interrupts_terminal_program(client: paramiko.SSHClient) -> None:
     transport = client.get_transport()
     assert transport is not None
     channel = transport.open_session()
@@ -134,14 +130,14 @@ def test_control_c_reaches_the_program_of_a_terminal(client: paramiko.SSHClient)
     assert channel.recv_exit_status() == 130
 
 
-def test_a_shell_keeps_what_was_set_before(client: paramiko.SSHClient, cos: MockHost) -> None:
+def test_interactive_shell_keeps_variables(client: paramiko.SSHClient, cos: MockHost) -> None:
     channel = client.invoke_shell()
     channel.sendall(b"x=4\nexit $((x + 1))\n")
     assert channel.recv_exit_status() == 5
     assert cos.stats.shells == 1
 
 
-def test_programs_of_a_terminal_end_when_the_connection_goes(cos: MockHost) -> None:
+def test_terminal_programs_end_with_connection(cos: MockHost) -> None:
     connected = connect(cos)
     transport = connected.get_transport()
     assert transport is not None
@@ -156,7 +152,7 @@ def test_programs_of_a_terminal_end_when_the_connection_goes(cos: MockHost) -> N
 # --- what goes wrong ------------------------------------------------------------------------------
 
 
-def test_without_a_terminal_a_command_outlives_its_connection_with_its_input_ended(
+def test_command_without_terminal_outlives_connection(
     cos: MockHost,
 ) -> None:
     connected = connect(cos)
@@ -171,7 +167,7 @@ def test_without_a_terminal_a_command_outlives_its_connection_with_its_input_end
     assert cos.run("pgrep -f 'sleep 100[2]'").status == 0
 
 
-def test_a_command_that_writes_on_after_the_cut_gets_sigpipe(cos: MockHost) -> None:
+def test_writing_command_gets_sigpipe_after_dropped_connection(cos: MockHost) -> None:
     connected = connect(cos)
     _, out, _ = connected.exec_command("echo ready; while echo more; do sleep 0.05; done; :")
     assert out.readline() == "ready\n"
@@ -180,7 +176,7 @@ def test_a_command_that_writes_on_after_the_cut_gets_sigpipe(cos: MockHost) -> N
 
 
 @pytest.mark.parametrize("limit", [0, 1, 1000, 65536])
-def test_the_connection_is_cut_after_so_many_bytes_of_output(cos: MockHost, limit: int) -> None:
+def test_connection_drops_after_output_limit(cos: MockHost, limit: int) -> None:
     cos.faults.cut_after_output = limit
     connected = connect(cos)
     _, out, _ = connected.exec_command("head -c 100000 /dev/zero")
@@ -191,7 +187,7 @@ def test_the_connection_is_cut_after_so_many_bytes_of_output(cos: MockHost, limi
         assert ask(again, "echo fine").out == "fine\n"
 
 
-def test_the_connection_is_cut_after_so_many_bytes_of_input(cos: MockHost) -> None:
+def test_connection_drops_after_input_limit(cos: MockHost) -> None:
     cos.faults.cut_after_input = 5000
     with connect(cos) as connected:
         feed, out, _ = connected.exec_command("cat >got")
@@ -209,7 +205,7 @@ def _send_a_lot(channel: paramiko.Channel) -> None:
         time.sleep(0.002)
 
 
-def test_a_slow_banner_holds_the_client_up(cos: MockHost) -> None:
+def test_banner_delay_delays_client(cos: MockHost) -> None:
     cos.faults.banner_delay_s = 30
     with socket.create_connection(("127.0.0.1", cos.host.port), timeout=5) as sock:
         sock.settimeout(0.3)
@@ -217,7 +213,7 @@ def test_a_slow_banner_holds_the_client_up(cos: MockHost) -> None:
             sock.recv(1)
 
 
-def test_a_flood_on_standard_error_does_not_block_standard_output(cos: MockHost) -> None:
+def test_stderr_flood_does_not_block_stdout(cos: MockHost) -> None:
     cos.faults.stderr_flood = 300_000
     with connect(cos) as connected:
         answer = ask(connected, "echo through")
@@ -225,13 +221,13 @@ def test_a_flood_on_standard_error_does_not_block_standard_output(cos: MockHost)
     assert len(answer.err) == 300_000
 
 
-def test_noise_of_a_login_shell_comes_first(cos: MockHost) -> None:
+def test_login_noise_precedes_output(cos: MockHost) -> None:
     cos.faults.login_noise = "Welcome!\n"
     with connect(cos) as connected:
         assert ask(connected, "echo mine").out == "Welcome!\nmine\n"
 
 
-def test_a_changed_host_key_is_seen(cos: MockHost) -> None:
+def test_client_sees_changed_host_key(cos: MockHost) -> None:
     before = cos.host.host_key
     cos.change_host_key()
     assert cos.host.host_key != before
@@ -239,7 +235,7 @@ def test_a_changed_host_key_is_seen(cos: MockHost) -> None:
         assert ask(connected, "true").status == 0
 
 
-def test_the_server_is_quick(client: paramiko.SSHClient) -> None:
+def test_exchange_over_ssh_is_fast(client: paramiko.SSHClient) -> None:
     times = []
     for _ in range(10):
         start = time.perf_counter()
@@ -251,9 +247,7 @@ def test_the_server_is_quick(client: paramiko.SSHClient) -> None:
 # --- forwarding and files -------------------------------------------------------------------------
 
 
-def test_a_connection_through_the_host_reaches_loopback_only(
-    client: paramiko.SSHClient, cos: MockHost
-) -> None:
+def test_port_forwarding_reaches_loopback_only(client: paramiko.SSHClient, cos: MockHost) -> None:
     transport = client.get_transport()
     assert transport is not None
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -274,7 +268,7 @@ def _greet(listener: socket.socket) -> None:
         caller.sendall(b"hello")
 
 
-def test_files_are_those_of_the_host(client: paramiko.SSHClient, cos: MockHost) -> None:
+def test_sftp_reads_and_writes_host_files(client: paramiko.SSHClient, cos: MockHost) -> None:
     with client.open_sftp() as sftp:
         assert sftp.normalize(".") == "/home/user"
         with sftp.open("a b", "w") as file:
@@ -291,9 +285,7 @@ def test_files_are_those_of_the_host(client: paramiko.SSHClient, cos: MockHost) 
     assert cos.stats.sftp_sessions == 1
 
 
-def test_a_link_does_not_lead_sftp_out_of_the_host(
-    client: paramiko.SSHClient, cos: MockHost
-) -> None:
+def test_sftp_does_not_follow_links_out_of_host(client: paramiko.SSHClient, cos: MockHost) -> None:
     cos.run("ln -s /etc ~/way-out; ln -s /etc/hosts ~/hosts")
     with client.open_sftp() as sftp:
         with pytest.raises(OSError, match="denied"):
@@ -302,7 +294,7 @@ def test_a_link_does_not_lead_sftp_out_of_the_host(
             pass
 
 
-def test_everything_is_counted(client: paramiko.SSHClient, cos: MockHost) -> None:
+def test_stats_count_all_requests(client: paramiko.SSHClient, cos: MockHost) -> None:
     ask(client, "true")
     ask(client, "false")
     assert (cos.stats.connections, cos.stats.exchanges, cos.stats.commands) == (

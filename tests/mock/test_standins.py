@@ -23,7 +23,7 @@ def install(host: MockHost, version: str = "") -> None:
 # --- the machine ----------------------------------------------------------------------------------
 
 
-def test_it_is_container_optimized_os(shared: MockHost) -> None:
+def test_host_identifies_as_cos(shared: MockHost) -> None:
     text = shared.path("/etc/os-release").read_text()
     assert "\nID=cos\n" in text
     assert "\nBUILD_ID=19216.655.28\n" in text
@@ -36,7 +36,7 @@ def test_it_is_container_optimized_os(shared: MockHost) -> None:
     )
 
 
-def test_a_host_without_gpu_says_so_everywhere() -> None:
+def test_host_without_gpu_reports_no_gpu() -> None:
     with MockHost(gpu=None) as host:
         assert "0x10de" not in "".join(
             path.read_text() for path in host.path("/sys/bus/pci/devices").glob("*/vendor")
@@ -46,7 +46,7 @@ def test_a_host_without_gpu_says_so_everywhere() -> None:
         assert "failed to get GPU type information" in done.output
 
 
-def test_an_unknown_gpu_is_refused() -> None:
+def test_unknown_gpu_is_refused() -> None:
     with pytest.raises(ValueError, match="no mock of the GPU 'nvidia-geforce'"):
         MockHost(gpu="nvidia-geforce")
 
@@ -54,7 +54,7 @@ def test_an_unknown_gpu_is_refused() -> None:
 # --- sudo -----------------------------------------------------------------------------------------
 
 
-def test_sudo_keeps_almost_nothing_of_the_environment(shared: MockHost) -> None:
+def test_sudo_resets_environment(shared: MockHost) -> None:
     assert shared.run("FOO=1 sudo sh -c 'echo ${FOO-none} $HOME'").output.split() == [
         "none",
         f"{shared.root}/root",
@@ -66,7 +66,7 @@ def test_sudo_keeps_almost_nothing_of_the_environment(shared: MockHost) -> None:
     assert shared.run("sudo -n sh -c 'exit 9'").status == 9
 
 
-def test_sudo_refuses_as_the_real_one_does(cos: MockHost) -> None:
+def test_sudo_faults_print_real_messages(cos: MockHost) -> None:
     unknown = cos.run("sudo no-such-program")
     assert (unknown.status, unknown.output) == (1, "sudo: no-such-program: command not found\n")
     assert cos.run("sudo --nonsense x").status == 1
@@ -79,7 +79,7 @@ def test_sudo_refuses_as_the_real_one_does(cos: MockHost) -> None:
 # --- mounts ---------------------------------------------------------------------------------------
 
 
-def test_bind_mounts_stack_and_findmnt_shows_each(cos: MockHost) -> None:
+def test_findmnt_lists_each_stacked_bind_mount(cos: MockHost) -> None:
     show = f"findmnt -rno OPTIONS -M {DRIVER}"
     assert cos.run(show).status == 1
     cos.run(f"{BIND}; {BIND}")
@@ -116,13 +116,13 @@ def test_bind_mounts_stack_and_findmnt_shows_each(cos: MockHost) -> None:
         ("findmnt -o NONSENSE", 1, "unknown column"),
     ],
 )
-def test_mounts_that_cannot_be(shared: MockHost, command: str, status: int, text: str) -> None:
+def test_invalid_mount_is_refused(shared: MockHost, command: str, status: int, text: str) -> None:
     done = shared.run(command)
     assert done.status == status
     assert text in done.output
 
 
-def test_a_bind_mount_shows_one_folder_under_another_name(cos: MockHost) -> None:
+def test_bind_mount_shows_folder_under_second_name(cos: MockHost) -> None:
     cos.run(
         'sudo mkdir -p "$PROVISION_MOCK_ROOT/mnt/disks/a" "$PROVISION_MOCK_ROOT/var/b"; echo x >"$PROVISION_MOCK_ROOT/var/b/x"'
     )
@@ -135,7 +135,7 @@ def test_a_bind_mount_shows_one_folder_under_another_name(cos: MockHost) -> None
 # --- the driver -----------------------------------------------------------------------------------
 
 
-def test_the_driver_runs_only_after_bind_and_remount(cos: MockHost) -> None:
+def test_driver_runs_only_after_bind_and_remount(cos: MockHost) -> None:
     install(cos)
     denied = cos.run(SMI)
     assert denied.status == 126
@@ -151,7 +151,7 @@ def test_the_driver_runs_only_after_bind_and_remount(cos: MockHost) -> None:
     assert cos.run(SMI).status == 126
 
 
-def test_a_second_installation_hits_the_cache(cos: MockHost) -> None:
+def test_second_driver_installation_uses_cache(cos: MockHost) -> None:
     install(cos)
     again = cos.run("sudo cos-extensions install gpu -- -version=580.126.09")
     assert again.status == 0
@@ -166,7 +166,7 @@ def test_a_second_installation_hits_the_cache(cos: MockHost) -> None:
     )
 
 
-def test_another_version_leaves_the_loaded_module_and_a_mismatch_until_the_reboot(
+def test_other_driver_version_mismatches_loaded_module_until_reboot(
     cos: MockHost,
 ) -> None:
     install(cos, "R535")
@@ -186,7 +186,7 @@ def test_another_version_leaves_the_loaded_module_and_a_mismatch_until_the_reboo
     )
 
 
-def test_versions_are_listed_and_resolved(cos: MockHost) -> None:
+def test_driver_versions_are_listed_and_resolved(cos: MockHost) -> None:
     listed = cos.run("cos-extensions list").output
     assert "[gpu]" in listed
     assert "580.126.09 [default]" in listed
@@ -210,7 +210,7 @@ def test_versions_are_listed_and_resolved(cos: MockHost) -> None:
         ("installer_dev_image", 1, "not supported on dev images"),
     ],
 )
-def test_every_way_in_which_the_installer_fails(
+def test_installer_faults_print_real_messages(
     cos: MockHost, fault: str, status: int, text: str
 ) -> None:
     cos.faults.set(fault)
@@ -225,7 +225,7 @@ def test_every_way_in_which_the_installer_fails(
     ("version", "text"),
     [("R999", "failed to get R999 driver version"), ("570.1.1", "status: 404 Not Found")],
 )
-def test_versions_that_do_not_exist(shared: MockHost, version: str, text: str) -> None:
+def test_unknown_driver_version_is_refused(shared: MockHost, version: str, text: str) -> None:
     done = shared.run(f"sudo cos-extensions install gpu -- -version={version}")
     assert done.status == 1
     assert text in done.output
@@ -233,7 +233,7 @@ def test_versions_that_do_not_exist(shared: MockHost, version: str, text: str) -
     assert not shared.path("/var/lib/nvidia/.cache").exists()
 
 
-def test_two_installers_at_once_are_one_too_many(cos: MockHost) -> None:
+def test_second_concurrent_installer_fails(cos: MockHost) -> None:
     cos.path("/../state/install_seconds").resolve().write_text("1")
     done = cos.run(
         "sudo cos-extensions install gpu >/dev/null 2>&1 & sleep 0.3; sudo cos-extensions install gpu; echo $?; wait"
@@ -242,7 +242,7 @@ def test_two_installers_at_once_are_one_too_many(cos: MockHost) -> None:
     assert done.output.splitlines()[-1] == "1"
 
 
-def test_a_replaced_version_is_announced_and_is_the_one_installed(cos: MockHost) -> None:
+def test_replaced_driver_version_is_reported_and_installed(cos: MockHost) -> None:
     cos.faults.set("installer_fallback")
     done = cos.run("sudo cos-extensions install gpu -- -version=R580")
     assert "doesn't support" in done.output
@@ -250,13 +250,13 @@ def test_a_replaced_version_is_announced_and_is_the_one_installed(cos: MockHost)
     assert "DRIVER_VERSION=535.288.01" in cos.path("/var/lib/nvidia/.cache").read_text()
 
 
-def test_the_installer_wants_root_and_known_flags(shared: MockHost) -> None:
+def test_installer_needs_root_and_known_flags(shared: MockHost) -> None:
     assert shared.run("cos-extensions install gpu").status == 1
     assert shared.run("sudo cos-extensions install gpu -- -force").status == 2
     assert shared.run("sudo cos-extensions install tpu").status == 1
 
 
-def test_nvidia_smi_wants_its_library_and_invents_nothing(cos: MockHost) -> None:
+def test_nvidia_smi_needs_its_library(cos: MockHost) -> None:
     install(cos)
     cos.run(f'{BIND}; {REMOUNT}; : >"$PROVISION_MOCK_ROOT/etc/ld.so.conf"')
     assert "couldn't find libnvidia-ml.so" in cos.run(f"{DRIVER}/bin/nvidia-smi").output
@@ -282,7 +282,7 @@ def test_nvidia_smi_wants_its_library_and_invents_nothing(cos: MockHost) -> None
 # --- registry login, toolbox, metadata ------------------------------------------------------------
 
 
-def test_the_credential_helper_cannot_write_below_root(cos: MockHost) -> None:
+def test_credential_helper_cannot_write_below_root(cos: MockHost) -> None:
     done = cos.run("sudo docker-credential-gcr configure-docker")
     assert (done.status, done.output) == (
         1,
@@ -293,7 +293,7 @@ def test_the_credential_helper_cannot_write_below_root(cos: MockHost) -> None:
     assert '"gcr.io": "gcr"' in cos.path("/home/user/.docker/config.json").read_text()
 
 
-def test_the_credential_helper_adds_to_what_is_there(cos: MockHost) -> None:
+def test_credential_helper_keeps_existing_configuration(cos: MockHost) -> None:
     configure = 'DOCKER_CONFIG="$PROVISION_MOCK_ROOT/var/lib/x y" docker-credential-gcr configure-docker --registries='
     assert cos.run(f"{configure}us-docker.pkg.dev,eu.gcr.io").status == 0
     assert cos.run(f"{configure}asia-docker.pkg.dev").status == 0
@@ -305,7 +305,7 @@ def test_the_credential_helper_adds_to_what_is_there(cos: MockHost) -> None:
     assert cos.run("docker-credential-gcr configure-docker --nonsense").status == 2
 
 
-def test_toolbox_copies_from_a_bucket_to_the_hosts_folders(cos: MockHost) -> None:
+def test_toolbox_copies_from_bucket_to_host(cos: MockHost) -> None:
     cos.put_object("code", "src/main.py", b"print(1)\n")
     done = cos.run("toolbox gsutil -m cp -r gs://code/src /media/root/home/user/")
     assert done.status == 0, done.output
@@ -315,7 +315,7 @@ def test_toolbox_copies_from_a_bucket_to_the_hosts_folders(cos: MockHost) -> Non
     assert cos.run("toolbox gsutil rsync a b").status == 1
 
 
-def test_the_metadata_server_wants_its_header(shared: MockHost) -> None:
+def test_metadata_server_needs_flavor_header(shared: MockHost) -> None:
     url = "http://metadata.google.internal/computeMetadata/v1/instance"
     assert "Missing required header" in shared.run(f"curl -s {url}/name").output
     assert shared.run(f"curl -s -H 'Metadata-Flavor: Google' {url}/name").output == "mock"
@@ -345,7 +345,7 @@ WantedBy=multi-user.target
 """
 
 
-def test_a_oneshot_unit_really_runs(cos: MockHost) -> None:
+def test_oneshot_unit_runs_its_command(cos: MockHost) -> None:
     cos.put("/etc/systemd/system/x.service", UNIT)
     cos.put("/var/lib/x/run.sh", 'echo "$WHO $# $1" >"$PROVISION_MOCK_ROOT/var/lib/x/ran"; id -u\n')
     assert cos.run("systemctl start x").status == 1, "without root"
@@ -367,7 +367,7 @@ def test_a_oneshot_unit_really_runs(cos: MockHost) -> None:
     )
 
 
-def test_units_that_fail_or_are_not_there(cos: MockHost) -> None:
+def test_systemctl_reports_failed_and_missing_units(cos: MockHost) -> None:
     cos.put("/etc/systemd/system/x.service", UNIT)
     done = cos.run("sudo systemctl start x")
     assert done.status == 1
@@ -385,7 +385,7 @@ def test_units_that_fail_or_are_not_there(cos: MockHost) -> None:
     assert cos.run("systemctl frobnicate").status == 1
 
 
-def test_a_condition_that_does_not_hold_skips_the_unit(cos: MockHost) -> None:
+def test_unit_with_unmet_condition_is_skipped(cos: MockHost) -> None:
     cos.put(
         "/etc/systemd/system/x.service",
         UNIT.replace("Description=test", "ConditionPathExists=/var/lib/nope"),
@@ -394,7 +394,7 @@ def test_a_condition_that_does_not_hold_skips_the_unit(cos: MockHost) -> None:
     assert cos.run("systemctl is-active x").output == "inactive\n"
 
 
-def test_what_is_not_simulated_says_so(cos: MockHost) -> None:
+def test_unsimulated_command_is_refused(cos: MockHost) -> None:
     for command in (
         "sudo systemctl edit x",
         "curl --frobnicate",
@@ -411,7 +411,7 @@ def test_what_is_not_simulated_says_so(cos: MockHost) -> None:
 
 
 @pytest.mark.slow
-def test_a_workstation_has_a_driver_of_its_own_and_nothing_of_container_optimized_os() -> None:
+def test_ubuntu_host_has_driver_and_no_cos_programs() -> None:
     with MockHost(system="ubuntu", gpu="nvidia-rtx-pro-6000", shell=SHELL) as host:
         for _ in range(2):
             assert "ID=ubuntu" in host.path("/etc/os-release").read_text()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.machine import Lab
+from lab.host import Lab
 from provision.commands.shared.user_program.run import program_script, run_program
 from provision.core.errors import Unreachable
 from provision.core.job import script_command
@@ -65,7 +65,7 @@ def within(seconds: float, true: Callable[[], bool]) -> bool:
     return True
 
 
-def test_what_the_engine_runs_ends_with_the_connection(lab: Lab, doomed: Transport) -> None:
+def test_engine_commands_end_with_connection(lab: Lab, doomed: Transport) -> None:
     reports = []
     worker = threading.Thread(
         target=lambda: reports.append(Ssh(doomed).converge([Endless(name="endless")]))
@@ -79,10 +79,10 @@ def test_what_the_engine_runs_ends_with_the_connection(lab: Lab, doomed: Transpo
     assert within(10, lambda: sleepers(lab) == "")
 
 
-def test_what_runs_in_the_container_ends_with_the_connection(
-    lab: Lab, box: str, doomed: Transport
+def test_container_commands_end_with_connection(
+    lab: Lab, worker_container: str, doomed: Transport
 ) -> None:
-    body = program_script(box, ["sh", "-c", "sleep 54321 & sleep 54321"], "token")
+    body = program_script(worker_container, ["sh", "-c", "sleep 54321 & sleep 54321"], "token")
     command, stdin = script_command(body, become="sudo")
 
     def run() -> None:
@@ -102,46 +102,52 @@ def test_what_runs_in_the_container_ends_with_the_connection(
     worker.join(20)
     assert within(15, lambda: sleepers(lab) == "")
     assert (
-        lab.exec_inside("docker", "container", "inspect", "-f", "{{.State.Running}}", box).stdout
+        lab.exec_inside(
+            "docker", "container", "inspect", "-f", "{{.State.Running}}", worker_container
+        ).stdout
         == "true\n"
     )
 
 
 def piped(
-    transport: Transport, box: str, folder: Path, stdin: int, *words: str
+    transport: Transport, worker_container: str, folder: Path, stdin: int, *words: str
 ) -> tuple[int, bytes]:
     """What `dev.exec` does with a pipe: status and output."""
     out = bytearray()
     project = Project(Settings(), folder, folder, stdout=out.extend, stderr=out.extend)
-    done = run_program(project, transport, box, words, stdin=stdin)
+    done = run_program(project, transport, worker_container, words, stdin=stdin)
     return done.exit_code, bytes(out)
 
 
-def test_what_is_piped_reaches_the_program_and_so_does_its_end(
-    box: str, doomed: Transport, tmp_path: Path
+def test_piped_input_and_its_end_reach_program(
+    worker_container: str, doomed: Transport, tmp_path: Path
 ) -> None:
     data = bytes(range(256)) * 4096 * 8
     (tmp_path / "data").write_bytes(data)
     with (tmp_path / "data").open() as file:
-        status, out = piped(doomed, box, tmp_path, file.fileno(), "cat")
+        status, out = piped(doomed, worker_container, tmp_path, file.fileno(), "cat")
     assert (status, out == data) == (0, True)
     reads, writes = os.pipe()
     try:
         os.write(writes, b"some")
-        assert piped(doomed, box, tmp_path, reads, "sh", "-c", "head -c 1; exit 3") == (3, b"s")
+        assert piped(
+            doomed, worker_container, tmp_path, reads, "sh", "-c", "head -c 1; exit 3"
+        ) == (3, b"s")
     finally:
         os.close(reads)
         os.close(writes)
 
 
-def test_a_program_that_reads_a_pipe_ends_with_the_connection(
-    lab: Lab, box: str, doomed: Transport, tmp_path: Path
+def test_program_reading_pipe_ends_with_connection(
+    lab: Lab, worker_container: str, doomed: Transport, tmp_path: Path
 ) -> None:
     reads, writes = os.pipe()
 
     def run() -> None:
         with pytest.raises(Unreachable):
-            piped(doomed, box, tmp_path, reads, "sh", "-c", "sleep 54321 & sleep 54321")
+            piped(
+                doomed, worker_container, tmp_path, reads, "sh", "-c", "sleep 54321 & sleep 54321"
+            )
 
     worker = threading.Thread(target=run)
     worker.start()
@@ -155,14 +161,14 @@ def test_a_program_that_reads_a_pipe_ends_with_the_connection(
         os.close(reads)
 
 
-def test_a_section_that_takes_too_long_is_ended(lab: Lab, ssh: Ssh) -> None:
+def test_section_ends_at_timeout(lab: Lab, ssh: Ssh) -> None:
     report = ssh.converge([Endless(name="endless", timeout_s=1.0)])
     assert summary(report) == {"endless": Status.FAILED}
     assert "did not end in time" in str(report.outcomes[0].error)
     assert within(5, lambda: sleepers(lab) == "")
 
 
-def test_a_lab_that_loses_its_power_is_unreachable_and_converges_after_it(
+def test_lab_converges_after_power_loss(
     lab: Lab, login: Callable[[], Ssh], recipe: list[Resource]
 ) -> None:
     assert not login().converge(recipe).failed

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from lab.base_image import BaseImage
-from lab.machine import Lab
+from lab.host import Lab
 from provision.hosts.known_hosts import KnownHosts
 from provision.hosts.ssh.connection import connect
 from provision.testing import MockHost
-from tests.lab.conftest import Said, Ssh
+from tests.lab.conftest import CommandOutput, Ssh
 
 BASE = "$BASE"
 FILES = [
@@ -105,12 +105,12 @@ class Pair:
     def __init__(self, real: Ssh, mock: Ssh, root: str, base: str) -> None:
         self.real, self.mock, self.root, self.base = real, mock, root, base
 
-    def ask(self, command: str) -> tuple[Said, Said]:
+    def ask(self, command: str) -> tuple[CommandOutput, CommandOutput]:
         """What the mock says, and what the real one says."""
         line = "R=${PROVISION_MOCK_ROOT-}; export R; " + command.replace(BASE, self.base)
         return self.plain(self.mock(line)), self.plain(self.real(line))
 
-    def plain(self, said: Said) -> Said:
+    def plain(self, said: CommandOutput) -> CommandOutput:
         """Without what differs from run to run: identifiers, the mock's root, the noise of the bash that runs the line."""
         out, err = (
             re.sub(r"\b[0-9a-f]{12,64}\b", "ID", text.replace(self.root, ""))
@@ -122,12 +122,12 @@ class Pair:
         )  # docker's client, now and then
         for pattern, plain in VERSIONS:
             err = re.sub(pattern, plain, err)
-        return Said(said.status, out, err)
+        return CommandOutput(said.status, out, err)
 
 
 @pytest.fixture(scope="module")
 def pair(lab: Lab, image: BaseImage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    lab.forget()
+    lab.reset_disk()
     folder = tmp_path_factory.mktemp("judge")
     with MockHost(user="dev") as mock:
         real = connect(lab.host, known_hosts=KnownHosts(folder / "real"), timeout_s=20)
@@ -150,6 +150,6 @@ def cases() -> Iterator[object]:
 
 
 @pytest.mark.parametrize("command", tuple(cases()))
-def test_the_mock_says_what_the_real_thing_says(pair: Pair, command: str) -> None:
+def test_mock_prints_what_lab_prints(pair: Pair, command: str) -> None:
     mock, real = pair.ask(command)
     assert (mock.status, mock.out, mock.err) == (real.status, real.out, real.err)

@@ -1,4 +1,4 @@
-"""One lab host: start, stop, reboot, and commands run inside it without SSH."""
+"""A lab host: start, stop, reboot, and commands that run in it without SSH."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from lab.base_image import BaseImage
 from lab.image import Gpu, write_image
-from lab.processes import POLL_S, alive, child, remove_cgroups, start_time, wait_until
+from lab.processes import POLL_S, is_alive, only_child, remove_cgroups, start_time, wait_until
 from lab.programs import PATH, LabError, engine_folder, find_programs
 from lab.state import USER, Identity, State
 from provision.core.model import Host
@@ -24,10 +24,10 @@ BOOT_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 30.0
 
 
-Done: TypeAlias = subprocess.CompletedProcess[str]
+CommandResult: TypeAlias = subprocess.CompletedProcess[str]
 
 
-_FORGET = """
+_RESET_DISK = """
 docker ps --all --quiet | xargs -r docker rm --force --volumes >/dev/null
 docker images --quiet provision/worker | xargs -r docker rmi --force >/dev/null
 docker volume prune --all --force >/dev/null 2>&1 || docker volume prune --force >/dev/null
@@ -39,7 +39,7 @@ mkdir /var/lib/nvidia
 
 @dataclass
 class Lab:
-    """A lab in `folder`. Several may run side by side, each in a folder of its own."""
+    """A lab in `folder`. Several labs run side by side, each in its own folder."""
 
     folder: Path = DEFAULT_FOLDER
     gpu: Gpu = field(default_factory=Gpu)
@@ -47,22 +47,22 @@ class Lab:
     user_data: str = ""
     engine: Path | None = field(default_factory=lambda: engine_folder(os.environ))
     cloud_init: Path | None = None
-    """cloud-init, unpacked; without it user-data is applied by a small program of the lab's own."""
+    """Folder with an unpacked cloud-init; without it the lab applies user-data itself."""
     _started: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
     def state(self) -> State:
-        """Its files."""
+        """The files of the lab."""
         return State(self.folder)
 
     @property
     def root(self) -> Path:
-        """Its / as seen from outside, while it runs."""
-        return Path(f"/proc/{self._need_init()}/root")
+        """The lab's / as seen from this machine. Raises `LabError` when it does not run."""
+        return Path(f"/proc/{self._running_init_pid()}/root")
 
     @property
     def host(self) -> Host:
-        """The lab as a host that scripts are sent to. Raises `LabError` before the first start."""
+        """The lab as a host to connect to. Raises `LabError` before the first start."""
         identity = self.state.identity()
         if identity is None:
             raise LabError("the lab was never started", where=str(self.folder), fix="lab/lab up")
@@ -79,10 +79,10 @@ class Lab:
     # --- life ---
 
     def start(self) -> None:
-        """Boot the lab unless it runs; return when sshd and the Docker Engine answer. Raises `LabError`."""
+        """Boot the lab unless it runs; return when sshd and Docker answer. Raises `LabError`."""
         if self.boot_id():
             return
-        self.stop()  # what a lab that was cut off has left
+        self.stop()  # remove what a killed lab has left
         programs = find_programs(self.engine, self.cloud_init)
         identity = self.state.prepare(self.authorized_key, keygen=programs.keygen)
         write_image(
@@ -97,16 +97,18 @@ class Lab:
         self._wait_ready(identity)
 
     def stop(self) -> None:
-        """End everything that runs in it, at once, as a power cut does. What lies on its disk stays."""
+        """Kill all its processes at once, as a power cut does; keep its disk. Raises `LabError`."""
         supervisor = self._supervisor()
         if supervisor is not None:
-            unshare = child(supervisor)
-            pids = [pid for pid in (supervisor, unshare, child(unshare)) if pid is not None]
+            unshare = only_child(supervisor)
+            pids = [pid for pid in (supervisor, unshare, only_child(unshare)) if pid is not None]
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             wait_until(
-                lambda: not any(alive(pid) for pid in pids), _STOP_TIMEOUT_S, "the lab does not end"
+                lambda: not any(is_alive(pid) for pid in pids),
+                _STOP_TIMEOUT_S,
+                "the lab does not end",
             )
         if self._started is not None:
             self._started.wait(_STOP_TIMEOUT_S)
@@ -115,18 +117,18 @@ class Lab:
         remove_cgroups(self._cgroup)
 
     def reboot(self) -> None:
-        """Lose what a reboot loses, keep the disk, boot again with the same keys and port."""
+        """Stop and start it, with the same disk, keys and port. Raises `LabError`."""
         self.stop()
         self.start()
 
     def wait_for_boot(self, *, after: str) -> None:
-        """Wait until another boot than the one with the boot id `after` is ready."""
+        """Wait until a boot with another id than `after` is ready. Raises `LabError`."""
         wait_until(
             lambda: self.boot_id() not in {"", after}, BOOT_TIMEOUT_S, "the lab did not boot again"
         )
 
     def boot_id(self) -> str:
-        """The boot id of a lab that is ready; empty while it is not."""
+        """The boot id of a lab that is ready; empty otherwise."""
         init = self.init_pid()
         if (
             init is None
@@ -139,19 +141,19 @@ class Lab:
             return ""
 
     def wait_for_unit(self, unit: str, timeout_s: float = 120.0) -> str:
-        """How a unit that was started in the background ended: its ActiveState once that is not `activating`."""
+        """Wait while a unit is `activating` and return its ActiveState. Raises `LabError`."""
         state = "activating"
 
-        def settled() -> bool:
+        def has_ended() -> bool:
             nonlocal state
             state = self.exec_inside("systemctl", "is-active", unit, check=False).stdout.strip()
             return state != "activating"
 
-        wait_until(settled, timeout_s, f"{unit} is still activating")
+        wait_until(has_ended, timeout_s, f"{unit} is still activating")
         return state
 
     def remove(self) -> None:
-        """Stop it and remove its folder: no process, no mount, no file stays."""
+        """Stop it and remove its folder; no process, mount or file remains."""
         self.stop()
         if self.folder.exists():
             self.state.remove()
@@ -161,7 +163,10 @@ class Lab:
     def exec_inside(
         self, *words: str, stdin: bytes = b"", check: bool = True, timeout_s: float = 120.0
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program in the lab as root, not through SSH. Raises `LabError` when `check` and it fails."""
+        """Run a program in the lab as root, without SSH.
+
+        Raises `LabError` when it fails, unless `check` is False.
+        """
         done = subprocess.run(
             self._enter(words), input=stdin, capture_output=True, check=False, timeout=timeout_s
         )
@@ -179,8 +184,8 @@ class Lab:
             )
         return result
 
-    def load(self, image: BaseImage) -> None:
-        """Make the base image known to the lab's Docker Engine, unless it is."""
+    def load_base_image(self, image: BaseImage) -> None:
+        """Import the base image into the lab's Docker unless it is there. Raises `LabError`."""
         label = "lab.digest"
         known = self.exec_inside(
             "docker",
@@ -217,13 +222,16 @@ class Lab:
         if done.returncode != 0:
             raise LabError("the base image could not be loaded", where="lab", why=done.stderr)
 
-    def forget(self) -> None:
-        """Boot with a disk on which nothing of a driver or of the toolkit is left; the base image and the keys stay."""
-        self.exec_inside("sh", "-c", _FORGET)
+    def reset_disk(self) -> None:
+        """Remove driver, containers and the toolkit's files from the disk, and reboot.
+
+        The base image and the keys stay.
+        """
+        self.exec_inside("sh", "-c", _RESET_DISK)
         self.reboot()
 
     def shell(self) -> int:
-        """An interactive shell of root in the lab."""
+        """Run an interactive shell of root in the lab; return its status."""
         return subprocess.run(self._enter(["bash", "-l"]), check=False).returncode
 
     def _enter(self, words: Sequence[str]) -> list[str]:
@@ -236,7 +244,14 @@ class Lab:
             "LANG=C.UTF-8",
             f"TERM={os.environ.get('TERM', 'dumb')}",
         ]
-        return ["nsenter", "--target", str(self._need_init()), *namespaces, *environment, *words]
+        return [
+            "nsenter",
+            "--target",
+            str(self._running_init_pid()),
+            *namespaces,
+            *environment,
+            *words,
+        ]
 
     # --- processes ---
 
@@ -272,17 +287,17 @@ class Lab:
             time.sleep(POLL_S)
 
     def _fail(self, what: str) -> None:
-        said = self.state.console.read_text(errors="replace").rstrip().splitlines()[-15:]
+        lines = self.state.console.read_text(errors="replace").rstrip().splitlines()[-15:]
         self.stop()
         raise LabError(
-            what, where=str(self.folder), why="\n".join(said), fix=f"cat {self.state.console}"
+            what, where=str(self.folder), why="\n".join(lines), fix=f"cat {self.state.console}"
         )
 
     def init_pid(self) -> int | None:
-        """The lab's first process, as this machine numbers it; None when the lab does not run."""
-        return child(child(self._supervisor()))
+        """The PID of the lab's first process on this machine; None when the lab does not run."""
+        return only_child(only_child(self._supervisor()))
 
-    def _need_init(self) -> int:
+    def _running_init_pid(self) -> int:
         if (pid := self.init_pid()) is None:
             raise LabError("the lab does not run", where=str(self.folder), fix="lab/lab up")
         return pid
@@ -292,4 +307,4 @@ class Lab:
             pid, started = (self.folder / "pid").read_text().split()
         except (FileNotFoundError, ValueError):
             return None
-        return int(pid) if alive(int(pid)) and start_time(int(pid)) == started else None
+        return int(pid) if is_alive(int(pid)) and start_time(int(pid)) == started else None

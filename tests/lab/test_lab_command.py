@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lab.cli import main
-from lab.machine import Lab
+from lab.host import Lab
 from lab.programs import LabError, find_programs
 from tests.lab.conftest import ENGINE
 
@@ -64,7 +64,7 @@ def folder(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
     Lab(place, engine=lab.engine).remove()
 
 
-def test_up_tells_how_to_reach_it_and_down_leaves_nothing(folder: Path) -> None:
+def test_up_prints_host_and_down_leaves_nothing(folder: Path) -> None:
     before, groups = mounts(), set(cgroups())
     up = json.loads(
         command(
@@ -123,7 +123,7 @@ def test_up_tells_how_to_reach_it_and_down_leaves_nothing(folder: Path) -> None:
     assert command("status", state=folder, check=False).returncode == 1
 
 
-def test_a_lab_that_was_cut_off_is_gone_and_comes_back(folder: Path) -> None:
+def test_killed_lab_starts_again(folder: Path) -> None:
     second = Lab(folder, engine=ENGINE)
     second.start()
     port = second.host.port
@@ -143,7 +143,7 @@ def test_a_lab_that_was_cut_off_is_gone_and_comes_back(folder: Path) -> None:
         second.remove()
 
 
-def test_nothing_outlives_the_supervisor(folder: Path) -> None:
+def test_lab_ends_with_its_supervisor(folder: Path) -> None:
     second = Lab(folder, engine=ENGINE)
     second.start()
     try:
@@ -156,7 +156,7 @@ def test_nothing_outlives_the_supervisor(folder: Path) -> None:
         second.remove()
 
 
-def test_programs_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_lists_missing_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.access
 
     def without_dockerd(path: str | os.PathLike[str], mode: int, **rest: bool) -> bool:
@@ -168,7 +168,7 @@ def test_programs_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) ->
     assert caught.value.why == "dockerd"
 
 
-def test_an_ordinary_user_is_told_that_root_is_needed(
+def test_error_without_root_says_root_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
