@@ -12,7 +12,7 @@ import pytest
 
 from provision.cloud.api.gce import GceCloud
 from provision.cloud.api.protocol import Listing
-from provision.commands.shared import convergence
+from provision.commands.shared import host_access
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.commands.vm.cost import vm_cost
@@ -165,7 +165,7 @@ def test_ctrl_c_during_ssh_wait_reports_that_the_vm_runs(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(convergence, "connect", interrupt)
+        patch.setattr(host_access, "connect", interrupt)
         with pytest.raises(Interrupted) as caught:
             workspace.create()
     assert (caught.value.exit_code, caught.value.why) == (EXIT_INTERRUPTED, RUNS)

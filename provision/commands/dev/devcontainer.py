@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from provision import templating
-from provision.commands.shared import convergence
+from provision.commands.shared import host_access
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.commands.shared.worker_image import worker_image
@@ -15,7 +15,7 @@ from provision.resources.container import WORKSPACE
 
 def dev_devcontainer(project: Project, targets: Targets) -> TaskResult:
     """Render devcontainer.json with the options of the container that `dev.up` starts."""
-    target = convergence.host(project, targets)
+    target = host_access.find_host(project, targets)
     worker = first_container(project.settings, worker_image(project), host=target)
     options = worker.editor_options(Facts(), gpu_count=project.settings.gpu_count)
     text = templating.devcontainer(

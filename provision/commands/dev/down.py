@@ -18,4 +18,4 @@ def dev_down(project: Project, targets: Targets) -> TaskResult:
     def recipe(target: Host) -> list[Resource]:
         return [*no_mps(project.settings, host=target), *no_worker(project.settings)]
 
-    return convergence.run(project, targets, recipe, "dev.down")
+    return convergence.converge_targets(project, targets, recipe, "dev.down")

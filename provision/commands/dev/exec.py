@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Sequence
 
 from provision.commands.dev.shared.program import run_in_worker
-from provision.commands.shared import convergence
+from provision.commands.shared import host_access
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.project.project import Project
@@ -20,6 +20,6 @@ def dev_exec(
     With `count` it runs so many times at once, and the exit code is the worst status. Raises
     `HostError` when the container does not run, and errors of the connection.
     """
-    host = convergence.host(project, targets)
-    with contextlib.closing(convergence.connect(project, host)) as transport:
+    host = host_access.find_host(project, targets)
+    with contextlib.closing(host_access.connect(project, host)) as transport:
         return run_in_worker(project, transport, words, count)

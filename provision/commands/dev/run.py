@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from provision.commands.dev.shared.program import run_in_worker
-from provision.commands.shared import convergence
+from provision.commands.shared import host_access
 from provision.commands.shared.project_files import send_project
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
@@ -35,8 +35,8 @@ def dev_run(
     program = _program_words(project, file, names)
     stage = project_tar.new_stage()
     packed = project_tar.pack(project.project_dir, names, stage)
-    host = convergence.host(project, targets)
-    with contextlib.closing(convergence.connect(project, host)) as transport:
+    host = host_access.find_host(project, targets)
+    with contextlib.closing(host_access.connect(project, host)) as transport:
         send_project(project, transport, packed, stage)
         return run_in_worker(project, transport, [*program, *words], count)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from provision.commands.shared import convergence
+from provision.commands.shared import host_access
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.commands.shared.terminal_session import open_terminal
@@ -26,7 +26,7 @@ def dev_shell(project: Project, targets: Targets) -> TaskResult:
     Raises `HostError` when the container does not run. The script exits with 125 then; since a
     shell may end with that status too, the host is asked again.
     """
-    target = convergence.host(project, targets)
+    target = host_access.find_host(project, targets)
     body = script(
         HERE / "shell.sh",
         uses=PREPARE,
@@ -37,6 +37,6 @@ def dev_shell(project: Project, targets: Targets) -> TaskResult:
     ).with_bindings(program_bindings(project))
     status = open_terminal(project, target, body, become=True)
     if status == EXIT_OWN_FAILURE:
-        with contextlib.closing(convergence.connect(project, target)) as transport:
+        with contextlib.closing(host_access.connect(project, target)) as transport:
             check_container_runs(project, transport)
     return program_result(status)

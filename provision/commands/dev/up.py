@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from provision.commands.mps.shared.compute_mode import restore_compute_mode_after_failure
-from provision.commands.shared import convergence
+from provision.commands.shared import convergence, host_access
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.commands.shared.worker_image import worker_image
@@ -23,9 +23,13 @@ def dev_up(project: Project, targets: Targets) -> TaskResult:
 
     def recipe(target: Host) -> list[Resource]:
         own = worker(project.settings, image, host=target)
-        return [*convergence.cos_recipe(project, target), *own, mps_as_chosen(project.settings)]
+        return [
+            *convergence.host_recipe_for(project, target),
+            *own,
+            mps_as_chosen(project.settings),
+        ]
 
-    chosen = convergence.hosts(project, targets)
-    finished = convergence.converge(project, targets, chosen, recipe, "dev.up")
+    chosen = host_access.find_hosts(project, targets)
+    finished = convergence.converge_hosts(project, targets, chosen, recipe, "dev.up")
     restore_compute_mode_after_failure(project, targets, chosen, finished.reports)
-    return convergence.done(finished, check=targets.check)
+    return convergence.task_result(finished, check=targets.check)

@@ -23,6 +23,6 @@ def image_build(project: Project, targets: Targets) -> TaskResult:
         login = RegistryLogin(name="registry-login", registries=registry_hosts(project.settings))
         return [DockerEngine(name="docker"), login, image_resource(image)]
 
-    result = convergence.run(project, targets, recipe, "image.build")
+    result = convergence.converge_targets(project, targets, recipe, "image.build")
     document = {**result.document, "reference": image.reference}
     return TaskResult(document, result.exit_code, result.text)

@@ -21,4 +21,4 @@ def mps_disable(project: Project, targets: Targets, *, force: bool = False) -> T
         own = mps(project.settings, present=False, force=force, host=target)
         return [no_mps_in_other_topology(project.settings, force=force), *own]
 
-    return convergence.run(project, targets, recipe, "mps.disable")
+    return convergence.converge_targets(project, targets, recipe, "mps.disable")

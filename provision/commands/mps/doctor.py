@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 
 from provision.commands.mps.shared.fetch_status import status_script_for
-from provision.commands.shared import convergence
+from provision.commands.shared import host_access
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.core.errors import ProvisionError
@@ -49,8 +49,8 @@ def mps_doctor(project: Project, targets: Targets, options: Sequence[str] = ()) 
 
     Exit status 0 healthy, 1 warnings, 2 broken, 3 where evidence is missing.
     """
-    target = convergence.host(project, targets)
-    with closing(convergence.connect(project, target)) as transport:
+    target = host_access.find_host(project, targets)
+    with closing(host_access.connect(project, target)) as transport:
         answers = _fetch_answers(project, target, transport)
     evidence = _evidence(project, target, answers, options)
     checks = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from provision.commands.mps.shared.compute_mode import restore_compute_mode_after_failure
-from provision.commands.shared import convergence
+from provision.commands.shared import convergence, host_access
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.commands.shared.worker_image import worker_image
@@ -30,7 +30,7 @@ def mps_enable(project: Project, targets: Targets) -> TaskResult:
         steps = [other_daemon, *containers, *mps(settings, host=target, needs=needs)]
         return steps if targets.check else [*steps, programs_outside_mps(settings, host=target)]
 
-    hosts = convergence.hosts(project, targets)
-    finished = convergence.converge(project, targets, hosts, recipe, "mps.enable")
+    hosts = host_access.find_hosts(project, targets)
+    finished = convergence.converge_hosts(project, targets, hosts, recipe, "mps.enable")
     restore_compute_mode_after_failure(project, targets, hosts, finished.reports)
-    return convergence.done(finished, check=targets.check)
+    return convergence.task_result(finished, check=targets.check)

@@ -10,7 +10,7 @@ from typing import Any
 
 from provision.commands.mps.shared.fetch_status import fetch_status
 from provision.commands.mps.shared.gpu_users import check_gpu_unused, describe_gpu_users
-from provision.commands.shared import convergence
+from provision.commands.shared import host_access
 from provision.commands.shared.project_files import bring_project
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.run_script import run_script
@@ -46,8 +46,8 @@ def mps_plan(
     """
     client_count = None if clients is None else _client_count(clients)
     peak_mib = None if peak_memory is None else _size_mib(peak_memory)
-    target = convergence.host(project, targets)
-    with contextlib.closing(convergence.connect(project, target)) as transport:
+    target = host_access.find_host(project, targets)
+    with contextlib.closing(host_access.connect(project, target)) as transport:
         text = _fetch_facts(project, transport, measures=measure is not None)
         with _naming_host(target):
             facts = host_facts.host_facts(text)

@@ -6,7 +6,7 @@ from contextlib import closing
 
 from provision.commands.mps.shared.fetch_status import fetch_status
 from provision.commands.mps.shared.status_report import status_document, status_text
-from provision.commands.shared import convergence
+from provision.commands.shared import host_access
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.core.errors import EXIT_FAILED, EXIT_OK
@@ -16,8 +16,8 @@ from provision.project.project import Project
 
 def mps_status(project: Project, targets: Targets, *, strict: bool = False) -> TaskResult:
     """The status of MPS on one host. Exit status 1 unless `is_healthy`."""
-    target = convergence.host(project, targets)
-    with closing(convergence.connect(project, target)) as transport:
+    target = host_access.find_host(project, targets)
+    with closing(host_access.connect(project, target)) as transport:
         status = fetch_status(project, target, transport)
     return TaskResult(
         status_document(project, status),

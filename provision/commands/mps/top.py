@@ -10,7 +10,7 @@ from typing import Protocol
 
 from provision.commands.mps.shared.fetch_status import status_script_for
 from provision.commands.mps.shared.status_report import status_document, status_text
-from provision.commands.shared import convergence
+from provision.commands.shared import host_access
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.core.errors import EXIT_FAILED, ProvisionError
@@ -73,8 +73,8 @@ def mps_top(
     project: Project, targets: Targets, *, view: View | None = None, every_s: float = 2.0
 ) -> TaskResult:
     """Clients, memory and GPU activity, until q or Ctrl-C; one frame without a `view`, and the exit status of `mps.status`."""
-    target = convergence.host(project, targets)
-    transport = convergence.connect(project, target)
+    target = host_access.find_host(project, targets)
+    transport = host_access.connect(project, target)
     frames = Frames(secrets.token_hex(8))
     try:
         _follow(

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from provision.commands.shared import convergence
+from provision.commands.shared import convergence, host_access
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.run_script import run_script
 from provision.commands.shared.targets import Targets
@@ -58,7 +58,7 @@ def vm_copy(project: Project, targets: Targets, src: str, dst: str) -> TaskResul
             why="it does not begin with /",
             fix=f"{project.program_argv0} vm.copy {src} /home/{dst}",
         )
-    hosts = convergence.hosts(project, targets)
+    hosts = host_access.find_hosts(project, targets)
     copy = _prepare(src, dst)
 
     def work(target: Host, emit: Emit, cancel: Cancel) -> HostReport:
@@ -70,7 +70,7 @@ def vm_copy(project: Project, targets: Targets, src: str, dst: str) -> TaskResul
         for report in finished.reports
         if not report.failed
     ]
-    return convergence.done(finished, check=False, copied=copied)
+    return convergence.task_result(finished, check=False, copied=copied)
 
 
 def _prepare(src: str, dst: str) -> Copy:
@@ -93,7 +93,7 @@ def _copy_to_host(
 ) -> HostReport:
     started = time.monotonic()
     emit(HostStarted(target.name))
-    transport = convergence.connect(
+    transport = host_access.connect(
         project, target, on_closer=lambda close: cancel.register(target.name, close)
     )
     cancel.register(target.name, transport.close)

@@ -10,6 +10,9 @@ from provision.project.project import Project
 
 def vm_provision(project: Project, targets: Targets) -> TaskResult:
     """Converge hosts to the recipe of the GPU host and to the user's extra recipes."""
-    return convergence.run(
-        project, targets, lambda target: convergence.cos_recipe(project, target), "vm.provision"
+    return convergence.converge_targets(
+        project,
+        targets,
+        lambda target: convergence.host_recipe_for(project, target),
+        "vm.provision",
     )

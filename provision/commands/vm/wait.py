@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from provision.cloud.api.protocol import ComputeCloud
 from provision.cloud.lifecycle.vm_states import TRANSITIONAL_STATES
-from provision.commands.shared import convergence
+from provision.commands.shared import convergence, host_access
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.commands.vm.shared.clock import Clock
@@ -132,7 +132,7 @@ def _wait_for_host(project: Project, name: str, wait: Wait) -> None:
 
     Prints what is pending whenever that changes.
     """
-    target = convergence.host(project, Targets(host=name))
+    target = host_access.find_host(project, Targets(host=name))
     printed = ""
     while True:
         try:
@@ -158,12 +158,12 @@ def _wait_for_host(project: Project, name: str, wait: Wait) -> None:
 
 def _find_pending(project: Project, target: Host, until: str) -> str:
     """Connect; for `ready` also check the recipe. The resources that differ, empty for none."""
-    with contextlib.closing(convergence.connect(project, target)) as transport:
+    with contextlib.closing(host_access.connect(project, target)) as transport:
         if until != "ready":
             return ""
         report = engine.converge(
             transport,
-            convergence.cos_recipe(project, target),
+            convergence.host_recipe_for(project, target),
             _drop,
             clock=time.monotonic,
             check=True,

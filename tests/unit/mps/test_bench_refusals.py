@@ -9,7 +9,7 @@ import pytest
 
 from provision.commands.mps.bench import bench
 from provision.commands.mps.bench.options import parse_options
-from provision.commands.shared import convergence
+from provision.commands.shared import host_access
 from provision.commands.shared.targets import Targets
 from provision.core.errors import HostError, UsageError
 from provision.core.model import Host, Sink
@@ -50,8 +50,8 @@ class Answering:
 
 def refusal(monkeypatch: pytest.MonkeyPatch, folder: Path, *answers: str, **mps: Any) -> HostError:
     place = Answering(*answers)
-    monkeypatch.setattr(convergence, "host", lambda project, targets: place.host)
-    monkeypatch.setattr(convergence, "connect", lambda project, target: place)
+    monkeypatch.setattr(host_access, "find_host", lambda project, targets: place.host)
+    monkeypatch.setattr(host_access, "connect", lambda project, target: place)
     project = Project(Settings.model_validate({"mps": mps}), folder, folder)
     with pytest.raises(HostError) as caught:
         bench.mps_bench(project, Targets(), parse_options(with_chart=False))

@@ -13,7 +13,7 @@ import pytest
 
 from provision.commands.mps.bench.bench import mps_bench
 from provision.commands.mps.bench.options import parse_options
-from provision.commands.shared import convergence
+from provision.commands.shared import host_access
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.core.errors import CommandTimeout, ProvisionError, Unreachable, UsageError
@@ -100,8 +100,8 @@ class Bench:
     def __call__(
         self, gpu: Gpu, *, settings: dict[str, Any] | None = None, **flags: Any
     ) -> TaskResult:
-        self._patch.setattr(convergence, "host", lambda project, targets: gpu.host)
-        self._patch.setattr(convergence, "connect", lambda project, target: gpu)
+        self._patch.setattr(host_access, "find_host", lambda project, targets: gpu.host)
+        self._patch.setattr(host_access, "connect", lambda project, target: gpu)
         project = Project(
             Settings.model_validate(settings or {}),
             self.folder,

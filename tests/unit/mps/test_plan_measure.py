@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from provision.commands.mps.plan import mps_plan
-from provision.commands.shared import convergence
+from provision.commands.shared import host_access
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.core.errors import HostError
@@ -83,8 +83,8 @@ def project(tmp_path: Path) -> Path:
 def measured(
     patch: pytest.MonkeyPatch, folder: Path, place: Answering, events: list[Event] | None = None
 ) -> TaskResult:
-    patch.setattr(convergence, "host", lambda project, targets: place.host)
-    patch.setattr(convergence, "connect", lambda project, target: place)
+    patch.setattr(host_access, "find_host", lambda project, targets: place.host)
+    patch.setattr(host_access, "connect", lambda project, target: place)
     project = Project(
         Settings(), folder, folder, emit=(events if events is not None else []).append
     )

@@ -10,7 +10,7 @@ from provision.commands.mps.bench.preparation import prepare_target
 from provision.commands.mps.bench.record import BenchRecord
 from provision.commands.mps.bench.rounds import run_rounds
 from provision.commands.mps.bench.target import BenchTarget
-from provision.commands.shared import convergence
+from provision.commands.shared import host_access
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.core.errors import Interrupted, ProvisionError
@@ -32,8 +32,8 @@ def mps_bench(project: Project, targets: Targets, options: BenchOptions) -> Task
     mock, which has nothing to measure, and `HostError` where the containers are unsuitable.
     """
     keys = grid_cells(options.modes, options.clients)
-    host = convergence.host(project, targets)
-    with contextlib.closing(convergence.connect(project, host)) as transport:
+    host = host_access.find_host(project, targets)
+    with contextlib.closing(host_access.connect(project, host)) as transport:
         target = prepare_target(project, transport, options)
         excluded = cells_over_limit(keys, target.client_limit)
         possible = tuple(key for key in keys if key not in excluded)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from provision.commands.mps.shared.fetch_status import fetch_status
-from provision.commands.shared import convergence
+from provision.commands.shared import convergence, host_access
 from provision.commands.shared.targets import Targets
 from provision.core.errors import ProvisionError
 from provision.core.model import Host, HostReport, Note, Status
@@ -60,7 +60,7 @@ def _restore_on_host(project: Project, host: Host, report: HostReport) -> None:
 
 def _server_is_active(project: Project, host: Host) -> bool:
     """True where an MPS server of the host is ACTIVE. Connects to the host."""
-    with contextlib.closing(convergence.connect(project, host)) as transport:
+    with contextlib.closing(host_access.connect(project, host)) as transport:
         return fetch_status(project, host, transport).server_state == "ACTIVE"
 
 
@@ -68,5 +68,5 @@ def _converge_compute_mode(project: Project, host: Host) -> HostReport:
     """Bring the mode back to what was recorded, without events."""
     quiet = replace(project, emit=lambda event: None)
     mode = compute_mode(project.settings, "", host)
-    run = convergence.converge(quiet, Targets(), [host], lambda target: [mode], "mps.enable")
+    run = convergence.converge_hosts(quiet, Targets(), [host], lambda target: [mode], "mps.enable")
     return run.reports[0]

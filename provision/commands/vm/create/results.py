@@ -9,7 +9,7 @@ from typing import Any
 from provision.cloud.lifecycle.batch import Result
 from provision.cloud.lifecycle.create import Created
 from provision.cloud.lifecycle.zone_search import Attempt
-from provision.commands.shared import convergence
+from provision.commands.shared import convergence, host_access
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.commands.vm.shared.documents import vm_document
@@ -24,14 +24,14 @@ def converge_vms(project: Project, targets: Targets, names: Sequence[str]) -> Ta
         return TaskResult({"hosts": {}})
     selected = Targets(host=names[0]) if len(names) == 1 else Targets(limit=",".join(names))
     title = f"vm.create {names[0]}" + (f" … {names[-1]}" if len(names) > 1 else "")
-    finished = convergence.converge(
+    finished = convergence.converge_hosts(
         project,
         targets,
-        convergence.hosts(project, selected),
-        lambda target: convergence.cos_recipe(project, target),
+        host_access.find_hosts(project, selected),
+        lambda target: convergence.host_recipe_for(project, target),
         title,
     )
-    return convergence.done(finished, check=targets.check)
+    return convergence.task_result(finished, check=targets.check)
 
 
 def single_vm_result(converged: TaskResult, created: Created) -> TaskResult:

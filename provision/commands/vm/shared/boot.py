@@ -9,7 +9,7 @@ from provision.cloud.api.protocol import ComputeCloud
 from provision.cloud.lifecycle import ttl_extension
 from provision.cloud.lifecycle.batch import Result, run_each
 from provision.cloud.lifecycle.vm_times import ttl_left_s
-from provision.commands.shared import convergence
+from provision.commands.shared import convergence, host_access
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.commands.vm.shared.changes import Change, changes_result
@@ -40,11 +40,11 @@ def verify_booted_vms(
     if not reached:
         return result
     targets = Targets(limit=",".join(sorted(reached)))
-    hosts = [host for host in convergence.hosts(project, targets) if host.name in reached]
-    finished = convergence.converge(
-        project, targets, hosts, lambda target: convergence.cos_recipe(project, target), task
+    hosts = [host for host in host_access.find_hosts(project, targets) if host.name in reached]
+    finished = convergence.converge_hosts(
+        project, targets, hosts, lambda target: convergence.host_recipe_for(project, target), task
     )
-    verified = convergence.done(finished, check=False)
+    verified = convergence.task_result(finished, check=False)
     if verified.exit_code:
         note_running_vms(project, booted)
     return replace(

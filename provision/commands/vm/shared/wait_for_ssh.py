@@ -16,7 +16,7 @@ from tenacity import (
 )
 
 from provision.cloud.api.protocol import ComputeCloud
-from provision.commands.shared import convergence
+from provision.commands.shared import host_access
 from provision.core.errors import HostKeyMismatch, TunnelRefused, Unreachable
 from provision.core.model import Host, Note, Vm
 from provision.hosts.known_hosts import HostKey
@@ -94,7 +94,7 @@ def wait_for_ssh(project: Project, cloud: ComputeCloud, vm: Vm, limits: WaitLimi
     _pin_host_keys(project, cloud, vm, target, limits)
     try:
         limits.until_key_matches(
-            lambda: limits.until_reachable(convergence.connect, project, target, cloud=cloud)
+            lambda: limits.until_reachable(host_access.connect, project, target, cloud=cloud)
         ).close()
     except Unreachable as error:
         explain_refused_login(project, user, error)
