@@ -101,7 +101,7 @@ def _run(
 
 
 def _is_file_error(error: Exception) -> TypeGuard[OSError]:
-    """Tell whether a file of this machine cannot be used, or a disk takes no more data."""
+    """Return whether a file of this machine cannot be used, or a disk takes no more data."""
     return isinstance(error, OSError) and (
         error.filename is not None or error.errno in _DISK_ERRORS
     )

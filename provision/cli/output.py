@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from provision.cli.command_line import own_words
-from provision.core.errors import EXIT_OWN_FAILURE, Interrupted, ProvisionError, with_program
+from provision.core.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_OWN_FAILURE,
+    Interrupted,
+    ProvisionError,
+    with_program,
+)
 
 _REMEDIES = frozenset({"fix", "remedy", "note"})
 """Keys of documents whose text names commands."""
@@ -79,11 +85,9 @@ class Output:
 
     def print_failure(self, error: ProvisionError) -> int:
         """Print an error of this program, and return the exit code."""
-        code = (
-            EXIT_OWN_FAILURE
-            if self.runs_program and error.exit_code != _INTERRUPTED
-            else error.exit_code
-        )
+        code = error.exit_code
+        if self.runs_program and code != EXIT_INTERRUPTED:
+            code = EXIT_OWN_FAILURE
         if self.debug:
             traceback.print_exception(error, file=sys.stderr)
         self._print_error(error)
@@ -103,9 +107,6 @@ class Output:
         except UnicodeEncodeError:  # another locale, or a file name that is not UTF-8
             text = json.dumps(document, default=str)
         print(text, flush=True)
-
-
-_INTERRUPTED = 130
 
 
 def report_interrupt(where: str) -> int:

@@ -36,7 +36,7 @@ class LocalTransport:
 
     @property
     def host(self) -> Host:
-        """The host this transport leads to."""
+        """The host that this transport leads to."""
         return self._host
 
     def exchange(
@@ -67,28 +67,28 @@ class LocalTransport:
         return self._run(_Command(command, chunks, ends=True), on_stdout, on_stderr, timeout_s)
 
     def close(self) -> None:
-        """Kill the process group of every running command; safe from any thread, also twice."""
+        """Send SIGTERM to each command's process group; safe from any thread, also twice."""
         with self._lock:
             self._closed = True
             running = list(self._running)
-        for run in running:
-            run.kill()
+        for command in running:
+            command.terminate()
 
-    def _run(self, run: _Command, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
+    def _run(self, command: _Command, on_stdout: Sink, on_stderr: Sink, timeout_s: float) -> int:
         deadline = time.monotonic() + timeout_s
         with self._lock:
             if self._closed:
                 raise self._closed_error()
-            run.start()
-            self._running.add(run)
+            command.start()
+            self._running.add(command)
         try:
-            in_time = run.stream(on_stdout, on_stderr, deadline)
-            status = run.status(deadline) if in_time else None
+            in_time = command.stream(on_stdout, on_stderr, deadline)
+            status = command.wait_for_status(deadline) if in_time else None
         finally:
             with self._lock:
-                self._running.discard(run)
-            run.end()
-        if run.killed:
+                self._running.discard(command)
+            command.close()
+        if command.terminated:
             raise self._closed_error()
         if status is None:
             raise CommandTimeout(
@@ -117,7 +117,7 @@ class _Command:
         self._input = _pieces(chunks if isinstance(chunks, Sequence) else ())
         self._piece = memoryview(b"")
         self._ends = ends
-        self.killed = False
+        self.terminated = False
 
     def start(self) -> None:
         """Start the process, and a thread for input that is generated while it runs."""
@@ -142,7 +142,7 @@ class _Command:
             if self._fetch_input():
                 selector.register(stdin, selectors.EVENT_WRITE, None)
             outputs = {stdout.fileno(), stderr.fileno()}
-            while outputs and not self.killed:
+            while outputs and not self.terminated:
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
                     return False
@@ -167,7 +167,7 @@ class _Command:
                 selector.unregister(stdin)
             stdin.close()
 
-    def status(self, deadline: float) -> int | None:
+    def wait_for_status(self, deadline: float) -> int | None:
         """Return the exit status, 128 + number for a signal; None at the deadline."""
         try:
             code = self._process.wait(max(0.0, deadline - time.monotonic()))
@@ -175,12 +175,12 @@ class _Command:
             return None
         return code if code >= 0 else 128 - code
 
-    def kill(self) -> None:
+    def terminate(self) -> None:
         """Send SIGTERM to the process group, so that the command can end its own children."""
-        self.killed = True
+        self.terminated = True
         self._signal(signal.SIGTERM)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Close the pipes and end the process group: SIGTERM, then SIGKILL."""
         for stream in _pipes(self._process):
             stream.close()
@@ -208,6 +208,7 @@ class _Command:
         return True
 
     def _write(self, selector: selectors.BaseSelector, stdin: IO[bytes]) -> None:
+        """Write a part of the current piece; unregister the stream when there is no more."""
         try:
             self._piece = self._piece[os.write(stdin.fileno(), self._piece[:_CHUNK_BYTES]) :]
         except BlockingIOError:
@@ -235,6 +236,7 @@ def _write_generated(handle: int, chunks: Iterable[bytes]) -> None:
 
 
 def _pieces(chunks: Iterable[bytes]) -> Iterator[memoryview]:
+    """Yield a view of each chunk that is not empty."""
     return (memoryview(chunk) for chunk in chunks if chunk)
 
 
@@ -245,6 +247,7 @@ def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes], IO[b
 
 
 def _read(fd: int, sink: Sink) -> bool:
+    """Pass what has arrived to the sink; return False at the end of the stream."""
     try:
         data = os.read(fd, _CHUNK_BYTES)
     except BlockingIOError:

@@ -46,7 +46,7 @@ class _Selection:
     forbidden: Mapping[str, Sequence[str]]
 
     def admits(self, host: Host, traits: Mapping[str, Traits]) -> bool:
-        """Tell whether the pattern selects the host."""
+        """Return whether the pattern selects the host."""
         return (
             (not self.included or any(_matches(host, part) for part in self.included))
             and not any(_matches(host, part) for part in self.excluded)
@@ -56,7 +56,7 @@ class _Selection:
 
 
 def has_filters(pattern: str) -> bool:
-    """Tell whether a pattern has filters, which need the current properties of the hosts."""
+    """Return whether a pattern has filters, which need the current properties of the hosts."""
     return "=" in pattern
 
 

@@ -22,7 +22,7 @@ class Closers:
     """
 
     def __init__(self) -> None:
-        self.proxy_stderr: Callable[[], str] = str
+        self.proxy_stderr: Callable[[], str] = lambda: ""
         """Returns the end of the proxy command's standard error, for error messages."""
         self._closers: list[Callable[[], object]] = []
         self._closed = False

@@ -225,7 +225,7 @@ def parse_gateway(word: str, *, behind: Host) -> Host:
 
 
 def _is_own_gateway(gateways: Sequence[Host], host: Host, connection: Connection) -> bool:
-    """Tell whether the host is one of its gateways: `Host *` with ProxyJump matches them too."""
+    """Return whether the host is one of its gateways: `Host *` with ProxyJump matches them too."""
     return any(
         gateway.address in (host.address, connection.host)
         and gateway.port in (None, connection.port)

@@ -105,7 +105,7 @@ def _gcloud_failure(command: Sequence[str], why: str) -> _Failure | None:
 
 
 def _is_not_installed(program: str, why: str) -> bool:
-    """Tell whether the message is that of the system, or of a shell, for a missing program."""
+    """Return whether the message is that of the system, or of a shell, for a missing program."""
     return any(
         f"{program}{quote}: {text}" in why
         for quote in ("", "'")
