@@ -107,6 +107,22 @@ def test_every_imported_package_is_declared() -> None:
     assert missing == {}, "add the distribution to pyproject.toml, then run: make lock"
 
 
+def test_every_declared_package_is_imported() -> None:
+    modules = {
+        module
+        for path in (ROOT / "provision").rglob("*.py")
+        for module in imported_modules(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    imported = {
+        name
+        for module in modules
+        if module.partition(".")[0] not in {*sys.stdlib_module_names, "provision"}
+        for name in distributions(module)
+    }
+    by_name = {"google-cloud-compute"}  # cloud/api/google_library.py imports it by its name
+    assert declared(PROJECT["dependencies"]) - imported == by_name
+
+
 def test_namespace_package_is_traced_to_its_distribution() -> None:
     assert distributions("google.auth.credentials") == {"google-auth"}
     assert distributions("google.protobuf.json_format") == {"protobuf"}
@@ -139,7 +155,7 @@ METHODS: list[tuple[type, str, tuple[str, ...]]] = [
     (Packetizer, "complete_handshake", ("self",)),
     (BufferedPipe, "set_event", ("self", "event")),
 ]
-"""What hosts/ssh and testing/ssh_host.py override or call, with the parameters they rely on."""
+"""What hosts/ssh and testing/ssh override or call, with the parameters they rely on."""
 TRANSPORT_FIELDS = {
     *("_channels", "channel_events", "channels_seen", "lock", "active", "initial_kex_done"),
     *("auth_handler", "packetizer", "saved_exception", "remote_version", "handshake_timeout"),
@@ -160,7 +176,7 @@ HANDLERS = {
 def advice(part: str) -> str:
     return (
         f"paramiko {metadata.version('paramiko')} has changed {part}, a private part on which "
-        "provision/hosts/ssh (wire.py, transport.py, auth.py) or provision/testing/ssh_host.py "
+        "provision/hosts/ssh (wire, streams, transport, closing, auth) or provision/testing/ssh "
         "relies. Compare paramiko's new code with the override, adapt it, run tests/ssh, then "
         "correct this list. Until then, keep the old release: lower the upper bound of paramiko "
         "in pyproject.toml and run: make lock"
