@@ -20,7 +20,7 @@ from provision.cloud.api.protocol import ComputeCloud, SerialOutput
 from provision.cloud.refusal import CloudRefused
 from provision.core.errors import CloudError, HostKeyMismatch, UsageError
 from provision.core.model import Host, Note, Vm
-from provision.hosts.known_hosts import HostKey
+from provision.hosts.host_keys import HostKey
 from provision.project.project import Project
 from provision.project.records import key_alias
 

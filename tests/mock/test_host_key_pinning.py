@@ -16,7 +16,7 @@ from provision.commands.vm.provision import vm_provision
 from provision.commands.vm.show import vm_show
 from provision.commands.vm.ssh import vm_ssh
 from provision.core.errors import EXIT_UNREACHABLE, CloudError, HostKeyMismatch, ProvisionError
-from provision.hosts.known_hosts import HostKey
+from provision.hosts.host_keys import HostKey
 from tests.mock.workspace import ZONE, Workspace
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]

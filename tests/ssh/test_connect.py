@@ -18,7 +18,8 @@ import pytest
 
 from provision.core.errors import HostKeyMismatch, Unreachable, UsageError
 from provision.core.model import Host
-from provision.hosts.known_hosts import HostKey, KnownHosts
+from provision.hosts.host_keys import HostKey
+from provision.hosts.known_hosts import KnownHosts
 from provision.hosts.ssh import hops
 from provision.hosts.ssh.config import SshConfig
 from provision.hosts.ssh.connection import connect, scan_host_keys

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from provision.core.errors import HostKeyMismatch, UsageError
 from provision.core.model import Host
-from provision.hosts.known_hosts import HostKey, KnownHosts, pin_name
+from provision.hosts.host_keys import HostKey, pin_name
+from provision.hosts.known_hosts import KnownHosts
 
 ED = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBhAqcVaWAMCSKt6NHhRBhFcyISvgC0pbZAKHPHg2zxL"
 OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICs4zTd2SBmzFQwbYqAShqsdwbvZo4TzuxFCzVSm9BYD"

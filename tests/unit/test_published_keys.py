@@ -11,7 +11,7 @@ import pytest
 from provision.cloud.api.protocol import SerialOutput
 from provision.cloud.refusal import CloudRefused, Refusal
 from provision.core.model import Vm
-from provision.hosts.known_hosts import HostKey
+from provision.hosts.host_keys import HostKey
 from provision.project.host_keys import ATTRIBUTES_PAUSE_S, PublishedKeys
 from provision.project.records import key_alias
 

@@ -12,7 +12,7 @@ from paramiko.ssh_exception import ConfigParseError
 
 from provision.core.errors import UsageError
 from provision.core.model import Host
-from provision.hosts.known_hosts import pin_name
+from provision.hosts.host_keys import pin_name
 from provision.hosts.ssh.config import SshConfig
 from provision.hosts.ssh.names import check_host_name, check_user_name
 

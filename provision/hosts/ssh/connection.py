@@ -10,7 +10,8 @@ from typing import Any
 from provision.core.errors import ProvisionError
 from provision.core.model import Host
 from provision.core.parallel import run_all
-from provision.hosts.known_hosts import HostKey, KnownHosts
+from provision.hosts.host_keys import HostKey
+from provision.hosts.known_hosts import KnownHosts
 from provision.hosts.ssh.closing import Closers, close_wire, closed_after
 from provision.hosts.ssh.config import SshConfig
 from provision.hosts.ssh.dial import KEEPALIVE_S

@@ -16,7 +16,8 @@ from paramiko.ssh_exception import ConfigParseError, SSHException
 
 from provision.core.errors import UsageError
 from provision.core.model import Host
-from provision.hosts.known_hosts import KnownHosts, Pins, pin_name
+from provision.hosts.host_keys import Pins, pin_name
+from provision.hosts.known_hosts import KnownHosts
 from provision.hosts.ssh.alias import config_error, parse_config
 from provision.hosts.ssh.auth import KeyStrategy
 from provision.hosts.ssh.closing import Closers, close_client, closed_after

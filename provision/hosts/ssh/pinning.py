@@ -8,7 +8,7 @@ from typing import Any
 
 from paramiko import MissingHostKeyPolicy, PKey, SSHClient
 
-from provision.hosts.known_hosts import HostKey, Pins
+from provision.hosts.host_keys import HostKey, Pins
 from provision.hosts.ssh.config import SshConfig
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from provision.core.errors import HostKeyMismatch, Unreachable
 from provision.core.model import Host
-from provision.hosts.known_hosts import KnownHosts, pin_name
+from provision.hosts.host_keys import pin_name
+from provision.hosts.known_hosts import KnownHosts
 from provision.hosts.ssh import iap
 from provision.hosts.ssh.dial import KEEPALIVE_S
 from provision.hosts.ssh.names import check_host_name, check_user_name

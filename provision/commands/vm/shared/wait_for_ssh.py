@@ -19,7 +19,7 @@ from provision.cloud.api.protocol import ComputeCloud
 from provision.commands.shared import host_access
 from provision.core.errors import HostKeyMismatch, TunnelRefused, Unreachable
 from provision.core.model import Host, Note, Vm
-from provision.hosts.known_hosts import HostKey
+from provision.hosts.host_keys import HostKey
 from provision.project import inventory
 from provision.project.host_keys import ATTRIBUTES_PAUSE_S, PublishedKeys
 from provision.project.login import explain_refused_login, prepare_login, request_login_user
