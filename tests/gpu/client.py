@@ -1,4 +1,4 @@
-"""A CUDA client of the driver API, told what to do: hold a context, keep the GPU busy, tell its multiprocessors, or fault."""
+"""A CUDA client of the driver API: holds a context, works, counts multiprocessors, or faults."""
 
 import ctypes
 import sys

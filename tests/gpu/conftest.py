@@ -1,4 +1,4 @@
-"""A machine with a real NVIDIA driver as a host: the lab with the machine's own GPU, and the program as its users start it."""
+"""A host with a real NVIDIA driver: the lab with this machine's GPU, and the installed program."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Machine:
 
 
 def frameworks() -> tuple[Sequence[str], Mapping[str, str]]:
-    """Volumes and variables with which the container sees this machine's PyTorch; none where it has none."""
+    """Volumes and variables that give the container this machine's PyTorch, if there is one."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return (), {}

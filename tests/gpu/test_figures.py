@@ -1,4 +1,4 @@
-"""The figures that are promised, measured anew on a real GPU: the seed's experiment with MPS and without, and the plan beside it."""
+"""The documented figures, measured on a real GPU with MPS and without, and the plan's choice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ import pytest
 from tests.gpu.conftest import RESULTS, Machine, frameworks
 
 PROGRAM = Path(__file__).parents[2] / "provision" / "mps" / "workloads" / "mlp.py"
-ALONE = "PROVISION_BENCH_CLIENT=0 PROVISION_BENCH_READY=/dev/null PROVISION_BENCH_GO=/dev/null PROVISION_BENCH_TIMES=/dev/null"
+ALONE = (
+    "PROVISION_BENCH_CLIENT=0 PROVISION_BENCH_READY=/dev/null PROVISION_BENCH_GO=/dev/null "
+    "PROVISION_BENCH_TIMES=/dev/null"
+)
 GRID = ("--clients", "1,5,10,16", "--rounds", "3", "--steps", "3000")
 
 pytestmark = [
@@ -50,22 +53,22 @@ def fastest(measured: dict[tuple[str, int], dict[str, Any]], clients: int) -> fl
 
 
 @pytest.mark.parametrize(("clients", "times"), [(10, 1.5), (16, 3.0)])
-def test_mps_is_as_much_faster_as_promised(
+def test_mps_speedup_reaches_documented_ratio(
     measured: dict[tuple[str, int], dict[str, Any]], clients: int, times: float
 ) -> None:
     assert measured["none", clients]["median_s"] / fastest(measured, clients) >= times
 
 
-def test_sixteen_with_mps_take_no_longer_than_one_alone(
+def test_sixteen_clients_with_mps_take_no_longer_than_one_alone(
     measured: dict[tuple[str, int], dict[str, Any]],
 ) -> None:
     assert fastest(measured, 16) <= 1.10 * measured["none", 1]["median_s"]
 
 
-def test_the_plan_is_as_good_as_the_best_cell(
+def test_plan_is_as_fast_as_the_best_cell(
     machine: Machine, measured: dict[tuple[str, int], dict[str, Any]]
 ) -> None:
-    """Within 10 % of the best one, or inside that one's own spread; the plan knows one short run, the benchmark all cells."""
+    """Within 10 % of the best cell or inside its spread; the plan knows one short run alone."""
     (machine.project / "work.py").write_text(PROGRAM.read_text())
     (machine.project / "plan.sh").write_text(
         f"{ALONE} PROVISION_BENCH_STEPS=6000 exec python3 work.py\n"
@@ -86,7 +89,7 @@ def test_the_plan_is_as_good_as_the_best_cell(
     )
 
 
-def test_a_container_for_each_worker_gains_as_much(machine: Machine) -> None:
+def test_containers_topology_reaches_the_same_speedup(machine: Machine) -> None:
     """As on Dataflow: sixteen containers without MPS and with it."""
     machine.configure(
         mps={"topology": "containers"}, worker={**machine.settings["worker"], "processes": 16}

@@ -1,4 +1,4 @@
-"""The acceptance run of MPS on a real GPU: made, proven, broken in eight ways and diagnosed, measured, and nothing left.
+"""The acceptance run of MPS on a real GPU: enabled, proven, broken, measured, disabled.
 
 The tests follow one another on one machine, as a user's day does; each leaves MPS as it found it.
 """
@@ -109,7 +109,7 @@ def enabled(machine: Machine) -> dict[str, Any]:
     return machine.ok("mps.status")
 
 
-def test_the_container_has_the_real_driver(machine: Machine) -> None:
+def test_container_has_the_real_driver(machine: Machine) -> None:
     assert machine.ok("dev.up")["hosts"]["lab"]["failed"] == 0
     listed = machine.inside("nvidia-smi -L")
     assert listed.startswith("GPU 0: NVIDIA ")
@@ -122,7 +122,7 @@ def test_the_container_has_the_real_driver(machine: Machine) -> None:
 # --- one container --------------------------------------------------------------------------------
 
 
-def test_mps_is_enabled_and_proven(machine: Machine) -> None:
+def test_enable_starts_daemon_and_proves_attachment(machine: Machine) -> None:
     ended = machine("mps.enable", "--json")
     assert ended.status == 0, ended
     host = ended.document["hosts"]["lab"]
@@ -139,7 +139,7 @@ def test_mps_is_enabled_and_proven(machine: Machine) -> None:
     assert machine.ok("mps.enable")["hosts"]["lab"]["changed"] == 0
 
 
-def test_enabling_on_a_running_container_takes_two_seconds(machine: Machine) -> None:
+def test_enable_on_running_container_takes_two_seconds(machine: Machine) -> None:
     seconds = []
     for _ in range(3):
         machine.ok("mps.disable")
@@ -148,7 +148,7 @@ def test_enabling_on_a_running_container_takes_two_seconds(machine: Machine) -> 
     assert statistics.median(seconds) <= 2.0
 
 
-def test_real_clients_are_attached_and_named(machine: Machine) -> None:
+def test_status_lists_real_clients_as_attached(machine: Machine) -> None:
     with (
         client(machine, "hold", "30"),
         client(machine, "hold", "30"),
@@ -162,7 +162,7 @@ def test_real_clients_are_attached_and_named(machine: Machine) -> None:
     )
 
 
-def test_the_doctor_finds_it_healthy(machine: Machine) -> None:
+def test_doctor_reports_healthy_host(machine: Machine) -> None:
     with client(machine, "hold", "30"):
         code, found = checks(machine)
     bad = {name: check for name, check in found.items() if check["status"] in {"fail", "unknown"}}
@@ -176,7 +176,7 @@ def test_the_doctor_finds_it_healthy(machine: Machine) -> None:
 
 
 @pytest.mark.usefixtures("mended")
-def test_a_daemon_that_was_killed(machine: Machine) -> None:
+def test_killed_daemon_is_reported_and_restarted(machine: Machine) -> None:
     with client(machine, "hold", "60") as child:
         machine.inside("kill -9 $(cat $CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid)")
         out, err = child.communicate(timeout=60)
@@ -191,11 +191,10 @@ def test_a_daemon_that_was_killed(machine: Machine) -> None:
 
 
 @pytest.mark.usefixtures("mended")
-def test_a_client_over_the_limit(machine: Machine) -> None:
-    """More clients than any server takes (48, from CUDA 13.1 on 60): as many run as `mps.status` tells, and whoever does not was refused
-    with 808, in words that are known. The doctor warns while they run.
+def test_client_over_the_limit_gets_error_808(machine: Machine) -> None:
+    """As many clients run as `mps.status` reports, others get 808, and the doctor warns.
 
-    Their shares are small, so that memory is not what they lack.
+    A server takes 48 clients, from CUDA 13.1 on 60. Their shares are small, so memory suffices.
     """
     machine.configure(mps={"thread_percentage": 12})
     told = enabled(machine)["client_limit"]
@@ -226,7 +225,7 @@ def test_a_client_over_the_limit(machine: Machine) -> None:
 
 
 @pytest.mark.usefixtures("mended")
-def test_a_second_user(machine: Machine, lab: Lab) -> None:
+def test_client_of_second_user_waits_for_the_first(machine: Machine, lab: Lab) -> None:
     with client(machine, "hold", "40"):
         words = [
             "docker",
@@ -262,7 +261,7 @@ def test_a_second_user(machine: Machine, lab: Lab) -> None:
 
 
 @pytest.mark.usefixtures("mended")
-def test_a_client_with_another_pipe_directory(machine: Machine) -> None:
+def test_client_with_another_pipe_directory_is_outside(machine: Machine) -> None:
     with client(machine, "hold", "30", env="CUDA_MPS_PIPE_DIRECTORY=/tmp/elsewhere"):
         code, found = checks(machine)
         strict = machine("mps.status", "--strict", "--json")
@@ -276,8 +275,8 @@ def test_a_client_with_another_pipe_directory(machine: Machine) -> None:
 
 
 @pytest.mark.usefixtures("mended")
-def test_a_client_that_names_its_gpu_by_index(machine: Machine) -> None:
-    """It runs, as 0 is there on both sides, and the doctor says what it rests on."""
+def test_client_with_gpu_index_runs_and_doctor_warns(machine: Machine) -> None:
+    """It runs, as index 0 exists on both sides, and the doctor warns."""
     machine.configure(mps={"gpu": "0"})
     enabled(machine)
     with client(machine, "hold", "30", env="CUDA_VISIBLE_DEVICES=0"):
@@ -287,8 +286,8 @@ def test_a_client_that_names_its_gpu_by_index(machine: Machine) -> None:
 
 
 @pytest.mark.usefixtures("mended")
-def test_an_index_that_the_daemon_has_remapped(machine: Machine) -> None:
-    """The daemon's only GPU is 0 to clients: the index that the machine gives it, good without MPS, is an error with it."""
+def test_gpu_index_that_the_daemon_remapped_fails(machine: Machine) -> None:
+    """The daemon's only GPU is 0 to clients: the machine's index for it fails under MPS."""
     last = machine.inside("nvidia-smi -L").count("GPU ") - 1
     if last == 0:
         pytest.skip("needs two GPUs: on one, index 1 is an error without MPS as well")
@@ -303,9 +302,12 @@ def test_an_index_that_the_daemon_has_remapped(machine: Machine) -> None:
 
 
 @pytest.mark.usefixtures("mended")
-def test_a_server_that_the_daemon_does_not_find(machine: Machine) -> None:
+def test_doctor_reports_daemon_without_server_on_path(machine: Machine) -> None:
     machine.ok("mps.disable")
-    start = "mkdir -p $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY; PATH=/usr/bin:/bin /usr/local/nvidia/bin/nvidia-cuda-mps-control -d"
+    start = (
+        "mkdir -p $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY; PATH=/usr/bin:/bin "
+        "/usr/local/nvidia/bin/nvidia-cuda-mps-control -d"
+    )
     machine.inside(start)
     machine.start("dev.exec", "--", "timeout", "10", "python3", "client.py", "hold").communicate(
         timeout=60
@@ -314,14 +316,17 @@ def test_a_server_that_the_daemon_does_not_find(machine: Machine) -> None:
     told = json.dumps([check for check in found.values() if check["status"] == "fail"])
     assert code == 2
     machine.inside(
-        "echo quit | nvidia-cuda-mps-control; rm -rf $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY",
+        (
+            "echo quit | nvidia-cuda-mps-control; rm -rf $CUDA_MPS_PIPE_DIRECTORY "
+            "$CUDA_MPS_LOG_DIRECTORY"
+        ),
         status=None,
     )
     assert "PATH" in told, told
 
 
 @pytest.mark.usefixtures("mended")
-def test_an_illegal_address_in_one_client_hits_the_others(machine: Machine) -> None:
+def test_illegal_address_in_one_client_fails_the_others(machine: Machine) -> None:
     with client(machine, "hold", "40") as other:
         broken = machine("dev.exec", "--", "python3", "client.py", "fault")
         out, _ = other.communicate(timeout=60)
@@ -338,7 +343,7 @@ def test_an_illegal_address_in_one_client_hits_the_others(machine: Machine) -> N
         assert len(machine.ok("mps.status", "--strict")["clients"]) == 1
 
 
-def test_an_image_without_glibc(machine: Machine, lab: Lab) -> None:
+def test_doctor_reports_image_without_glibc(machine: Machine, lab: Lab) -> None:
     """As Alpine: programs of the driver are linked to glibc, which such an image lacks."""
     busybox = find_programs(lab.engine).busybox.read_bytes()
     lab.exec_inside("docker", "import", "-", "alpine-like", stdin=archive(busybox))
@@ -376,11 +381,14 @@ def test_an_image_without_glibc(machine: Machine, lab: Lab) -> None:
 # --- measured -------------------------------------------------------------------------------------
 
 
-def test_a_plan_from_one_run(machine: Machine) -> None:
+def test_plan_measures_one_run(machine: Machine) -> None:
     workload = "mlp" if frameworks()[1] else "driver"
     source = Path(__file__).parents[2] / "provision" / "mps" / "workloads" / f"{workload}.py"
     (machine.project / "work.py").write_text(source.read_text())
-    stand_in = "PROVISION_BENCH_STEPS=6000 PROVISION_BENCH_CLIENT=0 PROVISION_BENCH_READY=/dev/null PROVISION_BENCH_GO=/dev/null"
+    stand_in = (
+        "PROVISION_BENCH_STEPS=6000 PROVISION_BENCH_CLIENT=0 "
+        "PROVISION_BENCH_READY=/dev/null PROVISION_BENCH_GO=/dev/null"
+    )
     (machine.project / "plan.sh").write_text(
         f"{stand_in} PROVISION_BENCH_TIMES=/dev/null exec python3 work.py\n"
     )
@@ -394,7 +402,7 @@ def test_a_plan_from_one_run(machine: Machine) -> None:
     assert 1 <= plan["plan"]["clients"] <= plan["plan"]["client_limit"]
 
 
-def test_a_short_benchmark_proves_attachment(machine: Machine) -> None:
+def test_short_benchmark_proves_attachment(machine: Machine) -> None:
     words = (
         "--workload",
         "driver",
@@ -415,7 +423,7 @@ def test_a_short_benchmark_proves_attachment(machine: Machine) -> None:
     assert found["mps", 8]["times_none"] > 1.5
 
 
-def test_a_client_sees_its_share_of_the_gpu(machine: Machine) -> None:
+def test_client_sees_its_share_of_the_gpu(machine: Machine) -> None:
     machine.configure(mps={"thread_percentage": 12})
     try:
         status = enabled(machine)
@@ -425,7 +433,7 @@ def test_a_client_sees_its_share_of_the_gpu(machine: Machine) -> None:
     assert enabled(machine)["thread_percentage"] == pytest.approx(100.0)
 
 
-def test_disabled_nothing_is_left(machine: Machine) -> None:
+def test_disable_leaves_nothing_behind(machine: Machine) -> None:
     machine.ok("mps.disable")
     assert machine.inside("pgrep -f '[n]vidia-cuda-mps' || true") == ""
     assert (
@@ -441,7 +449,7 @@ def test_disabled_nothing_is_left(machine: Machine) -> None:
 # --- a container for the daemon, and one for each worker ------------------------------------------
 
 
-def test_the_topology_of_dataflow(machine: Machine, lab: Lab) -> None:
+def test_containers_topology_works_as_on_dataflow(machine: Machine, lab: Lab) -> None:
     machine.configure(
         mps={"topology": "containers"}, worker={**machine.settings["worker"], "processes": 3}
     )

@@ -1,4 +1,4 @@
-"""MPS on the lab: real containers and namespaces, with the driver's stand-ins, or with a real GPU where the machine has one."""
+"""MPS in the lab: real containers and namespaces, with a fake driver or a real GPU."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ CLIENT = """
 import ctypes, time
 cuda = ctypes.CDLL("libcuda.so.1")
 device, context = ctypes.c_int(), ctypes.c_void_p()
-status = cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0) or cuda.cuCtxCreate_v2(ctypes.byref(context), 0, device)
+status = cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0)
+status = status or cuda.cuCtxCreate_v2(ctypes.byref(context), 0, device)
 time.sleep(1)
 raise SystemExit(status)
 """
@@ -81,7 +82,7 @@ def _well(done: TaskResult) -> dict[str, Any]:
     return dict(done.document["hosts"]["lab"])
 
 
-def test_both_topologies_are_proven_and_several_programs_attach(sessions: Any, lab: Lab) -> None:
+def test_both_topologies_are_proven_and_attach_several_programs(sessions: Any, lab: Lab) -> None:
     _well(vm_provision(sessions(), HERE))
     _well(image_build(sessions(), HERE))
     _well(dev_up(sessions(), HERE))
@@ -142,9 +143,7 @@ def test_both_topologies_are_proven_and_several_programs_attach(sessions: Any, l
     assert mps_status(sessions(), HERE, strict=True).exit_code == 0
 
 
-def test_an_image_with_a_user_of_its_own_has_its_folders_made_by_root(
-    sessions: Any, lab: Lab
-) -> None:
+def test_root_creates_folders_for_an_image_with_its_own_user(sessions: Any, lab: Lab) -> None:
     _well(vm_provision(sessions(), HERE))
     _well(image_build(sessions(), HERE))
     base = worker_image(sessions()).reference

@@ -1,4 +1,4 @@
-"""A mock host whose GPU is shared, driven through the use cases; CUDA programs of its containers that do what they are told."""
+"""A mock host whose GPU is shared through the use cases, and CUDA programs that tests command."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ cuda = ctypes.CDLL("libcuda.so.1")
 device, context, memory = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
 def call(name, *values):
     return getattr(cuda, name)(*values)
-first = call("cuInit", 0) or call("cuDeviceGet", ctypes.byref(device), 0) or call("cuCtxCreate_v2", ctypes.byref(context), 0, device)
+first = call("cuInit", 0) or call("cuDeviceGet", ctypes.byref(device), 0)
+first = first or call("cuCtxCreate_v2", ctypes.byref(context), 0, device)
 print(first, os.getpid(), flush=True)
 for line in sys.stdin:
     words = line.split()
     if words[0] == "alloc":
-        print(call("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(int(words[1]))), flush=True)
+        size = ctypes.c_size_t(int(words[1]))
+        print(call("cuMemAlloc_v2", ctypes.byref(memory), size), flush=True)
     elif words[0] == "destroy":
         print(call("cuCtxDestroy_v2", context), flush=True)
     else:
@@ -44,7 +46,7 @@ for line in sys.stdin:
 
 
 class Program:
-    """A CUDA program of a container that does what it is told, a driver call a line."""
+    """A CUDA program of a container that makes one driver call for each line of input."""
 
     def __init__(self, client: paramiko.SSHClient, words: str) -> None:
         self._feed, self._out, _ = client.exec_command(
@@ -71,7 +73,7 @@ class Program:
 
 @contextmanager
 def program(host: MockHost, words: str, *, starts: int | None = 0) -> Iterator[Program]:
-    """A program that has started with this status; None for one that is not waited for. Ends when it is no longer needed."""
+    """A program that started with this status, ended on exit; None does not wait for it."""
     with connect(host) as client:
         made = Program(client, words)
         if starts is not None:

@@ -1,4 +1,4 @@
-"""The MPS control daemon of the mock: what tests/mps_rows does not say of it, since no real one was asked, or a test arranges it."""
+"""The mock's MPS control daemon, beyond what tests/mps_rows compares with a real one."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ def box(cos: MockHost) -> MockHost:
 def with_driver(cos: MockHost, *, gpus: int = 1) -> MockHost:
     """The host with its driver and a container that has it."""
     cos.run(
-        "sudo cos-extensions install gpu; sudo mount --bind /var/lib/nvidia /var/lib/nvidia; sudo mount -o remount,exec /var/lib/nvidia"
+        "sudo cos-extensions install gpu; sudo mount --bind /var/lib/nvidia "
+        "/var/lib/nvidia; sudo mount -o remount,exec /var/lib/nvidia"
     )
     nodes = " ".join(f'--device "{R}/dev/nvidia{number}"' for number in range(gpus))
     options = (
         f"{nodes} --device /dev/nvidiactl --device /dev/nvidia-uvm "
-        f'--volume "{R}"/var/lib/nvidia/bin:/usr/local/nvidia/bin:ro --volume "{R}"/var/lib/nvidia/lib64:/usr/local/nvidia/lib64:ro '
+        f'--volume "{R}"/var/lib/nvidia/bin:/usr/local/nvidia/bin:ro --volume '
+        f'"{R}"/var/lib/nvidia/lib64:/usr/local/nvidia/lib64:ro '
         "--env LD_LIBRARY_PATH=/usr/local/nvidia/lib64 --env PATH=/usr/local/nvidia/bin:/usr/bin "
         "--env CUDA_MPS_PIPE_DIRECTORY=/run/mps --env CUDA_MPS_LOG_DIRECTORY=/run/log"
     )
@@ -43,7 +45,7 @@ def with_driver(cos: MockHost, *, gpus: int = 1) -> MockHost:
 
 
 def inside(host: MockHost, source: str) -> Result:
-    """Run shell source in the container; it comes on standard input, so that nothing needs quoting."""
+    """Run shell source in the container; it travels on standard input, unquoted."""
     return host.run("docker exec -i dev sh -s", stdin=source.encode())
 
 
@@ -54,7 +56,7 @@ def asked(host: MockHost, *lines: str) -> list[str]:
     return done.output.splitlines()
 
 
-def test_a_server_becomes_active_and_keeps_the_percentage_of_its_start(box: MockHost) -> None:
+def test_server_becomes_active_and_keeps_percentage_of_its_start(box: MockHost) -> None:
     inside(box, "nvidia-cuda-mps-control -d")
     assert asked(
         box,
@@ -74,7 +76,7 @@ def test_a_server_becomes_active_and_keeps_the_percentage_of_its_start(box: Mock
     assert "NEW SERVER" in inside(box, 'cat "$PROVISION_MOCK_ROOT/run/log/control.log"').output
 
 
-def test_without_library_or_gpu_every_server_dies_and_only_the_log_says_so(box: MockHost) -> None:
+def test_server_without_library_or_gpu_fails_with_trace_in_log_only(box: MockHost) -> None:
     inside(box, "unset LD_LIBRARY_PATH; nvidia-cuda-mps-control -d")
     assert asked(box, "start_server -uid 0", "get_server_list") == []
     assert (
@@ -84,7 +86,7 @@ def test_without_library_or_gpu_every_server_dies_and_only_the_log_says_so(box: 
     assert inside(box, 'test -s "$PROVISION_MOCK_ROOT/run/log/server.log"').status == 1
 
 
-def test_a_daemon_that_dies_at_once_has_returned_zero(box: MockHost) -> None:
+def test_daemon_that_dies_at_once_returns_zero(box: MockHost) -> None:
     box.faults.set("mps_daemon_dies")
     assert inside(box, "nvidia-cuda-mps-control -d").status == 0
     assert inside(box, "echo get_server_list | nvidia-cuda-mps-control").status == 1
@@ -96,7 +98,7 @@ def program(
     return sharing.program(box, words, starts=starts)
 
 
-def test_clients_are_listed_and_hold_up_a_quit(box: MockHost) -> None:
+def test_quit_waits_for_listed_clients(box: MockHost) -> None:
     inside(box, "nvidia-cuda-mps-control -d")
     with program(box) as client:
         (server,) = asked(box, "get_server_list")
@@ -111,7 +113,7 @@ def test_clients_are_listed_and_hold_up_a_quit(box: MockHost) -> None:
         assert client.call("cuCtxSynchronize") == 806, "its server was ended under it"
 
 
-def test_a_client_without_a_daemon_runs_and_says_nothing(box: MockHost) -> None:
+def test_client_without_daemon_runs_silently(box: MockHost) -> None:
     with program(box) as client:
         assert client.call("cuCtxSynchronize") == 0
         inside(
@@ -120,14 +122,17 @@ def test_a_client_without_a_daemon_runs_and_says_nothing(box: MockHost) -> None:
         (server,) = asked(box, "get_server_list")
         assert asked(box, f"get_client_list {server}") == []
         assert client.pid in box.run("docker top dev -eo pid").output.split()
-        smi = "env LD_LIBRARY_PATH=/var/lib/nvidia/lib64 $PROVISION_MOCK_ROOT/var/lib/nvidia/bin/nvidia-smi"
+        smi = (
+            "env LD_LIBRARY_PATH=/var/lib/nvidia/lib64 "
+            "$PROVISION_MOCK_ROOT/var/lib/nvidia/bin/nvidia-smi"
+        )
         assert (
             box.run(f"{smi} --query-compute-apps=pid,used_memory --format=csv,noheader").output
             == f"{client.pid}, [N/A]\n"
         )
 
 
-def test_with_a_server_for_every_user_nobody_waits(box: MockHost) -> None:
+def test_multiuser_server_serves_all_users_at_once(box: MockHost) -> None:
     inside(box, "nvidia-cuda-mps-control -M -d")
     with program(box), program(box, "--user 1000 dev") as second:
         assert second.call("cuCtxSynchronize") == 0
@@ -142,16 +147,19 @@ print([cuda.cuCtxCreate_v2(ctypes.byref(context), 0, device) for _ in range(50)]
 """
 
 
-def test_the_49th_context_is_refused(box: MockHost) -> None:
+def test_49th_context_gets_error_808(box: MockHost) -> None:
     inside(box, "nvidia-cuda-mps-control -d")
     assert box.run(f"docker exec dev python -c {shlex.quote(MANY)}").output == "2\n"
 
 
-def test_a_memory_limit_is_the_clients_own(box: MockHost) -> None:
+def test_memory_limit_counts_for_each_client(box: MockHost) -> None:
     """The context of an L4 takes 242 MiB of it, by the estimate of docs/facts.md."""
     inside(
         box,
-        "nvidia-cuda-mps-control -d; echo set_default_device_pinned_mem_limit 0 1G | nvidia-cuda-mps-control",
+        (
+            "nvidia-cuda-mps-control -d; echo set_default_device_pinned_mem_limit 0 1G | "
+            "nvidia-cuda-mps-control"
+        ),
     )
     with program(box) as one, program(box) as two:
         assert [
@@ -171,10 +179,10 @@ def test_a_memory_limit_is_the_clients_own(box: MockHost) -> None:
         ({"1": "16M", "GPU-00000001-c0de-4b1d-8000-000000000001": "4G"}, (0, 0)),
     ],
 )
-def test_each_gpu_has_a_memory_limit_of_its_own(
+def test_memory_limit_counts_for_each_gpu(
     limits: dict[str, str], statuses: tuple[int, int]
 ) -> None:
-    """The one that was set last is in force, whether it names the GPU by its number or by its UUID."""
+    """The limit that was set last is in force, by the GPU's index or UUID alike."""
     with MockHost(gpu_count=2) as host:
         box = with_driver(host, gpus=2)
         inside(box, "nvidia-cuda-mps-control -d")
@@ -194,23 +202,27 @@ def test_each_gpu_has_a_memory_limit_of_its_own(
     ("daemon", "client", "status"),
     [("", "0", 0), ("0", "0", 0), ("0", "1", 100), ("GPU-00000000", "GPU-00000000", 0)],
 )
-def test_a_gpu_is_chosen_once(box: MockHost, daemon: str, client: str, status: int) -> None:
+def test_gpu_index_is_remapped_once(box: MockHost, daemon: str, client: str, status: int) -> None:
     inside(box, f"{f'CUDA_VISIBLE_DEVICES={daemon}' if daemon else ''} nvidia-cuda-mps-control -d")
     with program(box, f"--env CUDA_VISIBLE_DEVICES={client} dev", starts=status):
         pass
 
 
-def test_a_client_of_another_namespace_has_no_number(box: MockHost) -> None:
-    """Measured: without the daemon's PID namespace it works, and is listed as PID 0 and command `?`."""
+def test_client_of_another_pid_namespace_is_listed_as_pid_0(box: MockHost) -> None:
+    """Measured: it works without the daemon's PID namespace, listed as PID 0, command `?`."""
     options = (
-        f'--device "{R}/dev/nvidia0" --device /dev/nvidiactl --device /dev/nvidia-uvm --env PATH=/usr/local/nvidia/bin:/usr/bin '
-        f'--volume "{R}"/var/lib/nvidia/bin:/usr/local/nvidia/bin:ro --volume "{R}"/var/lib/nvidia/lib64:/usr/local/nvidia/lib64:ro '
-        "--env LD_LIBRARY_PATH=/usr/local/nvidia/lib64 --env CUDA_MPS_PIPE_DIRECTORY=/pipe --volume shared:/pipe --entrypoint sleep"
+        f'--device "{R}/dev/nvidia0" --device /dev/nvidiactl --device /dev/nvidia-uvm '
+        "--env PATH=/usr/local/nvidia/bin:/usr/bin "
+        f'--volume "{R}"/var/lib/nvidia/bin:/usr/local/nvidia/bin:ro --volume '
+        f'"{R}"/var/lib/nvidia/lib64:/usr/local/nvidia/lib64:ro '
+        "--env LD_LIBRARY_PATH=/usr/local/nvidia/lib64 --env "
+        "CUDA_MPS_PIPE_DIRECTORY=/pipe --volume shared:/pipe --entrypoint sleep"
     )
     box.run(f"docker run -d --init --ipc shareable --name daemon {options} python:3.11 infinity")
     box.run(f"docker run -d --name apart {options} python:3.11 infinity")
     joined = box.run(
-        f"docker run -d --pid container:daemon --ipc container:daemon --name joined {options} python:3.11 infinity"
+        "docker run -d --pid container:daemon --ipc container:daemon --name joined "
+        f"{options} python:3.11 infinity"
     )
     assert joined.status == 0, joined.output
     assert box.run("docker exec daemon nvidia-cuda-mps-control -d").status == 0
@@ -229,7 +241,7 @@ def test_a_client_of_another_namespace_has_no_number(box: MockHost) -> None:
     assert "non running container" in box.run("docker start joined").output
 
 
-def test_namespaces_that_cannot_be_joined(box: MockHost) -> None:
+def test_joining_a_missing_namespace_fails(box: MockHost) -> None:
     started = box.run(
         "docker run -d --name other --ipc container:dev --entrypoint sleep python:3.11 infinity"
     )
@@ -240,9 +252,10 @@ def test_namespaces_that_cannot_be_joined(box: MockHost) -> None:
     assert "No such container: nobody" in started.output
 
 
-def test_exclusive_process_without_a_daemon_fails_every_second_program(box: MockHost) -> None:
+def test_exclusive_process_without_daemon_fails_second_program(box: MockHost) -> None:
     box.run(
-        "sudo env LD_LIBRARY_PATH=/var/lib/nvidia/lib64 $PROVISION_MOCK_ROOT/var/lib/nvidia/bin/nvidia-smi -c 3"
+        "sudo env LD_LIBRARY_PATH=/var/lib/nvidia/lib64 "
+        "$PROVISION_MOCK_ROOT/var/lib/nvidia/bin/nvidia-smi -c 3"
     )
     with program(box), program(box, starts=46):
         pass
@@ -251,10 +264,11 @@ def test_exclusive_process_without_a_daemon_fails_every_second_program(box: Mock
         pass
 
 
-def test_exclusive_process_keeps_out_whoever_is_no_client_of_the_server(box: MockHost) -> None:
-    """The mode binds the server: a stray process fails loudly, also while the server has no client."""
+def test_exclusive_process_refuses_processes_outside_mps(box: MockHost) -> None:
+    """The mode binds the server: another process fails, also while there is no client."""
     box.run(
-        "sudo env LD_LIBRARY_PATH=/var/lib/nvidia/lib64 $PROVISION_MOCK_ROOT/var/lib/nvidia/bin/nvidia-smi -c 3"
+        "sudo env LD_LIBRARY_PATH=/var/lib/nvidia/lib64 "
+        "$PROVISION_MOCK_ROOT/var/lib/nvidia/bin/nvidia-smi -c 3"
     )
     inside(box, "nvidia-cuda-mps-control -d; echo start_server -uid 0 | nvidia-cuda-mps-control")
     stray = "--env CUDA_MPS_PIPE_DIRECTORY=/nonexistent dev"
@@ -265,7 +279,7 @@ def test_exclusive_process_keeps_out_whoever_is_no_client_of_the_server(box: Moc
         pass
 
 
-def test_the_daemon_ends_with_its_container(box: MockHost) -> None:
+def test_daemon_ends_with_its_container(box: MockHost) -> None:
     inside(box, "nvidia-cuda-mps-control -d; echo start_server -uid 0 | nvidia-cuda-mps-control")
     assert box.run("pgrep -f mps_standi[n]").status == 0
     box.run("docker rm -f dev")

@@ -1,4 +1,4 @@
-"""mps.doctor on the mock: each fault is really injected, found by the right check, and gone when it is mended."""
+"""mps.doctor on the mock: the right check finds each injected fault, and passes once repaired."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def enabled(box: Box) -> Box:
     return box
 
 
-def test_before_mps_is_enabled_one_check_fails_and_says_what_to_do(box: Box) -> None:
+def test_doctor_fails_one_check_before_mps_is_enabled(box: Box) -> None:
     assert mps_disable(box.project, HERE).exit_code == 0
     box.mock.stats.reset()
     done = box.examined()
@@ -57,7 +57,7 @@ def test_before_mps_is_enabled_one_check_fails_and_says_what_to_do(box: Box) -> 
     assert (done.exit_code, done.document["ok"]) == (2, False)
 
 
-def test_remedies_are_in_the_words_of_the_program_that_was_called(box: Box) -> None:
+def test_remedies_name_the_program_that_was_called(box: Box) -> None:
     assert mps_disable(box.project, HERE).exit_code == 0
     done = mps_doctor(replace(box.project, program_argv0="provision"), HERE)
     assert found(done, "fail")["daemon"]["fix"].startswith("provision mps.enable ")
@@ -65,7 +65,7 @@ def test_remedies_are_in_the_words_of_the_program_that_was_called(box: Box) -> N
     assert "invoke" not in done.text
 
 
-def test_it_fits_the_terminal(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_output_fits_the_terminal(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     wide = box.examined().text
     monkeypatch.setenv("COLUMNS", "80")
     narrow = box.examined().text
@@ -73,14 +73,14 @@ def test_it_fits_the_terminal(box: Box, monkeypatch: pytest.MonkeyPatch) -> None
     assert max(map(len, narrow.splitlines())) <= 80
 
 
-def test_enabled_it_is_healthy_and_a_client_is_attached(enabled: Box) -> None:
+def test_doctor_is_healthy_with_mps_enabled(enabled: Box) -> None:
     done = enabled.examined()
     assert {**found(done, "fail"), **found(done, "unknown"), **found(done, "warn")} == {}, done.text
     assert (done.exit_code, done.document["ok"]) == (0, True)
     assert found(done, "ok")["attachment"]["what"].startswith("attached: process")
 
 
-def test_nvidia_smi_tells_a_client_of_mps_from_any_other_process(enabled: Box) -> None:
+def test_listed_process_of_type_c_is_reported(enabled: Box) -> None:
     smi = f"LD_LIBRARY_PATH={R}/var/lib/nvidia/lib64 {R}/var/lib/nvidia/bin/nvidia-smi"
     with (
         program(enabled.mock, "worker"),
@@ -103,22 +103,25 @@ def test_nvidia_smi_tells_a_client_of_mps_from_any_other_process(enabled: Box) -
 
 MANY_QUESTIONS = f"""
 log="{R}$CUDA_MPS_LOG_DIRECTORY/control.log"
-echo '[2026-11-21 11:50:49.992 Control   462] NEW CLIENT 695 from user 1000: Server is not ready, push client to pending list' >>"$log"
-printf '%s\\n' get_server_list get_server_status get_default_active_thread_percentage | nvidia-cuda-mps-control >/dev/null
+stamp='2026-11-21 11:50:49.992 Control   462'
+pending='NEW CLIENT 695 from user 1000: Server is not ready, push client to pending list'
+echo "[$stamp] $pending" >>"$log"
+printf '%s\\n' get_server_list get_server_status get_default_active_thread_percentage |
+    nvidia-cuda-mps-control >/dev/null
 sleep 0.1
 said=$(tail -n 8 "$log")
 for _ in $(seq 100); do printf '%s\\n' "$said"; done >>"$log"
 """
 
 
-def test_what_the_log_told_before_many_questions_is_still_seen(enabled: Box) -> None:
+def test_log_lines_before_many_questions_are_still_read(enabled: Box) -> None:
     """A watched daemon writes down questions and answers, line after line."""
     enabled.inside(MANY_QUESTIONS)
     assert "1000" in found(enabled.examined(), "fail")["server"]["what"]
     assert mps_disable(enabled.project, HERE).exit_code == 0
 
 
-def test_a_plan_that_is_not_in_force_is_told_by_its_settings(enabled: Box) -> None:
+def test_doctor_lists_settings_that_are_not_in_force(enabled: Box) -> None:
     def told(box: Box) -> dict[str, Any]:
         done = box.examined()
         assert (done.exit_code, list(found(done, "warn"))) == (1, ["daemon"]), done.text
@@ -134,11 +137,17 @@ def test_a_plan_that_is_not_in_force_is_told_by_its_settings(enabled: Box) -> No
     }
     planned = settings.model_copy(update={"mps": settings.mps.model_copy(update=mps)})
     other = replace(enabled, project=replace(enabled.project, settings=planned))
-    others = "mps.thread_percentage 100, not 25; mps.memory_limit none, not 2G; mps.cpus [-,0-9]+, not 0; mps.gpu all, not 0"
+    others = (
+        "mps.thread_percentage 100, not 25; mps.memory_limit none, not 2G; mps.cpus "
+        "[-,0-9]+, not 0; mps.gpu all, not 0"
+    )
     assert re.fullmatch(f"mps.exclusive no, not yes; {others}", told(other)["why"])
     other.enable()
     assert other.examined().exit_code == 0
-    others = "mps.thread_percentage 25, not 100; mps.memory_limit 2G, not none; mps.cpus 0, not all; mps.gpu GPU-"
+    others = (
+        "mps.thread_percentage 25, not 100; mps.memory_limit 2G, not none; mps.cpus 0, not "
+        "all; mps.gpu GPU-"
+    )
     assert told(enabled)["why"].startswith(f"mps.exclusive yes, not no; {others}")
     assert told(enabled)["fix"].startswith("invoke mps.enable")
 
@@ -146,7 +155,8 @@ def test_a_plan_that_is_not_in_force_is_told_by_its_settings(enabled: Box) -> No
 LOADS_JAX = """
 import ctypes, mmap, os, pathlib, sys
 ctypes.CDLL("libcuda.so.1").cuInit(0)
-library = pathlib.Path(os.environ.get("PROVISION_MOCK_ROOT", "") + "/workspace/site-packages/jaxlib/xla.so")
+root = os.environ.get("PROVISION_MOCK_ROOT", "")
+library = pathlib.Path(root + "/workspace/site-packages/jaxlib/xla.so")
 library.parent.mkdir(parents=True, exist_ok=True)
 library.write_bytes(b"x" * 4096)
 with library.open("rb") as opened:
@@ -156,7 +166,7 @@ sys.stdin.read()
 """
 
 
-def test_a_worker_that_has_loaded_jax_is_asked_what_it_takes(enabled: Box) -> None:
+def test_jax_process_without_preallocate_setting_is_reported(enabled: Box) -> None:
     with connect(enabled.mock) as client:
         feed, out, _ = client.exec_command(
             f"sudo docker exec -i worker python3 -u -c {shlex.quote(LOADS_JAX)}"
@@ -168,7 +178,7 @@ def test_a_worker_that_has_loaded_jax_is_asked_what_it_takes(enabled: Box) -> No
     assert "runs JAX without" in found(done, "warn")["memory"]["what"], done.text
 
 
-def test_a_job_that_leaves_one_process_has_nothing_to_share(enabled: Box) -> None:
+def test_pipeline_option_that_leaves_one_process_fails(enabled: Box) -> None:
     done = mps_doctor(
         enabled.project, HERE, options=["--experiments=no_use_multiple_sdk_containers"]
     )
@@ -176,10 +186,11 @@ def test_a_job_that_leaves_one_process_has_nothing_to_share(enabled: Box) -> Non
 
 
 @pytest.mark.slow
-def test_two_daemons_are_counted(enabled: Box) -> None:
-    """A directory removed under a living daemon leaves it unreachable, and the next one starts beside it."""
+def test_two_daemons_of_one_directory_fail(enabled: Box) -> None:
+    """A daemon whose directory was removed is unreachable, and the next one starts beside it."""
     enabled.inside(
-        f'rm -rf "{R}/run/mps/pipe"; nvidia-cuda-mps-control -d; echo start_server -uid 0 | nvidia-cuda-mps-control'
+        f'rm -rf "{R}/run/mps/pipe"; nvidia-cuda-mps-control -d; echo start_server '
+        "-uid 0 | nvidia-cuda-mps-control"
     )
     one = found(enabled.examined(), "fail")["one-daemon"]
     assert one["what"].startswith("2 daemons")
@@ -188,7 +199,7 @@ def test_two_daemons_are_counted(enabled: Box) -> None:
     assert enabled.examined().exit_code == 0
 
 
-def test_a_container_that_does_not_run_stops_the_chain(box: Box) -> None:
+def test_stopped_container_fails_and_blocks_dependent_checks(box: Box) -> None:
     assert box.mock.run("sudo docker stop worker").status == 0
     done = box.examined()
     assert box.mock.run("sudo docker start worker").status == 0
@@ -196,7 +207,7 @@ def test_a_container_that_does_not_run_stops_the_chain(box: Box) -> None:
     assert len(found(done, "unknown")) == 19
 
 
-def test_a_container_for_each_worker_is_looked_at_where_the_daemon_lives(tmp_path: Path) -> None:
+def test_doctor_checks_the_daemon_container_in_containers_topology(tmp_path: Path) -> None:
     with MockHost(cpus=2) as mock:
         shared = Shared(tmp_path, mock, topology="containers")
         assert shared.up().exit_code == 0
@@ -208,7 +219,10 @@ def test_a_container_for_each_worker_is_looked_at_where_the_daemon_lives(tmp_pat
         assert "Starting control daemon" in told, "any container has the logs"
 
         shared.inside(
-            f'for pid in 7 8 9; do echo "Server $pid exited with status 1"; done >>"{R}/run/mps/log/control.log"',
+            (
+                'for pid in 7 8 9; do echo "Server $pid exited with status 1"; done '
+                f'>>"{R}/run/mps/log/control.log"'
+            ),
             box="worker-mps",
         )
         assert "7, 8, 9" in found(mps_doctor(shared.project, HERE), "fail")["control-log"]["why"]
@@ -245,11 +259,12 @@ def test_a_container_for_each_worker_is_looked_at_where_the_daemon_lives(tmp_pat
 
 COMPAT = (
     "FROM python:3.11\n"
-    "ENV PATH=/opt/own/bin:/usr/local/nvidia/bin:/usr/bin:/bin LD_LIBRARY_PATH=/usr/local/cuda/compat/lib:/usr/local/nvidia/lib64\n"
+    "ENV PATH=/opt/own/bin:/usr/local/nvidia/bin:/usr/bin:/bin "
+    "LD_LIBRARY_PATH=/usr/local/cuda/compat/lib:/usr/local/nvidia/lib64\n"
 )
 
 
-def test_the_driver_comes_before_what_an_image_brings(tmp_path: Path) -> None:
+def test_driver_libraries_precede_those_of_the_image(tmp_path: Path) -> None:
     """Images of NVIDIA's name /usr/local/cuda/compat first, with a libcuda of its own."""
     ref = "us-docker.pkg.dev/project/repo/compat:1"
     with MockHost() as mock:
@@ -268,7 +283,7 @@ def test_the_driver_comes_before_what_an_image_brings(tmp_path: Path) -> None:
     ]
 
 
-def test_an_image_without_glibc_is_told_apart(tmp_path: Path) -> None:
+def test_image_without_glibc_fails(tmp_path: Path) -> None:
     ref = "us-docker.pkg.dev/project/repo/python:3.11-alpine"
     with MockHost() as mock, settled(mock, tmp_path, image=ref) as project:
         done = mps_doctor(project, HERE)

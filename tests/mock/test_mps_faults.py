@@ -1,4 +1,4 @@
-"""Each of the 22 checks of mps.doctor: a fault that is really there fails that check and no other, and is gone once it is mended."""
+"""Each of the 22 checks of mps.doctor: an injected fault fails that check alone until repaired."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from provision.commands.mps.disable import mps_disable
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.mps.doctor.checks import CHECKS
+from provision.mps.doctor.pipeline_checks import ACCELERATOR
 from provision.testing import MockHost
 from tests.mock.plain_client import connect, eventually
 from tests.mock.sharing import program
@@ -25,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 HERE = Targets()
 R = "$PROVISION_MOCK_ROOT"
 NVIDIA, OWN = f"{R}/var/lib/nvidia", f"{R}/usr/local/nvidia"
-JOB = "--dataflow_service_options=worker_accelerator=type:nvidia-l4;count:1;install-nvidia-driver;use_nvidia_mps"
+JOB = f"--dataflow_service_options={ACCELERATOR}"
 
 
 @pytest.fixture(scope="module")
@@ -96,9 +97,10 @@ def daemon_killed(box: Box) -> Iterator[None]:
 
 @contextmanager
 def two_daemons(box: Box) -> Iterator[None]:
-    """A directory removed under a living daemon leaves it unreachable, and the next one starts beside it."""
+    """A daemon whose directory was removed is unreachable, and the next one starts beside it."""
     box.inside(
-        f'rm -rf "{R}/run/mps/pipe"; nvidia-cuda-mps-control -d; echo start_server -uid 0 | nvidia-cuda-mps-control'
+        f'rm -rf "{R}/run/mps/pipe"; nvidia-cuda-mps-control -d; echo start_server '
+        "-uid 0 | nvidia-cuda-mps-control"
     )
     yield
     box.inside(ends(box.examined(), "fail")["one-daemon"]["fix"].partition("   (")[0])
@@ -141,7 +143,8 @@ held = []
 for number in range(int(sys.argv[1])):
     held.append(socket.socket(socket.AF_UNIX))
     held[-1].connect("control")
-    held[-1].sendall(json.dumps({"attach": 5000000 + number, "uid": 0, "namespace": space}).encode() + b"\\n")
+    request = {"attach": 5000000 + number, "uid": 0, "namespace": space}
+    held[-1].sendall(json.dumps(request).encode() + b"\\n")
     held[-1].recv(4096)
 print("attached", flush=True)
 sys.stdin.read()
@@ -166,7 +169,10 @@ def clients(count: int) -> Inject:
 
 
 def of_server(command: str) -> str:
-    return f'for server in $(echo get_server_list | nvidia-cuda-mps-control); do echo "{command}" | nvidia-cuda-mps-control; done'
+    return (
+        "for server in $(echo get_server_list | nvidia-cuda-mps-control); do echo "
+        f'"{command}" | nvidia-cuda-mps-control; done'
+    )
 
 
 LOG = f'"{R}/run/mps/log/control.log"'
@@ -175,7 +181,7 @@ XID = "[  101.5] NVRM: Xid (PCI:0000:00:04): 31, pid=4281, name=python3, MMU Fau
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault, the check that has to end with `status`, and what its remedy says. `also`: checks that see the same thing."""
+    """A fault, the `status` of its check, and its remedy. `also`: checks that find it too."""
 
     check: str
     status: str
@@ -241,9 +247,13 @@ FAULTS = {
         "as root",
         host(
             "echo quit | docker exec -i -u 1000 worker nvidia-cuda-mps-control && "
-            "echo set_default_active_thread_percentage 9 | docker exec -i -u 1000 worker nvidia-cuda-mps-control",
+            "echo set_default_active_thread_percentage 9 | docker exec -i -u 1000 "
+            "worker nvidia-cuda-mps-control",
             # written in place: the daemon goes on writing to the file that it opened
-            f"sudo docker exec worker sh -c 'sed /privilege/d {LOG} >{R}/tmp/x; cat {R}/tmp/x >{LOG}'",
+            (
+                f"sudo docker exec worker sh -c 'sed /privilege/d {LOG} >{R}/tmp/x; cat "
+                f"{R}/tmp/x >{LOG}'"
+            ),
         ),
     ),
     "the server is in FAULT": Fault("server", "fail", "stop all workers", server_fault),
@@ -277,7 +287,7 @@ ELSEWHERE = frozenset({"limits", "memory", "pipeline"})
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_fails_its_check_and_no_other(box: Box, name: str) -> None:
+def test_fault_fails_only_its_own_check(box: Box, name: str) -> None:
     fault = FAULTS[name]
     box.enable()
     before = box.examined()
@@ -297,11 +307,11 @@ def test_a_fault_fails_its_check_and_no_other(box: Box, name: str) -> None:
     assert eventually(lambda: box.examined().exit_code == 0), box.examined().text
 
 
-def test_every_check_has_a_fault() -> None:
+def test_every_check_has_a_fault_or_a_reason() -> None:
     assert {fault.check for fault in FAULTS.values()} | ELSEWHERE == {spec.id for spec in CHECKS}
 
 
-def test_options_of_a_job_that_leaves_one_process(box: Box) -> None:
+def test_pipeline_check_fails_for_single_process_option(box: Box) -> None:
     box.enable()
     assert box.examined(JOB).exit_code == 0
     done = box.examined(JOB, "--experiments=no_use_multiple_sdk_containers")
@@ -310,7 +320,7 @@ def test_options_of_a_job_that_leaves_one_process(box: Box) -> None:
     assert done.exit_code == 2
 
 
-def test_where_it_cannot_tell_it_does_not_say_healthy(box: Box) -> None:
+def test_doctor_is_not_healthy_with_missing_evidence(box: Box) -> None:
     """No Python in the image: nobody could see whether a client attaches."""
     box.enable()
     tools = box.mock.folder / "mock/container-bin"
@@ -335,7 +345,7 @@ GROWTH = "--env TF_FORCE_GPU_ALLOW_GROWTH=true"
         ("--ulimit nofile=16384:16384", "memory", "dev.up"),
     ],
 )
-def test_a_container_that_was_made_by_hand(
+def test_doctor_checks_a_container_created_by_hand(
     tmp_path: Path, options: str, check: str, fix: str
 ) -> None:
     with MockHost() as mock, settled(mock, tmp_path, container=False) as project:
@@ -345,14 +355,24 @@ def test_a_container_that_was_made_by_hand(
         volumes = " ".join(
             f'--volume "{NVIDIA}/{name}":/usr/local/nvidia/{name}:ro' for name in ("bin", "lib64")
         )
-        mps = "--env CUDA_MPS_PIPE_DIRECTORY=/run/mps/pipe --env CUDA_MPS_LOG_DIRECTORY=/run/mps/log --env OMP_NUM_THREADS=1"
-        paths = "--env PATH=/usr/local/nvidia/bin:/usr/bin:/bin --env LD_LIBRARY_PATH=/usr/local/nvidia/lib64"
-        words = f"--init --shm-size 1g --name worker --entrypoint sleep {nodes} {volumes} {mps} {paths} {options} python:3.11 infinity"
+        mps = (
+            "--env CUDA_MPS_PIPE_DIRECTORY=/run/mps/pipe --env "
+            "CUDA_MPS_LOG_DIRECTORY=/run/mps/log --env OMP_NUM_THREADS=1"
+        )
+        paths = (
+            "--env PATH=/usr/local/nvidia/bin:/usr/bin:/bin --env "
+            "LD_LIBRARY_PATH=/usr/local/nvidia/lib64"
+        )
+        words = (
+            f"--init --shm-size 1g --name worker --entrypoint sleep {nodes} {volumes} "
+            f"{mps} {paths} {options} python:3.11 infinity"
+        )
         started = mock.run(f"sudo docker run -d {words}")
         assert started.status == 0, started.output
         made = Box(mock, project)
         made.inside(
-            f'mkdir -p "{R}/run/mps"; nvidia-cuda-mps-control -d; echo start_server -uid 0 | nvidia-cuda-mps-control'
+            f'mkdir -p "{R}/run/mps"; nvidia-cuda-mps-control -d; echo start_server '
+            "-uid 0 | nvidia-cuda-mps-control"
         )
         done = made.examined()
         assert list(ends(done, "fail", "warn", "unknown")) == [check], done.text

@@ -1,4 +1,4 @@
-"""MPS through the use cases: planned, proven, seen by others, ended; and everything that may be in its way."""
+"""MPS through the use cases: enabled, proven, changed, disabled, and its obstacles."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def gpu(prepared: Shared, monkeypatch: pytest.MonkeyPatch) -> Shared:
     return prepared
 
 
-def test_on_a_running_container_two_exchanges_enable_and_prove_it(gpu: Shared) -> None:
+def test_enable_on_running_container_takes_two_exchanges(gpu: Shared) -> None:
     report = gpu.enable()
     assert (changed(report), report["round_trips"]) == (["mps", "mps-steps"], 2)
     done = gpu.status(strict=True)
@@ -76,7 +76,7 @@ def test_on_a_running_container_two_exchanges_enable_and_prove_it(gpu: Shared) -
     assert gpu.status().document["server"] == found["server"]
 
 
-def test_a_changed_plan_starts_anew_and_is_proven_again(gpu: Shared) -> None:
+def test_changed_plan_restarts_daemon_and_proves_it_again(gpu: Shared) -> None:
     gpu.enable()
     servers = [gpu.status().document["server"]["pid"]]
     plans: list[dict[str, Any]] = [
@@ -114,7 +114,7 @@ def test_a_changed_plan_starts_anew_and_is_proven_again(gpu: Shared) -> None:
         assert client.call(f"alloc {1 << 40}") == 0
 
 
-def test_a_memory_limit_that_was_changed_by_hand_is_set_back(gpu: Shared) -> None:
+def test_memory_limit_changed_by_hand_is_restored(gpu: Shared) -> None:
     gpu.set(memory_limit="1536M")
     gpu.enable()
     server = gpu.status().document["server"]["pid"]
@@ -124,7 +124,7 @@ def test_a_memory_limit_that_was_changed_by_hand_is_set_back(gpu: Shared) -> Non
     assert gpu.status().document["memory_limit"] == "1536M"
 
 
-def test_a_memory_limit_that_no_context_fits_into_is_refused(gpu: Shared) -> None:
+def test_memory_limit_below_one_context_fails(gpu: Shared) -> None:
     gpu.set(memory_limit="16M")
     refused = gpu.refused(mps_enable(gpu.project, HERE))
     assert (refused["what"].partition(",")[0], refused["fix"].partition(";")[0]) == (
@@ -134,7 +134,7 @@ def test_a_memory_limit_that_no_context_fits_into_is_refused(gpu: Shared) -> Non
     assert "cuCtxCreate_v2 gives 2" in refused["why"]
 
 
-def test_what_the_host_does_not_have_is_refused(gpu: Shared) -> None:
+def test_enable_refuses_unknown_gpu_and_cpus(gpu: Shared) -> None:
     gpu.set(gpu=7)
     assert (
         gpu.refused(mps_enable(gpu.project, HERE))["what"]
@@ -168,7 +168,7 @@ def test_what_the_host_does_not_have_is_refused(gpu: Shared) -> None:
     )
 
 
-def test_clients_that_stay_are_named_and_only_force_ends_them(gpu: Shared) -> None:
+def test_changed_plan_lists_remaining_clients_and_force_ends_them(gpu: Shared) -> None:
     gpu.enable()
     with gpu.program() as client:
         gpu.set(thread_percentage=50)
@@ -200,7 +200,7 @@ def test_clients_that_stay_are_named_and_only_force_ends_them(gpu: Shared) -> No
     assert changed(dict(mps_disable(gpu.project, HERE).document["hosts"]["box"])) == []
 
 
-def test_a_client_that_leaves_in_time_lets_the_new_plan_in(gpu: Shared) -> None:
+def test_changed_plan_waits_for_clients_to_end(gpu: Shared) -> None:
     gpu.enable()
     gpu.set(thread_percentage=50)
     with gpu.program() as client:
@@ -208,7 +208,7 @@ def test_a_client_that_leaves_in_time_lets_the_new_plan_in(gpu: Shared) -> None:
     assert changed(gpu.enable()) == ["mps", "mps-steps"]
 
 
-def test_who_uses_the_gpu_outside_is_named(gpu: Shared) -> None:
+def test_enable_reports_programs_outside_mps(gpu: Shared) -> None:
     with gpu.program() as early:  # no daemon yet: it runs without MPS and says nothing
         report = gpu.enable()
         assert report["round_trips"] == 2
@@ -231,10 +231,10 @@ def test_who_uses_the_gpu_outside_is_named(gpu: Shared) -> None:
     assert gpu.status().document["outside"] == []
 
 
-def test_without_root_a_user_of_docker_shares_the_gpu(
+def test_mps_works_for_docker_user_without_root(
     gpu: Shared, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    """A machine of the user's own, with the driver in place: `become: none`, and the group docker."""
+    """The user's own machine with a driver: `become: none`, and the group docker."""
     monkeypatch.setitem(gpu.base["hosts"]["box"], "become", "none")
     gpu.set(thread_percentage=50)
     gpu.host.faults.set("sudo_denied")
@@ -258,9 +258,12 @@ def test_without_root_a_user_of_docker_shares_the_gpu(
     assert gpu.status().document["daemon"] is False
 
 
-def test_who_uses_another_gpu_than_the_chosen_one_is_not_outside(gpu: Shared) -> None:
+def test_program_on_another_gpu_is_not_outside(gpu: Shared) -> None:
     """A CUDA program opens the nodes of all GPUs; which one it uses, nvidia-smi tells."""
-    other = "--env CUDA_VISIBLE_DEVICES=GPU-00000001-c0de-4b1d-8000-000000000001 --env CUDA_MPS_PIPE_DIRECTORY=/nowhere worker"
+    other = (
+        "--env CUDA_VISIBLE_DEVICES=GPU-00000001-c0de-4b1d-8000-000000000001 --env "
+        "CUDA_MPS_PIPE_DIRECTORY=/nowhere worker"
+    )
     gpu.set(gpu=0)
     gpu.enable()
     with gpu.program(other) as elsewhere, gpu.program() as client:
@@ -290,7 +293,7 @@ def test_who_uses_another_gpu_than_the_chosen_one_is_not_outside(gpu: Shared) ->
         )
 
 
-def test_the_compute_mode_is_set_on_request_and_always_restored(gpu: Shared) -> None:
+def test_exclusive_compute_mode_is_set_and_restored(gpu: Shared) -> None:
     def mode() -> list[str]:
         smi = f"sudo env LD_LIBRARY_PATH=/var/lib/nvidia/lib64 {R}/var/lib/nvidia/bin/nvidia-smi"
         return gpu.host.run(f"{smi} --query-gpu=compute_mode --format=csv,noheader").output.split()
@@ -333,7 +336,7 @@ def test_the_compute_mode_is_set_on_request_and_always_restored(gpu: Shared) -> 
     )
 
 
-def test_what_is_left_of_another_daemon_is_in_nobodys_way(gpu: Shared) -> None:
+def test_enable_works_over_files_of_a_dead_daemon(gpu: Shared) -> None:
     pipe = f"{R}/run/mps/pipe"
     kill = f'kill -KILL "$(cat "{pipe}/nvidia-cuda-mps-control.pid")"'
 
@@ -378,7 +381,8 @@ def _processes(gpu: Shared) -> list[str]:
     source = f"""
 for process in /proc/[0-9]*; do
     read -r name <"$process/comm" && case $name in nvidia-cuda-mps*) ;; *) continue ;; esac
-    tr '\\0' '\\n' <"$process/environ" | grep -qx "PROVISION_MOCK_ROOT={R}" && read -r pid _ state _ <"$process/stat" && echo "$pid$state"
+    tr '\\0' '\\n' <"$process/environ" | grep -qx "PROVISION_MOCK_ROOT={R}" || continue
+    read -r pid _ state _ <"$process/stat" && echo "$pid$state"
 done 2>/dev/null"""
     return [line for line in gpu.inside(source).split() if not line.endswith("Z")]
 
@@ -396,13 +400,14 @@ time.sleep(300)
 """
 
 
-def test_zombies_are_no_daemons(gpu: Shared) -> None:
+def test_zombie_daemon_is_not_taken_for_a_daemon(gpu: Shared) -> None:
     """What nobody reaps has its name and no environment."""
     pipe = f"{R}/run/mps/pipe"
     gpu.host.put("/tmp/zombie.py", ZOMBIE)
     gpu.inside(f'mkdir -p "{pipe}"')
     gpu.inside(
-        f'python "{gpu.host.root_path}/tmp/zombie.py" >"{pipe}/nvidia-cuda-mps-control.pid" 2>/dev/null </dev/null &'
+        f'python "{gpu.host.root_path}/tmp/zombie.py" '
+        f'>"{pipe}/nvidia-cuda-mps-control.pid" 2>/dev/null </dev/null &'
     )
     assert eventually(
         lambda: gpu.inside(f'cat "{pipe}/nvidia-cuda-mps-control.pid"').strip().isdigit()
@@ -419,7 +424,7 @@ def test_zombies_are_no_daemons(gpu: Shared) -> None:
     )
 
 
-def test_a_status_asks_the_daemon_twice_whatever_it_wants_to_know(gpu: Shared) -> None:
+def test_status_takes_two_control_tool_sessions(gpu: Shared) -> None:
     """Each session with the control tool leaves its lines in control.log."""
     count = f'grep -c "NEW UI" "{R}/run/mps/log/control.log"'
     gpu.set(memory_limit="4G", thread_percentage=50)
@@ -436,7 +441,7 @@ def test_a_status_asks_the_daemon_twice_whatever_it_wants_to_know(gpu: Shared) -
     assert [each["pid"] for each in found.document["clients"]] == [int(client.pid)]
 
 
-def test_enabling_asks_who_is_outside_only_where_somebody_may_be(gpu: Shared) -> None:
+def test_enable_queries_gpu_users_only_when_another_process_holds_the_gpu(gpu: Shared) -> None:
     """With the question mps.enable took 2.9 s on two H200 (docs/mps.md); two are what it has."""
     gpu.enable()
     count = f'grep -c "NEW UI" "{R}/run/mps/log/control.log"'
@@ -448,7 +453,7 @@ def test_enabling_asks_who_is_outside_only_where_somebody_may_be(gpu: Shared) ->
         assert int(gpu.inside(count)) - before - quiet > quiet
 
 
-def test_a_restarted_container_gets_its_daemon_back(gpu: Shared) -> None:
+def test_restarted_container_gets_its_daemon_back(gpu: Shared) -> None:
     gpu.enable()
     before = gpu.status().document["server"]["pid"]
     gpu.host.run("docker restart --time 0 worker")
@@ -458,7 +463,7 @@ def test_a_restarted_container_gets_its_daemon_back(gpu: Shared) -> None:
     assert (found.exit_code, found.document["server"]["pid"] != before) == (0, True)
 
 
-def test_without_python_it_is_said_that_nothing_was_proven(gpu: Shared) -> None:
+def test_enable_reports_missing_proof_without_python(gpu: Shared) -> None:
     tools = gpu.host.folder / "mock/container-bin"
     names = ("python", "python3")
     for name in names:
@@ -468,9 +473,9 @@ def test_without_python_it_is_said_that_nothing_was_proven(gpu: Shared) -> None:
             note = next(
                 each["note"] for each in gpu.enable()["results"] if each["resource"] == "mps"
             )
-            assert (
-                note
-                == "not proven that programs attach: worker: unproven: the image has no Python to try it with"
+            assert note == (
+                "not proven that programs attach: worker: unproven: the image has no "
+                "Python to try it with"
             )
         assert [gpu.status(strict=strict).exit_code for strict in (False, True)] == [0, 1]
         assert (
@@ -483,7 +488,7 @@ def test_without_python_it_is_said_that_nothing_was_proven(gpu: Shared) -> None:
             (tools / f"no-{name}").rename(tools / name)
 
 
-def test_a_container_that_cannot_reach_the_daemon_is_no_success(gpu: Shared) -> None:
+def test_enable_fails_when_a_container_cannot_reach_the_daemon(gpu: Shared) -> None:
     gpu.host.faults.set("mps_server_fault")
     try:
         done = mps_enable(gpu.project, Targets())
@@ -492,7 +497,7 @@ def test_a_container_that_cannot_reach_the_daemon_is_no_success(gpu: Shared) -> 
         gpu.host.faults.clear("mps_server_fault")
 
 
-def test_a_daemon_goes_on_until_containers_of_the_other_topology_can_be_made(gpu: Shared) -> None:
+def test_topology_change_keeps_daemon_until_image_exists(gpu: Shared) -> None:
     gpu.enable()
     gpu.set(topology="containers", worker={"image": "us-docker.pkg.dev/project/repo/not-there:1"})
     refused = gpu.refused(mps_enable(gpu.project, HERE))
@@ -504,7 +509,7 @@ def test_a_daemon_goes_on_until_containers_of_the_other_topology_can_be_made(gpu
     assert gpu.status(strict=True).exit_code == 0, "the daemon of before"
 
 
-def test_a_container_for_each_worker_as_on_dataflow(gpu: Shared) -> None:
+def test_containers_topology_enables_daemon_for_every_worker(gpu: Shared) -> None:
     gpu.enable()
     with gpu.program() as client:
         gpu.set(topology="containers")
@@ -565,7 +570,7 @@ def _mode(gpu: Shared) -> set[str]:
 
 
 @pytest.mark.parametrize("fault", ["mps_daemon_dies", "mps_server_fault"])
-def test_an_enable_that_fails_half_way_gives_the_compute_mode_back(gpu: Shared, fault: str) -> None:
+def test_failed_enable_restores_compute_mode(gpu: Shared, fault: str) -> None:
     """With EXCLUSIVE_PROCESS and no daemon every second program would fail with 46."""
     gpu.set(exclusive=True)
     gpu.host.faults.set(fault)
@@ -590,9 +595,7 @@ def test_an_enable_that_fails_half_way_gives_the_compute_mode_back(gpu: Shared, 
 
 
 @pytest.mark.parametrize(("how", "code"), [("ctrl-c", 130), ("connection", 4)])
-def test_an_enable_that_is_cut_gives_the_compute_mode_back(
-    gpu: Shared, how: str, code: int
-) -> None:
+def test_interrupted_enable_restores_compute_mode(gpu: Shared, how: str, code: int) -> None:
     told: list[str] = []
 
     def cut(event: Event) -> None:
@@ -615,9 +618,7 @@ def test_an_enable_that_is_cut_gives_the_compute_mode_back(
 
 
 @pytest.mark.parametrize("fault", ["mps_daemon_dies", "mps_server_fault", None])
-def test_a_boot_whose_daemon_fails_gives_the_compute_mode_back(
-    gpu: Shared, fault: str | None
-) -> None:
+def test_boot_with_failing_daemon_restores_compute_mode(gpu: Shared, fault: str | None) -> None:
     """The container runs without MPS then, and its programs share the GPU without it."""
     gpu.set(exclusive=True)
     gpu.enable()
@@ -638,7 +639,7 @@ def test_a_boot_whose_daemon_fails_gives_the_compute_mode_back(
     assert _mode(gpu) == {"Default"}, "as it was found before the first boot"
 
 
-def test_a_new_container_whose_daemon_fails_gives_the_compute_mode_back(gpu: Shared) -> None:
+def test_dev_up_with_failing_daemon_restores_compute_mode(gpu: Shared) -> None:
     told: list[str] = []
     gpu.set(exclusive=True)
     gpu.enable()
@@ -663,7 +664,7 @@ def test_a_new_container_whose_daemon_fails_gives_the_compute_mode_back(gpu: Sha
 @pytest.mark.parametrize(
     "tasks", [("enable", "enable"), ("disable", "disable"), ("enable", "disable")]
 )
-def test_two_at_once_end_as_one_of_them_would(gpu: Shared, tasks: tuple[str, str]) -> None:
+def test_two_concurrent_runs_end_in_the_state_of_one(gpu: Shared, tasks: tuple[str, str]) -> None:
     if "disable" in tasks:
         gpu.enable()
     calls = {
@@ -684,7 +685,7 @@ def test_two_at_once_end_as_one_of_them_would(gpu: Shared, tasks: tuple[str, str
     assert gpu.status(strict=True).exit_code == 0
 
 
-def test_a_proof_is_there_while_the_next_one_is_written(gpu: Shared) -> None:
+def test_proof_stays_readable_while_it_is_replaced(gpu: Shared) -> None:
     """Two runs at once: one judges the server while the other notes what its clients said."""
     gpu.enable()
     proof = f'"{R}/run/provision-mps/proof"'
@@ -696,7 +697,7 @@ def test_a_proof_is_there_while_the_next_one_is_written(gpu: Shared) -> None:
     assert gpu.inside(f"cat {proof}").endswith(":key\n")
 
 
-def test_a_run_that_was_killed_holds_nobody_up(gpu: Shared) -> None:
+def test_lock_of_a_killed_run_is_taken_over(gpu: Shared) -> None:
     """Its lock names a process that is gone, or one that has its number by chance."""
     for holder in ("1:1", "4194305:7"):
         gpu.inside(f'mkdir "{R}/run/provision-mps"; ln -sfn {holder} "{R}/run/provision-mps/lock"')
@@ -707,7 +708,7 @@ def test_a_run_that_was_killed_holds_nobody_up(gpu: Shared) -> None:
         assert gpu.inside(f'ls -d "{R}"/run/provision-mps* 2>/dev/null') == ""
 
 
-def test_an_image_with_a_user_of_its_own_has_a_daemon_of_that_user(gpu: Shared) -> None:
+def test_daemon_runs_as_the_user_of_the_image(gpu: Shared) -> None:
     gpu.host.put("/tmp/own/Dockerfile", f"FROM {IMAGE}\nUSER 1000\n")
     assert gpu.host.run("docker build -t own:1 /tmp/own").status == 0
     gpu.set(worker={"image": "own:1"})

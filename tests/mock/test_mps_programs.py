@@ -1,4 +1,4 @@
-"""Programs of the user on a host where MPS is on, or should be: what they see, what they are told, how they are ended."""
+"""Programs of the user on a host where MPS is enabled: variables, warnings, and their end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ ATTACH = """
 import ctypes
 cuda = ctypes.CDLL("libcuda.so.1")
 device, context = ctypes.c_int(), ctypes.c_void_p()
-raise SystemExit(cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0) or cuda.cuCtxCreate_v2(ctypes.byref(context), 0, device))
+status = cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0)
+raise SystemExit(status or cuda.cuCtxCreate_v2(ctypes.byref(context), 0, device))
 """
 WORDS = ["python", "-c", ATTACH]
 
@@ -86,10 +87,8 @@ EVERY: tuple[Run, ...] = (once, fed, several, shelled)
 
 
 @pytest.mark.parametrize("run", EVERY)
-def test_the_gpu_that_the_image_names_is_not_seen_where_the_settings_choose_one(
-    box: Shared, run: Run
-) -> None:
-    """Clients count the daemon's devices from 0 again, so an index that is good without MPS is an error with it."""
+def test_visible_devices_of_the_image_are_hidden_with_chosen_gpu(box: Shared, run: Run) -> None:
+    """Clients count the daemon's devices from 0, so an index of the host fails under MPS."""
     box.set(gpu="1")
     box.enable()
     assert run(box, WORDS).exit_code == 0
@@ -117,12 +116,15 @@ def said(box: Shared, run: Run) -> int:
 def kill_the_daemon(box: Shared) -> None:
     name = "worker" + ("-mps" if box.settings.mps.topology == "containers" else "")
     box.inside(
-        'kill -9 "$(cat "$PROVISION_MOCK_ROOT$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid")"',
+        (
+            'kill -9 "$(cat '
+            '"$PROVISION_MOCK_ROOT$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid")"'
+        ),
         box=name,
     )
 
 
-def test_it_is_said_where_programs_run_without_the_mps_that_was_chosen(box: Shared) -> None:
+def test_dev_exec_warns_when_enabled_mps_has_no_daemon(box: Shared) -> None:
     box.set()
     assert mps_disable(box.project, HERE, force=True).exit_code == 0
     assert said(box, once) == 0, "MPS was not chosen"
@@ -138,7 +140,7 @@ def test_it_is_said_where_programs_run_without_the_mps_that_was_chosen(box: Shar
     assert said(box, once) == 0
 
 
-def test_a_daemon_in_a_container_of_its_own_is_looked_for_there(box: Shared) -> None:
+def test_dev_exec_checks_the_daemon_container_in_containers_topology(box: Shared) -> None:
     box.set(topology="containers")
     assert box.up().exit_code == 0
     box.enable()

@@ -1,4 +1,4 @@
-"""The live view of MPS: one exchange for its whole life, frames that follow what happens, a clean end."""
+"""mps.top: one exchange for its whole life, frames that follow changes, a clean end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from provision.commands.mps.disable import mps_disable
-from provision.commands.mps.top import Frames, mps_top
+from provision.commands.mps.top import StatusStream, mps_top
 from provision.core.errors import Unreachable
 from provision.mps.status.status import MpsStatus
 from provision.testing import MockHost
@@ -51,7 +51,7 @@ class Scripted:
         return keys
 
 
-def test_frames_follow_what_happens_over_one_exchange(box: Shared) -> None:
+def test_frames_show_changes_over_one_exchange(box: Shared) -> None:
     before = box.host.stats.exchanges
     with box.program() as client:
         opened = box.host.stats.exchanges - before
@@ -62,20 +62,18 @@ def test_frames_follow_what_happens_over_one_exchange(box: Shared) -> None:
     assert [each["pid"] for each in done.document["clients"]] == [int(client.pid)]
     assert "NVIDIA L4" in view.shown[0]
     assert "q quits" in view.shown[0]
-    assert "how busy is not told, 0 of 23034 MiB in use" in view.shown[0], (
-        "the mock measures nothing"
-    )
+    assert "activity not known, 0 of 23034 MiB in use" in view.shown[0], "the mock measures nothing"
     assert box.host.stats.exchanges - before - opened == 1
 
 
-def test_ctrl_c_is_an_end_as_good_as_any(box: Shared) -> None:
+def test_ctrl_c_ends_top_with_success(box: Shared) -> None:
     def interrupt(text: str) -> str:
         raise KeyboardInterrupt
 
     assert mps_top(box.project, HERE, view=Scripted(interrupt)).exit_code == 0
 
 
-def test_a_lost_connection_is_told(box: Shared) -> None:
+def test_lost_connection_is_reported(box: Shared) -> None:
     def cut(text: str) -> str:
         box.host.server.drop_connections()
         return ""
@@ -84,7 +82,7 @@ def test_a_lost_connection_is_told(box: Shared) -> None:
         mps_top(box.project, HERE, view=Scripted(cut), every_s=0.05)
 
 
-def test_without_a_terminal_it_looks_once(box: Shared) -> None:
+def test_top_without_terminal_prints_one_frame(box: Shared) -> None:
     done = mps_top(box.project, HERE)
     assert done.document["server"]["state"] == "ACTIVE"
     assert "thread percentage  100 % for each client" in done.text
@@ -97,16 +95,16 @@ def test_without_a_terminal_it_looks_once(box: Shared) -> None:
     )
 
 
-def test_frames_are_found_in_any_pieces() -> None:
-    frames = Frames("m4rk")
+def test_frames_are_read_from_any_chunks() -> None:
+    frames = StatusStream("m4rk")
     for byte in b"container=true\npercentage=50.0\nm4rk\ncontainer=false\nm4rk\ncont":
         frames.feed(bytes([byte]))
-    found = [frames.found.get_nowait() for _ in range(2)]
+    found = [frames.queue.get_nowait() for _ in range(2)]
     assert all(isinstance(each, MpsStatus) for each in found)
-    assert frames.found.empty()
+    assert frames.queue.empty()
 
 
-def test_one_look_ends_as_mps_status_does(box: Shared) -> None:
+def test_top_without_terminal_exits_like_mps_status(box: Shared) -> None:
     assert mps_top(box.project, HERE).exit_code == 0
     assert mps_disable(box.project, HERE, force=True).exit_code == 0
     done = mps_top(box.project, HERE)
@@ -127,7 +125,7 @@ print("after")
 """
 
 
-def test_the_screen_comes_back_and_keys_are_not_shown(tmp_path: Path) -> None:
+def test_screen_is_restored_and_keys_are_not_echoed(tmp_path: Path) -> None:
     controller, terminal = pty.openpty()
     env = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
     process = subprocess.Popen(

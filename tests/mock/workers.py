@@ -45,7 +45,7 @@ def settings_for(mock: MockHost, image: str = REF) -> Settings:
 def settled(
     mock: MockHost, folder: Path, *, container: bool = True, image: str = REF
 ) -> Iterator[Project]:
-    """A session whose one host is the mock, provisioned, with the worker container running unless told otherwise."""
+    """A project whose host is the mock, provisioned, with its worker container running."""
     settings = settings_for(mock, image)
     host = gpu_host(settings, host=mock.host, boot_unit=templating.boot_unit(project_dir=None))
     recipe = [*host, *(worker(settings, WorkerImage(image), host=mock.host) if container else [])]

@@ -1,4 +1,6 @@
-"""What the control tool and CUDA programs do under MPS, on the mock and, with PROVISION_LAB_GPU=real, on this machine's own driver.
+"""Behaviour of the control tool and CUDA programs under MPS, on the mock and a real driver.
+
+PROVISION_LAB_GPU=real runs the rows on this machine's own driver.
 
 The rows are data; a place runs the shell of a row in fresh directories. The real place needs root,
 setpriv and pytest: `PROVISION_LAB_GPU=real python -m pytest tests/mps_rows -m gpu --noconftest`.
@@ -68,7 +70,8 @@ def mock() -> Iterator[Place]:
     with MockHost(shell=SHELL, gpu="nvidia-h200-141gb") as host:
         root, driver = "$PROVISION_MOCK_ROOT", "/var/lib/nvidia"
         host.run(
-            f"sudo cos-extensions install gpu; sudo mount --bind {driver} {driver}; sudo mount -o remount,exec {driver}"
+            f"sudo cos-extensions install gpu; sudo mount --bind {driver} {driver}; "
+            f"sudo mount -o remount,exec {driver}"
         )
         host.put("/tmp/client.py", CLIENT)
         host.put("/tmp/unreaped.py", UNREAPED)
@@ -76,7 +79,8 @@ def mock() -> Iterator[Place]:
             f'--device "{root}/dev/nvidia0" --device /dev/nvidiactl --device /dev/nvidia-uvm '
             f'--volume "{root}"/var/lib/nvidia/bin:/usr/local/nvidia/bin:ro '
             f'--volume "{root}"/var/lib/nvidia/lib64:/usr/local/nvidia/lib64:ro '
-            "--env LD_LIBRARY_PATH=/usr/local/nvidia/lib64 --env PATH=/usr/local/nvidia/bin:/usr/bin"
+            "--env LD_LIBRARY_PATH=/usr/local/nvidia/lib64 --env "
+            "PATH=/usr/local/nvidia/bin:/usr/bin"
         )
         assert (
             host.run(
@@ -87,8 +91,14 @@ def mock() -> Iterator[Place]:
 
         def run(source: str) -> str:
             number = next(NUMBERS)
-            names = f"export CUDA_MPS_PIPE_DIRECTORY=/run/p{number} CUDA_MPS_LOG_DIRECTORY=/run/l{number}\n"
-            names += f'CLIENT="{host.root_path}/tmp/client.py" UNREAPED="{host.root_path}/tmp/unreaped.py"\n'
+            names = (
+                f"export CUDA_MPS_PIPE_DIRECTORY=/run/p{number} "
+                f"CUDA_MPS_LOG_DIRECTORY=/run/l{number}\n"
+            )
+            names += (
+                f'CLIENT="{host.root_path}/tmp/client.py" '
+                f'UNREAPED="{host.root_path}/tmp/unreaped.py"\n'
+            )
             whole = MOCK + names + PRELUDE + source + AFTER
             return host.run("docker exec -i dev sh -s", stdin=whole.encode()).output
 
@@ -158,7 +168,7 @@ def marked(row: Mapping[str, Any]) -> Any:
 @pytest.mark.busybox
 @pytest.mark.timeout(LONGEST_S)
 @pytest.mark.parametrize("row", [marked(row) for row in ROWS])
-def test_the_mock_does_as_the_real_one(mock: Place, row: Mapping[str, Any]) -> None:
+def test_mock_behaves_as_recorded(mock: Place, row: Mapping[str, Any]) -> None:
     said = mock(row["source"])
     assert re.fullmatch(row["output"], said), said
 
@@ -166,7 +176,7 @@ def test_the_mock_does_as_the_real_one(mock: Place, row: Mapping[str, Any]) -> N
 @pytest.mark.gpu
 @pytest.mark.timeout(2 * LONGEST_S)
 @pytest.mark.parametrize("row", ROWS, ids=named)
-def test_the_real_one_does_as_written_down(real: Place, row: Mapping[str, Any]) -> None:
+def test_real_mps_behaves_as_recorded(real: Place, row: Mapping[str, Any]) -> None:
     if row.get("gpu") and not Path("/dev/nvidiactl").exists():
         pytest.skip("needs a GPU: it starts a server")
     branch = driver_branch()
@@ -178,7 +188,7 @@ def test_the_real_one_does_as_written_down(real: Place, row: Mapping[str, Any]) 
     assert re.fullmatch(row["output"], said), said
 
 
-def test_every_fact_has_a_row_and_every_row_its_fact() -> None:
+def test_facts_and_rows_match() -> None:
     page = (HERE.parents[1] / "docs" / "facts.md").read_text(encoding="utf-8")
     section = page[page.index("\nMeasured on the control daemon") : page.index("\n## Threads")]
     written = [

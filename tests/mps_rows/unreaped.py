@@ -1,4 +1,4 @@
-"""Starts and ends the control daemon below a process that reaps nobody, as process 1 of a container without --init."""
+"""Start and end the control daemon below a parent that does not reap, as without --init."""
 
 import ctypes
 import os

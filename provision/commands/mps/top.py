@@ -1,4 +1,4 @@
-"""A live view of who shares the GPU: one exchange for its whole life, in which the host tells again and again."""
+"""mps.top: a live view of the GPU's users, over one exchange that reports again and again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from provision.commands.mps.shared.status_report import status_document, status_
 from provision.commands.shared import host_access
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
-from provision.core.errors import EXIT_FAILED, ProvisionError
+from provision.core.errors import EXIT_FAILED, EXIT_OK, ProvisionError
 from provision.core.job import script_command
 from provision.core.model import Host, Transport
 from provision.core.shell import Script, script
@@ -21,12 +21,12 @@ from provision.mps.status.status import MpsStatus, read_status
 from provision.project.project import Project
 from provision.resources.nvidia_smi import SmiGpu
 
-LONGEST_S = 86_400.0
-_LOOK_S = 0.1
+MAX_RUN_S = 86_400.0
+_KEY_WAIT_S = 0.1
 
 _STREAM = """
 while :; do
-    sh -c "$look"
+    sh -c "$status"
     echo "$mark"
     test -n "$pause_s" || exit 0
     sleep "$pause_s"
@@ -35,7 +35,7 @@ done
 
 
 class View(Protocol):
-    """Where the frames go, and where keys come from."""
+    """Where the frames are shown, and where keys come from."""
 
     def show(self, text: str) -> None:
         """Replace what is shown."""
@@ -46,113 +46,118 @@ class View(Protocol):
         ...
 
 
-class Frames:
-    """What the host tells, cut into one status for each look."""
+class StatusStream:
+    """The output of the host, split at each `mark` into statuses.
+
+    `queue` holds the statuses in order; last comes None at the end of the exchange, or its error.
+    """
 
     def __init__(self, mark: str) -> None:
         self.mark = mark
+        self.queue: queue.SimpleQueue[MpsStatus | ProvisionError | None] = queue.SimpleQueue()
         self._end = f"{mark}\n".encode()
         self._buffer = b""
-        self.found: queue.SimpleQueue[MpsStatus | ProvisionError | None] = queue.SimpleQueue()
 
     def feed(self, data: bytes) -> None:
-        """Take some bytes, in whatever pieces they come."""
-        *whole, self._buffer = (self._buffer + data).split(self._end)
-        for frame in whole:
-            self.found.put(read_status(frame.decode("utf-8", "replace")))
-
-
-def stream(project: Project, target: Host, mark: str, pause_s: str) -> Script:
-    """The script that looks, marks the end of the frame, and looks again after a pause; once where there is none."""
-    return script(
-        _STREAM, look=status_script_for(project, target).render(), mark=mark, pause_s=pause_s
-    )
+        """Take some bytes of the output. Raises `ProbeUnreadable` for a malformed status."""
+        *complete, self._buffer = (self._buffer + data).split(self._end)
+        for output in complete:
+            self.queue.put(read_status(output.decode("utf-8", "replace")))
 
 
 def mps_top(
     project: Project, targets: Targets, *, view: View | None = None, every_s: float = 2.0
 ) -> TaskResult:
-    """Clients, memory and GPU activity, until q or Ctrl-C; one frame without a `view`, and the exit status of `mps.status`."""
+    """Show clients, memory and GPU activity until q or Ctrl-C.
+
+    Without a `view`, one frame is the text of the result, and the exit status is that of
+    `mps.status`.
+    """
     target = host_access.find_host(project, targets)
     transport = host_access.connect(project, target)
-    frames = Frames(secrets.token_hex(8))
+    stream = StatusStream(secrets.token_hex(8))
+    pause_s = f"{every_s:g}" if view is not None else ""
     try:
-        _follow(
-            transport,
-            stream(project, target, frames.mark, f"{every_s:g}" if view is not None else ""),
-            frames,
-        )
-        last = _watch(project, frames, view)
+        _start_exchange(transport, _stream_script(project, target, stream.mark, pause_s), stream)
+        last = _show_frames(project, stream, view)
     except KeyboardInterrupt:
         last = None
     finally:
         transport.close()
     if last is None or view is not None:
-        return TaskResult({} if last is None else status_document(project, last), 0)
+        return TaskResult({} if last is None else status_document(project, last), EXIT_OK)
     return TaskResult(
         status_document(project, last),
-        0 if last.daemon else EXIT_FAILED,
-        frame(project, last, keys=""),
+        EXIT_OK if last.daemon else EXIT_FAILED,
+        frame_text(project, last, keys=""),
     )
 
 
-def _follow(transport: Transport, body: Script, frames: Frames) -> None:
-    """Let the host tell, beside whoever looks; its end is the last thing that is found."""
+def _stream_script(project: Project, target: Host, mark: str, pause_s: str) -> Script:
+    """Prints the status and `mark` every `pause_s` seconds; once where `pause_s` is empty."""
+    status = status_script_for(project, target).render()
+    return script(_STREAM, status=status, mark=mark, pause_s=pause_s)
+
+
+def _start_exchange(transport: Transport, body: Script, stream: StatusStream) -> None:
+    """Run the script in a thread of its own and feed its output to `stream`."""
     command, stdin = script_command(body, become=transport.host.become)
 
-    def work() -> None:
+    def run() -> None:
         try:
             transport.exchange(
                 command,
                 stdin,
-                on_stdout=frames.feed,
+                on_stdout=stream.feed,
                 on_stderr=lambda data: None,
-                timeout_s=LONGEST_S,
+                timeout_s=MAX_RUN_S,
             )
-            frames.found.put(None)
+            stream.queue.put(None)
         except ProvisionError as error:
-            frames.found.put(error)
+            stream.queue.put(error)
 
-    threading.Thread(target=work, daemon=True).start()
+    threading.Thread(target=run, daemon=True).start()
 
 
-def _watch(project: Project, frames: Frames, view: View | None) -> MpsStatus | None:
-    """Show each frame until the user or the host has had enough; the last one."""
+def _show_frames(project: Project, stream: StatusStream, view: View | None) -> MpsStatus | None:
+    """Show each status until q is pressed or the exchange ends; returns the last one.
+
+    Raises the error that ended the exchange.
+    """
     last: MpsStatus | None = None
     while True:
         try:
-            found = frames.found.get(timeout=_LOOK_S if view is None else 0.0001)
+            status = stream.queue.get(timeout=_KEY_WAIT_S if view is None else 0.0001)
         except queue.Empty:
-            if view is not None and set(view.read_keys(_LOOK_S)) & {"q", "Q"}:
+            if view is not None and set(view.read_keys(_KEY_WAIT_S)) & {"q", "Q"}:
                 return last
             continue
-        if isinstance(found, ProvisionError):
-            raise found
-        if found is None:
+        if isinstance(status, ProvisionError):
+            raise status
+        if status is None:
             return last
-        last = found
+        last = status
         if view is not None:
-            view.show(frame(project, found))
+            view.show(frame_text(project, status))
 
 
-def frame(project: Project, status: MpsStatus, *, keys: str = "   (q quits)") -> str:
-    """One frame: the GPUs, then what `mps.status` says."""
+def frame_text(project: Project, status: MpsStatus, *, keys: str = "   (q quits)") -> str:
+    """One frame: time, GPUs, then the text of `mps.status`."""
     rows = [
-        f"{f'gpu {gpu.index}':<18} {gpu.name}, {_busy(gpu)}, {_memory(gpu)}" for gpu in status.gpus
+        f"{f'gpu {gpu.index}':<18} {gpu.name}, {_activity(gpu)}, {_memory(gpu)}"
+        for gpu in status.gpus
     ]
     head = f"{time.strftime('%H:%M:%S')}  {project.program_argv0} mps.top{keys}"
     return "\n".join([head, *rows, "", status_text(project, status)])
 
 
-def _busy(gpu: SmiGpu) -> str:
-    return (
-        "how busy is not told"
-        if gpu.utilization is None
-        else f"busy {gpu.utilization} % of the time"
-    )
+def _activity(gpu: SmiGpu) -> str:
+    if gpu.utilization is None:
+        return "activity not known"
+    return f"busy {gpu.utilization} % of the time"
 
 
 def _memory(gpu: SmiGpu) -> str:
     if gpu.memory_used_mib is None or gpu.memory_total_mib is None:
-        return "memory not told"
+        return "memory not known"
     return f"{gpu.memory_used_mib} of {gpu.memory_total_mib} MiB in use"

@@ -1,4 +1,4 @@
-"""The compute mode of the GPU: EXCLUSIVE_PROCESS where the settings ask for it, else as found. Pure.
+"""The compute mode of the GPU: EXCLUSIVE_PROCESS where the settings ask for it. Pure.
 
 Sources: the NVIDIA MPS guide ("when to use MPS") recommends EXCLUSIVE_PROCESS and does not require
 it; it needs root, and with it a process that misses the daemon fails instead of running without
@@ -20,8 +20,8 @@ from provision.resources.driver import DRIVER_DIR
 
 HERE = Path(__file__).parent
 RECORD = STATE_DIR / "mps-compute-mode"
-"""`UUID, mode` of each GPU that we changed, as it was found. The record outlives a reboot; the GPU's
-mode does not."""
+"""`UUID, mode` of each GPU that we changed, as it was found. The record outlives a reboot; the
+GPU's mode does not."""
 
 Mode = Literal["exclusive", "default", ""]
 """`exclusive`: EXCLUSIVE_PROCESS. `default`: as found, and usable. Empty: as found."""

@@ -1,4 +1,4 @@
-"""The MPS control daemon as a resource: started as planned and proven, or drained and gone. Pure."""
+"""The MPS control daemon as a resource: started and proven, or drained and gone. Pure."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def _gpu_in_settings_terms(status: MpsStatus) -> str:
 
 
 def _unproven(status: MpsStatus) -> State:
-    """`{"unproven"}`, what the probe clients printed; empty where all attached or none was tried."""
+    """`{"unproven"}`, what the probe clients printed; empty where all attached or none ran."""
     if status.attached or not status.proof:
         return {}
     return {"unproven": "; ".join(f"{container}: {answer}" for container, answer in status.proof)}

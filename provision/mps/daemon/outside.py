@@ -41,7 +41,7 @@ class MpsOutside(Resource):
         )
 
     def read(self, text: str) -> State:
-        """`{"outside"}`, the programs as text; empty where no daemon answers or nothing is readable."""
+        """`{"outside"}`, the programs as text; empty where no daemon answers."""
         try:
             status = read_status(text)
         except ProvisionError:

@@ -1,8 +1,8 @@
 """The list of checks of `mps.doctor`, in order, and their run over the evidence. Pure.
 
-Order and facts: the NVIDIA MPS guide, users' reports, and measurements (docs/facts.md). A check runs
-only where every check that it depends on passed; otherwise it reads unknown and names them, so the
-first line that is not ok is the one to repair.
+Order and facts: the NVIDIA MPS guide, users' reports, and measurements (docs/facts.md). A check
+runs only where every check that it depends on passed; otherwise it reads unknown and names them, so
+the first line that is not ok is the one to repair.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ CHECKS: tuple[Spec, ...] = (
 
 
 def diagnose(evidence: Evidence) -> tuple[Check, ...]:
-    """The result of every check, in order; unknown where a check that it depends on did not pass."""
+    """The result of every check, in order; unknown where a dependency did not pass."""
     results: dict[str, Check] = {}
     for spec in CHECKS:
         failed = [name for name in spec.needs if _blocks(results[name])]

@@ -1,4 +1,4 @@
-"""Checks of the programs that use the GPU: their variables, their attachment, their number. Pure."""
+"""Checks of the programs that use the GPU: variables, attachment, number. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the worker container: does it run, and has it devices, programs and limits for MPS. Pure."""
+"""Checks of the worker container: its state, devices, programs and limits. Pure."""
 
 from __future__ import annotations
 
@@ -62,8 +62,9 @@ def _not_running(evidence: Evidence) -> Finding | None:
     if missing := evidence.status.missing:
         total = evidence.status.workers or 0
         running = total - len(missing)
+        verb = "runs" if running == 1 else "run"
         return fail(
-            f"{running} of {counted(total, 'worker container')} {'runs' if running == 1 else 'run'}",
+            f"{running} of {counted(total, 'worker container')} {verb}",
             f"not running: {', '.join(missing)}",
             "invoke dev.up",
         )
@@ -123,7 +124,10 @@ def executable(evidence: Evidence) -> Finding:
 
 
 def binaries(evidence: Evidence) -> Finding:
-    """Both MPS programs are on PATH, since the daemon starts the server by name, and libcuda is found."""
+    """Both MPS programs are on PATH and libcuda is found.
+
+    The daemon starts the server by name.
+    """
     programs = {"control": "nvidia-cuda-mps-control", "server": "nvidia-cuda-mps-server"}
     missing = [name for key, name in programs.items() if not evidence.value(key)]
     if missing:

@@ -1,4 +1,4 @@
-"""What the checks of `mps.doctor` look at: scripts for a host, and their answers as one record. Pure.
+"""The evidence for the checks of `mps.doctor`: scripts, and their answers as one record. Pure.
 
 The scripts only read. What could not be read is empty, and no check takes an empty text for good.
 """

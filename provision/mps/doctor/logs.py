@@ -114,7 +114,7 @@ def _ended(texts: Sequence[str]) -> tuple[tuple[int, int], ...]:
 
 
 def _pending_uids(texts: Sequence[str]) -> tuple[int, ...]:
-    """Users whose client was put on the pending list and whose server did not become ready since."""
+    """Users whose client is pending and whose server did not become ready since."""
     pending: dict[int, None] = {}
     starting = -1
     for line in texts:

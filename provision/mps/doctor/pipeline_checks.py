@@ -22,8 +22,8 @@ _DRIVERS = frozenset({"", "default", "latest", "5xx"})
 _FLAG = re.compile(
     r"--(?:dataflow_service_options?|(?:additional[-_])?experiments?)(?:=(.*))?", re.DOTALL
 )
-"""Flags that take service options, the accelerator's older form among them: lists, and each may come
-again."""
+"""Flags that take service options, the older form of the accelerator included. Each takes a list
+and may come again."""
 
 
 def pipeline(evidence: Evidence) -> Finding:

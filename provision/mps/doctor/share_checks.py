@@ -15,8 +15,8 @@ from provision.report.text import counted
 MIN_FREE_SHARE = 0.05
 """Share of the GPU's memory below which the next client finds none."""
 LARGEST_STEP = 8
-"""Multiprocessors by which a share may come out smaller than predicted: that shares grow in steps of
-two is not known of every GPU."""
+"""Multiprocessors by which a share may come out smaller than predicted: not every GPU is known to
+have steps of two."""
 _SEES = re.compile(r"^attached: .* sees (\d{1,5}) multiprocessors")
 
 _RAISE_SHARE = "set provision.mps.thread_percentage higher: invoke mps.plan"
@@ -171,20 +171,20 @@ def _limits_exceed_card(evidence: Evidence, total_mib: int) -> Finding | None:
 
 
 def _greedy_process(evidence: Evidence) -> Finding | None:
-    """A process whose framework takes the whole card at its start, by its libraries and variables."""
+    """A process whose framework takes the whole card at its start."""
     for process in evidence.cuda_processes:
         if _takes_card_with_tensorflow(process):
             return warn(
                 f"process {process.pid} runs TensorFlow without TF_FORCE_GPU_ALLOW_GROWTH=true",
-                "TensorFlow takes the whole card at its start, unless the program itself sets memory"
-                " growth",
+                "TensorFlow takes the whole card at its start, unless the program itself sets"
+                " memory growth",
                 "start it again with dev.exec or dev.run, or with TF_FORCE_GPU_ALLOW_GROWTH=true",
             )
         if _takes_card_with_jax(process):
             return warn(
                 f"process {process.pid} runs JAX without XLA_PYTHON_CLIENT_PREALLOCATE=false",
-                "JAX takes most of what is free at its start, so the first worker gets more than the"
-                " next",
+                "JAX takes most of what is free at its start, so the first worker gets more than"
+                " the next",
                 "set XLA_PYTHON_CLIENT_PREALLOCATE: 'false' in worker.env, then invoke dev.up and"
                 " start it again",
             )

@@ -1,8 +1,8 @@
 """Who uses the GPU: clients that an MPS server lists, and processes outside MPS. Pure.
 
 A CUDA process holds /dev/nvidia-uvm open, which tools that only ask the driver do not; processes of
-other users are visible to root alone. nvidia-smi on the host lists every process that has a context.
-A process that either source shows and no server lists runs *outside* MPS: a client that cannot
+other users are visible to root alone. nvidia-smi on the host lists every process with a context. A
+process that either source shows and no server lists runs *outside* MPS: a client that cannot
 reach a daemon runs without it and reports nothing (NVIDIA MPS guide, architecture).
 """
 
@@ -48,8 +48,8 @@ def _rows(text: str, tag: str, columns: int) -> list[list[str]]:
 def other_gpu_pids(text: str, gpus: Sequence[SmiGpu]) -> frozenset[int]:
     """Host PIDs of the processes that use none of `gpus` but other GPUs.
 
-    A process that nvidia-smi does not list, or lists without a UUID, may use any GPU: a CUDA program
-    opens the nodes of every GPU that it may see. Raises `ProbeUnreadable`.
+    A process that nvidia-smi does not list, or lists without a UUID, may use any GPU: a CUDA
+    program opens the nodes of every GPU that it may see. Raises `ProbeUnreadable`.
     """
     chosen = {gpu.uuid for gpu in gpus}
     used = read_process_gpus(tagged_lines(text, "place"))

@@ -103,7 +103,7 @@ class MpsStatus:
     gpu_indices: tuple[tuple[str, str], ...] = ()
     """(index, UUID) of every GPU, where the settings choose one by its index."""
     proof: tuple[tuple[str, str], ...] = ()
-    """(container, what its probe client printed) for this very server; empty where none was tried."""
+    """(container, what its probe client printed) for this very server; empty before a proof."""
     workers: int | None = None
     """How many worker containers there should be; None where the daemon's is the only one."""
     missing: tuple[str, ...] = ()
@@ -112,7 +112,7 @@ class MpsStatus:
     outside: Sequence[GpuUser] = ()
     """Processes that use the GPU and are in no server's list."""
     outside_known: bool = True
-    """False where neither open files nor nvidia-smi show who uses the GPU; `outside` may lack some."""
+    """False where neither open files nor nvidia-smi show every user of the GPU."""
     other_gpu_pids: frozenset[int] = frozenset()
     """Host PIDs of processes that use only GPUs that the settings do not choose."""
     gpus: Sequence[SmiGpu] = ()
@@ -180,7 +180,7 @@ def read_status(text: str) -> MpsStatus:
 
 
 def _last_server(values: Mapping[str, str]) -> str:
-    """PID of the last server that the daemon listed: an earlier one is about to end. Empty for none."""
+    """PID of the last server listed, since an earlier one is about to end; empty for none."""
     pids = [key[7:] for key in values if key.startswith("server.")]
     return next((pid for pid in reversed(pids) if parse_int(pid) is not None), "")
 

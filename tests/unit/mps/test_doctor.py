@@ -1,4 +1,4 @@
-"""The doctor's verdicts: probe output -> verdict, one case at a time, and what the chain makes of a failure."""
+"""The checks of mps.doctor: script output -> finding, one case at a time, and their order."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def verdict(checks: tuple[Check, ...], name: str) -> Check:
     return next(check for check in checks if check.id == name)
 
 
-def test_a_healthy_host_is_healthy() -> None:
+def test_healthy_host_passes_every_check() -> None:
     checks = diagnose(evidence_of({}))
     assert [check for check in checks if check.status is not Verdict.OK] == []
     assert exit_code(checks) == EXIT_HEALTHY
@@ -116,8 +116,8 @@ def test_a_healthy_host_is_healthy() -> None:
     CASES,
     ids=[f"{number}-{case['check']}-{case['want']}" for number, case in enumerate(CASES)],
 )
-def test_what_was_found_is_judged(case: Mapping[str, Any]) -> None:
-    """The check alone is asked: what it rests on may have failed for the same reason."""
+def test_check_gives_expected_finding(case: Mapping[str, Any]) -> None:
+    """Runs the check alone: one that it depends on may have failed for the same reason."""
     spec = next(spec for spec in CHECKS if spec.id == case["check"])
     judged = spec.find(evidence_of(case))
     assert judged.status.value == case["want"], judged
@@ -127,12 +127,12 @@ def test_what_was_found_is_judged(case: Mapping[str, Any]) -> None:
         assert judged.fix
 
 
-def test_every_check_is_judged_both_ways() -> None:
+def test_every_check_has_a_failing_case() -> None:
     bad = {case["check"] for case in CASES if case["want"] != "ok"}
     assert bad == {spec.id for spec in CHECKS}
 
 
-def test_the_checks_are_the_twenty_two_in_order() -> None:
+def test_checks_are_numbered_and_depend_on_earlier_ones_only() -> None:
     assert [spec.number for spec in CHECKS] == list(range(1, 23))
     seen: set[str] = set()
     for spec in CHECKS:
@@ -140,7 +140,7 @@ def test_the_checks_are_the_twenty_two_in_order() -> None:
         seen.add(spec.id)
 
 
-def test_what_rests_on_a_failure_is_not_judged() -> None:
+def test_check_is_unknown_when_its_dependency_fails() -> None:
     checks = diagnose(evidence_of({"look": {"running": "false"}}))
     assert verdict(checks, "container").status is Verdict.FAIL
     others = {
@@ -153,7 +153,7 @@ def test_what_rests_on_a_failure_is_not_judged() -> None:
     assert "depends on container" in verdict(checks, "devices").what
 
 
-def test_no_daemon_leaves_what_lies_above_it_alone() -> None:
+def test_missing_daemon_fails_only_checks_that_depend_on_it() -> None:
     checks = diagnose(
         evidence_of({"status": {"daemon": False, "answer": "Cannot find"}, "drop": ["process"]})
     )
@@ -176,13 +176,13 @@ def test_no_daemon_leaves_what_lies_above_it_alone() -> None:
         ({"look": {"server": ""}, "workers": {"kernel": ""}}, EXIT_BROKEN),
     ],
 )
-def test_it_is_never_healthy_where_it_cannot_tell(case: Mapping[str, Any], code: int) -> None:
+def test_exit_code_reflects_worst_check(case: Mapping[str, Any], code: int) -> None:
     checks = diagnose(evidence_of(case))
     assert exit_code(checks) == code
     assert checks_document(checks)["ok"] is (code in {EXIT_HEALTHY, EXIT_WARNINGS})
 
 
-def test_nothing_at_all_is_no_good_news() -> None:
+def test_no_check_but_pipeline_passes_without_evidence() -> None:
     checks = diagnose(Evidence())
     assert exit_code(checks) == EXIT_BROKEN
     assert not any(check.status is Verdict.OK for check in checks if check.id != "pipeline")
@@ -199,13 +199,15 @@ LINES = st.lists(
     probe=st.sampled_from(["", ATTACHED, "outside", "failed: x"]),
     status=st.sampled_from([MpsStatus(), STATUS]),
 )
-def test_any_answer_is_judged(looked: str, workers: str, probe: str, status: MpsStatus) -> None:
+def test_any_script_output_gives_a_result_for_every_check(
+    looked: str, workers: str, probe: str, status: MpsStatus
+) -> None:
     checks = diagnose(replace(read_evidence(looked, workers), status=status, probe=probe))
     assert [check.id for check in checks] == [spec.id for spec in CHECKS]
     assert exit_code(checks) in range(4)
 
 
-def test_the_lines_fit_and_say_why_and_what_to_do() -> None:
+def test_lines_fit_100_columns_and_show_reason_and_remedy() -> None:
     checks = numbered(
         diagnose(
             evidence_of(
@@ -221,6 +223,6 @@ def test_the_lines_fit_and_say_why_and_what_to_do() -> None:
     assert re.fullmatch(r"22 checks: \d+ ok, \d fail, \d unknown", lines[-1])
 
 
-def test_the_page_lists_every_check() -> None:
+def test_documentation_lists_every_check() -> None:
     page = (Path(__file__).parents[3] / "docs" / "mps.md").read_text(encoding="utf-8")
     assert [spec.id for spec in CHECKS if f"| {spec.number} | `{spec.id}` |" not in page] == []

@@ -1,4 +1,4 @@
-"""What the tools print, as data: every case of tests/data/mps/parse, and that no text at all makes a parser raise something else."""
+"""Parsers of control tool, nvidia-smi and logs: the cases of tests/data/mps/parse and any text."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def cases() -> list[Any]:
 
 
 def plain(value: Any) -> Any:
-    """The value as TOML can say it."""
+    """The value as TOML represents it."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
@@ -69,7 +69,7 @@ def plain(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("case", cases())
-def test_what_was_printed_is_read(case: Mapping[str, Any]) -> None:
+def test_parser_reads_recorded_output(case: Mapping[str, Any]) -> None:
     parser = PARSERS[case["parser"]]
     if case.get("unreadable"):
         with pytest.raises(ProbeUnreadable, match="cannot be read"):
@@ -102,18 +102,18 @@ def read_or_refused(name: str, text: str) -> bool:
 
 @pytest.mark.parametrize("name", PARSERS)
 @given(text=LIKELY | st.text())
-def test_no_text_makes_a_parser_raise_anything_but_an_error_of_ours(name: str, text: str) -> None:
+def test_parser_raises_only_provision_errors(name: str, text: str) -> None:
     assert read_or_refused(name, text)
 
 
 @given(text=st.sampled_from(RECORDED), data=st.data(), name=st.sampled_from(sorted(PARSERS)))
-def test_a_text_that_was_cut_off_is_read_or_refused(
+def test_truncated_text_raises_only_provision_errors(
     text: str, data: st.DataObject, name: str
 ) -> None:
     assert read_or_refused(name, text[: data.draw(st.integers(0, len(text)))])
 
 
-def test_a_loop_of_servers_is_seen_and_an_accident_is_not() -> None:
+def test_respawns_needs_three_failed_servers_without_a_ready_one() -> None:
     loop = "".join(f"Server {pid} exited with status 1\n" for pid in (7, 8, 9))
     assert logs.control_log(loop).respawns
     assert not logs.control_log(
@@ -122,7 +122,10 @@ def test_a_loop_of_servers_is_seen_and_an_accident_is_not() -> None:
     assert not logs.control_log("Server 7 exited with status 1\n").respawns
 
 
-def test_only_the_last_start_of_a_daemon_counts() -> None:
-    old = "[2026-01-01 00:00:00.000 Control 1] Starting control daemon using socket /a/control\nServer 2 exited with status 1\n"
+def test_control_log_starts_at_last_daemon_start() -> None:
+    old = (
+        "[2026-01-01 00:00:00.000 Control 1] Starting control daemon using socket "
+        "/a/control\nServer 2 exited with status 1\n"
+    )
     new = "[2026-01-01 00:01:00.000 Control 9] Starting control daemon using socket /b/control\n"
     assert logs.control_log(old + new) == logs.ControlLog(socket="/b/control")

@@ -1,4 +1,4 @@
-"""What the script of mps.status printed, as a record: on one GPU, on several, and on none that can be read."""
+"""The answer of the status script as a record, with one GPU, several, and none that is readable."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from provision.mps.status.status import MpsStatus, read_status
 from provision.project.project import Project
 from provision.settings import Settings
 
-ROW = "gpu|{index}, GPU-{index}{index}{index}{index}{index}{index}{index}{index}-c0de, NVIDIA L4, 580.1, 23034, {used}, 9, 8.9, {mode}, "
-ROW += "[N/A], 3, Disabled, 0:0{index}\n"
+ROW = (
+    "gpu|{index}, GPU-{index}{index}{index}{index}{index}{index}{index}{index}-c0de, NVIDIA L4, "
+    "580.1, 23034, {used}, 9, 8.9, {mode}, [N/A], 3, Disabled, 0:0{index}\n"
+)
 TWO = ROW.format(index=0, used=100, mode="Default") + ROW.format(
     index=1, used=200, mode="Exclusive_Process"
 )
@@ -61,8 +63,8 @@ place|613, GPU-11111111-c0de
 """
 
 
-def test_command_lines_of_others_reach_the_terminal_as_bare_text(tmp_path: Path) -> None:
-    """A program may call itself what it likes: escapes would clear the screen, a carriage return would hide its PID."""
+def test_status_text_removes_escape_sequences(tmp_path: Path) -> None:
+    """Escapes in a program's name would clear the screen; a carriage return would hide its PID."""
     loud = GpuUser(7, "python3 \x1b[2J\x1b]0;title\x07x.py\u202e", "wor\x1b[7mker", 5)
     hidden = replace(loud, pid=8, command="first\rsecond")
     found = MpsStatus(
@@ -79,14 +81,14 @@ def test_command_lines_of_others_reach_the_terminal_as_bare_text(tmp_path: Path)
     assert "      7  worker          5 MiB  python3 x.py\n" in f"{told}\n"
     assert "      8  worker          5 MiB  second\n" in f"{told}\n"
     assert status_document(project, found)["clients"][0]["command"] == loud.command, (
-        "--json says it as it is"
+        "--json has the command as it is"
     )
     silent = replace(found, daemon=False, answer="\x1b[31mno")
     assert "\x1b" not in status_text(project, silent)
 
 
-def test_who_is_outside_mps_is_told_before_the_clients(tmp_path: Path) -> None:
-    """Where a screen is too low for all of them, they are what one looks for."""
+def test_status_text_lists_processes_outside_mps_before_clients(tmp_path: Path) -> None:
+    """On a low screen they are the lines that need an action."""
     clients = [GpuUser(pid, "python3 x.py", "worker", 5) for pid in range(1, 17)]
     found = MpsStatus(
         container_running=True,
@@ -113,7 +115,7 @@ def outside(found: MpsStatus) -> list[tuple[str, int | None]]:
     return [(user.command.split()[1], user.memory_mib) for user in found.outside]
 
 
-def test_all_gpus_count_where_none_is_chosen() -> None:
+def test_status_covers_all_gpus_without_chosen_gpu() -> None:
     found = status("")
     assert outside(found) == [("elsewhere.py", 700), ("both.py", 20), ("unnamed.py", None)]
     assert [(user.command, user.memory_mib) for user in found.clients] == [
@@ -123,28 +125,28 @@ def test_all_gpus_count_where_none_is_chosen() -> None:
 
 
 @pytest.mark.parametrize("chosen", ["0", "00", "GPU-00000000-c0de"])
-def test_a_chosen_gpu_is_the_only_one_that_is_looked_at(chosen: str) -> None:
+def test_status_covers_only_the_chosen_gpu(chosen: str) -> None:
     found = status(chosen)
     assert outside(found) == [("both.py", 20), ("unnamed.py", None)], (
-        "whom nvidia-smi does not name is no good news"
+        "a process that nvidia-smi does not list may use this GPU"
     )
     assert ([gpu.index for gpu in found.gpus], found.compute_mode) == ([0], "Default")
 
 
-def test_the_client_of_another_gpu_is_still_a_client() -> None:
+def test_client_on_another_gpu_is_still_listed() -> None:
     found = status("1")
     assert outside(found) == [("elsewhere.py", 700), ("both.py", 20), ("unnamed.py", None)]
     assert [user.pid for user in found.clients] == [61]
 
 
-def test_a_process_whose_gpu_is_not_told_is_no_good_news() -> None:
+def test_process_without_known_gpu_counts_as_outside() -> None:
     found = read_status(
         SAID + "chosen=0\n" + PLACES.replace("place|612, GPU-11111111-c0de", "place|612, [N/A]")
     )
     assert "elsewhere.py" in [command for command, _ in outside(found)]
 
 
-def test_a_chosen_gpu_that_is_not_there_hides_nobody() -> None:
+def test_unknown_chosen_gpu_hides_no_process() -> None:
     found = status("7")
     assert [command for command, _ in outside(found)] == ["elsewhere.py", "both.py", "unnamed.py"]
     assert (found.gpus, found.compute_mode) == ([], "")
@@ -154,7 +156,7 @@ WHOLE = f"{SAID}chosen=0\n{PLACES}"
 
 
 @pytest.mark.parametrize("mark", ["\x0c", "\x85", "\u2028"])
-def test_the_command_line_of_a_process_is_never_taken_for_a_row(mark: str) -> None:
+def test_line_separators_in_a_command_line_forge_no_row(mark: str) -> None:
     found = read_status(f"container=true\nholder|7|7|python3|x{mark}holder|8|8|python3|forged\n")
     assert [user.pid for user in found.outside] == [7]
 
@@ -177,19 +179,22 @@ AWKWARD = st.sampled_from(["|", "=", ",", "\n", "-1", "9" * 5000, "٣", "²", "\
         LINES | st.lists(PIECES | AWKWARD | st.text(max_size=4), max_size=12).map("".join)
     ).map("\n".join)
 )
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_raises_only_provision_errors(text: str) -> None:
     with contextlib.suppress(ProvisionError):
         read_status(text)
 
 
 @given(st.integers(0, len(WHOLE)), st.sampled_from(["", "0", "GPU-1"]))
-def test_a_text_that_was_cut_off_is_read_or_refused(size: int, chosen: str) -> None:
+def test_truncated_text_raises_only_provision_errors(size: int, chosen: str) -> None:
     with contextlib.suppress(ProvisionError):
         read_status(f"chosen={chosen}\n{WHOLE[:size]}")
 
 
-def test_worker_containers_that_do_not_run_are_missing() -> None:
-    said = "container=true\nboxes=worker worker-2 worker-4 \nrunning=other worker-4 worker-2 worker \nworkers={}\n"
+def test_missing_lists_worker_containers_that_do_not_run() -> None:
+    said = (
+        "container=true\nboxes=worker worker-2 worker-4 \nrunning=other worker-4 worker-2 "
+        "worker \nworkers={}\n"
+    )
     assert read_status(said.format(4)).missing == ("worker-3",)
     assert read_status(said.format(2)).missing == ()
     assert read_status(said.format("")).missing == ()
@@ -203,7 +208,7 @@ def test_worker_containers_that_do_not_run_are_missing() -> None:
     assert dead.missing == ("worker",)
 
 
-def test_a_daemon_that_is_stuck_is_told_from_none() -> None:
+def test_why_no_answer_distinguishes_stuck_daemon_from_no_daemon() -> None:
     assert (
         read_status("container=true\npercentage=\nleft=70 71 \n").why_no_answer
         == "processes of MPS live and do not answer: 70 71"

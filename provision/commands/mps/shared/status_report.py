@@ -166,7 +166,7 @@ def _server(status: MpsStatus) -> str:
 
 
 def _workers(status: MpsStatus) -> str:
-    """How many worker containers run, and which do not; empty where the daemon's is the only one."""
+    """How many worker containers run, and which do not; empty without worker containers."""
     if not status.workers:
         return ""
     running = f"{status.workers - len(status.missing)} of {status.workers}"

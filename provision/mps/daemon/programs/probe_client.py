@@ -1,7 +1,7 @@
 # A CUDA client of the driver API, run in a container as `python -c TEXT [prove]`, Python 3.6 or
-# later. Prints driver= (CUDA version) and sms= (multiprocessors that it may use) and makes a context;
-# with `prove` it also looks for itself in the servers' lists of clients. The last line is then
-# `attached: …` or `outside: …`. A call that fails ends it with `failed: NAME gives STATUS`.
+# later. Prints driver= (CUDA version) and sms= (multiprocessors that it may use) and makes a
+# context; with `prove` it also looks for itself in the servers' lists of clients. The last line is
+# then `attached: …` or `outside: …`. A call that fails ends it with `failed: NAME gives STATUS`.
 # Comments are not sent.
 import ctypes
 import os

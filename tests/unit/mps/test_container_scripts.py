@@ -1,4 +1,4 @@
-"""What is run in the daemon's container, run here: who may not write where its notes are is told so at once."""
+"""The scripts for the daemon's container, run on this machine with a fake control tool."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def root() -> Iterator[Path]:
 def ran(
     root: Path, source: str, *words: str, control: str = "exit 1", user: int | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """What a script of the container prints where the control tool is this piece of shell."""
+    """Run a script of the container; `control` is the shell of its control tool."""
     (root / "nvidia-cuda-mps-control").write_text(f"#!/bin/sh\n{control}\n")
     (root / "nvidia-cuda-mps-control").chmod(0o755)
     names = {
@@ -59,7 +59,9 @@ def ran(
 
 
 @pytest.mark.parametrize("source", [ENABLE, DISABLE], ids=["enable", "disable"])
-def test_a_user_who_may_not_write_is_told_at_once(root: Path, source: str) -> None:
+def test_enable_and_disable_fail_at_once_when_run_directory_is_not_writable(
+    root: Path, source: str
+) -> None:
     (root / "run").chmod(0o555)
     done = ran(
         root,
@@ -78,8 +80,8 @@ def test_a_user_who_may_not_write_is_told_at_once(root: Path, source: str) -> No
     assert done.stdout.endswith(" of the container may not write to /run/provision-mps\n")
 
 
-def test_what_clients_said_of_a_server_that_is_gone_is_not_noted(root: Path) -> None:
-    """Another run may have ended MPS since, and what it made is gone: notes would be there for good."""
+def test_proof_is_recorded_only_while_a_server_runs(root: Path) -> None:
+    """Another run may have ended MPS since; no later run would remove the proof."""
     assert ran(root, RECORD_PROOF, "key").returncode == 0
     assert list((root / "run").iterdir()) == []
     assert ran(root, RECORD_PROOF, "key", control="echo 1").returncode == 0
@@ -90,10 +92,10 @@ def test_what_clients_said_of_a_server_that_is_gone_is_not_noted(root: Path) -> 
     )
 
 
-def test_what_enabling_makes_is_written_down_whatever_notes_there_are(root: Path) -> None:
+def test_created_paths_are_recorded_and_removed_despite_existing_proof(root: Path) -> None:
     notes = root / "run/provision-mps"
     notes.mkdir()
-    (notes / "proof").write_text("of a daemon that somebody started by hand\n")
+    (notes / "proof").write_text("of a daemon that a user started\n")
     assert ran(root, ENABLE, "", "100", "", "", "", "20", "30").returncode == 1, (
         "there is no daemon to start"
     )
@@ -106,20 +108,25 @@ def test_what_enabling_makes_is_written_down_whatever_notes_there_are(root: Path
 V3 = """
 read -r line
 case $line in
-    'server list'*) printf 'name,uid,pid,status,pipe-directory,allowed-devices,context-ids\\ntraining,1000,48201,Ready,/run/x,GPU-1,-\\n' ;;
-    'client list'*) printf 'pid,server,device,namespace,cmd\\n51023,training,0,default,python train.py\\n' ;;
+    'server list'*)
+        printf 'name,uid,pid,status,pipe-directory,allowed-devices,context-ids\\n'
+        printf 'training,1000,48201,Ready,/run/x,GPU-1,-\\n'
+        ;;
+    'client list'*)
+        printf 'pid,server,device,namespace,cmd\\n51023,training,0,default,python train.py\\n'
+        ;;
     *) echo "error: unknown command" ;;
 esac
 """
 
 
 @pytest.mark.parametrize("source", [ENABLE, DISABLE], ids=["enable", "disable"])
-def test_a_daemon_of_mps_v3_is_named_and_left_alone(root: Path, source: str) -> None:
+def test_enable_and_disable_refuse_a_daemon_of_mps_v3(root: Path, source: str) -> None:
     done = ran(root, source, "", "100", "", "", "", "20", "30", control=V3)
     assert (done.returncode, done.stdout) == (1, "the control daemon speaks MPS v3\n")
 
 
-def test_the_servers_and_clients_of_mps_v3_are_shown(root: Path) -> None:
+def test_status_lists_servers_and_clients_of_mps_v3(root: Path) -> None:
     found = read_status(ran(root, STATUS, "key", "", "yes", control=V3).stdout)
     assert (found.daemon, [(each.name, each.uid, each.state) for each in found.v3_servers]) == (
         False,

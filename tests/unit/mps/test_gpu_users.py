@@ -1,4 +1,4 @@
-"""Who uses the GPU, seen from a host where nobody is root: the script of mps.status, and what it takes for an answer."""
+"""Users of the GPU on a host where the status script does not run as root."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ NOBODY = 65534 if os.geteuid() == 0 else None
 DOCKER = """#!/bin/sh
 case $1 in
     container) echo 'true|' ;;
-    exec) printf 'percentage=100.0\\nserver.50=ACTIVE\\nproof=current\\nproven.worker=attached: process 60\\n' ;;
+    exec)
+        printf 'percentage=100.0\\nserver.50=ACTIVE\\nproof=current\\n'
+        printf 'proven.worker=attached: process 60\\n'
+        ;;
 esac
 """
 
 
 @pytest.fixture
 def seen() -> Iterator[Callable[[str], MpsStatus]]:
-    """The status of a host whose nvidia-smi is this piece of shell; whoever asks is not root."""
+    """Reads the status, without root, of a host whose nvidia-smi runs this shell."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -56,10 +59,10 @@ def seen() -> Iterator[Callable[[str], MpsStatus]]:
         yield ask
 
 
-def test_whoever_nvidia_smi_names_and_no_server_lists_is_outside(
+def test_process_listed_by_nvidia_smi_only_is_outside(
     seen: Callable[[str], MpsStatus],
 ) -> None:
-    """What other users' processes hold open is not to be seen; this very process holds no device node at all."""
+    """Open files of other users are hidden; this very process holds no device node."""
     found = seen(
         f"case $1 in --query-compute-apps=pid,process*) echo '{os.getpid()}, python, 4900' ;; esac"
     )
@@ -67,7 +70,7 @@ def test_whoever_nvidia_smi_names_and_no_server_lists_is_outside(
     assert found.outside_known
 
 
-def test_where_nothing_tells_who_uses_the_gpu_that_is_said(
+def test_outside_is_unknown_without_root_and_nvidia_smi(
     seen: Callable[[str], MpsStatus],
 ) -> None:
     found = seen("exit 9")
@@ -77,7 +80,7 @@ def test_where_nothing_tells_who_uses_the_gpu_that_is_said(
     assert is_healthy(seen("exit 0"), strict=True)
 
 
-def test_a_server_that_no_client_was_tried_on_is_not_well_enough(
+def test_strict_status_fails_without_proof_of_attachment(
     seen: Callable[[str], MpsStatus],
 ) -> None:
     found = seen("exit 0")

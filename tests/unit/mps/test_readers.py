@@ -1,4 +1,4 @@
-"""No text makes a reader of provision.mps raise anything but an error of ours, and none of its readers is left out here."""
+"""Every reader of provision.mps raises nothing but `ProvisionError`, whatever the text."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ READERS: Mapping[str, Callable[[str], Any]] = {
     "plan.host_facts.host_facts": host_facts.host_facts,
 }
 ELSEWHERE = frozenset(("status.control_tool", "status.status", "status.gpu_users", "doctor.logs"))
-"""Modules all of whose functions are tried in test_parse.py."""
+"""Modules whose functions test_parse.py covers."""
 SAID = """idle 0
 go 1700000000.5
 attached 0 1
@@ -69,7 +69,7 @@ none,mps,100/N,200/N
 0-3,8
 running=true
 mock=yes
-gpu=0, GPU-0, NVIDIA H200, 580.126.09, 143771, 0, 143771, 9.0, Default, Disabled, 3, Enabled, 00000000:00:04.0
+gpu=0, GPU-0, NVIDIA H200, 580.1, 143771, 0, 143771, 9.0, Default, Disabled, 3, Enabled, 00:04.0
 banner=| NVIDIA-SMI 580.126.09   Driver Version: 580.126.09   CUDA Version: 13.0 |
 vcpus=16
 shm_mib=64
@@ -119,7 +119,7 @@ LIKELY = st.tuples(
 
 @st.composite
 def spoilt(draw: st.DrawFn) -> str:
-    """What was printed, one word of it replaced or one line of it left out."""
+    """The text with one word replaced or one line left out."""
     lines = SAID.splitlines()
     at = draw(st.integers(0, len(lines) - 1))
     words = lines[at].replace("=", " = ").split() if draw(st.booleans()) else lines[at].split()
@@ -130,7 +130,7 @@ def spoilt(draw: st.DrawFn) -> str:
 
 @pytest.mark.parametrize("name", READERS)
 @given(text=spoilt() | AWKWARD | LIKELY | st.text())
-def test_any_text_is_read_or_refused(name: str, text: str) -> None:
+def test_any_text_raises_only_provision_errors(name: str, text: str) -> None:
     with contextlib.suppress(ProvisionError):
         READERS[name](text)
 
@@ -145,7 +145,7 @@ def takes_text(function: Any, module: ModuleType) -> bool:
     return bool({"text", "container_text", "name"} & set(inspect.signature(function).parameters))
 
 
-def test_every_reader_is_tried() -> None:
+def test_every_reader_is_covered() -> None:
     found = set()
     for info in pkgutil.walk_packages(provision.mps.__path__, "provision.mps."):
         short = info.name.removeprefix("provision.mps.")

@@ -1,4 +1,4 @@
-"""The CUDA client that tells what a process sees, on a driver of Python."""
+"""The probe client, run on a fake CUDA driver."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ def printed(
     return capsys.readouterr().out
 
 
-def test_multiprocessors_are_told_where_no_context_can_be_made(
+def test_probe_reports_multiprocessors_when_context_creation_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In EXCLUSIVE_PROCESS the server alone is let in."""
+    """EXCLUSIVE_PROCESS admits the server alone."""
     out = printed(monkeypatch, capsys, driver(context=BUSY))
     assert read_probe(out) == ProbeResult(132, (13, 0))
     assert out.splitlines()[-1] == "failed: cuCtxCreate_v2 gives 46"
 
 
-def test_a_client_that_proves_itself_tells_the_share_that_its_context_has(
+def test_attached_probe_reports_multiprocessors_of_its_context(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     me = str(os.getpid()).encode()
