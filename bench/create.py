@@ -1,4 +1,4 @@
-"""What making a VM costs beside the API's own time: to the first answer on SSH, and for each zone that has no capacity.
+"""How long `vm.create` takes beside the API's own time: to SSH, and per zone without capacity.
 
     .venv/bin/python -m bench.create --rounds 9 --output bench/results/create.json
 
@@ -92,7 +92,7 @@ def clocked() -> Iterator[Clocked]:
 
 
 def ssh_ready(folder: Path, rounds: int) -> list[Clocked]:
-    """`vm.create` up to the point where the VM answers on SSH, on the embedded mock; the first round is not counted."""
+    """Measure `vm.create` until the VM answers on SSH, on the mock; the first round is left out."""
     project = Project(
         Settings.from_levels([]), folder / "state", folder, emit=quiet, environ=dict(os.environ)
     )
@@ -114,7 +114,7 @@ def ssh_ready(folder: Path, rounds: int) -> list[Clocked]:
 
 
 def failover(folder: Path, spec: VmSpec, zones: tuple[str, ...], rounds: int) -> list[Clocked]:
-    """A VM made in the last of `zones`, the others being out of stock; the first round is not counted."""
+    """Measure a VM made in the last of `zones`, the others without capacity, less a first round."""
     found = []
     with ComputeEmulator(NullBackend()) as emulator:
         emulator.faults.add(stock_out("us-central1-*"))
@@ -170,7 +170,8 @@ def main() -> None:
         folder = Path(name) / "project"
         folder.mkdir()
         found = {
-            "what": "seconds of our own, the API's time taken off: create to SSH ready, and each zone without capacity",
+            "what": "seconds of our own, the API's time taken off: "
+            "create to SSH ready, and each zone without capacity",
             **measure.surroundings(PACKAGES),
             "rounds": args.rounds,
             "wanted": WANTED,

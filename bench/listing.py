@@ -1,4 +1,6 @@
-"""`vm.list` of 500 VMs: from the call of the use case to its document and its table, imports done, the emulator in the same process.
+"""How long `vm.list` of 500 VMs takes, from the command's call to its document and table.
+
+Imports are done before, and the emulator runs in the same process.
 
     .venv/bin/python -m bench.listing --rounds 9 --output bench/results/listing.json
 
@@ -31,7 +33,7 @@ ZONES = ("us-central1-a", "us-central1-b", "europe-west4-a")
 
 
 def multiply(emulator: ComputeEmulator, count: int, zones: Sequence[str]) -> None:
-    """Make `count` VMs of the one there is, spread over `zones`, with names and ids of their own."""
+    """Copy the existing VM `count` times over `zones`, each with its own name and id."""
     saved = emulator.snapshot()
     (one,) = saved["instances"]
     text = json.dumps(one)
@@ -93,7 +95,8 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         document = {
-            "what": f"vm.list of {COUNT} VMs: seconds from the use case's call to document and table, the emulator's answer included",
+            "what": f"vm.list of {COUNT} VMs: seconds from the use case's call to document and "
+            "table, the emulator's answer included",
             **measure.surroundings(("provision-gpu", "google-cloud-compute")),
             "rounds": args.rounds,
             "wanted_s": WANTED_S,
@@ -102,9 +105,8 @@ def main() -> None:
         }
     if args.output:
         args.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    print(
-        f"vm.list of {document['list']['vms']} VMs: {document['list']['wall_s']}, calls: {document['list']['calls']}"
-    )
+    results = document["list"]
+    print(f"vm.list of {results['vms']} VMs: {results['wall_s']}, calls: {results['calls']}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""An emulator for each test, whose whole traffic is validated against the Compute v1 discovery document when the test ends."""
+"""An emulator for each test; all its traffic is validated against the discovery document."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import pytest
 from provision.cloud.api.gce import GceCloud
 from provision.core.model import VmSpec
 from provision.testing.compute import ComputeEmulator, NullBackend, SimulatedClock
-from tests.emulator.discovery_check import Traffic, judged
+from tests.emulator.discovery_check import Traffic, validated
 from tests.emulator.google_client import Google
 from tests.specs import T4, vm_spec
 
 
 @pytest.fixture(autouse=True)
 def traffic() -> Iterator[Traffic]:
-    """Whatever is said to whatever emulator of a test is valid."""
-    with pytest.MonkeyPatch.context() as patch, judged(patch) as seen:
+    """Validate the traffic of all emulators of a test when it ends."""
+    with pytest.MonkeyPatch.context() as patch, validated(patch) as seen:
         yield seen
 
 
@@ -40,8 +40,8 @@ def emulator(hosts: NullBackend, clock: SimulatedClock) -> Iterator[ComputeEmula
 
 @pytest.fixture
 def free_emulator(emulator: ComputeEmulator, traffic: Traffic) -> ComputeEmulator:
-    """An emulator that is sent requests that are wrong on purpose."""
-    traffic.wrong_on_purpose = True
+    """Return an emulator whose requests are not validated: the test sends invalid ones."""
+    traffic.sends_invalid_requests = True
     return emulator
 
 
@@ -54,7 +54,7 @@ def cloud(emulator: ComputeEmulator, clock: SimulatedClock) -> Iterator[GceCloud
 
 @pytest.fixture
 def google(emulator: ComputeEmulator) -> Iterator[Google]:
-    """Google's client library, speaking to the emulator."""
+    """Return Google's client library, connected to the emulator."""
     clients = Google(emulator)
     yield clients
     clients.close()

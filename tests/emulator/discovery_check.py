@@ -1,4 +1,4 @@
-"""All traffic of all emulators of a test, judged by the discovery document when the test ends."""
+"""All traffic of all emulators of a test, validated against the discovery document."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from provision.testing.compute.discovery import discovery
 
 @dataclass
 class Traffic:
-    """What went over the wires of a test."""
+    """The requests and replies of a test."""
 
     emulators: list[ComputeEmulator] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
-    """Of mocks in other processes."""
-    wrong_on_purpose: bool = False
-    """Requests are not judged: the test sends bad ones. Replies still are."""
+    """Calls of mocks in other processes."""
+    sends_invalid_requests: bool = False
+    """True when the test sends invalid requests; replies are validated all the same."""
 
     def faults(self) -> list[str]:
-        """What is wrong with any of it."""
-        judge = discovery().judge_reply if self.wrong_on_purpose else discovery().judge
+        """Return what is invalid in any call."""
+        judge = discovery().judge_reply if self.sends_invalid_requests else discovery().judge
         calls = [*self.calls, *(call for emulator in self.emulators for call in emulator.calls)]
         return [fault for call in calls for fault in judge(call)] if calls else []
 
 
 @contextmanager
-def judged(patch: pytest.MonkeyPatch) -> Iterator[Traffic]:
-    """Judge every emulator that starts, in this process or as a background mock that this process ends."""
+def validated(patch: pytest.MonkeyPatch) -> Iterator[Traffic]:
+    """Validate every emulator that starts here, or as a background mock that this process ends."""
     traffic = Traffic()
     start, end = ComputeEmulator.start, background._end
 
@@ -45,7 +45,7 @@ def judged(patch: pytest.MonkeyPatch) -> Iterator[Traffic]:
 
     def asked(folder: Any, record: Mapping[str, Any]) -> None:
         calls = f"{record['compute_endpoint']}/emulator/calls"
-        # A mock that hangs or is gone already tells nothing: tests end such ones, too.
+        # A mock that hangs or is gone does not answer: tests end such mocks, too.
         with suppress(OSError, ValueError), urllib.request.urlopen(calls, timeout=5) as answer:
             traffic.calls += [Call(**call) for call in json.load(answer)["calls"]]
         end(folder, record)
@@ -54,4 +54,4 @@ def judged(patch: pytest.MonkeyPatch) -> Iterator[Traffic]:
     patch.setattr(background, "_end", asked)
     yield traffic
     if faults := traffic.faults():
-        pytest.fail("not as the discovery document has it:\n" + "\n".join(faults), pytrace=False)
+        pytest.fail("invalid by the discovery document:\n" + "\n".join(faults), pytrace=False)

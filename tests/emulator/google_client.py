@@ -18,7 +18,7 @@ Body = dict[str, Any]
 
 
 def gpu_vm(name: str = "dev", zone: str = ZONE, **changed: Any) -> Body:
-    """The body of an insert: one T4 on N1, a boot disk of 50 GB, an external address."""
+    """Return the body of an insert: one T4 on N1, a boot disk of 50 GB, an external address."""
     body: Body = {
         "name": name,
         "machineType": f"zones/{zone}/machineTypes/n1-standard-8",
@@ -51,7 +51,7 @@ def gpu_vm(name: str = "dev", zone: str = ZONE, **changed: Any) -> Body:
 
 
 def scheduling(**words: Any) -> Body:
-    """Scheduling options of a GPU VM, with changes."""
+    """Return the scheduling options of a GPU VM, with changes."""
     return {"onHostMaintenance": "TERMINATE", "automaticRestart": True, **words}
 
 
@@ -82,7 +82,7 @@ class Google:
             client.transport.close()
 
     def insert(self, body: Body | None = None, zone: str = ZONE) -> Any:
-        """Insert a VM; the finished operation."""
+        """Insert a VM; return the finished operation."""
         resource = compute_v1.Instance.from_json(json.dumps(body or gpu_vm(zone=zone)))
         return self.done(
             self.client("Instances").insert_unary(
@@ -91,7 +91,7 @@ class Google:
         )
 
     def call(self, method: str, name: str = "dev", zone: str = ZONE, **words: Any) -> Any:
-        """A method of an instance (`stop`); the finished operation."""
+        """Call a method of an instance (`stop`); return the finished operation."""
         return self.done(
             getattr(self.client("Instances"), f"{method}_unary")(
                 project=PROJECT, zone=zone, instance=name, **words
@@ -99,7 +99,7 @@ class Google:
         )
 
     def done(self, operation: Any) -> Any:
-        """The operation once it has ended."""
+        """Return the operation once it is done."""
         while operation.status != compute_v1.Operation.Status.DONE:
             operation = self.client("ZoneOperations").wait(
                 project=PROJECT, zone=operation.zone.rsplit("/")[-1], operation=operation.name
@@ -107,15 +107,15 @@ class Google:
         return operation
 
     def vm(self, name: str = "dev", zone: str = ZONE) -> Any:
-        """The instance."""
+        """Return the instance."""
         return self.client("Instances").get(project=PROJECT, zone=zone, instance=name)
 
     def status(self, name: str = "dev", zone: str = ZONE) -> str:
-        """The instance's status word."""
+        """Return the instance's status."""
         return str(self.vm(name, zone).status)
 
     def events(self, zone: str = ZONE) -> list[str]:
-        """The types of the zone's operations, oldest first."""
+        """Return the types of the zone's operations, oldest first."""
         return [
             operation.operation_type
             for operation in self.client("ZoneOperations").list(project=PROJECT, zone=zone)
@@ -123,13 +123,13 @@ class Google:
 
 
 def error_of(operation: Any) -> tuple[int, str]:
-    """(HTTP status, code) of a failed operation; (0, "") of one that succeeded."""
+    """Return HTTP status and code of a failed operation; (0, "") of one that succeeded."""
     errors = operation.error.errors
     return operation.http_error_status_code, errors[0].code if errors else ""
 
 
 def get(emulator: ComputeEmulator, path: str, **query: Any) -> Body:
-    """A plain GET below /compute/v1/."""
+    """Send a plain GET below /compute/v1/."""
     answer = requests.get(f"{emulator.endpoint}/compute/v1/{path}", params=query, timeout=10)
     answer.raise_for_status()
     found: Body = answer.json()
@@ -139,7 +139,7 @@ def get(emulator: ComputeEmulator, path: str, **query: Any) -> Body:
 def send(
     emulator: ComputeEmulator, verb: str, path: str, body: Any = None, **query: Any
 ) -> requests.Response:
-    """A plain request below /compute/v1/."""
+    """Send a plain request below /compute/v1/."""
     return requests.request(
         verb, f"{emulator.endpoint}/compute/v1/{path}", json=body, params=query, timeout=10
     )

@@ -1,7 +1,7 @@
-"""A run that dies at its k-th step: a process of its own, ended without a word, as by `kill -9` or a lost battery.
+"""A process that is killed at its k-th step, as by `kill -9` or a power cut.
 
-A step is one HTTP request or one line of the journal. It is imported by the fork server, so that a
-run costs a fork.
+A step is one HTTP request or one line of the journal. The fork server imports this module, so that
+a run costs a fork.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from provision.cloud.lifecycle.orphan_removal import remove_orphan
 from tests.specs import T4, vm_spec
 
 for _name in ("Instances", "Images", "AcceleratorTypes", "ZoneOperations", "Disks"):
-    getattr(compute(), f"{_name}Client")  # what a fork should find imported
+    getattr(compute(), f"{_name}Client")  # a fork finds it imported
 
-DIED = 137
+KILLED_STATUS = 137
 """Exit status of a run that reached its step."""
 OWNER = "me-0123456789ab"
 SPEC = vm_spec(**T4, image="cos-125-19216-655-28", labels={"provision-owner": OWNER})
@@ -38,15 +38,15 @@ ZONES = ("us-central1-a", "us-central1-b", "us-east1-c")
 
 
 @dataclass(frozen=True)
-class Doom:
-    """Death at step number `step` (from 1), before it takes effect or right after it did."""
+class KillPoint:
+    """The process is killed at step number `step` (from 1), before its effect or after it."""
 
     step: int
     after: bool
 
 
-def context(endpoint: str, journal: Path) -> CloudContext:
-    """What a run works with; nobody listens."""
+def new_context(endpoint: str, journal: Path) -> CloudContext:
+    """Return the context of a run, without a listener."""
     return CloudContext(
         cloud=GceCloud("demo", endpoint),
         journal=Journal(journal, "demo"),
@@ -56,10 +56,10 @@ def context(endpoint: str, journal: Path) -> CloudContext:
 
 
 def collect(run: CloudContext) -> None:
-    """What vm.gc does once it was told to."""
+    """Do what `vm.gc` does after the confirmation."""
     found = orphans.find_orphans(run, lambda owner: owner == OWNER, run.journal.open())
-    for stray in found.orphans:
-        assert remove_orphan(run, stray)
+    for orphan in found.orphans:
+        assert remove_orphan(run, orphan)
     for entry in found.finished_entries:
         run.journal.mark(entry.request_id, GONE)
 
@@ -72,35 +72,35 @@ VERBS: dict[str, Callable[[CloudContext], object]] = {
 }
 
 
-def run(verb: str, endpoint: str, journal: Path, doom: Doom) -> None:
-    """The process: ends with DIED at its step, with 0 when it has fewer steps."""
+def run(verb: str, endpoint: str, journal: Path, kill_at: KillPoint) -> None:
+    """Run in the process: exits with KILLED_STATUS at its step, with 0 when it has fewer steps."""
     count = itertools.count(1)
     lock = threading.Lock()
 
-    def doomed(act: Callable[..., Any]) -> Callable[..., Any]:
+    def counted(act: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(*args: Any, **words: Any) -> Any:
             with lock:
-                mine = next(count) == doom.step
-            if mine and not doom.after:
-                os._exit(DIED)
+                is_last = next(count) == kill_at.step
+            if is_last and not kill_at.after:
+                os._exit(KILLED_STATUS)
             result = act(*args, **words)
-            if mine:
-                os._exit(DIED)
+            if is_last:
+                os._exit(KILLED_STATUS)
             return result
 
         return wrapped
 
-    requests.Session.send = doomed(requests.Session.send)  # type: ignore[method-assign]
-    Journal._append = doomed(Journal._append)  # type: ignore[method-assign]
-    VERBS[verb](context(endpoint, journal))
+    requests.Session.send = counted(requests.Session.send)  # type: ignore[method-assign]
+    Journal._append = counted(Journal._append)  # type: ignore[method-assign]
+    VERBS[verb](new_context(endpoint, journal))
     os._exit(0)
 
 
-def start(verb: str, endpoint: str, journal: Path, doom: Doom) -> int:
-    """Run it in a process of its own; its exit status."""
+def start(verb: str, endpoint: str, journal: Path, kill_at: KillPoint) -> int:
+    """Run the command in a process of its own; return its exit status."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.emulator.killed_run"])
-    process = context.Process(target=run, args=(verb, endpoint, journal, doom))
+    process = context.Process(target=run, args=(verb, endpoint, journal, kill_at))
     process.start()
     process.join(60)
     status = process.exitcode

@@ -1,4 +1,4 @@
-"""Making a VM over real HTTP: zone after zone, and nothing left behind whatever goes wrong."""
+"""Creating a VM over real HTTP: zone after zone, and nothing left behind after any failure."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def journal(tmp_path: Path) -> Journal:
 
 
 @pytest.fixture
-def said() -> list[str]:
+def notes() -> list[str]:
     return []
 
 
 @pytest.fixture
-def context(cloud: GceCloud, journal: Journal, said: list[str]) -> CloudContext:
+def context(cloud: GceCloud, journal: Journal, notes: list[str]) -> CloudContext:
     def emit(event: Event) -> None:
         assert isinstance(event, Note)
-        said.append(event.text)
+        notes.append(event.text)
 
     return CloudContext(cloud=cloud, journal=journal, emit=emit)
 
@@ -97,11 +97,14 @@ def test_create_uses_the_first_zone_with_capacity(
 
 
 def test_create_notes_plan_and_price_before_the_insert(
-    context: CloudContext, make_spec: MakeSpec, said: list[str]
+    context: CloudContext, make_spec: MakeSpec, notes: list[str]
 ) -> None:
     create_vm(context, make_spec(), ZONES)
-    assert said[:4] == [
-        "plan:  dev, n1-standard-8 + 1 x nvidia-tesla-t4, 200 GB pd-balanced, cos-125-lts, stopped after 8h",
+    assert notes[:4] == [
+        (
+            "plan:  dev, n1-standard-8 + 1 x nvidia-tesla-t4, 200 GB pd-balanced, cos-125-lts, "
+            "stopped after 8h"
+        ),
         "zones: us-central1-a, us-central1-b, us-east1-c, us-west1-b and 1 more",
         "price: about $0.76 an hour, $6.06 in 8h, with its disk (us-central1, list of 2025-03-06)",
         "asking us-central1-a for n1-standard-8 + 1 x nvidia-tesla-t4",
@@ -112,7 +115,7 @@ def test_create_notes_plan_and_price_before_the_insert(
 
 
 def test_create_skips_region_without_quota(
-    emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec, said: list[str]
+    emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec, notes: list[str]
 ) -> None:
     emulator.quotas.set("NVIDIA_T4_GPUS", 0, "us-central1")
     made = create_vm(context, make_spec(), ZONES)
@@ -122,7 +125,7 @@ def test_create_skips_region_without_quota(
         Attempt("us-central1-b", "quota", why),
         Attempt("us-east1-c", "created"),
     )
-    assert said.count(f"us-central1: quota: {why}") == 1
+    assert notes.count(f"us-central1: quota: {why}") == 1
     assert [
         "/zones/us-east1-c/" in call.path
         for call in emulator.calls
@@ -223,7 +226,7 @@ def test_dry_run_needs_preemptible_quota_for_all_spot_vms(
 
 
 def test_vms_are_spread_over_regions_with_partial_quota(
-    emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec, said: list[str]
+    emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec, notes: list[str]
 ) -> None:
     emulator.quotas.set("NVIDIA_T4_GPUS", 2, "us-central1")
     emulator.quotas.set("NVIDIA_T4_GPUS", 0, "us-west1")
@@ -232,7 +235,7 @@ def test_vms_are_spread_over_regions_with_partial_quota(
     assert search.candidates.zones == ZONES[:3]
     assert [(attempt.zone, attempt.result) for attempt in search.tried] == [("us-west1-b", "quota")]
     some = "room for 2 of 4: needs 4 of NVIDIA_T4_GPUS in us-central1, 2 left (limit 2, in use 0)"
-    assert f"us-central1: quota: {some}" in said
+    assert f"us-central1: quota: {some}" in notes
     for spec in specs:
         create_vm(context, spec, ZONES[:4], search=search)
     assert sorted(zones_of(emulator)) == ["us-central1-a"] * 2 + ["us-east1-c"] * 2
@@ -252,12 +255,12 @@ def test_zones_asked_at_once_stay_within_the_quota(
     emulator: ComputeEmulator,
     context: CloudContext,
     make_spec: MakeSpec,
-    said: list[str],
+    notes: list[str],
     *,
     limit: int,
     at_once: int,
 ) -> None:
-    """Three zones of a region at once need three times the quota for a moment; what has room for one would refuse two of them."""
+    """Three zones of a region that are asked at once need three times the quota for a moment."""
     zones = ("us-central1-a", "us-central1-b", "us-central1-c")
     emulator.quotas.set("NVIDIA_T4_GPUS", limit, "us-central1")
     emulator.faults.add(*(stock_out(zone) for zone in zones[:2]))
@@ -265,10 +268,12 @@ def test_zones_asked_at_once_stay_within_the_quota(
     assert {attempt.zone: attempt.result for attempt in made.tried} == dict(
         zip(zones, ("capacity", "capacity", "created"), strict=True)
     )
-    assert ("the quota has no room for as many at once: fewer zones are asked at once" in said) is (
-        at_once < 3
+    assert (
+        "the quota has no room for as many at once: fewer zones are asked at once" in notes
+    ) is (at_once < 3)
+    assert any(line.startswith(f"asking {at_once} zones at once") for line in notes) is (
+        at_once > 1
     )
-    assert any(line.startswith(f"asking {at_once} zones at once") for line in said) is (at_once > 1)
 
 
 def test_dry_run_needs_quota_for_vms_to_be_started(
@@ -305,7 +310,7 @@ def test_unknown_quota_does_not_stop_create(
 
 
 def test_unreadable_quotas_do_not_stop_create(
-    emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec, said: list[str]
+    emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec, notes: list[str]
 ) -> None:
     emulator.faults.add(
         http_error(
@@ -314,7 +319,7 @@ def test_unreadable_quotas_do_not_stop_create(
     )
     assert create_vm(context, make_spec(), ZONES).vm.zone == "us-central1-a"
     assert any(
-        "so they are not checked" in line and "compute.projects.get" in line for line in said
+        "so they are not checked" in line and "compute.projects.get" in line for line in notes
     )
 
 
@@ -470,7 +475,7 @@ def test_invalid_spec_sends_no_insert(
 
 
 def test_create_asks_the_next_zone_after_a_stock_out(
-    emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec, said: list[str]
+    emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec, notes: list[str]
 ) -> None:
     emulator.faults.add(stock_out("us-central1-a"), stock_out("us-central1-b", with_details=False))
     made = create_vm(context, make_spec(), ZONES)
@@ -481,8 +486,8 @@ def test_create_asks_the_next_zone_after_a_stock_out(
     ]
     assert "does not have enough resources" in made.tried[0].reason
     assert zones_of(emulator) == ["us-east1-c"]
-    assert "us-central1-b: capacity (ZONE_RESOURCE_POOL_EXHAUSTED)" in said
-    assert not any("does not have enough resources" in line for line in said), (
+    assert "us-central1-b: capacity (ZONE_RESOURCE_POOL_EXHAUSTED)" in notes
+    assert not any("does not have enough resources" in line for line in notes), (
         "word for word it is in the table at the end"
     )
 
@@ -623,7 +628,8 @@ def test_create_fails_when_no_zone_offers_the_gpu(
     with pytest.raises(NoCapacity) as caught:
         create_vm(context, make_spec(), ("us-west1-c", "us-nowhere1"))
     assert caught.value.why == (
-        "us-west1-c   not offered\n  no nvidia-tesla-t4 is offered there\nus-nowhere1  not offered\n  there is no such zone or region"
+        "us-west1-c   not offered\n  no nvidia-tesla-t4 is offered there\n"
+        "us-nowhere1  not offered\n  there is no such zone or region"
     )
     assert caught.value.fix == "invoke vm.offers --gpu nvidia-tesla-t4"
     assert "instances.insert" not in emulator.counted()
@@ -879,17 +885,17 @@ def test_delete_finds_a_vm_that_the_list_lacks(
 def test_existing_vm_with_another_time_limit_is_kept_with_a_note(
     context: CloudContext,
     make_spec: MakeSpec,
-    said: list[str],
+    notes: list[str],
     *,
     has_s: int | None,
     asked_s: int | None,
     says: str,
 ) -> None:
     create_vm(context, make_spec(ttl_s=has_s), [ZONES[0]])
-    said.clear()
+    notes.clear()
     assert not create_vm(context, make_spec(ttl_s=asked_s), [ZONES[0]]).changed
-    assert said == ([line for line in said if says and line.startswith(says)])
-    assert len(said) == bool(says)
+    assert notes == ([line for line in notes if says and line.startswith(says)])
+    assert len(notes) == bool(says)
 
 
 def test_ctrl_c_leaves_an_open_intent(

@@ -147,7 +147,7 @@ def test_traffic_of_test_is_validated(emulator: ComputeEmulator, traffic: Traffi
     send(emulator, "POST", INSTANCES.removeprefix("/compute/v1/"), gpu_vm(colour="red"))
     assert len(traffic.faults()) == 1
     assert "'colour' was unexpected" in traffic.faults()[0]
-    traffic.wrong_on_purpose = True
+    traffic.sends_invalid_requests = True
 
 
 OTHERS = """

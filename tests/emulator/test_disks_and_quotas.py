@@ -1,4 +1,4 @@
-"""What a project holds beside instances: disks that outlive them, reservations, quotas; and many instances at once."""
+"""What the emulated project has beside instances: disks, reservations, quotas, metadata."""
 
 from __future__ import annotations
 

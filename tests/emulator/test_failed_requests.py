@@ -1,4 +1,4 @@
-"""Every call of create and delete with every fault: the exit code is right, and the world holds exactly the VMs that the journal says."""
+"""Every call of create and delete with every fault: exit code, VMs and journal agree."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ FAULTS: dict[str, Fault] = {
     "empty after": Fault(kind=FaultKind.BODY_AFTER, text="{}"),
 }
 TIMES = (1, ATTEMPTS, None)
-"""Once; as often as a request is sent; for ever."""
-ENDS = frozenset({EXIT_OK, EXIT_CLOUD, EXIT_LEFT_BEHIND})
-"""The exit codes of the page."""
+"""How often the fault occurs: once; as often as a request is sent; for ever (None)."""
+EXIT_CODES = frozenset({EXIT_OK, EXIT_CLOUD, EXIT_LEFT_BEHIND})
+"""The exit codes that docs/reliability.md lists."""
 COMMANDS = ("create", "create, first zone empty", "delete")
 
 
-class Luck(NamedTuple):
+class FaultCase(NamedTuple):
     """One combination."""
 
     command: str
@@ -80,33 +80,33 @@ class Luck(NamedTuple):
     times: int | None
 
 
-MATRIX = tuple(Luck(*each) for each in product(COMMANDS, CALLS, FAULTS, TIMES))
+MATRIX = tuple(FaultCase(*each) for each in product(COMMANDS, CALLS, FAULTS, TIMES))
 SOME = tuple(
-    luck
-    for luck in MATRIX
-    if luck.command == "create, first zone empty"
-    and luck.times is None
-    and luck.fault == "reset after"
+    case
+    for case in MATRIX
+    if case.command == "create, first zone empty"
+    and case.times is None
+    and case.fault == "reset after"
 )
-"""A part that `make test` runs: each call of the longest command, its answer lost for ever."""
+"""The part that `make test` runs: every call of the longest command, with all replies lost."""
 
 
 @dataclass
-class World:
-    """An emulator, what a command works with, and the means to look at both."""
+class EmulatedRun:
+    """An emulator, the context of a command, and the VMs that either knows."""
 
     emulator: ComputeEmulator
     context: CloudContext
     journal: Journal
     spec: VmSpec
 
-    def there(self) -> set[tuple[str, str]]:
+    def existing(self) -> set[tuple[str, str]]:
         return {
             (instance["name"], instance["zone"].rsplit("/", 1)[-1])
             for instance in self.emulator.instances("demo")
         }
 
-    def known(self, *states: str) -> set[tuple[str, str]]:
+    def journalled(self, *states: str) -> set[tuple[str, str]]:
         return {
             (entry.name, entry.zone)
             for entry in self.journal.open()
@@ -125,13 +125,13 @@ class World:
 
 
 @contextmanager
-def world(folder: Path, spec: VmSpec) -> Iterator[World]:
+def emulated_run(folder: Path, spec: VmSpec) -> Iterator[EmulatedRun]:
     clock = SimulatedClock()
     with ComputeEmulator(NullBackend(), clock=clock) as emulator:
         limits = {"attempts": ATTEMPTS, "request_timeout_s": 0.05, "server_wait_s": 0.0}
         cloud = GceCloud("demo", emulator.endpoint, now=clock.now, sleep=clock.sleep, **limits)
         journal = Journal(folder / "journal.jsonl", "demo")
-        yield World(
+        yield EmulatedRun(
             emulator,
             CloudContext(cloud=cloud, journal=journal, emit=lambda event: None, sleep=clock.sleep),
             journal,
@@ -140,51 +140,53 @@ def world(folder: Path, spec: VmSpec) -> Iterator[World]:
         cloud.close()
 
 
-def suffer(folder: Path, spec: VmSpec, luck: Luck) -> int:
-    """Run the command under its fault, look at exit code, world and journal, then delete; the exit code."""
-    with world(folder, spec) as here:
-        if luck.command == "delete":
-            assert here.run("create") is None
-        fault = replace(FAULTS[luck.fault], call=luck.call, times=luck.times)
-        here.emulator.faults.add(
-            fault, *([stock_out(ZONES[0], leaves_vm=True)] if "empty" in luck.command else [])
+def run_with_fault(folder: Path, spec: VmSpec, case: FaultCase) -> int:
+    """Run the command with its fault, check exit code, VMs and journal, then delete; exit code."""
+    with emulated_run(folder, spec) as run:
+        if case.command == "delete":
+            assert run.run("create") is None
+        fault = replace(FAULTS[case.fault], call=case.call, times=case.times)
+        run.emulator.faults.add(
+            fault, *([stock_out(ZONES[0], leaves_vm=True)] if "empty" in case.command else [])
         )
-        failure = here.run(luck.command)
+        failure = run.run(case.command)
         code = EXIT_OK if failure is None else failure.exit_code
-        there, known = here.there(), here.known()
-        assert there <= known, f"an orphan: {there - known}"
-        assert here.known(MADE) <= there
+        existing, journalled = run.existing(), run.journalled()
+        assert existing <= journalled, f"an orphan: {existing - journalled}"
+        assert run.journalled(MADE) <= existing
         if code == EXIT_OK:
             assert (
-                there
-                == known - here.known("unsure")
-                == (set() if luck.command == "delete" else here.known(MADE))
+                existing
+                == journalled - run.journalled("unsure")
+                == (set() if case.command == "delete" else run.journalled(MADE))
             )
         elif code == EXIT_LEFT_BEHIND:
             assert failure is not None
             zone, name = failure.where.split("/")
-            assert (name, zone) in here.known(LEFT_BEHIND)
+            assert (name, zone) in run.journalled(LEFT_BEHIND)
         else:
             assert code == EXIT_CLOUD
-            assert there == here.known(MADE) if luck.command == "delete" else there == set()
-        if luck.times == 1:
+            assert (
+                existing == run.journalled(MADE) if case.command == "delete" else existing == set()
+            )
+        if case.times == 1:
             assert code == EXIT_OK
-        here.emulator.faults.clear()
-        assert here.run("delete") is None
-        assert (here.there(), here.known()) == (set(), set())
-        assert {entry.state for entry in here.journal.entries()} <= {GONE}
+        run.emulator.faults.clear()
+        assert run.run("delete") is None
+        assert (run.existing(), run.journalled()) == (set(), set())
+        assert {entry.state for entry in run.journal.entries()} <= {GONE}
         return code
 
 
-def name_of(luck: Luck) -> str:
-    return f"{luck.command}-{luck.call}-{luck.fault}-{luck.times or 'ever'}"
+def name_of(case: FaultCase) -> str:
+    return f"{case.command}-{case.call}-{case.fault}-{case.times or 'ever'}"
 
 
-@pytest.mark.parametrize("luck", SOME, ids=name_of)
+@pytest.mark.parametrize("case", SOME, ids=name_of)
 def test_faulty_call_leaves_no_unjournalled_vm(
-    luck: Luck, make_spec: MakeSpec, tmp_path: Path
+    case: FaultCase, make_spec: MakeSpec, tmp_path: Path
 ) -> None:
-    assert suffer(tmp_path, make_spec(), luck) in ENDS
+    assert run_with_fault(tmp_path, make_spec(), case) in EXIT_CODES
 
 
 @pytest.mark.slow
@@ -195,33 +197,34 @@ def test_every_faulty_call_leaves_no_unjournalled_vm(
     command: str, call: str, make_spec: MakeSpec, tmp_path: Path
 ) -> None:
     codes = Counter(
-        suffer(tmp_path / str(number), make_spec(), luck)
-        for number, luck in enumerate(MATRIX)
-        if (luck.command, luck.call) == (command, call)
+        run_with_fault(tmp_path / str(number), make_spec(), case)
+        for number, case in enumerate(MATRIX)
+        if (case.command, case.call) == (command, call)
     )
     assert codes.total() == len(FAULTS) * len(TIMES)
-    assert set(codes) <= ENDS
+    assert set(codes) <= EXIT_CODES
 
 
 def test_fault_matrix_covers_every_call_of_create_and_delete(
     make_spec: MakeSpec, tmp_path: Path
 ) -> None:
-    """Whatever they send, on their best day and after a lost answer, is in the matrix."""
-    with world(tmp_path, make_spec()) as here:
+    """The matrix has every call that they send, without a fault and after a lost reply."""
+    with emulated_run(tmp_path, make_spec()) as run:
         lost = Fault(
             kind=FaultKind.RESET_AFTER, call="instances.insert", zone=ZONES[1], times=ATTEMPTS
         )
-        here.emulator.faults.add(stock_out(ZONES[0], leaves_vm=True), lost)
-        assert here.run("create") is None
-        assert here.run("delete") is None
-        assert set(here.emulator.counted()) == set(CALLS)
+        run.emulator.faults.add(stock_out(ZONES[0], leaves_vm=True), lost)
+        assert run.run("create") is None
+        assert run.run("delete") is None
+        assert set(run.emulator.counted()) == set(CALLS)
 
 
 def test_reliability_page_has_the_counted_figures() -> None:
     text = PAGE.read_text(encoding="utf-8")
     rows = dict(re.findall(r"(?m)^\| ([^|`]+?) +\| ([\d,]+) \|", text))
+    killed_runs = 2 * sum(KILLED.values()) * len(FOLLOWING)
     assert rows == {
         "commands, calls, faults, and how often": f"{len(MATRIX):,}",
-        "runs killed, each settled by the next command": f"{2 * sum(KILLED.values()) * len(FOLLOWING):,}",
+        "runs killed, each recovered by the next command": f"{killed_runs:,}",
         "VMs that no journal named": "0",
     }

@@ -1,4 +1,4 @@
-"""The adapter over real HTTP: what it sends, what it survives, and the traps of the client library that it avoids."""
+"""GceCloud over real HTTP: its requests, its retries, and the traps of the client library."""
 
 from __future__ import annotations
 
@@ -333,7 +333,7 @@ def test_reads_and_waits_are_retried(
 def test_empty_reply_is_not_an_empty_list(
     emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec, text: str
 ) -> None:
-    """Compute Engine's lists say what they are, with nothing in them too; what a proxy answers does not."""
+    """Compute Engine's lists have their `kind`, empty ones too; the answer of a proxy has not."""
     create(cloud, make_spec())
     emulator.faults.add(
         Fault(kind=FaultKind.BODY, call="instances.aggregatedList", text=text, times=1)
@@ -342,7 +342,7 @@ def test_empty_reply_is_not_an_empty_list(
     emulator.faults.add(
         Fault(kind=FaultKind.BODY, call="instances.aggregatedList", text=text, times=None)
     )
-    with pytest.raises(CloudRefused, match="no Compute Engine reply"):
+    with pytest.raises(CloudRefused, match="not a Compute Engine reply"):
         cloud.list({})
 
 
@@ -560,7 +560,8 @@ def test_labels_changed_meanwhile_are_read_again(
     after = cloud.set_labels("dev", ZONE, {"team": "ml"}, request_id=str(uuid4()))
     assert after.labels["team"] == "ml"
     assert emulator.counted() == [
-        "instances.get", "instances.setLabels", "instances.get", "instances.setLabels", "zoneOperations.wait", "instances.get",
+        "instances.get", "instances.setLabels", "instances.get", "instances.setLabels",
+        "zoneOperations.wait", "instances.get",
     ]  # fmt: skip
     ids = [call.query["requestId"] for call in emulator.calls if call.api == "instances.setLabels"]
     assert len(set(ids)) == 2

@@ -1,4 +1,4 @@
-"""A run killed at every step, before and after it took effect: the journal knows what may exist, and any next command settles it."""
+"""A run killed at every step, before and after its effect, is recovered by any next command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,17 @@ from provision.cloud.lifecycle.delete import delete_vms_by_name
 from provision.cloud.lifecycle.journal import MADE
 from provision.core.model import Vm
 from provision.testing.compute import ComputeEmulator, Fault, NullBackend, stock_out
-from tests.emulator.killed_run import DIED, OWNER, SPEC, VERBS, ZONES, Doom, collect, context, start
+from tests.emulator.killed_run import (
+    KILLED_STATUS,
+    OWNER,
+    SPEC,
+    VERBS,
+    ZONES,
+    KillPoint,
+    collect,
+    new_context,
+    start,
+)
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -29,7 +39,7 @@ SCENARIOS: dict[str, tuple[str, tuple[Fault, ...], float]] = {
     "delete, slow": ("delete", (), 0.3),
     "gc, stopped": ("gc", (), 0.0),
 }
-"""Verb, faults, seconds that operations take."""
+"""Command, faults, seconds that operations take."""
 MOST_STEPS = 60
 KILLED = {
     "create": 9,
@@ -39,11 +49,11 @@ KILLED = {
     "delete, slow": 6,
     "gc, stopped": 6,
 }
-"""Steps of the scenarios; each is killed at before and after. Those of a race depend on who is
-faster."""
+"""Number of steps of each scenario; a run is killed before and after each. The number of a race
+depends on which zone is faster."""
 
 
-def created_next(run: CloudContext) -> None:
+def recover_by_create(run: CloudContext) -> None:
     made = create_vm(run, SPEC, ZONES)
     assert made.vm.status == "RUNNING"
     (entry,) = run.journal.open()
@@ -51,12 +61,12 @@ def created_next(run: CloudContext) -> None:
     assert [vm.zone for vm in run.cloud.list({})] == [made.vm.zone]
 
 
-def deleted_next(run: CloudContext) -> None:
+def recover_by_delete(run: CloudContext) -> None:
     delete_vms_by_name(run, "dev", OWNER)
     assert (run.cloud.list({}), run.journal.open()) == ([], [])
 
 
-def collected_next(run: CloudContext) -> None:
+def recover_by_gc(run: CloudContext) -> None:
     collect(run)
     kept = [(entry.state, entry.name, entry.zone) for entry in run.journal.open()]
     assert kept == [(MADE, vm.name, vm.zone) for vm in run.cloud.list({})]
@@ -64,59 +74,59 @@ def collected_next(run: CloudContext) -> None:
 
 
 NEXT: dict[str, Callable[[CloudContext], None]] = {
-    "create": created_next,
-    "delete": deleted_next,
-    "gc": collected_next,
+    "create": recover_by_create,
+    "delete": recover_by_delete,
+    "gc": recover_by_gc,
 }
 
 
-def stopped_for_long(emulator: ComputeEmulator, run: CloudContext, vm: Vm) -> None:
-    """Three days, where the VM asks to be deleted after two."""
+def stop_for_three_days(emulator: ComputeEmulator, run: CloudContext, vm: Vm) -> None:
+    """Stop the VM for three days, with `idle_delete` of two."""
     run.cloud.set_labels(vm.name, vm.zone, {IDLE_DELETE_LABEL: "2d"}, request_id=run.new_id())
     run.cloud.stop(vm.name, vm.zone, request_id=run.new_id())
     emulator.clock.advance(3 * 86_400 + 60)
 
 
 @contextmanager
-def killed(
-    scenario: str, folder: Path, doom: Doom
+def killed_run(
+    scenario: str, folder: Path, kill_at: KillPoint
 ) -> Iterator[tuple[bool, ComputeEmulator, CloudContext]]:
-    """(It reached its step, the world it left, a next run over the same journal)."""
+    """Yield whether the run was killed, the emulator, and a next run with the same journal."""
     verb, faults, operation_s = SCENARIOS[scenario]
-    journal = folder / f"{doom.step}-{doom.after}" / "journal.jsonl"
+    journal = folder / f"{kill_at.step}-{kill_at.after}" / "journal.jsonl"
     with ComputeEmulator(NullBackend(), operation_s=operation_s) as emulator:
         if verb in ("delete", "gc"):
-            before = context(emulator.endpoint, journal)
+            before = new_context(emulator.endpoint, journal)
             made = create_vm(before, SPEC, ZONES).vm
             if verb == "gc":
-                stopped_for_long(emulator, before, made)
+                stop_for_three_days(emulator, before, made)
             before.cloud.close()  # type: ignore[attr-defined]
         emulator.faults.add(*faults)
-        died = start(verb, emulator.endpoint, journal, doom) == DIED
-        following = context(emulator.endpoint, journal)
-        yield died, emulator, following
-        following.cloud.close()  # type: ignore[attr-defined]
+        was_killed = start(verb, emulator.endpoint, journal, kill_at) == KILLED_STATUS
+        next_run = new_context(emulator.endpoint, journal)
+        yield was_killed, emulator, next_run
+        next_run.cloud.close()  # type: ignore[attr-defined]
 
 
-def dooms() -> Iterator[Doom]:
+def kill_points() -> Iterator[KillPoint]:
     for step in range(1, MOST_STEPS):
-        yield Doom(step, after=False)
-        yield Doom(step, after=True)
+        yield KillPoint(step, after=False)
+        yield KillPoint(step, after=True)
 
 
-def settle(scenario: str, following: str, folder: Path, doom: Doom) -> bool:
-    """Kill, look, run the next command, look; False when the run was over before it reached its step."""
-    with killed(scenario, folder, doom) as (died, emulator, run):
-        if not died:
+def kill_and_recover(scenario: str, next_run: str, folder: Path, kill_at: KillPoint) -> bool:
+    """Kill a run, check, run the next command, check; False when the run has fewer steps."""
+    with killed_run(scenario, folder, kill_at) as (was_killed, emulator, run):
+        if not was_killed:
             return False
         known = {(entry.name, entry.zone) for entry in run.journal.open()}
-        there = {
+        existing = {
             (instance["name"], instance["zone"].rsplit("/", 1)[-1])
             for instance in emulator.instances("demo")
         }
-        assert there <= known, f"an orphan after {doom}"
+        assert existing <= known, f"an orphan after {kill_at}"
         emulator.faults.clear()
-        NEXT[following](run)
+        NEXT[next_run](run)
         return True
 
 
@@ -124,22 +134,24 @@ def settle(scenario: str, following: str, folder: Path, doom: Doom) -> bool:
 @pytest.mark.parametrize("scenario", ["create, second zone", "delete"])
 def test_next_command_recovers_a_run_killed_at_any_step(scenario: str, tmp_path: Path) -> None:
     steps = 0
-    for number, doom in enumerate(dooms()):
-        if not settle(scenario, [*NEXT][(number // 2 + doom.after) % len(NEXT)], tmp_path, doom):
+    for number, kill_at in enumerate(kill_points()):
+        if not kill_and_recover(
+            scenario, [*NEXT][(number // 2 + kill_at.after) % len(NEXT)], tmp_path, kill_at
+        ):
             break
         steps += 1
     assert steps >= 10
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("following", NEXT)
+@pytest.mark.parametrize("next_run", NEXT)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_every_next_command_recovers_every_killed_run(
-    scenario: str, following: str, tmp_path: Path
+    scenario: str, next_run: str, tmp_path: Path
 ) -> None:
     steps = 0
-    for doom in dooms():
-        if not settle(scenario, following, tmp_path, doom):
+    for kill_at in kill_points():
+        if not kill_and_recover(scenario, next_run, tmp_path, kill_at):
             break
         steps += 1
     if scenario in KILLED:

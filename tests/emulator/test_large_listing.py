@@ -1,4 +1,4 @@
-"""A list of 500 VMs: what it asks of the API. How long it takes is measured in bench/."""
+"""The requests of a listing of 500 VMs; `bench/listing.py` measures its time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left in the cloud and belongs to nobody: found, and removed without touching anything else."""
+"""Orphaned VMs and disks are found, and deleted without touching anything else."""
 
 from __future__ import annotations
 
@@ -47,17 +47,19 @@ def context(cloud: GceCloud, tmp_path: Path) -> CloudContext:
     )
 
 
-def surveyed(context: CloudContext, **words: Any) -> orphans.OrphanReport:
+def report_of(context: CloudContext, **words: Any) -> orphans.OrphanReport:
     return orphans.find_orphans(
         context, lambda owner: owner == "me", context.journal.open(), **words
     )
 
 
-def found(context: CloudContext, **words: Any) -> list[tuple[str, str, str]]:
-    return [(stray.kind, stray.name, stray.why) for stray in surveyed(context, **words).orphans]
+def orphans_of(context: CloudContext, **words: Any) -> list[tuple[str, str, str]]:
+    return [
+        (orphan.kind, orphan.name, orphan.why) for orphan in report_of(context, **words).orphans
+    ]
 
 
-def begun(context: CloudContext, cloud: GceCloud, spec: VmSpec) -> str:
+def insert_with_open_intent(context: CloudContext, cloud: GceCloud, spec: VmSpec) -> str:
     """What a run leaves that was killed before it saw its VM; the request id."""
     request_id = context.new_id()
     marked = replace(spec, labels={**spec.labels, "provision-request": request_id})
@@ -70,7 +72,7 @@ def test_vm_that_a_journal_calls_made_is_not_an_orphan(
     context: CloudContext, make_spec: MakeSpec
 ) -> None:
     create_vm(context, make_spec(), [ZONE])
-    assert found(context) == []
+    assert orphans_of(context) == []
 
 
 def test_vm_without_journal_entry_is_an_orphan_and_deleted(
@@ -78,19 +80,19 @@ def test_vm_without_journal_entry_is_an_orphan_and_deleted(
 ) -> None:
     create_vm(context, make_spec(name="kept"), [ZONE])
     cloud.create(make_spec(name="lost"), ZONE, request_id=context.new_id())
-    (stray,) = orphans.find_orphans(
+    (orphan,) = orphans.find_orphans(
         context, lambda owner: owner == "me", context.journal.open()
     ).orphans
-    assert (stray.kind, stray.name, stray.why, stray.owner) == (
+    assert (orphan.kind, orphan.name, orphan.why, orphan.owner) == (
         "vm",
         "lost",
         orphans.NO_ENTRY,
         "me",
     )
-    assert stray.as_dict()["zone"] == ZONE
-    assert remove_orphan(context, stray)
+    assert orphan.as_dict()["zone"] == ZONE
+    assert remove_orphan(context, orphan)
     assert [vm.name for vm in cloud.list({})] == ["kept"]
-    assert not remove_orphan(context, stray)
+    assert not remove_orphan(context, orphan)
 
 
 def test_vm_of_another_owner_is_never_an_orphan(
@@ -102,8 +104,8 @@ def test_vm_of_another_owner_is_never_an_orphan(
         ("else", {"owner": "me"}),
     ):
         cloud.create(make_spec(name=name, labels=labels), ZONE, request_id=context.new_id())
-    survey = orphans.find_orphans(context, lambda owner: owner == "me", ())
-    assert survey.orphans == ()
+    report = orphans.find_orphans(context, lambda owner: owner == "me", ())
+    assert report.orphans == ()
     assert len(cloud.list({})) == 3
 
 
@@ -117,21 +119,21 @@ def test_vm_of_unfinished_entry_is_an_orphan_unless_busy(
     cloud.create(spec, ZONE, request_id=request_id)
     if state != INTENT:
         context.journal.mark(request_id, state)
-    assert found(context, busy=["dev"]) == []
-    ((kind, name, why),) = found(context)
+    assert orphans_of(context, busy=["dev"]) == []
+    ((kind, name, why),) = orphans_of(context)
     assert (kind, name) == ("vm", "dev")
     assert why
-    (stray,) = orphans.find_orphans(
+    (orphan,) = orphans.find_orphans(
         context, lambda owner: owner == "me", context.journal.open()
     ).orphans
-    assert remove_orphan(context, stray)
+    assert remove_orphan(context, orphan)
     assert context.journal.open() == []
 
 
 def test_entry_without_vm_is_finished(context: CloudContext, make_spec: MakeSpec) -> None:
     context.journal.intent(make_spec(), ZONE, request_id := context.new_id())
-    survey = orphans.find_orphans(context, lambda owner: owner == "me", context.journal.open())
-    assert (survey.orphans, [entry.request_id for entry in survey.finished_entries]) == (
+    report = orphans.find_orphans(context, lambda owner: owner == "me", context.journal.open())
+    assert (report.orphans, [entry.request_id for entry in report.finished_entries]) == (
         (),
         [request_id],
     )
@@ -142,32 +144,32 @@ def test_made_vm_in_an_unlisted_zone_keeps_its_entry(
 ) -> None:
     create_vm(context, make_spec(), [ZONE])
     emulator.script({"zone": ZONE, "fault": "unreachable"})
-    survey = surveyed(context)
-    assert (survey.orphans, survey.finished_entries) == ((), ())
-    assert [(error.exit_code, error.where, error.what) for error in survey.errors] == [
+    report = report_of(context)
+    assert (report.orphans, report.finished_entries) == ((), ())
+    assert [(error.exit_code, error.where, error.what) for error in report.errors] == [
         (5, ZONE, "its VMs could not be listed")
     ]
     emulator.faults.add(http_error(503, "backendError", "no", call="instances.get", times=None))
-    _, unseen = surveyed(context).errors
+    _, unseen = report_of(context).errors
     assert (unseen.exit_code, unseen.where) == (5, f"{ZONE}/dev"), (
         "it is somebody's: nothing is left behind"
     )
     assert "backendError" in unseen.why
-    assert found(context) == []
+    assert orphans_of(context) == []
 
 
 def test_orphan_in_an_unlisted_zone_is_found_by_name(
     emulator: ComputeEmulator, context: CloudContext, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
-    begun(context, cloud, make_spec())
+    insert_with_open_intent(context, cloud, make_spec())
     emulator.script({"zone": ZONE, "fault": "unreachable"})
-    assert [(kind, name) for kind, name, _ in found(context)] == [("vm", "dev")]
+    assert [(kind, name) for kind, name, _ in orphans_of(context)] == [("vm", "dev")]
 
 
 def test_failed_requests_become_errors_of_the_report(
     emulator: ComputeEmulator, context: CloudContext, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
-    """Four killed runs: one left a VM, one nothing, of one the operation cannot be looked up, of one not even the VM."""
+    """Four killed runs: one left a VM, one nothing; operation or VM of the others is unreadable."""
     for name in ("left", "nothing", "unended", "unseen"):
         spec = make_spec(
             name=name,
@@ -181,15 +183,15 @@ def test_failed_requests_become_errors_of_the_report(
     emulator.faults.add(replace(refuses, call="zoneOperations.list", zone="us-central1-b"))
     emulator.faults.add(replace(refuses, call="instances.get", zone="us-central1-c"))
     emulator.faults.add(replace(refuses, call="disks.aggregatedList"))
-    survey = surveyed(context)
-    assert [stray.name for stray in survey.orphans] == ["left"]
-    assert [entry.name for entry in survey.finished_entries] == ["nothing"]
-    assert [(error.exit_code, error.where) for error in survey.errors] == [
+    report = report_of(context)
+    assert [orphan.name for orphan in report.orphans] == ["left"]
+    assert [entry.name for entry in report.finished_entries] == ["nothing"]
+    assert [(error.exit_code, error.where) for error in report.errors] == [
         (5, "demo"),
         (6, "us-central1-b/unended"),
         (6, "us-central1-c/unseen"),
     ]
-    assert survey.errors[1].why.startswith("a run that ended early asked for it\nbackendError: no")
+    assert report.errors[1].why.startswith("a run that ended early asked for it\nbackendError: no")
 
 
 def test_operations_of_killed_runs_are_waited_for_in_parallel(
@@ -212,17 +214,17 @@ def test_operations_of_killed_runs_are_waited_for_in_parallel(
     )
     for number in range(count):
         context.journal.intent(make_spec(name=f"dev-{number}"), ZONE, str(number))
-    assert len(surveyed(context).finished_entries) == count
+    assert len(report_of(context).finished_entries) == count
 
 
 def test_vm_that_was_replaced_since_is_not_deleted(
     context: CloudContext, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
     cloud.create(make_spec(), ZONE, request_id=context.new_id())
-    (stray,) = orphans.find_orphans(context, lambda owner: owner == "me", ()).orphans
+    (orphan,) = orphans.find_orphans(context, lambda owner: owner == "me", ()).orphans
     cloud.delete("dev", ZONE, request_id=context.new_id())
     create_vm(context, make_spec(), [ZONE])
-    assert not remove_orphan(context, stray)
+    assert not remove_orphan(context, orphan)
     assert [vm.name for vm in cloud.list({})] == ["dev"]
 
 
@@ -233,12 +235,12 @@ def test_failed_removal_raises_and_stays_in_the_journal(
     spec = make_spec(labels={"provision-owner": "me", "provision-request": request_id})
     context.journal.intent(spec, ZONE, request_id)
     cloud.create(spec, ZONE, request_id=request_id)
-    (stray,) = orphans.find_orphans(
+    (orphan,) = orphans.find_orphans(
         context, lambda owner: owner == "me", context.journal.open()
     ).orphans
     emulator.faults.add(http_error(503, "backendError", "no", call="instances.delete", times=None))
     with pytest.raises(CleanupFailed) as caught:
-        remove_orphan(context, stray)
+        remove_orphan(context, orphan)
     assert (caught.value.exit_code, caught.value.where) == (6, f"{ZONE}/dev")
     assert [entry.state for entry in context.journal.open()] == [LEFT_BEHIND]
 
@@ -294,13 +296,13 @@ def test_disk_without_vm_is_an_orphan(tmp_path: Path, make_spec: MakeSpec) -> No
         vms=(vm,),
     )
     context = CloudContext(cloud=cloud, journal=journal, emit=lambda event: None)
-    survey = orphans.find_orphans(context, lambda owner: owner == "me", journal.open())
-    assert [(stray.kind, stray.name) for stray in survey.orphans] == [
+    report = orphans.find_orphans(context, lambda owner: owner == "me", journal.open())
+    assert [(orphan.kind, orphan.name) for orphan in report.orphans] == [
         ("disk", "left"),
         ("disk", "of-a-vm-that-is-gone"),
     ]
     cloud.there[0] = disk("left", users=("other",))
-    assert [remove_orphan(context, stray) for stray in survey.orphans] == [False, True]
+    assert [remove_orphan(context, orphan) for orphan in report.orphans] == [False, True]
     assert [each.name for each in cloud.there] == ["left", "detached", "in-use", "theirs"]
 
 
@@ -318,7 +320,7 @@ def notes() -> list[str]:
 def stopped(
     cloud: GceCloud, clock: SimulatedClock, tmp_path: Path, make_spec: MakeSpec, notes: list[str]
 ) -> CloudContext:
-    """VMs that belong to somebody and were stopped three days ago: one asks to be deleted after two days, one says nothing."""
+    """Return owned VMs that were stopped three days ago; one has `idle_delete: 2d`, one none."""
     journal = Journal(tmp_path / "journal.jsonl", "demo")
     context = CloudContext(
         cloud=cloud,
@@ -336,13 +338,13 @@ def stopped(
 def test_vm_stopped_longer_than_idle_delete_is_deleted(
     stopped: CloudContext, cloud: GceCloud
 ) -> None:
-    (stray,) = surveyed(stopped).orphans
-    assert (stray.kind, stray.name, stray.why) == (
+    (orphan,) = report_of(stopped).orphans
+    assert (orphan.kind, orphan.name, orphan.why) == (
         "stopped",
         "asks",
         "stopped for 3d, idle_delete is 2d",
     )
-    assert remove_orphan(stopped, stray)
+    assert remove_orphan(stopped, orphan)
     assert [vm.name for vm in cloud.list({})] == ["silent"]
     assert [(entry.name, entry.state) for entry in stopped.journal.open()] == [("silent", MADE)]
 
@@ -356,13 +358,13 @@ def test_idle_delete_uses_the_clouds_clock_without_a_request(
     """This machine's clock is weeks away from the emulator's, and nothing comes of it."""
     assert abs(clock.now() - time.time()) > 7 * DAY_S
     emulator.calls.clear()
-    assert [name for _, name, _ in found(stopped)] == ["asks"]
+    assert [name for _, name, _ in orphans_of(stopped)] == ["asks"]
     assert emulator.counted() == ["instances.aggregatedList", "disks.aggregatedList"]
     assert stopped.cloud.current_time().timestamp() == pytest.approx(clock.now(), abs=5)
     monkeypatch.setattr(
         GceCloud, "current_time", lambda self: datetime.fromtimestamp(clock.now() - 2 * DAY_S, UTC)
     )
-    assert found(stopped) == []
+    assert orphans_of(stopped) == []
 
 
 @pytest.mark.parametrize("date", [None, "soon"])
@@ -375,33 +377,33 @@ def test_idle_delete_deletes_nothing_without_the_clouds_clock(
     monkeypatch.setattr(
         cloud.client, "_note_clock", lambda reply, **words: heard(SimpleNamespace(headers=headers))
     )
-    survey = surveyed(replace(stopped, cloud=cloud))
-    assert (survey.orphans, [error.exit_code for error in survey.errors]) == ((), [5])
-    assert (survey.errors[0].what, survey.errors[0].why) == (
+    report = report_of(replace(stopped, cloud=cloud))
+    assert (report.orphans, [error.exit_code for error in report.errors]) == ((), [5])
+    assert (report.errors[0].what, report.errors[0].why) == (
         "the cloud's time is not known",
         "no reply had a Date that can be read",
     )
     cloud.close()
 
 
-def started(context: CloudContext) -> None:
+def start(context: CloudContext) -> None:
     context.cloud.start("asks", ZONE, request_id=context.new_id())
 
 
-def restarted(context: CloudContext) -> None:
-    started(context)
+def restart(context: CloudContext) -> None:
+    start(context)
     context.cloud.stop("asks", ZONE, request_id=context.new_id())
 
 
-def relabelled(context: CloudContext) -> None:
+def relabel(context: CloudContext) -> None:
     context.cloud.set_labels("asks", ZONE, {}, [IDLE_DELETE_LABEL], request_id=context.new_id())
 
 
-def disowned(context: CloudContext) -> None:
+def disown(context: CloudContext) -> None:
     context.cloud.set_labels("asks", ZONE, {"provision-owner": "you"}, request_id=context.new_id())
 
 
-def deleted(context: CloudContext) -> None:
+def delete(context: CloudContext) -> None:
     context.cloud.delete("asks", ZONE, request_id=context.new_id())
 
 
@@ -409,19 +411,19 @@ def deleted(context: CloudContext) -> None:
     ("meanwhile", "said"),
     [
         (
-            started,
+            start,
             "asks in us-central1-a was started meanwhile and is RUNNING: nothing was deleted",
         ),
         (
-            restarted,
+            restart,
             "asks in us-central1-a was started meanwhile and is TERMINATED: nothing was deleted",
         ),
         (
-            relabelled,
+            relabel,
             "asks in us-central1-a no longer asks for it by its labels: nothing was deleted",
         ),
-        (disowned, "asks in us-central1-a is another one by now: nothing was deleted"),
-        (deleted, "asks in us-central1-a is gone already: nothing was deleted"),
+        (disown, "asks in us-central1-a is another one by now: nothing was deleted"),
+        (delete, "asks in us-central1-a is gone already: nothing was deleted"),
     ],
 )
 def test_stopped_vm_is_looked_up_again_before_deletion(
@@ -431,10 +433,10 @@ def test_stopped_vm_is_looked_up_again_before_deletion(
     meanwhile: Callable[[CloudContext], None],
     said: str,
 ) -> None:
-    (stray,) = surveyed(stopped).orphans
+    (orphan,) = report_of(stopped).orphans
     meanwhile(stopped)
     emulator.calls.clear()
-    assert not remove_orphan(stopped, stray)
+    assert not remove_orphan(stopped, orphan)
     assert (emulator.counted(), notes) == (["instances.get"], [said])
     assert [(entry.name, entry.state) for entry in stopped.journal.open()] == [
         ("asks", MADE),
@@ -445,24 +447,24 @@ def test_stopped_vm_is_looked_up_again_before_deletion(
 def test_failed_idle_deletion_keeps_the_entry_made(
     stopped: CloudContext, emulator: ComputeEmulator
 ) -> None:
-    """Written down as left behind, it would be deleted by the next vm.create, even if somebody had started it again."""
-    (stray,) = surveyed(stopped).orphans
+    """An entry `left-behind` would make the next vm.create delete a VM that was started again."""
+    (orphan,) = report_of(stopped).orphans
     emulator.faults.add(http_error(503, "backendError", "no", call="instances.delete", times=None))
     with pytest.raises(CleanupFailed) as caught:
-        remove_orphan(stopped, stray)
+        remove_orphan(stopped, orphan)
     assert (caught.value.exit_code, caught.value.where) == (6, f"{ZONE}/asks")
     assert "the stopped VM was not deleted" in str(caught.value)
     assert {entry.state for entry in stopped.journal.open()} == {MADE}
     emulator.faults.clear()
-    assert [name for _, name, _ in found(stopped)] == ["asks"]
+    assert [name for _, name, _ in orphans_of(stopped)] == ["asks"]
 
 
 def test_run_killed_between_deletion_and_journal_is_recovered(
     stopped: CloudContext, cloud: GceCloud
 ) -> None:
     cloud.delete("asks", ZONE, request_id=stopped.new_id())
-    survey = surveyed(stopped)
-    assert (survey.orphans, [entry.name for entry in survey.finished_entries]) == ((), ["asks"])
+    report = report_of(stopped)
+    assert (report.orphans, [entry.name for entry in report.finished_entries]) == ((), ["asks"])
 
 
 @pytest.mark.parametrize("value", ["", "soon", "7-days", "1s"])
@@ -471,10 +473,10 @@ def test_invalid_idle_delete_label_deletes_nothing(
 ) -> None:
     stopped.cloud.set_labels("asks", ZONE, {IDLE_DELETE_LABEL: value}, request_id=stopped.new_id())
     clock.advance(900 * DAY_S)
-    assert found(stopped) == []
+    assert orphans_of(stopped) == []
 
 
-def renamed(emulator: ComputeEmulator, name: str, to: str) -> None:
+def rename(emulator: ComputeEmulator, name: str, to: str) -> None:
     """What instances.setName does with a stopped VM."""
     instances = emulator._cloud.store.instances
     (ref,) = (ref for ref in instances if ref.name == name)
@@ -487,15 +489,15 @@ def renamed(emulator: ComputeEmulator, name: str, to: str) -> None:
 def test_renamed_vm_is_not_an_orphan(
     stopped: CloudContext, emulator: ComputeEmulator, make_spec: MakeSpec
 ) -> None:
-    renamed(emulator, "silent", "quiet")
-    assert surveyed(stopped).finished_entries == ()
+    rename(emulator, "silent", "quiet")
+    assert report_of(stopped).finished_entries == ()
     create_vm(stopped, make_spec(name="silent"), ["us-central1-b"])
     delete_vms_by_name(stopped, "silent", "me")
     assert [(entry.name, entry.state) for entry in stopped.journal.open()] == [
         ("asks", MADE),
         ("silent", MADE),
     ]
-    assert [name for _, name, _ in found(stopped)] == ["asks"]
+    assert [name for _, name, _ in orphans_of(stopped)] == ["asks"]
 
 
 @pytest.mark.parametrize("labels", [{"provision-request": "by-hand"}, {}])
@@ -505,5 +507,5 @@ def test_vm_without_request_label_is_not_an_orphan(
     stopped.cloud.set_labels(
         "silent", ZONE, labels, ["provision-request"], request_id=stopped.new_id()
     )
-    survey = surveyed(stopped)
-    assert ([stray.name for stray in survey.orphans], survey.finished_entries) == (["asks"], ())
+    report = report_of(stopped)
+    assert ([orphan.name for orphan in report.orphans], report.finished_entries) == (["asks"], ())

@@ -1,4 +1,4 @@
-"""OS Login through google-cloud-os-login, unmodified: whose the credentials are, keys, user names."""
+"""OS Login through google-cloud-os-login: account of the credentials, keys, user names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spot, flex-start, reservations and time limits, as the emulated cloud takes them; the traffic is judged by the discovery document."""
+"""Spot, flex-start, reservations and time limits on the emulated cloud."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_missing_reservation_is_refused(
 def test_missing_reservation_moves_to_the_next_zone(
     free_emulator: ComputeEmulator, context: CloudContext, google: Google, make_spec: MakeSpec
 ) -> None:
-    """A reservation lies in one zone; that the first zone has none of this name is no error of the request."""
+    """A reservation is in one zone: the first zone need not have one of this name."""
     spec = make_spec(reservation="mine")
     properties = compute_v1.AllocationSpecificSKUAllocationReservedInstanceProperties(
         machine_type=spec.machine_type
@@ -167,14 +167,14 @@ FLEX = {"provisioning_model": "FLEX_START", "request_valid_s": 600, **L4}
 
 
 @pytest.fixture
-def said() -> list[str]:
+def notes() -> list[str]:
     return []
 
 
 @pytest.fixture
-def patient(context: CloudContext, said: list[str]) -> CloudContext:
+def patient(context: CloudContext, notes: list[str]) -> CloudContext:
     return replace(
-        context, emit=lambda event: said.append(event.text) if isinstance(event, Note) else None
+        context, emit=lambda event: notes.append(event.text) if isinstance(event, Note) else None
     )
 
 
@@ -183,7 +183,7 @@ def states(context: CloudContext) -> list[tuple[str, str]]:
     return [(entry.zone, entry.state) for entry in context.journal.entries()]
 
 
-def there(emulator: ComputeEmulator) -> list[tuple[str, str]]:
+def vms_of(emulator: ComputeEmulator) -> list[tuple[str, str]]:
     return [
         (instance["zone"].rsplit("/", 1)[-1], instance["status"])
         for instance in emulator.instances("demo")
@@ -195,14 +195,14 @@ def test_flex_start_vm_waits_for_capacity_with_notes(
     clock: SimulatedClock,
     patient: CloudContext,
     make_spec: MakeSpec,
-    said: list[str],
+    notes: list[str],
 ) -> None:
     emulator.capacity.set(150)
     before = clock.now()
     made = create_vm(patient, make_spec(**FLEX), ZONES)
     assert (made.changed, made.vm.status, made.vm.zone) == (True, "RUNNING", ZONES[0])
     assert 150 <= clock.now() - before <= 160
-    assert said[-3:] == [
+    assert notes[-3:] == [
         "us-central1-a: dev waits for capacity (flex-start), up to 10m",
         "us-central1-a: no capacity after 1m of 10m",
         "us-central1-a: no capacity after 2m of 10m",
@@ -216,9 +216,9 @@ def test_flex_start_time_limit_begins_when_the_vm_runs(
     emulator.capacity.set(300)
     create_vm(patient, make_spec(**FLEX, ttl_s=3600), ZONES)
     clock.advance(3500)
-    assert there(emulator) == [(ZONES[0], "RUNNING")]
+    assert vms_of(emulator) == [(ZONES[0], "RUNNING")]
     clock.advance(200)
-    assert there(emulator) == [(ZONES[0], "TERMINATED")]
+    assert vms_of(emulator) == [(ZONES[0], "TERMINATED")]
 
 
 def test_flex_start_without_capacity_moves_to_the_next_zone(
@@ -236,7 +236,7 @@ def test_flex_start_without_capacity_moves_to_the_next_zone(
         == f"{WAITED_IN_VAIN}: no capacity within 10m: the cloud removed the request"
     )
     assert 600 <= clock.now() - before <= 610
-    assert there(emulator) == [(ZONES[1], "RUNNING")]
+    assert vms_of(emulator) == [(ZONES[1], "RUNNING")]
     assert states(patient) == [(ZONES[0], GONE), (ZONES[1], MADE)]
 
 
@@ -259,7 +259,7 @@ def test_flex_start_without_wait_fails_at_once(
     emulator.capacity.set(3600, ZONES[0])
     made = create_vm(patient, make_spec(**{**FLEX, "request_valid_s": None}), ZONES)
     assert "ZONE_RESOURCE_POOL_EXHAUSTED" in made.tried[0].reason
-    assert there(emulator) == [(ZONES[1], "RUNNING")]
+    assert vms_of(emulator) == [(ZONES[1], "RUNNING")]
 
 
 @pytest.mark.parametrize(("after_s", "zone"), [(400, ZONES[0]), (None, ZONES[1])])
@@ -281,10 +281,10 @@ def test_next_run_waits_on_after_ctrl_c(
 
     with pytest.raises(KeyboardInterrupt):
         create_vm(replace(patient, sleep=interrupted), make_spec(**FLEX), ZONES)
-    assert (there(emulator), states(patient)) == ([(ZONES[0], "PENDING")], [(ZONES[0], INTENT)])
+    assert (vms_of(emulator), states(patient)) == ([(ZONES[0], "PENDING")], [(ZONES[0], INTENT)])
     (waiting,) = emulator.instances("demo")
     made = create_vm(patient, make_spec(**FLEX), ZONES)
-    assert there(emulator) == [(zone, "RUNNING")]
+    assert vms_of(emulator) == [(zone, "RUNNING")]
     assert (made.vm.instance_id == waiting["id"]) == (zone == ZONES[0])
     assert (zone, MADE) in states(patient)
     assert INTENT not in {state for _zone, state in states(patient)}
@@ -302,7 +302,7 @@ def test_pending_vm_can_be_deleted(
     with pytest.raises(KeyboardInterrupt):
         create_vm(replace(patient, sleep=interrupted), make_spec(**FLEX), ZONES)
     assert [vm.status for vm in delete_vms_by_name(patient, "dev", "me")] == ["PENDING"]
-    assert (there(emulator), states(patient)) == ([], [(ZONES[0], GONE)])
+    assert (vms_of(emulator), states(patient)) == ([], [(ZONES[0], GONE)])
 
 
 def test_first_of_several_pending_vms_with_capacity_is_kept(
@@ -312,7 +312,7 @@ def test_first_of_several_pending_vms_with_capacity_is_kept(
     emulator.capacity.set(60, ZONES[1])
     made = create_vm(patient, make_spec(**FLEX), ZONES, width=2)
     assert made.vm.zone == ZONES[1]
-    assert there(emulator) == [(ZONES[1], "RUNNING")]
+    assert vms_of(emulator) == [(ZONES[1], "RUNNING")]
     assert dict(states(patient)) == {ZONES[0]: GONE, ZONES[1]: MADE}
 
 
@@ -329,12 +329,12 @@ def test_wait_for_capacity_ends_when_the_cloud_never_answers(
         == f"{WAITED_IN_VAIN}: no capacity within 10m: the request is withdrawn"
     )
     assert sum(passed) == 720
-    assert there(emulator) == [(ZONES[1], "RUNNING")]
+    assert vms_of(emulator) == [(ZONES[1], "RUNNING")]
     assert clock.now() < 1_790_000_000 + 60
 
 
 def test_lost_replies_do_not_end_the_wait_for_capacity(
-    emulator: ComputeEmulator, patient: CloudContext, make_spec: MakeSpec, said: list[str]
+    emulator: ComputeEmulator, patient: CloudContext, make_spec: MakeSpec, notes: list[str]
 ) -> None:
     emulator.capacity.set(200)
     emulator.faults.add(
@@ -359,6 +359,6 @@ def test_restored_emulator_keeps_pending_vms(
     saved = json.loads(json.dumps(emulator.snapshot()))
     with ComputeEmulator(NullBackend(), clock=clock) as again:
         again.restore(saved)
-        assert there(again) == [(ZONES[0], "PENDING")]
+        assert vms_of(again) == [(ZONES[0], "PENDING")]
         clock.advance(301)
-        assert there(again) == [(ZONES[0], "RUNNING")]
+        assert vms_of(again) == [(ZONES[0], "RUNNING")]

@@ -1,4 +1,4 @@
-"""What the cloud says of itself, read through Google's client: paging, filters on the server, empty scopes, quotas in two calls."""
+"""Read-only requests about the project: paging, filters on the server, quotas, images, network."""
 
 from __future__ import annotations
 

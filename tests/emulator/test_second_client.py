@@ -1,4 +1,4 @@
-"""google-api-python-client, which shares no code with google-cloud-compute, speaks to the emulator as well."""
+"""google-api-python-client works with the emulator; it shares no code with google-cloud-compute."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_interrupted_extension_is_undone(
 def test_vm_stays_stopped_when_its_limit_cannot_be_restored(
     cloud: GceCloud, vm: Vm, emulator: ComputeEmulator, clock: SimulatedClock
 ) -> None:
-    """A longer one than anybody asked for would bill; and the next try goes on where this one ended."""
+    """A limit longer than asked for would bill; the next start continues where this one failed."""
     ttl_extension.extend_run(cloud, stop(cloud), 12 * HOUR_S)
     clock.advance(60)
     start(cloud)
@@ -154,7 +154,7 @@ def test_vm_stays_stopped_when_its_limit_cannot_be_restored(
 def test_running_vm_is_extended_where_the_cloud_allows_it(
     cloud: GceCloud, vm: Vm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The API documents a refusal; should it take the change, the run has more time and the next one has not."""
+    """The API documents a refusal; if it takes the change, this run has more time, not the next."""
     changed: list[int] = []
     monkeypatch.setattr(
         GceCloud, "set_ttl", lambda self, name, zone, ttl_s, request_id: changed.append(ttl_s)

@@ -13,7 +13,7 @@ import paramiko
 import pytest
 
 from provision.testing import MockCloud, MockHost, background
-from tests.emulator.discovery_check import judged
+from tests.emulator.discovery_check import validated
 from tests.mock.plain_client import SHELL, connect
 from tests.mock.workspace import Workspace
 
@@ -21,7 +21,7 @@ from tests.mock.workspace import Workspace
 @pytest.fixture(autouse=True)
 def judged_traffic() -> Iterator[None]:
     """Whatever is said to the Compute Engine of a test, by whatever client, is valid; and so are its answers."""
-    with pytest.MonkeyPatch.context() as patch, judged(patch):
+    with pytest.MonkeyPatch.context() as patch, validated(patch):
         yield
 
 

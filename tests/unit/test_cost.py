@@ -186,7 +186,7 @@ def test_time_span_is_formatted_or_a_dash() -> None:
 
 
 def test_table_is_as_wide_as_the_terminal() -> None:
-    """A name of 63 letters has a line of its own, so that it can be copied, and does not widen the others."""
+    """A name of 63 letters has a line of its own, to be copied; the other lines stay narrow."""
     long = "n" * 63
     row = {
         "name": "dev",

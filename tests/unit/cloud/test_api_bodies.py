@@ -1,4 +1,4 @@
-"""What is sent and what is read back, without any cloud."""
+"""Request bodies, resources as values, image references and label filters."""
 
 from __future__ import annotations
 

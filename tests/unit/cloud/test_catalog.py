@@ -1,4 +1,4 @@
-"""Which GPUs come with which machines, and what is refused before it costs money."""
+"""GPU and machine types, default machine types, and the rules for shapes and drivers."""
 
 from __future__ import annotations
 

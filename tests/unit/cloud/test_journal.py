@@ -1,4 +1,4 @@
-"""The journal of what was asked: on disk in time, and readable after any crash."""
+"""The journal is on disk before a request is sent, and readable after any crash."""
 
 from __future__ import annotations
 
@@ -54,9 +54,18 @@ def test_entry_is_open_from_intent_until_gone(journal: Journal) -> None:
     "line",
     [
         '{"state": "intent"}',
-        '{"state": "intent", "request_id": ["r2"], "project": "demo", "name": "x", "zone": "z", "at": "", "asked": {}}',
-        '{"state": "intent", "request_id": "r2", "project": "demo", "name": "x", "zone": "z", "at": ""}',
-        '{"state": "intent", "request_id": "r2", "project": "demo", "name": null, "zone": "z", "at": "", "asked": {}}',
+        (
+            '{"state": "intent", "request_id": ["r2"], "project": "demo", "name": "x", '
+            '"zone": "z", "at": "", "asked": {}}'
+        ),
+        (
+            '{"state": "intent", "request_id": "r2", "project": "demo", "name": "x", '
+            '"zone": "z", "at": ""}'
+        ),
+        (
+            '{"state": "intent", "request_id": "r2", "project": "demo", "name": null, '
+            '"zone": "z", "at": "", "asked": {}}'
+        ),
         '{"request_id": "r1"}',
         '{"state": "made", "request_id": {}}',
     ],
@@ -70,7 +79,10 @@ def test_invalid_line_is_skipped_with_a_warning(path: Path, line: str) -> None:
     journal.mark("r1", MADE)
     assert states(journal) == [("r1", MADE)]
     assert said == [
-        f"{path}, line 2: not a whole entry of the journal, left out; a VM that it was about may bill: `gcloud compute instances list`"
+        (
+            f"{path}, line 2: not a whole entry of the journal, left out; "
+            "a VM that it was about may bill: `gcloud compute instances list`"
+        )
     ]
     journal.mark("r1", GONE)
     assert journal.open() == []

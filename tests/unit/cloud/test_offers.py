@@ -1,4 +1,4 @@
-"""The live list joined with the packaged table: what is carried where, what is refused and why, and in which order."""
+"""Offers: machine types of the API joined with the packaged table, prices and quotas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether OS Login is on, who forced it, and as whom it lets us in."""
+"""OS Login: metadata levels, organisation policy, user names of login profiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan before anything is asked for, in two lines."""
+"""The lines of the plan: VMs, zones and prices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ SPEC = vm_spec(labels={})
 
 def test_plan_shows_zones_and_price() -> None:
     assert plan_lines([SPEC], ["us-central1-a", "us-east1-b"], packaged_prices()) == [
-        "plan:  dev, g2-standard-8 + 1 x nvidia-l4, 200 GB pd-balanced, cos-125-lts, stopped after 8h",
+        (
+            "plan:  dev, g2-standard-8 + 1 x nvidia-l4, 200 GB pd-balanced, cos-125-lts, "
+            "stopped after 8h"
+        ),
         "zones: us-central1-a, us-east1-b",
         "price: about $0.88 an hour, $7.05 in 8h, with its disk (us-central1, list of 2025-03-06)",
     ]

@@ -1,4 +1,4 @@
-"""Zones, quotas, image and firewall, judged from what the API says of them."""
+"""The checks of `doctor` on zones, project, quotas, image and firewall."""
 
 from __future__ import annotations
 
@@ -115,8 +115,8 @@ def test_quota_check_warns_while_another_region_has_room() -> None:
     assert checks[0].why == "needs 1 of NVIDIA_L4_GPUS in us-central1, 0 left (limit 0, in use 0)"
     assert "project=demo" in checks[0].fix
     assert (
-        checks[1].what
-        == "room for g2-standard-8 + 1 x nvidia-l4; left are NVIDIA_L4_GPUS 1, GPUS_ALL_REGIONS 8, CPUS 64"
+        checks[1].what == "room for g2-standard-8 + 1 x nvidia-l4; "
+        "left are NVIDIA_L4_GPUS 1, GPUS_ALL_REGIONS 8, CPUS 64"
     )
     checks = quota_checks(quotas(us_central1=0, us_east1=0), vm_spec(), zones, "demo")
     assert {check.status for check in checks} == {Verdict.FAIL}

@@ -1,4 +1,4 @@
-"""What a machine costs by the price list: numbers known from Google's pages, and no number where the list has none."""
+"""Prices by the packaged list, with numbers from Google's pages; None where it has no rate."""
 
 from __future__ import annotations
 
@@ -189,7 +189,9 @@ def test_own_price_list_can_price_whole_machines() -> None:
             "n1-gb is [nan, None], not [on demand, Spot]",
         ),
         (
-            f'{{"as_of": "2026-01-31", "regions": {{"us-central1": {{"n1-gb": [1{"0" * 400}, null]}}}}}}',
+            '{"as_of": "2026-01-31", "regions": {"us-central1": {"n1-gb": [1'
+            + "0" * 400
+            + ", null]}}}",
             "not [on demand, Spot]",
         ),
         ('{"as_of": "2026-99-99", "regions": {}}', "'2026-99-99' is not a date such as"),

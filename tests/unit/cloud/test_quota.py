@@ -1,4 +1,4 @@
-"""Quotas against what a machine needs: short only where that is sure, and "cannot tell" where nothing can be."""
+"""Quotas compared with the needs of machines: short only where that is certain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several zones asked at once, in every order in which their answers can come: one VM is kept, the journal tells the truth."""
+"""Several zones asked at once, with every order of answers: one VM is kept and journalled."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SPEC = vm_spec(**T4, ttl_s=3600, labels={OWNER_LABEL: "me"})
 
 
 class Scripted(GceCloud):
-    """A cloud whose inserts end in a scripted order, each with a scripted outcome; nothing is ever sent."""
+    """A cloud whose inserts end in a scripted order with scripted outcomes; it sends nothing."""
 
     def __init__(
         self, outcomes: Mapping[str, str], order: Sequence[str], broken: Sequence[str] = ()
@@ -139,7 +139,7 @@ def test_every_interleaving_keeps_one_journalled_vm(tmp_path: Path) -> None:
 def test_vm_of_one_zone_is_kept_when_another_zone_fails(
     order: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """What the failed zone had made is removed; the VM that bills is the result, not an error that does not name it."""
+    """The VM of the failed zone is deleted, and the VM that was kept is returned."""
     outcomes = dict(zip(ZONES, ("made, not let in", "made", "not let in"), strict=True))
     context, ended = run(cloud := Scripted(outcomes, order), tmp_path)
     assert isinstance(ended, Created)

@@ -1,4 +1,4 @@
-"""What refusals mean and which zone is asked next."""
+"""What refusals mean, and the order of zones after a refusal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a VM is bought and for how long: what is sent, and which combinations are refused before anything is."""
+"""Provisioning models and time limits: request fields, and combinations that are refused."""
 
 from __future__ import annotations
 
