@@ -1,1 +1,1 @@
-"""Benchmarks: whole processes against real OpenSSH servers, side by side with a floor that no tool can go below."""
+"""Benchmarks: whole processes against OpenSSH servers, compared with the floor of plain ssh."""

@@ -1,10 +1,10 @@
-"""Whole processes over N hosts, 50 ms away: `ssh host true` to all of them (the floor), our first run, our no-change run.
+"""First run and no-change run on N hosts 50 ms away, compared with `ssh HOST true` (the floor).
 
     .venv/bin/python -m bench.fleet --rounds 7 --hosts 1,10 --output bench/results/fleet.json
 
-In every round each cell is measured once, in turn, so that whatever else the machine does falls on
-all alike; what is compared are the ratios within a round. After each run the hosts are looked at
-from outside: a wrong answer does not count.
+In every round each cell is measured once, in turn, so that other load on the machine affects all
+alike. The ratios within a round are compared. After each run the state of the hosts is checked from
+outside; a run with a wrong result is marked as wrong.
 """
 
 from __future__ import annotations
@@ -19,51 +19,57 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bench import measure, others, tools
+from bench import measure, peer_tools, tools
 from bench.measure import Sample
 from bench.targets import Targets
 from bench.tools import Floor, Ours, Tool
 
 ROUND_TRIP_S = 0.05
 PACKAGES = ("provision-gpu", "fabric", "invoke", "paramiko", "cryptography", "pydantic")
-WANTED = {"first": 2.0, "no-change": 1.3}
-"""At most so many times the floor, with ten hosts."""
+LIMITS = {"first": 2.0, "no-change": 1.3}
+"""The highest accepted ratio to the floor, with ten hosts."""
 QUIET_SHARE = 0.1
-"""A round counts while processes that are no part of it use at most this share of the machine."""
-LEAST_ROUNDS = 5
-"""With fewer quiet rounds than this, all rounds count."""
+"""A round is quiet if other processes use at most this share of the machine."""
+MIN_QUIET_ROUNDS = 5
+"""With fewer quiet rounds all rounds count."""
+
+_WHAT = (
+    "wall time of whole processes in seconds; ratio = times `ssh host true` "
+    "to the same hosts in the same round"
+)
 
 
 @dataclass(frozen=True)
 class Bench:
-    """The tools over their targets."""
+    """The tools and their targets."""
 
     folder: Path
     targets: Targets
     tools: tuple[Tool, ...]
 
     def round(self, number: int, count: int) -> Iterator[tuple[str, Sample]]:
-        """Every cell once, beginning with another tool each time."""
+        """Measure every cell once, each time in another order of tools."""
         turn = number % len(self.tools)
         for tool in (*self.tools[turn:], *self.tools[:turn]):
             if not tool.converges:
                 yield tool.name, self.measure(tool, "", count)
                 continue
             for target in self.targets.all[:count]:
-                target.refresh()
-            tool.forget()
+                target.reset()
+            tool.reset()
             for kind in ("first", "no-change"):
                 yield f"{tool.name}, {kind}", self.measure(tool, kind, count)
-            tool.forget()
-            self.targets.settle()
+            tool.reset()
+            self.targets.wait_for_sessions_to_end()
 
     def measure(self, tool: Tool, kind: str, count: int) -> Sample:
+        """Measure one run of a tool (`kind`: first or no-change) on the first `count` hosts."""
         call = tool.call(count)
         before, cpu_s = self.targets.stats(count), self.targets.cpu_s(count)
         ended = measure.timed(call.commands, folder=tool.folder, env=call.env)
         after = self.targets.stats(count)
         if not tool.keeps_connections:
-            self.targets.settle()
+            self.targets.wait_for_sessions_to_end()
         problems = (
             [f"exit {ended.statuses}: {ended.stderr[-2000:]}{ended.stdout[-2000:]}"]
             if any(ended.statuses)
@@ -74,7 +80,7 @@ class Bench:
                 None,
                 (
                     tool.problem(count, kind, ended.stdout),
-                    *map(tools.look, self.targets.all[:count]),
+                    *map(tools.find_problem, self.targets.all[:count]),
                 ),
             )
         hosts_cpu_s = (
@@ -99,14 +105,14 @@ class Bench:
 
 @dataclass(frozen=True)
 class Round:
-    """Every cell once, and what the machine was like."""
+    """The samples of one round by cell, and the load of the machine."""
 
     samples: dict[str, Sample]
     load: float
 
     @property
     def disturbance(self) -> float:
-        """The largest share of the machine's time that went to processes that are no part of the benchmark."""
+        """The largest share of the machine's time that other processes used during a cell."""
         used = [
             (sample.detail["others_cpu_s"], sample.wall_s * (os.cpu_count() or 1))
             for sample in self.samples.values()
@@ -118,11 +124,12 @@ class Round:
 
     @property
     def quiet(self) -> bool:
+        """True if other processes used at most `QUIET_SHARE` of the machine."""
         return self.disturbance <= QUIET_SHARE
 
 
-def rounds_of(bench: Bench, count: int, wanted: int, patience_s: float) -> list[Round]:
-    """Rounds until so many were quiet, at most three times as many; one before them does not count."""
+def measure_rounds(bench: Bench, count: int, wanted: int, patience_s: float) -> list[Round]:
+    """Measure until `wanted` rounds were quiet, at most 3 * `wanted` rounds after a warm-up."""
     found: list[Round] = []
     for number in range(-1, 3 * wanted):
         measure.wait_for_quiet(patience_s)
@@ -131,53 +138,54 @@ def rounds_of(bench: Bench, count: int, wanted: int, patience_s: float) -> list[
         for name, sample in bench.round(number, count):
             samples[name] = sample
             print(
-                f"{count:3} hosts, round {number}: {name:28} {sample.wall_s:7.3f} s{'' if sample.ok else '   WRONG'}",
+                f"{count:3} hosts, round {number}: {name:28} {sample.wall_s:7.3f} s"
+                f"{'' if sample.ok else '   WRONG'}",
                 flush=True,
             )
         if number >= 0:
             found.append(Round(samples, load))
             print(f"    others used {found[-1].disturbance:.0%} of the machine", flush=True)
-        if sum(each.quiet for each in found) == wanted:
+        if sum(measured.quiet for measured in found) == wanted:
             break
     return found
 
 
-def measured(bench: Bench, hosts: list[int], wanted: int, patience_s: float) -> dict[str, Any]:
-    """The whole document. Rounds that others disturbed are listed and left out of the figures, unless too few are left."""
+def run_benchmark(bench: Bench, hosts: list[int], wanted: int, patience_s: float) -> dict[str, Any]:
+    """The JSON document; disturbed rounds are listed apart if enough quiet ones are left."""
     results = {}
     for count in hosts:
-        rounds = rounds_of(bench, count, wanted, patience_s)
-        quiet = [each for each in rounds if each.quiet]
-        chosen = quiet if len(quiet) >= min(wanted, LEAST_ROUNDS) else rounds
+        rounds = measure_rounds(bench, count, wanted, patience_s)
+        quiet = [measured for measured in rounds if measured.quiet]
+        chosen = quiet if len(quiet) >= min(wanted, MIN_QUIET_ROUNDS) else rounds
         results[str(count)] = {
             "rounds": len(chosen),
-            "left_out": [_disturbed(each) for each in rounds if each not in chosen],
-            "load": [each.load for each in chosen],
-            "disturbance": [each.disturbance for each in chosen],
+            "left_out": [_disturbed(left) for left in rounds if left not in chosen],
+            "load": [measured.load for measured in chosen],
+            "disturbance": [measured.disturbance for measured in chosen],
             "cells": {
                 name: cell(
-                    [each.samples[name] for each in chosen],
-                    [each.samples[Floor.name] for each in chosen],
+                    [measured.samples[name] for measured in chosen],
+                    [measured.samples[Floor.name] for measured in chosen],
                 )
                 for name in rounds[0].samples
             },
         }
     return {
-        "what": "wall time of whole processes in seconds; ratio = times `ssh host true` to the same hosts in the same round",
+        "what": _WHAT,
         **measure.surroundings(PACKAGES),
         "round_trip_s": ROUND_TRIP_S,
-        "wanted": WANTED,
+        "wanted": LIMITS,
         "results": results,
     }
 
 
-def _disturbed(each: Round) -> dict[str, Any]:
-    walls = {name: sample.wall_s for name, sample in each.samples.items()}
-    return {"disturbance": each.disturbance, "load": each.load, "wall_s": walls}
+def _disturbed(left: Round) -> dict[str, Any]:
+    walls = {name: sample.wall_s for name, sample in left.samples.items()}
+    return {"disturbance": left.disturbance, "load": left.load, "wall_s": walls}
 
 
 def cell(samples: list[Sample], floor: list[Sample]) -> dict[str, Any]:
-    """All samples of one cell and what they come to; `floor` are those of the same rounds."""
+    """All samples of one cell with their statistics; `floor` has the samples of the same rounds."""
     walls = [sample.wall_s for sample in samples]
     hosts_cpu_s = [sample.detail["hosts_cpu_s"] for sample in samples]
     return {
@@ -192,23 +200,25 @@ def cell(samples: list[Sample], floor: list[Sample]) -> dict[str, Any]:
 
 
 def table(document: dict[str, Any]) -> str:
-    """The results for people, in Markdown."""
+    """The results as a Markdown table."""
     lines = [
-        "| hosts | what | seconds | times the floor: median (min to max) | CPU s: here, hosts | round trips | wrong |",
+        "| hosts | what | seconds | times the floor: median (min to max) "
+        "| CPU s: here, hosts | round trips | wrong |",
         "|" + "---|" * 7,
     ]
     for count, result in document["results"].items():
         for name, cell in result["cells"].items():
             ratio, trips = cell["ratio"], cell["samples"][0]["detail"]["turns_per_host"] / 2
             hosts_cpu = f"{cell['hosts_cpu_s']['median']:.2f}" if cell["hosts_cpu_s"] else "?"
+            spread = f"{ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f})"
             lines.append(
-                f"| {count} | {name} | {cell['wall_s']['median']:.2f} | {ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f}) "
+                f"| {count} | {name} | {cell['wall_s']['median']:.2f} | {spread} "
                 f"| {cell['cpu_s']['median']:.2f}, {hosts_cpu} | {trips:.0f} | {cell['wrong']} |"
             )
     return "\n".join(lines)
 
 
-def main() -> None:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -223,7 +233,7 @@ def main() -> None:
         "--patience",
         type=float,
         default=30.0,
-        help="seconds to wait before a round until others leave the machine alone",
+        help="seconds to wait for a quiet machine before a round",
     )
     parser.add_argument(
         "--peers",
@@ -232,17 +242,23 @@ def main() -> None:
         help="pyinfra,ansible,ansible+mitogen, or all",
     )
     parser.add_argument("--output", type=Path, help="the JSON file to write")
-    args = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    args = _parser().parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bench-"))
     try:
         with Targets(folder, max(args.hosts), round_trip_s=ROUND_TRIP_S) as targets:
-            peers = [kind for kind in others.ALL if kind.name in args.peers or "all" in args.peers]
-            found, left_out = others.available(folder, targets.all, peers)
+            peers = [
+                kind for kind in peer_tools.ALL if kind.name in args.peers or "all" in args.peers
+            ]
+            found, left_out = peer_tools.available(folder, targets.all, peers)
             bench = Bench(
                 folder, targets, (Floor(folder, targets.all), Ours(folder, targets.all), *found)
             )
             document = {
-                **measured(bench, args.hosts, args.rounds, args.patience),
+                **run_benchmark(bench, args.hosts, args.rounds, args.patience),
                 "left_out": left_out,
             }
     finally:

@@ -1,4 +1,4 @@
-"""Timing whole processes, and what the machine was doing meanwhile."""
+"""Measure whole processes and the load of the machine."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from typing import Any
 
 TIMEOUT_S = 300.0
 _QUIET_SHARE = 0.15
-"""A machine counts as quiet while less than this share of its cores' time is used."""
+"""The machine is quiet while less than this share of its processor time is used."""
 
 
 @dataclass(frozen=True)
 class Sample:
     """One measured run: from the first process started to the last one ended.
 
-    `cpu_s` is what the processes themselves used, controller only; `strangers_cpu_s` what the rest
-    of the machine used, the hosts included, this process and its relays not.
+    `cpu_s` is the processor time of these processes; `strangers_cpu_s` that of all others, hosts
+    included, except this process and its relays.
     """
 
     wall_s: float
@@ -36,7 +36,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Ended:
-    """What a timed set of processes left: their statuses and what the first one printed."""
+    """The result of a set of processes: statuses, and the output of the first one."""
 
     sample: Sample
     statuses: tuple[int, ...]
@@ -45,7 +45,7 @@ class Ended:
 
 
 def timed(commands: Sequence[Sequence[str]], *, folder: Path, env: Mapping[str, str]) -> Ended:
-    """Start all commands at once and wait for the last. Raises TimeoutError when one does not end."""
+    """Start all commands at once and wait for the last one."""
     logs = [(folder / f"out-{number}", folder / f"err-{number}") for number in range(len(commands))]
     files = [(out.open("wb"), err.open("wb")) for out, err in logs]
     busy = _busy_s() - time.process_time()
@@ -64,36 +64,36 @@ def timed(commands: Sequence[Sequence[str]], *, folder: Path, env: Mapping[str, 
         statuses.append(process.returncode)
         cpu_s += usage.ru_utime + usage.ru_stime
     wall_s = time.perf_counter() - started
-    strangers_s = max(0.0, _busy_s() - time.process_time() - busy - cpu_s)
+    other_s = max(0.0, _busy_s() - time.process_time() - busy - cpu_s)
     for pair in files:
         for file in pair:
             file.close()
     out, err = (path.read_text(encoding="utf-8", errors="replace") for path in logs[0])
-    sample = Sample(round(wall_s, 4), round(cpu_s, 4), round(strangers_s, 3), ok=not any(statuses))
+    sample = Sample(round(wall_s, 4), round(cpu_s, 4), round(other_s, 3), ok=not any(statuses))
     return Ended(sample, tuple(statuses), out, err)
 
 
 def _busy_s() -> float:
-    """Seconds of processor time used on this machine since it started, all cores together (proc(5), /proc/stat)."""
+    """Processor seconds used on this machine since its boot, all cores together (proc(5))."""
     user, nice, system, _idle, _iowait, irq, softirq = map(
         int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:8]
     )
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
-def wait_for_quiet(limit_s: float, *, look_s: float = 0.5) -> float:
-    """Wait until others leave the machine alone, at most `limit_s`; the share of the cores that was in use at the end."""
+def wait_for_quiet(limit_s: float, *, interval_s: float = 0.5) -> float:
+    """Wait at most `limit_s` until the machine is quiet; return the share of cores in use."""
     deadline = time.monotonic() + limit_s
     while True:
         before = _busy_s()
-        time.sleep(look_s)
-        share = (_busy_s() - before) / look_s / (os.cpu_count() or 1)
+        time.sleep(interval_s)
+        share = (_busy_s() - before) / interval_s / (os.cpu_count() or 1)
         if share < _QUIET_SHARE or time.monotonic() >= deadline:
             return round(share, 2)
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:
-    """Median, least and most."""
+    """Median, minimum and maximum."""
     return {
         "median": round(median(values), 3),
         "min": round(min(values), 3),
@@ -102,18 +102,18 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 
 
 def ratios(ours: Sequence[float], floor: Sequence[float]) -> list[float]:
-    """Round by round, how many times the floor."""
-    return [round(mine / least, 3) for mine, least in zip(ours, floor, strict=True)]
+    """The ratio to the floor, round by round. Raises `ValueError` for different lengths."""
+    return [round(value / base, 3) for value, base in zip(ours, floor, strict=True)]
 
 
 def surroundings(packages: Sequence[str]) -> dict[str, Any]:
-    """When, on what, with which versions, of which commit."""
+    """Date, commit, hardware and versions."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": _said("git", "rev-parse", "HEAD"),
+        "commit": _output_of("git", "rev-parse", "HEAD"),
         "uncommitted": [
             line[3:]
-            for line in _said(
+            for line in _output_of(
                 "git", "status", "--porcelain", "--", "provision", "bench"
             ).splitlines()
         ],
@@ -125,14 +125,14 @@ def surroundings(packages: Sequence[str]) -> dict[str, Any]:
         },
         "versions": {
             "python": platform.python_version(),
-            "openssh": _said("ssh", "-V"),
+            "openssh": _output_of("ssh", "-V"),
             **{name: importlib.metadata.version(name) for name in packages},
         },
     }
 
 
 def load() -> float:
-    """Processes that wanted a core, averaged over the last minute."""
+    """The load average of the last minute."""
     return round(os.getloadavg()[0], 2)
 
 
@@ -141,7 +141,7 @@ def document(sample: Sample) -> dict[str, Any]:
     return {key: value for key, value in asdict(sample).items() if value not in ({}, True)}
 
 
-def _said(*command: str) -> str:
+def _output_of(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
     return (done.stdout or done.stderr).strip()
 

@@ -1,9 +1,8 @@
-"""N hosts on one machine: OpenSSH's own sshd, each in a mount namespace laid out as Container-Optimized OS lays it out.
+"""N hosts on one machine: OpenSSH's sshd in mount namespaces with the folders of a COS host.
 
-Real mounts, real files, real shells. The three programs that a plain machine lacks answer at once,
-so that what is measured is the tool and not the work: `docker`, `docker-credential-gcr`,
-`systemctl`. Each host listens behind a relay that makes every byte late. Needs root (mount
-namespaces) and Debian's openssh-server.
+Mounts, files and shells are real. `docker`, `docker-credential-gcr` and `systemctl` are stand-ins
+that answer at once, so the benchmark measures the tool and not the work. Each host listens behind a
+relay that delays every byte. Needs root (mount namespaces) and Debian's openssh-server.
 """
 
 from __future__ import annotations
@@ -41,15 +40,14 @@ esac
 """
 _PROGRAMS = {"docker": _DOCKER, "docker-credential-gcr": _CREDENTIALS, "systemctl": _SYSTEMCTL}
 
-# COS mounts /var noexec; /etc is writable there and lost at a reboot. What a run wrote is lost with
-# the two tmpfs.
-_LAY_OUT = """
+# COS mounts /var noexec; /etc is writable and lost at a reboot. Both tmpfs lose what a run wrote.
+_MOUNT_HOST = """
 set -e
 mount --bind "$1/bin" /usr/local/bin
 mount --bind "$1/os-release" /etc/os-release
 mount -t tmpfs tmpfs /root
 """
-_FRESH = """
+_RESET = """
 set -e
 umount -R /var/lib 2>/dev/null || true
 umount -R /etc/systemd/system 2>/dev/null || true
@@ -74,7 +72,7 @@ Subsystem sftp internal-sftp
 
 @dataclass
 class Target:
-    """One host: its sshd, its mount namespace, its relay."""
+    """One host: sshd, mount namespace, relay."""
 
     name: str
     folder: Path
@@ -86,7 +84,7 @@ class Target:
         return " ".join((self.folder / "host_key.pub").read_text().split()[:2])
 
     def inside(self, script: str, *words: str) -> str:
-        """Run a script in the host's namespace, not over SSH."""
+        """Run a script in the host's namespace without SSH. Raises `RuntimeError`."""
         command = [
             "nsenter",
             f"--mount=/proc/{self.process.pid}/ns/mnt",
@@ -102,23 +100,23 @@ class Target:
         return done.stdout
 
     def cpu_s(self) -> float:
-        """Processor time of the host so far: its sshd and every process that has ended under it (proc(5), fields 14 to 17)."""
+        """Processor seconds of its sshd and of sshd's ended children (proc(5), fields 14 to 17)."""
         words = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK")
 
     def sessions(self) -> list[str]:
-        """Process ids of sshd's children, one for each connection (proc(5), children)."""
+        """PIDs of sshd's children, one for each connection (proc(5), children)."""
         return (
             Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         )
 
-    def refresh(self) -> None:
-        """Lose everything that any run left."""
-        self.inside(_FRESH)
+    def reset(self) -> None:
+        """Remove everything that earlier runs have written."""
+        self.inside(_RESET)
 
 
 class Targets:
-    """All hosts of a benchmark; a context manager that ends them."""
+    """All hosts of a benchmark; a context manager that starts and ends them."""
 
     def __init__(self, folder: Path, count: int, *, round_trip_s: float) -> None:
         self.folder = folder
@@ -135,7 +133,7 @@ class Targets:
         self._network.__enter__()
         self.all = [self._start(f"host{number}") for number in range(self._count)]
         (self.folder / "known_hosts").write_text(
-            "".join(f"[127.0.0.1]:{each.relay.port} {each.host_key}\n" for each in self.all)
+            "".join(f"[127.0.0.1]:{target.relay.port} {target.host_key}\n" for target in self.all)
         )
         (self.folder / "ssh_config").write_text(self._ssh_config())
         return self
@@ -147,22 +145,22 @@ class Targets:
             target.process.wait(10)
 
     def stats(self, count: int) -> Stats:
-        """What went through the relays of the first `count` hosts."""
+        """The traffic of the relays of the first `count` hosts."""
         found = [target.relay.stats() for target in self.all[:count]]
         return Stats(
             *(
-                sum(getattr(one, name) for one in found)
+                sum(getattr(stats, name) for stats in found)
                 for name in ("connections", "bytes_up", "bytes_down", "turns")
             )
         )
 
     def cpu_s(self, count: int) -> float:
-        """Processor time of the first `count` hosts so far."""
+        """Processor seconds of the first `count` hosts."""
         return sum(target.cpu_s() for target in self.all[:count])
 
-    def settle(self, limit_s: float = 5.0) -> None:
-        """Wait until no session is left on any host, so that nothing of one run is counted to the next."""
-        _wait_for(lambda: not any(each.sessions() for each in self.all), limit_s)
+    def wait_for_sessions_to_end(self, limit_s: float = 5.0) -> None:
+        """Wait until no host has a session, so that a run is not charged for the previous one."""
+        _wait_for(lambda: not any(target.sessions() for target in self.all), limit_s)
 
     def _start(self, name: str) -> Target:
         folder = self.folder / name
@@ -176,7 +174,7 @@ class Targets:
         _keygen(folder / "host_key")
         port = _free_port()
         (folder / "sshd_config").write_text(_CONFIG.format(port=port, folder=folder))
-        lay_out = f'{_LAY_OUT}{_FRESH}exec {SSHD} -D -f "$1/sshd_config" -E "$1/log"'
+        start_script = f'{_MOUNT_HOST}{_RESET}exec {SSHD} -D -f "$1/sshd_config" -E "$1/log"'
         process = subprocess.Popen(
             [
                 "unshare",
@@ -185,7 +183,7 @@ class Targets:
                 "private",
                 "sh",
                 "-c",
-                lay_out,
+                start_script,
                 "sh",
                 str(folder),
             ]
@@ -213,7 +211,8 @@ Host *
     BatchMode yes
 """
         return (
-            "".join(f"Host {each.name}\n    Port {each.relay.port}\n" for each in self.all) + shared
+            "".join(f"Host {target.name}\n    Port {target.relay.port}\n" for target in self.all)
+            + shared
         )
 
 
@@ -237,9 +236,9 @@ def _answers(port: int, process: subprocess.Popen[bytes], log: Path) -> bool:
         return sock.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _wait_for(true: Callable[[], bool], limit_s: float = _START_TIMEOUT_S) -> None:
+def _wait_for(condition: Callable[[], bool], limit_s: float = _START_TIMEOUT_S) -> None:
     deadline = time.monotonic() + limit_s
-    while not true():
+    while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError("a server did not start, or a session did not end")
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""The tools under the clock: how each is called, and what a run of it must leave on a host."""
+"""The measured tools: how each is called, and the state that a run must leave on a host."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from bench.targets import Target
 
 HERE = Path(__file__).resolve().parent
 
-# What all nine steps leave. The same text for every tool and host, or the run counts as failed.
-_LOOK = """
+# Prints the state after all nine steps; it must be _EXPECTED for every tool and host.
+_PRINT_STATE = """
 cd /var/lib
 stat -c '%n %a' nvidia bench bench/profile.sh bench/limits.conf bench/run.sh bench/container
 cat bench/profile.sh bench/limits.conf bench/run.sh bench/container nvidia/bin-version
@@ -47,20 +47,19 @@ _STEPS = 8
 
 @dataclass(frozen=True)
 class Call:
-    """Processes to start at once, and their variables."""
+    """Commands to start at once, and their environment."""
 
     commands: Sequence[Sequence[str]]
     env: Mapping[str, str]
 
 
 class Tool(ABC):
-    """One way to do the job (or, for the floor, to do nothing) on the first `count` hosts."""
+    """A tool that does the job, or for the floor nothing, on the first `count` hosts."""
 
     name: str
     converges = True
     keeps_connections = False
-    """A process of its own goes on in the background, so that a second run finds the connections of
-    the first."""
+    """A background process keeps connections, which a second run uses."""
 
     def __init__(self, folder: Path, targets: Sequence[Target]) -> None:
         self.folder = folder / self.name
@@ -70,7 +69,7 @@ class Tool(ABC):
 
     @property
     def env(self) -> dict[str, str]:
-        """A home of its own, and nothing of the developer's."""
+        """An environment with a home of its own, without the developer's configuration."""
         return {
             "HOME": str(self.folder),
             "PATH": os.environ["PATH"],
@@ -80,18 +79,18 @@ class Tool(ABC):
 
     @abstractmethod
     def call(self, count: int) -> Call:
-        """What is run."""
+        """The commands of one run."""
 
-    def forget(self) -> None:  # noqa: B027 - most keep nothing
-        """Lose what earlier runs left on this side."""
+    def reset(self) -> None:  # noqa: B027 - most keep no state
+        """Remove the state of earlier runs on the controller."""
 
     def problem(self, count: int, kind: str, stdout: str) -> str:  # noqa: ARG002 - the base case
-        """What was wrong with an answer that ended with status 0; empty when nothing."""
+        """What is wrong with the output of a successful run; empty: nothing."""
         return ""
 
 
 class Floor(Tool):
-    """`ssh host true`, one process for each host, all at once."""
+    """`ssh HOST true`, one process per host, all at once."""
 
     name = "ssh true"
     converges = False
@@ -105,7 +104,7 @@ class Floor(Tool):
 
 
 class Ours(Tool):
-    """`provision vm.provision`: the recipe of the GPU host (without GPU) and the nine steps, thirteen resources together."""
+    """`provision vm.provision` with the GPU host's recipe (without GPU) and the nine steps."""
 
     name = "provision"
 
@@ -125,9 +124,8 @@ class Ours(Tool):
             for target in targets
         }
         settings = {"provision": {"gpu": "none", "recipes": ["nine_steps:recipe"], "hosts": hosts}}
-        (self.folder / "invoke.yaml").write_text(
-            json.dumps(settings, indent=1)
-        )  # YAML's flow style
+        # JSON is YAML in flow style
+        (self.folder / "invoke.yaml").write_text(json.dumps(settings, indent=1))
 
     @property
     def env(self) -> dict[str, str]:
@@ -137,7 +135,7 @@ class Ours(Tool):
         names = ",".join(target.name for target in self.targets[:count])
         return Call([[str(self.program), "vm.provision", "--limit", names, "--json"]], self.env)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         shutil.rmtree(self.folder / "state", ignore_errors=True)
 
     def problem(self, count: int, kind: str, stdout: str) -> str:
@@ -150,7 +148,7 @@ class Ours(Tool):
         return f"not as expected: {hosts}" if wrong or len(hosts) != count else ""
 
 
-def look(target: Target) -> str:
-    """What is wrong on a host after a run; empty when everything is as it should be."""
-    seen = target.inside(_LOOK)
+def find_problem(target: Target) -> str:
+    """What is wrong with a host's state after a run; empty: nothing."""
+    seen = target.inside(_PRINT_STATE)
     return "" if seen == _EXPECTED else f"{target.name} is left as\n{seen}"

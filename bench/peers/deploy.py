@@ -1,4 +1,4 @@
-"""The nine steps for pyinfra: `pyinfra inventory.py deploy.py`. The driver, the mounts and the marker are commands that look first."""
+"""The nine steps for pyinfra: `pyinfra inventory.py deploy.py`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ IMAGE = "worker:1"
 
 
 class Lines(FactBase):
-    """What a command prints, as a list of lines."""
+    """The output of a command as a list of lines."""
 
     def command(self, text: str) -> str:
         return text
@@ -28,7 +28,8 @@ files.directory(name="bench-dir", path="/var/lib/bench", mode="755")
 if host.get_fact(
     Lines, "test ! -r /var/lib/nvidia/bin-version || sh /var/lib/nvidia/bin-version"
 ) != [DRIVER_VERSION]:
-    write = f"echo 'echo {DRIVER_VERSION}' >/var/lib/nvidia/bin-version && chmod 755 /var/lib/nvidia/bin-version"
+    path = "/var/lib/nvidia/bin-version"
+    write = f"echo 'echo {DRIVER_VERSION}' >{path} && chmod 755 {path}"
     server.shell(name="driver-file", commands=[write])
 
 options = host.get_fact(Lines, "findmnt -rno OPTIONS -M /var/lib/nvidia || true")

@@ -1,7 +1,7 @@
-"""The same nine steps by tools of the same kind, each as its experts run it. Their code stands in bench/peers.
+"""Other tools that do the same nine steps, each configured as its experts do; see bench/peers.
 
-Each lives in an environment of its own below .cache/bench, made on first use; a tool that cannot be
-installed is left out, and the results say why.
+Each has a virtual environment below .cache/bench, created on first use. A tool that cannot be
+installed is left out, and the results have the reason.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ ENVIRONMENTS = HERE.parent / ".cache" / "bench"
 
 
 def environment(name: str) -> Path:
-    """The folder of programs of an environment with what requirements-NAME.txt pins. Raises CalledProcessError."""
+    """The bin folder of an environment with requirements-NAME.txt. Raises `CalledProcessError`."""
     folder = ENVIRONMENTS / name
-    wanted = PEERS / f"requirements-{name}.txt"
-    made = folder / "made"
-    if not made.exists() or made.read_text() != wanted.read_text():
+    requirements = PEERS / f"requirements-{name}.txt"
+    stamp = folder / "made"
+    if not stamp.exists() or stamp.read_text() != requirements.read_text():
         for command in (
             ["-m", "venv", str(folder)],
-            ["-m", "pip", "install", "--quiet", "--requirement", str(wanted)],
+            ["-m", "pip", "install", "--quiet", "--requirement", str(requirements)],
         ):
             python = sys.executable if command[1] == "venv" else str(folder / "bin" / "python")
             subprocess.run([python, *command], check=True, capture_output=True, timeout=600)
-        made.write_text(wanted.read_text())
+        stamp.write_text(requirements.read_text())
     return folder / "bin"
 
 
 class Pyinfra(Tool):
-    """pyinfra: all hosts at once (its own default for up to as many as there are)."""
+    """pyinfra with all hosts in parallel."""
 
     name = "pyinfra"
 
@@ -73,12 +73,12 @@ class Pyinfra(Tool):
             self.env,
         )
 
-    def problem(self, count: int, kind: str, stdout: str) -> str:  # noqa: ARG002 - it tells what it did on standard error
+    def problem(self, count: int, kind: str, stdout: str) -> str:  # noqa: ARG002 - it reports on standard error
         return ""
 
 
 class Ansible(Tool):
-    """Ansible with pipelining, no facts, one fork for each host, and a connection kept open (its default)."""
+    """Ansible with pipelining, no facts, one fork per host, and persistent connections."""
 
     name = "ansible"
     strategy = "linear"
@@ -112,8 +112,8 @@ class Ansible(Tool):
             [[str(self.program), "-i", str(inventory), str(PEERS / "playbook.yml")]], self.env
         )
 
-    def forget(self) -> None:
-        """End the connections that an earlier round kept open."""
+    def reset(self) -> None:
+        """End the connections that an earlier run kept open."""
         for control in (self.folder / "cp").glob("*"):
             subprocess.run(
                 ["ssh", "-o", f"ControlPath={control}", "-O", "exit", "any"],
@@ -130,6 +130,10 @@ class Ansible(Tool):
         return f"not as expected: changed={changed}" if wrong else ""
 
     def _config(self, count: int) -> str:
+        ssh_arguments = (
+            "-F /dev/null -o ControlMaster=auto -o ControlPersist=60s",
+            f"-o UserKnownHostsFile={self.shared}/known_hosts -o IdentityAgent=none",
+        )
         return f"""\
 [defaults]
 remote_user = root
@@ -140,7 +144,7 @@ strategy = {self.strategy}
 [ssh_connection]
 pipelining = True
 control_path_dir = {self.folder}/cp
-ssh_args = -F /dev/null -o ControlMaster=auto -o ControlPersist=60s -o UserKnownHostsFile={self.shared}/known_hosts -o IdentityAgent=none
+ssh_args = {" ".join(ssh_arguments)}
 """
 
     def _strategy_plugins(self) -> str:
@@ -148,7 +152,7 @@ ssh_args = -F /dev/null -o ControlMaster=auto -o ControlPersist=60s -o UserKnown
 
 
 class AnsibleMitogen(Ansible):
-    """The same playbook with Mitogen's connection and execution, which keeps a Python process on each host."""
+    """The same playbook with Mitogen, which keeps a Python process on each host."""
 
     name = "ansible+mitogen"
     strategy = "mitogen_linear"
@@ -169,15 +173,15 @@ ALL: tuple[type[Tool], ...] = (Pyinfra, Ansible, AnsibleMitogen)
 def available(
     folder: Path, targets: Sequence[Target], kinds: Sequence[type[Tool]]
 ) -> tuple[list[Tool], dict[str, str]]:
-    """The tools that could be set up, and for each of the others the reason."""
+    """(the tools that could be installed, the reason for each other tool by name)."""
     found: list[Tool] = []
     left_out: dict[str, str] = {}
     for kind in kinds:
         try:
             found.append(kind(folder, targets))
         except (OSError, subprocess.SubprocessError, StopIteration) as error:
-            said = getattr(error, "stderr", None)
+            output = getattr(error, "stderr", None)
             left_out[kind.name] = (
-                f"{error}: {said.decode(errors='replace')[-500:]}" if said else str(error)
+                f"{error}: {output.decode(errors='replace')[-500:]}" if output else str(error)
             )
     return found, left_out
