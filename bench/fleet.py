@@ -202,8 +202,10 @@ def cell(samples: list[Sample], floor: list[Sample]) -> dict[str, Any]:
 def table(document: dict[str, Any]) -> str:
     """The results as a Markdown table."""
     lines = [
-        "| hosts | what | seconds | times the floor: median (min to max) "
-        "| CPU s: here, hosts | round trips | wrong |",
+        (
+            "| hosts | what | seconds | times the floor: median (min to max) "
+            "| CPU s: here, hosts | round trips | wrong |"
+        ),
         "|" + "---|" * 7,
     ]
     for count, result in document["results"].items():
