@@ -22,7 +22,7 @@ def read_file(path: Path) -> Level:
 
     Raises `SettingsError` with line and column when the file cannot be read or parsed.
     """
-    source = _shown(path)
+    source = _display_path(path)
     try:
         text = path.read_text(encoding="utf-8") if path.suffix != ".py" else ""
     except OSError as error:
@@ -35,30 +35,30 @@ def read_file(path: Path) -> Level:
         ) from error
     lines: dict[tuple[str, ...], int] = {}
     if path.suffix == ".py":
-        whole: Any = _read_python(path, source)
+        content: Any = _read_python(path, source)
     elif path.suffix == ".json":
-        whole = _read_json(text, source)
+        content = _read_json(text, source)
     else:
-        whole, lines = _read_yaml(text, source)
-    return Level(source, _section(whole, source), lines)
+        content, lines = _read_yaml(text, source)
+    return Level(source, _provision_section(content, source), lines)
 
 
-def _shown(path: Path) -> str:
+def _display_path(path: Path) -> str:
     absolute, here = path.absolute(), Path.cwd()
     return str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute)
 
 
-def _section(whole: Any, source: str) -> Mapping[str, object]:
-    if whole is None:
+def _provision_section(content: Any, source: str) -> Mapping[str, object]:
+    if content is None:
         return {}
-    if not isinstance(whole, Mapping):
+    if not isinstance(content, Mapping):
         raise SettingsError(
             "holds no settings",
             where=source,
             why="its top level is not a mapping of keys to values",
             fix=f"begin with {KEY}:",
         )
-    section = whole.get(KEY)
+    section = content.get(KEY)
     if section is not None and not isinstance(section, Mapping):
         raise SettingsError(
             f"{KEY} is {section!r}",

@@ -15,7 +15,7 @@ _NAMES = {"name": "the VM, instead of that of the settings; several with commas,
 _PLACEMENT = ("name", "zones", "machine_type", "gpu", "ttl", "provisioning")
 
 
-def _named(run: Run, name: str | None) -> str:
+def _vm_name(run: Run, name: str | None) -> str:
     return run.settings.name if name is None else name
 
 
@@ -113,7 +113,7 @@ def stop(run: Run, *, name: str | None = None) -> TaskResult:
     """
     from provision.commands.vm.stop import vm_stop
 
-    return vm_stop(run.project, _named(run, name))
+    return vm_stop(run.project, _vm_name(run, name))
 
 
 @command(TaskSpec("vm.start"), about=_NAMES)
@@ -125,7 +125,7 @@ def start(run: Run, *, name: str | None = None) -> TaskResult:
     """
     from provision.commands.vm.start import vm_start
 
-    return vm_start(run.project, _named(run, name))
+    return vm_start(run.project, _vm_name(run, name))
 
 
 @command(TaskSpec("vm.reset"), about=_NAMES)
@@ -133,7 +133,7 @@ def reset(run: Run, *, name: str | None = None) -> TaskResult:
     """Reset VMs like a reset button, and wait until they are ready again."""
     from provision.commands.vm.reset import vm_reset
 
-    return vm_reset(run.project, _named(run, name))
+    return vm_reset(run.project, _vm_name(run, name))
 
 
 @command(
@@ -155,7 +155,7 @@ def extend(
     """
     from provision.commands.vm.extend import vm_extend
 
-    return vm_extend(run.project, duration, _named(run, name), restart=restart)
+    return vm_extend(run.project, duration, _vm_name(run, name), restart=restart)
 
 
 @command(
@@ -166,7 +166,7 @@ def label(run: Run, labels: str, *, name: str | None = None) -> TaskResult:
     """Set or remove labels of VMs."""
     from provision.commands.vm.label import vm_label
 
-    return vm_label(run.project, labels, _named(run, name))
+    return vm_label(run.project, labels, _vm_name(run, name))
 
 
 @command(
@@ -202,7 +202,7 @@ def delete(run: Run, *, name: str | None = None, yes: bool = False) -> TaskResul
     """
     from provision.commands.vm.delete import vm_delete
 
-    return vm_delete(run.project, name=_named(run, name), yes=yes, confirm=run.confirm)
+    return vm_delete(run.project, name=_vm_name(run, name), yes=yes, confirm=run.confirm)
 
 
 @command(

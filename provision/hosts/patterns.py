@@ -50,8 +50,10 @@ class _Selection:
         return (
             (not self.included or any(_matches(host, part) for part in self.included))
             and not any(_matches(host, part) for part in self.excluded)
-            and all(_has(host, key, values, traits) for key, values in self.required.items())
-            and not any(_has(host, key, values, traits) for key, values in self.forbidden.items())
+            and all(_has_trait(host, key, values, traits) for key, values in self.required.items())
+            and not any(
+                _has_trait(host, key, values, traits) for key, values in self.forbidden.items()
+            )
         )
 
 
@@ -87,7 +89,10 @@ def select_by_name(hosts: Sequence[Host], pattern: str) -> list[Host]:
 def no_host_error(hosts: Sequence[Host], pattern: str) -> UsageError:
     """Return the error to raise for a pattern that selects none of the hosts."""
     return UsageError(
-        "the pattern selects no host", where=repr(pattern), why=_known(hosts), fix="--limit '*'"
+        "the pattern selects no host",
+        where=repr(pattern),
+        why=_list_names(hosts),
+        fix="--limit '*'",
     )
 
 
@@ -129,7 +134,7 @@ def _check_name(hosts: Sequence[Host], part: str, pattern: str) -> None:
         )
     if part != EVERYTHING and not any(_matches(host, part) for host in hosts):
         raise UsageError(
-            f"no host matches {part!r}", where=pattern, why=_known(hosts), fix="--limit '*'"
+            f"no host matches {part!r}", where=pattern, why=_list_names(hosts), fix="--limit '*'"
         )
 
 
@@ -168,7 +173,7 @@ def _nearest(word: str, words: Sequence[str]) -> str:
     return next(iter(difflib.get_close_matches(word, words, n=1)), words[0])
 
 
-def _has(host: Host, key: str, values: Sequence[str], traits: Mapping[str, Traits]) -> bool:
+def _has_trait(host: Host, key: str, values: Sequence[str], traits: Mapping[str, Traits]) -> bool:
     known = {"name": frozenset({host.name.lower()}), **traits.get(host.name, {})}
     return any(
         fnmatch.fnmatchcase(spelling, value) for spelling in known.get(key, ()) for value in values
@@ -179,7 +184,7 @@ def _matches(host: Host, part: str) -> bool:
     return part in (EVERYTHING, host.name) or fnmatch.fnmatchcase(host.name, part)
 
 
-def _known(hosts: Sequence[Host]) -> str:
+def _list_names(hosts: Sequence[Host]) -> str:
     if not hosts:
         return "the inventory is empty"
     return "known hosts: " + ", ".join(host.name for host in hosts)

@@ -21,7 +21,7 @@ TASKS = "from provision.cli import namespace_for\n\nnamespace = namespace_for(__
 
 
 @dataclass(frozen=True)
-class Ended:
+class CliResult:
     code: int
     out: str
     err: str
@@ -51,7 +51,7 @@ class Cli(Protocol):
         program: str = "provision",
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
-    ) -> Ended: ...
+    ) -> CliResult: ...
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def cli(
         program: str = "provision",
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
-    ) -> Ended:
+    ) -> CliResult:
         if program == "invoke":
             return run_process(argv(program, *words), cwd or project, {**os.environ, **(env or {})})
         with monkeypatch.context() as patch, restored_environment():
@@ -107,12 +107,12 @@ def cli(
                 code = end.code or 0
             out, err = capfd.readouterr()
         assert isinstance(code, int)
-        return Ended(code, out, err)
+        return CliResult(code, out, err)
 
     return run
 
 
-def run_process(command: list[str], cwd: Path, env: Mapping[str, str]) -> Ended:
+def run_process(command: list[str], cwd: Path, env: Mapping[str, str]) -> CliResult:
     done = subprocess.run(
         command,
         cwd=cwd,
@@ -122,7 +122,7 @@ def run_process(command: list[str], cwd: Path, env: Mapping[str, str]) -> Ended:
         timeout=60,
         check=False,
     )
-    return Ended(
+    return CliResult(
         done.returncode,
         done.stdout.decode("utf-8", "surrogateescape"),
         done.stderr.decode("utf-8", "surrogateescape"),

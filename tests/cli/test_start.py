@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Cli, Ended, run_process
+from tests.cli.conftest import Cli, CliResult, run_process
 
 
 @pytest.mark.parametrize("program", ["provision", "invoke"])
@@ -42,7 +42,9 @@ PROGRAM = 'runpy.run_module("provision", run_name="__main__", alter_sys=False)'
 STOCK = "from invoke.main import program; program.run()"
 
 
-def interrupt_import(project: Path, module: str, words: list[str], program: str = PROGRAM) -> Ended:
+def interrupt_import(
+    project: Path, module: str, words: list[str], program: str = PROGRAM
+) -> CliResult:
     """Run a command, and press Ctrl-C while it imports `module`."""
     source = INTERRUPTED.format(module=module, argv=["provision", *words]) + program
     return run_process([sys.executable, "-c", source], project, os.environ)

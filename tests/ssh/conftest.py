@@ -47,7 +47,7 @@ class Collected:
 
 
 @pytest.fixture
-def got() -> Collected:
+def collected() -> Collected:
     return Collected()
 
 

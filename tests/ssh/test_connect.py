@@ -670,13 +670,13 @@ def test_closer_aborts_attempt_from_another_thread(tmp_path: Path) -> None:
         timer.join()
 
 
-def test_closer_ends_open_connection(sshd: Fixture, got: Fixture) -> None:
+def test_closer_ends_open_connection(sshd: Fixture, collected: Fixture) -> None:
     closers: list[Callable[[], None]] = []
     transport = connect(sshd.host(), known_hosts=sshd.known_hosts, on_closer=closers.append)
     timer = threading.Timer(0.3, lambda: [close() for close in closers])
     timer.start()
     with pytest.raises(Unreachable):
-        transport.exchange("sleep 30", **got.sinks, timeout_s=30)
+        transport.exchange("sleep 30", **collected.sinks, timeout_s=30)
     timer.join()
     transport.close()
 

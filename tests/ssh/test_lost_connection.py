@@ -56,31 +56,35 @@ def test_connection_cut_at_any_byte_is_unreachable_or_done(
     assert time.monotonic() - started < 10
 
 
-def test_output_before_cut_is_delivered(sshd: Fixture, network: Network, got: Fixture) -> None:
+def test_output_before_cut_is_delivered(
+    sshd: Fixture, network: Network, collected: Fixture
+) -> None:
     relay = network.relay(("127.0.0.1", sshd.port))
     transport = connect(sshd.host(port=relay.port), known_hosts=sshd.known_hosts)
 
     def cut(data: bytes) -> None:
-        got.out.extend(data)
+        collected.out.extend(data)
         relay.drop()
 
     with pytest.raises(Unreachable, match="the connection was lost"):
         transport.exchange(
             "echo first; sleep 60; echo second", on_stdout=cut, on_stderr=print, timeout_s=30
         )
-    assert bytes(got.out) == b"first\n"
+    assert bytes(collected.out) == b"first\n"
     with pytest.raises(Unreachable):
-        transport.exchange("true", **got.sinks, timeout_s=20)
+        transport.exchange("true", **collected.sinks, timeout_s=20)
     transport.close()
 
 
-def test_silent_network_ends_at_time_limit(sshd: Fixture, network: Network, got: Fixture) -> None:
+def test_silent_network_ends_at_time_limit(
+    sshd: Fixture, network: Network, collected: Fixture
+) -> None:
     relay = network.relay(("127.0.0.1", sshd.port))
     transport = connect(sshd.host(port=relay.port), known_hosts=sshd.known_hosts)
     relay.silence()
     started = time.monotonic()
     with pytest.raises(CommandTimeout):
-        transport.exchange("true", b"x" * 10_000_000, **got.sinks, timeout_s=1)
+        transport.exchange("true", b"x" * 10_000_000, **collected.sinks, timeout_s=1)
     assert time.monotonic() - started < 4
     started = time.monotonic()
     transport.close()
@@ -88,24 +92,26 @@ def test_silent_network_ends_at_time_limit(sshd: Fixture, network: Network, got:
 
 
 @pytest.mark.slow
-def test_keepalive_detects_silent_network(sshd: Fixture, network: Network, got: Fixture) -> None:
+def test_keepalive_detects_silent_network(
+    sshd: Fixture, network: Network, collected: Fixture
+) -> None:
     relay = network.relay(("127.0.0.1", sshd.port))
     config = SshConfig(text="Host *\n ServerAliveInterval 1\n")
     transport = connect(sshd.host(port=relay.port), known_hosts=sshd.known_hosts, ssh_config=config)
     relay.silence()
     started = time.monotonic()
     with pytest.raises(Unreachable) as caught:
-        transport.exchange("sleep 60", **got.sinks, timeout_s=60)
+        transport.exchange("sleep 60", **collected.sinks, timeout_s=60)
     assert 3 < time.monotonic() - started < 10
     assert "no answer to 3 keep-alive requests" in caught.value.why
     transport.close()
 
 
 @pytest.mark.slow
-def test_keepalive_keeps_quiet_command_running(sshd: Fixture, got: Fixture) -> None:
+def test_keepalive_keeps_quiet_command_running(sshd: Fixture, collected: Fixture) -> None:
     config = SshConfig(text="Host *\n ServerAliveInterval 1\n")
     transport = connect(sshd.host(), known_hosts=sshd.known_hosts, ssh_config=config)
-    assert transport.exchange("sleep 5; echo done", **got.sinks, timeout_s=30) == 0
+    assert transport.exchange("sleep 5; echo done", **collected.sinks, timeout_s=30) == 0
     transport.close()
 
 

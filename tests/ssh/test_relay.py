@@ -67,9 +67,9 @@ def talk(port: int, data: bytes) -> bytes:
 
         sender = threading.Thread(target=send)
         sender.start()
-        got = read_all(sock)
+        collected = read_all(sock)
         sender.join()
-        return got
+        return collected
 
 
 def test_relay_delivers_and_counts_all_bytes(network: Network, echo: tuple[str, int]) -> None:
@@ -132,9 +132,9 @@ def test_cut_relay_delivers_at_most_the_limit(
 ) -> None:
     relay = network.relay(echo)
     relay.cut(after_down=limit, reset=reset)
-    got = talk(relay.port, bytes(200_000))
+    collected = talk(relay.port, bytes(200_000))
     assert relay.stats().bytes_down == limit
-    assert len(got) == limit or (reset and len(got) < limit)
+    assert len(collected) == limit or (reset and len(collected) < limit)
 
 
 def test_silent_relay_drops_data_and_keeps_connection(

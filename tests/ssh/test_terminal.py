@@ -36,7 +36,7 @@ ED = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBhAqcVaWAMCSKt6NHhRBhFcyISvgC0pbZAKHP
 
 
 @dataclass
-class Typist:
+class TerminalProcess:
     """A child process on its own terminal, with methods to type and to read the screen."""
 
     pid: int
@@ -91,9 +91,11 @@ sys.exit(run_interactive(host, body, known_hosts=known_hosts, environ=os.environ
 @pytest.fixture
 def sit_down() -> Iterator[Any]:
     """Start `run_interactive` on its own terminal."""
-    typists: list[Typist] = []
+    typists: list[TerminalProcess] = []
 
-    def start(host: Host, known_hosts: KnownHosts, body: str | None, ssh: str | None) -> Typist:
+    def start(
+        host: Host, known_hosts: KnownHosts, body: str | None, ssh: str | None
+    ) -> TerminalProcess:
         arguments = repr((host, str(known_hosts.own), body, ssh))
         environ: Mapping[str, str] = {
             **os.environ,
@@ -105,13 +107,13 @@ def sit_down() -> Iterator[Any]:
         pid, fd = pty.fork()
         if pid == 0:
             os.execve(sys.executable, [sys.executable, "-c", _PROGRAM], dict(environ))
-        typists.append(Typist(pid, fd))
+        typists.append(TerminalProcess(pid, fd))
         typists[-1].resize(33, 77)
         return typists[-1]
 
     yield start
-    for typist in typists:
-        os.close(typist.fd)
+    for terminal_process in typists:
+        os.close(terminal_process.fd)
 
 
 def place(request: pytest.FixtureRequest, kind: str) -> tuple[Host, KnownHosts, str | None]:
@@ -136,14 +138,12 @@ def test_program_gets_terminal_size_and_returns_status(
     request: pytest.FixtureRequest, sit_down: Fixture, kind: str
 ) -> None:
     host, known, ssh = place(request, kind)
-    body = (
-        'test -t 0 && test -t 1 && echo "is a terminal"; read x; stty size; echo "got <$x>"; exit 7'
-    )
-    typist = sit_down(host, known, body, ssh)
-    typist.read_until("is a terminal")
-    typist.type("hello\n")
-    assert "33 77" in typist.read_until("got <hello>")
-    assert typist.status() == 7
+    body = 'test -t 0 && test -t 1 && echo "is a terminal"; read x; stty size; echo "got <$x>"; exit 7'
+    terminal_process = sit_down(host, known, body, ssh)
+    terminal_process.read_until("is a terminal")
+    terminal_process.type("hello\n")
+    assert "33 77" in terminal_process.read_until("got <hello>")
+    assert terminal_process.status() == 7
 
 
 @KINDS
@@ -151,15 +151,15 @@ def test_control_c_reaches_remote_program_only(
     request: pytest.FixtureRequest, sit_down: Fixture, kind: str
 ) -> None:
     host, known, ssh = place(request, kind)
-    typist = sit_down(
+    terminal_process = sit_down(
         host, known, "trap 'echo caught' INT; echo waiting; sleep 30; echo after; exit 3", ssh
     )
-    typist.read_until("waiting\r\n")
+    terminal_process.read_until("waiting\r\n")
     time.sleep(0.2)
-    typist.type("\x03")
-    typist.read_until("caught")
-    typist.read_until("after")
-    assert typist.status() == 3
+    terminal_process.type("\x03")
+    terminal_process.read_until("caught")
+    terminal_process.read_until("after")
+    assert terminal_process.status() == 3
 
 
 @KINDS
@@ -167,15 +167,15 @@ def test_window_resize_is_forwarded(
     request: pytest.FixtureRequest, sit_down: Fixture, kind: str
 ) -> None:
     host, known, ssh = place(request, kind)
-    typist = sit_down(
+    terminal_process = sit_down(
         host, known, "trap 'stty size' WINCH; echo waiting; while :; do sleep 0.1; done", ssh
     )
-    typist.read_until("waiting")
+    terminal_process.read_until("waiting")
     time.sleep(0.3)
-    typist.resize(41, 99)
-    typist.read_until("41 99")
-    typist.type("\x03")
-    typist.status()
+    terminal_process.resize(41, 99)
+    terminal_process.read_until("41 99")
+    terminal_process.type("\x03")
+    terminal_process.status()
 
 
 @KINDS
@@ -183,17 +183,17 @@ def test_no_body_starts_login_shell(
     request: pytest.FixtureRequest, sit_down: Fixture, kind: str
 ) -> None:
     host, known, ssh = place(request, kind)
-    typist = sit_down(host, known, None, ssh)
-    typist.type("echo $((6 * 7)); exit 5\n")
-    typist.read_until("42")
-    assert typist.status() == 5
+    terminal_process = sit_down(host, known, None, ssh)
+    terminal_process.type("echo $((6 * 7)); exit 5\n")
+    terminal_process.read_until("42")
+    assert terminal_process.status() == 5
 
 
 @pytest.mark.parametrize("ssh", ["ssh", None])
 def test_changed_host_key_aborts(sshd: Fixture, sit_down: Fixture, ssh: str | None) -> None:
-    typist = sit_down(sshd.host(host_key=ED), sshd.known_hosts, "echo in; exit 0", ssh)
-    assert typist.status() != 0
-    assert "in\r\n" not in typist.seen
+    terminal_process = sit_down(sshd.host(host_key=ED), sshd.known_hosts, "echo in; exit 0", ssh)
+    assert terminal_process.status() != 0
+    assert "in\r\n" not in terminal_process.seen
 
 
 @pytest.mark.parametrize("ssh", ["ssh", None])
@@ -295,7 +295,7 @@ def test_pinned_file_holds_only_keys_of_the_host(tmp_path: Path) -> None:
         assert nothing is None
 
 
-def test_body_reaches_host_unchanged(sshd: Fixture, got: Fixture) -> None:
+def test_body_reaches_host_unchanged(sshd: Fixture, collected: Fixture) -> None:
     from provision.hosts.ssh.connection import connect
 
     transport = connect(sshd.host(), known_hosts=sshd.known_hosts)
@@ -303,22 +303,22 @@ def test_body_reaches_host_unchanged(sshd: Fixture, got: Fixture) -> None:
     assert (
         transport.exchange(
             remote_command(command("printf", "<%s>", *words), become=False),
-            **got.sinks,
+            **collected.sinks,
             timeout_s=20,
         )
         == 0
     )
-    assert bytes(got.out).decode() == "".join(f"<{word}>" for word in words)
-    got.out.clear()
+    assert bytes(collected.out).decode() == "".join(f"<{word}>" for word in words)
+    collected.out.clear()
     assert (
         transport.exchange(
             remote_command(script('echo "$p"', p=RemotePath("/etc/x")), become=False),
-            **got.sinks,
+            **collected.sinks,
             timeout_s=20,
         )
         == 0
     )
-    assert bytes(got.out) == b"/etc/x\n"
+    assert bytes(collected.out) == b"/etc/x\n"
     transport.close()
 
 
