@@ -138,7 +138,9 @@ def test_program_gets_terminal_size_and_returns_status(
     request: pytest.FixtureRequest, sit_down: Fixture, kind: str
 ) -> None:
     host, known, ssh = place(request, kind)
-    body = 'test -t 0 && test -t 1 && echo "is a terminal"; read x; stty size; echo "got <$x>"; exit 7'
+    body = (
+        'test -t 0 && test -t 1 && echo "is a terminal"; read x; stty size; echo "got <$x>"; exit 7'
+    )
     terminal_process = sit_down(host, known, body, ssh)
     terminal_process.read_until("is a terminal")
     terminal_process.type("hello\n")
