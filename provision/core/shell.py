@@ -180,14 +180,12 @@ def script(
 def shell_text(path: Path, *uses: str) -> str:
     """The text of a script file as it is sent to a host, behind the files that `uses` names.
 
-    Comment lines and empty lines are left out, so that comments cost nothing on the wire.
+    Comment lines, empty lines and indentation are left out: they cost nothing on the wire.
     """
     files = [*(PACKAGE / name for name in uses), path]
-    lines = (line for file in files for line in file.read_text(encoding="utf-8").splitlines())
-    return (
-        "\n".join(line for line in lines if line.strip() and not line.lstrip().startswith("#"))
-        + "\n"
-    )
+    text = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    lines = (line.lstrip() for line in text.splitlines())
+    return "".join(f"{line}\n" for line in lines if line and not line.startswith("#"))
 
 
 def command(*words: Argument) -> Script:

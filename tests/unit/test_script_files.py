@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from provision.core.shell import shell_text
 from tests.shells.worlds import World
 from tests.unit.shelltexts import shellchecked_as_it_stands, unparsed
 
@@ -102,6 +104,27 @@ def test_every_file_states_its_purpose_and_its_inputs_first() -> None:
         if (problem := header_problem(file.read_text(encoding="utf-8")))
     }
     assert problems == {}
+
+
+INDENTED_STRINGS = frozenset({"mps/status/gpu_holders.sh"})
+"""Files with a string of several lines whose indentation does not matter: an awk program."""
+NOT_SENT = ("testing/",)
+
+
+def canonical_form(text: str) -> str:
+    """The text as bash prints it back: without comments and indentation, with its strings."""
+    code = f"f() {{\n{text}\n}}\ndeclare -f f"
+    return subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_text_that_is_sent_differs_from_its_file_only_in_comments_and_indentation() -> None:
+    different = {
+        name
+        for file in FILES
+        if not (name := file.relative_to(PACKAGE).as_posix()).startswith(NOT_SENT)
+        and canonical_form(file.read_text(encoding="utf-8")) != canonical_form(shell_text(file))
+    }
+    assert different == INDENTED_STRINGS
 
 
 @pytest.mark.lint
