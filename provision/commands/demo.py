@@ -1,4 +1,4 @@
-"""A tour of the main job on a private mock."""
+"""demo: a tour of the main job on a mock of its own."""
 
 from __future__ import annotations
 
@@ -35,34 +35,39 @@ from provision.project.project import Project
 from provision.settings import Settings
 
 PROGRAM = '''\
-"""What the tour runs in the worker container."""
+"""The program of the tour, for the worker container."""
 
 import os
 import sys
 
 print("hello from the worker:", " ".join(sys.argv[1:]))
-print("OMP_NUM_THREADS =", os.environ["OMP_NUM_THREADS"], "(one SDK process per vCPU shares the cores)")
+threads = os.environ["OMP_NUM_THREADS"]
+print("OMP_NUM_THREADS =", threads, "(one SDK process per vCPU shares the cores)")
 '''
 NAME = "dev"
+_SHOWN_LINES = 12
+_TYPED = b"PS1='worker$ '\necho attached to $(tty)\nexit\n"
 
 
 def demo(project: Project) -> TaskResult:
-    """Walk from `vm.create` to `vm.delete` on a mock of its own, and remove every trace of it; ends at the first step that fails."""
-    with _private(project) as tour:
-        steps = []
+    """Run the main job from `vm.create` to `vm.delete` on a mock of its own, and remove the mock.
+
+    Ends with the exit code of the first step that fails.
+    """
+    with _tour_project(project) as tour:
+        results = []
         for title, step in _steps(tour):
             project.emit(Note(f"\n$ {project.program_argv0} {title}"))
-            done = step()
-            if done.text:
-                project.emit(Note(done.text))
-            steps.append({"task": title, "exit": done.exit_code})
-            if done.exit_code:
-                return TaskResult({"steps": steps}, done.exit_code, f"the tour ended at {title}")
-    count = len(steps)
-    return TaskResult(
-        {"steps": steps},
-        text=f"\n{count} of {count} steps done; the mock is gone and nothing was billed",
-    )
+            result = step()
+            if result.text:
+                project.emit(Note(result.text))
+            results.append({"task": title, "exit": result.exit_code})
+            if result.exit_code:
+                ended = f"the tour ended at {title}"
+                return TaskResult({"steps": results}, result.exit_code, ended)
+    count = len(results)
+    text = f"\n{count} of {count} steps done; the mock is gone and nothing was billed"
+    return TaskResult({"steps": results}, text=text)
 
 
 def _steps(tour: Project) -> list[tuple[str, Callable[[], TaskResult]]]:
@@ -88,21 +93,25 @@ def _steps(tour: Project) -> list[tuple[str, Callable[[], TaskResult]]]:
     ]
 
 
-def _first_lines(done: TaskResult, count: int = 12) -> TaskResult:
-    lines = done.text.splitlines()
-    more = f"\n… {len(lines) - count} more lines" if len(lines) > count else ""
-    return replace(done, text="\n".join(lines[:count]) + more)
+def _first_lines(result: TaskResult) -> TaskResult:
+    """The result with the first lines of its text."""
+    lines = result.text.splitlines()
+    hidden = len(lines) - _SHOWN_LINES
+    more = f"\n… {hidden} more lines" if hidden > 0 else ""
+    return replace(result, text="\n".join(lines[:_SHOWN_LINES]) + more)
 
 
 @contextlib.contextmanager
-def _private(project: Project) -> Iterator[Project]:
-    """A session with default settings whose state, project and mock lie in a folder that goes away."""
+def _tour_project(project: Project) -> Iterator[Project]:
+    """A project with default settings whose state and mock are in a temporary folder."""
     project.state_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="demo-", dir=project.state_dir) as folder:
         project_dir = Path(folder) / "project"
         project_dir.mkdir()
         (project_dir / "hello.py").write_text(PROGRAM, encoding="utf-8")
-        subprocess.run(["git", "init", "-q", str(project_dir)], check=True, env=_plain_git(project))
+        subprocess.run(
+            ["git", "init", "-q", str(project_dir)], check=True, env=_git_environment(project)
+        )
         tour = replace(
             project,
             settings=Settings.from_levels([]),
@@ -116,29 +125,30 @@ def _private(project: Project) -> Iterator[Project]:
             shutil.rmtree(tour.home, ignore_errors=True)
 
 
-def _plain_git(project: Project) -> dict[str, str]:
+def _git_environment(project: Project) -> dict[str, str]:
+    """The environment for git without the user's configuration."""
     return {**project.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
 
 
 def _shell(tour: Project) -> TaskResult:
-    """`dev.shell` on a terminal of its own, with a few lines typed into it."""
+    """Run `dev.shell` on a terminal of its own, and type a few lines into it."""
     environ = {**tour.environ, "XDG_STATE_HOME": str(tour.state_dir.parent), "TERM": "dumb"}
     environ = {name: value for name, value in environ.items() if not name.startswith("INVOKE_")}
-    ours, theirs = pty.openpty()
+    master, slave = pty.openpty()
     argv = [sys.executable, "-m", "provision", "dev.shell"]
     with subprocess.Popen(
         argv,
         cwd=tour.project_dir,
         env=environ,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
         start_new_session=True,
     ) as child:
-        os.close(theirs)
-        os.write(ours, b"PS1='worker$ '\necho attached to $(tty)\nexit\n")
-        text = b"".join(_read(ours))
-        os.close(ours)
+        os.close(slave)
+        os.write(master, _TYPED)
+        text = b"".join(_read(master))
+        os.close(master)
     shown = [
         line
         for line in text.decode("utf-8", "replace").replace("\r", "").splitlines()
@@ -150,6 +160,7 @@ def _shell(tour: Project) -> TaskResult:
 
 
 def _read(handle: int) -> Iterator[bytes]:
-    with contextlib.suppress(OSError):  # the terminal's other side is closed
+    """What the other side of a terminal prints until it closes it."""
+    with contextlib.suppress(OSError):  # raised once the other side is closed
         while data := os.read(handle, 4096):
             yield data

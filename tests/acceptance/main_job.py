@@ -1,4 +1,4 @@
-"""The main job, from `vm.create` to `vm.delete`, walked through the use cases on whatever world it is given."""
+"""The main job, from `vm.create` to `vm.delete`, through the commands, on mock or lab."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ sys.exit(7)
 
 @dataclass
 class World:
-    """Where the scenario is walked: settings that lead to a host, a project folder, and a way to reboot the host."""
+    """The environment of the scenario: settings with a host, a project folder, a way to reboot."""
 
     settings: Settings
     state_dir: Path
@@ -54,14 +54,14 @@ class World:
     reboot: Callable[[], None]
     environ: dict[str, str]
     put_object: Callable[[str, str, bytes], None] | None = None
-    """Puts an object into a bucket that the host's toolbox can copy from."""
+    """Writes an object into a bucket that the host's toolbox can copy from."""
     stdout: bytearray = field(default_factory=bytearray)
     stderr: bytearray = field(default_factory=bytearray)
     events: list[Event] = field(default_factory=list)
 
     @property
     def project(self) -> Project:
-        """A fresh session, as each command has its own."""
+        """A new project for each command."""
         return Project(
             settings=self.settings,
             state_dir=self.state_dir,
@@ -84,12 +84,12 @@ class World:
 
 
 def recap(done: TaskResult, host: str) -> dict[str, Any]:
-    """The host's part of the document, which must be JSON."""
+    """The host's part of the document, after a round trip through JSON."""
     return dict(json.loads(json.dumps(done.document))["hosts"][host])
 
 
-def unchanged(done: TaskResult, host: str) -> None:
-    """Everything verified, nothing changed, one exchange."""
+def assert_unchanged(done: TaskResult, host: str) -> None:
+    """Assert that everything was verified and nothing changed, in one exchange."""
     found = recap(done, host)
     differing = [
         (result["resource"], result["status"], result["diff"])
@@ -101,8 +101,8 @@ def unchanged(done: TaskResult, host: str) -> None:
     assert found["round_trips"] == 1
 
 
-def changed(done: TaskResult, host: str, *resources: str) -> dict[str, Any]:
-    """It worked, and at least these resources changed. Exchanges: one to look, one for each wave that changed."""
+def assert_changed(done: TaskResult, host: str, *resources: str) -> dict[str, Any]:
+    """Assert that the run succeeded and at least these resources changed; the host's document."""
     found = recap(done, host)
     failed = [
         (result["resource"], result.get("error"))
@@ -117,7 +117,7 @@ def changed(done: TaskResult, host: str, *resources: str) -> dict[str, Any]:
 
 
 def walk(world: World) -> None:
-    """The whole main job once, each step twice: the second time nothing changes and one exchange says so."""
+    """The whole main job; the second run of each step changes nothing, in one exchange."""
     _create(world)
     _image(world)
     _container(world)
@@ -129,25 +129,28 @@ def walk(world: World) -> None:
 
 def _create(world: World) -> None:
     done = vm_create(world.project, world.host, HERE)
-    changed(done, world.host)
+    assert_changed(done, world.host)
     assert done.document["vm"]["name"] == world.host
-    unchanged(vm_create(world.project, world.host, HERE), world.host)
-    unchanged(vm_provision(world.project, HERE), world.host)
+    assert_unchanged(vm_create(world.project, world.host, HERE), world.host)
+    assert_unchanged(vm_provision(world.project, HERE), world.host)
     assert vm_show(world.project, world.host).document["vm"]["name"] == world.host
     check = vm_provision(world.project, replace(HERE, check=True))
-    unchanged(check, world.host)
+    assert_unchanged(check, world.host)
     assert vm_ssh(world.project, HERE, ["sh", "-c", "exit 5"]).exit_code == 5
     _copy(world)
 
 
 def _copy(world: World) -> None:
-    """A folder as one tar stream, and a bucket through toolbox, into a folder with a name that a shell would trip over."""
+    """Copy a folder and a bucket to folders whose names need quoting."""
     folder = world.project_dir.parent / "it's a folder"
     folder.mkdir(exist_ok=True)
     (folder / "$(x) ü.txt").write_text("text")
     there = "/home/it's $(there)"
     assert vm_copy(world.project, HERE, str(folder), there).exit_code == 0
-    found = 'cd "${PROVISION_MOCK_ROOT-}/home/it\'s \\$(there)" && test "$(cat "it\'s a folder/\\$(x) ü.txt")" = text'
+    found = (
+        'cd "${PROVISION_MOCK_ROOT-}/home/it\'s \\$(there)" && '
+        'test "$(cat "it\'s a folder/\\$(x) ü.txt")" = text'
+    )
     assert vm_ssh(world.project, HERE, ["sh", "-c", found]).exit_code == 0
     if world.put_object:
         world.put_object("bucket", "gpu/model.bin", b"weights")
@@ -159,12 +162,12 @@ def _copy(world: World) -> None:
 def _image(world: World) -> None:
     rendered = image_render(world.project)
     assert 'ENTRYPOINT ["/opt/apache/beam/boot"]' in rendered.text
-    found = changed(image_build(world.project, HERE), world.host, "image")
+    found = assert_changed(image_build(world.project, HERE), world.host, "image")
     assert found["round_trips"] == 2
     assert any(
         isinstance(event, OutputLine) and event.text.startswith("Step 1/") for event in world.events
     )
-    unchanged(image_build(world.project, HERE), world.host)
+    assert_unchanged(image_build(world.project, HERE), world.host)
 
 
 def _container(world: World) -> None:
@@ -177,15 +180,15 @@ def _container(world: World) -> None:
     assert status["image"] == "ok"
     assert status["mps-as-chosen"] == "unknown"  # it depends on a container that would change
 
-    changed(dev_up(world.project, HERE), world.host, "container", "worker-steps")
-    unchanged(dev_up(world.project, HERE), world.host)
+    assert_changed(dev_up(world.project, HERE), world.host, "container", "worker-steps")
+    assert_unchanged(dev_up(world.project, HERE), world.host)
 
     other = world.with_settings(
         worker=world.settings.worker.model_copy(update={"env": {"MARK": "it's other"}})
     )
-    changed(dev_up(other.project, HERE), world.host, "container")
+    assert_changed(dev_up(other.project, HERE), world.host, "container")
     assert world.program(["printenv", "MARK"]) == (0, "it's other\n")
-    changed(dev_up(world.project, HERE), world.host, "container")
+    assert_changed(dev_up(world.project, HERE), world.host, "container")
 
 
 def _code(world: World) -> None:
@@ -232,27 +235,27 @@ def _run(world: World) -> str:
 def _mps(world: World) -> None:
     assert mps_status(world.project, HERE).document["daemon"] is False
     mode = mps_status(world.project, HERE).document["compute_mode"]
-    changed(mps_enable(world.project, HERE), world.host, "mps", "mps-steps")
-    unchanged(mps_enable(world.project, HERE), world.host)
+    assert_changed(mps_enable(world.project, HERE), world.host, "mps", "mps-steps")
+    assert_unchanged(mps_enable(world.project, HERE), world.host)
     status = mps_status(world.project, HERE)
     assert status.exit_code == 0
     assert status.document["daemon"] is True
     assert status.document["server"]["state"] == "ACTIVE"
     assert status.document["compute_mode"] == mode
-    unchanged(dev_up(world.project, HERE), world.host)
+    assert_unchanged(dev_up(world.project, HERE), world.host)
 
 
 def _reboot(world: World) -> None:
-    """Lose what Container-Optimized OS loses: the boot script brings everything back, and the probes see no difference."""
+    """After a reboot the boot script has restored everything, and the probes find no difference."""
     world.reboot()
-    unchanged(dev_up(world.project, HERE), world.host)
+    assert_unchanged(dev_up(world.project, HERE), world.host)
     assert mps_status(world.project, HERE).document["server"]["state"] == "ACTIVE"
 
 
 def _end(world: World) -> None:
     mode = mps_status(world.project, HERE).document["compute_mode"]
-    changed(mps_disable(world.project, HERE), world.host, "mps", "mps-steps")
-    unchanged(mps_disable(world.project, HERE), world.host)
+    assert_changed(mps_disable(world.project, HERE), world.host, "mps", "mps-steps")
+    assert_unchanged(mps_disable(world.project, HERE), world.host)
     assert mps_status(world.project, HERE).document["compute_mode"] == mode
     assert (
         world.program(["sh", "-c", "ls -d /run/mps/pipe /run/mps/log 2>/dev/null | wc -l"])[
@@ -260,6 +263,6 @@ def _end(world: World) -> None:
         ].strip()
         == "0"
     )
-    changed(dev_down(world.project, HERE), world.host, "container", "worker-steps")
-    unchanged(dev_down(world.project, HERE), world.host)
+    assert_changed(dev_down(world.project, HERE), world.host, "container", "worker-steps")
+    assert_unchanged(dev_down(world.project, HERE), world.host)
     assert vm_delete(world.project, world.host, yes=True, confirm=None).exit_code == 0

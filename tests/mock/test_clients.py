@@ -16,7 +16,7 @@ import pytest
 
 from provision.commands.dev.exec import dev_exec
 from provision.commands.dev.run import dev_run
-from provision.commands.dev.shared.clients import lines as lines_module
+from provision.commands.dev.shared.clients import lines as client_lines
 from provision.commands.dev.shared.clients import run as clients_run
 from provision.commands.dev.shared.clients.lines import NumberedLines
 from provision.commands.dev.shared.clients.output import ClientsOutput
@@ -33,14 +33,14 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
-    """A host with eight CPUs and a running container."""
+    """A mock host with eight CPUs and a running container."""
     with MockHost(shell=SHELL) as host:
         made = Shared(tmp_path_factory.mktemp("clients"), host)
         assert made.up().exit_code == 0
         yield made
 
 
-def test_they_start_together_are_told_apart_and_the_worst_status_counts(box: Shared) -> None:
+def test_clients_start_together_with_numbered_lines_and_worst_status(box: Shared) -> None:
     source = 'echo "it\'s $0"; echo "to stderr" >&2; printf "no line end"; exit 3'
     done = dev_exec(box.project, HERE, ["sh", "-c", source, "a 'b' $(c)"], count=3)
     lines = box.out.decode().splitlines()
@@ -72,11 +72,12 @@ mine.write_text("")
 deadline = time.monotonic() + 30
 while len(list(pathlib.Path().glob("here-*"))) < 4 and time.monotonic() < deadline:
     time.sleep(0.01)
-print(len(list(pathlib.Path().glob("here-*"))), os.environ["OMP_NUM_THREADS"], os.environ["MKL_NUM_THREADS"])
+variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+print(len(list(pathlib.Path().glob("here-*"))), *map(os.environ.get, variables))
 """
 
 
-def test_each_gets_its_share_of_the_threads_unless_told_otherwise(box: Shared) -> None:
+def test_clients_share_threads_unless_settings_set_them(box: Shared) -> None:
     project = box.folder / "project"
     project.mkdir(exist_ok=True)
     subprocess.run(["git", "init", "-q", str(project)], check=True)
@@ -94,7 +95,7 @@ def test_each_gets_its_share_of_the_threads_unless_told_otherwise(box: Shared) -
     assert set(box.out.decode().split()[1::2]) == {"1"}, "never none"
 
 
-def test_what_cannot_be_run_says_so_for_each(box: Shared) -> None:
+def test_unknown_program_fails_for_each_client(box: Shared) -> None:
     done = dev_exec(box.project, HERE, ["no-such-program"], count=2)
     assert done.exit_code == 127
     assert len(re.findall(r"(?m)^\[[12]\] sh: .*not found$", box.err.decode())) == 2, (
@@ -106,11 +107,11 @@ def test_what_cannot_be_run_says_so_for_each(box: Shared) -> None:
 
 def _other(box: Shared) -> Project:
     made = Shared(box.folder, box.host)
-    made.set(worker={"name": "nobody"})
+    made.set(worker={"name": "other"})
     return made.project
 
 
-def test_who_does_not_come_to_the_start_holds_up_nobody_for_ever(
+def test_client_missing_at_the_barrier_ends_the_run(
     box: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clients_run, "BARRIER_S", 1)
@@ -126,12 +127,12 @@ def test_who_does_not_come_to_the_start_holds_up_nobody_for_ever(
     assert caught.value.why == "0 of 3 started within 1 s"
 
 
-def test_a_program_that_is_killed_has_its_status(box: Shared) -> None:
+def test_killed_client_has_status_137(box: Shared) -> None:
     done = dev_exec(box.project, HERE, ["sh", "-c", "kill -KILL $$"], count=2)
     assert [each["status"] for each in done.document["clients"]] == [137, 137]
 
 
-def test_the_end_of_the_connection_ends_them_all(box: Shared) -> None:
+def test_lost_connection_ends_all_clients(box: Shared) -> None:
     ended: list[Unreachable] = []
 
     def run() -> None:
@@ -155,7 +156,7 @@ def test_the_end_of_the_connection_ends_them_all(box: Shared) -> None:
 
 @contextmanager
 def ctrl_c(holds: Callable[[], bool]) -> Iterator[None]:
-    """Ctrl-C as soon as it holds."""
+    """Press Ctrl-C as soon as `holds` is true."""
 
     def press() -> None:
         if eventually(holds, 30):
@@ -172,7 +173,7 @@ def ctrl_c(holds: Callable[[], bool]) -> Iterator[None]:
     ["sleep 66.66", "trap '' TERM; sleep 66.66; sleep 66.66"],
     ids=["obeys", "ignores SIGTERM"],
 )
-def test_ctrl_c_tells_how_far_each_came_and_leaves_nothing(box: Shared, source: str) -> None:
+def test_ctrl_c_ends_all_clients_and_reports_each(box: Shared, source: str) -> None:
     project = box.project
     program = f"mkdir first 2>/dev/null && {{ sleep 0.3; exit 4; }}; echo here; {source}"
     box.inside('rm -rf "$PROVISION_MOCK_ROOT/workspace/first"')
@@ -217,20 +218,20 @@ def test_ctrl_c_tells_how_far_each_came_and_leaves_nothing(box: Shared, source: 
 
 
 def running(box: Shared, pattern: str) -> str:
-    """How many processes of the container there are."""
+    """The number of processes of the container whose command line matches."""
     return box.inside(
         f"cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c '{pattern}'"
     ).strip()
 
 
-def test_who_never_began_is_told_apart_from_who_was_interrupted() -> None:
+def test_table_separates_interrupted_and_not_started() -> None:
     done = interrupted_result([Client(1, "worker", 1700000000, 10.0), Client(2)])
     assert [line.split()[-1] for line in done.text.splitlines()[2:4]] == ["interrupted", "started"]
     assert done.text.splitlines()[3].endswith("not started")
 
 
 @pytest.mark.slow
-def test_in_containers_they_are_spread(box: Shared) -> None:
+def test_clients_are_distributed_over_containers(box: Shared) -> None:
     box.set(topology="containers", worker={"processes": 2})
     box.up()
     done = dev_exec(box.project, HERE, ["true"], count=3)
@@ -251,10 +252,10 @@ def framed(key: str, data: bytes) -> bytes:
     )
 
 
-def test_pieces_of_a_stream_are_put_together() -> None:
+def test_pieces_of_streams_are_joined_to_lines() -> None:
     out, err = bytearray(), bytearray()
-    told = ClientsOutput("t0k", 2, out.extend, err.extend)
-    said = b"".join(
+    output = ClientsOutput("t0k", 2, out.extend, err.extend)
+    stream = b"".join(
         [
             b"what a login shell prints\n",
             framed("1.err", b":t0k: begin 1700000000 10.00 worker\n"),
@@ -268,9 +269,9 @@ def test_pieces_of_a_stream_are_put_together() -> None:
             framed("2.err", b"after all:t0"),
         ]
     )
-    for byte in said:
-        told(bytes([byte]))
-    told.close()
+    for byte in stream:
+        output(bytes([byte]))
+    output.close()
     assert out == b"[2] half a line\n[1] rest\n"
     assert re.sub(rb"\d\d:\d\d:\d\d", b"NOW", err).splitlines() == [
         b"[1] starts NOW",
@@ -279,7 +280,7 @@ def test_pieces_of_a_stream_are_put_together() -> None:
         b"[1] ends after 2.50 s, status 0",
         b"[2] after all:t0",
     ]
-    assert clients_result(told.clients[:1]).document["seconds"] == 2.5
+    assert clients_result(output.clients[:1]).document["seconds"] == 2.5
 
 
 @pytest.mark.parametrize(
@@ -290,17 +291,20 @@ def test_pieces_of_a_stream_are_put_together() -> None:
         "printf '\\r90%%' >&2; printf '\\0\\377' >&2",
     ],
 )
-def test_a_last_line_without_an_end_leaves_the_record_alone(box: Shared, source: str) -> None:
+def test_last_line_without_newline_does_not_hide_the_end_mark(box: Shared, source: str) -> None:
     done = dev_exec(box.project, HERE, ["sh", "-c", source], count=2)
     assert (done.exit_code, [each["status"] for each in done.document["clients"]]) == (0, [0, 0])
     assert len(re.findall(rb"(?m)^\[[12]\] ends after \d+\.\d\d s, status 0$", box.err)) == 2
 
 
-def test_progress_is_seen_as_it_comes(box: Shared) -> None:
-    """A line that a carriage return ends or begins is not held back until a line end comes."""
+def test_progress_lines_are_forwarded_at_once(box: Shared) -> None:
+    """A line that begins or ends with a carriage return is forwarded before its line end."""
     box.inside('rm -f "$PROVISION_MOCK_ROOT/workspace/go"')
     project = box.project
-    source = "printf 'a\\r'; printf '\\rb' >&2; until test -e go; do sleep 0.05; done; printf '\\rc\\n' >&2"
+    source = (
+        "printf 'a\\r'; printf '\\rb' >&2; until test -e go; do sleep 0.05; done; "
+        "printf '\\rc\\n' >&2"
+    )
     thread = threading.Thread(
         target=dev_exec, args=(project, HERE, ["sh", "-c", source]), kwargs={"count": 1}
     )
@@ -325,7 +329,7 @@ def test_progress_is_seen_as_it_comes(box: Shared) -> None:
         (b"", b""),
     ],
 )
-def test_lines_get_the_number_in_front(data: bytes, lines: bytes) -> None:
+def test_lines_are_prefixed_with_client_number(data: bytes, lines: bytes) -> None:
     said = bytearray()
     whole = NumberedLines(1, said.extend)
     whole(data)
@@ -340,8 +344,8 @@ def test_lines_get_the_number_in_front(data: bytes, lines: bytes) -> None:
         assert said == lines
 
 
-def test_a_line_without_an_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines_module, "_LONGEST_LINE_BYTES", 10)
+def test_oversized_line_is_forwarded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_lines, "_LONGEST_LINE_BYTES", 10)
     said = bytearray()
     lines = NumberedLines(1, said.extend)
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""The code-run-code loop where it is used hard: two runs at once, trees that change shape, and whose failure it was."""
+"""The code-run-code loop: runs side by side, changed trees, and the origin of failures."""
 
 from __future__ import annotations
 
@@ -105,7 +105,9 @@ def on_stdin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_the_loop(loop: Loop, on_stdin: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_dev_run_sends_changes_and_dev_shell_returns_status(
+    loop: Loop, on_stdin: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     _two_at_once(loop)
     _shapes(loop)
     _ignored(loop)
@@ -170,9 +172,7 @@ def _shell(loop: Loop, typed: Path, capfd: pytest.CaptureFixture[str]) -> None:
         loop.run("show.sh")
 
 
-def test_a_host_that_is_not_reached_is_not_the_programs_failure(
-    tmp_path: Path, on_stdin: Path
-) -> None:
+def test_unreachable_host_is_not_reported_as_program_status(tmp_path: Path, on_stdin: Path) -> None:
     with MockHost() as mock:
         loop = Loop(tmp_path, mock)
         project, _ = loop.project()
@@ -188,7 +188,7 @@ def test_a_host_that_is_not_reached_is_not_the_programs_failure(
         assert "refused" in caught.value.why
 
 
-def test_a_copy_goes_to_every_host_and_says_where_it_did_not(tmp_path: Path, cos: MockHost) -> None:
+def test_copy_to_several_hosts_reports_failed_ones(tmp_path: Path, cos: MockHost) -> None:
     source = tmp_path / "data"
     source.mkdir()
     (source / "x").write_text("text")
@@ -224,7 +224,7 @@ def test_a_copy_goes_to_every_host_and_says_where_it_did_not(tmp_path: Path, cos
 
 
 @pytest.mark.slow
-def test_a_file_is_named_from_here_or_from_the_project(
+def test_dev_run_finds_file_in_current_or_project_folder(
     loop: Loop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     project, _ = loop.project()

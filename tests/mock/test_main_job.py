@@ -52,6 +52,6 @@ def mock_world(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.mark.timeout(240)
-def test_the_main_job_on_the_mock(mock_world: World) -> None:
+def test_main_job_on_mock(mock_world: World) -> None:
     walk(mock_world)
     assert vm_list(mock_world.project).document == {"vms": []}

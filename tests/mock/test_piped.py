@@ -1,4 +1,4 @@
-"""What is piped to `dev.exec` and `dev.run` reaches the program, and its end does; the lifeline holds all the same."""
+"""Standard input of `dev.exec` and `dev.run`, and the end of programs that read it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def worker(mock: MockHost, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, Callable[[bytes], None], Callable[[], None]]]:
-    """The end that is read, what writes into the other one, and what ends that."""
+    """The reading end of a pipe, a function that writes into it, and one that closes it."""
     ours, theirs = os.pipe()
     is_open = [True]
 
@@ -66,7 +66,7 @@ Pipe = tuple[int, Callable[[bytes], None], Callable[[], None]]
 
 
 def running(mock: MockHost, mark: str) -> bool:
-    """Whether a process of the host carries this word."""
+    """True where `sleep MARK` runs on the host."""
     _, text = mock.run_as_root(["sh", "-c", "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '"])
     return f"sleep {mark}" in text
 
@@ -81,7 +81,7 @@ def gone(mock: MockHost, mark: str) -> bool:
 
 
 @pytest.mark.slow
-def test_what_is_piped_arrives_byte_for_byte(worker: Project, pipe: Pipe) -> None:
+def test_piped_input_arrives_unchanged(worker: Project, pipe: Pipe) -> None:
     reads, write, end = pipe
     data = bytes(range(256)) * 4096 * 3
     writer = threading.Thread(target=lambda: (write(data), end()))
@@ -92,14 +92,14 @@ def test_what_is_piped_arrives_byte_for_byte(worker: Project, pipe: Pipe) -> Non
     assert out == data
 
 
-def test_a_file_is_read_to_its_end(worker: Project, tmp_path: Path) -> None:
+def test_program_reads_file_to_its_end(worker: Project, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("one\ntwo\n")
     with (tmp_path / "in").open() as file:
         done, out = ran(worker, file.fileno(), "sh", "-c", "wc -l; exit 7")
     assert (done.exit_code, out.split()) == (7, [b"2"])
 
 
-def test_it_answers_while_more_is_to_come(worker: Project, pipe: Pipe) -> None:
+def test_output_is_streamed_while_input_is_open(worker: Project, pipe: Pipe) -> None:
     reads, write, end = pipe
     heard = threading.Event()
 
@@ -122,18 +122,18 @@ def test_it_answers_while_more_is_to_come(worker: Project, pipe: Pipe) -> None:
 @pytest.mark.parametrize(
     "words", [("sh", "-c", "exit 3"), ("sh", "-c", "head -c 1 >/dev/null; exit 3")]
 )
-def test_a_program_that_reads_little_ends_though_the_pipe_stays_open(
+def test_program_ends_while_pipe_stays_open(
     worker: Project, pipe: Pipe, words: tuple[str, ...]
 ) -> None:
     pipe[1](b"some")
     assert ran(worker, pipe[0], *words)[0].exit_code == 3
 
 
-def test_without_anything_to_read_there_is_the_end(worker: Project) -> None:
+def test_program_without_input_reads_end_of_file(worker: Project) -> None:
     assert ran(worker, None, "cat") == (TaskResult({"status": 0, "failed_in": None}), b"")
 
 
-def test_the_program_ends_with_the_connection(worker: Project, mock: MockHost, pipe: Pipe) -> None:
+def test_lost_connection_ends_reading_program(worker: Project, mock: MockHost, pipe: Pipe) -> None:
     def cut() -> None:
         while not running(mock, "1077"):
             time.sleep(0.05)
@@ -147,7 +147,7 @@ def test_the_program_ends_with_the_connection(worker: Project, mock: MockHost, p
     assert gone(mock, "1077")
 
 
-def test_the_program_ends_with_ctrl_c(worker: Project, mock: MockHost, pipe: Pipe) -> None:
+def test_ctrl_c_ends_reading_program(worker: Project, mock: MockHost, pipe: Pipe) -> None:
     def interrupt(data: bytes) -> None:
         del data
         raise KeyboardInterrupt
@@ -159,23 +159,21 @@ def test_the_program_ends_with_ctrl_c(worker: Project, mock: MockHost, pipe: Pip
 
 
 @pytest.mark.slow
-def test_what_a_program_leaves_behind_on_purpose_stays(
+def test_background_process_outlives_its_program(
     worker: Project, mock: MockHost, pipe: Pipe
 ) -> None:
-    """As without a pipe: only a program that is cut off is cleaned up after."""
+    """Only the processes of an interrupted program are ended."""
     ran(worker, pipe[0], "sh", "-c", "sleep 1079 >/dev/null 2>&1 </dev/null &")
     time.sleep(3)
     assert running(mock, "1079")
 
 
-def test_words_that_no_command_line_holds_are_a_usage_error(worker: Project, pipe: Pipe) -> None:
+def test_oversized_command_with_input_is_refused(worker: Project, pipe: Pipe) -> None:
     with pytest.raises(UsageError, match="too long"):
         ran(worker, pipe[0], "echo", "x" * 120_000)
 
 
-def test_a_container_that_does_not_run_is_said_so(
-    worker: Project, mock: MockHost, pipe: Pipe
-) -> None:
+def test_stopped_container_is_reported(worker: Project, mock: MockHost, pipe: Pipe) -> None:
     mock.run("sudo docker stop worker")
     with pytest.raises(HostError, match="the worker container is not running"):
         ran(worker, pipe[0], "cat")

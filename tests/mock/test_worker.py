@@ -52,7 +52,7 @@ REF = "us-docker.pkg.dev/project/repo/image:1"
 
 
 @pytest.mark.slow
-def test_an_existing_image_is_pulled_through_the_credential_helper() -> None:
+def test_named_image_is_pulled_with_credential_helper() -> None:
     with MockHost() as mock:
         wanted = settings(image=REF)
         report = run(mock, recipe(mock, wanted))
@@ -67,7 +67,7 @@ def test_an_existing_image_is_pulled_through_the_credential_helper() -> None:
 
 
 @pytest.mark.slow
-def test_a_registry_that_was_not_logged_in_to_refuses_and_says_what_to_do() -> None:
+def test_pull_without_login_fails_with_remedy() -> None:
     with MockHost() as mock:
         wanted = settings(image=REF)
         other = settings(image="docker.io/library/other:1")
@@ -81,7 +81,7 @@ def test_a_registry_that_was_not_logged_in_to_refuses_and_says_what_to_do() -> N
 
 
 @pytest.mark.slow
-def test_somebody_elses_container_of_that_name_is_left_alone() -> None:
+def test_container_of_another_owner_is_not_replaced() -> None:
     with MockHost() as mock:
         assert (
             mock.run("sudo docker run -d --name worker --entrypoint sleep ubuntu infinity").status
@@ -115,7 +115,7 @@ def built(number: int) -> WorkerImage:
 
 
 @pytest.mark.slow
-def test_older_builds_go_unless_a_container_is_made_of_them() -> None:
+def test_unused_older_images_are_removed() -> None:
     with MockHost() as mock:
         host = gpu_host(
             settings(), host=mock.host, boot_unit=templating.boot_unit(project_dir=None)
@@ -141,8 +141,8 @@ def test_older_builds_go_unless_a_container_is_made_of_them() -> None:
     ids=["installed again", "mounted noexec"],
 )
 @pytest.mark.slow
-def test_what_a_cut_run_did_to_the_driver_folder_is_made_up_for(change: str) -> None:
-    """No cause is seen to change any more, but the container was started with another folder, or other mount options."""
+def test_interrupted_driver_folder_change_is_recovered(change: str) -> None:
+    """The driver folder changed after the container was started, in a run that was interrupted."""
     with MockHost() as mock:
         wanted = settings(image=REF)
         before = run(mock, recipe(mock, wanted))
@@ -155,7 +155,7 @@ def test_what_a_cut_run_did_to_the_driver_folder_is_made_up_for(change: str) -> 
 
 
 @pytest.mark.slow
-def test_a_thread_percentage_goes_back_when_it_is_unset() -> None:
+def test_unset_thread_percentage_is_restored() -> None:
     with MockHost() as mock:
         wanted = settings(image=REF)
         half = wanted.model_copy(
@@ -169,6 +169,7 @@ def test_a_thread_percentage_goes_back_when_it_is_unset() -> None:
             ["thread_percentage"],
         )
         asked = mock.run(
-            "sudo docker exec worker sh -c 'echo get_default_active_thread_percentage | nvidia-cuda-mps-control'"
+            "sudo docker exec worker sh -c "
+            "'echo get_default_active_thread_percentage | nvidia-cuda-mps-control'"
         )
         assert asked.output.strip().startswith("100")

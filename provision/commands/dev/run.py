@@ -28,8 +28,8 @@ def dev_run(
     """Send the project's files and run `file` with the arguments `words` in the container.
 
     The exit code is the program's status; with `count`, the worst status of so many runs at once.
-    Raises `UsageError` for a file that is absent, outside the project or ignored by git, `HostError`
-    when the container does not run, and errors of the connection.
+    Raises `UsageError` for a file that is absent, outside the project or ignored by git,
+    `HostError` when the container does not run, and errors of the connection.
     """
     names = project_tar.project_files(project.project_dir)
     program = _program_words(project, file, names)

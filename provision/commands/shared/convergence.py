@@ -70,7 +70,7 @@ def converge_hosts(
 
 
 def task_result(finished: RunFinished, *, check: bool, **more: Any) -> TaskResult:
-    """The result of a run: its document with the keys `more`, and the worst exit code of its hosts."""
+    """The result of a run: its document and the keys `more`, the worst exit code of its hosts."""
     codes = [_exit_code(report, check=check) for report in finished.reports]
     if finished.interrupted:
         codes.append(EXIT_INTERRUPTED)

@@ -27,7 +27,7 @@ def bring_project(project: Project, transport: Transport) -> None:
 
 
 def send_project(project: Project, transport: Transport, packed: bytes, stage: str) -> None:
-    """Unpack `packed` in the container's workspace; files of earlier runs that it lacks are removed.
+    """Unpack `packed` in the container's workspace; remove sent files that it no longer has.
 
     Raises `HostError` when the container does not run, `CommandFailed` for other failures.
     """

@@ -51,7 +51,7 @@ def _image_spec(project: Project) -> ImageSpec:
 
 
 def _vcpus(project: Project) -> int:
-    """The vCPUs of the Dataflow job's machine type where the settings name one, else of the VM's."""
+    """The vCPUs of the Dataflow job's machine type where it is set, else those of the VM's."""
     settings = project.settings
     name = settings.dataflow.machine_type or choose_machine_type(
         settings.gpu, settings.gpu_count, settings.machine_type

@@ -1,4 +1,4 @@
-"""What several programs print over one channel, separated again: lines, and begin and end of each."""
+"""The output of several programs on one channel: numbered lines, begin and end of each."""
 
 from __future__ import annotations
 

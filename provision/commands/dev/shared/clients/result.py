@@ -1,4 +1,4 @@
-"""The result of several programs that ran at once: one record each, the document, the table. Pure."""
+"""The result of several programs at once: a record of each, the document, the table. Pure."""
 
 from __future__ import annotations
 
