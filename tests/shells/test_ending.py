@@ -22,7 +22,7 @@ case $words in
     get_server_list) echo 77 ;;
     'get_client_list 77') cat "$TOOLS/clients" ;;
     'get_client_list '*) echo "no such server" ;;
-    *) echo "$words" >>"$TOOLS/told" ;;
+    *) echo "$words" >>"$TOOLS/terminated" ;;
 esac
 """
 STUBBORN = (
@@ -64,8 +64,8 @@ def test_program_that_ignores_sigterm_is_terminated_by_mps_and_then_killed(
     pipe.mkdir(parents=True)
     (pipe / "nvidia-cuda-mps-control.pid").write_text("1") if is_on else None
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/run/mps")
-    told = scratch.tools / "told"
-    told.touch()
+    terminated = scratch.tools / "terminated"
+    terminated.touch()
     tool = scratch.tools / "nvidia-cuda-mps-control"
     tool.write_text(TOOL.replace("$TOOLS", shlex.quote(str(scratch.tools))))
     tool.chmod(0o755)
@@ -81,4 +81,4 @@ def test_program_that_ignores_sigterm_is_terminated_by_mps_and_then_killed(
             -signal.SIGKILL,
             None,
         )
-        assert told.read_text() == (f"terminate_client 77 {stays.pid}\n" if is_on else "")
+        assert terminated.read_text() == (f"terminate_client 77 {stays.pid}\n" if is_on else "")

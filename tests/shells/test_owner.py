@@ -18,7 +18,8 @@ ASK = (
 
 @pytest.mark.parametrize("shell", ["dash", "bash", "sh"])
 @pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root, to be somebody else"
+    os.geteuid() != 0 or shutil.which("setpriv") is None,
+    reason="needs root, to start a process of another user",
 )
 def test_owner_of_another_users_process_is_printed(shell: str) -> None:
     if shutil.which(shell) is None:

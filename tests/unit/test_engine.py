@@ -505,7 +505,7 @@ def test_events_are_emitted_in_the_order_of_the_run() -> None:
     log = Log()
     fake = FakeHost({"b": "new"}, prints={"a": "one\rtwo\nthree", "c": "four\n"})
     run(on(fake), Item(name="a"), Item(name="b"), Item(name="c"), log=log)
-    told = [
+    reported = [
         (
             type(event).__name__,
             getattr(event, "resource", None)
@@ -514,7 +514,7 @@ def test_events_are_emitted_in_the_order_of_the_run() -> None:
         )
         for event in log.events
     ]
-    assert told == [
+    assert reported == [
         ("ResourceFinished", "b"),
         ("ResourceStarted", "a"),
         ("OutputLine", "a"),

@@ -135,11 +135,11 @@ def test_only_the_end_of_large_output_is_kept(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_listener_is_called_in_order() -> None:
-    told: list[str] = []
+    reported: list[str] = []
     listener = Listener(
-        lambda key: told.append(f"begin {key}"),
-        lambda key, text: told.append(f"{key}: {text}"),
-        lambda key, answer: told.append(f"end {key} {answer.status}"),
+        lambda key: reported.append(f"begin {key}"),
+        lambda key, text: reported.append(f"{key}: {text}"),
+        lambda key, answer: reported.append(f"end {key} {answer.status}"),
     )
     pieces = [
         (0.0, b"noise\nNONCE beg"),
@@ -148,7 +148,7 @@ def test_listener_is_called_in_order() -> None:
         (0.0, b"eeNONCE end a 0\nNONCE done\n"),
     ]
     ask(Wire(pieces), listener=listener)
-    assert told == ["begin a", "a: one", "a: two", "a: three", "end a 0"]
+    assert reported == ["begin a", "a: one", "a: two", "a: three", "end a 0"]
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def go(
 
 
 def test_reports_follow_the_order_of_the_hosts() -> None:
-    """The first host ends last: it waits until the others are told."""
+    """The first host ends last: it waits until the others have ended."""
     others = threading.Semaphore(0)
     log: list[Event] = []
 
@@ -150,14 +150,14 @@ def test_batch_ends_before_the_next_one_starts() -> None:
     log: list[Event] = []
     go(5, fine, forks=8, serial=2, log=log)
     batches = [{"h0", "h1"}, {"h2", "h3"}, {"h4"}]
-    told = [
+    reported = [
         event.host if isinstance(event, HostStarted) else event.report.host
         for event in log
         if isinstance(event, HostStarted | HostFinished)
     ]
     for batch in batches:
-        assert set(told[: 2 * len(batch)]) == batch
-        del told[: 2 * len(batch)]
+        assert set(reported[: 2 * len(batch)]) == batch
+        del reported[: 2 * len(batch)]
 
 
 def test_batch_in_which_every_host_failed_ends_the_run() -> None:
@@ -280,14 +280,14 @@ from provision.core import fleet
 from provision.core.errors import Unreachable
 from provision.core.model import *
 
-fleet._GOODBYE_S = 1.0
+fleet._CLOSE_TIMEOUT_S = 1.0
 events = []
 hosts = [Host(name=f"h{number}", address="x.invalid") for number in range(5)]
 released = {host.name: threading.Event() for host in hosts}
 both = threading.Barrier(2, action=lambda: press())
 def press():
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-def told(finished):
+def print_summary(finished):
     def summary(report):
         return [type(report.error).__name__, [str(each.status) for each in report.outcomes]]
     print(json.dumps({
@@ -304,7 +304,7 @@ def interrupted(
     work: str,
     run: str = "fleet.run(hosts, work, events.append, title='t', pace=fleet.Pace(forks=2))",
 ) -> dict[str, object]:
-    code = PRELUDE + work + f"\ntold({run})\n"
+    code = PRELUDE + work + f"\nprint_summary({run})\n"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,
@@ -351,7 +351,7 @@ def work(host, emit, cancel):
 
 def test_second_ctrl_c_stops_waiting_and_still_reports() -> None:
     found = interrupted("""
-fleet._GOODBYE_S = 50.0
+fleet._CLOSE_TIMEOUT_S = 50.0
 def again():
     press()
 def work(host, emit, cancel):

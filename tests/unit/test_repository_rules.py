@@ -22,7 +22,7 @@ PACKAGE = ROOT / "provision"
 LOCKS = ("runtime", "testing", "dev")
 
 MODULE_LINES = 400
-FUNCTION_LINES = 60
+FUNCTION_LINES = 50
 
 PRINTERS = ("cli/", "report/", "mps/daemon/programs/")
 
