@@ -185,7 +185,7 @@ def _fetch_beam(cache: Path, *, required: bool) -> Path | None:
 
 
 class _RootWriter:
-    """Writes a root file system into a tar file, with parent folders; the first entry of a path wins."""
+    """Writes a root file system into a tar file; the first entry of a path wins."""
 
     def __init__(self, tar: tarfile.TarFile) -> None:
         self.tar = tar

@@ -48,7 +48,7 @@ class Gpu:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Gpu:
-        """The GPU of PROVISION_LAB_GPU: `real`, `none` or an accelerator type; by default one L4."""
+        """The GPU of PROVISION_LAB_GPU: `real`, `none` or an accelerator type; else an L4."""
         match environment.get("PROVISION_LAB_GPU", ""):
             case "":
                 return cls()
@@ -199,7 +199,7 @@ def _copy_guest(lab: Path) -> None:
 
 
 def _add_state_folder(program: Path) -> None:
-    """Make a stand-in of the driver find its state, in a container beside the driver's libraries."""
+    """Make a driver stand-in find its state, in a container beside its libraries."""
     text = program.read_text()
     if text.startswith("#!/bin/sh\n"):
         line = (

@@ -38,8 +38,8 @@ STANDIN_FAULTS = frozenset(
 class Faults:
     """The faults of a host: attributes act in the SSH server, `set` in the stand-ins.
 
-    `cut_after_output` and `cut_after_input` drop the TCP connection after so many bytes of commands'
-    output or input, counted from the moment when they are set. Both act once and become None.
+    `cut_after_output` and `cut_after_input` drop the connection after so many bytes of commands'
+    output or input. They count from when they are set, act once and become None.
     """
 
     folder: Path

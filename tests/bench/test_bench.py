@@ -124,7 +124,7 @@ def differs(resource: Resource, root: Path) -> bool:
 
 
 def test_zone_without_capacity_costs_three_requests(tmp_path: Path) -> None:
-    """Counts, not seconds: the requests of one such zone are the insert, the end of its operation, and the look for what it left."""
+    """The requests are the insert, the end of its operation, and the search for leftovers."""
     from bench import create
     from tests.specs import vm_spec
 

@@ -70,7 +70,7 @@ def get_json(emulator: ComputeEmulator, path: str, **query: Any) -> dict[str, An
 
 
 def test_client_library_polls_public_endpoint(instances: Any, make_spec: MakeSpec) -> None:
-    """Why `insert()` is not used: its operation leaves the endpoint it was given, and here that is forbidden."""
+    """`insert()` polls the public endpoint instead of the given one, so the client avoids it."""
     operation = instances.insert(project="demo", zone=ZONE, instance_resource=resource(make_spec()))
     with pytest.raises(Exception, match=r"compute\.googleapis\.com|www\.googleapis\.com"):
         operation.result(timeout=5)
@@ -79,7 +79,7 @@ def test_client_library_polls_public_endpoint(instances: Any, make_spec: MakeSpe
 def test_client_library_takes_error_without_code_for_success(
     emulator: ComputeEmulator, instances: Any, make_spec: MakeSpec
 ) -> None:
-    """Why the error list is read: here its operations client is even put right, and still nothing is raised."""
+    """Even with a corrected operations client `result()` raises nothing, so we read the errors."""
     emulator.faults.add(silent(stock_out(ZONE)))
     instances.transport._extended_operations_services["zone_operations"] = client(
         compute_v1.ZoneOperationsClient, emulator

@@ -154,7 +154,8 @@ OTHERS = """
 import requests
 
 def send(emulator, **words):
-    requests.get(f"{emulator.endpoint}/compute/v1/projects/demo/zones", params=words, timeout=10).raise_for_status()
+    url = f"{emulator.endpoint}/compute/v1/projects/demo/zones"
+    requests.get(url, params=words, timeout=10).raise_for_status()
 
 def test_right(compute_emulator):
     send(compute_emulator, maxResults="5")

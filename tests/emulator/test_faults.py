@@ -1,4 +1,4 @@
-"""Scripted bad luck: each fault as data, where it hits and when, and what Google's client makes of it."""
+"""Scripted faults: which calls they hit, and what Google's client reports."""
 
 from __future__ import annotations
 

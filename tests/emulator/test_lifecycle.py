@@ -1,4 +1,4 @@
-"""The instance state machine: what requests do, what befalls an instance by itself, and when its time is over."""
+"""The instance state machine: requests, system events and run time limits."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_start_resets_run_time(google: Google, clock: SimulatedClock) -> None:
 
 
 def test_overdue_events_happen_at_their_times(slow: Google, clock: SimulatedClock) -> None:
-    """Days pass at once, and still each thing happens at its time: inserted at 100 s, over at 3700 s, stopped at 3800 s."""
+    """Days pass at once: inserted at 100 s, the run time ends at 3700 s, stopped at 3800 s."""
     began = clock.now()
     send(
         slow.emulator, "POST", INSTANCE.rpartition("/")[0], gpu_vm(scheduling=scheduling(**LIMITED))
@@ -242,7 +242,7 @@ def test_set_scheduling_needs_stopped_vm(google: Google, clock: SimulatedClock) 
 
 
 def test_set_scheduling_replaces_all_options(google: Google) -> None:
-    """The options are replaced as a whole: so a limit is taken away, and so a GPU VM's maintenance policy is lost by mistake."""
+    """Options that are not sent get their defaults: run time limit and maintenance policy."""
     google.insert(gpu_vm(scheduling=scheduling(**LIMITED)))
     google.call("stop")
     with pytest.raises(BadRequest, match="do not support live migration"):

@@ -1,4 +1,4 @@
-"""What Compute Engine refuses, the emulator refuses: each bad request with its status, reason and words."""
+"""The emulator refuses what Compute Engine refuses, with the same status, reason and message."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def test_body_without_object_is_parse_error(free_emulator: ComputeEmulator, text
 def test_browser_request_is_refused(
     free_emulator: ComputeEmulator, headers: dict[str, str]
 ) -> None:
-    """User-data of an instance of the mock runs on this machine; a browser must not carry it here."""
+    """User-data runs on this machine, so a web page must not be able to insert an instance."""
     for path in ("compute/v1/projects/demo/zones", "emulator/faults"):
         assert (
             requests.get(
@@ -283,13 +283,12 @@ def test_browser_request_is_refused(
 
 
 def test_partial_request_has_no_effect(free_emulator: ComputeEmulator) -> None:
-    """A client that is killed while it sends: nothing happens, and nothing is counted."""
+    """A client that is killed while it sends changes nothing and is not recorded."""
     address, _, port = free_emulator.endpoint.removeprefix("http://").partition(":")
     path = f"/compute/v1/projects/demo/zones/{ZONE}/instances"
     with socket.create_connection((address, int(port)), timeout=10) as connection:
-        connection.sendall(
-            f"POST {path} HTTP/1.1\r\nHost: {address}:{port}\r\nContent-Length: 100\r\n\r\n{{".encode()
-        )
+        head = f"POST {path} HTTP/1.1\r\nHost: {address}:{port}\r\nContent-Length: 100\r\n\r\n"
+        connection.sendall(f"{head}{{".encode())
         connection.shutdown(socket.SHUT_WR)
         with suppress(ConnectionResetError):
             assert connection.recv(1) == b""

@@ -1,4 +1,4 @@
-"""The lab as a fixture: one for the whole session, on a disk of its own, with the base image of the worker loaded."""
+"""Fixtures: one lab for the whole session, with the base image of the worker loaded."""
 
 from __future__ import annotations
 
@@ -40,12 +40,11 @@ REQUIRED = os.environ.get("PROVISION_LAB_REQUIRED") == "1"
 
 
 TIMEOUT_S = 300
-"""For one test with what it sets up: the first one waits for pip, the base image and its
-loading."""
+"""Of a test with its fixtures: the first test waits for pip and for the base image."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give lab tests the time that real parts take."""
+    """Set a longer time limit for lab tests."""
     for item in items:
         if (
             Path(__file__).parent in item.path.parents
@@ -56,7 +55,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass(frozen=True)
 class CommandOutput:
-    """What a command answered."""
+    """The result of a command."""
 
     status: int
     out: str
@@ -65,7 +64,7 @@ class CommandOutput:
 
 @dataclass(frozen=True)
 class Ssh:
-    """One SSH connection to the lab, as the toolkit makes it."""
+    """An SSH connection of the toolkit to the lab."""
 
     transport: Transport
 
@@ -87,19 +86,19 @@ class Ssh:
         return CommandOutput(status, out.decode(), err.decode())
 
     def converge(self, resources: list[Resource], *, check: bool = False) -> HostReport:
-        """Bring the lab to a recipe."""
+        """Apply a recipe to the lab."""
         return converge(
             self.transport, resources, lambda event: None, clock=time.monotonic, check=check
         )
 
 
 def summary(report: HostReport) -> dict[str, Status]:
-    """The end of each resource."""
+    """The status of each resource."""
     return {outcome.resource: outcome.status for outcome in report.outcomes}
 
 
 def explain(report: HostReport) -> str:
-    """What went wrong, for the message of an assertion."""
+    """The errors of a report, for the message of an assertion."""
     bad: list[Outcome] = [
         outcome for outcome in report.outcomes if outcome.status not in {Status.OK, Status.CHANGED}
     ]
@@ -115,7 +114,7 @@ def explain(report: HostReport) -> str:
 
 
 def unpacked_cloud_init() -> Path | None:
-    """Where the program that PROVISION_CLOUD_INIT names has unpacked cloud-init; None where the tests are to do without."""
+    """The folder of the cloud-init that PROVISION_CLOUD_INIT unpacks; None without the variable."""
     if CLOUD_INIT is None:
         return None
     subprocess.run([CLOUD_INIT, "--version"], check=True, capture_output=True, timeout=300)
@@ -124,7 +123,7 @@ def unpacked_cloud_init() -> Path | None:
 
 @pytest.fixture(scope="session")
 def lab(clean_session: None) -> Iterator[Lab]:
-    """A running lab. Where one cannot start the tests are skipped, or fail where PROVISION_LAB_REQUIRED=1."""
+    """A running lab. Without one tests are skipped, or fail with PROVISION_LAB_REQUIRED=1."""
     folder = Path(tempfile.mkdtemp(prefix="provision-lab-", dir="/var/tmp"))
     machine = Lab(folder, gpu=GPU, engine=ENGINE, cloud_init=unpacked_cloud_init())
     try:
@@ -150,7 +149,7 @@ def image(lab: Lab) -> BaseImage:
 
 @pytest.fixture
 def login(lab: Lab, tmp_path: Path) -> Iterator[Callable[[], Ssh]]:
-    """Opens SSH connections, after a reboot too."""
+    """A function that opens SSH connections, also after a reboot."""
     opened: list[Transport] = []
 
     def open_one() -> Ssh:

@@ -1,4 +1,4 @@
-"""What a boot brings back: user-data applied by cloud-init itself, the boot unit, the boot script; and a reboot asked for from within."""
+"""Boots of the lab: user-data applied by cloud-init, the boot unit, the boot script, reboots."""
 
 from __future__ import annotations
 
@@ -60,8 +60,10 @@ def test_user_data_provisions_new_machine(
 
 def test_user_data_is_applied_at_every_boot(lab: Lab, applier: str) -> None:
     lab.user_data = (
-        "#cloud-config\nwrite_files:\n  - path: /etc/probe\n    permissions: '0640'\n    content: from user-data\n"
-        "runcmd:\n  - [sh, -c, 'echo ran >>/var/lib/probe-runs']\n  - echo a line >>/var/lib/probe-runs\n"
+        "#cloud-config\nwrite_files:\n  - path: /etc/probe\n    permissions: '0640'\n  "
+        "  content: from user-data\n"
+        "runcmd:\n  - [sh, -c, 'echo ran >>/var/lib/probe-runs']\n  - echo a line "
+        ">>/var/lib/probe-runs\n"
     )
     lab.reboot()
     lab.reboot()
@@ -101,7 +103,7 @@ def test_sudo_reboot_reboots_lab(lab: Lab, login: Callable[[], Ssh]) -> None:
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
 @pytest.mark.parametrize("unit", ["provision-boot.service", "provision-host-keys.service"])
 def test_systemd_accepts_units(unit: str, lab: Lab, tmp_path: Path) -> None:
-    """The stand-in of systemctl runs units; systemd itself says that they are right, as they lie on the host."""
+    """The lab runs units with a stand-in of systemctl; here systemd verifies them."""
     lab.user_data = templating.user_data({})
     lab.reboot()
     text = lab.exec_inside("cat", f"/etc/systemd/system/{unit}").stdout

@@ -1,4 +1,4 @@
-"""The lab's Docker Engine, and what the toolkit relies on of containers. Traps that were measured are tried here (docs/facts.md)."""
+"""The lab's Docker Engine: the container behaviour on which the toolkit relies (docs/facts.md)."""
 
 from __future__ import annotations
 
@@ -103,7 +103,8 @@ def test_docker_exec_runs_program(docker: _Docker, flags: str) -> None:
 def test_env_without_value_removes_variable(docker: _Docker) -> None:
     """Unless the client has it itself: programs are so kept from what their image sets."""
     docker(
-        "run --detach --name probe --network host --env A=b --env C=d --entrypoint sleep IMAGE infinity"
+        "run --detach --name probe --network host --env A=b --env C=d --entrypoint "
+        "sleep IMAGE infinity"
     )
     assert (
         docker("exec --env A --env NONE probe sh -c 'echo ${A-none} $C ${NONE-none}'").stdout
@@ -118,7 +119,7 @@ def test_env_without_value_removes_variable(docker: _Docker) -> None:
 def test_noexec_folder_is_executable_in_container_only_if_read_only(
     docker: _Docker, lab: Lab
 ) -> None:
-    """The trap: with runc 1.1.5 a noexec host folder mounted `:ro` may be executed from, mounted read-write it may not."""
+    """With runc 1.1.5 a noexec host folder is executable if mounted `:ro`, not if read-write."""
     lab.exec_inside("sh", "-c", PROGRAM)
     assert lab.exec_inside("/var/lib/trap/it", check=False).returncode == 126
     assert docker.run("--volume /var/lib/trap:/probe:ro", "/probe/it").stdout == "ran\n"
@@ -131,7 +132,8 @@ def test_noexec_folder_is_executable_in_container_only_if_read_only(
 def test_container_keeps_mount_options_of_its_start(docker: _Docker, lab: Lab) -> None:
     lab.exec_inside("sh", "-c", PROGRAM)
     docker(
-        "run --detach --name probe --network host --volume /var/lib/trap:/probe --entrypoint sleep IMAGE infinity"
+        "run --detach --name probe --network host --volume /var/lib/trap:/probe "
+        "--entrypoint sleep IMAGE infinity"
     )
     lab.exec_inside(
         "sh",
@@ -161,7 +163,8 @@ def test_volume_is_executable_and_var_folder_is_not(docker: _Docker) -> None:
 
 def test_reboot_stops_containers_and_they_start_again(docker: _Docker, lab: Lab) -> None:
     docker(
-        "run --detach --name probe --init --network host --restart no --entrypoint sleep IMAGE infinity"
+        "run --detach --name probe --init --network host --restart no --entrypoint "
+        "sleep IMAGE infinity"
     )
     lab.reboot()
     assert docker("container inspect -f '{{.State.Running}}' probe").stdout == "false\n"

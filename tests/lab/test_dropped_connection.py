@@ -1,4 +1,4 @@
-"""A connection that goes: what ran on the host and in the container ends with it, under real sshd, sudo and Docker."""
+"""Dropped connections: programs on the host and in the container end with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lab's own command: up, status, exec, down; what it leaves, and what it says where it cannot run."""
+"""The command `lab`: up, status, exec and down, what they leave behind, and their errors."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def cgroups() -> list[Path]:
 
 @pytest.fixture
 def folder(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder for a second lab beside the one of the session; one that cannot start would have skipped that."""
+    """A folder for a second lab beside that of the session."""
     place = tmp_path_factory.mktemp("second") / "lab"
     yield place
     Lab(place, engine=lab.engine).remove()

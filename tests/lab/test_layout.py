@@ -1,4 +1,4 @@
-"""The lab is laid out as Container-Optimized OS ("Disks and file system overview"): each claim is tried, not read from a mount table."""
+"""The file system of the lab, compared with Google's "Disks and file system overview" of COS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The main job on the lab: the very scenario that the mock walks through, against real SSH, mounts and containers."""
+"""The main job on the lab: the scenario of the mock, with real SSH, mounts and containers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.acceptance.main_job import World, walk
 
 @pytest.fixture
 def world(lab: Lab, image: BaseImage, tmp_path: Path) -> Iterator[World]:
-    """The lab as a host of the settings, booted with the user-data of a VM that was made by the toolkit."""
+    """The lab as a host of the settings, booted with the user-data of a new VM."""
     lab.user_data = templating.user_data({})
     lab.reset_disk()
 

@@ -1,4 +1,4 @@
-"""The judge: the same command lines on the mock and on real parts. Where status or text differ, the mock is wrong."""
+"""The same command lines on the mock and on the lab; where they differ, the mock is wrong."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ BASE = "$BASE"
 FILES = [
     "touch /root/x",
     "sudo touch /root/x",
-    'sudo touch "$R/var/lib/it" && sudo chmod 755 "$R/var/lib/it" && ls -l "$R/var/lib/it" | cut -c 1-10',
+    (
+        'sudo touch "$R/var/lib/it" && sudo chmod 755 "$R/var/lib/it" && ls -l '
+        '"$R/var/lib/it" | cut -c 1-10'
+    ),
     "cat \"$R/etc/os-release\" | grep -E '^(ID|VERSION_ID|BUILD_ID)='",
     "command -v python3",
     "command -v apt-get pip gcc",
@@ -39,10 +42,22 @@ MOUNTS = [
     'sudo umount "$R/var/lib/nvidia"',
     'sudo mount --bind "$R/var/lib/nowhere" "$R/var/lib/nowhere"',
     'sudo mount -o remount,exec "$R/var/lib/nvidia"',
-    'sudo mount --bind "$R/var/lib/nvidia" "$R/var/lib/nvidia" && findmnt -rno OPTIONS -M "$R/var/lib/nvidia" | grep -c noexec',
-    'sudo mount --bind "$R/var/lib/nvidia" "$R/var/lib/nvidia" && findmnt -rno TARGET -M "$R/var/lib/nvidia" | wc -l',
-    'sudo mount -o remount,exec "$R/var/lib/nvidia" && findmnt -rno OPTIONS -M "$R/var/lib/nvidia" | grep -c noexec',
-    'sudo umount "$R/var/lib/nvidia" && findmnt -rno OPTIONS -M "$R/var/lib/nvidia" | grep -c noexec',
+    (
+        'sudo mount --bind "$R/var/lib/nvidia" "$R/var/lib/nvidia" && findmnt -rno OPTIONS '
+        '-M "$R/var/lib/nvidia" | grep -c noexec'
+    ),
+    (
+        'sudo mount --bind "$R/var/lib/nvidia" "$R/var/lib/nvidia" && findmnt -rno TARGET '
+        '-M "$R/var/lib/nvidia" | wc -l'
+    ),
+    (
+        'sudo mount -o remount,exec "$R/var/lib/nvidia" && findmnt -rno OPTIONS -M '
+        '"$R/var/lib/nvidia" | grep -c noexec'
+    ),
+    (
+        'sudo umount "$R/var/lib/nvidia" && findmnt -rno OPTIONS -M "$R/var/lib/nvidia" | '
+        "grep -c noexec"
+    ),
     'sudo umount "$R/var/lib/nvidia"; findmnt -rno TARGET -M "$R/var/lib/nvidia"',
 ]
 DOCKER = [
@@ -56,9 +71,15 @@ DOCKER = [
     "sudo docker restart nothing",
     "sudo docker run --rm --device /dev/nvidia9 --entrypoint sleep $BASE 1",
     "sudo docker run --rm --entrypoint no-such-program $BASE",
-    "sudo docker run --detach --name judged --network host --init --entrypoint sleep $BASE infinity | wc -c",
+    (
+        "sudo docker run --detach --name judged --network host --init --entrypoint sleep "
+        "$BASE infinity | wc -c"
+    ),
     "sudo docker run --detach --name judged --network host --entrypoint sleep $BASE infinity",
-    "sudo docker container inspect -f '{{.State.Running}}|{{.State.Status}}|{{.HostConfig.Privileged}}' judged",
+    (
+        "sudo docker container inspect -f "
+        "'{{.State.Running}}|{{.State.Status}}|{{.HostConfig.Privileged}}' judged"
+    ),
     "sudo docker exec judged sh -c 'exit 9'",
     "sudo docker exec judged no-such-program",
     "sudo docker exec judged sh -c 'echo out; echo err >&2'",
@@ -79,7 +100,7 @@ DOCKER = [
 KNOWN = {
     "sudo touch /root/x": "the mock's shells are not root's: the text is that of permissions",
     "sudo docker exec judged no-such-program": "126 in Docker 20.10, 127 in later ones",
-    "sudo docker exec --workdir /tmp judged pwd": "a container of the mock is a folder, and pwd says which",
+    "sudo docker exec --workdir /tmp judged pwd": "the mock's container is a folder; pwd prints it",
 }
 """Where the two differ, and why. Whoever makes one of them agree takes its line out."""
 # Docker 20.10 here, 27 on Container-Optimized OS 125: the same said in other words.
@@ -87,11 +108,17 @@ VERSIONS = (
     (r"(?m)^(docker: )?(Error response from daemon|Error): ", ""),
     (r"failed to create task for container: ", ""),
     (
-        r"You cannot remove a running container ID\. Stop the container before attempting removal or force remove",
+        (
+            r"You cannot remove a running container ID\. Stop the container before "
+            r"attempting removal or force remove"
+        ),
         "it is running",
     ),
     (
-        r'cannot remove container "/judged": container is running: stop the container before removing or force remove',
+        (
+            r'cannot remove container "/judged": container is running: stop the container '
+            r"before removing or force remove"
+        ),
         "it is running",
     ),
     (r"(?m)^Container (ID is not running)", r"container \1"),
@@ -111,7 +138,7 @@ class Pair:
         return self.plain(self.mock(line)), self.plain(self.real(line))
 
     def plain(self, said: CommandOutput) -> CommandOutput:
-        """Without what differs from run to run: identifiers, the mock's root, the noise of the bash that runs the line."""
+        """The output without identifiers, the mock's root and bash's own messages."""
         out, err = (
             re.sub(r"\b[0-9a-f]{12,64}\b", "ID", text.replace(self.root, ""))
             for text in (said.out, said.err)

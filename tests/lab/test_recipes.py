@@ -1,4 +1,4 @@
-"""The toolkit's own resources on real parts: converged over SSH, found converged in one round trip, and again after a reboot."""
+"""The toolkit's resources on the lab: first run, second run, and after a reboot."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ class TestSingle:
 
     def test_full_disk_keeps_old_file(self, ssh: Ssh) -> None:
         ssh(
-            "sudo sh -c 'mkdir -p /mnt/disks/small && mount -t tmpfs -o size=16k tmpfs /mnt/disks/small && echo old >/mnt/disks/small/file'"
+            "sudo sh -c 'mkdir -p /mnt/disks/small && mount -t tmpfs -o size=16k tmpfs "
+            "/mnt/disks/small && echo old >/mnt/disks/small/file'"
         )
         report = ssh.converge(
             [File(name="large", path="/mnt/disks/small/file", content="x" * 60_000)]
@@ -71,13 +72,15 @@ class TestSingle:
 
     def test_stacked_exec_mount_is_reduced_to_one(self, ssh: Ssh) -> None:
         ssh(
-            "sudo mkdir -p /var/lib/probe; for i in 1 2 3; do sudo mount --bind /var/lib/probe /var/lib/probe; done"
+            "sudo mkdir -p /var/lib/probe; for i in 1 2 3; do sudo mount --bind "
+            "/var/lib/probe /var/lib/probe; done"
         )
         mount = ExecBindMount(name="mount", path="/var/lib/probe")
         converged_twice(ssh, [mount])
         assert ssh("findmnt -rno TARGET -M /var/lib/probe | wc -l").out == "1\n"
         ssh(
-            "printf '#!/bin/sh\\necho ran\\n' | sudo tee /var/lib/probe/it >/dev/null; sudo chmod 755 /var/lib/probe/it"
+            "printf '#!/bin/sh\\necho ran\\n' | sudo tee /var/lib/probe/it >/dev/null; "
+            "sudo chmod 755 /var/lib/probe/it"
         )
         assert ssh("/var/lib/probe/it").out == "ran\n"
         ssh("sudo umount /var/lib/probe; sudo rm -r /var/lib/probe")
@@ -160,7 +163,8 @@ class TestWorker:
         assert ssh(f"{inside} 'nvidia-smi -L'").out.startswith("GPU 0: ")
         assert (
             ssh(
-                f"{inside} 'test -c /dev/nvidia0 && test -c /dev/nvidiactl && test -c /dev/nvidia-uvm'"
+                f"{inside} 'test -c /dev/nvidia0 && test -c /dev/nvidiactl && test -c "
+                "/dev/nvidia-uvm'"
             ).status
             == 0
         )
@@ -178,7 +182,8 @@ class TestWorker:
 
     def test_workspace_files_are_executable(self, ssh: Ssh, settings: Settings) -> None:
         said = ssh(
-            f"sudo docker exec -i {settings.worker.name} sh -c 'cat >it && chmod 755 it && ./it' <<'END'\n#!/bin/sh\necho executed\nEND\n"
+            f"sudo docker exec -i {settings.worker.name} sh -c 'cat >it && chmod 755 "
+            "it && ./it' <<'END'\n#!/bin/sh\necho executed\nEND\n"
         )
         assert said.out == "executed\n"
 
@@ -206,7 +211,8 @@ class TestWorker:
         assert summary(report)["container"] is Status.CHANGED, explain(report)
         assert (
             ssh(
-                f"sudo docker container inspect -f '{{{{.HostConfig.Privileged}}}}' {settings.worker.name}"
+                f"sudo docker container inspect -f '{{{{.HostConfig.Privileged}}}}' "
+                f"{settings.worker.name}"
             ).out
             == "true\n"
         )

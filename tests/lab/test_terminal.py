@@ -1,4 +1,4 @@
-"""The command line on a terminal, down to a shell in the real container; and the system's own ssh by the fragment that we write."""
+"""The command line on a terminal: shells on the host and in the container; the system's ssh."""
 
 from __future__ import annotations
 
@@ -107,7 +107,8 @@ def test_dev_shell_opens_container_shell(
     shell = terminal("dev.shell")
     # docker's client tells the size once the shell runs: for a moment it is 0 0
     shell.type(
-        "pwd; until test \"$(stty size)\" != '0 0'; do sleep 0.1; done; stty size; cat /proc/1/comm\n"
+        "pwd; until test \"$(stty size)\" != '0 0'; do sleep 0.1; done; stty size; cat "
+        "/proc/1/comm\n"
     )
     shell.read_until("/workspace\r\n")
     shell.read_until("33 77")

@@ -45,7 +45,8 @@ def test_check_then_run_then_second_run_changes_nothing(
 def test_converge_applies_project_recipe(mock_cos_host: MockHost, tmp_path: Path) -> None:
     (tmp_path / "its_recipe.py").write_text(
         "from provision import File\n\n\ndef extra(settings):\n"
-        "    return [File(name='mark', path='/var/lib/mark', content=settings.name, needs=('nvidia-smi',))]\n"
+        "    return [File(name='mark', path='/var/lib/mark', content=settings.name, "
+        "needs=('nvidia-smi',))]\n"
     )
     recipe = host_recipe(Settings(name="mine", recipes=("its_recipe:extra",)), tmp_path)
     report = converge(mock_cos_host, recipe)

@@ -1,4 +1,4 @@
-"""The docker stand-in: containers that really run, images that are really built, refusals in Docker's own words."""
+"""The docker stand-in: real processes in containers, real files in images, Docker's messages."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ pytestmark = pytest.mark.busybox
 
 R = "$PROVISION_MOCK_ROOT"
 GPU = (
-    f'--device "{R}/dev/nvidia0:/dev/nvidia0" --device /dev/nvidiactl --volume "{R}"/var/lib/nvidia/bin:/usr/local/nvidia/bin:ro '
-    f'--volume "{R}"/var/lib/nvidia/lib64:/usr/local/nvidia/lib64:ro --env LD_LIBRARY_PATH=/usr/local/nvidia/lib64 '
+    f'--device "{R}/dev/nvidia0:/dev/nvidia0" --device /dev/nvidiactl --volume '
+    f'"{R}"/var/lib/nvidia/bin:/usr/local/nvidia/bin:ro '
+    f'--volume "{R}"/var/lib/nvidia/lib64:/usr/local/nvidia/lib64:ro --env '
+    "LD_LIBRARY_PATH=/usr/local/nvidia/lib64 "
     "--env PATH=/usr/local/nvidia/bin:/usr/local/bin:/usr/bin:/bin"
 )
 
@@ -99,7 +101,10 @@ def test_private_registry_needs_credential_helper(cos: MockHost) -> None:
     refused = cos.run(f"docker pull {ref}")
     assert refused.status == 1
     assert "artifactregistry.repositories.downloadArtifacts" in refused.output
-    configure = f'DOCKER_CONFIG="{R}/var/lib/x" docker-credential-gcr configure-docker --registries=us-docker.pkg.dev'
+    configure = (
+        f'DOCKER_CONFIG="{R}/var/lib/x" docker-credential-gcr configure-docker '
+        "--registries=us-docker.pkg.dev"
+    )
     assert cos.run(configure).status == 0
     assert cos.run(f"docker pull {ref}").status == 1, (
         "another configuration than the one that was written"
@@ -142,9 +147,12 @@ def test_docker_login_with_password(cos: MockHost) -> None:
 
 def test_build_keeps_labels_environment_and_files(cos: MockHost) -> None:
     dockerfile = (
-        'ARG BASE=apache/beam_python3.11_sdk:2.60.0\nFROM ${BASE}\n# a comment\nLABEL a=1 \\\n  b="two words"\n'
-        'ENV PATH="/usr/local/nvidia/bin:${PATH}" \\\n    LIBS="/x${LIBS:+:$LIBS}" QUOTED="say \\"hi\\""\n'
-        'WORKDIR /workspace\nCOPY main.py requirements.txt ./\nRUN pip install nothing\nENTRYPOINT ["/opt/apache/beam/boot"]\n'
+        "ARG BASE=apache/beam_python3.11_sdk:2.60.0\nFROM ${BASE}\n# a comment\nLABEL "
+        'a=1 \\\n  b="two words"\n'
+        'ENV PATH="/usr/local/nvidia/bin:${PATH}" \\\n    LIBS="/x${LIBS:+:$LIBS}" '
+        'QUOTED="say \\"hi\\""\n'
+        "WORKDIR /workspace\nCOPY main.py requirements.txt ./\nRUN pip install "
+        'nothing\nENTRYPOINT ["/opt/apache/beam/boot"]\n'
     )
     status, output = build(
         cos,
@@ -156,7 +164,8 @@ def test_build_keeps_labels_environment_and_files(cos: MockHost) -> None:
     assert "Step 1/8 : ARG BASE" in output
     assert "Successfully tagged w:1" in output
     shown = cos.run(
-        "docker image inspect -f '{{index .Config.Labels \"provision.context\"}}|{{.Config.Labels.b}}|{{json .Config.Entrypoint}}' w:1"
+        "docker image inspect -f '{{index .Config.Labels "
+        '"provision.context"}}|{{.Config.Labels.b}}|{{json .Config.Entrypoint}}\' w:1'
     )
     assert shown.output == 'abc|two words|["/opt/apache/beam/boot"]\n'
     environment = cos.run(
@@ -266,7 +275,8 @@ def test_container_python_finds_container_files(cos: MockHost) -> None:
     start(cos, "--volume code:/workspace")
     program = base64.b64encode(b"import sys; print(sys.argv[1:], 6 * 7)").decode()
     cos.run(
-        f"docker exec dev sh -c 'echo {program} | base64 -d >\"$PROVISION_MOCK_ROOT/workspace/x.py\"'"
+        f"docker exec dev sh -c 'echo {program} | base64 -d "
+        '>"$PROVISION_MOCK_ROOT/workspace/x.py"\''
     )
     for command in (
         "docker exec dev python /workspace/x.py a 'b c'",
@@ -280,7 +290,8 @@ def test_volumes_outlive_containers(cos: MockHost) -> None:
     cos.run("echo from-host >~/x")
     assert (
         cos.run(
-            'docker exec dev sh -c \'cat "$PROVISION_MOCK_ROOT/home/user/x"; echo kept >"$PROVISION_MOCK_ROOT/data/y"\''
+            'docker exec dev sh -c \'cat "$PROVISION_MOCK_ROOT/home/user/x"; echo kept '
+            '>"$PROVISION_MOCK_ROOT/data/y"\''
         ).output
         == "from-host\n"
     )
@@ -300,8 +311,8 @@ def test_container_name_is_unique_and_failed_start_keeps_container(cos: MockHost
     )
     assert failed.status == 127
     assert (
-        'error gathering device information while adding custom device "/dev/nvidia0": no such file or directory'
-        in failed.output
+        'error gathering device information while adding custom device "/dev/nvidia0": '
+        "no such file or directory" in failed.output
     )
     assert cos.run("docker inspect -f '{{.State.Status}}' dev").output == "created\n"
     again = cos.run("docker run -d --name dev python:3.11 sleep 1")
@@ -334,7 +345,8 @@ def test_ps_filters_by_label_name_and_state(cos: MockHost) -> None:
     )
     assert cos.run("docker ps --filter frobnicate=x").status == 1
     shown = cos.run(
-        'docker container inspect -f \'{{.State.Running}}|{{.Image}}|{{index .Config.Labels "spec"}}|{{index .Config.Labels "none"}}\' dev'
+        "docker container inspect -f '{{.State.Running}}|{{.Image}}|{{index "
+        '.Config.Labels "spec"}}|{{index .Config.Labels "none"}}\' dev'
     )
     assert (
         shown.output
@@ -406,7 +418,8 @@ def test_docker_cp_copies_in_both_directions(cos: MockHost) -> None:
     start(cos)
     assert (
         cos.run(
-            "echo x >~/a && docker cp ~/a dev:/tmp/b && docker exec dev cat /tmp/b && docker cp dev:/tmp/b ~/c && cat ~/c"
+            "echo x >~/a && docker cp ~/a dev:/tmp/b && docker exec dev cat /tmp/b && "
+            "docker cp dev:/tmp/b ~/c && cat ~/c"
         ).output
         == "x\nx\n"
     )
@@ -425,7 +438,8 @@ def prepare(host: MockHost, *, executable: bool = True) -> None:
     host.run("sudo cos-extensions install gpu")
     if executable:
         host.run(
-            "sudo mount --bind /var/lib/nvidia /var/lib/nvidia; sudo mount -o remount,exec /var/lib/nvidia"
+            "sudo mount --bind /var/lib/nvidia /var/lib/nvidia; sudo mount -o "
+            "remount,exec /var/lib/nvidia"
         )
 
 
@@ -454,7 +468,8 @@ def test_noexec_driver_folder_is_executable_in_container_only_if_read_only(
     assert cos.run("docker exec dev nvidia-smi -L").status == 0
     assert cos.run("docker exec rw nvidia-smi -L").status == 126
     cos.run(
-        "sudo mount --bind /var/lib/nvidia /var/lib/nvidia; sudo mount -o remount,exec /var/lib/nvidia"
+        "sudo mount --bind /var/lib/nvidia /var/lib/nvidia; sudo mount -o remount,exec "
+        "/var/lib/nvidia"
     )
     assert cos.run("docker exec rw nvidia-smi -L").status == 126, (
         "a container keeps the mounts of its start"

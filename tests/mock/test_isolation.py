@@ -231,7 +231,8 @@ def test_mock_host_runs_as_ordinary_user(cos: MockHost) -> None:
     program = (
         "from provision.testing import MockHost\n"
         "with MockHost() as host:\n"
-        "    print(host.processes.as_root, host.run('sudo cos-extensions install gpu').status, host.run('id -un').output)"
+        "    print(host.processes.as_root, host.run('sudo cos-extensions install "
+        "gpu').status, host.run('id -un').output)"
     )
     environment = {
         "PATH": os.defpath,

@@ -176,7 +176,7 @@ def test_guest_poweroff_stops_instance(mock_cloud: MockCloud, key: tuple[str, st
 def test_advanced_clock_ends_run_time_of_instances(
     mock_cloud: MockCloud, key: tuple[str, str]
 ) -> None:
-    """The side door of the running mock: hours of the cloud's time pass, the shells do not notice."""
+    """The control API advances the cloud's time by hours; shells go on."""
     insert(mock_cloud.endpoint, "limited", ssh_keys=f"ed:{key[1]}")
     client = client_of(mock_cloud.endpoint)
     client.stop_unary(project="p", zone=ZONE, instance="limited")
@@ -338,7 +338,10 @@ def test_down_keeps_state_and_ends_processes(state: Path, key: tuple[str, str]) 
 
 
 def test_concurrent_up_starts_one_server(state: Path) -> None:
-    code = "import sys, pathlib\nfrom provision.testing import background\nprint(background.up(pathlib.Path(sys.argv[1])).pid)"
+    code = (
+        "import sys, pathlib\nfrom provision.testing import background\n"
+        "print(background.up(pathlib.Path(sys.argv[1])).pid)"
+    )
     with ThreadPoolExecutor() as pool:
         runs = [
             pool.submit(
@@ -451,7 +454,10 @@ def test_readme_smoke_test_passes(mock_cos_host: MockHost) -> None:
 
 def test_plugin_import_loads_no_heavy_module() -> None:
     heavy = ("paramiko", "werkzeug", "google", "fabric")
-    code = f"import sys, provision.testing.plugin; print([name for name in {heavy} if name in sys.modules])"
+    code = (
+        f"import sys, provision.testing.plugin; print([name for name in {heavy} if name in "
+        "sys.modules])"
+    )
     assert (
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -1,4 +1,4 @@
-"""The small languages that the mock reads: Go templates, user-data's YAML, Dockerfiles, Docker's flags."""
+"""The parsers of the docker stand-in: Go templates, Dockerfiles, flags."""
 
 from __future__ import annotations
 

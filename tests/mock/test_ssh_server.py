@@ -103,7 +103,8 @@ def test_terminal_has_requested_size_and_follows_resize(
     channel = transport.open_session()
     channel.get_pty("vt100", 91, 33)
     channel.exec_command(
-        "test -t 0 && test -t 1 && stty size; echo $TERM; trap 'stty size; exit 7' WINCH; echo ready; while :; do sleep 0.1; done"
+        "test -t 0 && test -t 1 && stty size; echo $TERM; trap 'stty size; exit 7' "
+        "WINCH; echo ready; while :; do sleep 0.1; done"
     )
     text = b""
     while b"ready" not in text:

@@ -124,7 +124,8 @@ def test_invalid_mount_is_refused(shared: MockHost, command: str, status: int, t
 
 def test_bind_mount_shows_folder_under_second_name(cos: MockHost) -> None:
     cos.run(
-        'sudo mkdir -p "$PROVISION_MOCK_ROOT/mnt/disks/a" "$PROVISION_MOCK_ROOT/var/b"; echo x >"$PROVISION_MOCK_ROOT/var/b/x"'
+        'sudo mkdir -p "$PROVISION_MOCK_ROOT/mnt/disks/a" '
+        '"$PROVISION_MOCK_ROOT/var/b"; echo x >"$PROVISION_MOCK_ROOT/var/b/x"'
     )
     assert cos.run("sudo mount --bind /var/b /mnt/disks/a").status == 0
     assert cos.path("/mnt/disks/a/x").read_text() == "x\n"
@@ -236,7 +237,8 @@ def test_unknown_driver_version_is_refused(shared: MockHost, version: str, text:
 def test_second_concurrent_installer_fails(cos: MockHost) -> None:
     cos.path("/../state/install_seconds").resolve().write_text("1")
     done = cos.run(
-        "sudo cos-extensions install gpu >/dev/null 2>&1 & sleep 0.3; sudo cos-extensions install gpu; echo $?; wait"
+        "sudo cos-extensions install gpu >/dev/null 2>&1 & sleep 0.3; sudo "
+        "cos-extensions install gpu; echo $?; wait"
     )
     assert "is locked" in done.output
     assert done.output.splitlines()[-1] == "1"
@@ -294,7 +296,10 @@ def test_credential_helper_cannot_write_below_root(cos: MockHost) -> None:
 
 
 def test_credential_helper_keeps_existing_configuration(cos: MockHost) -> None:
-    configure = 'DOCKER_CONFIG="$PROVISION_MOCK_ROOT/var/lib/x y" docker-credential-gcr configure-docker --registries='
+    configure = (
+        'DOCKER_CONFIG="$PROVISION_MOCK_ROOT/var/lib/x y" docker-credential-gcr '
+        "configure-docker --registries="
+    )
     assert cos.run(f"{configure}us-docker.pkg.dev,eu.gcr.io").status == 0
     assert cos.run(f"{configure}asia-docker.pkg.dev").status == 0
     text = cos.path("/var/lib/x y/config.json").read_text()
@@ -357,7 +362,8 @@ def test_oneshot_unit_runs_its_command(cos: MockHost) -> None:
     assert cos.path("/var/lib/x/ran").read_text() == "me 2 two words\n"
     assert (
         cos.run(
-            "systemctl is-active x; systemctl is-enabled x; journalctl --unit x --lines 1 --output cat"
+            "systemctl is-active x; systemctl is-enabled x; journalctl --unit x "
+            "--lines 1 --output cat"
         ).output
         == "active\nenabled\n0\n"
     )
