@@ -27,7 +27,7 @@ _LINE = re.compile(r"import time:\s*(\d+) \|\s*\d+ \|\s*([\w.]+)")
 _SETTINGS = "provision: {gpu: none, hosts: {here: {address: local, become: none}}}\n"
 
 
-def listing(folder: Path, rounds: int) -> dict[str, Any]:
+def measure_listing(folder: Path, rounds: int) -> dict[str, Any]:
     """`invoke --list` with our tasks and with an empty tasks file."""
     invoke = str(Path(sys.executable).with_name("invoke"))
     for name, text in (("empty", ""), ("ours", OURS)):
@@ -52,7 +52,7 @@ def listing(folder: Path, rounds: int) -> dict[str, Any]:
     }
 
 
-def imports(folder: Path) -> dict[str, Any]:
+def measure_imports(folder: Path) -> dict[str, Any]:
     """Return the import time of each package, in ms, for `vm.provision` over SSH."""
     (folder / "project").mkdir()
     (folder / "project" / "invoke.yaml").write_text(_SETTINGS)
@@ -103,8 +103,8 @@ def main() -> None:
             "rounds": args.rounds,
             "wanted": WANTED,
             "load": measure.load(),
-            "list": listing(Path(name), args.rounds),
-            "imports_of_vm_provision": imports(Path(name)),
+            "list": measure_listing(Path(name), args.rounds),
+            "imports_of_vm_provision": measure_imports(Path(name)),
         }
     if args.output:
         args.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

@@ -19,7 +19,7 @@ from provision.core.errors import UsageError
 
 
 @pytest.fixture
-def ends(tmp_path: Path) -> Iterator[dict[str, IO[str]]]:
+def streams(tmp_path: Path) -> Iterator[dict[str, IO[str]]]:
     (tmp_path / "file").write_text("x")
     reads, writes = os.pipe()
     master, slave = pty.openpty()
@@ -41,17 +41,17 @@ def ends(tmp_path: Path) -> Iterator[dict[str, IO[str]]]:
 
 @pytest.mark.parametrize("kind", ["pipe", "file", "socket"])
 def test_redirected_stdin_is_returned(
-    ends: dict[str, IO[str]], kind: str, monkeypatch: pytest.MonkeyPatch
+    streams: dict[str, IO[str]], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", ends[kind])
-    assert redirected_stdin() == ends[kind].fileno()
+    monkeypatch.setattr(sys, "stdin", streams[kind])
+    assert redirected_stdin() == streams[kind].fileno()
 
 
 @pytest.mark.parametrize("kind", ["terminal", "null"])
 def test_terminal_and_null_are_not_redirected_stdin(
-    ends: dict[str, IO[str]], kind: str, monkeypatch: pytest.MonkeyPatch
+    streams: dict[str, IO[str]], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", ends[kind])
+    monkeypatch.setattr(sys, "stdin", streams[kind])
     assert redirected_stdin() is None
 
 

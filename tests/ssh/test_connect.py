@@ -24,6 +24,7 @@ from provision.hosts.ssh import hops
 from provision.hosts.ssh.config import SshConfig
 from provision.hosts.ssh.connection import connect, scan_host_keys
 from provision.testing.network import Network
+from tests.ssh.conftest import generate_key
 
 Fixture = Any
 
@@ -42,22 +43,6 @@ def can_run(
         )
     finally:
         transport.close()
-
-
-def generate(folder: Path, name: str, *options: str) -> Path:
-    arguments = [
-        "ssh-keygen",
-        "-q",
-        "-t",
-        "ed25519",
-        "-C",
-        name,
-        "-f",
-        str(folder / name),
-        *(options or ("-N", "")),
-    ]
-    subprocess.run(arguments, check=True, timeout=60)
-    return folder / name
 
 
 # --- the host's key -------------------------------------------------------------------------------
@@ -146,7 +131,7 @@ def test_scan_of_closed_port_is_unreachable(tmp_path: Path) -> None:
 
 
 def test_refused_key_is_listed(sshd: Fixture, tmp_path: Path) -> None:
-    wrong = generate(tmp_path, "wrong")
+    wrong = generate_key(tmp_path / "wrong")
     with pytest.raises(Unreachable, match="no key is accepted for user") as caught:
         connect(sshd.host(identity=str(wrong)), known_hosts=sshd.known_hosts)
     assert f"refused: {wrong}" in caught.value.why
@@ -164,7 +149,7 @@ def test_unusable_key_file_is_listed(sshd: Fixture, tmp_path: Path, content: str
 
 
 def test_key_with_passphrase_never_prompts(sshd: Fixture, tmp_path: Path) -> None:
-    locked = generate(tmp_path, "locked", "-N", "secret")
+    locked = generate_key(tmp_path / "locked", passphrase="secret")
     with pytest.raises(Unreachable) as caught:
         connect(sshd.host(identity=str(locked)), known_hosts=sshd.known_hosts)
     assert f"needs a passphrase; run ssh-add {locked}" in caught.value.why
@@ -216,7 +201,7 @@ def ssh_add(socket_path: str, key: Path) -> None:
 
 
 def test_agent_keys_are_offered(sshd: Fixture, agent: str, tmp_path: Path) -> None:
-    ssh_add(agent, generate(tmp_path, "unrelated"))
+    ssh_add(agent, generate_key(tmp_path / "unrelated"))
     ssh_add(agent, sshd.identity)
     assert can_run(sshd.host(identity=None), sshd.known_hosts, SshConfig(agent_socket=agent))
     assert can_run(
@@ -228,7 +213,7 @@ def test_identity_setting_suppresses_other_agent_keys(
     scripted: Fixture, agent: str, tmp_path: Path
 ) -> None:
     scripted.accepts_auth = False
-    ssh_add(agent, generate(tmp_path, "unrelated"))
+    ssh_add(agent, generate_key(tmp_path / "unrelated"))
     with pytest.raises(Unreachable) as caught:
         connect(
             scripted.server.host(),
@@ -251,7 +236,7 @@ def test_identity_may_be_public_key_held_by_agent(sshd: Fixture, agent: str) -> 
 def test_key_with_passphrase_works_through_agent(
     make_sshd: Fixture, agent: str, tmp_path: Path
 ) -> None:
-    key = generate(tmp_path, "key")
+    key = generate_key(tmp_path / "key")
     ssh_add(agent, key)
     subprocess.run(
         ["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", str(key)],
@@ -270,7 +255,7 @@ def test_missing_agent_is_ignored(sshd: Fixture, tmp_path: Path) -> None:
 
 
 def test_last_of_many_keys_is_accepted(make_sshd: Fixture, agent: str, tmp_path: Path) -> None:
-    keys = [generate(tmp_path, f"key{number}") for number in range(5)]
+    keys = [generate_key(tmp_path / f"key{number}") for number in range(5)]
     for key in keys:
         ssh_add(agent, key)
     server = make_sshd(AuthorizedKeysFile=str(keys[-1]) + ".pub")
@@ -281,7 +266,7 @@ def test_too_many_refused_keys_report_server_message(
     make_sshd: Fixture, agent: str, tmp_path: Path
 ) -> None:
     for number in range(4):
-        ssh_add(agent, generate(tmp_path, f"key{number}"))
+        ssh_add(agent, generate_key(tmp_path / f"key{number}"))
     server = make_sshd(MaxAuthTries="2")
     with pytest.raises(Unreachable) as caught:
         connect(
@@ -335,7 +320,7 @@ def test_explicit_port_22_overrides_ssh_config(
 
 
 def test_explicit_identity_overrides_ssh_config(sshd: Fixture, tmp_path: Path) -> None:
-    other = generate(tmp_path, "other")
+    other = generate_key(tmp_path / "other")
     config = SshConfig(text=f"Host *\n IdentityFile {other}\n")
     with pytest.raises(Unreachable) as caught:
         connect(sshd.host(identity=None), known_hosts=sshd.known_hosts, ssh_config=config)

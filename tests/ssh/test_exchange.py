@@ -72,7 +72,7 @@ def test_send_closes_input(transport: Transport, collected: Fixture) -> None:
 def test_slow_input_does_not_delay_output(transport: Transport, collected: Fixture) -> None:
     answered = threading.Event()
 
-    def slowly() -> Iterator[bytes]:
+    def yield_slowly() -> Iterator[bytes]:
         yield b"first\n"
         assert answered.wait(20)
         yield b"second\n"
@@ -82,7 +82,9 @@ def test_slow_input_does_not_delay_output(transport: Transport, collected: Fixtu
         answered.set()
 
     assert (
-        transport.send("cat; echo end", slowly(), on_stdout=listen, on_stderr=print, timeout_s=30)
+        transport.send(
+            "cat; echo end", yield_slowly(), on_stdout=listen, on_stderr=print, timeout_s=30
+        )
         == 0
     )
     assert bytes(collected.out) == b"first\nsecond\nend\n"
@@ -93,11 +95,13 @@ def test_command_ends_although_input_never_arrives(
 ) -> None:
     never = threading.Event()
 
-    def waiting() -> Iterator[bytes]:
+    def yield_nothing() -> Iterator[bytes]:
         never.wait()
         yield b""
 
-    assert transport.send("echo done; exit 4", waiting(), **collected.sinks, timeout_s=20) == 4
+    assert (
+        transport.send("echo done; exit 4", yield_nothing(), **collected.sinks, timeout_s=20) == 4
+    )
     never.set()
     assert bytes(collected.out) == b"done\n"
 
@@ -288,19 +292,19 @@ def test_session_limit_is_reported(make_sshd: Fixture, collected: Fixture) -> No
     transport = connect(server.host(), known_hosts=server.known_hosts)
     running = threading.Event()
     with pytest.raises(HostError, match="refuses another session") as caught:
-        _nest(transport, 3, running)
+        _run_nested(transport, 3, running)
     assert "MaxSessions" in caught.value.why
     assert caught.value.exit_code == 1
     assert transport.exchange("echo free", **collected.sinks, timeout_s=20) == 0
     transport.close()
 
 
-def _nest(transport: SshTransport, depth: int, running: threading.Event) -> None:
+def _run_nested(transport: SshTransport, depth: int, running: threading.Event) -> None:
     """Run a command in the sink of another one: `depth` sessions at once."""
     if depth:
         transport.exchange(
             "echo x; cat >/dev/null",
-            on_stdout=lambda _: _nest(transport, depth - 1, running),
+            on_stdout=lambda _: _run_nested(transport, depth - 1, running),
             on_stderr=print,
             timeout_s=20,
         )
@@ -345,11 +349,11 @@ def test_prefetched_session_closed_by_server_is_replaced(
 def test_channel_closed_without_status_is_unreachable(
     scripted: Fixture, collected: Fixture
 ) -> None:
-    def hang_up(channel: paramiko.Channel, command: str) -> None:
+    def close_channel(channel: paramiko.Channel, command: str) -> None:
         channel.sendall(b"half")
         channel.close()
 
-    scripted.on_command = hang_up
+    scripted.on_command = close_channel
     transport = connect(scripted.server.host(), known_hosts=scripted.server.known_hosts)
     with pytest.raises(Unreachable, match="lost") as caught:
         transport.exchange("true", **collected.sinks, timeout_s=20)
@@ -359,13 +363,13 @@ def test_channel_closed_without_status_is_unreachable(
 
 
 def test_status_before_last_output_loses_no_output(scripted: Fixture, collected: Fixture) -> None:
-    def early(channel: paramiko.Channel, command: str) -> None:
+    def send_status_early(channel: paramiko.Channel, command: str) -> None:
         channel.send_exit_status(7)
         channel.sendall(b"x" * 100_000)
         channel.sendall_stderr(b"late")
         channel.close()
 
-    scripted.on_command = early
+    scripted.on_command = send_status_early
     transport = connect(scripted.server.host(), known_hosts=scripted.server.known_hosts)
     assert transport.exchange("true", **collected.sinks, timeout_s=20) == 7
     assert (len(collected.out), bytes(collected.err)) == (100_000, b"late")
@@ -375,12 +379,12 @@ def test_status_before_last_output_loses_no_output(scripted: Fixture, collected:
 def test_status_without_end_of_output_is_unreachable(scripted: Fixture, collected: Fixture) -> None:
     """OpenSSH sends the status when the command ends, possibly before the rest of its output."""
 
-    def vanish(channel: paramiko.Channel, command: str) -> None:
+    def drop_connection(channel: paramiko.Channel, command: str) -> None:
         channel.sendall(b"half of it")
         channel.send_exit_status(0)
         channel.get_transport().sock.close()
 
-    scripted.on_command = vanish
+    scripted.on_command = drop_connection
     transport = connect(scripted.server.host(), known_hosts=scripted.server.known_hosts)
     with pytest.raises(Unreachable, match="lost"):
         transport.exchange("true", **collected.sinks, timeout_s=20)

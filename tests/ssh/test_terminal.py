@@ -89,9 +89,9 @@ sys.exit(run_interactive(host, body, known_hosts=known_hosts, environ=os.environ
 
 
 @pytest.fixture
-def sit_down() -> Iterator[Any]:
+def start_session() -> Iterator[Any]:
     """Start `run_interactive` on its own terminal."""
-    typists: list[TerminalProcess] = []
+    processes: list[TerminalProcess] = []
 
     def start(
         host: Host, known_hosts: KnownHosts, body: str | None, ssh: str | None
@@ -107,16 +107,16 @@ def sit_down() -> Iterator[Any]:
         pid, fd = pty.fork()
         if pid == 0:
             os.execve(sys.executable, [sys.executable, "-c", _PROGRAM], dict(environ))
-        typists.append(TerminalProcess(pid, fd))
-        typists[-1].resize(33, 77)
-        return typists[-1]
+        processes.append(TerminalProcess(pid, fd))
+        processes[-1].resize(33, 77)
+        return processes[-1]
 
     yield start
-    for terminal_process in typists:
-        os.close(terminal_process.fd)
+    for session in processes:
+        os.close(session.fd)
 
 
-def place(request: pytest.FixtureRequest, kind: str) -> tuple[Host, KnownHosts, str | None]:
+def host_of_kind(request: pytest.FixtureRequest, kind: str) -> tuple[Host, KnownHosts, str | None]:
     if kind == "local":
         return (
             Host(name="here", address="local", become="none"),
@@ -135,67 +135,67 @@ KINDS = pytest.mark.parametrize("kind", ["ssh", "paramiko", "local", "mock"])
 
 @KINDS
 def test_program_gets_terminal_size_and_returns_status(
-    request: pytest.FixtureRequest, sit_down: Fixture, kind: str
+    request: pytest.FixtureRequest, start_session: Fixture, kind: str
 ) -> None:
-    host, known, ssh = place(request, kind)
+    host, known, ssh = host_of_kind(request, kind)
     body = (
         'test -t 0 && test -t 1 && echo "is a terminal"; read x; stty size; echo "got <$x>"; exit 7'
     )
-    terminal_process = sit_down(host, known, body, ssh)
-    terminal_process.read_until("is a terminal")
-    terminal_process.type("hello\n")
-    assert "33 77" in terminal_process.read_until("got <hello>")
-    assert terminal_process.status() == 7
+    session = start_session(host, known, body, ssh)
+    session.read_until("is a terminal")
+    session.type("hello\n")
+    assert "33 77" in session.read_until("got <hello>")
+    assert session.status() == 7
 
 
 @KINDS
 def test_control_c_reaches_remote_program_only(
-    request: pytest.FixtureRequest, sit_down: Fixture, kind: str
+    request: pytest.FixtureRequest, start_session: Fixture, kind: str
 ) -> None:
-    host, known, ssh = place(request, kind)
-    terminal_process = sit_down(
+    host, known, ssh = host_of_kind(request, kind)
+    session = start_session(
         host, known, "trap 'echo caught' INT; echo waiting; sleep 30; echo after; exit 3", ssh
     )
-    terminal_process.read_until("waiting\r\n")
+    session.read_until("waiting\r\n")
     time.sleep(0.2)
-    terminal_process.type("\x03")
-    terminal_process.read_until("caught")
-    terminal_process.read_until("after")
-    assert terminal_process.status() == 3
+    session.type("\x03")
+    session.read_until("caught")
+    session.read_until("after")
+    assert session.status() == 3
 
 
 @KINDS
 def test_window_resize_is_forwarded(
-    request: pytest.FixtureRequest, sit_down: Fixture, kind: str
+    request: pytest.FixtureRequest, start_session: Fixture, kind: str
 ) -> None:
-    host, known, ssh = place(request, kind)
-    terminal_process = sit_down(
+    host, known, ssh = host_of_kind(request, kind)
+    session = start_session(
         host, known, "trap 'stty size' WINCH; echo waiting; while :; do sleep 0.1; done", ssh
     )
-    terminal_process.read_until("waiting")
+    session.read_until("waiting")
     time.sleep(0.3)
-    terminal_process.resize(41, 99)
-    terminal_process.read_until("41 99")
-    terminal_process.type("\x03")
-    terminal_process.status()
+    session.resize(41, 99)
+    session.read_until("41 99")
+    session.type("\x03")
+    session.status()
 
 
 @KINDS
 def test_no_body_starts_login_shell(
-    request: pytest.FixtureRequest, sit_down: Fixture, kind: str
+    request: pytest.FixtureRequest, start_session: Fixture, kind: str
 ) -> None:
-    host, known, ssh = place(request, kind)
-    terminal_process = sit_down(host, known, None, ssh)
-    terminal_process.type("echo $((6 * 7)); exit 5\n")
-    terminal_process.read_until("42")
-    assert terminal_process.status() == 5
+    host, known, ssh = host_of_kind(request, kind)
+    session = start_session(host, known, None, ssh)
+    session.type("echo $((6 * 7)); exit 5\n")
+    session.read_until("42")
+    assert session.status() == 5
 
 
 @pytest.mark.parametrize("ssh", ["ssh", None])
-def test_changed_host_key_aborts(sshd: Fixture, sit_down: Fixture, ssh: str | None) -> None:
-    terminal_process = sit_down(sshd.host(host_key=ED), sshd.known_hosts, "echo in; exit 0", ssh)
-    assert terminal_process.status() != 0
-    assert "in\r\n" not in terminal_process.seen
+def test_changed_host_key_aborts(sshd: Fixture, start_session: Fixture, ssh: str | None) -> None:
+    session = start_session(sshd.host(host_key=ED), sshd.known_hosts, "echo in; exit 0", ssh)
+    assert session.status() != 0
+    assert "in\r\n" not in session.seen
 
 
 @pytest.mark.parametrize("ssh", ["ssh", None])
