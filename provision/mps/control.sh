@@ -3,7 +3,7 @@
 #
 # The tool exits 0 for unknown commands, missing servers and refused privileges, so only what it
 # prints counts. One session takes several questions. Their answers differ in form, which is how
-# they are told apart: a share has a point, a limit a unit, a PID digits alone, a state capitals.
+# they are distinguished: a share has a point, a limit a unit, a PID digits alone, a state capitals.
 ask() { printf '%s\n' "$@" | timeout 10 nvidia-cuda-mps-control 2>&1 || true; }
 ask_one() { ask "$1" | head -n 1; }
 ask_defaults() {

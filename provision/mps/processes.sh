@@ -16,7 +16,7 @@ is_ours() {
 our_processes() {
     for process in /proc/[0-9]*; do ! is_ours "${process#/proc/}" || echo "${process#/proc/}"; done
 }
-# The pid file outlives the daemon, so the process that it names is looked at.
+# The pid file outlives the daemon, so the process of that PID is checked.
 daemon_pid() {
     pid=$(cat "$R$pipe/nvidia-cuda-mps-control.pid" 2>/dev/null) || return 1
     is_ours "$pid" && echo "$pid"

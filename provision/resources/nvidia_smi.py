@@ -19,14 +19,14 @@ GPU_FIELDS = (
 )
 """For `nvidia-smi --query-gpu=… --format=csv,noheader,nounits`, read by `read_gpus`."""
 PROCESS_FIELDS = "pid,process_name,used_memory"
-"""For `nvidia-smi --query-compute-apps=… --format=csv,noheader,nounits`, read by `read_processes`."""
+"""For `nvidia-smi --query-compute-apps=… --format=csv,noheader,nounits`, for `read_processes`."""
 PROCESS_GPU_FIELDS = "pid,gpu_uuid"
 """For `nvidia-smi --query-compute-apps=… --format=csv,noheader`, read by `read_process_gpus`."""
 SM_COLUMNS = ("smutil", "sm")
 """Activity columns of `nvidia-smi dmon`, the better one first.
 
-`smutil` (`--gpm-metrics 2`, Hopper and later) is the SM activity that the GPU itself counts. `sm` is
-the share of time in which any kernel ran, which does not tell how much of the GPU the kernel used.
+`smutil` (`--gpm-metrics 2`, Hopper and later) is the SM activity that the GPU itself counts. `sm`
+is the share of time in which any kernel ran, whatever part of the GPU the kernel used.
 """
 
 

@@ -29,7 +29,7 @@ TIMEOUT_S = 600
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark these tests, and skip them where no GPU was promised."""
+    """Mark these tests, and skip them without PROVISION_LAB_GPU."""
     for item in items:
         if Path(__file__).parent not in item.path.parents:
             continue
@@ -40,8 +40,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a command of ours ended."""
+class CommandResult:
+    """Exit status, outputs and duration of a command."""
 
     status: int
     out: str
@@ -50,7 +50,7 @@ class Ended:
 
     @property
     def document(self) -> dict[str, Any]:
-        """What it printed with --json."""
+        """The document that it printed with --json."""
         document: dict[str, Any] = json.loads(self.out)
         return document
 
@@ -72,7 +72,7 @@ class Machine:
         data = {"name": "lab", "hosts": {"lab": dict(self.entry)}, **self.settings, **changes}
         (self.project / "invoke.yaml").write_text(json.dumps({"provision": data}, indent=2))
 
-    def __call__(self, *words: str, timeout_s: float = 300.0) -> Ended:
+    def __call__(self, *words: str, timeout_s: float = 300.0) -> CommandResult:
         """Run a task and wait for its end."""
         started = time.monotonic()
         with self.start(*words) as child:
@@ -81,7 +81,7 @@ class Machine:
             except subprocess.TimeoutExpired:
                 child.kill()
                 raise
-        return Ended(child.returncode, out, err, time.monotonic() - started)
+        return CommandResult(child.returncode, out, err, time.monotonic() - started)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start a task."""
@@ -97,18 +97,18 @@ class Machine:
 
     def ok(self, *words: str, timeout_s: float = 300.0) -> dict[str, Any]:
         """The document of a task that has to succeed."""
-        ended = self(*words, "--json", timeout_s=timeout_s)
-        assert ended.status == 0, f"{' '.join(words)}: {ended}"
-        return ended.document
+        result = self(*words, "--json", timeout_s=timeout_s)
+        assert result.status == 0, f"{' '.join(words)}: {result}"
+        return result.document
 
     def inside(self, source: str, *, status: int | None = 0) -> str:
-        """Run shell source in the worker container; what it printed."""
-        ended = self("dev.exec", "--", "sh", "-c", source)
-        assert status is None or ended.status == status, f"{source}: {ended}"
-        return ended.out
+        """Run shell source in the worker container; returns its output."""
+        result = self("dev.exec", "--", "sh", "-c", source)
+        assert status is None or result.status == status, f"{source}: {result}"
+        return result.out
 
     def eventually(self, is_so: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
-        """Wait until something is true; its value."""
+        """Wait until `is_so` returns a true value, and return it."""
         deadline = time.monotonic() + timeout_s
         while not (value := is_so()):
             assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
@@ -130,7 +130,7 @@ def frameworks() -> tuple[Sequence[str], Mapping[str, str]]:
 def machine(
     lab: Lab, image: BaseImage, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Machine]:
-    """The lab, booted as a VM of ours would be and reached through SSH by the program itself."""
+    """The lab, booted like a VM and reached by the program over SSH."""
     lab.user_data = templating.user_data({})
     lab.reset_disk()
     folder = tmp_path_factory.mktemp("gpu")

@@ -25,7 +25,7 @@ pytestmark = [
 
 
 def kept(machine: Machine, name: str) -> None:
-    """Keep what the benchmark wrote, where a folder for it was named."""
+    """Copy the benchmark's files to the folder for results, if there is one."""
     if RESULTS:
         Path(RESULTS).mkdir(parents=True, exist_ok=True)
         for path in (machine.project / "mps-bench").glob("mps-bench.*"):
@@ -34,7 +34,7 @@ def kept(machine: Machine, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def measured(machine: Machine) -> dict[tuple[str, int], dict[str, Any]]:
-    """The cells of the seed's experiment."""
+    """The cells of the experiment, measured."""
     machine.ok("dev.up")
     document = machine.ok("mps.bench", *GRID, timeout_s=1200)
     kept(machine, "mps")

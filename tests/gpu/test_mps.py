@@ -28,7 +28,7 @@ FIGURES: dict[str, Any] = {}
 
 @pytest.fixture(scope="module", autouse=True)
 def figures() -> Iterator[None]:
-    """Write down what was measured, where a folder for it was named."""
+    """Writes measurements to the folder for results, if there is one."""
     yield
     if RESULTS and FIGURES:
         Path(RESULTS).mkdir(parents=True, exist_ok=True)
@@ -37,8 +37,8 @@ def figures() -> Iterator[None]:
 
 
 @pytest.fixture
-def mended(machine: Machine) -> Iterator[None]:
-    """MPS as it was before the test, whatever the test did to it, and however it ended."""
+def restored_mps(machine: Machine) -> Iterator[None]:
+    """Restore MPS after the test, whatever the test did to it."""
     yield
     machine.configure()
     machine("mps.disable", "--force")
@@ -47,7 +47,7 @@ def mended(machine: Machine) -> Iterator[None]:
 
 @contextlib.contextmanager
 def client(machine: Machine, *words: str, env: str = "") -> Iterator[subprocess.Popen[str]]:
-    """A CUDA client in the container that has its context; ended with the block."""
+    """A CUDA client in the container with its context; ended with the block."""
     shell = f"exec env {env} python3 client.py {' '.join(words)}"
     child = machine.start("dev.exec", "--", "sh", "-c", shell)
     assert child.stdout is not None
@@ -60,13 +60,13 @@ def client(machine: Machine, *words: str, env: str = "") -> Iterator[subprocess.
 
 
 def checks(machine: Machine, *words: str) -> tuple[int, dict[str, dict[str, Any]]]:
-    """What the doctor says: its exit status, and each check by name."""
-    ended = machine("mps.doctor", "--json", *words)
-    return ended.status, {check["id"]: check for check in ended.document["checks"]}
+    """Exit status of mps.doctor, and each check by name."""
+    result = machine("mps.doctor", "--json", *words)
+    return result.status, {check["id"]: check for check in result.document["checks"]}
 
 
-def explained(machine: Machine, text: str) -> list[str]:
-    """The rows by which `mps.explain` knows an error text."""
+def explanations_of(machine: Machine, text: str) -> list[str]:
+    """The rows of `mps.explain` that match an error text."""
     return [match["id"] for match in machine.ok("mps.explain", "--text", text)["matches"]]
 
 
@@ -115,23 +115,23 @@ def test_container_has_the_real_driver(machine: Machine) -> None:
     assert listed.startswith("GPU 0: NVIDIA ")
     driver = machine.inside("nvidia-smi --query-gpu=driver_version --format=csv,noheader").strip()
     FIGURES.update(gpu=listed.split(":")[1].split("(")[0].strip(), driver=driver)
-    ended = machine("dev.run", "client.py", "--", "hold")
-    assert (ended.status, ended.out) == (0, "ready\ndone\n"), ended
+    result = machine("dev.run", "client.py", "--", "hold")
+    assert (result.status, result.out) == (0, "ready\ndone\n"), result
 
 
 # --- one container --------------------------------------------------------------------------------
 
 
 def test_enable_starts_daemon_and_proves_attachment(machine: Machine) -> None:
-    ended = machine("mps.enable", "--json")
-    assert ended.status == 0, ended
-    host = ended.document["hosts"]["lab"]
+    result = machine("mps.enable", "--json")
+    assert result.status == 0, result
+    host = result.document["hosts"]["lab"]
     assert host["changed"] >= 1
     assert host["round_trips"] <= 3
     FIGURES["enable"] = {
         "seconds": round(host["seconds"], 2),
         "round_trips": host["round_trips"],
-        "whole_command_s": round(ended.seconds, 2),
+        "whole_command_s": round(result.seconds, 2),
     }
     status = machine.ok("mps.status", "--strict")
     assert (status["daemon"], status["server"]["state"], status["outside"]) == (True, "ACTIVE", [])
@@ -175,13 +175,13 @@ def test_doctor_reports_healthy_host(machine: Machine) -> None:
 # --- eight faults, each with its remedy -----------------------------------------------------------
 
 
-@pytest.mark.usefixtures("mended")
+@pytest.mark.usefixtures("restored_mps")
 def test_killed_daemon_is_reported_and_restarted(machine: Machine) -> None:
     with client(machine, "hold", "60") as child:
         machine.inside("kill -9 $(cat $CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid)")
         out, err = child.communicate(timeout=60)
     assert "error 806" in out, f"the server dies with its daemon: {out} {err}"
-    assert explained(machine, out) == ["806"]
+    assert explanations_of(machine, out) == ["806"]
     with client(machine, "hold", "30"):
         code, found = checks(machine)
         outside = machine("mps.status", "--json").document["outside"]
@@ -190,7 +190,7 @@ def test_killed_daemon_is_reported_and_restarted(machine: Machine) -> None:
     assert len(outside) == 1, "a new client runs without MPS and says nothing"
 
 
-@pytest.mark.usefixtures("mended")
+@pytest.mark.usefixtures("restored_mps")
 def test_client_over_the_limit_gets_error_808(machine: Machine) -> None:
     """As many clients run as `mps.status` reports, others get 808, and the doctor warns.
 
@@ -213,7 +213,7 @@ def test_client_over_the_limit_gets_error_808(machine: Machine) -> None:
     FIGURES["limit"] = {"ran": ran, "told": told}
     assert (len(statuses), ran) == (64, told), out + err
     assert statuses.count(40) == len(refused) == 64 - ran, out + err
-    assert explained(machine, "\n".join(refused)) == ["808"]
+    assert explanations_of(machine, "\n".join(refused)) == ["808"]
     assert (code, found["clients"]["status"]) == (2, "warn"), found["clients"]
     assert "error 808" in found["clients"]["why"]
     assert "mps.plan" in found["clients"]["fix"]
@@ -221,10 +221,10 @@ def test_client_over_the_limit_gets_error_808(machine: Machine) -> None:
         "fail",
         True,
     ), "the probe has no room either"
-    assert explained(machine, found["attachment"]["why"]) == ["808"]
+    assert explanations_of(machine, found["attachment"]["why"]) == ["808"]
 
 
-@pytest.mark.usefixtures("mended")
+@pytest.mark.usefixtures("restored_mps")
 def test_client_of_second_user_waits_for_the_first(machine: Machine, lab: Lab) -> None:
     with client(machine, "hold", "40"):
         words = [
@@ -260,7 +260,7 @@ def test_client_of_second_user_waits_for_the_first(machine: Machine, lab: Lab) -
     )
 
 
-@pytest.mark.usefixtures("mended")
+@pytest.mark.usefixtures("restored_mps")
 def test_client_with_another_pipe_directory_is_outside(machine: Machine) -> None:
     with client(machine, "hold", "30", env="CUDA_MPS_PIPE_DIRECTORY=/tmp/elsewhere"):
         code, found = checks(machine)
@@ -274,7 +274,7 @@ def test_client_with_another_pipe_directory_is_outside(machine: Machine) -> None
     )
 
 
-@pytest.mark.usefixtures("mended")
+@pytest.mark.usefixtures("restored_mps")
 def test_client_with_gpu_index_runs_and_doctor_warns(machine: Machine) -> None:
     """It runs, as index 0 exists on both sides, and the doctor warns."""
     machine.configure(mps={"gpu": "0"})
@@ -285,7 +285,7 @@ def test_client_with_gpu_index_runs_and_doctor_warns(machine: Machine) -> None:
     assert "CUDA_VISIBLE_DEVICES=0" in found["environment"]["what"]
 
 
-@pytest.mark.usefixtures("mended")
+@pytest.mark.usefixtures("restored_mps")
 def test_gpu_index_that_the_daemon_remapped_fails(machine: Machine) -> None:
     """The daemon's only GPU is 0 to clients: the machine's index for it fails under MPS."""
     last = machine.inside("nvidia-smi -L").count("GPU ") - 1
@@ -296,12 +296,12 @@ def test_gpu_index_that_the_daemon_remapped_fails(machine: Machine) -> None:
     machine.ok("mps.disable")
     assert machine.inside(hold) == "ready\ndone\n", "without MPS it is there"
     enabled(machine)
-    ended = machine("dev.exec", "--", "sh", "-c", hold)
-    assert (ended.status, "error 100" in ended.out) == (40, True), ended
-    assert explained(machine, ended.out) == ["no-device"]
+    result = machine("dev.exec", "--", "sh", "-c", hold)
+    assert (result.status, "error 100" in result.out) == (40, True), result
+    assert explanations_of(machine, result.out) == ["no-device"]
 
 
-@pytest.mark.usefixtures("mended")
+@pytest.mark.usefixtures("restored_mps")
 def test_doctor_reports_daemon_without_server_on_path(machine: Machine) -> None:
     machine.ok("mps.disable")
     start = (
@@ -325,14 +325,14 @@ def test_doctor_reports_daemon_without_server_on_path(machine: Machine) -> None:
     assert "PATH" in told, told
 
 
-@pytest.mark.usefixtures("mended")
+@pytest.mark.usefixtures("restored_mps")
 def test_illegal_address_in_one_client_fails_the_others(machine: Machine) -> None:
     with client(machine, "hold", "40") as other:
         broken = machine("dev.exec", "--", "python3", "client.py", "fault")
         out, _ = other.communicate(timeout=60)
     assert (broken.status, "error 700" in broken.out) == (40, True), broken
     assert "error 700" in out, "the fault of one is reported to all"
-    assert explained(machine, out) == ["shared-fault"]
+    assert explanations_of(machine, out) == ["shared-fault"]
     assert machine.ok("mps.status")["server"]["state"] == "ACTIVE"
     _, found = checks(machine)
     assert found["server"]["status"] in {"ok", "warn"}, (
@@ -455,9 +455,9 @@ def test_containers_topology_works_as_on_dataflow(machine: Machine, lab: Lab) ->
     )
     try:
         machine.ok("dev.up")
-        ended = machine("mps.enable", "--json")
-        assert ended.status == 0, ended
-        FIGURES["containers"] = {"seconds": round(ended.document["hosts"]["lab"]["seconds"], 2)}
+        result = machine("mps.enable", "--json")
+        assert result.status == 0, result
+        FIGURES["containers"] = {"seconds": round(result.document["hosts"]["lab"]["seconds"], 2)}
         status = machine.ok("mps.status", "--strict")
         assert "attached" in str(status["proof"])
         checks = {

@@ -44,7 +44,7 @@ PROGRAM = shlex.join(["python3", "-c", CLIENT])
 
 @pytest.fixture
 def sessions(lab: Lab, image: BaseImage, tmp_path: Path) -> Iterator[Any]:
-    """Makes sessions on the lab; settings of MPS and of the worker are given."""
+    """Builds projects on the lab from settings of MPS and of the worker."""
     host = lab.host
     entry = {
         "address": host.address,

@@ -54,7 +54,7 @@ class Program:
         )
 
     def started(self) -> int:
-        """What the first calls gave, once they have ended; 0 is well. `pid` is known then."""
+        """Status of the first calls, once they return; 0 is success. Sets `pid`."""
         status, pid = self._out.readline().split()
         self.pid = str(pid)
         return int(status)
@@ -66,7 +66,7 @@ class Program:
         return int(self._out.readline())
 
     def end(self) -> None:
-        """Let it end, and wait until it has."""
+        """Let it end, and wait for that."""
         self._feed.channel.shutdown_write()
         self._out.channel.recv_exit_status()
 
@@ -105,19 +105,19 @@ class Shared:
         self.set(**settings)
 
     def set(self, *, worker: dict[str, Any] | None = None, **mps: Any) -> None:
-        """Other settings of MPS, and of the worker."""
+        """Change settings of MPS and of the worker."""
         made = {**self.base, "mps": mps, "worker": {**self.base["worker"], **(worker or {})}}
         self.settings = Settings.model_validate(made)
 
     @property
     def project(self) -> Project:
-        """A fresh session, as each command has its own."""
+        """A new project, as each command builds its own."""
         self.out.clear()
         self.err.clear()
-        return self.fresh()
+        return self.new_project()
 
-    def fresh(self) -> Project:
-        """A session that writes to where another one does."""
+    def new_project(self) -> Project:
+        """A project that shares its outputs with another one."""
         folder = self.folder / "project"
         folder.mkdir(exist_ok=True)
         return Project(
@@ -133,12 +133,12 @@ class Shared:
         return dev_up(self.project, HERE)
 
     def enable(self) -> dict[str, Any]:
-        """`mps.enable`, which must do well: the host's part of the document."""
+        """Run `mps.enable`, which must succeed; the host's part of the document."""
         done = mps_enable(self.project, HERE)
         assert done.exit_code == 0, done.document
         return dict(done.document["hosts"]["box"])
 
-    def refused(self, done: TaskResult) -> dict[str, str]:
+    def first_error(self, done: TaskResult) -> dict[str, str]:
         """The first error of a run that failed."""
         assert done.exit_code == 1, done.document
         errors = [
@@ -152,13 +152,13 @@ class Shared:
         return mps_status(self.project, HERE, strict=strict)
 
     def inside(self, source: str, *, box: str = "worker") -> str:
-        """What shell source prints in a container."""
+        """Run shell source in a container; what it prints."""
         return self.host.run(f"docker exec -i {box} sh -s", stdin=source.encode()).output
 
     def program(self, words: str = "worker", *, starts: int | None = 0) -> Any:
         return program(self.host, words, starts=starts)
 
 
-def changed(report: dict[str, Any]) -> list[str]:
+def changed_resources(report: dict[str, Any]) -> list[str]:
     """The resources that a run changed."""
     return [result["resource"] for result in report["results"] if result["status"] == "changed"]

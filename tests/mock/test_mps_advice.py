@@ -16,7 +16,7 @@ from provision.core.errors import HostError, UsageError
 from provision.project.project import Project
 from provision.settings import Settings
 from provision.testing import MockHost
-from tests.mock.workers import settled
+from tests.mock.workers import running_worker
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,7 @@ HERE = Targets()
 
 
 def test_plan_uses_host_facts_in_one_exchange(tmp_path: Path) -> None:
-    with MockHost(gpu="nvidia-l4") as mock, settled(mock, tmp_path) as project:
+    with MockHost(gpu="nvidia-l4") as mock, running_worker(mock, tmp_path) as project:
         mock.stats.reset()
         done = mps_plan(project, HERE, clients=None, peak_memory="2g", measure=None)
         assert mock.stats.exchanges == 1
@@ -52,7 +52,7 @@ def test_plan_uses_host_facts_in_one_exchange(tmp_path: Path) -> None:
 
 
 def test_plan_reduces_requested_clients_to_the_limit(tmp_path: Path) -> None:
-    with MockHost() as mock, settled(mock, tmp_path) as project:
+    with MockHost() as mock, running_worker(mock, tmp_path) as project:
         done = mps_plan(project, HERE, clients="60", peak_memory=None, measure=None)
         assert done.document["plan"]["clients"] == 46
         assert "60 clients were asked for, 46 are possible" in " ".join(done.text.split())
@@ -62,7 +62,7 @@ def test_measure_is_refused_on_a_mock(tmp_path: Path) -> None:
     """Nor does one that is reached like any other SSH host."""
     with (
         MockHost() as mock,
-        settled(mock, tmp_path) as project,
+        running_worker(mock, tmp_path) as project,
         pytest.raises(UsageError, match="needs a GPU"),
     ):
         mps_plan(project, HERE, clients=None, peak_memory=None, measure="true")
@@ -71,7 +71,7 @@ def test_measure_is_refused_on_a_mock(tmp_path: Path) -> None:
 def test_plan_without_container_suggests_dev_up(tmp_path: Path) -> None:
     with (
         MockHost() as mock,
-        settled(mock, tmp_path, container=False) as project,
+        running_worker(mock, tmp_path, container=False) as project,
         pytest.raises(HostError, match="not running") as caught,
     ):
         mps_plan(project, HERE, clients=None, peak_memory=None, measure=None)

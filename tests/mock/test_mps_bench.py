@@ -64,7 +64,7 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     with MockHost(shell=SHELL, gpu_count=2) as host:
         made = Shared(tmp_path_factory.mktemp("bench"), host, gpu=1)
         assert made.up().exit_code == 0
-        workspace = made.fresh().project_dir
+        workspace = made.new_project().project_dir
         subprocess.run(["git", "init", "-q", str(workspace)], check=True)
         (workspace / "client.py").write_text(CLIENT)
         yield made

@@ -20,7 +20,7 @@ from provision.resources import nvidia_smi
 from provision.testing import MockHost
 from tests.mock.plain_client import connect
 from tests.mock.sharing import Shared, program
-from tests.mock.workers import Box, settled
+from tests.mock.workers import Box, running_worker
 
 pytestmark = pytest.mark.slow
 
@@ -31,17 +31,17 @@ R = "$PROVISION_MOCK_ROOT"
 @pytest.fixture(scope="module")
 def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
     folder = tmp_path_factory.mktemp("doctor")
-    with MockHost() as mock, settled(mock, folder) as project:
+    with MockHost() as mock, running_worker(mock, folder) as project:
         yield Box(mock, project)
 
 
-def found(done: TaskResult, status: str) -> dict[str, dict[str, Any]]:
+def checks_of(done: TaskResult, status: str) -> dict[str, dict[str, Any]]:
     return {check["id"]: check for check in done.document["checks"] if check["status"] == status}
 
 
 @pytest.fixture
 def enabled(box: Box) -> Box:
-    """The same with MPS on, whatever ran before."""
+    """The same host with MPS enabled."""
     box.enable()
     return box
 
@@ -49,35 +49,39 @@ def enabled(box: Box) -> Box:
 def test_doctor_fails_one_check_before_mps_is_enabled(box: Box) -> None:
     assert mps_disable(box.project, HERE).exit_code == 0
     box.mock.stats.reset()
-    done = box.examined()
+    done = box.run_doctor()
     assert box.mock.stats.exchanges == 1
-    assert list(found(done, "fail")) == ["daemon"]
-    assert "mps.enable" in found(done, "fail")["daemon"]["fix"]
-    assert list(found(done, "unknown")) == ["server", "attachment", "clients", "share"]
+    assert list(checks_of(done, "fail")) == ["daemon"]
+    assert "mps.enable" in checks_of(done, "fail")["daemon"]["fix"]
+    assert list(checks_of(done, "unknown")) == ["server", "attachment", "clients", "share"]
     assert (done.exit_code, done.document["ok"]) == (2, False)
 
 
 def test_remedies_name_the_program_that_was_called(box: Box) -> None:
     assert mps_disable(box.project, HERE).exit_code == 0
     done = mps_doctor(replace(box.project, program_argv0="provision"), HERE)
-    assert found(done, "fail")["daemon"]["fix"].startswith("provision mps.enable ")
+    assert checks_of(done, "fail")["daemon"]["fix"].startswith("provision mps.enable ")
     assert "provision mps.enable" in done.text
     assert "invoke" not in done.text
 
 
 def test_doctor_output_fits_the_terminal(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
-    wide = box.examined().text
+    wide = box.run_doctor().text
     monkeypatch.setenv("COLUMNS", "80")
-    narrow = box.examined().text
+    narrow = box.run_doctor().text
     assert 80 < max(map(len, wide.splitlines())) <= 100
     assert max(map(len, narrow.splitlines())) <= 80
 
 
 def test_doctor_is_healthy_with_mps_enabled(enabled: Box) -> None:
-    done = enabled.examined()
-    assert {**found(done, "fail"), **found(done, "unknown"), **found(done, "warn")} == {}, done.text
+    done = enabled.run_doctor()
+    assert {
+        **checks_of(done, "fail"),
+        **checks_of(done, "unknown"),
+        **checks_of(done, "warn"),
+    } == {}, done.text
     assert (done.exit_code, done.document["ok"]) == (0, True)
-    assert found(done, "ok")["attachment"]["what"].startswith("attached: process")
+    assert checks_of(done, "ok")["attachment"]["what"].startswith("attached: process")
 
 
 def test_listed_process_of_type_c_is_reported(enabled: Box) -> None:
@@ -92,11 +96,11 @@ def test_listed_process_of_type_c_is_reported(enabled: Box) -> None:
         client = next(
             iter(nvidia_smi.read_process_types(enabled.mock.run(f"sudo sh -c '{smi}'").output))
         )
-        assert "attachment" in found(enabled.examined(), "ok")
+        assert "attachment" in checks_of(enabled.run_doctor(), "ok")
         told = enabled.mock.faults.folder.parent / "cuda" / str(client)
         told.write_text(told.read_text().replace("M+C", "C"))
         assert (
-            found(enabled.examined(), "warn")["attachment"]["what"]
+            checks_of(enabled.run_doctor(), "warn")["attachment"]["what"]
             == f"nvidia-smi gives process {client} the type C"
         )
 
@@ -115,17 +119,17 @@ for _ in $(seq 100); do printf '%s\\n' "$said"; done >>"$log"
 
 
 def test_log_lines_before_many_questions_are_still_read(enabled: Box) -> None:
-    """A watched daemon writes down questions and answers, line after line."""
+    """The daemon logs every question and answer of a status."""
     enabled.inside(MANY_QUESTIONS)
-    assert "1000" in found(enabled.examined(), "fail")["server"]["what"]
+    assert "1000" in checks_of(enabled.run_doctor(), "fail")["server"]["what"]
     assert mps_disable(enabled.project, HERE).exit_code == 0
 
 
 def test_doctor_lists_settings_that_are_not_in_force(enabled: Box) -> None:
     def told(box: Box) -> dict[str, Any]:
-        done = box.examined()
-        assert (done.exit_code, list(found(done, "warn"))) == (1, ["daemon"]), done.text
-        return found(done, "warn")["daemon"]
+        done = box.run_doctor()
+        assert (done.exit_code, list(checks_of(done, "warn"))) == (1, ["daemon"]), done.text
+        return checks_of(done, "warn")["daemon"]
 
     settings = enabled.project.settings
     mps = {
@@ -143,7 +147,7 @@ def test_doctor_lists_settings_that_are_not_in_force(enabled: Box) -> None:
     )
     assert re.fullmatch(f"mps.exclusive no, not yes; {others}", told(other)["why"])
     other.enable()
-    assert other.examined().exit_code == 0
+    assert other.run_doctor().exit_code == 0
     others = (
         "mps.thread_percentage 25, not 100; mps.memory_limit 2G, not none; mps.cpus 0, not "
         "all; mps.gpu GPU-"
@@ -172,17 +176,17 @@ def test_jax_process_without_preallocate_setting_is_reported(enabled: Box) -> No
             f"sudo docker exec -i worker python3 -u -c {shlex.quote(LOADS_JAX)}"
         )
         assert out.readline() == "holds\n"
-        done = enabled.examined()
+        done = enabled.run_doctor()
         feed.channel.shutdown_write()
         out.channel.recv_exit_status()
-    assert "runs JAX without" in found(done, "warn")["memory"]["what"], done.text
+    assert "runs JAX without" in checks_of(done, "warn")["memory"]["what"], done.text
 
 
 def test_pipeline_option_that_leaves_one_process_fails(enabled: Box) -> None:
     done = mps_doctor(
         enabled.project, HERE, options=["--experiments=no_use_multiple_sdk_containers"]
     )
-    assert list(found(done, "fail")) == ["pipeline"]
+    assert list(checks_of(done, "fail")) == ["pipeline"]
 
 
 @pytest.mark.slow
@@ -192,19 +196,19 @@ def test_two_daemons_of_one_directory_fail(enabled: Box) -> None:
         f'rm -rf "{R}/run/mps/pipe"; nvidia-cuda-mps-control -d; echo start_server '
         "-uid 0 | nvidia-cuda-mps-control"
     )
-    one = found(enabled.examined(), "fail")["one-daemon"]
+    one = checks_of(enabled.run_doctor(), "fail")["one-daemon"]
     assert one["what"].startswith("2 daemons")
     enabled.inside(one["fix"].partition("   (")[0])
     enabled.enable()
-    assert enabled.examined().exit_code == 0
+    assert enabled.run_doctor().exit_code == 0
 
 
 def test_stopped_container_fails_and_blocks_dependent_checks(box: Box) -> None:
     assert box.mock.run("sudo docker stop worker").status == 0
-    done = box.examined()
+    done = box.run_doctor()
     assert box.mock.run("sudo docker start worker").status == 0
-    assert list(found(done, "fail")) == ["container"]
-    assert len(found(done, "unknown")) == 19
+    assert list(checks_of(done, "fail")) == ["container"]
+    assert len(checks_of(done, "unknown")) == 19
 
 
 def test_doctor_checks_the_daemon_container_in_containers_topology(tmp_path: Path) -> None:
@@ -213,8 +217,8 @@ def test_doctor_checks_the_daemon_container_in_containers_topology(tmp_path: Pat
         assert shared.up().exit_code == 0
         shared.enable()
         done = mps_doctor(shared.project, HERE)
-        assert (done.exit_code, found(done, "warn")) == (0, {}), done.text
-        assert found(done, "ok")["control-log"]["what"] == "nothing unusual"
+        assert (done.exit_code, checks_of(done, "warn")) == (0, {}), done.text
+        assert checks_of(done, "ok")["control-log"]["what"] == "nothing unusual"
         told = shared.inside(f'cat "{R}$CUDA_MPS_LOG_DIRECTORY/control.log"')
         assert "Starting control daemon" in told, "any container has the logs"
 
@@ -225,10 +229,12 @@ def test_doctor_checks_the_daemon_container_in_containers_topology(tmp_path: Pat
             ),
             box="worker-mps",
         )
-        assert "7, 8, 9" in found(mps_doctor(shared.project, HERE), "fail")["control-log"]["why"]
+        assert (
+            "7, 8, 9" in checks_of(mps_doctor(shared.project, HERE), "fail")["control-log"]["why"]
+        )
 
         mock.run("sudo docker kill worker-2")
-        lost = found(mps_doctor(shared.project, HERE), "fail")["container"]
+        lost = checks_of(mps_doctor(shared.project, HERE), "fail")["container"]
         assert (lost["what"], lost["fix"]) == ("1 of 2 worker containers runs", "invoke dev.up")
         assert lost["why"] == "not running: worker-2"
         state = shared.status(strict=True)
@@ -246,13 +252,13 @@ def test_doctor_checks_the_daemon_container_in_containers_topology(tmp_path: Pat
 
         shared.set()  # the settings name the other topology
         done = mps_doctor(shared.project, HERE)
-        assert [check["fix"] for check in found(done, "fail").values()] == [
+        assert [check["fix"] for check in checks_of(done, "fail").values()] == [
             "invoke mps.enable   (recreates them)"
         ]
         shared.set(topology="containers")
         mock.run("sudo docker rm -f worker-mps")
         assert (
-            found(mps_doctor(shared.project, HERE), "fail")["container"]["what"]
+            checks_of(mps_doctor(shared.project, HERE), "fail")["container"]["what"]
             == "the container worker-mps is not running"
         )
 
@@ -265,13 +271,13 @@ COMPAT = (
 
 
 def test_driver_libraries_precede_those_of_the_image(tmp_path: Path) -> None:
-    """Images of NVIDIA's name /usr/local/cuda/compat first, with a libcuda of its own."""
+    """NVIDIA's images put /usr/local/cuda/compat first, which has a libcuda of its own."""
     ref = "us-docker.pkg.dev/project/repo/compat:1"
     with MockHost() as mock:
         mock.run("mkdir -p ~/context && cat >~/context/Dockerfile", stdin=COMPAT.encode())
         built = mock.run(f"docker build -t {ref} ~/context")
         assert built.status == 0, built.output
-        with settled(mock, tmp_path, image=ref):
+        with running_worker(mock, tmp_path, image=ref):
             said = mock.run(
                 "sudo docker exec worker sh -c 'echo $LD_LIBRARY_PATH; echo $PATH'"
             ).output
@@ -285,7 +291,7 @@ def test_driver_libraries_precede_those_of_the_image(tmp_path: Path) -> None:
 
 def test_image_without_glibc_fails(tmp_path: Path) -> None:
     ref = "us-docker.pkg.dev/project/repo/python:3.11-alpine"
-    with MockHost() as mock, settled(mock, tmp_path, image=ref) as project:
+    with MockHost() as mock, running_worker(mock, tmp_path, image=ref) as project:
         done = mps_doctor(project, HERE)
-        assert "Alpine" in found(done, "fail")["container"]["fix"]
+        assert "Alpine" in checks_of(done, "fail")["container"]["fix"]
         assert mock.run("sudo docker exec worker nvidia-cuda-mps-control -v").status == 127

@@ -19,7 +19,7 @@ from provision.mps.doctor.pipeline_checks import ACCELERATOR
 from provision.testing import MockHost
 from tests.mock.plain_client import connect, eventually
 from tests.mock.sharing import program
-from tests.mock.workers import Box, settled
+from tests.mock.workers import Box, running_worker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -31,11 +31,11 @@ JOB = f"--dataflow_service_options={ACCELERATOR}"
 
 @pytest.fixture(scope="module")
 def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
-    with MockHost() as mock, settled(mock, tmp_path_factory.mktemp("faults")) as project:
+    with MockHost() as mock, running_worker(mock, tmp_path_factory.mktemp("faults")) as project:
         yield Box(mock, project)
 
 
-def ends(done: TaskResult, *statuses: str) -> dict[str, dict[str, Any]]:
+def checks_of(done: TaskResult, *statuses: str) -> dict[str, dict[str, Any]]:
     return {check["id"]: check for check in done.document["checks"] if check["status"] in statuses}
 
 
@@ -45,7 +45,7 @@ Inject = Callable[[Box], AbstractContextManager[object]]
 
 
 def host(do: str, undo: str) -> Inject:
-    """Shell source on the host, and what takes it back."""
+    """A fault by shell source on the host, and the source that repairs it."""
 
     @contextmanager
     def inject(box: Box) -> Iterator[None]:
@@ -59,12 +59,12 @@ def host(do: str, undo: str) -> Inject:
 
 
 def inside(do: str, undo: str) -> Inject:
-    """The same in the container."""
+    """A fault by shell source in the container."""
     return host(*(f"sudo docker exec worker sh -c {shlex.quote(source)}" for source in (do, undo)))
 
 
 def state_file(name: str, change: Callable[[str], str]) -> Inject:
-    """A file of the mock's state: what the GPU is, which module is loaded, what the kernel said."""
+    """A fault by a file of the mock's state: GPU, loaded module, kernel log."""
 
     @contextmanager
     def inject(box: Box) -> Iterator[None]:
@@ -103,12 +103,12 @@ def two_daemons(box: Box) -> Iterator[None]:
         "-uid 0 | nvidia-cuda-mps-control"
     )
     yield
-    box.inside(ends(box.examined(), "fail")["one-daemon"]["fix"].partition("   (")[0])
+    box.inside(checks_of(box.run_doctor(), "fail")["one-daemon"]["fix"].partition("   (")[0])
     box.enable()
 
 
 @contextmanager
-def began_before_the_daemon(box: Box) -> Iterator[None]:
+def start_worker_before_daemon(box: Box) -> Iterator[None]:
     assert mps_disable(box.project, HERE).exit_code == 0
     with program(box.mock, "worker"):
         box.enable()
@@ -116,13 +116,13 @@ def began_before_the_daemon(box: Box) -> Iterator[None]:
 
 
 @contextmanager
-def worker_with_an_index(box: Box) -> Iterator[None]:
+def start_worker_with_gpu_index(box: Box) -> Iterator[None]:
     with program(box.mock, "--env CUDA_VISIBLE_DEVICES=0 worker"):
         yield
 
 
 @contextmanager
-def second_user(box: Box) -> Iterator[None]:
+def start_client_of_second_user(box: Box) -> Iterator[None]:
     with (
         program(box.mock, "worker") as first,
         program(box.mock, "--user 1000 worker", starts=None) as second,
@@ -152,7 +152,7 @@ sys.stdin.read()
 
 
 def clients(count: int) -> Inject:
-    """So many connections of clients to the daemon: programs that exist for the daemon alone."""
+    """A fault by so many client connections to the daemon."""
 
     @contextmanager
     def inject(box: Box) -> Iterator[None]:
@@ -168,7 +168,7 @@ def clients(count: int) -> Inject:
     return inject
 
 
-def of_server(command: str) -> str:
+def server_command(command: str) -> str:
     return (
         "for server in $(echo get_server_list | nvidia-cuda-mps-control); do echo "
         f'"{command}" | nvidia-cuda-mps-control; done'
@@ -257,12 +257,14 @@ FAULTS = {
         ),
     ),
     "the server is in FAULT": Fault("server", "fail", "stop all workers", server_fault),
-    "a client of another user waits": Fault("server", "fail", "as one user", second_user),
+    "a client of another user waits": Fault(
+        "server", "fail", "as one user", start_client_of_second_user
+    ),
     "a worker names a device by its index": Fault(
-        "environment", "warn", "UUID", worker_with_an_index
+        "environment", "warn", "UUID", start_worker_with_gpu_index
     ),
     "a program began before the daemon": Fault(
-        "attachment", "fail", "start it again", began_before_the_daemon
+        "attachment", "fail", "start it again", start_worker_before_daemon
     ),
     "there are more clients than the server takes": Fault(
         "clients", "warn", "mps.plan", clients(47), also=frozenset({"cpus"})
@@ -272,8 +274,8 @@ FAULTS = {
         "fail",
         "thread_percentage",
         inside(
-            of_server("set_active_thread_percentage $server 1"),
-            of_server("set_active_thread_percentage $server 100"),
+            server_command("set_active_thread_percentage $server 1"),
+            server_command("set_active_thread_percentage $server 100"),
         ),
         also=frozenset({"attachment", "daemon"}),
     ),
@@ -290,21 +292,21 @@ ELSEWHERE = frozenset({"limits", "memory", "pipeline"})
 def test_fault_fails_only_its_own_check(box: Box, name: str) -> None:
     fault = FAULTS[name]
     box.enable()
-    before = box.examined()
-    assert (before.exit_code, ends(before, "fail", "warn", "unknown")) == (0, {}), before.text
+    before = box.run_doctor()
+    assert (before.exit_code, checks_of(before, "fail", "warn", "unknown")) == (0, {}), before.text
     with fault.inject(box):
-        done = box.examined()
-        assert set(ends(done, "fail", "warn")) == {fault.check, *fault.also}, done.text
-        check = ends(done, fault.status)[fault.check]
+        done = box.run_doctor()
+        assert set(checks_of(done, "fail", "warn")) == {fault.check, *fault.also}, done.text
+        check = checks_of(done, fault.status)[fault.check]
         assert fault.fix in check["fix"]
         assert check["why"]
         assert done.exit_code == (2 if fault.status == "fail" else 1), done.text
         resting = {spec.id for spec in CHECKS if fault.check in spec.needs}
-        assert fault.status == "warn" or resting <= set(ends(done, "unknown")), (
+        assert fault.status == "warn" or resting <= set(checks_of(done, "unknown")), (
             "what rests on it is not judged"
         )
     box.enable()
-    assert eventually(lambda: box.examined().exit_code == 0), box.examined().text
+    assert eventually(lambda: box.run_doctor().exit_code == 0), box.run_doctor().text
 
 
 def test_every_check_has_a_fault_or_a_reason() -> None:
@@ -313,25 +315,25 @@ def test_every_check_has_a_fault_or_a_reason() -> None:
 
 def test_pipeline_check_fails_for_single_process_option(box: Box) -> None:
     box.enable()
-    assert box.examined(JOB).exit_code == 0
-    done = box.examined(JOB, "--experiments=no_use_multiple_sdk_containers")
-    assert list(ends(done, "fail", "warn", "unknown")) == ["pipeline"]
-    assert "remove it" in ends(done, "fail")["pipeline"]["fix"]
+    assert box.run_doctor(JOB).exit_code == 0
+    done = box.run_doctor(JOB, "--experiments=no_use_multiple_sdk_containers")
+    assert list(checks_of(done, "fail", "warn", "unknown")) == ["pipeline"]
+    assert "remove it" in checks_of(done, "fail")["pipeline"]["fix"]
     assert done.exit_code == 2
 
 
 def test_doctor_is_not_healthy_with_missing_evidence(box: Box) -> None:
-    """No Python in the image: nobody could see whether a client attaches."""
+    """Without Python in the image no probe client runs."""
     box.enable()
     tools = box.mock.folder / "mock/container-bin"
     for name in ("python", "python3"):
         (tools / name).rename(tools / f"no-{name}")
     try:
-        done = box.examined()
+        done = box.run_doctor()
     finally:
         for name in ("python", "python3"):
             (tools / f"no-{name}").rename(tools / name)
-    assert list(ends(done, "fail", "warn", "unknown")) == ["attachment"]
+    assert list(checks_of(done, "fail", "warn", "unknown")) == ["attachment"]
     assert (done.exit_code, done.document["ok"]) == (3, False)
 
 
@@ -348,7 +350,7 @@ GROWTH = "--env TF_FORCE_GPU_ALLOW_GROWTH=true"
 def test_doctor_checks_a_container_created_by_hand(
     tmp_path: Path, options: str, check: str, fix: str
 ) -> None:
-    with MockHost() as mock, settled(mock, tmp_path, container=False) as project:
+    with MockHost() as mock, running_worker(mock, tmp_path, container=False) as project:
         nodes = " ".join(
             f'--device "{R}/dev/{name}"' for name in ("nvidia0", "nvidiactl", "nvidia-uvm")
         )
@@ -374,7 +376,7 @@ def test_doctor_checks_a_container_created_by_hand(
             f'mkdir -p "{R}/run/mps"; nvidia-cuda-mps-control -d; echo start_server '
             "-uid 0 | nvidia-cuda-mps-control"
         )
-        done = made.examined()
-        assert list(ends(done, "fail", "warn", "unknown")) == [check], done.text
-        assert fix in ends(done, "warn")[check]["fix"]
+        done = made.run_doctor()
+        assert list(checks_of(done, "fail", "warn", "unknown")) == [check], done.text
+        assert fix in checks_of(done, "warn")[check]["fix"]
         assert done.exit_code == 1

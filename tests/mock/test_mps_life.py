@@ -25,7 +25,7 @@ from provision.core.shell import shell_text
 from provision.mps.daemon import daemon
 from provision.testing import MockHost
 from tests.mock.plain_client import eventually
-from tests.mock.sharing import HERE, IMAGE, Shared, changed
+from tests.mock.sharing import HERE, IMAGE, Shared, changed_resources
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 R = "$PROVISION_MOCK_ROOT"
@@ -44,7 +44,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
 
 @pytest.fixture
 def gpu(prepared: Shared, monkeypatch: pytest.MonkeyPatch) -> Shared:
-    """That host with MPS off and nothing left of another test; clients have a second to leave."""
+    """That host with MPS off and nothing left of another test. Clients have a second to end."""
     prepared.set()
     assert mps_disable(prepared.project, HERE, force=True).exit_code == 0
     assert prepared.up().exit_code == 0
@@ -57,7 +57,7 @@ def gpu(prepared: Shared, monkeypatch: pytest.MonkeyPatch) -> Shared:
 
 def test_enable_on_running_container_takes_two_exchanges(gpu: Shared) -> None:
     report = gpu.enable()
-    assert (changed(report), report["round_trips"]) == (["mps", "mps-steps"], 2)
+    assert (changed_resources(report), report["round_trips"]) == (["mps", "mps-steps"], 2)
     done = gpu.status(strict=True)
     assert done.exit_code == 0
     found = done.document
@@ -72,7 +72,7 @@ def test_enable_on_running_container_takes_two_exchanges(gpu: Shared) -> None:
     ) == (100.0, None, "Default", 48)
     assert (found["clients"], found["outside"]) == ([], [])
     again = gpu.enable()
-    assert (changed(again), again["round_trips"]) == ([], 1)
+    assert (changed_resources(again), again["round_trips"]) == ([], 1)
     assert gpu.status().document["server"] == found["server"]
 
 
@@ -96,7 +96,7 @@ def test_changed_plan_restarts_daemon_and_proves_it_again(gpu: Shared) -> None:
     ]
     for plan in plans:
         gpu.set(**plan)
-        assert changed(gpu.enable())[:1] == ["mps"], plan
+        assert changed_resources(gpu.enable())[:1] == ["mps"], plan
         found = gpu.status(strict=True)
         assert found.exit_code == 0
         assert found.document["memory_limit"] == plan.get("memory_limit")
@@ -104,7 +104,7 @@ def test_changed_plan_restarts_daemon_and_proves_it_again(gpu: Shared) -> None:
         assert found.document["cpus"] == (plan["cpus"] if plan.get("cpus") == "0" else "all")
         servers.append(found.document["server"]["pid"])
     assert len(set(servers)) == len(servers)
-    assert changed(gpu.enable()) == []
+    assert changed_resources(gpu.enable()) == []
     pid = gpu.inside(f'cat "{R}/run/mps/pipe/nvidia-cuda-mps-control.pid"')
     assert "CUDA_VISIBLE_DEVICES=GPU-00000000-" in gpu.inside(
         f"tr '\\0' '\\n' </proc/{pid}/environ"
@@ -120,13 +120,13 @@ def test_memory_limit_changed_by_hand_is_restored(gpu: Shared) -> None:
     server = gpu.status().document["server"]["pid"]
     gpu.inside(f"echo set_device_pinned_mem_limit {server} 0 512M | nvidia-cuda-mps-control")
     assert gpu.status().document["memory_limit"] == "512M"
-    assert "mps" in changed(gpu.enable())
+    assert "mps" in changed_resources(gpu.enable())
     assert gpu.status().document["memory_limit"] == "1536M"
 
 
 def test_memory_limit_below_one_context_fails(gpu: Shared) -> None:
     gpu.set(memory_limit="16M")
-    refused = gpu.refused(mps_enable(gpu.project, HERE))
+    refused = gpu.first_error(mps_enable(gpu.project, HERE))
     assert (refused["what"].partition(",")[0], refused["fix"].partition(";")[0]) == (
         "no CUDA context fits into mps.memory_limit",
         "raise mps.memory_limit",
@@ -137,13 +137,13 @@ def test_memory_limit_below_one_context_fails(gpu: Shared) -> None:
 def test_enable_refuses_unknown_gpu_and_cpus(gpu: Shared) -> None:
     gpu.set(gpu=7)
     assert (
-        gpu.refused(mps_enable(gpu.project, HERE))["what"]
-        == "the GPU that mps.gpu names is not there"
+        gpu.first_error(mps_enable(gpu.project, HERE))["what"]
+        == "the GPU of mps.gpu does not exist"
     )
     gpu.set(gpu="GPU-00000009-c0de-4b1d-8000-000000000009")
     assert (
-        gpu.refused(mps_enable(gpu.project, HERE))["what"]
-        == "the GPU that mps.gpu names is not there"
+        gpu.first_error(mps_enable(gpu.project, HERE))["what"]
+        == "the GPU of mps.gpu does not exist"
     )
     lost = next(
         check
@@ -156,8 +156,8 @@ def test_enable_refuses_unknown_gpu_and_cpus(gpu: Shared) -> None:
     server = gpu.status().document["server"]
     for cpus in ("900", "0,900"):
         gpu.set(cpus=cpus)
-        refused = gpu.refused(mps_enable(gpu.project, HERE))
-        assert refused["what"] == "the CPUs that mps.cpus names are not there"
+        refused = gpu.first_error(mps_enable(gpu.project, HERE))
+        assert refused["what"] == "the CPUs of mps.cpus do not exist"
         assert gpu.status().document["server"] == server, "the daemon that works goes on"
     told = gpu.inside(
         f"export OMP_NUM_THREADS=1; {refused['fix'].removeprefix('invoke dev.exec -- ')}"
@@ -172,7 +172,7 @@ def test_changed_plan_lists_remaining_clients_and_force_ends_them(gpu: Shared) -
     gpu.enable()
     with gpu.program() as client:
         gpu.set(thread_percentage=50)
-        refused = gpu.refused(mps_enable(gpu.project, HERE))
+        refused = gpu.first_error(mps_enable(gpu.project, HERE))
         assert (refused["what"], refused["fix"]) == (
             "programs are still attached to MPS",
             "let them end, or invoke mps.disable --force",
@@ -181,7 +181,7 @@ def test_changed_plan_lists_remaining_clients_and_force_ends_them(gpu: Shared) -
             refused["why"]
         )
         assert refused["why"].count("waiting up to 1 s") == 1
-        assert client.pid in gpu.refused(mps_disable(gpu.project, HERE))["why"]
+        assert client.pid in gpu.first_error(mps_disable(gpu.project, HERE))["why"]
         assert client.call("cuCtxSynchronize") == 0
         found = gpu.status().document
         assert [(each["pid"], each["container"]) for each in found["clients"]] == [
@@ -197,7 +197,7 @@ def test_changed_plan_lists_remaining_clients_and_force_ends_them(gpu: Shared) -
         == ""
     )
     assert gpu.status().document["daemon"] is False
-    assert changed(dict(mps_disable(gpu.project, HERE).document["hosts"]["box"])) == []
+    assert changed_resources(dict(mps_disable(gpu.project, HERE).document["hosts"]["box"])) == []
 
 
 def test_changed_plan_waits_for_clients_to_end(gpu: Shared) -> None:
@@ -205,7 +205,7 @@ def test_changed_plan_waits_for_clients_to_end(gpu: Shared) -> None:
     gpu.set(thread_percentage=50)
     with gpu.program() as client:
         client.end()
-    assert changed(gpu.enable()) == ["mps", "mps-steps"]
+    assert changed_resources(gpu.enable()) == ["mps", "mps-steps"]
 
 
 def test_enable_reports_programs_outside_mps(gpu: Shared) -> None:
@@ -247,7 +247,7 @@ def test_mps_works_for_docker_user_without_root(
             assert [each["pid"] for each in done.document["outside"]] == [int(early.pid)]
             assert done.exit_code == 1
     assert gpu.status(strict=True).exit_code == 0
-    assert changed(gpu.enable()) == []
+    assert changed_resources(gpu.enable()) == []
     checks = {
         check["id"]: check["status"] for check in mps_doctor(gpu.project, HERE).document["checks"]
     }
@@ -259,7 +259,7 @@ def test_mps_works_for_docker_user_without_root(
 
 
 def test_program_on_another_gpu_is_not_outside(gpu: Shared) -> None:
-    """A CUDA program opens the nodes of all GPUs; which one it uses, nvidia-smi tells."""
+    """A CUDA program opens the nodes of all GPUs; nvidia-smi reports the one that it uses."""
     other = (
         "--env CUDA_VISIBLE_DEVICES=GPU-00000001-c0de-4b1d-8000-000000000001 --env "
         "CUDA_MPS_PIPE_DIRECTORY=/nowhere worker"
@@ -300,12 +300,15 @@ def test_exclusive_compute_mode_is_set_and_restored(gpu: Shared) -> None:
 
     gpu.set(exclusive=True)
     report = gpu.enable()
-    assert (changed(report), report["round_trips"]) == (["compute-mode", "mps", "mps-steps"], 2)
+    assert (changed_resources(report), report["round_trips"]) == (
+        ["compute-mode", "mps", "mps-steps"],
+        2,
+    )
     assert mode() == ["Exclusive_Process"] * 2
     with gpu.program(), gpu.program():
         pass
     gpu.set()
-    assert "compute-mode" in changed(gpu.enable())
+    assert "compute-mode" in changed_resources(gpu.enable())
     assert mode() == ["Default"] * 2
     gpu.set(exclusive=True, gpu=1)
     gpu.enable()
@@ -314,12 +317,12 @@ def test_exclusive_compute_mode_is_set_and_restored(gpu: Shared) -> None:
         "that of the GPU that is shared"
     )
     gpu.set(exclusive=True, gpu=0)
-    assert "compute-mode" in changed(gpu.enable())
+    assert "compute-mode" in changed_resources(gpu.enable())
     assert mode() == ["Exclusive_Process", "Default"], "the GPU of before has its own again"
     gpu.set(exclusive=True)
     gpu.enable()
     assert mode() == ["Exclusive_Process"] * 2
-    assert changed(gpu.enable()) == []
+    assert changed_resources(gpu.enable()) == []
     assert dev_down(gpu.project, HERE).exit_code == 0
     assert mode() == ["Default"] * 2, "a second process would fail without the daemon"
 
@@ -328,7 +331,7 @@ def test_exclusive_compute_mode_is_set_and_restored(gpu: Shared) -> None:
     )
     gpu.set()
     gpu.up()
-    refused = gpu.refused(mps_enable(gpu.project, HERE))
+    refused = gpu.first_error(mps_enable(gpu.project, HERE))
     assert refused["what"] == "the compute mode of the GPU is PROHIBITED: no process may use it"
     assert mode() == ["Prohibited"] * 2
     gpu.host.run(
@@ -343,16 +346,16 @@ def test_enable_works_over_files_of_a_dead_daemon(gpu: Shared) -> None:
     gpu.enable()
     gpu.inside(kill)  # all its files stay, and its server dies with it
     assert eventually(lambda: gpu.status().document["daemon"] is False)
-    assert changed(gpu.enable()) == ["mps"]
+    assert changed_resources(gpu.enable()) == ["mps"]
 
     gpu.inside(f'rm -rf "{pipe}"')  # a daemon that nobody reaches
-    assert changed(gpu.enable()) == ["mps"]
+    assert changed_resources(gpu.enable()) == ["mps"]
     assert gpu.status(strict=True).exit_code == 0
     assert len(_processes(gpu)) == 2, "the orphan is gone, and with it its server"
 
     gpu.inside(f'rm -rf "{pipe}"')
     off = dict(mps_disable(gpu.project, HERE).document["hosts"]["box"])
-    assert "mps" in changed(off)
+    assert "mps" in changed_resources(off)
     assert _processes(gpu) == []
 
     gpu.inside(
@@ -366,7 +369,7 @@ def test_enable_works_over_files_of_a_dead_daemon(gpu: Shared) -> None:
 
     gpu.inside(f'rm -rf "{pipe}"; : >"{pipe}"')
     assert (
-        gpu.refused(mps_enable(gpu.project, HERE))["what"]
+        gpu.first_error(mps_enable(gpu.project, HERE))["what"]
         == "a file is where a folder of MPS should be"
     )
     gpu.inside(f'rm -f "{pipe}"')
@@ -377,7 +380,7 @@ def test_enable_works_over_files_of_a_dead_daemon(gpu: Shared) -> None:
 
 
 def _processes(gpu: Shared) -> list[str]:
-    """Processes of MPS in the container that live."""
+    """Live processes of MPS in the container."""
     source = f"""
 for process in /proc/[0-9]*; do
     read -r name <"$process/comm" && case $name in nvidia-cuda-mps*) ;; *) continue ;; esac
@@ -401,7 +404,7 @@ time.sleep(300)
 
 
 def test_zombie_daemon_is_not_taken_for_a_daemon(gpu: Shared) -> None:
-    """What nobody reaps has its name and no environment."""
+    """A zombie keeps its name and has no environment."""
     pipe = f"{R}/run/mps/pipe"
     gpu.host.put("/tmp/zombie.py", ZOMBIE)
     gpu.inside(f'mkdir -p "{pipe}"')
@@ -442,7 +445,7 @@ def test_status_takes_two_control_tool_sessions(gpu: Shared) -> None:
 
 
 def test_enable_queries_gpu_users_only_when_another_process_holds_the_gpu(gpu: Shared) -> None:
-    """With the question mps.enable took 2.9 s on two H200 (docs/mps.md); two are what it has."""
+    """With the query, mps.enable took 2.9 s on two H200 (docs/mps.md); its limit is two."""
     gpu.enable()
     count = f'grep -c "NEW UI" "{R}/run/mps/log/control.log"'
     before = int(gpu.inside(count))
@@ -458,7 +461,7 @@ def test_restarted_container_gets_its_daemon_back(gpu: Shared) -> None:
     before = gpu.status().document["server"]["pid"]
     gpu.host.run("docker restart --time 0 worker")
     assert gpu.status().document["daemon"] is False
-    assert changed(dict(gpu.up().document["hosts"]["box"])) == ["mps-as-chosen"]
+    assert changed_resources(dict(gpu.up().document["hosts"]["box"])) == ["mps-as-chosen"]
     found = gpu.status(strict=True)
     assert (found.exit_code, found.document["server"]["pid"] != before) == (0, True)
 
@@ -492,7 +495,7 @@ def test_enable_fails_when_a_container_cannot_reach_the_daemon(gpu: Shared) -> N
     gpu.host.faults.set("mps_server_fault")
     try:
         done = mps_enable(gpu.project, Targets())
-        assert gpu.refused(done)["what"] == "the MPS server did not become ACTIVE"
+        assert gpu.first_error(done)["what"] == "the MPS server did not become ACTIVE"
     finally:
         gpu.host.faults.clear("mps_server_fault")
 
@@ -500,7 +503,7 @@ def test_enable_fails_when_a_container_cannot_reach_the_daemon(gpu: Shared) -> N
 def test_topology_change_keeps_daemon_until_image_exists(gpu: Shared) -> None:
     gpu.enable()
     gpu.set(topology="containers", worker={"image": "us-docker.pkg.dev/project/repo/not-there:1"})
-    refused = gpu.refused(mps_enable(gpu.project, HERE))
+    refused = gpu.first_error(mps_enable(gpu.project, HERE))
     assert (refused["what"], refused["fix"]) == (
         "the worker image is not on the host",
         "invoke dev.up",
@@ -513,11 +516,11 @@ def test_containers_topology_enables_daemon_for_every_worker(gpu: Shared) -> Non
     gpu.enable()
     with gpu.program() as client:
         gpu.set(topology="containers")
-        assert client.pid in gpu.refused(mps_enable(gpu.project, HERE))["why"], (
+        assert client.pid in gpu.first_error(mps_enable(gpu.project, HERE))["why"], (
             "clients leave first"
         )
     report = gpu.enable()
-    assert changed(report) == [
+    assert changed_resources(report) == [
         "mps-elsewhere",
         "mps-container",
         "container",
@@ -527,7 +530,7 @@ def test_containers_topology_enables_daemon_for_every_worker(gpu: Shared) -> Non
         "mps-steps",
     ]
     again = gpu.enable()
-    assert (changed(again), again["round_trips"]) == ([], 1)
+    assert (changed_resources(again), again["round_trips"]) == ([], 1)
     names = gpu.host.run("docker ps --format '{{.Names}}'").output.split()
     assert sorted(names) == ["worker", "worker-2", "worker-3", "worker-mps"], (
         "one for each CPU, and the daemon's"
@@ -541,24 +544,24 @@ def test_containers_topology_enables_daemon_for_every_worker(gpu: Shared) -> Non
             [(int(one.pid), "worker-2"), (int(two.pid), "worker-3")]
         )
     unchanged = gpu.up().document["hosts"]["box"]
-    assert changed(dict(unchanged)) == []
+    assert changed_resources(dict(unchanged)) == []
     assert mps_disable(gpu.project, HERE).exit_code == 0
     assert gpu.enable()["round_trips"] == 2, "in this topology, too"
 
     gpu.host.run("docker stop --time 0 worker-mps")  # the first process of everybody's namespace
     assert gpu.host.run("docker ps --quiet").output == ""
-    assert changed(gpu.enable()) == ["mps-container", "container", "siblings", "mps"]
+    assert changed_resources(gpu.enable()) == ["mps-container", "container", "siblings", "mps"]
     gpu.host.run("docker rm -f worker-mps")
     assert (gpu.status().exit_code, gpu.status().text) == (
         1,
         "the container worker-mps is not running: invoke dev.up",
     )
-    assert changed(gpu.enable()) == ["mps-container", "container", "siblings", "mps"]
+    assert changed_resources(gpu.enable()) == ["mps-container", "container", "siblings", "mps"]
 
     gpu.set(topology="containers", worker={"processes": 2})
-    assert "siblings" in changed(gpu.enable())
+    assert "siblings" in changed_resources(gpu.enable())
     gpu.set()
-    assert changed(gpu.enable())[0] == "mps-elsewhere"
+    assert changed_resources(gpu.enable())[0] == "mps-elsewhere"
     assert gpu.host.run("docker ps --all --format '{{.Names}}'").output.split() == ["worker"]
     assert "worker-mps" not in gpu.host.run("docker volume ls --quiet").output
     assert gpu.status(strict=True).exit_code == 0
@@ -575,7 +578,7 @@ def test_failed_enable_restores_compute_mode(gpu: Shared, fault: str) -> None:
     gpu.set(exclusive=True)
     gpu.host.faults.set(fault)
     try:
-        assert gpu.refused(mps_enable(gpu.project, HERE))
+        assert gpu.first_error(mps_enable(gpu.project, HERE))
     finally:
         gpu.host.faults.clear(fault)
     assert _mode(gpu) == {"Default"}
@@ -583,12 +586,12 @@ def test_failed_enable_restores_compute_mode(gpu: Shared, fault: str) -> None:
     assert _mode(gpu) == {"Exclusive_Process"}
     with gpu.program() as client:
         gpu.set(exclusive=True, thread_percentage=50)
-        assert client.pid in gpu.refused(mps_enable(gpu.project, HERE))["why"]
+        assert client.pid in gpu.first_error(mps_enable(gpu.project, HERE))["why"]
         assert _mode(gpu) == {"Exclusive_Process"}, "the daemon of before goes on"
     gpu.set(exclusive=True, thread_percentage=25)
     gpu.host.faults.set("mps_daemon_dies")
     try:
-        assert gpu.refused(mps_enable(gpu.project, HERE))
+        assert gpu.first_error(mps_enable(gpu.project, HERE))
     finally:
         gpu.host.faults.clear("mps_daemon_dies")
     assert _mode(gpu) == {"Default"}, "the daemon of before was ended, and none took its place"
@@ -619,7 +622,7 @@ def test_interrupted_enable_restores_compute_mode(gpu: Shared, how: str, code: i
 
 @pytest.mark.parametrize("fault", ["mps_daemon_dies", "mps_server_fault", None])
 def test_boot_with_failing_daemon_restores_compute_mode(gpu: Shared, fault: str | None) -> None:
-    """The container runs without MPS then, and its programs share the GPU without it."""
+    """The container runs without MPS, and its programs time-slice the GPU."""
     gpu.set(exclusive=True)
     gpu.enable()
     gpu.host.reboot()
@@ -633,7 +636,7 @@ def test_boot_with_failing_daemon_restores_compute_mode(gpu: Shared, fault: str 
         gpu.host.faults.clear(fault)
         with gpu.program(), gpu.program():
             pass
-        assert "compute-mode" in changed(gpu.enable())
+        assert "compute-mode" in changed_resources(gpu.enable())
         assert _mode(gpu) == {"Exclusive_Process"}
     assert mps_disable(gpu.project, HERE).exit_code == 0
     assert _mode(gpu) == {"Default"}, "as it was found before the first boot"
@@ -653,7 +656,7 @@ def test_dev_up_with_failing_daemon_restores_compute_mode(gpu: Shared) -> None:
             ),
             HERE,
         )
-        assert gpu.refused(done)
+        assert gpu.first_error(done)
     finally:
         gpu.host.faults.clear("mps_daemon_dies")
     assert (_mode(gpu), told) == ({"Default"}, ["the compute mode of the GPU is as it was found"])
@@ -668,8 +671,8 @@ def test_two_concurrent_runs_end_in_the_state_of_one(gpu: Shared, tasks: tuple[s
     if "disable" in tasks:
         gpu.enable()
     calls = {
-        "enable": lambda: mps_enable(gpu.fresh(), HERE),
-        "disable": lambda: mps_disable(gpu.fresh(), HERE),
+        "enable": lambda: mps_enable(gpu.new_project(), HERE),
+        "disable": lambda: mps_disable(gpu.new_project(), HERE),
     }
     with ThreadPoolExecutor(2) as pool:
         done = [each.result() for each in [pool.submit(calls[task]) for task in tasks]]
@@ -686,7 +689,7 @@ def test_two_concurrent_runs_end_in_the_state_of_one(gpu: Shared, tasks: tuple[s
 
 
 def test_proof_stays_readable_while_it_is_replaced(gpu: Shared) -> None:
-    """Two runs at once: one judges the server while the other notes what its clients said."""
+    """Two concurrent runs: one probes the server while the other records a proof."""
     gpu.enable()
     proof = f'"{R}/run/provision-mps/proof"'
     # read before anything is redirected: a shell gives up its end of the pipe there, and the writer
@@ -698,7 +701,7 @@ def test_proof_stays_readable_while_it_is_replaced(gpu: Shared) -> None:
 
 
 def test_lock_of_a_killed_run_is_taken_over(gpu: Shared) -> None:
-    """Its lock names a process that is gone, or one that has its number by chance."""
+    """The lock holds the PID of a dead process, or of an unrelated one."""
     for holder in ("1:1", "4194305:7"):
         gpu.inside(f'mkdir "{R}/run/provision-mps"; ln -sfn {holder} "{R}/run/provision-mps/lock"')
         gpu.enable()
@@ -718,7 +721,7 @@ def test_daemon_runs_as_the_user_of_the_image(gpu: Shared) -> None:
     modes = gpu.inside(f'stat -c %a "{R}"/run/mps/pipe "{R}"/run/mps/log "{R}"/run/provision-mps')
     assert modes.split() == ["777"] * 3, "made by root, for that user"
     gpu.set(worker={"image": "own:1"}, thread_percentage=50)
-    assert "mps" in changed(gpu.enable())
+    assert "mps" in changed_resources(gpu.enable())
     assert mps_disable(gpu.project, HERE).exit_code == 0
     assert (
         gpu.inside(

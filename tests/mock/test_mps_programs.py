@@ -48,21 +48,21 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
         yield made
 
 
-def once(box: Shared, words: list[str]) -> TaskResult:
+def run_once(box: Shared, words: list[str]) -> TaskResult:
     return dev_exec(box.project, HERE, words)
 
 
-def fed(box: Shared, words: list[str]) -> TaskResult:
+def run_with_input(box: Shared, words: list[str]) -> TaskResult:
     with Path(os.devnull).open("rb") as nothing:
         return dev_exec(replace(box.project, stdin=nothing.fileno()), HERE, words)
 
 
-def several(box: Shared, words: list[str]) -> TaskResult:
+def run_twice(box: Shared, words: list[str]) -> TaskResult:
     return dev_exec(box.project, HERE, words, count=2)
 
 
-def shelled(box: Shared, words: list[str]) -> TaskResult:
-    """A shell in which somebody types it; there is no terminal here."""
+def run_in_shell(box: Shared, words: list[str]) -> TaskResult:
+    """Type the words into dev.shell, without a terminal."""
     project = box.project
 
     def enter(_project: Project, _target: Host, body: Script, *, become: bool) -> int:
@@ -83,7 +83,7 @@ def shelled(box: Shared, words: list[str]) -> TaskResult:
 
 
 Run = Callable[[Shared, list[str]], TaskResult]
-EVERY: tuple[Run, ...] = (once, fed, several, shelled)
+EVERY: tuple[Run, ...] = (run_once, run_with_input, run_twice, run_in_shell)
 
 
 @pytest.mark.parametrize("run", EVERY)
@@ -104,16 +104,16 @@ WITHOUT = (
 )
 
 
-def said(box: Shared, run: Run) -> int:
-    """How often that is said of one more run, which is none the worse for it."""
+def count_warnings(box: Shared, run: Run) -> int:
+    """How many warnings one more run prints; it succeeds all the same."""
     before = box.host.stats.exchanges
     assert run(box, ["sh", "-c", "echo out; exit 3"]).exit_code == 3
     assert set(box.out.decode().splitlines()) <= {"out", "[1] out", "[2] out"}
-    assert box.host.stats.exchanges - before == (2 if run is fed else 1)
+    assert box.host.stats.exchanges - before == (2 if run is run_with_input else 1)
     return box.err.count(WITHOUT)
 
 
-def kill_the_daemon(box: Shared) -> None:
+def kill_daemon(box: Shared) -> None:
     name = "worker" + ("-mps" if box.settings.mps.topology == "containers" else "")
     box.inside(
         (
@@ -127,23 +127,23 @@ def kill_the_daemon(box: Shared) -> None:
 def test_dev_exec_warns_when_enabled_mps_has_no_daemon(box: Shared) -> None:
     box.set()
     assert mps_disable(box.project, HERE, force=True).exit_code == 0
-    assert said(box, once) == 0, "MPS was not chosen"
+    assert count_warnings(box, run_once) == 0, "MPS was not chosen"
     box.enable()
-    assert [said(box, run) for run in EVERY] == [0, 0, 0, 0]
-    kill_the_daemon(box)
-    assert [said(box, run) for run in EVERY] == [1, 1, 1, 1]
+    assert [count_warnings(box, run) for run in EVERY] == [0, 0, 0, 0]
+    kill_daemon(box)
+    assert [count_warnings(box, run) for run in EVERY] == [1, 1, 1, 1]
     box.enable()
-    assert said(box, once) == 0
+    assert count_warnings(box, run_once) == 0
     assert box.host.run("docker restart worker").status == 0
-    assert said(box, once) == 1
+    assert count_warnings(box, run_once) == 1
     assert box.up().exit_code == 0
-    assert said(box, once) == 0
+    assert count_warnings(box, run_once) == 0
 
 
 def test_dev_exec_checks_the_daemon_container_in_containers_topology(box: Shared) -> None:
     box.set(topology="containers")
     assert box.up().exit_code == 0
     box.enable()
-    assert said(box, once) == 0
-    kill_the_daemon(box)
-    assert said(box, once) == 1
+    assert count_warnings(box, run_once) == 0
+    kill_daemon(box)
+    assert count_warnings(box, run_once) == 1

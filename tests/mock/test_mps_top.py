@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
-    """A host on which MPS is on."""
+    """A host with MPS enabled."""
     with MockHost() as host:
         made = Shared(tmp_path_factory.mktemp("top"), host)
         assert made.up().exit_code == 0
@@ -35,7 +35,7 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
 
 @dataclass
 class Scripted:
-    """A view whose user does something once a frame shows it."""
+    """A view that returns keys, chosen by what the last frame shows."""
 
     react: Callable[[str], str]
     shown: list[str] = field(default_factory=list)

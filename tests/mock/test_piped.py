@@ -17,7 +17,7 @@ from provision.commands.shared.targets import Targets
 from provision.core.errors import HostError, Unreachable, UsageError
 from provision.project.project import Project
 from provision.testing import MockHost
-from tests.mock.workers import settled
+from tests.mock.workers import running_worker
 
 HERE = Targets(host="dev")
 pytestmark = pytest.mark.timeout(120)
@@ -32,7 +32,7 @@ def mock() -> Iterator[MockHost]:
 @pytest.fixture(scope="module")
 def worker(mock: MockHost, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     folder = tmp_path_factory.mktemp("project")
-    with settled(mock, folder) as project:
+    with running_worker(mock, folder) as project:
         yield project
 
 

@@ -42,7 +42,7 @@ def settings_for(mock: MockHost, image: str = REF) -> Settings:
 
 
 @contextmanager
-def settled(
+def running_worker(
     mock: MockHost, folder: Path, *, container: bool = True, image: str = REF
 ) -> Iterator[Project]:
     """A project whose host is the mock, provisioned, with its worker container running."""
@@ -62,18 +62,18 @@ def settled(
 
 @dataclass(frozen=True)
 class Box:
-    """A host with a worker container, and a session that leads to it."""
+    """A host with a worker container, and its project."""
 
     mock: MockHost
     project: Project
 
     def inside(self, source: str) -> str:
-        """What shell source prints in the worker container, as root."""
+        """Run shell source in the worker container as root; what it prints."""
         done = self.mock.run("sudo docker exec -i worker sh -s", stdin=source.encode())
         assert done.status == 0, done.output
         return done.output
 
-    def examined(self, *options: str) -> TaskResult:
+    def run_doctor(self, *options: str) -> TaskResult:
         return mps_doctor(self.project, Targets(), options=options)
 
     def enable(self) -> None:

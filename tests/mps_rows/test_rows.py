@@ -63,7 +63,7 @@ R= OTHER="setpriv --reuid 1000 --regid 1000 --clear-groups"
 
 @pytest.fixture(scope="module")
 def mock() -> Iterator[Place]:
-    """A container of a mock host that has the driver, and the GPU that most rows were seen on."""
+    """A container of a mock host with the GPU on which most rows were observed."""
     from provision.testing import MockHost
     from tests.mock.plain_client import SHELL
 
@@ -147,7 +147,7 @@ def driver_branch() -> int | None:
 
 
 def gpu_name() -> str:
-    """The first GPU, as nvidia-smi calls it; empty without one."""
+    """Name of the first GPU by nvidia-smi; empty without one."""
     listed = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     try:
         return subprocess.run(

@@ -54,12 +54,12 @@ _STEPS = (
     ),
     (
         "there is no such GPU",
-        Diagnosis("the GPU that mps.gpu names is not there", "invoke dev.exec -- nvidia-smi -L"),
+        Diagnosis("the GPU of mps.gpu does not exist", "invoke dev.exec -- nvidia-smi -L"),
     ),
     (
         "there are no such CPUs",
         Diagnosis(
-            "the CPUs that mps.cpus names are not there",
+            "the CPUs of mps.cpus do not exist",
             "invoke dev.exec -- grep Cpus_allowed_list /proc/self/status",
         ),
     ),

@@ -35,7 +35,7 @@ def root() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def ran(
+def run_script(
     root: Path, source: str, *words: str, control: str = "exit 1", user: int | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a script of the container; `control` is the shell of its control tool."""
@@ -63,7 +63,7 @@ def test_enable_and_disable_fail_at_once_when_run_directory_is_not_writable(
     root: Path, source: str
 ) -> None:
     (root / "run").chmod(0o555)
-    done = ran(
+    done = run_script(
         root,
         source,
         "yes",
@@ -82,9 +82,9 @@ def test_enable_and_disable_fail_at_once_when_run_directory_is_not_writable(
 
 def test_proof_is_recorded_only_while_a_server_runs(root: Path) -> None:
     """Another run may have ended MPS since; no later run would remove the proof."""
-    assert ran(root, RECORD_PROOF, "key").returncode == 0
+    assert run_script(root, RECORD_PROOF, "key").returncode == 0
     assert list((root / "run").iterdir()) == []
-    assert ran(root, RECORD_PROOF, "key", control="echo 1").returncode == 0
+    assert run_script(root, RECORD_PROOF, "key", control="echo 1").returncode == 0
     assert (
         (root / "run/provision-mps/proof")
         .read_text()
@@ -96,11 +96,11 @@ def test_created_paths_are_recorded_and_removed_despite_existing_proof(root: Pat
     notes = root / "run/provision-mps"
     notes.mkdir()
     (notes / "proof").write_text("of a daemon that a user started\n")
-    assert ran(root, ENABLE, "", "100", "", "", "", "20", "30").returncode == 1, (
+    assert run_script(root, ENABLE, "", "100", "", "", "", "20", "30").returncode == 1, (
         "there is no daemon to start"
     )
     assert (notes / "made").read_text().split() == [f"{root}/run/mps/pipe", f"{root}/run/mps/log"]
-    assert ran(root, REMOVE_CREATED).returncode == 0
+    assert run_script(root, REMOVE_CREATED).returncode == 0
     assert [path.name for path in (root / "run").iterdir()] == ["mps"]
     assert list((root / "run/mps").iterdir()) == []
 
@@ -122,12 +122,12 @@ esac
 
 @pytest.mark.parametrize("source", [ENABLE, DISABLE], ids=["enable", "disable"])
 def test_enable_and_disable_refuse_a_daemon_of_mps_v3(root: Path, source: str) -> None:
-    done = ran(root, source, "", "100", "", "", "", "20", "30", control=V3)
+    done = run_script(root, source, "", "100", "", "", "", "20", "30", control=V3)
     assert (done.returncode, done.stdout) == (1, "the control daemon speaks MPS v3\n")
 
 
 def test_status_lists_servers_and_clients_of_mps_v3(root: Path) -> None:
-    found = read_status(ran(root, STATUS, "key", "", "yes", control=V3).stdout)
+    found = read_status(run_script(root, STATUS, "key", "", "yes", control=V3).stdout)
     assert (found.daemon, [(each.name, each.uid, each.state) for each in found.v3_servers]) == (
         False,
         [("training", 1000, "ACTIVE")],

@@ -27,7 +27,7 @@ esac
 
 
 @pytest.fixture
-def seen() -> Iterator[Callable[[str], MpsStatus]]:
+def read_status_with_smi() -> Iterator[Callable[[str], MpsStatus]]:
     """Reads the status, without root, of a host whose nvidia-smi runs this shell."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -60,10 +60,10 @@ def seen() -> Iterator[Callable[[str], MpsStatus]]:
 
 
 def test_process_listed_by_nvidia_smi_only_is_outside(
-    seen: Callable[[str], MpsStatus],
+    read_status_with_smi: Callable[[str], MpsStatus],
 ) -> None:
     """Open files of other users are hidden; this very process holds no device node."""
-    found = seen(
+    found = read_status_with_smi(
         f"case $1 in --query-compute-apps=pid,process*) echo '{os.getpid()}, python, 4900' ;; esac"
     )
     assert [(user.host_pid, user.memory_mib) for user in found.outside] == [(os.getpid(), 4900)]
@@ -71,19 +71,19 @@ def test_process_listed_by_nvidia_smi_only_is_outside(
 
 
 def test_outside_is_unknown_without_root_and_nvidia_smi(
-    seen: Callable[[str], MpsStatus],
+    read_status_with_smi: Callable[[str], MpsStatus],
 ) -> None:
-    found = seen("exit 9")
+    found = read_status_with_smi("exit 9")
     assert (found.daemon, found.outside, found.outside_known) == (True, [], False)
     assert not is_healthy(found, strict=True)
     assert is_healthy(found, strict=False)
-    assert is_healthy(seen("exit 0"), strict=True)
+    assert is_healthy(read_status_with_smi("exit 0"), strict=True)
 
 
 def test_strict_status_fails_without_proof_of_attachment(
-    seen: Callable[[str], MpsStatus],
+    read_status_with_smi: Callable[[str], MpsStatus],
 ) -> None:
-    found = seen("exit 0")
+    found = read_status_with_smi("exit 0")
     for proof in ((), (("worker", "unproven: the image has no Python to try it with"),)):
         assert is_healthy(replace(found, proof=proof), strict=False)
         assert not is_healthy(replace(found, proof=proof), strict=True)

@@ -17,7 +17,7 @@ BUSY = 46
 
 
 def driver(*, context: int = 0, share: int = 132) -> SimpleNamespace:
-    """132 multiprocessors; a share of them once a context is made, where one is in force."""
+    """A fake driver with 132 multiprocessors, and `share` of them once it has a context."""
     sms = [132]
 
     def tell(value: Any, attribute: int, device: Any) -> int:
@@ -42,7 +42,7 @@ def driver(*, context: int = 0, share: int = 132) -> SimpleNamespace:
     return SimpleNamespace(**calls, cuDeviceGetAttribute=tell, cuCtxCreate_v2=make)
 
 
-def printed(
+def run_probe(
     patch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     cuda: SimpleNamespace,
@@ -59,7 +59,7 @@ def test_probe_reports_multiprocessors_when_context_creation_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """EXCLUSIVE_PROCESS admits the server alone."""
-    out = printed(monkeypatch, capsys, driver(context=BUSY))
+    out = run_probe(monkeypatch, capsys, driver(context=BUSY))
     assert read_probe(out) == ProbeResult(132, (13, 0))
     assert out.splitlines()[-1] == "failed: cuCtxCreate_v2 gives 46"
 
@@ -74,5 +74,5 @@ def test_attached_probe_reports_multiprocessors_of_its_context(
         "run",
         lambda words, **given: subprocess.CompletedProcess(words, 0, answers[given["input"]]),
     )
-    out = printed(monkeypatch, capsys, driver(share=32), "prove")
+    out = run_probe(monkeypatch, capsys, driver(share=32), "prove")
     assert out.splitlines()[-1] == f"attached: process {os.getpid()} sees 32 multiprocessors"

@@ -52,7 +52,7 @@ READERS: Mapping[str, Callable[[str], Any]] = {
 }
 ELSEWHERE = frozenset(("status.control_tool", "status.status", "status.gpu_users", "doctor.logs"))
 """Modules whose functions test_parse.py covers."""
-SAID = """idle 0
+SAMPLE = """idle 0
 go 1700000000.5
 attached 0 1
 peak 900
@@ -91,7 +91,7 @@ process|7|1|S|/run/mps/pipe
 worker|7|python3
 env|7|CUDA_VISIBLE_DEVICES|0
 """
-PIECES = st.sampled_from(sorted({*SAID.split(), *SAID.splitlines()}))
+PIECES = st.sampled_from(sorted({*SAMPLE.split(), *SAMPLE.splitlines()}))
 AWKWARD = st.sampled_from(
     [
         ",",
@@ -118,9 +118,9 @@ LIKELY = st.tuples(
 
 
 @st.composite
-def spoilt(draw: st.DrawFn) -> str:
+def damaged_texts(draw: st.DrawFn) -> str:
     """The text with one word replaced or one line left out."""
-    lines = SAID.splitlines()
+    lines = SAMPLE.splitlines()
     at = draw(st.integers(0, len(lines) - 1))
     words = lines[at].replace("=", " = ").split() if draw(st.booleans()) else lines[at].split()
     words[draw(st.integers(0, len(words) - 1))] = draw(AWKWARD)
@@ -129,7 +129,7 @@ def spoilt(draw: st.DrawFn) -> str:
 
 
 @pytest.mark.parametrize("name", READERS)
-@given(text=spoilt() | AWKWARD | LIKELY | st.text())
+@given(text=damaged_texts() | AWKWARD | LIKELY | st.text())
 def test_any_text_raises_only_provision_errors(name: str, text: str) -> None:
     with contextlib.suppress(ProvisionError):
         READERS[name](text)

@@ -24,7 +24,7 @@ ROW = (
 TWO = ROW.format(index=0, used=100, mode="Default") + ROW.format(
     index=1, used=200, mode="Exclusive_Process"
 )
-SAID = f"""container=true
+ANSWER = f"""container=true
 percentage=100.0
 daemon=40
 cpus=all
@@ -108,7 +108,7 @@ def test_status_text_lists_processes_outside_mps_before_clients(tmp_path: Path) 
 
 
 def status(chosen: str) -> MpsStatus:
-    return read_status(SAID + f"chosen={chosen}\n" + (PLACES if chosen else ""))
+    return read_status(ANSWER + f"chosen={chosen}\n" + (PLACES if chosen else ""))
 
 
 def outside(found: MpsStatus) -> list[tuple[str, int | None]]:
@@ -141,7 +141,7 @@ def test_client_on_another_gpu_is_still_listed() -> None:
 
 def test_process_without_known_gpu_counts_as_outside() -> None:
     found = read_status(
-        SAID + "chosen=0\n" + PLACES.replace("place|612, GPU-11111111-c0de", "place|612, [N/A]")
+        ANSWER + "chosen=0\n" + PLACES.replace("place|612, GPU-11111111-c0de", "place|612, [N/A]")
     )
     assert "elsewhere.py" in [command for command, _ in outside(found)]
 
@@ -152,7 +152,7 @@ def test_unknown_chosen_gpu_hides_no_process() -> None:
     assert (found.gpus, found.compute_mode) == ([], "")
 
 
-WHOLE = f"{SAID}chosen=0\n{PLACES}"
+WHOLE = f"{ANSWER}chosen=0\n{PLACES}"
 
 
 @pytest.mark.parametrize("mark", ["\x0c", "\x85", "\u2028"])
