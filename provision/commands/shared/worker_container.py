@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from provision.core.errors import HostError
 from provision.core.job import script_command
 from provision.core.model import Transport
 from provision.core.shell import script
 from provision.project.project import Project
+from provision.resources.container import IS_RUNNING
 
-_IS_RUNNING = """
-test "$(docker container inspect -f '{{.State.Running}}' "$name" 2>/dev/null)" = true
-"""
+HERE = Path(__file__).parent
 
 
 def check_container_runs(project: Project, transport: Transport) -> None:
     """Raise `HostError` when the worker container does not run. Asks the host."""
-    body = script(_IS_RUNNING, name=project.settings.worker.name)
+    body = script(HERE / "check_running.sh", uses=[IS_RUNNING], name=project.settings.worker.name)
     command, stdin = script_command(body, become=transport.host.become)
     status = transport.exchange(
         command, stdin, on_stdout=lambda data: None, on_stderr=lambda data: None, timeout_s=60.0

@@ -129,7 +129,7 @@ sampler=$!
 # --- attachment ---------------------------------------------------------------
 
 # With MPS every client has to be in the list of the cell's own daemon. Without it a client may be in
-# no list, and a program may look for a daemon elsewhere than it was told: those are asked, too.
+# no list, and a program may connect to another daemon than its own: those are asked, too.
 pipes=$folder/pipe pause=0.2
 if test -z "$percentage"; then
     pause=1

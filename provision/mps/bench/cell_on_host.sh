@@ -6,8 +6,7 @@
 : "${name:?}" "${clients:?}" "${dir:?}" "${token:?}" "${cell:?}" "${client:?}" "${lost:?}" "${end:?}"
 : "${folder:?}" "${barrier:?}" "${steps:?}" "${threads:?}" "${gpu?}"
 
-running=$(docker container inspect -f '{{.State.Running}}' "$name" 2>/dev/null)
-test "$running" = true || { echo "the container $name is not running" >&2; exit 1; }
+is_running "$name" || { echo "the container $name is not running" >&2; exit 1; }
 trap 'docker exec "$name" sh -c "$end" provision "$token"; exit 143' TERM HUP INT
 
 start_client() {

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from provision.core.shell import Script, payload, script, shell_text
 from provision.mps.bench.cell import Cell
+from provision.resources.container import IS_RUNNING
 
 HERE = Path(__file__).parent
 
@@ -51,6 +52,7 @@ def cell_on_host_script(
     ]
     return script(
         HERE / "cell_on_host.sh",
+        uses=[IS_RUNNING],
         argv=[*_cell_arguments(cell, folder), *cell.words],
         name=container,
         clients=" ".join(clients),

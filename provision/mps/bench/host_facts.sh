@@ -5,7 +5,7 @@
 
 echo "mock=${PROVISION_MOCK_ROOT:+yes}"
 for container in "$name" "$daemon"; do
-    echo "running $container=$(docker container inspect -f '{{.State.Running}}' "$container" 2>/dev/null)"
+    ! is_running "$container" || echo "running $container=true"
 done
 echo "workers=$(worker_containers "$name" | tr '\n' ' ')"
 docker exec "$name" sh -c "$body" provision "$gpu" 2>/dev/null || true

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from provision.core.shell import Script, fields, script, shell_text
 from provision.mps.bench.cores import parse_cpu_list
-from provision.resources.container import WORKER_FUNCTIONS
+from provision.resources.container import IS_RUNNING, WORKER_FUNCTIONS
 
 HERE = Path(__file__).parent
 
@@ -45,7 +45,7 @@ def target_facts_script(container: str, daemon: str, gpu: str) -> Script:
     """
     return script(
         HERE / "host_facts.sh",
-        uses=WORKER_FUNCTIONS,
+        uses=[IS_RUNNING, *WORKER_FUNCTIONS],
         name=container,
         daemon=daemon,
         body=shell_text(HERE / "container_facts.sh"),

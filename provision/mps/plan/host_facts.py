@@ -10,6 +10,7 @@ from provision.mps.daemon.probe_client import probe_client_program, read_probe
 from provision.mps.plan.gpu_limits import sms_of
 from provision.mps.plan.model import HostFacts
 from provision.resources import nvidia_smi
+from provision.resources.container import IS_RUNNING
 
 HERE = Path(__file__).parent
 
@@ -20,13 +21,8 @@ def host_facts_script(container: str, gpu: str = "") -> Script:
     `gpu` is the GPU of the settings, by index or UUID; empty for the first that nvidia-smi lists.
     """
     return script(
-        """
-running=$(docker container inspect -f '{{.State.Running}}' "$name" 2>/dev/null || true)
-test "$running" = true || exit 0
-echo "running=$running"
-echo "mock=${R:+yes}"
-docker exec -i "$name" sh -c "$body" provision "$query" "$client" "$gpu" </dev/null 2>/dev/null
-""",
+        HERE / "host_facts.sh",
+        uses=[IS_RUNNING],
         name=container,
         body=shell_text(HERE / "container_facts.sh"),
         query=nvidia_smi.GPU_FIELDS,

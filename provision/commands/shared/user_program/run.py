@@ -17,10 +17,10 @@ from provision.project.project import Project
 from provision.recipes.mps import FRAGMENT as MPS_FRAGMENT
 from provision.recipes.worker import daemon_container_name
 from provision.resources.boot import FRAGMENTS
-from provision.resources.container import WORKSPACE
+from provision.resources.container import IS_RUNNING, WORKSPACE
 
 HERE = Path(__file__).parent
-PREPARE = ("resources/container/running.sh", "commands/shared/user_program/prepare.sh")
+PREPARE = (IS_RUNNING, "commands/shared/user_program/prepare.sh")
 """The files of shared functions that start a program."""
 LONGEST_RUN_S = 30 * 86_400.0
 """The transport requires a time limit; the user's program has none."""

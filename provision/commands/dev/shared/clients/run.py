@@ -34,16 +34,12 @@ from provision.core.model import Transport
 from provision.core.shell import Script, script, shell_text
 from provision.core.worker_environment import THREAD_VARIABLES
 from provision.project.project import Project
-from provision.resources.container import WORKSPACE
+from provision.resources.container import WORKER_FUNCTIONS, WORKSPACE
 
 HERE = Path(__file__).parent
 BARRIER_S = 60
 """How long clients wait for one another: a client that cannot be started would block all others."""
-_CONTAINERS = (
-    "resources/container/siblings.sh",
-    "resources/container/workers.sh",
-    "commands/dev/shared/clients/end_clients.sh",
-)
+_CONTAINERS = (*WORKER_FUNCTIONS, "commands/dev/shared/clients/end_clients.sh")
 
 
 def run_clients(

@@ -13,8 +13,8 @@ containers=$(worker_containers "$name")
 prepare_program
 trap 'end_clients "$containers"; exit 143' TERM HUP INT
 
-# A long write reaches the connection in pieces. Whoever holds the lock, a line in a pipe, writes
-# alone.
+# A long write reaches the connection in pieces, so only the holder of the lock writes. The lock is
+# a line in a pipe.
 lock=$R/tmp/provision-$token
 mkfifo -m 600 "$lock" || exit 125
 exec 5<>"$lock"
